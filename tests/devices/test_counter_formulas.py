@@ -183,9 +183,13 @@ def test_bytes_at_the_fabric(
     written: int,
 ) -> None:
     both = work_of({**reads, **writes}, architecture)
-    assert (one(both.read), one(both.written), one(both.size)) == (read, written, read + written)
+    assert (one(both.read), one(both.written), one(both.launch_work().size)) == (
+        read,
+        written,
+        read + written,
+    )
     alone = work_of(reads, architecture)
-    assert (one(alone.read), one(alone.written), one(alone.size)) == (read, -1, -1)
+    assert (one(alone.read), one(alone.written), one(alone.launch_work().size)) == (read, -1, -1)
 
 
 @pytest.mark.parametrize(
@@ -201,7 +205,11 @@ def test_reads_of_mi350_by_counters_that_miss_wide_requests_are_unknown(
     """What an MI350 counts for a copy of 8 MiB: half of it, if requests had 64 bytes."""
     writes = {"TCC_EA0_WRREQ_sum": 131_072, "TCC_EA0_WRREQ_64B_sum": 131_072}
     found = work_of({**reads, **writes}, "gfx950")
-    assert (one(found.read), one(found.written), one(found.size)) == (-1, 8 * 2**20, -1)
+    assert (one(found.read), one(found.written), one(found.launch_work().size)) == (
+        -1,
+        8 * 2**20,
+        -1,
+    )
 
 
 def test_an_mi350_that_requests_nothing_reads_nothing() -> None:

@@ -29,10 +29,9 @@ def seen(
     units: int | None = None,
     warp: int | None = None,
     memory: int | None = None,
-    vendor: str | None = None,
 ) -> SeenDevice:
     major, minor = map(int, compute.split(".")) if compute else (None, None)
-    return SeenDevice(name, vendor, major, minor, units, warp, memory)
+    return SeenDevice(name, major, minor, units, warp, memory)
 
 
 ROW = "h100-sxm (H100 SXM 80 GB HBM3)"
@@ -173,7 +172,6 @@ def test_name_and_properties_agree() -> None:
         (seen("NVIDIA H100 80GB HBM3", "8.0", 132, 32, 80 * GIB), "capability 8.0 (not 9.0)"),
         (seen("NVIDIA H100 80GB HBM3", "9.0", 132, 64, 80 * GIB), "warp size 64 (not 32)"),
         (seen("NVIDIA H100 80GB HBM3", "9.0", 132, 32, 71 * GIB), "71 GiB (not 80 GB)"),
-        (seen("NVIDIA H100 80GB HBM3", vendor="amd"), "vendor amd (not nvidia)"),
         (seen("AMD Instinct MI300X", "9.4", 300, 64), "300 CUs (not 304)"),
         (seen("AMD Instinct MI210", "9.0", 52, 64, 64 * GIB), "52 CUs (not 104)"),
         (seen("NVIDIA H20", "9.0", 78, 32, 140 * GIB), "140 GiB (not 96 GB)"),
@@ -369,7 +367,7 @@ def test_a_device_without_public_rates_says_so() -> None:
 
 
 def test_what_is_not_positive_is_not_known() -> None:
-    found = match(SeenDevice("AMD Instinct MI350X", "", 0, 0, 256, 0, 0))
+    found = match(SeenDevice("AMD Instinct MI350X", 0, 0, 256, 0, 0))
     assert (found.confirmed, found.confidence) == (True, "medium")
     assert found.explanation.endswith("and the trace agrees: 256 CUs.")
 
@@ -377,7 +375,7 @@ def test_what_is_not_positive_is_not_known() -> None:
 def test_the_row_of_a_trace() -> None:
     row = {"product": "Tesla T4", "compute_major": 7, "compute_minor": 5, "sm_count": 40}
     device = SeenDevice.of(row | {"memory_bytes": 15_828_320_256, "warp_size": None, "device": 0})
-    assert device == SeenDevice("Tesla T4", None, 7, 5, 40, None, 15_828_320_256)
+    assert device == SeenDevice("Tesla T4", 7, 5, 40, None, 15_828_320_256)
     assert match(device).confidence == "high"
 
 
@@ -401,7 +399,7 @@ def test_a_given_device_is_taken() -> None:
 
 
 def test_a_given_device_is_held_against_the_product_that_the_properties_tell() -> None:
-    mi300x = SeenDevice(None, "amd", 9, 4, 304, 64, 192 * 2**30)
+    mi300x = SeenDevice(None, 9, 4, 304, 64, 192 * 2**30)
     by_properties = fact("device.product-by-properties", product="Instinct MI300X")
     assert chosen("h100-sxm", None, mi300x).contradicts == (
         fact("device.contradicted", row=ROW, seen=(by_properties,))
@@ -552,9 +550,7 @@ NUMBERS = st.one_of(
     st.integers(-(2**63), 2**63 - 1),
     st.sampled_from([0, 4, 8, 9, 14, 32, 38, 64, 104, 108, 132, 304, 80 * GIB, 64 * GIB]),
 )
-SEEN = st.builds(
-    SeenDevice, NAMES, st.sampled_from([None, "nvidia", "amd"]), *[NUMBERS for _ in range(5)]
-)
+SEEN = st.builds(SeenDevice, NAMES, *[NUMBERS for _ in range(5)])
 
 
 @given(SEEN)
@@ -584,5 +580,5 @@ def test_options_always_win(device: SeenDevice, device_id: str, peak: float) -> 
 
 @given(NUMBERS, NUMBERS)
 def test_a_mig_slice_is_never_confirmed(units: int | None, memory: int | None) -> None:
-    device = SeenDevice("NVIDIA A100-SXM4-80GB MIG 7g.80gb", None, 8, 0, units, 32, memory)
+    device = SeenDevice("NVIDIA A100-SXM4-80GB MIG 7g.80gb", 8, 0, units, 32, memory)
     assert not match(device).confirmed

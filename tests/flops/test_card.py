@@ -194,8 +194,6 @@ def test_convolutions_of_two_samples(settings: dict[str, object], flops: int) ->
             "8 heads are not a multiple of 3 kv_heads",
         ),
         (lambda: Experts(count=4, topk=5, width=1, glu=True), "topk 5 exceeds the 4 experts"),
-        (lambda: Mask("window"), "size is 0"),
-        (lambda: FeedForward(width=0, glu=True), "width is 0"),
         (
             lambda: Experts(count=4, topk=1, width=1, glu=True, capacity=Fraction(1, 2)),
             "capacity 0.5 is below 1",

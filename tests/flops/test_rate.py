@@ -300,13 +300,6 @@ def test_what_is_missing_is_named(settings: dict[str, Any], message: str) -> Non
         rate(POST, Run(**settings), H100)
 
 
-@pytest.mark.parametrize("peak", [0, -1, 1_300 * 10**9, 10**9])
-def test_a_peak_in_the_wrong_unit_is_refused(peak: int) -> None:
-    with pytest.raises(UsageError, match="TFLOP/s per GPU is impossible") as caught:
-        Peak(Fraction(peak))
-    assert "in TFLOP/s" in caught.value.hint
-
-
 @pytest.mark.parametrize(
     ("share", "text"),
     [

@@ -393,12 +393,9 @@ def test_rows_of_padding_are_visible_however_it_came_about(packing: dict[str, An
     card = preset("llama-3-8b")
     full = visible(card, Run(batch=2, seq=64))
     padded = visible(card, Run(batch=2, seq=64, **packing))
-    assert (padded.forward, padded.backward) == (full.forward, full.backward)
-    assert full.forward == 2 * card.weights() * 128
     # No document attends to another one; the padded sequences are computed in full.
-    attention = padded.attention_forward + padded.attention_backward
-    of_full = full.attention_forward + full.attention_backward
-    assert attention < of_full if "documents" in packing else attention == of_full
+    assert padded > 6 * card.weights() * 128
+    assert padded < full if "documents" in packing else padded == full
 
 
 def test_padding_that_is_not_computed() -> None:

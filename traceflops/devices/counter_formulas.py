@@ -24,14 +24,11 @@ from traceflops.table.columns import FloatArray
 MATRIX, VECTOR = "matrix.", "vector."
 READ, WRITTEN, MOVED = "bytes.read", "bytes.written", "bytes.moved"
 BUSY, ACTIVE = "cycles.matrix", "cycles.active"
-SIMDS_PER_UNIT: Final = 4
-"""SIMDs of a CU; each has a matrix unit."""
+SIMDS_PER_UNIT: Final = 4  # SIMDs of a CU; each has a matrix unit
 SUM: Final = ".sum"
-DURATION: Final = "gpu__time_duration.sum"
-"""In ns, as all times are."""
+DURATION: Final = "gpu__time_duration.sum"  # in ns, as all times are
 CLOCKS: Final = ("smsp__cycles_elapsed.avg.per_second", "sm__cycles_elapsed.avg.per_second")
 _PER_SECOND, _PER_CYCLE = ".per_second", ".per_cycle_elapsed"
-_NS_PER_S: Final = 1e9
 _ENDING: Final = re.compile(r"_(?:sum|max)$")
 
 
@@ -91,13 +88,9 @@ class Formula(Struct, frozen=True):
 def plain_counter(name: str) -> str:
     """Return a counter's name as the table has it, such as TCC_EA0_RDREQ for TCC_EA0_RDREQ_sum."""
     plain = _ENDING.sub("", name.strip())
-    return _counters_of_labels().get(plain, plain)
-
-
-@cache
-def _counters_of_labels() -> dict[str, str]:
-    """Return the name of a counter by its label, under which some tools print it."""
-    return {row["label"]: row["counter"] for row in _table(_COUNTERS)["label"]}
+    # Some tools print a counter under a label.
+    labels = _table(_COUNTERS)["label"]
+    return next((row["counter"] for row in labels if row["label"] == plain), plain)
 
 
 def family_of(architecture: str | None) -> Family | None:
@@ -111,21 +104,14 @@ def family_of(architecture: str | None) -> Family | None:
 def family_by_counters(counters: Iterable[str]) -> Family | None:
     """Return the family that counters tell, as no other has them; None for none or several."""
     plain = [plain_counter(name) for name in counters]
-    named = [
-        family
-        for family in families()
-        if any(counter.startswith(family.named_by) for counter in plain)
-    ]
+    named = [each for each in families() if any(name.startswith(each.named_by) for name in plain)]
     return named[0] if len(named) == 1 else None
 
 
 def formulas_of(quantity: str, family: Family | None) -> tuple[Formula, ...]:
     """Return the formulas of a quantity for a family, those to be preferred first."""
-    return tuple(
-        formula
-        for formula in formulas()
-        if formula.quantity == quantity and formula.holds_for(family)
-    )
+    of_quantity = (formula for formula in formulas() if formula.quantity == quantity)
+    return tuple(formula for formula in of_quantity if formula.holds_for(family))
 
 
 def quantities(prefix: str, family: Family | None) -> tuple[str, ...]:
@@ -181,7 +167,7 @@ def with_sums(values: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
     sums = dict(values)  # NaN if a launch has none
     if DURATION not in values:
         return sums
-    seconds = values[DURATION] / _NS_PER_S
+    seconds = values[DURATION] / 1e9
     clock = next((values[name] for name in CLOCKS if name in values), None)
     for name, rate in values.items():
         if name.endswith(SUM + _PER_SECOND):
@@ -200,8 +186,7 @@ LIMIT: Final = "limit."
 """What the quantities begin with that say how many blocks an SM has room for."""
 FULL_WAVES: Final = re.compile(r"\b(\d{1,6}\.\d{1,3}) full waves across all SMs")
 """What a rule of Nsight Compute says of a small grid, also where waves were not counted."""
-_MOST_NAMES: Final = 10_000
-"""Of counters, whose spelling is remembered."""
+_MOST_NAMES: Final = 10_000  # of counters, whose spelling is remembered
 Kind = Literal["percent", "ns", "number"]
 _UNITS: Final[Mapping[Kind, frozenset[str]]] = {
     "percent": frozenset({"%"}),
@@ -235,10 +220,7 @@ class Quantity(Struct, frozen=True):
 
 
 class Stalls(Struct, frozen=True):
-    """The spelling of the counters of why warps wait, one per reason.
-
-    They are parts of quantity `total`, or without one of their own sum, if that is `least` or more.
-    """
+    """Counters of why warps wait: parts of `total`, else of their own sum if that is `least`."""
 
     pattern: str
     total: str | None = None
@@ -251,10 +233,7 @@ class Stalls(Struct, frozen=True):
 
 
 class Cycles(Struct, frozen=True):
-    """A counter of cycles, added up over a part of all CUs.
-
-    `families` has how many such parts a CU has, by family; a count is worth `factor` cycles.
-    """
+    """Counts of `factor` cycles, added up over parts of all CUs; `families` have so many per CU."""
 
     id: str
     counter: str

@@ -13,22 +13,15 @@ from msgspec import Struct
 from traceflops.devices import peaks
 from traceflops.errors import UsageError
 
-LONGEST_NAME = 256
-"""Characters; drivers have fewer, so a longer text is the name of no device."""
+LONGEST_NAME = 256  # characters; drivers have fewer, so a longer text is the name of no device
 _LONGEST_SHOWN = 80
 _BINARY: Final = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("B", 1))
-_NAMED_ALIKE: Final = (
-    *("compute_major", "compute_minor", "warp_size", "memory_bytes", "architecture", "clock_hz"),
-    "dies",
-)
-"""Fields of SeenDevice that are called as their columns of the devices table."""
 
 
 class SeenDevice(Struct, frozen=True):
     """What a trace says of one device: None or below 1 if unknown; `units` are SMs or CUs."""
 
     name: str | None = None
-    vendor: str | None = None
     compute_major: int | None = None
     compute_minor: int | None = None
     units: int | None = None
@@ -41,14 +34,14 @@ class SeenDevice(Struct, frozen=True):
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> SeenDevice:
         """Return the device of a row of a trace's `devices` table."""
-        named = {column: row.get(column) for column in _NAMED_ALIKE}
+        alike = [field for field in cls.__struct_fields__ if field not in ("name", "units")]
+        named = {field: row.get(field) for field in alike}
         return cls(name=row.get("product"), units=row.get("sm_count"), **named)
 
     @property
     def instruction_set(self) -> str | None:
         """Return the architecture without its features: gfx942 of gfx942:sramecc+:xnack-."""
-        named = (self.architecture or "")[:LONGEST_NAME].partition(":")[0].strip().lower()
-        return named or None
+        return (self.architecture or "")[:LONGEST_NAME].partition(":")[0].strip().lower() or None
 
     @property
     def compute(self) -> tuple[int, int] | None:
@@ -65,13 +58,11 @@ class SeenDevice(Struct, frozen=True):
 
     def properties(self) -> str:
         """Return what is known besides the name: "compute capability 9.0, 132 SMs, 79.1 GiB"."""
-        compute = f"compute capability {dotted(self.compute)}" if self.compute else ""
-        facts = (
-            shown(self.instruction_set) if self.instruction_set else compute,
-            self.counted_units(),
-            gib(self.memory_bytes) if self.memory_bytes and self.memory_bytes > 0 else "",
-        )
-        return ", ".join(filter(None, facts))
+        made_as = shown(self.instruction_set or "")
+        if not made_as and self.compute:
+            made_as = f"compute capability {dotted(self.compute)}"
+        memory = gib(self.memory_bytes or 0) if is_known(self.memory_bytes) else ""
+        return ", ".join(filter(None, (made_as, self.counted_units(), memory)))
 
     def counted_units(self) -> str:
         """Return "132 SMs" or "304 CUs", "" if their number is unknown."""
@@ -79,15 +70,14 @@ class SeenDevice(Struct, frozen=True):
         return f"{self.units} {called}" if is_known(self.units) else ""
 
     def maker(self) -> str | None:
-        """Return who made it: by vendor, name or instruction set, else by warp size."""
+        """Return who made it: by name or instruction set, else by warp size."""
         first_word = (self.name or "").strip().partition(" ")[0].lower()
-        if self.vendor or first_word in peaks.UNIT_NAMES:
-            return self.vendor.lower() if self.vendor else first_word
+        if first_word in peaks.UNIT_NAMES:
+            return first_word
         if (self.instruction_set or "").startswith("gfx"):
             return "amd"
         # Last, since RDNA of AMD has a warp size of 32, too.
-        makers = {size: maker for maker, size in peaks.WARP_SIZES.items()}
-        return makers.get(self.warp_size or 0)
+        return {size: maker for maker, size in peaks.WARP_SIZES.items()}.get(self.warp_size or 0)
 
 
 def dotted(compute: tuple[int, int]) -> str:
@@ -144,19 +134,17 @@ def is_full_name(text: str) -> bool:
 
 def asked_row(text: str) -> peaks.DeviceSpec:
     """Return the row that --device names. Raises UsageError, with similar ids, if that is none."""
-    spec = named_row(text.strip()) if len(text) <= LONGEST_NAME else None
-    if spec is not None:
+    name = text[:LONGEST_NAME]
+    if name == text and (spec := named_row(text.strip())) is not None:
         return spec
     # Near are the row that the name is of, ids that contain the text, and ids that resemble it.
-    name = text[:LONGEST_NAME]
     ids, wanted = [spec.id for spec in peaks.load_devices()], _spelled(name)
-    row = by_name(name.upper())
     # A single character is in nearly every id.
     inside = [row_id for row_id in ids if len(wanted) > 1 and wanted in _spelled(row_id)]
     # At most six of all these are told, four of them only for their spelling.
     close = get_close_matches(name.strip().lower(), ids, n=4)
-    first = [row.id] if row is not None else []
-    near = list(dict.fromkeys([*first, *SeenDevice(name).sharing, *inside, *close]))[:6]
+    of_name = [row.id for row in [by_name(name.upper())] if row is not None]
+    near = list(dict.fromkeys([*of_name, *SeenDevice(name).sharing, *inside, *close]))[:6]
     similar = f"similar: {', '.join(near)}" if near else "nothing similar in the table"
     raise UsageError(
         f"--device {quoted(text)} does not match exactly one row of the device table; {similar}",
@@ -170,18 +158,15 @@ def named_row(text: str) -> peaks.DeviceSpec | None:
     It names the row with this id or product, else that of a device's name in a trace, if it is no
     name of several products and not just a part of some id.
     """
-    wanted = _spelled(text)
-    rows = {
-        spec.id: spec
-        for spec in peaks.load_devices()
-        if wanted in (_spelled(spec.id), _spelled(spec.product))
-    }
+    wanted, specs = _spelled(text), peaks.load_devices()
+    rows = {spec.id: spec for spec in specs if wanted in map(_spelled, (spec.id, spec.product))}
     if len(rows) == 1:
         return rows.popitem()[1]
-    seen = SeenDevice(text)
-    if seen.sharing or variant_of(seen) is not None or text.lower() in peaks.ambiguous_names():
+    # Names that people give to several products.
+    seen, ambiguous = SeenDevice(text), peaks.document()["ambiguous_names"]
+    if seen.sharing or variant_of(seen) is not None or text.lower() in ambiguous:
         return None
-    is_part_of_id = any(wanted in _spelled(spec.id) for spec in peaks.load_devices())
+    is_part_of_id = any(wanted in _spelled(spec.id) for spec in specs)
     return by_name(text) if is_full_name(text) or not is_part_of_id else None
 
 

@@ -115,7 +115,9 @@ class _Join:
         """Read the samples and the work of the trace. Raises InputError if one is missing.
 
         `work`: by device, busy time, first start, last end. `series`: utilisation by sampled GPU.
+        `by_number`: the device with the number of each sampled GPU.
         """
+        self.by_number: dict[int, int] = {}
         # Undated samples count from 1970: the zone, or the day, is added by `shift`.
         dated = replace(records.source, origin_unix_ns=records.source.origin_unix_ns or 0)
         self.base_ns = calendar_shift(trace, replace(records, source=dated))
@@ -140,6 +142,11 @@ class _Join:
             gpu: (self.time_ns[busy[rows]], share[busy[rows]])
             for gpu, rows in groups(self.sampled[busy])
         }
+        local = numbers(trace.devices["local_id"])
+        own = {int(local[device]): device for device in self.work}
+        numbered = enumerate(numbers(records.devices["local_id"]).tolist())
+        if len(own) == len(self.work):  # no two devices have one number
+            self.by_number = {gpu: own[number] for gpu, number in numbered if number in own}
 
     def say(self, kind: NoteKind, code: str, **values: Value) -> None:
         """Add a note in the words of `note.CODE`."""
@@ -196,42 +203,30 @@ class _Join:
         is_same_half = (share >= 0.5) == (sampled_share >= 0.5)
         return bool((is_same_half | (np.abs(share - sampled_share) <= _NEAR)).mean() > _AGREE)
 
-    def by_number(self) -> dict[int, int]:
-        """Return the device with the number of each sampled GPU; {} if several have one number."""
-        local = numbers(self.trace.devices["local_id"])
-        own = {int(local[device]): device for device in self.work}
-        if len(own) < len(self.work):
-            return {}
-        sampled = enumerate(numbers(self.records.devices["local_id"]).tolist())
-        return {gpu: own[number] for gpu, number in sampled if number in own}
-
     def matched(self, shift_ns: int) -> dict[int, int]:
         """Return the device of each sampled GPU if utilisation agrees, {} if it does not.
 
         By number, else in the order of ranks if as many GPUs were busy like devices as have work.
         """
-        by_number = self.by_number()
-        agree = [self.agrees(*pair, shift_ns) for pair in by_number.items()]
+        agree = [self.agrees(*pair, shift_ns) for pair in self.by_number.items()]
         if any(agree) and False not in agree:
-            return by_number
+            return self.by_number
         if len(self.series) < len(self.work):
             return {}
         alike = [g for g in self.series if any(self.agrees(g, d, shift_ns) for d in self.work)]
         if len(alike) != len(self.work):
             return {}
-        rows, ranks = self.trace.devices.to_pylist(), self.trace.ranks
-
-        def rank(device: int) -> tuple[int, int]:
-            own_rank = ranks[rows[device]["process"]]
-            return (device if own_rank is None else own_rank, rows[device]["local_id"])
-
-        in_order = dict(zip(sorted(alike), sorted(self.work, key=rank), strict=True))
+        places = []
+        for device in self.work:
+            row = self.trace.devices.slice(device, 1).to_pylist()[0]
+            rank = self.trace.ranks[row["process"]]
+            places.append((device if rank is None else rank, row["local_id"], device))
+        in_order = dict(zip(sorted(alike), [device for *_, device in sorted(places)], strict=True))
         return in_order if all(self.agrees(*pair, shift_ns) for pair in in_order.items()) else {}
 
     def joined(self, shift_ns: int) -> Trace:
         """Return the trace with the samples of its devices, `shift_ns` later, and notes on that."""
-        device_of = self.matched(shift_ns)
-        by_number = self.by_number()
+        device_of, by_number = self.matched(shift_ns), self.by_number
         if device_of and device_of != by_number:
             gpus = listed(numbers(self.records.devices["local_id"])[list(device_of)].tolist())
             self.say("assumed", "samples-gpus", gpus=gpus)

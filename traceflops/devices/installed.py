@@ -49,16 +49,13 @@ class DeviceRow(TypedDict):
 
 
 def installed_devices(make: Callable[[dict[str, Any]], T], taken: Collection[str]) -> list[T]:
-    """Return what `make` makes of the rows that installed packages give.
+    """Return what `make` makes of packages' rows. Raises UsageError for a wrong or `taken` one."""
+    ids, made = {*taken}, []
 
-    Raises UsageError with what is wrong with a row, also if its id is `taken`.
-    """
-    ids = {*taken}
-
-    def rows_of(given: Any, where: str, package: str) -> list[T]:
-        """Return what `make` makes of the rows of one package; `where` names it in errors."""
+    def read(given: Any, where: str, package: str) -> None:
+        """Take in the rows of one package; `where` names it in errors."""
         document = toml_given(given, where)
-        rows, made = document.get("device"), []
+        rows = document.get("device")
         if document.keys() != {"device"} or not isinstance(rows, list):
             raise UsageError(f"{where}: it must be [[device]] tables and nothing else", "")
         for number, row in enumerate(rows, 1):
@@ -66,9 +63,9 @@ def installed_devices(make: Callable[[dict[str, Any]], T], taken: Collection[str
                 raise UsageError(f"{where}, device {number}: {problem}", "")
             ids.add(row["id"])
             made.append(make(row | {"source": f"{row['source']} (package {package})"}))
-        return made
 
-    return [*chain.from_iterable(loaded("devices", rows_of))]
+    loaded("devices", read)
+    return made
 
 
 def _problem(row: Any, taken: Collection[str]) -> str | None:
@@ -86,15 +83,14 @@ def _problem(row: Any, taken: Collection[str]) -> str | None:
     lists = (value if isinstance(value, list) else [value] for value in others)
     rates = chain(row.get("vector", {}).values(), row.get("matrix", {}).values())
     numbers = [n for n in (*chain(*lists), *rates) if isinstance(n, int | Decimal)]
+    is_odd = len(row["memory_gb"]) != len(row["memory_gbps"])
+    has_fitting = all(Decimal(n).is_finite() and 0 < n < _LARGEST for n in numbers)
     problems = {
         f"unknown key {min(unknown, default='')!r}": unknown,
         f"the id {row['id']!r} is taken": row["id"] in taken,
         "its id must be of a-z, 0-9 and -": not re.fullmatch("[a-z0-9-]{1,40}", row["id"]),
         "its pattern matches every name": re.search(row["pattern"], ""),
-        "memory_gb and memory_gbps must be as long": len(row["memory_gb"])
-        != len(row["memory_gbps"]),
-        "a number is not above 0, or too large": not all(
-            Decimal(n).is_finite() and 0 < n < _LARGEST for n in numbers
-        ),
+        "memory_gb and memory_gbps must be as long": is_odd,
+        "a number is not above 0, or too large": not has_fitting,
     }
     return next((text for text, is_wrong in problems.items() if is_wrong), None)

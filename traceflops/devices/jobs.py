@@ -28,18 +28,6 @@ from traceflops.units import several
 
 _RANKS_DIFFER_NS: Final = 3_600 * 10**9
 """Ranks of one world may be recorded one after the other, or by machines with wrong clocks."""
-_RUNS: Final = frozenset({"several-profiles", "runs-apart"})
-"""Codes of readers' notes that the file holds several runs."""
-_OF_ONE_JOB: Final = frozenset(
-    {
-        "clocks-not-aligned",
-        "files-of-different-times",
-        "rank-clash",
-        "rank-unknown",
-        "ranks-missing",
-    }
-)
-"""Codes of notes on files that do not fit together: not shown for several jobs."""
 _TIMED: Final = ("activities", "calls", "ops")
 _WHY: Final = ("model", "run", "tool", "world", "unranked", "rank", "time", "unrelated")
 """Why files are of several jobs, in the order in which reasons are told."""
@@ -70,18 +58,20 @@ def merge_jobs(traces: Sequence[Trace]) -> Trace:
     numbered = tuple(Job(number, tuple(members)) for number, members in enumerate(jobs, 1))
     trace = merging.merge(traces)
     # Of several jobs it is no wonder that times, clocks and ranks do not fit together.
-    notes = (note for note in trace.notes if note.code not in _OF_ONE_JOB)
+    of_one_job = {
+        *("clocks-not-aligned", "files-of-different-times", "rank-clash"),
+        *("rank-unknown", "ranks-missing"),
+    }
+    notes = (note for note in trace.notes if note.code not in of_one_job)
     why = tuple(fact(f"jobs-apart.{reason}") for reason in _WHY if reason in reasons)
     several_jobs = note_of("assumed", "several-jobs", count=len(jobs), why=why)
     return replace(trace, notes=(several_jobs, *notes), jobs=numbered)
 
 
 def _of_one_job(traces: Sequence[Trace]) -> Trace:
-    """Return the trace of the files of one job, with a note if nothing says that they are.
-
-    Only timelines can be of other jobs unnoticed: sums and counters joined by what they share.
-    """
+    """Return the trace of the files of one job, with a note if nothing says that they are."""
     trace = merging.merge(traces)
+    # Only timelines can be of other jobs unnoticed: sums and counters joined by what they share.
     timed = [member for member in starmap(_Member, enumerate(traces)) if member.is_timed]
     if len(timed) < 2 or any(a.is_seen_with(b) for a, b in combinations(timed, 2)):
         return trace
@@ -101,10 +91,8 @@ def of_job(trace: Trace, number: int | None) -> Trace:
         return trace
     count = max(1, len(trace.jobs))
     if number > count:
-        raise UsageError(
-            f"there is no job {number}: the files belong to {several(count, 'job')}",
-            "traceflops info lists the jobs",
-        )
+        problem = f"there is no job {number}: the files belong to {several(count, 'job')}"
+        raise UsageError(problem, "traceflops info lists the jobs")
     if not trace.jobs:
         return trace
     job = trace.jobs[number - 1]
@@ -124,10 +112,8 @@ def is_undecided(trace: Trace) -> bool:
 def check_decided(trace: Trace, what: str) -> None:
     """Raise UsageError where a trace is of several jobs; `what` is possible only for one."""
     if is_undecided(trace):
-        raise UsageError(
-            f"{what} works on one job, but the files belong to {len(trace.jobs)}",
-            "choose one with --job N; traceflops info lists the jobs",
-        )
+        problem = f"{what} works on one job, but the files belong to {len(trace.jobs)}"
+        raise UsageError(problem, "choose one with --job N; traceflops info lists the jobs")
 
 
 def split(traces: Sequence[Trace]) -> tuple[list[list[Trace]], set[str]]:
@@ -184,13 +170,12 @@ class _Member:
         self.number, self.trace = number, trace
         self.name = min(file.name for file in trace.source.files)
         self.is_timed = bool(trace.activities.num_rows or trace.ops.num_rows)
-        self.is_apart = any(note.code in _RUNS for note in trace.notes)
+        self.is_apart = any(note.code in ("several-profiles", "runs-apart") for note in trace.notes)
         self.devices = frozenset(filter(None, merging.identities(trace)))
         self.models = merging.models_of(trace)
-        self.ranks, self.world, self.hosts = (
-            frozenset(trace.processes[column].drop_null().to_pylist())
-            for column in ("rank", "world_size", "host")
-        )
+        columns = (trace.processes[name] for name in ("rank", "world_size", "host"))
+        sets = (frozenset(column.drop_null().to_pylist()) for column in columns)
+        self.ranks, self.world, self.hosts = sets
 
     @cached_property
     def span_ns(self) -> tuple[int, int] | None:
@@ -234,14 +219,14 @@ class _Member:
         if all(map(self.is_before_or_after, job.all)):
             return "time"
         # Without a timeline, nothing in common with any file of the job means another job.
-        related = any(
-            (self.is_timed and other.is_timed)
-            or family(self.trace.source.format) == family(other.trace.source.format)
-            or bool(self.devices & other.devices)
-            or self.has_kernels_of(other)
-            for other in job.all
-        )
-        return None if related else "unrelated"
+        own_family = family(self.trace.source.format)
+        for other in job.all:
+            if (self.is_timed and other.is_timed) or self.devices & other.devices:
+                return None
+            is_of_family = own_family == family(other.trace.source.format)
+            if is_of_family or self.has_kernels_of(other):
+                return None
+        return "unrelated"
 
     def is_before_or_after(self, other: _Member) -> bool:
         """Return whether it was recorded too long before or after another to be of its job."""

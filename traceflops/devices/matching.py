@@ -7,26 +7,15 @@ confirmation there is no peak: never a silent default.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from fractions import Fraction
 from typing import Final, Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from traceflops.devices import peaks
-from traceflops.devices.device_facts import (
-    LONGEST_NAME,
-    SeenDevice,
-    asked_row,
-    by_name,
-    dotted,
-    gib,
-    is_known,
-    quoted,
-    shown,
-    variant_of,
-)
+from traceflops.devices import device_facts, peaks
+from traceflops.devices.device_facts import SeenDevice, is_known, quoted, shown, variant_of
 from traceflops.devices.missing_input import GIVE_PEAK, MissingInput
 from traceflops.devices.peaks import DeviceSpec, HostLink, Partition, load_devices
 from traceflops.devices.user_rate import given_rate, rate_doubt
@@ -38,10 +27,10 @@ _Check = tuple[str, str, bool]
 """A property that row and trace both have: what was seen, what the row says, whether they agree."""
 REFERENCE = ("bf16", "fp16")
 """Data types: FLOP per clock in the table are for the first that a device has."""
+
 _SAME = Fraction(2, 1000)
 """Rates this close differ by rounding on data sheets: 181.0 and 181.05 for half an MI250."""
-_ASK: Final = fact("device.ask")
-"""The options that tell the rates of a device that is not known."""
+_ASK: Final = fact("device.ask")  # the options that tell the rates of a device that is not known
 _FOUND: Final = {"given": "given", "fingerprint": "by its properties", "name": "by name"}
 
 
@@ -150,10 +139,10 @@ def by_fingerprint(seen: SeenDevice) -> tuple[DeviceSpec, ...]:
 def match(seen: SeenDevice) -> Match:
     """Return the row of the table that a device is, or why none is taken."""
     name = seen.name or ""
-    is_generic = len(name) <= LONGEST_NAME and name.strip().lower() in peaks.generic_names()
+    is_generic = name.strip().lower() in peaks.generic_names()
     if is_generic or seen.sharing:  # only properties can tell which product it is
         return _unnamed(seen)
-    if (named := by_name(seen.name)) is not None:
+    if (named := device_facts.by_name(seen.name)) is not None:
         return _named(named, seen)
     # A name that is no row's stays unknown even if the properties fit: A800 and A100, say.
     fitting, variant = by_fingerprint(seen), variant_of(seen)
@@ -169,38 +158,54 @@ def match(seen: SeenDevice) -> Match:
 
 def chosen(device_id: str | None, peak_tflops: float | None, seen: SeenDevice) -> Match:
     """Return the match, --device and --peak before the table. Raises UsageError for bad ones."""
-    matched = match(seen) if device_id is None else _as_given(asked_row(device_id), seen)
-    return matched if peak_tflops is None else _with_rate(matched, given_rate(peak_tflops))
-
-
-def _as_given(spec: DeviceSpec, seen: SeenDevice) -> Match:
-    """Return the match of a device with the row that the user chose, and what contradicts it."""
-    part, row, found = _part(spec, seen), _titled(spec), match(seen)
-    # Units and memory of a part differ from the row's, which is no objection.
-    wrong = _objections(_checks(spec, seen)) if part is None else ()
-    # Another name, or other properties that fit one row, tell more than each property that differs.
-    if found.how == "name" and found.spec is not None and found.spec.id != spec.id:
-        wrong = (quoted(seen.name),)
-    elif wrong and found.confirmed and found.spec is not None:
-        wrong = (fact("device.product-by-properties", product=found.spec.product),)
-    against = fact("device.contradicted", row=row, seen=wrong) if wrong else None
-    taken = part or spec.with_memory(seen.memory_bytes)
-    share = _share(part) if part is not None else None
-    why = against or fact("device.chosen", row=row, part=share)
-    fitting = by_fingerprint(seen)
-    return Match(seen, taken, "given", "high", True, fitting, why, contradicts=against)
+    matched = match(seen)
+    if device_id is not None:  # the row that the user chose, and what contradicts it
+        asked = device_facts.asked_row(device_id)
+        part, title = _part(asked, seen), _titled(asked)
+        # Units and memory of a part differ from the row's, which is no objection.
+        wrong = _objections(_checks(asked, seen)) if part is None else ()
+        # Another name, or other properties that fit one row, tell more than each that differs.
+        if matched.how == "name" and matched.spec is not None and matched.spec.id != asked.id:
+            wrong = (quoted(seen.name),)
+        elif wrong and matched.confirmed and matched.spec is not None:
+            wrong = (fact("device.product-by-properties", product=matched.spec.product),)
+        against = fact("device.contradicted", row=title, seen=wrong) if wrong else None
+        share = _share(part) if part is not None else None
+        why = against or fact("device.chosen", row=title, part=share)
+        fitting, spec = by_fingerprint(seen), part or asked.with_memory(seen.memory_bytes)
+        matched = Match(seen, spec, "given", "high", True, fitting, why, contradicts=against)
+    if peak_tflops is None:
+        return matched
+    # One rate for all data types; the rest of a confirmed row stays.
+    rate, row = given_rate(peak_tflops), matched.spec if matched.confirmed else None
+    unknown = DeviceSpec(
+        id="given",
+        vendor="unknown",
+        product=shown(seen.name) if seen.name else "unnamed GPU",
+        arch="unknown",
+        compute=seen.compute,
+        units=seen.units if is_known(seen.units) else None,
+        dense={},
+        one_device_is="device",
+        confidence="U",
+        source="--peak",
+    )
+    dense, note = dict.fromkeys(peaks.DTYPES, rate), "one rate for all data types, set with --peak"
+    spec = replace(row or unknown, dense=dense, confidence="U", note=note)
+    spec = replace(spec, source="--peak", date=None)
+    named, doubt = (_titled(row), rate_doubt(row, rate)) if row is not None else (None, None)
+    why = fact("device.rate-given", rate=peaks.rate_text(rate), row=named, doubt=doubt)
+    given = replace(matched, spec=spec, how="given", confidence="high", confirmed=True)
+    return replace(given, why=why, options=None)
 
 
 def _checks(spec: DeviceSpec, seen: SeenDevice) -> Iterator[_Check]:
     """Yield each property that row and trace both have, and whether they agree."""
-    # Equal vendors are no evidence, so only different ones are told.
-    if seen.vendor and seen.vendor.lower() != spec.vendor:
-        yield f"vendor {shown(seen.vendor)}", spec.vendor, False
     if seen.instruction_set is not None:
         yield shown(seen.instruction_set), spec.arch, seen.instruction_set == spec.arch
     elif seen.compute is not None and spec.compute is not None:
-        text = f"compute capability {dotted(seen.compute)}"
-        yield text, dotted(spec.compute), seen.compute == spec.compute
+        seen_version, version = map(device_facts.dotted, (seen.compute, spec.compute))
+        yield f"compute capability {seen_version}", version, seen.compute == spec.compute
     # Recordings of other vendors' devices count other things than the units of the table.
     if seen.units is not None and seen.units > 0 and spec.units and spec.vendor in peaks.UNIT_NAMES:
         mode, units = _partition(spec, seen), spec.counted(seen.units)
@@ -213,7 +218,7 @@ def _checks(spec: DeviceSpec, seen: SeenDevice) -> Iterator[_Check]:
     if seen.memory_bytes is not None and seen.memory_bytes > 0 and spec.memories:
         sizes = " or ".join(memory.size for memory in spec.memories)
         fits = any(memory.fits(seen.memory_bytes) for memory in spec.memories)
-        yield gib(seen.memory_bytes), f"{sizes} GB", fits
+        yield device_facts.gib(seen.memory_bytes), f"{sizes} GB", fits
 
 
 def _named(spec: DeviceSpec, seen: SeenDevice) -> Match:
@@ -243,9 +248,8 @@ def _named(spec: DeviceSpec, seen: SeenDevice) -> Match:
         why = fact("device.named-core", row=row, cores=spec.cores)
     else:
         rates = None if spec.dense else fact("device.rates-not-public")
-        properties = tuple(text for text, *_ in checks)
         why = fact("device.named-alone", row=row, rates=rates)
-        if properties:
+        if properties := tuple(text for text, *_ in checks):
             why = fact("device.named-agrees", row=row, properties=properties, rates=rates)
         confidence: Confidence = "high" if spec in candidates else "medium"
         narrowed = spec.with_memory(seen.memory_bytes)
@@ -264,15 +268,12 @@ def _unnamed(seen: SeenDevice) -> Match:
     if not fitting:
         alike = [spec for spec in load_devices() if seen.compute and spec.compute == seen.compute]
         parts = tuple(spec for spec in alike if _part(spec, seen) is not None)
+        why = fact("device.not-identified" if seen.sharing else "device.nothing-known", name=name)
         if parts:
             rows, units = _listed(parts), seen.counted_units()
             why = fact("device.maybe-part", name=name, units=units, rows=rows)
         elif properties:
             why = fact("device.no-match", name=name, properties=properties)
-        elif seen.sharing:
-            why = fact("device.not-identified", name=name)
-        else:
-            why = fact("device.nothing-known", name=name)
         return Match(seen, None, None, "none", False, parts, why, _ASK)
     # If that helps, the clock narrows them down.
     by_clock = tuple(s for s in fitting if s.clock_mhz and s.clock_mhz * 10**6 == seen.clock_hz)
@@ -306,44 +307,13 @@ def _share(part: DeviceSpec) -> str:
     return f"{part.units} of {total} {part.unit_name}"
 
 
-def _objections(checks: Iterable[_Check]) -> tuple[Value, ...]:
+def _objections(checks: Iterator[_Check] | tuple[_Check, ...]) -> tuple[Value, ...]:
     """Return the properties that disagree, as facts."""
     return tuple(
         fact("device.objection", seen=seen, expected=expected)
         for seen, expected, agrees in checks
         if not agrees
     )
-
-
-def _with_rate(matched: Match, rate: int) -> Match:
-    """Return the match with one rate for all data types; the rest of a confirmed row stays."""
-    row, seen = matched.spec if matched.confirmed else None, matched.seen
-    dense = dict.fromkeys(peaks.DTYPES, rate)
-    note = "one rate for all data types, set with --peak"
-    if row is None:
-        spec = DeviceSpec(
-            id="given",
-            vendor=shown(seen.vendor or "unknown"),
-            product=shown(seen.name) if seen.name else "unnamed GPU",
-            arch="unknown",
-            compute=seen.compute,
-            units=seen.units if is_known(seen.units) else None,
-            dense=dense,
-            one_device_is="device",
-            confidence="U",
-            source="--peak",
-            note=note,
-        )
-    else:
-        spec = replace(row, dense=dense, confidence="U", source="--peak", date=None, note=note)
-    why = fact(
-        "device.rate-given",
-        rate=peaks.rate_text(rate),
-        row=_titled(row) if row is not None else None,
-        doubt=rate_doubt(row, rate) if row is not None else None,
-    )
-    given = replace(matched, spec=spec, how="given", confidence="high", confirmed=True)
-    return replace(given, why=why, options=None)
 
 
 def _part(spec: DeviceSpec, seen: SeenDevice) -> DeviceSpec | None:

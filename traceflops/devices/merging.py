@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
-from itertools import accumulate, product
-from operator import itemgetter
+from itertools import product
 from typing import Final, TypeVar
 
 import numpy as np
@@ -17,39 +15,22 @@ from traceflops.devices.device_facts import SeenDevice, by_name
 from traceflops.devices.processes import settle_shared, unnamed_processes
 from traceflops.facts import fact
 from traceflops.remedies import NSIGHT, ROCPROF, family
+from traceflops.table import trace as tables
 from traceflops.table.builder import with_numbers
 from traceflops.table.columns import ABSENT, IntArray, numbers, take_rows
 from traceflops.table.grouping import distinct
 from traceflops.table.schema import TABLES, empty_table
-from traceflops.table.trace import (
-    EVERYWHERE,
-    RANK_UNKNOWN,
-    Note,
-    Owned,
-    Source,
-    Trace,
-    counted_note,
-    named,
-    note_of,
-    rank_unknown,
-    together,
-)
+from traceflops.table.trace import Note, Source, Trace, note_of
 
 FILE: Final = "file"
 _CALENDAR: Final = "calendar"
 _TIMES: Final = ("start_ns", "time_ns")
 _TIMELINE: Final = ("activities", "ops", "calls", "marks")
-_MAKERS: Final = {ROCPROF: "amd", NSIGHT: "nvidia"}
-"""Whose GPUs a tool records."""
+_MAKERS: Final = {ROCPROF: "amd", NSIGHT: "nvidia"}  # whose GPUs a tool records
 Model = tuple[str | None, str | None, str | None]
 """Maker, architecture and id of a GPU, each None if unknown."""
-_Move = Callable[[IntArray], IntArray]
 _Value = TypeVar("_Value")
-CLOCKS_DIFFER_NS: Final = 10**9
-"""Clocks of machines differ by less than that."""
-_RUNS_APART: Final = "runs-apart"
-"""The code of a reader's note that runs were recorded one after the other."""
-_NO_TIMELINE: Final = "no-timeline"
+CLOCKS_DIFFER_NS: Final = 10**9  # clocks of machines differ by less than that
 
 
 def identities(trace: Trace) -> list[tuple[str, str] | None]:
@@ -61,7 +42,9 @@ def identities(trace: Trace) -> list[tuple[str, str] | None]:
     source = trace.source
     keys: list[tuple[str, str] | None] = []
     for place in trace.places or (None,) * trace.devices.num_rows:
-        clock = _clock(source) if (place or "").startswith(EVERYWHERE) else source.clock
+        has_calendar = source.origin_unix_ns is not None
+        is_everywhere = (place or "").startswith(tables.EVERYWHERE)
+        clock = _CALENDAR if is_everywhere and has_calendar else source.clock
         keys.append((clock, place) if clock is not None and place is not None else None)
     return keys
 
@@ -101,13 +84,14 @@ def merge(traces: Sequence[Trace]) -> Trace:
     notes = [*joined.notes, *(_rank_notes(traces) if len(traces) == 1 else ())]
     # Some of several processes with device work (if none has any: of all) have no rank. A reader's
     # note, which says why, is enough.
-    if not any(note.code == RANK_UNKNOWN for note in joined.notes):
+    if not any(note.code == tables.RANK_UNKNOWN for note in joined.notes):
         nameless = unnamed_processes(joined)
         busy = distinct(numbers(joined.activities["process"])).tolist()
         workers = [n for n in busy or range(len(joined.ranks)) if n not in nameless]
         unknown = sum(joined.ranks[worker] is None for worker in workers)
         if unknown and len(workers) != 1:  # a single worker needs no rank
-            notes.append(counted_note("missing", RANK_UNKNOWN, rank_unknown(), unknown))
+            text = tables.rank_unknown()
+            notes.append(tables.counted_note("missing", tables.RANK_UNKNOWN, text, unknown))
     more = len(notes) > len(joined.notes)
     return settle_shared(replace(joined, notes=tuple(notes)) if more else joined)
 
@@ -122,38 +106,34 @@ def join(traces: Sequence[Trace], noun: str = FILE) -> Trace:
     ordered = sorted(traces, key=by_rank)
     origins = [trace.source.origin_unix_ns for trace in ordered]
     common = next((origin for origin in origins if origin is not None), None)
-    rows, numbers_of = _merged_devices(ordered)
-    moves, processes = [], 0
+    # The first row of each distinct device, and the new numbers of the devices of each trace.
+    row_of_key: dict[tuple[str, str], int] = {}
+    keys = enumerate(key for trace in ordered for key in identities(trace))
+    first = [row if key is None else row_of_key.setdefault(key, row) for row, key in keys]
+    rows, number = np.unique(np.array(first, dtype=np.int64), return_inverse=True)
+    ends = np.cumsum([trace.devices.num_rows for trace in ordered])
+    numbers_of = np.split(number.reshape(-1), ends[:-1])
+    moved: defaultdict[str, list[pa.Table]] = defaultdict(list)
     clocks: list[str] = []
     for index, (trace, devices) in enumerate(zip(ordered, numbers_of, strict=True)):
-        moves.append(_moves(trace, common, processes, devices))
-        processes += trace.processes.num_rows
-        own_clock = _clock(trace.source) or f"file {index}"
+        origin = trace.source.origin_unix_ns
+        shift_ns = origin - common if origin is not None and common is not None else 0
+        for name, table in trace.tables.items():
+            moved[name].append(_moved(table, shift_ns, len(clocks), devices))
+        own_clock = _CALENDAR if origin is not None else trace.source.clock or f"file {index}"
         clocks += trace.clocks or (own_clock,) * trace.processes.num_rows
-    tables = {name: _in_one(name, ordered, moves) for name in TABLES}
-    tables["devices"] = take_rows(tables["devices"], rows)
-    notes = [
-        *_difference_notes(ordered),
-        *different_times(ordered),
-        *_rank_notes(ordered),
-        *_file_notes(ordered, noun),
-    ]
+    joined = {name: empty_table(name) for name in TABLES}
+    for name, parts in moved.items():
+        joined[name] = pa.concat_tables(parts).unify_dictionaries().combine_chunks()
+    joined["devices"] = take_rows(joined["devices"], rows)
+    notes = [*_difference_notes(ordered), *different_times(ordered)]
+    notes += [*_rank_notes(ordered), *_file_notes(ordered, noun)]
     notes.sort(key=lambda note: note.kind != "dropped")  # what was lost first
     places = [p for trace in ordered for p in trace.places or (None,) * trace.devices.num_rows]
     kept_places = tuple(places[row] for row in rows.tolist())
     # Clocks are named only if processes have different ones.
     own_clocks = tuple(clocks) if len(set(clocks)) > 1 else ()
-    return Trace(_source(ordered, common), tables, tuple(notes), kept_places, own_clocks)
-
-
-def _merged_devices(traces: Sequence[Trace]) -> tuple[IntArray, list[IntArray]]:
-    """Return the first row of each distinct device of all, and the new numbers for each trace."""
-    row_of_key: dict[tuple[str, str], int] = {}
-    keys = enumerate(key for trace in traces for key in identities(trace))
-    first = [row if key is None else row_of_key.setdefault(key, row) for row, key in keys]
-    rows, number = np.unique(np.array(first, dtype=np.int64), return_inverse=True)
-    ends = np.cumsum([trace.devices.num_rows for trace in traces])
-    return rows, np.split(number.reshape(-1), ends[:-1])
+    return Trace(_source(ordered, common), joined, tuple(notes), kept_places, own_clocks)
 
 
 def _difference_notes(traces: Sequence[Trace]) -> Iterator[Note]:
@@ -171,32 +151,15 @@ def _difference_notes(traces: Sequence[Trace]) -> Iterator[Note]:
         yield note_of("dropped", "descriptions-differ", count=len(words), words=words)
 
 
-def _in_one(name: str, traces: Sequence[Trace], moves: Sequence[Mapping[str, _Move]]) -> pa.Table:
-    """Return one table of several traces, the columns of each moved."""
-    tables = [
-        _moved(trace.tables[name], moved)
-        for trace, moved in zip(traces, moves, strict=True)
-        if name in trace.tables
-    ]
-    if not tables:
-        return empty_table(name)
-    return pa.concat_tables(tables).unify_dictionaries().combine_chunks()
-
-
-def _moves(trace: Trace, common: int | None, processes: int, devices: IntArray) -> dict[str, _Move]:
-    """Return what moves columns to the clock from `common` on, `processes` and `devices` later."""
-    origin = trace.source.origin_unix_ns
-    shift = origin - common if origin is not None and common is not None else 0
-    moves: dict[str, _Move] = {"process": lambda values: values + processes} if processes else {}
+def _moved(table: pa.Table, shift_ns: int, processes: int, devices: IntArray) -> pa.Table:
+    """Return a table `shift_ns` and `processes` later, with the new numbers of its devices."""
+    moves: dict[str, Callable[[IntArray], IntArray]] = {}
+    if processes:
+        moves["process"] = lambda values: values + processes
     if (devices != np.arange(len(devices))).any():
         moves["device"] = lambda values: devices[values]
-    if shift:
-        moves |= dict.fromkeys(_TIMES, lambda values: values + shift)
-    return moves
-
-
-def _moved(table: pa.Table, moves: Mapping[str, _Move]) -> pa.Table:
-    """Return a table with some of its columns moved."""
+    if shift_ns:
+        moves |= dict.fromkeys(_TIMES, lambda values: values + shift_ns)
     for column in moves.keys() & set(table.column_names):
         values = numbers(table[column], ABSENT)
         is_set = values != ABSENT  # a missing time or device stays missing
@@ -222,7 +185,7 @@ def _source(traces: Sequence[Trace], origin: int | None) -> Source:
     descriptions = [t.source.description for t in traces if t.source.description is not None]
     # A placeholder that stands for different kernels has no rule.
     rules = {rule for trace in traces for rule in trace.source.rules.items()}
-    named = Counter(name for name, _ in rules)
+    rules_of = Counter(name for name, _ in rules)
     return Source(
         format=first.format,
         files=tuple(file for trace in traces for file in trace.source.files),
@@ -236,7 +199,7 @@ def _source(traces: Sequence[Trace], origin: int | None) -> Source:
         lifetimes=tuple(life for trace in traces for life in trace.source.lifetimes),
         resolution_ns=max(trace.source.resolution_ns for trace in traces),
         kinds_apart=all(trace.source.kinds_apart for trace in traces),
-        rules={name: rule for name, rule in sorted(rules) if named[name] == 1},
+        rules={name: rule for name, rule in sorted(rules) if rules_of[name] == 1},
     )
 
 
@@ -246,31 +209,25 @@ def _agreed(facts: Sequence[Mapping[str, _Value]]) -> dict[str, _Value]:
     return {key: value for key, value in common if all((key, value) in f.items() for f in facts)}
 
 
-def _clock(source: Source) -> str | None:
-    return _CALENDAR if source.origin_unix_ns is not None else source.clock
-
-
 def _file_notes(traces: Sequence[Trace], noun: str) -> list[Note]:
-    """Return the notes of the traces; one that several have is given once, with their number.
-
-    Notes on files are counted per file. That there is no timeline is noted only if none has one.
-    """
-    of_file: list[Owned] = []
-    of_trace: list[Owned] = []
+    """Return the notes of the traces; one that several have is given once, with their number."""
+    of_file: list[tables.Owned] = []
+    of_trace: list[tables.Owned] = []
     is_timed = any(trace.activities.num_rows for trace in traces)
     for number, trace in enumerate(traces):
         is_single = len(trace.source.files) == 1
         is_beside_timeline = is_timed and trace.kernel_counters.num_rows > 0
         for note in trace.notes:
-            if is_beside_timeline and note.code == _NO_TIMELINE:
+            if is_beside_timeline and note.code == "no-timeline":
                 continue
             # A note that names a file, or counts several owners, was made of files.
             is_of_files = is_single or note.file is not None or note.owners > 1
             notes = of_file if is_of_files else of_trace
             notes.append(((number, None if is_single else note.file), note))
     files = len(traces) if noun != FILE else sum(len(trace.source.files) for trace in traces)
-    joined_notes = (*together(of_file, files, noun), *together(of_trace, len(traces), "recording"))
-    return list(map(named, joined_notes))
+    of_files = tables.together(of_file, files, noun)
+    of_recordings = tables.together(of_trace, len(traces), "recording")
+    return list(map(tables.named, (*of_files, *of_recordings)))
 
 
 OF_RANKS: Final = frozenset({"rank-clash", "rank-beyond-world", "ranks-missing"})
@@ -305,8 +262,8 @@ def _rank_notes(traces: Sequence[Trace]) -> list[Note]:
 
 def different_times(traces: Sequence[Trace]) -> Iterator[Note]:
     """Yield a note if work in some files ended long before that in others began."""
-    if any(note.code == _RUNS_APART for trace in traces for note in trace.notes):
-        return  # that note says it already
+    if any(note.code == "runs-apart" for trace in traces for note in trace.notes):
+        return  # that reader's note says it already
     spans = []
     for trace in traces:
         origin, activities = trace.source.origin_unix_ns, trace.activities
@@ -315,12 +272,13 @@ def different_times(traces: Sequence[Trace]) -> Iterator[Note]:
         start = numbers(activities["start_ns"])
         end = int((start + numbers(activities["dur_ns"])).max())
         spans.append((origin + int(start.min()), origin + end, trace.source.files[0].name))
-    spans.sort()
-    # Of the files before each one, that which ended last.
-    latest = accumulate(spans, partial(max, key=itemgetter(1)))
-    for (_, end, first), (begin, _, second) in zip(latest, spans[1:], strict=False):
-        if begin - end > CLOCKS_DIFFER_NS:
+    latest = (0, "")
+    for number, (begin, end, name) in enumerate(sorted(spans)):
+        pause_ns = begin - latest[0]
+        if number and pause_ns > CLOCKS_DIFFER_NS:
             how, code = fact("advice.files-of-different-times"), "files-of-different-times"
-            pause_ns = begin - end
-            yield note_of("assumed", code, advice=how, ns=pause_ns, first=first, second=second)
+            first = latest[1]
+            yield note_of("assumed", code, advice=how, ns=pause_ns, first=first, second=name)
             return
+        if not number or end > latest[0]:  # of the files before each one, that which ended last
+            latest = (end, name)

@@ -8,31 +8,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from msgspec import Struct
 
+from traceflops.devices.counter_formulas import Family
 from traceflops.facts import Fact, fact, in_words, quoted
 from traceflops.table.columns import names
 from traceflops.table.schema import DEVICE_KINDS
 from traceflops.table.trace import Note, Trace
 
-if TYPE_CHECKING:
-    from traceflops.devices.counter_formulas import Family
-
-NEXT_TIME: Final = "missing.next-time"
-"""The code of advice on a later recording."""
-_NO_WORK, _IF_GPU = "missing.no-gpu-operations", "missing.if-gpu"
+NEXT_TIME: Final = "missing.next-time"  # the code of advice on a later recording
+NO_WORK, _IF_GPU = "missing.no-gpu-operations", "missing.if-gpu"
+_FEW: Final = 100
 _RECORDS: Final = ("no-time", "no-category", "odd-phase", "unknown-category")
 """Codes of notes on skipped records, with their number."""
-_FEW: Final = 100
 _LOST: Final = (
     *(*_RECORDS, "rows-lost", "json-dropped", "set-aside", "file-not-read", "tables-unread"),
     *("tables-damaged", "packets-packed"),
 )
 GIVE_PEAK: Final = fact("missing.give-peak")
-PAIR: Final = fact("missing.pair")
-"""Describe the run, or pair its trace with one that has shapes."""
+PAIR: Final = fact("missing.pair")  # describe the run, or pair its trace with one that has shapes
 _PAIR_OR_COUNT: Final = fact("missing.pair-or-count")
 
 
@@ -56,7 +52,7 @@ class MissingInput(Struct, frozen=True):
     def wants_gpu_records(self) -> bool:
         """Return whether work of a GPU is known to have run, of which there are no records."""
         how = self.how.code if self.how is not None else _IF_GPU
-        return self.what.code == _NO_WORK and how != _IF_GPU
+        return self.what.code == NO_WORK and how != _IF_GPU
 
 
 NOT_SPLIT: Final = MissingInput(fact("missing.not-split"), PAIR)
@@ -66,12 +62,9 @@ NO_MODEL: Final = MissingInput(fact("missing.no-model"))
 NONE_KNOWN: Final = MissingInput(fact("missing.no-known-model"))
 UNLESS_ASKED: Final = (NOT_ML, NO_MODEL, NONE_KNOWN)
 """Reports do not say these unless they are asked for an MFU."""
-NOTHING_LAUNCHED: Final = MissingInput(
-    fact("missing.nothing-launched"), fact("missing.move-to-gpu")
-)
-
-
-ON_MPS: Final = MissingInput(fact(_NO_WORK), fact("missing.on-mps"))
+_TO_GPU: Final = fact("missing.move-to-gpu")
+NOTHING_LAUNCHED: Final = MissingInput(fact("missing.nothing-launched"), _TO_GPU)
+ON_MPS: Final = MissingInput(fact(NO_WORK), fact("missing.on-mps"))
 
 
 def advised(how: str) -> Fact | None:
@@ -101,22 +94,15 @@ def other_counters(families: Sequence[Family | None]) -> MissingInput:
 
 
 def skipped(notes: Iterable[Note], operators: int) -> Fact | None:
-    """Return that records were skipped which may have been the work of a GPU, None if none were.
-
-    Fewer than one per _FEW `operators` are none of it: a program on a GPU launches more.
-    """
-    lost = [note for note in notes if note.code in _LOST]
+    """Return that records which may have been a GPU's work were skipped, None if none were."""
+    lost = (note for note in notes if note.code in _LOST)
     counts = [note.count if note.code in _RECORDS else None for note in lost]
     if None in counts:
         return fact("missing.skipped-some")
     count = sum(filter(None, counts))
+    # Fewer are none of it: a program on a GPU launches more.
     is_some = count and _FEW * count >= operators
     return fact("missing.skipped", count=count) if is_some else None
-
-
-def without_records(how: str) -> MissingInput:
-    """Return that work of a GPU ran without records, and `how` these are made."""
-    return MissingInput(fact(_NO_WORK), advised(how))
 
 
 def without_times(trace: Trace, how: str) -> MissingInput:
@@ -125,8 +111,7 @@ def without_times(trace: Trace, how: str) -> MissingInput:
     if not kinds & set(DEVICE_KINDS):
         if (why := skipped(trace.notes, trace.ops.num_rows)) is not None:
             return MissingInput(fact("missing.none-read", why=why))
-        record = fact(_IF_GPU, how=how) if how else None
-        return MissingInput(fact(_NO_WORK), record)
+        return MissingInput(fact(NO_WORK), fact(_IF_GPU, how=how) if how else None)
     is_nsys = trace.source.format == "nsys stats"
     export = fact("missing.use-sqlite" if is_nsys else "missing.use-kernel-trace")
     return MissingInput(fact("missing.only-sums"), export)
@@ -134,13 +119,13 @@ def without_times(trace: Trace, how: str) -> MissingInput:
 
 def on_cpu(operator: str) -> MissingInput:
     """Return what is missing if the work was done by an operator that only CPUs have."""
-    return MissingInput(fact("missing.on-cpu", operator=operator), fact("missing.move-to-gpu"))
+    return MissingInput(fact("missing.on-cpu", operator=operator), _TO_GPU)
 
 
 def counters_alone(launches: int, how: str) -> MissingInput:
     """Return why counters alone make no utilisation, and `how` the tool at hand records times."""
-    apart = fact("missing.record-times", how=how)
-    return MissingInput(fact("missing.counters-alone", launches=launches), apart)
+    what = fact("missing.counters-alone", launches=launches)
+    return MissingInput(what, fact("missing.record-times", how=how))
 
 
 def counters_incomplete(families: Sequence[Family | None], missing: Sequence[str]) -> MissingInput:

@@ -10,7 +10,6 @@ from typing import Final, NamedTuple
 from traceflops.devices.device_facts import dotted
 
 _WARP: Final = 32
-_KIB: Final = 1024
 
 
 class Room(NamedTuple):
@@ -53,20 +52,16 @@ def room(
         return None
     warps = -(-threads // _WARP)
     fits = {"warps": row.warps // warps, "blocks": row.blocks}
+    # Registers and shared memory are given in whole units: sizes are rounded up.
     if registers:  # each part of a multiprocessor has registers for whole warps
-        of_warp = _in_units(registers * _WARP, register_unit)
+        of_warp = -(-registers * _WARP // register_unit) * register_unit
         fits["registers"] = row.registers // row.parts // of_warp * row.parts // warps
     if shared_bytes:
-        of_block = _in_units(shared_bytes + row.besides, row.shared_unit)
-        fits["shared memory"] = row.shared_kib * _KIB // of_block
+        of_block = -(-(shared_bytes + row.besides) // row.shared_unit) * row.shared_unit
+        fits["shared memory"] = row.shared_kib * 1024 // of_block
     blocks = min(fits.values())
     limiters = tuple(name for name, most in fits.items() if most == blocks)
     return Room(blocks, blocks * warps, row.warps, limiters) if blocks > 0 else None
-
-
-def _in_units(size: int, unit: int) -> int:
-    """Return a size rounded up to whole units."""
-    return -(-size // unit) * unit
 
 
 @cache

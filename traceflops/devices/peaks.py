@@ -7,6 +7,7 @@ nanosecond (1 is 1 GB/s). An unknown rate is None; no other stands in for it, an
 from __future__ import annotations
 
 import datetime
+import math
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from msgspec import Struct
-from msgspec.structs import fields, replace
+from msgspec.structs import replace
 
 from traceflops.devices.installed import installed_devices
 
@@ -28,8 +29,7 @@ DTYPES: Final = (
 )
 """fp64 and fp32 are the vector units' rates, all others those of the matrix units."""
 _OF_VECTOR_UNITS: Final = frozenset({"fp64", "fp32"})
-PER_TERA: Final = 1000
-"""FLOP per nanosecond in one TFLOP/s."""
+PER_TERA: Final = 1000  # FLOP per nanosecond in one TFLOP/s
 WARP_SIZES: Final = {"nvidia": 32, "amd": 64}
 UNIT_NAMES: Final[dict[str | None, str]] = {"nvidia": "SMs", "amd": "CUs"}
 """What recordings count of a device, by vendor; of other vendors they count other things."""
@@ -75,23 +75,19 @@ class DeviceSpec(Struct, frozen=True, kw_only=True):
     vendor: str
     product: str
     arch: str
-    series: str = ""
-    """what all rows of a series share, empty for a row of its own"""
+    series: str = ""  # what all rows of a series share, empty for a row of its own
     mark: str = ""
     """a word of every name that `pattern` fits, in lower case: spares compiling the pattern"""
     compute: tuple[int, int] | None = None
     units: int | None = None
     pattern: str = ""
-    dense: Mapping[str, int]
-    """FLOP per nanosecond by data type; only the types that have a rate"""
+    dense: Mapping[str, int]  # FLOP per nanosecond by data type; only the types that have a rate
     memories: tuple[Memory, ...] = ()
-    link: Fraction | None = None
-    """bytes per nanosecond of all links together, both directions"""
+    link: Fraction | None = None  # bytes per nanosecond of all links together, both directions
     host_link: HostLink | None = None
     """what copies between host and device go over; None where it depends on the machine"""
     clock_mhz: int | None = None
-    flops_per_clock: int | None = None
-    """of one unit, bf16 (fp16 where there is no bf16)"""
+    flops_per_clock: int | None = None  # of one unit, bf16 (fp16 where there is no bf16)
     partition_units: int | None = None
     cores: int = 1
     one_device_is: str
@@ -131,12 +127,7 @@ class DeviceSpec(Struct, frozen=True, kw_only=True):
     @property
     def warp_size(self) -> int | None:
         """Return the threads of a warp or wavefront, None for a device that has none."""
-        return 32 if self.is_rdna else WARP_SIZES.get(self.vendor)
-
-    @property
-    def is_rdna(self) -> bool:
-        """Return whether it is an AMD device of graphics, whose drivers count pairs of CUs."""
-        return self.vendor == "amd" and self.arch.startswith("gfx1")
+        return 32 if self.arch.startswith("gfx1") else WARP_SIZES.get(self.vendor)
 
     @property
     def has_matrix_units(self) -> bool | None:
@@ -144,8 +135,8 @@ class DeviceSpec(Struct, frozen=True, kw_only=True):
         return bool(self.dense.keys() - _OF_VECTOR_UNITS) if self.dense else None
 
     def counted(self, seen_units: int) -> int:
-        """Return the CUs or SMs from what a driver counts: pairs of CUs on some AMD devices."""
-        pairs = self.is_rdna and self.units is not None and 2 * seen_units == self.units
+        """Return the CUs or SMs from what a driver counts: pairs of CUs on graphics of AMD."""
+        pairs = self.arch.startswith("gfx1") and 2 * seen_units == self.units
         return 2 * seen_units if pairs else seen_units
 
     def with_memory(self, seen_bytes: int | None) -> DeviceSpec:
@@ -156,20 +147,12 @@ class DeviceSpec(Struct, frozen=True, kw_only=True):
         return replace(self, memories=fitting) if fitting else self
 
     def with_units(self, units: int) -> DeviceSpec:
-        """Return a part of the device: rates in proportion to its units, rounded down."""
-        if self.units is None or not 0 < units <= self.units:
-            raise ValueError(f"{self.id} has no part of {units} units")
-        dense = {dtype: rate * units // self.units for dtype, rate in self.dense.items()}
-        return replace(
-            self,
-            dense=dense,
-            part=self.part * Fraction(units, self.units),
-            units=units,
-            memories=(),  # memory and links of a part depend on how the device was split
-            link=None,
-            host_link=None,
-            one_device_is="part",
-        )
+        """Return a part of the device, whose units are known: rates in proportion, rounded down."""
+        share = Fraction(units, self.units or units)
+        dense = {dtype: math.floor(rate * share) for dtype, rate in self.dense.items()}
+        part = replace(self, dense=dense, part=self.part * share, units=units)
+        # Memory and links of a part depend on how the device was split.
+        return replace(part, memories=(), link=None, host_link=None, one_device_is="part")
 
 
 class Variant(Struct, frozen=True):
@@ -177,40 +160,33 @@ class Variant(Struct, frozen=True):
 
     pattern: str
     what: str
-    by_units: bool = False
-    """whether its rates are in proportion to its units"""
+    by_units: bool = False  # whether its rates are in proportion to its units
 
 
 @cache
 def load_devices() -> tuple[DeviceSpec, ...]:
     """Return all devices, in the order in which their names are tried: those of packages first."""
-    of_series = chain.from_iterable(map(_rows_of_series, _document("series.toml")["series"]))
-    rows = [*of_series, *_document()["device"]]
+    of_series = chain.from_iterable(map(_rows_of_series, document("series.toml")["series"]))
+    rows = [*of_series, *document()["device"]]
     return (*installed_devices(_device, {row["id"] for row in rows}), *map(_device, rows))
 
 
 @cache
 def load_variants() -> tuple[Variant, ...]:
     """Return the versions whose names do not vouch for the rates of their row."""
-    return tuple(Variant(**row) for row in _document()["variant"])
+    return tuple(Variant(**row) for row in document()["variant"])
 
 
 @cache
 def generic_names() -> frozenset[str]:
     """Return the device names that say nothing, in lower case."""
-    return frozenset(_document()["generic_names"])
-
-
-@cache
-def ambiguous_names() -> frozenset[str]:
-    """Return the device names that people give to several products, in lower case."""
-    return frozenset(_document()["ambiguous_names"])
+    return frozenset(document()["generic_names"])
 
 
 @cache
 def shared_names() -> Mapping[str, tuple[str, ...]]:
     """Return the names that products of different rates have, in lower case, and their ids."""
-    return {name: tuple(ids) for name, ids in _document()["shared_names"].items()}
+    return {name: tuple(ids) for name, ids in document()["shared_names"].items()}
 
 
 def find(device_id: str) -> DeviceSpec | None:
@@ -224,7 +200,8 @@ def rate_text(flop_per_ns: int) -> str:
 
 
 @cache
-def _document(name: str = "devices.toml") -> dict[str, Any]:
+def document(name: str = "devices.toml") -> dict[str, Any]:
+    """Return a table of this folder as it is written."""
     text = Path(__file__).with_name(name).read_text(encoding="utf-8")
     return tomllib.loads(text, parse_float=Decimal)
 
@@ -235,21 +212,17 @@ def _device(row: dict[str, Any]) -> DeviceSpec:
     own_name = {"fp64": "fp64_matrix", "fp32": "fp32_matrix"}
     rates = vector | {own_name.get(dtype, dtype): rate for dtype, rate in matrix.items()}
     sizes = zip(row["memory_gb"], row["memory_gbps"], strict=True)
+    host = row.get("host_link")
+    host_gbps = document()["host_link"][host]["gbps"] if host else 0
+    as_written = {name: row[name] for name in DeviceSpec.__struct_fields__ if name in row}
     read: dict[str, Any] = {
         "dense": {dtype: int(rates[dtype] * PER_TERA) for dtype in DTYPES if dtype in rates},
         "memories": tuple(Memory(None if gb == "shared" else gb, gbps) for gb, gbps in sizes),
+        "compute": tuple(row["compute"]) if "compute" in row else None,
+        "link": Fraction(row["link_gbps"]) if "link_gbps" in row else None,
+        "host_link": HostLink(host, Fraction(host_gbps)) if host else None,
     }
-    if "compute" in row:
-        read["compute"] = tuple(row["compute"])
-    if "link_gbps" in row:
-        read["link"] = Fraction(row["link_gbps"])
-    if name := row.get("host_link"):
-        read["host_link"] = HostLink(name, Fraction(_document()["host_link"][name]["gbps"]))
-    as_written = {name: row[name] for name in _COLUMNS & row.keys()}
     return DeviceSpec(**as_written | read)
-
-
-_COLUMNS: Final = frozenset(column.name for column in fields(DeviceSpec))
 
 
 class Partition(Struct, frozen=True):
@@ -279,7 +252,9 @@ def partition(
         return None
     name = (architecture or "").strip().lower()
     rows = [spec] if spec is not None else [row for row in load_devices() if row.arch == name]
-    totals = {total for row in rows if (total := whole_dies(row))}
+    # The dies of products that can be partitioned.
+    with_parts = (row for row in rows if row.partition_units)
+    totals = {row.units // (row.partition_units or 1) for row in with_parts if row.units}
     fitting = [total for total in totals if total % dies == 0]
     # A single die of several is CPX; what is no named share of the dies is in no mode.
     modes = {"CPX" if dies == 1 < total else _MODES.get(total // dies, "") for total in fitting}
@@ -292,15 +267,6 @@ def partition(
     return Partition(mode, dies, dies if whole is None and mode == "SPX" else whole)
 
 
-def whole_dies(spec: DeviceSpec) -> int | None:
-    """Return the dies of a product that can be partitioned; None for any other."""
-    if not spec.partition_units or not spec.units:
-        return None
-    return spec.units // spec.partition_units
-
-
-_OF_SERIES: Final = frozenset({"name", "id", "called", "vector", "matrix", "models"})
-"""Keys of a series that make rows and do not stand in them."""
 _MAKERS: Final = r"(?i)^(?:NVIDIA |AMD |Intel(?:\(R\))? )?"
 _END: Final = r"(?:-\d{1,3}[ABCQ]| MIG .*)?$"
 """What may stand behind a name: a virtual GPU or a slice of it, which `variant` tells apart."""
@@ -314,7 +280,9 @@ def _rows_of_series(series: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         tflops = Decimal(flops_per_us) / 10**6
         return round(tflops, 1 if tflops >= 10 else 2 if tflops >= 1 else 3)
 
-    shared = {key: value for key, value in series.items() if key not in _OF_SERIES}
+    # These keys make rows, and do not stand in them.
+    of_series = {"name", "id", "called", "vector", "matrix", "models"}
+    shared = {key: value for key, value in series.items() if key not in of_series}
     matrix = series.get("matrix", {})
     for name, units, clock, gb, gbps, *more in series["models"]:
         own = more[0] if more else {}

@@ -6,8 +6,7 @@ or whether each process has its own file.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Mapping, Sequence
-from functools import partial
+from collections.abc import Hashable, Mapping, Sequence
 from itertools import count, filterfalse
 from typing import Final, TypeVar
 
@@ -133,10 +132,8 @@ _LARGE: Final = 1 << 60
 _Key = TypeVar("_Key", bound=Hashable)
 Users = Mapping[int, list[int]]
 """The processes with work on each device that several have work on, in order."""
-Runs = dict[int, list[list[int]]]
-"""The processes of each run on a device, in order of time."""
-Stream = tuple[int, int, int]
-"""A stream as its process counts it: device, process, number."""
+Runs = dict[int, list[list[int]]]  # the processes of each run on a device, in order of time
+Stream = tuple[int, int, int]  # a stream as its process counts it: device, process, number
 
 
 def settle_shared(trace: Trace) -> Trace:
@@ -153,11 +150,12 @@ def settle_shared(trace: Trace) -> Trace:
     if not users:
         return by_run
 
-    def text_of(device: int) -> str:
-        return f"{called(by_run, device)} ({listed(users[device], partial(whose, by_run))})"
-
-    gpus = listed(users, text_of, "; ")
-    note = note_of("assumed", "device-shared", count=len(users), gpus=gpus)
+    gpus = []
+    for device, processes in users.items():
+        names = [whose(by_run, process) for process in processes]
+        gpus.append(f"{called(by_run, device)} ({listed(names)})")
+    shown = listed(gpus, str, "; ")
+    note = note_of("assumed", "device-shared", count=len(users), gpus=shown)
     return _with_own_streams(replace(by_run, notes=(*by_run.notes, note)), users)
 
 
@@ -175,7 +173,18 @@ def _with_runs_apart(trace: Trace, users: Users) -> Trace:
     its run, else it is of the first process of the run.
     """
     begin, end = lives(trace)
-    split = _runs_apart(users, unnamed_processes(trace), begin, end)
+    # The runs of each device with more than one. A new run begins with a process that began after
+    # all before it had ended, by more than it takes to start one. Processes that stand for rows of
+    # an unknown one are in no run.
+    split: Runs = {}
+    nameless = unnamed_processes(trace)
+    for device, processes in users.items():
+        named = [process for process in processes if process not in nameless]
+        order = np.array(sorted(named, key=lambda process: int(begin[process])), dtype=np.int64)
+        pause = begin[order[1:]] - np.maximum.accumulate(end[order])[:-1]
+        new_runs = np.flatnonzero(pause > _STARTING_NS) + 1
+        if len(new_runs):
+            split[device] = [run.tolist() for run in np.split(order, new_runs)]
     if not split:
         return trace
     # Runs of a GPU are neighbours: per new row its old one, per old row the first new one.
@@ -215,23 +224,6 @@ def _with_runs_apart(trace: Trace, users: Users) -> Trace:
         notes=(*trace.notes, _run_note(trace, split, begin, end)),
         runs=tuple(zip(rows.tolist(), run_number, strict=True)),
     )
-
-
-def _runs_apart(users: Users, nameless: Collection[int], begin: IntArray, end: IntArray) -> Runs:
-    """Return the runs of each device with more than one; `begin` and `end` are `lives`.
-
-    A new run begins with a process that began after all before it had ended, by more than it takes
-    to start one. `nameless` processes stand for rows of an unknown one, and are in no run.
-    """
-    split: Runs = {}
-    for device, processes in users.items():
-        named = [process for process in processes if process not in nameless]
-        order = np.array(sorted(named, key=lambda process: int(begin[process])), dtype=np.int64)
-        pause = begin[order[1:]] - np.maximum.accumulate(end[order])[:-1]
-        new_runs = np.flatnonzero(pause > _STARTING_NS) + 1
-        if len(new_runs):
-            split[device] = [run.tolist() for run in np.split(order, new_runs)]
-    return split
 
 
 def _run_note(trace: Trace, split: Runs, begin: IntArray, end: IntArray) -> Note:
@@ -278,8 +270,7 @@ def _with_own_streams(trace: Trace, users: Users) -> Trace:
         if moved.keys() & set(streams):
             values = np.array([moved.get(key, key[2]) for key in streams])[which]
             tables[name] = with_numbers(table, column, values)
-    count = len({(key[0], number) for key, number in moved.items()})
-    note = renumbered_note(count, "process")
+    note = renumbered_note(len({(key[0], number) for key, number in moved.items()}), "process")
     return replace(trace, tables=tables, notes=(*trace.notes, note))
 
 

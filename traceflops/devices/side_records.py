@@ -19,8 +19,7 @@ from traceflops.table.trace import Trace, named
 
 MEMORY_SNAPSHOT: Final = "PyTorch memory snapshot"
 GPU_SAMPLES: Final = "GPU samples"
-SIDE_FORMATS: Final = (MEMORY_SNAPSHOT, GPU_SAMPLES)
-"""The formats of such records."""
+SIDE_FORMATS: Final = (MEMORY_SNAPSHOT, GPU_SAMPLES)  # the formats of such records
 _TIMES: Final = {"counters": "time_ns", "marks": "start_ns"}
 
 
@@ -40,10 +39,8 @@ def calendar_shift(trace: Trace, records: Trace) -> int:
     origins = (records.source.origin_unix_ns, trace.source.origin_unix_ns)
     if origins[0] is None or origins[1] is None:
         whose = (records if origins[0] is None else trace).source.files[0].name
-        raise InputError(
-            f"cannot join {records.source.files[0].name}: no calendar time in {whose}",
-            "show each by itself",
-        )
+        problem = f"cannot join {records.source.files[0].name}: no calendar time in {whose}"
+        raise InputError(problem, "show each by itself")
     return origins[0] - origins[1]
 
 
@@ -59,16 +56,13 @@ def same_devices(trace: Trace, records: Trace) -> dict[int, int]:
     of_rank = {p for p in owners if rank is not None and trace.ranks[p] == rank}
     meant = of_rank or {p for p in owners if None in (rank, trace.ranks[p])}
     if len(meant) > 1:
-        raise InputError(
-            f"unknown rank: {name}",
-            "give the trace of its rank alone, or name the file after its rank, e.g. rank3.pickle",
+        hint = (
+            "give the trace of its rank alone, or name the file after its rank, e.g. rank3.pickle"
         )
+        raise InputError(f"unknown rank: {name}", hint)
     local = {row["local_id"]: row["device"] for row in own if row["process"] in meant}
-    same = {
-        row["device"]: local[row["local_id"]]
-        for row in records.devices.to_pylist()
-        if row["local_id"] in local
-    }
+    theirs = [row for row in records.devices.to_pylist() if row["local_id"] in local]
+    same = {row["device"]: local[row["local_id"]] for row in theirs}
     if not same:
         whose = f"rank {rank}" if not meant and rank is not None else "its GPU"
         raise InputError(f"{whose} is not in the trace: {name}", "give the trace of its rank")

@@ -12,10 +12,8 @@ from traceflops.errors import UsageError
 from traceflops.facts import Fact, fact
 from traceflops.units import decimal
 
-LARGEST_PEAK: Final = 100_000
-"""TFLOP/s that are taken; the largest rate of the table is 15,000."""
-NOT_A_PEAK: Final = ("int8",)
-"""Types whose rates count operations on integers, not FLOP."""
+LARGEST_PEAK: Final = 100_000  # TFLOP/s that are taken; the largest rate of the table is 15,000
+NOT_A_PEAK: Final = ("int8",)  # types whose rates count operations on integers, not FLOP
 _SPARSE: Final = (Fraction(19, 10), Fraction(21, 10))
 """A 2:4 sparse rate as multiple of the dense one, with what rounding on data sheets allows."""
 _USUAL_TYPES: Final = ("bf16", "fp16")
@@ -26,38 +24,30 @@ _SAME: Final = (Fraction(95, 100), Fraction(105, 100))
 """A rate as multiple of the table's that is taken to be equal."""
 _USUAL: Final = (Fraction(1, 2), Fraction(110, 100))
 """A rate as multiple of the table's that may be right: measured ones are lower, and clocks vary."""
-_UNITS_OF_MISTAKES: Final = (
-    *(("PFLOP/s", 1000.0), ("GFLOP/s", 1e-3), ("MFLOP/s", 1e-6), ("FLOP/s", 1e-12)),
-)
 
 
 def given_rate(tflops: float, option: str = "--peak") -> int:
     """Return a rate in TFLOP/s as FLOP per ns. Raises UsageError if it must be in another unit."""
     if not math.isfinite(tflops) or tflops <= 0:
-        raise UsageError(
-            f"{option} {tflops:g} is not a rate",
-            f"give TFLOP/s of one GPU, such as {option} 989.4",
-        )
+        hint = f"give TFLOP/s of one GPU, such as {option} 989.4"
+        raise UsageError(f"{option} {tflops:g} is not a rate", hint)
     if 1 <= tflops <= LARGEST_PEAK:
         return round(tflops * PER_TERA)
-    extent = "small" if tflops < 1 else "large"
-    rates = ((unit, tflops * factor) for unit, factor in _UNITS_OF_MISTAKES)
+    problem = f"{option} {tflops:g} TFLOP/s is too {'small' if tflops < 1 else 'large'} for a GPU"
+    units = {"PFLOP/s": 1000.0, "GFLOP/s": 1e-3, "MFLOP/s": 1e-6, "FLOP/s": 1e-12}
+    rates = ((unit, tflops * factor) for unit, factor in units.items())
     meant = (f"; for {u}, use {option} {rate:g}" for u, rate in rates if 1 <= rate <= LARGEST_PEAK)
     hint = next(meant, f", such as {option} 989.4")
-    raise UsageError(
-        f"{option} {tflops:g} TFLOP/s is too {extent} for a GPU", f"{option} is in TFLOP/s{hint}"
-    )
+    raise UsageError(problem, f"{option} is in TFLOP/s{hint}")
 
 
 def rate_doubt(spec: DeviceSpec, rate: int, dtypes: Collection[str] = ()) -> Fact | None:
     """Return why a peak given by hand may be wrong for a device, None if it seems right.
 
-    `rate` is in FLOP per nanosecond; `dtypes` are the data types that it is for, empty if unknown.
-    It is doubtful if it is
-
-    * the sparse rate of a type (twice the dense one), and not the dense rate of a usual type;
-    * or no rate of the table, and far above the nearest (or far below, if the types are known: else
-      it may be for a type that the table lacks).
+    `rate` is in FLOP per nanosecond, for some data types (`dtypes` empty: unknown). It is doubtful
+    as the sparse rate of a type (twice the dense one) that is not the dense rate of a usual type,
+    or far above the nearest rate of the table (or far below, for known types: else it may be for a
+    type that the table lacks).
     """
     table = {
         name: dense
@@ -86,11 +76,6 @@ def rate_doubt(spec: DeviceSpec, rate: int, dtypes: Collection[str] = ()) -> Fac
     is_usual = times[nearest] <= most and (times[nearest] >= least or not dtypes)
     if same is not None or is_usual:
         return None
-    return fact(
-        "peak-doubt.times",
-        rate=given,
-        times=decimal(times[nearest], 2),
-        nearest=nearest,
-        id=spec.id,
-        dense=rate_text(table[nearest]),
-    )
+    many, dense = decimal(times[nearest], 2), rate_text(table[nearest])
+    code = "peak-doubt.times"
+    return fact(code, rate=given, times=many, nearest=nearest, id=spec.id, dense=dense)

@@ -96,15 +96,11 @@ LINES: Final = (
     *("unattributed", "inefficiency", "memory", "other", "graph", "communication"),
     *("start_up", "idle"),
 )
-"""The lines in order; `inefficiency` is that of compute kernels, `communication` exposed.
-
-Work of which it is not known what it was for, as hardware counters do not tell, is one line more,
-named UNSPLIT, before all of them.
-"""
+"""The lines in order; `inefficiency` is that of compute kernels, `communication` exposed. Work of
+which nothing tells what it was for is one line more before all of them: UNSPLIT."""
 _FAMILY_LINES: Final = {UNSPLIT: UNSPLIT, **dict(zip(FAMILIES, LINES, strict=False))}
 _LOSS_LINES: Final = {name: name for name in COMPONENTS} | {"compute": "inefficiency"}
-Peaks = Mapping[str, int]
-"""FLOP per ns by data type."""
+Peaks = Mapping[str, int]  # FLOP per ns by data type
 
 
 class Portion(Struct, frozen=True):
@@ -214,17 +210,16 @@ class Waterfall(Struct, frozen=True):
 def waterfall(devices: Iterable[DeviceBudget], dtype: str | None = None) -> Waterfall:
     """Return the split of the budget of some devices (or windows of them) together.
 
-    If nothing was counted, the peak of `dtype` makes the budget. Raises UsageError if a data type
-    has no peak, ValueError if times do not fit together.
+    If nothing was counted, the peak of `dtype` makes the budget. Raises UsageError for a data type
+    without a peak, ValueError for times that do not fit together.
     """
     given = tuple(devices)
     counted = {work.dtype for device in given for work in device.work if work.flops}
     dtypes = tuple(sorted(counted))
     needed = counted or ({dtype} if dtype else set())
     for device in given:
-        if missing := needed - set(device.peaks):
-            named = ", ".join(sorted(missing))
-            raise UsageError(f"the peak of {named} is unknown", "set it with --peak, in TFLOP/s")
+        if missing := ", ".join(sorted(needed - set(device.peaks))):
+            raise UsageError(f"the peak of {missing} is unknown", "set it with --peak, in TFLOP/s")
         peaks = [device.peaks[name] for name in needed]
         if min(peaks, default=1) <= 0 or set(device.components) - set(COMPONENTS):
             raise ValueError("peaks are above 0, components those of the timeline")

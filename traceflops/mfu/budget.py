@@ -25,8 +25,7 @@ from traceflops.timeline.records import Components
 from traceflops.units import decimal, exact_percent
 from traceflops.windows.prepared import Prepared
 
-FP6_OR_FP4: Final = "fp6-or-fp4"
-"""The type of products that hardware counts together."""
+FP6_OR_FP4: Final = "fp6-or-fp4"  # the type of products that hardware counts together
 _RATES: Final[dict[str, tuple[str, ...]]] = {
     "fp64": ("fp64_matrix", "fp64"),
     "fp32": ("fp32_matrix", "fp32"),
@@ -92,15 +91,13 @@ class DevicePeaks(Struct, frozen=True):
         """Return a note if units x clock x FLOP per clock of the device is not its peak, else None.
 
         That rate may be up to 5 % less than the peak, or 30 % more: peaks are stated for a clock
-        that devices hold, while some devices report the highest clock they can boost to. The
-        table's rate is used all the same.
+        that devices hold, while some report the highest clock they can boost to.
         """
-        rate = self.match.by_clock
-        spec, seen = self.match.spec, self.match.seen
+        rate, spec, seen = self.match.by_clock, self.match.spec, self.match.seen
         # A given rate replaces the table's, which alone is checked here.
-        if rate is None or spec is None or self.given or seen.clock_hz is None:
+        if rate is None or spec is None or self.given:
             return None
-        # FLOP per clock in the table are of the first type of REFERENCE that the device has.
+        # FLOP per clock in the table are of the first of REFERENCE that the device has.
         dtype = next(dtype for dtype in REFERENCE if spec.peak(dtype))
         peak = spec.peak(dtype) or 1
         excess = rate / peak - 1
@@ -110,7 +107,7 @@ class DevicePeaks(Struct, frozen=True):
             "assumed",
             f"peak-by-clock-differs{'.less' * (excess < 0)}",
             units=seen.counted_units(),
-            ghz=decimal(Fraction(seen.clock_hz, 10**9), 3),
+            ghz=decimal(Fraction(seen.clock_hz or 0, 10**9), 3),
             product=spec.product,
             per_clock=spec.flops_per_clock,
             rate=decimal(rate / PER_TERA, 1),
@@ -157,20 +154,15 @@ def peak_notes(done: Executed, devices: tuple[DevicePeaks, ...]) -> Iterator[Not
 
 def peaks_of(match: Match) -> dict[str, int]:
     """Return the known peaks of a device by data type of products, in FLOP per ns."""
-    peaks = {
-        dtype: next((peak for rate in rates if (peak := match.peak(rate)) is not None), None)
-        for dtype, rates in _RATES.items()
-    }
-    return {dtype: peak for dtype, peak in peaks.items() if peak is not None}
+    peaks = {dtype: [*map(match.peak, rates)] for dtype, rates in _RATES.items()}
+    known = {dtype: [peak for peak in each if peak is not None] for dtype, each in peaks.items()}
+    return {dtype: each[0] for dtype, each in known.items() if each}
 
 
 def device_budgets(
     prepared: Prepared, executed: Executed, peaks: Mapping[int, Peaks]
 ) -> tuple[DeviceBudget, ...]:
-    """Return a budget per device: its time in the chosen windows, and the FLOPs done in it.
-
-    `peaks` are by row of the table of devices, in FLOP per ns by data type.
-    """
+    """Return a budget per device: its time in the chosen windows, and the FLOPs done in it."""
     work: defaultdict[int, list[Portion]] = defaultdict(list)
     for cell in executed.cells:
         if cell.window is not None and prepared.windows[cell.device][cell.window].used:
@@ -180,15 +172,12 @@ def device_budgets(
     for time in executed.times:
         if prepared.windows[time.device][time.window].used:
             uncounted_ns[time.device] += time.uncounted_ns
-    return tuple(
-        DeviceBudget(
-            sum((w.account.components for w in windows if w.used), Components()).parts(),
-            uncounted_ns[device],
-            tuple(work[device]),
-            peaks.get(device, {}),
-        )
-        for device, windows in prepared.windows.items()
-    )
+    budgets = []
+    for device, windows in prepared.windows.items():
+        parts = sum((w.account.components for w in windows if w.used), Components()).parts()
+        done, rates = tuple(work[device]), peaks.get(device, {})
+        budgets.append(DeviceBudget(parts, uncounted_ns[device], done, rates))
+    return tuple(budgets)
 
 
 class ShareRange(Struct, frozen=True):
@@ -225,9 +214,9 @@ def count_bounds(
 ) -> tuple[Fraction, Fraction]:
     """Return by which factors the FLOPs of some cells may be less, and more, than counted.
 
-    A waterfall counts the upper bounds; and it takes what may be TF32 or FP32 as TF32: at the lower
-    peak of FP32, it would be more of the budget. Both are 1 if nothing is open. `peaks` are by row
-    of the table of devices, in FLOP per ns by data type.
+    A waterfall counts upper bounds, and what may be TF32 or FP32 as TF32: at the lower peak of FP32
+    it would be more of the budget. Both are 1 if nothing is open. `peaks` are by device (its row)
+    and data type.
     """
     flops: Counter[tuple[int, str]] = Counter()
     at_least: Counter[tuple[int, str]] = Counter()

@@ -29,8 +29,7 @@ from traceflops.table.trace import Trace
 from traceflops.timeline.account import LinkedTrace
 from traceflops.windows.engine_passes import Kind, serving_marks
 
-ALWAYS: Final = 2**62
-"""Farther in time than any event."""
+ALWAYS: Final = 2**62  # farther in time than any event
 BATCHED: Final = frozenset({"aten::bmm", "aten::baddbmm", "aten::baddbmm_"})
 """Products of two results, as of unfused attention or rotary angles: there is no weight in them."""
 _LONGEST_NAME: Final = 4096
@@ -81,7 +80,13 @@ def _judged(
     tables = {rows for rows, _ in lookups}
     largest = max(tables, default=0)
     indices = [shape for rows, shape in lookups if rows == largest]
-    counts = {_counts(core) for core in cores}
+    # The sequences of an attention, and the queries and keys of all together.
+    counts = set()
+    for core in cores:
+        sequences, each = core.batch, core.batch
+        if core.documents is not None:  # its queries and keys are totals already
+            sequences, each = core.documents, 1
+        counts.add((sequences, core.queries * each, core.keys * each))
     # Attention has a cache if it is named, or if all of it had more keys than queries.
     if not (names_cache or (counts and all(keys > queries for _, queries, keys in counts))):
         return JudgedPass(None, NO_CACHE)
@@ -92,7 +97,7 @@ def _judged(
     common = next(iter(counts)) if len(counts) == 1 else (None, None, None)
     if has_one_query == {True}:
         return JudgedPass("decode", fact("pass.one-query"), *common)
-    if has_one_query == {False}:
+    if has_one_query:
         return JudgedPass("prefill", fact("pass.several-queries"), *common)
     # Token indices are sequences x tokens.
     if len(set(indices)) == 1 and len(indices[0]) == 2:
@@ -109,22 +114,6 @@ def _judged(
     if logits | others == {1}:  # all products have one row: one token of one sequence
         return JudgedPass("decode", fact("pass.one-row"), 1, 1)
     return JudgedPass()
-
-
-def _counts(core: Core) -> tuple[int, int, int]:
-    """Return the sequences of an attention, and the queries and keys of all together."""
-    if core.documents is not None:
-        return core.documents, core.queries, core.keys
-    return core.batch, core.queries * core.batch, core.keys * core.batch
-
-
-def forward_passes(linked: LinkedTrace, attribution: Attribution) -> tuple[ForwardPass, ...]:
-    """Return the passes of a trace; those of one process do not overlap."""
-    if marked := annotated_passes(linked.trace):
-        return marked
-    passes = tuple(_between(linked.trace, attribution))
-    judged = _by_rules(linked, attribution, passes)
-    return tuple(replace(each, judged=kind) for each, kind in zip(passes, judged, strict=True))
 
 
 def places_in(passes: tuple[ForwardPass, ...], process: IntArray, at_ns: IntArray) -> IntArray:
@@ -162,10 +151,7 @@ def annotated_passes(trace: Trace) -> tuple[ForwardPass, ...]:
 
 
 def _between(trace: Trace, attribution: Attribution) -> Iterator[ForwardPass]:
-    """Yield a pass from each look-up in the largest embedding to the next; else one pass.
-
-    Several look-ups before the next product begin one pass: some models have several tables.
-    """
+    """Yield a pass from each look-up in the largest embedding to the next; else one pass."""
     ops = trace.ops
     rows = np.flatnonzero(named(ops, _LOOKUP))
     tables = np.array([_table(trace, row)[0] for row in rows.tolist()], dtype=np.int64)
@@ -176,6 +162,7 @@ def _between(trace: Trace, attribution: Attribution) -> Iterator[ForwardPass]:
         times = np.sort(start[rows[is_lookup]])
         own_starts = np.sort(start[executed[process[executed] == number]])
         products_before = np.searchsorted(own_starts, times)
+        # Several look-ups before the next product begin one pass: models may have several tables.
         # The first look-up begins a pass (if there is one: the slice drops the True otherwise).
         is_first = np.append(True, products_before[1:] > products_before[:-1])[: len(times)]
         begins = times[is_first].tolist()
@@ -194,12 +181,12 @@ def _table(trace: Trace, row: int) -> tuple[int, Shape]:
     return rows, sizes
 
 
-def _by_rules(
-    linked: LinkedTrace, attribution: Attribution, passes: tuple[ForwardPass, ...]
-) -> Iterator[JudgedPass]:
-    """Yield the kind of each pass, by what was executed in it."""
+def forward_passes(linked: LinkedTrace, attribution: Attribution) -> tuple[ForwardPass, ...]:
+    """Return the passes of a trace, by what was executed in them; those of a process are apart."""
     trace, call, work = linked.trace, linked.links.call_of_activity, attribution.work
-    ops = trace.ops
+    if marked := annotated_passes(trace):
+        return marked
+    ops, passes = trace.ops, tuple(_between(trace, attribution))
     # The passes in which an op, a Python frame or a launch is named after a cache.
     cached = []
     for table in (ops, trace.marks):
@@ -215,15 +202,16 @@ def _by_rules(
     with_weight = attribution.executed[~batched[attribution.executed]]
     executed = _by_pass(pass_of_op, with_weight, len(passes))
     lookups = _by_pass(pass_of_op, np.flatnonzero(named(ops, _LOOKUP)), len(passes))
+    judged = []
     for number, (ops_done, looked_up) in enumerate(zip(executed, lookups, strict=True)):
         works = [work.works[index] for index in distinct(work.place[ops_done]).tolist()]
         signatures = [each.signature for each in works if isinstance(each, Work)]
-        yield _judged(
-            [each for each in signatures if isinstance(each, Core)],
-            [each for each in signatures if isinstance(each, Product) and each.batch == 1],
-            [_table(trace, row) for row in looked_up.tolist()],
-            number in with_cache,
-        )
+        cores = [each for each in signatures if isinstance(each, Core)]
+        products = [each for each in signatures if isinstance(each, Product) and each.batch == 1]
+        tables = [_table(trace, row) for row in looked_up.tolist()]
+        kind = _judged(cores, products, tables, number in with_cache)
+        judged.append(replace(passes[number], judged=kind))
+    return tuple(judged)
 
 
 def _named_after_cache(table: pa.Table) -> BoolArray:

@@ -28,6 +28,7 @@ from traceflops.mfu.traced.coverage import TOO_LITTLE, chosen_activities
 from traceflops.table.columns import ABSENT, IntArray, is_one_of, names, numbers
 from traceflops.table.grouping import distinct, exact_sum
 from traceflops.table.nesting import taken
+from traceflops.timeline.device_span import is_top
 from traceflops.timeline.intervals import Intervals
 from traceflops.timeline.records import Window
 from traceflops.windows.engine_passes import Kind, serving_marks
@@ -61,18 +62,14 @@ class Moved(Struct, frozen=True):
     Operands of packed or unknown types are in `rest`.
     """
 
-    weights: int = 0
-    cache: int = 0
-    rest: int = 0
+    weights: int
+    cache: int
+    rest: int
 
     @property
     def total(self) -> int:
         """Return all bytes."""
         return self.weights + self.cache + self.rest
-
-    def __add__(self, other: Moved) -> Moved:
-        """Return the sum."""
-        return Moved(self.weights + other.weights, self.cache + other.cache, self.rest + other.rest)
 
 
 class PhaseUse(Struct, frozen=True):
@@ -175,16 +172,14 @@ def inference(
 
 def is_trained(prepared: Prepared) -> bool:
     """Return whether a trace shows a backward pass, an optimizer, or operators with gradients."""
-    # Autograd gives sequence numbers to operators with gradients alone.
     trace, categorised = prepared.trace, prepared.linked.categorised
+    # Autograd gives sequence numbers to operators with gradients alone.
+    if is_node(trace.ops).any() or (numbers(trace.ops["sequence"], ABSENT) != ABSENT).any():
+        return True
+    if any(label.startswith("Optimizer.") for label in names(trace.marks["name"])):
+        return True
     used = distinct(categorised.category).tolist()
-    categories = (categorised.categories[index] for index in used)
-    return bool(
-        is_node(trace.ops).any()
-        or (numbers(trace.ops["sequence"], ABSENT) != ABSENT).any()
-        or any(label.startswith("Optimizer.") for label in names(trace.marks["name"]))
-        or any(category.sub == "optimizer" for category in categories)
-    )
+    return any(categorised.categories[index].sub == "optimizer" for index in used)
 
 
 class _Done:
@@ -202,13 +197,10 @@ class _Done:
         batched = named(prepared.trace.ops, BATCHED)
         self._batched = set(distinct(self._work.place[batched]).tolist())
         chosen = chosen_activities(prepared)
-        categorised = prepared.linked.categorised
-        is_own = np.array(
-            [component != "communication" for component in categorised.top()], dtype=np.bool_
-        )
+        is_own = ~is_top(prepared.linked.categorised, "communication")
         # Per activity: its pass, duration, recorded bytes and counted FLOPs, and whether its bytes
         # are known, from its own record or from its op.
-        self._own = np.flatnonzero(chosen & is_own[categorised.category])
+        self._own = np.flatnonzero(chosen & is_own)
         self._place = pass_of[self._own]
         self._dur = numbers(prepared.trace.activities["dur_ns"])[self._own]
         op_of = moved.unit
@@ -236,7 +228,8 @@ class _Done:
         """Return the least bytes that some passes moved in the memory of their devices."""
         places, times = np.unique(self._work.place[self._ops(passes)], return_counts=True)
         in_passes = np.isin(self._place, passes)
-        moved = Moved(rest=exact_sum(np.maximum(self._size[in_passes], 0)))
+        all_weights, all_cache = 0, 0
+        rest = exact_sum(np.maximum(self._size[in_passes], 0))
         for index, count in zip(places.tolist(), times.tolist(), strict=True):
             work = self._work.works[index]
             if not isinstance(work, Work) or work.min_bytes is None:
@@ -253,8 +246,10 @@ class _Done:
                 cache = sequences * sizes.keys * per_token
             if weights + cache > size:  # a broadcast operand: it is read once, not per element
                 weights = cache = 0
-            moved += Moved(weights * count, cache * count, (size - weights - cache) * count)
-        return moved
+            all_weights += weights * count
+            all_cache += cache * count
+            rest += (size - weights - cache) * count
+        return Moved(all_weights, all_cache, rest)
 
     def _ops(self, passes: list[int]) -> IntArray:
         return self._op[np.isin(self._op_place, passes)]

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from msgspec import Struct
 
 from traceflops.attribution.datatypes import UNKNOWN_TYPE
+from traceflops.attribution.op_kernels import Attribution
 from traceflops.categories.programs import of_ml
 from traceflops.devices import missing_input
 from traceflops.devices.counter_formulas import family_of
@@ -25,16 +26,8 @@ from traceflops.devices.peaks import PER_TERA
 from traceflops.facts import Fact, fact, in_words
 from traceflops.flops.mfu_waterfall import UNSPLIT, Waterfall, waterfall
 from traceflops.flops.ops.arguments import TF32_OR_FP32
-from traceflops.mfu.budget import (
-    FROM_THE_TRACE,
-    DevicePeaks,
-    PeakOptions,
-    ShareRange,
-    count_bounds,
-    device_budgets,
-    device_peaks,
-    peak_notes,
-)
+from traceflops.mfu import budget
+from traceflops.mfu.budget import FROM_THE_TRACE, DevicePeaks, PeakOptions, ShareRange
 from traceflops.mfu.inference import Inference, inference
 from traceflops.mfu.roof_times import NO_ROOFS, RoofTimes, moved_bytes, roof_times
 from traceflops.mfu.traced.coverage import ENOUGH, TOO_LITTLE
@@ -43,21 +36,15 @@ from traceflops.mfu.traced.too_fast import too_fast
 from traceflops.mfu.traced.uncounted import REPLAYED
 from traceflops.mfu.traced.work_tables import KernelRow, OpRow, kernel_rows, op_rows
 from traceflops.remedies import GPUS_LISTED, NSIGHT, ROCPROF, XLA, advice, family, remedy
+from traceflops.table import patterns
 from traceflops.table.columns import names, numbers
 from traceflops.table.grouping import used_names
-from traceflops.table.patterns import (
-    launches_nothing,
-    operator_of_cpus,
-    operator_of_gpus,
-    operator_of_mps,
-)
 from traceflops.table.trace import Note, Trace, note_of
 from traceflops.timeline.device_span import is_top
 from traceflops.units import decimal
 from traceflops.windows.prepared import Prepared
 
 if TYPE_CHECKING:
-    from traceflops.attribution.op_kernels import Attribution
     from traceflops.mfu.counted.joins import MeasuredWork
 
 Source = Literal["trace", "the paired trace", "counters"]
@@ -69,11 +56,8 @@ _UNTOLD_TYPES: Final = {
     TF32_OR_FP32: MissingInput(fact("missing.tf32-or-fp32"), missing_input.GIVE_PEAK),
     UNKNOWN_TYPE: MissingInput(fact("missing.unknown-type"), missing_input.GIVE_PEAK),
 }
-_CAPTURE: Final = MissingInput(fact("missing.captured"), fact("missing.pair-with-launching"))
-_WAIT: Final = fact("missing.wait-at-end")
 _FEW_LAUNCHES: Final = 50
 """So many launches fill no buffer of a profiler: none of their kernels had ended."""
-_LOST: Final = (fact("missing.records-incomplete"), fact("missing.no-graph-records"))
 _TOOLS: Final = {ROCPROF: "rocprof", NSIGHT: "Nsight", XLA: "XLA's profiler", "nvprof": "nvprof"}
 """Tools that record no operators, by family or format."""
 
@@ -113,12 +97,7 @@ class Measurement(Struct, frozen=True, dict=True):
 
     @cached_property
     def mfu_range(self) -> ShareRange | None:
-        """Return the least and the most that MFU can be.
-
-        The least uses the lower bounds of counts. The most takes all compute time of unknown FLOPs
-        as spent at the peak; but if at least 95 % of it is known (`Waterfall.known_share`), as
-        none.
-        """
+        """Return the least and the most that MFU can be: see `_range`."""
         fall = self.waterfall
         return self._range(self.mfu, "model", fall.share(UNSPLIT) if fall is not None else None)
 
@@ -139,13 +118,14 @@ class Measurement(Struct, frozen=True, dict=True):
         """Return the range of a share of the budget that the lines of a family have.
 
         `family` begins the lines ("" is all). `open_share` may belong to the family or not, so it
-        counts in the most alone, as does time of unknown FLOPs unless nearly all time is known.
+        counts in the most alone. So does all compute time of unknown FLOPs, as spent at the peak,
+        unless at least 95 % of it is known (`Waterfall.known_share`).
         """
         fall = self.waterfall
         if share is None or fall is None:
             return None
         cells = [c for c in self.executed.used_cells if family in ("", c.line.split(".")[0])]
-        less_factor, more_factor = count_bounds(cells, fall, self.rates)
+        less_factor, more_factor = budget.count_bounds(cells, fall, self.rates)
         is_enough = fall.known_share >= ENOUGH
         unknown = Fraction(0) if is_enough else fall.share("unattributed") or Fraction(0)
         most = min(share * more_factor + unknown + (open_share or 0), Fraction(1))
@@ -175,8 +155,16 @@ class Measurement(Struct, frozen=True, dict=True):
         """Return what is assumed in the counts and the peaks, and what is missing for them."""
         counts = self.executed.notes if self.executed.executed_flops else ()
         work = self.executed.work.notes if self.executed.work is not None else ()
-        missing = unknown_flops(self.executed, self.waterfall)
-        return (*counts, *missing, *work, *peak_notes(self.executed, self.devices))
+        missing: list[Note] = []
+        known, fall = self.executed.coverage, self.waterfall
+        # Unknown FLOPs that make the figure a range; the note names the kernel.
+        if fall is not None and known is not None and fall.known_share < ENOUGH:
+            largest, most = _largest_unknown(self.executed), 1 - fall.known_share
+            unknown = note_of(
+                "missing", "flops-unknown", unknown=1 - known, most=most, largest=largest
+            )
+            missing = [unknown]
+        return (*counts, *missing, *work, *budget.peak_notes(self.executed, self.devices))
 
     @property
     def sources(self) -> tuple[Source, ...]:
@@ -217,7 +205,7 @@ def measure(
     `pair` is another recording of the same program, whose shapes or counters tell the FLOPs of
     kernels. Raises UsageError for an unknown device, an impossible rate, or a useless pair.
     """
-    devices = device_peaks(prepared.trace, prepared.accounts, options)
+    devices = budget.device_peaks(prepared.trace, prepared.accounts, options)
     trace = prepared.trace
     serves = any(_SERVING.search(name) for name in names(trace.ops["name"]))
     has_other_sources = serves or pair is not None or trace.kernel_counters.num_rows > 0
@@ -232,8 +220,8 @@ def measure(
     fall = None
     if not lacks:
         rates = {device.device: device.rates for device in devices}
-        budgets = device_budgets(prepared, done, rates)
-        fall = waterfall(budgets) if any(budget.window_ns for budget in budgets) else None
+        budgets = budget.device_budgets(prepared, done, rates)
+        fall = waterfall(budgets) if any(each.window_ns for each in budgets) else None
     if fall is not None and fall.errors:
         lacks, fall = (impossible(fall, devices),), None
     if fall is not None and done.unsplit_flops:  # the budget has a split, but MFU is unknown
@@ -256,12 +244,14 @@ def measure(
 def _without_device_work(trace: Trace, attribution: Attribution) -> MissingInput:
     """Return why a trace without device work has no utilisation, by its operators if these tell."""
     operators, how = used_names(trace.ops["name"]), advice(trace, "device work")
-    if operator_of_mps(operators) is not None:
+    if patterns.operator_of_mps(operators) is not None:
         return missing_input.ON_MPS
-    if (operator := operator_of_cpus(operators)) is not None:
+    if (operator := patterns.operator_of_cpus(operators)) is not None:
         return missing_input.on_cpu(operator)
-    if operator_of_gpus(operators) or too_fast(trace, attribution):  # a GPU worked, unrecorded
-        return missing_input.without_records(how)
+    if patterns.operator_of_gpus(operators) or too_fast(
+        trace, attribution
+    ):  # a GPU worked, unrecorded
+        return MissingInput(fact(missing_input.NO_WORK), missing_input.advised(how))
     # Operators ran, and the profiler saw no GPU: they ran on the CPU, whichever they were.
     if trace.source.facts.get(GPUS_LISTED) == "0" and trace.ops.num_rows:
         return MissingInput(fact("missing.no-gpu-listed"))
@@ -278,23 +268,24 @@ def why_no_figure(
         counted = sum(row.launches for row in done.work.counted) if done.work is not None else 0
         if counted and not trace.activities.num_rows and not trace.totals.num_rows:
             yield missing_input.counters_alone(counted, remedy(trace, "timeline") or "")
-        elif launches_nothing(trace.calls):
+        elif patterns.launches_nothing(trace.calls):
             yield missing_input.NOTHING_LAUNCHED
         else:
             yield _without_device_work(trace, done.attribution)
     elif records.state == "capture":
-        yield _CAPTURE
+        yield MissingInput(fact("missing.captured"), fact("missing.pair-with-launching"))
     elif (timed := records.timed).lack():
-        untold = fact("missing.no-durations", unknown=timed.lost, operations=timed.calls)
-        yield MissingInput(untold)
+        what = fact("missing.no-durations", unknown=timed.lost, operations=timed.calls)
+        yield MissingInput(what)
     elif records.state == "missing" or records.kernel.lack() or not prepared.knows_replays:
         # If no other kernel was lost, those of graphs are: they are recorded on request. Else
         # buffers were full; or, if the few launched all lack, the recording ended before them.
         how = "" if records.kernel.lost else advice(trace, "kernels of graphs")
         how = how or advice(trace, "all device records")
         is_ended = records.lacks_all_kernels and records.kernel.calls <= _FEW_LAUNCHES
-        next_time = _WAIT if is_ended else missing_input.advised(how)
-        yield MissingInput(_LOST[records.is_judged], next_time)
+        next_time = fact("missing.wait-at-end") if is_ended else missing_input.advised(how)
+        lost = "no-graph-records" if records.is_judged else "records-incomplete"
+        yield MissingInput(fact(f"missing.{lost}"), next_time)
     elif not done.executed_flops:
         yield _nothing_counted(prepared, done, is_ml=of_ml(trace))
     elif done.coverage is None or done.coverage < TOO_LITTLE:
@@ -311,15 +302,6 @@ def why_no_figure(
         yield from lacks
 
 
-def unknown_flops(done: Executed, fall: Waterfall | None) -> Iterator[Note]:
-    """Yield a note where unknown FLOPs make the figure a range; it names the kernel."""
-    if fall is None or done.coverage is None or fall.known_share >= ENOUGH:
-        return
-    unknown, most = 1 - done.coverage, 1 - fall.known_share
-    largest = _largest_unknown(done)
-    yield note_of("missing", "flops-unknown", unknown=unknown, most=most, largest=largest)
-
-
 def impossible(fall: Waterfall, devices: tuple[DevicePeaks, ...]) -> MissingInput:
     """Return why the figures of a waterfall are impossible: the device is wrong, or FLOPs are."""
     against = next(filter(None, (device.match.contradicts for device in devices)), None)
@@ -333,8 +315,17 @@ def _nothing_counted(prepared: Prepared, done: Executed, *, is_ml: bool) -> Miss
     `is_ml` says that the program is one of machine learning: only such a model can be described.
     """
     ops, work = prepared.trace.ops, done.work
-    if work is not None and work.joins:
-        return _nothing_joined(done, work, is_ml=is_ml)
+    none_known = MissingInput(fact("missing.none-known"), _largest_unknown(done))
+    if work is not None and work.joins:  # with a pair or counters of another run
+        if any(join.known for join in work.joins):  # kernels matched, and were known to do none
+            return missing_input.NO_MATRIX_WORK
+        has_flops = any(row.flops is not None for row in work.counted)
+        # Without a pair, the counters alone are to blame.
+        if not work.counted or has_flops or any(join.origin == "pair" for join in work.joins):
+            return none_known
+        if any(flops is not None for row in work.counted for flops in row.by_type.values()):
+            return missing_input.counters_incomplete(work.families, work.missing)
+        return missing_input.other_counters(work.families) if is_ml else missing_input.NOT_ML
     if not ops.num_rows and not (is_ml and _took_time(prepared, "compute")):  # nothing has a model
         none = missing_input.NONE_KNOWN if _took_time(prepared, "other") else missing_input.NO_MODEL
         return none if is_ml else missing_input.NOT_ML
@@ -351,7 +342,7 @@ def _nothing_counted(prepared: Prepared, done: Executed, *, is_ml: bool) -> Miss
         what = fact("missing.no-shapes" if ops.num_rows else "missing.no-operators")
         return MissingInput(what, fact(missing_input.NEXT_TIME, how=how) if how else None)
     if done.outside.unattributed:  # kernels computed, but none of known shapes
-        return MissingInput(fact("missing.none-known"), _largest_unknown(done))
+        return none_known
     has_other_steps = len(prepared.plan.choice.seen) > len(prepared.plan.choice.used)
     what = fact("missing.no-matrix-operator")
     return MissingInput(
@@ -366,21 +357,6 @@ def _took_time(prepared: Prepared, top: str) -> bool:
     """
     length = numbers(prepared.trace.activities["dur_ns"])
     return bool(length[is_top(prepared.linked.categorised, top)].any())
-
-
-def _nothing_joined(done: Executed, work: MeasuredWork, *, is_ml: bool) -> MissingInput:
-    """Return why the counters or the paired run that were given tell no FLOPs.
-
-    `work` has their joins with the trace; without a pair, its counters alone are to blame.
-    """
-    if any(join.known for join in work.joins):  # kernels matched, and were known to do none
-        return missing_input.NO_MATRIX_WORK
-    has_flops = any(row.flops is not None for row in work.counted)
-    if work.counted and not has_flops and not any(join.origin == "pair" for join in work.joins):
-        if all(flops is None for row in work.counted for flops in row.by_type.values()):
-            return missing_input.other_counters(work.families) if is_ml else missing_input.NOT_ML
-        return missing_input.counters_incomplete(work.families, work.missing)
-    return MissingInput(fact("missing.none-known"), _largest_unknown(done))
 
 
 def _without_capture(done: Executed) -> MissingInput | None:

@@ -33,16 +33,8 @@ from traceflops.categories.rules import Category
 from traceflops.flops.ops.count import UNKNOWN
 from traceflops.flops.ops.work import Work, known_sum
 from traceflops.mfu.traced.uncounted import vector_ops
-from traceflops.table.columns import (
-    BoolArray,
-    FloatArray,
-    IntArray,
-    SmallArray,
-    codes,
-    is_one_of,
-    names,
-    numbers,
-)
+from traceflops.table import columns
+from traceflops.table.columns import BoolArray, IntArray, SmallArray, numbers
 from traceflops.table.grouping import extremes, ranked
 from traceflops.table.nesting import taken
 from traceflops.windows.prepared import Prepared
@@ -61,7 +53,7 @@ BOUND_FROM: Final = Fraction(1, 2)
 
 
 class NearerRoof(Struct, frozen=True):
-    """Which roof is nearer, and what says so: where FLOPs and bytes are from, or the category."""
+    """Which roof is nearer, and what says so: the source of FLOPs and bytes, or the category."""
 
     bound: Bound
     basis: Literal[WorkBasis, "category"]
@@ -146,9 +138,6 @@ def _ratio(amount: int | None, of: int | None) -> Fraction | None:
     return Fraction(amount, of) if amount is not None and of else None
 
 
-_Component = Literal["memory", "compute"]
-_COMPONENTS: Final[tuple[_Component, ...]] = ("memory", "compute")
-_LOOSE: Final = "list-types-not-recorded"
 Path = Literal["memory", "host", "peer"]
 """What bytes move over: the device's memory, the link to the host, or one to another device."""
 PATHS: Final[tuple[Path, ...]] = ("memory", "host", "peer")
@@ -196,11 +185,13 @@ def moved_bytes(prepared: Prepared, attribution: Attribution) -> MovedBytes:
     """Return the bytes that the ops and copies of a prepared trace moved."""
     work, activities = attribution.work, prepared.trace.activities
     # Copies and fills: their bytes by their own records, and the path of these.
-    is_memcpy, is_fill = (is_one_of(activities["kind"], kind) for kind in ("memcpy", "memset"))
+    is_memcpy, is_fill = (
+        columns.is_one_of(activities["kind"], kind) for kind in ("memcpy", "memset")
+    )
     is_copy = is_memcpy | is_fill
-    direction = codes(activities["direction"])
+    direction = columns.codes(activities["direction"])
     # An unknown direction tells neither a path nor how often the bytes moved (0: not known).
-    routes = [_ROUTES.get(name, (None, 0)) for name in names(activities["direction"])]
+    routes = [_ROUTES.get(name, (None, 0)) for name in columns.names(activities["direction"])]
     times = taken(np.array([n for _, n in routes], dtype=np.int64), direction, missing=0)
     times[is_fill] = 1  # written, not read
     route_paths = [UNKNOWN if path is None else PATHS.index(path) for path, _ in routes]
@@ -262,7 +253,6 @@ class RoofTime(Struct, frozen=True):
     needed_ns: int
 
     def __add__(self, other: RoofTime) -> RoofTime:
-        """Return the sum."""
         return RoofTime(*map(add, astuple(self), astuple(other)))
 
     @property
@@ -288,33 +278,23 @@ NO_ROOFS: Final = RoofTimes(_NO_TIME, _NO_TIME)
 
 
 def roof_times(
-    prepared: Prepared,
-    moved: MovedBytes,
-    devices: Sequence[DevicePeaks],
-    work: MeasuredWork | None = None,
+    prepared: Prepared, moved: MovedBytes, devices: Sequence[DevicePeaks], work: MeasuredWork | None
 ) -> RoofTimes:
     """Return the time that FLOPs and bytes of the chosen windows need at the roofs."""
     items = _Items(prepared, moved, work)
-    memory, compute = (
-        sum((items.time(peaks, component) for peaks in devices), _NO_TIME)
-        for component in _COMPONENTS
-    )
-    return RoofTimes(memory, compute)
+    memory = (items.time(peaks, "memory") for peaks in devices)
+    compute = (items.time(peaks, "compute") for peaks in devices)
+    return RoofTimes(sum(memory, _NO_TIME), sum(compute, _NO_TIME))
 
 
 class _Items:
-    """Items with a roof of their own: an op with its activities, or an activity without op.
+    """Items with a roof of their own: an op with its activities, or an activity without op."""
 
-    Ops are numbered first, then activities.
-    """
-
-    def __init__(
-        self, prepared: Prepared, moved: MovedBytes, work: MeasuredWork | None = None
-    ) -> None:
+    def __init__(self, prepared: Prepared, moved: MovedBytes, work: MeasuredWork | None) -> None:
         """Read the bytes and paths by item, the FLOPs by op, and the item of each activity.
 
-        An item is an op, or an activity without one (numbered behind all ops). Bytes and FLOPs are
-        UNKNOWN if nothing tells them. An item is mixed if not all its activities do memory work.
+        Activities are numbered behind all ops. Bytes and FLOPs are UNKNOWN if nothing tells them.
+        An item is mixed if not all its activities do memory work.
         """
         self._prepared, self._work = prepared, work
         ops, count = len(moved.op_size), len(moved.unit)
@@ -322,7 +302,8 @@ class _Items:
         self._item: IntArray = np.where(moved.unit >= 0, moved.unit, ops + np.arange(count))
         of_ops = moved.attribution.work
         # Bytes of lists of tensors assume a data type: they are a guess, so take them as unknown.
-        loose = [isinstance(each, Work) and _LOOSE in each.notes for each in of_ops.works]
+        rough = "list-types-not-recorded"
+        loose = [isinstance(each, Work) and rough in each.notes for each in of_ops.works]
         is_loose = np.array(loose, dtype=np.bool_)[of_ops.place]
         self._size = np.concatenate([np.where(is_loose, UNKNOWN, moved.op_size), moved.size])
         self._path = np.concatenate([moved.op_path, moved.path])
@@ -334,7 +315,7 @@ class _Items:
         self._mixed = np.zeros(len(self._size), dtype=np.bool_)
         self._mixed[self._item[self._top != "memory"]] = True
 
-    def time(self, peaks: DevicePeaks, component: _Component) -> RoofTime:
+    def time(self, peaks: DevicePeaks, component: Literal["memory", "compute"]) -> RoofTime:
         """Return the time of a component of one device in its chosen windows."""
         account = self._prepared.accounts[peaks.device]
         rows = account.rows
@@ -351,7 +332,22 @@ class _Items:
         inside = np.bincount(index, alone, len(item)) * at_once
         flops_ns = np.zeros(len(item))
         if component == "compute":
-            flops_ns = np.minimum(self._flops_ns(item, peaks), whole_ns)
+            # What the FLOPs need at the peak of their type, NaN if that is not known.
+            peak = np.array([float(peaks.rates.get(dtype) or np.nan) for dtype in self._dtypes])
+            op = np.where(item < self._ops, item, UNKNOWN)
+            flops, needed = taken(self._flops, op), np.full(len(item), np.nan)
+            has_flops = flops >= 0
+            needed[has_flops] = flops[has_flops] / peak[self._dtype[op[has_flops]]]
+            if self._work is not None:
+                # Activities without an op: by what counters or a paired run tell.
+                of_kind = np.zeros(len(self._work.kinds) + 1)
+                of_kind[UNKNOWN] = np.nan
+                for _, dtype, most, _ in self._work.columns():
+                    of_type = float(peaks.rates.get(dtype) or np.nan)
+                    of_kind[:UNKNOWN] += np.where(most > 0, most / of_type, 0)
+                without_op = item >= self._ops
+                needed[without_op] = of_kind[self._work.kind[item[without_op] - self._ops]]
+            flops_ns = np.minimum(needed, whole_ns)
         # What the bytes need, NaN if they or the bandwidth of their path are unknown.
         rates = (peaks.bandwidth, peaks.host_bandwidth, None)  # in the order of PATHS
         rate = np.array([*(float(each) if each else np.nan for each in rates), np.nan])
@@ -362,28 +358,6 @@ class _Items:
             needed_ns[self._mixed[item]] = np.nan
         is_known = np.isfinite(needed_ns) & (whole_ns > 0)
         share = inside[is_known] / whole_ns[is_known]
-        return RoofTime(
-            round(float(inside[np.isfinite(flops_ns)].sum())),
-            round(float(inside[is_known].sum())),
-            round(float((flops_ns[is_known] * share).sum())),
-            round(float((needed_ns[is_known] * share).sum())),
-        )
-
-    def _flops_ns(self, item: IntArray, peaks: DevicePeaks) -> FloatArray:
-        """Return what the FLOPs of items need at the peak of their type; NaN if not known."""
-        peak = np.array([float(peaks.rates.get(dtype) or np.nan) for dtype in self._dtypes])
-        op = np.where(item < self._ops, item, UNKNOWN)
-        flops = taken(self._flops, op)
-        has_flops = flops >= 0
-        flops_ns = np.full(len(item), np.nan)
-        flops_ns[has_flops] = flops[has_flops] / peak[self._dtype[op[has_flops]]]
-        if self._work is not None:
-            # Activities without an op: by what counters or a paired run tell.
-            of_kind = np.zeros(len(self._work.kinds))
-            for _, dtype, most, _ in self._work.columns():
-                of_type = float(peaks.rates.get(dtype) or np.nan)
-                of_kind += np.where(most > 0, most / of_type, 0)
-            without_op = item >= self._ops
-            kind = self._work.kind[item[without_op] - self._ops]
-            flops_ns[without_op] = np.append(of_kind, np.nan)[kind]  # the last is of UNKNOWN
-        return flops_ns
+        times = (inside[np.isfinite(flops_ns)], inside[is_known])
+        needs = (flops_ns[is_known] * share, needed_ns[is_known] * share)
+        return RoofTime(*(round(float(column.sum())) for column in (*times, *needs)))

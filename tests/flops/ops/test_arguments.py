@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from traceflops.flops.ops.arguments import (
+    READERS,
     UNREADABLE,
     Arguments,
     Shapes,
@@ -13,7 +14,6 @@ from traceflops.flops.ops.arguments import (
     element_type,
     promoted,
     read_shapes,
-    read_strides,
     read_types,
     read_value,
     read_values,
@@ -45,6 +45,7 @@ def test_the_largest_size_is_read() -> None:
 
 
 def test_strides_and_types() -> None:
+    read_strides = READERS["input_strides"]
     assert read_strides("[[3,1],[],[[0]]]") == ((3, 1), (), ((0,),))
     assert read_strides("[3,1]") == ()
     assert read_types('["float","",7,null,["float"]]') == ("float", "", "", "", "")

@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from traceflops.errors import UsageError
-from traceflops.flops.model.blocks import Attention, Block, Linear
+from traceflops.flops.model.blocks import Attention, Linear
 from traceflops.flops.model.card import ModelCard, PlacedLinear
 
 Context = Literal["none", "exact", "half", "half-window", "full"]
@@ -90,8 +90,6 @@ _RULES = (
 CONVENTIONS: Mapping[str, Convention] = {rule.id: rule for rule in _RULES}
 """Every convention, the default first."""
 DEFAULT = "exact-causal"
-RULE_OF_THUMB = "6N"
-RULE_OF_THUMB_FROZEN = "4N"
 
 
 def convention(name: str) -> Convention:
@@ -134,18 +132,15 @@ def _matmul(card: ModelCard) -> Matrices:
 
 def square(card: ModelCard) -> ModelCard:
     """Return the card with heads of hidden / heads elements. Raises UsageError if that fails."""
-
-    def squared(block: Block) -> Block:
-        """Return a block with such heads; latent attention has none."""
-        attention = block.attention
+    blocks = []
+    for count, block in card.blocks:
+        attention = block.attention  # latent attention has no such heads
         if not isinstance(attention, Attention) or card.hidden % attention.heads:
-            raise UsageError(
-                "its heads do not add up to the hidden width", "choose another convention"
-            )
-        head_dim = card.hidden // attention.heads
-        return replace(block, attention=replace(attention, head_dim=head_dim))
-
-    return card.with_blocks(squared)
+            problem = "its heads do not add up to the hidden width"
+            raise UsageError(problem, "choose another convention")
+        squared = replace(attention, head_dim=card.hidden // attention.heads)
+        blocks.append((count, replace(block, attention=squared)))
+    return replace(card, blocks=tuple(blocks))
 
 
 _MATRICES: Mapping[str, Callable[[ModelCard], Matrices]] = {

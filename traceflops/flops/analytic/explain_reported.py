@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from traceflops.errors import UsageError
-from traceflops.facts import Fact, fact, in_words
+from traceflops.facts import Fact, Value, fact, in_words
 from traceflops.flops.analytic.conventions import CONVENTIONS, Convention
 from traceflops.flops.analytic.rates import PUBLISHED, Peak, Rate, is_of_unknown_basis, raw_rate
 from traceflops.flops.analytic.run import FULL_CHECKPOINT, NO_CHECKPOINT, SELECTIVE, Checkpoint, Run
@@ -26,20 +26,16 @@ from traceflops.units import Reported, exact_percent
 Metric = Literal["mfu", "hfu"]
 SLACK = Fraction(1, 2000)
 """Relative error that the printed digits of inputs may make, besides those of the figure."""
-SPARSE = 2
-"""2:4 sparsity doubles the headline rate of a device."""
+SPARSE = 2  # 2:4 sparsity doubles the headline rate of a device
 PER_COST = Fraction(1, 100)
 """Relative error that supposing one thing more is worth, where a figure does not fit."""
-CUT_OFF = 1
-"""Cost of supposing that the figure's last digit was cut off, not rounded."""
+CUT_OFF = 1  # cost of supposing that the figure's last digit was cut off, not rounded
 FARFETCHED = 5
 """Cost from which a candidate is called possible only: at least two things must be supposed."""
-LIKELY = 6
-"""Cost up to which a candidate is worth showing first."""
+LIKELY = 6  # cost up to which a candidate is worth showing first
 GPUS_PER_NODE = 8
 MOST_NAMES = 3
-CERTAIN = MOST_NAMES + 1
-"""So many conventions may share a figure for it still to be called theirs."""
+CERTAIN = MOST_NAMES + 1  # so many conventions may share a figure for it still to be called theirs
 TREATMENTS: tuple[tuple[str, Checkpoint], ...] = (
     ("with the blocks recomputed", replace(FULL_CHECKPOINT, scope="blocks")),
     ("with everything recomputed (4/3)", replace(FULL_CHECKPOINT, scope="all")),
@@ -86,11 +82,6 @@ class Explanation(Struct, frozen=True):
     metric: Metric = "mfu"
 
     @property
-    def reproduced(self) -> tuple[Candidate, ...]:
-        """Return the candidates that agree with the printed digits."""
-        return tuple(candidate for candidate in self.candidates if candidate.reproduces)
-
-    @property
     def likely(self) -> tuple[Candidate, ...]:
         """Return the candidates with few assumptions, else the best one."""
         likely = tuple(candidate for candidate in self.candidates if candidate.cost <= LIKELY)
@@ -109,10 +100,7 @@ class Explanation(Struct, frozen=True):
 
     @property
     def verdict(self) -> Fact:
-        """Return the best candidate and the honest figure as a fact.
-
-        The honest figure is the rate that the description gives by its own convention.
-        """
+        """Return the best candidate, and the rate by the description's own convention."""
         best, rate = self.candidates[0], self.honest
         # A reported HFU is compared with HFU, unless the rate is one or has no count to convert.
         as_hfu = self.metric == "hfu" and rate.is_counted and not rate.is_hfu
@@ -124,16 +112,11 @@ class Explanation(Struct, frozen=True):
         else:
             honest = fact("reported.honest", figure=figure, mfu=rate.mfu if as_hfu else None)
         if not best.reproduces:
-            return fact(
-                "reported.nearest",
-                said=self.said,
-                best=best.text,
-                value=self.shown(best.value),
-                error=best.error,
-                honest=honest,
-            )
+            value = self.shown(best.value)
+            figures: dict[str, Value] = {"value": value, "error": best.error, "honest": honest}
+            return fact("reported.nearest", said=self.said, best=best.text, **figures)
         certain = best.cost < FARFETCHED and len(best.conventions) <= CERTAIN
-        others = len(self.reproduced) - 1
+        others = sum(candidate.reproduces for candidate in self.candidates) - 1
         return fact(
             "reported.is" if certain else "reported.could-be",
             said=self.said,
@@ -164,10 +147,8 @@ def explain(
     """
     ways = [*_ways(card, run, peak, others, metric)]
     if not ways:
-        raise UsageError(
-            "this description does not allow any convention",
-            "give batch, sequence length, time, and a model card or parameter count",
-        )
+        hint = "give batch, sequence length, time, and a model card or parameter count"
+        raise UsageError("this description does not allow any convention", hint)
     explanations = []
     for reading in filter(None, (reported, reported.percent)):
         # Conventions with the same figure (as far as the digits tell) are one candidate, for each
@@ -194,12 +175,10 @@ def explain(
 
 
 def _rank(candidate: Candidate) -> tuple[bool, Fraction, Fraction]:
-    """Return the sort key: the assumptions; for figures that do not fit, also the error.
-
-    Of these, errors that are equal to three digits are no difference.
-    """
+    """Return the sort key: the assumptions; for figures that do not fit, also the error."""
     if candidate.reproduces:
         return (False, Fraction(candidate.cost), candidate.error)
+    # Errors that are equal to three digits are no difference.
     return (True, round(candidate.error + candidate.cost * PER_COST, 3), Fraction(0))
 
 

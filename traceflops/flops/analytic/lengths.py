@@ -12,8 +12,7 @@ from traceflops.errors import UsageError
 from traceflops.flops.model.blocks import Mask
 from traceflops.units import several
 
-Lengths = tuple[tuple[int, int], ...]
-"""Sequences as (length, how many)."""
+Lengths = tuple[tuple[int, int], ...]  # sequences as (length, how many)
 
 
 class LengthSums(Struct, frozen=True):

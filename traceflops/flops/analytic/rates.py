@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from fractions import Fraction
 from typing import Final
 
 from msgspec import Struct
 
-from traceflops.devices.peaks import PER_TERA, DeviceSpec
+from traceflops.devices.peaks import DeviceSpec
+from traceflops.devices.user_rate import LARGEST_PEAK
 from traceflops.errors import InputError, UsageError
 from traceflops.facts import Fact, fact
 from traceflops.flops.analytic.conventions import CONVENTIONS, convention
@@ -21,8 +21,6 @@ from traceflops.units import decimal, exact_percent
 TERA = 10**12
 PUBLISHED = "published-tflops"
 NS_PER_S = 10**9
-LARGEST_PEAK = 10**8
-"""FLOP per nanosecond: 100 PFLOP/s, far above any device."""
 DOUBTFUL = Fraction(1, 1000)
 TIME_HINT = "set --step-time or --tokens-per-s"
 
@@ -88,23 +86,11 @@ def is_of_unknown_basis(run: Run) -> bool:
 
 
 class Peak(Struct, frozen=True):
-    """The peak of one device in FLOP per ns (1,000 of them are 1 TFLOP/s), and its label.
-
-    `unlikely` is how far-fetched it is that this peak was used by mistake.
-    """
+    """A device's peak and its label; `unlikely` is how far-fetched its use by mistake is."""
 
     flops_per_ns: Fraction
     label: str = "given"
     unlikely: int = 0
-
-    def __post_init__(self) -> None:
-        """Refuse a peak that no device can have."""
-        if not 0 < self.flops_per_ns <= LARGEST_PEAK:
-            tflops = decimal(self.flops_per_ns / PER_TERA, 3)
-            raise UsageError(
-                f"a peak of {tflops} TFLOP/s per GPU is impossible",
-                "give the dense peak of one GPU in TFLOP/s, e.g. 989.5",
-            )
 
     @property
     def text(self) -> str:
@@ -153,12 +139,6 @@ class Rate(DescribedWork, frozen=True):
         return fact("described.low-published", share=self.figure)
 
     @property
-    def terms(self) -> tuple[str, ...]:
-        """Return what the figure is of: convention, peak, and the time where there is one."""
-        time = (f"{decimal(self.seconds, 6)} s per step",) if self.is_counted else ()
-        return (self.convention, self.peak.text, *time)
-
-    @property
     def sentence(self) -> str:
         """Return the figure in words: metric, value, convention and peak."""
         return self.as_hfu if self.is_hfu else f"MFU {exact_percent(self.mfu)} {self._name}"
@@ -197,12 +177,15 @@ def rate_of(done: DescribedWork, peak: Peak | None) -> Rate | None:
 
 def check_possible(rate: Rate, card: ModelCard, run: Run, spec: DeviceSpec | None = None) -> None:
     """Raise InputError, with the likely reasons, if MFU or HFU is above 1."""
+    terms = f"{rate.convention}, {rate.peak.text}"
+    if rate.is_counted:
+        terms = f"{terms}, {decimal(rate.seconds, 6)} s per step"
     for metric, value in (("MFU", rate.mfu), ("HFU", rate.hfu)):
         if value > 1:
             beside = f"; MFU would be {exact_percent(rate.mfu)}" if metric == "HFU" else ""
             raise InputError(
                 f"{exact_percent(value)} of peak is impossible, so it is not an {metric} "
-                f"({', '.join(rate.terms)}){beside}",
+                f"({terms}){beside}",
                 f"likely: {'; '.join(reasons(value, rate, card, run, spec))}",
             )
 
@@ -210,7 +193,7 @@ def check_possible(rate: Rate, card: ModelCard, run: Run, spec: DeviceSpec | Non
 def check_speed(done: DescribedWork) -> None:
     """Raise InputError for more FLOP/s than any device can do, whatever the peak."""
     speed = done.tflops_per_device
-    if speed is not None and speed * PER_TERA > LARGEST_PEAK:
+    if speed is not None and speed > LARGEST_PEAK:
         raise InputError(
             f"{decimal(speed, 0)} TFLOP/s per GPU is more than any GPU can do "
             f"({done.ledger.convention})",
@@ -233,11 +216,6 @@ TYPICAL: Final = Fraction(2, 5)
 MOST_REASONS: Final = 4
 SMALLEST_PEAK: Final = 20_000
 """FLOP per nanosecond: below 20 TFLOP/s a given peak is probably in PFLOP/s."""
-_A100: Final = Fraction(312_000)
-_ALL_EXPERTS: Final = ("all", "all-positions", "all-embeddings", "matmul-or-all")
-"""What conventions count the weights of experts that a token does not use."""
-OTHERS: Final = ("tokens of all micro-batches with the time of one", "clock or unit mix-up")
-OTHERS_OF_A_PUBLISHED_RATE: Final = ("peak of another GPU or data type", "unit mix-up")
 
 
 def reasons(
@@ -246,57 +224,52 @@ def reasons(
     """Return likely mistakes behind an impossible share, the best fit first, in words.
 
     A mistake is likely if correcting it leads to a plausible share; the closer that is to a typical
-    one, the likelier. `spec` is the device, if it is known.
+    one, the likelier. `spec` is the device, if it is known. Factors: nodes have 8 GPUs,
+    recomputation adds a third, an H100's peak is 3.17 times an A100's (312 TFLOP/s), frozen weights
+    need 2 of 3 passes; 6/5 is a usual size of the last mistakes.
     """
-    least, most = PLAUSIBLE
-    likely = []
-    for is_common, words, factor in _mistakes(value, rate, card, run, spec):
+    peak, rule, counts = rate.peak.flops_per_ns, CONVENTIONS[rate.convention], run.achieved is None
+    # Conventions that count the weights of experts that a token does not use.
+    with_unused = rule.weights in ("all", "all-positions", "all-embeddings", "matmul-or-all")
+    is_of_a100 = abs(peak / Fraction(312_000) - 1) < Fraction(1, 100)
+    fp8 = spec.peak("fp8") if spec is not None else None
+    # Unless the peak used may be that of fp8 itself.
+    is_below_fp8 = spec is None or (fp8 is not None and fp8 > Fraction(3, 2) * peak)
+    is_recomputed = run.checkpoint != NO_CHECKPOINT and bool(rate.mfu)
+    less = value / (rate.mfu or 1)
+    units = "time or tokens off by 1,000: milliseconds for seconds, thousands of tokens"
+    is_trained = counts and not (run.is_frozen or run.frozen)
+    per_card = spec is not None and spec.one_device_is == "GCD"
+    unused = Fraction(card.total, card.active or 1)
+    # When it may be; whether it may be behind any figure, or this run suggests it; in words; by
+    # which factor it overstates a share.
+    mistakes = (
+        (peak < SMALLEST_PEAK, False, "--peak is in TFLOP/s: 1.3 PFLOP/s is 1300", 1000),
+        (per_card, False, "cards counted instead of GCDs: a card has two", 2),
+        (is_recomputed, False, "less recomputation than --checkpointing says", less),
+        # Somebody else counted the FLOPs of a published rate.
+        (not counts, True, "TFLOP/s of a node used for one GPU", 8),
+        (not counts, True, "TFLOP/s of all GPUs used for one", run.devices),
+        (not counts, True, "FLOPs counted twice", 2),
+        (not counts, True, "recomputation counted as model work", Fraction(4, 3)),
+        (counts, True, units, 1000),
+        (counts, True, "GPUs of one node instead of all", 8),
+        (counts, True, "tokens of all GPUs with the rate of one", run.devices),
+        (with_unused, True, "parameters of unused experts counted", unused),
+        (is_of_a100, True, "A100 peak used for an H100 or H200", Fraction(317, 100)),
+        (is_below_fp8, True, "bf16 peak used for an fp8 run", 2),
+        (is_trained, True, "frozen weights counted as trained", Fraction(3, 2)),
+        (rule.context == "full", True, "full attention counted instead of causal", Fraction(6, 5)),
+        (counts, True, "the time does not cover a whole step", Fraction(6, 5)),
+    )
+    (least, most), likely = PLAUSIBLE, []
+    for may_be, is_common, words, factor in mistakes:
         corrected = value / factor
-        if least <= corrected <= most:
+        if may_be and least <= corrected <= most:
             distance = max(corrected / TYPICAL, TYPICAL / corrected)
             likely.append((is_common, distance, words))
     likely.sort(key=lambda mistake: mistake[:2])
-    others = OTHERS_OF_A_PUBLISHED_RATE if run.achieved is not None else OTHERS
+    others = ("tokens of all micro-batches with the time of one", "clock or unit mix-up")
+    if not counts:
+        others = ("peak of another GPU or data type", "unit mix-up")
     return (*(words for *_, words in likely), *others)[:MOST_REASONS]
-
-
-def _mistakes(
-    value: Fraction, rate: Rate, card: ModelCard, run: Run, spec: DeviceSpec | None
-) -> Iterator[tuple[bool, str, Fraction]]:
-    """Yield (is common, the mistake in words, by which factor it overstates a share).
-
-    Mistakes that this run suggests come first; common ones may be behind any figure. Factors: nodes
-    have 8 GPUs, recomputation adds a third, an H100's peak is 3.17 times an A100's (312 TFLOP/s),
-    frozen weights need 2 of 3 passes; 6/5 is a usual size of the last mistakes.
-    """
-    peak, rule = rate.peak.flops_per_ns, CONVENTIONS[rate.convention]
-    if peak < SMALLEST_PEAK:
-        yield False, "--peak is in TFLOP/s: 1.3 PFLOP/s is 1300", Fraction(1000)
-    if spec is not None and spec.one_device_is == "GCD":
-        yield False, "cards counted instead of GCDs: a card has two", Fraction(2)
-    if run.checkpoint != NO_CHECKPOINT and rate.mfu:
-        yield False, "less recomputation than --checkpointing says", value / rate.mfu
-    if run.achieved is not None:  # somebody else counted the FLOPs
-        yield True, "TFLOP/s of a node used for one GPU", Fraction(8)
-        yield True, "TFLOP/s of all GPUs used for one", Fraction(run.devices)
-        yield True, "FLOPs counted twice", Fraction(2)
-        yield True, "recomputation counted as model work", Fraction(4, 3)
-    else:
-        words = "time or tokens off by 1,000: milliseconds for seconds, thousands of tokens"
-        yield True, words, Fraction(1000)
-        yield True, "GPUs of one node instead of all", Fraction(8)
-        yield True, "tokens of all GPUs with the rate of one", Fraction(run.devices)
-    if rule.weights in _ALL_EXPERTS:
-        yield True, "parameters of unused experts counted", Fraction(card.total, card.active)
-    if abs(peak / _A100 - 1) < Fraction(1, 100):
-        yield True, "A100 peak used for an H100 or H200", Fraction(317, 100)
-    # Unless the peak used may be that of fp8 itself.
-    fp8 = spec.peak("fp8") if spec is not None else None
-    if spec is None or (fp8 is not None and fp8 > Fraction(3, 2) * peak):
-        yield True, "bf16 peak used for an fp8 run", Fraction(2)
-    if run.achieved is None and not (run.is_frozen or run.frozen):
-        yield True, "frozen weights counted as trained", Fraction(3, 2)
-    if rule.context == "full":
-        yield True, "full attention counted instead of causal", Fraction(6, 5)
-    if run.achieved is None:
-        yield True, "the time does not cover a whole step", Fraction(6, 5)

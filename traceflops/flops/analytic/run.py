@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from fractions import Fraction
 from typing import Literal
 
@@ -13,7 +12,7 @@ from msgspec.structs import replace
 from traceflops.errors import UsageError
 from traceflops.facts import Fact
 from traceflops.flops.analytic.lengths import Lengths, LengthSums, Sequences, sums_of
-from traceflops.flops.model.blocks import Linear, positive
+from traceflops.flops.model.blocks import Linear, require
 from traceflops.flops.model.card import ModelCard, PlacedLinear
 from traceflops.units import decimal, parse_share
 
@@ -23,9 +22,9 @@ PARTS = (
     *("patch", "conv"),
 )
 """What can be frozen: everything, the encoder, or the weights of one sub-name of the ledger."""
-COUNTS = (
+TOKEN_COUNTS = (
     *("batch", "seq", "tokens", "real_tokens", "seq_sum", "seq_square_sum", "sequences"),
-    *("encoder_seq", "devices"),
+    "encoder_seq",
 )
 MEASURES = ("step_seconds", "tokens_per_s", "samples_per_s", "achieved")
 MOST_RECOMPUTED = 3
@@ -45,14 +44,10 @@ class Checkpoint(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         """Refuse shares below 0 or above 3; 2 recomputes the forward pass twice."""
-        if min(self.linear, self.attention) < 0:
-            raise UsageError("a recomputed share is negative", "give 0 (nothing) to 1 (all)")
-        most = max(self.linear, self.attention)
-        if most > MOST_RECOMPUTED:
-            raise UsageError(
-                f"{decimal(most * 100, 1)} % of the forward pass cannot be recomputed",
-                "give shares: 0.75,1 or 75%,100%",
-            )
+        least, most = sorted((self.linear, self.attention))
+        require(least >= 0, "a recomputed share is negative", "give 0 (nothing) to 1 (all)")
+        problem = f"{decimal(most * 100, 1)} % of the forward pass cannot be recomputed"
+        require(most <= MOST_RECOMPUTED, problem, "give shares: 0.75,1 or 75%,100%")
 
 
 NO_CHECKPOINT = Checkpoint()
@@ -68,19 +63,14 @@ def parse_checkpoint(option: str, text: str) -> Checkpoint:
         return CHECKPOINTS[name]
     linear, _, attention = (parse_share(part) for part in name.partition(","))
     if linear is None or attention is None:
-        raise UsageError(
-            f"unknown {option}: {text[:60]!r}",
-            f"use {', '.join(CHECKPOINTS)}, or the recomputed shares of matmuls and "
-            "attention: 0.75,1",
-        )
+        shares = "or the recomputed shares of matmuls and attention: 0.75,1"
+        hint = f"use {', '.join(CHECKPOINTS)}, {shares}"
+        raise UsageError(f"unknown {option}: {text[:60]!r}", hint)
     return Checkpoint(f"custom {name}", linear, attention)
 
 
 class Lora(Struct, frozen=True):
-    """Low-rank adapters: of `rank` on the matrices named in `targets`, or `params` in all.
-
-    Without targets, every matrix in the blocks except routers has an adapter.
-    """
+    """Low-rank adapters: of `rank` on the matrices named in `targets`, or `params` in all."""
 
     rank: int | None = None
     targets: tuple[str, ...] = ()
@@ -95,31 +85,24 @@ class Lora(Struct, frozen=True):
         if self.params is not None:
             count = Linear("adapters", self.params, 1, "adapters")
             return (PlacedLinear(count, in_blocks=True),)
-        names = {placed.linear.name for placed in card.placed()}
+        names, rank = {placed.linear.name for placed in card.placed()}, self.rank
         for target in self.targets:
-            if target not in names:
-                raise UsageError(
-                    f"the model has no matrix {target[:40]!r} to adapt",
-                    f"known: {', '.join(sorted(names))}",
-                )
-        rank = self.rank
+            problem = f"the model has no matrix {target[:40]!r} to adapt"
+            require(target in names, problem, f"known: {', '.join(sorted(names))}")
         assert rank is not None, "else it has params"
         pairs = []
         for placed in self.adapted(card):
             of = placed.linear
             for half, inputs, outputs in (("in", of.inputs, rank), ("out", rank, of.outputs)):
-                adapter = replace(
-                    Linear(f"{of.name}_{half}", inputs, outputs, "adapters"),
-                    copies=max(of.copies, 1),  # a tied head (0) has an adapter of its own
-                    used=of.used,
-                    reads=of.reads,
-                )
-                pairs.append(replace(placed, linear=adapter))
+                name = f"{of.name}_{half}"
+                copies = max(of.copies, 1)  # a tied head (0) has an adapter of its own
+                adapter = Linear(name, inputs, outputs, "adapters", copies, of.used)
+                pairs.append(replace(placed, linear=replace(adapter, reads=of.reads)))
         return tuple(pairs)
 
     def adapted(self, card: ModelCard) -> tuple[PlacedLinear, ...]:
-        """Return the matrices that get an adapter; none if only the adapters' size is given."""
-        if self.rank is None:
+        """Return the matrices that get an adapter; without targets, all in blocks but routers."""
+        if self.rank is None:  # only the adapters' size is given
             return ()
         if self.targets:
             return tuple(m for m in card.placed() if m.linear.name in self.targets)
@@ -161,10 +144,8 @@ class RunShape(Struct, frozen=True):
         """Return the real sequences, or the padded slots. Raises UsageError without lengths."""
         sequences = (self.documents if real else self.slots) or self.sums
         if sequences is None:
-            raise UsageError(
-                "the sequence length is unknown",
-                "set --seq, or choose a convention without attention (6N)",
-            )
+            hint = "set --seq, or choose a convention without attention (6N)"
+            raise UsageError("the sequence length is unknown", hint)
         return sequences
 
 
@@ -209,30 +190,30 @@ class Run(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Refuse counts below 1, contradictions, and sums that no lengths have."""
-        positive(self, *(name for name in COUNTS if getattr(self, name) is not None))
-        for problem, hint in self._contradictions():
-            raise UsageError(problem, hint)
-        assert self.sums is None or self.sums.tokens  # making the sums checks them
-
-    def _contradictions(self) -> Iterator[tuple[str, str]]:
-        """Yield each contradiction between the fields, and what to do about it."""
-        if any(length < 1 for length in self.documents):
-            yield "a document has no tokens", "give lengths of at least 1"
+        for name in (*TOKEN_COUNTS, "devices"):
+            count = getattr(self, name)
+            problem = f"{name} is {count}"
+            require(count is None or count >= 1, problem, f"give a {name} of at least 1")
+        no_tokens = any(length < 1 for length in self.documents)
+        require(not no_tokens, "a document has no tokens", "give lengths of at least 1")
         both = "set --seq-sum and --seq-square-sum"
-        if (self.seq_sum is None) != (self.seq_square_sum is None):
-            yield "packed sequences need both sums: of lengths and of squared lengths", both
-        if self.seq_sum is None and self.sequences is not None:
-            needs = "a number of sequences needs the sums of their lengths"
-            yield needs, f"{both}, or --batch and --seq"
-        if self.documents and self.seq_sum is not None:
-            yield "give either document lengths or sums of lengths, not both", "remove one of them"
+        problem = "packed sequences need both sums: of lengths and of squared lengths"
+        require((self.seq_sum is None) == (self.seq_square_sum is None), problem, both)
+        problem = "a number of sequences needs the sums of their lengths"
+        has_sums = self.seq_sum is not None or self.sequences is None
+        require(has_sums, problem, f"{both}, or --batch and --seq")
+        problem = "give either document lengths or sums of lengths, not both"
+        require(not self.documents or self.seq_sum is None, problem, "remove one of them")
         measured = [name for name in MEASURES if getattr(self, name) is not None]
-        if len(measured) > 1:
-            yield f"{' and '.join(measured)} exclude each other", "give one of them"
-        if measured and getattr(self, measured[0]) <= 0:
-            yield f"{measured[0]} must be above 0", "give the measured value"
-        if unknown := sorted(self.frozen - {*PARTS}):
-            yield f"cannot freeze unknown part {unknown[0][:40]!r}", f"known: {', '.join(PARTS)}"
+        problem = f"{' and '.join(measured)} exclude each other"
+        require(len(measured) < 2, problem, "give one of them")
+        for name in measured:
+            is_above = getattr(self, name) > 0
+            require(is_above, f"{name} must be above 0", "give the measured value")
+        for part in sorted(self.frozen - {*PARTS}):
+            problem = f"cannot freeze unknown part {part[:40]!r}"
+            raise UsageError(problem, f"known: {', '.join(PARTS)}")
+        assert self.sums is None or self.sums.tokens  # making the sums checks them
 
     @property
     def sums(self) -> LengthSums | None:
@@ -262,26 +243,21 @@ class Run(Struct, frozen=True, kw_only=True):
             if batch is None:
                 batch = _whole(self.tokens, seq, f"sequences of {seq}") if self.tokens else 1
             computed = batch * seq
-            if self.tokens is not None and self.tokens != computed:
-                raise UsageError(
-                    f"{self.tokens} tokens are not batch {batch} x {seq} = {computed}",
-                    "correct one of them; for padding also set the real tokens",
-                )
+            slots = f"batch {batch} x {seq} = {computed}"
+            hint = "correct one of them; for padding also set the real tokens"
+            is_equal = self.tokens in (None, computed)
+            require(is_equal, f"{self.tokens} tokens are not {slots}", hint)
             real_count = computed if self.real_tokens is None else self.real_tokens
-            if real_count > computed:
-                raise UsageError(
-                    f"{real_count} real tokens do not fit into batch {batch} x {seq} = {computed}",
-                    "correct one of them",
-                )
+            problem = f"{real_count} real tokens do not fit into {slots}"
+            require(real_count <= computed, problem, "correct one of them")
             # Real tokens are spread as evenly as possible over the sequences.
             short, longer = divmod(real_count, batch)
             even = ((short, batch - longer), (short + 1, longer))
             documents = tuple((length, count) for length, count in even if length and count)
             return RunShape(real_count, computed, documents, ((seq, batch),))
         if self.tokens is None:
-            raise UsageError(
-                "the number of tokens per step is unknown", "set --batch and --seq, or --tokens"
-            )
+            hint = "set --batch and --seq, or --tokens"
+            raise UsageError("the number of tokens per step is unknown", hint)
         return RunShape(self.real_tokens or self.tokens, self.tokens)
 
     def _packed(self, seq: int | None) -> RunShape:
@@ -295,23 +271,17 @@ class Run(Struct, frozen=True, kw_only=True):
         has_enough = self.tokens is not None and self.tokens >= real
         are_computed = self.seq_sum is not None and has_enough and self.real_tokens in (None, real)
         if other and not are_computed:
-            raise UsageError(
-                f"{min(other)} tokens contradict the {real} tokens of the documents",
-                "correct one of them",
-            )
+            problem = f"{min(other)} tokens contradict the {real} tokens of the documents"
+            raise UsageError(problem, "correct one of them")
         if sums is not None and seq is not None:
             sums = replace(sums, longest=seq)
         if seq is None or self.batch is None:
             return RunShape(real, self.tokens or real, documents, documents, sums)
-        if sums is not None and self.tokens not in (None, real, seq * self.batch):
-            raise UsageError(
-                f"{self.tokens} tokens are not batch {self.batch} x {seq}", "correct one of them"
-            )
-        if real > seq * self.batch or max(self.documents, default=0) > seq:
-            raise UsageError(
-                f"documents of {real} tokens do not fit into batch {self.batch} x {seq}",
-                "correct one of them",
-            )
+        slots, hint = f"batch {self.batch} x {seq}", "correct one of them"
+        is_equal = sums is None or self.tokens in (None, real, seq * self.batch)
+        require(is_equal, f"{self.tokens} tokens are not {slots}", hint)
+        fits = real <= seq * self.batch and max(self.documents, default=0) <= seq
+        require(fits, f"documents of {real} tokens do not fit into {slots}", hint)
         return RunShape(real, seq * self.batch, documents, ((seq, self.batch),), sums)
 
     def memory(self, card: ModelCard, shape: RunShape) -> RunShape:
@@ -332,19 +302,14 @@ class Run(Struct, frozen=True, kw_only=True):
         if self.samples_per_s is None:
             return None
         if shape.sequences is None:
-            raise UsageError(
-                "--samples-per-s needs the number of sequences per step",
-                "set --batch or --seq, or use --tokens-per-s",
-            )
+            problem = "--samples-per-s needs the number of sequences per step"
+            raise UsageError(problem, "set --batch or --seq, or use --tokens-per-s")
         return shape.sequences / self.samples_per_s
 
 
 def _whole(total: int, part: int, what: str) -> int:
     """Return how often `part`, called `what`, is in the tokens of a step. Raises UsageError."""
     quotient, rest = divmod(total, part)
-    if rest:
-        raise UsageError(
-            f"{total} tokens per step are not a whole number of {what}",
-            "correct one of them, or give document lengths",
-        )
+    problem = f"{total} tokens per step are not a whole number of {what}"
+    require(not rest, problem, "correct one of them, or give document lengths")
     return quotient

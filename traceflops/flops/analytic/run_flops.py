@@ -14,24 +14,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from traceflops.errors import TraceflopsError, UsageError
-from traceflops.flops.analytic.conventions import (
-    DEFAULT,
-    RULE_OF_THUMB,
-    RULE_OF_THUMB_FROZEN,
-    WITHOUT_EMBEDDINGS,
-    Convention,
-    convention,
-    needs_matrices,
-    square,
-    weights,
-)
+from traceflops.flops.analytic import conventions
+from traceflops.flops.analytic.conventions import DEFAULT, Convention, convention, needs_matrices
 from traceflops.flops.analytic.lengths import Sequences, cut_by, pairs, sums_of
 from traceflops.flops.analytic.run import FULL_CHECKPOINT, Checkpoint, Run, RunShape
 from traceflops.flops.mfu_waterfall import Ledger, Line, collect, whole
 from traceflops.flops.model.card import ModelCard, PlacedCore, PlacedLinear
 
-VECTOR_FLOPS_OF_LEVANTER = 3
-"""Per key and head: what Levanter charges for the mask and the softmax."""
+VECTOR_FLOPS_OF_LEVANTER = 3  # per key and head: what Levanter charges for the mask and the softmax
 ELSE = "choose another convention, or describe the model fully (preset, config.json, TOML card)"
 
 
@@ -47,7 +37,7 @@ def default_convention(card: ModelCard, run: Run) -> str:
     """Return the usual convention: the exact one if the model is fully described, else 6N or 4N."""
     if card.complete:
         return DEFAULT
-    return RULE_OF_THUMB_FROZEN if run.is_frozen else RULE_OF_THUMB
+    return "4N" if run.is_frozen else "6N"
 
 
 def obstacle(card: ModelCard, run: Run, name: str) -> str | None:
@@ -64,7 +54,7 @@ def refusal(card: ModelCard, run: Run, name: str) -> TraceflopsError | None:
         shape = run.shape(card)
         if rule.weights == "none":
             return UsageError("it needs measurements, not a description", ELSE)
-        if card.lacks and (by_matrix or rule.weights in WITHOUT_EMBEDDINGS):
+        if card.lacks and (by_matrix or rule.weights in conventions.WITHOUT_EMBEDDINGS):
             return UsageError(f"the description lacks {', '.join(card.lacks)}", ELSE)
         if card.convs and not rule.convolutions:
             return UsageError("it is not defined for convolutions", ELSE)
@@ -76,7 +66,7 @@ def refusal(card: ModelCard, run: Run, name: str) -> TraceflopsError | None:
         if rule.context != "none" and not card.convs:
             shape.of(rule.real)
         if rule.weights == "square":
-            square(card)
+            conventions.square(card)
         if card.encoder is not None and needs_matrices(rule, card):
             run.memory(card, shape)
         if shape.sums is not None:
@@ -110,7 +100,7 @@ class _Count(Struct, frozen=True):
         """Return all lines: of matrices, adapters, convolutions and attention."""
         card, run, rule = self.card, self.run, self.rule
         lines: list[Line] = []
-        for weight in weights(rule, card):
+        for weight in conventions.weights(rule, card):
             lines += self._matmul(weight)
         lora = run.lora
         for adapter in lora.adapters(card) if rule.adapters and lora is not None else ():
@@ -128,7 +118,8 @@ class _Count(Struct, frozen=True):
             recomputed = self._again(not conv.stem, passes) * self._checkpoint.linear * forward
             lines.append(Line("recompute.conv", recomputed))
         if rule.context != "none":
-            for core in (square(card) if rule.weights == "square" else card).cores():
+            squared = conventions.square(card) if rule.weights == "square" else card
+            for core in squared.cores():
                 lines += self._attention(core)
         ledger = collect(rule.id, lines, executed_only=rule.executed)
         if rule.id == "automodel-lora":
@@ -170,27 +161,21 @@ class _Count(Struct, frozen=True):
     def _pass_lines(
         self, kind: str, group: str, forward: int, passes: _Passes, weight_grads: int = 1
     ) -> Iterator[Line]:
-        """Yield the model work of each pass: every gradient has as many FLOPs as the forward.
-
-        Some rules charge the weight gradient `weight_grads` times.
-        """
+        """Yield the model work of each pass: every gradient has as many FLOPs as the forward."""
         yield Line(f"model.{kind}.forward.{group}", forward)
         if passes.input_grad:
             yield Line(f"model.{kind}.input_grad.{group}", forward)
-        if passes.weight_grad:
+        if passes.weight_grad:  # some rules charge it several times
             yield Line(f"model.{kind}.weight_grad.{group}", forward * weight_grads)
 
     def _passes(self, placed: PlacedLinear | PlacedCore) -> Iterator[_Passes]:
-        """Yield the passes of a matrix or core, by how many of its layers have these.
-
-        Layers below the lowest trained one run forward only: no gradient flows there.
-        """
+        """Yield the passes of a matrix or core, by how many of its layers have these."""
         run, rule, times = self.run, self.rule, placed.times
         if run.forward_only:
             yield _Passes(times, False, False)
             return
         linear = placed.linear if isinstance(placed, PlacedLinear) else None
-        # How many of its layers are below the lowest trained one.
+        # How many of its layers are below the lowest trained one: no gradient flows there.
         is_encoder_frozen, below = "encoder" in run.frozen, 0
         if rule.frozen == "as-run" and placed.side == "encoder":
             below = times if is_encoder_frozen else 0
@@ -245,10 +230,7 @@ class _Count(Struct, frozen=True):
             yield Line("convention.vector", VECTOR_FLOPS_OF_LEVANTER * squares * times)
 
     def _twice_pairs(self, placed: PlacedCore, shape: RunShape) -> int:
-        """Return twice the (query, key) pairs of one head in a step, by the convention.
-
-        Twice, because half the context of an odd length would be no whole number.
-        """
+        """Return twice the (query, key) pairs of a head in a step: odd contexts have halves."""
         mask, context, cached = placed.core.mask, self.rule.context, self.run.cached
         sequences = shape.of(self.rule.real)
         if placed.core.cross:  # a query sees its whole encoder sequence

@@ -16,18 +16,9 @@ from traceflops.devices.peaks import DTYPES, PER_TERA, DeviceSpec, load_devices
 from traceflops.devices.user_rate import NOT_A_PEAK, given_rate, rate_doubt
 from traceflops.errors import UsageError
 from traceflops.facts import Fact, fact
+from traceflops.flops.analytic import rates
 from traceflops.flops.analytic.conventions import CONVENTIONS, Convention
-from traceflops.flops.analytic.rates import (
-    PUBLISHED,
-    DescribedWork,
-    Peak,
-    Rate,
-    check_possible,
-    check_speed,
-    is_of_unknown_basis,
-    rate_of,
-    work,
-)
+from traceflops.flops.analytic.rates import DescribedWork, Peak, Rate, rate_of
 from traceflops.flops.analytic.run import Run
 from traceflops.flops.analytic.run_flops import obstacle
 from traceflops.flops.model.blocks import require
@@ -46,10 +37,7 @@ DTYPE_ALIASES = {
 
 
 class PeakChoice(Struct, frozen=True):
-    """The peak of one device, or None and what is missing for it (`lack`).
-
-    `spec` is the device's row of the table, if it is known.
-    """
+    """The peak of one device, or what is missing for it (`lack`); `spec` is its row, if known."""
 
     peak: Peak | None
     spec: DeviceSpec | None = None
@@ -66,12 +54,11 @@ def choose_peak(device: str | None, tflops: Fraction | None, dtype: str | None) 
         rate = given_rate(float(tflops))
         known_type = dtype if dtype in DTYPES else None
         types_meant = (known_type,) if known_type else ()
-        doubt = rate_doubt(spec, rate, types_meant) if spec is not None else None
-        notes = (doubt,) if doubt is not None else ()
+        doubts = [rate_doubt(spec, rate, types_meant)] if spec is not None else []
         if dtype != known_type:
-            notes = (*notes, fact("described.unknown-dtype", dtype=repr(dtype)))
-        label = f"{known_type} given" if known_type is not None else "given"
-        return PeakChoice(Peak(Fraction(rate), label), spec, dtype, notes=notes)
+            doubts.append(fact("described.unknown-dtype", dtype=repr(dtype)))
+        peak = Peak(Fraction(rate), " ".join((*types_meant, "given")))
+        return PeakChoice(peak, spec, dtype, notes=tuple(filter(None, doubts)))
     if spec is None:
         unnamed = MissingInput(fact("missing.no-gpu-named"), fact("missing.select-device"))
         return PeakChoice(None, None, dtype, unnamed)
@@ -114,12 +101,11 @@ def other_peaks(choice: PeakChoice) -> tuple[Peak, ...]:
     def bandwidth(spec: DeviceSpec) -> int:
         return max((memory.bandwidth for memory in spec.memories), default=0)
 
-    types = [
+    peaks = [
         Peak(Fraction(rate), f"{dtype} dense")
         for dtype, rate in own.dense.items()
         if dtype not in (*NOT_A_PEAK, choice.dtype)
     ]
-    devices = []
     for spec in load_devices():
         is_alike = (spec.vendor, spec.series) == (own.vendor, own.series)
         is_alike &= (spec.link is None) == (own.link is None)
@@ -128,9 +114,9 @@ def other_peaks(choice: PeakChoice) -> tuple[Peak, ...]:
             # one with far slower memory even less (2).
             unlikely = 1 + (2 * bandwidth(spec) < bandwidth(own))
             label = f"{choice.dtype} dense ({spec.id})"
-            devices.append(Peak(Fraction(rate), label, unlikely))
+            peaks.append(Peak(Fraction(rate), label, unlikely))
     best: dict[Fraction, Peak] = {}
-    for peak in sorted((*types, *devices), key=lambda peak: peak.unlikely):
+    for peak in sorted(peaks, key=lambda peak: peak.unlikely):
         best.setdefault(peak.flops_per_ns, peak)
     return tuple(best.values())
 
@@ -149,10 +135,7 @@ class Entry(Struct, frozen=True):
 
 
 class Utilisation(Struct, frozen=True):
-    """Everything about a described run; if `rate` is None, `lacks` says what is missing.
-
-    `entries` are all conventions.
-    """
+    """A described run by all conventions (`entries`); `lacks` say why there is no `rate`."""
 
     card: ModelCard
     run: Run
@@ -172,8 +155,8 @@ class Utilisation(Struct, frozen=True):
     def check(self) -> None:
         """Raise InputError, with the likely reasons, if the rate is more than a device can do."""
         if self.rate is not None:
-            check_possible(self.rate, self.card, self.run, self.choice.spec)
-        check_speed(self.work)
+            rates.check_possible(self.rate, self.card, self.run, self.choice.spec)
+        rates.check_speed(self.work)
 
 
 def utilisation(
@@ -184,27 +167,20 @@ def utilisation(
     if unit == "token":
         run = replace(run, tokens=1)
     check_claims(card, run)
-    done = work(card, run, name)
-    lacks = []
-    if done.seconds is None:
-        lacks.append(MissingInput(fact("missing.step-time"), fact("missing.set-time")))
-    if choice.lack is not None:
-        lacks.append(choice.lack)
+    done = rates.work(card, run, name)
+    no_time = MissingInput(fact("missing.step-time"), fact("missing.set-time"))
+    lacks = (no_time if done.seconds is None else None, choice.lack)
     # The same by every convention. A published rate of unknown basis fits only its own.
     entries = []
     for rule in CONVENTIONS.values():
-        problem: str | None = None
-        if not is_of_unknown_basis(run):
-            problem = obstacle(card, run, rule.id)
-        elif rule.id != PUBLISHED:
-            problem = (
-                "the published rate does not say how FLOPs were counted (--achieved-convention)"
-            )
-        if problem is not None:
-            entries.append(Entry(rule, None, None, problem))
-        else:
-            by_rule = work(card, run, rule.id)
-            entries.append(Entry(rule, by_rule, rate_of(by_rule, choice.peak)))
+        problem = obstacle(card, run, rule.id)
+        if rates.is_of_unknown_basis(run):
+            unknown = "the published rate does not say how FLOPs were counted"
+            problem = f"{unknown} (--achieved-convention)" if rule.id != rates.PUBLISHED else None
+        by_rule = rates.work(card, run, rule.id) if problem is None else None
+        rate = rate_of(by_rule, choice.peak) if by_rule is not None else None
+        entries.append(Entry(rule, by_rule, rate, problem or ""))
+    claims = doubtful_claims(card, run)
     return Utilisation(
         card=card,
         run=run,
@@ -212,12 +188,9 @@ def utilisation(
         work=done,
         rate=rate_of(done, choice.peak),
         choice=choice,
-        lacks=tuple(lacks),
+        lacks=tuple(filter(None, lacks)),
         entries=tuple(entries),
-        notes=(
-            *(*card.notes, *doubtful_claims(card, run), *choice.notes),
-            *_doubts(card, choice, done, name),
-        ),
+        notes=(*card.notes, *claims, *choice.notes, *_doubts(card, choice, done, name)),
     )
 
 
@@ -233,10 +206,8 @@ def unit_of(card: ModelCard, run: Run) -> Unit:
         return "step"
     has_length = run.seq is not None or card.seq is not None
     if run.step_seconds is not None and has_length:
-        raise UsageError(
-            "the number of sequences per step is unknown",
-            "set the batch of all GPUs together (--batch) or the tokens per step (--tokens)",
-        )
+        hint = "set the batch of all GPUs together (--batch) or the tokens per step (--tokens)"
+        raise UsageError("the number of sequences per step is unknown", hint)
     needs_no_length = run.step_seconds is None and run.samples_per_s is None
     return "token" if needs_no_length and not has_length else "sequence"
 
@@ -244,10 +215,7 @@ def unit_of(card: ModelCard, run: Run) -> Unit:
 def _doubts(
     card: ModelCard, choice: PeakChoice, done: DescribedWork, name: str | None
 ) -> Iterator[Fact]:
-    """Yield doubts about the count of FLOPs and the resulting rate.
-
-    `name` is the convention that the user asked for; None took the default one.
-    """
+    """Yield doubts about count and rate; `name` is the convention asked for, None: the usual."""
     # A convention that was asked for needs no excuse; work without tokens is a published rate.
     if name is None and done.tokens is not None and not card.complete:
         rule = done.ledger.convention
@@ -273,31 +241,20 @@ def check_claims(card: ModelCard, run: Run) -> None:
     """Raise UsageError for settings that the model makes impossible."""
     frozen = run.frozen - {"all"}  # every model has that
     absent = frozen - {*card.parts}
-    require(
-        card.complete or not frozen,
-        f"the weights in {' or '.join(sorted(frozen))} of {card.name} are unknown",
-        "freeze all of them, or describe the model (preset, config.json, TOML card)",
-    )
-    require(
-        not absent,
-        f"{card.name} has no {' or '.join(sorted(absent))} to freeze",
-        f"available: {', '.join(card.parts)}",
-    )
+    problem = f"the weights in {' or '.join(sorted(frozen))} of {card.name} are unknown"
+    hint = "freeze all of them, or describe the model (preset, config.json, TOML card)"
+    require(card.complete or not frozen, problem, hint)
+    problem = f"{card.name} has no {' or '.join(sorted(absent))} to freeze"
+    require(not absent, problem, f"available: {', '.join(card.parts)}")
     if (lora := run.lora) is not None:
         lora.adapters(card)  # refuses targets that the model lacks
-        require(
-            lora.params is None or lora.params <= card.total,
-            f"adapters with {lora.params or 0:,} parameters are larger than the model "
-            f"({card.total:,})",
-            "give the parameters of the adapters only",
-        )
+        size, own = lora.params or 0, f"({card.total:,})"
+        problem = f"adapters with {size:,} parameters are larger than the model {own}"
+        require(size <= card.total, problem, "give the parameters of the adapters only")
         matrices = [placed.linear for placed in lora.adapted(card)]
         widest = max((min(matrix.inputs, matrix.outputs) for matrix in matrices), default=0)
-        require(
-            lora.rank is None or lora.rank <= widest,
-            f"LoRA rank {lora.rank} exceeds the width of every matrix ({widest})",
-            "typical ranks are 8 to 256",
-        )
+        problem = f"LoRA rank {lora.rank} exceeds the width of every matrix ({widest})"
+        require((lora.rank or 0) <= widest, problem, "typical ranks are 8 to 256")
     if run.seq is not None and card.is_convolutional:
         raise UsageError(f"{card.name} has no sequences of tokens", "omit --seq and set --batch")
 

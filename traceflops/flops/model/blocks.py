@@ -22,8 +22,7 @@ from traceflops.flops.ops.convolution import output_size
 MaskKind = Literal["causal", "full", "window", "chunk"]
 Reads = Literal["token", "sequence", "patch", "memory"]
 """How often a matrix is used: per token, once per sequence, per image patch, per encoder token."""
-ROUTING = ("router", "shared_router")
-"""Names of the matrices that choose and weigh experts."""
+ROUTING = ("router", "shared_router")  # names of the matrices that choose and weigh experts
 
 
 class Mask(Struct, frozen=True):
@@ -31,10 +30,6 @@ class Mask(Struct, frozen=True):
 
     kind: MaskKind = "causal"
     size: int = 0
-
-    def __post_init__(self) -> None:
-        if self.kind in ("window", "chunk"):
-            positive(self, "size")
 
     def pairs(self, queries: int, cached: int = 0) -> int:
         """Return the attended pairs of one head: `queries` tokens after `cached` earlier ones."""
@@ -55,13 +50,6 @@ def require(holds: bool, problem: str, hint: str) -> None:
     """Raise a UsageError unless something holds."""
     if not holds:
         raise UsageError(problem, hint)
-
-
-def positive(owner: object, *names: str) -> None:
-    """Raise UsageError for each named field of `owner` that is below 1."""
-    for name in names:
-        value = getattr(owner, name)
-        require(value >= 1, f"{name} is {value}", f"give a {name} of at least 1")
 
 
 CAUSAL = Mask()
@@ -130,12 +118,9 @@ class Attention(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Refuse heads that do not share the key heads evenly."""
-        positive(self, "heads", "kv_heads", "head_dim")
-        require(
-            self.heads % self.kv_heads == 0,
-            f"{self.heads} heads are not a multiple of {self.kv_heads} kv_heads",
-            "kv_heads must divide heads (1 for multi-query, heads for multi-head attention)",
-        )
+        problem = f"{self.heads} heads are not a multiple of {self.kv_heads} kv_heads"
+        hint = "kv_heads must divide heads (1 for multi-query, heads for multi-head attention)"
+        require(self.heads % self.kv_heads == 0, problem, hint)
 
     def linears(self, hidden: int, memory: int) -> Iterator[Linear]:
         """Yield the projections; keys and values of cross-attention read the encoder."""
@@ -165,9 +150,6 @@ class LatentAttention(Struct, frozen=True, kw_only=True):
     value_dim: int
     mask: Mask = CAUSAL
     bias: bool = False
-
-    def __post_init__(self) -> None:
-        positive(self, "heads", "kv_rank", "nope_dim", "rope_dim", "value_dim")
 
     def linears(self, hidden: int, memory: int) -> Iterator[Linear]:
         """Yield the projections down to the ranks, up to the heads, and out.
@@ -206,9 +188,6 @@ class FeedForward(Struct, frozen=True, kw_only=True):
     glu: bool
     bias: bool = False
 
-    def __post_init__(self) -> None:
-        positive(self, "width")
-
     def linears(self, hidden: int) -> Iterator[Linear]:
         """Yield gate (where there is one), up and down."""
         return _mlp(self, "ffn", "", hidden, self.width)
@@ -234,17 +213,10 @@ class Experts(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Refuse more chosen experts than there are, and fewer computed rows than needed."""
-        positive(self, "count", "topk", "width")
-        require(
-            self.topk <= self.count,
-            f"topk {self.topk} exceeds the {self.count} experts",
-            "topk must not exceed the number of experts",
-        )
-        require(
-            self.capacity >= 1,
-            f"capacity {float(self.capacity):g} is below 1 and would drop tokens",
-            "give computed rows per needed row, 1 or more",
-        )
+        problem = f"topk {self.topk} exceeds the {self.count} experts"
+        require(self.topk <= self.count, problem, "topk must not exceed the number of experts")
+        problem = f"capacity {float(self.capacity):g} is below 1 and would drop tokens"
+        require(self.capacity >= 1, problem, "give computed rows per needed row, 1 or more")
 
     def linears(self, hidden: int) -> Iterator[Linear]:
         """Yield router, routed experts and shared experts."""
@@ -316,17 +288,13 @@ class Conv(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Refuse groups that do not divide the channels, and an input or output without size."""
-        positive(self, "groups", "count")
-        require(
-            all(channels % self.groups == 0 for channels in self.channels),
-            f"convolution {self.name!r}: {self.groups} groups do not divide {self.channels}",
-            "groups must divide both input and output channels",
-        )
-        require(
-            all(size >= 1 for size in (*self.output, *self.input)),
-            f"convolution {self.name!r} has no output for input {self.input}",
-            "check input, kernel, stride and padding",
-        )
+        named = f"convolution {self.name!r}"
+        fits = all(channels % self.groups == 0 for channels in self.channels)
+        problem = f"{named}: {self.groups} groups do not divide {self.channels}"
+        require(fits, problem, "groups must divide both input and output channels")
+        has_output = all(size >= 1 for size in (*self.output, *self.input))
+        problem = f"{named} has no output for input {self.input}"
+        require(has_output, problem, "check input, kernel, stride and padding")
 
     @property
     def output(self) -> tuple[int, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from fractions import Fraction
 from typing import Literal
 
@@ -96,26 +96,17 @@ class ModelCard(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Refuse a model without layers or parameters, with too few, or MTP without layers."""
-        require(
-            bool(self.blocks or self.convs or self.params),
-            f"model {self.name!r} has neither layers nor a parameter count",
-            "describe its layers, or give params",
-        )
-        require(
-            self.params is None or self.params >= FEWEST_PARAMS,
-            f"{self.params} parameters are too few for a model",
-            f"give the full count, e.g. {self.params}e9",
-        )
-        require(
-            self.mtp <= MOST_MTP,
-            f"{self.mtp} MTP modules exceed the limit of {MOST_MTP}",
-            "give those that run",
-        )
-        require(
-            not self.mtp or bool(self.blocks and self.complete),
-            f"{self.name} has no layers for an MTP module to copy",
-            "describe the layers, with --model or in the card",
-        )
+        problem = f"model {self.name!r} has neither layers nor a parameter count"
+        is_described = bool(self.blocks or self.convs or self.params)
+        require(is_described, problem, "describe its layers, or give params")
+        is_enough = self.params is None or self.params >= FEWEST_PARAMS
+        hint = f"give the full count, e.g. {self.params}e9"
+        require(is_enough, f"{self.params} parameters are too few for a model", hint)
+        problem = f"{self.mtp} MTP modules exceed the limit of {MOST_MTP}"
+        require(self.mtp <= MOST_MTP, problem, "give those that run")
+        problem = f"{self.name} has no layers for an MTP module to copy"
+        has_layers = not self.mtp or bool(self.blocks and self.complete)
+        require(has_layers, problem, "describe the layers, with --model or in the card")
 
     @property
     def doubts(self) -> tuple[Fact, ...]:
@@ -195,11 +186,7 @@ class ModelCard(Struct, frozen=True, kw_only=True):
         return tuple(dict.fromkeys((*encoder, *groups, *(["conv"] if self.convs else ()))))
 
     def placed(self) -> tuple[PlacedLinear, ...]:
-        """Return every weight matrix, the encoder's first, then blocks, extras and heads.
-
-        MTP modules (stacks without a layer number) merge two hidden states, and use the output head
-        once more each.
-        """
+        """Return every weight matrix, the encoder's first, then blocks, extras and heads."""
         encoder = self.encoder.placed() if self.encoder is not None else ()
         placed = [replace(matrix, side="encoder") for matrix in encoder]
         memory = self.encoder.hidden if self.encoder is not None else self.hidden
@@ -211,6 +198,7 @@ class ModelCard(Struct, frozen=True, kw_only=True):
                     capacity = network.capacity
                 named = linear if layer is not None else replace(linear, group="mtp")
                 placed.append(PlacedLinear(named, count, layer, True, "decoder", capacity))
+        # MTP modules (stacks without a layer) merge two hidden states, and use the head, too.
         if self.mtp:
             merge = Linear("mtp_merge", 2 * self.hidden, self.hidden, "mtp")
             placed.append(PlacedLinear(merge, self.mtp))
@@ -231,10 +219,6 @@ class ModelCard(Struct, frozen=True, kw_only=True):
             for core in block.cores
         )
         return (*(replace(core, side="encoder") for core in encoder), *own)
-
-    def with_blocks(self, changed: Callable[[Block], Block]) -> ModelCard:
-        """Return the card with each of its own blocks replaced by what `changed` returns for it."""
-        return replace(self, blocks=tuple((count, changed(block)) for count, block in self.blocks))
 
     def _stacks(self) -> Iterator[tuple[int, int | None, Block]]:
         """Yield equal blocks: how many, from which layer up (None: MTP modules), and the block."""

@@ -16,29 +16,15 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from traceflops.errors import InputError, UsageError
-from traceflops.flops.model.blocks import (
-    Attention,
-    Block,
-    Conv,
-    Experts,
-    FeedForward,
-    LatentAttention,
-    Linear,
-    Mask,
-    MaskKind,
-    Reads,
-    require,
-)
+from traceflops.flops.model import blocks
+from traceflops.flops.model.blocks import Attention, Block, Conv, Experts, FeedForward, Linear, Mask
 from traceflops.flops.model.card import NORM_VECTORS, TOO_FAR_APART, ModelCard
 from traceflops.flops.model.table import HINT, TomlTable
 
 MOST_LAYERS = 10_000
-MASKS = get_args(MaskKind)
-ONE_FOR_ALL = ("mask", "window_layers")
-"""What says of all layers what a pattern says of each."""
+MASKS = get_args(blocks.MaskKind)
 BIASES = ("qkv", "out", "ffn", "router", "head")
-EVERY_BIAS = ("qkv", "out", "ffn", "router")
-"""What `bias = true` means: all matrices but the head."""
+EVERY_BIAS = ("qkv", "out", "ffn", "router")  # what `bias = true` means: all matrices but the head
 SIZES = ("hidden", "layers", "heads", "kv_heads", "head_dim", "mla", "ffn", "glu", "experts")
 VOCABULARY = ("vocab", "padded_vocab", "tied", "head")
 ATTENTION = ("mask", "window", "window_layers", "chunk", "pattern", "qk_norm", "sinks")
@@ -70,7 +56,7 @@ def build(
         if card.params is not None and card.complete:
             counted, far = card.counted, TOO_FAR_APART
             # Neither may be `far` times the other: counted / far < params < counted * far.
-            require(
+            blocks.require(
                 counted < card.params * far < counted * far**2,
                 f"params {card.params:,} contradicts the sizes, which give {counted:,} parameters",
                 "remove params, or correct the sizes (params includes unused experts)",
@@ -109,20 +95,15 @@ class _Builder(Struct, frozen=True):
         table = self.table
         missing = self._missing()
         if missing and "params" not in table:
-            lacks = ", ".join(missing)
-            table.refuse(
-                f"{table.called(missing[0])!r} is missing",
-                f"add {lacks}" if table.foreign else f"add {lacks}; or give params alone",
-            )
+            hint = f"add {', '.join(missing)}{'' if table.foreign else '; or give params alone'}"
+            table.refuse(f"{table.called(missing[0])!r} is missing", hint)
         # Without a head size, the heads divide the hidden width.
         is_derived = not ("head_dim" in table or "mla" in table)
         if "heads" in table and "hidden" in table and is_derived:
             hidden, heads = table.count("hidden"), table.count("heads")
             if hidden % heads:
-                table.refuse(
-                    f"{heads} heads do not divide the hidden width {hidden}",
-                    "set head_dim, or correct heads or hidden",
-                )
+                problem = f"{heads} heads do not divide the hidden width {hidden}"
+                table.refuse(problem, "set head_dim, or correct heads or hidden")
         padded, vocab = table.maybe("padded_vocab"), table.count("vocab", 0, least=0)
         if padded is not None and padded < vocab:
             table.refuse(f"padded_vocab {padded} is less than vocab {vocab}", "padding adds rows")
@@ -185,7 +166,7 @@ class _Builder(Struct, frozen=True):
         table = self.table
         if not ("layers" in table and "heads" in table):
             return ()
-        blocks = []
+        stack = []
         for (mask, has_experts), run in groupby(zip(self._masks(), self._mixed, strict=True)):
             # Keys that lack leave the block incomplete: `_missing` tells these.
             network: FeedForward | Experts | None = None
@@ -200,8 +181,8 @@ class _Builder(Struct, frozen=True):
                 network = experts.part(Experts, glu=glu, bias=bias, router_bias=router_bias)
             norms = table.count("norms_per_block", 3 if cross else 2, least=0)
             block = Block(attention=attention, cross=cross, feed_forward=network, norms=norms)
-            blocks.append((len(list(run)), block))
-        return tuple(blocks)
+            stack.append((len(list(run)), block))
+        return tuple(stack)
 
     def _masks(self) -> tuple[Mask, ...]:
         """Return the mask of every layer: by a pattern, else narrow ones (window, chunk) first.
@@ -209,17 +190,28 @@ class _Builder(Struct, frozen=True):
         `window_layers` says how many layers have the window: all by default. All have a chunk.
         """
         table = self.table
-        default = Mask(cast("MaskKind", table.choice("mask", ("causal", "full"), "causal")))
-        kinds: tuple[MaskKind, ...] = ("window", "chunk")
+        default = Mask(cast("blocks.MaskKind", table.choice("mask", ("causal", "full"), "causal")))
+        kinds: tuple[blocks.MaskKind, ...] = ("window", "chunk")
         by_kind: dict[str, Mask] = {
             kind: Mask(kind, size) for kind in kinds if (size := table.maybe(kind))
         }
         if "pattern" in table:
-            return self._pattern({"causal": Mask(), "full": Mask("full"), **by_kind})
+            words, layers = table.words("pattern", MASKS) or ("causal",), self._layers
+            if len(words) > layers:
+                problem = f"'pattern' has masks for {len(words)} layers, but there are {layers}"
+                table.refuse(problem, "give one mask per layer, or fewer to repeat")
+            for key in ("mask", "window_layers"):  # they say of all layers what a pattern does
+                if key in table:
+                    table.refuse(f"'pattern' and {key!r} exclude each other", "remove one of them")
+            for key in kinds:
+                if key in table and key not in words:
+                    table.refuse(f"{key!r} is set, but no layer of the pattern uses it", HINT)
+            masks = {"causal": Mask(), "full": Mask("full"), **by_kind}
+            named = islice(cycle(words), layers)
+            return tuple(masks[word] if word in masks else table.lacks(word) for word in named)
         if len(by_kind) > 1:
-            table.refuse(
-                "'window' and 'chunk' exclude each other", "set the mask of each layer in pattern"
-            )
+            hint = "set the mask of each layer in pattern"
+            table.refuse("'window' and 'chunk' exclude each other", hint)
         if "window" not in table and "window_layers" in table:
             table.refuse("'window_layers' needs window", "add window, or remove window_layers")
         narrow = next(iter(by_kind.values()), None)
@@ -227,24 +219,6 @@ class _Builder(Struct, frozen=True):
         if count > self._layers:
             table.refuse(f"window_layers {count} exceeds layers {self._layers}", HINT)
         return (narrow or default,) * count + (default,) * (self._layers - count)
-
-    def _pattern(self, masks: Mapping[str, Mask]) -> tuple[Mask, ...]:
-        """Return the mask of every layer by the pattern of words, which repeats."""
-        table, layers = self.table, self._layers
-        words = table.words("pattern", MASKS) or ("causal",)
-        if len(words) > layers:
-            table.refuse(
-                f"'pattern' has masks for {len(words)} layers, but there are {layers}",
-                "give one mask per layer, or fewer to repeat",
-            )
-        for key in ONE_FOR_ALL:
-            if key in table:
-                table.refuse(f"'pattern' and {key!r} exclude each other", "remove one of them")
-        for key in ("window", "chunk"):
-            if key in table and key not in words:
-                table.refuse(f"{key!r} is set, but no layer of the pattern uses it", HINT)
-        named = islice(cycle(words), layers)
-        return tuple(masks[word] if word in masks else table.lacks(word) for word in named)
 
     @property
     def _mixed(self) -> tuple[bool, ...]:
@@ -263,12 +237,12 @@ class _Builder(Struct, frozen=True):
 
     # What a block is made of
 
-    def _attention(self, mask: Mask) -> Attention | LatentAttention:
+    def _attention(self, mask: Mask) -> Attention | blocks.LatentAttention:
         """Return the attention of a block; by default, the heads divide the hidden width."""
         table = self.table
         heads, biases = table.count("heads"), self._biases
         if (mla := table.table("mla", MLA)) is not None:
-            return mla.part(LatentAttention, heads=heads, mask=mask, bias="qkv" in biases)
+            return mla.part(blocks.LatentAttention, heads=heads, mask=mask, bias="qkv" in biases)
         usual = table.count("hidden") // heads if "hidden" in table else None
         head_dim = table.count("head_dim", usual)
         return Attention(
@@ -292,7 +266,7 @@ class _Builder(Struct, frozen=True):
         if "encoder" not in table:
             table.refuse("'cross' needs an encoder", "add a table [encoder], or remove cross")
         own = self._attention(Mask("full"))
-        if isinstance(own, LatentAttention):
+        if isinstance(own, blocks.LatentAttention):
             table.refuse("cross-attention with mla is not supported", HINT)
         return replace(own, vectors=0, cross=True)  # norms of heads and sinks are not in it
 
@@ -303,7 +277,7 @@ class _Builder(Struct, frozen=True):
         if (image := table.table("image", IMAGE)) is not None:
             inputs = image.count("channels", 3) * image.count("patch") ** 2
             # With a class token, the encoder has one token more than there are patches.
-            reads: Reads = "patch" if image.flag("class_token", True) else "token"
+            reads: blocks.Reads = "patch" if image.flag("class_token", True) else "token"
             yield Linear("patch", inputs, hidden, "patch", bias=True, reads=reads)
         if table.flag("transform", False):
             yield Linear("transform", hidden, hidden, "head", bias=True)

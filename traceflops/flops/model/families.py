@@ -30,8 +30,6 @@ _USUAL: Mapping[str, str] = {
 }
 _GATED: Mapping[str, object] = {"glu": True, "norm": "rms"}
 _LAYERS_KEY = "num_hidden_layers"
-_LLAMA4_FFN = 16384
-"""The default of Llama 4's configuration for the width of layers without experts."""
 LAYER_TYPES = {
     "full_attention": "causal",
     "sliding_attention": "window",
@@ -165,8 +163,7 @@ def deepseek_experts(table: TomlTable, values: Values) -> None:
     if first > layers:
         table.refuse(f"'first_k_dense_replace' is {first}, but {_LAYERS_KEY} is {layers}", HINT)
     values["experts"] = {
-        "count": table.count("n_routed_experts"),
-        "topk": table.count("num_experts_per_tok"),
+        **_counts(table, count="n_routed_experts", topk="num_experts_per_tok"),
         "width": width,
         "shared": width * table.count("n_shared_experts", 0, least=0),
         "layers": [layer for layer in range(first, layers) if layer % interval == 0],
@@ -178,7 +175,7 @@ def llama4_experts(table: TomlTable, values: Values) -> None:
     step, layers = table.count("interleave_moe_layer_step", 1), _layers(table)
     width = table.count("intermediate_size")
     listed = _known(table, "moe_layers")
-    values["ffn"] = table.count("intermediate_size_mlp", _LLAMA4_FFN)
+    values["ffn"] = table.count("intermediate_size_mlp", 16384)  # as in its class
     values["experts"] = {
         "count": table.count("num_local_experts"),
         "topk": table.count("num_experts_per_tok", 1),
@@ -252,9 +249,8 @@ def vit(table: TomlTable, values: Values) -> None:
     values["loose"] = table.count("hidden_size")  # the embedding of the class token
     if _architecture(table, "ViTModel").endswith("Classification"):
         labels = table.values.get("id2label")
-        values["classes"] = (
-            len(labels) if isinstance(labels, dict) else table.count("num_labels", 2)
-        )
+        counted = len(labels) if isinstance(labels, dict) else None
+        values["classes"] = table.count("num_labels", 2) if counted is None else counted
     else:
         values["pooler"] = True
 
@@ -293,36 +289,16 @@ _GEMMA = {**_GATED, "norms_per_block": 4}
 _GPT_OSS = {**_GATED, "bias": ["router", "ffn"], "sinks": True}
 _DEEPSEEK = (*biases, mla, deepseek_experts)
 _V3 = Family((*_DEEPSEEK, next_tokens), {**_GATED, "bias": ["router"]})
-_GPT2_KEYS = {
-    "hidden": "n_embd",
-    "layers": "n_layer",
-    "heads": "n_head",
-    "vocab": "vocab_size",
-    "positions": "n_positions n_ctx",
-    "tied": TIED,
-}
-_T5_KEYS = {
-    "hidden": "d_model",
-    "layers": "num_decoder_layers num_layers",
-    "heads": "num_heads",
-    "head_dim": "d_kv",
-    "ffn": "d_ff",
-    "vocab": "vocab_size",
-    "tied": TIED,
-}
+_GPT2_KEYS = {"hidden": "n_embd", "layers": "n_layer", "heads": "n_head", "vocab": "vocab_size"}
+_GPT2_KEYS |= {"positions": "n_positions n_ctx", "tied": TIED}
+_T5_KEYS = {"hidden": "d_model", "layers": "num_decoder_layers num_layers", "heads": "num_heads"}
+_T5_KEYS |= {"head_dim": "d_kv", "ffn": "d_ff", "vocab": "vocab_size", "tied": TIED}
 _FALCON_KEYS = {"layers": "num_hidden_layers n_layer", "heads": "num_attention_heads n_head"}
 _FALCON = {"new_decoder_architecture": False, "parallel_attn": True, "multi_query": True}
 _WINDOW = {"sliding_window": 4096}
-_GEMMA3_SIZES = {
-    "vocab_size": 262208,
-    "hidden_size": 2304,
-    "intermediate_size": 9216,
-    "num_hidden_layers": 26,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 4,
-    "head_dim": 256,
-    **_WINDOW,
-}
+_GEMMA3_SIZES = {"vocab_size": 262208, "hidden_size": 2304, "intermediate_size": 9216}
+_GEMMA3_SIZES |= {"num_hidden_layers": 26, "num_attention_heads": 8, "num_key_value_heads": 4}
+_GEMMA3_SIZES |= {"head_dim": 256, **_WINDOW}
 
 
 def _grouped(kv_heads: int, **more: int) -> dict[str, int]:

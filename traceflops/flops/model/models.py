@@ -14,20 +14,14 @@ from msgspec.structs import replace
 
 from traceflops.errors import InputError, UsageError
 from traceflops.facts import fact, in_words
-from traceflops.flops.model.blocks import Block, Experts
+from traceflops.flops.model.blocks import Experts, require
 from traceflops.flops.model.card import ModelCard
 from traceflops.flops.model.card_table import build, parse_toml
-from traceflops.flops.model.families import FAMILIES, MTP_NOT_COUNTED, TIED, Family, Values
+from traceflops.flops.model.families import FAMILIES, MTP_NOT_COUNTED, TIED, Values
 from traceflops.flops.model.table import TomlTable
 
-CARD_SUFFIXES = (".json", ".toml")
-FOLDERS_CONFIG = "config.json"
 LARGEST_FILE = 1024 * 1024
 HINT = "describe the model in a TOML card, see docs/mfu.md"
-MASKED = {"sliding_window": "window", "attention_chunk_size": "chunk"}
-"""Sizes that matter only where a layer has such a mask, and the card's keys for these."""
-NOT_COPIED = {"topk": "num_experts_per_tok"}
-"""What a config calls further keys of a card."""
 
 
 def find_model(text: str) -> ModelCard:
@@ -38,7 +32,7 @@ def find_model(text: str) -> ModelCard:
     """
     path = Path(text)
     is_path = bool(text) and (
-        path.suffix.lower() in CARD_SUFFIXES
+        path.suffix.lower() in (".json", ".toml")
         or path.is_absolute()
         or text.startswith((".", "~"))
         or (_exists(path) and (len(path.parts) > 1 or _plain(text) not in _ids()))
@@ -46,7 +40,7 @@ def find_model(text: str) -> ModelCard:
     try:
         if not is_path:
             return preset(text)
-        config = path / FOLDERS_CONFIG
+        config = path / "config.json"
         return read_card(config if _exists(config) else path)
     except UsageError as error:
         raise InputError(error.message, error.hint) from None
@@ -71,29 +65,24 @@ def with_mtp(card: ModelCard, modules: int) -> ModelCard:
 
 def with_padded_vocab(card: ModelCard, rows: int) -> ModelCard:
     """Return the card with `rows` rows in its output head. Raises UsageError."""
-    if not card.vocab or not card.head:
-        raise UsageError(f"the vocabulary of {card.name} is unknown", "describe it with --model")
-    if rows < card.vocab:
-        raise UsageError(
-            f"padded vocabulary {rows} is less than the {card.vocab} of {card.name}",
-            "padding adds rows: give the total",
-        )
+    has_head = bool(card.vocab and card.head)
+    require(has_head, f"the vocabulary of {card.name} is unknown", "describe it with --model")
+    problem = f"padded vocabulary {rows} is less than the {card.vocab} of {card.name}"
+    require(rows >= card.vocab, problem, "padding adds rows: give the total")
     return replace(card, padded_vocab=rows)
 
 
 def with_capacity(card: ModelCard, capacity: Fraction) -> ModelCard:
     """Return the card with `capacity` expert rows computed per row needed. Raises UsageError."""
-
-    def changed(block: Block) -> Block:
-        """Return a block with this capacity, if it has experts."""
-        experts = block.feed_forward
-        if not isinstance(experts, Experts):
-            return block
-        return replace(block, feed_forward=replace(experts, capacity=capacity))
-
-    if not any(isinstance(block.feed_forward, Experts) for _, block in card.blocks):
-        raise UsageError(f"{card.name} has no experts", "remove --expert-capacity")
-    return card.with_blocks(changed)
+    blocks, has_experts = [], False
+    for count, block in card.blocks:
+        experts, changed = block.feed_forward, block
+        if isinstance(experts, Experts):
+            has_experts = True
+            changed = replace(block, feed_forward=replace(experts, capacity=capacity))
+        blocks.append((count, changed))
+    require(has_experts, f"{card.name} has no experts", "remove --expert-capacity")
+    return replace(card, blocks=tuple(blocks))
 
 
 def _exists(path: Path) -> bool:
@@ -191,10 +180,9 @@ def card_of_config(config: Mapping[str, object], where: str) -> ModelCard:
     kind, text = config.get("model_type"), config.get("text_config")
     kind = "" if kind is None else kind
     if not isinstance(kind, str):
-        problem = f"'model_type' is not text: {str(kind)[:40]!r}"
-        raise UsageError(f"{where}: {problem}", hint)
+        raise UsageError(f"{where}: 'model_type' is not text: {str(kind)[:40]!r}", hint)
     if kind in FAMILIES:
-        return _card_of_family(FAMILIES[kind], config, kind, where)
+        return _card_of_family(config, kind, where)
     if isinstance(text, Mapping) and "text_config" not in text:  # at most one level down
         # The text part may leave out its type: by convention it is that of the whole with "_text".
         usual = {"model_type": f"{kind}_text"} if f"{kind}_text" in FAMILIES else {}
@@ -205,13 +193,9 @@ def card_of_config(config: Mapping[str, object], where: str) -> ModelCard:
     raise UsageError(f"{where}: {problem}", hint)
 
 
-def _card_of_family(
-    family: Family, config: Mapping[str, object], kind: str, where: str
-) -> ModelCard:
-    """Return the card of a config, with notes on assumed sizes. Raises UsageError.
-
-    `kind` is its model_type; `where` names the config in errors.
-    """
+def _card_of_family(config: Mapping[str, object], kind: str, where: str) -> ModelCard:
+    """Return the card of a config of model_type `kind`, with notes on assumed sizes."""
+    family = FAMILIES[kind]
     given = {key: value for key, value in config.items() if value is not None}
     # The class's default holds for sizes that the config does not mention; null means no size.
     assumed = {key: size for key, size in family.assumed.items() if key not in config}
@@ -219,33 +203,31 @@ def _card_of_family(
     table = TomlTable(values_of, where, values_of, {})
     name = config.get("_name_or_path")
     # The report shows the name: anybody may have written it, so only short plain text counts.
-    if isinstance(name, str) and name.isprintable() and 0 < len(name) < 100:
-        title = name.rstrip("/").rpartition("/")[2]
-    else:
-        title = kind
+    is_plain = isinstance(name, str) and name.isprintable() and 0 < len(name) < 100
+    title = str(name).rstrip("/").rpartition("/")[2] if is_plain else kind
     # The table of a card: copied values (the first name of a key that the config has), then fixed
     # ones, then what rules add.
     values: Values = {"name": title, "source": f"config.json ({kind})"}
     names: dict[str, str] = {}
     for key, options in family.keys.items():
-        names[key] = next(
-            (option for option in options.split() if option in table), options.split()[0]
-        )
-        if names[key] in table:
+        given_names = [option for option in options.split() if option in table]
+        names[key] = (given_names or options.split())[0]
+        if given_names:
             values[key] = table.values[names[key]]
     values |= family.fixed
     for rule in family.rules:
         rule(table, values)
-    # Say which assumed sizes are used: the size of a mask only if a layer has such a mask. Other
-    # sizes always are: they look for "name", which every card has.
-    used = {key: size for key, size in assumed.items() if MASKED.get(key, "name") in values}
-    sizes = tuple(f"{key} {size}" for key, size in used.items())
+    # Say which assumed sizes are used: that of a mask only if a layer has such a mask.
+    masks = {"sliding_window": "window", "attention_chunk_size": "chunk"}
+    unused = {key for key, mask in masks.items() if mask not in values}
+    sizes = tuple(f"{key} {size}" for key, size in assumed.items() if key not in unused)
     defaults = (fact("described.defaults", kind=kind, sizes=sizes),) if sizes else ()
     notes = (*values.pop("notes", ()), *defaults)
     try:
         return replace(build(values, where, names), notes=notes)
     except UsageError as error:
-        config_names = names | NOT_COPIED  # translate the hint into the words of the config
+        # Translate the hint into the words of the config.
+        config_names = names | {"topk": "num_experts_per_tok"}
         hint = re.sub(r"\b[a-z_]+\b", lambda word: config_names.get(word[0], word[0]), error.hint)
         hints = (hint, *map(in_words, defaults))
         raise UsageError(error.message, "; ".join(hints)) from None

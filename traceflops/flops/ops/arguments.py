@@ -7,7 +7,7 @@ unknown, not an error. Types have their C++ names, or torch's number of a scalar
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Annotated, Any, Final, TypeVar, cast
 
@@ -259,23 +259,13 @@ def _at(values: Sequence[T], position: int | None, missing: Any = None) -> Any:
 
 def arguments_of(row: Mapping[str, Any]) -> Arguments:
     """Return the arguments of a row of the table of ops; without shapes if these are odd."""
-    dims, types, strides, values = (
-        row[name] or "[]"
-        for name in ("input_dims", "input_types", "input_strides", "concrete_inputs")
-    )
-    return Arguments(
-        read_shapes(dims) or (), read_types(types), read_strides(strides), read_values(values)
-    )
+    shapes, *others = (read(row[column] or "[]") for column, read in READERS.items())
+    return Arguments(shapes or (), *others)
 
 
 def read_shapes(text: str) -> tuple[Shape | Shapes, ...] | None:
     """Return the shape of each argument, or of each tensor of a list; None for another text."""
     return _nested(_DIMS, text)
-
-
-def read_strides(text: str) -> tuple[Shape | Shapes, ...]:
-    """Return the strides of each argument, as shapes are read; empty for another text."""
-    return _nested(_STRIDES, text) or ()
 
 
 def read_types(text: str) -> tuple[str, ...]:
@@ -286,6 +276,15 @@ def read_types(text: str) -> tuple[str, ...]:
 def read_values(text: str) -> tuple[Read, ...]:
     """Return the value of each argument that is a number, a truth value or a flat list of them."""
     return tuple(read_value(item) for item in _texts(text))
+
+
+READERS: Final[Mapping[str, Callable[[str], Any]]] = {
+    "input_dims": read_shapes,
+    "input_types": read_types,
+    "input_strides": lambda text: _nested(_STRIDES, text) or (),  # empty for odd ones
+    "concrete_inputs": read_values,
+}
+"""What reads the texts of a column, in the order of the fields of Arguments."""
 
 
 def _texts(text: str) -> list[Any]:

@@ -13,23 +13,14 @@ from typing import Final, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
+from traceflops.flops.ops import work
 from traceflops.flops.ops.arguments import Arguments, Tensor
 from traceflops.flops.ops.gemm import matrix_type
-from traceflops.flops.ops.work import (
-    CannotCount,
-    Core,
-    FlopsPart,
-    Kind,
-    NoteCode,
-    Work,
-    known_sum,
-    operands,
-)
+from traceflops.flops.ops.work import CannotCount, Core, FlopsPart, Kind, NoteCode, Work
 
 Order = Literal["heads-first", "tokens-first"]
 """[B, H, S, D], or [B, S, H, D] and [total, H, D] for packed sequences."""
-_STATISTICS_BYTES = 4
-"""A log-sum-exp per query and head, float."""
+_STATISTICS_BYTES = 4  # a log-sum-exp per query and head, float
 
 
 class Masking(Struct, frozen=True):
@@ -88,8 +79,7 @@ class Packing(Struct, frozen=True):
     paged: tuple[int, ...] = ()
 
 
-DENSE: Final = Packing()
-"""No packed sequences."""
+DENSE: Final = Packing()  # no packed sequences
 
 
 class Attention(Struct, frozen=True):
@@ -110,7 +100,7 @@ class Attention(Struct, frozen=True):
     def __call__(self, kind: Kind, args: Arguments) -> Work:
         """Return the work. Raises CannotCount if lengths are not recorded or shapes do not fit."""
         first = int(self.backward)  # the gradient of the output comes before these three
-        q, k, v = operands(args, first, first + 1, first + 2)
+        q, k, v = work.operands(args, first, first + 1, first + 2)
         if args.given(*self.packing.paged):  # the shapes of pages do not tell how many keys count
             raise CannotCount("not-in-trace")
         core = self._core(args, q, k, v)
@@ -138,47 +128,32 @@ class Attention(Struct, frozen=True):
             notes.append("variable-lengths")
         if bias is not None:
             notes.append("mask-tensor")
-        moved = known_sum(q.bytes, k.bytes, v.bytes, out.bytes, statistics, *beside)
-        return Work(
-            kind,
-            parts=tuple(parts),
-            # An unfused one also writes and reads the scores; the ops below it tell how often.
-            min_bytes=None if self.unfused else moved,
-            dtype=matrix_type(q, k),
-            signature=core,
-            notes=tuple(notes),
-        )
+        moved = work.known_sum(q.bytes, k.bytes, v.bytes, out.bytes, statistics, *beside)
+        # An unfused one also writes and reads the scores; the ops below it tell how often.
+        moved = None if self.unfused else moved
+        return Work(kind, tuple(parts), moved, matrix_type(q, k), core, notes=tuple(notes))
 
     def _core(self, args: Arguments, q: Tensor, k: Tensor, v: Tensor) -> Core:
         """Return the core's sizes and pairs. Raises CannotCount if they are unknown."""
         offsets = args.tensor((self.packing.offsets or (None,))[0])
-        if offsets is not None:
-            return self._packed_core(args, offsets, q, k, v)
-        if args.given(*self.packing.used):  # the lengths are values of a tensor
+        has_used, is_packed = bool(args.given(*self.packing.used)), offsets is not None
+        # Lengths that are values of a tensor, or keys in pages, of which no record tells the used.
+        in_pages = is_packed and (len(q.shape), len(k.shape)) == (3, 4)
+        if in_pages or (has_used and not is_packed):
             raise CannotCount("not-in-trace")
-        core = _fitted(*(_sizes(tensor, self.order) for tensor in (q, k, v)))
+        core = _fitted(*(_sizes(tensor, self.order, packed=is_packed) for tensor in (q, k, v)))
         band = self.masking.band(args)
+        causal = None if band is None else band.causal
         # A mask that is not recorded: between all pairs and the fewest.
         loose, tight = band or Band(), band or self.masking.unrecorded()
-        return replace(
-            core,
-            pairs=core.batch * loose.pairs(core.queries, core.keys),
-            pairs_at_least=core.batch * tight.pairs(core.queries, core.keys),
-            causal=None if band is None else band.causal,
-        )
-
-    def _packed_core(
-        self, args: Arguments, offsets: Tensor, q: Tensor, k: Tensor, v: Tensor
-    ) -> Core:
-        """Return the core of packed sequences: only totals and longest lengths are recorded."""
-        if (len(q.shape), len(k.shape)) == (3, 4):  # keys in pages: no record of the used length
-            raise CannotCount("not-in-trace")
-        core = _fitted(*(_sizes(tensor, self.order, packed=True) for tensor in (q, k, v)))
+        if offsets is None:
+            most = core.batch * loose.pairs(core.queries, core.keys)
+            least = core.batch * tight.pairs(core.queries, core.keys)
+            return replace(core, pairs=most, pairs_at_least=least, causal=causal)
+        # Of packed sequences, only totals and longest lengths are recorded.
         if core.batch != 1 or len(offsets.shape) != 1:
             raise CannotCount("odd-shapes")
         documents = max(0, offsets.shape[0] - 1)
-        band = self.masking.band(args)
-        loose, tight = band or Band(), band or self.masking.unrecorded()
         # The longest queries and keys; the total if that is not recorded.
         given = map(args.integer, self.packing.longest or (None, None))
         longest_queries, longest_keys = (
@@ -195,23 +170,14 @@ class Attention(Struct, frozen=True):
             is_single = core.queries == documents and longest_queries == 1
             sees_all = tight.left is None and (tight.bottom_right or tight.right is None)
             least = min(most, core.keys) if is_single and sees_all else 0
-        # A tensor may say that fewer of the keys are valid, down to none.
-        has_used = bool(args.given(*self.packing.used))
-        return replace(
-            core,
-            pairs=most,
-            pairs_at_least=0 if has_used else least,
-            causal=None if band is None else band.causal,
-            documents=documents,
-        )
+        least = 0 if has_used else least  # a tensor may say that fewer keys are valid, or none
+        return replace(core, pairs=most, pairs_at_least=least, causal=causal, documents=documents)
 
 
 def _sizes(tensor: Tensor, order: Order, *, packed: bool = False) -> tuple[int, int, int, int]:
-    """Return batch, heads, length and size per head; a missing batch or heads are 1.
-
-    Packed tokens are [total, H, D] or [1, total, H, D].
-    """
+    """Return batch, heads, length and size per head; a missing batch or heads are 1."""
     rank = len(tensor.shape)
+    # Packed tokens are [total, H, D] or [1, total, H, D].
     if packed or order == "tokens-first":
         if rank != 4 and not (packed and rank == 3):
             raise CannotCount("odd-shapes")

@@ -20,8 +20,7 @@ from traceflops.flops.ops.arguments import Arguments, Shape, Tensor
 from traceflops.flops.ops.gemm import factor, matrix_type
 from traceflops.flops.ops.work import CannotCount, Correlation, FlopsPart, Kind, Work, known_sum
 
-Asked = tuple[bool, bool]
-"""Whether the gradients of the input and of the weight are computed."""
+Asked = tuple[bool, bool]  # whether the gradients of the input and of the weight are computed
 
 
 class Convolution(Struct, frozen=True):
@@ -59,14 +58,10 @@ class Convolution(Struct, frozen=True):
         if sizes.groups or not sizes.transposed:  # else the channels of the output are unknown
             channels = w.shape[1] * sizes.groups if sizes.transposed else w.shape[0]
             y = x.like((sizes.batch, channels, *output)).bytes
-        return Work(
-            kind,
-            parts=(FlopsPart.exact("forward", flops(sizes) * factor(x, w)),),
-            min_bytes=known_sum(x.bytes, w.bytes, y, 0 if bias is None else bias.bytes),
-            dtype=matrix_type(x, w),
-            signature=sizes,
-            notes=() if is_recorded else ("output-from-gradient",),
-        )
+        part = FlopsPart.exact("forward", flops(sizes) * factor(x, w))
+        moved = known_sum(x.bytes, w.bytes, y, 0 if bias is None else bias.bytes)
+        notes: tuple[work.NoteCode, ...] = () if is_recorded else ("output-from-gradient",)
+        return Work(kind, (part,), moved, matrix_type(x, w), sizes, notes=notes)
 
     def _output(self, args: Arguments, w: Tensor, sizes: Correlation) -> tuple[Shape | None, bool]:
         """Return the spatial size of the output, and whether recorded values tell it."""
@@ -89,10 +84,7 @@ class Convolution(Struct, frozen=True):
 
 
 class ConvolutionBackward(Struct, frozen=True):
-    """The gradients of a convolution, by the positions of its arguments; the shapes have all sizes.
-
-    `mask` is the position of three flags: whether input, weight and bias gradients are computed.
-    """
+    """The gradients of a convolution; the flags at `mask` say which: input, weight, bias."""
 
     gradient: int = 0
     input: int = 1
@@ -128,9 +120,8 @@ class ConvolutionBackward(Struct, frozen=True):
             raise CannotCount("odd-shapes" if is_transposed else "no-values")
         count = max(side[0].groups for side in certain)
         # Where one reading lacks the groups (0), the other has them.
-        geometry = Correlation(
-            x.shape[0], x.shape[2:], dy.shape[2:], w.shape, count, is_transposed.pop()
-        )
+        batch, inputs, outputs = x.shape[0], x.shape[2:], dy.shape[2:]
+        geometry = Correlation(batch, inputs, outputs, w.shape, count, is_transposed.pop())
         per_gradient = flops(geometry) * factor(x, w)
         moved = None
         if asked:  # dy and w read, dx written; dy and x read, dw written
@@ -139,27 +130,15 @@ class ConvolutionBackward(Struct, frozen=True):
             of_weight = (x.bytes, dw.bytes) if asked[1] else ()
             moved = known_sum(dy.bytes, *of_input, *of_weight)
         names: tuple[work.PartName, work.PartName] = ("input_grad", "weight_grad")
-        wanted = zip(names, asked or (True, True), strict=True)
+        wanted = [name for name, yes in zip(names, asked or (True, True), strict=True) if yes]
+        least = per_gradient if asked else 0
+        parts = tuple(FlopsPart(name, per_gradient, least) for name in wanted)
         notes: tuple[work.NoteCode, ...] = () if asked else ("output-mask-not-recorded",)
-        return Work(
-            kind,
-            parts=tuple(
-                FlopsPart(name, per_gradient, per_gradient if asked else 0)
-                for name, yes in wanted
-                if yes
-            ),
-            min_bytes=moved,
-            dtype=matrix_type(x, w),
-            signature=geometry,
-            notes=notes,
-        )
+        return Work(kind, parts, moved, matrix_type(x, w), geometry, notes=notes)
 
 
 class OneGradient(Struct, frozen=True):
-    """One of the two gradients, by an op whose own arguments lack some of the shapes.
-
-    The op around it (`whole`) has them. `input` tells which gradient it is.
-    """
+    """One of both gradients (`input` tells which), by the shapes of the op around it (`whole`)."""
 
     whole: ConvolutionBackward
     input: bool
@@ -177,22 +156,15 @@ def flops(geometry: Correlation) -> int:
     return 2 * geometry.batch * prod(visited) * prod(geometry.weight)
 
 
-def output_size(
-    input: Shape,
-    kernel: Shape,
-    stride: Shape,
-    padding: Shape,
-    dilation: Shape,
-    extra: Shape,
-    *,
-    transposed: bool,
-) -> Shape:
+def output_size(input: Shape, *steps: Shape, transposed: bool) -> Shape:
     """Return the spatial size of the output, one number per dimension; below 0 if there is none.
+
+    `steps` are kernel, stride, padding p, dilation and output padding, per dimension.
 
     forward     floor((in + 2 p - dilation (k - 1) - 1) / stride) + 1
     transposed  (in - 1) stride - 2 p + dilation (k - 1) + output padding + 1
     """
-    sizes = zip(input, kernel, stride, padding, dilation, extra, strict=True)
+    sizes = zip(input, *steps, strict=True)
     if transposed:
         return tuple((n - 1) * s - 2 * p + d * (k - 1) + more + 1 for n, k, s, p, d, more in sizes)
     return tuple((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d, _ in sizes)
@@ -215,13 +187,12 @@ def _readings(
     """Return every reading of the shapes that fits: as a convolution, a transposed one, or both."""
     if len(w.shape) < 3 or len(x.shape) != len(w.shape):
         return []
-    flags = (False, True) if transposed is None else (transposed,)
-    counts = [(flag, _groups(x.shape[1], w.shape, flag, groups)) for flag in flags]
-    return [
-        Correlation(x.shape[0], x.shape[2:], (), w.shape, count, flag)
-        for flag, count in counts
-        if count is not None
-    ]
+    readings = []
+    for flag in (False, True) if transposed is None else (transposed,):
+        count = _groups(x.shape[1], w.shape, flag, groups)
+        if count is not None:
+            readings.append(Correlation(x.shape[0], x.shape[2:], (), w.shape, count, flag))
+    return readings
 
 
 def _groups(channels: int, weight: Shape, transposed: bool, groups: int | None) -> int | None:

@@ -8,39 +8,24 @@ a convolution is as large as the gradient of its backward node (same sequence nu
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 from msgspec import Struct
 from msgspec.structs import replace
 
-from traceflops.flops.ops.arguments import (
-    Arguments,
-    Shapes,
-    read_shapes,
-    read_strides,
-    read_types,
-    read_values,
-)
+from traceflops.flops.ops.arguments import READERS, Arguments, Shapes
 from traceflops.flops.ops.table import ENCLOSING, RULES
 from traceflops.flops.ops.work import CannotCount, Result, Rule, Signature, Unknown, Work
 from traceflops.table.columns import ABSENT, BoolArray, IntArray, codes, matching, names, numbers
 from traceflops.table.grouping import extremes, group_rows, joint_codes
 from traceflops.table.nesting import innermost
 
-UNKNOWN: Final = -1
-"""Stands for a count that is not known."""
-_READERS: Final[Mapping[str, Callable[[str], Any]]] = {
-    "input_dims": read_shapes,
-    "input_types": read_types,
-    "input_strides": read_strides,
-    "concrete_inputs": read_values,
-}
-"""Columns of texts, in the order of the fields of Arguments."""
-_COLUMNS: Final = ("name", *_READERS)
+UNKNOWN: Final = -1  # stands for a count that is not known
+_COLUMNS: Final = ("name", *READERS)
 _CONVOLUTION_NODE: Final = re.compile(r"[A-Za-z0-9_]{0,40}Conv[A-Za-z0-9_]{0,40}Backward[0-9]{0,3}")
 
 
@@ -62,32 +47,17 @@ class OpWork(Struct, frozen=True):
     @classmethod
     def of(cls, place: IntArray, works: Sequence[Result], rules: Sequence[Rule | None]) -> OpWork:
         """Return the table of distinct works and their rules; `place` is by op."""
-
-        def column(count: Callable[[Work], int | None]) -> IntArray:
-            """Return a count of each work, UNKNOWN where there is none."""
-            counts = (count(work) if isinstance(work, Work) else None for work in works)
-            values = [UNKNOWN if value is None else value for value in counts]
-            return np.array(values, dtype=np.int64)
-
-        return cls(
-            place,
-            tuple(works),
-            tuple(rules),
-            column(lambda work: work.flops),
-            column(lambda work: work.at_least),
-            column(lambda work: work.min_bytes),
-            column(lambda work: work.vector_flops),
-        )
+        columns = []
+        for name in ("flops", "at_least", "min_bytes", "vector_flops"):
+            counts = [getattr(work, name, None) for work in works]  # Unknown has none of them
+            values = [UNKNOWN if count is None else count for count in counts]
+            columns.append(np.array(values, dtype=np.int64))
+        return cls(place, tuple(works), tuple(rules), *columns)
 
     def signature(self, index: int) -> Signature | None:
         """Return the sizes in a work; None if it is unknown or has none, and for index -1."""
         work = self.works[index] if index >= 0 else None
         return work.signature if isinstance(work, Work) else None
-
-    @property
-    def signatures(self) -> list[Signature | None]:
-        """Return the sizes in each work."""
-        return [self.signature(index) for index in range(len(self.works))]
 
     @property
     def matrix(self) -> BoolArray:
@@ -126,7 +96,7 @@ def count_ops(ops: pa.Table) -> OpWork:
     results: list[tuple[Result, Rule | None]] = [(Unknown("not-modelled"), None)]  # place 0
     asked = rows[first]
     columns = (asked.tolist(), output[asked].tolist(), enclosing[asked].tolist())
-    results += [reader.work(*arguments) for arguments in zip(*columns, strict=True)]
+    results += map(reader.work, *columns)
     work_of_row = np.zeros(ops.num_rows, dtype=np.int64)
     work_of_row[rows] = key + 1
     return OpWork.of(work_of_row, *zip(*results, strict=True))
@@ -140,7 +110,7 @@ class _ArgumentReader:
         texts = {column: names(ops[column]) for column in _COLUMNS}
         self._names = texts["name"]
         self._codes = {column: codes(ops[column]) for column in _COLUMNS}
-        self._parsed = cache(lambda column, code: _READERS[column](texts[column][code]))
+        self._parsed = cache(lambda column, code: READERS[column](texts[column][code]))
 
     def work(self, row: int, output: int, enclosing: int) -> tuple[Result, Rule]:
         """Return the work of one op, and its rule.
@@ -149,12 +119,12 @@ class _ArgumentReader:
         row of the op around it; -1 for none.
         """
         rule = RULES[self._names[int(self._codes["name"][row])]]
-        arguments = self._arguments(row)
-        if arguments is None:
+        args = self._arguments(row)
+        if args is None:
             return Unknown("odd-shapes"), rule
         shapes = self._parsed("input_dims", output) if output >= 0 else None
         hinted = replace(
-            arguments,
+            args,
             output=shapes[0] if shapes and not isinstance(shapes[0], Shapes) else None,
             enclosing=self._arguments(enclosing) if enclosing >= 0 else None,
         )
@@ -166,7 +136,7 @@ class _ArgumentReader:
 
     def _arguments(self, row: int) -> Arguments | None:
         """Return the arguments of one op, None if its shapes cannot be read."""
-        code = {column: int(self._codes[column][row]) for column in _READERS}
+        code = {column: int(self._codes[column][row]) for column in READERS}
         shapes, types, strides, values = (
             self._parsed(column, number) if number >= 0 else () for column, number in code.items()
         )

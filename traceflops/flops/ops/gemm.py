@@ -15,17 +15,9 @@ from typing import Final, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
+from traceflops.flops.ops import work
 from traceflops.flops.ops.arguments import INT32, PACKED_FP4, Arguments, ElementType, Shape, Tensor
-from traceflops.flops.ops.work import (
-    CannotCount,
-    FlopsPart,
-    Kind,
-    Layout,
-    Product,
-    Work,
-    known_sum,
-    operands,
-)
+from traceflops.flops.ops.work import CannotCount, FlopsPart, Kind, Layout, Product, Work
 
 _ROWS_OPEN: Final = "rows-of-groups-not-recorded"
 Spelling = Literal["mm", "bmm", "matmul", "linear", "mv"]
@@ -56,7 +48,7 @@ class MatrixProduct(Struct, frozen=True):
 
     def __call__(self, kind: Kind, args: Arguments) -> Work:
         """Return the work. Raises CannotCount if the shapes do not fit."""
-        a, b = operands(args, self.left, self.right)
+        a, b = work.operands(args, self.left, self.right)
         sizes = product_of(self.spelling, a, b)
         if len(args.shapes) > self.most:  # TorchScript recorded its whole stack
             raise CannotCount("odd-shapes")
@@ -83,7 +75,7 @@ class PackedWeight(Struct, frozen=True):
     def __call__(self, kind: Kind, args: Arguments) -> Work:
         """Return the work. Raises CannotCount if shapes are missing."""
         argument, dimension = self.columns
-        a, weight, source = operands(args, 0, 1, argument)
+        a, weight, source = work.operands(args, 0, 1, argument)
         if not a.shape or len(source.shape) <= dimension:
             raise CannotCount("odd-shapes")
         *rows, k = a.shape
@@ -106,7 +98,7 @@ class GroupedProduct(Struct, frozen=True):
 
     def __call__(self, kind: Kind, args: Arguments) -> Work:
         """Return the work. Raises CannotCount if the shapes do not fit."""
-        left, right = operands(args, 0, 1)
+        left, right = work.operands(args, 0, 1)
         a, b, ranks = left.shape, right.shape, (len(left.shape), len(right.shape))
         is_stacked = ranks == (3, 3)
         if not {*ranks} <= {2, 3} or a[-1] != b[-2] or (is_stacked and a[0] != b[0]):
@@ -127,8 +119,8 @@ class GroupedProduct(Struct, frozen=True):
         # Of a stack with a matrix per group, those of empty groups are not read: there are at most
         # as many others as columns or rows that the groups share.
         moved += [_used(left, sizes.n), _used(right, sizes.m)]
-        work = _work(kind, sizes, moved, matrix_type(left, right))
-        return replace(work, notes=(_ROWS_OPEN,))
+        done = _work(kind, sizes, moved, matrix_type(left, right))
+        return replace(done, notes=(_ROWS_OPEN,))
 
 
 def fused_experts(kind: Kind, args: Arguments) -> Work:
@@ -138,7 +130,7 @@ def fused_experts(kind: Kind, args: Arguments) -> Work:
     the arguments maps experts to devices, or counts tokens: then rows may be computed elsewhere,
     and the least is 0.
     """
-    tokens, up, down, _, chosen = operands(args, 0, 1, 2, 3, 4)
+    tokens, up, down, _, chosen = work.operands(args, 0, 1, 2, 3, 4)
     ranks = [len(tensor.shape) for tensor in (tokens, up, down, chosen)]
     if ranks != [2, 3, 3, 2] or not up.elements:
         raise CannotCount("odd-shapes")
@@ -156,19 +148,15 @@ def fused_experts(kind: Kind, args: Arguments) -> Work:
     tensors = args.given(*range(len(args.shapes)))
     may_be_elsewhere = any(tensor.type == INT32 and len(tensor.shape) == 1 for tensor in tensors)
     part = FlopsPart("product", sizes.flops, 0 if may_be_elsewhere else sizes.flops)
-    return Work(kind, (part,), known_sum(*moved), dtype, sizes, notes=(_ROWS_OPEN,))
+    return Work(kind, (part,), work.known_sum(*moved), dtype, sizes, notes=(_ROWS_OPEN,))
 
 
 def _work(
-    kind: Kind,
-    sizes: Product,
-    moved: Iterable[int | None],
-    dtype: str | None,
-    real_products: int = 1,
+    kind: Kind, sizes: Product, moved: Iterable[int | None], dtype: str | None, times: int = 1
 ) -> Work:
-    """Return the work of a product that is `real_products` real ones (4 if complex)."""
-    part = FlopsPart.exact("product", sizes.flops * real_products)
-    return Work(kind, (part,), known_sum(*moved), dtype, sizes)
+    """Return the work of a product that is so many `times` a real one (4 if complex)."""
+    part = FlopsPart.exact("product", sizes.flops * times)
+    return Work(kind, (part,), work.known_sum(*moved), dtype, sizes)
 
 
 def product_of(spelling: Spelling, left: Tensor, right: Tensor) -> Product:

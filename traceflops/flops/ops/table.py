@@ -14,31 +14,16 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from traceflops.flops.ops import vector
 from traceflops.flops.ops.arguments import BOOL, INT32, INT64
 from traceflops.flops.ops.attention import DENSE, Attention, Masking, Packing
 from traceflops.flops.ops.convolution import Convolution, ConvolutionBackward, OneGradient
 from traceflops.flops.ops.gemm import GroupedProduct, MatrixProduct, PackedWeight, fused_experts
-from traceflops.flops.ops.vector import (
-    EachOfList,
-    Elementwise,
-    OptimizerStep,
-    Pass,
-    Reduction,
-    into_cache,
-    lookup,
-    lookup_backward,
-    rotary,
-    rows_of_layer_norm,
-    selection,
-    two_per_channel,
-    two_per_group,
-    view,
-)
+from traceflops.flops.ops.vector import EachOfList, Elementwise, OptimizerStep, Pass, Reduction
 from traceflops.flops.ops.work import Formula, Kind, NeverCounted, Role, Rule
 
 Rows = Mapping[Kind, Mapping[str, Formula]]
-CHILDREN: Final = NeverCounted("children")
-"""A wrapper: the ops below it tell its work."""
+CHILDREN: Final = NeverCounted("children")  # a wrapper: the ops below it tell its work
 _ONE, _TWO, _THREE = (0,), (0, 1), (0, 1, 2)
 _UNARY: Final = (
     "abs neg exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal square sin cos tan tanh erf "
@@ -88,27 +73,27 @@ VECTOR_OPS: Final[Rows] = {
         "_C::silu_and_mul sgl_kernel::silu_and_mul": _into(5),
         "_C::gelu_and_mul _C::gelu_tanh_and_mul": _into(6),
         "_C::static_scaled_fp8_quant": _into(2, _THREE),
-        "_C::rotary_embedding sgl_kernel::rotary_embedding": rotary,
+        "_C::rotary_embedding sgl_kernel::rotary_embedding": vector.rotary,
         "native_dropout_backward": Elementwise(2, _TWO),
     },
     "copy": {
         "copy_": _into(0),
         "fill_ zero_ normal_ uniform_ bernoulli_ random_ exponential_": _into(0, _ONE),
         "cat _foreach_copy_ _foreach_zero_": EachOfList(0),
-        "_C_cache_ops::reshape_and_cache _C_cache_ops::reshape_and_cache_flash": into_cache,
-        "sglang::store_cache": into_cache,
+        "_C_cache_ops::reshape_and_cache _C_cache_ops::reshape_and_cache_flash": vector.into_cache,
+        "sglang::store_cache": vector.into_cache,
     },
     "norm": {
         "native_layer_norm": Pass(
-            8, (0, 2, 3), statistics=lambda args: 2 * rows_of_layer_norm(args)
+            8, (0, 2, 3), statistics=lambda args: 2 * vector.rows_of_layer_norm(args)
         ),
         "native_layer_norm_backward": Pass(13, (0, 1, 3, 4, 5), (1, 5, 6), mask=7),
-        "_fused_rms_norm": Pass(4, (0, 2), statistics=rows_of_layer_norm),
+        "_fused_rms_norm": Pass(4, (0, 2), statistics=vector.rows_of_layer_norm),
         "_fused_rms_norm_backward": Pass(9, (0, 1, 3, 4), (1, 4), mask=5),
-        "native_group_norm": Pass(8, (0, 1, 2), statistics=two_per_group),
+        "native_group_norm": Pass(8, (0, 1, 2), statistics=vector.two_per_group),
         "native_group_norm_backward": Pass(13, (0, 1, 2, 3, 4), (1, 4, 4), mask=9),
         "native_batch_norm cudnn_batch_norm miopen_batch_norm": Pass(
-            8, (0, 1, 2), statistics=two_per_channel
+            8, (0, 1, 2), statistics=vector.two_per_channel
         ),
         "native_batch_norm_backward": Pass(13, (0, 1, 2, 5, 6), (1, 2, 2), mask=9),
         "cudnn_batch_norm_backward miopen_batch_norm_backward": Pass(
@@ -134,7 +119,10 @@ VECTOR_OPS: Final[Rows] = {
         "dot vdot": Pass(2, (0, 1), ()),
         "cumsum cumprod": Pass(1),
     },
-    "gather": {"index_select": selection, "embedding_dense_backward": lookup_backward},
+    "gather": {
+        "index_select": vector.selection,
+        "embedding_dense_backward": vector.lookup_backward,
+    },
     "optimizer": {
         "_fused_adam_ _fused_adamw_": OptimizerStep(14, updated=(0, 2, 3, 4), reads=(1,)),
         "_fused_sgd_": OptimizerStep(5, updated=(0, 2), reads=(1,)),
@@ -149,15 +137,15 @@ VECTOR_OPS: Final[Rows] = {
         "_foreach_lerp _foreach_lerp_": EachOfList(3),
     },
     "view": {
-        "view as_strided as_strided_ transpose t permute expand slice select narrow": view,
-        "unsqueeze unsqueeze_ squeeze squeeze_ split split_with_sizes chunk unbind": view,
-        "detach detach_ alias view_as _reshape_alias _unsafe_view transpose_": view,
-        "empty empty_like empty_strided new_empty resize_ set_ result_type": view,
-        "resolve_conj resolve_neg movedim lift_fresh is_pinned": view,
+        "view as_strided as_strided_ transpose t permute expand slice select narrow": vector.view,
+        "unsqueeze unsqueeze_ squeeze squeeze_ split split_with_sizes chunk unbind": vector.view,
+        "detach detach_ alias view_as _reshape_alias _unsafe_view transpose_": vector.view,
+        "empty empty_like empty_strided new_empty resize_ set_ result_type": vector.view,
+        "resolve_conj resolve_neg movedim lift_fresh is_pinned": vector.view,
     },
 }
 VECTOR_WRAPPERS: Final[Rows] = {
-    "gather": {"embedding": lookup},
+    "gather": {"embedding": vector.lookup},
     "norm": {"layer_norm rms_norm group_norm batch_norm _batch_norm_impl_index": CHILDREN},
     "softmax": {"softmax log_softmax _safe_softmax cross_entropy_loss": CHILDREN},
     "copy": {
@@ -180,18 +168,17 @@ def _tokens_first(masking: Masking, packing: Packing = DENSE) -> Attention:
     return Attention("tokens-first", masking, packing)
 
 
-def _sdpa(causal: int, bias: int | None = None, statistics: int | None = None) -> Attention:
-    return Attention("heads-first", Masking((causal,), tensor=bias), statistics=statistics)
+def _sdpa(
+    *causal: int, bias: int | None = None, statistics: int | None = None, bottom_right: bool = False
+) -> Attention:
+    masking = Masking(causal, tensor=bias, bottom_right=bottom_right)
+    return Attention("heads-first", masking, statistics=statistics)
 
 
-_PAGED: Final = NeverCounted("not-in-trace")
-"""Attention over cached keys: their length is in no argument that is recorded."""
 _CUDNN, _MIOPEN, _MKLDNN = (
     ConvolutionBackward(1, 0, 2, transposed=False, groups=6, mask=mask) for mask in (10, 9, 7)
 )
 """Torch before 1.11 had a backward op per library, around one op per gradient."""
-_EFFICIENT: Final = Masking(kind=9, window=(13,), tensor=3)
-_EFFICIENT_BACKWARD: Final = Masking(kind=14, window=(18,), tensor=4)
 _OPS: Final[Rows] = {
     "gemm": {
         "mm": MatrixProduct("mm", out_type=2, out=2, most=3),
@@ -243,9 +230,7 @@ _OPS: Final[Rows] = {
         "mkldnn_convolution_backward_weights": OneGradient(_MKLDNN, input=False),
     },
     "attention": {
-        "_scaled_dot_product_flash_attention": Attention(
-            "heads-first", Masking((4, 7), bottom_right=True)
-        ),
+        "_scaled_dot_product_flash_attention": _sdpa(4, 7, bottom_right=True),
         "_scaled_dot_product_efficient_attention": _sdpa(6, bias=3, statistics=4),
         "_scaled_dot_product_cudnn_attention": _sdpa(6, bias=3, statistics=4),
         "_scaled_dot_product_fused_attention_overrideable": _sdpa(5, bias=3),
@@ -254,8 +239,11 @@ _OPS: Final[Rows] = {
             Masking((8,), window=(11, 12), bottom_right=True),
             Packing((3, 4), (5, 6), used=(13,), paged=(15,)),
         ),
-        "_efficient_attention_forward": Attention(
-            "tokens-first", _EFFICIENT, Packing((4, 5), (6, 7), used=(12,)), statistics=10
+        "_efficient_attention_forward": replace(
+            _tokens_first(
+                Masking(kind=9, window=(13,), tensor=3), Packing((4, 5), (6, 7), used=(12,))
+            ),
+            statistics=10,
         ),
         "_cudnn_attention_forward": Attention(
             "heads-first", Masking((10,), tensor=3), Packing((4, 5), (6, 7)), statistics=8
@@ -271,14 +259,13 @@ _OPS: Final[Rows] = {
         "aiter::mha_varlen_fwd aiter::fmha_v3_varlen_fwd": _tokens_first(
             _flash(12, 11, 10), Packing((3, 4), (5, 6))
         ),
-        "aiter::mha_batch_prefill": _PAGED,
-        "vllm::unified_attention vllm::unified_attention_with_output": _PAGED,
-        "_vllm_fa2_C::varlen_fwd _vllm_fa3_C::fwd": _PAGED,
+        # Attention over cached keys: their length is in no argument that is recorded.
+        "aiter::mha_batch_prefill": NeverCounted("not-in-trace"),
+        "vllm::unified_attention vllm::unified_attention_with_output": NeverCounted("not-in-trace"),
+        "_vllm_fa2_C::varlen_fwd _vllm_fa3_C::fwd": NeverCounted("not-in-trace"),
     },
     "attention_backward": {
-        "_scaled_dot_product_flash_attention_backward": Attention(
-            "heads-first", Masking((11,), bottom_right=True)
-        ),
+        "_scaled_dot_product_flash_attention_backward": _sdpa(11, bottom_right=True),
         "_scaled_dot_product_efficient_attention_backward": _sdpa(11, bias=4),
         "_scaled_dot_product_cudnn_attention_backward": _sdpa(14, bias=8),
         "_scaled_dot_product_fused_attention_overrideable_backward": _sdpa(13, bias=4),
@@ -287,7 +274,7 @@ _OPS: Final[Rows] = {
             Masking((11,), window=(15, 16), bottom_right=True), Packing((6, 7), (8, 9))
         ),
         "_efficient_attention_backward": _tokens_first(
-            _EFFICIENT_BACKWARD, Packing((6, 7), (8, 9))
+            Masking(kind=14, window=(18,), tensor=4), Packing((6, 7), (8, 9))
         ),
         "_cudnn_attention_backward": Attention(
             "heads-first", Masking((14,), tensor=8), Packing((9, 10), (11, 12))
@@ -326,9 +313,7 @@ _WRAPPERS: Final[Rows] = {
     },
     "attention": {
         "scaled_dot_product_attention": _sdpa(5, bias=3),
-        "_scaled_dot_product_attention_math": Attention(
-            "heads-first", Masking((5,), tensor=3), unfused=True
-        ),
+        "_scaled_dot_product_attention_math": replace(_sdpa(5, bias=3), unfused=True),
         "FlashAttnFunc aiter::_flash_attn_forward": _tokens_first(Masking((5,), bottom_right=True)),
         "FlashAttnVarlenFunc": _tokens_first(
             Masking((9,), bottom_right=True), Packing((3, 4), (5, 6))
@@ -336,13 +321,11 @@ _WRAPPERS: Final[Rows] = {
     },
     "attention_backward": {"aiter::_flash_attn_backward": _tokens_first(_flash(12, 11))},
 }
-ENCLOSING: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        f"aten::{library}_convolution_backward_{gradient}": f"aten::{library}_convolution_backward"
-        for library in ("cudnn", "miopen", "mkldnn")
-        for gradient in ("input", "weight", "weights")
-    }
-)
+ENCLOSING: Final[Mapping[str, str]] = {
+    f"aten::{library}_convolution_backward_{gradient}": f"aten::{library}_convolution_backward"
+    for library in ("cudnn", "miopen", "mkldnn")
+    for gradient in ("input", "weight", "weights")
+}
 """Ops whose shapes are partly those of the op around them, and that op."""
 
 
@@ -353,22 +336,11 @@ def _named(rows: Rows, role: Role) -> Iterator[tuple[str, Rule]]:
             if isinstance(formula, Attention):
                 formula = replace(formula, backward=kind == "attention_backward")
             for name in names.split():
-                yield full_name(name), Rule(kind, formula, role)
+                is_full = "::" in name or name[0].isupper()  # capitals begin a Python class
+                yield name if is_full else f"aten::{name}", Rule(kind, formula, role)
 
 
-def full_name(name: str) -> str:
-    """Return a name of the table as the profiler writes it; capitals begin a Python class."""
-    return name if "::" in name or name[0].isupper() else f"aten::{name}"
-
-
-RULES: Final[Mapping[str, Rule]] = MappingProxyType(
-    dict(
-        [
-            *_named(_OPS, "op"),
-            *_named(VECTOR_OPS, "op"),
-            *_named(_WRAPPERS, "wrapper"),
-            *_named(VECTOR_WRAPPERS, "wrapper"),
-        ]
-    )
-)
+_OF_OPS: Final = (*_named(_OPS, "op"), *_named(VECTOR_OPS, "op"))
+_OF_WRAPPERS: Final = (*_named(_WRAPPERS, "wrapper"), *_named(VECTOR_WRAPPERS, "wrapper"))
+RULES: Final[Mapping[str, Rule]] = MappingProxyType(dict((*_OF_OPS, *_OF_WRAPPERS)))
 """The rule of each op by its name."""

@@ -16,8 +16,7 @@ from traceflops.flops.ops.arguments import BOOL, FLOAT, Arguments, ElementType, 
 from traceflops.flops.ops.gemm import broadcast
 from traceflops.flops.ops.work import CannotCount, Kind, Work, known_sum, operands
 
-_OPTIMIZER_ELEMENT_BYTES = 2
-"""The smallest type that torch's fused optimizers take is of two bytes."""
+_OPTIMIZER_ELEMENT_BYTES = 2  # the smallest type that torch's fused optimizers take is of two bytes
 
 
 def view(kind: Kind, _args: Arguments) -> Work:
@@ -48,13 +47,16 @@ class Elementwise(Struct, frozen=True):
         if shape is None:
             raise CannotCount("odd-shapes")
         read = tensors if self.reads_first else tensors[1:]  # the first may be written only
-        result = BOOL if self.result == "bool" else _result_type(tensors)
+        # The promoted type, None if one is unknown. An operand without dimensions counts only if
+        # its type is of a higher rank (float among integers).
+        types = [tensor.type for tensor in tensors if tensor.type is not None]
+        both = promoted(types) if len(types) == len(tensors) else None
+        shaped = promoted([tensor.type for tensor in tensors if tensor.shape and tensor.type])
+        result = shaped if shaped and both and shaped.rank == both.rank else both
+        result = BOOL if self.result == "bool" else result
         written = tensors[0] if self.in_place else Tensor(shape, None, result)
-        return Work(
-            kind,
-            min_bytes=known_sum(written.bytes, *(tensor.bytes for tensor in read)),
-            vector_flops=self.per_element * prod(shape),
-        )
+        moved = known_sum(written.bytes, *(tensor.bytes for tensor in read))
+        return Work(kind, min_bytes=moved, vector_flops=self.per_element * prod(shape))
 
 
 class Pass(Struct, frozen=True):
@@ -81,25 +83,17 @@ class Pass(Struct, frozen=True):
         mask = args.value(self.mask)
         # Flags that are not recorded count as set.
         wanted = mask if isinstance(mask, tuple) else (True,) * len(self.writes)
-        positions = [
-            position for position, yes in zip(self.writes, wanted, strict=False) if yes is not False
-        ]
+        flagged = zip(self.writes, wanted, strict=False)
+        outs = args.given(*(position for position, yes in flagged if yes is not False))
         out_type = FLOAT if args.boolean(self.widened) else args.type_at(self.out_type)
-        written = [
-            Tensor(out.shape, None, out_type or out.type).bytes for out in args.given(*positions)
-        ]
-        return Work(
-            kind,
-            min_bytes=known_sum(*moved, *written, first.like((extra,)).bytes),
-            vector_flops=self.per_element * first.elements,
-        )
+        moved += [Tensor(out.shape, None, out_type or out.type).bytes for out in outs]
+        moved.append(first.like((extra,)).bytes)
+        flops = self.per_element * first.elements
+        return Work(kind, min_bytes=known_sum(*moved), vector_flops=flops)
 
 
 def rotary(kind: Kind, args: Arguments) -> Work:
-    """Return the work of rotating query and key in place, at positions, by a table of angles.
-
-    Two elements need four products and two sums. The table may be for a part of a head.
-    """
+    """Return the work of rotating query and key in place, at positions, by a table of angles."""
     positions, _, table = operands(args, 0, 1, 4)
     head, turned = args.integer(3), args.given(1, 2)
     if not head:
@@ -107,32 +101,25 @@ def rotary(kind: Kind, args: Arguments) -> Work:
     if len(table.shape) != 2:
         raise CannotCount("odd-shapes")
     rows = table.like((min(positions.elements, table.shape[0]), table.shape[1]))
+    # The table may be for a part of a head. Two elements need four products and two sums.
     elements = sum(tensor.elements for tensor in turned) * table.shape[1] // head
     moved = (tensor.bytes for tensor in (positions, rows, *turned, *turned))  # read and written
     return Work(kind, min_bytes=known_sum(*moved), vector_flops=3 * elements)
 
 
 def into_cache(kind: Kind, args: Arguments) -> Work:
-    """Return the work of writing keys and values into slots of their caches.
-
-    The arguments are key, value, the caches of both, and the slots.
-    """
+    """Return the work of writing keys and values into slots of their caches."""
     key, value, *caches, slots = operands(args, 0, 1, 2, 3, 4)
     # Each row has a slot; padding may make either list longer, and the excess is not moved.
-    rows = [
-        tensor.like((min(slots.elements, tensor.shape[0]), *tensor.shape[1:]))
-        for tensor in (key, value)
-    ]
+    filled = (min(slots.elements, key.shape[0]), min(slots.elements, value.shape[0]))
+    rows = [key.like((filled[0], *key.shape[1:])), value.like((filled[1], *value.shape[1:]))]
     written = (cache.like(tensor.shape) for cache, tensor in zip(caches, rows, strict=True))
     moved = (tensor.bytes for tensor in (slots, *rows, *written))
     return Work(kind, min_bytes=known_sum(*moved), vector_flops=0)
 
 
 class Reduction(Struct, frozen=True):
-    """One tensor reduced along the dimensions at position `over`; along all if none are given.
-
-    There are `results` results, of type `result` or of the tensor's type.
-    """
+    """One tensor reduced along the dimensions at `over`, else along all, to so many `results`."""
 
     per_element: int
     over: int = 1
@@ -151,11 +138,8 @@ class Reduction(Struct, frozen=True):
             reduced = {dim % len(tensor.shape) for dim in dims if type(dim) is int}
             left = prod(size for dim, size in enumerate(tensor.shape) if dim not in reduced)
         out = Tensor((self.results * left,), None, self.result or tensor.type)
-        return Work(
-            kind,
-            min_bytes=known_sum(tensor.bytes, out.bytes),
-            vector_flops=self.per_element * tensor.elements,
-        )
+        moved = known_sum(tensor.bytes, out.bytes)
+        return Work(kind, min_bytes=moved, vector_flops=self.per_element * tensor.elements)
 
 
 def lookup(kind: Kind, args: Arguments) -> Work:
@@ -186,10 +170,7 @@ def lookup_backward(kind: Kind, args: Arguments) -> Work:
 
 
 def selection(kind: Kind, args: Arguments) -> Work:
-    """Return the work of copying slices of a tensor by their indices (index_select).
-
-    The second argument is the dimension, the third the indices.
-    """
+    """Return the work of copying slices of a tensor, along a dimension, by their indices."""
     tensor, index = operands(args, 0, 2)
     along = args.integer(1)
     if along is None:
@@ -216,15 +197,12 @@ class OptimizerStep(Struct, frozen=True):
 
     def __call__(self, kind: Kind, args: Arguments) -> Work:
         """Return the work. Raises CannotCount if the shapes of lists are not recorded."""
-        parameters = _elements(args, self.updated[0], needed=True)
-        updated = sum(_elements(args, position) for position in self.updated)
-        read = sum(_elements(args, position) for position in self.reads)
-        return Work(
-            kind,
-            min_bytes=_OPTIMIZER_ELEMENT_BYTES * (2 * updated + read),
-            vector_flops=self.per_element * parameters,
-            notes=("list-types-not-recorded",),
-        )
+        flops = self.per_element * _elements(args, self.updated[0], needed=True)
+        # What is updated is read and written.
+        moved = (*self.updated, *self.updated, *self.reads)
+        elements = sum(_elements(args, position) for position in moved)
+        least = _OPTIMIZER_ELEMENT_BYTES * elements
+        return Work(kind, min_bytes=least, vector_flops=flops, notes=("list-types-not-recorded",))
 
 
 class EachOfList(Struct, frozen=True):
@@ -252,26 +230,9 @@ def two_per_channel(args: Arguments) -> int:
 
 
 def two_per_group(args: Arguments) -> int:
-    """Return how many values mean and deviation of a group norm have: per sample and group.
-
-    Arguments 3 and 6 tell how many of these there are; unknown ones count as none.
-    """
+    """Return how many values mean and deviation of a group norm have: per sample and group."""
     samples, groups = args.integer(3), args.integer(6)
     return 2 * max(0, samples or 0) * max(0, groups or 0)
-
-
-def _result_type(tensors: list[Tensor]) -> ElementType | None:
-    """Return the promoted type of operands, None if one is unknown.
-
-    An operand without dimensions counts only if its type is of a higher rank (float among
-    integers).
-    """
-    types = [tensor.type for tensor in tensors if tensor.type is not None]
-    if len(types) < len(tensors):
-        return None
-    shaped = promoted([tensor.type for tensor in tensors if tensor.shape and tensor.type])
-    both = promoted(types)
-    return shaped if shaped and both and shaped.rank == both.rank else both
 
 
 def _elements(args: Arguments, position: int, *, needed: bool = False) -> int:

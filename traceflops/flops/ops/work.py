@@ -17,8 +17,7 @@ VectorKind = Literal[
     "softmax", "norm", "elementwise", "reduction", "gather", "optimizer", "copy", "view"
 ]
 Kind = MatrixKind | VectorKind
-Role = Literal["op", "wrapper"]
-"""A wrapper counts only where no modelled op below it does."""
+Role = Literal["op", "wrapper"]  # a wrapper counts only where no modelled op below it does
 PartName = Literal[
     "product", "forward", "input_grad", "weight_grad", "backward", "algorithmic", "mask"
 ]

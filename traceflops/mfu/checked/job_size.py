@@ -20,7 +20,6 @@ from traceflops.windows.prepared import Prepared
 from traceflops.windows.steps import find_marked_steps
 
 NS_PER_S: Final = 10**9
-NOT_STEPS: Final = MissingInput(fact("missing.time-range"), fact("missing.select-steps"))
 NEARLY_ALL: Final = Fraction(95, 100)
 """From so much of the counted FLOPs on, a data type stands for all."""
 
@@ -49,7 +48,7 @@ class JobSize(Struct, frozen=True):
         if self.windows:
             return None
         if self.is_range:
-            return NOT_STEPS
+            return MissingInput(fact("missing.time-range"), fact("missing.select-steps"))
         return MissingInput(fact("missing.no-steps"), fact("missing.mark-steps", how=self.how))
 
     @property
@@ -80,7 +79,6 @@ def job_size(prepared: Prepared, gpus: int | None = None) -> JobSize:
         devices, told_by = max(*sizes, working), fact("job-size.world-size")
     used = [w for windows in prepared.windows.values() for w in windows if w.used]
     steps = [window for window in used if window.role == "step"]
-    how = advice(trace, "steps")
     return JobSize(
         devices=max(devices, 1),
         told_by=told_by,
@@ -89,7 +87,7 @@ def job_size(prepared: Prepared, gpus: int | None = None) -> JobSize:
         window_ns=sum(window.dur_ns for window in steps),
         host_ns=host_time(prepared) if steps else None,
         is_range=prepared.selection.is_time_range,
-        how=how,
+        how=advice(trace, "steps"),
     )
 
 
@@ -114,9 +112,7 @@ def host_time(prepared: Prepared) -> int | None:
     return total or None
 
 
-def peak_in_trace(
-    measured: Measurement, prepared: Prepared, dtype: str | None = None
-) -> PeakChoice:
+def peak_in_trace(measured: Measurement, prepared: Prepared, dtype: str | None) -> PeakChoice:
     """Return the peak of one device of the trace, or why there is none.
 
     If peaks differ between devices, it is their mean by chosen time. The data type is `dtype`, else
@@ -149,8 +145,7 @@ def peak_in_trace(
         what = fact("missing.device-rate", dtype=(plain or "")[:20], device=product)
         return PeakChoice(None, spec, plain, MissingInput(what, GIVE_PEAK))
     if len(set(rates.values())) == 1:
-        mean = Fraction(next(iter(rates.values())))
-        return PeakChoice(Peak(mean, label), spec, plain)
+        return PeakChoice(Peak(Fraction(max(rates.values())), label), spec, plain)
     times = {n: sum(w.dur_ns for w in prepared.windows[n] if w.used) for n in rates}
     total = sum(times.values())
     weights = times if total else dict.fromkeys(rates, 1)  # no time was chosen: all count alike
@@ -162,6 +157,5 @@ def peak_in_trace(
 def main_type(done: Executed) -> str | None:
     """Return the data type of nearly all counted FLOPs, None if they are of several types."""
     sums = done.flops_by_type
-    return next(
-        (dtype for dtype, flops in sums.items() if flops >= NEARLY_ALL * sums.total()), None
-    )
+    nearly_all = NEARLY_ALL * sums.total()
+    return next((dtype for dtype, flops in sums.items() if flops >= nearly_all), None)

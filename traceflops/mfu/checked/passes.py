@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from fractions import Fraction
-from typing import Any, Final, NamedTuple
+from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from traceflops.facts import Fact, fact
-from traceflops.flops.analytic.run import MEASURES, NO_CHECKPOINT, Checkpoint, Run
+from traceflops.flops.analytic.run import NO_CHECKPOINT, Checkpoint, Run
 from traceflops.flops.analytic.run_flops import default_convention, model_flops, obstacle
 from traceflops.flops.analytic.run_utilisation import unit_of
-from traceflops.flops.mfu_waterfall import Ledger, Peaks
+from traceflops.flops.mfu_waterfall import Peaks
 from traceflops.flops.model.card import ModelCard
 from traceflops.mfu.checked.job_size import JobSize
 from traceflops.mfu.measurement import Measurement
@@ -21,54 +21,12 @@ from traceflops.mfu.traced.coverage import ENOUGH, TOO_LITTLE
 from traceflops.mfu.traced.executed import Executed
 from traceflops.units import decimal
 
-GRADIENTS = ("input_grad", "weight_grad", "gradient")
 SPARE: Final = ("experts", "tokens")
 """Rows that are computed beyond those needed, and that no trace tells from these."""
-AGREE: Final = Fraction(2, 100)
-"""Up to here two counts agree; beyond, description and trace differ."""
-UNTIMED: Final[dict[str, Any]] = dict.fromkeys((*MEASURES, "achieved_basis"))
+AGREE: Final = Fraction(2, 100)  # up to here two counts agree; beyond, description and trace differ
 
 
-class Passes(NamedTuple):
-    """FLOPs of matrix products and convolutions, and of attention, forward and backward."""
-
-    forward: Fraction
-    backward: Fraction
-    attention_forward: Fraction
-    attention_backward: Fraction
-
-    @property
-    def total(self) -> Fraction:
-        """Return the sum of all four."""
-        return sum(self, Fraction(0))
-
-    def times(self, factor: Fraction) -> Passes:
-        """Return the FLOPs multiplied by a factor."""
-        return Passes(*(flops * factor for flops in self))
-
-
-def passes_of(ledger: Ledger, spare: tuple[str, ...] = SPARE) -> Passes:
-    """Return the model FLOPs of a ledger by pass, with the padding of kinds in `spare`.
-
-    A ledger does not say in which pass padding was computed: it is split like the products.
-    """
-
-    def products(name: str) -> Fraction:
-        return Fraction(ledger.total(f"model.matmul.{name}") + ledger.total(f"model.conv.{name}"))
-
-    forward = products("forward")
-    backward = sum(map(products, GRADIENTS), Fraction(0))
-    padding = Fraction(sum(ledger.total(f"overcompute.padding.{kind}") for kind in spare))
-    both = forward + backward
-    return Passes(
-        forward + (padding * forward / both if both else 0),
-        backward + (padding * backward / both if both else 0),
-        Fraction(ledger.total("model.attention.forward")),
-        Fraction(ledger.total("model.attention.backward")),
-    )
-
-
-def visible(card: ModelCard, run: Run, *, recomputed: bool = False) -> Passes:
+def visible(card: ModelCard, run: Run, *, recomputed: bool = False) -> Fraction:
     """Return what a trace shows as model FLOPs of one step if the description holds.
 
     No profiler records which rows are padding, so padded tokens and vocabulary count as real. With
@@ -84,12 +42,8 @@ def visible(card: ModelCard, run: Run, *, recomputed: bool = False) -> Passes:
         run = replace(run, seq_sum=None, seq_square_sum=None, sequences=None)
     run = run if recomputed else replace(run, checkpoint=NO_CHECKPOINT)
     ledger = model_flops(card, run, default_convention(card, run))
-    passes = passes_of(ledger)
-    if not recomputed:
-        return passes
-    forward = passes.forward + ledger.total("recompute.matmul") + ledger.total("recompute.conv")
-    attention = passes.attention_forward + ledger.total("recompute.attention")
-    return passes._replace(forward=forward, attention_forward=attention)
+    padding = sum(ledger.total(f"overcompute.padding.{kind}") for kind in SPARE)
+    return Fraction(ledger.total("model") + padding + ledger.total(FAMILY) * recomputed)
 
 
 def expected_flops(card: ModelCard, run: Run, job: JobSize) -> Fraction | None:
@@ -98,7 +52,7 @@ def expected_flops(card: ModelCard, run: Run, job: JobSize) -> Fraction | None:
         return None
     if obstacle(card, run, default_convention(card, run)) is not None:
         return None
-    return visible(card, run).total * job.windows / job.devices
+    return visible(card, run) * job.windows / job.devices
 
 
 class Counts(Struct, frozen=True):
@@ -136,32 +90,31 @@ class Counts(Struct, frozen=True):
             if self.expected == self.counted:
                 return fact("reconciliation.to-the-flop")
             return fact("reconciliation.within", apart=abs(self.residual))
-        bounds = (
-            (self.least, "reconciliation.certain"),
-            (self.most, "reconciliation.it-shows-at-most"),
-        )
+        bounds = {"certain": self.least, "it-shows-at-most": self.most}
         # There is no ratio to an unknown bound, or to 0.
-        apart = tuple(_difference(self.expected / bound - 1, of) for bound, of in bounds if bound)
+        ratios = {of: self.expected / bound for of, bound in bounds.items() if bound}
+        apart = tuple(_difference(ratio - 1, of) for of, ratio in ratios.items())
         return fact("reconciliation.within-open", apart=apart)
 
     @property
     def difference(self) -> Fact:
         """Return how much more or less the description needs."""
         if self.is_open and self.most and self.expected > self.most:
-            return _difference(self.expected / self.most - 1, "reconciliation.shown-at-most")
+            return _difference(self.expected / self.most - 1, "shown-at-most")
         if self.is_open and self.least:
-            return _difference(self.expected / self.least - 1, "reconciliation.certain")
-        return _difference(self.residual, "reconciliation.shown")
+            return _difference(self.expected / self.least - 1, "certain")
+        return _difference(self.residual, "shown")
 
 
-def _difference(residual: Fraction, of: str) -> Fact:
-    """Return a residual as a fact; `of` is the code of what it is compared with."""
+def _difference(residual: Fraction, what: str) -> Fact:
+    """Return a residual as a fact; `what` ends the code of what it is compared with."""
+    of = Fact(f"reconciliation.{what}")
     if not residual:
-        return fact("reconciliation.as-much", of=Fact(of))
+        return fact("reconciliation.as-much", of=of)
     if residual >= 1:
-        return fact("reconciliation.times", times=decimal(residual + 1, 2), of=Fact(of))
+        return fact("reconciliation.times", times=decimal(residual + 1, 2), of=of)
     code = "reconciliation.more" if residual > 0 else "reconciliation.less"
-    return fact(code, apart=abs(residual), of=Fact(of))
+    return fact(code, apart=abs(residual), of=of)
 
 
 def counts_of(measured: Measurement, card: ModelCard, run: Run, job: JobSize) -> Counts | None:
@@ -171,10 +124,9 @@ def counts_of(measured: Measurement, card: ModelCard, run: Run, job: JobSize) ->
     too_little = done.coverage is not None and done.coverage < TOO_LITTLE
     if expected is None or not counted or too_little:
         return None
-    more = unknown_flops(measured.executed, measured.rates)
-    return Counts(
-        expected, counted, done.model_at_least, counted + more if more is not None else None
-    )
+    more = unknown_flops(done, measured.rates)
+    most = counted + more if more is not None else None
+    return Counts(expected, counted, done.model_at_least, most)
 
 
 def unknown_flops(done: Executed, peaks: Mapping[int, Peaks]) -> int | None:
@@ -200,11 +152,6 @@ def unknown_flops(done: Executed, peaks: Mapping[int, Peaks]) -> int | None:
     return done.unsplit_flops + (0 if is_known else unknown)
 
 
-def of_job(run: Run, job: JobSize) -> Run:
-    """Return the run with the job's devices and the trace's step time."""
-    return replace(replace(run, **UNTIMED), devices=job.devices, step_seconds=job.seconds)
-
-
 def beyond_counted(measured: Measurement, card: ModelCard, run: Run, job: JobSize) -> Fact | None:
     """Return that a described run needs more FLOPs than counters measured, None if it does not.
 
@@ -214,13 +161,10 @@ def beyond_counted(measured: Measurement, card: ModelCard, run: Run, job: JobSiz
     done = measured.executed
     if not done.unsplit_flops or done.model_flops or not card.complete:
         return None
-    needed, most = expected_flops(card, run, job), unknown_flops(measured.executed, measured.rates)
-    if needed is None or most is None:
+    needed, most = expected_flops(card, run, job), unknown_flops(done, measured.rates)
+    if needed is None or most is None or needed <= most * (1 + AGREE):
         return None
-    above = needed / most - 1
-    if above <= AGREE:
-        return None
-    return fact("reconciliation.beyond-counters", above=above)
+    return fact("reconciliation.beyond-counters", above=needed / most - 1)
 
 
 # Recomputation (activation checkpointing) is not model work, so it is compared by itself. Full
@@ -281,15 +225,17 @@ def recomputation(
     if counts is None or run.forward_only or not card.complete:
         return None
     done = measured.executed
-    ledger = done.ledger()
     cells = [cell for cell in done.used_cells if cell.line.startswith(f"{FAMILY}.")]
     least, most = (sum(getattr(cell, name) for cell in cells) for name in ("at_least", "flops"))
     # Open FLOPs are recomputation or a gradient: counted as the former, they may be the latter, and
     # the other way round.
     least -= sum(cell.open_flops for cell in cells)
     most += sum(cell.open_flops for cell in done.used_cells) - sum(c.open_flops for c in cells)
-    least, most = max(least, 0), most + (unknown_flops(measured.executed, measured.rates) or 0)
-    counted, described = int(ledger.total(FAMILY)), _described(card, run, job).total
+    least, most = max(least, 0), most + (unknown_flops(done, measured.rates) or 0)
+    counted = int(done.ledger().total(FAMILY))
+    # The described recomputation in the windows shown.
+    of_step = visible(card, run, recomputed=True) - visible(card, run)
+    described = of_step * Fraction(job.windows, job.devices)
     # What is described may be miscounted a little; of what is not, only traces are excused.
     slack = (AGREE if described else TRACES) * done.executed_flops
     # A checkpoint of products may stop early, and then recompute less.
@@ -303,13 +249,6 @@ def recomputation(
     return Recomputation(
         run.checkpoint, described, counted, least, most, done.executed_flops, mismatch
     )
-
-
-def _described(card: ModelCard, run: Run, job: JobSize) -> Passes:
-    """Return the described recomputation in the windows shown, as FLOPs of forward passes."""
-    with_it, without = visible(card, run, recomputed=True), visible(card, run)
-    recomputed = Passes(*(more - less for more, less in zip(with_it, without, strict=True)))
-    return recomputed.times(Fraction(job.windows, job.devices))
 
 
 def _named(checkpoint: Checkpoint) -> str:

@@ -20,28 +20,21 @@ from msgspec.structs import replace
 from traceflops.devices.missing_input import MissingInput
 from traceflops.facts import Fact, fact, in_words
 from traceflops.flops.analytic.rates import Rate
-from traceflops.flops.analytic.run import Run
+from traceflops.flops.analytic.run import MEASURES, Run
 from traceflops.flops.analytic.run_flops import default_convention, model_flops, obstacle
 from traceflops.flops.analytic.run_utilisation import Utilisation, utilisation
 from traceflops.flops.mfu_waterfall import FAMILIES, DeviceBudget, Portion, Waterfall, waterfall
 from traceflops.flops.model.card import ModelCard
+from traceflops.mfu.checked import passes
 from traceflops.mfu.checked.job_size import JobSize, job_size, main_type, peak_in_trace
-from traceflops.mfu.checked.passes import (
-    Counts,
-    Recomputation,
-    beyond_counted,
-    counts_of,
-    of_job,
-    recomputation,
-)
+from traceflops.mfu.checked.passes import Counts, Recomputation
 from traceflops.mfu.inference import is_trained
 from traceflops.mfu.measurement import Measurement
 from traceflops.timeline.records import Components
 from traceflops.windows.prepared import Prepared
 
 CHECK: Final = fact("missing.check-description")
-DESCRIBED = "described"
-"""Stands for the one data type that a description has."""
+DESCRIBED = "described"  # stands for the one data type that a description has
 TOO_MUCH: Final = MissingInput(fact("missing.above-peak"), fact("missing.check-kernels"))
 
 
@@ -70,10 +63,7 @@ class Reconciliation(Struct, frozen=True):
 
     @property
     def host_mfu(self) -> Fraction | None:
-        """Return the described MFU over the host's step markers instead of device windows.
-
-        None if it is not known, or above 1: then the host ran ahead of the device.
-        """
+        """Return the described MFU over the host's step markers; None if unknown, or above 1."""
         if self._mfu is None or self.job.host_ns is None:
             return None
         mfu = self._mfu * self.job.window_ns / self.job.host_ns
@@ -123,16 +113,15 @@ class Reconciliation(Struct, frozen=True):
             agreement = self.counts.agreement
             compared = fact("reconciliation.agree", agreement=agreement, recomputation=recomputed)
         else:
-            is_complete = self.described.card.complete
+            check = "check" if self.described.card.complete else "check-rough"
             compared = fact(
                 "reconciliation.differ",
                 difference=self.counts.difference,
-                check=fact("reconciliation.check" if is_complete else "reconciliation.check-rough"),
+                check=fact(f"reconciliation.{check}"),
                 recomputation=recomputed,
             )
-        if not self.is_padded:
-            return (compared,)
-        return compared, fact("reconciliation.with-padding")
+        padding = (fact("reconciliation.with-padding"),) if self.is_padded else ()
+        return (compared, *padding)
 
     @property
     def sentence(self) -> str:
@@ -164,7 +153,9 @@ def reconcile(
     cannot be counted.
     """
     job = job_size(prepared, gpus)
-    run, notes = of_job(run, job), [job.note]
+    untimed = replace(run, **dict.fromkeys((*MEASURES, "achieved_basis")))
+    run = replace(untimed, devices=job.devices, step_seconds=job.seconds)
+    notes = [job.note]
     # Whether it trains.
     inference = measured.inference
     if run.forward_only is None and inference is not None:
@@ -175,7 +166,7 @@ def reconcile(
     # The described MFU, and the described FLOPs next to the counted ones.
     choice = peak_in_trace(measured, prepared, run.dtype)
     described = utilisation(card, run, choice, convention)
-    counts = counts_of(measured, card, run, job)
+    counts = passes.counts_of(measured, card, run, job)
     notes += described.notes
     shown = main_type(measured.executed)
     if run.dtype is not None and shown is not None and choice.dtype != shown:
@@ -185,11 +176,10 @@ def reconcile(
     described = replace(described, notes=tuple(notes))
     # Why a description has no rate: it lacks steps or a peak, or it would be above the peak.
     lacks, fall, rate = [*filter(None, (job.lack, choice.lack))], None, described.rate
-    if rate is not None and not described.is_possible:
-        share = max(rate.mfu, rate.hfu)
+    if rate is not None and (share := max(rate.mfu, rate.hfu)) > 1:
         what = fact("missing.described-above-peak", share=share, convention=rate.convention)
         lacks.append(MissingInput(what, CHECK))
-    if (above := beyond_counted(measured, card, run, job)) is not None:
+    if (above := passes.beyond_counted(measured, card, run, job)) is not None:
         lacks.append(MissingInput(above, CHECK))
     # Without counted FLOPs, the described ones make the waterfall.
     if measured.waterfall is None and rate is not None and not lacks:
@@ -198,21 +188,17 @@ def reconcile(
             fall, lacks = None, [TOO_MUCH]
     if lacks:
         described = replace(described, rate=None)
-    recomputed = recomputation(measured, card, run, job, counts)
+    recomputed = passes.recomputation(measured, card, run, job, counts)
     is_padded = False  # asked only where counts are compared
     if counts is not None:
         needed = model_flops(card, run, default_convention(card, run))
         is_padded = needed.total("overcompute.padding") > 0
-    return Reconciliation(
-        described, job, counts, fall, tuple(lacks), measured, recomputed, is_padded
-    )
+    bars = tuple(lacks)
+    return Reconciliation(described, job, counts, fall, bars, measured, recomputed, is_padded)
 
 
 def described_fall(described: Utilisation, prepared: Prepared, job: JobSize) -> Waterfall | None:
-    """Return the split of the budget by a description, None without a peak or steps.
-
-    Compute time beyond the described FLOPs is inefficiency, as no kernel's own FLOPs are known.
-    """
+    """Return the split of the budget by a description, None without a peak or steps."""
     peak, dtype = described.choice.peak, described.choice.dtype
     if peak is None or not job.windows:
         return None
@@ -224,14 +210,14 @@ def described_fall(described: Utilisation, prepared: Prepared, job: JobSize) -> 
     # multiply all by their common denominator, so the unit is that part of a FLOP.
     scale = lcm(*(part.denominator for part in (peak.flops_per_ns, *families.values())))
     budgets = []
+    # Compute time beyond the described FLOPs is inefficiency, as no kernel's own FLOPs are known.
     for windows in prepared.windows.values():
         used = [window for window in windows if window.used]
         components = sum((window.account.components for window in used), Components())
-        work = tuple(
-            Portion(name, "compute", DESCRIBED, int(flops * scale * len(used)))
-            for name, flops in families.items()
-            if flops
-        )
+        amounts = {
+            name: int(flops * scale * len(used)) for name, flops in families.items() if flops
+        }
+        work = tuple(Portion(name, "compute", DESCRIBED, n) for name, n in amounts.items())
         peaks = {DESCRIBED: int(peak.flops_per_ns * scale)}
         budgets.append(DeviceBudget(components.parts(), 0, work, peaks))
     fall = waterfall(budgets, DESCRIBED)

@@ -14,7 +14,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from fractions import Fraction
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from msgspec import Struct
@@ -36,15 +36,16 @@ _KINDS: Final[Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
 """By kind of mark: the numbers it must have, and those it may have."""
 _NUMBER: Final = re.compile(r"[0-9]{1,18}")
 _LONGEST: Final = 200
-Sums = dict[str, int]
-"""The numbers of a mark by key, such as "real"."""
+PACKED: Final = frozenset(("documents", "seq_sum", "seq_square_sum", "sequences"))
+"""Words that describe packed sequences."""
+Sums = dict[str, int]  # the numbers of a mark by key, such as "real"
 _SHAPES: Final = " and ".join(
     PREFIX + "|".join((kind, *(f"{key}=N" for key in (*needed, *allowed))))
     for kind, (needed, allowed) in _KINDS.items()
 )
 
 
-class Mark(Struct, frozen=True):
+class Mark(NamedTuple):
     """One mark: when it begins on the host, its kind, and its numbers."""
 
     start_ns: int
@@ -53,15 +54,13 @@ class Mark(Struct, frozen=True):
 
 
 def run_marks(trace: Trace) -> tuple[dict[int, list[Mark]], tuple[Note, ...]]:
-    """Return the usable marks of a trace by process, and a note on those that are ignored.
-
-    Only marks of the host count: the profiler repeats each on the timeline of the device.
-    """
+    """Return the usable marks of the host by process, and a note on those that are ignored."""
     labels = names(trace.marks["name"])
     ours = [code for code, label in enumerate(labels) if is_ours(label)]
     if not ours:
         return {}, ()
     label, device = codes(trace.marks["name"]), numbers(trace.marks["device"], ABSENT)
+    # The profiler repeats each mark on the timeline of the device.
     on_host = is_one_of(trace.marks["kind"], "annotation") & (device == ABSENT)
     rows = np.flatnonzero(np.isin(label, ours) & on_host)
     process, start = numbers(trace.marks["process"]), numbers(trace.marks["start_ns"])
@@ -76,14 +75,9 @@ def run_marks(trace: Trace) -> tuple[dict[int, list[Mark]], tuple[Note, ...]]:
             marks[int(process[row])].append(Mark(int(start[row]), *mark))
     if not refused:
         return dict(marks), ()
-    note = note_of(
-        "dropped",
-        "token-marks-left-out",
-        count=refused.total(),
-        first=next(iter(refused)),
-        more=len(refused) - 1 or None,
-        shapes=_SHAPES,
-    )
+    first, more = next(iter(refused)), len(refused) - 1 or None
+    count, code = refused.total(), "token-marks-left-out"
+    note = note_of("dropped", code, count=count, first=first, more=more, shapes=_SHAPES)
     return dict(marks), (note,)
 
 
@@ -118,27 +112,12 @@ def _read(label: str) -> tuple[str, Sums] | str:
     return kind, sums
 
 
-_REPLACED: Final = frozenset(
-    ("tokens", "real_tokens", "documents", "seq_sum", "seq_square_sum", "sequences")
-)
-_ROUNDED: Final = Note(
-    "assumed",
-    "tokens-mean",
-    "The selected steps differ in their number of tokens; the rounded mean is used.",
-)
-_PARTLY: Final = Note(
-    "assumed",
-    "tokens-of-some-steps",
-    "Some of the selected steps have no annotation with their tokens; the mean of "
-    "the others is used.",
-)
+_MEAN: Final = "The selected steps differ in their number of tokens; the rounded mean is used."
+_ROUNDED: Final = Note("assumed", "tokens-mean", _MEAN)
 
 
 class MarkedTokens(Struct, frozen=True):
-    """Tokens of one step of the whole job by its marks: the mean over the steps shown.
-
-    `values` are by kind and key: "tokens.real", "seqlens.sum".
-    """
+    """Tokens of one step of the whole job by kind and key of marks: means over the steps shown."""
 
     values: Mapping[str, Fraction]
     notes: tuple[Note, ...] = ()
@@ -147,7 +126,8 @@ class MarkedTokens(Struct, frozen=True):
         """Return the words of a description with these tokens in place of its own, and notes."""
         if not self.values:
             return dict(words), self.notes
-        words = {word: text for word, text in words.items() if word not in _REPLACED}
+        replaced = ("tokens", "real_tokens", *PACKED)
+        words = {word: text for word, text in words.items() if word not in replaced}
         notes = list(self.notes)
         fractional = [key for key, value in self.values.items() if value.denominator > 1]
         tokens = {key: round(value) for key, value in self.values.items()}
@@ -185,7 +165,7 @@ def marked_tokens(prepared: Prepared) -> MarkedTokens | None:
     """
     trace = prepared.trace
     marks, ignored = run_marks(trace)
-    notes, ranks = [*ignored], []
+    ranks, is_partly_marked = [], False  # is some step without a mark?
     for process, of_process in sorted(marks.items()):
         step, shown = _steps_of(prepared, process, of_process)
         inside = [(mark, int(n)) for mark, n in zip(of_process, step, strict=True) if n >= 0]
@@ -201,8 +181,11 @@ def marked_tokens(prepared: Prepared) -> MarkedTokens | None:
                     values[f"{kind}.{key}"] = Fraction(total, steps)
         if values:
             ranks.append(values)
-            if step_counts != {shown} and _PARTLY not in notes:  # some steps have no mark
-                notes.append(_PARTLY)
+            is_partly_marked |= step_counts != {shown}
+    notes = [*ignored]
+    if is_partly_marked:
+        statement = "Some of the selected steps have no annotation with their tokens; the mean of "
+        notes.append(Note("assumed", "tokens-of-some-steps", f"{statement}the others is used."))
     if not ranks:
         return MarkedTokens({}, tuple(notes)) if notes else None
     # Scale the sum of the recorded ranks to the whole job, if all processes agree on its size.
@@ -210,10 +193,8 @@ def marked_tokens(prepared: Prepared) -> MarkedTokens | None:
     sizes = {size for size in trace.processes["world_size"].to_pylist() if size}
     world = max(*sizes, count) if len(sizes) == 1 else count
     if world != count:
-        missing = world - count
-        notes.append(
-            note_of("assumed", "tokens-of-some-ranks", count=missing, known=count, of=world)
-        )
+        missing, code = world - count, "tokens-of-some-ranks"
+        notes.append(note_of("assumed", code, count=missing, known=count, of=world))
     scale = Fraction(world, count)
     of_job = {key: scale * sum(values[key] for values in ranks) for key in sorted(common_keys)}
     return MarkedTokens(of_job, tuple(notes))

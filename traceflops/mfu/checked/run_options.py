@@ -13,29 +13,21 @@ from msgspec import Struct, field
 
 from traceflops.errors import UsageError
 from traceflops.facts import fact
+from traceflops.flops.analytic import run
 from traceflops.flops.analytic.lengths import why_impossible
 from traceflops.flops.analytic.run import Lora, parse_checkpoint
+from traceflops.flops.model.blocks import require
 from traceflops.flops.model.card import ModelCard
 from traceflops.flops.model.models import with_capacity, with_mtp, with_padded_vocab
 from traceflops.units import decimal_thousands, one_of, parse_count, parse_lengths, parse_rate
 
 T = TypeVar("T")
-TOKEN_COUNTS = (
-    *("batch", "seq", "tokens", "real_tokens", "seq_sum", "seq_square_sum", "sequences"),
-    *("encoder_seq", "cached"),
-)
-TRAINS = "no_forward_only"
-"""The flag that says that a run is no inference."""
-_OF_TRAINING = frozenset(
-    ("lora", "lora_rank", "lora_params", "frozen", "frozen_layers", "checkpointing")
-)
+TOKEN_COUNTS = (*run.TOKEN_COUNTS, "cached")
+TRAINS = "no_forward_only"  # the flag that says that a run is no inference
 
 
 class Words(Struct, frozen=True):
-    """Words that describe a run, with their values, and the flags that are set.
-
-    `dashed` says that they are options, so that messages write them with dashes.
-    """
+    """Words of a run with their values, and flags; `dashed`: messages write them as options."""
 
     values: Mapping[str, str]
     flags: frozenset[str] = field(default_factory=frozenset)
@@ -84,17 +76,16 @@ def run_settings(card: ModelCard, words: Words) -> dict[str, Any]:
     # not known.
     forward_only: bool | None = True
     if "forward_only" not in flags:
-        trains = TRAINS in flags or not _OF_TRAINING.isdisjoint({*values, *flags})
+        of_training = {"lora", "lora_rank", "lora_params", "frozen", "frozen_layers"}
+        of_training |= {TRAINS, "checkpointing"}
+        trains = not of_training.isdisjoint({*values, *flags})
         forward_only = False if trains else "cached" in values or None
     if "cached" in values and not forward_only:  # something says that it is training
         raise UsageError(f"{called('cached')} is for decoding", f"add {called('forward_only')}")
     if "encoder_seq" in values and card.encoder is None:
         raise UsageError(f"{card.name} has no encoder", f"remove {called('encoder_seq')}")
-    settings: dict[str, Any] = {
-        "devices": words.read("gpus", parse_count) or 1,
-        "dtype": values.get("dtype"),
-        "forward_only": forward_only,
-    }
+    settings: dict[str, Any] = {"dtype": values.get("dtype"), "forward_only": forward_only}
+    settings["devices"] = words.read("gpus", parse_count) or 1
     notes = []
     for word in TOKEN_COUNTS:
         if (count := words.read(word, parse_count)) is not None:
@@ -117,18 +108,14 @@ def _training_settings(card: ModelCard, words: Words) -> dict[str, Any]:
     implied = ("all",) if "lora" in flags and not has_size else ()
     settings["frozen"] = frozenset((*implied, *words.listed("frozen")))
     if (layers := words.read("frozen_layers", parse_count)) is not None:
-        if layers > card.layers:
-            raise UsageError(
-                f"{called('frozen_layers')} {layers} exceeds the {card.layers} known layers",
-                "give at most that many",
-            )
+        known = f"the {card.layers} known layers"
+        problem = f"{called('frozen_layers')} {layers} exceeds {known}"
+        require(layers <= card.layers, problem, "give at most that many")
         settings["frozen_layers"] = layers
     if (checkpoint := words.read("checkpointing", parse_checkpoint)) is not None:
-        if "forward_only" in flags:
-            raise UsageError(
-                f"{called('checkpointing')} and {called('forward_only')} exclude each other",
-                "remove one: without a backward pass nothing is recomputed",
-            )
+        both = f"{called('checkpointing')} and {called('forward_only')}"
+        hint = "remove one: without a backward pass nothing is recomputed"
+        require("forward_only" not in flags, f"{both} exclude each other", hint)
         settings["checkpoint"] = checkpoint
     if (kernel := words.read("attention_kernel", parse_kernel)) is not None:
         settings["attention_kernel"] = kernel
@@ -140,21 +127,17 @@ def _lora(card: ModelCard, words: Words) -> Lora | None:
     called = words.called
     # The rank or the number of parameters, not both.
     one_of({called(word): words.values.get(word) for word in ("lora_rank", "lora_params")})
-    if "lora_targets" in words.values and "lora_rank" not in words.values:
-        raise UsageError(
-            f"{called('lora_targets')} needs the rank of the adapters",
-            f"add {called('lora_rank')} R",
-        )
+    has_rank = "lora_targets" not in words.values or "lora_rank" in words.values
+    problem = f"{called('lora_targets')} needs the rank of the adapters"
+    require(has_rank, problem, f"add {called('lora_rank')} R")
     if (params := words.read("lora_params", parse_count)) is not None:
         return Lora(params=params)
     rank = words.read("lora_rank", parse_count)
     if rank is None:
         return None
-    if not card.complete or not card.blocks:
-        raise UsageError(
-            f"{called('lora_rank')} is not enough: the matrices of {card.name} are unknown",
-            f"set {called('lora_params')}, or describe the model with {called('model')}",
-        )
+    problem = f"{called('lora_rank')} is not enough: the matrices of {card.name} are unknown"
+    hint = f"set {called('lora_params')}, or describe the model with {called('model')}"
+    require(card.complete and bool(card.blocks), problem, hint)
     return Lora(rank=rank, targets=words.listed("lora_targets"))
 
 

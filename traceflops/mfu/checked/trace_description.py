@@ -26,7 +26,7 @@ from traceflops.flops.model.card import ModelCard
 from traceflops.flops.model.card_table import build
 from traceflops.flops.model.models import bare_model, card_of_config, preset
 from traceflops.mfu.checked import run_options
-from traceflops.mfu.checked.run_marks import MarkedTokens, is_ours, marked_tokens
+from traceflops.mfu.checked.run_marks import PACKED, MarkedTokens, is_ours, marked_tokens
 from traceflops.mfu.checked.run_options import Words
 from traceflops.table.columns import matching
 from traceflops.table.trace import Note, Trace, note_of
@@ -39,37 +39,22 @@ _COUNTS: Final = (
 )
 _FLAGS: Final = ("lora", "forward_only")
 _LISTS: Final = ("documents", "frozen", "lora_targets", "checkpointing")
-_NO_NUMBERS: Final = ("dtype", "frozen", "lora_targets", "attention_kernel")
-_KINDS: Final[dict[type, str]] = {
-    list: "a list",
-    dict: "an object",
-    str: "text with invalid characters",
-    type(None): "null",
-}
 _DIRECTIONS: Final = frozenset(("forward_only", run_options.TRAINS))
 _MODEL: Final = frozenset(("model", "params", "mtp", "padded_vocab", "expert_capacity"))
-PACKED: Final = frozenset(("documents", "seq_sum", "seq_square_sum", "sequences"))
 _SUMS: Final = frozenset(("seq_sum", "seq_square_sum", "sequences"))
 TOTALS: Final = frozenset(("tokens", "real_tokens"))
 _REPLACES: Final[Mapping[str, frozenset[str]]] = {
     "params": _MODEL,
-    "batch": PACKED | TOTALS,
-    "seq": PACKED | TOTALS,
+    **dict.fromkeys(("batch", "seq", "documents", "seq_sum", "seq_square_sum"), PACKED | TOTALS),
     "tokens": PACKED | TOTALS | {"batch"},
-    "documents": PACKED | TOTALS,
-    "seq_sum": PACKED | TOTALS,
-    "seq_square_sum": PACKED | TOTALS,
     "lora_rank": frozenset(("lora_params",)),
     "lora_params": frozenset(("lora_rank", "lora_targets")),
 }
 """Which words of the trace an option puts aside besides its own: they say the same otherwise."""
-_OF_DESCRIPTIONS: Final = frozenset(("description-left-out", "descriptions-differ"))
 _DESCRIBING: Final = frozenset(DESCRIPTION_WORDS) - {"gpus", "dtype"}
 """Words that say something of model, tokens or training."""
 _MOST_SHOWN: Final = 3
-"""So many problems of a description a note shows; it counts the others."""
-_MOST_COUNTED: Final = 2**53
-"""More samples or tokens than JSON readers hold exactly are not told."""
+_MOST_COUNTED: Final = 2**53  # more samples or tokens than JSON readers hold exactly are not told
 
 
 class Description(Struct, frozen=True):
@@ -96,11 +81,6 @@ class Description(Struct, frozen=True):
         direction = _DIRECTIONS if _DIRECTIONS & options.flags else frozenset()
         words = Words({**kept, **given}, (self.words.flags - direction) | options.flags, dashed)
         return replace(self, card=card or self.card, words=words)
-
-    def with_tokens(self, tokens: MarkedTokens) -> Description:
-        """Return the description with the tokens that marks state for the steps shown."""
-        values, notes = tokens.over(self.words.values)
-        return replace(self, words=replace(self.words, values=values), notes=(*self.notes, *notes))
 
 
 def description_of(trace: Trace) -> Description | None:
@@ -154,10 +134,9 @@ def description_of(trace: Trace) -> Description | None:
     empty = tuple(word for word in description if word not in given)
     notes: tuple[Note, ...] = ()
     if problems:
-        shown = problems[:_MOST_SHOWN]
-        count, first, more = len(problems), tuple(shown), len(problems) - len(shown) or None
-        code = "description-words-left-out"
-        notes = (note_of("dropped", code, count=count, first=first, more=more),)
+        first = tuple(problems[:_MOST_SHOWN])  # the others are counted
+        code, more = "description-words-left-out", len(problems) - len(first) or None
+        notes = (note_of("dropped", code, count=len(problems), first=first, more=more),)
     return Description(card, Words(kept, frozenset(flags)), notes, empty)
 
 
@@ -166,8 +145,8 @@ def _lora_texts(value: object) -> dict[str, str]:
     keys = ("rank", "targets", "params")
     if not isinstance(value, Mapping) or not {*value} <= {*keys}:
         raise UsageError(f"lora must be true, false or an object with {', '.join(keys)}", "")
-    given = ((f"lora_{key}", value[key]) for key in keys if value.get(key) is not None)
-    return {name: _text(name, part) for name, part in given}
+    given = {f"lora_{key}": value[key] for key in keys if value.get(key) is not None}
+    return {name: _text(name, part) for name, part in given.items()}
 
 
 def _text(word: str, value: object) -> str:
@@ -192,9 +171,10 @@ def _part(word: str, part: object) -> str:
     if isinstance(part, str) and part.isprintable():
         return part
     is_number = isinstance(part, int | Decimal) and not isinstance(part, bool)
-    if not is_number or word in _NO_NUMBERS:
-        kind = str(part).lower() if isinstance(part, bool) else _KINDS.get(type(part))
-        raise UsageError(f"{word} cannot be {kind or 'a number'}", "")
+    if not is_number or word in ("dtype", "frozen", "lora_targets", "attention_kernel"):
+        kinds: dict[type, str] = {list: "a list", dict: "an object", type(None): "null"}
+        kinds |= {str: "text with invalid characters", bool: str(part).lower()}
+        raise UsageError(f"{word} cannot be {kinds.get(type(part), 'a number')}", "")
     # Far above any number that can be meant, and short enough for str() to print.
     if isinstance(part, int) and abs(part) > LARGEST**2:
         raise UsageError(f"{word} is too large", "")
@@ -214,9 +194,8 @@ _PARSERS: Final[Mapping[str, Callable[[str, str], object]]] = {
 def counts_of_step(prepared: Prepared) -> dict[str, int | None]:
     """Return the samples, tokens and real tokens of a step of the whole job, None if unknown."""
     description = description_of(prepared.trace) or Description()
-    if (marks := marked_tokens(prepared)) is not None:
-        description = description.with_tokens(marks)
-    values = description.words.values
+    marks = marked_tokens(prepared) or MarkedTokens({})
+    values, _ = marks.over(description.words.values)
     given = [word for word in values if word in run_options.TOKEN_COUNTS]
     count = {word: parse_count(word, values[word]) for word in given}
     lengths = parse_lengths("documents", values["documents"]) if "documents" in values else ()
@@ -234,10 +213,8 @@ def counts_of_step(prepared: Prepared) -> dict[str, int | None]:
 def card_and_run(description: Description) -> tuple[ModelCard, Run]:
     """Return the model and a step of its run. Raises UsageError if the words do not give these."""
     if description.card is None:
-        raise UsageError(
-            "unknown model: the trace's description names none",
-            "add --model NAME, --model config.json or --params 8e9",
-        )
+        hint = "add --model NAME, --model config.json or --params 8e9"
+        raise UsageError("unknown model: the trace's description names none", hint)
     card = run_options.adjusted(description.card, description.words)
     run = Run(**run_options.run_settings(card, description.words))
     if run.lora is not None:
@@ -254,10 +231,7 @@ class SelfDescribed(Struct, frozen=True):
 
 
 class NotDescribed(Struct, frozen=True):
-    """A trace without a usable description; `notes` say what was left out.
-
-    `problem` is why it cannot be used, None if no model is named.
-    """
+    """A trace without a usable description, and the `problem` (None: it names no model)."""
 
     notes: tuple[Note, ...]
     problem: TraceflopsError | None = None
@@ -266,7 +240,8 @@ class NotDescribed(Struct, frozen=True):
 def without_description(trace: Trace) -> Trace:
     """Return a trace without what it says of its own run: no description, no marks."""
     source = replace(trace.source, description=None)
-    notes = tuple(note for note in trace.notes if note.code not in _OF_DESCRIPTIONS)
+    of_descriptions = ("description-left-out", "descriptions-differ")
+    notes = tuple(note for note in trace.notes if note.code not in of_descriptions)
     ours = matching(trace.marks["name"], is_ours)
     if not ours.any():
         return replace(trace, source=source, notes=notes)
@@ -291,7 +266,10 @@ def self_described(
     # Options that say how many tokens a step has win over marks.
     give_tokens = not (PACKED | TOTALS | {"batch", "seq"}).isdisjoint(options.values)
     marked = None if give_tokens else marked_tokens(prepared)
-    described = own.with_tokens(marked) if marked is not None else own
+    described = own
+    if marked is not None:
+        values, more = marked.over(own.words.values)
+        described = replace(own, words=replace(own.words, values=values), notes=(*own.notes, *more))
     described = described.with_options(card, options)
     if described.card is None:
         no_model = note_of("dropped", "description-not-used.no-model")

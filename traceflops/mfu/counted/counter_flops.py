@@ -15,35 +15,12 @@ from msgspec import Struct
 
 from traceflops.attribution.op_kernels import Attribution
 from traceflops.devices.counter_formulas import MATRIX, counters_for, family_by_counters, family_of
-from traceflops.devices.peaks import DeviceSpec, find
+from traceflops.devices.device_facts import shown
+from traceflops.devices.peaks import find
 from traceflops.errors import UsageError
 from traceflops.mfu.budget import DevicePeaks, device_peaks
-from traceflops.mfu.counted.counter_notes import (
-    SAME_RUN,
-    architecture_of,
-    check_notes,
-    counter_notes,
-    first_few,
-    join_notes,
-    pair_notes,
-    without_impossible_bytes,
-)
-from traceflops.mfu.counted.counter_work import (
-    CountedKernel,
-    CounterWork,
-    counted_kernels,
-    counter_work,
-)
-from traceflops.mfu.counted.joins import (
-    CrossCheck,
-    Join,
-    JoinedPart,
-    Matched,
-    MeasuredWork,
-    by_own_shapes,
-    cross_check,
-    match,
-)
+from traceflops.mfu.counted import counter_notes, counter_work, joins
+from traceflops.mfu.counted.joins import CrossCheck, Join, Matched, MeasuredWork
 from traceflops.mfu.counted.kernel_speeds import KernelSpeed, kernel_speeds, rules_by_launch
 from traceflops.mfu.counted.launches import (
     ORIGINS,
@@ -64,11 +41,8 @@ from traceflops.table.trace import Note, Trace, note_of
 from traceflops.units import several
 from traceflops.windows.prepared import Prepared
 
-FOUND_PAIR: Final = Note(
-    "assumed",
-    "found",
-    "The capture of the graphs was found beside the trace; --pair takes another.",
-)
+_FOUND: Final = "The capture of the graphs was found beside the trace; --pair takes another."
+FOUND_PAIR: Final = Note("assumed", "found", _FOUND)
 """A note of a pair that nobody named: where it tells nothing, there is none."""
 _COLUMNS: Final = ("kind", "size", "vector", "how", "origin")
 """The columns of MeasuredWork that have a row per activity."""
@@ -83,8 +57,8 @@ class Source(Struct, frozen=True):
     """
 
     work: LaunchWork
-    counters: CounterWork | None
-    counted: tuple[CountedKernel, ...]
+    counters: counter_work.CounterWork | None
+    counted: tuple[counter_work.CountedKernel, ...]
     file: str | None
     is_own: bool
     captured: IntArray | None = None
@@ -111,7 +85,7 @@ def measured_work(
     trace, launches = prepared.trace, launches_of(prepared)
     # A trace without devices cannot take the user's device as its own: counters may need it.
     given = find(device.strip().lower()) if device is not None and not devices else None
-    recorded = [architecture_of(trace, peaks) for peaks in devices]
+    recorded = [counter_notes.architecture_of(trace, peaks) for peaks in devices]
     architectures = tuple(dict.fromkeys(filter(None, [given.arch if given else None, *recorded])))
     answers: list[tuple[Source, Matched]] = []
     for source in _sources(prepared, attribution, architectures, pair):
@@ -121,7 +95,7 @@ def measured_work(
             matched = Matched(no_way, work.kind, work.kinds, work.size, work.vector)
         else:
             same = _same_launch(prepared, launches, source)
-            matched = match(launches, work, same, is_own=source.is_own)
+            matched = joins.match(launches, work, same, is_own=source.is_own)
         answers.append((source, of_passes(prepared, launches, matched)))
     if not answers:
         return None
@@ -130,25 +104,32 @@ def measured_work(
     columns = _first_answers(launches, answers, trace.activities.num_rows)
     for column in columns.values():
         column[is_owned] = UNKNOWN
-    joins = _joins(prepared, launches, answers, is_owned)
+    all_joins = _joins(prepared, launches, answers, is_owned)
     check = _cross_checked(prepared, attribution, launches, answers)
-    notes = [*_notes(trace, answers, joins, check)]
+    notes = [*_notes(trace, answers, all_joins, check)]
     if pair is not None:
-        notes += pair_notes(prepared, devices, pair)
+        notes += counter_notes.pair_notes(trace, devices, pair.trace)
     counters = [source.counters for source, _ in answers if source.counters is not None]
+    bandwidth = given.bandwidth if given is not None else None
+    if given is None:
+        # That of all devices, None if they differ.
+        counted = distinct(numbers(trace.kernel_counters["device"]))
+        peaks_of_all = devices or device_peaks(trace, counted[counted >= 0].tolist())
+        bandwidths = {each.bandwidth for each in peaks_of_all}
+        bandwidth = bandwidths.pop() if len(bandwidths) == 1 else None
     measured = MeasuredWork(
         **columns,
         kinds=tuple(kind for _, matched in answers for kind in matched.kinds),
-        joins=tuple(joins),
+        joins=tuple(all_joins),
         counted=tuple(row for source, _ in answers for row in source.counted),
         speeds=tuple(row for source, _ in answers for row in source.speeds),
         families=tuple(dict.fromkeys(each for counter in counters for each in counter.families)),
         missing=tuple(dict.fromkeys(name for c in counters for name in _missing_counters(c))),
         check=check,
-        bandwidth=_bandwidth(trace, devices, given),
+        bandwidth=bandwidth,
         notes=tuple(notes),
     )
-    return without_impossible_bytes(prepared, devices, measured)
+    return counter_notes.without_impossible_bytes(prepared, devices, measured)
 
 
 def _joins(
@@ -163,71 +144,53 @@ def _joins(
     rows = launches.row
     is_wanted = (chosen_activities(prepared) & compute_kernels(prepared))[rows]
     dur_ns = numbers(prepared.trace.activities["dur_ns"])[rows]
-    joins = []
+    all_joins = []
     for source, matched in answers:
         if source.work.origin != "shapes":
             asked = is_wanted & ~is_owned[rows] if source.work.origin == "pair" else is_wanted
             times = [(how, dur_ns[asked & (matched.how == n)]) for n, how in enumerate(HOW)]
-            parts = [JoinedPart(how, len(ns), exact_sum(ns)) for how, ns in times if len(ns)]
-            joins.append(Join(source.work.origin, source.file, tuple(parts), matched.found))
-    return joins
-
-
-def _bandwidth(
-    trace: Trace, devices: Sequence[DevicePeaks], given: DeviceSpec | None
-) -> int | None:
-    """Return the memory bandwidth of the devices in bytes per ns, None if they differ."""
-    if given is not None:
-        return given.bandwidth
-    counted = distinct(numbers(trace.kernel_counters["device"]))
-    peaks = devices or device_peaks(trace, counted[counted >= 0].tolist())
-    known = {each.bandwidth for each in peaks}
-    return known.pop() if len(known) == 1 else None
+            parts = [joins.JoinedPart(how, len(ns), exact_sum(ns)) for how, ns in times if len(ns)]
+            all_joins.append(Join(source.work.origin, source.file, tuple(parts), matched.found))
+    return all_joins
 
 
 def _sources(
-    prepared: Prepared,
-    attribution: Attribution,
-    architectures: tuple[str, ...],
-    pair: Prepared | None,
+    prepared: Prepared, attribution: Attribution, timed: tuple[str, ...], pair: Prepared | None
 ) -> Iterator[Source]:
     """Yield the sources of work, shapes before counters. Raises UsageError for a useless pair."""
     own = own_work(prepared, attribution)
     if own is not None:
         yield Source(own, None, (), None, is_own=True)
-    counters = [_counted(prepared.trace, architectures, None)]
+    counters = [_counted(prepared.trace, timed, None)]
     if pair is not None:
         files = [file.name for file in pair.trace.source.files]
         name = files[0] if len(files) == 1 else f"{len(files)} files"
         shapes = paired_work(pair)
-        counters.append(_counted(pair.trace, architectures, name))
+        counters.append(_counted(pair.trace, timed, name))
         is_guess = FOUND_PAIR.code in {note.code for note in pair.trace.notes}
         if shapes is not None:
             # If this trace replays graphs, the pair recorded their capture.
             captured = prepared.replays.captured if prepared.replays is not None else None
             yield Source(shapes, None, (), name, is_own=False, captured=captured)
         elif counters[-1] is None and not is_guess:  # only a pair that the user gave is an error
-            raise _useless_pair(pair.trace, first_few(files, "more file"))
+            raise _useless_pair(pair.trace, counter_notes.first_few(files, "more file"))
     yield from filter(None, counters)
 
 
 def _useless_pair(pair: Trace, files: str) -> UsageError:
     """Return the error for a pair that tells nothing; `files` names its files."""
     with_shapes = pair.ops.num_rows - pair.ops["input_dims"].null_count
-    if (
-        with_shapes
-        and pair.calls.num_rows
-        and pair.calls["kernel"].null_count == pair.calls.num_rows
-    ):
-        return UsageError(
-            f"the --pair recording has {several(with_shapes, 'operator')} with shapes, but "
-            f"no kernels, and its launch calls name none: {files}",
-            "record it with GPU activity; HIP launch calls name kernels, CUDA launch calls do not",
+    calls = pair.calls.num_rows
+    if with_shapes and calls and pair.calls["kernel"].null_count == calls:
+        has = f"{several(with_shapes, 'operator')} with shapes, but no kernels"
+        problem = f"the --pair recording has {has}, and its launch calls name none: {files}"
+        hint = (
+            "record it with GPU activity; HIP launch calls name kernels, CUDA launch calls do not"
         )
-    return UsageError(
-        f"the --pair recording has neither operator shapes nor kernel counters: {files}",
-        "use a PyTorch trace with shapes, or counters (rocprofv3 --pmc, ncu --csv --page raw)",
-    )
+        return UsageError(problem, hint)
+    problem = f"the --pair recording has neither operator shapes nor kernel counters: {files}"
+    hint = "use a PyTorch trace with shapes, or counters (rocprofv3 --pmc, ncu --csv --page raw)"
+    return UsageError(problem, hint)
 
 
 def _first_answers(launches: Launches, answers: Answers, activities: int) -> dict[str, IntArray]:
@@ -300,31 +263,32 @@ def _cross_checked(
     if by_counters is None:
         return None
     if len(attribution.executed):
-        shapes = by_own_shapes(prepared, attribution, by_counters)
-        return cross_check(prepared, shapes, by_counters)
-    return cross_check(prepared, (by_pair, by_pair), by_counters) if by_pair is not None else None
+        shapes = joins.by_own_shapes(prepared, attribution, by_counters)
+    elif by_pair is not None:
+        shapes = (by_pair, by_pair)
+    else:
+        return None
+    return joins.cross_check(prepared, shapes, by_counters)
 
 
 def _notes(
-    trace: Trace, answers: Answers, joins: Sequence[Join], check: CrossCheck | None
+    trace: Trace, answers: Answers, all_joins: Sequence[Join], check: CrossCheck | None
 ) -> Iterator[Note]:
-    """Yield notes on serving kernels, on each join and its counters, and on bytes.
-
-    `joins` has one join for each source but the trace's own shapes (origin "shapes").
-    """
+    """Yield notes on serving kernels, on each join and its counters, and on bytes."""
     for source, matched in answers:
         if source.work.origin != "counters":  # counters tell no serving kernels
             own = source.work.origin == "shapes"
             yield from serving_notes(source.work, matched.kind if own else None)
-    is_noted = any(note.code == SAME_RUN for note in trace.notes)  # the reader said it already
+    same_run = counter_notes.SAME_RUN
+    is_noted = any(note.code == same_run for note in trace.notes)  # the reader said it already
     others = (source for source, _ in answers if source.work.origin != "shapes")
     tools, with_bytes = set(), False
-    for source, join in zip(others, joins, strict=True):
-        yield from join_notes(join, source.work.launches.count)
+    for source, join in zip(others, all_joins, strict=True):
+        yield from counter_notes.join_notes(join, source.work.launches.count)
         if join.count("dispatch") and not is_noted:
-            yield note_of("assumed", SAME_RUN)
+            yield note_of("assumed", same_run)
         if source.counters is not None:
-            yield from counter_notes(source.counters)
+            yield from counter_notes.counter_notes(source.counters)
             if (source.work.size >= 0).any():
                 with_bytes = True
                 tools |= {each.tool for each in source.counters.families if each is not None}
@@ -334,7 +298,10 @@ def _notes(
         yield note_of("assumed", "fabric-bytes")
     if "ncu" in tools:
         yield note_of("assumed", "memory-bytes")
-    yield from check_notes(check)
+    if check is not None and not check.agree:
+        code = f"counters-differ-from-shapes{'.less' * (check.difference < 0)}"
+        apart, kernel = abs(check.difference), shown(check.kernel)
+        yield note_of("assumed", code, count=check.launches, apart=apart, kernel=kernel)
 
 
 def _counted(trace: Trace, timed: tuple[str, ...], file: str | None) -> Source | None:
@@ -355,23 +322,16 @@ def _counted(trace: Trace, timed: tuple[str, ...], file: str | None) -> Source |
     families = tuple(dict.fromkeys((*by_device, default)))
     index = np.array([families.index(family) for family in (*by_device, default)], dtype=np.int64)
     family = index[counted.device]  # -1 is the last: the default
-    work = counter_work(counted, families, family)
+    work = counter_work.counter_work(counted, families, family)
     units = np.array([units_of or 0 for units_of in (*trace.devices["sm_count"].to_pylist(), 0)])
     own_units = units.astype(np.int64)[counted.device]
     rules = rules_by_launch(trace, counted)
     speeds, notes = kernel_speeds(counted, families, family, own_units, rules)
-    return Source(
-        work.launch_work(),
-        work,
-        counted_kernels(work, own_units),
-        file,
-        is_own=file is None,
-        speeds=speeds,
-        notes=notes,
-    )
+    kernels, is_own = counter_work.counted_kernels(work, own_units), file is None
+    return Source(work.launch_work(), work, kernels, file, is_own, speeds=speeds, notes=notes)
 
 
-def _missing_counters(work: CounterWork) -> Iterator[str]:
+def _missing_counters(work: counter_work.CounterWork) -> Iterator[str]:
     """Yield the counters that no launch has, and that a total of matrix FLOPs would need."""
     read = {name.removeprefix(MATRIX) for name, flops in work.matrix.items() if (flops >= 0).any()}
     for family in work.families:

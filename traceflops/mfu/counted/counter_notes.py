@@ -14,7 +14,7 @@ from traceflops.devices.device_facts import shown
 from traceflops.facts import fact
 from traceflops.mfu.budget import DevicePeaks, device_peaks
 from traceflops.mfu.counted.counter_work import CounterWork
-from traceflops.mfu.counted.joins import KNOWN, CrossCheck, Join, MeasuredWork
+from traceflops.mfu.counted.joins import KNOWN, Join, MeasuredWork
 from traceflops.mfu.counted.launches import ORIGINS, UNKNOWN
 from traceflops.table.columns import codes, numbers
 from traceflops.table.trace import Note, NoteKind, Trace, note_of
@@ -24,23 +24,18 @@ from traceflops.windows.prepared import Prepared
 _SEVERAL: Final = re.compile(r"[\d,]+ files")
 """What stands for the name of a recording of several files."""
 _MOST_NAMED: Final = 3
-_ASSUMED: Final = ("counters-rounded", "passes-uneven")
 SAME_RUN: Final = "counted-while-timed"
 """The code of what readers note where they see it; of a trace without notes its ids tell it."""
-_OF_TIMES: Final = frozenset(
-    {
-        *("no-timeline", "no-calls", "no-device-work", "no-steps", "process-unknown"),
-        *("gpu-unknown", "rank-from-name", "rank-unknown"),
-    }
+_OF_TIMES: Final = (
+    *("no-timeline", "no-calls", "no-device-work", "no-steps", "process-unknown"),
+    *("gpu-unknown", "rank-from-name", "rank-unknown"),
 )
 """What a paired recording is not asked for, so that it is no matter."""
 
 
 def counter_notes(work: CounterWork) -> Iterator[Note]:
-    """Yield notes on what is missing or assumed in the counters themselves.
-
-    Only the text of passes-uneven names the uneven kernels.
-    """
+    """Yield notes on what is missing or assumed in the counters themselves."""
+    # Only the text of passes-uneven names the uneven kernels.
     uneven = work.counted.uneven
     kernels = first_few([shown(name) for name in uneven], "more kernel")
     counts = {
@@ -51,51 +46,41 @@ def counter_notes(work: CounterWork) -> Iterator[Note]:
         "passes-uneven": len(uneven),
         "counters-without-xf32": work.uncounted.sum(),
     }
-    for code, count in ((code, int(count)) for code, count in counts.items() if count):
-        kind: NoteKind = "assumed" if code in _ASSUMED else "missing"
-        yield note_of(kind, code, count=count, uneven=kernels)
+    for code, count in counts.items():
+        is_assumed = code in ("counters-rounded", "passes-uneven")
+        if count:
+            kind: NoteKind = "assumed" if is_assumed else "missing"
+            yield note_of(kind, code, count=int(count), uneven=kernels)
 
 
 def join_notes(join: Join, launches: int) -> Iterator[Note]:
-    """Yield notes on how launches got their FLOPs; `launches` is how many the other run has."""
-    for note in _join_notes(join, launches):
-        yield replace(note, code=f"{join.origin}-{note.code}")
-
-
-def _join_notes(join: Join, launches: int) -> Iterator[Note]:
-    """Yield how the kernels of another recording were found in this one, and which were not."""
+    """Yield how kernels of another recording (of so many `launches`) were found here, or not."""
     is_of_several = bool(join.file and _SEVERAL.fullmatch(join.file))
     file = shown(join.file) if join.file else None
     which = fact(f"work-from.{join.origin}{'-of' * is_of_several}", file=file)
+    notes = []
     # Is it the same program at all? That doubt concerns all of the time (share 1).
     if file and join.is_doubtful:
-        yield note_of("assumed", "unlike", share=1.0, which=which, found=Fraction(join.found))
-    if not join.launches:
-        return
-    yield note_of(
-        "assumed",
-        "joined",
-        count=join.known,
-        which=which,
-        all=join.launches,
-        of_time=exact_percent(join.share) if join.share is not None else "none",
-        ways=tuple(
-            fact(f"work-from.{p.how}", count=p.launches) for p in join.parts if p.how in KNOWN
-        ),
-    )
+        part = Fraction(join.found)
+        notes.append(note_of("assumed", "unlike", share=1.0, which=which, found=part))
+    if join.launches:
+        known = [part for part in join.parts if part.how in KNOWN]
+        joined = note_of(
+            "assumed",
+            "joined",
+            count=join.known,
+            which=which,
+            all=join.launches,
+            of_time=exact_percent(join.share) if join.share is not None else "none",
+            ways=tuple(fact(f"work-from.{part.how}", count=part.launches) for part in known),
+        )
+        notes.append(joined)
     if count := join.count("ambiguous"):
-        yield note_of("missing", "ambiguous", count=count, which=which)
+        notes.append(note_of("missing", "ambiguous", count=count, which=which))
     if count := join.count("absent"):
-        yield note_of("missing", "absent", count=count, which=which, all=launches)
-
-
-def check_notes(check: CrossCheck | None) -> Iterator[Note]:
-    """Yield a note if counters and shapes differ by more than 2 %."""
-    if check is None or check.agree:
-        return
-    code = f"counters-differ-from-shapes{'.less' * (check.difference < 0)}"
-    apart, kernel = abs(check.difference), shown(check.kernel)
-    yield note_of("assumed", code, count=check.launches, apart=apart, kernel=kernel)
+        notes.append(note_of("missing", "absent", count=count, which=which, all=launches))
+    for note in notes:
+        yield replace(note, code=f"{join.origin}-{note.code}")
 
 
 def without_impossible_bytes(
@@ -129,31 +114,26 @@ def without_impossible_bytes(
     return replace(work, size=np.where(is_beyond, UNKNOWN, work.size), notes=(*work.notes, note))
 
 
-def pair_notes(
-    prepared: Prepared, devices: Sequence[DevicePeaks], pair: Prepared
-) -> Iterator[Note]:
+def pair_notes(trace: Trace, devices: Sequence[DevicePeaks], pair: Trace) -> Iterator[Note]:
     """Yield the notes of a paired recording as its own, and one if its device is another."""
-    for note in pair.trace.notes:
+    for note in pair.notes:
         if note.code not in _OF_TIMES:
             statement = f"Paired recording: {note.statement}"
             yield replace(note, code=f"paired-{note.code}", statement=statement)
-    others = device_peaks(pair.trace, range(pair.trace.devices.num_rows))
+    others = device_peaks(pair, range(pair.devices.num_rows))
     ours, theirs = (
-        {arch: peaks.product for peaks in peaks_of if (arch := architecture_of(trace, peaks))}
-        for trace, peaks_of in ((prepared.trace, devices), (pair.trace, others))
+        {arch: peaks.product for peaks in peaks_of if (arch := architecture_of(own, peaks))}
+        for own, peaks_of in ((trace, devices), (pair, others))
     )
     if ours and theirs and not ours.keys() & theirs.keys():
         # A device that the table does not know is called by its architecture.
-        own, other = (
-            [arch if product == "unknown GPU" else product for arch, product in peaks_of.items()]
-            for peaks_of in (ours, theirs)
+        timed, paired = (
+            {shown(arch if name == "unknown GPU" else name): None for arch, name in each.items()}
+            for each in (ours, theirs)
         )
-        paired, timed = _shown(other), _shown(own)
-        yield note_of("assumed", "paired-other-device", share=1.0, paired=paired, timed=timed)
-
-
-def _shown(products: Sequence[str]) -> str:
-    return ", ".join(shown(product) for product in dict.fromkeys(products))
+        theirs_called, ours_called = ", ".join(paired), ", ".join(timed)
+        code = "paired-other-device"
+        yield note_of("assumed", code, share=1.0, paired=theirs_called, timed=ours_called)
 
 
 def architecture_of(trace: Trace, device: DevicePeaks) -> str | None:

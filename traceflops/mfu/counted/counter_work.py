@@ -6,7 +6,7 @@ its place. So is the work of matrix units only if every data type that the hardw
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from fractions import Fraction
 from functools import partial, reduce
 from math import isfinite
@@ -17,18 +17,17 @@ from msgspec import Struct, field
 
 from traceflops.attribution.datatypes import float_type
 from traceflops.devices import counter_formulas as formulas
-from traceflops.devices.counter_formulas import Family, Formula
+from traceflops.devices.counter_formulas import Family
 from traceflops.mfu.counted.launches import UNKNOWN, UNSPLIT_LINE, Kind, LaunchWork, WorkPart
 from traceflops.mfu.counted.same_launches import FEW, CountedLaunches
 from traceflops.table.columns import BoolArray, FloatArray, IntArray
-from traceflops.table.grouping import exact_sums, group_rows
+from traceflops.table.grouping import exact_sums, extremes, group_rows
 
 BYTES_AGREE: Final = 0.02
 """Bytes of one launch differ from run to run with what the caches hold; up to here they agree."""
-XF32: Final = "tf32"
-"""The data type that AMD calls so, as it is called here."""
+XF32: Final = "tf32"  # the data type that AMD calls so, as it is called here
 _TOO_MUCH: Final = 2.0**62
-_FIGURES: Final = ("flops", "vector", "read", "written")
+Families = tuple[Family | None, ...]
 
 
 class CounterWork(Struct, frozen=True):
@@ -42,7 +41,7 @@ class CounterWork(Struct, frozen=True):
     """
 
     counted: CountedLaunches
-    families: tuple[Family | None, ...]
+    families: Families
     matrix: Mapping[str, IntArray]
     matrix_flops: IntArray
     vector_flops: IntArray
@@ -57,32 +56,25 @@ class CounterWork(Struct, frozen=True):
     rounded: BoolArray
     disputed: BoolArray
 
-    @property
-    def size(self) -> IntArray:
-        """Return the bytes read and written at the fabric, or at the memory."""
-        both = (self.read >= 0) & (self.written >= 0)
-        return np.where(both, self.read + self.written, self.moved)
-
     def launch_work(self) -> LaunchWork:
         """Return the work of each launch, in the form that all sources share."""
         kind = np.full(self.counted.launches.count, UNKNOWN, dtype=np.int64)
         rows = np.flatnonzero(self.matrix_flops >= 0)
-        kinds: tuple[Kind, ...] = ()
+        kinds: list[Kind] = []
         if len(rows) and self.matrix:
             # Launches with equal FLOPs of each data type are of one kind; a type that was not
             # counted (-1) has none.
             columns = [np.maximum(flops[rows], 0) for flops in self.matrix.values()]
             kind[rows], first = group_rows(columns)
-            kinds = tuple(
-                tuple(
-                    WorkPart(UNSPLIT_LINE, dtype, flops, flops)
-                    for dtype, flops in zip(self.matrix, counts, strict=True)
-                    if flops
-                )
-                for counts in zip(*(column[first].tolist() for column in columns), strict=True)
-            )
+            for counts in zip(*(column[first].tolist() for column in columns), strict=True):
+                of_types = zip(self.matrix, counts, strict=True)
+                parts = (WorkPart(UNSPLIT_LINE, dtype, n, n) for dtype, n in of_types if n)
+                kinds.append(tuple(parts))
+        # Bytes at the fabric, or at the memory.
+        has_both = (self.read >= 0) & (self.written >= 0)
+        size = np.where(has_both, self.read + self.written, self.moved)
         launches, vector = self.counted.launches, self.vector_flops
-        return LaunchWork("counters", launches, kind, kinds, self.size, vector)
+        return LaunchWork("counters", launches, kind, tuple(kinds), size, vector)
 
 
 class _Amount(NamedTuple):
@@ -93,9 +85,7 @@ class _Amount(NamedTuple):
     disputed: BoolArray
 
 
-def counter_work(
-    counted: CountedLaunches, families: tuple[Family | None, ...], family: IntArray
-) -> CounterWork:
+def counter_work(counted: CountedLaunches, families: Families, family: IntArray) -> CounterWork:
     """Return the work by counters; `family` is the place of each launch's in `families`."""
     nowhere = np.zeros(counted.launches.count, dtype=np.bool_)
     amount = partial(_quantity, counted, families, family)
@@ -126,14 +116,10 @@ def counter_work(
     xf32 = matrix[XF32].value if XF32 in matrix else np.full(1, UNKNOWN)
     uncounted = (total >= 0) & is_xf32 & (xf32 < 0)
     total = np.where(uncounted, UNKNOWN, total)
-    has_any, rounded, disputed = (
-        np.logical_or.reduce([nowhere, *columns])
-        for columns in (
-            [each.value >= 0 for each in matrix.values()],
-            [each.rounded for each in matrix.values()],
-            [each.disputed for each in matrix.values()],
-        )
-    )
+    has_any, rounded, disputed = nowhere, nowhere, nowhere
+    for each in matrix.values():
+        has_any, rounded = has_any | (each.value >= 0), rounded | each.rounded
+        disputed = disputed | each.disputed
     incomplete = (total < 0) & has_any & ~uncounted
     no_family = np.array([hardware is None for hardware in families], dtype=np.bool_)[family]
     return CounterWork(
@@ -156,54 +142,40 @@ def counter_work(
 
 
 def _quantity(
-    counted: CountedLaunches,
-    families: Sequence[Family | None],
-    family: IntArray,
-    quantity: str,
-    tolerance: float,
+    counted: CountedLaunches, families: Families, family: IntArray, name: str, tolerance: float
 ) -> _Amount:
-    """Return a quantity by launch: by the first formula of its family whose counters were read.
-
-    It is UNKNOWN if passes differ by more than the tolerance, a share.
-    """
+    """Return a quantity by launch: by the first formula of its family whose counters were read."""
     nowhere = np.zeros(len(family), dtype=np.bool_)
     total = _Amount(np.full(len(family), UNKNOWN), nowhere, nowhere)
     for number, hardware in enumerate(families):
-        for formula in formulas.formulas_of(quantity, hardware):
-            if (by_formula := _computed(counted, formula, tolerance)) is not None:
-                is_new = (family == number) & (total.value < 0)
-                columns = zip(by_formula, total, strict=True)
-                total = _Amount(*(np.where(is_new, *column) for column in columns))
+        for formula in formulas.formulas_of(name, hardware):
+            if not formula.terms.keys() <= counted.values.keys():
+                continue
+            terms = [(counted.values[key], factor) for key, factor in formula.terms.items()]
+            # 0 stands for values that are unknown or, next, too large for an int64.
+            is_read = reduce(np.logical_and, (~np.isnan(values) for values, _ in terms))
+            terms = [(np.where(is_read, values, 0.0), factor) for values, factor in terms]
+            is_read &= sum(values * abs(factor) for values, factor in terms) < _TOO_MUCH
+            terms = [(np.where(is_read, values, 0.0), factor) for values, factor in terms]
+            # Sum the whole parts as integers: only decimals are rounded.
+            whole = sum(np.floor(values).astype(np.int64) * factor for values, factor in terms)
+            decimals = ((values - np.floor(values)) * factor for values, factor in terms)
+            rest: FloatArray = sum(decimals, np.zeros(1))
+            value = whole + np.rint(rest).astype(np.int64)
+            has_decimals = reduce(np.logical_or, (v != np.floor(v) for v, _ in terms))
+            # A sum is unknown if passes differ by more than the tolerance, a share.
+            spreads = (counted.spread[key] > tolerance for key in formula.terms)
+            is_disputed = reduce(np.logical_or, spreads)
+            is_known = is_read & (value >= 0) & ~is_disputed
+            if formula.only_zero:  # what a count is worth is not known, but 0 is
+                is_known &= value == 0
+            is_new = (family == number) & (total.value < 0)
+            total = _Amount(
+                np.where(is_new, np.where(is_known, value, UNKNOWN), total.value),
+                np.where(is_new, has_decimals & is_known, total.rounded),
+                np.where(is_new, is_disputed & is_read, total.disputed),
+            )
     return total
-
-
-def _computed(counted: CountedLaunches, formula: Formula, agree: float) -> _Amount | None:
-    """Return the sum of a formula by launch; None if one of its counters was never read.
-
-    Where passes differ by more than `agree`, or a counter was not read, it is UNKNOWN.
-    """
-    if not formula.terms.keys() <= counted.values.keys():
-        return None
-    columns = [(counted.values[name], factor) for name, factor in formula.terms.items()]
-    # 0 stands for values that are unknown or, next, too large for an int64.
-    is_read = reduce(np.logical_and, (~np.isnan(values) for values, _ in columns))
-    columns = [(np.where(is_read, values, 0.0), factor) for values, factor in columns]
-    is_read &= sum(values * abs(factor) for values, factor in columns) < _TOO_MUCH
-    columns = [(np.where(is_read, values, 0.0), factor) for values, factor in columns]
-    # Sum the whole parts as integers: only decimals are rounded.
-    whole = sum(np.floor(values).astype(np.int64) * factor for values, factor in columns)
-    rest: FloatArray = sum(
-        ((values - np.floor(values)) * factor for values, factor in columns), np.zeros(1)
-    )
-    value = whole + np.rint(rest).astype(np.int64)
-    has_decimals = reduce(np.logical_or, (values != np.floor(values) for values, _ in columns))
-    is_disputed = reduce(np.logical_or, (counted.spread[name] > agree for name in formula.terms))
-    is_known = is_read & (value >= 0) & ~is_disputed
-    if formula.only_zero:  # what a count is worth is not known, but 0 is
-        is_known &= value == 0
-    return _Amount(
-        np.where(is_known, value, UNKNOWN), has_decimals & is_known, is_disputed & is_read
-    )
 
 
 # What counters say of kernels, added up by name: for runs without times, too.
@@ -251,10 +223,11 @@ def counted_kernels(work: CounterWork, units: IntArray) -> tuple[CountedKernel, 
     columns = (work.matrix_flops, work.vector_flops, work.read, work.written, work.busy, time_ns)
     sums = [_sums(group, len(first), column) for column in (*columns, capacity)]
     types = {dtype: _sums(group, len(first), column) for dtype, column in work.matrix.items()}
-    differ = {
-        name: _differs(group, len(first), column)
-        for name, column in zip(_FIGURES, columns, strict=False)
-    }
+    # In which groups figures differ by more than those of one launch may.
+    differ = {}
+    for name, column in zip(("flops", "vector", "read", "written"), columns, strict=False):
+        most, least = extremes(group, column, len(first))
+        differ[name] = (least >= 0) & (most - least > BYTES_AGREE * most)
     # Without any figure that is known here, show the counters themselves, if they are few.
     has_figures = any((column >= 0).any() for column in columns[:-1])
     own = work.counted.values if not has_figures and len(work.counted.values) <= FEW else {}
@@ -278,14 +251,6 @@ def counted_kernels(work: CounterWork, units: IntArray) -> tuple[CountedKernel, 
         reverse=True,
     )
     return tuple(rows)
-
-
-def _differs(group: IntArray, count: int, column: IntArray) -> list[bool]:
-    """Return in which groups values differ by more than those of one launch may."""
-    least, most = np.full(count, np.iinfo(np.int64).max), np.zeros(count, np.int64)
-    np.minimum.at(least, group, column)
-    np.maximum.at(most, group, column)
-    return list(map(bool, (least >= 0) & (most - least > BYTES_AGREE * most)))
 
 
 def _sums(group: IntArray, count: int, column: IntArray) -> list[int | None]:

@@ -80,8 +80,7 @@ _MOVES: Final = (
     ),
 )
 """Kernels beside products: bytes moved of each value of a row of an expert, and of a token."""
-WorkDone = tuple[Kind, int]
-"""What a launch did, and its bytes."""
+WorkDone = tuple[Kind, int]  # what a launch did, and its bytes
 
 
 def arguments(pair: Prepared, op: int) -> Arguments:
@@ -191,16 +190,12 @@ class _Layer(Struct, frozen=True):
         least, most = -(-up_width[0] // step) * step, up_width[1] // step * step
         sizes = (self.hidden * least, self.hidden * most)
         halves = (self.hidden * -(-least // 2), self.hidden * (most // 2))
-        moved = {
-            launch: ((), int(self.hidden * (rows * of_row + self.tokens * of_token)))
-            for launch, (of_row, of_token) in self.moves.items()
-        }
+        moved: dict[int, WorkDone] = {}
+        for launch, (of_row, of_token) in self.moves.items():
+            moved[launch] = ((), int(self.hidden * (rows * of_row + self.tokens * of_token)))
         # The bytes are UNKNOWN: nothing tells how many experts' weights were read.
-        return {
-            self.up.at: ((self.up.part(rows, *sizes),), UNKNOWN),
-            self.down.at: ((self.down.part(rows, *halves),), UNKNOWN),
-            **moved,
-        }
+        up, down = self.up.part(rows, *sizes), self.down.part(rows, *halves)
+        return {self.up.at: ((up,), UNKNOWN), self.down.at: ((down,), UNKNOWN), **moved}
 
 
 def _layer(pair: Prepared, launches: Launches, op: int, launched: IntArray) -> _Layer | None:

@@ -29,19 +29,10 @@ from msgspec import Struct
 from traceflops.attribution.op_kernels import Attribution
 from traceflops.categories.kernel_names import same_kernels
 from traceflops.devices.counter_formulas import Family
-from traceflops.mfu.counted import same_launches
+from traceflops.mfu.counted import launches, same_launches
 from traceflops.mfu.counted.counter_work import CountedKernel
 from traceflops.mfu.counted.kernel_speeds import KernelSpeed
-from traceflops.mfu.counted.launches import (
-    ORIGINS,
-    UNKNOWN,
-    Kind,
-    Launches,
-    LaunchWork,
-    Origin,
-    between,
-    common,
-)
+from traceflops.mfu.counted.launches import ORIGINS, UNKNOWN, Kind, Launches, LaunchWork, Origin
 from traceflops.mfu.traced.coverage import HOW, How, on_chosen_device
 from traceflops.table.columns import IntArray, codes, is_one_of, names
 from traceflops.table.grouping import exact_sum, exact_sums, extremes, group_rows
@@ -62,10 +53,7 @@ Shaped = tuple[IntArray, IntArray]
 
 
 class Matched(Struct, frozen=True):
-    """What each launch did, as in LaunchWork, and `how` (a place in HOW) that is known.
-
-    `found` is the share of the other run's launches that this run has, too.
-    """
+    """What each launch did, `how` that is known, and which share of the other run was `found`."""
 
     how: IntArray
     kind: IntArray
@@ -150,7 +138,7 @@ def _alike(work: LaunchWork, target: Launches, keys: same_launches.Pair) -> Matc
         kinds_of_key.setdefault(int(key[row]), []).append(work.kinds[int(work.kind[row])])
     new_kinds: list[Kind] = []
     for number, kinds in kinds_of_key.items():
-        shared = common(kinds) if is_pair else between(kinds)
+        shared = launches.common(kinds) if is_pair else launches.between(kinds)
         if shared is not None:
             kind[number] = len(work.kinds) + len(new_kinds)
             how[number] = HOW.index("alike" if is_pair else "between")
@@ -160,10 +148,7 @@ def _alike(work: LaunchWork, target: Launches, keys: same_launches.Pair) -> Matc
 
 
 def _mean(key: IntArray, values: IntArray, count: int, agree: float) -> IntArray:
-    """Return the mean of each key; UNKNOWN if values differ by more than the share `agree`.
-
-    So is that of a key without values (most -1), or with an UNKNOWN one (least -1).
-    """
+    """Return the mean of each key; UNKNOWN if a value is, or if they differ by over `agree`."""
     most, least = extremes(key, values, count)
     agrees = (least >= 0) & (most >= 0) & (most - np.maximum(least, 0) <= agree * most)
     times = np.maximum(np.bincount(key, minlength=count), 1)
@@ -223,10 +208,7 @@ class Join(Struct, frozen=True):
 
 
 class CrossCheck(Struct, frozen=True):
-    """FLOPs of the launches that both counters and shapes tell; by shapes, `least` to `most`.
-
-    `kernel` is the name of the kernel in which the two differ most.
-    """
+    """FLOPs of launches by counters and by shapes, and the `kernel` in which these differ most."""
 
     launches: int
     counted: int
@@ -314,19 +296,14 @@ def by_own_shapes(prepared: Prepared, attribution: Attribution, counted: IntArra
     is_partly_counted[owner[is_owned & (counted < 0)]] = True
     has_all = is_owned & ~taken(is_partly_counted.astype(np.int64), owner, 1).astype(np.bool_)
     is_main = taken(attribution.main, owner) == np.arange(len(owner))
-    most, least = (
-        np.where(is_main, taken(work.of_ops(column), owner), 0)
-        for column in (work.flops, work.at_least)
-    )
+    most, least = (taken(work.of_ops(column), owner) for column in (work.flops, work.at_least))
+    # An op's other kernels have 0; -1 is not known.
+    most, least = np.where(is_main, most, 0), np.where(is_main, least, 0)
     return np.where(has_all, most, -1), np.where(has_all, least, -1)
 
 
 def cross_check(prepared: Prepared, shapes: Shaped, counted: IntArray) -> CrossCheck | None:
-    """Return how FLOPs by counters (-1: unknown) and by shapes compare; None if none has both.
-
-    `shapes` are the most and the least FLOPs of each activity. The comparison names the kernel
-    whose two sums differ most.
-    """
+    """Return how FLOPs by counters (-1: unknown) and by shapes compare; None if none has both."""
     most, least = shapes
     rows = np.flatnonzero((most >= 0) & (counted >= 0) & on_chosen_device(prepared))
     # Where both say 0 everywhere, agreement says nothing.
@@ -337,15 +314,8 @@ def cross_check(prepared: Prepared, shapes: Shaped, counted: IntArray) -> CrossC
     by_counters, by_shapes = (
         exact_sums(group, values[rows], len(first)) for values in (counted, most)
     )
-    differences = [
-        abs(by_counter - by_shape)
-        for by_counter, by_shape in zip(by_counters, by_shapes, strict=True)
-    ]
+    pairs = zip(by_counters, by_shapes, strict=True)
+    differences = [abs(by_counter - by_shape) for by_counter, by_shape in pairs]
     worst = first[differences.index(max(differences))]
-    return CrossCheck(
-        len(rows),
-        sum(by_counters),
-        exact_sum(least[rows]),
-        sum(by_shapes),
-        label[int(name[rows[worst]])],
-    )
+    kernel, at_least = label[int(name[rows[worst]])], exact_sum(least[rows])
+    return CrossCheck(len(rows), sum(by_counters), at_least, sum(by_shapes), kernel)

@@ -35,10 +35,8 @@ ROOFS: Final = {
 COMPUTING: Final = frozenset({"sm", "matrix", "vector"})
 _MOVING: Final = frozenset({"memory", "dram"})
 """The nearest roof is known where throughputs of both kinds are."""
-_NEAREST: Final = 0.9
-"""Nothing else can be much nearer than what is so near, known or not."""
-_MOST: Final = 1.05
-"""What a share can be: rounded, and of counters of several passes."""
+_NEAREST: Final = 0.9  # nothing else can be much nearer than what is so near, known or not
+_MOST: Final = 1.05  # what a share can be: rounded, and of counters of several passes
 _ACTIVE_ONLY: Final = "l1"
 """The throughput that is of the time in which SMs are active, not of all the time."""
 _SAME: Final = 0.005
@@ -50,8 +48,7 @@ _SHARES: Final = ("achieved_occupancy", "theoretical_occupancy", "active", *ROOF
 _OTHERS: Final = ("waves", "lanes", "excess", "shared_bytes", "spills")
 _PIPE: Final = "pipe."
 _LONGEST_NS: Final = 2.0**62
-_DIGITS: Final = 12
-"""So many digits hide rounding errors of floats: 2.0000000000000004 is 2."""
+_DIGITS: Final = 12  # so many digits hide rounding errors of floats: 2.0000000000000004 is 2
 
 
 class KernelRule(Struct, frozen=True):
@@ -158,7 +155,16 @@ def kernel_speeds(
         values["excess"] = 1 - _ratio(values["sectors.ideal"], values["sectors"])
     if {"shared.static", "shared.dynamic"} <= values.keys():
         values["shared_bytes"] = values["shared.static"] + values["shared.dynamic"]
-    values |= _cycle_shares(counted, families, family, units)
+    # Shares of active time in which parts of CUs were busy, of AMD's devices.
+    active_cycles = counted.values.get(_ACTIVE_CYCLES, np.zeros(counted.launches.count))
+    for part in counters.cycle_rows():
+        if part.counter in counted.values:
+            ids = [each.id if each is not None else "" for each in families]
+            per_unit = np.array([part.families.get(family_id, 0) for family_id in ids])[family]
+            capacity = np.where(units > 0, active_cycles * units * per_unit, 0.0)
+            share = _ratio(counted.values[part.counter] * part.factor, capacity)
+            if not np.isnan(share).all():
+                values[part.id] = share
     # Shares above 1 are impossible: drop them, with a note.
     impossible = 0
     for name in _SHARES:
@@ -167,38 +173,16 @@ def kernel_speeds(
             impossible += int(np.count_nonzero(is_wrong))
             values[name] = np.where(is_wrong, np.nan, values[name])
     groups = _Groups(counted, values, rules, units)
-    # Groups without any of these say nothing of speed: other counters were read.
-    rows = [
-        (row, cycles)
-        for row, cycles in zip(groups.rows(), groups.active_cycles().tolist(), strict=True)
-        if row.throughputs
-        or row.stalls
-        or row.rules
-        or (row.duration_ns, row.achieved_occupancy) != (None, None)
-    ]
-    rows.sort(key=lambda row: (-(row[0].duration_ns or 0), -row[1], row[0].name))
+    rows = []
+    cycles = groups.sums(np.nan_to_num(active_cycles))  # 0 where they are not known
+    for row, of_group in zip(groups.rows(), cycles.tolist(), strict=True):
+        is_timed = (row.duration_ns, row.achieved_occupancy) != (None, None)
+        # Groups without any of these say nothing of speed: other counters were read.
+        if row.throughputs or row.stalls or row.rules or is_timed:
+            rows.append((-(row.duration_ns or 0), -of_group, row.name, row))
+    rows.sort(key=lambda ranked: ranked[:3])
     notes = (note_of("dropped", "shares-impossible", count=impossible),) if impossible else ()
-    return tuple(row for row, _ in rows), notes
-
-
-def _cycle_shares(
-    counted: CountedLaunches,
-    families: Sequence[counters.Family | None],
-    family: IntArray,
-    units: IntArray,
-) -> dict[str, FloatArray]:
-    """Return the shares of active time in which parts of CUs were busy, of AMD's devices."""
-    if _ACTIVE_CYCLES not in counted.values:
-        return {}
-    shares: dict[str, FloatArray] = {}
-    for part in counters.cycle_rows():
-        if part.counter in counted.values:
-            ids = [each.id if each is not None else "" for each in families]
-            per_unit = np.array([part.families.get(family_id, 0) for family_id in ids])[family]
-            cycles = counted.values[_ACTIVE_CYCLES] * units * per_unit
-            capacity = np.where(units > 0, cycles, 0.0)
-            shares[part.id] = _ratio(counted.values[part.counter] * part.factor, capacity)
-    return {name: share for name, share in shares.items() if not np.isnan(share).all()}
+    return tuple(row for *_, row in rows), notes
 
 
 def _ratio(part: FloatArray, whole: FloatArray) -> FloatArray:
@@ -220,26 +204,40 @@ class _Groups:
         sizes = (launches.threads, launches.block, *launches.grid_axes.T, *launches.block_axes.T)
         self.counted, self.values, self.units = counted, values, units
         self.group, self.first = group_rows([launches.name, counted.device, *sizes])
-        self.rules = rules_together(rules, self.group, len(self.first))
+        # What rules say of each group, each message once, by its estimate. A rule may say several
+        # things of one launch: the n-th ones of all launches are one message.
+        messages: list[dict[tuple[object, ...], KernelRule]] = [{} for _ in self.first]
+        for number, of_launch in zip(self.group.tolist() if rules else (), rules, strict=True):
+            seen: Counter[tuple[object, ...]] = Counter()
+            for rule in of_launch:
+                subject = (rule.section, rule.rule, rule.kind)
+                key = (*subject, seen[subject])
+                seen[subject] += 1
+                others = messages[number].get(key, replace(rule, launches=0))
+                largest = max(others, rule, key=_estimate)
+                messages[number][key] = replace(largest, launches=others.launches + 1)
+        self.rules = [
+            tuple(sorted(each.values(), key=_estimate, reverse=True)) for each in messages
+        ]
         self.sizes = np.bincount(self.group, minlength=len(self.first))
         duration = values.get("duration", np.full(launches.count, np.nan))
         # Drop impossible durations, so that all sums fit an int64.
         duration = np.where(duration < _LONGEST_NS / max(launches.count, 1), duration, np.nan)
-        self.duration_ns = self._sums(np.rint(duration))
+        self.duration_ns = self.sums(np.rint(duration))
         # Means are weighted by duration; in groups without one, all launches count alike.
         is_timed = self.duration_ns[self.group] > 0
         self.weight = np.where(is_timed, duration, 1.0)
 
     def rows(self) -> Iterator[KernelSpeed]:
         """Yield the groups in the order of their first launches."""
-        total = self._sums(self.weight)
-        means = {name: self._sums(v * self.weight) / total for name, v in self.values.items()}
+        total = self.sums(self.weight)
+        means = {name: self.sums(v * self.weight) / total for name, v in self.values.items()}
         limits = {name: value for name, value in means.items() if name.startswith(counters.LIMIT)}
         stalls, launches = self._stalls(), self.counted.launches
         # Registers are known if all launches of a group have the same number.
         registers = np.full(len(self.first), np.nan)
         if (value := self.values.get("registers")) is not None:
-            differs = self._sums((value != value[self.first][self.group]).astype(np.float64))
+            differs = self.sums((value != value[self.first][self.group]).astype(np.float64))
             registers = np.where(differs > 0, np.nan, value[self.first])
         for number, row in enumerate(self.first.tolist()):
             own = {name: _known(means, name, number) for name in (*_SHARES, *_OTHERS)}
@@ -251,16 +249,12 @@ class _Groups:
                 block=_axes(launches.block_axes[row]),
                 duration_ns=_whole(self.duration_ns[number]),
                 throughputs={name: share for name in ROOFS if (share := own[name]) is not None},
-                active=own["active"],
-                achieved_occupancy=own["achieved_occupancy"],
-                theoretical_occupancy=own["theoretical_occupancy"],
+                **{name: own[name] for name in (*_SHARES[:3], "lanes", "excess")},
                 limiters=_limiters(own, limits, number),
                 registers=_whole(registers[number]),
                 waves=self._waves(own["waves"], limits, number),
                 stalls=tuple(sorted(waiting, key=lambda stall: (-stall[1], stall[0]))),
                 pipe=_pipe(means, number),
-                lanes=own["lanes"],
-                excess=own["excess"],
                 shared_bytes=_whole(own["shared_bytes"]),
                 spills=_whole(own["spills"]),
                 rules=self.rules[number],
@@ -269,10 +263,7 @@ class _Groups:
     def _waves(
         self, counted: float | None, limits: Mapping[str, FloatArray], number: int
     ) -> float | None:
-        """Return how often the grid fills all SMs: as counted, by its size, or as a rule says.
-
-        `limits` are how many blocks fit on an SM, by what limits them and by group.
-        """
+        """Return how often the grid fills all SMs: as counted, by its size, or as a rule says."""
         if counted is not None:
             return counted
         row, launches = self.first[number], self.counted.launches
@@ -283,22 +274,15 @@ class _Groups:
         matches = (counters.FULL_WAVES.search(rule.text) for rule in self.rules[number])
         return next((float(match[1]) for match in matches if match), None)
 
-    def active_cycles(self) -> FloatArray:
-        """Return in how many cycles AMD's devices were active, 0 where that is not known."""
-        cycles = self.counted.values.get(_ACTIVE_CYCLES, np.zeros(len(self.group)))
-        return self._sums(np.nan_to_num(cycles))
-
-    def _sums(self, value: FloatArray) -> FloatArray:
+    def sums(self, value: FloatArray) -> FloatArray:
         """Return the sum of each group, NaN if one value is not known."""
         sums = np.bincount(self.group, weights=value, minlength=len(self.first))
         return sums.astype(np.float64)
 
     def _stalls(self) -> dict[str, FloatArray]:
-        """Return the share of a warp's cycles that each reason to wait has, by group.
-
-        Profilers spell these counters in several ways: the first spelling with a counter is used.
-        """
+        """Return the share of a warp's cycles that each reason to wait has, by group."""
         values = self.counted.values.items()
+        # Profilers spell these counters in several ways: the first one with a counter is used.
         for spelling in counters.stall_rows():
             named = {r: v for name, v in values if (r := spelling.reason(name)) is not None}
             if not named:
@@ -308,9 +292,9 @@ class _Groups:
                 total = np.sum(list(named.values()), axis=0)
             if total is None:
                 return {}
-            is_enough = self._sums(total) >= spelling.least  # shares of fewer would be noise
-            cycles = np.where(is_enough, self._sums(total * self.weight), np.nan)
-            shares = {r: _ratio(self._sums(v * self.weight), cycles) for r, v in named.items()}
+            is_enough = self.sums(total) >= spelling.least  # shares of fewer would be noise
+            cycles = np.where(is_enough, self.sums(total * self.weight), np.nan)
+            shares = {r: _ratio(self.sums(v * self.weight), cycles) for r, v in named.items()}
             return {reason: share for reason, share in shares.items() if reason != _ISSUING}
         return {}
 
@@ -372,27 +356,6 @@ def rules_by_launch(trace: Trace, counted: CountedLaunches) -> list[tuple[Kernel
     rows = take_rows(trace.kernel_counters, counted.launches.row)
     keys = zip(*(rows[name].to_pylist() for name in ("process", "dispatch", "name")), strict=True)
     return [tuple(rules.get(key, ())) for key in keys]
-
-
-def rules_together(
-    of_launch: Sequence[tuple[KernelRule, ...]], group: IntArray, count: int
-) -> list[tuple[KernelRule, ...]]:
-    """Return what rules say of each group of launches, each message once, by its estimate.
-
-    `of_launch` and `group` are by launch; `count` is the number of groups. A rule may say several
-    things of one launch: the n-th ones of all launches are one message.
-    """
-    of_group: list[dict[tuple[object, ...], KernelRule]] = [{} for _ in range(count)]
-    for group_number, rules in zip(group.tolist() if of_launch else (), of_launch, strict=True):
-        seen: Counter[tuple[object, ...]] = Counter()
-        for rule in rules:
-            subject = (rule.section, rule.rule, rule.kind)
-            key = (*subject, seen[subject])
-            seen[subject] += 1
-            known = of_group[group_number].get(key, replace(rule, launches=0))
-            largest = max(known, rule, key=_estimate)
-            of_group[group_number][key] = replace(largest, launches=known.launches + 1)
-    return [tuple(sorted(known.values(), key=_estimate, reverse=True)) for known in of_group]
 
 
 def _estimate(rule: KernelRule) -> tuple[bool, float]:

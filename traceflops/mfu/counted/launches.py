@@ -13,23 +13,11 @@ from msgspec.structs import replace
 
 from traceflops.flops.mfu_waterfall import UNSPLIT
 from traceflops.mfu.traced.coverage import in_chosen_window, on_chosen_device, window_of_activity
+from traceflops.table import columns
 from traceflops.table.builder import TableBuilder
-from traceflops.table.columns import (
-    ABSENT,
-    UNKNOWN_SIZE,
-    BoolArray,
-    IntArray,
-    axes,
-    codes,
-    is_one_of,
-    names,
-    numbers,
-    product_of,
-    take_rows,
-)
-from traceflops.table.grouping import distinct
+from traceflops.table.columns import ABSENT, UNKNOWN_SIZE, BoolArray, IntArray, axes, codes, numbers
+from traceflops.table.grouping import distinct, places_in_runs
 from traceflops.table.links import recorded_calls
-from traceflops.table.nesting import taken
 from traceflops.table.trace import Trace, note_of
 from traceflops.windows.prepared import Prepared
 
@@ -40,8 +28,7 @@ Origin = Literal["counters", "pair", "shapes"]
 ORIGINS: Final[tuple[Origin, ...]] = get_args(Origin)
 UNSPLIT_LINE: Final = f"{UNSPLIT}.matrix"
 """FLOPs of matrix units: model work, recomputation and padding together."""
-UNKNOWN: Final = -1
-"""Of a kind, bytes or FLOPs."""
+UNKNOWN: Final = -1  # of a kind, bytes or FLOPs
 
 
 class Launches(Struct, frozen=True):
@@ -74,13 +61,10 @@ class Launches(Struct, frozen=True):
 
 
 def launches_of(prepared: Prepared) -> Launches:
-    """Return the kernels on the chosen devices, by process and then in the order of launch.
-
-    Steps are numbered over all devices: those of the second follow those of the first.
-    """
+    """Return the kernels on the chosen devices, by process and then in the order of launch."""
     activities = prepared.trace.activities
     process, device = numbers(activities["process"]), numbers(activities["device"])
-    is_kernel = on_chosen_device(prepared) & is_one_of(activities["kind"], "kernel")
+    is_kernel = on_chosen_device(prepared) & columns.is_one_of(activities["kind"], "kernel")
     rows = np.flatnonzero(is_kernel)
     # Sort by correlation if all launches of a process have one, else by start.
     correlation = numbers(activities["correlation"], ABSENT)[rows]
@@ -97,40 +81,30 @@ def launches_of(prepared: Prepared) -> Launches:
         own = window[of_device]
         step[of_device] = np.where(is_step[own], first + own, -1)
         first += len(windows)
+    grid_axes, block_axes = (axes(activities[name])[rows] for name in ("grid", "block"))
+    grid, block = columns.product_of(grid_axes), columns.product_of(block_axes)
+    threads = grid.astype(np.float64) * block  # float: the product of two int64 may wrap
+    is_sized = (grid > 0) & (block > 0) & (threads < _MOST_THREADS)
     return Launches(
         rows,
         process[rows],
         codes(activities["name"])[rows],
-        names(activities["name"]),
-        **sizes_of(activities, rows),
+        columns.names(activities["name"]),
+        threads=np.where(is_sized, grid * block, UNKNOWN_SIZE),
+        block=block,
+        grid=grid,
+        grid_axes=grid_axes,
+        block_axes=block_axes,
         window=step[rows],
         used=in_chosen_window(prepared, window)[rows],
         ranks=dict(enumerate(prepared.trace.ranks)),
     )
 
 
-def sizes_of(table: pa.Table, rows: IntArray) -> dict[str, IntArray]:
-    """Return the size columns of Launches by name, for rows of a table; UNKNOWN_SIZE if unknown."""
-    grid_axes, block_axes = (axes(table[name])[rows] for name in ("grid", "block"))
-    grid, block = product_of(grid_axes), product_of(block_axes)
-    threads = grid.astype(np.float64) * block  # float: the product of two int64 may wrap
-    is_sized = (grid > 0) & (block > 0) & (threads < _MOST_THREADS)
-    return {
-        "threads": np.where(is_sized, grid * block, UNKNOWN_SIZE),
-        "block": block,
-        "grid": grid,
-        "grid_axes": grid_axes,
-        "block_axes": block_axes,
-    }
-
-
 def rank_in_group(group: IntArray) -> IntArray:
     """Return how many rows of the same group stand before each row; groups are numbers from 0."""
-    order = np.argsort(group, kind="stable")
-    sizes = np.bincount(group[order]) if len(group) else np.zeros(0, dtype=np.int64)
-    first = np.cumsum(sizes) - sizes
-    ranks = np.empty(len(group), dtype=np.int64)
-    ranks[order] = np.arange(len(group)) - taken(first, group[order])
+    order, ranks = np.argsort(group, kind="stable"), np.empty(len(group), dtype=np.int64)
+    ranks[order] = places_in_runs(group[order])
     return ranks
 
 
@@ -165,15 +139,11 @@ class WorkPart(Struct, frozen=True):
         return WorkPart(self.line, self.dtype, self.flops * pairs, self.at_least * pairs)
 
 
-Kind = tuple[WorkPart, ...]
-"""All FLOPs of a launch; none for one that does no matrix work."""
+Kind = tuple[WorkPart, ...]  # all FLOPs of a launch; none for one that does no matrix work
 
 
 class LaunchWork(Struct, frozen=True):
-    """Launches and what each did: `kind` is a place in `kinds`, UNKNOWN if it is not known.
-
-    `size` are bytes and `vector` FLOPs of vector units, UNKNOWN likewise.
-    """
+    """Launches, and the kind (a place in `kinds`), bytes and vector FLOPs of each, or UNKNOWN."""
 
     origin: Origin
     launches: Launches
@@ -192,15 +162,11 @@ def between(kinds: Sequence[Kind]) -> Kind:
     for kind in kinds:
         for part in kind:
             counts.setdefault((part.line, part.dtype), []).append(part)
-    return tuple(
-        WorkPart(
-            line,
-            dtype,
-            max(part.flops for part in parts),
-            min(part.at_least for part in parts) if len(parts) == len(kinds) else 0,
-        )
-        for (line, dtype), parts in counts.items()
-    )
+    ranges = []
+    for (line, dtype), parts in counts.items():
+        least = min(part.at_least for part in parts) if len(parts) == len(kinds) else 0
+        ranges.append(WorkPart(line, dtype, max(part.flops for part in parts), least))
+    return tuple(ranges)
 
 
 def common(kinds: Sequence[Kind]) -> Kind | None:
@@ -238,12 +204,10 @@ def _sums(kind: Kind, name: Callable[[WorkPart], str]) -> dict[tuple[str, str], 
 
 def exact_flops(kinds: Sequence[Kind], kind: IntArray) -> IntArray:
     """Return the FLOPs of launches of some kinds, UNKNOWN if they are not exact."""
-    flops = [
-        sum(part.flops for part in parts)
-        if all(part.flops == part.at_least and part.cached is None for part in parts)
-        else UNKNOWN
-        for parts in kinds
-    ]
+    flops = []
+    for parts in kinds:
+        is_exact = all(part.flops == part.at_least and part.cached is None for part in parts)
+        flops.append(sum(part.flops for part in parts) if is_exact else UNKNOWN)
     return np.array([*flops, UNKNOWN], dtype=np.int64)[kind]
 
 
@@ -272,12 +236,13 @@ def with_captured_launches(trace: Trace) -> Trace:
     owner, first = np.unique(numbers(devices["process"]), return_index=True)
     kernels = TableBuilder("activities")
     sizes = ((name, axes(calls[name])) for name in ("grid", "block"))
+    labels = columns.names(calls["kernel"])
     kernels.add(
         len(rows),
         process=process,
         device=first[np.searchsorted(owner, process)],
         kind=np.full(len(rows), kernels.names["kind"]["kernel"]),
-        name=kernels.names["name"].codes(names(calls["kernel"]))[codes(calls["kernel"])[rows]],
+        name=kernels.names["name"].codes(labels)[codes(calls["kernel"])[rows]],
         start_ns=numbers(calls["start_ns"])[rows],
         dur_ns=0,
         **{name: numbers(calls[name], ABSENT)[rows] for name in ("correlation", "external_id")},
@@ -285,7 +250,9 @@ def with_captured_launches(trace: Trace) -> Trace:
     )
     both = [trace.activities, kernels.finish()]
     activities = pa.concat_tables(both).unify_dictionaries().combine_chunks()
-    activities = take_rows(activities, np.argsort(numbers(activities["start_ns"]), kind="stable"))
+    activities = columns.take_rows(
+        activities, np.argsort(numbers(activities["start_ns"]), kind="stable")
+    )
     note = note_of("assumed", "captured-launches", count=len(rows))
     tables = {**trace.tables, "devices": devices, "activities": activities}
     return replace(trace, tables=tables, notes=(*trace.notes, note))

@@ -306,8 +306,7 @@ def processes_of(target: Launches, source: Launches, *, is_own: bool) -> IntArra
     number; if no process of either run has one and both have as many, that of the same place; or
     the only process that was counted.
     """
-    here = np.unique(target.process).tolist()
-    there = np.unique(source.process).tolist()
+    here, there = np.unique(target.process).tolist(), np.unique(source.process).tolist()
     by_rank: dict[int | None, list[int]] = {}
     for process in there:
         by_rank.setdefault(source.ranks.get(process), []).append(process)

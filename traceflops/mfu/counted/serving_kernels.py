@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
@@ -45,9 +45,7 @@ from traceflops.table.nesting import taken
 from traceflops.table.trace import Note, note_of
 from traceflops.windows.prepared import Prepared
 
-_ATTENTION: Final = "model.attention.forward"
-_MOST: Final = 2**62
-"""Counts beyond it fit no int64: what has so many cannot be."""
+_MOST: Final = 2**62  # counts beyond it fit no int64: what has so many cannot be
 
 
 class _Cached(Struct, frozen=True):
@@ -112,18 +110,14 @@ def own_work(prepared: Prepared, attribution: Attribution) -> LaunchWork | None:
 def with_serving_kinds(pair: Prepared, work: LaunchWork, is_open: BoolArray) -> LaunchWork:
     """Return the work with that of serving kernels filled in; `is_open` says for which launches."""
     launches, tree = work.launches, pair.linked.op_tree
-    op = pair.linked.links.op_of_activity[launches.row]
-
-    def nearest(wanted: Callable[[str], object]) -> IntArray:
-        """Return, per op, the nearest op of such a name around it, itself included, or -1."""
-        return tree.nearest(matching(pair.trace.ops["name"], wanted))
-
+    op, name = pair.linked.links.op_of_activity[launches.row], pair.trace.ops["name"]
     # Products of experts, by the op that holds the layer.
-    layer = np.where(is_open, taken(nearest(EXPERTS.fullmatch), op), -1)
+    holds_layer = tree.nearest(matching(name, EXPERTS.fullmatch))
+    layer = np.where(is_open, taken(holds_layer, op), -1)
     done = expert_kinds(pair, launches, (each for each in groups(layer) if each[0] >= 0))
     # Attention on cached keys. If an op holds several of them, each has some of the keys: then
     # nothing is known.
-    cached = nearest(_cached)
+    cached = tree.nearest(matching(name, _cached))
     is_compute = compute_kernels(pair)[launches.row] & is_open
     attention = np.where(is_compute, taken(cached, op), -1)
     attentions = [each for each in groups(attention) if each[0] >= 0]
@@ -167,13 +161,10 @@ def _attention(pair: Prepared, launches: Launches, op: int, kernels: IntArray) -
     query_and_output = known_sum(q.bytes, q.like((*q.shape[:-1], v.shape[-1])).bytes)
     per_key = known_sum(*(tensor.like(tensor.shape[-2:]).bytes for tensor in (k, v)))
     has_bytes = not may_be_windowed and query_and_output is not None and bool(per_key)
-    part = WorkPart(
-        line=_ATTENTION,
-        dtype=matrix_type(q, k) or operand_type(launches.names[int(launches.name[kernels[0]])]),
-        flops=per_pair,
-        at_least=0 if may_be_windowed else per_pair,
-        cached=CachedKeys(query_and_output, per_key) if has_bytes else CachedKeys(),
-    )
+    dtype = matrix_type(q, k) or operand_type(launches.names[int(launches.name[kernels[0]])])
+    cached = CachedKeys(query_and_output, per_key) if has_bytes else CachedKeys()
+    least = 0 if may_be_windowed else per_pair
+    part = WorkPart("model.attention.forward", dtype, per_pair, least, cached)
     return dict.fromkeys(kernels.tolist(), ()) | {int(kernels[0]): (part,)}
 
 
@@ -202,9 +193,8 @@ def of_passes(prepared: Prepared, launches: Launches, matched: Matched) -> Match
 
     It becomes unknown if the pass does not tell them.
     """
-    cached_of = [
-        next((part.cached for part in kind if part.cached), None) for kind in matched.kinds
-    ]
+    all_cached = ([part.cached for part in kind if part.cached] for kind in matched.kinds)
+    cached_of = [each[0] if each else None for each in all_cached]
     is_cached = np.array([cached is not None for cached in cached_of] + [False], dtype=np.bool_)
     rows = np.flatnonzero(is_cached[matched.kind])
     passes = annotated_passes(prepared.trace)
@@ -247,9 +237,8 @@ def paired_work(pair: Prepared) -> LaunchWork | None:
     # If an op without matrix work launched one activity only, that moved its bytes.
     moved = moved_bytes(pair, attribution)
     is_alone = np.bincount(moved.unit[moved.unit >= 0], minlength=len(moved.op_size)) == 1
-    size_alone = taken(
-        np.where(is_alone, moved.op_size, UNKNOWN), moved.unit[launches.row], UNKNOWN
-    )
+    alone = np.where(is_alone, moved.op_size, UNKNOWN)
+    size_alone = taken(alone, moved.unit[launches.row], UNKNOWN)
     size = np.where(helps, 0, np.where(kind < 0, size_alone, size))
     work = LaunchWork("pair", launches, kind, (*kinds, ()), size, unknown)
     return with_serving_kinds(pair, work, kind < 0)

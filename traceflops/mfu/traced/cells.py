@@ -11,7 +11,7 @@ from msgspec import Struct
 from traceflops.attribution.datatypes import types_of_ops
 from traceflops.attribution.op_kernels import Attribution
 from traceflops.attribution.products import PRODUCT_ROLES, ProductRole, ProductRoles
-from traceflops.attribution.scopes import PHASES, Phase, Phases
+from traceflops.attribution.scopes import PHASES, Phases
 from traceflops.flops.ops.count import OpWork
 from traceflops.flops.ops.work import Core, FlopsPart, Kind, PartName, Work
 from traceflops.mfu.traced.coverage import NO_WINDOW, on_chosen_device
@@ -26,19 +26,16 @@ if TYPE_CHECKING:
 OPTIMIZER: Final = "overcompute.optimizer"
 """Products of an optimizer (Muon, Shampoo): executed, and no part of the model."""
 MASK: Final = "overcompute.mask"
+GRADIENTS: Final[tuple[ProductRole, ...]] = ("input_grad", "weight_grad", "gradient")
+
 _PRODUCT_LINES: Final[dict[ProductRole, str]] = {
-    "forward": "model.matmul.forward",
-    "input_grad": "model.matmul.input_grad",
-    "weight_grad": "model.matmul.weight_grad",
-    "gradient": "model.matmul.gradient",
+    **{role: f"model.matmul.{role}" for role in ("forward", *GRADIENTS)},
     "recompute": "recompute.matmul",
     "optimizer": OPTIMIZER,
 }
 _UNFUSED_LINES: Final[dict[ProductRole, str]] = {
     "forward": "model.attention.forward",
-    "input_grad": "model.attention.backward",
-    "weight_grad": "model.attention.backward",
-    "gradient": "model.attention.backward",
+    **dict.fromkeys(GRADIENTS, "model.attention.backward"),
     "recompute": "recompute.attention",
     "optimizer": OPTIMIZER,
 }
@@ -59,8 +56,7 @@ _PART_LINES: Final[dict[PartName, str]] = {
 }
 RULES_USED: Final = ("", "R1", "R3")
 """By which rule a part got its line; none where the op itself tells."""
-Parts = list[tuple[str, str, FlopsPart]]
-"""Line, rule and FLOPs of each part of an op."""
+Parts = list[tuple[str, str, FlopsPart]]  # line, rule and FLOPs of each part of an op
 
 
 class Cell(Struct, frozen=True):
@@ -126,8 +122,7 @@ def _summed(
 ) -> Iterator[Cell]:
     """Yield a cell per distinct device, window, component, data type, line and rule.
 
-    `keys` are these columns, with the category in the place of its component. `flops` are the
-    columns to add up: the most, the least, those that may be of another line.
+    `keys` are these columns, with categories for components; `flops` the columns of a cell to add.
     """
     tops = prepared.linked.categorised.top()
     components = list(dict.fromkeys(tops))
@@ -177,10 +172,8 @@ def part_table(
     rows = attribution.executed
     # The unfused attention (whose work has a part "mask") around an op, or around the forward op of
     # a gradient.
-    unfused = [
-        isinstance(each, Work) and any(part.name == "mask" for part in each.parts)
-        for each in work.works
-    ]
+    parts_of = [each.parts if isinstance(each, Work) else () for each in work.works]
+    unfused = [any(part.name == "mask" for part in parts) for parts in parts_of]
     nearest = tree.nearest(np.array(unfused, dtype=np.bool_)[work.place])
     around = taken(nearest, tree.parent[rows])
     of_forward = taken(nearest, taken(tree.parent, roles.forward[rows]))
@@ -200,10 +193,7 @@ def part_table(
     # Per part of an op: its row in `flat`, and which executed op.
     part_row, which = runs(begin[group], end[group])
     lines = tuple(dict.fromkeys(name for name, _, _ in flat))
-    figures = [
-        (lines.index(name), RULES_USED.index(rule), part.flops, part.at_least)
-        for name, rule, part in flat
-    ]
+    figures = [(lines.index(n), RULES_USED.index(r), p.flops, p.at_least) for n, r, p in flat]
     line, by_rule, flops, at_least = np.array(figures, dtype=np.int64).reshape(-1, 4).T
     # The role of a product is open, but not if it is part of an unfused attention.
     return PartTable(
@@ -228,8 +218,18 @@ def _parts(
     """
     work, name = works.works[work_number], PRODUCT_ROLES[role]
     assert isinstance(work, Work)  # only ops of known work are executed
-    if name == "none":
-        return [(*_part_line(work.kind, PHASES[phase], part), part) for part in work.parts]
+    if name == "none":  # it is no product
+        parts: Parts = []
+        for part in work.parts:
+            line, rule = _PART_LINES[part.name].format(_FAMILIES[work.kind]), ""
+            if PHASES[phase] == "optimizer":
+                line = OPTIMIZER
+            elif part.name == "forward" and PHASES[phase] in ("recompute", "backward"):
+                # A forward part in a backward phase is recomputation.
+                rule = "R1" if PHASES[phase] == "recompute" else "R3"
+                line = f"recompute.{_FAMILIES[work.kind]}"
+            parts.append((line, rule, part))
+        return parts
     # R1 and R3 tell roles where autograd does not ("").
     rule = "R3" if by_shapes else "R1" if name == "recompute" else ""
     (product,) = work.parts
@@ -246,14 +246,3 @@ def _parts(
             masked = FlopsPart("mask", hidden, hidden)
             return [(_UNFUSED_LINES[name], rule, model), (MASK, rule, masked)]
     return [(_PRODUCT_LINES[name] + logits * ".logits", rule, product)]
-
-
-def _part_line(kind: Kind, phase: Phase, part: FlopsPart) -> tuple[str, str]:
-    """Return (line, rule) of a part of an op that is no product."""
-    family = _FAMILIES[kind]
-    if phase == "optimizer":
-        return OPTIMIZER, ""
-    # A forward part in a backward phase is recomputation.
-    if part.name == "forward" and phase in ("recompute", "backward"):
-        return f"recompute.{family}", "R1" if phase == "recompute" else "R3"
-    return _PART_LINES[part.name].format(family), ""

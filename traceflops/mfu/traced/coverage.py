@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from traceflops.table.columns import BoolArray, IntArray, numbers
 from traceflops.table.grouping import groups
+from traceflops.timeline.device_span import is_top
 from traceflops.timeline.host_work import ran_on_cpu
 from traceflops.timeline.intervals import Intervals
 from traceflops.windows.prepared import Prepared
@@ -21,8 +22,7 @@ Unknown FLOPs are taken to be the most they can be: peak x time of kernels witho
 """
 TOO_LITTLE: Final = Fraction(50, 100)
 """Below this share of the compute time there is no utilisation from the trace."""
-NO_WINDOW: Final = -1
-"""Outside the stretch of time that was chosen, or of a device that was not."""
+NO_WINDOW: Final = -1  # outside the time that was chosen, or of a device that was not
 How = Literal[
     "dispatch", "replay", "order", "step", "alike", "between", "ambiguous", "uncounted", "absent"
 ]
@@ -108,21 +108,18 @@ def compute_times(prepared: Prepared, counted: BoolArray) -> tuple[ComputeTime, 
     times = []
     for device, account in prepared.accounts.items():
         rows, windows = account.rows, prepared.windows[device]
-        edges = [(window.start_ns, window.end_ns) for window in windows]
-        low, high = np.array(edges, dtype=np.int64).reshape(-1, 2).T
+        low = np.array([window.start_ns for window in windows], dtype=np.int64)
+        high = np.array([window.end_ns for window in windows], dtype=np.int64)
         all_of_them, with_flops = (
-            (rows.start_ns[chosen_rows], rows.end_ns[chosen_rows])
-            for chosen_rows in (is_compute[rows.row], (is_compute & counted)[rows.row])
+            (rows.start_ns[own], rows.end_ns[own])
+            for own in (is_compute[rows.row], (is_compute & counted)[rows.row])
         )
         bare = Intervals.of(*all_of_them).subtract(Intervals.of(*with_flops))
-        figures = zip(
-            _added_within(*all_of_them, low, high),
-            _added_within(*with_flops, low, high),
-            bare.length_within(low, high).tolist(),
-            strict=True,
-        )
-        for number, (window, sums) in enumerate(zip(windows, figures, strict=True)):
-            times.append(ComputeTime(device, number, window.used, *sums))
+        sums = [_added_within(*spans, low, high) for spans in (all_of_them, with_flops)]
+        sums.append(bare.length_within(low, high).tolist())
+        for number, window in enumerate(windows):
+            of_window = [column[number] for column in sums]
+            times.append(ComputeTime(device, number, window.used, *of_window))
     return tuple(times)
 
 
@@ -147,7 +144,5 @@ def _added_within(
 
 def compute_kernels(prepared: Prepared) -> BoolArray:
     """Return, per activity, whether it is a kernel of category compute; no op of a CPU is one."""
-    categorised = prepared.linked.categorised
-    top = np.array([category == "compute" for category in categorised.top()], dtype=np.bool_)
-    is_compute: BoolArray = top[categorised.category] & ~ran_on_cpu(prepared.trace)
-    return is_compute
+    is_compute = is_top(prepared.linked.categorised, "compute")
+    return np.asarray(is_compute & ~ran_on_cpu(prepared.trace))

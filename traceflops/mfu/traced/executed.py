@@ -8,7 +8,7 @@ counted FLOPs stand beside it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from fractions import Fraction
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
@@ -17,7 +17,7 @@ import numpy as np
 from msgspec import Struct
 
 from traceflops.attribution.op_kernels import Attribution, attribute, named
-from traceflops.attribution.products import ProductRoles, product_roles
+from traceflops.attribution.products import product_roles
 from traceflops.attribution.scopes import Phases, phases
 from traceflops.flops.mfu_waterfall import UNSPLIT, Ledger, Line
 from traceflops.flops.ops.arguments import Shape, Shapes, read_shapes
@@ -28,7 +28,7 @@ from traceflops.mfu.traced.uncounted import Outside, outside
 from traceflops.table.columns import BoolArray, codes, names, numbers
 from traceflops.table.grouping import distinct
 from traceflops.table.nesting import taken
-from traceflops.table.trace import Note, Trace, note_of
+from traceflops.table.trace import Note, note_of
 from traceflops.windows.prepared import Prepared
 
 if TYPE_CHECKING:
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 
 _LOSSES: Final = frozenset({"aten::cross_entropy_loss", "aten::_log_softmax"})
 """Ops that take logits first: rows x classes."""
-TRACE: Final = "trace"
-"""The convention of a ledger that was read from a trace: what was executed, by the op."""
 LINE_ORDER: Final = ("model", "recompute", "algorithmic", "overcompute", UNSPLIT)
 """Families of lines; those under `model` are F_model of the trace, all together F_executed.
 
@@ -92,7 +90,7 @@ class Executed(Struct, frozen=True, dict=True):
         for cell in self.used_cells:
             sums[cell.line] += cell.flops
         order = sorted(sums, key=lambda name: (LINE_ORDER.index(name.split(".")[0]), name))
-        return Ledger(TRACE, tuple(Line(name, sums[name]) for name in order if sums[name]))
+        return Ledger("trace", tuple(Line(name, sums[name]) for name in order if sums[name]))
 
     @property
     def model_flops(self) -> int:
@@ -154,34 +152,31 @@ def executed(
     if work is not None:
         cells = (*cells, *cells_of_kinds(prepared, work, windows))
         counted = counted | (work.kind >= 0)
-    return Executed(
-        cells,
-        compute_times(prepared, counted),
-        outside(prepared, attribution, work),
-        tuple(_notes(attribution, parts, phase)),
-        attribution,
-        phase,
-        work,
-    )
+    notes = [_UNTOLD] if attribution.untold else []
+    if doubtful := int((parts.flops != parts.at_least).sum()):
+        notes.append(note_of("assumed", "flops-between-bounds", count=doubtful))
+    if lost := int(attribution.has("lost").sum()):
+        notes.append(note_of("missing", "kernels-of-ops-missing", count=lost))
+    if phase.unconfirmed:
+        notes.append(note_of("assumed", "recompute-rules-disagree", count=phase.unconfirmed))
+    times, beside = compute_times(prepared, counted), outside(prepared, attribution, work)
+    return Executed(cells, times, beside, tuple(notes), attribution, phase, work)
 
 
 def parts_of(prepared: Prepared, attribution: Attribution) -> tuple[PartTable, Phases]:
     """Return the FLOPs of all executed ops by ledger line, and the phase of each op."""
-    trace = prepared.trace
+    trace, tree, work = prepared.trace, attribution.tree, attribution.work
     phase = phases(trace, attribution)
     roles = product_roles(trace, attribution, phase)
-    return part_table(attribution, phase, roles, _logits(trace, attribution, roles)), phase
-
-
-def _logits(trace: Trace, attribution: Attribution, roles: ProductRoles) -> BoolArray:
-    """Return which ops compute logits, an input of a cross entropy, or a gradient of these."""
-    dims, tree, work = trace.ops["input_dims"], attribution.tree, attribution.work
+    # Which ops compute logits: an input of a cross entropy, or a gradient of these.
+    dims = trace.ops["input_dims"]
     texts, matrices = names(dims), set[Shape]()
     for code in distinct(codes(dims)[named(trace.ops, _LOSSES) & (codes(dims) >= 0)]).tolist():
         shape = (read_shapes(texts[code]) or ((),))[0]
         if not isinstance(shape, Shapes) and len(shape) == 2:
             matrices.add(shape)
-    fits = [isinstance(s, Product) and (s.m, s.n) in matrices for s in work.signatures]
+    sizes = map(work.signature, range(len(work.works)))
+    fits = [isinstance(size, Product) and (size.m, size.n) in matrices for size in sizes]
     # Not of wrappers, whose work counts inside them, nor of unknown work.
     forward = roles.is_a("forward") & ~attribution.has("wrapper", "none")
     logits: BoolArray = forward & np.array(fits, dtype=np.bool_)[work.place]
@@ -193,16 +188,4 @@ def _logits(trace: Trace, attribution: Attribution, roles: ProductRoles) -> Bool
     around = taken(tree.nearest(attribution.has("duplicate")), tree.parent[rows])
     is_same = taken(work.place, around) == work.place[rows]
     logits[rows] = is_same & (taken(1 * logits, around, 0) > 0)
-    return logits
-
-
-def _notes(attribution: Attribution, parts: PartTable, phase: Phases) -> Iterator[Note]:
-    """Yield notes on what is assumed of the ops, and what is missing of them."""
-    if attribution.untold:
-        yield _UNTOLD
-    if doubtful := int((parts.flops != parts.at_least).sum()):
-        yield note_of("assumed", "flops-between-bounds", count=doubtful)
-    if lost := int(attribution.has("lost").sum()):
-        yield note_of("missing", "kernels-of-ops-missing", count=lost)
-    if phase.unconfirmed:
-        yield note_of("assumed", "recompute-rules-disagree", count=phase.unconfirmed)
+    return part_table(attribution, phase, roles, logits), phase

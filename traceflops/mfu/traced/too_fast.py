@@ -14,8 +14,7 @@ from traceflops.table.trace import Trace
 _NO_CPU: Final = 100_000
 """FLOP per ns (100 TFLOP/s): vector units of the largest CPUs reach a quarter, their matrix units
 all of it, but only in products that take far longer than smaller ones."""
-_LESS: Final = 8
-"""For so many times less work a CPU at its fastest takes less than half as long."""
+_LESS: Final = 8  # for so many times less work a CPU at its fastest takes less than half as long
 
 
 class TooFast(NamedTuple):

@@ -20,17 +20,12 @@ from traceflops.windows.prepared import Prepared
 if TYPE_CHECKING:
     from traceflops.mfu.counted.joins import MeasuredWork
 
-_LISTED: Final[tuple[Fate, ...]] = ("cached", "ghost", "lost", "duplicate")
-_NO_OP: Final = "no-op"
 _NO_MODELLED_OP: Final = "no-modelled-op"
 REPLAYED: Final = "replayed"
 
 
 class NotCounted(Struct, frozen=True):
-    """Ops of one name that the ledger does not count: how many, and the FLOPs of their shapes.
-
-    `why` is their fate: cached, ghost, lost or duplicate.
-    """
+    """Ops of one name that are not counted (`why`: their fate), and the FLOPs of their shapes."""
 
     why: Fate
     op: str
@@ -71,14 +66,13 @@ class Outside(Struct, frozen=True):
         return sum(row.count for row in self.not_counted if row.why in why)
 
 
-def outside(
-    prepared: Prepared, attribution: Attribution, work: MeasuredWork | None = None
-) -> Outside:
+def outside(prepared: Prepared, attribution: Attribution, work: MeasuredWork | None) -> Outside:
     """Return what the ledger does not count; `work` tells kernels that shapes do not."""
     ops, of_ops = prepared.trace.ops, attribution.work
     labels = names(ops["name"])
     not_counted: list[NotCounted] = []
-    for why in _LISTED:
+    fates: tuple[Fate, ...] = ("cached", "ghost", "lost", "duplicate")
+    for why in fates:
         rows = np.flatnonzero(attribution.has(why))
         code = codes(ops["name"])[rows]
         group, first = group_rows([code])
@@ -134,7 +128,7 @@ def _unattributed(
     if prepared.replays is not None:
         is_replayed &= prepared.replays.captured[rows] < 0
     reason = np.where(is_replayed, len(reasons) + 2, reason)
-    reasons += [_NO_MODELLED_OP, _NO_OP, REPLAYED]
+    reasons += [_NO_MODELLED_OP, "no-op", REPLAYED]
     if work is not None:
         reason = np.where(work.how[rows] >= 0, len(reasons) + work.how[rows], reason)
         reasons += HOW

@@ -7,7 +7,7 @@ help it (split-K reductions, conversions) have their time alone.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec import Struct
@@ -19,7 +19,7 @@ from traceflops.categories.rules import Category
 from traceflops.flops.ops.count import UNKNOWN
 from traceflops.mfu.roof_times import Measured, MovedBytes, Path, WorkBasis, common_paths
 from traceflops.mfu.traced.coverage import chosen_activities
-from traceflops.table.columns import BoolArray, IntArray, codes, names, numbers
+from traceflops.table.columns import IntArray, codes, names, numbers
 from traceflops.table.grouping import distinct, exact_sum, exact_sums, group_rows, groups
 from traceflops.table.nesting import taken
 from traceflops.windows.prepared import Prepared
@@ -27,9 +27,6 @@ from traceflops.windows.prepared import Prepared
 if TYPE_CHECKING:
     from traceflops.mfu.counted.joins import MeasuredWork
     from traceflops.mfu.traced.executed import Executed
-
-_BASES: Final[tuple[WorkBasis, WorkBasis]] = ("shapes", "record")
-"""What tells the bytes of a kernel and of a copy."""
 
 
 class KernelRow(Struct, frozen=True):
@@ -81,10 +78,8 @@ def kernel_rows(
         activities = prepared.trace.activities
         labels, dur_ns = names(activities["name"]), numbers(activities["dur_ns"])
         measured = rows[work.origin[rows] >= 0]
-        rows_of_name = {
-            labels[code]: measured[places]
-            for code, places in groups(codes(activities["name"])[measured])
-        }
+        by_code = groups(codes(activities["name"])[measured])
+        rows_of_name = {labels[code]: measured[places] for code, places in by_code}
         for place, row in enumerate(table):
             if (launches := rows_of_name.get(row.name)) is not None:
                 table[place] = _added(row, work, launches, dur_ns[launches])
@@ -191,15 +186,18 @@ def _by_shapes(prepared: Prepared, moved: MovedBytes, rows: IntArray) -> Iterato
         taken(work.of_ops(column), op, 0) for column in (work.flops, work.at_least, work.min_bytes)
     ]
     measured = _measured(group, exact_sums(group, np.where(has_flops, dur, 0), count), *sums)
-    moving, bytes_alone = _moving_alone(moved, rows)
+    # Copies, fills, and the only activity of an op moved known bytes alone: of several activities
+    # it is not known which one moved the bytes.
+    launched = np.bincount(moved.unit[moved.unit >= 0], minlength=len(moved.op_size))
+    unit = np.where(attribution.owner >= 0, UNKNOWN, moved.unit)[rows]
+    recorded, is_only = moved.size[rows], taken(launched, unit) == 1
+    by_op = np.where(is_only, taken(moved.op_size, unit), UNKNOWN)
+    bytes_alone = np.where(recorded != UNKNOWN, recorded, by_op)
+    moving = bytes_alone != UNKNOWN
     moving_count = np.bincount(group[moving], minlength=count).tolist()
-    moving_sums = (
+    moved_bytes, moving_ns = (
         exact_sums(group, np.where(moving, each, 0), count) for each in (bytes_alone, dur)
     )
-    by_bytes = [
-        (known, Measured(0, bytes_, time_ns) if known else Measured(None, None, 0))
-        for known, bytes_, time_ns in zip(moving_count, *moving_sums, strict=True)
-    ]
     copies = np.bincount(group[is_copy], minlength=count).tolist()
     paths = common_paths(group, moved.path[rows], count)
     dtype, types = types_of_ops(prepared, attribution)
@@ -208,8 +206,11 @@ def _by_shapes(prepared: Prepared, moved: MovedBytes, rows: IntArray) -> Iterato
     launches = np.bincount(group, minlength=count).tolist()
     with_flops = np.bincount(group[has_flops], minlength=count).tolist()
     for number, row in enumerate(rows[first].tolist()):
-        by_flops = (with_flops[number], measured[number])
-        known, figures = by_flops if with_flops[number] else by_bytes[number]
+        known, figures = with_flops[number], measured[number]
+        if not known:
+            known, figures = moving_count[number], Measured(None, None, 0)
+            if known:
+                figures = Measured(0, moved_bytes[number], moving_ns[number])
         yield KernelRow(
             labels[int(name[row])],
             categorised.categories[int(categorised.category[row])],
@@ -218,25 +219,10 @@ def _by_shapes(prepared: Prepared, moved: MovedBytes, rows: IntArray) -> Iterato
             known,
             figures,
             dtypes[number],
-            _BASES[copies[number] > 0] if known else None,
+            ("record" if copies[number] else "shapes") if known else None,
             path=paths[number],
             is_kernel=not copies[number],
         )
-
-
-def _moving_alone(moved: MovedBytes, rows: IntArray) -> tuple[BoolArray, IntArray]:
-    """Return which activities alone moved known bytes, and these bytes (else UNKNOWN).
-
-    These are copies, fills, and the only activity of an op: of several it is not known which one
-    moved the bytes.
-    """
-    launched = np.bincount(moved.unit[moved.unit >= 0], minlength=len(moved.op_size))
-    unit = np.where(moved.attribution.owner >= 0, UNKNOWN, moved.unit)[rows]
-    is_only = taken(launched, unit) == 1
-    recorded = moved.size[rows]
-    by_op = np.where(is_only, taken(moved.op_size, unit), UNKNOWN)
-    size = np.where(recorded != UNKNOWN, recorded, by_op)
-    return ((unit >= 0) & is_only | (recorded != UNKNOWN)) & (size != UNKNOWN), size
 
 
 def _measured(
