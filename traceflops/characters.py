@@ -90,8 +90,7 @@ def _escape(char: str) -> str:
 
 _CLOSING: Final = {"<": ">", "(": ")", "[": "]", "{": "}"}
 _QUOTED: Final = re.compile(r"""(?<!\w)(?:'[^']*'|"[^"]*")(?!\w)""")
-_LONGEST_CUT_AT: Final = 4_000
-"""Brackets of longer texts are not looked at."""
+_LONGEST_CUT_AT: Final = 4_000  # brackets of longer texts are not looked at
 
 
 @lru_cache(maxsize=4_096, typed=True)  # the names of kernels are shortened again and again

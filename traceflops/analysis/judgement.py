@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+import pyarrow as pa
 from msgspec.structs import replace
 
 from traceflops.analysis.notes import is_said
 from traceflops.attribution.culprits import IdleCulprits
 from traceflops.attribution.kernels import category_table, kernel_table
 from traceflops.attribution.launch_lead import Launches, host_bound
+from traceflops.attribution.op_kernels import Attribution
 from traceflops.attribution.outside_work import outside_gpu_work
 from traceflops.devices.side_records import GPU_SAMPLES
 from traceflops.facts import Fact, fact
@@ -53,22 +55,16 @@ from traceflops.findings.verdicts import (
 from traceflops.gpu_samples import gpu_samples
 from traceflops.mfu.measurement import Measurement
 from traceflops.mfu.serving_passes import Serving
+from traceflops.ranks.who_waits import RankReport
 from traceflops.remedies import advice
 from traceflops.table.trace import Trace
+from traceflops.timeline.aggregates import Untimed
 from traceflops.timeline.host_work import COPIES_MISSING, draws
-from traceflops.timeline.intervals import Intervals
 from traceflops.timeline.records import EMPTY_ACCOUNT
 from traceflops.windows.device_records import LaunchRecords
 from traceflops.windows.prepared import Prepared
 from traceflops.windows.records import DeviceReport, StepChoice, chosen_time
 from traceflops.windows.step_times import spread_of
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from traceflops.attribution.op_kernels import Attribution
-    from traceflops.ranks.who_waits import RankReport
-    from traceflops.timeline.aggregates import Untimed
 
 
 class VerdictFacts(NamedTuple):
@@ -105,7 +101,10 @@ class VerdictFacts(NamedTuple):
     def of(cls, prepared: Prepared, attribution: Attribution, rules: FindingRules) -> VerdictFacts:
         """Return the facts of a prepared trace; `attribution` is that of its ops."""
         trace, rest = prepared.trace, outside_gpu_work(prepared)
-        steps = _steps_of_cpu(prepared)
+        # The chosen time of the only process, None for several.
+        times = [chosen_time(windows) for windows in prepared.windows.values()]
+        time = times[0] if len(times) == 1 else None
+        steps = time if prepared.plan.choice.used else None
         is_of_samples = trace.source.format == GPU_SAMPLES
         return cls(
             trace,
@@ -119,7 +118,7 @@ class VerdictFacts(NamedTuple):
             memory_verdict(prepared),
             of_gpu(trace, attribution, steps) if prepared.on_host else OfGpu(),
             cpu_facts(prepared) | program_of_trace(trace) if prepared.on_host else frozenset(),
-            _loading_ns(prepared) if prepared.on_host else 0,
+            loading_ns(trace, time) if prepared.on_host and time is not None else 0,
             main_kind(prepared) if prepared.on_host else None,
             little_work(prepared, rules.limits(LITTLE_WORK)),
             calls_alone(trace) if prepared.launch_records.state == "missing" else (),
@@ -128,22 +127,6 @@ class VerdictFacts(NamedTuple):
             rules,
             None if prepared.on_host else standstill(prepared, rules.limits(STANDSTILL)),
         )
-
-
-def _steps_of_cpu(prepared: Prepared) -> Intervals | None:
-    """Return the time of the steps used if all work is of one CPU process, else None."""
-    if not prepared.plan.choice.used or len(prepared.windows) != 1:
-        return None
-    [windows] = prepared.windows.values()
-    return chosen_time(windows)
-
-
-def _loading_ns(prepared: Prepared) -> int:
-    """Return how long data loaders take in the chosen time of a process; 0 for several."""
-    if len(prepared.windows) != 1:
-        return 0
-    [windows] = prepared.windows.values()
-    return loading_ns(prepared.trace, chosen_time(windows))
 
 
 def judged(

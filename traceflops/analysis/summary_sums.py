@@ -28,10 +28,9 @@ from traceflops.ranks.collectives import Collective
 from traceflops.ranks.comm_records import chained
 from traceflops.table.schema import arrow_schema
 from traceflops.table.trace import Note, Trace
-from traceflops.windows.records import DeviceReport, StepChoice
+from traceflops.windows.records import DeviceReport
 
-_AT_ONCE: Final = 64
-"""So many values are held before they become one."""
+_AT_ONCE: Final = 64  # so many values are held before they become one
 NOTHING, CPUS, GPUS = range(3)
 Shared = dict[tuple[object, ...], pa.ChunkedArray]
 """Columns by what is in them."""
@@ -177,9 +176,14 @@ def _added(parts: Sequence[RankSummary]) -> RankSummary:
     lacks = next((part.lacks for part in parts if part.lacks and not part.budgets), ())
     launches = [part.launches for part in parts if part.launches is not None]
     steps = [set(part.long_steps) for part in parts]
+    choices = [part.choice for part in parts]
+    seen, used = (
+        tuple(sorted({step for choice in choices for step in getattr(choice, name)}))
+        for name in ("seen", "used")
+    )
     return replace(
         parts[0],
-        choice=_all_steps([part.choice for part in parts]),
+        choice=replace(choices[0], seen=seen, used=used),
         launch_records=reduce(add, (part.launch_records for part in parts)),
         reports=tuple(all_of("reports")),
         kernels=joined_totals([part.kernels for part in parts]),
@@ -204,14 +208,6 @@ def _added(parts: Sequence[RankSummary]) -> RankSummary:
         host_operators=summed(all_of("host_operators"), "name"),
         synchronisations=summed(all_of("synchronisations"), "call", "site"),
     )
-
-
-def _all_steps(choices: Sequence[StepChoice]) -> StepChoice:
-    seen, used = (
-        tuple(sorted({step for choice in choices for step in getattr(choice, name)}))
-        for name in ("seen", "used")
-    )
-    return replace(choices[0], seen=seen, used=used)
 
 
 def _sums(maps: Iterable[Mapping[str, int]]) -> dict[str, int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -27,16 +26,8 @@ from traceflops.attribution.idle_slices import (
     GapParts,
     Slices,
 )
-from traceflops.table.columns import (
-    ABSENT,
-    BoolArray,
-    IntArray,
-    SmallArray,
-    codes,
-    matching,
-    names,
-    numbers,
-)
+from traceflops.table.arrays import ABSENT, BoolArray, IntArray, SmallArray
+from traceflops.table.columns import codes, matching, names, numbers
 from traceflops.table.grouping import group_rows, in_order, joint_codes
 from traceflops.table.grouping import groups as by_group
 from traceflops.table.nesting import taken
@@ -72,7 +63,6 @@ CLASSES: Final[dict[str, str]] = {
 idle time: see `timeline.start_up`.
 """
 PLACES: Final = {name: place for place, name in enumerate(CLASSES)}
-
 _BUILT_IN: Final = ("<built-in ", "<frozen ")
 _ASKED: Final = re.compile(r"\b(prefetch|eviction)\b")
 """Pages that move because a call asks for it, or to make room for another page."""
@@ -109,7 +99,9 @@ def class_of(slices: Slices, parts: GapParts, events: HostEvents, trace: Trace) 
     awaits_device &= events.is_inside("awaits_device", event, label)
     reads_scalar = events.around("reads_scalar", event) >= 0
     # Slices before the launch in which a thread worked: whose code that was.
-    code = np.where(event < 0, label, taken(_code_around(events), event))
+    built_in = np.array([name.startswith(_BUILT_IN) for name in events.labels], dtype=np.bool_)
+    names_code = (events.kind != CALL) & (events.kind != LABEL) & ~built_in[events.name]
+    code = np.where(event < 0, label, taken(events.tree.nearest(names_code), event))
     gap_ns = (parts.gap_end_ns - parts.gap_start_ns)[part]
     is_host_code = events.is_kind(FRAME, event) & (of_cpu | (gap_ns >= _LONG_GAP_NS))
     is_host_code |= events.is_kind(OP, event) & (slices.dur_ns >= _LONG_OP_NS)
@@ -144,14 +136,8 @@ def class_of(slices: Slices, parts: GapParts, events: HostEvents, trace: Trace) 
         "host_page_faults": (role == NO_LAUNCH) & _between_pages(parts, trace)[part],
     }
     # Classes without a rule, `unexplained` among them, come last in CLASSES.
-    return _first_fit([rules[name] for name in CLASSES if name in rules], len(rules))
-
-
-def _code_around(events: HostEvents) -> IntArray:
-    """Return, per event, the nearest one around it, or itself, whose name tells code, or -1."""
-    built_in = np.array([name.startswith(_BUILT_IN) for name in events.labels], dtype=np.bool_)
-    names_code = (events.kind != CALL) & (events.kind != LABEL) & ~built_in[events.name]
-    return events.tree.nearest(names_code)
+    fits = [rules[name] for name in CLASSES if name in rules]
+    return np.select(fits, [*np.arange(len(fits), dtype=np.int8)], np.int8(len(rules)))
 
 
 def _other_thread_was_last(slices: Slices, parts: GapParts, trace: Trace) -> BoolArray:
@@ -214,11 +200,6 @@ def _between_pages(parts: GapParts, trace: Trace) -> BoolArray:
     place = joint_codes(devices, np.concatenate([end_ns, parts.gap_start_ns]))
     follows = np.isin(place[len(end_ns) :], place[: len(end_ns)])
     return np.asarray(follows & to_host[parts.activity])
-
-
-def _first_fit(fits: Sequence[BoolArray], other: int) -> SmallArray:
-    """Return, per row, the place of the first condition that it fits, `other` if it fits none."""
-    return np.select(fits, [*np.arange(len(fits), dtype=np.int8)], np.int8(other))
 
 
 def slow_calls(calls: pa.Table) -> BoolArray:

@@ -9,9 +9,8 @@ import pyarrow as pa
 from msgspec import Struct
 
 from traceflops.attribution.scopes import Scopes, launch_scopes, limited
+from traceflops.table.arrays import BoolArray, IntArray
 from traceflops.table.columns import (
-    BoolArray,
-    IntArray,
     codes,
     dictionary_column,
     is_one_of,
@@ -25,8 +24,7 @@ from traceflops.windows.prepared import Prepared
 
 MOST_KERNELS: Final = 200
 MOST_PER_KERNEL: Final = 6
-_LONGEST_TEXT: Final = 300
-"""Characters that a name has at most in the table; longer ones are cut."""
+_LONGEST_TEXT: Final = 300  # characters that a name has at most in the table; longer ones are cut
 
 
 class Launchers(Struct, frozen=True):

@@ -11,7 +11,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from traceflops.attribution.range_labels import numberless
+from traceflops.attribution.marks import numberless
 from traceflops.comparison.side import Side
 
 ALLOCATED, EARLIER, UNTOLD = "allocated", "earlier", "untold"

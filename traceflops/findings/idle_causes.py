@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from traceflops.attribution.culprits import IdleClass
 from traceflops.attribution.host_events import facts_of_name
-from traceflops.attribution.range_labels import numbered
+from traceflops.attribution.marks import numbered
 from traceflops.characters import function_name
 from traceflops.facts import Fact, Value, fact
 from traceflops.findings.case import cause, limit, share_of_window

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from traceflops.attribution.host_events import host_span
-from traceflops.attribution.range_labels import names_by_process
+from traceflops.attribution.marks import names_by_process
 from traceflops.table.columns import codes, is_one_of, names, numbers
 from traceflops.table.grouping import group_rows, groups
 from traceflops.timeline.intervals import Intervals

@@ -13,7 +13,7 @@ marked.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 import numpy as np
 from msgspec import Struct
@@ -23,15 +23,12 @@ from traceflops.attribution.scopes import launch_scopes
 from traceflops.table.columns import ABSENT, IntArray, codes, floats, names, numbers
 from traceflops.table.grouping import distinct, groups, joint_codes
 from traceflops.table.nesting import taken
+from traceflops.table.trace import Trace
 from traceflops.windows.choice import REPEATED
+from traceflops.windows.prepared import Prepared
 from traceflops.windows.selection import HIDDEN
 from traceflops.windows.step_times import Steps
 from traceflops.windows.steps import find_marked_steps
-
-if TYPE_CHECKING:
-    from traceflops.table.trace import Trace
-    from traceflops.windows.prepared import Prepared
-
 
 What = Literal["allocated", "reserved"]
 MOST_POINTS: Final = 1_000

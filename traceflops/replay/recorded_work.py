@@ -14,15 +14,8 @@ from msgspec import Struct
 
 from traceflops.ranks.who_waits import RankReport
 from traceflops.replay.recorded_graph import LONG_AGO
-from traceflops.table.columns import (
-    ABSENT,
-    BoolArray,
-    IntArray,
-    codes,
-    is_one_of,
-    matching,
-    numbers,
-)
+from traceflops.table.arrays import ABSENT, BoolArray, IntArray
+from traceflops.table.columns import codes, is_one_of, matching, numbers
 from traceflops.table.grouping import groups, in_order, joint_codes, places_in_groups
 from traceflops.table.nesting import taken
 from traceflops.timeline.intervals import ENDLESS, Intervals

@@ -11,8 +11,7 @@ from traceflops.errors import UsageError
 from traceflops.table.columns import matching, numbers
 from traceflops.windows.prepared import Prepared
 
-_OF_MTIA: Final = "runFunction"
-"""How the names of calls begin that start work on MTIA devices."""
+_OF_MTIA: Final = "runFunction"  # how the names of calls begin that start work on MTIA devices
 _WITH_CALLS: Final = "record the calls of the CPU, too"
 _MOST_UNLAUNCHED: Final = 0.5
 """Above this share of time of work without a launch, the host explains too little to replay."""

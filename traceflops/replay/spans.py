@@ -51,11 +51,6 @@ class Instants(Struct, frozen=True):
         ahead_ns = one.ahead_ns + by_node[one.node]
         return replace(self, candidates=replace(one, ahead_ns=ahead_ns))
 
-    def earlier_by(self, ns: IntArray) -> Instants:
-        """Return each instant earlier by its own ns, as far as work decides it."""
-        one = self.candidates
-        return replace(self, candidates=replace(one, ahead_ns=one.ahead_ns + ns[one.instant]))
-
     def at(
         self, graph: RecordedGraph, world: World, time_ns: IntArray
     ) -> tuple[IntArray, IntArray]:
@@ -85,21 +80,17 @@ class Instants(Struct, frozen=True):
         time, node = np.where(is_marked, marked, time), np.where(is_marked, self.mark, node)
         bare = np.setdiff1d(np.arange(len(self.device)), with_work)
         if len(bare):
-            last = _last_work(graph, time_ns)[self.device[bare]]
+            # By device, its work that ends last.
+            rows = np.flatnonzero(graph.nodes.device >= 0)
+            device = graph.nodes.device[rows]
+            latest = np.full(int(device.max(initial=-1)) + 1, NEVER, dtype=np.int64)
+            np.maximum.at(latest, device, time_ns[rows])
+            is_last = np.flatnonzero(time_ns[rows] == latest[device])[::-1]
+            last_node = np.full(len(latest), -1, dtype=np.int64)
+            last_node[device[is_last]] = rows[is_last]  # the first of several is written last
+            last = last_node[self.device[bare]]
             time[bare], node[bare] = time_ns[last], last
         return time, node
-
-
-def _last_work(graph: RecordedGraph, time_ns: IntArray) -> IntArray:
-    """Return, by device, the node of its work that ends last."""
-    rows = np.flatnonzero(graph.nodes.device >= 0)
-    device = graph.nodes.device[rows]
-    latest = np.full(int(device.max(initial=-1)) + 1, NEVER, dtype=np.int64)
-    np.maximum.at(latest, device, time_ns[rows])
-    is_last = np.flatnonzero(time_ns[rows] == latest[device])[::-1]
-    last = np.full(len(latest), -1, dtype=np.int64)
-    last[device[is_last]] = rows[is_last]  # the first of several is written last
-    return last
 
 
 class Spans(Struct, frozen=True):
@@ -250,4 +241,6 @@ def _joined(graph: RecordedGraph, parts: Sequence[Instants], times: Sequence[Int
     )
     # With this `ahead_ns` they are at their recorded times in the recorded world.
     time_ns, _ = instants.at(graph, graph.as_recorded(), graph.nodes.time_ns)
-    return instants.earlier_by(time_ns - np.concatenate(times))
+    # With this `ahead_ns` they are at their recorded times in the recorded world.
+    ahead_ns = (time_ns - np.concatenate(times))[instants.candidates.instant]
+    return replace(instants, candidates=replace(instants.candidates, ahead_ns=ahead_ns))

@@ -11,21 +11,13 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from traceflops.table.columns import (
-    ABSENT,
-    BoolArray,
-    IntArray,
-    WholeArray,
-    codes,
-    dictionary_column,
-    names,
-)
+from traceflops.table.arrays import ABSENT, BoolArray, IntArray, WholeArray
+from traceflops.table.columns import codes, dictionary_column, names
 
 _GAPS, _FEW = 4, 1 << 10
 """Numbers are counted in a table of up to _GAPS cells per row and _FEW more; else sorted."""
 _AT_ONCE: Final = 1 << 15
-_MANY_PER_GROUP: Final = 64
-"""With more wanted instants per group each group is searched by itself."""
+_MANY_PER_GROUP: Final = 64  # with more wanted instants per group each group is searched by itself
 
 
 def in_order(*keys: IntArray) -> IntArray:
@@ -252,27 +244,19 @@ def places_in_groups(
     The pairs are sorted.
     """
     if len(distinct(wanted_group)) * _MANY_PER_GROUP > len(wanted_ns):
-        return _places_in_all(group, at_ns, wanted_group, wanted_ns)
+        # With few instants in each group, one search in all groups is quicker: a group is replaced
+        # by its rank and a time by how many instants are before or equal to it, so that one number
+        # holds both.
+        opens, instants = differ_from_before(group), np.sort(at_ns)
+        known, shift = group[opens], len(instants) + 1
+        rank = np.searchsorted(known, wanted_group)
+        is_known = np.append(known, ABSENT)[rank] == wanted_group  # of another group: none yet
+        until = np.where(is_known, np.searchsorted(instants, wanted_ns, side="right"), 0)
+        keys = (np.cumsum(opens) - 1) * shift + np.searchsorted(instants, at_ns, side="right")
+        return np.searchsorted(keys, rank * shift + until, side="right")
     count_before = np.empty(len(wanted_ns), dtype=np.int64)
     for number, rows in groups(wanted_group):
         first, stop = np.searchsorted(group, [number, number + 1])
         inside = np.searchsorted(at_ns[first:stop], wanted_ns[rows], side="right")
         count_before[rows] = first + inside
     return count_before
-
-
-def _places_in_all(
-    group: IntArray, at_ns: IntArray, wanted_group: IntArray, wanted_ns: IntArray
-) -> IntArray:
-    """Return `places_in_groups` with one search in all groups, quicker with few instants in each.
-
-    A group is replaced by its rank and a time by how many instants are before or equal to it, so
-    that one number holds both.
-    """
-    opens, instants = differ_from_before(group), np.sort(at_ns)
-    known, shift = group[opens], len(instants) + 1
-    rank = np.searchsorted(known, wanted_group)
-    is_known = np.append(known, ABSENT)[rank] == wanted_group  # of another group: none yet
-    until = np.where(is_known, np.searchsorted(instants, wanted_ns, side="right"), 0)
-    keys = (np.cumsum(opens) - 1) * shift + np.searchsorted(instants, at_ns, side="right")
-    return np.searchsorted(keys, rank * shift + until, side="right")

@@ -26,8 +26,7 @@ from traceflops.table.grouping import (
 )
 
 T = TypeVar("T", bound=np.signedinteger)
-_MANY = 4
-"""With more instants per interval only the edges of the intervals are searched."""
+_MANY = 4  # with more instants per interval only the edges of the intervals are searched
 
 
 class LastAbove:
@@ -181,12 +180,6 @@ class StackTops(Struct, frozen=True):
             np.where(is_of_group, taken(self.row, edge), -1),
         )
 
-    def equal_before(self) -> BoolArray:
-        """Return, per edge, whether the one before it is of the same group and time."""
-        equal = np.zeros(len(self.row), dtype=np.bool_)
-        equal[1:] = (self.group[1:] == self.group[:-1]) & (self.at_ns[1:] == self.at_ns[:-1])
-        return equal
-
 
 def innermost_pieces(
     group: IntArray, start: IntArray, end: IntArray
@@ -198,7 +191,9 @@ def innermost_pieces(
     """
     tops = StackTops.of(group, start, end)
     # Of equal edges only the last one says what is the innermost from there on.
-    is_last = np.append(~tops.equal_before()[1:], True)[: len(tops.row)]
+    equal = np.zeros(len(tops.row), dtype=np.bool_)
+    equal[1:] = (tops.group[1:] == tops.group[:-1]) & (tops.at_ns[1:] == tops.at_ns[:-1])
+    is_last = np.append(~equal[1:], True)[: len(tops.row)]
     inner, edge_group, edge = tops.row[is_last], tops.group[is_last], tops.at_ns[is_last]
     # Join neighbouring stretches with the same innermost interval.
     follows = np.flatnonzero((inner[:-1] >= 0) & (edge_group[:-1] == edge_group[1:]))

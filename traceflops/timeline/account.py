@@ -14,16 +14,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from traceflops.categories.activities import Categorised
-from traceflops.table.columns import (
-    ABSENT,
-    BoolArray,
-    IntArray,
-    is_one_of,
-    matching,
-    names,
-    numbers,
-    texts_at,
-)
+from traceflops.table.arrays import ABSENT, BoolArray, IntArray
+from traceflops.table.columns import is_one_of, matching, names, numbers, texts_at
 from traceflops.table.grouping import groups, runs
 from traceflops.table.links import Links
 from traceflops.table.nesting import OpTree, taken
@@ -112,8 +104,7 @@ class LinkedTrace(Struct, frozen=True, dict=True):
         return OpTree.of(self.trace.ops)
 
 
-_MOVES: Final = ("copy", "memset")
-"""Categories of work that only brings data where kernels need it."""
+_MOVES: Final = ("copy", "memset")  # categories of work that only brings data where kernels need it
 
 
 class LaunchCounter:

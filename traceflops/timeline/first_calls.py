@@ -11,17 +11,8 @@ from typing import Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from traceflops.table.columns import (
-    ABSENT,
-    BoolArray,
-    IntArray,
-    codes,
-    is_one_of,
-    matching,
-    names,
-    numbers,
-    thread_columns,
-)
+from traceflops.table.arrays import ABSENT, BoolArray, IntArray
+from traceflops.table.columns import codes, is_one_of, matching, names, numbers, thread_columns
 from traceflops.table.grouping import (
     distinct,
     group_rows,
@@ -60,8 +51,7 @@ LEAST_ALONE_NS: Final = 1_000_000
 """The same for calls without others to compare with."""
 TIMES_USUAL, _FIRST, FEW = 10, 3, 2
 """How many times longer than usual, of the first how many calls, and how few do not tell."""
-_FEW_ACTIVITIES: Final = 8
-"""Nothing repeats where a process has fewer."""
+_FEW_ACTIVITIES: Final = 8  # nothing repeats where a process has fewer
 Times = tuple[IntArray, IntArray, IntArray, IntArray]
 """Process, thread, start and end in ns, per stretch."""
 

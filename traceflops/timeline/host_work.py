@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -13,11 +13,9 @@ from msgspec.structs import replace
 
 from traceflops.facts import fact
 from traceflops.remedies import advice
+from traceflops.table.arrays import ABSENT, BoolArray, IntArray
 from traceflops.table.builder import TableBuilder
 from traceflops.table.columns import (
-    ABSENT,
-    BoolArray,
-    IntArray,
     codes,
     is_one_of,
     matching,
@@ -39,10 +37,8 @@ from traceflops.table.grouping import (
 from traceflops.table.nesting import innermost_pieces
 from traceflops.table.schema import empty_table
 from traceflops.table.trace import Note, Trace, note_of
+from traceflops.timeline.start_up import StartUp
 from traceflops.units import time_amount
-
-if TYPE_CHECKING:
-    from traceflops.timeline.start_up import StartUp
 
 _COPIES: Final = frozenset({"memcpy", "memset"})
 _LAUNCH: Final = re.compile(r"(?i)launch(?!HostFunc)")
@@ -136,8 +132,7 @@ def _as_sums(trace: Trace, note: Note) -> Trace:
     return replace(trace, tables=tables, notes=(*trace.notes, note))
 
 
-_KIND = "op"
-"""The kind of activities that are parts of operators on a CPU."""
+_KIND = "op"  # the kind of activities that are parts of operators on a CPU
 
 
 class SplitWork(Struct, frozen=True):

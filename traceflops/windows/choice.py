@@ -115,33 +115,29 @@ class StepPlan(Struct, frozen=True):
         launched = [s.launched for s in stretches if s.launched is not None]
         # A step with fewer launches than usual is unfinished; of two, neither is usual.
         usual_launched = float(np.median(launched)) if len(launched) > 2 else 0.0
-        unbounded = self._unbounded_step(device)
+        # The last of all steps is already left out (`steady`), but a device may end before others.
+        steps = [stretch for stretch in stretches if stretch.role == "step"]
+        used = [step for step in steps if self.layout.step_number(device, step) in self.used]
+        has_end = self.chosen_by_user or self.layout.at_marks or len(used) <= KEEP_LAST_UP_TO
+        unbounded = None if has_end or used[-1] is not steps[-1] else used[-1]
         windows = []
         for stretch, window_account in zip(stretches, accounts, strict=True):
             number = self.layout.step_number(device, stretch)
             reason = LAST_STEP if stretch is unbounded else self._why_left_out(stretch, number)
-            window = Window(
-                role=stretch.role,
-                step=number,
-                start_ns=stretch.start_ns,
-                end_ns=stretch.end_ns,
-                used=reason is None,
-                left_out=reason,
-                launched=stretch.launched,
-                unfinished=stretch.launched is not None and stretch.launched < usual_launched,
-                account=window_account,
+            windows.append(
+                Window(
+                    role=stretch.role,
+                    step=number,
+                    start_ns=stretch.start_ns,
+                    end_ns=stretch.end_ns,
+                    used=reason is None,
+                    left_out=reason,
+                    launched=stretch.launched,
+                    unfinished=stretch.launched is not None and stretch.launched < usual_launched,
+                    account=window_account,
+                )
             )
-            windows.append(window)
         return tuple(windows)
-
-    def _unbounded_step(self, device: int) -> Stretch | None:
-        """Return the used step that is the last one of a device, None if its end is known."""
-        # The last of all steps is already left out (`steady`), but a device may end before others.
-        steps = [s for s in self.layout.stretches[device] if s.role == "step"]
-        used = [s for s in steps if self.layout.step_number(device, s) in self.used]
-        if self.chosen_by_user or self.layout.at_marks or len(used) <= KEEP_LAST_UP_TO:
-            return None
-        return used[-1] if used[-1] is steps[-1] else None
 
     def _why_left_out(self, stretch: Stretch, number: int | None) -> Fact | None:
         """Return why figures are not about a stretch (`number`: of its step), None if they are."""

@@ -33,10 +33,8 @@ from traceflops.windows.steps import find_marked_steps, step_of_activity
 from traceflops.windows.tiling import Stretch
 
 _Account = TypeVar("_Account")
-_Stretches = dict[int, tuple[int, int]]
-"""Start and end in ns, by device."""
-_MOST_GIVEN = 5
-"""Numbers of `--gpus` that a note names, the lowest ones."""
+_Stretches = dict[int, tuple[int, int]]  # start and end in ns, by device
+_MOST_GIVEN = 5  # numbers of `--gpus` that a note names, the lowest ones
 
 
 def origins(trace: Trace) -> IntArray:
@@ -241,7 +239,13 @@ def restrict(trace: Trace, selection: Selection) -> Trace:
     _keep_time(trace, selection, keep)
     _keep_steps(trace, selection, keep)
     if not all(keep[name].all() for name in ("activities", "calls", "ops")):
-        _keep_causes(trace, keep)
+        # Calls of removed activities go; call and op of those kept stay.
+        links = link(trace)
+        launched = links.call_of_activity[~keep["activities"]]
+        keep["calls"][launched[launched >= 0]] = False
+        for table_name, cause in (("calls", links.call_of_activity), ("ops", links.op_of_activity)):
+            rows = cause[keep["activities"]]
+            keep[table_name][rows[rows >= 0]] = True
     tables = {
         name: table
         if name in ("processes", "devices") or keep[name].all()
@@ -265,16 +269,6 @@ def _drop_devices(trace: Trace, devices: Sequence[int], keep: dict[str, BoolArra
     emptied = np.setdiff1d(process[is_dropped], process[~is_dropped])
     for name in _OF_PROCESSES:
         keep[name] &= ~np.isin(numbers(trace.table(name)["process"]), emptied)
-
-
-def _keep_causes(trace: Trace, keep: dict[str, BoolArray]) -> None:
-    """Clear `keep` for calls of removed activities; set it for call and op of those kept."""
-    links = link(trace)
-    launched = links.call_of_activity[~keep["activities"]]
-    keep["calls"][launched[launched >= 0]] = False
-    for name, cause in (("calls", links.call_of_activity), ("ops", links.op_of_activity)):
-        rows = cause[keep["activities"]]
-        keep[name][rows[rows >= 0]] = True
 
 
 def _keep_time(trace: Trace, selection: Selection, keep: dict[str, BoolArray]) -> None:

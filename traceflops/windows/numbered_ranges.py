@@ -14,15 +14,8 @@ from typing import Final
 import numpy as np
 
 from traceflops.facts import fact
-from traceflops.table.columns import (
-    ABSENT,
-    IntArray,
-    codes,
-    is_one_of,
-    names,
-    numbers,
-    thread_columns,
-)
+from traceflops.table.arrays import ABSENT, IntArray
+from traceflops.table.columns import codes, is_one_of, names, numbers, thread_columns
 from traceflops.table.grouping import distinct, group_rows, shared_codes
 from traceflops.table.links import recorded_calls
 from traceflops.table.trace import Trace
@@ -82,13 +75,10 @@ def numbered_steps(
             continue
         found = steps_by_process(trace, rows, number, "annotation", _NUMBERED)
         if _are_rounds_inside(linked, accounts, found):
-            return None if inferred and _have_layers(linked, accounts) else found
+            # If the rounds of any device's signature have layers, they are the steps.
+            orders = (order_of(linked, account.rows) for account in accounts.values())
+            return None if inferred and any(map(has_layers, orders)) else found
     return None
-
-
-def _have_layers(linked: LinkedTrace, accounts: Mapping[int, DeviceAccount]) -> bool:
-    """Return whether the rounds of any device's signature have layers: they are steps then."""
-    return any(has_layers(order_of(linked, account.rows)) for account in accounts.values())
 
 
 def _consecutive(labels: Sequence[str]) -> IntArray | None:

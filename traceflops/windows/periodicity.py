@@ -30,15 +30,12 @@ from traceflops.windows.repetition import (
 from traceflops.windows.step_times import Steps
 from traceflops.windows.tiling import Stretch, paced, tile, with_rest
 
-_WARM_UP_FACTOR = (5, 4)
-"""A leading step longer than 5/4 of the median is warm-up."""
-_RARE = 10
-"""Warm-up ends where at least one in so many of the later steps takes as long."""
+_WARM_UP_FACTOR = (5, 4)  # a leading step longer than 5/4 of the median is warm-up
+_RARE = 10  # warm-up ends where at least one in so many of the later steps takes as long
 KEEP_LAST_UP_TO = 2
 """With more steady steps than this, the last is left out: no successor bounds it."""
 LAST_STEP, _CUT = fact("left-out.last-step"), fact("left-out.cut")
-_FEWEST_TO_CUT: Final = 3
-"""With fewer steps, none tells the usual length."""
+_FEWEST_TO_CUT: Final = 3  # with fewer steps, none tells the usual length
 
 
 def steady(
@@ -212,17 +209,28 @@ def _are_iterations(linked: LinkedTrace, account: DeviceAccount, boundary: IntAr
     return len(boundary) > MOST_LAYERS or not is_new.any()
 
 
-_NUMBER: Final = re.compile(r"\d{1,18}(?=\D{0,99}$)")
-"""The last number in a name."""
-_END_OF_NAME: Final = 100
-"""So many last characters are searched for it: names may be very long."""
+_NUMBER: Final = re.compile(r"\d{1,18}(?=\D{0,99}$)")  # the last number in a name
+_END_OF_NAME: Final = 100  # so many last characters are searched for it: names may be very long
 
 
 def device_steps(
     trace: Trace, accounts: Mapping[int, DeviceAccount]
 ) -> tuple[dict[int, list[Stretch]], dict[int, IntArray]] | None:
     """Return windows and step numbers by device from marks on devices, None if work is in none."""
-    steps = _steps_on_devices(trace)
+    # The steps that marks on each device name; counted from 0 if any has no number.
+    marks = trace.marks
+    rows = np.flatnonzero(is_one_of(marks["kind"], "gpu_step"))
+    start = numbers(marks["start_ns"])[rows]
+    end = start + numbers(marks["dur_ns"], ABSENT)[rows]
+    matches = [_NUMBER.search(label[-_END_OF_NAME:]) for label in names(marks["name"])]
+    number_of = np.array([int(match[0]) if match else ABSENT for match in matches], dtype=np.int64)
+    number = number_of[codes(marks["name"])[rows]]
+    steps: dict[int, Steps] = {}
+    for device, on_device in groups(numbers(marks["device"], ABSENT)[rows]):
+        on_device = on_device[np.argsort(start[on_device], kind="stable")]
+        is_numbered = (number[on_device] != ABSENT).all()
+        own_number = number[on_device] if is_numbered else np.arange(len(on_device))
+        steps[device] = Steps(own_number, start[on_device], end[on_device])
     has_repeats = any(len(distinct(marked.number)) < len(marked) for marked in steps.values())
     is_kernel = is_one_of(trace.activities["kind"], "kernel")
     stream = numbers(trace.activities["stream"], ABSENT)
@@ -237,21 +245,3 @@ def device_steps(
         numbered[device] = np.arange(len(marked)) if has_repeats else marked.number
     has_steps = any(stretch.role == "step" for tiled in stretches.values() for stretch in tiled)
     return (stretches, numbered) if has_steps else None
-
-
-def _steps_on_devices(trace: Trace) -> dict[int, Steps]:
-    """Return the steps that marks on each device name; counted from 0 if any has no number."""
-    marks = trace.marks
-    rows = np.flatnonzero(is_one_of(marks["kind"], "gpu_step"))
-    start = numbers(marks["start_ns"])[rows]
-    end = start + numbers(marks["dur_ns"], ABSENT)[rows]
-    matches = [_NUMBER.search(label[-_END_OF_NAME:]) for label in names(marks["name"])]
-    number_of = np.array([int(match[0]) if match else ABSENT for match in matches], dtype=np.int64)
-    number = number_of[codes(marks["name"])[rows]]
-    steps: dict[int, Steps] = {}
-    for device, on_device in groups(numbers(marks["device"], ABSENT)[rows]):
-        on_device = on_device[np.argsort(start[on_device], kind="stable")]
-        is_numbered = (number[on_device] != ABSENT).all()
-        own_number = number[on_device] if is_numbered else np.arange(len(on_device))
-        steps[device] = Steps(own_number, start[on_device], end[on_device])
-    return steps

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from fractions import Fraction
 from functools import cached_property
 from math import ceil
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from msgspec import Struct
@@ -23,13 +23,9 @@ from traceflops.table.grouping import group_sums, groups, ranked
 from traceflops.table.links import first_of_same
 from traceflops.table.nesting import taken
 from traceflops.table.trace import Note, Trace, note_of
-from traceflops.timeline.records import Components
+from traceflops.timeline.records import Components, Window
 from traceflops.units import listed, percent
-
-if TYPE_CHECKING:
-    from traceflops.timeline.records import Window
-    from traceflops.windows.records import DeviceReport
-
+from traceflops.windows.records import DeviceReport
 
 _MOST: Final = 64
 """Threads with step markers that are compared at most, those with most work and markers."""

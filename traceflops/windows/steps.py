@@ -21,15 +21,8 @@ from traceflops.categories.programs import of_ml, of_pytorch
 from traceflops.characters import shortened
 from traceflops.facts import Fact, fact
 from traceflops.remedies import in_words_of, sentence
-from traceflops.table.columns import (
-    ABSENT,
-    BoolArray,
-    IntArray,
-    codes,
-    is_one_of,
-    names,
-    numbers,
-)
+from traceflops.table.arrays import ABSENT, BoolArray, IntArray
+from traceflops.table.columns import codes, is_one_of, names, numbers
 from traceflops.table.grouping import distinct, groups
 from traceflops.table.links import Links
 from traceflops.table.nesting import taken
@@ -54,8 +47,7 @@ _PATTERNS = (
 _PASSES = fact("steps-by.passes")
 DIGITS = re.compile(r"\d+")
 LONGEST_MARK = 60
-_MOST_NAMED = 5
-"""Annotations that a hint names as examples."""
+_MOST_NAMED = 5  # annotations that a hint names as examples
 _NO_MATCH, _NO_NUMBER = -2, -1
 """Instead of the step number of a name: it is no step; it is a step without a number."""
 _LONGEST_NAME = 1000

@@ -86,9 +86,23 @@ def tile(
     ends = np.append(starts[1:], np.maximum(own_ends[-1], starts[-1]))
     if behind is not None:
         pass_before = np.searchsorted(present, behind.place, side="right") - 1
-        others = _work_of_others(
-            start_ns, end_ns - start_ns, is_launched, pass_before, behind.name, steps
+        # Work that belongs to no pass, but begins behind it, ends the pass. An engine launches some
+        # work of a pass after the annotation: work with a name that runs behind more than half of
+        # the passes is such. Only if all work behind a pass takes longer than the pass itself, none
+        # of it is its own.
+        is_late = ~is_launched & (pass_before >= 0)
+        pairs = distinct(behind.name[is_late] * steps + pass_before[is_late])
+        passes_of_name = np.bincount(pairs // steps, minlength=int(behind.name.max(initial=0)) + 1)
+        is_odd = is_late & ~(2 * passes_of_name[behind.name] > steps)
+        own_ns, late_ns, odd_ns = (
+            group_sums(pass_before[mask], (end_ns - start_ns)[mask], steps)
+            for mask in (is_launched, is_late, is_odd)
         )
+        first_odd, first_late = (
+            _earliest(start_ns[mask], pass_before[mask], steps) for mask in (is_odd, is_late)
+        )
+        if_long = np.where(late_ns >= own_ns, first_late, ENDLESS)
+        others = np.where(odd_ns * TRIFLE > own_ns, first_odd, if_long)
         ends = np.maximum(starts, np.minimum(ends, np.maximum(own_ends, others)))
     return with_rest(span, present, starts, ends, np.bincount(step))
 
@@ -103,35 +117,6 @@ def _first_pass_start(start_ns: IntArray, end_ns: IntArray, unrecorded: Interval
     resumed = resumed[resumed < len(start_ns)]
     resumed = resumed[work_before[resumed] * TRIFLE <= work_before[-1]]
     return int(start_ns[resumed.max(initial=0)])
-
-
-def _work_of_others(
-    start_ns: IntArray,
-    dur_ns: IntArray,
-    is_own: BoolArray,
-    pass_before: IntArray,
-    name: IntArray,
-    passes: int,
-) -> IntArray:
-    """Return, per pass, when work that belongs to no pass begins behind it, or ENDLESS.
-
-    Per activity: whether a pass launched it (`is_own`), and the last pass before its launch (-1:
-    none). An engine launches some work of a pass after the annotation: work with a name that runs
-    behind more than half of the passes is such. Only if all work behind a pass takes longer than
-    the pass itself, none of it is its own.
-    """
-    is_late = ~is_own & (pass_before >= 0)
-    pairs = distinct(name[is_late] * passes + pass_before[is_late])
-    passes_of_name = np.bincount(pairs // passes, minlength=int(name.max(initial=0)) + 1)
-    is_odd = is_late & ~(2 * passes_of_name[name] > passes)
-    own_ns, late_ns, odd_ns = (
-        group_sums(pass_before[mask], dur_ns[mask], passes) for mask in (is_own, is_late, is_odd)
-    )
-    first_odd, first_late = (
-        _earliest(start_ns[mask], pass_before[mask], passes) for mask in (is_odd, is_late)
-    )
-    if_long = np.where(late_ns >= own_ns, first_late, ENDLESS)
-    return np.where(odd_ns * TRIFLE > own_ns, first_odd, if_long)
 
 
 def paced(step: IntArray, stream: IntArray, is_kernel: BoolArray) -> BoolArray:
