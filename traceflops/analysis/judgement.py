@@ -17,6 +17,7 @@ from traceflops.attribution.op_kernels import Attribution
 from traceflops.attribution.outside_work import outside_gpu_work
 from traceflops.devices.side_records import GPU_SAMPLES
 from traceflops.facts import Fact, fact
+from traceflops.findings import verdicts
 from traceflops.findings.calls_alone import calls_alone
 from traceflops.findings.case import NO_RULES, FindingRules, program_of_trace
 from traceflops.findings.clocks import samples_verdict
@@ -42,16 +43,6 @@ from traceflops.findings.standstill import (
 )
 from traceflops.findings.start_up import main_kind
 from traceflops.findings.unevenness import uneven_findings
-from traceflops.findings.verdicts import (
-    basis_of,
-    cut_file,
-    led_by,
-    lost_graphs,
-    records_verdict,
-    serialized_verdict,
-    untimed_verdict,
-    verdict,
-)
 from traceflops.gpu_samples import gpu_samples
 from traceflops.mfu.measurement import Measurement
 from traceflops.mfu.serving_passes import Serving
@@ -109,7 +100,7 @@ class VerdictFacts(NamedTuple):
         return cls(
             trace,
             advice(trace, "device records"),
-            cut_file(trace) or nothing_recorded(trace),
+            verdicts.cut_file(trace) or nothing_recorded(trace),
             prepared.launch_records,
             prepared.untimed,
             prepared.plan.choice,
@@ -148,7 +139,7 @@ def judged(
     records, choice, trace = facts.records, facts.choice, facts.trace
     total = sum((device.chosen for device in devices), EMPTY_ACCOUNT)
     spread, window_ns = spread_of(devices), total.components.window_ns
-    lost = lost_graphs(records, total)
+    lost = verdicts.lost_graphs(records, total)
     losses = all_losses(
         total,
         measured,
@@ -160,7 +151,7 @@ def judged(
     )
     losses = with_standstill(losses, facts.still, window_ns)
     on_host = all(device.type == "cpu" for device in devices)
-    basis = basis_of(choice, window_ns if facts.is_part else 0)
+    basis = verdicts.basis_of(choice, window_ns if facts.is_part else 0)
     # Kernels that ran one by one have no share of the window.
     shared_ns = None if records.state == "serialized" else window_ns
     table = kernel_table(kernels, shared_ns)
@@ -169,7 +160,7 @@ def judged(
     findings: tuple[Finding, ...] = ()
     if not on_host:
         findings = _findings(facts, devices, measured, losses, table, ranks, passes, basis)
-    first = led_by(first, facts.cut or lost)
+    first = verdicts.led_by(first, facts.cut or lost)
     is_idle_known = records.is_judged and not (facts.lacks_copies or lost or facts.little)
     idle_share = total.components.share("idle") if is_idle_known else None
     return {
@@ -210,7 +201,7 @@ def _findings(
         return of_ranks
     total = sum((device.chosen for device in devices), EMPTY_ACCOUNT)
     findings = (
-        *loss_findings([one for one in losses if one.rule != STANDSTILL], measured, basis),
+        *loss_findings([loss for loss in losses if loss.rule != STANDSTILL], measured, basis),
         *standstill_findings(facts.still, total.components.window_ns),
         *of_ranks,
         *uneven_findings(spread_of(devices), devices, passes),
@@ -266,12 +257,12 @@ def _said_first(
     late_rank = late_rank_fact(ranks, lasting=True) or slow_link_fact(ranks)
     first = (
         facts.samples
-        or records_verdict(facts.records, facts.how, late_rank, on_cpu, facts.calls)
-        or serialized_verdict(facts.records, measured, facts.trace)
-        or untimed_verdict(facts.untimed, measured, facts.trace, late_rank)
+        or verdicts.records_verdict(facts.records, facts.how, late_rank, on_cpu, facts.calls)
+        or verdicts.serialized_verdict(facts.records, measured, facts.trace)
+        or verdicts.untimed_verdict(facts.untimed, measured, facts.trace, late_rank)
         or facts.memory
         or (Verdict(facts.little, "start-up") if facts.little else None)
-        or verdict(
+        or verdicts.verdict(
             total, basis, len(devices), measured, losses=losses, on_cpu=on_cpu, late_rank=late_rank
         )
     )

@@ -133,10 +133,10 @@ def _accounts(linked: LinkedTrace, selection: Selection) -> dict[int, DeviceAcco
     if not accounts and (selection.ranks is not None or selection.gpus is not None):
         ranks = sorted({rank for rank in trace.ranks if rank is not None})
         gpus = sorted({row["local_id"] for row in rows})
-        known = [", ".join(map(str, found)) or "unknown" for found in (ranks, gpus)]
+        choices = [", ".join(map(str, numbers_of)) or "unknown" for numbers_of in (ranks, gpus)]
         raise UsageError(
             "no device matches --ranks/--gpu",
-            f"ranks in the trace: {known[0]}; GPU numbers: {known[1]}",
+            f"ranks in the trace: {choices[0]}; GPU numbers: {choices[1]}",
         )
     return accounts
 

@@ -53,6 +53,10 @@ if TYPE_CHECKING:
     from traceflops.replay.what_if import WhatIf
 
 
+_OF_ROW: Final = (
+    *("process", "type", "local_id", "product", "memory_bytes", "sm_count", "architecture"),
+)
+"""What a report of a device has as it is in the table of devices."""
 GAPS_OF_SUMMARY: Final = 3
 """How many gaps of a device a summary keeps."""
 
@@ -203,18 +207,12 @@ def _device_report(
     return DeviceReport(
         device=device,
         rank=process["rank"],
-        process=row["process"],
         file=process["file"],
-        type=row["type"],
-        local_id=row["local_id"],
-        product=row["product"],
-        memory_bytes=row["memory_bytes"],
-        sm_count=row["sm_count"],
         whole=whole,
         windows=windows,
         chosen=sum((window.account for window in windows if window.used), EMPTY_ACCOUNT),
         gaps=account.gaps(device, chosen_time(windows), windows, most_gaps),
-        architecture=row["architecture"],
+        **{name: row[name] for name in _OF_ROW},
         partition=partition_text(row),
         ranks=tuple(sorted({rank for user in users if (rank := trace.ranks[user]) is not None})),
     )

@@ -283,36 +283,36 @@ def _check_utilisation(summary: RankSummary, reported: set[int]) -> None:
 
 def _check_numbers(summary: RankSummary) -> None:
     """Check each number by its name, whatever it is in; other checks look into `_ELSEWHERE`."""
-    found: defaultdict[str, list[int]] = defaultdict(list)
-    _find_numbers(summary, "", found)
+    by_name: defaultdict[str, list[int]] = defaultdict(list)
+    _find_numbers(summary, "", by_name)
     trace = summary.trace
     counts = {"device": trace.devices.num_rows, "process": trace.processes.num_rows}
-    for name, values in found.items():
+    for name, values in by_name.items():
         # Any other number must fit in 64 bits, with its sign.
         stop = counts.get(name, LIMIT_NS if name.endswith("_ns") else 2 * LARGEST)
         require((-LIMIT_NS if name in _SIGNED else 0) <= min(values) and max(values) < stop)
 
 
-def _find_numbers(value: Any, name: str, found: Mapping[str, list[int]]) -> None:
+def _find_numbers(value: Any, name: str, by_name: Mapping[str, list[int]]) -> None:
     """Add each number in a value that has a name to the numbers found by name."""
     kind = type(value)
     if kind is int:
-        found[name].append(value)
+        by_name[name].append(value)
     elif kind in _WITHOUT_NUMBERS:
         pass
     elif kind is tuple:
         for item in value:
-            _find_numbers(item, name, found)
+            _find_numbers(item, name, by_name)
     elif issubclass(kind, Struct):
         for field in kind.__struct_fields__ if kind not in _ELSEWHERE else ():
             item = getattr(value, field)
             if type(item) is int:  # most are
-                found[field].append(item)
+                by_name[field].append(item)
             else:
-                _find_numbers(item, field, found)
+                _find_numbers(item, field, by_name)
     elif issubclass(kind, Mapping):
         for item in value.values():
-            _find_numbers(item, name, found)
+            _find_numbers(item, name, by_name)
 
 
 def _check_account(account: Account, window_ns: int) -> None:

@@ -72,7 +72,7 @@ def _once(table: pa.Table, name: str, shared: Shared) -> pa.Table:
     """Return a table of few rows with columns that equal tables share: each takes 1 kB or more."""
     schema = arrow_schema(name)
     keys = [(name, field.name, *table[field.name].to_pylist()) for field in schema]
-    columns = [shared.setdefault(k, one) for k, one in zip(keys, table.columns, strict=True)]
+    columns = [shared.setdefault(k, column) for k, column in zip(keys, table.columns, strict=True)]
     return pa.Table.from_arrays(columns, schema=schema)
 
 
@@ -220,9 +220,9 @@ def _sums(maps: Iterable[Mapping[str, int]]) -> dict[str, int]:
 def _shared(peaks: Iterable[DevicePeaks]) -> tuple[DevicePeaks, ...]:
     """Return the peaks of devices; what equal devices have in common is there once."""
     shared: list[DevicePeaks] = []
-    for one in peaks:
-        as_last = replace(shared[-1], device=one.device) if shared else one
-        shared.append(as_last if as_last == one else one)
+    for peak in peaks:
+        as_last = replace(shared[-1], device=peak.device) if shared else peak
+        shared.append(as_last if as_last == peak else peak)
     return tuple(shared)
 
 

@@ -21,11 +21,9 @@ from traceflops.attribution.launching_ops import ops_that_launched
 from traceflops.attribution.scopes import launch_scopes
 from traceflops.ranks.collectives import KINDS
 from traceflops.ranks.comm_records import communication_kinds
-from traceflops.table.arrays import ABSENT
+from traceflops.table.arrays import ABSENT, BoolArray, IntArray
 from traceflops.table.columns import (
     NAME_TYPE,
-    BoolArray,
-    IntArray,
     codes,
     dictionary_column,
     merged_column,

@@ -360,8 +360,7 @@ def with_culprits(prepared: Prepared, devices: Sequence[DeviceReport]) -> list[D
         gaps = Intervals.of(*np.array(spans, dtype=np.int64).reshape(-1, 2).T)
         by_device.append(gap_parts(prepared.accounts[device.device], gaps))
     parts = GapParts.joined(by_device)
-    device_number = _source_of_rows(by_device)
-    naming = NamedSlices.of(parts, prepared.trace)
+    device_number, naming = _source_of_rows(by_device), NamedSlices.of(parts, prepared.trace)
     # Idle ns per gap (number of its device, start) and culprit (class, name).
     times: defaultdict[tuple[int, int], Counter[tuple[str, str]]] = defaultdict(Counter)
     for name, rows in naming.culprits():

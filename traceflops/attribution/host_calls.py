@@ -26,6 +26,7 @@ from traceflops.table.arrays import ABSENT, BoolArray, IntArray
 from traceflops.table.columns import codes, is_one_of, matching, names, numbers, thread_columns
 from traceflops.table.grouping import (
     exact_sums,
+    group_most,
     group_rows,
     group_sums,
     groups,
@@ -161,8 +162,7 @@ def memory_operations(prepared: Prepared) -> tuple[MemoryOperation, ...]:
     inside_ns = chosen.inside_ns[moves]
     figures = (starts, inside_ns, sized, size * sized, duration * sized)
     totals = (exact_sums(group, column, len(first)) for column in figures)
-    largest = np.full(len(first), ABSENT)
-    np.maximum.at(largest, group, np.where(sized > 0, size, ABSENT))
+    largest = group_most(group, np.where(sized > 0, size, ABSENT), len(first))
     # The last direction and the last of _MEMORIES are those of code -1.
     kinds, directions = names(activities["kind"]), [*names(activities["direction"]), ""]
     rows = zip(first.tolist(), largest.tolist(), zip(*totals, strict=True), strict=True)

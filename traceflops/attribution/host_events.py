@@ -120,8 +120,11 @@ def facts_of_name(label: str) -> frozenset[str]:
 
 def facts_of_names(labels: Sequence[str]) -> dict[str, BoolArray]:
     """Return, by fact, an array per name: whether the name reveals the fact."""
-    known = [facts_of_name(label) for label in labels]
-    return {fact: np.array([fact in facts for facts in known], dtype=np.bool_) for fact in FACTS}
+    facts_of_label = [facts_of_name(label) for label in labels]
+    return {
+        fact: np.array([fact in facts for facts in facts_of_label], dtype=np.bool_)
+        for fact in FACTS
+    }
 
 
 def has_fact(column: pa.ChunkedArray, fact: str) -> BoolArray:
@@ -205,8 +208,8 @@ class HostEvents(Struct, frozen=True, dict=True):
     @cached_property
     def function(self) -> IntArray:
         """Per event, the nearest function around it that is not a library's, or -1."""
-        known = np.array([not is_of_library(label) for label in self.labels], dtype=np.bool_)
-        return self.tree.nearest((self.kind == FRAME) & known[self.name])
+        is_users = np.array([not is_of_library(label) for label in self.labels], dtype=np.bool_)
+        return self.tree.nearest((self.kind == FRAME) & is_users[self.name])
 
     def text(self, event: int) -> str:
         """Return the name of an event, "" for -1; annotations are named by `names_by_process`."""

@@ -28,7 +28,7 @@ from traceflops.attribution.idle_slices import (
 )
 from traceflops.table.arrays import ABSENT, BoolArray, IntArray, SmallArray
 from traceflops.table.columns import codes, matching, names, numbers
-from traceflops.table.grouping import group_rows, in_order, joint_codes
+from traceflops.table.grouping import group_least, group_rows, in_order, joint_codes
 from traceflops.table.grouping import groups as by_group
 from traceflops.table.nesting import taken
 from traceflops.table.patterns import GRAPH_LAUNCH
@@ -182,8 +182,7 @@ def _inside_graphs(parts: GapParts, trace: Trace) -> BoolArray:
             numbers(work[name], ABSENT) for name in ("process", "correlation", "start_ns")
         )
         group, first = group_rows((process, correlation))
-        first_ns = np.full(len(first), np.iinfo(np.int64).max)
-        np.minimum.at(first_ns, group, start_ns)
+        first_ns = group_least(group, start_ns, len(first))
         begun_ns[replayed] = first_ns[group[parts.activity[replayed]]]
     return np.asarray((begun_ns > NEVER) & (begun_ns < parts.gap_start_ns))
 
@@ -197,8 +196,8 @@ def _between_pages(parts: GapParts, trace: Trace) -> BoolArray:
     end_ns = (numbers(work["start_ns"]) + numbers(work["dur_ns"]))[to_host]
     # A gap begins when the work before it ends: look for a page with that device and end.
     devices = np.concatenate([device[to_host], device[parts.activity]])
-    place = joint_codes(devices, np.concatenate([end_ns, parts.gap_start_ns]))
-    follows = np.isin(place[len(end_ns) :], place[: len(end_ns)])
+    edge = joint_codes(devices, np.concatenate([end_ns, parts.gap_start_ns]))
+    follows = np.isin(edge[len(end_ns) :], edge[: len(end_ns)])
     return np.asarray(follows & to_host[parts.activity])
 
 
@@ -206,11 +205,11 @@ def slow_calls(calls: pa.Table) -> BoolArray:
     """Return, per call, whether it took long, and much longer than is usual for its name."""
     duration, name = numbers(calls["dur_ns"]), codes(calls["name"])
     order = np.lexsort((duration, name))
-    known, first, count = np.unique(name[order], return_index=True, return_counts=True)
+    names_called, first, count = np.unique(name[order], return_index=True, return_counts=True)
     median_ns = duration[order][first + count // 2]
     limit = np.where(count < _FEW_CALLS, 0, _TIMES_MEDIAN * median_ns)
     limit = np.maximum(limit, _LONG_CALL_NS)
-    return np.asarray(duration > taken(limit, np.searchsorted(known, name)))
+    return np.asarray(duration > taken(limit, np.searchsorted(names_called, name)))
 
 
 def waiting_calls(calls: pa.Table) -> BoolArray:

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from traceflops.attribution.host_events import CALL, LABEL, OP, HostEvents
 from traceflops.attribution.launch_lead import leads
 from traceflops.table.columns import ABSENT, BoolArray, Columns, IntArray, numbers
-from traceflops.table.grouping import group_rows, group_sums, places_in_runs, runs
+from traceflops.table.grouping import group_rows, group_sums, runs
 from traceflops.table.nesting import taken
 from traceflops.table.trace import Trace
 from traceflops.timeline.account import DeviceAccount
@@ -158,7 +158,8 @@ def of_few_devices(parts: GapParts, trace: Trace) -> BoolArray:
     time_ns = group_sums(number, parts.end_ns - parts.start_ns, len(first))
     order = np.lexsort((-time_ns, process[first]))
     is_of_few = np.empty(len(first), dtype=np.bool_)
-    is_of_few[order] = places_in_runs(process[first][order]) < MOST_DEVICES
+    ordered = process[first][order]
+    is_of_few[order] = np.arange(len(ordered)) - np.searchsorted(ordered, ordered) < MOST_DEVICES
     return is_of_few[number]
 
 

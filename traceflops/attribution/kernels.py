@@ -28,7 +28,15 @@ from traceflops.table.columns import (
     numbers,
     string_column,
 )
-from traceflops.table.grouping import by_code, first_rows, group_rows, group_sums, groups, slices
+from traceflops.table.grouping import (
+    by_code,
+    group_least,
+    group_most,
+    group_rows,
+    group_sums,
+    groups,
+    slices,
+)
 from traceflops.table.nesting import OpTree, taken
 from traceflops.table.trace import Trace
 from traceflops.timeline.device_span import is_top
@@ -75,7 +83,7 @@ _MEANINGS: Final = {
     "max_ns": "longest whole activity",
     "share": "sum_ns / device time used (one by one: time of GPU work), or null; overlaps: over 1",
 }
-_EXTREMES: Final = {"min_ns": np.minimum, "max_ns": np.maximum}
+_EXTREMES: Final = {"min_ns": group_least, "max_ns": group_most}
 
 
 def kernel_table(totals: Sequence[pa.Table], device_time_ns: int | None) -> pa.Table:
@@ -106,12 +114,8 @@ def joined_totals(totals: Sequence[pa.Table]) -> pa.Table:
         return joined
     arrays = [string_column(values) for values in zip(*group_of, strict=True)]
     for name in _FIGURES:
-        values, extreme = numbers(joined[name]), _EXTREMES.get(name)
-        figures = (
-            group_sums(group, values, len(group_of))
-            if extreme is None
-            else _extreme(extreme, group, values, len(group_of))
-        )
+        combine = _EXTREMES.get(name, group_sums)
+        figures = combine(group, numbers(joined[name]), len(group_of))
         arrays.append(number_column(figures, pa.int64()))
     return pa.Table.from_arrays(arrays, schema=KERNEL_TOTALS)
 
@@ -158,8 +162,8 @@ def kernel_totals(
         "sum_ns": group_sums(group, chosen.inside_ns, len(first)),
         "whole": group_sums(group, weight, len(first)),
         "whole_ns": group_sums(group, duration * weight, len(first)),
-        "min_ns": _extreme(np.minimum, group, duration, len(first)),
-        "max_ns": _extreme(np.maximum, group, duration, len(first)),
+        "min_ns": group_least(group, duration, len(first)),
+        "max_ns": group_most(group, duration, len(first)),
     }
     arrays = [string_column(values) for values in texts.values()]
     arrays += [number_column(values, pa.int64()) for values in figures.values()]
@@ -194,7 +198,9 @@ def memory_times(trace: Trace, categorised: Categorised, chosen: InWindows) -> d
     category, direction = categorised.category[rows], codes(trace.activities["direction"])[rows]
     is_kernel = is_one_of(trace.activities["kind"], "kernel")[rows].astype(np.int64)
     group, first = group_rows((category, direction, is_kernel))
-    may_hide = np.array([*(one.sub in _HIDDEN for one in categorised.categories), False])[category]
+    may_hide = np.array([*(kind.sub in _HIDDEN for kind in categorised.categories), False])[
+        category
+    ]
     may_hide &= is_kernel == 0
     # The time of each activity that no kernel of its device runs beside; nothing of kernels
     # themselves.
@@ -249,13 +255,6 @@ def _table(
         metadata = {"meaning": _MEANINGS[name], **unit}
         fields.append(pa.field(name, array.type, metadata=metadata))
     return pa.Table.from_arrays(list(arrays.values()), schema=pa.schema(fields))
-
-
-def _extreme(function: np.ufunc, group: IntArray, values: IntArray, groups: int) -> IntArray:
-    """Return the minimum or maximum (`function`) of the values of each group."""
-    extreme = values[first_rows(group, groups)] if len(values) else np.zeros(groups, np.int64)
-    function.at(extreme, group, values)
-    return extreme
 
 
 class Operators(Struct, frozen=True):

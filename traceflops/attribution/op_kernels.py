@@ -170,14 +170,14 @@ def _known(work: OpWork, tree: OpTree) -> BoolArray:
     works = [op_work if isinstance(op_work, Work) else None for op_work in work.works]
     has_flops = np.array([w is not None and w.flops > 0 for w in works], dtype=np.bool_)
     exact = np.array([w is not None and w.exact for w in works], dtype=np.bool_)
-    known: BoolArray = has_flops[work.place]
+    has_work: BoolArray = has_flops[work.place]
     if exact[has_flops].all():
-        return known
+        return has_work
     kind = Names().codes(w.kind if w is not None else "" for w in works)[work.place]
-    outer = tree.around(known)
-    better = known & (outer >= 0) & exact[work.place][np.maximum(outer, 0)]
+    outer = tree.around(has_work)
+    better = has_work & (outer >= 0) & exact[work.place][np.maximum(outer, 0)]
     better &= kind[np.maximum(outer, 0)] == kind
-    return known & (exact[work.place] | ~better)
+    return has_work & (exact[work.place] | ~better)
 
 
 def _proven(facts: _Input) -> tuple[BoolArray, bool]:

@@ -19,7 +19,7 @@ from msgspec import Struct
 from traceflops.attribution.culprits import culprits_of_devices
 from traceflops.attribution.host_events import host_span
 from traceflops.table.columns import ABSENT, IntArray, codes, is_one_of, names, numbers
-from traceflops.table.grouping import distinct, group_sums, joint_codes
+from traceflops.table.grouping import distinct, group_least, group_most, group_sums, joint_codes
 from traceflops.timeline.intervals import Intervals, latest_end_before
 from traceflops.timeline.records import Window
 from traceflops.windows.prepared import Prepared
@@ -88,7 +88,7 @@ def outside_gpu_work(prepared: Prepared) -> OutsideGpuWork | None:
     is_own = (process_of_mark == process) & is_one_of(marks["kind"], "annotation")
     mark = np.flatnonzero(is_own & is_inside)
     longest = _longest(calls, row, edges), _longest(marks, mark, edges)
-    name_and_ns = max(longest, key=lambda one: one[1])
+    name_and_ns = max(longest, key=lambda longest_one: longest_one[1])
     of_gpu_ns = unused.get(process, (0, 0))  # in no used step, and how much of that is start-up
     return OutsideGpuWork(first - begin, end - last, end - begin, *name_and_ns, *of_gpu_ns)
 
@@ -108,9 +108,8 @@ def _recorded_and_working(prepared: Prepared) -> tuple[Range, Range, IntArray]:
         numbers(work[name], ABSENT)[rows] for name in ("process", "start_ns", "dur_ns")
     )
     count = trace.processes.num_rows
-    firsts, lasts = np.full(count, np.iinfo(np.int64).max), np.full(count, np.iinfo(np.int64).min)
-    np.minimum.at(firsts, owner, start_ns)
-    np.maximum.at(lasts, owner, start_ns + dur_ns)
+    firsts = group_least(owner, start_ns, count)
+    lasts = group_most(owner, start_ns + dur_ns, count)
     begins, ends = firsts.copy(), lasts.copy()
     of_device = numbers(trace.devices["process"])
     for device, account in prepared.accounts.items():
@@ -165,7 +164,11 @@ _IDLE: Final = "idle"
 
 def slow_steps(windows: Iterable[Window]) -> list[Window]:
     """Return the windows that are left out as far longer."""
-    return [one for one in windows if one.left_out is not None and one.left_out.code == WARM_UP]
+    return [
+        window
+        for window in windows
+        if window.left_out is not None and window.left_out.code == WARM_UP
+    ]
 
 
 def longer_by(prepared: Prepared, devices: Sequence[DeviceReport]) -> str | None:
@@ -175,7 +178,9 @@ def longer_by(prepared: Prepared, devices: Sequence[DeviceReport]) -> str | None
     steps of both kinds, or if nothing is half of the extra time.
     """
     slow = {device.device: slow_steps(device.windows) for device in devices}
-    used = {device.device: [one for one in device.windows if one.used] for device in devices}
+    used = {
+        device.device: [window for window in device.windows if window.used] for device in devices
+    }
     counts = [sum(map(len, windows.values())) for windows in (slow, used)]
     if not all(counts):
         return None
@@ -187,17 +192,17 @@ def longer_by(prepared: Prepared, devices: Sequence[DeviceReport]) -> str | None
     culprits = culprits_of_devices(prepared, times)
     sides = zip((slow, used), culprits, (counts[1], -counts[0]), strict=True)
     for windows, idle, factor in sides:  # the factors scale both sides to equally many steps
-        parts = [one.account.components for some in windows.values() for one in some]
+        parts = [window.account.components for some in windows.values() for window in some]
         for name, ns in sum(parts[1:], parts[0]).parts().items():
             whole_ns += factor * ns
             longer_ns[name] += factor * ns
-        for one in idle.by_class():  # a class takes its time from idle time without a class
-            longer_ns[one.kind] += factor * one.idle_ns
-            longer_ns[_IDLE] -= factor * one.idle_ns
+        for window in idle.by_class():  # a class takes its time from idle time without a class
+            longer_ns[window.kind] += factor * window.idle_ns
+            longer_ns[_IDLE] -= factor * window.idle_ns
     [(name, most_ns)] = longer_ns.most_common(1)
     return name if 2 * most_ns >= whole_ns > 0 else None
 
 
 def _time(windows: Sequence[Window]) -> Intervals:
-    edges = np.array([(one.start_ns, one.end_ns) for one in windows], dtype=np.int64)
+    edges = np.array([(window.start_ns, window.end_ns) for window in windows], dtype=np.int64)
     return Intervals.of(*edges.T)

@@ -125,8 +125,8 @@ def memory_use(prepared: Prepared) -> tuple[MemoryUse, ...]:
 
 def fullest_gpu(used: Iterable[MemoryUse]) -> MemoryUse | None:
     """Return the GPU whose allocator held most at its peak, None if no total is known."""
-    known = (use for use in used if use.is_total and not use.on_host)
-    return max(known, key=lambda use: use.allocated.peak, default=None)
+    gpus = (use for use in used if use.is_total and not use.on_host)
+    return max(gpus, key=lambda use: use.allocated.peak, default=None)
 
 
 class AllocationRows(Struct, frozen=True):

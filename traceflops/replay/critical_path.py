@@ -152,18 +152,18 @@ def _starts_up(prepared: Prepared, thread: IntArray, call: IntArray) -> Stretche
         by_kind = account.start_up_by_kind
         gaps[int(owner[device])] += [by_kind[kind] for kind in GAPS if kind in by_kind]
     # Processes without are left out, or with a clock that is not that of their devices.
-    start_up, found = prepared.linked.comparable_start_up, []
+    start_up, stretches = prepared.linked.comparable_start_up, []
     for number, rows in groups(process):
         if number not in start_up:
             continue
         idle, by_thread = Intervals.empty().union(*gaps[number]), start_up[number].by_thread
-        found.append(same_of_all(thread[rows], idle))
-        found += [
+        stretches.append(same_of_all(thread[rows], idle))
+        stretches += [
             same_of_all(thread[row : row + 1], by_thread[name])
             for row, name in zip(rows.tolist(), tid[rows].tolist(), strict=True)
             if name in by_thread
         ]
-    return NOWHERE.union(*found)
+    return NOWHERE.union(*stretches)
 
 
 def _of_host(

@@ -53,7 +53,7 @@ def refusals(prepared: Prepared) -> Iterator[UsageError]:
         yield refused("CPU and GPU clocks disagree", "record with the current driver and profiler")
     if matching(trace.calls["name"], lambda name: name.startswith(_OF_MTIA)).any():
         yield refused("it is of MTIA, whose queues are not understood", "record on a GPU")
-    if not any(one.used for several in prepared.windows.values() for one in several):
+    if not any(window.used for windows in prepared.windows.values() for window in windows):
         yield refused(
             "no step is selected", "select steps with --steps or a time with --from and --to"
         )

@@ -146,12 +146,6 @@ def names(column: pa.ChunkedArray | pa.Array) -> list[str]:
     return dictionary
 
 
-def texts_at(column: pa.ChunkedArray | pa.Array, rows: IntArray) -> list[str]:
-    """Return the texts at a few rows of a dictionary column, "" for null and for row -1."""
-    array = one_array(column)
-    return [(array[row].as_py() or "") if row >= 0 else "" for row in rows.tolist()]
-
-
 def thread_columns(
     table: pa.Table, rows: IntArray | slice = slice(None)
 ) -> tuple[IntArray, IntArray]:

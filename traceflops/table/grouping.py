@@ -183,13 +183,25 @@ def group_sums(group: WholeArray, values: IntArray, groups: int) -> IntArray:
     return sums[:groups]
 
 
-def extremes(group: IntArray, values: WholeArray, groups: int) -> tuple[IntArray, IntArray]:
+def group_least(group: WholeArray, values: IntArray, groups: int) -> IntArray:
+    """Return the smallest value of each of `groups` groups, 2^63 - 1 for an empty one."""
+    smallest = np.full(groups, np.iinfo(np.int64).max)
+    np.minimum.at(smallest, group, values)
+    return smallest
+
+
+def group_most(group: WholeArray, values: IntArray, groups: int) -> IntArray:
+    """Return the largest value of each of `groups` groups, -2^63 (ABSENT) for an empty one."""
+    largest = np.full(groups, ABSENT)
+    np.maximum.at(largest, group, values)
+    return largest
+
+
+def extremes(group: IntArray, values: IntArray, groups: int) -> tuple[IntArray, IntArray]:
     """Return the largest and the smallest value per group; -1 and 2^63 - 1 for an empty group."""
     largest = np.full(groups, -1, dtype=np.int64)
-    smallest = np.full(groups, np.iinfo(np.int64).max, dtype=np.int64)
     np.maximum.at(largest, group, values)
-    np.minimum.at(smallest, group, values)
-    return largest, smallest
+    return largest, group_least(group, values, groups)
 
 
 def lower_medians(group: IntArray, values: IntArray) -> IntArray:
@@ -206,12 +218,6 @@ def runs(first: IntArray, stop: IntArray) -> tuple[IntArray, IntArray]:
     run = np.repeat(np.arange(len(first)), counts)
     offsets = np.arange(len(run)) - np.repeat(np.cumsum(counts) - counts, counts)
     return first[run] + offsets, run
-
-
-def places_in_runs(values: IntArray) -> IntArray:
-    """Return, per value, its place in the run of equal neighbours that it is in, from 0."""
-    index = np.arange(len(values))
-    return index - np.maximum.accumulate(np.where(differ_from_before(values), index, 0))
 
 
 def differ_from_before(values: IntArray) -> BoolArray:
@@ -248,9 +254,11 @@ def places_in_groups(
         # by its rank and a time by how many instants are before or equal to it, so that one number
         # holds both.
         opens, instants = differ_from_before(group), np.sort(at_ns)
-        known, shift = group[opens], len(instants) + 1
-        rank = np.searchsorted(known, wanted_group)
-        is_known = np.append(known, ABSENT)[rank] == wanted_group  # of another group: none yet
+        group_numbers, shift = group[opens], len(instants) + 1
+        rank = np.searchsorted(group_numbers, wanted_group)
+        is_known = (
+            np.append(group_numbers, ABSENT)[rank] == wanted_group
+        )  # of another group: none yet
         until = np.where(is_known, np.searchsorted(instants, wanted_ns, side="right"), 0)
         keys = (np.cumsum(opens) - 1) * shift + np.searchsorted(instants, at_ns, side="right")
         return np.searchsorted(keys, rank * shift + until, side="right")

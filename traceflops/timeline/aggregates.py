@@ -140,9 +140,14 @@ def untimed(trace: Trace, classifier: Classifier) -> Untimed | None:
             sums[category] = _plus(sums.get(category, 0), total.sum_ns)
     # How long any range was open, by kind without recorded sums: nested ranges count once.
     # Functions are left out, whose times are their own.
-    known = {*names(trace.totals["kind"]), "python"}
-    kinds = {total.kind for total in totals if _HOST_TABLES.get(total.kind) == "marks"} - known
-    side_ns |= {kind: _open_ns(_ranges(trace.marks, kind)) for kind in kinds}
+    summed = {*names(trace.totals["kind"]), "python"}
+    kinds = {total.kind for total in totals if _HOST_TABLES.get(total.kind) == "marks"} - summed
+    for kind in kinds:
+        ranges = _ranges(trace.marks, kind)
+        start, thread = numbers(ranges["start_ns"], 0), group_rows(thread_columns(ranges))[0]
+        end = start + numbers(ranges["dur_ns"], 0)
+        open_times = (Intervals.of(start[rows], end[rows]) for _, rows in groups(thread))
+        side_ns[kind] = sum(times.length_ns for times in open_times)
     rows = _table(
         {
             "kind": [total.kind for total in totals],
@@ -201,14 +206,6 @@ def _totals(trace: Trace) -> list[Total]:
         return order.get(total.side, len(order)), waits, -(total.sum_ns or 0), total.name
 
     return sorted(totals, key=key)
-
-
-def _open_ns(ranges: pa.Table) -> int:
-    """Return how long any range of each thread was open, added up over the threads."""
-    start = numbers(ranges["start_ns"], 0)
-    end = start + numbers(ranges["dur_ns"], 0)
-    thread, _ = group_rows(thread_columns(ranges))
-    return sum(Intervals.of(start[rows], end[rows]).length_ns for _, rows in groups(thread))
 
 
 def _ranges(marks: pa.Table, kind: str) -> pa.Table:
@@ -315,5 +312,5 @@ def _table(
 def _figures(values: Sequence[float | None], kind: pa.DataType) -> pa.Array:
     """Return a column of numbers, null for None."""
     valid = np.array([value is not None for value in values], dtype=np.bool_)
-    known = np.array([value or 0 for value in values], dtype=kind.to_pandas_dtype())
-    return number_column(known, kind, valid)
+    filled = np.array([value or 0 for value in values], dtype=kind.to_pandas_dtype())
+    return number_column(filled, kind, valid)

@@ -30,15 +30,8 @@ import numpy as np
 import pyarrow as pa
 from msgspec import Struct
 
-from traceflops.table.columns import (
-    ABSENT,
-    BoolArray,
-    IntArray,
-    codes,
-    is_one_of,
-    matching,
-    numbers,
-)
+from traceflops.table.arrays import BoolArray, IntArray
+from traceflops.table.columns import codes, is_one_of, matching, numbers
 from traceflops.table.grouping import distinct, group_rows, groups, lower_medians
 from traceflops.table.links import Links
 from traceflops.table.nesting import OpTree
@@ -138,10 +131,13 @@ class StartUp(Struct, frozen=True, dict=True):
         The head of this file has the rules. `is_odd` is per gap, as of `_are_odd`.
         """
         gaps = Intervals.of(start_ns, end_ns)
-        by_kind = {
-            kind: (_mostly_in(gaps, times) if kind in _BEYOND_USUAL else times).intersect(gaps)
-            for kind, times in self.by_kind.items()
-        }
+        by_kind = {}
+        for kind, times in self.by_kind.items():
+            if kind in _BEYOND_USUAL:  # what lies in gaps by half: others wait for the queue
+                idle_ns = gaps.length_within(times.start_ns, times.end_ns)
+                is_mostly = 2 * idle_ns >= times.end_ns - times.start_ns
+                times = Intervals(times.start_ns[is_mostly], times.end_ns[is_mostly])
+            by_kind[kind] = times.intersect(gaps)
         known = Intervals.empty().union(*by_kind.values())
         if known.length_ns < LEAST_NS:
             return by_kind  # without known start-up, gaps are not taken for it either
@@ -186,13 +182,6 @@ def _load_code(by_kind: Mapping[str, Intervals], start_ns: IntArray, end_ns: Int
     if 2 * loads.sum() >= len(loads):
         return np.zeros_like(loads)
     return np.asarray(loads & (length > TIMES_USUAL * np.median(length[~loads])))
-
-
-def _mostly_in(gaps: Intervals, times: Intervals) -> Intervals:
-    """Return the stretches that lie in gaps by half: others wait for a place in the queue."""
-    idle_ns = gaps.length_within(times.start_ns, times.end_ns)
-    is_mostly = 2 * idle_ns >= times.end_ns - times.start_ns
-    return Intervals(times.start_ns[is_mostly], times.end_ns[is_mostly])
 
 
 def start_up(trace: Trace, links: Links, loops_from_ns: Mapping[int, int]) -> dict[int, StartUp]:
@@ -246,16 +235,6 @@ def start_up(trace: Trace, links: Links, loops_from_ns: Mapping[int, int]) -> di
 def _as_long(some_ns: IntArray, length_ns: IntArray) -> IntArray:
     """Return, per length, how many of some lengths are at least half of it."""
     return len(some_ns) - np.searchsorted(np.sort(some_ns), length_ns / 2)
-
-
-def unseen_processes(trace: Trace) -> BoolArray:
-    """Return, per process, whether nothing of its host is recorded that lasts any time."""
-    is_unseen = np.ones(trace.processes.num_rows, dtype=np.bool_)
-    for name in ("calls", "ops", "marks"):
-        table = trace.table(name)
-        lasts = numbers(table["dur_ns"], ABSENT) != 0
-        is_unseen[numbers(table["process"], 0)[lasts]] = False
-    return is_unseen
 
 
 def device_start_up(

@@ -21,7 +21,7 @@ from traceflops.devices.jobs import of_job
 from traceflops.devices.processes import called, clocks_of, device_name, lives, whose
 from traceflops.errors import UsageError
 from traceflops.table.columns import BoolArray, IntArray, numbers, take_rows
-from traceflops.table.grouping import distinct, group_sums, groups, without_unused
+from traceflops.table.grouping import distinct, group_least, group_sums, groups, without_unused
 from traceflops.table.links import link
 from traceflops.table.trace import Note, Trace, counted_note, note_of
 from traceflops.timeline.account import DeviceAccount
@@ -44,8 +44,8 @@ def origins(trace: Trace) -> IntArray:
     """
     clock = clocks_of(trace)
     table = trace.activities if trace.activities.num_rows else trace.ops
-    first = np.full(int(clock.max(initial=0)) + 1, ENDLESS)
-    np.minimum.at(first, clock[numbers(table["process"])], numbers(table["start_ns"]))
+    owner, start = clock[numbers(table["process"])], numbers(table["start_ns"])
+    first = group_least(owner, start, int(clock.max(initial=0)) + 1)
     return np.where(first == ENDLESS, 0, first)[clock]
 
 

@@ -16,14 +16,13 @@ from msgspec.structs import replace
 
 from traceflops.devices.processes import whose
 from traceflops.table.columns import ABSENT, BoolArray, IntArray, is_one_of, matching, numbers
-from traceflops.table.grouping import distinct, groups, joint_codes
+from traceflops.table.grouping import distinct, group_most, groups, joint_codes
 from traceflops.table.links import recorded_calls
 from traceflops.table.patterns import ASYNC_COPY, ASYNC_FILL, GRAPH_LAUNCH, LAUNCH
 from traceflops.table.trace import Note, Trace, note_of
 from traceflops.timeline.account import DeviceAccount
 from traceflops.timeline.aggregates import Untimed
 from traceflops.timeline.idle import LONGEST_START_NS
-from traceflops.timeline.intervals import NEVER
 from traceflops.units import listed, several
 
 _ASYNC: Final = {"copy": ASYNC_COPY, "fill": ASYNC_FILL}
@@ -386,9 +385,9 @@ def _still_queued(trace: Trace, recorded: BoolArray) -> BoolArray:
     calls, activities = trace.calls, trace.activities
     process, start = numbers(calls["process"]), numbers(calls["start_ns"])
     work_end = numbers(activities["start_ns"]) + numbers(activities["dur_ns"])
-    last_recorded, stopped, busy_until = np.full((3, trace.processes.num_rows), NEVER)
-    np.maximum.at(last_recorded, process[recorded], start[recorded])
-    np.maximum.at(stopped, process, start + numbers(calls["dur_ns"]))
-    np.maximum.at(busy_until, numbers(activities["process"]), work_end)
+    count = trace.processes.num_rows
+    last_recorded = group_most(process[recorded], start[recorded], count)
+    stopped = group_most(process, start + numbers(calls["dur_ns"]), count)
+    busy_until = group_most(numbers(activities["process"]), work_end, count)
     is_busy_to_the_end = stopped <= busy_until + LONGEST_START_NS
     return np.asarray((start > last_recorded[process]) & is_busy_to_the_end[process])

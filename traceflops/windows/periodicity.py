@@ -16,17 +16,8 @@ from traceflops.table.grouping import distinct, groups
 from traceflops.table.trace import Trace
 from traceflops.timeline.account import DeviceAccount, LinkedTrace
 from traceflops.timeline.device_span import DeviceRows
+from traceflops.windows import repetition
 from traceflops.windows.records import device_words
-from traceflops.windows.repetition import (
-    FEWEST_ACTIVITIES,
-    FEWEST_ROUNDS,
-    MOST_LAYERS,
-    REGULAR_SHARE,
-    TOLERANCE,
-    Order,
-    contents,
-    repeated_signature,
-)
 from traceflops.windows.step_times import Steps
 from traceflops.windows.tiling import Stretch, paced, tile, with_rest
 
@@ -92,7 +83,7 @@ def _by_optimizer(linked: LinkedTrace, rows: DeviceRows) -> _Periods | None:
     codes_of_optimizer = [code for code, category in categories if category.sub == "optimizer"]
     _, last = _clusters(np.isin(linked.categorised.category[rows.row], codes_of_optimizer))
     boundary = last[last + 1 < len(rows.row)] + 1  # no period begins behind the last activity
-    if _alike(boundary).mean() < REGULAR_SHARE:
+    if _alike(boundary).mean() < repetition.REGULAR_SHARE:
         return None
     return boundary, fact("steps-by.optimizer", optimizer=device_words(linked.trace).optimizer)
 
@@ -106,21 +97,21 @@ def _by_copies(linked: LinkedTrace, rows: DeviceRows) -> _Periods | None:
     if not alike.any():
         return None
     # Copies also occur at random: only periods with the most common content count.
-    content = contents(linked.columns.name[rows.row], boundary)
+    content = repetition.contents(linked.columns.name[rows.row], boundary)
     _, kind, counts = np.unique(content, return_inverse=True, return_counts=True)
     alike &= kind == np.argmax(counts)
-    return (boundary, fact("steps-by.copies")) if alike.mean() >= REGULAR_SHARE else None
+    return (boundary, fact("steps-by.copies")) if alike.mean() >= repetition.REGULAR_SHARE else None
 
 
-def order_of(linked: LinkedTrace, rows: DeviceRows) -> Order:
+def order_of(linked: LinkedTrace, rows: DeviceRows) -> repetition.Order:
     """Return the activities of a device in order."""
     name, call = linked.columns.name[rows.row], linked.links.call_of_activity[rows.row]
-    return Order(name, rows.start_ns, rows.end_ns, call)
+    return repetition.Order(name, rows.start_ns, rows.end_ns, call)
 
 
 def _by_signature(linked: LinkedTrace, rows: DeviceRows) -> _Periods | None:
     """Return the longest rounds of activities that repeat, None without any."""
-    rounds = repeated_signature(order_of(linked, rows))
+    rounds = repetition.repeated_signature(order_of(linked, rows))
     if rounds is None:
         return None
     what = device_words(linked.trace).operation
@@ -145,17 +136,17 @@ def _clusters(is_marked: BoolArray) -> tuple[IntArray, IntArray]:
     if len(index) < 2:
         return index, index
     distance = np.diff(index)
-    is_edge = distance * 2 >= max(int(distance.max()), FEWEST_ACTIVITIES)
+    is_edge = distance * 2 >= max(int(distance.max()), repetition.FEWEST_ACTIVITIES)
     return index[np.append(True, is_edge)], index[np.append(is_edge, True)]
 
 
 def _alike(boundary: IntArray) -> BoolArray:
     """Return, per period, whether its number of activities is usual; one False if that is small."""
     counts = np.diff(boundary)
-    usual = float(np.median(counts)) if len(counts) >= FEWEST_ROUNDS else 0.0
-    if usual < FEWEST_ACTIVITIES:
+    usual = float(np.median(counts)) if len(counts) >= repetition.FEWEST_ROUNDS else 0.0
+    if usual < repetition.FEWEST_ACTIVITIES:
         return np.zeros(1, dtype=np.bool_)
-    return np.abs(counts - usual) <= TOLERANCE * usual
+    return np.abs(counts - usual) <= repetition.TOLERANCE * usual
 
 
 def inferred_steps(
@@ -178,8 +169,8 @@ def inferred_steps(
         for (device, account), (boundary, _) in zip(accounts.items(), periods, strict=True):
             work, counts = account.rows, np.diff(boundary)
             edges = np.append(work.start_ns, work.span[1])[boundary]
-            place = np.arange(len(counts))
-            stretches[device] = with_rest(work.span, place, edges[:-1], edges[1:], counts)
+            number = np.arange(len(counts))
+            stretches[device] = with_rest(work.span, number, edges[:-1], edges[1:], counts)
         where = device_words(linked.trace).device
         return stretches, source, fact("steps-by.repetition", device=where, how=periods[0][1])
     return None
@@ -199,14 +190,14 @@ def _are_iterations(linked: LinkedTrace, account: DeviceAccount, boundary: IntAr
         return False
     usual_ns = np.median(round_ns)
     alike = (2 * round_ns >= usual_ns) & (round_ns <= 2 * usual_ns)
-    if alike.mean() < REGULAR_SHARE:
+    if alike.mean() < repetition.REGULAR_SHARE:
         return False
     is_kernel = is_one_of(linked.trace.activities["kind"], "kernel")[rows.row]
     name = linked.columns.name[rows.row]
     inside = is_kernel & (rows.start_ns >= edges[0]) & (rows.start_ns < edges[-1])
     after = is_kernel & (rows.start_ns >= edges[-1])
     is_new = ~np.isin(name[after], distinct(name[inside]))
-    return len(boundary) > MOST_LAYERS or not is_new.any()
+    return len(boundary) > repetition.MOST_LAYERS or not is_new.any()
 
 
 _NUMBER: Final = re.compile(r"\d{1,18}(?=\D{0,99}$)")  # the last number in a name

@@ -123,7 +123,7 @@ class Prepared(Struct, frozen=True, dict=True):
             chosen = chosen_time(self.windows[device])
             for process in distinct(owner[account.rows.row]).tolist():
                 of_process[process].append(chosen)
-        return {process: one.union(*more) for process, (one, *more) in of_process.items()}
+        return {process: first.union(*more) for process, (first, *more) in of_process.items()}
 
     @cached_property
     def unseen_ns(self) -> dict[int, int]:

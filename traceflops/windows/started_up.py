@@ -88,17 +88,17 @@ def set_up(linked: LinkedTrace, account: DeviceAccount) -> Intervals:
     # What first collectives take beyond usual ones of their name and size: they set up their group,
     # or wait for ranks that are not started up.
     rows = account.rows
-    place = np.flatnonzero(is_top(linked.categorised, "communication", rows.row))
-    row, start_ns = rows.row[place], rows.start_ns[place]
-    took_ns = rows.end_ns[place] - start_ns
+    index = np.flatnonzero(is_top(linked.categorised, "communication", rows.row))
+    row, start_ns = rows.row[index], rows.start_ns[index]
+    took_ns = rows.end_ns[index] - start_ns
     sizes = take_rows(linked.trace.activities.select(["collective_in_elements"]), row)
     alike, _ = group_rows((rows.columns.name[row], numbers(sizes[0], ABSENT)))
     starts, ends = [], []
-    for _, one in groups(alike):  # in order of their starts
-        later_ns = np.sort(took_ns[one[1:]])
-        if len(later_ns) >= _REPEATS and took_ns[one[0]] > _SET_UP * later_ns[-1]:
-            starts.append(start_ns[one[0]])
-            ends.append(start_ns[one[0]] + took_ns[one[0]] - later_ns[(len(later_ns) - 1) // 2])
+    for _, same in groups(alike):  # in order of their starts
+        later_ns = np.sort(took_ns[same[1:]])
+        if len(later_ns) >= _REPEATS and took_ns[same[0]] > _SET_UP * later_ns[-1]:
+            starts.append(start_ns[same[0]])
+            ends.append(start_ns[same[0]] + took_ns[same[0]] - later_ns[(len(later_ns) - 1) // 2])
     beyond = Intervals.of(np.array(starts, dtype=np.int64), np.array(ends, dtype=np.int64))
     return upload(linked, account).union(beyond)
 
@@ -113,12 +113,11 @@ def upload(linked: LinkedTrace, account: DeviceAccount) -> Intervals:
     begin_ns, first_ns, rows = account.rows.span[0], account.first_kernel_ns, account.rows
     labels = names(linked.trace.activities["direction"])
     direction = rows.columns.direction[rows.row]
-    copies = {
-        label: Intervals.of(rows.start_ns[which], rows.end_ns[which])
-        for label in ("HtoD", "DtoH")
-        if label in labels
-        for which in [direction == labels.index(label)]
-    }
+    copies = {}
+    for code, label in enumerate(labels):
+        if label in ("HtoD", "DtoH"):
+            is_copy = direction == code
+            copies[label] = Intervals.of(rows.start_ns[is_copy], rows.end_ns[is_copy])
     none = Intervals.empty()
     before = copies.get("HtoD", none).within(NEVER, first_ns)
     later_ns = sum(times.within(first_ns, ENDLESS).length_ns for times in copies.values())
