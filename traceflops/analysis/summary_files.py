@@ -225,7 +225,15 @@ def check_summary(summary: RankSummary) -> None:
     require(not summary.trace.jobs)
     checked(summary.kernels, KERNEL_TOTALS)
     devices = summary.trace.devices.num_rows
-    _check_numbers(summary)
+    # Each number is checked by its name, whatever it is in; other checks look into `_ELSEWHERE`.
+    by_name: defaultdict[str, list[int]] = defaultdict(list)
+    _find_numbers(summary, "", by_name)
+    tables = summary.trace
+    counts = {"device": tables.devices.num_rows, "process": tables.processes.num_rows}
+    for field, values in by_name.items():
+        # Any other number must fit in 64 bits, with its sign.
+        stop = counts.get(field, LIMIT_NS if field.endswith("_ns") else 2 * LARGEST)
+        require((-LIMIT_NS if field in _SIGNED else 0) <= min(values) and max(values) < stop)
     for device in summary.reports:
         # The parts of a device add up, and its windows are in order inside it.
         whole = device.whole
@@ -253,7 +261,17 @@ def check_summary(summary: RankSummary) -> None:
     activities = sum(device.chosen.activities for device in summary.reports)
     require(sum(summary.kernels["count"].to_pylist()) == activities)
     _check_records(summary.records)
-    _check_choices(summary, len(reported))
+    # The figures of all steps together, and of each long step by itself.
+    reports = len(reported)
+    choices = 1 + len(summary.long_steps)
+    require(len(summary.work) == len(summary.idle_of) == choices)
+    require(all(len(culprits) == reports for culprits in summary.idle_of))
+    for sums in summary.work:
+        require(len(set(sums.names)) == len(sums.names) and sums.received.shape == (reports,))
+        for column in (*(getattr(sums, column_name) for column_name in _BY_NAME), sums.received):
+            require(_within(column, 0, LARGEST) and _sums_fit(column))
+        shapes = {getattr(sums, column_name).shape for column_name in _BY_NAME}
+        require(shapes == {(reports, len(sums.names))})
     if summary.launches is not None:
         leads = summary.launches.leads
         _check_columns([getattr(leads, name) for name in _OF_LEADS])
@@ -279,18 +297,6 @@ def _check_utilisation(summary: RankSummary, reported: set[int]) -> None:
             require(budget.peaks.get(work.dtype, 0) > 0)
     for roof in (summary.roofs.memory, summary.roofs.compute):
         require(min(roof.excess_ns, roof.bytes_ns) >= 0)
-
-
-def _check_numbers(summary: RankSummary) -> None:
-    """Check each number by its name, whatever it is in; other checks look into `_ELSEWHERE`."""
-    by_name: defaultdict[str, list[int]] = defaultdict(list)
-    _find_numbers(summary, "", by_name)
-    trace = summary.trace
-    counts = {"device": trace.devices.num_rows, "process": trace.processes.num_rows}
-    for name, values in by_name.items():
-        # Any other number must fit in 64 bits, with its sign.
-        stop = counts.get(name, LIMIT_NS if name.endswith("_ns") else 2 * LARGEST)
-        require((-LIMIT_NS if name in _SIGNED else 0) <= min(values) and max(values) < stop)
 
 
 def _find_numbers(value: Any, name: str, by_name: Mapping[str, list[int]]) -> None:
@@ -350,19 +356,6 @@ def _check_records(records: CommRecords) -> None:
         _check_columns([intervals.start_ns, intervals.end_ns])
         edges = np.stack([intervals.start_ns, intervals.end_ns], axis=1).ravel()
         require(_within(edges, -LIMIT_NS, LIMIT_NS) and (np.diff(edges) > 0).all())
-
-
-def _check_choices(summary: RankSummary, devices: int) -> None:
-    """Check the figures of all steps together, and of each long step by itself."""
-    choices = 1 + len(summary.long_steps)
-    require(len(summary.work) == len(summary.idle_of) == choices)
-    require(all(len(culprits) == devices for culprits in summary.idle_of))
-    for sums in summary.work:
-        require(len(set(sums.names)) == len(sums.names) and sums.received.shape == (devices,))
-        for column in (*(getattr(sums, name) for name in _BY_NAME), sums.received):
-            require(_within(column, 0, LARGEST) and _sums_fit(column))
-        shapes = {getattr(sums, name).shape for name in _BY_NAME}
-        require(shapes == {(devices, len(sums.names))})
 
 
 def _check_columns(columns: Sequence[IntArray]) -> None:

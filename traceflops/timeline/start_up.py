@@ -255,17 +255,22 @@ def device_start_up(
     by_kind, covered = dict[str, Intervals](), Intervals.empty()
     for number, gaps in groups(owner):
         start, end = start_ns[gaps], end_ns[gaps]
-        is_odd, of_process = _are_odd(end - start, name[gaps]), dict[str, Intervals]()
+        # Gaps much longer than usual before work of a name, or without a usual length.
+        length_ns = end - start
+        group, _ = group_rows((name[gaps],))
+        usual_ns, count = lower_medians(group, length_ns)[group], np.bincount(group)[group]
+        is_odd = (length_ns > TIMES_USUAL * usual_ns) | (count <= FEW)
+        is_odd, of_process = is_odd & (length_ns >= LEAST_NS), dict[str, Intervals]()
         if number in by_process:
             of_process = by_process[number].within_gaps(start, end, is_odd)
         elif is_unseen[number]:  # no host records: a gap that is odd, rare and first is start-up
-            is_rare = _as_long(end - start, end - start) <= FEW
+            is_rare = _as_long(length_ns, length_ns) <= FEW
             # The first of more than a few gaps before work of its name.
             group, first = group_rows((name[gaps],))
             is_first = np.zeros(len(gaps), dtype=np.bool_)
             is_first[first] = np.bincount(group) > FEW
             once = is_odd & is_rare & is_first
-            once |= (end <= first_kernel_ns) & (end - start >= LEAST_NS)  # or data are loaded
+            once |= (end <= first_kernel_ns) & (length_ns >= LEAST_NS)  # or data are loaded
             of_process = {"hole": Intervals.of(start[once], end[once])}
         for kind, times in of_process.items():
             by_kind[kind] = by_kind.get(kind, Intervals.empty()).union(times)
@@ -275,14 +280,6 @@ def device_start_up(
             by_kind[kind] = times.subtract(covered)
             covered = covered.union(times)
     return by_kind
-
-
-def _are_odd(length_ns: IntArray, name: IntArray) -> BoolArray:
-    """Return which gaps are much longer than usual before work of a name, or have no usual."""
-    group, _ = group_rows((name,))
-    usual_ns, count = lower_medians(group, length_ns)[group], np.bincount(group)[group]
-    is_odd = (length_ns > TIMES_USUAL * usual_ns) | (count <= FEW)
-    return np.asarray(is_odd & (length_ns >= LEAST_NS))
 
 
 def first_operators(calls: Calls) -> Times:

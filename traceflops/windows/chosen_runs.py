@@ -236,7 +236,18 @@ def restrict(trace: Trace, selection: Selection) -> Trace:
     if selection.run is not None:  # each run on a GPU is a device of its own
         devices = range(len(trace.runs))
         _drop_devices(trace, sorted({*devices} - _shown(trace, devices, selection)), keep)
-    _keep_time(trace, selection, keep)
+    if selection.is_time_range:  # it counts from the origin of each process
+        first = origins(trace)
+        low = first + (selection.from_ns or 0)
+        for name in _TIMED:
+            process, start = _process_and_start(trace, name)
+            end = start
+            if name != "counters":  # these are moments
+                end = start + np.maximum(numbers(trace.table(name)["dur_ns"], 0), 0)
+            # A row without length at the very beginning is inside.
+            keep[name] &= (end > low[process]) | (start == low[process])
+            if selection.to_ns is not None:
+                keep[name] &= start < first[process] + selection.to_ns
     _keep_steps(trace, selection, keep)
     if not all(keep[name].all() for name in ("activities", "calls", "ops")):
         # Calls of removed activities go; call and op of those kept stay.
@@ -269,23 +280,6 @@ def _drop_devices(trace: Trace, devices: Sequence[int], keep: dict[str, BoolArra
     emptied = np.setdiff1d(process[is_dropped], process[~is_dropped])
     for name in _OF_PROCESSES:
         keep[name] &= ~np.isin(numbers(trace.table(name)["process"]), emptied)
-
-
-def _keep_time(trace: Trace, selection: Selection, keep: dict[str, BoolArray]) -> None:
-    """Clear `keep` for rows outside the time range, which counts from each process's origin."""
-    if not selection.is_time_range:
-        return
-    first = origins(trace)
-    low = first + (selection.from_ns or 0)
-    for name in _TIMED:
-        process, start = _process_and_start(trace, name)
-        end = start
-        if name != "counters":  # these are moments
-            end = start + np.maximum(numbers(trace.table(name)["dur_ns"], 0), 0)
-        # A row without length at the very beginning is inside.
-        keep[name] &= (end > low[process]) | (start == low[process])
-        if selection.to_ns is not None:
-            keep[name] &= start < first[process] + selection.to_ns
 
 
 def _process_and_start(trace: Trace, name: str) -> tuple[IntArray, IntArray]:
