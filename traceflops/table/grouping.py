@@ -183,21 +183,21 @@ def group_sums(group: WholeArray, values: IntArray, groups: int) -> IntArray:
     return sums[:groups]
 
 
-def group_least(group: WholeArray, values: IntArray, groups: int) -> IntArray:
+def group_least(group: WholeArray, values: WholeArray, groups: int) -> IntArray:
     """Return the smallest value of each of `groups` groups, 2^63 - 1 for an empty one."""
     smallest = np.full(groups, np.iinfo(np.int64).max)
     np.minimum.at(smallest, group, values)
     return smallest
 
 
-def group_most(group: WholeArray, values: IntArray, groups: int) -> IntArray:
+def group_most(group: WholeArray, values: WholeArray, groups: int) -> IntArray:
     """Return the largest value of each of `groups` groups, -2^63 (ABSENT) for an empty one."""
     largest = np.full(groups, ABSENT)
     np.maximum.at(largest, group, values)
     return largest
 
 
-def extremes(group: IntArray, values: IntArray, groups: int) -> tuple[IntArray, IntArray]:
+def extremes(group: IntArray, values: WholeArray, groups: int) -> tuple[IntArray, IntArray]:
     """Return the largest and the smallest value per group; -1 and 2^63 - 1 for an empty group."""
     largest = np.full(groups, -1, dtype=np.int64)
     np.maximum.at(largest, group, values)
