@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -45,7 +45,16 @@ def visible(text: str) -> str:
 
 def visible_json(text: str) -> str:
     """Return JSON with the same values, in which hidden characters are escapes of JSON."""
-    return _NO_TEXT.sub(lambda match: _IN_JSON[ord(match.group())], text)
+    return _NO_TEXT.sub(lambda match: _in_json(match.group()), text)
+
+
+@cache
+def _in_json(char: str) -> str:
+    """Return JSON's escape (UTF-16) of a hidden character or line break, else the character."""
+    if not _is_hidden(char) and char not in _LINE_BREAKS:
+        return char
+    units = char.encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{units[i : i + 4]}" for i in range(0, len(units), 4))
 
 
 def _is_hidden(char: str) -> bool:
@@ -58,26 +67,11 @@ class _Shown(dict[int, str]):
     def __missing__(self, code: int) -> str:
         """Return a space for a line break, an escape for a hidden character, else the character."""
         char = chr(code)
-        shown = " " if char in _LINE_BREAKS else _escape(char) if _is_hidden(char) else char
-        self[code] = shown
-        return shown
-
-
-class _ShownInJson(dict[int, str]):
-    """What stands for a character in JSON, by its code point."""
-
-    def __missing__(self, code: int) -> str:
-        """Return JSON's escape (UTF-16) of a hidden character or line break, else the character."""
-        shown = char = chr(code)
-        if _is_hidden(char) or char in _LINE_BREAKS:
-            units = char.encode("utf-16-be", "surrogatepass").hex()
-            shown = "".join(f"\\u{units[i : i + 4]}" for i in range(0, len(units), 4))
-        self[code] = shown
-        return shown
+        self[code] = " " if char in _LINE_BREAKS else _escape(char) if _is_hidden(char) else char
+        return self[code]
 
 
 _AS_SHOWN: Final = _Shown()
-_IN_JSON: Final = _ShownInJson()
 
 
 def _escape(char: str) -> str:
@@ -90,8 +84,7 @@ def _escape(char: str) -> str:
 
 _CLOSING: Final = {"<": ">", "(": ")", "[": "]", "{": "}"}
 _QUOTED: Final = re.compile(r"""(?<!\w)(?:'[^']*'|"[^"]*")(?!\w)""")
-_LONGEST_CUT_AT: Final = 4_000
-"""Brackets of longer texts are not looked at."""
+_LONGEST_CUT_AT: Final = 4_000  # brackets of longer texts are not looked at
 
 
 @lru_cache(maxsize=4_096, typed=True)  # the names of kernels are shortened again and again

@@ -10,7 +10,7 @@ GpuSamples    mean clock, reasons for low clocks, ranges of the others
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 from msgspec import Struct, field
@@ -20,9 +20,7 @@ from traceflops.table.columns import BoolArray, FloatArray, IntArray, codes, flo
 from traceflops.table.grouping import groups
 from traceflops.timeline.intervals import Intervals
 from traceflops.units import percent
-
-if TYPE_CHECKING:
-    from traceflops.windows.prepared import Prepared
+from traceflops.windows.prepared import Prepared
 
 _MEASURED: Final = (
     *(Sampled.POWER, Sampled.POWER_LIMIT, Sampled.TEMPERATURE),
@@ -31,8 +29,7 @@ _MEASURED: Final = (
 _ALL: Final = frozenset({Sampled.MAX_SM_CLOCK, Sampled.THROTTLE, *_MEASURED})
 _LARGEST: Final = 2.0**53
 _Series = tuple[IntArray, FloatArray]
-_IDLE: Final = 0x1
-"""No reason for a lower clock of a GPU that works."""
+_IDLE: Final = 0x1  # no reason for a lower clock of a GPU that works
 _HALF: Final = 0.5
 _NOTHING: Final[_Series] = (np.empty(0, np.int64), np.empty(0))
 

@@ -9,7 +9,6 @@ from contextvars import ContextVar
 
 Listener = Callable[[str, str | None, float], None]
 """Told the name of a phase, the input that it was about and its seconds when it has ended."""
-
 _listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
 
 

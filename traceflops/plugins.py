@@ -15,7 +15,6 @@ from typing import Any, Final, TypeVar
 from traceflops.errors import InputError, TraceflopsError, UsageError, is_out_of_memory
 
 T = TypeVar("T")
-
 KINDS: Final = {
     "parsers": "format",
     "categories": "category rules",

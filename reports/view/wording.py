@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from traceflops.attribution.idle_classes import CLASSES
-from traceflops.attribution.slow_steps import slow_steps
+from traceflops.attribution.outside_work import slow_steps
 from traceflops.devices.jobs import JobReport
 from traceflops.devices.missing_input import skipped
 from traceflops.devices.side_records import MEMORY_SNAPSHOT

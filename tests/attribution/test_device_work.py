@@ -314,7 +314,7 @@ def test_labelled_recordings(name: str) -> None:
         found += [rows.row, rows.row[inside]]
     mine = min(found, key=lambda row: abs(len(row) - expected["n"]))  # one device, some windows
     assert len(mine) == expected["n"]
-    count = np.bincount(attributed(prepared, mine).rule, minlength=len(RULES))
+    count = np.bincount(attributed(prepared, mine)[0], minlength=len(RULES))
     more = {}
     for rules in {tuple(rules) for rules in ALIKE.values()}:
         label = sum(

@@ -13,7 +13,7 @@ from tests.conftest import examples
 from traceflops import analyze
 from traceflops.attribution import host_calls as operators_on_host
 from traceflops.attribution.host_calls import HostOperator, MemoryOperation
-from traceflops.attribution.range_labels import numbered
+from traceflops.attribution.marks import numbered
 from traceflops.cli.common import print_summary
 from traceflops.reports.markdown import render_markdown
 from traceflops.reports.terminal.lines import Style

@@ -125,7 +125,8 @@ def loading() -> Analysis:
 def test_a_replay_without_a_change_is_the_recording(config: RunConfig) -> None:
     graph, ends = graph_of(config)
     row = graph.nodes.row
-    for one in (graph, graph.recorded_only):
+    recorded_only = replace(graph, edges=graph.edges.only(~graph.edges.inferred))
+    for one in (graph, recorded_only):
         for pinned in (False, True):
             times = one.times(one.as_recorded(pinned=pinned))
             of_work = times[row >= 0]

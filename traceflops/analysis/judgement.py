@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+import pyarrow as pa
 from msgspec.structs import replace
 
 from traceflops.analysis.notes import is_said
 from traceflops.attribution.culprits import IdleCulprits
 from traceflops.attribution.kernels import category_table, kernel_table
 from traceflops.attribution.launch_lead import Launches, host_bound
+from traceflops.attribution.op_kernels import Attribution
 from traceflops.attribution.outside_work import outside_gpu_work
 from traceflops.devices.side_records import GPU_SAMPLES
 from traceflops.facts import Fact, fact
+from traceflops.findings import verdicts
 from traceflops.findings.calls_alone import calls_alone
 from traceflops.findings.case import NO_RULES, FindingRules, program_of_trace
 from traceflops.findings.clocks import samples_verdict
@@ -42,35 +45,19 @@ from traceflops.findings.standstill import (
 )
 from traceflops.findings.start_up import LITTLE_WORK, little_work, main_kind
 from traceflops.findings.unevenness import uneven_findings
-from traceflops.findings.verdicts import (
-    basis_of,
-    cut_file,
-    led_by,
-    lost_graphs,
-    records_verdict,
-    serialized_verdict,
-    untimed_verdict,
-    verdict,
-)
 from traceflops.gpu_samples import gpu_samples
 from traceflops.mfu.measurement import Measurement
 from traceflops.mfu.serving_passes import Serving
+from traceflops.ranks.who_waits import RankReport
 from traceflops.remedies import advice
 from traceflops.table.trace import Trace
+from traceflops.timeline.aggregates import Untimed
 from traceflops.timeline.host_work import COPIES_MISSING, draws
-from traceflops.timeline.intervals import Intervals
 from traceflops.timeline.records import EMPTY_ACCOUNT
 from traceflops.windows.device_records import LaunchRecords
 from traceflops.windows.prepared import Prepared
 from traceflops.windows.records import DeviceReport, StepChoice, chosen_time
 from traceflops.windows.step_times import spread_of
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from traceflops.attribution.op_kernels import Attribution
-    from traceflops.ranks.who_waits import RankReport
-    from traceflops.timeline.aggregates import Untimed
 
 
 class VerdictFacts(NamedTuple):
@@ -107,12 +94,15 @@ class VerdictFacts(NamedTuple):
     def of(cls, prepared: Prepared, attribution: Attribution, rules: FindingRules) -> VerdictFacts:
         """Return the facts of a prepared trace; `attribution` is that of its ops."""
         trace, rest = prepared.trace, outside_gpu_work(prepared)
-        steps = _steps_of_cpu(prepared)
+        # The chosen time of the only process, None for several.
+        times = [chosen_time(windows) for windows in prepared.windows.values()]
+        time = times[0] if len(times) == 1 else None
+        steps = time if prepared.plan.choice.used else None
         is_of_samples = trace.source.format == GPU_SAMPLES
         return cls(
             trace,
             advice(trace, "device records"),
-            cut_file(trace) or nothing_recorded(trace),
+            verdicts.cut_file(trace) or nothing_recorded(trace),
             prepared.launch_records,
             prepared.untimed,
             prepared.plan.choice,
@@ -121,7 +111,7 @@ class VerdictFacts(NamedTuple):
             memory_verdict(prepared),
             of_gpu(trace, attribution, steps) if prepared.on_host else OfGpu(),
             cpu_facts(prepared) | program_of_trace(trace) if prepared.on_host else frozenset(),
-            _loading_ns(prepared) if prepared.on_host else 0,
+            loading_ns(trace, time) if prepared.on_host and time is not None else 0,
             main_kind(prepared) if prepared.on_host else None,
             little_work(prepared, rules.limits(LITTLE_WORK)),
             calls_alone(trace) if prepared.launch_records.state == "missing" else (),
@@ -130,22 +120,6 @@ class VerdictFacts(NamedTuple):
             rules,
             None if prepared.on_host else standstill(prepared, rules.limits(STANDSTILL)),
         )
-
-
-def _steps_of_cpu(prepared: Prepared) -> Intervals | None:
-    """Return the time of the steps used if all work is of one CPU process, else None."""
-    if not prepared.plan.choice.used or len(prepared.windows) != 1:
-        return None
-    [windows] = prepared.windows.values()
-    return chosen_time(windows)
-
-
-def _loading_ns(prepared: Prepared) -> int:
-    """Return how long data loaders take in the chosen time of a process; 0 for several."""
-    if len(prepared.windows) != 1:
-        return 0
-    [windows] = prepared.windows.values()
-    return loading_ns(prepared.trace, chosen_time(windows))
 
 
 def judged(
@@ -167,7 +141,7 @@ def judged(
     records, choice, trace = facts.records, facts.choice, facts.trace
     total = sum((device.chosen for device in devices), EMPTY_ACCOUNT)
     spread, window_ns = spread_of(devices), total.components.window_ns
-    lost = lost_graphs(records, total)
+    lost = verdicts.lost_graphs(records, total)
     losses = all_losses(
         total,
         measured,
@@ -179,7 +153,7 @@ def judged(
     )
     losses = with_standstill(losses, facts.still, window_ns)
     on_host = all(device.type == "cpu" for device in devices)
-    basis = basis_of(choice, window_ns if facts.is_part else 0)
+    basis = verdicts.basis_of(choice, window_ns if facts.is_part else 0)
     # Kernels that ran one by one have no share of the window.
     shared_ns = None if records.state == "serialized" else window_ns
     table = kernel_table(kernels, shared_ns)
@@ -188,7 +162,7 @@ def judged(
     findings: tuple[Finding, ...] = ()
     if not on_host:
         findings = _findings(facts, devices, measured, losses, table, ranks, passes, basis)
-    first = led_by(first, facts.cut or lost)
+    first = verdicts.led_by(first, facts.cut or lost)
     is_idle_known = records.is_judged and not (facts.lacks_copies or lost or facts.little)
     idle_share = total.components.share("idle") if is_idle_known else None
     return {
@@ -229,7 +203,7 @@ def _findings(
         return of_ranks
     total = sum((device.chosen for device in devices), EMPTY_ACCOUNT)
     findings = (
-        *loss_findings([one for one in losses if one.rule != STANDSTILL], measured, basis),
+        *loss_findings([loss for loss in losses if loss.rule != STANDSTILL], measured, basis),
         *standstill_findings(facts.still, total.components.window_ns),
         *of_ranks,
         *uneven_findings(spread_of(devices), devices, passes),
@@ -285,12 +259,12 @@ def _said_first(
     late_rank = late_rank_fact(ranks, lasting=True) or slow_link_fact(ranks)
     first = (
         facts.samples
-        or records_verdict(facts.records, facts.how, late_rank, on_cpu, facts.calls)
-        or serialized_verdict(facts.records, measured, facts.trace)
-        or untimed_verdict(facts.untimed, measured, facts.trace, late_rank)
+        or verdicts.records_verdict(facts.records, facts.how, late_rank, on_cpu, facts.calls)
+        or verdicts.serialized_verdict(facts.records, measured, facts.trace)
+        or verdicts.untimed_verdict(facts.untimed, measured, facts.trace, late_rank)
         or facts.memory
         or (Verdict(facts.little, "start-up") if facts.little else None)
-        or verdict(
+        or verdicts.verdict(
             total, basis, len(devices), measured, losses=losses, on_cpu=on_cpu, late_rank=late_rank
         )
     )

@@ -53,6 +53,12 @@ def notes_of(
     code = "profiler-overhead" if len(prepared.accounts) == 1 else "profiler-overhead.of-several"
     spent_ns, idle_ns = profiler.spent_ns, profiler.idle_ns
     held_up = note_of("assumed", code, count=profiler.times, spent_ns=spent_ns, idle_ns=idle_ns)
+    left_out = []  # what is so much that not all of it is looked at
+    if count := linked.categorised.names_left:
+        ns = linked.categorised.time_left_ns
+        left_out.append(note_of("assumed", "too-many-names", count=count, ns=ns))
+    if count := prepared.devices_left:
+        left_out.append(note_of("missing", "too-many-devices", count=count, most=MOST_DEVICES))
     # Figures and findings may depend on what installed packages add.
     of_packages = packages().items()
     return (
@@ -60,7 +66,7 @@ def notes_of(
         *(note for note in trace.notes if note.code not in outdated),
         *prepared.plan.notes,
         *_device_notes(prepared, devices),
-        *_left_notes(prepared),
+        *left_out,
         *_clock_notes(linked),
         # Where no GPU is recorded, all devices are CPUs.
         *records_notes(records, on_host=bool(devices), share=_lost_share(records, devices)),
@@ -68,15 +74,6 @@ def notes_of(
         *(prepared.replays.notes if prepared.replays is not None else ()),
         *measured.notes,
     )
-
-
-def _left_notes(prepared: Prepared) -> Iterator[Note]:
-    """Say what is so much that not all of it is looked at."""
-    categorised = prepared.linked.categorised
-    if left := categorised.names_left:
-        yield note_of("assumed", "too-many-names", count=left, ns=categorised.time_left_ns)
-    if left := prepared.devices_left:
-        yield note_of("missing", "too-many-devices", count=left, most=MOST_DEVICES)
 
 
 def _lost_share(records: LaunchRecords, devices: Sequence[DeviceReport]) -> float | None:

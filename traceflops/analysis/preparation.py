@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from traceflops.attribution.graph_replays import created_nodes, replays
 from traceflops.categories.activities import categorise
-from traceflops.categories.classify import Classifier, load
+from traceflops.categories.classify import load
 from traceflops.devices.jobs import of_job
 from traceflops.errors import UsageError
 from traceflops.mfu.counted.launches import with_captured_launches
@@ -37,7 +37,7 @@ from traceflops.windows.chosen_runs import one_run_per_gpu
 from traceflops.windows.device_records import cut_processes, lost_replays, whole_devices
 from traceflops.windows.prepared import Prepared
 from traceflops.windows.selection import HIDDEN, Selection
-from traceflops.windows.steps import FoundSteps, find_marked_steps
+from traceflops.windows.steps import find_marked_steps
 
 
 def prepare(
@@ -58,9 +58,24 @@ def prepare(
     shown = trace if include_environment else redacted(trace)
     with phase("link and categorise"):
         classifier = load(rules)
-        linked, marked = _linked(shown, classifier, selection)
+        # Where a CPU does the work, its start-up is none of that.
+        with_host = with_host_activities(shown)
+        links = link(with_host)
+        marked = find_marked_steps(with_host, selection.step_mark)
+        # When the second marked step of each process begins; passes of a server are none.
+        loops = {}
+        if marked is not None and not marked.are_passes:
+            for process, steps in marked.by_process.items():
+                if len(steps) > 1:
+                    loops[process] = int(steps.start_ns[1])
+        once = start_up(with_host, links, loops)
+        if with_host is not shown and once:
+            with_host = without_start_up(with_host, once)
+            links = link(with_host)
+        categorised = categorise(with_host, links, classifier)
+        linked = LinkedTrace(with_host, links, categorised, split_work(with_host.activities), once)
         # Steps are found by real names, so `named` keeps them.
-        named, with_host, categorised = linked, linked.trace, linked.categorised
+        named = linked
     totals = untimed(shown, classifier)
     if placeholders is not None:
         with phase("redact"):
@@ -91,30 +106,6 @@ def prepare(
     return Prepared(selection, linked, accounts, plan, windows, cut, totals, replays=nodes)
 
 
-def _linked(
-    trace: Trace, classifier: Classifier, selection: Selection
-) -> tuple[LinkedTrace, FoundSteps | None]:
-    """Return a trace with its links, categories and start-up, and its marked steps.
-
-    Where a CPU does the work, its start-up is none of that.
-    """
-    with_host = with_host_activities(trace)
-    links = link(with_host)
-    marked = find_marked_steps(with_host, selection.step_mark)
-    # When the second marked step of each process begins; passes of a server are none.
-    loops = {}
-    if marked is not None and not marked.are_passes:
-        for process, steps in marked.by_process.items():
-            if len(steps) > 1:
-                loops[process] = int(steps.start_ns[1])
-    once = start_up(with_host, links, loops)
-    if with_host is not trace and once:
-        with_host = without_start_up(with_host, once)
-        links = link(with_host)
-    categorised, split = categorise(with_host, links, classifier), split_work(with_host.activities)
-    return LinkedTrace(with_host, links, categorised, split, once), marked
-
-
 def _accounts(linked: LinkedTrace, selection: Selection) -> dict[int, DeviceAccount]:
     """Return the account of each selected device, by row of the devices table.
 
@@ -142,10 +133,10 @@ def _accounts(linked: LinkedTrace, selection: Selection) -> dict[int, DeviceAcco
     if not accounts and (selection.ranks is not None or selection.gpus is not None):
         ranks = sorted({rank for rank in trace.ranks if rank is not None})
         gpus = sorted({row["local_id"] for row in rows})
-        known = [", ".join(map(str, found)) or "unknown" for found in (ranks, gpus)]
+        choices = [", ".join(map(str, numbers_of)) or "unknown" for numbers_of in (ranks, gpus)]
         raise UsageError(
             "no device matches --ranks/--gpu",
-            f"ranks in the trace: {known[0]}; GPU numbers: {known[1]}",
+            f"ranks in the trace: {choices[0]}; GPU numbers: {choices[1]}",
         )
     return accounts
 

@@ -41,8 +41,7 @@ from traceflops.windows.device_records import LaunchRecords
 from traceflops.windows.records import DeviceReport, StepChoice
 from traceflops.windows.selection import Selection
 
-_MOST_ROWS: Final = 1_000
-"""How many rows of the tables of kernels and operators are kept."""
+_MOST_ROWS: Final = 1_000  # how many rows of the tables of kernels and operators are kept
 _MOST_WINDOWS: Final = 1 << 14
 _STEPS_CUT: Final = (
     "{n} [step|steps] at the end [is|are] not in the summaries; all figures are without [it|them]."
@@ -143,8 +142,21 @@ def summary_of(analysis: Analysis) -> RankSummary:
     def longest(rows: Sequence[T]) -> tuple[T, ...]:
         return tuple(sorted(rows, key=attrgetter("measured.time_ns"), reverse=True)[:_MOST_ROWS])
 
+    # A trace of the same processes and devices, with one activity for all of each.
+    device, process, start, length = (numbers(trace.activities[name]) for name in _OUTLINE)
+    of_row, first = group_rows((device, process))
+    begin, end = start[first], (start + length)[first]
+    np.minimum.at(begin, of_row, start)
+    np.maximum.at(end, of_row, start + length)
+    schema = arrow_schema("activities")
+    values = zip(_OUTLINE, (device[first], process[first], begin, end - begin), strict=True)
+    columns = {name: number_column(value, schema.field(name).type) for name, value in values}
+    columns["kind"] = dictionary_column(np.zeros(len(first), dtype=np.int32), ["kernel"])
+    arrays = [columns.get(field.name, pa.nulls(len(first), field.type)) for field in schema]
+    activities = pa.Table.from_arrays(arrays, schema=schema)
+    tables = {"processes": trace.processes, "devices": trace.devices, "activities": activities}
     return RankSummary(
-        trace=_outline(trace),
+        trace=replace(trace, tables=tables, jobs=(), job=None, places=()),
         notes=tuple(
             note for note in analysis.notes if note.code not in OF_DEVICES and note not in again
         ),
@@ -178,23 +190,6 @@ def summary_of(analysis: Analysis) -> RankSummary:
 _OUTLINE: Final = ("device", "process", "start_ns", "dur_ns")
 _OF_A_TIME: Final = ("device", "used")
 _OF_A_CELL: Final = (*_OF_A_TIME, "component", "dtype", "line", "rule")
-
-
-def _outline(trace: Trace) -> Trace:
-    """Return a trace of the same processes and devices, with one activity for all of each."""
-    device, process, start, length = (numbers(trace.activities[name]) for name in _OUTLINE)
-    of_row, first = group_rows((device, process))
-    begin, end = start[first], (start + length)[first]
-    np.minimum.at(begin, of_row, start)
-    np.maximum.at(end, of_row, start + length)
-    schema = arrow_schema("activities")
-    values = zip(_OUTLINE, (device[first], process[first], begin, end - begin), strict=True)
-    columns = {name: number_column(value, schema.field(name).type) for name, value in values}
-    columns["kind"] = dictionary_column(np.zeros(len(first), dtype=np.int32), ["kernel"])
-    arrays = [columns.get(field.name, pa.nulls(len(first), field.type)) for field in schema]
-    activities = pa.Table.from_arrays(arrays, schema=schema)
-    tables = {"processes": trace.processes, "devices": trace.devices, "activities": activities}
-    return replace(trace, tables=tables, jobs=(), job=None, places=())
 
 
 def _brief(device: DeviceReport) -> DeviceReport:

@@ -1,30 +1,34 @@
-"""analyze(trace): a trace is prepared, measured and judged; the result is an Analysis."""
+"""analyze(trace): a trace is prepared, measured and judged; the result is an Analysis.
+
+Of files of several jobs, the Analysis lists what there is to say of each.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
-from traceflops.analysis.job_reports import analysis_of_jobs, listed_jobs
 from traceflops.analysis.judgement import VerdictFacts, judged
 from traceflops.analysis.notes import notes_of
 from traceflops.analysis.preparation import prepare, prepare_pair, with_replays
 from traceflops.analysis.result import Analysis, with_finding_rules
 from traceflops.attribution.culprits import NO_CULPRITS, idle_culprits, with_culprits
 from traceflops.attribution.kernels import kernel_totals, memory_times
-from traceflops.attribution.launch_lead import Launches, launching
-from traceflops.devices.jobs import check_decided, is_undecided, of_job
+from traceflops.attribution.launch_lead import launching
+from traceflops.devices.jobs import JobReport, check_decided, is_undecided, of_job, of_no_job
 from traceflops.errors import UsageError
 from traceflops.findings.case import NO_RULES, FindingRules
 from traceflops.findings.user_rules import read_finding_rules
+from traceflops.findings.verdicts import jobs_verdict
 from traceflops.mfu.budget import FROM_THE_TRACE, PeakOptions
 from traceflops.mfu.measurement import Measurement, measure
 from traceflops.mfu.serving_passes import serving
 from traceflops.phases import phase
-from traceflops.privacy.environment import check_privacy
+from traceflops.privacy.environment import check_privacy, redacted
 from traceflops.privacy.placeholders import Placeholders
 from traceflops.privacy.redact import removed
 from traceflops.ranks.collectives import collective_work
@@ -33,7 +37,7 @@ from traceflops.table.grouping import distinct
 from traceflops.table.trace import Trace
 from traceflops.timeline.device_span import whole_span
 from traceflops.timeline.records import EMPTY_ACCOUNT
-from traceflops.windows.device_records import UNRECORDED
+from traceflops.windows.device_records import NO_LAUNCHES, UNRECORDED
 from traceflops.windows.prepared import Prepared
 from traceflops.windows.records import (
     DeviceReport,
@@ -49,6 +53,10 @@ if TYPE_CHECKING:
     from traceflops.replay.what_if import WhatIf
 
 
+_OF_ROW: Final = (
+    *("process", "type", "local_id", "product", "memory_bytes", "sm_count", "architecture"),
+)
+"""What a report of a device has as it is in the table of devices."""
 GAPS_OF_SUMMARY: Final = 3
 """How many gaps of a device a summary keeps."""
 
@@ -142,7 +150,13 @@ def analysis_of(
     if measured is None:
         with phase("FLOPs"):
             measured = measure(whole, peaks, pair)
-    ranks = None if is_summarised else _ranks(prepared, measured, peaks)
+    ranks: RankReport | None = None  # of one device nobody waits for another
+    if not is_summarised and max(len(prepared.accounts), prepared.trace.processes.num_rows) > 1:
+        from traceflops.ranks.link_rates import links_of
+        from traceflops.ranks.who_waits import rank_report
+
+        ranks = rank_report(prepared, links_of(prepared, measured.devices, peaks.link))
+    phases, attribution = measured.executed.phases, measured.executed.attribution
     with phase("kernel tables"):
         totals = kernel_totals(linked.trace, linked.categorised, linked.split, prepared.chosen)
         moved = memory_times(linked.trace, linked.categorised, prepared.chosen)
@@ -153,34 +167,18 @@ def analysis_of(
         collectives=collective_work(linked, prepared.accounts, prepared.windows),
         recording=prepared,
         **judged(
-            VerdictFacts.of(prepared, measured.executed.attribution, rules),
+            VerdictFacts.of(prepared, attribution, rules),
             devices,
             measured,
             kernels=[totals],
             moved=moved,
             idle=idle,
-            launches=_launches(prepared, measured),
+            # Only durations of kernels tell how far the host is ahead.
+            launches=None if prepared.launch_records.timed.lack() else launching(prepared, phases),
             ranks=ranks,
-            passes=serving(prepared, measured.executed.attribution),
+            passes=serving(prepared, attribution),
         ),
     )
-
-
-def _launches(prepared: Prepared, measured: Measurement) -> Launches | None:
-    """Return how far the host is ahead; None where no duration of kernels tells it."""
-    if prepared.launch_records.timed.lack():
-        return None
-    return launching(prepared, measured.executed.phases)
-
-
-def _ranks(prepared: Prepared, measured: Measurement, peaks: PeakOptions) -> RankReport | None:
-    """Return who waits for whom, None with one device of one process."""
-    if max(len(prepared.accounts), prepared.trace.processes.num_rows) <= 1:
-        return None
-    from traceflops.ranks.link_rates import links_of
-    from traceflops.ranks.who_waits import rank_report
-
-    return rank_report(prepared, links_of(prepared, measured.devices, peaks.link))
 
 
 def _device_report(
@@ -209,18 +207,12 @@ def _device_report(
     return DeviceReport(
         device=device,
         rank=process["rank"],
-        process=row["process"],
         file=process["file"],
-        type=row["type"],
-        local_id=row["local_id"],
-        product=row["product"],
-        memory_bytes=row["memory_bytes"],
-        sm_count=row["sm_count"],
         whole=whole,
         windows=windows,
         chosen=sum((window.account for window in windows if window.used), EMPTY_ACCOUNT),
         gaps=account.gaps(device, chosen_time(windows), windows, most_gaps),
-        architecture=row["architecture"],
+        **{name: row[name] for name in _OF_ROW},
         partition=partition_text(row),
         ranks=tuple(sorted({rank for user in users if (rank := trace.ranks[user]) is not None})),
     )
@@ -238,3 +230,75 @@ def what_if(analysis: Analysis, *edits: str) -> WhatIf:
         hint = "ask it of the traces that the summaries are of"
         raise UsageError("what-if needs single kernels and calls, and summaries hold sums", hint)
     return analysis.replay.what_if(edits)
+
+
+def listed_jobs(
+    trace: Trace,
+    chosen: int | None = None,
+    *,
+    include_environment: bool = False,
+    placeholders: Placeholders | None = None,
+) -> tuple[JobReport, ...]:
+    """Return the jobs of a trace with the names of their files as they may be shown."""
+    reports = []
+    for job in trace.jobs:
+        plain = [replace(part, tables={}) for part in job.traces]  # only sources are shown
+        sources = [(part if include_environment else redacted(part)).source for part in plain]
+        files = [file.name for source in sources for file in source.files]
+        if placeholders is not None:
+            files = [placeholders.whole("file", name) for name in files]
+        ranks = {rank for part in job.traces for rank in part.ranks if rank is not None}
+        format_, is_chosen = sources[0].format, job.number == chosen
+        reports.append(
+            JobReport(job.number, format_, tuple(files), tuple(sorted(ranks)), is_chosen)
+        )
+    return tuple(reports)
+
+
+def analysis_of_jobs(
+    trace: Trace,
+    selection: Selection,
+    jobs: tuple[JobReport, ...],
+    analyzed: Callable[[Trace, Selection], Analysis],
+) -> Analysis:
+    """Return an analysis that lists several jobs, with devices, account and verdict of each.
+
+    `analyzed` analyses one job. A recording of captured CUDA graphs, if one other job launches
+    graphs, also gets the command that pairs the two.
+    """
+    reports, all_records = [], []
+    for job in jobs:
+        records = NO_LAUNCHES
+        try:
+            analysis = analyzed(trace, replace(selection, job=job.number))
+        except UsageError as error:  # the selection leaves nothing of it
+            job = replace(job, verdict=f"Nothing to show: {error.message}.")
+        else:
+            job = replace(
+                job,
+                devices=sum(device.type != "cpu" for device in analysis.devices),
+                total=analysis.total,
+                verdict=analysis.verdict.sentence,
+            )
+            records = analysis.recording.launch_records
+        reports.append(job)
+        all_records.append(records)
+    launching = [
+        job.files for job, records in zip(reports, all_records, strict=True) if records.graph.calls
+    ]
+    for number, (job, records) in enumerate(zip(reports, all_records, strict=True)):
+        # A capture says how to give it to the one trace here that launches graphs (--pair is for
+        # one file).
+        is_one_file_each = [len(files) for files in (job.files, *launching)] == [1, 1]
+        if records.state == "capture" and is_one_file_each:
+            files = [shlex.quote(files[0]) for files in (*launching, job.files)]
+            command = f"traceflops summary {' --pair '.join(files)}"
+            sentence = (job.verdict or "").removesuffix(".")
+            reports[number] = replace(job, verdict=f"{sentence}: {command}")
+    return replace(
+        analyzed(of_no_job(trace), Selection()),
+        has_events=False,
+        selection=selection,
+        verdict=jobs_verdict(len(jobs)),
+        jobs=tuple(reports),
+    )

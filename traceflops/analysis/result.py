@@ -38,8 +38,7 @@ from traceflops.attribution.host_calls import (
     synchronisations,
 )
 from traceflops.attribution.launch_lead import HostBound, Launches
-from traceflops.attribution.outside_work import OutsideGpuWork, outside_gpu_work
-from traceflops.attribution.slow_steps import longer_by
+from traceflops.attribution.outside_work import OutsideGpuWork, longer_by, outside_gpu_work
 from traceflops.devices.jobs import JobReport
 from traceflops.errors import UsageError
 from traceflops.facts import Fact, fact, quoted

@@ -12,15 +12,13 @@ from contextlib import contextmanager, suppress
 from itertools import chain, count
 from threading import Timer
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.types as kinds
 
+from traceflops.analysis.tables import OnDemand
 from traceflops.errors import MORE_MEMORY, UsageError, lacks
-
-if TYPE_CHECKING:
-    from traceflops.analysis.tables import OnDemand
 
 _ALONE: Final = """
     set enable_external_access = false;
@@ -32,7 +30,6 @@ _ALONE: Final = """
 """What keeps a query to the tables: files, extensions, and Python's variables are out of reach."""
 _NO_FOLDER: Final = {"temp_directory": ""}
 """Where DuckDB may write, a query may read: there is no such folder."""
-
 _MODEST: Final = {"threads": "1", "memory_limit": "4GB"}
 """Of a query that nobody watches. One thread gives rows in one order."""
 _FROM: Final = frozenset(
@@ -46,8 +43,7 @@ _CLOSED: Final = re.compile(
 )
 """Other functions, and tables that DuckDB has in itself, that tell of it or of the machine."""
 _BATCH_ROWS: Final = 10_000
-_LEAST_VERSION: Final = 2
-"""Earlier versions crash on lists of a fixed size."""
+_LEAST_VERSION: Final = 2  # earlier versions crash on lists of a fixed size
 _NEEDED: Final = (f"SQL needs DuckDB {_LEAST_VERSION} or newer", "pip install 'traceflops[sql]'")
 
 

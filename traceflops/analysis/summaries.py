@@ -180,21 +180,23 @@ class _SummedWork(Struct, frozen=True, dict=True):
         for part in self.parts:
             summary = part.load()
             sums.add(KernelSums.added([summary.work[i] for i in self._choices(summary, steps)]))
-        place = {device: row for row, device in enumerate(self.whole.records.devices)}
-        return sums.total().of([place[device] for device in devices])
+        row_of_device = {device: row for row, device in enumerate(self.whole.records.devices)}
+        return sums.total().of([row_of_device[device] for device in devices])
 
     def idle(
         self, devices: Sequence[int], steps: Sequence[int | None]
     ) -> list[tuple[Culprit, ...]]:
         """Return the culprits of the idle time of some devices in some steps, by device."""
-        found = []
+        by_device = []
         for device in devices:
             part = [part for part in self.parts if part.devices <= device][-1]
             summary = part.load()
             row = summary.records.devices.index(device - part.devices)
             several = [summary.idle_of[i][row] for i in self._choices(summary, steps)]
-            found.append(joined_culprits([IdleCulprits(one, 0) for one in several]).culprits)
-        return found
+            by_device.append(
+                joined_culprits([IdleCulprits(culprits, 0) for culprits in several]).culprits
+            )
+        return by_device
 
     def _choices(self, summary: RankSummary, steps: Sequence[int | None]) -> list[int]:
         """Return the places of steps among those of a summary, or of all if not all have each."""

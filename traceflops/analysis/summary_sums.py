@@ -28,10 +28,9 @@ from traceflops.ranks.collectives import Collective
 from traceflops.ranks.comm_records import chained
 from traceflops.table.schema import arrow_schema
 from traceflops.table.trace import Note, Trace
-from traceflops.windows.records import DeviceReport, StepChoice
+from traceflops.windows.records import DeviceReport
 
-_AT_ONCE: Final = 64
-"""So many values are held before they become one."""
+_AT_ONCE: Final = 64  # so many values are held before they become one
 NOTHING, CPUS, GPUS = range(3)
 Shared = dict[tuple[object, ...], pa.ChunkedArray]
 """Columns by what is in them."""
@@ -73,7 +72,7 @@ def _once(table: pa.Table, name: str, shared: Shared) -> pa.Table:
     """Return a table of few rows with columns that equal tables share: each takes 1 kB or more."""
     schema = arrow_schema(name)
     keys = [(name, field.name, *table[field.name].to_pylist()) for field in schema]
-    columns = [shared.setdefault(k, one) for k, one in zip(keys, table.columns, strict=True)]
+    columns = [shared.setdefault(k, column) for k, column in zip(keys, table.columns, strict=True)]
     return pa.Table.from_arrays(columns, schema=schema)
 
 
@@ -177,9 +176,14 @@ def _added(parts: Sequence[RankSummary]) -> RankSummary:
     lacks = next((part.lacks for part in parts if part.lacks and not part.budgets), ())
     launches = [part.launches for part in parts if part.launches is not None]
     steps = [set(part.long_steps) for part in parts]
+    choices = [part.choice for part in parts]
+    seen, used = (
+        tuple(sorted({step for choice in choices for step in getattr(choice, name)}))
+        for name in ("seen", "used")
+    )
     return replace(
         parts[0],
-        choice=_all_steps([part.choice for part in parts]),
+        choice=replace(choices[0], seen=seen, used=used),
         launch_records=reduce(add, (part.launch_records for part in parts)),
         reports=tuple(all_of("reports")),
         kernels=joined_totals([part.kernels for part in parts]),
@@ -206,14 +210,6 @@ def _added(parts: Sequence[RankSummary]) -> RankSummary:
     )
 
 
-def _all_steps(choices: Sequence[StepChoice]) -> StepChoice:
-    seen, used = (
-        tuple(sorted({step for choice in choices for step in getattr(choice, name)}))
-        for name in ("seen", "used")
-    )
-    return replace(choices[0], seen=seen, used=used)
-
-
 def _sums(maps: Iterable[Mapping[str, int]]) -> dict[str, int]:
     total: Counter[str] = Counter()
     for sums in maps:
@@ -224,9 +220,9 @@ def _sums(maps: Iterable[Mapping[str, int]]) -> dict[str, int]:
 def _shared(peaks: Iterable[DevicePeaks]) -> tuple[DevicePeaks, ...]:
     """Return the peaks of devices; what equal devices have in common is there once."""
     shared: list[DevicePeaks] = []
-    for one in peaks:
-        as_last = replace(shared[-1], device=one.device) if shared else one
-        shared.append(as_last if as_last == one else one)
+    for peak in peaks:
+        as_last = replace(shared[-1], device=peak.device) if shared else peak
+        shared.append(as_last if as_last == peak else peak)
     return tuple(shared)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -21,8 +21,8 @@ from traceflops.attribution.launching_ops import ops_that_launched
 from traceflops.attribution.scopes import launch_scopes
 from traceflops.ranks.collectives import KINDS
 from traceflops.ranks.comm_records import communication_kinds
+from traceflops.table.arrays import ABSENT, BoolArray, IntArray
 from traceflops.table.columns import (
-    ABSENT,
     NAME_TYPE,
     codes,
     dictionary_column,
@@ -33,14 +33,9 @@ from traceflops.table.columns import (
 )
 from traceflops.table.nesting import taken
 from traceflops.table.schema import Column
-from traceflops.timeline.records import COMPONENTS
-from traceflops.windows.records import chosen_time
-
-if TYPE_CHECKING:
-    from traceflops.table.columns import BoolArray, IntArray
-    from traceflops.timeline.records import Window
-    from traceflops.windows.prepared import Prepared
-    from traceflops.windows.records import DeviceReport
+from traceflops.timeline.records import COMPONENTS, Window
+from traceflops.windows.prepared import Prepared
+from traceflops.windows.records import DeviceReport, chosen_time
 
 _ADDED: Final = {
     "rank": "rank of its process",

@@ -14,7 +14,7 @@ import numpy as np
 from msgspec import Struct
 
 from traceflops.attribution.launching_ops import ops_that_launched
-from traceflops.attribution.range_labels import range_names
+from traceflops.attribution.marks import range_names
 from traceflops.attribution.scopes import launch_scopes
 from traceflops.characters import kernel_name
 from traceflops.table.columns import Columns, IntArray, Names, codes, names

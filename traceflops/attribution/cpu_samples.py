@@ -10,15 +10,8 @@ import numpy as np
 from traceflops.attribution.idle_classes import PLACES
 from traceflops.attribution.idle_slices import chosen_gaps
 from traceflops.attribution.named_slices import NamedSlices
-from traceflops.table.columns import (
-    BoolArray,
-    IntArray,
-    codes,
-    is_one_of,
-    names,
-    numbers,
-    thread_columns,
-)
+from traceflops.table.arrays import BoolArray, IntArray
+from traceflops.table.columns import codes, is_one_of, names, numbers, thread_columns
 from traceflops.table.grouping import groups, shared_codes
 from traceflops.table.trace import Trace
 from traceflops.timeline.intervals import Intervals

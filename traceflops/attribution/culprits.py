@@ -34,8 +34,7 @@ from traceflops.timeline.start_up import KINDS
 from traceflops.windows.prepared import Prepared
 from traceflops.windows.records import DeviceReport
 
-_MOST: Final = 50
-"""At most so many culprits are named; the others of each class become one."""
+_MOST: Final = 50  # at most so many culprits are named; the others of each class become one
 REST: Final = "(others)"
 _START_UP: Final = "start_up"
 UNRECORDED: Final = "host_unrecorded"
@@ -51,8 +50,7 @@ _BESIDE: Final = {
 _SUMS: Final = ("idle_ns", "gaps", "blocked_before_ns", "short_ns")
 SHORT_GAP_NS: Final = 200_000
 """In longer gaps Python must have done more than start operators."""
-_MOST_OF_GAP: Final = 3
-"""At most so many culprits of a class are named per gap."""
+_MOST_OF_GAP: Final = 3  # at most so many culprits of a class are named per gap
 
 
 class Culprit(Struct, frozen=True):
@@ -154,8 +152,7 @@ def culprits_of_devices(
 
 def culprits_of(parts: GapParts, trace: Trace) -> IdleCulprits:
     """Return the culprits of the idle time in some parts of gaps."""
-    (culprits,) = _culprits_of_sets([parts], trace)
-    return culprits
+    return next(_culprits_of_sets([parts], trace))
 
 
 def named_times(
@@ -172,7 +169,14 @@ def named_times(
     sums: Counter[tuple[str, str]] = Counter()
     for (kind, name), rows in naming.culprits():
         whole_ns = int(naming.slices.dur_ns[rows].sum())
-        beside_ns = _beside(naming, rows, busy) if kind in _BESIDE else 0
+        beside_ns = 0  # the part in which GPUs of the process work
+        if kind in _BESIDE:
+            slices = naming.slices.only(rows)
+            process = numbers(trace.calls["process"])[parts.call[slices.part]]
+            for number, same in groups(process):
+                working = busy.get(number, Intervals.empty())
+                lengths = working.length_within(slices.start_ns[same], slices.end_ns[same])
+                beside_ns += int(lengths.sum())
         sums[_BESIDE.get(kind, kind), name] += beside_ns
         sums[kind, name] += whole_ns - beside_ns
     sums = +sums  # drops zeros
@@ -181,17 +185,6 @@ def named_times(
     for (kind, _), ns in largest[_MOST:]:
         times[kind, REST] += ns
     return times
-
-
-def _beside(naming: NamedSlices, rows: IntArray, busy: Mapping[int, Intervals]) -> int:
-    """Return the ns of some slices in which GPUs of their process work."""
-    process = numbers(naming.trace.calls["process"])[naming.parts.call[naming.slices.part[rows]]]
-    slices, beside_ns = naming.slices.only(rows), 0
-    for number, same in groups(process):
-        working = busy.get(number, Intervals.empty())
-        lengths = working.length_within(slices.start_ns[same], slices.end_ns[same])
-        beside_ns += int(lengths.sum())
-    return beside_ns
 
 
 def _culprits_of_sets(sets: Sequence[GapParts], trace: Trace) -> Iterator[IdleCulprits]:
@@ -349,8 +342,7 @@ def joined_culprits(parts: Sequence[IdleCulprits], most: int | None = _MOST) -> 
     histogram = tuple(GapLengths(*edges, *sums) for edges, sums in sorted(decades.items()))
     unexplained_ns = sum(part.unexplained_ns for part in parts)
     others = [] if most is None else named[most:]
-    shown = (*named[:most], *_rest([*others, *rest]))
-    return IdleCulprits(shown, unexplained_ns, histogram)
+    return IdleCulprits((*named[:most], *_rest([*others, *rest])), unexplained_ns, histogram)
 
 
 def _with_sums_of(culprit: Culprit, same: Sequence[Culprit]) -> Culprit:
@@ -368,8 +360,7 @@ def with_culprits(prepared: Prepared, devices: Sequence[DeviceReport]) -> list[D
         gaps = Intervals.of(*np.array(spans, dtype=np.int64).reshape(-1, 2).T)
         by_device.append(gap_parts(prepared.accounts[device.device], gaps))
     parts = GapParts.joined(by_device)
-    device_number = _source_of_rows(by_device)
-    naming = NamedSlices.of(parts, prepared.trace)
+    device_number, naming = _source_of_rows(by_device), NamedSlices.of(parts, prepared.trace)
     # Idle ns per gap (number of its device, start) and culprit (class, name).
     times: defaultdict[tuple[int, int], Counter[tuple[str, str]]] = defaultdict(Counter)
     for name, rows in naming.culprits():
@@ -386,13 +377,15 @@ def with_culprits(prepared: Prepared, devices: Sequence[DeviceReport]) -> list[D
             for kind, instants in by_kind.items():
                 if ns := instants.within(gap.start_ns, gap.start_ns + gap.dur_ns).length_ns:
                     times[number, gap.start_ns][_START_UP, KINDS[kind]] += ns
-    reports = []
-    for number, device in enumerate(devices):
-        named = [
-            replace(gap, culprits=_largest(times[number, gap.start_ns])) for gap in device.gaps
-        ]
-        reports.append(replace(device, gaps=tuple(named)))
-    return reports
+    return [
+        replace(
+            device,
+            gaps=tuple(
+                replace(gap, culprits=_largest(times[number, gap.start_ns])) for gap in device.gaps
+            ),
+        )
+        for number, device in enumerate(devices)
+    ]
 
 
 def _source_of_rows(joined: Sequence[GapParts]) -> IntArray:

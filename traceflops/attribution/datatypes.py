@@ -17,18 +17,12 @@ from traceflops.windows.prepared import Prepared
 
 UNKNOWN_TYPE: Final = "unknown"
 """The type if those of the operands are not recorded, or differ."""
-
 LONGEST_NAME: Final = 4096
-
 FP32: Final = "fp32"
 _ALWAYS: Final = (TF32_OR_FP32, FP32, UNKNOWN_TYPE)
-
-_FIRST_WITH_TF32: Final = 8
-"""Major compute capability of Ampere."""
-
+_FIRST_WITH_TF32: Final = 8  # major compute capability of Ampere
 _WARP: Final = 32
 """Threads per warp on NVIDIA devices, the only ones whose compute capability tells of TF32."""
-
 _FLOAT_KERNELS: Final[tuple[tuple[str, str], ...]] = (
     ("tf32", r"tf32|xf32"),
     # Tensor-core instructions of shape 16 x 8 x 8 and 16 x 8 x 4 on float operands.
@@ -40,7 +34,6 @@ _FLOAT_KERNELS: Final[tuple[tuple[str, str], ...]] = (
     ("fp32", r"gemv|gemmk1|dot_kernel"),
 )
 """Rules in order: the data type, and a pattern in the lower-case name."""
-
 _OPERANDS: Final[tuple[tuple[str | None, str], ...]] = (
     # Of four and six bits beside eight: which of the rates holds is not in the name.
     (None, r"e2m1|e2m3|e3m2|fp4|fp6"),

@@ -39,8 +39,7 @@ RULES: Final = (
 _FUSED: Final = re.compile(r"triton_[a-z]+_fused_")
 """How Inductor names a kernel after the operators that it fuses."""
 _REGION: Final = re.compile(r"Torch-Compiled Region")
-_PATH_LEVELS: Final = 100
-"""At most so many modules of a path are named, the innermost ones."""
+_PATH_LEVELS: Final = 100  # at most so many modules of a path are named, the innermost ones
 
 
 class WorkSum(Struct, frozen=True):
@@ -54,7 +53,6 @@ class WorkSum(Struct, frozen=True):
 
 
 NOTHING: Final = WorkSum(0, 0)
-
 Named = tuple[IntArray, Sequence[str]]
 """A code per piece of work (-1: unknown), and the names by code."""
 
@@ -217,15 +215,11 @@ _TESTS: Final[dict[str, Callable[[Launched], BoolArray]]] = {
 }
 
 
-class Attributed(Struct, frozen=True):
-    """Per activity an index into RULES, and the node of its module (-1: none)."""
+def attributed(prepared: Prepared, row: IntArray) -> tuple[IntArray, ModulePaths]:
+    """Attribute some rows of activities by the first of RULES that applies to each.
 
-    rule: IntArray
-    paths: ModulePaths
-
-
-def attributed(prepared: Prepared, row: IntArray) -> Attributed:
-    """Attribute some rows of activities by the first of RULES that applies to each."""
+    Return, per activity, an index into RULES, and the node of its module (-1: none).
+    """
     work = Launched.of(prepared, row)
     paths, by_launch = modules_around(prepared.trace, *work.causes)
     # Rules 0 and 1: a module around the launch, or around the forward op.
@@ -233,7 +227,7 @@ def attributed(prepared: Prepared, row: IntArray) -> Attributed:
     for name, applies in _TESTS.items():
         undecided = np.flatnonzero(rule < 0)
         rule[undecided[applies(work.only(undecided))]] = RULES.index(name)
-    return Attributed(rule, paths)
+    return rule, paths
 
 
 def attributed_work(prepared: Prepared, flops: IntArray) -> DeviceWork | None:
@@ -244,12 +238,12 @@ def attributed_work(prepared: Prepared, flops: IntArray) -> DeviceWork | None:
     row, starts = prepared.chosen.row, prepared.begins
     if not len(row):
         return None
-    owner, inside_ns = attributed(prepared, row), prepared.chosen.inside_ns
-    sums = (exact_sums(owner.rule, values, len(RULES)) for values in (starts, inside_ns))
+    (rule, paths), inside_ns = attributed(prepared, row), prepared.chosen.inside_ns
+    sums = (exact_sums(rule, values, len(RULES)) for values in (starts, inside_ns))
     by_rule = dict(zip(RULES, map(WorkSum, *sums), strict=True))
     # Per node of the modules: activities, ns, FLOPs, and how many activities have FLOPs.
-    paths, flops_of_row = owner.paths, taken(flops, row)
     with_module, nodes = np.flatnonzero(paths.node >= 0), len(paths.parent)
+    flops_of_row = taken(flops, row)
     counted = flops_of_row >= 0
     flops_started = np.where(counted, flops_of_row * starts, 0)
     columns = (starts, inside_ns, flops_started, counted.astype(np.int64))

@@ -21,7 +21,7 @@ from traceflops.attribution.device_work import (
     ranges,
     user_functions,
 )
-from traceflops.attribution.range_labels import range_names
+from traceflops.attribution.marks import range_names
 from traceflops.attribution.scopes import module_class, module_name, modules_around
 from traceflops.errors import UsageError
 from traceflops.table.columns import IntArray, codes, names

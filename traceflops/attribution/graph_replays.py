@@ -22,17 +22,9 @@ from msgspec.structs import replace
 from traceflops.categories.kernel_names import same_kernels
 from traceflops.devices.device_facts import shown
 from traceflops.facts import Fact, fact
+from traceflops.table.arrays import ABSENT, IntArray
 from traceflops.table.builder import TableBuilder, with_numbers
-from traceflops.table.columns import (
-    ABSENT,
-    IntArray,
-    codes,
-    is_one_of,
-    matching,
-    names,
-    numbers,
-    take_rows,
-)
+from traceflops.table.columns import codes, is_one_of, matching, names, numbers, take_rows
 from traceflops.table.grouping import distinct, groups
 from traceflops.table.links import Links, first_match, link
 from traceflops.table.nesting import taken
@@ -51,17 +43,14 @@ class _Kernels(Struct, frozen=True):
     """Kernels of one graph in order: rows of activities, codes of their names, grid and block.
 
     Codes are equal for both recordings. `rank` is that of their process, None for several.
+    `by_name` are the indices that sort the kernels by name; equal names stay in order.
     """
 
     row: IntArray
     name: IntArray
     sizes: pa.Table
     rank: int | None
-
-    @property
-    def sorted(self) -> IntArray:
-        """Return the indices that sort the kernels by name; equal names stay in order."""
-        return np.argsort(self.name, kind="stable")
+    by_name: IntArray
 
 
 def replays(timed: LinkedTrace, capture: LinkedTrace) -> Replays | None:
@@ -96,8 +85,8 @@ def replays(timed: LinkedTrace, capture: LinkedTrace) -> Replays | None:
         for _, of_name in groups(replay.name):
             is_ordered[of_name] = len(np.unique(stream[of_name])) == 1
         # Sorted by name, the kernels of both correspond.
-        by_name = replay.sorted
-        captured[replay.row[by_name]] = np.where(is_ordered[by_name], graph.row[graph.sorted], -1)
+        launch = np.where(is_ordered[replay.by_name], graph.row[graph.by_name], -1)
+        captured[replay.row[replay.by_name]] = launch
     host = _with_captured_host(timed, capture, captured)
     return Replays(host, captured, tuple(_notes(captured, paired, refused, capture.trace)))
 
@@ -170,11 +159,11 @@ def _kernels(linked: LinkedTrace, rows: IntArray, name_of: IntArray) -> _Kernels
     """Return the kernels in some rows of activities; `name_of` is as in `_graphs`."""
     activities = linked.trace.activities
     sizes = take_rows(activities.select(["grid", "block"]), rows)
-    ranks = {
-        linked.trace.ranks[process] for process in distinct(numbers(activities["process"])[rows])
-    }
+    processes = distinct(numbers(activities["process"])[rows])
+    ranks = {linked.trace.ranks[process] for process in processes}
     rank = ranks.pop() if len(ranks) == 1 else None
-    return _Kernels(rows, name_of[codes(activities["name"])[rows]], sizes, rank)
+    name = name_of[codes(activities["name"])[rows]]
+    return _Kernels(rows, name, sizes, rank, np.argsort(name, kind="stable"))
 
 
 def _fitting(replay: _Kernels, stream: IntArray, graphs: Sequence[_Kernels]) -> _Kernels | Fact:
@@ -187,8 +176,8 @@ def _fitting(replay: _Kernels, stream: IntArray, graphs: Sequence[_Kernels]) -> 
     if not sized:
         counts = tuple(f"{len(graph.row):,}" for graph in graphs[:_MOST_COUNTS])
         return fact("not-paired.kernels", count=len(replay.row), captured=counts)
-    replay_names = replay.name[replay.sorted]
-    alike = [graph for graph in sized if np.array_equal(graph.name[graph.sorted], replay_names)]
+    replay_names = replay.name[replay.by_name]
+    alike = [graph for graph in sized if np.array_equal(graph.name[graph.by_name], replay_names)]
     if not alike:
         first_other = int(np.flatnonzero(sized[0].name != replay.name)[0])
         return fact("not-paired.name", number=first_other + 1)

@@ -22,19 +22,11 @@ from traceflops.attribution.host_events import (
 )
 from traceflops.attribution.idle_classes import waiting_calls
 from traceflops.attribution.idle_slices import GapParts, chosen_gaps
-from traceflops.table.columns import (
-    ABSENT,
-    BoolArray,
-    IntArray,
-    codes,
-    is_one_of,
-    matching,
-    names,
-    numbers,
-    thread_columns,
-)
+from traceflops.table.arrays import ABSENT, BoolArray, IntArray
+from traceflops.table.columns import codes, is_one_of, matching, names, numbers, thread_columns
 from traceflops.table.grouping import (
     exact_sums,
+    group_most,
     group_rows,
     group_sums,
     groups,
@@ -45,8 +37,7 @@ from traceflops.timeline.intervals import Intervals, latest_end_before
 from traceflops.windows.prepared import Prepared
 from traceflops.windows.steps import is_step_label
 
-_MOST_CALLS: Final = 50
-"""At most so many calls are named; the others become one more."""
+_MOST_CALLS: Final = 50  # at most so many calls are named; the others become one more
 
 
 class Synchronisation(Struct, frozen=True):
@@ -153,29 +144,10 @@ class MemoryOperation(Struct, frozen=True):
 
 
 def memory_operations(prepared: Prepared) -> tuple[MemoryOperation, ...]:
-    """Return copies and fills by kind and direction, then memory calls; most time first in each."""
-    longest = attrgetter("sum_ns")
-    return (
-        *sorted(_copies_and_fills(prepared), key=longest, reverse=True),
-        *sorted(_memory_calls(prepared), key=longest, reverse=True),
-    )
+    """Return copies and fills by kind and direction, then memory calls; most time first in each.
 
-
-def _memory_calls(prepared: Prepared) -> Iterator[MemoryOperation]:
-    """Yield the calls that allocate or free memory, by name."""
-    if not prepared.accounts:
-        return
-    allocates = has_fact(prepared.trace.calls["name"], "allocates")
-    events, event, inside_ns = calls_inside(prepared, allocates)
-    columns = (np.ones_like(event), inside_ns)
-    sums = (exact_sums(events.name[event], c, len(events.labels)) for c in columns)
-    for label, count, ns in zip(events.labels, *sums, strict=True):
-        if count:
-            yield MemoryOperation("call", label, None, count, ns)
-
-
-def _copies_and_fills(prepared: Prepared) -> Iterator[MemoryOperation]:
-    """Yield copies and fills on devices, by kind, direction and kind of host memory."""
+    Memory calls are those that allocate or free memory.
+    """
     activities, chosen = prepared.trace.activities, prepared.chosen
     moves = np.flatnonzero(is_one_of(activities["kind"], *_KINDS)[chosen.row])
     row, starts = chosen.row[moves], chosen.starts_inside[moves]
@@ -190,22 +162,31 @@ def _copies_and_fills(prepared: Prepared) -> Iterator[MemoryOperation]:
     inside_ns = chosen.inside_ns[moves]
     figures = (starts, inside_ns, sized, size * sized, duration * sized)
     totals = (exact_sums(group, column, len(first)) for column in figures)
-    largest = np.full(len(first), ABSENT)
-    np.maximum.at(largest, group, np.where(sized > 0, size, ABSENT))
+    largest = group_most(group, np.where(sized > 0, size, ABSENT), len(first))
     # The last direction and the last of _MEMORIES are those of code -1.
     kinds, directions = names(activities["kind"]), [*names(activities["direction"]), ""]
     rows = zip(first.tolist(), largest.tolist(), zip(*totals, strict=True), strict=True)
+    copies, calls = list[MemoryOperation](), list[MemoryOperation]()
     for index, largest_bytes, (count, ns, sized_count, moved, took_ns) in rows:
         name = kinds[kind[index]], directions[direction[index]], _MEMORIES[memory[index]]
         rate = moved / took_ns if took_ns else None
         sizes = (moved, largest_bytes, rate) if sized_count else ()
-        yield MemoryOperation(*name, count, ns, *sizes)
+        copies.append(MemoryOperation(*name, count, ns, *sizes))
+    if prepared.accounts:
+        allocates = has_fact(prepared.trace.calls["name"], "allocates")
+        events, event, inside_ns = calls_inside(prepared, allocates)
+        columns = (np.ones_like(event), inside_ns)
+        sums = (exact_sums(events.name[event], c, len(events.labels)) for c in columns)
+        for label, count, ns in zip(events.labels, *sums, strict=True):
+            if count:
+                calls.append(MemoryOperation("call", label, None, count, ns))
+    for operations in (copies, calls):
+        operations.sort(key=attrgetter("sum_ns"), reverse=True)
+    return (*copies, *calls)
 
 
-_MOST_OPERATORS: Final = 100
-"""At most so many operators are named; the others become one more."""
-_AT_ONCE: Final = 1 << 15
-"""About so many operators are analysed at a time, to save memory."""
+_MOST_OPERATORS: Final = 100  # at most so many operators are named; the others become one more
+_AT_ONCE: Final = 1 << 15  # about so many operators are analysed at a time, to save memory
 
 
 class HostOperator(Struct, frozen=True):

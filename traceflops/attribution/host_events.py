@@ -19,20 +19,9 @@ import pyarrow as pa
 from msgspec import Struct
 from msgspec.structs import replace
 
-from traceflops.attribution.range_labels import names_by_process
-from traceflops.table.columns import (
-    ABSENT,
-    BoolArray,
-    IntArray,
-    Names,
-    SmallArray,
-    WholeArray,
-    codes,
-    matching,
-    names,
-    narrow,
-    numbers,
-)
+from traceflops.attribution.marks import names_by_process
+from traceflops.table.arrays import ABSENT, BoolArray, IntArray, SmallArray, WholeArray
+from traceflops.table.columns import Names, codes, matching, names, narrow, numbers
 from traceflops.table.grouping import groups, joint_codes, slices
 from traceflops.table.nesting import OpTree, StackTops, taken
 from traceflops.table.patterns import LOADS_DATA
@@ -59,7 +48,6 @@ SYSTEM_CALLS: Final = re.compile(
     f"{_SYSTEM_WAITS}|{_SYSTEM_INPUT}|{_SLEEPS}|{_SYSTEM_FILES}|(m(un)?map|ioctl)(64)?"
 )
 """Names of calls of the operating system that wait or use files."""
-
 FACTS: Final[dict[str, str]] = {
     "data_input": LOADS_DATA.pattern,
     "optimizer": r"^Optimizer\.(step|zero_grad)#|\bzero_grad\b|\btorch/optim/.*: (step|zero_grad)$",
@@ -118,7 +106,6 @@ for its own work on a device; `waits_for_ranks` functions of MPI that end when o
 come; `is_function` those that a profiler sets around calls of Python's functions. `helps` are hooks
 that Python calls, and functions of libraries for arrays and images: their callers tell more.
 """
-
 _MOST_NAMES: Final = 1 << 17
 _ANY: Final = re.compile("|".join(f"(?:{pattern})" for pattern in FACTS.values()))
 
@@ -133,8 +120,11 @@ def facts_of_name(label: str) -> frozenset[str]:
 
 def facts_of_names(labels: Sequence[str]) -> dict[str, BoolArray]:
     """Return, by fact, an array per name: whether the name reveals the fact."""
-    known = [facts_of_name(label) for label in labels]
-    return {fact: np.array([fact in facts for facts in known], dtype=np.bool_) for fact in FACTS}
+    facts_of_label = [facts_of_name(label) for label in labels]
+    return {
+        fact: np.array([fact in facts for facts in facts_of_label], dtype=np.bool_)
+        for fact in FACTS
+    }
 
 
 def has_fact(column: pa.ChunkedArray, fact: str) -> BoolArray:
@@ -209,29 +199,8 @@ class HostEvents(Struct, frozen=True, dict=True):
         is_work = (self.kind != LABEL) | self._facts["is_work"][self.name]
         return np.asarray(is_work & ~is_inner)
 
-    @property
-    def working(self) -> StackTops:
-        """The innermost work of each thread at all times."""
-        return self._tops(self.thread, self.is_work)
-
-    @property
-    def labelled(self) -> StackTops:
-        """The innermost label of each thread at all times."""
-        return self._tops(self.thread, self.kind == LABEL)
-
-    @property
-    def calling(self) -> StackTops:
-        """The innermost call or operator of each process at all times."""
-        return self._tops(self.process, ((self.kind == CALL) | (self.kind == OP)) & self.is_work)
-
-    @cached_property
-    def feeding(self) -> StackTops:
-        """The innermost range of the input pipeline of each process at all times."""
-        inside = self.is_inside("data_input", np.arange(len(self.kind)))
-        return self._tops(self.process, (self.kind == LABEL) & inside)
-
-    def _tops(self, group: IntArray, selected: BoolArray) -> StackTops:
-        """Return the stack tops of the selected events, with rows of all events."""
+    def innermost(self, group: IntArray, selected: BoolArray) -> StackTops:
+        """Return the innermost of the selected events at all times, per group (thread, process)."""
         rows = np.flatnonzero(selected)
         tops = StackTops.of(group[rows], self.start_ns[rows], self.end_ns[rows])
         return replace(tops, row=taken(rows, tops.row))
@@ -239,8 +208,8 @@ class HostEvents(Struct, frozen=True, dict=True):
     @cached_property
     def function(self) -> IntArray:
         """Per event, the nearest function around it that is not a library's, or -1."""
-        known = np.array([not is_of_library(label) for label in self.labels], dtype=np.bool_)
-        return self.tree.nearest((self.kind == FRAME) & known[self.name])
+        is_users = np.array([not is_of_library(label) for label in self.labels], dtype=np.bool_)
+        return self.tree.nearest((self.kind == FRAME) & is_users[self.name])
 
     def text(self, event: int) -> str:
         """Return the name of an event, "" for -1; annotations are named by `names_by_process`."""

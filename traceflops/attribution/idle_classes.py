@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -27,17 +26,9 @@ from traceflops.attribution.idle_slices import (
     GapParts,
     Slices,
 )
-from traceflops.table.columns import (
-    ABSENT,
-    BoolArray,
-    IntArray,
-    SmallArray,
-    codes,
-    matching,
-    names,
-    numbers,
-)
-from traceflops.table.grouping import group_rows, in_order, joint_codes
+from traceflops.table.arrays import ABSENT, BoolArray, IntArray, SmallArray
+from traceflops.table.columns import codes, matching, names, numbers
+from traceflops.table.grouping import group_least, group_rows, in_order, joint_codes
 from traceflops.table.grouping import groups as by_group
 from traceflops.table.nesting import taken
 from traceflops.table.patterns import GRAPH_LAUNCH
@@ -72,7 +63,6 @@ CLASSES: Final[dict[str, str]] = {
 idle time: see `timeline.start_up`.
 """
 PLACES: Final = {name: place for place, name in enumerate(CLASSES)}
-
 _BUILT_IN: Final = ("<built-in ", "<frozen ")
 _ASKED: Final = re.compile(r"\b(prefetch|eviction)\b")
 """Pages that move because a call asks for it, or to make room for another page."""
@@ -109,7 +99,9 @@ def class_of(slices: Slices, parts: GapParts, events: HostEvents, trace: Trace) 
     awaits_device &= events.is_inside("awaits_device", event, label)
     reads_scalar = events.around("reads_scalar", event) >= 0
     # Slices before the launch in which a thread worked: whose code that was.
-    code = np.where(event < 0, label, taken(_code_around(events), event))
+    built_in = np.array([name.startswith(_BUILT_IN) for name in events.labels], dtype=np.bool_)
+    names_code = (events.kind != CALL) & (events.kind != LABEL) & ~built_in[events.name]
+    code = np.where(event < 0, label, taken(events.tree.nearest(names_code), event))
     gap_ns = (parts.gap_end_ns - parts.gap_start_ns)[part]
     is_host_code = events.is_kind(FRAME, event) & (of_cpu | (gap_ns >= _LONG_GAP_NS))
     is_host_code |= events.is_kind(OP, event) & (slices.dur_ns >= _LONG_OP_NS)
@@ -144,14 +136,8 @@ def class_of(slices: Slices, parts: GapParts, events: HostEvents, trace: Trace) 
         "host_page_faults": (role == NO_LAUNCH) & _between_pages(parts, trace)[part],
     }
     # Classes without a rule, `unexplained` among them, come last in CLASSES.
-    return _first_fit([rules[name] for name in CLASSES if name in rules], len(rules))
-
-
-def _code_around(events: HostEvents) -> IntArray:
-    """Return, per event, the nearest one around it, or itself, whose name tells code, or -1."""
-    built_in = np.array([name.startswith(_BUILT_IN) for name in events.labels], dtype=np.bool_)
-    names_code = (events.kind != CALL) & (events.kind != LABEL) & ~built_in[events.name]
-    return events.tree.nearest(names_code)
+    fits = [rules[name] for name in CLASSES if name in rules]
+    return np.select(fits, [*np.arange(len(fits), dtype=np.int8)], np.int8(len(rules)))
 
 
 def _other_thread_was_last(slices: Slices, parts: GapParts, trace: Trace) -> BoolArray:
@@ -196,8 +182,7 @@ def _inside_graphs(parts: GapParts, trace: Trace) -> BoolArray:
             numbers(work[name], ABSENT) for name in ("process", "correlation", "start_ns")
         )
         group, first = group_rows((process, correlation))
-        first_ns = np.full(len(first), np.iinfo(np.int64).max)
-        np.minimum.at(first_ns, group, start_ns)
+        first_ns = group_least(group, start_ns, len(first))
         begun_ns[replayed] = first_ns[group[parts.activity[replayed]]]
     return np.asarray((begun_ns > NEVER) & (begun_ns < parts.gap_start_ns))
 
@@ -211,25 +196,20 @@ def _between_pages(parts: GapParts, trace: Trace) -> BoolArray:
     end_ns = (numbers(work["start_ns"]) + numbers(work["dur_ns"]))[to_host]
     # A gap begins when the work before it ends: look for a page with that device and end.
     devices = np.concatenate([device[to_host], device[parts.activity]])
-    place = joint_codes(devices, np.concatenate([end_ns, parts.gap_start_ns]))
-    follows = np.isin(place[len(end_ns) :], place[: len(end_ns)])
+    edge = joint_codes(devices, np.concatenate([end_ns, parts.gap_start_ns]))
+    follows = np.isin(edge[len(end_ns) :], edge[: len(end_ns)])
     return np.asarray(follows & to_host[parts.activity])
-
-
-def _first_fit(fits: Sequence[BoolArray], other: int) -> SmallArray:
-    """Return, per row, the place of the first condition that it fits, `other` if it fits none."""
-    return np.select(fits, [*np.arange(len(fits), dtype=np.int8)], np.int8(other))
 
 
 def slow_calls(calls: pa.Table) -> BoolArray:
     """Return, per call, whether it took long, and much longer than is usual for its name."""
     duration, name = numbers(calls["dur_ns"]), codes(calls["name"])
     order = np.lexsort((duration, name))
-    known, first, count = np.unique(name[order], return_index=True, return_counts=True)
+    names_called, first, count = np.unique(name[order], return_index=True, return_counts=True)
     median_ns = duration[order][first + count // 2]
     limit = np.where(count < _FEW_CALLS, 0, _TIMES_MEDIAN * median_ns)
     limit = np.maximum(limit, _LONG_CALL_NS)
-    return np.asarray(duration > taken(limit, np.searchsorted(known, name)))
+    return np.asarray(duration > taken(limit, np.searchsorted(names_called, name)))
 
 
 def waiting_calls(calls: pa.Table) -> BoolArray:

@@ -17,10 +17,10 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from traceflops.attribution.host_events import HostEvents
+from traceflops.attribution.host_events import CALL, LABEL, OP, HostEvents
 from traceflops.attribution.launch_lead import leads
 from traceflops.table.columns import ABSENT, BoolArray, Columns, IntArray, numbers
-from traceflops.table.grouping import group_rows, group_sums, places_in_runs, runs
+from traceflops.table.grouping import group_rows, group_sums, runs
 from traceflops.table.nesting import taken
 from traceflops.table.trace import Trace
 from traceflops.timeline.account import DeviceAccount
@@ -158,7 +158,8 @@ def of_few_devices(parts: GapParts, trace: Trace) -> BoolArray:
     time_ns = group_sums(number, parts.end_ns - parts.start_ns, len(first))
     order = np.lexsort((-time_ns, process[first]))
     is_of_few = np.empty(len(first), dtype=np.bool_)
-    is_of_few[order] = places_in_runs(process[first][order]) < MOST_DEVICES
+    ordered = process[first][order]
+    is_of_few[order] = np.arange(len(ordered)) - np.searchsorted(ordered, ordered) < MOST_DEVICES
     return is_of_few[number]
 
 
@@ -208,8 +209,11 @@ def _host_slices(
     `part` are rows of `parts`; slices reach up to `until` (ns, per row of `parts`).
     """
     process_of_part, thread = starters(parts.only(part), events)
-    span, start, end, own_event = events.working.cut(thread, parts.start_ns[part], until[part])
-    piece, start, end, label = events.labelled.cut(thread[span], start, end)
+    is_label = events.kind == LABEL
+    working = events.innermost(events.thread, events.is_work)
+    span, start, end, own_event = working.cut(thread, parts.start_ns[part], until[part])
+    labelled = events.innermost(events.thread, is_label)
+    piece, start, end, label = labelled.cut(thread[span], start, end)
     span, own_event = span[piece], own_event[piece]
     slices = Slices(part[span], np.full_like(span, HOST), start, end, own_event, own_event, label)
     # A range that loads data explains a slice although its thread shows nothing inside.
@@ -217,8 +221,12 @@ def _host_slices(
     silent = ((own_event < 0) | events.has_fact("runs_backward", own_event)) & ~is_loading
     # If the launching thread shows nothing: what any thread of the process did.
     others, process = slices.only(silent), process_of_part[span[silent]]
-    span, start, end, event = events.calling.cut(process, others.start_ns, others.end_ns)
-    piece, start, end, loading = events.feeding.cut(process[span], start, end)
+    is_start = ((events.kind == CALL) | (events.kind == OP)) & events.is_work
+    starting = events.innermost(events.process, is_start)
+    span, start, end, event = starting.cut(process, others.start_ns, others.end_ns)
+    loads = is_label & events.is_inside("data_input", np.arange(len(events.kind)))
+    feeding = events.innermost(events.process, loads)
+    piece, start, end, loading = feeding.cut(process[span], start, end)
     span, event = span[piece], event[piece]
     # Where the input pipeline made the launch, its ranges on other threads explain the rest.
     is_fed = events.is_inside("data_input", events.of_call(parts.call))[others.part[span]]

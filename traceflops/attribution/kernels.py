@@ -18,8 +18,8 @@ from msgspec import Struct
 from traceflops.attribution.launching_ops import ops_that_launched
 from traceflops.categories.activities import Categorised
 from traceflops.characters import kernel_name
+from traceflops.table.arrays import IntArray
 from traceflops.table.columns import (
-    IntArray,
     Names,
     codes,
     is_one_of,
@@ -28,7 +28,15 @@ from traceflops.table.columns import (
     numbers,
     string_column,
 )
-from traceflops.table.grouping import by_code, first_rows, group_rows, group_sums, groups, slices
+from traceflops.table.grouping import (
+    by_code,
+    group_least,
+    group_most,
+    group_rows,
+    group_sums,
+    groups,
+    slices,
+)
 from traceflops.table.nesting import OpTree, taken
 from traceflops.table.trace import Trace
 from traceflops.timeline.device_span import is_top
@@ -61,7 +69,6 @@ _DIRECTIONS: Final = {
     "DtoH": f"device-to-host {COPIES}",
     "DtoD": f"device-to-device {COPIES}",
 }
-
 _TEXTS: Final = ("name", "kind", "top", "sub", "rule")
 _MEANINGS: Final = {
     "name": "name of the kernel or copy, without the ending of its descriptor",
@@ -76,7 +83,7 @@ _MEANINGS: Final = {
     "max_ns": "longest whole activity",
     "share": "sum_ns / device time used (one by one: time of GPU work), or null; overlaps: over 1",
 }
-_EXTREMES: Final = {"min_ns": np.minimum, "max_ns": np.maximum}
+_EXTREMES: Final = {"min_ns": group_least, "max_ns": group_most}
 
 
 def kernel_table(totals: Sequence[pa.Table], device_time_ns: int | None) -> pa.Table:
@@ -87,38 +94,30 @@ def kernel_table(totals: Sequence[pa.Table], device_time_ns: int | None) -> pa.T
     counted twice); mean_ns, min_ns and max_ns (of whole activities that touch the windows); share
     (of sum_ns in all device time of the windows, null without any).
     """
-    keys, figures = _joined(totals)
+    # Equal times are ordered by name, not by the order of names in the file.
+    order = [("sum_ns", "descending"), ("name", "ascending")]
+    joined = joined_totals(totals).sort_by(order)
+    figures = {name: numbers(joined[name]) for name in _FIGURES}
     whole, whole_ns = figures["whole"], figures["whole_ns"]
     figures["mean_ns"] = (whole_ns + whole // 2) // np.maximum(whole, 1)  # rounded
-    # Equal times are ordered by name, not by the order of names in the file.
-    sum_ns = figures["sum_ns"].tolist()
-    order = sorted(range(len(keys)), key=lambda row: (-sum_ns[row], keys[row][0]))
-    texts = {name: [keys[row][column] for row in order] for column, name in enumerate(_TEXTS)}
+    texts = {name: joined[name].to_pylist() for name in _TEXTS}
     shown = ("count", "sum_ns", "mean_ns", "min_ns", "max_ns")
-    return _table(texts, {name: figures[name][order] for name in shown}, device_time_ns)
+    return _table(texts, {name: figures[name] for name in shown}, device_time_ns)
 
 
 def joined_totals(totals: Sequence[pa.Table]) -> pa.Table:
     """Return the `kernel_totals` of several recordings as those of one."""
-    keys, figures = _joined(totals)
-    arrays = [string_column(values) for values in zip(*keys, strict=True)] if keys else []
-    arrays += [number_column(figures[name], pa.int64()) for name in _FIGURES] if keys else []
-    return pa.Table.from_arrays(arrays, schema=KERNEL_TOTALS) if keys else totals[0]
-
-
-def _joined(totals: Sequence[pa.Table]) -> tuple[list[tuple[str, ...]], dict[str, IntArray]]:
-    """Return the texts of each kernel of several recordings, and its figures by their names."""
-    joined = pa.concat_tables(totals)
-    group_of: dict[tuple[str, ...], int] = {}
+    joined, group_of = pa.concat_tables(totals), dict[tuple[str, ...], int]()
     rows = zip(*(joined[name].to_pylist() for name in _TEXTS), strict=True)
     group = np.array([group_of.setdefault(row, len(group_of)) for row in rows], dtype=np.int64)
-    figures = {name: numbers(joined[name]) for name in _FIGURES}
-    return list(group_of), {
-        name: _extreme(_EXTREMES[name], group, values, len(group_of))
-        if name in _EXTREMES
-        else group_sums(group, values, len(group_of))
-        for name, values in figures.items()
-    }
+    if not len(group):
+        return joined
+    arrays = [string_column(values) for values in zip(*group_of, strict=True)]
+    for name in _FIGURES:
+        combine = _EXTREMES.get(name, group_sums)
+        figures = combine(group, numbers(joined[name]), len(group_of))
+        arrays.append(number_column(figures, pa.int64()))
+    return pa.Table.from_arrays(arrays, schema=KERNEL_TOTALS)
 
 
 _FIGURES: Final = ("count", "sum_ns", "whole", "whole_ns", "min_ns", "max_ns")
@@ -163,8 +162,8 @@ def kernel_totals(
         "sum_ns": group_sums(group, chosen.inside_ns, len(first)),
         "whole": group_sums(group, weight, len(first)),
         "whole_ns": group_sums(group, duration * weight, len(first)),
-        "min_ns": _extreme(np.minimum, group, duration, len(first)),
-        "max_ns": _extreme(np.maximum, group, duration, len(first)),
+        "min_ns": group_least(group, duration, len(first)),
+        "max_ns": group_most(group, duration, len(first)),
     }
     arrays = [string_column(values) for values in texts.values()]
     arrays += [number_column(values, pa.int64()) for values in figures.values()]
@@ -173,17 +172,18 @@ def kernel_totals(
 
 def category_table(kernels: pa.Table, device_time_ns: int | None) -> pa.Table:
     """Add up a kernel table by category: top, sub, count, sum_ns, share; most time first."""
-    sums: dict[tuple[str, str], tuple[int, int]] = {}
+    counts, sums_ns = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
     columns = (kernels[name].to_pylist() for name in ("top", "sub", "count", "sum_ns"))
     for top, sub, count, sum_ns in zip(*columns, strict=True):
-        counts, times = sums.get((top, sub), (0, 0))
-        sums[top, sub] = counts + count, times + sum_ns
-    rows = sorted(sums.items(), key=lambda item: (-item[1][1], item[0]))
-    texts = {"top": [top for (top, _), _ in rows], "sub": [sub for (_, sub), _ in rows]}
-    counts_and_times = np.array([pair for _, pair in rows], dtype=np.int64).reshape(-1, 2).T
-    return _table(
-        texts, dict(zip(("count", "sum_ns"), counts_and_times, strict=True)), device_time_ns
-    )
+        counts[top, sub] += count
+        sums_ns[top, sub] += sum_ns
+    order = sorted(sums_ns, key=lambda category: (-sums_ns[category], category))
+    texts = {"top": [top for top, _ in order], "sub": [sub for _, sub in order]}
+    figures = {
+        name: np.array([sums[category] for category in order], dtype=np.int64)
+        for name, sums in (("count", counts), ("sum_ns", sums_ns))
+    }
+    return _table(texts, figures, device_time_ns)
 
 
 def memory_times(trace: Trace, categorised: Categorised, chosen: InWindows) -> dict[str, int]:
@@ -198,9 +198,22 @@ def memory_times(trace: Trace, categorised: Categorised, chosen: InWindows) -> d
     category, direction = categorised.category[rows], codes(trace.activities["direction"])[rows]
     is_kernel = is_one_of(trace.activities["kind"], "kernel")[rows].astype(np.int64)
     group, first = group_rows((category, direction, is_kernel))
-    may_hide = np.array([*(one.sub in _HIDDEN for one in categorised.categories), False])[category]
+    may_hide = np.array([*(kind.sub in _HIDDEN for kind in categorised.categories), False])[
+        category
+    ]
     may_hide &= is_kernel == 0
-    alone_ns = np.where(may_hide, _without_kernels(trace, chosen)[moving], chosen.inside_ns[moving])
+    # The time of each activity that no kernel of its device runs beside; nothing of kernels
+    # themselves.
+    activities = trace.activities
+    device, start, dur = (
+        numbers(activities[name])[chosen.row] for name in ("device", "start_ns", "dur_ns")
+    )
+    runs, left_ns = is_one_of(activities["kind"], "kernel")[chosen.row], chosen.inside_ns.copy()
+    for _, own in groups(device):
+        kernels = own[runs[own]]
+        busy = Intervals.of(start[kernels], (start + dur)[kernels])
+        left_ns[own] -= busy.length_within(start[own], (start + dur)[own])
+    alone_ns = np.where(may_hide, np.maximum(left_ns, 0)[moving], chosen.inside_ns[moving])
     sums = group_sums(group, alone_ns, len(first))
     directions = [*names(trace.activities["direction"]), ""]  # the last stands for code -1
     times = Counter[str]()
@@ -219,23 +232,6 @@ def kind_of(sub: str) -> str:
     """Return what work of a subcategory of compute or memory is called, of many."""
     name = MOVES.get(sub) or _PRODUCTS.get(sub)
     return name or f"{_KERNEL_KINDS.get(sub, sub)} {KERNELS}"
-
-
-def _without_kernels(trace: Trace, chosen: InWindows) -> IntArray:
-    """Return how much of each activity in the windows no kernel of its device runs beside, in ns.
-
-    Nothing of kernels themselves.
-    """
-    table = trace.activities
-    device, start, dur = (
-        numbers(table[name])[chosen.row] for name in ("device", "start_ns", "dur_ns")
-    )
-    is_kernel, left_ns = is_one_of(table["kind"], "kernel")[chosen.row], chosen.inside_ns.copy()
-    for _, own in groups(device):
-        kernels = own[is_kernel[own]]
-        busy = Intervals.of(start[kernels], (start + dur)[kernels])
-        left_ns[own] -= busy.length_within(start[own], (start + dur)[own])
-    return np.maximum(left_ns, 0)
 
 
 def _table(
@@ -259,13 +255,6 @@ def _table(
         metadata = {"meaning": _MEANINGS[name], **unit}
         fields.append(pa.field(name, array.type, metadata=metadata))
     return pa.Table.from_arrays(list(arrays.values()), schema=pa.schema(fields))
-
-
-def _extreme(function: np.ufunc, group: IntArray, values: IntArray, groups: int) -> IntArray:
-    """Return the minimum or maximum (`function`) of the values of each group."""
-    extreme = values[first_rows(group, groups)] if len(values) else np.zeros(groups, np.int64)
-    function.at(extreme, group, values)
-    return extreme
 
 
 class Operators(Struct, frozen=True):

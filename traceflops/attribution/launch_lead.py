@@ -29,8 +29,7 @@ from traceflops.windows.records import chosen_time
 _USUAL_FLOOR_NS: Final = 6_000
 """The floor if fewer than _ENOUGH launches are starved, too few to measure it."""
 _ENOUGH: Final = 8
-_STEPS: Final = 3
-"""Of so many steps the first one is one of several."""
+_STEPS: Final = 3  # of so many steps the first one is one of several
 _CAP_TIMES, _LEAST_CAP_NS = 3, 20_000
 """The longest lead of an ordinary launch: so many floors, or so many ns."""
 _AHEAD_NS: Final = 1_000_000
@@ -39,17 +38,13 @@ _MOST, _MANY, _SOME = 0.5, 0.1, 0.05
 """Shares of starved launches: most of them, enough to tell alone, enough if leads are short."""
 _SHORT, _SHORTEST = 4, 3
 """A lead of so many floors is short: the median of all, and the 10th percentile."""
-_BUSY: Final = 0.05
-"""Below this share of idle time the verdict is at worst "looming"."""
-_MUCH: Final = 0.2
-"""From this share of idle time on, the host alone may hold the device back."""
+_BUSY: Final = 0.05  # below this share of idle time the verdict is at worst "looming"
+_MUCH: Final = 0.2  # from this share of idle time on, the host alone may hold the device back
 _SHORT_NS: Final = 10_000
 _LONG_CALL_NS: Final = 20_000
 _EXACT: Final = 1 << 14
 _LEAD_BITS: Final = 11
-
 Pace = Literal["host-bound", "partly host-bound", "looming", "not host-bound"]
-
 PACES: Final[tuple[Pace, ...]] = ("host-bound", "partly host-bound", "looming", "not host-bound")
 """How far the host is ahead of the devices, from the worst on."""
 _OF_STEP: Final[dict[str, tuple[Phase, ...]]] = {

@@ -9,9 +9,8 @@ import pyarrow as pa
 from msgspec import Struct
 
 from traceflops.attribution.scopes import Scopes, launch_scopes, limited
+from traceflops.table.arrays import IntArray
 from traceflops.table.columns import (
-    BoolArray,
-    IntArray,
     codes,
     dictionary_column,
     is_one_of,
@@ -25,8 +24,7 @@ from traceflops.windows.prepared import Prepared
 
 MOST_KERNELS: Final = 200
 MOST_PER_KERNEL: Final = 6
-_LONGEST_TEXT: Final = 300
-"""Characters that a name has at most in the table; longer ones are cut."""
+_LONGEST_TEXT: Final = 300  # characters that a name has at most in the table; longer ones are cut
 
 
 class Launchers(Struct, frozen=True):
@@ -159,6 +157,7 @@ def _table(
     category, op = categorised.category[row], of_kept(paths["op"])
     scope, modules = of_kept(paths["scope"]), of_kept(paths["modules"], 0)
     is_module = np.array([*around.is_module, False])[scope]
+    backward = of_kept(paths["backward"]) == 1
     others = np.concatenate([np.zeros(len(kept), dtype=np.int64), others])[order]
     columns = {
         "name": texts(activities["name"], row, None),
@@ -169,9 +168,9 @@ def _table(
         "op": texts(ops["name"], op),
         "call": texts(prepared.trace.calls["name"], of_kept(paths["call"])),
         "scope": _texts(scope, around.texts),
-        "is_module": _flags(is_module, scope >= 0),
+        "is_module": number_column(is_module, pa.int8(), scope >= 0).cast(pa.bool_()),
         "modules": number_column(modules, pa.int64(), modules > 0),
-        "backward": _flags(of_kept(paths["backward"]) == 1, scope >= 0),
+        "backward": number_column(backward, pa.int8(), scope >= 0).cast(pa.bool_()),
         # Not cut, because half a list of shapes is no JSON: renderers cut between shapes.
         "shapes": texts(ops["input_dims"], op, None),
         "dtypes": texts(ops["input_types"], op, None),
@@ -189,7 +188,3 @@ def _texts(code: IntArray, labels: list[str], longest: int | None = _LONGEST_TEX
     if longest is not None:
         texts = [limited(text, longest) for text in texts]
     return dictionary_column(np.where(code >= 0, np.searchsorted(used, code), -1), texts)
-
-
-def _flags(values: BoolArray, valid: BoolArray) -> pa.Array:
-    return number_column(values, pa.int8(), valid).cast(pa.bool_())

@@ -17,16 +17,8 @@ from msgspec import Struct
 
 from traceflops.flops.ops.count import OpWork, count_ops
 from traceflops.flops.ops.work import Work
-from traceflops.table.columns import (
-    BoolArray,
-    IntArray,
-    Names,
-    SmallArray,
-    codes,
-    is_one_of,
-    matching,
-    numbers,
-)
+from traceflops.table.arrays import BoolArray, IntArray, SmallArray
+from traceflops.table.columns import Names, codes, is_one_of, matching, numbers
 from traceflops.table.grouping import distinct
 from traceflops.table.nesting import OpTree, taken
 from traceflops.table.patterns import LAUNCH
@@ -45,9 +37,7 @@ cached     a ghost whose result a dispatch mode took from a cache
 ghost      recorded with shapes but never executed, e.g. since a recomputation stopped early
 lost       launched, but none of its kernels is in the trace
 """
-
 DISPATCH_MODE: Final = "PythonDispatchMode"
-
 PROOFS: Final[dict[str, str]] = {
     **{f"aten::{name}": "aten::resolve_conj" for name in ("mm", "bmm", "addmm", "baddbmm")},
     **{f"aten::{name}_": "aten::resolve_conj" for name in ("addmm", "baddbmm")},
@@ -56,12 +46,9 @@ PROOFS: Final[dict[str, str]] = {
     "aten::mv": "aten::addmv_",
 }
 """By op, the op inside it that proves on the CPU that it was executed (torch 2.13)."""
-
 _AUXILIARY: Final = re.compile(r"splitk_?reduce|epilogue::impl|dot_do_o|convert_dq")
 """Kernels that add up, convert or prepare beside the one that does the work."""
-
 _LONGEST_NAME: Final = 4096
-
 _CLEAR_PROOF: Final = "aten::resolve_conj"
 
 
@@ -183,14 +170,14 @@ def _known(work: OpWork, tree: OpTree) -> BoolArray:
     works = [op_work if isinstance(op_work, Work) else None for op_work in work.works]
     has_flops = np.array([w is not None and w.flops > 0 for w in works], dtype=np.bool_)
     exact = np.array([w is not None and w.exact for w in works], dtype=np.bool_)
-    known: BoolArray = has_flops[work.place]
+    has_work: BoolArray = has_flops[work.place]
     if exact[has_flops].all():
-        return known
+        return has_work
     kind = Names().codes(w.kind if w is not None else "" for w in works)[work.place]
-    outer = tree.around(known)
-    better = known & (outer >= 0) & exact[work.place][np.maximum(outer, 0)]
+    outer = tree.around(has_work)
+    better = has_work & (outer >= 0) & exact[work.place][np.maximum(outer, 0)]
     better &= kind[np.maximum(outer, 0)] == kind
-    return known & (exact[work.place] | ~better)
+    return has_work & (exact[work.place] | ~better)
 
 
 def _proven(facts: _Input) -> tuple[BoolArray, bool]:

@@ -2,22 +2,28 @@
 
 |<--------------------- recorded --------------------->|
 |--- before ---|GPU work: unused, used steps|-- after --|
+
+Also what steps that are left out take longer than those used: a component or a class.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 from msgspec import Struct
 
+from traceflops.attribution.culprits import culprits_of_devices
 from traceflops.attribution.host_events import host_span
 from traceflops.table.columns import ABSENT, IntArray, codes, is_one_of, names, numbers
-from traceflops.table.grouping import distinct, group_sums, joint_codes
+from traceflops.table.grouping import distinct, group_least, group_most, group_sums, joint_codes
 from traceflops.timeline.intervals import Intervals, latest_end_before
+from traceflops.timeline.records import Window
 from traceflops.windows.prepared import Prepared
-from traceflops.windows.records import chosen_time
+from traceflops.windows.records import DeviceReport, chosen_time
 
 _FEW: Final = 10
 """Time outside the GPU's work is reported if it is at least a tenth of the time of that work."""
@@ -68,8 +74,21 @@ def outside_gpu_work(prepared: Prepared) -> OutsideGpuWork | None:
     if int(outside_ns.max()) * _FEW < last - first:
         return None
     edges = Intervals.of(np.array([begin, last]), np.array([first, end]))
-    longest = _longest_call(prepared, process, edges), _longest_range(prepared, process, edges)
-    name_and_ns = max(longest, key=lambda one: one[1])
+    # The call in which launching threads spend most of that time.
+    calls = prepared.trace.calls
+    owner = numbers(calls["process"])
+    thread = joint_codes(owner, numbers(calls["thread"], ABSENT))
+    call = prepared.linked.links.call_of_activity
+    row = np.flatnonzero((owner == process) & np.isin(thread, thread[call[call >= 0]]))
+    # The annotation that takes most of it. Annotations that go on after it are left out: they are
+    # about more than that time.
+    marks = prepared.trace.marks
+    process_of_mark, start_ns, stop_ns = host_span(marks)
+    is_inside = edges.length_within(start_ns, stop_ns) == stop_ns - start_ns
+    is_own = (process_of_mark == process) & is_one_of(marks["kind"], "annotation")
+    mark = np.flatnonzero(is_own & is_inside)
+    longest = _longest(calls, row, edges), _longest(marks, mark, edges)
+    name_and_ns = max(longest, key=lambda longest_one: longest_one[1])
     of_gpu_ns = unused.get(process, (0, 0))  # in no used step, and how much of that is start-up
     return OutsideGpuWork(first - begin, end - last, end - begin, *name_and_ns, *of_gpu_ns)
 
@@ -89,9 +108,8 @@ def _recorded_and_working(prepared: Prepared) -> tuple[Range, Range, IntArray]:
         numbers(work[name], ABSENT)[rows] for name in ("process", "start_ns", "dur_ns")
     )
     count = trace.processes.num_rows
-    firsts, lasts = np.full(count, np.iinfo(np.int64).max), np.full(count, np.iinfo(np.int64).min)
-    np.minimum.at(firsts, owner, start_ns)
-    np.maximum.at(lasts, owner, start_ns + dur_ns)
+    firsts = group_least(owner, start_ns, count)
+    lasts = group_most(owner, start_ns + dur_ns, count)
     begins, ends = firsts.copy(), lasts.copy()
     of_device = numbers(trace.devices["process"])
     for device, account in prepared.accounts.items():
@@ -103,28 +121,6 @@ def _recorded_and_working(prepared: Prepared) -> tuple[Range, Range, IntArray]:
         np.minimum.at(begins, processes, start)
         np.maximum.at(ends, processes, start + numbers(table["dur_ns"], 0))
     return (begins, ends), (firsts, lasts), distinct(owner)
-
-
-def _longest_call(prepared: Prepared, process: int, within: Intervals) -> tuple[str, int]:
-    """Return the name of the call in which launching threads spend most of a time, and its ns."""
-    calls = prepared.trace.calls
-    owner = numbers(calls["process"])
-    thread = joint_codes(owner, numbers(calls["thread"], ABSENT))
-    call = prepared.linked.links.call_of_activity
-    row = np.flatnonzero((owner == process) & np.isin(thread, thread[call[call >= 0]]))
-    return _longest(calls, row, within)
-
-
-def _longest_range(prepared: Prepared, process: int, within: Intervals) -> tuple[str, int]:
-    """Return the name of the annotation of a process that takes most of a time, and its ns.
-
-    Annotations that go on after it are left out: they are about more than that time.
-    """
-    marks = prepared.trace.marks
-    owner, start, stop = host_span(marks)
-    is_inside = within.length_within(start, stop) == stop - start
-    is_own = (owner == process) & is_one_of(marks["kind"], "annotation")
-    return _longest(marks, np.flatnonzero(is_own & is_inside), within)
 
 
 def _longest(table: pa.Table, row: IntArray, within: Intervals) -> tuple[str, int]:
@@ -159,3 +155,54 @@ def _in_no_step(prepared: Prepared) -> dict[int, tuple[int, int]]:
             times = outside.length_ns, outside.intersect(account.start_up).length_ns
             by_process[process[device]] = max(times, by_process.get(process[device], times))
     return by_process
+
+
+WARM_UP: Final = "left-out.warm-up"
+"""Why a step is left out that takes longer than the others."""
+_IDLE: Final = "idle"
+
+
+def slow_steps(windows: Iterable[Window]) -> list[Window]:
+    """Return the windows that are left out as far longer."""
+    return [
+        window
+        for window in windows
+        if window.left_out is not None and window.left_out.code == WARM_UP
+    ]
+
+
+def longer_by(prepared: Prepared, devices: Sequence[DeviceReport]) -> str | None:
+    """Return the component, or class of idle time, that is most of the extra time of slow steps.
+
+    Slow steps are those left out as far longer; they are compared with the steps used. None without
+    steps of both kinds, or if nothing is half of the extra time.
+    """
+    slow = {device.device: slow_steps(device.windows) for device in devices}
+    used = {
+        device.device: [window for window in device.windows if window.used] for device in devices
+    }
+    counts = [sum(map(len, windows.values())) for windows in (slow, used)]
+    if not all(counts):
+        return None
+    times = [
+        {device: _time(some) for device, some in windows.items() if some}
+        for windows in (slow, used)
+    ]
+    longer_ns, whole_ns = Counter[str](), 0  # times the number of steps used
+    culprits = culprits_of_devices(prepared, times)
+    sides = zip((slow, used), culprits, (counts[1], -counts[0]), strict=True)
+    for windows, idle, factor in sides:  # the factors scale both sides to equally many steps
+        parts = [window.account.components for some in windows.values() for window in some]
+        for name, ns in sum(parts[1:], parts[0]).parts().items():
+            whole_ns += factor * ns
+            longer_ns[name] += factor * ns
+        for window in idle.by_class():  # a class takes its time from idle time without a class
+            longer_ns[window.kind] += factor * window.idle_ns
+            longer_ns[_IDLE] -= factor * window.idle_ns
+    [(name, most_ns)] = longer_ns.most_common(1)
+    return name if 2 * most_ns >= whole_ns > 0 else None
+
+
+def _time(windows: Sequence[Window]) -> Intervals:
+    edges = np.array([(window.start_ns, window.end_ns) for window in windows], dtype=np.int64)
+    return Intervals.of(*edges.T)

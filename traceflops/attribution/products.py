@@ -25,17 +25,8 @@ from traceflops.attribution.op_kernels import Attribution
 from traceflops.attribution.scopes import EVALUATE, Phases
 from traceflops.flops.ops.table import RULES
 from traceflops.flops.ops.work import Layout, Product, Work
-from traceflops.table.columns import (
-    ABSENT,
-    BoolArray,
-    IntArray,
-    Names,
-    SmallArray,
-    codes,
-    matching,
-    names,
-    numbers,
-)
+from traceflops.table.arrays import ABSENT, BoolArray, IntArray, SmallArray
+from traceflops.table.columns import Names, codes, matching, names, numbers
 from traceflops.table.grouping import groups, joint_codes
 from traceflops.table.nesting import taken
 from traceflops.table.trace import Trace
@@ -50,7 +41,6 @@ PRODUCT_ROLES: Final[tuple[ProductRole, ...]] = get_args(ProductRole)
 _OfPhase = Literal["forward", "recompute", "optimizer"]
 _BY_PHASE: Final[tuple[_OfPhase, ...]] = get_args(_OfPhase)
 """Roles that follow from the phase of the op."""
-
 _ENDING: Final = re.compile(r"Backward[0-9]{0,3}$")
 _LETTERS: Final = re.compile(r"[^a-z0-9]+")
 

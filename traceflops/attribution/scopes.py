@@ -36,18 +36,8 @@ from traceflops.attribution.marks import (
     starting_mark,
 )
 from traceflops.attribution.op_kernels import Attribution
-from traceflops.table.columns import (
-    ABSENT,
-    BoolArray,
-    IntArray,
-    Names,
-    SmallArray,
-    codes,
-    matching,
-    names,
-    numbers,
-    thread_columns,
-)
+from traceflops.table.arrays import ABSENT, BoolArray, IntArray, SmallArray
+from traceflops.table.columns import Names, codes, matching, names, numbers, thread_columns
 from traceflops.table.grouping import distinct, group_rows, joint_codes, ranked, shared_codes
 from traceflops.table.nesting import OpTree, innermost, taken
 from traceflops.table.trace import Trace
@@ -55,9 +45,7 @@ from traceflops.timeline.account import LinkedTrace
 from traceflops.windows.steps import is_step_label
 
 Phase = Literal["forward", "backward", "recompute", "optimizer"]
-
 PHASES: Final[tuple[Phase, ...]] = ("forward", "backward", "recompute", "optimizer")
-
 EVALUATE: Final = "autograd::engine::evaluate_function: "
 _NODE: Final = re.compile(
     r"(?:torch::jit::\(anonymous namespace\)::)?[A-Za-z_][A-Za-z0-9_]{0,200}Backward[0-9]{0,3}"

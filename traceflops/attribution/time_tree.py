@@ -116,7 +116,7 @@ def _lenses(prepared: Prepared, row: IntArray) -> dict[str, _Lens]:
     """Return, by lens, columns per `row` that tell paths apart, and a function of index to path."""
     launched = prepared.as_launched
     launches, trace = Launched.of(launched, row), launched.trace
-    attribution, (op, ops) = attributed(launched, row), launching_names(launches)
+    (rule, modules), (op, ops) = attributed(launched, row), launching_names(launches)
     categorised, activities = prepared.linked.categorised, prepared.trace.activities
     kernel = codes(activities["name"])[row]
     kernels = [*names(activities["name"]), "unknown"]  # the last is for code -1
@@ -129,7 +129,7 @@ def _lenses(prepared: Prepared, row: IntArray) -> dict[str, _Lens]:
     frames = replace(launch, node=np.where(launch.node >= 0, launch.node, forward.node))
     # The phase of each row, an index into TREE_PHASES.
     node = taken(launched.linked.op_tree.nearest(is_node(trace.ops)), launches.op)
-    by_rule = [attribution.rule == RULES.index(name.replace(" ", "_")) for name in TREE_PHASES[2:]]
+    by_rule = [rule == RULES.index(name.replace(" ", "_")) for name in TREE_PHASES[2:]]
     is_backward = (launches.forward >= 0) | (node >= 0)
     phase = np.select([*by_rule, is_backward], [2, 3, 4, 1], 0)
     has_phases = bool(phase.any())  # else all is forward, and the phase says nothing
@@ -144,14 +144,14 @@ def _lenses(prepared: Prepared, row: IntArray) -> dict[str, _Lens]:
 
     def by_module(index: int) -> Path:
         phases = TREE_PHASES[phase[index] :][:has_phases]  # the phase, or nothing
-        return (*phases, *levels(attribution.paths, index, module_name), *kernel_path(index))
+        return (*phases, *levels(modules, index, module_name), *kernel_path(index))
 
     def by_category(index: int) -> Path:
         kind = categorised.categories[category[index]]
         return (kind.top, kind.sub.replace("_", " "), kernel_path(index)[-1])
 
     return {
-        "module": ((phase, attribution.paths.node, op, kernel), by_module),
+        "module": ((phase, modules.node, op, kernel), by_module),
         "python": (
             (frames.node, op, kernel),
             lambda index: (*levels(frames, index, function_name), *kernel_path(index)),

@@ -19,7 +19,7 @@ def info(traces: Traces, *, json: Json = False, asked: TraceOptions) -> None:
     selection, privacy = asked.selection(), asked.privacy
     from msgspec.structs import replace
 
-    from traceflops.analysis.job_reports import listed_jobs
+    from traceflops.analysis.recipe import listed_jobs
     from traceflops.privacy.redact import Redaction
     from traceflops.recording.inventory import inventory_of
     from traceflops.reports.terminal.info import info_object, render_info

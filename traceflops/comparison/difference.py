@@ -17,7 +17,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from traceflops.attribution.range_labels import numberless
+from traceflops.attribution.marks import numberless
 from traceflops.comparison.matching import Match, Work
 from traceflops.comparison.side import Side
 from traceflops.comparison.spread import Interval, interval

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from traceflops.analysis.recipe import analyze
 from traceflops.analysis.result import Analysis
-from traceflops.attribution.range_labels import numberless
+from traceflops.attribution.marks import numberless
 from traceflops.comparison import difference, likeness
 from traceflops.comparison.counted import KernelChange, kernel_changes, largest_change
 from traceflops.comparison.difference import Cause, rounded

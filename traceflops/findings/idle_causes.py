@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from traceflops.attribution.culprits import Culprit, IdleClass
 from traceflops.attribution.host_events import facts_of_name
 from traceflops.attribution.idle_classes import CLASSES
-from traceflops.attribution.range_labels import numbered
+from traceflops.attribution.marks import numbered
 from traceflops.characters import function_name
 from traceflops.facts import Fact, Value, fact
 from traceflops.findings import idle_facts, launching

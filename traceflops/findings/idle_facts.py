@@ -14,7 +14,7 @@ from traceflops.attribution.host_calls import memory_operations
 from traceflops.attribution.host_events import host_span
 from traceflops.attribution.idle_slices import chosen_gaps
 from traceflops.attribution.launch_lead import LaunchSums
-from traceflops.attribution.range_labels import names_by_process
+from traceflops.attribution.marks import names_by_process
 from traceflops.characters import kernel_name
 from traceflops.facts import Value
 from traceflops.findings.case import Case

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from traceflops.attribution.datatypes import types_of_ops
 from traceflops.attribution.launching_ops import ops_that_launched
-from traceflops.attribution.range_labels import range_names
+from traceflops.attribution.marks import range_names
 from traceflops.attribution.scopes import Scopes, launch_scopes
 from traceflops.characters import kernel_name
 from traceflops.facts import Fact, Value, fact

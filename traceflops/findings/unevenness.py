@@ -19,7 +19,7 @@ from traceflops.attribution.culprits import REST, UNRECORDED, Culprit, culprits_
 from traceflops.attribution.host_events import has_fact
 from traceflops.attribution.idle_classes import CLASSES
 from traceflops.attribution.idle_slices import GapParts, gap_parts
-from traceflops.attribution.range_labels import range_names
+from traceflops.attribution.marks import range_names
 from traceflops.characters import function_name, kernel_name
 from traceflops.facts import Fact, fact
 from traceflops.findings.case import Case, cause

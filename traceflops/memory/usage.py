@@ -13,7 +13,7 @@ marked.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 import numpy as np
 from msgspec import Struct
@@ -23,15 +23,12 @@ from traceflops.attribution.scopes import launch_scopes
 from traceflops.table.columns import ABSENT, IntArray, codes, floats, names, numbers
 from traceflops.table.grouping import distinct, groups, joint_codes
 from traceflops.table.nesting import taken
+from traceflops.table.trace import Trace
 from traceflops.windows.choice import REPEATED
+from traceflops.windows.prepared import Prepared
 from traceflops.windows.selection import HIDDEN
 from traceflops.windows.step_times import Steps
 from traceflops.windows.steps import find_marked_steps
-
-if TYPE_CHECKING:
-    from traceflops.table.trace import Trace
-    from traceflops.windows.prepared import Prepared
-
 
 What = Literal["allocated", "reserved"]
 MOST_POINTS: Final = 1_000
@@ -128,8 +125,8 @@ def memory_use(prepared: Prepared) -> tuple[MemoryUse, ...]:
 
 def fullest_gpu(used: Iterable[MemoryUse]) -> MemoryUse | None:
     """Return the GPU whose allocator held most at its peak, None if no total is known."""
-    known = (use for use in used if use.is_total and not use.on_host)
-    return max(known, key=lambda use: use.allocated.peak, default=None)
+    gpus = (use for use in used if use.is_total and not use.on_host)
+    return max(gpus, key=lambda use: use.allocated.peak, default=None)
 
 
 class AllocationRows(Struct, frozen=True):

@@ -154,14 +154,14 @@ class Recorded(Struct, frozen=True, dict=True):
             process = int(owner[device])
             if process in of_process:
                 of_process[process] = of_process[process].union(account.start_up)
-        known, first = np.unique(threads, return_index=True)
+        numbers_of_threads, first = np.unique(threads, return_index=True)
         owners = groups(numbers(self.prepared.trace.calls["process"])[first])
-        found = (
-            same_of_all(known[own], of_process[process])
+        stretches = (
+            same_of_all(numbers_of_threads[own], of_process[process])
             for process, own in owners
             if process in of_process
         )
-        return NOWHERE.union(*found)
+        return NOWHERE.union(*stretches)
 
     @cached_property
     def _threads(self) -> Mapping[str, IntArray]:
@@ -176,8 +176,8 @@ class Recorded(Struct, frozen=True, dict=True):
         """Return what `look_up` finds for a target (time by thread, or nodes), looked up once."""
         if target not in self._looked_up:
             self._looked_up[target] = look_up()
-        found: T = self._looked_up[target]
-        return found
+        looked_up: T = self._looked_up[target]
+        return looked_up
 
 
 class Changed(Struct, frozen=True):

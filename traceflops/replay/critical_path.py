@@ -114,7 +114,17 @@ def parts_of(
     sums["host_page_faults", ""] += int(rest.ns[is_fault].sum())
     rest = rest.only(~is_fault)
     # Then lags by kind, without start-up in launches; and delays, explained or not.
-    start_up_ns = _start_up_in_launches(prepared, graph, rest)
+    # How many ns of each launch its call starts up; 0 for other pieces.
+    nodes, start_up_ns = graph.nodes, np.zeros_like(rest.ns)
+    launches = np.flatnonzero(rest.kind == LAUNCH)
+    launches = launches[nodes.call[rest.source[launches]] >= 0]
+    source = rest.source[launches]
+    threads, first = np.unique(nodes.thread[source], return_index=True)
+    start_up = _starts_up(prepared, threads, nodes.call[source[first]])
+    begin = nodes.at_ns[source]
+    start_up_ns[launches] = start_up.length_within(
+        nodes.thread[source], begin, begin + rest.ns[launches]
+    )
     sums[_START_UP, ""] += int(start_up_ns.sum())
     # After a long silence nothing connects two threads: the host's time is not recorded.
     is_long = (rest.kind == HANDOVER) & (rest.ns > LONGEST_HANDOVER_NS)
@@ -142,33 +152,18 @@ def _starts_up(prepared: Prepared, thread: IntArray, call: IntArray) -> Stretche
         by_kind = account.start_up_by_kind
         gaps[int(owner[device])] += [by_kind[kind] for kind in GAPS if kind in by_kind]
     # Processes without are left out, or with a clock that is not that of their devices.
-    start_up, found = prepared.linked.comparable_start_up, []
+    start_up, stretches = prepared.linked.comparable_start_up, []
     for number, rows in groups(process):
         if number not in start_up:
             continue
         idle, by_thread = Intervals.empty().union(*gaps[number]), start_up[number].by_thread
-        found.append(same_of_all(thread[rows], idle))
-        found += [
+        stretches.append(same_of_all(thread[rows], idle))
+        stretches += [
             same_of_all(thread[row : row + 1], by_thread[name])
             for row, name in zip(rows.tolist(), tid[rows].tolist(), strict=True)
             if name in by_thread
         ]
-    return NOWHERE.union(*found)
-
-
-def _start_up_in_launches(prepared: Prepared, graph: RecordedGraph, pieces: Pieces) -> IntArray:
-    """Return how many ns of each launch its call starts up; 0 for other pieces."""
-    nodes, start_up_ns = graph.nodes, np.zeros_like(pieces.ns)
-    launches = np.flatnonzero(pieces.kind == LAUNCH)
-    launches = launches[nodes.call[pieces.source[launches]] >= 0]
-    source = pieces.source[launches]
-    threads, first = np.unique(nodes.thread[source], return_index=True)
-    start_up = _starts_up(prepared, threads, nodes.call[source[first]])
-    begin = nodes.at_ns[source]
-    start_up_ns[launches] = start_up.length_within(
-        nodes.thread[source], begin, begin + pieces.ns[launches]
-    )
-    return start_up_ns
+    return NOWHERE.union(*stretches)
 
 
 def _of_host(
@@ -203,7 +198,11 @@ def _of_host(
         op=none,
     )
     times = Counter({(_START_UP, ""): start_up.length_ns})
-    times += named_times(parts, prepared.trace, _busy(prepared))
+    owner = numbers(prepared.trace.devices["process"])
+    busy = defaultdict[int, Intervals](Intervals.empty)  # when any GPU works, by process
+    for device, account in prepared.accounts.items():
+        busy[int(owner[device])] = busy[int(owner[device])].union(account.timeline.busy)
+    times += named_times(parts, prepared.trace, busy)
     total_ns, named_ns = int(pieces.ns.sum()), 0
     recorded_ns = left.length_ns + start_up.length_ns
     for key, part_ns in times.items() if recorded_ns else ():
@@ -211,17 +210,6 @@ def _of_host(
         named_ns += ns
         yield key, ns
     yield (UNRECORDED, "(others)"), total_ns - named_ns
-
-
-def _busy(prepared: Prepared) -> dict[int, Intervals]:
-    """Return when any GPU of a process works, by process."""
-    owner, busy = (
-        numbers(prepared.trace.devices["process"]),
-        defaultdict[int, list[Intervals]](list),
-    )
-    for device, account in prepared.accounts.items():
-        busy[int(owner[device])].append(account.timeline.busy)
-    return {process: one.union(*more) for process, (one, *more) in busy.items()}
 
 
 def _of_threads(graph: RecordedGraph, pieces: Pieces) -> tuple[IntArray, IntArray, Stretches]:

@@ -28,17 +28,8 @@ from traceflops.errors import UsageError
 from traceflops.replay.changes import Changed, Recorded, Value, matches_of, named
 from traceflops.replay.recorded_graph import HOST, LAUNCH, LONG_AGO, SYNC
 from traceflops.replay.stretches import Stretches
-from traceflops.table.columns import (
-    ABSENT,
-    BoolArray,
-    Columns,
-    FloatArray,
-    IntArray,
-    codes,
-    matching,
-    names,
-    numbers,
-)
+from traceflops.table.arrays import ABSENT, BoolArray, FloatArray, IntArray
+from traceflops.table.columns import Columns, codes, matching, names, numbers
 from traceflops.table.grouping import groups
 from traceflops.table.nesting import taken
 from traceflops.windows.selection import parse_duration
@@ -325,7 +316,18 @@ def _rank(edit: Edit, changed: Changed) -> Changed:
     factor[own.row] = np.nanquantile(np.array(ratios), 0.5, axis=0, method="lower")[own.name]
     nodes = changed.work_of(factor != 1)
     dur = changed.world.dur_ns[nodes] * factor[changed.graph.nodes.row[nodes]]
-    return _with_median_host(rank, changed.with_work(nodes, np.rint(dur).astype(np.int64)))
+    # The host of the rank takes the median time of all ranks' hosts.
+    slower = changed.with_work(nodes, np.rint(dur).astype(np.int64))
+    calls, edges = recorded.prepared.trace.calls, slower.graph.edges
+    process = taken(numbers(calls["process"]), slower.graph.nodes.call)
+    rank_of_node = np.where(process >= 0, recorded.rank_of_process[process], ABSENT)
+    owner = np.where(edges.kind == HOST, rank_of_node[edges.target], ABSENT)
+    lag_ns = slower.world.lag_ns
+    host_ns = {number: int(lag_ns[rows].sum()) for number, rows in groups(owner) if number >= 0}
+    if not host_ns.get(rank):
+        return slower
+    share = median_low(host_ns.values()) / host_ns[rank]
+    return slower.with_lags(owner == rank, np.rint(lag_ns * share).astype(np.int64))
 
 
 class _Runs(Columns, frozen=True):
@@ -386,21 +388,6 @@ def _runs_of(recorded: Recorded, rank: int) -> _Runs:
     row = np.flatnonzero((recorded.rank_of_row == rank) & ~recorded.communicates & (name >= 0))
     row = row[np.lexsort((numbers(table["start_ns"])[row], name[row]))]
     return _Runs(row, name[row], dur[row], recorded.is_beside[row])
-
-
-def _with_median_host(rank: int, changed: Changed) -> Changed:
-    """Return a world in which the host of a rank takes the median time of all ranks' hosts."""
-    nodes, edges = changed.graph.nodes, changed.graph.edges
-    trace = changed.recorded.prepared.trace
-    process = taken(numbers(trace.calls["process"]), nodes.call)
-    ranks = np.where(process >= 0, changed.recorded.rank_of_process[process], ABSENT)
-    owner = np.where(edges.kind == HOST, ranks[edges.target], ABSENT)
-    lag_ns = changed.world.lag_ns
-    host_ns = {number: int(lag_ns[rows].sum()) for number, rows in groups(owner) if number >= 0}
-    if not host_ns.get(rank):
-        return changed
-    share = median_low(host_ns.values()) / host_ns[rank]
-    return changed.with_lags(owner == rank, np.rint(lag_ns * share).astype(np.int64))
 
 
 _APPLIED: Final[Mapping[str, Callable[[Edit, Changed], Changed]]] = {

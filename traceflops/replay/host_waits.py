@@ -21,16 +21,8 @@ from msgspec import Struct
 from traceflops.attribution.host_events import has_fact
 from traceflops.replay.recorded_graph import LONG_AGO
 from traceflops.replay.recorded_work import RecordedWork, typical
-from traceflops.table.columns import (
-    ABSENT,
-    BoolArray,
-    Columns,
-    IntArray,
-    codes,
-    is_one_of,
-    matching,
-    numbers,
-)
+from traceflops.table.arrays import ABSENT, BoolArray, IntArray
+from traceflops.table.columns import Columns, codes, is_one_of, matching, numbers
 from traceflops.table.grouping import groups, in_order, joint_codes, places_in_groups
 from traceflops.table.links import first_match
 from traceflops.table.nesting import taken
@@ -39,8 +31,7 @@ from traceflops.table.trace import Trace
 from traceflops.timeline.intervals import NEVER, latest_end_before
 
 _USUAL_RETURN_NS: Final = 6_000
-_USUAL_CALL_NS: Final = 2_500
-"""A call that need not wait."""
+_USUAL_CALL_NS: Final = 2_500  # a call that need not wait
 _LATE_NS, _LATE_SHARE = 200_000, 50
 """A call waited for something else if it returns later than both: so many ns, and 1/50 of its own
 duration after the work. So did a call that takes that many ns with nothing to wait for."""
@@ -106,18 +97,8 @@ class HostWaits(Struct, frozen=True, dict=True):
         waits[work.call[work.is_blocking]] = True
         waits[work.call[work.full[0]]] = True
         of_process = np.isin(numbers(self._calls["process"]), np.unique(work.process))
-        return host_points(
-            work.prepared.trace,
-            launches & of_process,
-            (waits | self._synchronises) & of_process,
-            *self._marked_steps(),
-        )
-
-    def _marked_steps(self) -> tuple[IntArray, IntArray]:
-        """Return the steps that begin before their first work: its call, and the begin of the step.
-
-        The thread of that call is taken to have done what comes before it.
-        """
+        # Steps that begin before their first work: its call, and the begin of the step. The thread
+        # of that call is taken to have done what comes before it.
         calls, begins = [self.work.row[:0]], [self.work.start[:0]]
         for device, windows in self.work.prepared.windows.items():
             account = self.work.prepared.accounts[device]
@@ -127,7 +108,13 @@ class HostWaits(Struct, frozen=True, dict=True):
             kept = (call >= 0) & ~np.isin(begin, account.rows.start_ns)
             calls.append(call[kept])
             begins.append(begin[kept])
-        return np.concatenate(calls), np.concatenate(begins)
+        return host_points(
+            work.prepared.trace,
+            launches & of_process,
+            (waits | self._synchronises) & of_process,
+            np.concatenate(calls),
+            np.concatenate(begins),
+        )
 
     @cached_property
     def time_ns(self) -> IntArray:
@@ -246,8 +233,7 @@ class HostWaits(Struct, frozen=True, dict=True):
 
 
 _REST_NS: Final = 20_000
-_SURE_NS: Final = 1_000_000
-"""A sure hand-over takes at most so long, there and back."""
+_SURE_NS: Final = 1_000_000  # a sure hand-over takes at most so long, there and back
 _ENDLESS: Final = int(np.iinfo(np.int64).max)
 _BEGINS, _CALLS, _ENDS = range(3)
 

@@ -49,8 +49,7 @@ from traceflops.windows.prepared import Prepared
 _CAP_TIMES, _LEAST_CAP_NS = 3, 20_000
 """The longest ordinary delay of work: so many usual lags behind its launch call, or so many ns."""
 _JITTER_NS: Final = 2_000
-_AT_ONCE: Final = 3
-"""Work that starts within this many usual gaps of a queue follows at once."""
+_AT_ONCE: Final = 3  # work that starts within this many usual gaps of a queue follows at once
 _ENDLESS: Final = int(np.iinfo(np.int64).max)
 
 

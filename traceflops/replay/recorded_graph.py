@@ -12,7 +12,6 @@ from typing import Final
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import replace
 
 from traceflops.table.columns import BoolArray, Columns, IntArray, SmallArray
 from traceflops.table.nesting import taken
@@ -127,11 +126,6 @@ class RecordedGraph(Struct, frozen=True, dict=True):
         points = np.flatnonzero((nodes.thread >= 0) & (nodes.call < 0))
         keys = zip(nodes.process[points].tolist(), nodes.at_ns[points].tolist(), strict=True)
         return dict(zip(keys, points.tolist(), strict=True))
-
-    @cached_property
-    def recorded_only(self) -> RecordedGraph:
-        """Return the graph without inferred edges."""
-        return replace(self, edges=self.edges.only(~self.edges.inferred))
 
     @cached_property
     def of_threads(self) -> IntArray:

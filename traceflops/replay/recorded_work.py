@@ -14,16 +14,9 @@ from msgspec import Struct
 
 from traceflops.ranks.who_waits import RankReport
 from traceflops.replay.recorded_graph import LONG_AGO
-from traceflops.table.columns import (
-    ABSENT,
-    BoolArray,
-    IntArray,
-    codes,
-    is_one_of,
-    matching,
-    numbers,
-)
-from traceflops.table.grouping import groups, in_order, joint_codes, places_in_groups
+from traceflops.table.arrays import ABSENT, BoolArray, IntArray
+from traceflops.table.columns import codes, is_one_of, matching, numbers
+from traceflops.table.grouping import group_least, groups, in_order, joint_codes, places_in_groups
 from traceflops.table.nesting import taken
 from traceflops.timeline.intervals import ENDLESS, Intervals
 from traceflops.windows.prepared import Prepared
@@ -59,9 +52,9 @@ def typical(group: IntArray, values: IntArray, known: BoolArray, otherwise: int)
 
 def before_in(group: IntArray) -> IntArray:
     """Return, per row, the index of the row before it if that is of the same group, else -1."""
-    place = np.arange(len(group)) - 1
-    place[1:][group[1:] != group[:-1]] = -1
-    return place
+    previous = np.arange(len(group)) - 1
+    previous[1:][group[1:] != group[:-1]] = -1
+    return previous
 
 
 def last_up_to(group: IntArray, time: IntArray, at_group: IntArray, at_ns: IntArray) -> IntArray:
@@ -235,8 +228,7 @@ class RecordedWork(Struct, frozen=True, dict=True):
         It is the first in its queue, was launched before any recorded work of the device began, and
         begins long after its launch returned.
         """
-        first_start = np.full(int(self.device.max()) + 1, np.iinfo(np.int64).max)
-        np.minimum.at(first_start, self.device, self.start)
+        first_start = group_least(self.device, self.start, int(self.device.max()) + 1)
         is_late = self.start - taken(self.calls_ns[1], self.call, LONG_AGO) > CLOSE_NS
         is_early = (self.call >= 0) & (self.called < first_start[self.device])
         return np.asarray(is_early & is_late & (self.before < 0) & (self.held[0] < 0))

@@ -11,8 +11,7 @@ from traceflops.errors import UsageError
 from traceflops.table.columns import matching, numbers
 from traceflops.windows.prepared import Prepared
 
-_OF_MTIA: Final = "runFunction"
-"""How the names of calls begin that start work on MTIA devices."""
+_OF_MTIA: Final = "runFunction"  # how the names of calls begin that start work on MTIA devices
 _WITH_CALLS: Final = "record the calls of the CPU, too"
 _MOST_UNLAUNCHED: Final = 0.5
 """Above this share of time of work without a launch, the host explains too little to replay."""
@@ -54,7 +53,7 @@ def refusals(prepared: Prepared) -> Iterator[UsageError]:
         yield refused("CPU and GPU clocks disagree", "record with the current driver and profiler")
     if matching(trace.calls["name"], lambda name: name.startswith(_OF_MTIA)).any():
         yield refused("it is of MTIA, whose queues are not understood", "record on a GPU")
-    if not any(one.used for several in prepared.windows.values() for one in several):
+    if not any(window.used for windows in prepared.windows.values() for window in windows):
         yield refused(
             "no step is selected", "select steps with --steps or a time with --from and --to"
         )

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from traceflops.replay.recorded_graph import RecordedGraph, World
 from traceflops.table.columns import ABSENT, BoolArray, Columns, IntArray, is_one_of, numbers
-from traceflops.table.grouping import differ_from_before, joint_codes, ranked, runs
+from traceflops.table.grouping import differ_from_before, group_most, joint_codes, ranked, runs
 from traceflops.timeline.intervals import ENDLESS, NEVER, Intervals
 from traceflops.windows.prepared import Prepared
 from traceflops.windows.tiling import paced
@@ -47,14 +47,9 @@ class Instants(Struct, frozen=True):
 
     def earlier(self, by_node: IntArray) -> Instants:
         """Return the instants for a world in which nodes begin later by some ns per node."""
-        one = self.candidates
-        ahead_ns = one.ahead_ns + by_node[one.node]
-        return replace(self, candidates=replace(one, ahead_ns=ahead_ns))
-
-    def earlier_by(self, ns: IntArray) -> Instants:
-        """Return each instant earlier by its own ns, as far as work decides it."""
-        one = self.candidates
-        return replace(self, candidates=replace(one, ahead_ns=one.ahead_ns + ns[one.instant]))
+        candidates = self.candidates
+        ahead_ns = candidates.ahead_ns + by_node[candidates.node]
+        return replace(self, candidates=replace(candidates, ahead_ns=ahead_ns))
 
     def at(
         self, graph: RecordedGraph, world: World, time_ns: IntArray
@@ -66,10 +61,10 @@ class Instants(Struct, frozen=True):
         with_work = one.instant[opens]
 
         def extreme(best: np.ufunc, values: IntArray, none: int) -> IntArray:
-            found = np.full(len(self.device), none, dtype=np.int64)
+            best_values = np.full(len(self.device), none, dtype=np.int64)
             if len(opens):
-                found[with_work] = best.reduceat(values, opens)
-            return found
+                best_values[with_work] = best.reduceat(values, opens)
+            return best_values
 
         ended = extreme(np.maximum, np.where(one.role == _LAST, time_ns[one.node], NEVER), NEVER)
         before = np.maximum(ended, extreme(np.minimum, begin, NEVER))
@@ -85,21 +80,16 @@ class Instants(Struct, frozen=True):
         time, node = np.where(is_marked, marked, time), np.where(is_marked, self.mark, node)
         bare = np.setdiff1d(np.arange(len(self.device)), with_work)
         if len(bare):
-            last = _last_work(graph, time_ns)[self.device[bare]]
+            # By device, its work that ends last.
+            rows = np.flatnonzero(graph.nodes.device >= 0)
+            device = graph.nodes.device[rows]
+            latest = group_most(device, time_ns[rows], int(device.max(initial=-1)) + 1)
+            is_last = np.flatnonzero(time_ns[rows] == latest[device])[::-1]
+            last_node = np.full(len(latest), -1, dtype=np.int64)
+            last_node[device[is_last]] = rows[is_last]  # the first of several is written last
+            last = last_node[self.device[bare]]
             time[bare], node[bare] = time_ns[last], last
         return time, node
-
-
-def _last_work(graph: RecordedGraph, time_ns: IntArray) -> IntArray:
-    """Return, by device, the node of its work that ends last."""
-    rows = np.flatnonzero(graph.nodes.device >= 0)
-    device = graph.nodes.device[rows]
-    latest = np.full(int(device.max(initial=-1)) + 1, NEVER, dtype=np.int64)
-    np.maximum.at(latest, device, time_ns[rows])
-    is_last = np.flatnonzero(time_ns[rows] == latest[device])[::-1]
-    last = np.full(len(latest), -1, dtype=np.int64)
-    last[device[is_last]] = rows[is_last]  # the first of several is written last
-    return last
 
 
 class Spans(Struct, frozen=True):
@@ -185,16 +175,16 @@ class _Heads(Struct, frozen=True):
 
     def find(self, time_ns: IntArray) -> IntArray:
         """Return the step that begins at each time, -1 for none."""
-        place = np.minimum(np.searchsorted(self.at_ns, time_ns), len(self.at_ns) - 1)
+        index = np.minimum(np.searchsorted(self.at_ns, time_ns), len(self.at_ns) - 1)
         if not len(self.at_ns):
             return np.full_like(time_ns, -1)
-        return np.where(self.at_ns[place] == time_ns, self.step[place], -1)
+        return np.where(self.at_ns[index] == time_ns, self.step[index], -1)
 
 
 def spans_of(prepared: Prepared, graph: RecordedGraph, *, joined: bool = True) -> Spans:
     """Return the chosen windows of all devices; with `joined`, adjacent ones as one span."""
     times: tuple[list[IntArray], list[IntArray]] = ([], [])
-    found: tuple[list[Instants], list[Instants]] = ([], [])
+    instants: tuple[list[Instants], list[Instants]] = ([], [])
     is_kernel = is_one_of(prepared.trace.activities["kind"], "kernel")
     for device, windows in prepared.windows.items():
         used = [(window.start_ns, window.end_ns) for window in windows if window.used]
@@ -205,8 +195,8 @@ def spans_of(prepared: Prepared, graph: RecordedGraph, *, joined: bool = True) -
         heads = _Heads.of(prepared, device, is_kernel)
         for side, time_ns in enumerate((start, end)):
             times[side].append(time_ns)
-            found[side].append(_instants(prepared, graph, device, heads, time_ns))
-    first, last = map(_joined, (graph, graph), found, times)
+            instants[side].append(_instants(prepared, graph, device, heads, time_ns))
+    first, last = map(_joined, (graph, graph), instants, times)
     return Spans(first, last)
 
 
@@ -218,9 +208,9 @@ def _instants(
     index = np.searchsorted(rows.start_ns, time_ns)
     has_next, following = index < len(rows.row), np.minimum(index, len(rows.row) - 1)
     mark = np.full_like(time_ns, -1)
-    for place in np.flatnonzero(heads.find(time_ns) < 0).tolist():
-        moment = int(process[rows.row[following[place]]]), int(time_ns[place])
-        mark[place] = graph.moments.get(moment, -1)
+    for index_of_time in np.flatnonzero(heads.find(time_ns) < 0).tolist():
+        moment = int(process[rows.row[following[index_of_time]]]), int(time_ns[index_of_time])
+        mark[index_of_time] = graph.moments.get(moment, -1)
     # A step that begins at a moment of the host begins here with its next work.
     work_ns = np.where((mark >= 0) & has_next, rows.start_ns[following], time_ns)
     step = heads.find(work_ns)
@@ -250,4 +240,6 @@ def _joined(graph: RecordedGraph, parts: Sequence[Instants], times: Sequence[Int
     )
     # With this `ahead_ns` they are at their recorded times in the recorded world.
     time_ns, _ = instants.at(graph, graph.as_recorded(), graph.nodes.time_ns)
-    return instants.earlier_by(time_ns - np.concatenate(times))
+    # With this `ahead_ns` they are at their recorded times in the recorded world.
+    ahead_ns = (time_ns - np.concatenate(times))[instants.candidates.instant]
+    return replace(instants, candidates=replace(instants.candidates, ahead_ns=ahead_ns))

@@ -37,13 +37,13 @@ class Stretches(Struct, frozen=True):
     @classmethod
     def of(cls, thread: IntArray, start_ns: IntArray, end_ns: IntArray) -> Stretches:
         """Return the union of arbitrary ranges of threads; those with end <= start are empty."""
-        known, rows = distinct(thread), np.flatnonzero(end_ns > start_ns)
+        threads, rows = distinct(thread), np.flatnonzero(end_ns > start_ns)
         rows = rows[in_order(thread[rows], start_ns[rows])]
         thread, start_ns, end_ns = thread[rows], start_ns[rows], end_ns[rows]
         # A range of the union begins where a start lies beyond all ends before it.
         first = np.flatnonzero(start_ns > latest_end_before(thread, start_ns, end_ns))
         end_ns = np.maximum.reduceat(end_ns, first) if len(first) else end_ns
-        return cls(known, thread[first], start_ns[first], end_ns)
+        return cls(threads, thread[first], start_ns[first], end_ns)
 
     @property
     def length_ns(self) -> int:
@@ -57,8 +57,8 @@ class Stretches(Struct, frozen=True):
 
     def union(self, *others: Stretches) -> Stretches:
         """Return the instants that are in any of the sets."""
-        known, *columns = map(np.concatenate, zip(*map(astuple, (self, *others)), strict=True))
-        return replace(Stretches.of(*columns), known=distinct(known))
+        threads, *columns = map(np.concatenate, zip(*map(astuple, (self, *others)), strict=True))
+        return replace(Stretches.of(*columns), known=distinct(threads))
 
     def intersect(self, other: Stretches) -> Stretches:
         """Return the instants that are in both."""

@@ -14,6 +14,7 @@ from typing import Final
 
 import numpy as np
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from traceflops.attribution.scopes import Phases
 from traceflops.errors import UsageError
@@ -21,14 +22,7 @@ from traceflops.facts import Fact, fact
 from traceflops.mfu.budget import ShareRange
 from traceflops.ranks.who_waits import RankReport
 from traceflops.replay.changes import Changed, Recorded
-from traceflops.replay.critical_path import (
-    UNEXPLAINED,
-    PathPart,
-    Pieces,
-    parts_of,
-    path,
-    places_of,
-)
+from traceflops.replay.critical_path import UNEXPLAINED, PathPart, Pieces, parts_of, path, places_of
 from traceflops.replay.edits import Edit, apply, parse_edits
 from traceflops.replay.recorded_edges import recorded_graph
 from traceflops.replay.recorded_graph import MEETING, RecordedGraph, World
@@ -162,8 +156,9 @@ class Replay(Struct, frozen=True, dict=True):
         work before them or stay in place (pinned).
         """
         graphs = {"": self.graph}
-        if self.graph.edges.inferred.any():
-            graphs[_INFERRED] = self.graph.recorded_only
+        edges = self.graph.edges
+        if edges.inferred.any():
+            graphs[_INFERRED] = replace(self.graph, edges=edges.only(~edges.inferred))
         likely = [
             Reading.of(graph, graph.as_recorded(), self.window_spans, unlike)
             for unlike, graph in graphs.items()

@@ -12,10 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from traceflops.table.arrays import ABSENT, IntArray
 from traceflops.table.columns import (
-    ABSENT,
     Array,
-    IntArray,
     Rows,
     dictionary_column,
     number_column,
@@ -29,8 +28,7 @@ MOST_TEXTS: Final = 500_000
 """Distinct texts that a column holds at most; each costs memory, and no recording has more."""
 BEYOND: Final = "(one of very many more names)"
 """The name of records whose own name is beyond MOST_TEXTS."""
-_WIDEST: Final = 12
-"""Bytes per row of the widest column: three numbers of 32 bits."""
+_WIDEST: Final = 12  # bytes per row of the widest column: three numbers of 32 bits
 _NARROW: Final = np.iinfo(np.int32)
 
 

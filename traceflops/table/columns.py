@@ -17,12 +17,14 @@ import pyarrow as pa
 from msgspec import Struct
 from msgspec.structs import astuple
 
-IntArray = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
-FloatArray = npt.NDArray[np.float64]
-WholeArray = npt.NDArray[np.signedinteger[Any]]
-SmallArray = npt.NDArray[np.int8]
-"""Indices into a small table, one for each of millions of rows, so that every byte counts."""
+# Offered here, too, beside the functions that take and return them.
+from traceflops.table.arrays import ABSENT as ABSENT
+from traceflops.table.arrays import BoolArray as BoolArray
+from traceflops.table.arrays import FloatArray as FloatArray
+from traceflops.table.arrays import IntArray as IntArray
+from traceflops.table.arrays import SmallArray as SmallArray
+from traceflops.table.arrays import WholeArray as WholeArray
+
 NAME_TYPE = pa.dictionary(pa.int32(), pa.string())
 _INT32_MAX = 2**31 - 1
 UNKNOWN_SIZE: Final = -1
@@ -144,12 +146,6 @@ def names(column: pa.ChunkedArray | pa.Array) -> list[str]:
     return dictionary
 
 
-def texts_at(column: pa.ChunkedArray | pa.Array, rows: IntArray) -> list[str]:
-    """Return the texts at a few rows of a dictionary column, "" for null and for row -1."""
-    array = one_array(column)
-    return [(array[row].as_py() or "") if row >= 0 else "" for row in rows.tolist()]
-
-
 def thread_columns(
     table: pa.Table, rows: IntArray | slice = slice(None)
 ) -> tuple[IntArray, IntArray]:
@@ -200,8 +196,6 @@ def one_array(column: pa.ChunkedArray | pa.Array) -> pa.Array:
     return column
 
 
-ABSENT: Final = -(2**63)
-"""Stands for a missing integer in an int64 column."""
 LIMIT_NS: Final = 2**61
 """Larger times (73 years) are invalid; sums of smaller ones fit in an int64."""
 Array = npt.NDArray[Any]

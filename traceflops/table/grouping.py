@@ -11,21 +11,13 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from traceflops.table.columns import (
-    ABSENT,
-    BoolArray,
-    IntArray,
-    WholeArray,
-    codes,
-    dictionary_column,
-    names,
-)
+from traceflops.table.arrays import ABSENT, BoolArray, IntArray, WholeArray
+from traceflops.table.columns import codes, dictionary_column, names
 
 _GAPS, _FEW = 4, 1 << 10
 """Numbers are counted in a table of up to _GAPS cells per row and _FEW more; else sorted."""
 _AT_ONCE: Final = 1 << 15
-_MANY_PER_GROUP: Final = 64
-"""With more wanted instants per group each group is searched by itself."""
+_MANY_PER_GROUP: Final = 64  # with more wanted instants per group each group is searched by itself
 
 
 def in_order(*keys: IntArray) -> IntArray:
@@ -191,13 +183,25 @@ def group_sums(group: WholeArray, values: IntArray, groups: int) -> IntArray:
     return sums[:groups]
 
 
+def group_least(group: WholeArray, values: WholeArray, groups: int) -> IntArray:
+    """Return the smallest value of each of `groups` groups, 2^63 - 1 for an empty one."""
+    smallest = np.full(groups, np.iinfo(np.int64).max)
+    np.minimum.at(smallest, group, values)
+    return smallest
+
+
+def group_most(group: WholeArray, values: WholeArray, groups: int) -> IntArray:
+    """Return the largest value of each of `groups` groups, -2^63 (ABSENT) for an empty one."""
+    largest = np.full(groups, ABSENT)
+    np.maximum.at(largest, group, values)
+    return largest
+
+
 def extremes(group: IntArray, values: WholeArray, groups: int) -> tuple[IntArray, IntArray]:
     """Return the largest and the smallest value per group; -1 and 2^63 - 1 for an empty group."""
     largest = np.full(groups, -1, dtype=np.int64)
-    smallest = np.full(groups, np.iinfo(np.int64).max, dtype=np.int64)
     np.maximum.at(largest, group, values)
-    np.minimum.at(smallest, group, values)
-    return largest, smallest
+    return largest, group_least(group, values, groups)
 
 
 def lower_medians(group: IntArray, values: IntArray) -> IntArray:
@@ -214,12 +218,6 @@ def runs(first: IntArray, stop: IntArray) -> tuple[IntArray, IntArray]:
     run = np.repeat(np.arange(len(first)), counts)
     offsets = np.arange(len(run)) - np.repeat(np.cumsum(counts) - counts, counts)
     return first[run] + offsets, run
-
-
-def places_in_runs(values: IntArray) -> IntArray:
-    """Return, per value, its place in the run of equal neighbours that it is in, from 0."""
-    index = np.arange(len(values))
-    return index - np.maximum.accumulate(np.where(differ_from_before(values), index, 0))
 
 
 def differ_from_before(values: IntArray) -> BoolArray:
@@ -252,27 +250,21 @@ def places_in_groups(
     The pairs are sorted.
     """
     if len(distinct(wanted_group)) * _MANY_PER_GROUP > len(wanted_ns):
-        return _places_in_all(group, at_ns, wanted_group, wanted_ns)
+        # With few instants in each group, one search in all groups is quicker: a group is replaced
+        # by its rank and a time by how many instants are before or equal to it, so that one number
+        # holds both.
+        opens, instants = differ_from_before(group), np.sort(at_ns)
+        group_numbers, shift = group[opens], len(instants) + 1
+        rank = np.searchsorted(group_numbers, wanted_group)
+        is_known = (
+            np.append(group_numbers, ABSENT)[rank] == wanted_group
+        )  # of another group: none yet
+        until = np.where(is_known, np.searchsorted(instants, wanted_ns, side="right"), 0)
+        keys = (np.cumsum(opens) - 1) * shift + np.searchsorted(instants, at_ns, side="right")
+        return np.searchsorted(keys, rank * shift + until, side="right")
     count_before = np.empty(len(wanted_ns), dtype=np.int64)
     for number, rows in groups(wanted_group):
         first, stop = np.searchsorted(group, [number, number + 1])
         inside = np.searchsorted(at_ns[first:stop], wanted_ns[rows], side="right")
         count_before[rows] = first + inside
     return count_before
-
-
-def _places_in_all(
-    group: IntArray, at_ns: IntArray, wanted_group: IntArray, wanted_ns: IntArray
-) -> IntArray:
-    """Return `places_in_groups` with one search in all groups, quicker with few instants in each.
-
-    A group is replaced by its rank and a time by how many instants are before or equal to it, so
-    that one number holds both.
-    """
-    opens, instants = differ_from_before(group), np.sort(at_ns)
-    known, shift = group[opens], len(instants) + 1
-    rank = np.searchsorted(known, wanted_group)
-    is_known = np.append(known, ABSENT)[rank] == wanted_group  # of another group: none yet
-    until = np.where(is_known, np.searchsorted(instants, wanted_ns, side="right"), 0)
-    keys = (np.cumsum(opens) - 1) * shift + np.searchsorted(instants, at_ns, side="right")
-    return np.searchsorted(keys, rank * shift + until, side="right")

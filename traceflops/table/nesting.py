@@ -14,20 +14,11 @@ import numpy.typing as npt
 import pyarrow as pa
 from msgspec import Struct
 
+from traceflops.table import grouping
 from traceflops.table.columns import ABSENT, BoolArray, IntArray, numbers
-from traceflops.table.grouping import (
-    differ_from_before,
-    distinct,
-    in_order,
-    joint_codes,
-    places_in_groups,
-    runs,
-    slices,
-)
 
 T = TypeVar("T", bound=np.signedinteger)
-_MANY = 4
-"""With more instants per interval only the edges of the intervals are searched."""
+_MANY = 4  # with more instants per interval only the edges of the intervals are searched
 
 
 class LastAbove:
@@ -50,7 +41,7 @@ class LastAbove:
     def find(self, upto: IntArray, threshold: IntArray) -> IntArray:
         """Return, per pair, the last position <= upto with a value > threshold, or -1."""
         result = np.full(len(upto), -1, dtype=np.int64)
-        for part in slices(len(upto) if len(self._reach) else 0):
+        for part in grouping.slices(len(upto) if len(self._reach) else 0):
             # For most pairs it is the position itself, or no value before it is large enough.
             position, least = upto[part], threshold[part]
             index = np.maximum(position, 0)
@@ -117,14 +108,14 @@ def _innermost(
     """
     enclosing = _Enclosing(order, group, end_ns)
     inner = np.empty(len(upto), dtype=np.int64)
-    for part in slices(len(upto)):
+    for part in grouping.slices(len(upto)):
         inner[part] = enclosing.last(upto[part], at_group[part], at_ns[part])
     return inner
 
 
 def by_start(group: IntArray, start_ns: IntArray, end_ns: IntArray) -> IntArray:
     """Return the order of intervals by group and start; of equal starts the longer comes first."""
-    return in_order(group, start_ns, -end_ns)
+    return grouping.in_order(group, start_ns, -end_ns)
 
 
 class StackTops(Struct, frozen=True):
@@ -143,7 +134,7 @@ class StackTops(Struct, frozen=True):
     def of(cls, group: IntArray, start_ns: IntArray, end_ns: IntArray) -> StackTops:
         """Return the stack tops of intervals [start, end), one per row."""
         groups, edges = np.tile(group, 2), np.append(start_ns, end_ns)
-        order = in_order(groups, edges)
+        order = grouping.in_order(groups, edges)
         groups, edges = groups[order], edges[order]
         # Up to an edge as many intervals of the order of starts have begun as there are starts.
         upto = np.cumsum(order < len(group)) - 1
@@ -152,7 +143,7 @@ class StackTops(Struct, frozen=True):
 
     def at(self, group: IntArray, at_ns: IntArray) -> IntArray:
         """Return the innermost interval of a group at each instant, or -1."""
-        edge = places_in_groups(self.group, self.at_ns, group, at_ns) - 1
+        edge = grouping.places_in_groups(self.group, self.at_ns, group, at_ns) - 1
         return np.where(taken(self.group, edge) == group, taken(self.row, edge), -1)
 
     def cut(
@@ -164,10 +155,10 @@ class StackTops(Struct, frozen=True):
         end and the innermost interval, or -1.
         """
         # The edges inside each span, and one before them for the piece that begins with the span.
-        first = places_in_groups(self.group, self.at_ns, group, start_ns)
-        stop = places_in_groups(self.group, self.at_ns, group, end_ns)
-        edge, span = runs(first - 1, stop)
-        opens = differ_from_before(span)
+        first = grouping.places_in_groups(self.group, self.at_ns, group, start_ns)
+        stop = grouping.places_in_groups(self.group, self.at_ns, group, end_ns)
+        edge, span = grouping.runs(first - 1, stop)
+        opens = grouping.differ_from_before(span)
         closes = np.append(opens[1:], True)[: len(span)]
         start = np.where(opens, start_ns[span], taken(self.at_ns, edge))
         end = np.where(closes, end_ns[span], np.roll(start, -1))  # the next piece's start
@@ -181,12 +172,6 @@ class StackTops(Struct, frozen=True):
             np.where(is_of_group, taken(self.row, edge), -1),
         )
 
-    def equal_before(self) -> BoolArray:
-        """Return, per edge, whether the one before it is of the same group and time."""
-        equal = np.zeros(len(self.row), dtype=np.bool_)
-        equal[1:] = (self.group[1:] == self.group[:-1]) & (self.at_ns[1:] == self.at_ns[:-1])
-        return equal
-
 
 def innermost_pieces(
     group: IntArray, start: IntArray, end: IntArray
@@ -198,7 +183,9 @@ def innermost_pieces(
     """
     tops = StackTops.of(group, start, end)
     # Of equal edges only the last one says what is the innermost from there on.
-    is_last = np.append(~tops.equal_before()[1:], True)[: len(tops.row)]
+    equal = np.zeros(len(tops.row), dtype=np.bool_)
+    equal[1:] = (tops.group[1:] == tops.group[:-1]) & (tops.at_ns[1:] == tops.at_ns[:-1])
+    is_last = np.append(~equal[1:], True)[: len(tops.row)]
     inner, edge_group, edge = tops.row[is_last], tops.group[is_last], tops.at_ns[is_last]
     # Join neighbouring stretches with the same innermost interval.
     follows = np.flatnonzero((inner[:-1] >= 0) & (edge_group[:-1] == edge_group[1:]))
@@ -224,7 +211,7 @@ def parents(
     order = by_start(group, start_ns, end_ns) if order is None else order
     enclosing = _Enclosing(order, group, end_ns)
     parent = np.empty(len(order), dtype=np.int64)
-    for part in slices(len(order)):
+    for part in grouping.slices(len(order)):
         row = order[part]
         before = np.arange(part.start, part.stop) - 1
         parent[row] = enclosing.last(before, group[row], start_ns[row])
@@ -239,7 +226,7 @@ def _last_started(
     If no interval of the instant's group has started, the one there is of an earlier group. Times
     are replaced by their ranks, so that one number holds both group and time.
     """
-    groups, starts = distinct(group), np.sort(start_ns)
+    groups, starts = grouping.distinct(group), np.sort(start_ns)
     if len(groups) == 1:  # callers check the group of the interval
         return np.searchsorted(starts, at_ns, side="right") - 1
     shift = len(starts) + 1
@@ -285,7 +272,7 @@ class OpTree(Struct, frozen=True):
     def of(cls, ops: pa.Table) -> OpTree:
         """Return the forest of a table of ops."""
         start = numbers(ops["start_ns"])
-        thread = joint_codes(numbers(ops["process"]), numbers(ops["thread"], ABSENT))
+        thread = grouping.joint_codes(numbers(ops["process"]), numbers(ops["thread"], ABSENT))
         return cls.nested(thread, start, start + numbers(ops["dur_ns"]))
 
     @classmethod
@@ -317,17 +304,17 @@ class OpTree(Struct, frozen=True):
         sums = np.zeros(len(marked) + 1, dtype=np.int64)
         np.cumsum(marked[self.order], out=sums[1:])
         count = np.empty(len(marked), dtype=np.int64)
-        for part in slices(len(marked)):
+        for part in grouping.slices(len(marked)):
             count[self.order[part]] = sums[self.stop[part]] - sums[1:][part]
         return count
 
     def repeated_below(self, group: IntArray) -> BoolArray:
         """Return, per row, whether an op of its own group is below it; not for groups below 0."""
         repeated, rows = np.zeros(len(group), dtype=np.bool_), np.flatnonzero(group >= 0)
-        place, shift = self.place[rows], len(group) + 1
+        position, shift = self.place[rows], len(group) + 1
         # Ordered by group and place, those of its group below an op are one run behind it.
-        key = group[rows] * shift + place
-        ordered, stop = np.sort(key), group[rows] * shift + self.stop[place]
+        key = group[rows] * shift + position
+        ordered, stop = np.sort(key), group[rows] * shift + self.stop[position]
         behind = np.searchsorted(ordered, key, side="right")
         repeated[rows] = np.searchsorted(ordered, stop, side="left") > behind
         return repeated
@@ -341,7 +328,7 @@ class OpTree(Struct, frozen=True):
             return nearest
         # A marked op is around a position if it is there or before, and its `stop` is after it.
         ends, before = LastAbove(self.stop[places]), 0
-        for part in slices(len(self.order)):
+        for part in grouping.slices(len(self.order)):
             upto = np.cumsum(is_marked[part]) + (before - 1)
             before = int(upto[-1]) + 1
             last = ends.find(upto, np.arange(part.start, part.stop))
@@ -359,7 +346,7 @@ def taken(values: npt.NDArray[T], rows: IntArray, missing: int = -1) -> npt.NDAr
     if not len(values):
         return np.full(len(rows), missing, dtype=values.dtype)
     result = np.empty(len(rows), dtype=values.dtype)
-    for part in slices(len(rows)):
+    for part in grouping.slices(len(rows)):
         row = rows[part]
         result[part] = np.where(row >= 0, values[np.maximum(row, 0)], missing)
     return result
@@ -377,7 +364,7 @@ def _stops(above: IntArray) -> IntArray:
     if not count:
         return stops
     last_above = LastAbove(-above[::-1])
-    for part in slices(count):
+    for part in grouping.slices(count):
         places = np.arange(part.start, part.stop)
         index = last_above.find(count - 2 - places, -places)
         stops[part] = np.where(index >= 0, count - 1 - index, count)

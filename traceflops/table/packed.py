@@ -28,9 +28,9 @@ import pyarrow.compute as pc
 from msgspec import Struct
 from msgspec.structs import fields, replace
 
+from traceflops.table.arrays import IntArray
 from traceflops.table.columns import (
     LIMIT_NS,
-    IntArray,
     bytes_column,
     number_column,
     numbers,

@@ -101,8 +101,8 @@ def operator_of_mps(operators: Collection[str]) -> str | None:
     Only there and of nested tensors is the gradient of a linear layer one operator.
     """
     is_nested = any(name.startswith(_OF_NESTED) for name in operators)
-    found = {*filter(_OF_MPS.match, operators)} - ({_OF_LINEAR} if is_nested else set())
-    return min(found, default=None)
+    names_of_mps = {*filter(_OF_MPS.match, operators)} - ({_OF_LINEAR} if is_nested else set())
+    return min(names_of_mps, default=None)
 
 
 FUNCTION_WAITS: Final = re.compile(

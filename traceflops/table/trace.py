@@ -268,7 +268,6 @@ _MOST_ALIKE: Final = 3
 _MOST_NAMED: Final = 5
 _MOST_FILES, _LONGEST_TEXT = 4, 300
 _FROM_NAME: Final = "[Rank|Ranks] {values} [was|were] taken from file or folder names."
-
 NO_CUPTI: Final = "no-cupti"
 """The code of the note that the profiler could not use CUPTI."""
 RANK_UNKNOWN: Final = "rank-unknown"

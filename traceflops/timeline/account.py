@@ -14,16 +14,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from traceflops.categories.activities import Categorised
-from traceflops.table.columns import (
-    ABSENT,
-    BoolArray,
-    IntArray,
-    is_one_of,
-    matching,
-    names,
-    numbers,
-    texts_at,
-)
+from traceflops.table.arrays import ABSENT, BoolArray, IntArray
+from traceflops.table.columns import is_one_of, matching, names, numbers
 from traceflops.table.grouping import groups, runs
 from traceflops.table.links import Links
 from traceflops.table.nesting import OpTree, taken
@@ -35,7 +27,7 @@ from traceflops.timeline.host_work import SplitWork
 from traceflops.timeline.idle import DeviceWork, IdleTime, StreamWaits, idle_time, stream_waits
 from traceflops.timeline.intervals import ENDLESS, NEVER, Intervals
 from traceflops.timeline.records import WORK, Account, Gap, Window
-from traceflops.timeline.start_up import StartUp, device_start_up, unseen_processes
+from traceflops.timeline.start_up import StartUp, device_start_up
 
 _GAPS_KEPT = 100
 
@@ -96,8 +88,12 @@ class LinkedTrace(Struct, frozen=True, dict=True):
 
     @cached_property
     def is_unseen(self) -> BoolArray:
-        """Per process, whether nothing of its host is recorded."""
-        return unseen_processes(self.trace)
+        """Per process, whether nothing of its host is recorded that lasts any time."""
+        is_unseen = np.ones(self.trace.processes.num_rows, dtype=np.bool_)
+        for table in (self.trace.calls, self.trace.ops, self.trace.marks):
+            lasts = numbers(table["dur_ns"], ABSENT) != 0
+            is_unseen[numbers(table["process"], 0)[lasts]] = False
+        return is_unseen
 
     @cached_property
     def first_batch_ns(self) -> int:
@@ -112,8 +108,7 @@ class LinkedTrace(Struct, frozen=True, dict=True):
         return OpTree.of(self.trace.ops)
 
 
-_MOVES: Final = ("copy", "memset")
-"""Categories of work that only brings data where kernels need it."""
+_MOVES: Final = ("copy", "memset")  # categories of work that only brings data where kernels need it
 
 
 class LaunchCounter:
@@ -272,7 +267,8 @@ class DeviceAccount:
             "start_up_ns": start_up.tolist(),
         }
         for name, (table, rows) in rows_of_names.items():
-            columns[name] = texts_at(self._linked.trace.table(table)["name"], rows)
+            texts = self._linked.trace.table(table)["name"]
+            columns[name] = [texts[row].as_py() if row >= 0 else "" for row in rows.tolist()]
         gaps = []
         for values in zip(*columns.values(), strict=True):
             gap = Gap(device=device, **dict(zip(columns, values, strict=True)))
@@ -350,5 +346,5 @@ def replay_time(
 def _following(since: IntArray, launched_ns: IntArray, time_ns: IntArray) -> IntArray:
     """Return, per time in `since`, `time_ns` of the next launch after it, or ENDLESS."""
     order = np.argsort(launched_ns, kind="stable")
-    place = np.searchsorted(launched_ns[order], since, side="right")
-    return np.append(time_ns[order], ENDLESS)[place]
+    next_launch = np.searchsorted(launched_ns[order], since, side="right")
+    return np.append(time_ns[order], ENDLESS)[next_launch]

@@ -19,9 +19,8 @@ from traceflops.categories.classify import Classifier
 from traceflops.categories.programs import names_kernels
 from traceflops.categories.rules import Category
 from traceflops.remedies import command
+from traceflops.table.arrays import ABSENT, IntArray
 from traceflops.table.columns import (
-    ABSENT,
-    IntArray,
     codes,
     is_one_of,
     names,
@@ -29,6 +28,7 @@ from traceflops.table.columns import (
     numbers,
     take_rows,
     text_column,
+    thread_columns,
 )
 from traceflops.table.grouping import group_rows, group_sums, groups, joint_codes, used_names
 from traceflops.table.nesting import innermost_pieces
@@ -58,8 +58,7 @@ _SUMS: Final = {
 }
 """The function that adds up each column of the totals table."""
 _TOO_LARGE: Final = 2.0**62
-_Decision = tuple[Category | None, str | None]
-"""A category and the rule that decided it."""
+_Decision = tuple[Category | None, str | None]  # a category and the rule that decided it
 
 
 class Total(Struct, frozen=True):
@@ -139,7 +138,16 @@ def untimed(trace: Trace, classifier: Classifier) -> Untimed | None:
         if category is not None:
             counts[category] = _plus(counts.get(category, 0), total.count)
             sums[category] = _plus(sums.get(category, 0), total.sum_ns)
-    side_ns |= _in_ranges(trace, totals)
+    # How long any range was open, by kind without recorded sums: nested ranges count once.
+    # Functions are left out, whose times are their own.
+    summed = {*names(trace.totals["kind"]), "python"}
+    kinds = {total.kind for total in totals if _HOST_TABLES.get(total.kind) == "marks"} - summed
+    for kind in kinds:
+        ranges = _ranges(trace.marks, kind)
+        start, thread = numbers(ranges["start_ns"], 0), group_rows(thread_columns(ranges))[0]
+        end = start + numbers(ranges["dur_ns"], 0)
+        open_times = (Intervals.of(start[rows], end[rows]) for _, rows in groups(thread))
+        side_ns[kind] = sum(times.length_ns for times in open_times)
     rows = _table(
         {
             "kind": [total.kind for total in totals],
@@ -182,7 +190,12 @@ def _totals(trace: Trace) -> list[Total]:
             continue
         if table == "marks":
             records = _ranges(records, kind)
-        duration = _own_ns(records) if kind == "python" else numbers(records["dur_ns"], 0)
+        duration = numbers(records["dur_ns"], 0)
+        if kind == "python":  # how long each function ran itself, without the functions inside it
+            start, (process, thread) = numbers(records["start_ns"], 0), thread_columns(records)
+            pieces = innermost_pieces(joint_codes(process, thread), start, start + duration)
+            row, begins, ends = pieces
+            duration = group_sums(row, ends - begins, len(start))
         figures = [np.ones_like(duration), duration, duration, duration]  # without bytes
         totals += _added_up(records, [kind], np.zeros_like(duration), figures)
     order = {side: index for index, side in enumerate(("device", *_HOST_TABLES))}
@@ -193,33 +206,6 @@ def _totals(trace: Trace) -> list[Total]:
         return order.get(total.side, len(order)), waits, -(total.sum_ns or 0), total.name
 
     return sorted(totals, key=key)
-
-
-def _in_ranges(trace: Trace, totals: Sequence[Total]) -> dict[str, int]:
-    """Return, by kind without recorded sums, how long any range was open: nested count once.
-
-    Functions are left out, whose times are their own.
-    """
-    known = {*names(trace.totals["kind"]), "python"}
-    kinds = {total.kind for total in totals if _HOST_TABLES.get(total.kind) == "marks"} - known
-    return {kind: _open_ns(_ranges(trace.marks, kind)) for kind in kinds}
-
-
-def _open_ns(ranges: pa.Table) -> int:
-    """Return how long any range of each thread was open, added up over the threads."""
-    start = numbers(ranges["start_ns"], 0)
-    end = start + numbers(ranges["dur_ns"], 0)
-    thread, _ = group_rows([numbers(ranges["process"], ABSENT), numbers(ranges["thread"], ABSENT)])
-    return sum(Intervals.of(start[rows], end[rows]).length_ns for _, rows in groups(thread))
-
-
-def _own_ns(records: pa.Table) -> IntArray:
-    """Return how long each function ran itself, without the functions inside it."""
-    start = numbers(records["start_ns"], 0)
-    end = start + numbers(records["dur_ns"], 0)
-    thread = joint_codes(numbers(records["process"], ABSENT), numbers(records["thread"], ABSENT))
-    row, begins, ends = innermost_pieces(thread, start, end)
-    return group_sums(row, ends - begins, len(start))
 
 
 def _ranges(marks: pa.Table, kind: str) -> pa.Table:
@@ -326,5 +312,5 @@ def _table(
 def _figures(values: Sequence[float | None], kind: pa.DataType) -> pa.Array:
     """Return a column of numbers, null for None."""
     valid = np.array([value is not None for value in values], dtype=np.bool_)
-    known = np.array([value or 0 for value in values], dtype=kind.to_pandas_dtype())
-    return number_column(known, kind, valid)
+    filled = np.array([value or 0 for value in values], dtype=kind.to_pandas_dtype())
+    return number_column(filled, kind, valid)

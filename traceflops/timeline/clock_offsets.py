@@ -15,14 +15,10 @@ from traceflops.timeline.idle import LONGEST_START_NS
 
 _LONGEST_QUEUE_NS: Final = 10**9
 """The longest that a queue of 1,024 launches delays one, unless other work holds it."""
-_NO_JITTER_NS: Final = 10**7
-"""The least offset: clocks that agree differ by less."""
-_SHORT_GAP_NS: Final = 20_000
-"""Queued work follows the work before it within less than this."""
-_ENOUGH: Final = 8
-"""Fewer gaps do not tell."""
-_STEADY: Final = 10
-"""The lead is the same for all work if it varies by less than 1/10."""
+_NO_JITTER_NS: Final = 10**7  # the least offset: clocks that agree differ by less
+_SHORT_GAP_NS: Final = 20_000  # queued work follows the work before it within less than this
+_ENOUGH: Final = 8  # fewer gaps do not tell
+_STEADY: Final = 10  # the lead is the same for all work if it varies by less than 1/10
 
 
 def clock_offsets(trace: Trace, links: Links, waits: Mapping[int, IntArray]) -> IntArray:

@@ -11,19 +11,11 @@ from typing import Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from traceflops.table.columns import (
-    ABSENT,
-    BoolArray,
-    IntArray,
-    codes,
-    is_one_of,
-    matching,
-    names,
-    numbers,
-    thread_columns,
-)
+from traceflops.table.arrays import ABSENT, BoolArray, IntArray
+from traceflops.table.columns import codes, is_one_of, matching, names, numbers, thread_columns
 from traceflops.table.grouping import (
     distinct,
+    group_least,
     group_rows,
     groups,
     in_order,
@@ -60,8 +52,7 @@ LEAST_ALONE_NS: Final = 1_000_000
 """The same for calls without others to compare with."""
 TIMES_USUAL, _FIRST, FEW = 10, 3, 2
 """How many times longer than usual, of the first how many calls, and how few do not tell."""
-_FEW_ACTIVITIES: Final = 8
-"""Nothing repeats where a process has fewer."""
+_FEW_ACTIVITIES: Final = 8  # nothing repeats where a process has fewer
 Times = tuple[IntArray, IntArray, IntArray, IntArray]
 """Process, thread, start and end in ns, per stretch."""
 
@@ -243,7 +234,7 @@ class Calls:
 
         If it is unknown what is launched (graphs, no recorded work), the first _FIRST count.
         """
-        long = self._long_calls(self.launches)
+        long = longer(self.process, self.name, self.start_ns, self.dur_ns, self.launches)
         is_untold = matching(self.trace.calls["name"], GRAPH_LAUNCH.match)[long.row]
         is_untold |= ~np.isin(long.row, self.call_of_activity)
         is_first = self.uses_first(long.row) | (is_untold & (long.number < _FIRST))
@@ -255,7 +246,7 @@ class Calls:
         A later call that takes longer than the first may wait for GPU work: it counts only if
         nothing was launched since the first, so that there is nothing to wait for.
         """
-        long = self._long_calls(self.others)
+        long = longer(self.process, self.name, self.start_ns, self.dur_ns, self.others)
         dur_ns = self.dur_ns[long.row]
         are_many = long.calls > FEW
         awaits_none = are_many & (self._started_by(long.row) == self._started_by(long.first))
@@ -301,17 +292,12 @@ class Calls:
         # A process prepares its work until it runs something else than copies and fills.
         works = ~is_one_of(activities["kind"], "memcpy", "memset")
         process, start_ns = (numbers(activities[name])[works] for name in ("process", "start_ns"))
-        works_from_ns = np.full(len(self.activities_of), ENDLESS)
-        np.minimum.at(works_from_ns, process, start_ns)
+        works_from_ns = group_least(process, start_ns, len(self.activities_of))
         np.minimum.at(works_from_ns, self.process[self.launches], self.start_ns[self.launches])
         works_from_ns[self.activities_of == 0] = 0  # without any work, nothing is prepared
         prepares = self.start_ns < works_from_ns[self.process]
         is_long = self.dur_ns >= LEAST_ALONE_NS
         return self.stretch(np.flatnonzero(prepares & self.others & is_long))
-
-    def _long_calls(self, fits: BoolArray) -> LongCalls:
-        """Return the calls where `fits` that take much longer than usual; see `longer`."""
-        return longer(self.process, self.name, self.start_ns, self.dur_ns, fits)
 
     def first_copies(self) -> Times:
         """Return the time that first copies of a direction take beyond later ones.
@@ -342,8 +328,8 @@ class Calls:
                 if not len(later_ns):
                     continue
                 # The median of calls without a copy (see above), else the slowest copy.
-                place = (len(later_ns) - 1) // 2 if bytes_[index] == ABSENT else -1
-                usual = int(later_ns[place])
+                usual_index = (len(later_ns) - 1) // 2 if bytes_[index] == ABSENT else -1
+                usual = int(later_ns[usual_index])
                 if dur_ns[index] > max(TIMES_USUAL * usual, usual + LEAST_NS):
                     rows.append(int(call[order[index]]))
                     usual_ns.append(usual)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -13,11 +13,10 @@ from msgspec.structs import replace
 
 from traceflops.facts import fact
 from traceflops.remedies import advice
+from traceflops.table import grouping
+from traceflops.table.arrays import ABSENT, BoolArray, IntArray
 from traceflops.table.builder import TableBuilder
 from traceflops.table.columns import (
-    ABSENT,
-    BoolArray,
-    IntArray,
     codes,
     is_one_of,
     matching,
@@ -27,22 +26,11 @@ from traceflops.table.columns import (
     take_rows,
     with_column,
 )
-from traceflops.table.grouping import (
-    distinct,
-    group_rows,
-    group_sums,
-    groups,
-    joint_codes,
-    runs,
-    used_names,
-)
 from traceflops.table.nesting import innermost_pieces
 from traceflops.table.schema import empty_table
 from traceflops.table.trace import Note, Trace, note_of
+from traceflops.timeline.start_up import StartUp
 from traceflops.units import time_amount
-
-if TYPE_CHECKING:
-    from traceflops.timeline.start_up import StartUp
 
 _COPIES: Final = frozenset({"memcpy", "memset"})
 _LAUNCH: Final = re.compile(r"(?i)launch(?!HostFunc)")
@@ -64,7 +52,7 @@ def with_known_idle(trace: Trace) -> Trace:
         return trace if note in trace.notes else replace(trace, notes=(*trace.notes, note))
     kinds = _kinds(trace)
     has_only_copies = bool(kinds) and kinds <= _COPIES and not trace.ops.num_rows
-    calls = used_names(trace.calls["name"])
+    calls = grouping.used_names(trace.calls["name"])
     launches_none = bool(calls) and not any(map(_LAUNCH.search, calls))
     if not has_only_copies or launches_none:
         return trace
@@ -81,13 +69,13 @@ def lacks_copies(trace: Trace) -> bool:
     kinds = _kinds(trace)
     if not kinds - _COPIES or "memcpy" in kinds:
         return False
-    calls = used_names(trace.calls["name"])
+    calls = grouping.used_names(trace.calls["name"])
     return any(map(_COPY.search, calls)) or not any(map(_LAUNCH.search, calls))
 
 
 def _kinds(trace: Trace) -> set[str]:
     """Return the kinds of device work, if the tool may record one without the other; else none."""
-    return used_names(trace.activities["kind"]) if trace.source.kinds_apart else set()
+    return grouping.used_names(trace.activities["kind"]) if trace.source.kinds_apart else set()
 
 
 def with_fine_times(trace: Trace) -> Trace:
@@ -112,7 +100,7 @@ def _as_sums(trace: Trace, note: Note) -> Trace:
     name = codes(activities["name"])
     length, size = numbers(activities["dur_ns"]), numbers(activities["bytes"], ABSENT)
     kinds, labels = names(activities["kind"]), names(activities["name"])
-    for _, rows in groups(joint_codes(joint_codes(process, kind), name)):
+    for _, rows in grouping.groups(grouping.joint_codes(grouping.joint_codes(process, kind), name)):
         first = rows[0]
         # The totals table knows device work as copies, fills and kernels only.
         label = kinds[kind[first]] if kinds[kind[first]] in _COPIES else "kernel"
@@ -136,8 +124,7 @@ def _as_sums(trace: Trace, note: Note) -> Trace:
     return replace(trace, tables=tables, notes=(*trace.notes, note))
 
 
-_KIND = "op"
-"""The kind of activities that are parts of operators on a CPU."""
+_KIND = "op"  # the kind of activities that are parts of operators on a CPU
 
 
 class SplitWork(Struct, frozen=True):
@@ -162,11 +149,11 @@ def split_work(activities: pa.Table) -> SplitWork:
         return SplitWork(first, duration)
     rows = np.flatnonzero(is_one_of(activities["kind"], _KIND))
     # The parts of an operator have the same correlation: see `with_host_activities`.
-    operator, begins = group_rows((numbers(activities["correlation"], ABSENT)[rows],))
+    operator, begins = grouping.group_rows((numbers(activities["correlation"], ABSENT)[rows],))
     first[rows] = 0
     first[rows[begins]] = 1
     whole_ns = duration.copy()
-    whole_ns[rows] = group_sums(operator, duration[rows], len(begins))[operator]
+    whole_ns[rows] = grouping.group_sums(operator, duration[rows], len(begins))[operator]
     return SplitWork(first, whole_ns)
 
 
@@ -179,9 +166,9 @@ def with_host_activities(trace: Trace) -> Trace:
         return trace
     ops = trace.ops
     process, thread = numbers(ops["process"]), numbers(ops["thread"], ABSENT)
-    processes, begins = distinct(process), numbers(ops["start_ns"])
+    processes, begins = grouping.distinct(process), numbers(ops["start_ns"])
     op, start, end = innermost_pieces(
-        joint_codes(process, thread), begins, begins + numbers(ops["dur_ns"])
+        grouping.joint_codes(process, thread), begins, begins + numbers(ops["dur_ns"])
     )
     devices, activities = TableBuilder("devices"), TableBuilder("activities")
     devices.add(
@@ -227,7 +214,7 @@ def without_start_up(trace: Trace, start_up: Mapping[int, StartUp]) -> Trace:
             outside = times.complement(int(begins.min()), int(ends.max()))
             first = np.searchsorted(outside.end_ns, begins[work], side="right")
             stop = np.searchsorted(outside.start_ns, ends[work], side="left")
-            stretch, part = runs(first, stop)
+            stretch, part = grouping.runs(first, stop)
             row.append(work[part])
             start.append(np.maximum(begins[work[part]], outside.start_ns[stretch]))
             end.append(np.minimum(ends[work[part]], outside.end_ns[stretch]))

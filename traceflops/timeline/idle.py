@@ -119,8 +119,8 @@ def _next_launch(group: IntArray, launched: IntArray, since: IntArray) -> IntArr
     is_launch = np.arange(len(group)) < len(launched)
     order = in_order(group, np.concatenate([launched, since]), is_launch.astype(np.int64))
     # Per place in that order, the first launch at or after it: a running minimum from the end.
-    place = np.where(is_launch[order], np.arange(len(order)), len(order))
-    following = np.minimum.accumulate(place[::-1])[::-1]
+    position = np.where(is_launch[order], np.arange(len(order)), len(order))
+    following = np.minimum.accumulate(position[::-1])[::-1]
     after = np.append(order, -1)[following]
     after[(after >= 0) & (group[after] != group[order])] = -1
     result = np.empty(len(group), dtype=np.int64)

@@ -30,12 +30,26 @@ import numpy as np
 import pyarrow as pa
 from msgspec import Struct
 
-from traceflops.table.columns import ABSENT, BoolArray, IntArray, is_one_of, numbers
-from traceflops.table.grouping import group_rows, groups, lower_medians
+from traceflops.table.arrays import BoolArray, IntArray
+from traceflops.table.columns import codes, is_one_of, matching, numbers
+from traceflops.table.grouping import distinct, group_rows, groups, lower_medians
 from traceflops.table.links import Links
+from traceflops.table.nesting import OpTree
 from traceflops.table.trace import Trace
-from traceflops.timeline.first_calls import COMPILING, EXTENSIONS, FEW, LEAST_NS, TIMES_USUAL, Calls
-from traceflops.timeline.first_ranges import first_operators, first_ranges
+from traceflops.timeline.first_calls import (
+    COMPILING,
+    COPIES,
+    EXTENSIONS,
+    FEW,
+    LEAST_ALONE_NS,
+    LEAST_NS,
+    TIMES_USUAL,
+    WAITS,
+    Calls,
+    Times,
+    longer,
+    times_of,
+)
 from traceflops.timeline.intervals import ENDLESS, NEVER, Intervals
 
 KINDS: Final = {
@@ -117,10 +131,13 @@ class StartUp(Struct, frozen=True, dict=True):
         The head of this file has the rules. `is_odd` is per gap, as of `_are_odd`.
         """
         gaps = Intervals.of(start_ns, end_ns)
-        by_kind = {
-            kind: (_mostly_in(gaps, times) if kind in _BEYOND_USUAL else times).intersect(gaps)
-            for kind, times in self.by_kind.items()
-        }
+        by_kind = {}
+        for kind, times in self.by_kind.items():
+            if kind in _BEYOND_USUAL:  # what lies in gaps by half: others wait for the queue
+                idle_ns = gaps.length_within(times.start_ns, times.end_ns)
+                is_mostly = 2 * idle_ns >= times.end_ns - times.start_ns
+                times = Intervals(times.start_ns[is_mostly], times.end_ns[is_mostly])
+            by_kind[kind] = times.intersect(gaps)
         known = Intervals.empty().union(*by_kind.values())
         if known.length_ns < LEAST_NS:
             return by_kind  # without known start-up, gaps are not taken for it either
@@ -165,13 +182,6 @@ def _load_code(by_kind: Mapping[str, Intervals], start_ns: IntArray, end_ns: Int
     if 2 * loads.sum() >= len(loads):
         return np.zeros_like(loads)
     return np.asarray(loads & (length > TIMES_USUAL * np.median(length[~loads])))
-
-
-def _mostly_in(gaps: Intervals, times: Intervals) -> Intervals:
-    """Return the stretches that lie in gaps by half: others wait for a place in the queue."""
-    idle_ns = gaps.length_within(times.start_ns, times.end_ns)
-    is_mostly = 2 * idle_ns >= times.end_ns - times.start_ns
-    return Intervals(times.start_ns[is_mostly], times.end_ns[is_mostly])
 
 
 def start_up(trace: Trace, links: Links, loops_from_ns: Mapping[int, int]) -> dict[int, StartUp]:
@@ -227,16 +237,6 @@ def _as_long(some_ns: IntArray, length_ns: IntArray) -> IntArray:
     return len(some_ns) - np.searchsorted(np.sort(some_ns), length_ns / 2)
 
 
-def unseen_processes(trace: Trace) -> BoolArray:
-    """Return, per process, whether nothing of its host is recorded that lasts any time."""
-    is_unseen = np.ones(trace.processes.num_rows, dtype=np.bool_)
-    for name in ("calls", "ops", "marks"):
-        table = trace.table(name)
-        lasts = numbers(table["dur_ns"], ABSENT) != 0
-        is_unseen[numbers(table["process"], 0)[lasts]] = False
-    return is_unseen
-
-
 def device_start_up(
     by_process: Mapping[int, StartUp],
     is_unseen: BoolArray,
@@ -255,13 +255,22 @@ def device_start_up(
     by_kind, covered = dict[str, Intervals](), Intervals.empty()
     for number, gaps in groups(owner):
         start, end = start_ns[gaps], end_ns[gaps]
-        is_odd, of_process = _are_odd(end - start, name[gaps]), dict[str, Intervals]()
+        # Gaps much longer than usual before work of a name, or without a usual length.
+        length_ns = end - start
+        group, _ = group_rows((name[gaps],))
+        usual_ns, count = lower_medians(group, length_ns)[group], np.bincount(group)[group]
+        is_odd = (length_ns > TIMES_USUAL * usual_ns) | (count <= FEW)
+        is_odd, of_process = is_odd & (length_ns >= LEAST_NS), dict[str, Intervals]()
         if number in by_process:
             of_process = by_process[number].within_gaps(start, end, is_odd)
         elif is_unseen[number]:  # no host records: a gap that is odd, rare and first is start-up
-            is_rare = _as_long(end - start, end - start) <= FEW
-            once = is_odd & is_rare & _are_first(name[gaps])
-            once |= (end <= first_kernel_ns) & (end - start >= LEAST_NS)  # or data are loaded
+            is_rare = _as_long(length_ns, length_ns) <= FEW
+            # The first of more than a few gaps before work of its name.
+            group, first = group_rows((name[gaps],))
+            is_first = np.zeros(len(gaps), dtype=np.bool_)
+            is_first[first] = np.bincount(group) > FEW
+            once = is_odd & is_rare & is_first
+            once |= (end <= first_kernel_ns) & (length_ns >= LEAST_NS)  # or data are loaded
             of_process = {"hole": Intervals.of(start[once], end[once])}
         for kind, times in of_process.items():
             by_kind[kind] = by_kind.get(kind, Intervals.empty()).union(times)
@@ -273,17 +282,73 @@ def device_start_up(
     return by_kind
 
 
-def _are_odd(length_ns: IntArray, name: IntArray) -> BoolArray:
-    """Return which gaps are much longer than usual before work of a name, or have no usual."""
-    group, _ = group_rows((name,))
-    usual_ns, count = lower_medians(group, length_ns)[group], np.bincount(group)[group]
-    is_odd = (length_ns > TIMES_USUAL * usual_ns) | (count <= FEW)
-    return np.asarray(is_odd & (length_ns >= LEAST_NS))
+def first_operators(calls: Calls) -> Times:
+    """Return the time that the first operator of a name takes beyond usual, on GPU processes.
+
+    (On a CPU its duration depends on its operands.) The same for operators that launch a kernel for
+    the first time: usual is then the median of all that launch. Operators that spend half of this
+    time in calls that launch, copy or wait are left out: these calls are judged by themselves.
+    """
+    ops, activities = calls.trace.ops, calls.trace.activities
+    process, thread, start_ns, dur_ns = times_of(ops)
+    launching = distinct(numbers(activities["process"])[calls.activity])
+    fits = np.isin(process, launching) & (dur_ns >= LEAST_ALONE_NS)
+    if not fits.any():
+        return process[:0], thread[:0], start_ns[:0], dur_ns[:0]
+    long = longer(process, codes(ops["name"]), start_ns, dur_ns, fits)
+    is_first = (long.calls > FEW) & (long.number == 0)
+    row, usual_ns = _first_to_launch(calls, process, dur_ns, fits)
+    is_new = ~np.isin(row, long.row[is_first])
+    row = np.append(long.row[is_first], row[is_new])
+    usual_ns = np.append(long.usual_ns[is_first], usual_ns[is_new])
+    begin_ns, end_ns = start_ns[row] + usual_ns, start_ns[row] + dur_ns[row]
+    is_kept = np.zeros(len(row), dtype=np.bool_)
+    is_judged = calls.launches | matching(
+        calls.trace.calls["name"], lambda name: COPIES.search(name) or WAITS.search(name)
+    )
+    judged = np.flatnonzero(is_judged)
+    judged_of = {number: judged[rows] for number, rows in groups(calls.process[judged])}
+    for number, of_process in groups(process[row]):
+        own = judged_of.get(number, judged[:0])
+        in_calls = Intervals.of(calls.start_ns[own], calls.start_ns[own] + calls.dur_ns[own])
+        inside_ns = in_calls.length_within(begin_ns[of_process], end_ns[of_process])
+        is_kept[of_process] = 2 * inside_ns < (end_ns - begin_ns)[of_process]
+    return process[row][is_kept], thread[row][is_kept], begin_ns[is_kept], end_ns[is_kept]
 
 
-def _are_first(name: IntArray) -> BoolArray:
-    """Return, per gap, whether it is the first of more than a few before work of its name."""
-    group, first = group_rows((name,))
-    is_first = np.zeros(len(name), dtype=np.bool_)
-    is_first[first] = np.bincount(group) > FEW
-    return is_first
+def _first_to_launch(
+    calls: Calls, process: IntArray, dur_ns: IntArray, fits: BoolArray
+) -> tuple[IntArray, IntArray]:
+    """Return the rows of long operators that launch a kernel for the first time, and the usual ns.
+
+    Operators that contain others of LEAST_NS are left out: they may take long for these. `process`,
+    `dur_ns` and `fits` (may be long) are per operator.
+    """
+    launch = np.flatnonzero(calls.launches & (calls.links.op_of_call >= 0))
+    launcher, first = group_rows((calls.links.op_of_call[launch],))
+    ops = calls.links.op_of_call[launch][first]
+    owner, _ = group_rows((process[ops],))
+    usual_ns = lower_medians(owner, dur_ns[ops])[owner]
+    is_long = fits[ops] & (dur_ns[ops] > TIMES_USUAL * usual_ns)
+    if is_long.any():  # what follows takes longer to find out
+        is_long &= OpTree.of(calls.trace.ops).below(dur_ns >= LEAST_NS)[ops] == 0
+        is_long &= np.bincount(launcher, weights=calls.uses_first(launch)) > 0
+    return ops[is_long], usual_ns[is_long]
+
+
+def first_ranges(calls: Calls) -> Times:
+    """Return the time that the first range of a name takes beyond usual, if no other is so long."""
+    marks = calls.trace.marks
+    process, thread, start_ns, dur_ns = times_of(marks)
+    name, is_range = codes(marks["name"]), is_one_of(marks["kind"], "annotation")
+    long = longer(process, name, start_ns, dur_ns, is_range & (dur_ns >= LEAST_ALONE_NS))
+    is_first = (long.calls > FEW) & (long.number == 0)
+    row, usual_ns = long.row[is_first], long.usual_ns[is_first]
+    # By group and duration, the second from the end of a group is its second longest range.
+    same = np.flatnonzero(np.isin(name, distinct(name[row])))
+    group, _ = group_rows((process[same], name[same]))
+    order = np.lexsort((dur_ns[same], group))
+    second_ns = dur_ns[same][order][np.cumsum(np.bincount(group)) - 2][group]
+    is_alone = dur_ns[row] > TIMES_USUAL * second_ns[np.searchsorted(same, row)]
+    row, usual_ns = row[is_alone], usual_ns[is_alone]
+    return process[row], thread[row], start_ns[row] + usual_ns, start_ns[row] + dur_ns[row]

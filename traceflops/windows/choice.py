@@ -21,6 +21,7 @@ from traceflops.table.trace import Note, Trace, counted_note, note_of
 from traceflops.timeline.account import DeviceAccount, LinkedTrace
 from traceflops.timeline.records import Window
 from traceflops.units import listed
+from traceflops.windows import tiling
 from traceflops.windows.chosen_runs import chosen_range, gpu_notes, one_step_note
 from traceflops.windows.numbered_ranges import likely_step_mark, numbered_steps
 from traceflops.windows.periodicity import (
@@ -42,15 +43,6 @@ from traceflops.windows.steps import (
     until_next,
     without_launches,
 )
-from traceflops.windows.tiling import (
-    TRIFLE,
-    Behind,
-    Stretch,
-    before_first,
-    from_the_marks,
-    paced,
-    tile,
-)
 
 _RANGE_SELECTED = fact("left-out.range-selected")
 _NO_WORK, _OUTSIDE = fact("left-out.no-work"), fact("left-out.outside")
@@ -67,7 +59,7 @@ class StepLayout(Struct, frozen=True):
     so the length of the last one is known although no step follows it.
     """
 
-    stretches: Mapping[int, list[Stretch]]
+    stretches: Mapping[int, list[tiling.Stretch]]
     numbers: Mapping[int, IntArray]
     source: str
     how: Fact
@@ -76,7 +68,7 @@ class StepLayout(Struct, frozen=True):
     are_passes: bool = False
     at_marks: bool = False
 
-    def step_number(self, device: int, stretch: Stretch) -> int | None:
+    def step_number(self, device: int, stretch: tiling.Stretch) -> int | None:
         """Return the step number of a stretch, None if it is no step."""
         return None if stretch.place is None else int(self.numbers[device][stretch.place])
 
@@ -109,41 +101,37 @@ class StepPlan(Struct, frozen=True):
         """Return the windows of a device in order, with accounts, and whether each is used."""
         stretches = list(self.layout.stretches[device])
         if self.time_range is not None and device in self.time_range:
-            stretches.append(Stretch("range", None, *self.time_range[device], None))
+            stretches.append(tiling.Stretch("range", None, *self.time_range[device], None))
         edges = [(stretch.start_ns, stretch.end_ns) for stretch in stretches]
         accounts = account.accounts(*np.array(edges, dtype=np.int64).T)
         launched = [s.launched for s in stretches if s.launched is not None]
         # A step with fewer launches than usual is unfinished; of two, neither is usual.
         usual_launched = float(np.median(launched)) if len(launched) > 2 else 0.0
-        unbounded = self._unbounded_step(device)
+        # The last of all steps is already left out (`steady`), but a device may end before others.
+        steps = [stretch for stretch in stretches if stretch.role == "step"]
+        used = [step for step in steps if self.layout.step_number(device, step) in self.used]
+        has_end = self.chosen_by_user or self.layout.at_marks or len(used) <= KEEP_LAST_UP_TO
+        unbounded = None if has_end or used[-1] is not steps[-1] else used[-1]
         windows = []
         for stretch, window_account in zip(stretches, accounts, strict=True):
             number = self.layout.step_number(device, stretch)
             reason = LAST_STEP if stretch is unbounded else self._why_left_out(stretch, number)
-            window = Window(
-                role=stretch.role,
-                step=number,
-                start_ns=stretch.start_ns,
-                end_ns=stretch.end_ns,
-                used=reason is None,
-                left_out=reason,
-                launched=stretch.launched,
-                unfinished=stretch.launched is not None and stretch.launched < usual_launched,
-                account=window_account,
+            windows.append(
+                Window(
+                    role=stretch.role,
+                    step=number,
+                    start_ns=stretch.start_ns,
+                    end_ns=stretch.end_ns,
+                    used=reason is None,
+                    left_out=reason,
+                    launched=stretch.launched,
+                    unfinished=stretch.launched is not None and stretch.launched < usual_launched,
+                    account=window_account,
+                )
             )
-            windows.append(window)
         return tuple(windows)
 
-    def _unbounded_step(self, device: int) -> Stretch | None:
-        """Return the used step that is the last one of a device, None if its end is known."""
-        # The last of all steps is already left out (`steady`), but a device may end before others.
-        steps = [s for s in self.layout.stretches[device] if s.role == "step"]
-        used = [s for s in steps if self.layout.step_number(device, s) in self.used]
-        if self.chosen_by_user or self.layout.at_marks or len(used) <= KEEP_LAST_UP_TO:
-            return None
-        return used[-1] if used[-1] is steps[-1] else None
-
-    def _why_left_out(self, stretch: Stretch, number: int | None) -> Fact | None:
+    def _why_left_out(self, stretch: tiling.Stretch, number: int | None) -> Fact | None:
         """Return why figures are not about a stretch (`number`: of its step), None if they are."""
         if self.time_range is not None:
             return None if stretch.role == "range" else _RANGE_SELECTED
@@ -212,11 +200,11 @@ def _outside_notes(
         first, unrecorded = stretches[0], accounts[device].idle.by_cause["unrecorded"]
         if layout.are_passes and first.role == "before":
             head_ns = max(head_ns, unrecorded.within(first.start_ns, first.end_ns).length_ns)
-    if work_ns * TRIFLE > total_ns:
+    if work_ns * tiling.TRIFLE > total_ns:
         share, work = work_ns / total_ns, device_words(trace).work
         yield note_of("dropped", "work-outside-steps", ns=work_ns, work=work, share=share)
     steps_ns = sum(map(sum, layout.durations().values()))
-    if head_ns * TRIFLE > steps_ns:
+    if head_ns * tiling.TRIFLE > steps_ns:
         share = head_ns / (head_ns + steps_ns)
         yield note_of("missing", "head-left-out", ns=head_ns, share=share)
 
@@ -273,7 +261,7 @@ def _marked_layout(
     owners: dict[int, Owners] = {}
     is_other_clock, at_marks = linked.clock_offsets != 0, True
     has_repeats = any(len(distinct(s.number)) < len(s) for s in marked.by_process.values())
-    stretches: dict[int, list[Stretch]] = {}
+    stretches: dict[int, list[tiling.Stretch]] = {}
     numbers_of: dict[int, IntArray] = {}
     for device, account in accounts.items():
         rows, row = account.rows, account.rows.row
@@ -285,16 +273,16 @@ def _marked_layout(
         step_of[row[~of_owner]] = -1
         behind = None
         if last_pass is not None:
-            place = np.where(of_owner, last_pass[row], -1)
-            behind = Behind(place, name[row], account.idle.by_cause["unrecorded"])
-        is_paced = paced(step_of[row], stream[row], is_kernel[row])
-        tiled = tile(rows.start_ns, rows.end_ns, step_of[row], rows.span, is_paced, behind)
+            pass_of_row = np.where(of_owner, last_pass[row], -1)
+            behind = tiling.Behind(pass_of_row, name[row], account.idle.by_cause["unrecorded"])
+        is_paced = tiling.paced(step_of[row], stream[row], is_kernel[row])
+        tiled = tiling.tile(rows.start_ns, rows.end_ns, step_of[row], rows.span, is_paced, behind)
         stretches[device] = tiled
         # Marks are times of the host, so its clock must agree with the device's. Passes that
         # overlap are launched ahead: each lasts from its first work on.
         steps = marked.by_process.get(owner)
         if steps is not None and not is_other_clock[owner] and not marked.are_passes:
-            stretches[device] = from_the_marks(tiled, steps.start_ns, account)
+            stretches[device] = tiling.from_the_marks(tiled, steps.start_ns, account)
             if (begin_ns := stretches[device][0].start_ns) < rows.span[0]:
                 account.begin_at(begin_ns)  # the time before the first work is idle time, too
         begins_ns, first_work_ns = (
@@ -379,9 +367,12 @@ def _used(
             )
         return used, dict.fromkeys(set(seen).difference(used), fact("left-out.not-selected"))
     means = [round(Fraction(sum(times), len(times))) for times in durations.values()]
+    # The longest time that a device works before its first step.
+    firsts = (stretches[0] for stretches in layout.stretches.values())
+    before_ns = max((first.dur_ns for first in firsts if first.role == "before"), default=0)
     why = steady(
         np.array(means, dtype=np.int64),
-        before_first(layout.stretches.values()),
+        before_ns,
         may_warm_up=not layout.are_passes,
         has_end=layout.at_marks,
     )

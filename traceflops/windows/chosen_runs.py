@@ -21,7 +21,7 @@ from traceflops.devices.jobs import of_job
 from traceflops.devices.processes import called, clocks_of, device_name, lives, whose
 from traceflops.errors import UsageError
 from traceflops.table.columns import BoolArray, IntArray, numbers, take_rows
-from traceflops.table.grouping import distinct, group_sums, groups, without_unused
+from traceflops.table.grouping import distinct, group_least, group_sums, groups, without_unused
 from traceflops.table.links import link
 from traceflops.table.trace import Note, Trace, counted_note, note_of
 from traceflops.timeline.account import DeviceAccount
@@ -33,10 +33,8 @@ from traceflops.windows.steps import find_marked_steps, step_of_activity
 from traceflops.windows.tiling import Stretch
 
 _Account = TypeVar("_Account")
-_Stretches = dict[int, tuple[int, int]]
-"""Start and end in ns, by device."""
-_MOST_GIVEN = 5
-"""Numbers of `--gpus` that a note names, the lowest ones."""
+_Stretches = dict[int, tuple[int, int]]  # start and end in ns, by device
+_MOST_GIVEN = 5  # numbers of `--gpus` that a note names, the lowest ones
 
 
 def origins(trace: Trace) -> IntArray:
@@ -46,8 +44,8 @@ def origins(trace: Trace) -> IntArray:
     """
     clock = clocks_of(trace)
     table = trace.activities if trace.activities.num_rows else trace.ops
-    first = np.full(int(clock.max(initial=0)) + 1, ENDLESS)
-    np.minimum.at(first, clock[numbers(table["process"])], numbers(table["start_ns"]))
+    owner, start = clock[numbers(table["process"])], numbers(table["start_ns"])
+    first = group_least(owner, start, int(clock.max(initial=0)) + 1)
     return np.where(first == ENDLESS, 0, first)[clock]
 
 
@@ -238,10 +236,27 @@ def restrict(trace: Trace, selection: Selection) -> Trace:
     if selection.run is not None:  # each run on a GPU is a device of its own
         devices = range(len(trace.runs))
         _drop_devices(trace, sorted({*devices} - _shown(trace, devices, selection)), keep)
-    _keep_time(trace, selection, keep)
+    if selection.is_time_range:  # it counts from the origin of each process
+        first = origins(trace)
+        low = first + (selection.from_ns or 0)
+        for name in _TIMED:
+            process, start = _process_and_start(trace, name)
+            end = start
+            if name != "counters":  # these are moments
+                end = start + np.maximum(numbers(trace.table(name)["dur_ns"], 0), 0)
+            # A row without length at the very beginning is inside.
+            keep[name] &= (end > low[process]) | (start == low[process])
+            if selection.to_ns is not None:
+                keep[name] &= start < first[process] + selection.to_ns
     _keep_steps(trace, selection, keep)
     if not all(keep[name].all() for name in ("activities", "calls", "ops")):
-        _keep_causes(trace, keep)
+        # Calls of removed activities go; call and op of those kept stay.
+        links = link(trace)
+        launched = links.call_of_activity[~keep["activities"]]
+        keep["calls"][launched[launched >= 0]] = False
+        for table_name, cause in (("calls", links.call_of_activity), ("ops", links.op_of_activity)):
+            rows = cause[keep["activities"]]
+            keep[table_name][rows[rows >= 0]] = True
     tables = {
         name: table
         if name in ("processes", "devices") or keep[name].all()
@@ -265,33 +280,6 @@ def _drop_devices(trace: Trace, devices: Sequence[int], keep: dict[str, BoolArra
     emptied = np.setdiff1d(process[is_dropped], process[~is_dropped])
     for name in _OF_PROCESSES:
         keep[name] &= ~np.isin(numbers(trace.table(name)["process"]), emptied)
-
-
-def _keep_causes(trace: Trace, keep: dict[str, BoolArray]) -> None:
-    """Clear `keep` for calls of removed activities; set it for call and op of those kept."""
-    links = link(trace)
-    launched = links.call_of_activity[~keep["activities"]]
-    keep["calls"][launched[launched >= 0]] = False
-    for name, cause in (("calls", links.call_of_activity), ("ops", links.op_of_activity)):
-        rows = cause[keep["activities"]]
-        keep[name][rows[rows >= 0]] = True
-
-
-def _keep_time(trace: Trace, selection: Selection, keep: dict[str, BoolArray]) -> None:
-    """Clear `keep` for rows outside the time range, which counts from each process's origin."""
-    if not selection.is_time_range:
-        return
-    first = origins(trace)
-    low = first + (selection.from_ns or 0)
-    for name in _TIMED:
-        process, start = _process_and_start(trace, name)
-        end = start
-        if name != "counters":  # these are moments
-            end = start + np.maximum(numbers(trace.table(name)["dur_ns"], 0), 0)
-        # A row without length at the very beginning is inside.
-        keep[name] &= (end > low[process]) | (start == low[process])
-        if selection.to_ns is not None:
-            keep[name] &= start < first[process] + selection.to_ns
 
 
 def _process_and_start(trace: Trace, name: str) -> tuple[IntArray, IntArray]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 import numpy as np
 from msgspec import Struct
@@ -16,23 +16,20 @@ from msgspec.structs import replace
 
 from traceflops.devices.processes import whose
 from traceflops.table.columns import ABSENT, BoolArray, IntArray, is_one_of, matching, numbers
-from traceflops.table.grouping import distinct, groups, joint_codes
+from traceflops.table.grouping import distinct, group_most, groups, joint_codes
 from traceflops.table.links import recorded_calls
 from traceflops.table.patterns import ASYNC_COPY, ASYNC_FILL, GRAPH_LAUNCH, LAUNCH
 from traceflops.table.trace import Note, Trace, note_of
+from traceflops.timeline.account import DeviceAccount
+from traceflops.timeline.aggregates import Untimed
 from traceflops.timeline.idle import LONGEST_START_NS
-from traceflops.timeline.intervals import NEVER
 from traceflops.units import listed, several
 
-if TYPE_CHECKING:
-    from traceflops.timeline.account import DeviceAccount
-    from traceflops.timeline.aggregates import Untimed
 _ASYNC: Final = {"copy": ASYNC_COPY, "fill": ASYNC_FILL}
 _WORDS: Final = {"kernel": "launch call", "graph": "graph launch", "copy": "copy", "fill": "fill"}
 _CAPTURE: Final = {1: re.compile(r"\w*StreamBeginCapture"), -1: re.compile(r"\w*StreamEndCapture")}
 _GPU: Final = "gpu"
-_WHOLE_PER_CUT: Final = 2
-"""There must be more than two whole processes for each one that is cut."""
+_WHOLE_PER_CUT: Final = 2  # there must be more than two whole processes for each one that is cut
 NO_DEVICE_RECORDS: Final = "device-records-missing"
 """The code of the note on launch calls without any device record."""
 MATERIAL: Final = 0.05
@@ -157,8 +154,7 @@ _STARTS: Final[Mapping[str, CallKind]] = {"kernel": "kernel", "memcpy": "copy", 
 """The kind of call that starts each kind of work."""
 _NO_DURATION: Final = ("no-duration", "negative-duration")
 """Codes of notes of readers on durations that they count as 0."""
-_TIMED: Final = ("kernel", "memcpy", "graph")
-"""Kinds of work that cannot take no time at all."""
+_TIMED: Final = ("kernel", "memcpy", "graph")  # kinds of work that cannot take no time at all
 NO_LAUNCHES: Final = LaunchRecords(CallRecords(), CallRecords(), CallRecords(), CallRecords())
 ENOUGH: Final[tuple[State, ...]] = ("complete", "few missing")
 """States in which idle time and its causes are known."""
@@ -238,22 +234,18 @@ def _wanted_records(
         owner = numbers(trace.calls["process"])
         queued &= ~of_kernels | np.isin(owner, owner[of_kernels & recorded])
         lost &= ~queued
-    return kind, captured, lost & ~_may_be_unlinked(trace, kind, lost)
-
-
-def _may_be_unlinked(trace: Trace, kind: IntArray, lost: BoolArray) -> BoolArray:
-    """Return which lost calls may have one of as many device records without a correlation."""
+    # A lost call may have one of as many device records without a correlation, so it is not lost.
     work, process, width = trace.activities, numbers(trace.calls["process"]), len(KINDS)
     kind_of_work = np.full(work.num_rows, -1)
-    for name, starts in _STARTS.items():
-        kind_of_work[is_one_of(work["kind"], name)] = KINDS.index(starts)
+    for work_kind, starts in _STARTS.items():
+        kind_of_work[is_one_of(work["kind"], work_kind)] = KINDS.index(starts)
     is_unlinked = (kind_of_work >= 0) & (numbers(work["correlation"], ABSENT) == ABSENT)
     # A cell per process and kind.
     cells, cell = trace.processes.num_rows * width, process * width + kind
     cell_of_work = numbers(work["process"]) * width + kind_of_work
     unlinked_count = np.bincount(cell_of_work[is_unlinked], minlength=cells)
     lost_count = np.bincount(cell[lost], minlength=cells)
-    return np.asarray(lost & (lost_count <= unlinked_count)[cell])
+    return kind, captured, lost & ~(lost_count <= unlinked_count)[cell]
 
 
 def lost_replays(trace: Trace) -> dict[int, IntArray]:
@@ -393,9 +385,9 @@ def _still_queued(trace: Trace, recorded: BoolArray) -> BoolArray:
     calls, activities = trace.calls, trace.activities
     process, start = numbers(calls["process"]), numbers(calls["start_ns"])
     work_end = numbers(activities["start_ns"]) + numbers(activities["dur_ns"])
-    last_recorded, stopped, busy_until = np.full((3, trace.processes.num_rows), NEVER)
-    np.maximum.at(last_recorded, process[recorded], start[recorded])
-    np.maximum.at(stopped, process, start + numbers(calls["dur_ns"]))
-    np.maximum.at(busy_until, numbers(activities["process"]), work_end)
+    count = trace.processes.num_rows
+    last_recorded = group_most(process[recorded], start[recorded], count)
+    stopped = group_most(process, start + numbers(calls["dur_ns"]), count)
+    busy_until = group_most(numbers(activities["process"]), work_end, count)
     is_busy_to_the_end = stopped <= busy_until + LONGEST_START_NS
     return np.asarray((start > last_recorded[process]) & is_busy_to_the_end[process])

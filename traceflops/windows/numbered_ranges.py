@@ -14,15 +14,8 @@ from typing import Final
 import numpy as np
 
 from traceflops.facts import fact
-from traceflops.table.columns import (
-    ABSENT,
-    IntArray,
-    codes,
-    is_one_of,
-    names,
-    numbers,
-    thread_columns,
-)
+from traceflops.table.arrays import ABSENT, IntArray
+from traceflops.table.columns import codes, is_one_of, names, numbers, thread_columns
 from traceflops.table.grouping import distinct, group_rows, shared_codes
 from traceflops.table.links import recorded_calls
 from traceflops.table.trace import Trace
@@ -58,10 +51,10 @@ _NUMBERED: Final = fact("steps-by.numbered")
 def likely_step_mark(trace: Trace) -> str | None:
     """Return a pattern of the ranges that look like steps, None without any."""
     labels, code = names(trace.marks["name"]), codes(trace.marks["name"])
-    found = next(_loops(trace), None)
-    if found is None:
+    ranges = next(_loops(trace), None)
+    if ranges is None:
         return None
-    return _pattern_of([labels[own] for own in distinct(code[found])])
+    return _pattern_of([labels[own] for own in distinct(code[ranges])])
 
 
 def numbered_steps(
@@ -80,15 +73,12 @@ def numbered_steps(
         number = _consecutive([labels[own] for own in code[rows].tolist()])
         if number is None:
             continue
-        found = steps_by_process(trace, rows, number, "annotation", _NUMBERED)
-        if _are_rounds_inside(linked, accounts, found):
-            return None if inferred and _have_layers(linked, accounts) else found
+        steps = steps_by_process(trace, rows, number, "annotation", _NUMBERED)
+        if _are_rounds_inside(linked, accounts, steps):
+            # If the rounds of any device's signature have layers, they are the steps.
+            orders = (order_of(linked, account.rows) for account in accounts.values())
+            return None if inferred and any(map(has_layers, orders)) else steps
     return None
-
-
-def _have_layers(linked: LinkedTrace, accounts: Mapping[int, DeviceAccount]) -> bool:
-    """Return whether the rounds of any device's signature have layers: they are steps then."""
-    return any(has_layers(order_of(linked, account.rows)) for account in accounts.values())
 
 
 def _consecutive(labels: Sequence[str]) -> IntArray | None:
@@ -104,9 +94,9 @@ def _consecutive(labels: Sequence[str]) -> IntArray | None:
     stays = (places == places[0]).all(axis=0)
     if grows.sum() != 1 or not (grows | stays).all():
         return None
-    place = int(np.argmax(grows))
-    number: IntArray = places[:, place].astype(np.int64)
-    return number - number[0] if len(digits[0][place]) > _MOST_DIGITS else number
+    position = int(np.argmax(grows))
+    number: IntArray = places[:, position].astype(np.int64)
+    return number - number[0] if len(digits[0][position]) > _MOST_DIGITS else number
 
 
 def _are_rounds_inside(
@@ -177,7 +167,7 @@ def _launch(trace: Trace, ranges: IntArray) -> bool:
     thread_of_range, thread = shared_codes(
         thread_columns(trace.marks, ranges), thread_columns(trace.calls, launches)
     )
-    at = np.sort(numbers(trace.calls["start_ns"])[launches[thread == thread_of_range[0]]])
+    launched_ns = np.sort(numbers(trace.calls["start_ns"])[launches[thread == thread_of_range[0]]])
     start, dur = (numbers(trace.marks[name])[ranges] for name in ("start_ns", "dur_ns"))
-    has_one = np.searchsorted(at, start) < np.searchsorted(at, start + dur)
+    has_one = np.searchsorted(launched_ns, start) < np.searchsorted(launched_ns, start + dur)
     return 2 * int(has_one.sum()) > len(ranges)

@@ -16,29 +16,17 @@ from traceflops.table.grouping import distinct, groups
 from traceflops.table.trace import Trace
 from traceflops.timeline.account import DeviceAccount, LinkedTrace
 from traceflops.timeline.device_span import DeviceRows
+from traceflops.windows import repetition
 from traceflops.windows.records import device_words
-from traceflops.windows.repetition import (
-    FEWEST_ACTIVITIES,
-    FEWEST_ROUNDS,
-    MOST_LAYERS,
-    REGULAR_SHARE,
-    TOLERANCE,
-    Order,
-    contents,
-    repeated_signature,
-)
 from traceflops.windows.step_times import Steps
 from traceflops.windows.tiling import Stretch, paced, tile, with_rest
 
-_WARM_UP_FACTOR = (5, 4)
-"""A leading step longer than 5/4 of the median is warm-up."""
-_RARE = 10
-"""Warm-up ends where at least one in so many of the later steps takes as long."""
+_WARM_UP_FACTOR = (5, 4)  # a leading step longer than 5/4 of the median is warm-up
+_RARE = 10  # warm-up ends where at least one in so many of the later steps takes as long
 KEEP_LAST_UP_TO = 2
 """With more steady steps than this, the last is left out: no successor bounds it."""
 LAST_STEP, _CUT = fact("left-out.last-step"), fact("left-out.cut")
-_FEWEST_TO_CUT: Final = 3
-"""With fewer steps, none tells the usual length."""
+_FEWEST_TO_CUT: Final = 3  # with fewer steps, none tells the usual length
 
 
 def steady(
@@ -95,7 +83,7 @@ def _by_optimizer(linked: LinkedTrace, rows: DeviceRows) -> _Periods | None:
     codes_of_optimizer = [code for code, category in categories if category.sub == "optimizer"]
     _, last = _clusters(np.isin(linked.categorised.category[rows.row], codes_of_optimizer))
     boundary = last[last + 1 < len(rows.row)] + 1  # no period begins behind the last activity
-    if _alike(boundary).mean() < REGULAR_SHARE:
+    if _alike(boundary).mean() < repetition.REGULAR_SHARE:
         return None
     return boundary, fact("steps-by.optimizer", optimizer=device_words(linked.trace).optimizer)
 
@@ -109,21 +97,21 @@ def _by_copies(linked: LinkedTrace, rows: DeviceRows) -> _Periods | None:
     if not alike.any():
         return None
     # Copies also occur at random: only periods with the most common content count.
-    content = contents(linked.columns.name[rows.row], boundary)
+    content = repetition.contents(linked.columns.name[rows.row], boundary)
     _, kind, counts = np.unique(content, return_inverse=True, return_counts=True)
     alike &= kind == np.argmax(counts)
-    return (boundary, fact("steps-by.copies")) if alike.mean() >= REGULAR_SHARE else None
+    return (boundary, fact("steps-by.copies")) if alike.mean() >= repetition.REGULAR_SHARE else None
 
 
-def order_of(linked: LinkedTrace, rows: DeviceRows) -> Order:
+def order_of(linked: LinkedTrace, rows: DeviceRows) -> repetition.Order:
     """Return the activities of a device in order."""
     name, call = linked.columns.name[rows.row], linked.links.call_of_activity[rows.row]
-    return Order(name, rows.start_ns, rows.end_ns, call)
+    return repetition.Order(name, rows.start_ns, rows.end_ns, call)
 
 
 def _by_signature(linked: LinkedTrace, rows: DeviceRows) -> _Periods | None:
     """Return the longest rounds of activities that repeat, None without any."""
-    rounds = repeated_signature(order_of(linked, rows))
+    rounds = repetition.repeated_signature(order_of(linked, rows))
     if rounds is None:
         return None
     what = device_words(linked.trace).operation
@@ -148,17 +136,17 @@ def _clusters(is_marked: BoolArray) -> tuple[IntArray, IntArray]:
     if len(index) < 2:
         return index, index
     distance = np.diff(index)
-    is_edge = distance * 2 >= max(int(distance.max()), FEWEST_ACTIVITIES)
+    is_edge = distance * 2 >= max(int(distance.max()), repetition.FEWEST_ACTIVITIES)
     return index[np.append(True, is_edge)], index[np.append(is_edge, True)]
 
 
 def _alike(boundary: IntArray) -> BoolArray:
     """Return, per period, whether its number of activities is usual; one False if that is small."""
     counts = np.diff(boundary)
-    usual = float(np.median(counts)) if len(counts) >= FEWEST_ROUNDS else 0.0
-    if usual < FEWEST_ACTIVITIES:
+    usual = float(np.median(counts)) if len(counts) >= repetition.FEWEST_ROUNDS else 0.0
+    if usual < repetition.FEWEST_ACTIVITIES:
         return np.zeros(1, dtype=np.bool_)
-    return np.abs(counts - usual) <= TOLERANCE * usual
+    return np.abs(counts - usual) <= repetition.TOLERANCE * usual
 
 
 def inferred_steps(
@@ -181,8 +169,8 @@ def inferred_steps(
         for (device, account), (boundary, _) in zip(accounts.items(), periods, strict=True):
             work, counts = account.rows, np.diff(boundary)
             edges = np.append(work.start_ns, work.span[1])[boundary]
-            place = np.arange(len(counts))
-            stretches[device] = with_rest(work.span, place, edges[:-1], edges[1:], counts)
+            number = np.arange(len(counts))
+            stretches[device] = with_rest(work.span, number, edges[:-1], edges[1:], counts)
         where = device_words(linked.trace).device
         return stretches, source, fact("steps-by.repetition", device=where, how=periods[0][1])
     return None
@@ -202,27 +190,38 @@ def _are_iterations(linked: LinkedTrace, account: DeviceAccount, boundary: IntAr
         return False
     usual_ns = np.median(round_ns)
     alike = (2 * round_ns >= usual_ns) & (round_ns <= 2 * usual_ns)
-    if alike.mean() < REGULAR_SHARE:
+    if alike.mean() < repetition.REGULAR_SHARE:
         return False
     is_kernel = is_one_of(linked.trace.activities["kind"], "kernel")[rows.row]
     name = linked.columns.name[rows.row]
     inside = is_kernel & (rows.start_ns >= edges[0]) & (rows.start_ns < edges[-1])
     after = is_kernel & (rows.start_ns >= edges[-1])
     is_new = ~np.isin(name[after], distinct(name[inside]))
-    return len(boundary) > MOST_LAYERS or not is_new.any()
+    return len(boundary) > repetition.MOST_LAYERS or not is_new.any()
 
 
-_NUMBER: Final = re.compile(r"\d{1,18}(?=\D{0,99}$)")
-"""The last number in a name."""
-_END_OF_NAME: Final = 100
-"""So many last characters are searched for it: names may be very long."""
+_NUMBER: Final = re.compile(r"\d{1,18}(?=\D{0,99}$)")  # the last number in a name
+_END_OF_NAME: Final = 100  # so many last characters are searched for it: names may be very long
 
 
 def device_steps(
     trace: Trace, accounts: Mapping[int, DeviceAccount]
 ) -> tuple[dict[int, list[Stretch]], dict[int, IntArray]] | None:
     """Return windows and step numbers by device from marks on devices, None if work is in none."""
-    steps = _steps_on_devices(trace)
+    # The steps that marks on each device name; counted from 0 if any has no number.
+    marks = trace.marks
+    rows = np.flatnonzero(is_one_of(marks["kind"], "gpu_step"))
+    start = numbers(marks["start_ns"])[rows]
+    end = start + numbers(marks["dur_ns"], ABSENT)[rows]
+    matches = [_NUMBER.search(label[-_END_OF_NAME:]) for label in names(marks["name"])]
+    number_of = np.array([int(match[0]) if match else ABSENT for match in matches], dtype=np.int64)
+    number = number_of[codes(marks["name"])[rows]]
+    steps: dict[int, Steps] = {}
+    for device, on_device in groups(numbers(marks["device"], ABSENT)[rows]):
+        on_device = on_device[np.argsort(start[on_device], kind="stable")]
+        is_numbered = (number[on_device] != ABSENT).all()
+        own_number = number[on_device] if is_numbered else np.arange(len(on_device))
+        steps[device] = Steps(own_number, start[on_device], end[on_device])
     has_repeats = any(len(distinct(marked.number)) < len(marked) for marked in steps.values())
     is_kernel = is_one_of(trace.activities["kind"], "kernel")
     stream = numbers(trace.activities["stream"], ABSENT)
@@ -237,21 +236,3 @@ def device_steps(
         numbered[device] = np.arange(len(marked)) if has_repeats else marked.number
     has_steps = any(stretch.role == "step" for tiled in stretches.values() for stretch in tiled)
     return (stretches, numbered) if has_steps else None
-
-
-def _steps_on_devices(trace: Trace) -> dict[int, Steps]:
-    """Return the steps that marks on each device name; counted from 0 if any has no number."""
-    marks = trace.marks
-    rows = np.flatnonzero(is_one_of(marks["kind"], "gpu_step"))
-    start = numbers(marks["start_ns"])[rows]
-    end = start + numbers(marks["dur_ns"], ABSENT)[rows]
-    matches = [_NUMBER.search(label[-_END_OF_NAME:]) for label in names(marks["name"])]
-    number_of = np.array([int(match[0]) if match else ABSENT for match in matches], dtype=np.int64)
-    number = number_of[codes(marks["name"])[rows]]
-    steps: dict[int, Steps] = {}
-    for device, on_device in groups(numbers(marks["device"], ABSENT)[rows]):
-        on_device = on_device[np.argsort(start[on_device], kind="stable")]
-        is_numbered = (number[on_device] != ABSENT).all()
-        own_number = number[on_device] if is_numbered else np.arange(len(on_device))
-        steps[device] = Steps(own_number, start[on_device], end[on_device])
-    return steps

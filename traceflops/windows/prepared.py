@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from traceflops.characters import kernel_name
-from traceflops.table.columns import BoolArray, IntArray, codes, is_one_of, names, numbers
+from traceflops.table.columns import IntArray, codes, is_one_of, names, numbers
 from traceflops.table.grouping import distinct, groups
 from traceflops.table.trace import Note, Trace
 from traceflops.timeline.account import DeviceAccount, LinkedTrace
@@ -90,22 +90,9 @@ class Prepared(Struct, frozen=True, dict=True):
     @cached_property
     def launch_records(self) -> LaunchRecords:
         """Number of calls that start work, and of those without a record, by kind of call."""
-        records = launch_records(self.trace, self.untimed, self._chosen_calls())
-        kernels = np.flatnonzero(is_one_of(self.trace.activities["kind"], "kernel"))
-        is_collective = is_top(self.linked.categorised, "communication", kernels)
-        return replace(
-            records,
-            only_collectives=len(kernels) > 0 and bool(is_collective.all()),
-            serialized=any(note.code in SERIALIZED for note in self.trace.notes),
-            timed=timed_work(self.trace),
-        )
-
-    def _chosen_calls(self) -> BoolArray:
-        """Return, per call, whether it is of a process with a chosen device, at a chosen time.
-
-        The time matters only if steps or a time range are selected. Processes without device work
-        count if no ranks or GPUs are selected; `cut` processes, which are left out, never do.
-        """
+        # Per call, whether it is of a process with a chosen device, at a chosen time. The time
+        # matters only if steps or a time range are selected. Processes without device work count if
+        # no ranks or GPUs are selected; `cut` processes, which are left out, never do.
         selection, whole = self.selection, self.with_work or self
         process, start = (numbers(self.trace.calls[name]) for name in ("process", "start_ns"))
         owner = numbers(self.trace.activities["process"])
@@ -117,7 +104,15 @@ class Prepared(Struct, frozen=True, dict=True):
         for number, calls in groups(process):
             if number in windows:
                 is_chosen[calls] = not is_timed or windows[number].contains(start[calls])
-        return is_chosen
+        records = launch_records(self.trace, self.untimed, is_chosen)
+        kernels = np.flatnonzero(is_one_of(self.trace.activities["kind"], "kernel"))
+        is_collective = is_top(self.linked.categorised, "communication", kernels)
+        return replace(
+            records,
+            only_collectives=len(kernels) > 0 and bool(is_collective.all()),
+            serialized=any(note.code in SERIALIZED for note in self.trace.notes),
+            timed=timed_work(self.trace),
+        )
 
     @cached_property
     def windows_of_process(self) -> dict[int, Intervals]:
@@ -128,7 +123,7 @@ class Prepared(Struct, frozen=True, dict=True):
             chosen = chosen_time(self.windows[device])
             for process in distinct(owner[account.rows.row]).tolist():
                 of_process[process].append(chosen)
-        return {process: one.union(*more) for process, (one, *more) in of_process.items()}
+        return {process: first.union(*more) for process, (first, *more) in of_process.items()}
 
     @cached_property
     def unseen_ns(self) -> dict[int, int]:

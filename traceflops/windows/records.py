@@ -165,7 +165,25 @@ def partition_text(device: Mapping[str, Any]) -> str | None:
 def told_apart(trace: Trace, devices: Sequence[DeviceReport]) -> list[DeviceReport]:
     """Return the devices with `owner` and `apart` set, so that all labels differ and are short."""
     processes = trace.processes.to_pylist()
-    named = _with_owners(devices, processes)
+    # The owner is the rank of the process, "" for the only rank of the only file. If the rank is
+    # unknown, it is the file if devices are of several, and the process ID if a file has several
+    # processes.
+    unranked_in_file: defaultdict[str, set[int]] = defaultdict(set)
+    for device in devices:
+        if not device.rank_text:
+            unranked_in_file[processes[device.process]["file"]].add(device.process)
+    have_pid = {row for row, process in enumerate(processes) if process["pid"] is not None}
+    files = {device.file for device in devices}
+    ranks = {device.rank_text for device in devices}
+    is_alone = len(ranks) == 1 and len({process["file"] for process in processes}) == 1
+    named = []
+    for device in devices:
+        owner = "" if is_alone else device.rank_text or ("" if len(files) == 1 else device.file)
+        unranked = unranked_in_file[device.file]
+        if not device.rank_text and len(unranked) > 1 and unranked & have_pid:
+            text = _process_text(processes[device.process]["pid"])
+            owner = text if len(files) == 1 else f"{device.file}{_BETWEEN}{text}"
+        named.append(replace(device, owner=owner))
     owners = [processes[device.process] for device in named]
     hosts = list(dict.fromkeys(process["host"] for process in processes if process["host"]))
     distinctions = (
@@ -187,33 +205,6 @@ def told_apart(trace: Trace, devices: Sequence[DeviceReport]) -> list[DeviceRepo
                 named[index] = replace(named[index], apart=apart)
             if different == len(members):
                 break
-    return named
-
-
-def _with_owners(
-    devices: Sequence[DeviceReport], processes: Sequence[Mapping[str, Any]]
-) -> list[DeviceReport]:
-    """Return the devices with `owner` set; `processes` are the rows of the processes table.
-
-    It is the rank of the process, "" for the only rank of the only file. If the rank is unknown, it
-    is the file if devices are of several, and the process ID if a file has several processes.
-    """
-    unranked_in_file: defaultdict[str, set[int]] = defaultdict(set)
-    for device in devices:
-        if not device.rank_text:
-            unranked_in_file[processes[device.process]["file"]].add(device.process)
-    have_pid = {row for row, process in enumerate(processes) if process["pid"] is not None}
-    files = {device.file for device in devices}
-    ranks = {device.rank_text for device in devices}
-    is_alone = len(ranks) == 1 and len({process["file"] for process in processes}) == 1
-    named = []
-    for device in devices:
-        owner = "" if is_alone else device.rank_text or ("" if len(files) == 1 else device.file)
-        unranked = unranked_in_file[device.file]
-        if not device.rank_text and len(unranked) > 1 and unranked & have_pid:
-            text = _process_text(processes[device.process]["pid"])
-            owner = text if len(files) == 1 else f"{device.file}{_BETWEEN}{text}"
-        named.append(replace(device, owner=owner))
     return named
 
 

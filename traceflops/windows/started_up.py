@@ -17,7 +17,6 @@ from traceflops.devices.processes import clocks_of
 from traceflops.facts import fact
 from traceflops.table.columns import ABSENT, codes, names, numbers, take_rows
 from traceflops.table.grouping import distinct, group_rows, groups
-from traceflops.table.trace import Trace
 from traceflops.timeline.account import DeviceAccount, LinkedTrace
 from traceflops.timeline.device_span import is_top
 from traceflops.timeline.intervals import ENDLESS, NEVER, Intervals
@@ -36,8 +35,7 @@ _REPEATS, _NEARLY_ALL = 3, 0.9
 """Kernels that run three times repeat; half of the work that follows must repeat."""
 _SET_UP: Final = 2
 """A first collective that takes so many times as long as any later one like it sets up."""
-_FEW: Final = 8
-"""Fewer activities do not count as repeating."""
+_FEW: Final = 8  # fewer activities do not count as repeating
 
 
 def spans(
@@ -76,32 +74,33 @@ def started_up_ns(linked: LinkedTrace, accounts: Mapping[int, DeviceAccount]) ->
     is_enough = left_ns >= _LEAST_WORK * sum(work.length_ns for work in busy)
     is_enough &= rest_ns >= _LEAST_TIME * whole_ns
     goes_on = all(device.rows.span[1] > since_ns for device in devices)
-    return since_ns if goes_on and is_enough and _repeats(trace, devices, since_ns) else None
+    # Half of the device time that follows must be of activities whose names repeat.
+    rows = np.concatenate([own.rows.row[own.rows.start_ns >= since_ns] for own in devices])
+    name = codes(trace.activities["name"])[rows] + 1  # 0 for no name
+    often = np.bincount(name)[name] >= _REPEATS
+    dur_ns = numbers(trace.activities["dur_ns"])[rows]
+    repeats = len(rows) >= _FEW and 2 * int(dur_ns[often].sum()) >= int(dur_ns.sum())
+    return since_ns if goes_on and is_enough and repeats else None
 
 
 def set_up(linked: LinkedTrace, account: DeviceAccount) -> Intervals:
     """Return the time of work that a device does once, before what it does again and again."""
-    return upload(linked, account).union(_first_collectives(linked, account))
-
-
-def _first_collectives(linked: LinkedTrace, account: DeviceAccount) -> Intervals:
-    """Return what first collectives take beyond usual ones of their name and size.
-
-    They set up their group, or wait for ranks that are not started up.
-    """
+    # What first collectives take beyond usual ones of their name and size: they set up their group,
+    # or wait for ranks that are not started up.
     rows = account.rows
-    place = np.flatnonzero(is_top(linked.categorised, "communication", rows.row))
-    row, start_ns = rows.row[place], rows.start_ns[place]
-    took_ns = rows.end_ns[place] - start_ns
+    index = np.flatnonzero(is_top(linked.categorised, "communication", rows.row))
+    row, start_ns = rows.row[index], rows.start_ns[index]
+    took_ns = rows.end_ns[index] - start_ns
     sizes = take_rows(linked.trace.activities.select(["collective_in_elements"]), row)
     alike, _ = group_rows((rows.columns.name[row], numbers(sizes[0], ABSENT)))
     starts, ends = [], []
-    for _, one in groups(alike):  # in order of their starts
-        later_ns = np.sort(took_ns[one[1:]])
-        if len(later_ns) >= _REPEATS and took_ns[one[0]] > _SET_UP * later_ns[-1]:
-            starts.append(start_ns[one[0]])
-            ends.append(start_ns[one[0]] + took_ns[one[0]] - later_ns[(len(later_ns) - 1) // 2])
-    return Intervals.of(np.array(starts, dtype=np.int64), np.array(ends, dtype=np.int64))
+    for _, same in groups(alike):  # in order of their starts
+        later_ns = np.sort(took_ns[same[1:]])
+        if len(later_ns) >= _REPEATS and took_ns[same[0]] > _SET_UP * later_ns[-1]:
+            starts.append(start_ns[same[0]])
+            ends.append(start_ns[same[0]] + took_ns[same[0]] - later_ns[(len(later_ns) - 1) // 2])
+    beyond = Intervals.of(np.array(starts, dtype=np.int64), np.array(ends, dtype=np.int64))
+    return upload(linked, account).union(beyond)
 
 
 def upload(linked: LinkedTrace, account: DeviceAccount) -> Intervals:
@@ -114,12 +113,11 @@ def upload(linked: LinkedTrace, account: DeviceAccount) -> Intervals:
     begin_ns, first_ns, rows = account.rows.span[0], account.first_kernel_ns, account.rows
     labels = names(linked.trace.activities["direction"])
     direction = rows.columns.direction[rows.row]
-    copies = {
-        label: Intervals.of(rows.start_ns[which], rows.end_ns[which])
-        for label in ("HtoD", "DtoH")
-        if label in labels
-        for which in [direction == labels.index(label)]
-    }
+    copies = {}
+    for code, label in enumerate(labels):
+        if label in ("HtoD", "DtoH"):
+            is_copy = direction == code
+            copies[label] = Intervals.of(rows.start_ns[is_copy], rows.end_ns[is_copy])
     none = Intervals.empty()
     before = copies.get("HtoD", none).within(NEVER, first_ns)
     later_ns = sum(times.within(first_ns, ENDLESS).length_ns for times in copies.values())
@@ -127,22 +125,9 @@ def upload(linked: LinkedTrace, account: DeviceAccount) -> Intervals:
     is_once = len(before) > 0 and later_ns <= _HARDLY * before.length_ns
     if first_ns == NEVER or not is_once or 2 * known_ns < first_ns - begin_ns:
         return none
-    if linked.first_batch_ns < first_ns or not _recurs(account):
+    # Nearly all kernels run several times, but for a single pass.
+    runs = np.bincount(rows.columns.name[rows.row[account.is_kernel]] + 1)
+    recurs = (runs >= _REPEATS).sum() >= _NEARLY_ALL * (runs > 0).sum()
+    if linked.first_batch_ns < first_ns or not recurs:
         return none
     return Intervals.of(np.array([begin_ns]), np.array([first_ns]))
-
-
-def _recurs(account: DeviceAccount) -> bool:
-    """Return whether nearly all kernels of a device run several times: one pass has single ones."""
-    name = account.rows.columns.name[account.rows.row[account.is_kernel]] + 1
-    times = np.bincount(name)
-    return bool((times >= _REPEATS).sum() >= _NEARLY_ALL * (times > 0).sum())
-
-
-def _repeats(trace: Trace, accounts: list[DeviceAccount], since_ns: int) -> bool:
-    """Return whether half of the device time since a time is of activities whose names repeat."""
-    rows = np.concatenate([own.rows.row[own.rows.start_ns >= since_ns] for own in accounts])
-    name = codes(trace.activities["name"])[rows] + 1  # 0 for no name
-    often = np.bincount(name)[name] >= _REPEATS
-    dur_ns = numbers(trace.activities["dur_ns"])[rows]
-    return len(rows) >= _FEW and 2 * int(dur_ns[often].sum()) >= int(dur_ns.sum())

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from fractions import Fraction
 from functools import cached_property
 from math import ceil
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from msgspec import Struct
@@ -23,13 +23,9 @@ from traceflops.table.grouping import group_sums, groups, ranked
 from traceflops.table.links import first_of_same
 from traceflops.table.nesting import taken
 from traceflops.table.trace import Note, Trace, note_of
-from traceflops.timeline.records import Components
+from traceflops.timeline.records import Components, Window
 from traceflops.units import listed, percent
-
-if TYPE_CHECKING:
-    from traceflops.timeline.records import Window
-    from traceflops.windows.records import DeviceReport
-
+from traceflops.windows.records import DeviceReport
 
 _MOST: Final = 64
 """Threads with step markers that are compared at most, those with most work and markers."""
@@ -135,10 +131,13 @@ def owners_of(
     """
     users, user = ranked(process)
     total_ns, in_steps_ns = (group_sums(user, ns, len(users)) for ns in (dur_ns, dur_ns * in_step))
-    candidates = [place for place, own in enumerate(users.tolist()) if own in marking]
+    candidates = [candidate for candidate, own in enumerate(users.tolist()) if own in marking]
     if not candidates:  # no steps, so it does not matter whose
         return Owners(first, 0, int(total_ns.sum()), 0)
-    best = max(candidates, key=lambda place: (in_steps_ns[place], users[place] == first, -place))
+    best = max(
+        candidates,
+        key=lambda candidate: (in_steps_ns[candidate], users[candidate] == first, -candidate),
+    )
     return Owners(int(users[best]), int(total_ns[best]), int(total_ns.sum()), len(users) - 1)
 
 
@@ -196,8 +195,8 @@ def _growth(steps: Sequence[StepTime]) -> Growth | None:
     if last_ns <= first_ns or last_ns < _LARGELY * first_ns:
         return None
     # Equal times share the mean of their ranks: the order of the steps must not rank them.
-    _, place, alike = np.unique(times, return_inverse=True, return_counts=True)
-    rank = (np.cumsum(alike) - (alike - 1) / 2)[place]
+    _, index, alike = np.unique(times, return_inverse=True, return_counts=True)
+    rank = (np.cumsum(alike) - (alike - 1) / 2)[index]
     if np.corrcoef(rank, np.arange(count))[0, 1] < _STEADILY:
         return None
     return Growth(steps[0].step, steps[-1].step, first_ns, last_ns)

@@ -21,15 +21,8 @@ from traceflops.categories.programs import of_ml, of_pytorch
 from traceflops.characters import shortened
 from traceflops.facts import Fact, fact
 from traceflops.remedies import in_words_of, sentence
-from traceflops.table.columns import (
-    ABSENT,
-    BoolArray,
-    IntArray,
-    codes,
-    is_one_of,
-    names,
-    numbers,
-)
+from traceflops.table.arrays import ABSENT, BoolArray, IntArray
+from traceflops.table.columns import codes, is_one_of, names, numbers
 from traceflops.table.grouping import distinct, groups
 from traceflops.table.links import Links
 from traceflops.table.nesting import taken
@@ -54,8 +47,7 @@ _PATTERNS = (
 _PASSES = fact("steps-by.passes")
 DIGITS = re.compile(r"\d+")
 LONGEST_MARK = 60
-_MOST_NAMED = 5
-"""Annotations that a hint names as examples."""
+_MOST_NAMED = 5  # annotations that a hint names as examples
 _NO_MATCH, _NO_NUMBER = -2, -1
 """Instead of the step number of a name: it is no step; it is a step without a number."""
 _LONGEST_NAME = 1000
@@ -266,14 +258,14 @@ def step_of_activity(trace: Trace, links: Links, marked: FoundSteps) -> IntArray
     It is the step in which the activity was launched, or started if no launch of the process is
     recorded. Activities of CPUs are their own launches.
     """
-    issued, known = _issued(trace, links)
+    issued, is_issued = _issued(trace, links)
     started = numbers(trace.activities["start_ns"])
     index = np.full(len(issued), -1)
     for process, in_process in groups(numbers(trace.activities["process"])):
         steps = marked.by_process.get(process)
         if steps is None:
             continue
-        rows = in_process[known[in_process]]
+        rows = in_process[is_issued[in_process]]
         times, rows = (issued, rows) if len(rows) else (started, in_process)
         index[rows] = steps.at(times[rows])
     return index
@@ -281,9 +273,9 @@ def step_of_activity(trace: Trace, links: Links, marked: FoundSteps) -> IntArray
 
 def without_launches(trace: Trace, links: Links) -> IntArray:
     """Return the processes with activities, none of which has a recorded launch."""
-    _, known = _issued(trace, links)
+    _, is_issued = _issued(trace, links)
     process = numbers(trace.activities["process"])
-    launches = np.bincount(process, weights=known)
+    launches = np.bincount(process, weights=is_issued)
     return np.flatnonzero((launches == 0) & (np.bincount(process) > 0))
 
 

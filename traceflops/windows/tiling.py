@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from typing import Final
 
 import numpy as np
@@ -10,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from traceflops.table.columns import ABSENT, BoolArray, IntArray
-from traceflops.table.grouping import distinct, group_sums, joint_codes
+from traceflops.table.grouping import distinct, group_least, group_most, group_sums, joint_codes
 from traceflops.timeline.account import DeviceAccount
 from traceflops.timeline.idle import LONGEST_START_NS
 from traceflops.timeline.intervals import ENDLESS, NEVER, Intervals
@@ -75,20 +74,34 @@ def tile(
     step, steps = np.searchsorted(present, launched_in[is_launched]), len(present)
     start, end, begins = start_ns[is_launched], end_ns[is_launched], is_paced[is_launched]
     # Work that may run ahead begins its step only if it starts after the step before ended.
-    paced_end = _latest(end[begins], step[begins], steps)
+    paced_end = group_most(step[begins], end[begins], steps)
     begins = begins | (start >= np.append(NEVER, paced_end)[step])
-    starts = _earliest(start[begins], step[begins], steps)
+    starts = group_least(step[begins], start[begins], steps)
     if behind is not None:
         in_first = launched_in == present[0]
         starts[0] = _first_pass_start(start_ns[in_first], end_ns[in_first], behind.unrecorded)
     starts = np.maximum.accumulate(starts)
-    own_ends = _latest(end, step, steps)
+    own_ends = group_most(step, end, steps)
     ends = np.append(starts[1:], np.maximum(own_ends[-1], starts[-1]))
     if behind is not None:
         pass_before = np.searchsorted(present, behind.place, side="right") - 1
-        others = _work_of_others(
-            start_ns, end_ns - start_ns, is_launched, pass_before, behind.name, steps
+        # Work that belongs to no pass, but begins behind it, ends the pass. An engine launches some
+        # work of a pass after the annotation: work with a name that runs behind more than half of
+        # the passes is such. Only if all work behind a pass takes longer than the pass itself, none
+        # of it is its own.
+        is_late = ~is_launched & (pass_before >= 0)
+        pairs = distinct(behind.name[is_late] * steps + pass_before[is_late])
+        passes_of_name = np.bincount(pairs // steps, minlength=int(behind.name.max(initial=0)) + 1)
+        is_odd = is_late & ~(2 * passes_of_name[behind.name] > steps)
+        own_ns, late_ns, odd_ns = (
+            group_sums(pass_before[mask], (end_ns - start_ns)[mask], steps)
+            for mask in (is_launched, is_late, is_odd)
         )
+        first_odd, first_late = (
+            group_least(pass_before[mask], start_ns[mask], steps) for mask in (is_odd, is_late)
+        )
+        if_long = np.where(late_ns >= own_ns, first_late, ENDLESS)
+        others = np.where(odd_ns * TRIFLE > own_ns, first_odd, if_long)
         ends = np.maximum(starts, np.minimum(ends, np.maximum(own_ends, others)))
     return with_rest(span, present, starts, ends, np.bincount(step))
 
@@ -103,35 +116,6 @@ def _first_pass_start(start_ns: IntArray, end_ns: IntArray, unrecorded: Interval
     resumed = resumed[resumed < len(start_ns)]
     resumed = resumed[work_before[resumed] * TRIFLE <= work_before[-1]]
     return int(start_ns[resumed.max(initial=0)])
-
-
-def _work_of_others(
-    start_ns: IntArray,
-    dur_ns: IntArray,
-    is_own: BoolArray,
-    pass_before: IntArray,
-    name: IntArray,
-    passes: int,
-) -> IntArray:
-    """Return, per pass, when work that belongs to no pass begins behind it, or ENDLESS.
-
-    Per activity: whether a pass launched it (`is_own`), and the last pass before its launch (-1:
-    none). An engine launches some work of a pass after the annotation: work with a name that runs
-    behind more than half of the passes is such. Only if all work behind a pass takes longer than
-    the pass itself, none of it is its own.
-    """
-    is_late = ~is_own & (pass_before >= 0)
-    pairs = distinct(name[is_late] * passes + pass_before[is_late])
-    passes_of_name = np.bincount(pairs // passes, minlength=int(name.max(initial=0)) + 1)
-    is_odd = is_late & ~(2 * passes_of_name[name] > passes)
-    own_ns, late_ns, odd_ns = (
-        group_sums(pass_before[mask], dur_ns[mask], passes) for mask in (is_own, is_late, is_odd)
-    )
-    first_odd, first_late = (
-        _earliest(start_ns[mask], pass_before[mask], passes) for mask in (is_odd, is_late)
-    )
-    if_long = np.where(late_ns >= own_ns, first_late, ENDLESS)
-    return np.where(odd_ns * TRIFLE > own_ns, first_odd, if_long)
 
 
 def paced(step: IntArray, stream: IntArray, is_kernel: BoolArray) -> BoolArray:
@@ -189,23 +173,3 @@ def from_the_marks(
         for stretch in tiled
     ]
     return [window for window in windows if window.role == "step" or window.dur_ns > 0]
-
-
-def before_first(stretches: Iterable[Sequence[Stretch]]) -> int:
-    """Return the longest time, in ns, that a device works before its first step."""
-    firsts = (tiled[0] for tiled in stretches)
-    return max((first.dur_ns for first in firsts if first.role == "before"), default=0)
-
-
-def _earliest(start: IntArray, step: IntArray, steps: int) -> IntArray:
-    """Return the earliest start in each step, ENDLESS without any."""
-    first = np.full(steps, ENDLESS, dtype=np.int64)
-    np.minimum.at(first, step, start)
-    return first
-
-
-def _latest(end: IntArray, step: IntArray, steps: int) -> IntArray:
-    """Return the latest end in each step, NEVER without any."""
-    last = np.full(steps, NEVER, dtype=np.int64)
-    np.maximum.at(last, step, end)
-    return last
