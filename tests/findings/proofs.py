@@ -48,11 +48,11 @@ def main() -> None:
     read, found = 0, Counter[str]()
     for path in _recordings(parser.parse_args().folder):
         try:
-            rules = {finding.rule for finding in tf.analyze(path).findings}
+            told = {finding.rule for finding in tf.analyze(path).findings}
         except TraceflopsError:
             continue
         read += 1
-        found.update(rules)
+        found.update(told)
     rules = all_rules().rules
     recorded = ", ".join(f"`{rule}` {found[rule]}" for rule in rules if found[rule])
     simulated = ", ".join(f"`{rule}`" for rule in rules if rule in SIMULATED)

@@ -220,6 +220,12 @@ def runs(first: IntArray, stop: IntArray) -> tuple[IntArray, IntArray]:
     return first[run] + offsets, run
 
 
+def places_in_runs(values: IntArray) -> IntArray:
+    """Return, per value, its place in the run of equal neighbours that it is in, from 0."""
+    index = np.arange(len(values))
+    return index - np.maximum.accumulate(np.where(differ_from_before(values), index, 0))
+
+
 def differ_from_before(values: IntArray) -> BoolArray:
     """Return, per value, whether it differs from the one before; True for the first."""
     differ = np.ones(len(values), dtype=np.bool_)
@@ -256,9 +262,8 @@ def places_in_groups(
         opens, instants = differ_from_before(group), np.sort(at_ns)
         group_numbers, shift = group[opens], len(instants) + 1
         rank = np.searchsorted(group_numbers, wanted_group)
-        is_known = (
-            np.append(group_numbers, ABSENT)[rank] == wanted_group
-        )  # of another group: none yet
+        # A group without instants has none yet.
+        is_known = np.append(group_numbers, ABSENT)[rank] == wanted_group
         until = np.where(is_known, np.searchsorted(instants, wanted_ns, side="right"), 0)
         keys = (np.cumsum(opens) - 1) * shift + np.searchsorted(instants, at_ns, side="right")
         return np.searchsorted(keys, rank * shift + until, side="right")
