@@ -67,6 +67,7 @@ def case_values(analysis: Analysis) -> dict[str, Any]:
     """Return the values of the first screen; without findings (`found`) none is its title."""
     found = evidence.findings_shown(analysis) if has_findings(analysis) else None
     opened = opening(analysis)
+    heading, more = opened.heading()
     causes = list(found.causes.rows) if found else []
     best = title_finding(analysis) if found else None
     about = _component(analysis, best.finding) if best else ""
@@ -83,8 +84,8 @@ def case_values(analysis: Analysis) -> dict[str, Any]:
         }
         cards.append(card)
     return {
-        "title": opened.title,
-        "rest": opened.rest,
+        "title": heading,
+        "rest": " ".join(filter(None, (more, opened.rest))),
         "doubts": wording.doubts(analysis),
         "chip": analysis.measured.figure or "",
         "no_mfu": bool(why_not(analysis.measured)) and bool(analysis.devices),

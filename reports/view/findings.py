@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import islice
+from itertools import accumulate, islice
 from typing import Final, NamedTuple
 
 from msgspec import Struct
@@ -37,6 +37,7 @@ _UNKNOWN: Final = "other"
 _FIGURE: Final = "verdict.figure"
 _IN_NOTES: Final = "notes"
 _LONGEST_PLACE: Final = 40
+_LONGEST_HEADING: Final = 120
 _REASONS: Final = 2
 _NEARLY_ALL: Final = 0.95
 
@@ -74,11 +75,22 @@ class Headline(NamedTuple):
 
 
 class Opening(NamedTuple):
-    """The title of a report, and the rest that follows; `tells` is the finding the title states."""
+    """The statements that open a report, and the rest; `tells` is the finding that they state."""
 
-    title: str
+    statements: tuple[str, ...]
     rest: str
     tells: Finding | None
+
+    @property
+    def title(self) -> str:
+        """All statements as one title."""
+        return " ".join(self.statements)
+
+    def heading(self) -> tuple[str, str]:
+        """Return the statements that fit a heading, at least the first, and the others."""
+        lengths = accumulate(len(statement) + 1 for statement in self.statements)
+        fit = max(sum(length <= _LONGEST_HEADING for length in lengths), 1)
+        return " ".join(self.statements[:fit]), " ".join(self.statements[fit:])
 
 
 def causes(analysis: Analysis) -> list[FindingWords]:
@@ -142,7 +154,7 @@ def opening(analysis: Analysis) -> Opening:
     first = [words(part) for part in analysis.verdict.parts if part.code == STOPPED]
     if begins_late(analysis) and not is_little(analysis):
         first.append(outside(analysis))
-    return opened._replace(title=" ".join((*first, opened.title)).rstrip())
+    return opened._replace(statements=(*first, *opened.statements))
 
 
 def _opening(analysis: Analysis) -> Opening:
@@ -164,12 +176,12 @@ def _opening(analysis: Analysis) -> Opening:
         if finding.rule == MAIN_KERNEL and finding.share > title_share
     )
     if sentence := _saving_sentence(analysis):
-        return Opening(sentence, _joined(kernel), None)
+        return Opening((sentence,), _joined(kernel), None)
     if analysis.of_no_job or not losses:
-        return Opening(_joined(statements), "", None)
+        return Opening(tuple(map(words, statements)), "", None)
     if best is None:
         first, *more = losses
-        return Opening(words(first), _joined((*more, *kernel, *_fix_first(analysis))), None)
+        return Opening((words(first),), _joined((*more, *kernel, *_fix_first(analysis))), None)
     finding = best.finding
     # The name of a cause says what is wrong; a finding without a cause only has a claim.
     name = () if finding.confidence is None else (fact("finding.name", name=finding.name),)
@@ -179,7 +191,8 @@ def _opening(analysis: Analysis) -> Opening:
     if is_all and finding.claim.values.get("rest_ns") is None:
         rest = ()
     known = tuple(_fix_first(analysis, surely=True)) if finding.rule == MAIN_KERNEL else ()
-    return Opening(_joined((*name, finding.claim)), _joined((*kernel, *rest, *known)), finding)
+    stated = tuple(map(words, (*name, finding.claim)))
+    return Opening(stated, _joined((*kernel, *rest, *known)), finding)
 
 
 def headline(analysis: Analysis) -> Headline:

@@ -32,6 +32,7 @@ _FILES = (
     "CHANGELOG.md",
     "CITATION.cff",
     "CONTRIBUTING.md",
+    "Containerfile",
     "LICENSE",
     "MANIFEST.in",
     "README.md",
