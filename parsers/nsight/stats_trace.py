@@ -254,21 +254,21 @@ class Assembly:
         taken |= {_PROJECTED if is_projected else name: part.report.name for name in fresh}
 
     def _number_devices(self, texts: Sequence[str], table: TableBuilder) -> None:
-        """Replace, in place, codes of `texts`, the names of devices, by numbers of devices."""
+        """Replace indexes into `texts` (names) in the column `device` by device numbers."""
         process = self._process(ABSENT)
         devices: dict[str, tuple[int, trace_builder.DeviceFacts]] = {}
         for text in texts:  # `NVIDIA H100 (0)`, or `0`
             match = _DEVICE.match(text)
-            name, number = (match[1].strip(), match[2]) if match else (text.strip(), text)
-            is_number = number.isascii() and number.isdecimal() and len(number) < 10
+            name, ordinal = (match[1].strip(), match[2]) if match else (text.strip(), text)
+            is_number = ordinal.isascii() and ordinal.isdecimal() and len(ordinal) < 10
             product = name if name and not name.isdecimal() else None
             devices[text] = (
-                int(number) if is_number else 0,
+                int(ordinal) if is_number else 0,
                 trace_builder.DeviceFacts(product=product),
             )
         for text in sorted(texts, key=lambda text: (devices[text][0], text)):
             self.builder.device(text, process, *devices[text])
-        # Asked again, `device` returns the number that it gave above.
+        # For a known text, `device` returns the number given above, whatever the ordinal.
         codes = np.array([self.builder.device(text, process, 0) for text in texts], np.int64)
         for _, columns in table.pieces:
             columns["device"] = codes[columns["device"]]

@@ -189,12 +189,12 @@ def run_notes(
 
 def file_notes(file: TableFile) -> Iterator[Note]:
     """Yield the notes on damage and on what was left out in one file."""
-    odd, bad = file.odd, file.damage.bad_cells
-    times = sum(bad[role] for role in _ROUNDED)
+    odd, bad_cells = file.odd, file.damage.bad_cells
+    rounded_times = sum(bad_cells[role] for role in _ROUNDED)
     samples = file.events["pc_sampling"] + file.events["spm_counters"]
     counts = {
-        "times-rounded": times,
-        "bad-cells": sum(bad.values()) - times,
+        "times-rounded": rounded_times,
+        "bad-cells": sum(bad_cells.values()) - rounded_times,
         "no-value": odd["no-value"],
         "unpaired-ranges": odd["unpaired"],
         "samples-not-read": samples,

@@ -122,7 +122,7 @@ def _longest_stretch(analysis: Analysis, component: str) -> Iterator[Place]:
 
 
 def _largest_kernel(analysis: Analysis, component: str) -> Iterator[Place]:
-    """Yield the kernel with the most exposed time of a component, of those with a row to link."""
+    """Yield the kernel with most exposed time of a component, if it has a row to link to."""
     if analysis.prepared is None:
         return
     rows = analysis.kernels.slice(0, MOST_KERNELS).to_pylist()

@@ -228,14 +228,14 @@ def rate_words(work: Measured, peak: int | None) -> tuple[str, str, str]:
 
 
 def rate(row: KernelRow) -> str:
-    """Return how fast a kernel or copy ran, "" if unknown or as short as its launch."""
+    """Return how fast a kernel or copy ran, "" if unknown, or if copies are tiny."""
     work = row.measured
     if row.category.sub in ("copy", "memset") and are_small(work.min_bytes, row.counted):
         return ""
     if work.flops_per_ns:
         mark = "" if work.is_exact else AT_MOST
         return f"{mark}{significant(work.flops_per_ns / THOUSAND, 3)} TFLOP/s"
-    # Counters and records of copies have all bytes; by shapes, each byte may move more than once.
+    # Counters and records of copies count the bytes that moved; shapes only tell the least.
     mark = "" if row.basis in ("counters", "record") else AT_LEAST
     return f"{mark}{bandwidth(work.bytes_per_ns)}" if work.bytes_per_ns else ""
 

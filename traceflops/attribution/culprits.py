@@ -193,13 +193,12 @@ def _culprits_of_sets(sets: Sequence[GapParts], trace: Trace) -> Iterator[IdleCu
     Each distinct part is analysed once, however many sets contain it.
     """
     joined = GapParts.joined(sets)
-    part = first_row = np.arange(len(joined.call))
+    distinct = first_row = np.arange(len(joined.call))  # per row: number of its distinct part
     if len(sets) > 1:
-        part, first_row = group_rows((joined.activity, joined.start_ns, joined.end_ns))
+        distinct, first_row = group_rows((joined.activity, joined.start_ns, joined.end_ns))
     naming = NamedSlices.of(joined.only(first_row), trace)
-    set_of_part = _source_of_rows(sets)
-    by_set: list[list[tuple[Culprit, int]]] = [[] for _ in sets]  # with its longest slice
-    for number, culprit, longest in _by_name_and_set(naming, part, set_of_part):
+    by_set: list[list[tuple[Culprit, int]]] = [[] for _ in sets]  # culprit, row of longest slice
+    for number, culprit, longest in _by_name_and_set(naming, distinct, _source_of_rows(sets)):
         by_set[number].append((culprit, longest))
     for parts, culprits in zip(sets, by_set, strict=True):
         culprits.sort(key=lambda item: item[0].idle_ns, reverse=True)

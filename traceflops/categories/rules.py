@@ -105,11 +105,14 @@ class Rule(Struct, frozen=True, dict=True):
 
 @cache
 def compiled(alternatives: tuple[str, ...], case: bool = False) -> re.Pattern[str]:
-    """Return one expression that finds any alternative as a whole word; texts begin with a newline.
+    """Return one expression that finds any alternative as a whole word.
+
+    The searched text begins with a newline, so that a separator precedes each word, and is in lower
+    case unless `case`. An alternative with capitals is found in any case, which is slow.
 
     It is made for speed: `[a-z0-9]*` at an end of an alternative is removed instead of matched, and
-    the separator before a word is consumed instead of looked back at, since `re` skips quickly to a
-    character of a set. Ignoring case is slow, so only alternatives with capitals do it.
+    the separator before a word is matched instead of looked back at, since `re` skips quickly to a
+    character of a set.
     """
     bounded: list[str] = []  # must begin at a word
     anywhere: list[str] = []

@@ -221,9 +221,10 @@ def _print_matches(matches: list[tuple[Match, list[str]]], json: bool) -> None:
 
 
 def _explanation(matched: Match, labels: list[str]) -> Iterator[str]:
-    """Yield lines on which row a device is and why; up to four of its `labels` are named.
+    """Yield lines that say which row of the device table was matched, and why.
 
-    A name typed by the user has no labels, and no properties.
+    `labels` are the trace's devices of that name; up to four are named. A name typed by the user
+    has none, and no properties.
     """
     if labels:
         more = f" and {len(labels) - 4} more" if len(labels) > 4 else ""

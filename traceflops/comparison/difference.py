@@ -79,12 +79,12 @@ def apportioned(exact: Sequence[Fraction], total: int) -> list[int]:
     whole = [value.numerator // value.denominator for value in exact]
     if not whole:
         return whole
-    # Give what is left to the values with the largest remainders; one each, as a rule.
+    # As a rule `each` is 0: the values with the largest remainders get 1 more.
     by_remainder = sorted(range(len(whole)), key=lambda part: whole[part] - exact[part])
     left = total - sum(whole)
     each, rest = divmod(left, len(whole))
-    for turn, part in enumerate(by_remainder):
-        whole[part] += each + (turn < rest)
+    for place, part in enumerate(by_remainder):
+        whole[part] += each + (place < rest)
     return whole
 
 

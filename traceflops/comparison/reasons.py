@@ -220,7 +220,7 @@ def reason_fact(reason: Reason, before: Side, after: Side, *, named: bool = True
 
 def _where(reason: Reason, before: Side, after: Side) -> Fact | str:
     """Return where the time of a reason went, by the kind of its causes."""
-    cause, parts, more = reason.causes[0], reason.parts, reason.ns > 0
+    cause, parts, is_more = reason.causes[0], reason.parts, reason.ns > 0
     is_transfer = cause.component == "communication"
     subject = cause.subject if is_transfer else cause.subject.replace("_", " ")
     kernels = _fact("transfers" if is_transfer else "kernels", subject=subject)
@@ -230,7 +230,7 @@ def _where(reason: Reason, before: Side, after: Side) -> Fact | str:
         case difference.UNTOLD:
             return PART_NAMES[cause.component]
         case difference.PACE:
-            return _fact("slower" if more else "faster", kernels=kernels)
+            return _fact("slower" if is_more else "faster", kernels=kernels)
         case difference.CALLS:
             calls = [part.calls for part in parts if part.calls is not None]
             change = sum((new - old for old, new in calls), Fraction(0))
@@ -241,12 +241,12 @@ def _where(reason: Reason, before: Side, after: Side) -> Fact | str:
             return _fact(f"{one_side}-{kind}", count=len(parts), subject=subject)
         case difference.WAIT:
             # The rank that others waited most for, on the side where they waited longer.
-            late = (after if more else before).late
+            late = (after if is_more else before).late
             rank = max(late, key=lambda rank: late[rank], default=None)
             if rank is None or 2 * late[rank] < sum(late.values()):
                 return _fact("waiting-for-others", subject=cause.subject)
             return _fact("waiting-for-rank", rank=rank, subject=cause.subject)
-        case _:
+        case _:  # REPLACED
             return _became(reason)
 
 

@@ -71,9 +71,9 @@ def merge_jobs(traces: Sequence[Trace]) -> Trace:
 def _of_one_job(traces: Sequence[Trace]) -> Trace:
     """Return the trace of the files of one job, with a note if nothing says that they are."""
     trace = merging.merge(traces)
-    # Only timelines can be of other jobs unnoticed: sums and counters joined by what they share.
+    # Sums and counters were matched to the job by what they share; timelines may be of another.
     timed = [member for member in starmap(_Member, enumerate(traces)) if member.is_timed]
-    if len(timed) < 2 or any(a.is_seen_with(b) for a, b in combinations(timed, 2)):
+    if len(timed) < 2 or any(a.is_known_same_job(b) for a, b in combinations(timed, 2)):
         return trace
     note = counted_note(
         "assumed",
@@ -286,11 +286,11 @@ class _Member:
         return (
             bool(self.devices & other.devices),
             self.name.rpartition("/")[0] == other.name.rpartition("/")[0],
-            self.is_seen_with(other),
+            self.is_known_same_job(other),
             not self.is_timed and self.has_kernels_of(other),
         )
 
-    def is_seen_with(self, other: _Member) -> bool:
+    def is_known_same_job(self, other: _Member) -> bool:
         """Return whether something says that two traces are of one job."""
         clock = self.trace.source.clock
         return (

@@ -251,12 +251,12 @@ def _rank_notes(traces: Sequence[Trace]) -> list[Note]:
     if world and beyond:
         count, ranks = len(beyond), tuple(beyond[:most_named])
         notes.append(note_of("assumed", "rank-beyond-world", count=count, world=world, ranks=ranks))
-    # Without a world size there are at least as many as the highest rank says. World sizes that
-    # differ tell no number (0): then none is said to be missing.
-    most = world if len(sizes) == 1 else 0 if sizes else max(counts) + 1
-    if present < most:
+    expected = max(counts) + 1  # at least, if no world size is known
+    if sizes:  # sizes that contradict each other tell nothing
+        expected = world if len(sizes) == 1 else 0
+    if present < expected:
         code = "ranks-missing" if sizes else "ranks-missing.at-least"
-        notes.append(note_of("missing", code, count=most - present, here=present, all=most))
+        notes.append(note_of("missing", code, count=expected - present, here=present, all=expected))
     return notes
 
 

@@ -207,8 +207,8 @@ def _recompute(facts: KernelFacts) -> Iterator[Cause]:
         return
     used = [use.share_of_device for use in memory_use(facts.prepared)]
     most = max((share for share in used if share is not None), default=None)
-    # Without recomputing, activations are kept: they need memory that may be used already.
-    is_full = most is None or most > limit(facts.case, "recompute", "most_memory")
+    # Without recomputing, activations are kept: there may be no memory left for them.
+    may_be_full = most is None or most > limit(facts.case, "recompute", "most_memory")
     free = fact("recompute.room", free=1 - most) if most is not None else None
     room = free or fact("recompute.room-unknown")
     largest, where = largest_of(facts, time)
@@ -219,7 +219,7 @@ def _recompute(facts: KernelFacts) -> Iterator[Cause]:
         details=(largest, room),
         rows=rows_of(facts, time),
         where=where,
-        doubts=(fact("doubt.memory-missing"),) * is_full,
+        doubts=(fact("doubt.memory-missing"),) * may_be_full,
     )
 
 

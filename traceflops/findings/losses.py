@@ -123,7 +123,11 @@ class Loss(Struct, frozen=True):
         return self._fact("unjudged", why=self.unknown)
 
     def at_peak(self, of: Fact) -> tuple[Fact, ...]:
-        """Return the rate of its copies, or what its bytes need; nothing if both are unknown."""
+        """Return the rate of its copies, else the share of time that its bytes take at peak.
+
+        Nothing if both are unknown. `known` is None if (nearly) all bytes are known. `of` names the
+        time that shares are of.
+        """
         if self.rate is not None:
             return (self.rate,)
         if self.needed is None:
@@ -132,7 +136,7 @@ class Loss(Struct, frozen=True):
             code = "compute-bytes" if self.known is None else "compute-bytes-at-least"
         else:
             code = "at-peak" if self.known is None else "at-peak-of-known"
-        share = self.needed or _HARDLY_ANY  # known bytes need some time
+        share = self.needed or _HARDLY_ANY  # never 0: bytes are known
         return (fact(f"loss.{code}", part=self.part, share=share, known=self.known, of=of),)
 
     def _fact(self, code: str, **values: Value) -> Fact:

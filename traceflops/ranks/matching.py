@@ -219,34 +219,34 @@ def _overlapping(records: CommRecords, left: IntArray, other: IntArray, offset: 
         _transfers(records.kind[both]),
         np.where(records.kind[both] == _UNEVEN, ABSENT, records.elements[both]),
     )
-    # Each of these is a pair of lists: that of the left side, that of the other side.
-    codes, starts, ends = (
+    (left_codes, other_codes), (left_starts, other_starts), (left_ends, other_ends) = (
         (values[: len(left)].tolist(), values[len(left) :].tolist())
         for values in (kind_and_size, records.start_ns[both] + moved, records.end_ns[both] + moved)
     )
     pairs: list[tuple[int, int]] = []
-    next_ = [0, 0]  # the first row of each side that is not decided yet
-
-    def is_following_nearer(side: int) -> bool:
-        """Return whether the row after a side's next one is equal and ends nearer to the other."""
-        code, end, this = codes[side], ends[side], next_[side]
-        far = ends[1 - side][next_[1 - side]]
-        is_equal = this + 1 < len(end) and code[this + 1] == code[this]
-        return is_equal and abs(end[this + 1] - far) < abs(end[this] - far)
-
-    while next_[0] < len(left) and next_[1] < len(other):
-        end, other_end = (ends[side][next_[side]] for side in (0, 1))
-        are_apart = end < starts[1][next_[1]] or other_end < starts[0][next_[0]]
-        if not are_apart and codes[0][next_[0]] == codes[1][next_[1]]:
-            skips_left = is_following_nearer(0)
-            skips_other = not skips_left and is_following_nearer(1)
-            if not skips_left and not skips_other:
-                pairs.append((next_[0], next_[1]))
-            next_ = [next_[0] + (not skips_other), next_[1] + (not skips_left)]
+    i = j = 0  # the first row of each side that is not decided yet
+    while i < len(left) and j < len(other):
+        are_apart = left_ends[i] < other_starts[j] or other_ends[j] < left_starts[i]
+        if are_apart or left_codes[i] != other_codes[j]:
+            if left_ends[i] > other_ends[j]:  # skip the row that ends first
+                j += 1
+            else:
+                i += 1
+        elif _is_next_nearer(left_codes, left_ends, i, other_ends[j]):
+            i += 1
+        elif _is_next_nearer(other_codes, other_ends, j, left_ends[i]):
+            j += 1
         else:
-            next_[end > other_end] += 1  # skip the row that ends first
+            pairs.append((i, j))
+            i, j = i + 1, j + 1
     rows = np.array(pairs, dtype=np.int64).reshape(-1, 2)
     return left[rows[:, 0]], other[rows[:, 1]]
+
+
+def _is_next_nearer(codes: list[int], ends_ns: list[int], row: int, end_ns: int) -> bool:
+    """Return whether the next row has the same code and ends nearer to `end_ns`."""
+    is_equal = row + 1 < len(ends_ns) and codes[row + 1] == codes[row]
+    return is_equal and abs(ends_ns[row + 1] - end_ns) < abs(ends_ns[row] - end_ns)
 
 
 def _end_difference(records: CommRecords, pairs: Pairs) -> IntArray:

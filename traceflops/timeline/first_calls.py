@@ -176,10 +176,10 @@ class Calls:
             is_first_use[of_process] |= after > before
         return self.stretch(rows[is_first_use])
 
-    def functions(self, kind: re.Pattern[str]) -> Times:
-        """Return functions and ranges of a kind before the thread launches something new."""
+    def functions(self, name: re.Pattern[str]) -> Times:
+        """Return functions and ranges of a name whose thread launches something new next."""
         marks = self.trace.marks
-        rows = np.flatnonzero(matching(marks["name"], kind.search))
+        rows = np.flatnonzero(matching(marks["name"], name.search))
         process, thread, start_ns, dur_ns = times_of(marks)
         end_ns = start_ns + np.maximum(dur_ns, 0)
         is_first = self.precedes_first_use(self.thread_of_mark[rows], end_ns[rows])

@@ -188,25 +188,26 @@ def _outside_notes(
     """Yield notes on device time outside of steps; none without steps, or if it is a trifle."""
     if not layout.durations():
         return
-    work_ns = total_ns = head_ns = 0
+    work_ns = total_ns = unrecorded_ns = 0
     for device, stretches in layout.stretches.items():
         busy = accounts[device].timeline.busy
         outside = [(s.start_ns, s.end_ns) for s in stretches if s.role != "step"]
         starts, ends = np.array(outside, dtype=np.int64).reshape(-1, 2).T
         work_ns += int(busy.length_within(starts, ends).sum())
         total_ns += busy.length_ns
-        # `tile` lets the first pass begin only after time in which work waited for what is not
-        # recorded, so that time is in no step.
+        # The first pass begins after any idle time whose cause was not recorded (`tile`): that time
+        # belongs to no step.
         first, unrecorded = stretches[0], accounts[device].idle.by_cause["unrecorded"]
         if layout.are_passes and first.role == "before":
-            head_ns = max(head_ns, unrecorded.within(first.start_ns, first.end_ns).length_ns)
+            before_ns = unrecorded.within(first.start_ns, first.end_ns).length_ns
+            unrecorded_ns = max(unrecorded_ns, before_ns)
     if work_ns * tiling.TRIFLE > total_ns:
         share, work = work_ns / total_ns, device_words(trace).work
         yield note_of("dropped", "work-outside-steps", ns=work_ns, work=work, share=share)
     steps_ns = sum(map(sum, layout.durations().values()))
-    if head_ns * tiling.TRIFLE > steps_ns:
-        share = head_ns / (head_ns + steps_ns)
-        yield note_of("missing", "head-left-out", ns=head_ns, share=share)
+    if unrecorded_ns * tiling.TRIFLE > steps_ns:
+        share = unrecorded_ns / (unrecorded_ns + steps_ns)
+        yield note_of("missing", "head-left-out", ns=unrecorded_ns, share=share)
 
 
 def _layout(

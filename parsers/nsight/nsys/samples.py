@@ -50,10 +50,10 @@ def read_samples(reading: ReportReading) -> None:
 
 
 def read_switches(reading: ReportReading) -> None:
-    """Add when the threads that call CUDA are off the CPU, between the first call and the last.
+    """Add a mark for each time in which a thread that calls CUDA is off the CPU.
 
-    That is from being switched out to the next in. Records that are lost leave out a stretch, or
-    join two.
+    It lasts from the record of a switch-out to the thread's next switch-in, and counts between the
+    first call and the last. A lost record hides such a time, or makes one of two.
     """
     callers, names = reading.callers(), reading.builder["marks"].names
     kept = [
@@ -61,7 +61,7 @@ def read_switches(reading: ReportReading) -> None:
         for rows in reading.batches(_SWITCHES, ("start", "isSchedIn", "globalTid"))
     ]
     count = sum(rows.count for rows in kept)
-    if not 0 < count <= _MOST:  # with a part of them, threads would seem to be off the CPU
+    if not 0 < count <= _MOST:  # a part of the records would show threads wrongly off the CPU
         return
     start, is_in, thread = (
         np.concatenate([rows[name] for rows in kept])
