@@ -25,6 +25,8 @@ _ERRORS: Final = re.compile(
     r"(Error|Exception|Warning|NotATrace|refused?|require|CannotCount|warn)$"
 )
 
+_PARTS_OF_ERRORS: Final = {"problem", "hint", "HINT"}
+"""Names of variables that hold a part of an error."""
 TEXTS: Final = {"sentence", "remedy", "title", "statement"}
 """Attributes that are texts of ours; `.text` is one of a note."""
 MAKERS: Final = {"words", "in_words"}
@@ -55,6 +57,8 @@ def texts_below(node: ast.AST) -> list[str]:
     if isinstance(node, ast.Raise) or (
         isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
     ):
+        return []
+    if isinstance(node, ast.Assign) and {*map(name_of, node.targets)} <= _PARTS_OF_ERRORS:
         return []
     if isinstance(node, ast.Call) and (_may_speak(node) or _is_list_of_words(node.func)):
         return []

@@ -3,14 +3,15 @@
 Compression is recognised by content. Streams are read in blocks, never as a whole. A stream that
 ends too early is not an error: what came before is used, and `cut` says so.
 
-Successive gzip members, or zstd or LZ4 frames, are one text.
+Successive gzip members, or zstd or LZ4 frames, are one text. The layouts are those of RFC 1952,
+RFC 8878 and the LZ4 frame format 1.6. Frames are delimited here by their own lengths, so that
+Arrow's decompressors never see bytes behind the last one.
 """
 
 from __future__ import annotations
 
 import io
 import lzma
-import re
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -26,12 +27,15 @@ GZIP_CUT: Final = "the gzip stream was cut off"
 """The value of `Unpacked.cut` if everything before the end was sound."""
 _FEED_BYTES: Final = 1 << 15
 """Small, since the rest behind each member's end is copied, which adds up for many members."""
-_STEP_BYTES: Final = 1 << 10
+_READ_BYTES: Final = 1 << 16
 """Small, since a read that fails at a cut loses what it had already decompressed."""
 _GZIP: Final = b"\x1f\x8b\x08"
 _FRAMES: Final = {b"\x28\xb5\x2f\xfd": "zstd", b"\x04\x22\x4d\x18": "lz4"}
-_SKIPPABLE: Final = re.compile(rb"[\x50-\x5f]\x2a\x4d\x18")
-"""The beginning of a frame that is no content: pzstd writes one before each other frame."""
+_SKIPPED: Final = b"\x2a\x4d\x18"
+_MAGIC_BYTES: Final = 4
+_RLE, _RESERVED = 1, 3
+_OF_ID: Final = (0, 1, 2, 4)
+_OF_SIZE: Final = (0, 2, 4, 8)
 
 
 class Unpacked:
@@ -47,23 +51,30 @@ class Unpacked:
         self._unpack = unpack
 
     def __iter__(self) -> Iterator[bytes]:
-        """Yield the content, small pieces together in pieces of 64 KiB or more."""
-        held = bytearray()
-        for piece in self._unpack(self):
-            held += piece
-            if len(held) >= (1 << 16):
-                yield bytes(held)
-                held.clear()
-        if held:
-            yield bytes(held)
+        return gathered(self._unpack(self))
+
+    def goes_on(self, is_next: Callable[[bytes], bool]) -> bool:
+        """Skip padding; return whether another member begins, else count the trailing bytes.
+
+        `is_next` tells whether the first bytes are those of a member.
+        """
+        while part := self.feed.take():  # padding is NUL bytes
+            if rest := part.lstrip(b"\0"):
+                self.feed.give_back(len(rest))
+                break
+        begun = self.feed.peek(_MAGIC_BYTES)
+        if begun and not is_next(begun):
+            self.behind_bytes = sum(map(len, iter(self.feed.take, b"")))
+            return False
+        return bool(begun)
 
 
 def unpacked(first: bytes, raw: Iterator[bytes]) -> Unpacked | None:
     """Return the unpacker of a stream by its first bytes, None if it is not compressed."""
     if first.startswith(_GZIP[:2]):
         return Unpacked(raw, _gunzip)
-    is_framed = first[:4] in _FRAMES or _SKIPPABLE.match(first)
-    return Unpacked(raw, _decompress) if is_framed else None
+    magic = first[:_MAGIC_BYTES]
+    return Unpacked(raw, _decompress) if magic in _FRAMES or _is_skipped(magic) else None
 
 
 class Feed(io.RawIOBase):
@@ -94,13 +105,33 @@ class Feed(io.RawIOBase):
         """Push back the last `size` bytes of the last take."""
         self._offset -= size
 
+    def exactly(self, size: int) -> Iterator[bytes]:
+        """Yield `size` bytes in pieces, fewer if the feed ends."""
+        while size and (part := self.take(min(size, _FEED_BYTES))):
+            size -= len(part)
+            yield part
+
     def readable(self) -> bool:
         """Return True: Arrow's decompressors want a file that can be read."""
         return True
 
     def read(self, size: int = -1) -> bytes:
-        """Return at least one and at most `size` bytes; none at the end."""
-        return self.take(size)
+        """Return `size` bytes, fewer at the end; all if it is negative."""
+        return b"".join(self.exactly(size) if size >= 0 else iter(self.take, b""))
+
+
+def gathered(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield the bytes of small pieces in pieces of 64 KiB or more."""
+    held: list[bytes] = []
+    length = 0
+    for piece in pieces:
+        held.append(piece)
+        length += len(piece)
+        if length >= _READ_BYTES:
+            yield b"".join(held) if len(held) > 1 else piece
+            held, length = [], 0
+    if length:
+        yield b"".join(held)
 
 
 def _gunzip(stream: Unpacked) -> Iterator[bytes]:
@@ -112,24 +143,19 @@ def _gunzip(stream: Unpacked) -> Iterator[bytes]:
         except zlib.error as error:
             stream.cut = f"the gzip stream is damaged ({error}) and values may be wrong"
             return
-        if not member.eof:
-            continue
-        # Skip padding (NUL bytes); behind it another member or trailing bytes begin.
-        stream.feed.give_back(len(member.unused_data))
-        while padded := stream.feed.take():
-            if rest := padded.lstrip(b"\0"):
-                stream.feed.give_back(len(rest))
-                break
-        begun = stream.feed.peek(len(_GZIP))
-        if not begun or not _GZIP.startswith(begun):
-            stream.behind_bytes = sum(map(len, iter(stream.feed.take, b"")))
-            return
-        member = zlib.decompressobj(wbits=31)
+        if member.eof:
+            stream.feed.give_back(len(member.unused_data))
+            if not stream.goes_on(lambda head: head.startswith(_GZIP) or _GZIP.startswith(head)):
+                return
+            member = zlib.decompressobj(wbits=31)
     stream.cut = GZIP_CUT
 
 
 def _inflated(member: zlib._Decompress, data: bytes) -> Iterator[bytes]:
-    """Yield the content of compressed data in small blocks. Raises zlib.error at damage."""
+    """Yield the content of compressed data in blocks of limited size.
+
+    Raises zlib.error if it is damaged, after yielding what is before the damage.
+    """
     while not member.eof:  # data behind the end stays in `member.unused_data`
         saved = member.copy()
         try:
@@ -147,14 +173,19 @@ def _inflated(member: zlib._Decompress, data: bytes) -> Iterator[bytes]:
 
 
 def _decompress(stream: Unpacked) -> Iterator[bytes]:
-    """Yield the content of zstd or LZ4 frames, up to a cut, damage, or any trailing bytes."""
+    """Yield the content of zstd or LZ4 frames; a cut or damaged stream ends early."""
     import pyarrow as pa
 
-    codec = _FRAMES.get(stream.feed.peek(4), "zstd")
-    plain = pa.CompressedInputStream(pa.PythonFile(stream.feed, "r"), codec)
+    _skip(stream)
+    codec = _FRAMES.get(stream.feed.peek(_MAGIC_BYTES))
+    if codec is None:
+        stream.goes_on(lambda _: False)  # count what is there as trailing bytes
+        return
+    file = pa.PythonFile(Feed(gathered(_frames(stream, codec))), "r")
+    plain = pa.CompressedInputStream(file, codec)
     while True:
         try:
-            block: bytes = plain.read(_STEP_BYTES)
+            block: bytes = plain.read(_READ_BYTES)
         except OSError as error:
             stream.cut = f"the {codec} stream is cut off or damaged ({error})"
             return
@@ -163,11 +194,71 @@ def _decompress(stream: Unpacked) -> Iterator[bytes]:
         yield block
 
 
+def _frames(stream: Unpacked, codec: str) -> Iterator[bytes]:
+    """Yield the bytes of zstd or LZ4 frames, without skippable frames and trailing data."""
+    feed, walk = stream.feed, _zstd_frame if codec == "zstd" else _lz4_frame
+    while stream.goes_on(lambda begun: _is_skipped(begun) or _FRAMES.get(begun) == codec):
+        if feed.peek(_MAGIC_BYTES) in _FRAMES:
+            yield from walk(feed)
+        _skip(stream)
+
+
+def _skip(stream: Unpacked) -> None:
+    """Skip skippable frames."""
+    while _is_skipped(stream.feed.peek(_MAGIC_BYTES)):
+        head = b"".join(stream.feed.exactly(8))
+        size = int.from_bytes(head[_MAGIC_BYTES:], "little")
+        if len(head) + sum(map(len, stream.feed.exactly(size))) < 8 + size:
+            stream.cut = "the compressed stream was cut off"
+
+
+def _is_skipped(begun: bytes) -> bool:
+    return begun[1:] == _SKIPPED and begun[0] >> 4 == 5
+
+
+def _zstd_frame(feed: Feed) -> Iterator[bytes]:
+    """Yield the bytes of a zstd frame; if it is damaged, all the rest, so that unpacking fails."""
+    descriptor = (feed.peek(5) + b"\0")[4]
+    is_single = bool(descriptor >> 5 & 1)
+    size_bytes = _OF_SIZE[descriptor >> 6] or int(is_single)
+    # The header: magic and descriptor, then window descriptor, dictionary id, content size.
+    yield from feed.exactly(5 + (not is_single) + _OF_ID[descriptor & 3] + size_bytes)
+    while len(head := feed.peek(3)) == 3:  # blocks; bit 0 marks the last one
+        block = int.from_bytes(head, "little")
+        kind = block >> 1 & 3
+        if kind == _RESERVED:
+            yield from iter(feed.take, b"")
+        yield from feed.exactly(3 + (1 if kind == _RLE else block >> 3))
+        if block & 1:
+            break
+    yield from feed.exactly(4 if descriptor >> 2 & 1 else 0)  # the checksum, if there is one
+
+
+def _lz4_frame(feed: Feed) -> Iterator[bytes]:
+    """Yield the bytes of an LZ4 frame; if it is cut off, all that there are.
+
+    Bits of the descriptor say what it has: 0 a dictionary id, 2 a checksum of the content, 3 the
+    size of the content, 4 checksums of the blocks.
+    """
+    descriptor = (feed.peek(5) + b"\0")[4]
+    # The header: magic, descriptor and checksum, then maybe content size and dictionary id.
+    yield from feed.exactly(7 + 8 * (descriptor >> 3 & 1) + 4 * (descriptor & 1))
+    while len(head := feed.peek(4)) == 4:  # blocks; size 0 is the end
+        size = int.from_bytes(head, "little") & 0x7FFF_FFFF  # the highest bit: not compressed
+        yield from feed.exactly(4 + size + (4 * (descriptor >> 4 & 1) if size else 0))
+        if not size:
+            break
+    yield from feed.exactly(4 * (descriptor >> 2 & 1))
+
+
+_PACKED = (".gz", ".zst", ".lz4")
+_USUAL_EXPANSION = 10
 _BOMB_BYTES = 1 << 30
 _MOST_EXPANSION = 300
 """The most by which an input may expand. Traces shrink to a tenth, at most to a fiftieth."""
 UNREADABLE = (OSError, EOFError, zipfile.BadZipFile, zlib.error, lzma.LZMAError)
 """Errors of reading or unpacking a file."""
+
 Progress = Callable[[int], None]
 """Called with the number of stored bytes read so far of the current input."""
 
@@ -215,8 +306,8 @@ class ByteSource:
     @property
     def expected_text_bytes(self) -> int:
         """Estimated size of the text before it is read; 0 if it is unknown."""
-        packed = Path(self.name).suffix in (".gz", ".zst", ".lz4")
-        return (self.stored_bytes or 0) * (10 if packed else 1)
+        packed = Path(self.name).suffix in _PACKED
+        return (self.stored_bytes or 0) * (_USUAL_EXPANSION if packed else 1)
 
     def blocks(self) -> Iterator[bytes]:
         """Yield the decompressed content in blocks.

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import some
 from tests.parsers.documents import METADATA, PRETTY, anchored, codes, printed
 from traceflops.errors import InputError
 from traceflops.parsers.io import places
@@ -92,11 +93,11 @@ PACKERS: dict[str, Callable[[bytes, Path], bytes]] = {
     "gzip with other bytes behind": lambda data, _: gzip.compress(data) + b"TAPE END",
     "zstd": zstd,
     "zstd of two frames": lambda data, at: zstd(data[:99], at) + zstd(data[99:], at),
-    "zstd of frames with and without text": lambda data, at: (
-        SKIPPED + zstd(data[:99], at) + SKIPPED * 2 + zstd(data[99:], at) + SKIPPED
+    "zstd of frames with padding and frames without text": lambda data, at: (
+        SKIPPED + zstd(data[:99], at) + b"\0" * 9 + SKIPPED * 2 + zstd(data[99:], at) + SKIPPED
     ),
     "lz4": lambda data, _: lz4(data),
-    "lz4 of several frames": lambda data, _: lz4(data[:99]) + lz4(data[99:]),
+    "lz4 of several frames": lambda data, _: SKIPPED + lz4(data[:99]) + b"\0" + lz4(data[99:]),
     "zip": lambda data, _: zipped(("trace.json", data)),
     "zip without compression": lambda data, _: zipped(("a/t", data), method=zipfile.ZIP_STORED),
     "zip of a gzip": lambda data, _: zipped(("trace.json.gz", gzip.compress(data))),
@@ -115,9 +116,16 @@ def test_the_content_says_how_it_is_packed(packing: str, name: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("tail", "behind_bytes"), [(b"\0", 0), (b"\0" * 70_000, 0), (b"\0\x1f\x8bTAPE END", 10)]
+    ("codec", "tail", "behind_bytes"),
+    some(
+        (
+            (codec, *behind)
+            for behind in ((b"\0", 0), (b"\0" * 70_000, 0), (b"\0\x1f\x8bTAPE END", 10))
+            for codec in ("gzip", "zstd", "lz4")
+        ),
+        4,
+    ),
 )
-@pytest.mark.parametrize("codec", ["gzip", "zstd", "lz4"])
 def test_what_is_behind_a_large_text_is_passed_over(
     codec: str, tail: bytes, behind_bytes: int, tmp_path: Path
 ) -> None:
@@ -127,23 +135,31 @@ def test_what_is_behind_a_large_text_is_passed_over(
         PACKERS[codec](part, tmp_path) for part in (text[: 3 << 19], b"", text[3 << 19 :])
     )
     source = ByteSource("trace", lambda: io.BytesIO(halves + tail))
-    read_bytes = b"".join(itertools.islice(source.blocks(), 1000))
-    if codec == "gzip":
-        assert read_bytes == text
-        assert (source.cut, source.behind_bytes) == (None, behind_bytes)
-    else:  # it counts as a cut, at which less than 1 KiB is lost
-        assert text.startswith(read_bytes) and len(text) - len(read_bytes) < 1 << 10
-        assert source.cut is not None
+    assert b"".join(itertools.islice(source.blocks(), 1000)) == text
+    assert (source.cut, source.behind_bytes) == (None, behind_bytes)
 
 
-def test_bytes_behind_a_compressed_text_are_told(tmp_path: Path) -> None:
-    path = file(tmp_path, gzip.compress(document()) + b"TAPE END")
+@pytest.mark.parametrize(
+    ("codec", "between", "behind"),
+    [
+        pytest.param("lz4", b"", b"TAPE END", id="no frame"),
+        pytest.param("zstd", SKIPPED, b"\x04\x22\x4d\x18", id="a frame of another codec"),
+    ],
+)
+def test_bytes_behind_a_compressed_text_are_told(
+    codec: str, between: bytes, behind: bytes, tmp_path: Path
+) -> None:
+    path = file(tmp_path, PACKERS[codec](document(), tmp_path) + between + behind)
     trace = read(path)
     assert names(trace) == ["k0", "k1", "k2"]
     (note,) = [note for note in trace.notes if note.code == "tail-unread"]
-    assert (note.count, note.file) == (8, "trace.json")
+    assert (note.count, note.file) == (len(behind), "trace.json")
     with pytest.raises(InputError, match=r"damaged: trace\.json"):
         read(path, strict=True)
+
+
+def test_a_frame_without_text_that_is_cut_is_said(tmp_path: Path) -> None:
+    assert "input-cut" in codes(read(file(tmp_path, zstd(document(), tmp_path) + SKIPPED[:-1])))
 
 
 def test_sizes_are_told(tmp_path: Path) -> None:

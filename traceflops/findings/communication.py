@@ -38,7 +38,8 @@ from traceflops.table.grouping import group_rows, groups
 from traceflops.units import listed
 from traceflops.windows.records import chosen_time
 
-EXPOSED, SLOW_LINK = "exposed-communication", "slow-link"
+EXPOSED: Final = "exposed-communication"
+SLOW_LINK: Final = "slow-link"
 _WORK: Final = ("compute", "memory", "other", "graph")
 _MIB: Final = 2**20
 _ALONE: Final = 0.9

@@ -42,6 +42,15 @@ _NAMES: Final = re.compile(
     r"|StringIds|PROFILER_OVERHEAD|PROCESSES|ThreadNames|ProcessStreams|GENERIC_EVENTS"
 )
 """Names of tables of reports; their files have the same names."""
+_BY_COLUMNS: Final[tuple[tuple[str, frozenset[str]], ...]] = (
+    ("CUPTI_ACTIVITY_KIND_KERNEL", frozenset({"start", "end", "gridX", "demangledName"})),
+    ("CUPTI_ACTIVITY_KIND_MEMCPY", frozenset({"start", "end", "bytes", "copyKind"})),
+    ("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", frozenset({"start", "end", "streamId", "graphExecId"})),
+    ("CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", frozenset({"start", "end", "syncType"})),
+    ("CUPTI_ACTIVITY_KIND_RUNTIME", frozenset({"start", "end", "correlationId", "returnValue"})),
+    ("NVTX_EVENTS", frozenset({"start", "eventType", "globalTid", "textId"})),
+)
+"""Columns by which a table is recognised if its file was renamed."""
 _WORK: Final = ("CUPTI_ACTIVITY_KIND_", "NVTX_EVENTS", "OSRT_API")
 _OPENERS: Final = {"Parquet": open_parquet, "Arrow": open_arrow}
 _INSTEAD: Final = {
@@ -133,13 +142,21 @@ def trace_of(
     )
 
 
+def _table_of(name: str, columns: Sequence[str]) -> str | None:
+    """Return which table of a report a file has, by its name or columns; None if it has none."""
+    stem = name.partition(".")[0]
+    if _NAMES.fullmatch(stem):
+        return stem
+    return next((table for table, needed in _BY_COLUMNS if needed <= {*columns}), None)
+
+
 def read_tables(sources: Sequence[ByteSource], format_: str) -> list[Trace]:
     """Return the traces in Parquet or Arrow files. Raises InputError if no file is known."""
 
     def opened(source: ByteSource) -> ArrowTable:
         """Return the table in a file. Raises NotATrace if it is not of a report or a recipe."""
         file = _OPENERS[format_](source)
-        if not is_of_recipe(file) and not _NAMES.fullmatch(source.name.partition(".")[0]):
+        if not is_of_recipe(file) and _table_of(source.name, file.columns) is None:
             names = [printable(name, _LONGEST_NAME) for name in file.columns[:_MOST_NAMED]]
             raise NotATrace(
                 f"{source.path or source.label} is an unknown {format_} file (columns: "
@@ -160,7 +177,9 @@ def read_tables(sources: Sequence[ByteSource], format_: str) -> list[Trace]:
                 traces += read_recipes(group)
                 continue
             # The tables of one report by name; of two files with the same table the first counts.
-            tables = {file.source.name.partition(".")[0]: file for file in reversed(group)}
+            tables = {
+                _table_of(file.source.name, file.columns) or "": file for file in reversed(group)
+            }
             first = group[0].source
             if not any(table.startswith(_WORK) for table in tables):
                 hint = "give the whole folder written by nsys export --type parquetdir or arrowdir"

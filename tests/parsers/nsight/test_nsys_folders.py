@@ -96,6 +96,14 @@ def test_several_folders_are_several_reports(tmp_path: Path) -> None:
     assert trace.activities["start_ns"].to_pylist() == [10, 11]
 
 
+def test_a_table_is_known_by_its_columns_too(tmp_path: Path) -> None:
+    export = NsysFile()
+    export.kernel(10, 20)
+    folder = export.save_parquet(tmp_path / "folder")
+    (folder / "CUPTI_ACTIVITY_KIND_KERNEL.parquet").rename(tmp_path / "kernels.parquet")
+    assert read(tmp_path / "kernels.parquet").activities.num_rows == 1
+
+
 def test_files_that_are_no_table_and_damaged_ones_are_passed_over(tmp_path: Path) -> None:
     folder = small().save_parquet(tmp_path / "folder")
     pq.write_table(pa.table({"a": [1]}), folder / "other.parquet")

@@ -112,8 +112,11 @@ def _read(label: str) -> tuple[str, Sums] | str:
     return kind, sums
 
 
-_MEAN: Final = "The selected steps differ in their number of tokens; the rounded mean is used."
-_ROUNDED: Final = Note("assumed", "tokens-mean", _MEAN)
+_ROUNDED: Final = Note(
+    "assumed",
+    "tokens-mean",
+    "The selected steps differ in their number of tokens; the rounded mean is used.",
+)
 
 
 class MarkedTokens(Struct, frozen=True):
@@ -184,8 +187,13 @@ def marked_tokens(prepared: Prepared) -> MarkedTokens | None:
             is_partly_marked |= step_counts != {shown}
     notes = [*ignored]
     if is_partly_marked:
-        statement = "Some of the selected steps have no annotation with their tokens; the mean of "
-        notes.append(Note("assumed", "tokens-of-some-steps", f"{statement}the others is used."))
+        some = Note(
+            "assumed",
+            "tokens-of-some-steps",
+            "Some of the selected steps have no annotation with their tokens; the mean of the "
+            "others is used.",
+        )
+        notes.append(some)
     if not ranks:
         return MarkedTokens({}, tuple(notes)) if notes else None
     # Scale the sum of the recorded ranks to the whole job, if all processes agree on its size.

@@ -41,8 +41,11 @@ from traceflops.table.trace import Note, Trace, note_of
 from traceflops.units import several
 from traceflops.windows.prepared import Prepared
 
-_FOUND: Final = "The capture of the graphs was found beside the trace; --pair takes another."
-FOUND_PAIR: Final = Note("assumed", "found", _FOUND)
+FOUND_PAIR: Final = Note(
+    "assumed",
+    "found",
+    "The capture of the graphs was found beside the trace; --pair takes another.",
+)
 """A note of a pair that nobody named: where it tells nothing, there is none."""
 _COLUMNS: Final = ("kind", "size", "vector", "how", "origin")
 """The columns of MeasuredWork that have a row per activity."""
@@ -182,8 +185,11 @@ def _useless_pair(pair: Trace, files: str) -> UsageError:
     with_shapes = pair.ops.num_rows - pair.ops["input_dims"].null_count
     calls = pair.calls.num_rows
     if with_shapes and calls and pair.calls["kernel"].null_count == calls:
-        has = f"{several(with_shapes, 'operator')} with shapes, but no kernels"
-        problem = f"the --pair recording has {has}, and its launch calls name none: {files}"
+        operators = several(with_shapes, "operator")
+        problem = (
+            f"the --pair recording has {operators} with shapes, but no kernels, and its launch "
+            f"calls name none: {files}"
+        )
         hint = (
             "record it with GPU activity; HIP launch calls name kernels, CUDA launch calls do not"
         )
