@@ -28,7 +28,8 @@ from tests.findings.scenarios import (
 PAGE: Final = ROOT / "docs" / "trust.md"
 _TABLE: Final = re.compile(r"(?s)(<!-- scoreboard -->\n).*?(<!-- end of scoreboard -->)")
 _HEAD: Final = (
-    "| planted fault | faults | named first | interval contains the gain | median width | true gain, of a step |",
+    "| planted fault | faults | named first | interval contains the gain | median width "
+    "| true gain, of a step |",
     "|---|---|---|---|---|---|",
 )
 Rows = Iterable[tuple[int, tuple[str, ...]]]
