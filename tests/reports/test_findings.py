@@ -150,9 +150,9 @@ def test_what_to_fix_first_keeps_the_capitals_of_gemms() -> None:
 def test_what_a_title_leaves_out_says_what_it_is_about() -> None:
     first = cause()
     more = replace(first, details=(quoted("Largest part: aten::copy_."),))
-    assert left_to_say(first, Opening("Cause 1. Sentence 1.", "", first)) == ""
-    assert left_to_say(first, Opening("Idle time.", "", None)) == "Sentence 1."
-    left = left_to_say(more, Opening("Cause 1. Sentence 1.", "", more))
+    assert left_to_say(first, Opening(("Cause 1. Sentence 1.",), "", first)) == ""
+    assert left_to_say(first, Opening(("Idle time.",), "", None)) == "Sentence 1."
+    left = left_to_say(more, Opening(("Cause 1. Sentence 1.",), "", more))
     assert left == "Cause 1. Largest part: aten::copy_."
 
 

@@ -228,7 +228,7 @@ class Analysis(Struct, frozen=True, dict=True):
         """Return the first sentence of the report."""
         from traceflops.reports import opening
 
-        return opening(self)[0]
+        return opening(self).title
 
     @property
     def of_no_job(self) -> bool:
