@@ -52,7 +52,7 @@ def test_losses_are_listed_by_size_with_their_share() -> None:
     ]
     assert told(found[1]) == (
         "Idle time takes 20.0 % of the total time. Of that, 100.0 % is launch latency; largest "
-        "part: launch. Inherent in each launch; fusion and graphs make fewer."
+        "part: launch. Inherent in each launch; fusion and graphs reduce their number."
     )
     assert told(found[0]) == ("Memory work (norm kernels) takes 30.0 % of the total time.")
     assert {one.mfu_without for one in found} == {None}  # no MFU in this trace
