@@ -37,7 +37,7 @@ def test_every_document_is_a_page_with_all_pages_beside_it(site: Path) -> None:
 
 def test_links_out_of_the_documents_lead_to_copies(site: Path) -> None:
     page = (site / "commands.html").read_text(encoding="utf-8")
-    assert 'href="ranks.html#on-a-cluster"' in page
+    assert 'href="large_jobs.html#on-a-cluster"' in page
     samples = (site / "cases.html").parent / "repository/sample_traces/index.html"
     assert 'href="../../index.html#tutorials"' in samples.read_text(encoding="utf-8")
     assert (site / "repository/reports/json/report.toml").exists()
