@@ -20,7 +20,7 @@ from traceflops.reports.view.texts import words
 from traceflops.timeline.records import Account, Gap
 from traceflops.units import PART_NAMES, several
 from traceflops.windows.periodicity import SOURCES
-from traceflops.windows.records import DeviceReport
+from traceflops.windows.records import DeviceReport, StepChoice
 from traceflops.windows.step_times import STANDS_OUT, StepSpread, late_after
 
 if TYPE_CHECKING:
@@ -220,12 +220,17 @@ def each(analysis: Analysis) -> str:
     return f"per step and {unit(analysis)}"
 
 
+def _since(steps: StepChoice) -> str:
+    """Return which time the window of a program without steps is, if not all."""
+    return f"in {steps.measured}" if steps.measured else "after start-up"
+
+
 def time_shared(analysis: Analysis) -> str:
     """Return what the shares of kernels are shares of."""
     if analysis.recorded == "serialized":  # the time between kernels is the profiler's
         return "time of GPU work"
     if analysis.steps.after_start_up:
-        return "time after start-up"
+        return f"time {_since(analysis.steps)}"
     if analysis.steps.used:
         return "step time"
     # If most of the recording is outside the window, "total" would say too much.
@@ -247,7 +252,7 @@ def basis(analysis: Analysis) -> str:
     devices = several(len(analysis.devices_used), unit(analysis))
     used, steps = analysis.windows_used, analysis.steps
     if not steps.used:
-        after = " after start-up" if steps.after_start_up else ""
+        after = f" {_since(steps)}" if steps.after_start_up else ""
         return f"Averages {each(analysis)}{after} ({devices})" if used > 1 else f"One window{after}"
     have_all = used == len(steps.used) * len(analysis.devices_used)  # all devices used all steps
     over = f"{several(len(steps.used), 'step')} × {devices}"

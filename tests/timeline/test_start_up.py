@@ -58,6 +58,30 @@ def test_the_first_launch_of_a_kernel_takes_what_later_ones_do_not() -> None:
     assert run(launch_us=9_000, gap_us=9_000) == {"first-launch": 8_995}
 
 
+@pytest.mark.parametrize(("again", "beyond_us"), [(3, 1_995), (0, 2_000)])
+def test_first_launches_do_not_tell_what_is_usual(again: int, beyond_us: int) -> None:
+    """Six kernels take 2 ms to launch at first; the device works from the end of the first on."""
+    works = [(f"k{n}", 3 * MS * n, 3 * MS * n + 2 * MS, 10 * US) for n in range(6)]
+    works += [("k0", 20 * MS + n * MS, 20 * MS + n * MS + 5 * US, US) for n in range(again)]
+    made = launched(*works)
+    for row, (name, launch, *_) in zip(made["calls"], works, strict=True):
+        row["dur_ns"] = 5 * US if name == "k0" and launch else 2 * MS
+    [account] = prepare(trace_of(**made), Selection()).accounts.values()
+    assert account.start_up_by_kind["first-launch"].length_ns == 5 * beyond_us * US
+
+
+@pytest.mark.parametrize(("looked_up", "kinds"), [(40, {"first-call": 9_992}), (4, {})])
+def test_an_operator_that_looks_up_many_functions_chooses_a_kernel(
+    looked_up: int, kinds: dict[str, int]
+) -> None:
+    """It takes all of the gap, and operators that launch usually take 8 us."""
+    calls = [call("cudaFuncGetAttributes", n * 200, n * 200 + 50) for n in range(looked_up)]
+    begins_us = [0, *(10_000 + 20 * n - 1 for n in range(1, 11))]
+    ops = [call("aten::relu", begin, begin + 8) for begin in begins_us]
+    ops[0] |= {"name": "aten::convolution", "dur_ns": 10_000 * US}
+    assert run(*calls, first="k", ops=ops) == kinds
+
+
 def test_a_slow_launch_of_a_known_kernel_is_none() -> None:
     assert run(launch_us=9_000, gap_us=9_000, first="k") == {}
 

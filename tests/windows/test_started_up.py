@@ -17,17 +17,64 @@ _GAP_NS: Final = 50 * MS
 
 
 def run(
-    kernels: int, *, kinds: int = 3, every_ns: int = 20 * US, first_ns: int = 4 * US
+    kernels: int,
+    *,
+    kinds: int = 3,
+    every_ns: int = 20 * US,
+    first_ns: int = 4 * US,
+    new: int = 0,
+    ranges: Sequence[tuple[str, int, int]] = (),
+    redact: bool = False,
 ) -> Analysis:
-    """Return a fill, 50 ms in which cudaMalloc takes 40, then kernels that run half of the time."""
+    """Return a fill, 50 ms in which cudaMalloc takes 40, then kernels that run half of the time.
+
+    The last `new` of them have a name of their own. Each of `ranges` has a name, and the numbers of
+    the first kernel in it and of the first behind.
+    """
     begin = _GAP_NS + 10 * US
     works = [("fill", 0, 10 * US - first_ns, first_ns)]
     for number in range(kernels):
         start = begin + every_ns * number
-        works.append((f"k{number % kinds}", start - 5 * US, start, every_ns // 2))
+        name = f"k{number % kinds}" if number < kernels - new else "new"
+        works.append((name, start - 5 * US, start, every_ns // 2))
     made = launched(*works)
     made["calls"].append({"name": "cudaMalloc", "start_ns": 20 * US, "dur_ns": 40 * MS})
-    return analyze(trace_of(**made))
+    spans = [
+        (name, begin + low * every_ns - 6 * US, (up - low) * every_ns) for name, low, up in ranges
+    ]
+    return analyze(trace_of(**made, marks=step_marks(*spans)), redact=redact)
+
+
+@pytest.mark.parametrize(
+    ("new", "ranges", "measured"),
+    [
+        (0, [("timed", 60, 160)], "timed"),
+        (0, [("timed", 60, 160), ("inner", 70, 80), ("inner", 80, 90)], "timed"),
+        (0, [("warm", 10, 60), ("timed", 60, 160)], None),
+        (0, [("timed", 60, 150)], None),  # work follows
+        (0, [("timed", 90, 160)], None),  # less than half
+        (0, [("all", 0, 160)], None),
+        (0, [("all", -2_000, 160)], None),
+        (50, [("timed", 60, 160)], None),  # half of it did not run before
+    ],
+)
+def test_a_last_range_that_repeats_what_ran_before_is_what_the_user_measures(
+    new: int, ranges: list[tuple[str, int, int]], measured: str | None
+) -> None:
+    analysis = run(160, new=new, ranges=ranges)
+    assert analysis.steps.measured == measured
+    since_us = 10 + 60 * 20 - 6 if measured else 5  # from its begin, or the end of start-up, on
+    assert analysis.devices[0].windows[-1].start_ns == _GAP_NS + since_us * US
+    if measured:
+        assert "the figures are of the 2.00 ms in timed, without 1.2" in " ".join(
+            finding.sentence for finding in analysis.findings
+        )
+
+
+def test_the_name_of_the_range_is_redacted() -> None:
+    analysis = run(160, ranges=[("secret", 60, 160)], redact=True)
+    assert analysis.steps.measured == "annotation 1"
+    assert "secret" not in analysis.to_json()
 
 
 def test_the_window_begins_where_start_up_is_over() -> None:
@@ -58,7 +105,7 @@ def test_the_window_begins_where_start_up_is_over() -> None:
         {"kernels": 8, "every_ns": 1 * US, "first_ns": 9 * US},  # little work follows
     ],
 )
-def test_else_the_window_is_the_whole_span(changes: dict[str, int]) -> None:
+def test_else_the_window_is_the_whole_span(changes: dict[str, Any]) -> None:
     analysis = run(**changes)
     assert [window.role for window in analysis.devices[0].windows] == ["span"]
     assert not analysis.steps.after_start_up

@@ -96,7 +96,7 @@ def prepare(
         accounts, left_out = whole_devices(linked.trace, accounts, cut)
         notes = (*notes, *left_out)
     with phase("steps"):
-        plan = plan_steps(named, accounts, selection, marked)
+        plan = plan_steps(named, accounts, selection, marked).named_in(linked.trace)
         plan = replace(plan, notes=(*notes, *plan.notes))
     windows = {device: plan.windows(device, account) for device, account in accounts.items()}
     if placeholders is not None and selection.step_mark is not None:

@@ -188,7 +188,10 @@ def _inside_graphs(parts: GapParts, trace: Trace) -> BoolArray:
 
 
 def _between_pages(parts: GapParts, trace: Trace) -> BoolArray:
-    """Return, per gap part, whether the gap is between two pages that the host touched."""
+    """Return, per gap part, whether the gap is from a page that the host touched to its next.
+
+    Or to a page that a call asks for: until then the host works on what it touched.
+    """
     work = trace.activities
     to_host, device = on_demand(work, "migration DtoH"), numbers(work["device"])
     if not to_host.any():
@@ -198,7 +201,7 @@ def _between_pages(parts: GapParts, trace: Trace) -> BoolArray:
     devices = np.concatenate([device[to_host], device[parts.activity]])
     edge = joint_codes(devices, np.concatenate([end_ns, parts.gap_start_ns]))
     follows = np.isin(edge[len(end_ns) :], edge[: len(end_ns)])
-    return np.asarray(follows & to_host[parts.activity])
+    return np.asarray(follows & (to_host | is_prefetch(work, "migration"))[parts.activity])
 
 
 def slow_calls(calls: pa.Table) -> BoolArray:

@@ -128,6 +128,7 @@ def _of_timeline(case: Case, *, is_judged: bool) -> Iterator[Finding]:
         largest = max((finding.share for finding in (*findings, *case.losses)), default=0.0)
         leads = starts.severity == "high" and starts.share > kept(case) * largest
         leads = leads or starts.share >= limit(case, starts.rule, "most_share")
+        leads &= case.steps.measured is None  # the user left it out
     others = [starts] if starts is not None and not leads else []
     rules = {finding.rule for finding in ordered}
     sections = {name for finding in ordered for name in finding.evidence[:1]}

@@ -63,6 +63,8 @@ def start_up(case: Case) -> Finding | None:
     busy_ns = whole.window_ns - whole.start_up_ns - whole.idle_ns
     beside_ns = before.window_ns - before.start_up_ns - set_up_ns
     is_hardly = busy_ns < _HARDLY * whole.window_ns and not before.window_ns
+    measured = case.steps.measured
+    rest, beside = ("measured_ns", "warm_ns") if measured else ("rest_ns", "beside_ns")
     is_beside = beside_ns >= _HARDLY * whole.window_ns
     basis = "step" if case.steps.used else "span" if before.window_ns else "window"
     upload_kind = fact(f"{START_UP}.upload")
@@ -71,13 +73,16 @@ def start_up(case: Case) -> Finding | None:
         "busy_ns": round(busy_ns / case.windows_used) if is_hardly else None,
         "time_ns": round(once_ns / case.windows_used),
         "window_ns": round(whole.window_ns / case.windows_used),
-        "rest_ns": round(chosen.window_ns / case.windows_used) if before.window_ns else None,
-        "beside_ns": round(beside_ns / case.windows_used) if is_beside else None,
+        "range": measured,
+        rest: round(chosen.window_ns / case.windows_used) if before.window_ns else None,
+        beside: round(beside_ns / case.windows_used) if is_beside or measured else None,
         "what": fact(f"{START_UP}.{basis}"),
         "kind": upload_kind if 2 * uploads_ns > once_ns else main_kind(prepared),
     }
     advice = advice_of(START_UP, case.program)
-    if before.window_ns:
+    if measured:
+        advice = None  # it was warmed up
+    elif before.window_ns:
         # Most of the work after start-up may be of kernels that run several times.
         rows, least = case.measured.kernels, FEWEST_ROUNDS * case.windows_used
         often_ns = sum(row.sum_ns for row in rows if row.count >= least)

@@ -108,12 +108,15 @@ def trace_health(case: Case) -> Iterator[Finding]:
     notes = {note.code: note for note in reversed(case.notes)}  # the first note of each code
     for code, unfit in _NOTES.items():
         if (note := notes.get(code)) is not None and _matters(case, unfit, note.count):
+            is_apart = (
+                code == "no-steps" and case.steps.after_start_up
+            )  # start-up counts for nothing
             claim = fact(
                 f"{RULE}.says",
                 note=code,
                 what=note.statement,
                 scope=note.scope or None,
-                unfit=fact(f"{RULE}.{unfit.code}.unfit"),
+                unfit=None if is_apart else fact(f"{RULE}.{unfit.code}.unfit"),
             )
             how = way_to_record(case, unfit.lack) if unfit.lack else None
             if unfit.by_note:

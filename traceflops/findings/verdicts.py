@@ -162,7 +162,7 @@ def _class_of_busy(total: Account, losses: Sequence[Loss]) -> str:
 def basis_of(steps: StepChoice, part_ns: int = 0) -> Fact:
     """Return what shares are of; `part_ns` is the length of a window of a longer run, else 0."""
     if steps.after_start_up:
-        return fact("basis.after")
+        return fact("basis.range" if steps.measured else "basis.after", range=steps.measured)
     if part_ns and not steps.used:
         return fact("basis.window", window_ns=part_ns)
     return fact("basis.step" if steps.used else "basis.total")

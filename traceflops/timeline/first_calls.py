@@ -30,6 +30,7 @@ from traceflops.timeline.intervals import ENDLESS
 
 COPIES: Final = re.compile(r"Mem(cpy|set)|memory_(async_)?copy")
 WAITS: Final = re.compile(r"Synchronize|signal_wait|StreamWait|EventQuery|StreamQuery")
+LOOKS_UP: Final = re.compile(r"Func(tion)?GetAttribute|(Module|Library)Get(Function|Kernel)")
 _ALLOCATES: Final = re.compile(r"Malloc|MemAlloc|Host(Alloc|Register)|MemCreate")
 EXTENSIONS: Final = re.compile(
     r"(^|/)torch/utils/cpp_extension\.py\(\d+\): _?(load|load_inline|jit_compile)$"
@@ -230,14 +231,18 @@ class Calls:
         return process[kept], thread[kept], start_ns[kept], end_ns[kept]
 
     def first_launches(self) -> Times:
-        """Return the time that first launches of a kernel or of graphs take beyond usual ones.
+        """Return the time that first launches of a kernel or of graphs take beyond later ones.
 
         If it is unknown what is launched (graphs, no recorded work), the first _FIRST count.
         """
-        long = longer(self.process, self.name, self.start_ns, self.dur_ns, self.launches)
+        launch = np.flatnonzero(self.launches)
+        is_new = np.zeros(len(self.name), dtype=np.bool_)
+        is_new[launch] = self.uses_first(launch)
+        columns = self.process, self.name, self.start_ns, self.dur_ns
+        long = longer(*columns, self.launches, is_new)
         is_untold = matching(self.trace.calls["name"], GRAPH_LAUNCH.match)[long.row]
         is_untold |= ~np.isin(long.row, self.call_of_activity)
-        is_first = self.uses_first(long.row) | (is_untold & (long.number < _FIRST))
+        is_first = is_new[long.row] | (is_untold & (long.number < _FIRST))
         return self.stretch(long.row[is_first], long.usual_ns[is_first])
 
     def first_calls(self) -> Times:
@@ -337,15 +342,28 @@ class Calls:
 
 
 def longer(
-    process: IntArray, name: IntArray, start_ns: IntArray, dur_ns: IntArray, fits: BoolArray
+    process: IntArray,
+    name: IntArray,
+    start_ns: IntArray,
+    dur_ns: IntArray,
+    fits: BoolArray,
+    is_new: BoolArray | None = None,
 ) -> LongCalls:
-    """Return the rows (calls or ops) where `fits` that last much longer than usual for the name."""
+    """Return the rows (calls or ops) where `fits` that last much longer than usual for the name.
+
+    Rows that are new do not tell what is usual.
+    """
     long_names = distinct(name[fits & (dur_ns >= LEAST_NS)])
     selected = np.flatnonzero(np.isin(name, long_names))
     group, first = group_rows((process[selected], name[selected]))
     took_ns, count = dur_ns[selected], np.bincount(group, minlength=len(first))
-    # A single row has nothing to compare with: all of its time is beyond usual.
-    usual_ns = np.where(count == 1, 0, lower_medians(group, took_ns))[group]
+    # Without another row to compare with, all of the time is beyond usual.
+    tells = (count > 1)[group] & (True if is_new is None else ~is_new[selected])
+    known, usual = group[tells], np.zeros(len(first), dtype=np.int64)
+    if len(known):
+        number, example = group_rows((known,))
+        usual[known[example]] = lower_medians(number, took_ns[tells])
+    usual_ns = usual[group]
     by_start = np.lexsort((start_ns[selected], group))
     number, begins = np.empty(len(selected), dtype=np.int64), np.cumsum(count) - count
     number[by_start] = np.arange(len(selected)) - begins[group[by_start]]

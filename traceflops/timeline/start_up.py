@@ -5,7 +5,9 @@
 
 A first call of its kind loads code, creates a context, or pins a buffer. What it takes beyond the
 usual call of its kind is start-up, as is all of a call that loads code, of a compilation, of a long
-allocation and of the capture of a graph, if what is launched next had not been launched before. A
+allocation and of the capture of a graph, if what is launched next had not been launched before. So
+is what an operator takes beyond usual that chooses a kernel: it looks up many functions. Launches
+of something new do not tell what is usual: where each is new, all of a long one is start-up. A
 later call that takes longer than the first waits or works, unless nothing was launched since the
 first, or no kernel has run so far: there the program is still being set up. A gap in which code is
 loaded or compiled that is used for the first time is start-up as a whole, but for operators and
@@ -43,6 +45,7 @@ from traceflops.timeline.first_calls import (
     FEW,
     LEAST_ALONE_NS,
     LEAST_NS,
+    LOOKS_UP,
     TIMES_USUAL,
     WAITS,
     Calls,
@@ -70,6 +73,8 @@ _NEARLY_ALL: Final = 0.9
 _TIMES_KNOWN: Final = 3
 """How many times longer than all known start-up a gap without a record may be: others are work."""
 _LOADING: Final = ("load", "compile")
+_MANY: Final = 32
+"""Whoever looks up so many functions chooses one: to launch one takes none or a few."""
 GAPS: Final = ("gap", "hole")
 """Kinds that are found in gaps of a device, not on a thread of the host."""
 
@@ -205,6 +210,7 @@ def start_up(trace: Trace, links: Links, loops_from_ns: Mapping[int, int]) -> di
         ("first-call", calls.frees()),
         ("first-call", calls.allocations()),
         ("first-call", calls.set_up()),
+        ("first-call", choosing_operators(calls)),
         ("first-op", first_operators(calls)),
         ("first-op", first_ranges(calls)),
     ):
@@ -297,8 +303,8 @@ def first_operators(calls: Calls) -> Times:
         return process[:0], thread[:0], start_ns[:0], dur_ns[:0]
     long = longer(process, codes(ops["name"]), start_ns, dur_ns, fits)
     is_first = (long.calls > FEW) & (long.number == 0)
-    row, usual_ns = _first_to_launch(calls, process, dur_ns, fits)
-    is_new = ~np.isin(row, long.row[is_first])
+    row, usual_ns, launches_first = _long_to_launch(calls, process, dur_ns, fits)
+    is_new = launches_first & ~np.isin(row, long.row[is_first])
     row = np.append(long.row[is_first], row[is_new])
     usual_ns = np.append(long.usual_ns[is_first], usual_ns[is_new])
     begin_ns, end_ns = start_ns[row] + usual_ns, start_ns[row] + dur_ns[row]
@@ -316,10 +322,24 @@ def first_operators(calls: Calls) -> Times:
     return process[row][is_kept], thread[row][is_kept], begin_ns[is_kept], end_ns[is_kept]
 
 
-def _first_to_launch(
+def choosing_operators(calls: Calls) -> Times:
+    """Return the time that operators take beyond usual which look up many functions.
+
+    Libraries do so where they choose a kernel for a new problem.
+    """
+    process, thread, start_ns, dur_ns = times_of(calls.trace.ops)
+    op_of_call = calls.links.op_of_call
+    looks_up = matching(calls.trace.calls["name"], LOOKS_UP.search) & (op_of_call >= 0)
+    chooses = np.bincount(op_of_call[looks_up], minlength=len(dur_ns)) >= _MANY
+    fits = chooses & (dur_ns >= LEAST_ALONE_NS)
+    row, usual_ns, _ = _long_to_launch(calls, process, dur_ns, fits)
+    return process[row], thread[row], start_ns[row] + usual_ns, start_ns[row] + dur_ns[row]
+
+
+def _long_to_launch(
     calls: Calls, process: IntArray, dur_ns: IntArray, fits: BoolArray
-) -> tuple[IntArray, IntArray]:
-    """Return the rows of long operators that launch a kernel for the first time, and the usual ns.
+) -> tuple[IntArray, IntArray, BoolArray]:
+    """Return the rows of long operators that launch kernels, usual ns, and if any is a first one.
 
     Operators that contain others of LEAST_NS are left out: they may take long for these. `process`,
     `dur_ns` and `fits` (may be long) are per operator.
@@ -329,11 +349,11 @@ def _first_to_launch(
     ops = calls.links.op_of_call[launch][first]
     owner, _ = group_rows((process[ops],))
     usual_ns = lower_medians(owner, dur_ns[ops])[owner]
-    is_long = fits[ops] & (dur_ns[ops] > TIMES_USUAL * usual_ns)
+    is_long, is_first = fits[ops] & (dur_ns[ops] > TIMES_USUAL * usual_ns), np.zeros_like(fits[ops])
     if is_long.any():  # what follows takes longer to find out
         is_long &= OpTree.of(calls.trace.ops).below(dur_ns >= LEAST_NS)[ops] == 0
-        is_long &= np.bincount(launcher, weights=calls.uses_first(launch)) > 0
-    return ops[is_long], usual_ns[is_long]
+        is_first = np.bincount(launcher, weights=calls.uses_first(launch)) > 0
+    return ops[is_long], usual_ns[is_long], is_first[is_long]
 
 
 def first_ranges(calls: Calls) -> Times:

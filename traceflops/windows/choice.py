@@ -12,6 +12,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from traceflops.characters import shortened
 from traceflops.devices.processes import device_name
 from traceflops.errors import UsageError
 from traceflops.facts import Fact, fact, in_words
@@ -33,9 +34,10 @@ from traceflops.windows.periodicity import (
 )
 from traceflops.windows.records import StepChoice, device_words
 from traceflops.windows.selection import Selection
-from traceflops.windows.started_up import AFTER_START_UP, BEFORE_WORK, spans
+from traceflops.windows.started_up import AFTER_START_UP, BEFORE_WORK, RANGE, spans
 from traceflops.windows.step_times import Owners, owners_of, shared_steps_note
 from traceflops.windows.steps import (
+    LONGEST_MARK,
     FoundSteps,
     how_to_mark,
     some_marks,
@@ -96,6 +98,14 @@ class StepPlan(Struct, frozen=True):
     time_range: Mapping[int, tuple[int, int]] | None
     chosen_by_user: bool
     notes: tuple[Note, ...]
+
+    def named_in(self, trace: Trace) -> StepPlan:
+        """Return the plan with the name that a range has in a trace, which may be redacted."""
+        if self.layout.how.code != RANGE:
+            return self
+        row = self.layout.how.values["row"]
+        measured = shortened(trace.marks["name"][row].as_py(), LONGEST_MARK)
+        return replace(self, choice=replace(self.choice, measured=measured))
 
     def windows(self, device: int, account: DeviceAccount) -> tuple[Window, ...]:
         """Return the windows of a device in order, with accounts, and whether each is used."""
@@ -176,7 +186,7 @@ def plan_steps(
         )
     notes += gpu_notes(linked.trace, accounts, selection)
     notes += range_notes
-    how, after = in_words(layout.how), layout.how == AFTER_START_UP
+    how, after = in_words(layout.how), layout.how.code in (AFTER_START_UP.code, RANGE)
     choice = StepChoice(layout.source, how, tuple(durations), used, after_start_up=after)
     by_user = selection.steps is not None
     return StepPlan(layout, choice, frozenset(used), reasons, time_range, by_user, tuple(notes))
@@ -347,11 +357,12 @@ def _unmarked_layout(
     mark = likely_step_mark(linked.trace) if accounts else None
     # `share`, the part of the time that the note concerns, is all if the advice can name a mark.
     advice, share = how_to_mark(linked.trace, mark), float(mark is not None)
-    windows, extent = spans(linked, accounts, selection)
+    windows, how = spans(linked, accounts, selection)
+    extent = how.code.removeprefix("steps-by.")
     note = note_of("assumed", f"no-steps.{extent}", share=share, advice=advice)
     no_numbers = dict.fromkeys(windows, np.empty(0, dtype=np.int64))
     notes = (note,) if accounts else ()
-    return StepLayout(windows, no_numbers, "none", fact(f"steps-by.{extent}"), notes)
+    return StepLayout(windows, no_numbers, "none", how, notes)
 
 
 def _used(

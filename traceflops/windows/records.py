@@ -144,7 +144,8 @@ class StepChoice(Struct, frozen=True):
     `source` is markers, mark-regex, annotation, optimizer, copies, signature or none; `text` is the
     same in words. `seen` and `used` are step numbers, merged over the ranks. `typical_ns` is the
     median time of the steps used, None where none is used or windows have no accounts yet.
-    `after_start_up`: there are no steps, and the one window begins after start-up.
+    `after_start_up`: there are no steps, and the one window begins after start-up; it is that of
+    the range `measured` if this is not None.
     """
 
     source: str
@@ -153,6 +154,7 @@ class StepChoice(Struct, frozen=True):
     used: tuple[int, ...]
     typical_ns: int | None = None
     after_start_up: bool = False
+    measured: str | None = None
 
 
 def partition_text(device: Mapping[str, Any]) -> str | None:

@@ -4,6 +4,8 @@ span of a device   |start-up .... start-up|work work work . work work|
                    |before                |span                      |
 
 No start-up is in what follows: what is left out, start-up or beside it, and what follows are all.
+If it ends with a range of the user that repeats what ran before, as a measurement after a warm-up,
+the figures are of that range.
 """
 
 from __future__ import annotations
@@ -14,17 +16,21 @@ from typing import Final
 import numpy as np
 
 from traceflops.devices.processes import clocks_of
-from traceflops.facts import fact
-from traceflops.table.columns import ABSENT, codes, names, numbers, take_rows
+from traceflops.facts import Fact, fact
+from traceflops.table.columns import ABSENT, codes, is_one_of, names, numbers, take_rows
 from traceflops.table.grouping import distinct, group_rows, groups
+from traceflops.table.nesting import taken
 from traceflops.timeline.account import DeviceAccount, LinkedTrace
 from traceflops.timeline.device_span import is_top
+from traceflops.timeline.first_calls import times_of
 from traceflops.timeline.intervals import ENDLESS, NEVER, Intervals
 from traceflops.windows.selection import Selection
 from traceflops.windows.tiling import Stretch
 
 AFTER_START_UP: Final = fact("steps-by.after")
 """How the single window of a program without steps is chosen."""
+RANGE: Final = "steps-by.range"
+"""The same, by code, where it is the range that measures: `row` of the marks."""
 BEFORE_WORK: Final = fact("left-out.start-up")
 """Why figures exclude the time in which a program starts up."""
 _MUCH, _HARDLY = 0.2, 0.1
@@ -40,17 +46,19 @@ _FEW: Final = 8  # fewer activities do not count as repeating
 
 def spans(
     linked: LinkedTrace, accounts: Mapping[int, DeviceAccount], selection: Selection
-) -> tuple[dict[int, list[Stretch]], str]:
-    """Return the windows of each device, and "after" if start-up is one of them, else "whole"."""
+) -> tuple[dict[int, list[Stretch]], Fact]:
+    """Return the windows of each device, start-up apart if it is over, and how they are chosen."""
     # A chosen time range is taken as it is, with start-up.
     since_ns = None if selection.is_time_range else started_up_ns(linked, accounts)
-    windows = {}
+    how, windows = fact("steps-by.whole") if since_ns is None else AFTER_START_UP, {}
+    if since_ns is not None and (measured := measured_range(linked, accounts, since_ns)):
+        how, since_ns = fact(RANGE, row=measured[0]), measured[1]
     for device, account in accounts.items():
         low, high = account.rows.span
         since = low if since_ns is None else max(since_ns, low)
         before = [Stretch("before", None, low, since, None)] if since > low else []
         windows[device] = [*before, Stretch("span", None, since, high, None)]
-    return windows, "whole" if since_ns is None else "after"
+    return windows, how
 
 
 def started_up_ns(linked: LinkedTrace, accounts: Mapping[int, DeviceAccount]) -> int | None:
@@ -81,6 +89,47 @@ def started_up_ns(linked: LinkedTrace, accounts: Mapping[int, DeviceAccount]) ->
     dur_ns = numbers(trace.activities["dur_ns"])[rows]
     repeats = len(rows) >= _FEW and 2 * int(dur_ns[often].sum()) >= int(dur_ns.sum())
     return since_ns if goes_on and is_enough and repeats else None
+
+
+def measured_range(
+    linked: LinkedTrace, accounts: Mapping[int, DeviceAccount], since_ns: int
+) -> tuple[int, int] | None:
+    """Return the row of the user's range that measures, and when its work begins; None without.
+
+        thread  |start-up|warm-up            |measured ..............|
+        device      |a b     a c      a c      |a c   a c   a c   a c|
+
+    It is the only outermost range of its thread and begins after start-up. All work from its first
+    on was launched in it; that is most kernels, and nearly all of their time is of kernels that ran
+    before. So a range around the whole program is none, nor one that does something else.
+    """
+    trace = linked.trace
+    work, calls = trace.activities, trace.calls
+    row = np.sort(np.concatenate([account.rows.row for account in accounts.values()]))
+    issued_ns = taken(numbers(calls["start_ns"]), linked.links.call_of_activity[row], NEVER)
+    owner, begin_ns, dur_ns = (
+        numbers(work[column])[row] for column in ("process", "start_ns", "dur_ns")
+    )
+    is_kernel, name = is_one_of(work["kind"], "kernel")[row], codes(work["name"])[row]
+    marks = np.flatnonzero(is_one_of(trace.marks["kind"], "annotation"))
+    process, thread, from_ns, lasts_ns = (column[marks] for column in times_of(trace.marks))
+    until_ns = np.where(lasts_ns == ABSENT, ENDLESS, from_ns + lasts_ns)
+    for _, same in groups(group_rows((process, thread))[0]):
+        outer = same[np.lexsort((-until_ns[same], from_ns[same]))[0]]
+        low, high, number = int(from_ns[outer]), int(until_ns[outer]), process[outer]
+        inside = (owner == number) & (issued_ns >= low) & (issued_ns < high)
+        measured, before = inside & is_kernel, ~inside
+        is_alone = low >= since_ns and (until_ns[same] <= high).all() and high < ENDLESS
+        is_most = 2 * measured.sum() > is_kernel.sum() and before.any()
+        if not (is_alone and is_most) or linked.clock_offsets[number]:
+            continue
+        first_ns = int(begin_ns[inside].min())
+        again_ns = dur_ns[measured & np.isin(name, name[before & is_kernel])].sum()
+        repeats = again_ns >= _NEARLY_ALL * dur_ns[measured].sum()
+        if repeats and (begin_ns[before] < first_ns).all():
+            ended_ns = int((begin_ns + dur_ns)[before].max())
+            return int(marks[outer]), max(low, min(first_ns, ended_ns))
+    return None
 
 
 def set_up(linked: LinkedTrace, account: DeviceAccount) -> Intervals:
