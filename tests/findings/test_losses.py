@@ -333,8 +333,8 @@ def test_kernels_whose_long_names_are_cut_alike_are_no_family() -> None:
 
 def test_a_kernel_is_named_though_others_of_its_kind_have_more_than_half() -> None:
     works = (("taylor_c", 0, 10, 40), ("taylor_s", 1, 50, 35), ("taylor_b", 2, 85, 25))
-    works = tuple((name, at, 1_000 * start, 1_000 * dur) for name, at, start, dur in works)
-    (main, *_) = tf.analyze(trace_of(**launched(*works))).findings
+    rows = ((name, at, 1_000 * start, 1_000 * dur) for name, at, start, dur in works)
+    (main, *_) = tf.analyze(trace_of(**launched(*rows))).findings
     assert main.sentence.startswith("taylor_c takes 40.0 % of the total time, in 1 launch (mean 40")
 
 
