@@ -169,11 +169,14 @@ def _opening(analysis: Analysis) -> Opening:
     statements = background(analysis)
     # The utilisation stands beside the title.
     losses = tuple(part for part in statements if part.code != _FIGURE)
-    title_share = best.finding.share if best is not None else 0.0
+    # Start-up is apart: a kernel is part of the rest, with a remedy of its own.
+    is_apart = best is not None and best.finding.rule == START_UP
+    title_share = best.finding.share if best is not None and not is_apart else 0.0
     kernel = tuple(
-        finding.claim
+        part
         for finding in analysis.findings
         if finding.rule == MAIN_KERNEL and finding.share > title_share
+        for part in (finding.claim, *(filter(None, [finding.advice]) if is_apart else ()))
     )
     if sentence := _saving_sentence(analysis):
         return Opening((sentence,), _joined(kernel), None)

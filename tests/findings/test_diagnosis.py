@@ -433,6 +433,22 @@ def test_the_main_kernel_is_told_once() -> None:
     assert told == ["double-precision"]
 
 
+def test_a_kernel_for_which_the_gpu_only_waits_is_not_told_by_that() -> None:
+    kernel = made("main-kernel", rows=(Row("k", 600, 1),))
+    waits, slow = (replace(kernel, rule=rule) for rule in ("launch-latency", "double-precision"))
+    waits = replace(waits, evidence=("idle",))
+    assert [diagnosis._is_told(kernel, [one]) for one in (waits, slow)] == [False, True]
+
+
+def test_below_start_up_stands_the_kernel_of_the_rest_and_what_to_do() -> None:
+    analysis = analysis_of(RunConfig(**SMALL, plants=("python",), plant_ns=2_000_000))
+    told = {"advice": fact("quoted", text="profile it"), "severity": "high", "gain": None}
+    starts = replace(analysis.findings[0], rule="start-up", share=0.9, confidence=None, **told)
+    kernel = replace(starts, rule="main-kernel", share=0.7, claim=fact("quoted", text="k takes it"))
+    analysis.__dict__["findings"] = (starts, kernel)
+    assert opening(analysis).rest.startswith("k takes it profile it ")
+
+
 def test_what_holds_up_the_gpu_comes_before_the_wait_that_follows() -> None:
     """Between its steps this program writes a file, in ranges that are called IO 0, IO 1, ..."""
     analysis = tf.analyze(tf.read(shared_file("traces/nsight/nsys_t4_power_iteration.sqlite")))

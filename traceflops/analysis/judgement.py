@@ -35,7 +35,16 @@ from traceflops.findings.nothing_recorded import (
     of_what_was_read,
     waits_for_host,
 )
-from traceflops.findings.on_cpu import OfGpu, OnCpu, cpu_facts, leading, loading_ns, of_gpu, reading
+from traceflops.findings.on_cpu import (
+    OfGpu,
+    OnCpu,
+    Ranged,
+    cpu_facts,
+    leading,
+    of_gpu,
+    ranged,
+    reading,
+)
 from traceflops.findings.standstill import (
     STANDSTILL,
     Standstill,
@@ -65,10 +74,10 @@ class VerdictFacts(NamedTuple):
 
     `how` says how to record device work, `cut` that a file is cut off. `samples` and `memory` are
     verdicts for files of these alone. `gpu` is what CPUs tell of a GPU whose work is not recorded,
-    `cpu` chooses what would help on CPUs, `loading_ns` is how long these load data, `once` what
-    most of their start-up is. `little`: hardly any work is recorded; `calls`: what takes the host's
-    time if no work is; `is_part`: most time is outside of the GPU's work. `rules` are the user's;
-    `still` is how long GPUs stood still.
+    `cpu` chooses what would help on CPUs, `ranges` are those of loaders and optimizers there,
+    `once` is what most of their start-up is. `little`: hardly any work is recorded; `calls`: what
+    takes the host's time if no work is; `is_part`: most time is outside of the GPU's work. `rules`
+    are the user's; `still` is how long GPUs stood still.
     """
 
     trace: Trace
@@ -82,7 +91,7 @@ class VerdictFacts(NamedTuple):
     memory: Verdict | None = None
     gpu: OfGpu = OfGpu()
     cpu: frozenset[str] = frozenset()
-    loading_ns: int = 0
+    ranges: Mapping[str, Ranged] = {}
     once: str | None = None
     little: tuple[Fact, ...] = ()
     calls: tuple[Fact, ...] = ()
@@ -111,7 +120,7 @@ class VerdictFacts(NamedTuple):
             memory_verdict(prepared),
             of_gpu(trace, attribution, steps) if prepared.on_host else OfGpu(),
             cpu_facts(prepared) | program_of_trace(trace) if prepared.on_host else frozenset(),
-            loading_ns(trace, time) if prepared.on_host and time is not None else 0,
+            ranged(trace, time) if prepared.on_host and time is not None else {},
             main_kind(prepared) if prepared.on_host else None,
             little_work(prepared, rules.limits(LITTLE_WORK)),
             calls_alone(trace) if prepared.launch_records.state == "missing" else (),
@@ -230,14 +239,15 @@ def _on_cpu(
     gpu, is_stepped = facts.gpu, bool(facts.choice.used)
     of_time = fact("basis.step" if is_stepped else "basis.time")
     of = of_time if gpu.recorded_ns is None else fact("basis.recording")
-    more = gpu.recorded_ns, facts.cpu, facts.loading_ns
+    more = gpu.recorded_ns, facts.cpu, facts.ranges
     leads = leading(kernels, total, idle, measured, of, facts.once, *more) if devices else ()
     leads = reading(kernels, total, of_time) if devices and facts.gpu.is_queue else leads
     # Of several processes, the time of all is no measure of what one does.
     if len(devices) == 1 and not facts.choice.used and not facts.gpu.is_queue:
         window_ns, is_gpu = total.components.window_ns, facts.gpu.lacks is not None
         little = () if is_gpu else little_on_cpu(facts.trace, window_ns)
-        many = many_operators(facts.trace, kernels, window_ns, of_time, is_gpu=is_gpu)
+        loading = facts.ranges["data_input"].times if facts.ranges else None
+        many = many_operators(facts.trace, kernels, window_ns, of_time, loading, is_gpu=is_gpu)
         leads = (*little, *leads, *many)
     return OnCpu(leads, facts.gpu)
 

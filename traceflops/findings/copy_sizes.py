@@ -125,11 +125,11 @@ def host_link(measured: Measurement) -> HostLink | None:
     return links.pop() if len(links) == 1 else None
 
 
-def pinned_gain(case: Case) -> tuple[float | None, dict[str, Value]]:
-    """Return which part of the speed of pinned copies pageable ones reach, and values for texts.
+def part_of_speed(case: Case, of: str) -> tuple[float | None, dict[str, Value]]:
+    """Return which part of the speed there could be copies of a memory reach, and texts' values.
 
-    Pinned copies are as fast as the link; if that is unknown, as those of this recording. The part
-    is None if neither is known.
+    That is the speed of the link; if that is unknown, pageable copies could be as fast as the
+    pinned ones of this recording. The part is None if neither is known.
     """
     if case.prepared is None:
         return None, {}
@@ -140,7 +140,8 @@ def pinned_gain(case: Case) -> tuple[float | None, dict[str, Value]]:
         moved, took_ns = sum(copy.bytes or 0 for copy in own), sum(copy.sum_ns for copy in own)
         if moved and took_ns:
             rates[memory] = moved / took_ns
-    rate, best, link = rates.get(PAGEABLE), rates.get(PINNED), host_link(case.measured)
+    rate, link = rates.get(of), host_link(case.measured)
+    best = rates.get(PINNED) if of == PAGEABLE else None
     than = fact("pageable-copies.than-pinned", rate=best) if best is not None else None
     if link is not None:
         best = float(link.bandwidth)

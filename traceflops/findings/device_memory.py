@@ -6,6 +6,7 @@ And the verdict on a memory snapshot, which has nothing but memory.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -70,8 +71,11 @@ def host_copies(case: Case) -> Iterator[Cause]:
     copies.sort(key=lambda copy: -copy.sum_ns)
     total_ns = sum(copy.sum_ns for copy in copies)
     copies = [copy for copy in copies if _FEW * copy.sum_ns >= total_ns]  # kinds worth telling
-    pageable_ns = sum(copy.sum_ns for copy in copies if copy.memory == copy_sizes.PAGEABLE)
-    is_pageable = 2 * pageable_ns > total_ns
+    times = Counter[str | None]()
+    for copy in copies:
+        times[copy.memory] += copy.sum_ns
+    memory = next((kind for kind, time_ns in times.items() if 2 * time_ns > total_ns), None)
+    is_pageable = memory == copy_sizes.PAGEABLE
     room = share_of_window(case, others_ns)
     is_little = room < share
     # Copies are not hidden without other work, or if they are made once: then pinning must help.
@@ -80,35 +84,39 @@ def host_copies(case: Case) -> Iterator[Cause]:
     again = {} if knows or "torch" in case.program else copy_sizes.same_uploads(case)
     again |= {"memory": None if are_pinned(case) else fact("host-copies.pinned")} if again else {}
     knows |= {"again"} if again else set()
-    # The speed of small copies says nothing of pinning.
-    is_large = is_pageable and knows <= {"again"}
-    part, speeds = copy_sizes.pinned_gain(case) if is_large else (None, {})
-    is_slow = part is not None and part < limit(case, "pageable-copies", "poor")
+    # The speed of small copies says nothing of pinning, nor of the link.
+    is_large = knows <= {"again"} if is_pageable else not knows
+    part, speeds = copy_sizes.part_of_speed(case, memory) if memory and is_large else (None, {})
+    rule = "pageable-copies" if is_pageable else "host-copies"
+    is_slow = part is not None and part < limit(case, rule, "poor")
     uploaded_ns = sum(copy.sum_ns for copy in copies if copy.name == "HtoD")
     knows |= {"uploads"} if uploaded_ns >= _MOSTLY * total_ns else set()
     knows |= {"little-work"} if is_little else set()
     knows |= {"beside-nothing"} if hides_none else set()
     knows |= {"fast"} if part is not None and not is_slow else set()
+    knows |= {"slow-link"} if is_slow and not is_pageable else set()
     tables, pinned = (trace.ops, trace.marks), "pin_memory=True"
     loads = any(_LOADER in name for table in tables for name in names(table["name"]))
     knows |= {"loader"} if loads else set()
     back = any((copy.name, copy.memory) == ("DtoH", copy_sizes.PAGEABLE) for copy in copies)
     values |= {"loader": pinned if loads else None, "back": pinned if back else None}
     # Copies that nothing hides get faster if pinned; others may be hidden, or left out.
-    is_faster = is_slow and hides_none and not again
+    is_faster = is_slow and is_pageable and hides_none and not again
     gain_ns = alone_ns * (1 - part) if part is not None and is_faster else alone_ns
     if knows == {"little-work", "beside-nothing"} and (ways := copy_sizes.slower_way(copies)):
         knows, values = knows | {"one-way"}, values | ways
         gain_ns = min(alone_ns, copies[0].sum_ns * (1 - ways["slow"] / ways["fast"]))
+    # Without a kernel, copies are all that the program does: nobody knows what they are for.
+    is_gain = is_pageable or is_one_of(trace.activities["kind"], "kernel").any()
     yield cause(
         case,
-        "pageable-copies" if is_pageable else "host-copies",
+        rule,
         share,
         {"copies": tuple(map(_copied, copies)), **values, **again, **(speeds if is_slow else {})},
         (fact("host-copies.little-work", room=room),) * is_little,
         frozenset(knows),
         rows=tuple(Row(_named(copy), copy.sum_ns, copy.count) for copy in copies),
-        gain=Gain(0, round(gain_ns) // case.windows_used, None),
+        gain=Gain(0, round(gain_ns) // case.windows_used, None) if is_gain else None,
     )
 
 

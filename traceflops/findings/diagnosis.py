@@ -63,6 +63,8 @@ _AS_GRAPHS: Final = "launching.graph"
 _SMALL_COPIES: Final = ("host-copies.remedy.tiny", "host-copies.remedy.join")
 """Remedies of these rules that do not pin memory."""
 _LAUNCHING: Final = ("other-calls", "eager-overhead", "launch-latency", "thread-handover")
+_IDLE: Final = "idle"
+"""What shows causes of idle time."""
 _WITH_CAUSES: Final = ("loss-idle", "loss-communication")
 _TIMES: Final = 3
 """What holds so many times the time of causes with a gain stands before them."""
@@ -203,8 +205,11 @@ def _with_main_kernel(case: Case, findings: list[Finding], uneven: Finding | Non
 
 
 def _is_told(loss: Finding, causes: Sequence[Finding]) -> bool:
-    """Return whether a loss is the main kernel, and a cause is mostly about the same kernel."""
-    kernels = [cause.rows[0].name for cause in causes if cause.rows]
+    """Return whether a loss is the main kernel, and a cause is mostly about the same kernel.
+
+    Causes of idle time only tell which kernel the GPU waits for.
+    """
+    kernels = [cause.rows[0].name for cause in causes if cause.rows and _IDLE not in cause.evidence]
     return loss.rule == MAIN_KERNEL and any(loss.rows[0].name in name for name in kernels)
 
 

@@ -75,7 +75,7 @@ def main_kernel_findings(
     largest = max(variants, key=lambda row: row["sum_ns"])
     is_engine = largest["name"] in of_engine
     share = min(whole := time_ns / total.components.window_ns, shares[top])
-    if share < least or 2 * time_ns < _sum_ns(rows) or name.endswith(_CUT_OFF):
+    if share < least or name.endswith(_CUT_OFF):
         return  # too little, or a name cut short, which may stand for many kernels
     count = sum(row["count"] for row in variants)
     idle = total.components.share("idle") or 0.0

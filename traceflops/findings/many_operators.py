@@ -25,6 +25,7 @@ from traceflops.table.columns import ABSENT, IntArray, codes, is_one_of, names, 
 from traceflops.table.grouping import group_sums, joint_codes
 from traceflops.table.nesting import OpTree
 from traceflops.table.trace import Trace
+from traceflops.timeline.intervals import Intervals
 
 _TURNS, _LONGEST = 100, 16
 """A loop has so many turns at least, of so many operators at most."""
@@ -50,12 +51,18 @@ class _Loop(NamedTuple):
 
 
 def many_operators(
-    trace: Trace, kernels: pa.Table, window_ns: int, of: Fact, *, is_gpu: bool
+    trace: Trace,
+    kernels: pa.Table,
+    window_ns: int,
+    of: Fact,
+    loading: Intervals | None = None,
+    *,
+    is_gpu: bool,
 ) -> tuple[Fact, ...]:
     """Return one statement on many operators: a loop with much of the time, or many small ones.
 
     `kernels` are the operators by name, `of` is what shares are of, `is_gpu` says that they launch
-    work of a GPU.
+    work of a GPU. A loop in the time of a data loader (`loading`) is the loading itself.
     """
     ops = trace.ops
     if not ops.num_rows or not window_ns:
@@ -66,10 +73,14 @@ def many_operators(
     if loop is not None:
         first_ns, last_ns = int(start[loop.rows[0]]), int(end[loop.rows[-1]])
         share = (last_ns - first_ns) / window_ns
-        if _MUCH <= share <= 1:  # a loop that reaches beyond the window has no share
+        own = Intervals.one(first_ns, last_ns)
+        is_loading = loading is not None and 2 * own.intersect(loading).length_ns > own.length_ns
+        # A loop that reaches beyond the window has no share.
+        if _MUCH <= share <= 1 and not is_loading:
             inside = (start >= first_ns) & (end <= last_ns)
             inside &= _threads(ops) == _threads(ops)[loop.rows[0]]
-            # The operator that waits for the GPU in each turn
+            # The operator that waits for the GPU in each turn: a value on the CPU is read at once.
+            inside &= end - start > _BRIEF_NS
             counts = {name: int((is_one_of(ops["name"], name) & inside).sum()) for name in _WAITS}
             waiting = [name for name, count in counts.items() if is_gpu and count >= loop.turns]
             label, name = names(ops["name"]), codes(ops["name"])[loop.rows[: loop.period]]

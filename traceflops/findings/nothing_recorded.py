@@ -128,7 +128,7 @@ def of_events(verdict: Verdict, trace: Trace, components: Components) -> Verdict
         return verdict
     unknown = fact("verdict.event-times", share=covered_ns / components.window_ns)
     if waits := waits_for_host(trace):
-        return Verdict((waits, unknown), "launch-bound")
+        return Verdict((waits, fact("verdict.event-times-remedy"), unknown), "launch-bound")
     parts = [unknown if part.code.startswith("verdict.busy") else part for part in verdict.parts]
     return replace(verdict, parts=tuple(parts))
 

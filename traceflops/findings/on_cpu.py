@@ -4,27 +4,33 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from traceflops.attribution.culprits import IdleCulprits
-from traceflops.attribution.host_events import host_span
+from traceflops.attribution.host_events import has_fact, host_span
 from traceflops.attribution.idle_classes import CLASSES, waiting_calls
 from traceflops.attribution.op_kernels import Attribution
 from traceflops.facts import Fact, fact
 from traceflops.findings.finding import WORTH_SAYING, short_name
+from traceflops.findings.idle_facts import TORCH_OPTIMIZER
 from traceflops.findings.rules import advice_of
 from traceflops.mfu.measurement import Measurement
 from traceflops.mfu.traced.too_fast import too_fast
 from traceflops.mfu.traced.work_tables import KernelRow
 from traceflops.table.columns import ABSENT, codes, matching, names, numbers
-from traceflops.table.grouping import differ_from_before, in_order, joint_codes, used_names
+from traceflops.table.grouping import (
+    differ_from_before,
+    group_sums,
+    in_order,
+    joint_codes,
+    used_names,
+)
 from traceflops.table.patterns import (
     LAUNCH,
-    LOADS_DATA,
     WAITS_FOR_DEVICE,
     operator_of_gpus,
     operator_of_mps,
@@ -60,8 +66,11 @@ _KNOWS: Final = {
     "rng_dropout": "random",
 }
 """What kinds of operators tell a remedy."""
-_IN_THREAD: Final = "_SingleProcessDataLoaderIter"
-_LOADING: Final = "data_input"
+_IN_THREAD: Final = re.compile("_SingleProcessDataLoaderIter")
+_JOINS: Final = re.compile(r"aten::_(fused|foreach)_")
+_LOADING, _OPTIMIZER = "data_input", "optimizer_loop"
+_RANGES: Final = {_LOADING: "data_input", _OPTIMIZER: "optimizer"}
+"""Classes of time between operators whose ranges hold operators, too, and what names reveal."""
 
 
 class OfGpu(NamedTuple):
@@ -128,6 +137,14 @@ def _has_device_thread(trace: Trace) -> bool:
     return bool(of_backward.all() and not is_own.all())
 
 
+class Ranged(NamedTuple):
+    """Ranges of one class of _RANGES: their `times`, operators in them by name, remedies."""
+
+    times: Intervals
+    ops_ns: Mapping[str, int]
+    knows: frozenset[str]
+
+
 class _Part(NamedTuple):
     """A part of the time of CPUs: its share, the fact that names it, and facts of a remedy."""
 
@@ -146,14 +163,14 @@ def leading(
     kind: str | None = None,
     recorded_ns: int | None = None,
     knows: frozenset[str] = frozenset(),
-    loading_ns: int = 0,
+    ranges: Mapping[str, Ranged] | None = None,
 ) -> tuple[Fact, ...]:
     """Return facts that name the one or two largest parts of the time of CPUs, or nothing.
 
     `kernels` are the operators by name, `idle` is what ran between them, `of` says what shares are
     of (`recorded_ns`, else the chosen windows), and `kind` is what most of the start-up is. `knows`
-    are facts of the program, for a remedy; `loading_ns` is how long it loads data, operators
-    included. If operators ran at the same time, they are left out: their times are no shares.
+    are facts of the program, for a remedy; operators in `ranges` of the classes of idle time count
+    as these. If operators ran at the same time, they are left out: their times are no shares.
     """
     window_ns = recorded_ns or total.components.window_ns
     if not window_ns:  # operators of 0 ns
@@ -161,8 +178,13 @@ def leading(
     rows = kernels.to_pylist()
     busy_ns = total.components.window_ns - total.components.idle_ns - total.components.start_up_ns
     is_apart = sum(row["sum_ns"] for row in rows) <= _OVERLAP * busy_ns
-    parts = [*_of_operators(rows if is_apart else [], measured.kernels, window_ns)]
-    parts += _between_operators(idle, window_ns, loading_ns)
+    # Ranges that have less than the gaps of their class are not all of it.
+    gaps_ns = {each.kind: each.idle_ns for each in idle.by_class()}
+    held = {kind: own for kind, own in (ranges or {}).items() if kind in gaps_ns}
+    held = {kind: own for kind, own in held.items() if own.times.length_ns >= gaps_ns[kind]}
+    others = [*_outside(rows if is_apart else [], held.values())]
+    parts = [*_of_operators(others, measured.kernels, window_ns)]
+    parts += _between_operators(idle, window_ns, held)
     once = total.components.start_up_ns / window_ns
     parts.append(_Part(once, fact("verdict.cpu-once", kind=kind, share=once)))
     if share := idle.unexplained_ns / window_ns:
@@ -250,32 +272,57 @@ def _of_operators(
         yield _Part(share, said, frozenset(knows), details)
 
 
-def _between_operators(idle: IdleCulprits, window_ns: int, loading_ns: int) -> Iterator[_Part]:
+def _outside(
+    rows: Sequence[dict[str, Any]], held: Collection[Ranged]
+) -> Iterator[dict[str, str | int]]:
+    """Yield the rows of operators with what they take outside of ranges."""
+    for row in rows:
+        left_ns = row["sum_ns"] - sum(own.ops_ns.get(row["name"], 0) for own in held)
+        if left_ns > 0 or not row["sum_ns"]:
+            yield {**row, "sum_ns": left_ns}
+
+
+def _between_operators(
+    idle: IdleCulprits, window_ns: int, held: Mapping[str, Ranged]
+) -> Iterator[_Part]:
     """Yield what the host did while no operator ran, by class; named if one has half of it.
 
-    A loader that one range names has the time of the range, with the operators in it.
+    Classes whose ranges are `held` have the time of these, with the operators in them.
     """
     for each in idle.by_class():
-        largest, share = each.culprits[0], each.idle_ns / window_ns
-        is_loading, knows = each.kind == _LOADING, frozenset[str]()
+        largest, own = each.culprits[0], held.get(each.kind)
+        knows = own.knows if own is not None else frozenset[str]()
         if each.kind == "memory_alloc" and GPU_FREES.match(largest.label.partition(" in ")[0]):
             knows = frozenset({"frees"})
-        elif is_loading and _IN_THREAD in largest.label:
+        elif each.kind == _LOADING and _IN_THREAD.search(largest.label):
             knows = frozenset({"loads-alone"})
+        elif each.kind == _OPTIMIZER and not TORCH_OPTIMIZER.search(largest.label):
+            knows = frozenset()
         name = short_name(largest.label) if 2 * largest.idle_ns >= each.idle_ns else None
         where, most = (name, None) if largest.idle_ns == each.idle_ns else (None, name)
         values = {"kind": CLASSES[each.kind], "where": where, "most": most}
-        if is_loading and where is not None and loading_ns >= each.idle_ns:
-            share = loading_ns / window_ns
+        share = (own.times.length_ns if own is not None else each.idle_ns) / window_ns
         said = fact("verdict.cpu-between", **values, share=share)
         yield _Part(share, said, knows)
 
 
-def loading_ns(trace: Trace, chosen: Intervals) -> int:
-    """Return how much of a time data loaders take by their ranges."""
-    start, dur_ns = (numbers(trace.marks[name]) for name in ("start_ns", "dur_ns"))
-    row = np.flatnonzero(matching(trace.marks["name"], LOADS_DATA.search) & (dur_ns > 0))
-    return Intervals.of(start[row], start[row] + dur_ns[row]).intersect(chosen).length_ns
+def ranged(trace: Trace, chosen: Intervals) -> dict[str, Ranged]:
+    """Return what data loaders and optimizers take of a time by their ranges, by class of time."""
+    marks, works, found = trace.marks, trace.activities, dict[str, Ranged]()
+    start, dur_ns = (numbers(marks[name]) for name in ("start_ns", "dur_ns"))
+    begin, label = numbers(works["start_ns"]), names(works["name"])
+    end, name = begin + numbers(works["dur_ns"]), codes(works["name"])
+    for kind, reveals in _RANGES.items():
+        row = np.flatnonzero(has_fact(marks["name"], reveals) & (dur_ns > 0))
+        times = Intervals.of(start[row], start[row] + dur_ns[row]).intersect(chosen)
+        sums = group_sums(name, times.length_within(begin, end), len(label))
+        ops_ns = {label[code]: int(sums[code]) for code in np.flatnonzero(sums).tolist()}
+        is_alone = matching(marks["name"], _IN_THREAD.search)[row].any()
+        joins = any(map(_JOINS.match, ops_ns))
+        remedies = {_LOADING: {"loads-alone"} if is_alone else set[str]()}
+        remedies[_OPTIMIZER] = set() if joins else {"optimizer"}
+        found[kind] = Ranged(times, ops_ns, frozenset(remedies[kind]))
+    return found
 
 
 def _waits(trace: Trace, steps: Intervals | None) -> tuple[tuple[Fact, ...], int | None]:
