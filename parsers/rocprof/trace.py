@@ -23,6 +23,7 @@ from traceflops.parsers.shared.trace_builder import Gathered, overflow_notes
 from traceflops.remedies import ROCPROFV3
 from traceflops.table.builder import with_numbers
 from traceflops.table.columns import ABSENT, codes, names, numbers
+from traceflops.table.patterns import launches_no_kernel
 from traceflops.table.trace import Note, Source, SourceFile, Trace, of_noun, rank_from_name
 
 _RECORDS: Final = ("activities", "calls", "marks", "counters", "kernel_counters")
@@ -62,6 +63,7 @@ _MISSING: Final = {
     ),
     "no-device-work database": _NO_WORK.format("database"),
     "no-device-work file": _NO_WORK.format("file"),
+    "no-kernels": "None of the recorded API calls launches a kernel.",
     "no-device-work v1 file": (
         "The file has no GPU operations. Record with rocprof --hip-trace or --timestamp on, or "
         f"with {ROCPROFV3}."
@@ -125,7 +127,8 @@ def trace_of(
         all_notes += [COUNTED_WHILE_TIMED] if was_counted else []
     else:
         only_counters = RUN_NOTES.note("no-timeline counters")
-        no_work = NOTES.note(f"no-device-work {holder}")
+        launches_none = launches_no_kernel(tables["calls"])
+        no_work = NOTES.note("no-kernels" if launches_none else f"no-device-work {holder}")
         all_notes.append(only_counters if was_counted else no_work)
     return Trace(
         source=replace(

@@ -358,6 +358,12 @@ def found_with(rule_of_kernel: dict[str, Any], values: Mapping[str, float]) -> l
         ("some_kernel", BUSY | {WAVES: 1.0}, "no limit is near"),
         ("initRNG(curandStateXORWOW*, unsigned int)", BUSY, "curandStatePhilox4_32_10_t"),
         ("void walk<float>(float*, curandStateXORWOW*)", BUSY, "-maxrregcount"),
+        ("void at::native::sort<float>(float*)", BUSY, "ncu -k regex:NAME"),
+        ("volta_sgemm_32x128_nn", BUSY, "is a framework's or library's"),
+        ("volta_sgemm_32x128_nn", BUSY | {WAVES: 0.66}, "split-K"),
+        ("walk<at::native::Sum>", BUSY, "-maxrregcount"),
+        ("nvkernel__Z4walkIdEvPKT_PS0_mm_F1L5_14", BUSY | {WAVES: 0.66}, "walk: 0.66 waves"),
+        ("nvkernel__Z4walkIdEvPKT_PS0_mm_F1L5_14", BUSY | {WAVES: 0.66}, "collapse(n)"),
     ],
 )
 def test_the_remedy_of_a_limiter_fits_the_kernel(

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 import traceflops as tf
 from tests.build import trace_of
 from tests.parsers.nsight.nsysfile import nsys, thread
+from traceflops.recording.capture_gaps import how_to_record
 from traceflops.table.trace import Note
 
 
@@ -46,6 +47,24 @@ def test_what_a_queue_waits_for_is_nothing_of_the_profiler() -> None:
     mark = {"name": "SCRATCH_MEMORY_ALLOC", "kind": "overhead", "start_ns": 10, "dur_ns": 20}
     said = tf.analyze(trace_of(marks=[{**mark, "stream": 1}])).verdict.sentence
     assert said.startswith("This trace has no GPU operations")
+
+
+@pytest.mark.parametrize(
+    ("last", "is_told"),
+    [("hipFree", True), ("hipModuleLaunchKernel", False), ("hsa_queue_create", False)],
+)
+def test_calls_that_launch_no_kernel_are_not_to_be_recorded_again(
+    last: str, *, is_told: bool
+) -> None:
+    calls = [
+        {"name": name, "start_ns": 100 * number, "dur_ns": 50}
+        for number, name in enumerate(("hipInit", "hipMemcpy", last))
+    ]
+    trace = trace_of(calls=calls)
+    trace = replace(trace, source=replace(trace.source, format="rocprof pftrace"))
+    said = tf.analyze(trace).verdict.sentence
+    assert ("check that the program was built for the GPU" in said) == is_told
+    assert (how_to_record(trace) is None) == is_told
 
 
 OP = {"name": "aten::mm", "start_ns": 0, "dur_ns": 100}

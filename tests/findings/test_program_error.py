@@ -60,3 +60,9 @@ def test_a_profiler_that_does_not_fit_is_to_be_replaced() -> None:
     sentence = tf.analyze(stopped(0, "profiler")).verdict.sentence
     assert "Record with a newer version of the profiler" in sentence
     assert "correct the error" not in sentence
+
+
+def test_a_program_that_was_interrupted_is_to_run_longer() -> None:
+    sentence = tf.analyze(stopped(0, "interrupted")).verdict.sentence
+    assert "Let it run longer before it is stopped, then record again." in sentence
+    assert "launch no kernel" not in sentence  # it may have done so later

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from statistics import median
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -319,6 +320,40 @@ def test_few_tokens_of_experts_and_of_one_request_are_told_so() -> None:
     unknown = replace(case, serving=replace(analysis.serving, passes=()))
     for one in decode(unknown):
         assert "single request" not in in_words(one.advice)
+
+
+FP4 = "device_kernel<MainloopSm120<float_e2m1_t>, SM120_16x8x64_TN_VS<float_e2m1_t, {}>>"
+
+
+@pytest.mark.parametrize(
+    ("name", "peak", "bits"),
+    [
+        ("marlin_gemm", "bf16", 4),
+        ("gemm_e4m3", "fp8", 8),
+        (FP4.format("float_e2m1_t"), "fp4", 4),
+        (FP4.format("bfloat16_t"), None, 4),
+        ("_ZN7cutlassI12float_e2m1_t20SM120_16x8x64_TN_VSISJ_SJ_fE", "fp4", 4),
+    ],
+)
+@pytest.mark.parametrize("has_fp4", [True, False])
+def test_tokens_are_computed_at_the_peak_of_their_products(
+    name: str, peak: str | None, bits: int, *, has_fp4: bool
+) -> None:
+    """At 1,000 bytes per ns, as many tokens take as long as reading as peak x bits / 16,000."""
+    analysis = analysis_of(config_of(PASSES), "1:2")
+    rates = {"bf16": 2_000_000, "fp8": 4_000_000, **({"fp4": 8_000_000} if has_fp4 else {})}
+    kernels = tuple(
+        replace(row, name=name) for row in analysis.measured.kernels if row.category.sub == "gemm"
+    )
+    device = SimpleNamespace(rates=rates, bandwidth=1_000)
+    measured = SimpleNamespace(
+        kernels=kernels, devices=[device], inference=analysis.measured.inference
+    )
+    case = replace(analysis, measured=measured)
+    [told] = [one for one in decode(case) if one.rule == "decode-batch"]
+    tokens = rates[peak] * bits // 16_000 if peak in rates else None
+    many = f"{tokens:,} tokens" if tokens else "many tokens"
+    assert f"as computing {many} with it" in in_words(told.claim)
 
 
 def test_prefill_is_no_decode() -> None:

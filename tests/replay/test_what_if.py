@@ -598,11 +598,11 @@ def test_pages_that_migrate_inside_a_kernel_are_part_of_it() -> None:
     assert (outcome.before_ns, outcome.after_ns) == (2_000_000, 1_000_000)
 
 
-@pytest.mark.parametrize(("took_ns", "share"), [(90_000, 0.9), (10_000, 0.1)])
+@pytest.mark.parametrize(("took_ns", "share"), [(90_000, 0.9), (10_000, 0.0)])
 def test_host_time_beside_work_of_the_gpu_is_not_called_host_work(
     took_ns: int, share: float
 ) -> None:
-    """The host launches as each kernel ends, or long after: it may wait without a record."""
+    """The host launches as each kernel ends: it may wait without a record. Long after, it works."""
     starts = range(0, 2_000_000, 100_000)
     works = launched(*(("k", at, at + 6_000, took_ns) for at in starts))
     for call in works["calls"]:
@@ -611,9 +611,10 @@ def test_host_time_beside_work_of_the_gpu_is_not_called_host_work(
     assert analysis.replay is not None
     sums = dict(sums_by_component(analysis.replay.critical))
     assert sum(sums.values()) == analysis.replay.before_ns
-    unrecorded_ns = sums["host_beside_gpu"] + sums["host_unrecorded"]
+    beside_ns = sums.get("host_beside_gpu", 0)
+    unrecorded_ns = beside_ns + sums["host_unrecorded"]
     assert unrecorded_ns > 1_700_000
-    assert sums["host_beside_gpu"] / unrecorded_ns == pytest.approx(share, abs=0.06)
+    assert beside_ns / unrecorded_ns == pytest.approx(share, abs=0.06)
 
 
 @pytest.mark.parametrize(("took_ns", "share"), [(90_000, 0.9), (10_000, 0.1)])

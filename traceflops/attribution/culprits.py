@@ -161,9 +161,10 @@ def named_times(
     """Return the ns of host time per class and name of the culprit, for parts of gaps.
 
     Of what the host does unrecorded and of calls that would hold up an idle GPU, the time in which
-    GPUs of its process work (`busy`, by process) is of the classes BESIDE and CALLS_BESIDE. Only
-    the _MOST largest are named; the others of a class are added up under REST. Time without a
-    culprit is not counted.
+    GPUs of its process work (`busy`, by process) is of the classes BESIDE and CALLS_BESIDE. But a
+    part without a record is no wait for them if it ends while they still work, or lasts as long
+    again after their work. Only the _MOST largest are named; the others of a class are added up
+    under REST. Time without a culprit is not counted.
     """
     naming = NamedSlices.of(parts, trace)
     sums: Counter[tuple[str, str]] = Counter()
@@ -176,6 +177,11 @@ def named_times(
             for number, same in groups(process):
                 working = busy.get(number, Intervals.empty())
                 lengths = working.length_within(slices.start_ns[same], slices.end_ns[same])
+                if kind == UNRECORDED:
+                    part = slices.part[same]
+                    begin, end = parts.start_ns[part], parts.end_ns[part]
+                    may_wait = 2 * working.length_within(begin, end) >= end - begin
+                    lengths = lengths[may_wait & ~working.contains(end)]
                 beside_ns += int(lengths.sum())
         sums[_BESIDE.get(kind, kind), name] += beside_ns
         sums[kind, name] += whole_ns - beside_ns

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from msgspec import Struct
 
 from traceflops.categories import rules as rule_files
-from traceflops.categories.mangled import mangled_parts
+from traceflops.categories.mangled import OFFLOADED, mangled_parts
 from traceflops.categories.rules import Category, Decision, Rule, compiled
 from traceflops.characters import kernel_name
 
@@ -53,7 +53,7 @@ class Parts(Struct, frozen=True):
 
 def parse(name: str) -> Parts:
     """Return the parts of a kernel name, mangled or not."""
-    text = clean(name)
+    text = OFFLOADED.sub(r"\1", clean(name))
     path, arguments = (mangled_parts if text.startswith("_Z") else _demangled)(text)
     # _GLOBAL__N_1 is an anonymous namespace.
     path = [part for part in path if part and not part.startswith("_GLOBAL__N")]

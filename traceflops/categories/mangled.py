@@ -10,6 +10,8 @@ _PIECE: Final = re.compile(
     r"[ST][0-9A-Z]*_|DF\d+[_bx]|A\d+_|L[a-z](?P<minus>n?)(?P<value>\d+)E|(?P<length>\d{1,4})|.",
     re.ASCII | re.DOTALL,
 )
+OFFLOADED: Final = re.compile(r"^nvkernel_(_Z.+?)_F\d+L\d+(_\d+)?$", re.ASCII)
+"""What NVIDIA's compiler makes of a loop of OpenMP: around the function are number and line."""
 _BEGUN: Final = re.compile(r"_ZN?[rVK]*")
 _ENUM_VALUE: Final = re.compile(r"E(\d+)E", re.ASCII)
 _NAMELESS: Final = "_GLOBAL__N"
@@ -39,6 +41,7 @@ def readable(name: str) -> str:
 
     Of the template's arguments only numbers and classes are shown, not built-in types of C++.
     """
+    name = OFFLOADED.sub(r"\1", name)
     if not name.startswith("_Z") or len(name) > _LONGEST:
         return name
     path, position = path_of(name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from traceflops.categories.kernel_names import without_return_type
 from traceflops.remedies import PYTORCH, XLA, family
 from traceflops.table.columns import codes, is_one_of, names
 from traceflops.table.grouping import distinct
@@ -13,6 +14,13 @@ from traceflops.table.trace import Trace
 
 _OF_PYTORCH: Final = re.compile(r"\bat::native::|_ZN2at6native")
 _OF_OPENACC: Final = re.compile(r"\w+_\d+_gpu(__red)?")
+_OF_OPENMP: Final = re.compile(r"nvkernel_|__omp_offloading_")
+_OF_LIBRARY: Final = re.compile(
+    r"(at|at_cuda_detail|c10|cub|thrust|tensorflow|cudnn|cublas\w*)::|EigenMetaKernel|nvjet_|Cijk_"
+    r"|nccl|cudnn_|MIOpen|gcnAsm|triton_(poi|red|per|tem|for|mm)_|\w*fusion(_\d+)*$"
+    r"|(maxwell|pascal|volta|turing|ampere|hopper|sm\d+)_\w*(gemm|cudnn|xmma|conv)"
+)
+"""How kernels begin whose code is of a framework or library, or made by a compiler of a model."""
 _OF_COMPILED: Final = re.compile(
     r"^Torch-Compiled Region|^CompiledFunction|CompiledFxGraph|(^|/)c[a-z2-7]{51}\.py\("
     r"|^triton_(poi|red|per|tem|for|mm)_"
@@ -52,6 +60,16 @@ def of_pytorch(trace: Trace) -> bool:
     """Return whether PyTorch ran, by the profiler or by the kernels."""
     kernels = [*names(trace.activities["name"]), *names(trace.totals["name"])]
     return family(trace.source.format) == PYTORCH or any(map(_OF_PYTORCH.search, kernels))
+
+
+def is_of_library(kernel: str) -> bool:
+    """Return whether the code of a kernel is no program's own, by its name."""
+    return _OF_LIBRARY.match(without_return_type(kernel)) is not None
+
+
+def is_of_directives(kernel: str) -> bool:
+    """Return whether a kernel is a loop of OpenMP or OpenACC, by its name."""
+    return bool(_OF_OPENMP.match(kernel) or _OF_OPENACC.fullmatch(kernel))
 
 
 def of_compiled(trace: Trace) -> bool:

@@ -1,4 +1,7 @@
-"""What Nsight Compute estimates that mending one thing would gain, and which estimates to tell."""
+"""What Nsight Compute estimates that mending one thing would gain, and which estimates to tell.
+
+And which remedies are for those who only call a kernel.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,10 @@ import re
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
+from traceflops.categories.programs import is_of_library
 from traceflops.characters import shortened
 from traceflops.facts import Fact, Value
+from traceflops.findings.case import Case
 from traceflops.findings.finding import WORTH_SAYING
 from traceflops.findings.rules import thresholds
 from traceflops.mfu.counted.kernel_speeds import COMPUTING, ROOFS, KernelRule, KernelSpeed
@@ -102,3 +107,26 @@ def cut(name: str) -> str:
 def counted_fact(name: str, /, **values: Value) -> Fact:
     """Return a fact with a text of the rule."""
     return Fact(f"{COUNTED_KERNEL}.{name}", values)
+
+
+_OF_CALLERS: Final = frozenset(
+    f"{COUNTED_KERNEL}.remedy.{name}"
+    for name in (
+        *("short", "seeds", "no-roof", "limiter.grid", "product.grid", "product.sm"),
+        *("once.dram", "roof.dram", "roof.matrix", "pipe.fp64", "pipe.tensor"),
+    )
+)
+"""Remedies for those who call a kernel; the others change its code."""
+
+
+def for_callers(case: Case, speed: KernelSpeed, advice: Fact | None) -> Fact | None:
+    """Return advice, replaced if it is to change the code of a framework's or library's kernel.
+
+    If all counted kernels are such, it tells how to count others.
+    """
+    if advice is None or advice.code in _OF_CALLERS or not is_of_library(speed.name):
+        return advice
+    work = case.measured.executed.work
+    are_all = work is not None and all(is_of_library(each.name) for each in work.speeds)
+    is_told = are_all and "nvidia" in case.program
+    return counted_fact("remedy.library", how=counted_fact("choose") if is_told else None)

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from traceflops.categories.kernel_names import from_own_word, same_kernels
 from traceflops.categories.mangled import readable
+from traceflops.categories.programs import is_of_directives
 from traceflops.facts import Fact, Value, fact
 from traceflops.findings.case import Case, limit, share_of_window
 from traceflops.findings.counted_estimates import (
@@ -20,6 +21,7 @@ from traceflops.findings.counted_estimates import (
     UNCOALESCED,
     counted_fact,
     cut,
+    for_callers,
     largest_estimate,
 )
 from traceflops.findings.finding import Finding, Row, row_name, severity_of
@@ -190,6 +192,7 @@ def _finding(
             advice = fact("joined", parts=parts)
         if _SEEDS.search(speed.name):
             advice = counted_fact("remedy.seeds")
+        advice = for_callers(case, speed, advice)
         # With a timeline the share is of the window, not of the kernels that were counted.
         part = share if 0 < share < 1 and not case.devices else None
         values = {"name": name, "part": part, "limits": limits, "estimate": estimate}
@@ -297,7 +300,7 @@ def _small_grid(case: Case, speed: KernelSpeed, kind: str) -> tuple[Fact, Fact]:
     mean_ns = (speed.duration_ns or 0) // speed.launches
     if 0 < mean_ns < limit(case, "memory-bandwidth", "least_ns"):  # too short for more blocks
         return grid, counted_fact("remedy.short", mean_ns=mean_ns)
-    return grid, _limiter("grid", kind)
+    return grid, _limiter("grid", "directives" if is_of_directives(speed.name) else kind)
 
 
 def _few_warps(
@@ -322,8 +325,8 @@ def _few_warps(
 
 def _limiter(limiter: str, kind: str) -> Fact:
     """Return what to do about a limiter of what runs at once; products are limited by tiles."""
-    is_tiled = kind == "product" and limiter in _TILED
-    return counted_fact(f"remedy.{'product' if is_tiled else 'limiter'}.{limiter}")
+    has_own = kind == "directives" or (kind == "product" and limiter in _TILED)
+    return counted_fact(f"remedy.{kind if has_own else 'limiter'}.{limiter}")
 
 
 def short_names(names: Sequence[str]) -> dict[str, str]:

@@ -9,6 +9,7 @@ from itertools import groupby, pairwise
 from statistics import median_low
 from typing import Final
 
+from traceflops.attribution.datatypes import UNKNOWN_TYPE, operand_type
 from traceflops.facts import fact
 from traceflops.findings.case import Case, cause, limit, share_of_window
 from traceflops.findings.finding import MOST_ROWS, Cause, Gain, Row, short_name
@@ -18,12 +19,21 @@ from traceflops.units import several
 
 _WIDE: Final = frozenset({"bf16", "fp16"})
 """Data types of products whose weights 8 bits would halve."""
+_NARROW: Final = frozenset({"fp8", "int8"})
 _BITS: Final = (
     (4, re.compile(r"fp4|e2m1|int4|uint4|w4a|awq|gptq|marlin|q4_", re.IGNORECASE)),
     (8, re.compile(r"fp8|e4m3|e5m2|float8|int8|w8a|i8i8|q8_|mul_mat_(vec_)?q\b", re.IGNORECASE)),
 )
 """Most bits of a weight, by words in the names of kernels; 16 without any."""
 _UNTOLD_BITS: Final = 16
+_UNTOLD_TYPE: Final = "bf16"
+_FP4: Final = re.compile(r"fp4|e2m1", re.IGNORECASE)
+_FP4_BY_FP4: Final = re.compile(
+    r"_VSI(S[0-9A-Z]*_)\1|_VS<([\w:]*e2m1\w*), ?\2|mxf4|w4a4|fp4_?(x_?)?fp4|e2m1_?(x_?)?e2m1",
+    re.IGNORECASE,
+)
+"""Products of two operands of FP4; S_ in a mangled name is a type that was named before."""
+_WIDE_INPUTS: Final = re.compile(r"a16|awq|gptq|marlin", re.IGNORECASE)
 _OF_EXPERTS: Final = re.compile(r"moe|expert|grouped_gemm", re.IGNORECASE)
 
 
@@ -68,19 +78,21 @@ def _rows(kernels: Sequence[KernelRow]) -> tuple[Row, ...]:
 def _few_tokens(case: Case) -> Iterator[Cause]:
     """Give a cause if decode passes compute too few tokens for the weights they read.
 
-    Enough are as many as take as long to compute as the weights to read. Computing is in bfloat16:
-    per token and weight 2 FLOPs, per weight bits / 8 bytes to read. Of several kinds of GPUs, that
-    with the fewest tokens counts.
+    Enough are as many as take as long to compute as the weights to read: per token and weight 2
+    FLOPs, per weight bits / 8 bytes to read. What is not known of the computing is taken as in
+    bfloat16, and not told. Of several kinds of GPUs, that with the fewest tokens counts.
     """
     phase, products = _decode(case), _products(case)
-    times: Counter[int] = Counter()
+    times: Counter[tuple[int, str]] = Counter()
     for row in products:
-        times[weight_bits(row.name)] += row.sum_ns
-    bits = times.most_common(1)[0][0] if times else _UNTOLD_BITS
+        times[weight_bits(row.name), _computes_in(row.name)] += row.sum_ns
+    bits, dtype = times.most_common(1)[0][0] if times else (_UNTOLD_BITS, _UNTOLD_TYPE)
+    devices = [each for each in case.measured.devices if each.bandwidth and "bf16" in each.rates]
+    is_known = all(dtype in device.rates for device in devices)
     enough = [
-        device.rates["bf16"] / device.bandwidth * bits / 16
-        for device in case.measured.devices
-        if device.bandwidth and "bf16" in device.rates
+        device.rates[dtype if is_known else _UNTOLD_TYPE] / device.bandwidth * bits / 16
+        for device in devices
+        if device.bandwidth
     ]
     if phase is None or not enough or not phase.queries:
         return
@@ -94,7 +106,7 @@ def _few_tokens(case: Case) -> Iterator[Cause]:
         row.category.sub == "quantize" or weight_bits(row.name) < _UNTOLD_BITS
         for row in case.measured.kernels
     )
-    are_told = bits < _UNTOLD_BITS or not has_narrow
+    are_told = (bits < _UNTOLD_BITS and is_known) or not has_narrow
     are_experts = any(_OF_EXPERTS.search(row.name) for row in products)
     values = {
         "tokens": float(tokens),
@@ -115,6 +127,21 @@ def _products(case: Case) -> list[KernelRow]:
 def weight_bits(kernel: str) -> int:
     """Return how many bits the weights of a product have, by the name of its kernel."""
     return next((bits for bits, named in _BITS if named.search(kernel)), _UNTOLD_BITS)
+
+
+def _computes_in(kernel: str) -> str:
+    """Return the data type in which a product computes, by its name: bfloat16 if that tells none.
+
+    Names that leave open whether both operands are FP4 give UNKNOWN_TYPE.
+    """
+    if _FP4_BY_FP4.search(kernel):
+        return "fp4"
+    if _WIDE_INPUTS.search(kernel):
+        return _UNTOLD_TYPE
+    if _FP4.search(kernel):
+        return UNKNOWN_TYPE
+    dtype = operand_type(kernel)
+    return dtype if dtype in _NARROW else _UNTOLD_TYPE
 
 
 def _between(case: Case) -> Iterator[Cause]:

@@ -116,7 +116,8 @@ def _of_timeline(case: Case, *, is_judged: bool) -> Iterator[Finding]:
     still = next((loss for loss in case.losses if loss.rule == STANDSTILL), None)
     findings = without_stalled(findings, still)
     if case.prepared is not None:  # of summaries nothing is replayed: no gain is known of most
-        findings = longest_first(findings)
+        step_ns = case.total.components.window_ns / case.windows_used
+        findings = longest_first(findings, step_ns)
     # What counters say of the main kernel stands before all that gain little; first of all if
     # kernels ran one by one: such a run is made for the sake of its counters.
     if counted := [*counted_main_kernel(case)]:
@@ -147,17 +148,21 @@ def _of_timeline(case: Case, *, is_judged: bool) -> Iterator[Finding]:
     yield from (*ordered, *others)
 
 
-def longest_first(findings: Sequence[Finding]) -> list[Finding]:
-    """Return findings with a grave one of unknown gain before those that hold a third of its time.
+def longest_first(findings: Sequence[Finding], step_ns: float) -> list[Finding]:
+    """Return findings with a grave one of unknown gain before those that gain less.
 
-    The first finding says what to do first: a gain that is known is not the larger one.
+    The first finding says what to do first: a gain that is known is not the larger one. What may
+    gain a third of the grave one's time in a step of `step_ns` stays before it.
     """
     first = max(
         (one for one in findings if one.gain is None and one.severity == "high"),
         key=lambda one: one.share,
         default=None,
     )
-    if first is None or any(_TIMES * one.share > first.share for one in findings if one.gain):
+    if first is None:
+        return [*findings]
+    gained = (min(one.share, one.gain.high_ns / step_ns) for one in findings if one.gain)
+    if _TIMES * max(gained, default=0.0) > first.share:
         return [*findings]
     return [first, *(one for one in findings if one is not first)]
 

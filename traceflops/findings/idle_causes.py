@@ -156,6 +156,7 @@ def _cause(case: Case, rule: str, idle: IdleClass, share: float) -> Cause:
     doubts = ["workers"] * is_in_thread + ["once"] * is_once + ["half"] * bool(row.partly)
     doubts += ["not-of-program"] * (rule == "input-wait")
     doubts += ["page-faults"] * (rule == "host-page-faults" and "per-byte" not in knows)
+    doubts += ["own-work"] * ("own-work" in knows)
     slowed = launching.slowed_by_stacks(case) if rule in _BESIDE_STACKS else None
     idle_cause = cause(
         case,
@@ -186,7 +187,7 @@ def _cause(case: Case, rule: str, idle: IdleClass, share: float) -> Cause:
         doubt = "off-cpu" if "off-cpu" in knows else "nothing-recorded"
         reasons = (fact(f"doubt.{doubt}"),)
         idle_cause = replace(idle_cause, edits=(), on_path=frozenset(), doubts=reasons)
-    most_ns = values.get("fixed_ns")
+    most_ns = None if "own-work" in knows else values.get("most_ns")
     if rule == "host-page-faults" and "sampled" in knows:
         most_ns = idle.idle_ns  # code runs then, whatever part of it is page faults
     if isinstance(most_ns, int):

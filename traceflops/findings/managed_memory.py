@@ -31,6 +31,8 @@ _NEARLY_ALL: Final = 0.9
 _LEAST_CORRELATION: Final = 0.9
 """From here on the time after a page tells how much of it is work on its bytes."""
 _LEAST_GAPS: Final = 20
+_LITTLE: Final = 3
+"""What takes over so many times as long as its remedy gains is mended elsewhere."""
 _SURE_ERRORS: Final = 2
 """Standard errors by which a fixed time may be longer than fitted."""
 
@@ -38,9 +40,10 @@ _SURE_ERRORS: Final = 2
 def between_pages(case: Case, idle: IdleClass) -> tuple[set[str], dict[str, Value]]:
     """Return what is known of the time between pages, and values of its text.
 
-    That is work on the data, but for a fixed time per page, where it grows with the bytes. Code
-    runs then, rather than page faults, where the CPU is sampled at least half as often as while it
-    is busy.
+    That is work on the data, but for a fixed time per page, where it grows with the bytes. Without
+    faults the pages would also move as fast as the link: if both gain little, the work itself leads
+    ("own-work"). Code runs then, rather than page faults, where the CPU is sampled at least half as
+    often as while it is busy.
     """
     if case.prepared is None:
         return set(), {}
@@ -48,14 +51,33 @@ def between_pages(case: Case, idle: IdleClass) -> tuple[set[str], dict[str, Valu
     if (times := _times_after_pages(case.prepared.trace)) is not None:
         gaps, each_byte_ns, each_ns = sum(one.gaps for one in idle.culprits), *times
         fixed_ns = min(round(gaps * each_ns), idle.idle_ns)
-        own = {"each_kib_ns": round(1024 * each_byte_ns), "each_ns": round(each_ns)}
-        return {"per-byte"}, {**values, **own, "fixed_ns": fixed_ns}
+        moving_ns, least_ns = _times_to_host(case, case.prepared)
+        most_ns = fixed_ns + moving_ns - least_ns
+        values |= {"each_kib_ns": round(1024 * each_byte_ns), "each_ns": round(each_ns)}
+        values |= {"moving_ns": moving_ns, "least_ns": least_ns or None, "most_ns": most_ns}
+        is_little = _LITTLE * most_ns < idle.idle_ns
+        return {"per-byte", *(["own-work"] if is_little else [])}, values | {"fixed_ns": fixed_ns}
     samples = sampled(case, idle.kind)
     count = samples.get("samples")
     spacing_ns = sample_spacing_ns(case.prepared.trace)
     if isinstance(count, int) and 2 * count * spacing_ns >= idle.idle_ns:
         return {"sampled"}, values | samples
     return set(), values
+
+
+def _times_to_host(case: Case, prepared: Prepared) -> tuple[int, int]:
+    """Return how long pages that the host brings back take, and what the link needs for them.
+
+    If the link is unknown, they may come as fast as the fastest prefetch; 0 without any.
+    """
+    work, chosen = prepared.trace.activities, prepared.chosen
+    size, dur_ns = numbers(work["bytes"], 0), numbers(work["dur_ns"])
+    own = on_demand(work, "migration DtoH")[chosen.row]
+    asked = is_prefetch(work, _MIGRATION) & (dur_ns > 0)
+    link, reached = host_link(case.measured), size[asked] / dur_ns[asked]
+    rate = float(link.bandwidth) if link is not None else reached.max(initial=0.0)
+    moving_ns, moved = int(chosen.inside_ns[own].sum()), int(size[chosen.row[own]].sum())
+    return moving_ns, min(round(moved / rate), moving_ns) if rate else 0
 
 
 def _times_after_pages(trace: Trace) -> tuple[float, float] | None:

@@ -20,7 +20,7 @@ from traceflops.findings.rules import thresholds
 from traceflops.findings.start_up import RECORD
 from traceflops.remedies import CPU_SAMPLES, LEGACY
 from traceflops.table.columns import ABSENT, is_one_of, matching, numbers
-from traceflops.table.patterns import FUNCTION_WAITS
+from traceflops.table.patterns import FUNCTION_WAITS, launches_no_kernel
 from traceflops.table.trace import NO_CUPTI, PROGRAM_ERROR, Trace
 from traceflops.timeline.intervals import Intervals
 from traceflops.timeline.records import Components
@@ -73,6 +73,8 @@ def of_what_was_read(verdict: Verdict, trace: Trace, lost: int) -> Verdict:
     samples = trace.source.event_counts.get(CPU_SAMPLES, 0)
     count = why.values.get("count") if why is not None else None
     may_be_lost = why is not None and not (isinstance(count, int) and count < lost)
+    is_stopped = PROGRAM_ERROR in trace.source.facts  # it may have launched more later
+    launches_none = not is_stopped and launches_no_kernel(trace.calls)
     parts, headline = list[Fact](), verdict.headline
     for part in verdict.parts:
         kinds = part.values.get("kinds") or ()
@@ -84,6 +86,9 @@ def of_what_was_read(verdict: Verdict, trace: Trace, lost: int) -> Verdict:
             part, headline = fact("verdict.none-read", why=why, kinds=kinds), "records-missing"
         elif part.code == _NO_WORK and kinds:
             part = fact(_ONLY, kinds=kinds)
+        elif part.code == _ONLY and launches_none:
+            parts.append(part)
+            part = fact("verdict.no-kernels")
         elif part.code == _MISSING and may_be_lost:
             part = fact(_MISSING, calls=part.values["calls"], how=None, why=why)
         parts.append(part)
@@ -144,16 +149,19 @@ _CLASSES: Final = frozenset(
 )
 _EXCEPTION: Final = re.compile(r"[A-Z]\w{0,40}")
 _HELP: Final = fact("program-error.help")
-_PROFILER, _NEWER = "profiler", fact("program-error.newer")
+_HELP_WITH: Final = {
+    "profiler": fact("program-error.newer"),
+    "interrupted": fact("program-error.longer"),
+}
 
 
 def led_by_error(verdict: Verdict, trace: Trace, *, is_little: bool) -> Verdict:
     """Return a verdict that first says that the program's output ends with an error, if it does.
 
     Whether the program stopped there is not recorded: it may have gone on in silence. Where hardly
-    any work is recorded, that is why: the remedy is to correct the error. A program that worked
-    until it was interrupted may have been stopped on purpose, and one that did not find a file may
-    have done without.
+    any work is recorded, that is why: the remedy is to correct the error, or to interrupt it later.
+    A program that worked until it was interrupted may have been stopped on purpose, and one that
+    did not find a file may have done without.
     """
     is_little = is_little or not trace.activities.num_rows
     error = trace.source.facts.get(PROGRAM_ERROR)
@@ -165,7 +173,7 @@ def led_by_error(verdict: Verdict, trace: Trace, *, is_little: bool) -> Verdict:
     else:
         kind = fact(f"program-error.{error}") if error in _CLASSES else None
     stopped = fact(STOPPED, error=kind)
-    help_ = (_NEWER if error == _PROFILER else _HELP,) if is_little else ()
+    help_ = (_HELP_WITH.get(error, _HELP),) if is_little else ()
     return replace(verdict, parts=(stopped, *help_, *rest))
 
 

@@ -14,7 +14,7 @@ from traceflops.devices.matching import match
 from traceflops.devices.side_records import SIDE_FORMATS
 from traceflops.remedies import How, command, way_to_record
 from traceflops.table.columns import ABSENT, is_one_of, matching, numbers
-from traceflops.table.patterns import launches_nothing
+from traceflops.table.patterns import launches_no_kernel
 from traceflops.table.trace import CUDA_TRACE, PROGRAM_ERROR, Trace
 from traceflops.timeline.host_work import lacks_copies
 from traceflops.windows.device_records import launch_calls
@@ -66,7 +66,7 @@ def _lacks(trace: Trace) -> dict[str, str]:
     lacking = {
         "device-records": is_empty and launches > 0,
         # The trace tells neither that work was launched nor that none was.
-        "device-work": is_empty and launches <= 0 and not launches_nothing(calls),
+        "device-work": is_empty and launches <= 0 and not launches_no_kernel(calls),
         "timeline": not work.num_rows and is_untimed,
         "copies": lacks_copies(trace),
         "sizes-of-copies": len(sizes) > 0 and (sizes == ABSENT).all(),
@@ -101,7 +101,8 @@ def how_to_record(trace: Trace) -> str | None:
 def _did_nothing(trace: Trace) -> bool:
     """Return whether the process did no work, which another command would not change."""
     facts, has_work = trace.source.facts, trace.activities.num_rows > 0
-    return not has_work and (facts.get(CUDA_TRACE) == "true" or PROGRAM_ERROR in facts)
+    is_known = facts.get(CUDA_TRACE) == "true" or PROGRAM_ERROR in facts
+    return not has_work and (is_known or launches_no_kernel(trace.calls))
 
 
 def _counting(trace: Trace) -> str | None:

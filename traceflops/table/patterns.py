@@ -70,6 +70,7 @@ COMPILES: Final = re.compile(
 _STARTS: Final = re.compile(
     f"{LAUNCH.pattern}|(cuda|cu|hip)(Mem(cpy|set|Prefetch)|DeviceGraph|StreamBatchMem)"
 )
+_RUNS: Final = re.compile(f"{LAUNCH.pattern}|(cuda|cu|hip)DeviceGraph")
 _KNOWN: Final = re.compile(r"(cuda|cu|hip)[A-Z]")
 """Calls of these interfaces; their names tell whether they start work."""
 
@@ -113,7 +114,12 @@ FUNCTION_WAITS: Final = re.compile(
 """Functions that wait themselves, and those that run an event loop, most of which is waiting."""
 
 
-def launches_nothing(calls: pa.Table) -> bool:
+def launches_nothing(calls: pa.Table, starts: re.Pattern[str] = _STARTS) -> bool:
     """Return whether calls of CUDA or HIP are recorded, none of which starts work on a GPU."""
     called = used_names(calls["name"])
-    return bool(called) and all(_KNOWN.match(name) and not _STARTS.match(name) for name in called)
+    return bool(called) and all(_KNOWN.match(name) and not starts.match(name) for name in called)
+
+
+def launches_no_kernel(calls: pa.Table) -> bool:
+    """Return whether calls of CUDA or HIP are recorded, which at most copy and fill memory."""
+    return launches_nothing(calls, _RUNS)

@@ -32,7 +32,7 @@ from traceflops.table.columns import (
 )
 from traceflops.table.grouping import group_rows, group_sums, groups, joint_codes, used_names
 from traceflops.table.nesting import innermost_pieces
-from traceflops.table.patterns import FUNCTION_WAITS
+from traceflops.table.patterns import FUNCTION_WAITS, launches_no_kernel
 from traceflops.table.schema import DEVICE_KINDS
 from traceflops.table.trace import PROGRAM_ERROR, Trace
 from traceflops.timeline.intervals import Intervals
@@ -166,8 +166,9 @@ def untimed(trace: Trace, classifier: Classifier) -> Untimed | None:
         [_share(sums[c], side_ns.get("device")) for c in longest],
     )
     counters = tuple(sorted(used_names(trace.kernel_counters["counter"])))
-    stopped = PROGRAM_ERROR in trace.source.facts  # then no command records more
-    return Untimed(rows, categories, counted, counters, None if stopped else command(trace))
+    # No command records more of a program that stopped, or that launches nothing.
+    is_all = PROGRAM_ERROR in trace.source.facts or launches_no_kernel(trace.calls)
+    return Untimed(rows, categories, counted, counters, None if is_all else command(trace))
 
 
 def _plus(sum_so_far: int | None, more: int | None) -> int | None:
