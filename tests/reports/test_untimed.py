@@ -48,7 +48,7 @@ CASES = {
     "totals": {"totals": TOTALS},
     "counters": {"kernel_counters": COUNTED},
     "speeds": {"kernel_counters": SPEEDS},
-    "calls": {"calls": [{"name": "hipMalloc", "start_ns": 5}]},
+    "calls": {"calls": [{"name": "hsa_queue_create", "start_ns": 5}]},
     "all": {"totals": TOTALS, "kernel_counters": COUNTED},
 }
 
