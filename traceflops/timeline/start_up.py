@@ -155,8 +155,8 @@ class StartUp(Struct, frozen=True, dict=True):
         # A gap as long as many others is no start-up. If known start-up takes a part of the gap,
         # only the rest is compared, and only with gaps without start-up.
         length, known_ns = end_ns - start_ns, known.length_within(start_ns, end_ns)
-        alike = _as_long(length[known_ns == 0], length - known_ns)
-        is_rare = np.where(known_ns > 0, alike, _as_long(length, length)) <= FEW
+        alike = _count_at_least_half(length[known_ns == 0], length - known_ns)
+        is_rare = np.where(known_ns > 0, alike, _count_at_least_half(length, length)) <= FEW
         loads = _load_code(by_kind, start_ns, end_ns) & is_rare & (start_ns < self.loops_from_ns)
         loading, ops = Intervals.of(start_ns[loads], end_ns[loads]), ("functions", "ops")
         by_kind["gap"] = self._unrecorded(loading.subtract(known), ops, ENDLESS)
@@ -238,8 +238,8 @@ def start_up(trace: Trace, links: Links, loops_from_ns: Mapping[int, int]) -> di
     return {number: own for number, own in start_ups.items() if len(own.all)}
 
 
-def _as_long(some_ns: IntArray, length_ns: IntArray) -> IntArray:
-    """Return, per length, how many of some lengths are at least half of it."""
+def _count_at_least_half(some_ns: IntArray, length_ns: IntArray) -> IntArray:
+    """Return, per length, how many of `some_ns` are at least half as long."""
     return len(some_ns) - np.searchsorted(np.sort(some_ns), length_ns / 2)
 
 
@@ -261,26 +261,28 @@ def device_start_up(
     by_kind, covered = dict[str, Intervals](), Intervals.empty()
     for number, gaps in groups(owner):
         start, end = start_ns[gaps], end_ns[gaps]
-        # Gaps much longer than usual before work of a name, or without a usual length.
         length_ns = end - start
-        group, _ = group_rows((name[gaps],))
+        group, first = group_rows((name[gaps],))
         usual_ns, count = lower_medians(group, length_ns)[group], np.bincount(group)[group]
+        # Much longer than usual before work of this name, or too few of these to have a usual.
         is_odd = (length_ns > TIMES_USUAL * usual_ns) | (count <= FEW)
-        is_odd, of_process = is_odd & (length_ns >= LEAST_NS), dict[str, Intervals]()
+        is_odd &= length_ns >= LEAST_NS
+        of_process = dict[str, Intervals]()
         if number in by_process:
             of_process = by_process[number].within_gaps(start, end, is_odd)
-        elif is_unseen[number]:  # no host records: a gap that is odd, rare and first is start-up
-            is_rare = _as_long(length_ns, length_ns) <= FEW
-            # The first of more than a few gaps before work of its name.
-            group, first = group_rows((name[gaps],))
+        elif is_unseen[number]:
+            # Without host records, start-up is an odd gap if few on the device are half as long and
+            # it is the first of many before work of its name; or any before the first kernel, as
+            # data are loaded then.
+            is_rare = _count_at_least_half(length_ns, length_ns) <= FEW
             is_first = np.zeros(len(gaps), dtype=np.bool_)
             is_first[first] = np.bincount(group) > FEW
             once = is_odd & is_rare & is_first
-            once |= (end <= first_kernel_ns) & (length_ns >= LEAST_NS)  # or data are loaded
+            once |= (end <= first_kernel_ns) & (length_ns >= LEAST_NS)
             of_process = {"hole": Intervals.of(start[once], end[once])}
         for kind, times in of_process.items():
             by_kind[kind] = by_kind.get(kind, Intervals.empty()).union(times)
-    for kind in KINDS:  # of processes that share the device, one may start up as another does
+    for kind in KINDS:  # where kinds overlap (of several processes), the first one counts
         if kind in by_kind:
             times = by_kind[kind]
             by_kind[kind] = times.subtract(covered)
