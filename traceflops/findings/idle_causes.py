@@ -187,11 +187,8 @@ def _cause(case: Case, rule: str, idle: IdleClass, share: float) -> Cause:
         doubt = "off-cpu" if "off-cpu" in knows else "nothing-recorded"
         reasons = (fact(f"doubt.{doubt}"),)
         idle_cause = replace(idle_cause, edits=(), on_path=frozenset(), doubts=reasons)
-    most_ns = None if "own-work" in knows else values.get("most_ns")
-    if rule == "host-page-faults" and "sampled" in knows:
-        most_ns = idle.idle_ns  # code runs then, whatever part of it is page faults
-    if isinstance(most_ns, int):
-        idle_cause = replace(idle_cause, gain=Gain(0, most_ns // case.windows_used, None))
+    if isinstance(gain_ns := values.get("gain_ns"), int):
+        idle_cause = replace(idle_cause, gain=Gain(0, gain_ns // case.windows_used, None))
     if idle_cause.advice is None and not by_name and idle.remedy:
         return replace(idle_cause, advice=fact("sentence", text=Fact(idle.remedy)))
     return idle_cause

@@ -38,7 +38,7 @@ _SURE_ERRORS: Final = 2
 
 
 def between_pages(case: Case, idle: IdleClass) -> tuple[set[str], dict[str, Value]]:
-    """Return what is known of the time between pages, and values of its text.
+    """Return what is known of the time between pages, and values of its text; `gain_ns` at most.
 
     That is work on the data, but for a fixed time per page, where it grows with the bytes. Without
     faults the pages would also move as fast as the link: if both gain little, the work itself leads
@@ -55,13 +55,16 @@ def between_pages(case: Case, idle: IdleClass) -> tuple[set[str], dict[str, Valu
         most_ns = fixed_ns + moving_ns - least_ns
         values |= {"each_kib_ns": round(1024 * each_byte_ns), "each_ns": round(each_ns)}
         values |= {"moving_ns": moving_ns, "least_ns": least_ns or None, "most_ns": most_ns}
-        is_little = _LITTLE * most_ns < idle.idle_ns
-        return {"per-byte", *(["own-work"] if is_little else [])}, values | {"fixed_ns": fixed_ns}
+        values["fixed_ns"] = fixed_ns
+        if _LITTLE * most_ns < idle.idle_ns:
+            return {"per-byte", "own-work"}, values
+        return {"per-byte"}, {**values, "gain_ns": most_ns}
     samples = sampled(case, idle.kind)
     count = samples.get("samples")
     spacing_ns = sample_spacing_ns(case.prepared.trace)
     if isinstance(count, int) and 2 * count * spacing_ns >= idle.idle_ns:
-        return {"sampled"}, values | samples
+        # Code runs then, whatever part of it is page faults.
+        return {"sampled"}, {**values, **samples, "gain_ns": idle.idle_ns}
     return set(), values
 
 
