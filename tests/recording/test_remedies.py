@@ -347,7 +347,7 @@ def test_a_file_that_is_cut_is_to_be_copied_again(
     cut = replace(whole, notes=(*whole.notes, Note("dropped", code, "It ends early.")))
     analysis = analyze(cut)
     assert analysis.verdict.sentence.startswith("The file is cut off: copy it again.")
-    assert "cut off" in opening(analysis)[0]
+    assert "cut off" in opening(analysis).title
     assert "cut off" not in analyze(whole).verdict.sentence
     may_be_lost = {"device-work", "device-records", "calls", "steps"}
     told = {how for what, how in lacks(cut).items() if what in may_be_lost}
