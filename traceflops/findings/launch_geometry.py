@@ -131,6 +131,10 @@ class LaunchShape(NamedTuple):
     limiters: tuple[str, ...] = ()
     warps_share: float = 1.0
 
+    def told(self) -> dict[str, Value]:
+        """Return the facts that texts tell of it."""
+        return {"blocks": self.blocks, "room": self.room, "last_wave": self.last_wave}
+
     @property
     def is_few(self) -> bool:
         """Return whether there are known to be blocks for at most half of the multiprocessors."""

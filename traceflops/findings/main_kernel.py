@@ -57,18 +57,17 @@ def main_kernel_findings(
     trace: Trace,
     limits: Mapping[str, float],
 ) -> Iterator[Finding]:
-    """Give a finding where one kernel has much of the time, and most of the largest kind of work.
+    """Give a finding where one kernel leads the largest kind of work and has much of the time.
 
-    `of` is what shares are of, `limits` are the thresholds of MAIN_KERNEL. Of launches of `trace`
-    it tells how they are alike, of products only few blocks: room they leave on purpose.
+    `of` is what shares are of, `limits` are the thresholds of MAIN_KERNEL.
     """
     yield from _whole_graphs(kernels, total, losses, program, trace, limits["least_share"])
     shares = {kind: total.components.share(kind) or 0.0 for kind in (*_KINDS, _MEMORY)}
-    top = max(shares, key=lambda kind: shares[kind])
+    top, least = max(shares, key=lambda kind: shares[kind]), limits["least_share"]
     rows = [row for row in kernels.to_pylist() if row["top"] == top]
-    least, may_gain = limits["least_share"], _may_gain(top, rows, total, losses, limits)
-    if shares[top] < least or kernels.num_rows < 2 or not may_gain:
-        return  # too little to tell, or a single kernel, which is all of it anyway
+    is_all = kernels.num_rows < 2  # a single kernel is all of it anyway
+    if shares[top] < least or is_all or not _may_gain(top, rows, total, losses, limits):
+        return
     of_engine = _of_engine(rows, program)
     family, variants = _largest_family(rows, of_engine, by_whole_name=top == _MEMORY)
     name, sub, time_ns = short_name(family), variants[0]["sub"], _sum_ns(variants)
@@ -77,30 +76,18 @@ def main_kernel_findings(
     share = min(whole := time_ns / total.components.window_ns, shares[top])
     if share < least or name.endswith(_CUT_OFF):
         return  # too little, or a name cut short, which may stand for many kernels
-    count = sum(row["count"] for row in variants)
-    idle = total.components.share("idle") or 0.0
+    count, idle = sum(row["count"] for row in variants), total.components.share("idle") or 0.0
     if time_ns < limits["least_ns"] * count and idle > limits["most_idle"]:
         return  # launching limits it
-    # The tokens of a decode pass, where all passes are of decode
-    decode = serving.kinds[0] if [kind.kind for kind in serving.kinds] == ["decode"] else None
-    tokens = (decode.tokens or 0) // decode.passes if decode is not None else 0
-    knows = {*program} - {"" if is_engine else _TENSORRT}
-    mean_ns = time_ns // max(count, 1)
-    shape = launch_shape(trace, largest["name"]) if len(variants) == 1 else LaunchShape()
-    if f"{top}/{sub}" in PRODUCTS:  # they leave room on purpose
-        shape = LaunchShape(shape.blocks) if shape.is_few else LaunchShape()
+    tokens, mean_ns = _decoded(serving), time_ns // max(count, 1)
+    shape = _common_shape(trace, variants, f"{top}/{sub}")
+    knows = {*program, *_known_of_launches(shape, mean_ns, limits)}
+    knows -= {"" if is_engine else _TENSORRT}
     if top == "compute":
         knows |= {top, sub, *_known(largest["name"], sub, tokens)}
-    knows |= {"long"} if mean_ns >= limits["long_ns"] else set()
-    if shape.warps_share < limits["few_warps"]:
-        knows |= {limiter.replace(" ", "-") for limiter in shape.limiters}
-    elif shape.last_wave is not None:
-        knows.add("last-wave")
     values: dict[str, Value] = {
         "name": name,
-        "blocks": shape.blocks,
-        "room": shape.room,
-        "last_wave": shape.last_wave,
+        **shape.told(),
         "of": of,
         "tokens": tokens,
         "share": share,
@@ -121,6 +108,36 @@ def main_kernel_findings(
         advice=advice_of(MAIN_KERNEL, frozenset(knows), values),
         rows=(Row(name, time_ns),),
     )
+
+
+def _decoded(serving: Serving) -> int:
+    """Return the tokens of a decode pass where all passes are of decode, else 0."""
+    if [kind.kind for kind in serving.kinds] != ["decode"]:
+        return 0
+    return (serving.kinds[0].tokens or 0) // serving.kinds[0].passes
+
+
+def _common_shape(trace: Trace, variants: Sequence[Mapping[str, Any]], kind: str) -> LaunchShape:
+    """Return what the launches of a kernel have in common, nothing of several kernels.
+
+    Products leave room on purpose: only few blocks are told of them.
+    """
+    shape = launch_shape(trace, variants[0]["name"]) if len(variants) == 1 else LaunchShape()
+    if kind not in PRODUCTS:
+        return shape
+    return LaunchShape(shape.blocks) if shape.is_few else LaunchShape()
+
+
+def _known_of_launches(
+    shape: LaunchShape, mean_ns: int, limits: Mapping[str, float]
+) -> Iterator[str]:
+    """Yield what the length and the shape of a kernel's launches tell."""
+    if mean_ns >= limits["long_ns"]:
+        yield "long"
+    if shape.warps_share < limits["few_warps"]:
+        yield from (limiter.replace(" ", "-") for limiter in shape.limiters)
+    elif shape.last_wave is not None:
+        yield "last-wave"
 
 
 def _whole_graphs(
