@@ -71,6 +71,29 @@ def test_a_last_range_that_repeats_what_ran_before_is_what_the_user_measures(
         )
 
 
+@pytest.mark.parametrize(("works_on", "measured"), [(True, "timed"), (False, None)])
+def test_a_range_in_which_a_device_has_no_work_is_none(
+    works_on: bool, measured: str | None
+) -> None:
+    """Another device runs beside the warm-up, and once more in the range or not at all."""
+    begins_us = [50_000 + 20 * n for n in range(160)]
+    others_us = [50_105 + 20 * n for n in range(20)] + [53_000] * works_on
+    made = launched(
+        ("fill", 0, 6 * US, 4 * US),
+        *((f"k{n % 3}", (t - 5) * US, t * US, 10 * US) for n, t in enumerate(begins_us)),
+        *(("k0", (t - 5) * US, t * US, 10 * US) for t in others_us),
+    )
+    for number, row in enumerate(made["activities"]):
+        row["device"] = int(number > 160)
+    made["calls"].append({"name": "cudaMalloc", "start_ns": 20 * US, "dur_ns": 40 * MS})
+    devices = [{"device": n, "process": 0, "local_id": n, "type": "gpu"} for n in range(2)]
+    marks = step_marks(("timed", 51_194 * US, 2_000 * US))
+    analysis = analyze(trace_of(**made, marks=marks, devices=devices))
+    assert analysis.steps.measured == measured
+    for device in analysis.devices:
+        assert all(window.dur_ns > 0 for window in device.windows)
+
+
 def test_the_name_of_the_range_is_redacted() -> None:
     analysis = run(160, ranges=[("secret", 60, 160)], redact=True)
     assert analysis.steps.measured == "annotation 1"
