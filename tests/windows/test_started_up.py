@@ -10,6 +10,9 @@ from hypothesis import strategies as st
 
 from tests.build import launched, step_marks, trace_of
 from traceflops import Analysis, Selection, analyze
+from traceflops.analysis.rank_summary import summary_of
+from traceflops.analysis.summary_files import held, packed
+from traceflops.analysis.summary_sums import placed, sum_of
 from traceflops.reports.view.findings import headline
 
 US, MS = 1_000, 1_000_000
@@ -92,6 +95,25 @@ def test_a_range_in_which_a_device_has_no_work_is_none(
     assert analysis.steps.measured == measured
     for device in analysis.devices:
         assert all(window.dur_ns > 0 for window in device.windows)
+
+
+@pytest.mark.parametrize(
+    ("names", "measured", "how"),
+    [
+        (("timed", "timed"), "timed", "the timed range after a warm-up"),
+        (("timed", None), None, "what follows start-up"),
+        ((None, "timed"), None, "what follows start-up"),
+        (("timed", "other"), None, "the timed range after a warm-up"),
+    ],
+)
+def test_ranks_have_a_range_in_common_or_none(
+    names: tuple[str | None, ...], measured: str | None, how: str
+) -> None:
+    runs = [run(160, ranges=[(name, 60, 160)] if name else ()) for name in names]
+    parts = [held(packed(summary_of(analysis)), {}) for analysis in runs]
+    choice = sum_of(placed(parts)).choice
+    assert choice.measured == measured
+    assert choice.text == f"no steps found; {how} is one window"
 
 
 def test_the_name_of_the_range_is_redacted() -> None:
