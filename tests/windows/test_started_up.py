@@ -10,6 +10,9 @@ from hypothesis import strategies as st
 
 from tests.build import launched, step_marks, trace_of
 from traceflops import Analysis, Selection, analyze
+from traceflops.analysis.rank_summary import summary_of
+from traceflops.analysis.summary_files import held, packed
+from traceflops.analysis.summary_sums import placed, sum_of
 from traceflops.reports.view.findings import headline
 
 US, MS = 1_000, 1_000_000
@@ -69,6 +72,48 @@ def test_a_last_range_that_repeats_what_ran_before_is_what_the_user_measures(
         assert "the figures are of the 2.00 ms in timed, without 1.2" in " ".join(
             finding.sentence for finding in analysis.findings
         )
+
+
+@pytest.mark.parametrize(("works_on", "measured"), [(True, "timed"), (False, None)])
+def test_a_range_in_which_a_device_has_no_work_is_none(
+    works_on: bool, measured: str | None
+) -> None:
+    """Another device runs beside the warm-up, and once more in the range or not at all."""
+    begins_us = [50_000 + 20 * n for n in range(160)]
+    others_us = [50_105 + 20 * n for n in range(20)] + [53_000] * works_on
+    made = launched(
+        ("fill", 0, 6 * US, 4 * US),
+        *((f"k{n % 3}", (t - 5) * US, t * US, 10 * US) for n, t in enumerate(begins_us)),
+        *(("k0", (t - 5) * US, t * US, 10 * US) for t in others_us),
+    )
+    for number, row in enumerate(made["activities"]):
+        row["device"] = int(number > 160)
+    made["calls"].append({"name": "cudaMalloc", "start_ns": 20 * US, "dur_ns": 40 * MS})
+    devices = [{"device": n, "process": 0, "local_id": n, "type": "gpu"} for n in range(2)]
+    marks = step_marks(("timed", 51_194 * US, 2_000 * US))
+    analysis = analyze(trace_of(**made, marks=marks, devices=devices))
+    assert analysis.steps.measured == measured
+    for device in analysis.devices:
+        assert all(window.dur_ns > 0 for window in device.windows)
+
+
+@pytest.mark.parametrize(
+    ("names", "measured", "how"),
+    [
+        (("timed", "timed"), "timed", "the timed range after a warm-up"),
+        (("timed", None), None, "what follows start-up"),
+        ((None, "timed"), None, "what follows start-up"),
+        (("timed", "other"), None, "the timed range after a warm-up"),
+    ],
+)
+def test_ranks_have_a_range_in_common_or_none(
+    names: tuple[str | None, ...], measured: str | None, how: str
+) -> None:
+    runs = [run(160, ranges=[(name, 60, 160)] if name else ()) for name in names]
+    parts = [held(packed(summary_of(analysis)), {}) for analysis in runs]
+    choice = sum_of(placed(parts)).choice
+    assert choice.measured == measured
+    assert choice.text == f"no steps found; {how} is one window"
 
 
 def test_the_name_of_the_range_is_redacted() -> None:

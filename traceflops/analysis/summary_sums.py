@@ -181,9 +181,13 @@ def _added(parts: Sequence[RankSummary]) -> RankSummary:
         tuple(sorted({step for choice in choices for step in getattr(choice, name)}))
         for name in ("seen", "used")
     )
+    # What only some parts measure, or each under another name, is not the range of all.
+    same = len({choice.measured for choice in choices}) == 1
+    choice = choices[0] if same else min(choices, key=lambda choice: choice.measured is not None)
+    measured = choice.measured if same else None
     return replace(
         parts[0],
-        choice=replace(choices[0], seen=seen, used=used),
+        choice=replace(choice, seen=seen, used=used, measured=measured),
         launch_records=reduce(add, (part.launch_records for part in parts)),
         reports=tuple(all_of("reports")),
         kernels=joined_totals([part.kernels for part in parts]),

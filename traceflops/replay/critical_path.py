@@ -113,8 +113,7 @@ def parts_of(
     is_fault &= np.isin(rest.kind, (VIRTUAL, DELAY))
     sums["host_page_faults", ""] += int(rest.ns[is_fault].sum())
     rest = rest.only(~is_fault)
-    # Then lags by kind, without start-up in launches; and delays, explained or not.
-    # How many ns of each launch its call starts up; 0 for other pieces.
+    # Then how many ns of each launch its call starts up; 0 for other pieces.
     nodes, start_up_ns = graph.nodes, np.zeros_like(rest.ns)
     launches = np.flatnonzero(rest.kind == LAUNCH)
     launches = launches[nodes.call[rest.source[launches]] >= 0]
@@ -126,6 +125,7 @@ def parts_of(
         nodes.thread[source], begin, begin + rest.ns[launches]
     )
     sums[_START_UP, ""] += int(start_up_ns.sum())
+    # Then lags by kind, without start-up in launches; and delays, explained or not.
     # After a long silence nothing connects two threads: the host's time is not recorded.
     is_long = (rest.kind == HANDOVER) & (rest.ns > LONGEST_HANDOVER_NS)
     sums[UNRECORDED, ""] += int((rest.ns - start_up_ns)[is_long].sum())

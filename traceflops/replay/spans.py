@@ -238,7 +238,6 @@ def _joined(graph: RecordedGraph, parts: Sequence[Instants], times: Sequence[Int
         np.concatenate([part.mark for part in parts]),
         Candidates.joined(moved),
     )
-    # With this `ahead_ns` they are at their recorded times in the recorded world.
     time_ns, _ = instants.at(graph, graph.as_recorded(), graph.nodes.time_ns)
     # With this `ahead_ns` they are at their recorded times in the recorded world.
     ahead_ns = (time_ns - np.concatenate(times))[instants.candidates.instant]

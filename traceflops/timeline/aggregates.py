@@ -166,7 +166,7 @@ def untimed(trace: Trace, classifier: Classifier) -> Untimed | None:
         [_share(sums[c], side_ns.get("device")) for c in longest],
     )
     counters = tuple(sorted(used_names(trace.kernel_counters["counter"])))
-    # No command records more of a program that stopped, or that launches nothing.
+    # No command records more of a program that stopped, or that launches no kernel.
     is_all = PROGRAM_ERROR in trace.source.facts or launches_no_kernel(trace.calls)
     return Untimed(rows, categories, counted, counters, None if is_all else command(trace))
 

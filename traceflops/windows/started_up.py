@@ -100,8 +100,9 @@ def measured_range(
         device      |a b     a c      a c      |a c   a c   a c   a c|
 
     It is the only outermost range of its thread and begins after start-up. All work from its first
-    on was launched in it; that is most kernels, and nearly all of their time is of kernels that ran
-    before. So a range around the whole program is none, nor one that does something else.
+    on was launched in it: most kernels, and work of each device. Nearly all time of these kernels
+    is of such as ran before. So a range around the whole program is none, nor one that does
+    something else.
     """
     trace = linked.trace
     work, calls = trace.activities, trace.calls
@@ -114,21 +115,27 @@ def measured_range(
     marks = np.flatnonzero(is_one_of(trace.marks["kind"], "annotation"))
     process, thread, from_ns, lasts_ns = (column[marks] for column in times_of(trace.marks))
     until_ns = np.where(lasts_ns == ABSENT, ENDLESS, from_ns + lasts_ns)
+    middle_ns = np.sort(issued_ns[is_kernel])[is_kernel.sum() // 2 :][:1]
     for _, same in groups(group_rows((process, thread))[0]):
         outer = same[np.lexsort((-until_ns[same], from_ns[same]))[0]]
         low, high, number = int(from_ns[outer]), int(until_ns[outer]), process[outer]
+        is_alone = low >= since_ns and (until_ns[same] <= high).all() and high < ENDLESS
+        # What launches most kernels launches the middle one: few ranges need a closer look.
+        may_be_most = ((low <= middle_ns) & (middle_ns < high)).any()
+        if not (is_alone and may_be_most) or linked.clock_offsets[number]:
+            continue
         inside = (owner == number) & (issued_ns >= low) & (issued_ns < high)
         measured, before = inside & is_kernel, ~inside
-        is_alone = low >= since_ns and (until_ns[same] <= high).all() and high < ENDLESS
-        is_most = 2 * measured.sum() > is_kernel.sum() and before.any()
-        if not (is_alone and is_most) or linked.clock_offsets[number]:
+        if 2 * measured.sum() <= is_kernel.sum() or not before.any():
             continue
         first_ns = int(begin_ns[inside].min())
         again_ns = dur_ns[measured & np.isin(name, name[before & is_kernel])].sum()
         repeats = again_ns >= _NEARLY_ALL * dur_ns[measured].sum()
-        if repeats and (begin_ns[before] < first_ns).all():
-            ended_ns = int((begin_ns + dur_ns)[before].max())
-            return int(marks[outer]), max(low, min(first_ns, ended_ns))
+        ended_ns = int((begin_ns + dur_ns)[before].max())
+        work_from_ns = max(low, min(first_ns, ended_ns))
+        go_on = all(account.rows.span[1] > work_from_ns for account in accounts.values())
+        if repeats and go_on and (begin_ns[before] < first_ns).all():
+            return int(marks[outer]), work_from_ns
     return None
 
 
