@@ -73,6 +73,8 @@ def case_lines(analysis: Analysis, style: Style, most: int = 3) -> Iterator[Text
         is_title = best is not None and other is best.finding
         # Of the finding in the title only what that leaves out.
         sentence = findings.left_to_say(other, opened) if is_title else other.sentence
+        if sentence in opened.rest and (other.remedy or "") in opened.rest:
+            continue
         other_lines += paragraph(sentence, style.width)
         if other.remedy and not is_title:
             other_lines += hanging("help: ", other.remedy, style.width)

@@ -39,6 +39,7 @@ from traceflops.findings.finding import (
 from traceflops.findings.rules import thresholds
 from traceflops.replay.what_if import Outcome
 from traceflops.reports.json.report import encode, findings_object
+from traceflops.reports.terminal.summary import render_terminal
 from traceflops.reports.view.findings import opening
 from traceflops.windows.selection import Selection, parse_steps
 
@@ -448,9 +449,11 @@ def test_below_start_up_stands_the_kernel_of_the_rest_and_what_to_do() -> None:
     analysis = analysis_of(RunConfig(**SMALL, plants=("python",), plant_ns=2_000_000))
     told = {"advice": fact("quoted", text="profile it"), "severity": "high", "gain": None}
     starts = replace(analysis.findings[0], rule="start-up", share=0.9, confidence=None, **told)
-    kernel = replace(starts, rule="main-kernel", share=0.7, claim=fact("quoted", text="k takes it"))
+    said = {"claim": fact("quoted", text="k takes it"), "details": ()}
+    kernel = replace(starts, rule="main-kernel", share=0.7, **said)
     analysis.__dict__["findings"] = (starts, kernel)
     assert opening(analysis).rest.startswith("k takes it profile it ")
+    assert sum("k takes it" in line.plain for line in render_terminal(analysis)) == 1
 
 
 def test_what_holds_up_the_gpu_comes_before_the_wait_that_follows() -> None:

@@ -116,6 +116,7 @@ def test_summaries_of_a_sample_say_what_its_files_say() -> None:
     hidden, *others = others
     least = min(device.chosen.components.communication_ns for device in found.devices) // 5
     assert (hidden.rule, hidden.gain) == ("exposed-communication", Gain(0, least, None))
+    assert "Start communication earlier" in hidden.remedy  # whether it trains is unknown
     assert all(one.gain is None for one in others)
     unknown = next(one for one in post_mortem(found) if "cannot tell" in one.title)
     assert any("made from summaries of 4 files" in sentence for sentence in unknown.sentences)

@@ -142,6 +142,15 @@ def test_steps_that_grow_steadily_are_told(
     assert StepSpread(used, 0).growth == growth
 
 
+def test_steps_of_different_devices_do_not_grow() -> None:
+    lengths = (190, 218, 288, 277, 316, 331)
+    used = tuple(
+        StepTime(at, Components(compute_ns=ns), frozenset({at // 3}))
+        for at, ns in enumerate(lengths)
+    )
+    assert StepSpread(used, 0).growth is None
+
+
 def test_what_is_beyond_the_median_is_of_the_longer_steps_alone() -> None:
     spread = spread_of(alone(100, 90, 130, 105, 100).devices)
     assert spread is not None

@@ -323,7 +323,7 @@ def representative_steps(prepared: Prepared) -> RepresentativeSteps | None:
     A step is as long as the mean of its windows over the devices. Of two steps in the middle, the
     shorter one is the median; of equal ones, the first.
     """
-    spread = step_spread(window for windows in prepared.windows.values() for window in windows)
+    spread = step_spread(prepared.windows)
     if spread is None:
         return None
     middle, worst = spread.middle, spread.longest

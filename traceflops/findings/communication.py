@@ -244,8 +244,9 @@ def _purpose(case: Case, kind: str, role: str | None) -> str:
         return "ep"
     if kind == "all_reduce" and case.measured.inference is not None and role in (None, "tp"):
         return "serving"
-    if kind == "all_reduce" and "trains" not in case.program:
-        return role or "tp"  # without gradients only tensor parallelism needs them
+    # Without gradients only tensor parallelism needs them; a summary does not say if there are any.
+    if kind == "all_reduce" and case.prepared is not None and "trains" not in case.program:
+        return role or "tp"
     return role or _USUAL.get(kind, "any")
 
 

@@ -161,10 +161,11 @@ _P95: Final = Fraction(95, 100)
 
 
 class StepTime(Struct, frozen=True):
-    """The mean of a step's windows over the devices that use it, by component."""
+    """The mean of a step's windows over `devices`, those that use it, by component."""
 
     step: int
     components: Components
+    devices: frozenset[int] = frozenset()
 
     @property
     def ns(self) -> int:
@@ -186,9 +187,9 @@ class Growth(NamedTuple):
 
 
 def _growth(steps: Sequence[StepTime]) -> Growth | None:
-    """Return how steps grow, None unless Spearman's correlation of time and order is high."""
+    """Return how steps of the same devices grow, None unless Spearman's correlation is high."""
     count, times = len(steps), np.array([step.ns for step in steps])
-    if count < _LEAST_GROWING:
+    if count < _LEAST_GROWING or len({step.devices for step in steps}) > 1:
         return None
     third = count // 3
     first_ns, last_ns = (median_of(part.tolist()) for part in (times[:third], times[-third:]))
@@ -267,22 +268,32 @@ def mean_components(components: Sequence[Components]) -> Components:
     return Components(*(round(Fraction(sum(column), len(components))) for column in columns))
 
 
-def step_spread(windows: Iterable[Window]) -> StepSpread | None:
+def step_spread(windows: Mapping[int, Iterable[Window]]) -> StepSpread | None:
     """Return the times of the steps used in the windows of all devices, None without any."""
-    used = [window for window in windows if window.role == "step" and window.used]
-    of_step: defaultdict[int, list[Components]] = defaultdict(list)
-    for window in used:
-        if window.step is not None:
-            of_step[window.step].append(window.account.components)
-    steps = tuple(StepTime(step, mean_components(own)) for step, own in sorted(of_step.items()))
+    lengths: list[int] = []
+    of_step: defaultdict[int, list[tuple[int, Components]]] = defaultdict(list)
+    for device, of_device in windows.items():
+        for window in of_device:
+            if window.role == "step" and window.used:
+                lengths.append(window.dur_ns)
+                if window.step is not None:
+                    of_step[window.step].append((device, window.account.components))
+    steps = tuple(
+        StepTime(
+            step,
+            mean_components([own for _, own in parts]),
+            frozenset(device for device, _ in parts),
+        )
+        for step, parts in sorted(of_step.items())
+    )
     if not steps:
         return None
-    return StepSpread(steps, round(Fraction(sum(window.dur_ns for window in used), len(used))))
+    return StepSpread(steps, round(Fraction(sum(lengths), len(lengths))))
 
 
 def spread_of(devices: Iterable[DeviceReport]) -> StepSpread | None:
     """Return the times of the steps used on some devices, None without any."""
-    return step_spread(window for device in devices for window in device.windows)
+    return step_spread({device.device: device.windows for device in devices})
 
 
 def late_after(devices: Sequence[DeviceReport], step: int, time_ns: int) -> tuple[int, int] | None:
