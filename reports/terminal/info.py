@@ -132,7 +132,7 @@ def _device(device: DeviceEntry) -> str:
     where = where or "rank unknown"
     if device.run is not None:
         where = f"{where}, run {device.run} of {device.runs}"
-    properties = [visible(device.name)]
+    properties = [shorten_middle(device.name, 70)]
     if device.architecture is not None and device.architecture not in device.name:
         properties.append(visible(device.architecture))
     if device.sm_count is not None:

@@ -385,3 +385,10 @@ def test_one_gpu_has_one_name_in_info_report_and_compare() -> None:
     assert found.devices[0].name in products(analyze(nameless))
     sides = [side_of(analyze(one)).facts["GPUs"] for one in (nameless, named)]
     assert sides == ["1 x Instinct MI300X"] * 2
+
+
+def test_a_very_long_name_of_a_gpu_is_cut_in_info() -> None:
+    device = {"device": 0, "local_id": 0, "product": "G" * 4_000}
+    lines = render_info(take_inventory(made("pytorch", activities=[KERNEL], devices=[device])))
+    (line,) = (line for line in lines if line.startswith("device"))
+    assert "G…G" in line and len(line) < 150
