@@ -21,7 +21,15 @@ from traceflops.findings.rules import advice_of
 from traceflops.mfu.measurement import Measurement
 from traceflops.mfu.traced.too_fast import too_fast
 from traceflops.mfu.traced.work_tables import KernelRow
-from traceflops.table.columns import ABSENT, codes, matching, names, numbers, thread_columns
+from traceflops.table.columns import (
+    ABSENT,
+    codes,
+    is_one_of,
+    matching,
+    names,
+    numbers,
+    thread_columns,
+)
 from traceflops.table.grouping import (
     differ_from_before,
     group_sums,
@@ -31,6 +39,7 @@ from traceflops.table.grouping import (
     shared_codes,
     used_names,
 )
+from traceflops.table.nesting import taken
 from traceflops.table.patterns import (
     LAUNCH,
     WAITS_FOR_DEVICE,
@@ -318,8 +327,9 @@ def ranged(trace: Trace, chosen: Intervals) -> dict[str, Ranged]:
     begin, label = numbers(works["start_ns"]), names(works["name"])
     end, name = begin + numbers(works["dur_ns"]), codes(works["name"])
     # Work of a CPU has -1 - (row of its operator) as its correlation.
-    op = -1 - numbers(works["correlation"], 0)
-    thread, of_work = shared_codes(thread_columns(marks), thread_columns(trace.ops, op))
+    op = np.where(is_one_of(works["kind"], "op"), -1 - numbers(works["correlation"], 0), -1)
+    process, thread = (taken(column, op, ABSENT) for column in thread_columns(trace.ops))
+    thread, of_work = shared_codes(thread_columns(marks), (process, thread))
     works_of = dict(groups(of_work))
     for kind, reveals in _RANGES.items():
         row = np.flatnonzero(has_fact(marks["name"], reveals) & (dur_ns > 0))
