@@ -238,6 +238,9 @@ def test_waiting_for_input_comes_first_and_gains_nothing() -> None:
     copies = made("pageable-copies", gain=Gain(0, 300, None))
     waits = replace(made("input-wait"), severity="high", gain=None)
     assert reasons_first([copies, waits]) == [waits, copies]
+    # Nor does more time of which no gain is known come before that.
+    longer = replace(made("host-unrecorded"), severity="high", gain=None, share=waits.share + 0.1)
+    assert longest_first(reasons_first([longer, waits]), 1_000) == [waits, longer]
 
 
 def test_what_is_said_of_a_rank_comes_before_the_same_of_any() -> None:

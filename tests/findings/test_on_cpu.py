@@ -330,6 +330,20 @@ def test_a_loader_has_the_time_of_its_loop_which_reads_values_of_the_cpu() -> No
     assert "waits for the GPU" not in said
 
 
+def test_a_loader_that_works_ahead_in_its_own_thread_has_no_operators_of_another() -> None:
+    work = ops(*(("aten::mm", at, 90) for at in range(0, 1_000, 100)))
+    ahead = label("enumerate(DataLoader)#_MultiProcessingDataLoaderIter", 0, 990, thread=9)
+    said = analysis(ops=work, marks=[label(LOADER, 90, 10), ahead]).verdict.sentence
+    assert said.startswith("On the CPU, aten::mm takes 90.9 % of the time.")
+
+
+def test_of_an_optimizer_without_operators_nobody_knows_how_it_works() -> None:
+    work = ops(("aten::mm", 0, 100), ("aten::mm", 900, 100))
+    said = analysis(ops=work, marks=[label("Optimizer.step#AdamW.step", 100, 800)]).verdict.sentence
+    assert "the optimizer in Optimizer.step#AdamW.step takes 80.0 %" in said
+    assert "one tensor after the other" not in said
+
+
 @pytest.mark.parametrize(
     ("name", "optimizer", "is_slow"),
     [("mul", "Adam", True), ("_fused_adam_", "Adam", False), ("mul", "Own", False)],

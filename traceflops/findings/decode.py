@@ -29,7 +29,8 @@ _UNTOLD_BITS: Final = 16
 _UNTOLD_TYPE: Final = "bf16"
 _FP4: Final = re.compile(r"fp4|e2m1", re.IGNORECASE)
 _FP4_BY_FP4: Final = re.compile(
-    r"_VSI(S[0-9A-Z]*_)\1|_VS<([\w:]*e2m1\w*), ?\2|mxf4|w4a4|fp4_?(x_?)?fp4|e2m1_?(x_?)?e2m1",
+    r"_VSI(S[0-9A-Z]*_)\1|_VS<((?=[\w:]*?e2m1)[\w:]+), ?\2|mxf4|w4a4"
+    r"|fp4_?(x_?)?fp4|e2m1_?(x_?)?e2m1",
     re.IGNORECASE,
 )
 """Products of two operands of FP4; S_ in a mangled name is a type that was named before."""

@@ -152,14 +152,15 @@ def longest_first(findings: Sequence[Finding], step_ns: float) -> list[Finding]:
     """Return findings with a grave one of unknown gain before those that gain less.
 
     The first finding says what to do first: a gain that is known is not the larger one. What may
-    gain a third of the grave one's time in a step of `step_ns` stays before it.
+    gain a third of the grave one's time in a step of `step_ns` stays before it. One of unknown gain
+    that already leads has its reason: `reasons_first`.
     """
     first = max(
         (one for one in findings if one.gain is None and one.severity == "high"),
         key=lambda one: one.share,
         default=None,
     )
-    if first is None:
+    if first is None or (findings[0].gain is None and findings[0].severity == first.severity):
         return [*findings]
     gained = (min(one.share, one.gain.high_ns / step_ns) for one in findings if one.gain)
     if _TIMES * max(gained, default=0.0) > first.share:

@@ -21,14 +21,25 @@ from traceflops.findings.rules import advice_of
 from traceflops.mfu.measurement import Measurement
 from traceflops.mfu.traced.too_fast import too_fast
 from traceflops.mfu.traced.work_tables import KernelRow
-from traceflops.table.columns import ABSENT, codes, matching, names, numbers
+from traceflops.table.columns import (
+    ABSENT,
+    codes,
+    is_one_of,
+    matching,
+    names,
+    numbers,
+    thread_columns,
+)
 from traceflops.table.grouping import (
     differ_from_before,
     group_sums,
+    groups,
     in_order,
     joint_codes,
+    shared_codes,
     used_names,
 )
+from traceflops.table.nesting import taken
 from traceflops.table.patterns import (
     LAUNCH,
     WAITS_FOR_DEVICE,
@@ -178,10 +189,9 @@ def leading(
     rows = kernels.to_pylist()
     busy_ns = total.components.window_ns - total.components.idle_ns - total.components.start_up_ns
     is_apart = sum(row["sum_ns"] for row in rows) <= _OVERLAP * busy_ns
-    # Ranges that have less than the gaps of their class are not all of it.
-    gaps_ns = {each.kind: each.idle_ns for each in idle.by_class()}
-    held = {kind: own for kind, own in (ranges or {}).items() if kind in gaps_ns}
-    held = {kind: own for kind, own in held.items() if own.times.length_ns >= gaps_ns[kind]}
+    gaps = {each.kind for each in idle.by_class()}
+    held = {kind: own for kind, own in (ranges or {}).items() if kind in gaps}
+    held = held if is_apart else {kind: own._replace(ops_ns={}) for kind, own in held.items()}
     others = [*_outside(rows if is_apart else [], held.values())]
     parts = [*_of_operators(others, measured.kernels, window_ns)]
     parts += _between_operators(idle, window_ns, held)
@@ -287,7 +297,7 @@ def _between_operators(
 ) -> Iterator[_Part]:
     """Yield what the host did while no operator ran, by class; named if one has half of it.
 
-    Classes whose ranges are `held` have the time of these, with the operators in them.
+    Classes whose ranges are `held` have the time of the operators in these, too.
     """
     for each in idle.by_class():
         largest, own = each.culprits[0], held.get(each.kind)
@@ -301,26 +311,40 @@ def _between_operators(
         name = short_name(largest.label) if 2 * largest.idle_ns >= each.idle_ns else None
         where, most = (name, None) if largest.idle_ns == each.idle_ns else (None, name)
         values = {"kind": CLASSES[each.kind], "where": where, "most": most}
-        share = (own.times.length_ns if own is not None else each.idle_ns) / window_ns
+        inside_ns = sum(own.ops_ns.values()) if own is not None else 0
+        share = (each.idle_ns + inside_ns) / window_ns
         said = fact("verdict.cpu-between", **values, share=share)
         yield _Part(share, said, knows)
 
 
 def ranged(trace: Trace, chosen: Intervals) -> dict[str, Ranged]:
-    """Return what data loaders and optimizers take of a time by their ranges, by class of time."""
+    """Return what data loaders and optimizers take of a time by their ranges, by class of time.
+
+    An operator is in a range of its own thread: loaders may work ahead in other ones.
+    """
     marks, works, found = trace.marks, trace.activities, dict[str, Ranged]()
     start, dur_ns = (numbers(marks[name]) for name in ("start_ns", "dur_ns"))
     begin, label = numbers(works["start_ns"]), names(works["name"])
     end, name = begin + numbers(works["dur_ns"]), codes(works["name"])
+    # Work of a CPU has -1 - (row of its operator) as its correlation.
+    op = np.where(is_one_of(works["kind"], "op"), -1 - numbers(works["correlation"], 0), -1)
+    process, thread = (taken(column, op, ABSENT) for column in thread_columns(trace.ops))
+    thread, of_work = shared_codes(thread_columns(marks), (process, thread))
+    works_of = dict(groups(of_work))
     for kind, reveals in _RANGES.items():
         row = np.flatnonzero(has_fact(marks["name"], reveals) & (dur_ns > 0))
         times = Intervals.of(start[row], start[row] + dur_ns[row]).intersect(chosen)
-        sums = group_sums(name, times.length_within(begin, end), len(label))
+        inside_ns = np.zeros(len(name), np.int64)
+        for number, own in groups(thread[row]):
+            held, work = row[own], works_of.get(number, row[:0])
+            ranges = Intervals.of(start[held], start[held] + dur_ns[held]).intersect(chosen)
+            inside_ns[work] = ranges.length_within(begin[work], end[work])
+        sums = group_sums(name, inside_ns, len(label))
         ops_ns = {label[code]: int(sums[code]) for code in np.flatnonzero(sums).tolist()}
         is_alone = matching(marks["name"], _IN_THREAD.search)[row].any()
         joins = any(map(_JOINS.match, ops_ns))
         remedies = {_LOADING: {"loads-alone"} if is_alone else set[str]()}
-        remedies[_OPTIMIZER] = set() if joins else {"optimizer"}
+        remedies[_OPTIMIZER] = set() if joins or not ops_ns else {"optimizer"}
         found[kind] = Ranged(times, ops_ns, frozenset(remedies[kind]))
     return found
 
