@@ -32,7 +32,6 @@ class Damage(Struct):
     rows_with_replacements: int = 0
     first_bad_byte: int | None = None
     repeated_headers: int = 0
-    without_header: bool = False
     bad_cells: Counter[str] = field(default_factory=Counter)
 
 

@@ -40,7 +40,6 @@ _NOTES: Final = NoteTable(
         ),
         "rows-lost": "{n} unreadable [row was|rows were] skipped.",
     },
-    assumed={"header-missing": "The file has no header: columns are identified from the rows."},
 )
 
 
@@ -62,59 +61,42 @@ class Tables(NamedTuple):
     """The tables that a caller reads.
 
     `beginnings` are the first characters of headers, four or more, without a leading quote.
-    `of_header` returns the plan of the table with a header; `of_row` that of a table without a
-    header, by a row. Both return None if the cells are of no known table.
+    `of_header` returns the plan of the table with a header, None if it is of no known table.
     """
 
     beginnings: frozenset[str]
     of_header: Callable[[Sequence[str]], Plan | None]
-    of_row: Callable[[Sequence[str]], Plan | None] = lambda row: None
 
 
 class Start(Struct, frozen=True):
-    """The beginning of a table: offset of its rows, plan, separator, header (None if lost)."""
+    """The beginning of a table: offset of its rows, plan, separator, header."""
 
     plan: Plan
     separator: str
     offset: int
-    header: Sequence[str] | None
+    header: Sequence[str]
 
 
 def find_start(text: bytes, tables: Tables) -> Start | None:
-    """Return the start of a table in the first lines of a text: by a header, else by a row."""
-    lines: list[tuple[int, bytes]] = []
+    """Return the start of a table whose header is in the first lines of a text."""
     end = 0
     for line in text.split(b"\n", _LINES_BEFORE_HEADER)[:_LINES_BEFORE_HEADER]:
-        begin, end = end, end + len(line) + 1
-        if line.strip():
-            line = line.removesuffix(b"\r")
-            start = header_in(line, tables, _SEPARATORS, min(end, len(text)))
-            if start is not None:
-                return start
-            lines.append((begin, line))
-    for begin, line in lines:
-        for separator in _SEPARATORS:
-            row = _split(line, separator)
-            plan = tables.of_row(row) if row else None
-            if plan is not None:
-                return Start(plan, separator, begin, None)
+        end += len(line) + 1
+        start = header_in(line.removesuffix(b"\r"), tables, _SEPARATORS, min(end, len(text)))
+        if start is not None:
+            return start
     return None
 
 
 def header_in(line: bytes, tables: Tables, separators: Sequence[str], offset: int) -> Start | None:
     """Return the start of the table with this header and rows at `offset`, None if it is none."""
     for separator in separators:
-        names = _split(line, separator)
+        row = csv_lines.strict_fields(line, separator.encode())  # None: its quotes are not sound
+        names = [cell.decode(errors="replace").strip() for cell in row or ()]
         plan = tables.of_header(names) if names else None
-        if names and plan is not None:
+        if plan is not None:
             return Start(plan, separator, offset, names)
     return None
-
-
-def _split(line: bytes, separator: str) -> list[str] | None:
-    """Return the cells of a line, None if its quotes are not sound."""
-    row = csv_lines.strict_fields(line, separator.encode())
-    return None if row is None else [cell.decode(errors="replace").strip() for cell in row]
 
 
 class CsvBlock(NamedTuple):
@@ -159,7 +141,6 @@ class CsvText:
                 start = find_start(data, self._tables)
                 if start is None:
                     return
-                self.damage.without_header = start.header is None
                 self.plan, self._separator, self._header = start.plan, start.separator, start.header
                 data = data[start.offset :]
             if data:
@@ -240,5 +221,3 @@ def text_notes(damage: csv_lines.Damage, cut: str | None) -> Iterator[Note]:
         "header-repeated": damage.repeated_headers,
     }
     yield from _NOTES.counted(counts, *counts)
-    if damage.without_header:
-        yield _NOTES.note("header-missing")

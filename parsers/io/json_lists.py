@@ -198,6 +198,12 @@ class Document:
             if _MEMBER.match(window.text, window.at):  # a key: the list lacks its end
                 self._lost(window.at)
                 return
+        if window.sign() == b"[" and frame.boundaries is not None:
+            window.ensure(_LOOK_BACK)
+            inner = window.text[window.at : window.at + _LOOK_BACK].lstrip(BETWEEN + b"[")
+            if frame.boundaries.start.match(inner):  # a stray bracket: go on with this object
+                self._lost(window.at + 1, unused=frame.shape is SKIPPED)
+                return
         value = self._pass_value(unused=frame.shape is SKIPPED)
         if value is None or not isinstance(frame.shape, Records):
             return

@@ -29,12 +29,7 @@ def plan_of(names: Sequence[str]) -> Plan | None:
     return Plan(len(names), fields, names.index("name"), what=tuple(names))
 
 
-def plan_of_row(row: Sequence[str]) -> Plan | None:
-    names = ("id", "name", "start", "value")
-    return plan_of(names) if len(row) == 4 and row[0].isdecimal() else None
-
-
-EVENTS = Tables(frozenset({"id,name", 'id","', "id;name", "kind,id"}), plan_of, plan_of_row)
+EVENTS = Tables(frozenset({"id,name", 'id","', "id;name", "kind,id"}), plan_of)
 """Tables with the columns id, name, start, value, in any order; some have more."""
 
 
@@ -266,14 +261,6 @@ def test_two_tables_one_after_the_other_are_read_by_their_own_headers() -> None:
 def test_repeated_headers_are_counted() -> None:
     _, reader = read(PLAIN + PLAIN + PLAIN)
     assert reader.damage.repeated_headers == 2
-
-
-def test_a_table_without_header_is_known_by_its_rows() -> None:
-    rows, reader = read(PLAIN.removeprefix(HEADER))
-    assert rows == THREE
-    assert reader.damage.without_header
-    rows, reader = read(b"half of a row,0.5\n" + PLAIN.removeprefix(HEADER))
-    assert rows == THREE
 
 
 @pytest.mark.parametrize("text", [b"", b"\n\n", b"hello\nworld\n", b"a,b\n1,2\n", bytes(5000)])

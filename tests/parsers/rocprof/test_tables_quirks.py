@@ -165,8 +165,10 @@ def test_a_table_in_other_clothes_is_the_same(kind: str, tmp_path: Path) -> None
     assert "rows-lost" not in codes(trace)
 
 
-def test_a_table_without_its_header_is_refused(tmp_path: Path) -> None:
-    write(tmp_path, {"1_kernel_trace.csv": PLAIN.partition("\n")[2]})
+@pytest.mark.parametrize("domain", ["KERNEL_DISPATCH", "HIP_RUNTIME_API_EXT", "RCCL_API"])
+def test_a_table_without_its_header_is_refused(domain: str, tmp_path: Path) -> None:
+    rows = PLAIN.partition("\n")[2].replace("KERNEL_DISPATCH", domain)
+    write(tmp_path, {"1_kernel_trace.csv": rows})
     with pytest.raises(InputError, match="lacks columns or its header"):
         tf.read(tmp_path / "1_kernel_trace.csv")
 
