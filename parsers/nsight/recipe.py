@@ -72,7 +72,7 @@ def read_recipes(files: Sequence[ArrowTable]) -> list[Trace]:
     file if there is one. Raises InputError if there are no ranges.
     """
     ranges = [file for file in files if set(file.columns) >= _RANGES]
-    devices = [file for file in files if not _RANGES <= {*file.columns}]
+    devices = [file for file in files if not {*file.columns} >= _RANGES]
     if not ranges:
         raise NotATrace(
             f"only a list of the machine's GPUs: {files[0].source.label}",
