@@ -63,7 +63,7 @@ _ENTRIES: Final = {
 
 def render_comparison_page(comparisons: Sequence[Comparison]) -> str:
     """Return the HTML page of one comparison, or of several that share the baseline."""
-    scripts = scripts_of((), None)
+    scripts = scripts_of(())
     sides = [comparisons[0].before, *(comparison.after for comparison in comparisons)]
     names = short_labels([side.name for side in sides], _NAME)
     shown = [

@@ -1,6 +1,6 @@
 """The page: one file that shows an analysis anywhere, without a network and without trust.
 
-Everything essential is plain HTML and SVG; what BokehJS draws comes on top. The page carries a
+Everything essential is plain HTML and SVG; scripts add to it. The page carries a
 content security policy that allows its own scripts by their hash and nothing else, so what a
 trace contains cannot run and nothing can be fetched.
 """
@@ -20,14 +20,7 @@ from traceflops.reports.json.report import SCHEMA, render_json
 from traceflops.reports.packs import pack_of
 from traceflops.reports.page import overview
 from traceflops.reports.page.jinja import environment, style_sheet
-from traceflops.reports.page.scripts import (
-    Embedded,
-    Scripts,
-    embed,
-    packed,
-    packed_bytes,
-    scripts_of,
-)
+from traceflops.reports.page.scripts import Scripts, packed, packed_bytes, scripts_of
 from traceflops.reports.page.section import Section
 from traceflops.reports.page.sections import CASE, GROUPS, METHOD, RANKS, sections
 from traceflops.reports.view.author_notes import NOTHING, Authored, base_names
@@ -63,19 +56,17 @@ def render_html(
     shown = list(sections(analysis))
     if authored.blocks:
         shown.insert(1, Section("authored", CASE, {"blocks": authored.blocks}))
-    figures = {name: make for section in shown for name, make in section.figures.items()}
-    drawn = embed(figures) if figures else None
-    scripts = scripts_of(shown, drawn)
+    scripts = scripts_of(shown)
     # Cut the trace's texts shorter until the page fits: a sign may take five bytes when escaped.
     for narrower in _NARROWER:
-        parts = list(_parts(analysis, shown, drawn, narrower))
+        parts = list(_parts(analysis, shown, narrower))
         if _bytes(parts, scripts) <= PAGE_BYTES:
             break
     # The closing section knows how many bytes are left, so it comes last.
     shown_command = base_names(command, analysis.source.files) if command else None
     last = closing(analysis, shown_command, _bytes(parts, scripts), cuts_texts=narrower > 1)
-    parts += _parts(analysis, [last], drawn)
-    scripts = scripts_of([*shown, last], drawn)
+    parts += _parts(analysis, [last])
+    scripts = scripts_of([*shown, last])
     title = overview.document_title(analysis)
     names_of = {group: [part.name for part in parts if part.group == group] for group in GROUPS}
     context = {
@@ -113,9 +104,7 @@ def framed(analysis: Analysis) -> str:
     )
 
 
-def _parts(
-    analysis: Analysis, shown: Sequence[Section], drawn: Embedded | None, narrower: int = 1
-) -> Iterator[_PagePart]:
+def _parts(analysis: Analysis, shown: Sequence[Section], narrower: int = 1) -> Iterator[_PagePart]:
     """Yield each section as HTML; texts of the trace get `1 / narrower` of their room."""
     templates = environment(narrower)
     common = {
@@ -124,7 +113,6 @@ def _parts(
         "units": plural(unit(analysis)),
         "per": each(analysis),
         "time_shared": time_shared(analysis),
-        "figures": drawn.divs if drawn else {},
         "sections": {section.name for section in shown},
     }
     for section in shown:
@@ -168,4 +156,4 @@ def closing(
         "cuts_texts": cuts_texts,
         "redacted": any(note.code == "redacted" for note in analysis.notes),
     }
-    return Section("closing", "", values, {}, ("data.js",) if embedded else (), embedded)
+    return Section("closing", "", values, ("data.js",) if embedded else (), embedded)

@@ -6,6 +6,10 @@ HoloViews elements of the rows that the page draws; their figures are in `elemen
 
 from __future__ import annotations
 
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 import numpy as np
@@ -20,19 +24,24 @@ from traceflops.reports.page.jinja import environment
 from traceflops.reports.page.memory import use_label
 from traceflops.reports.page.rank_map import own_time_rows
 from traceflops.reports.page.roofline import placed_kernels
-from traceflops.reports.page.scripts import without_settings
-from traceflops.reports.page.steps import EDGES, StepBar, boxes_of, drawn_bars, window_rows
+from traceflops.reports.page.steps import StepBar, drawn_bars, window_rows
 from traceflops.reports.view.figures import TIME_UNITS, visible
 from traceflops.reports.view.findings import causes, opening, other_findings, title_finding
 from traceflops.reports.view.palette import LOOKS
 from traceflops.reports.view.step_split import step_parts
 from traceflops.reports.view.utilisation import roof
 from traceflops.reports.view.wording import provenance
+from traceflops.units import unit_for
 
 _MOST_FINDINGS: Final = 4
 _DIVERGING: Final = "RdBu_r"
 _GIB: Final = 2**30
 _BEYOND: Final = 4.0  # by how much the roofs reach beyond the kernels on either side
+_PALE: Final = 0.4
+_EDGES: Final = ("left", "bottom", "right", "top")
+_LEAST_PLACES: Final = 5
+_MOST_TICKS: Final = 24
+_SETTINGS: Final = {"HOME": os.devnull, "USERPROFILE": os.devnull, "HOLOVIEWSRC": ""}
 
 
 def card(analysis: Analysis) -> str:
@@ -68,7 +77,8 @@ class Plots(Struct, frozen=True):
         """Return a stacked bar per device: its chosen windows by component."""
         devices = self.analysis.devices_used
         bars = [
-            StepBar(visible(device.label), 1, True, device.chosen.components) for device in devices
+            StepBar(visible(device.label), None, None, 1, True, device.chosen.components)
+            for device in devices
         ]
         return _stacked(bars, "GPU")
 
@@ -190,7 +200,7 @@ _SIZE: Final[dict[str, Any]] = {"backend": "bokeh", "width": 800, "height": 320}
 
 def _holoviews() -> Any:
     """Return HoloViews with its Bokeh backend, loaded without the user's settings."""
-    with without_settings("holoviews.plotting.bokeh"):
+    with _without_settings("holoviews.plotting.bokeh"):
         import holoviews as hv
         import holoviews.plotting.bokeh
     return hv
@@ -200,12 +210,12 @@ def _stacked(bars: list[StepBar], axis: str) -> Any:
     """Return bars stacked by component; `axis` says what a bar is."""
     if not any(bar.components.window_ns for bar in bars):
         raise _missing("no device with recorded work")
-    hv, boxes = _holoviews(), boxes_of(bars)
+    hv, boxes = _holoviews(), _boxes_of(bars)
     from bokeh.models import HoverTool
 
-    more = [name for name in boxes.columns if name not in EDGES]
+    more = [name for name in boxes.columns if name not in _EDGES]
     # Without `datatype` HoloViews would try pandas, whose import takes long.
-    rectangles = hv.Rectangles(boxes.columns, list(EDGES), more, datatype=["dictionary"])
+    rectangles = hv.Rectangles(boxes.columns, list(_EDGES), more, datatype=["dictionary"])
     return rectangles.opts(
         backend="bokeh",
         color=hv.dim("colour"),
@@ -227,3 +237,73 @@ def _stacked(bars: list[StepBar], axis: str) -> Any:
 
 def _missing(what: str) -> UsageError:
     return UsageError(f"Nothing to plot: {what}.", "traceflops info FILE says what a trace holds.")
+
+
+class _Boxes(Struct, frozen=True):
+    """Bars stacked by component: a box per component with a time, a row of `columns` each.
+
+    `across` are the ends of the axis of bars, whose places are 0, 1, ...; `highest` is that of the
+    axis of time. `ticks` are the places that are labelled.
+    """
+
+    columns: dict[str, Any]
+    unit: str
+    across: tuple[float, float]
+    highest: float
+    ticks: list[tuple[int, str]]
+
+    def tooltips(self, axis: str) -> list[tuple[str, str]]:
+        """Return what is shown of a box under the pointer; `axis` says what a bar is."""
+        return [
+            (axis, "@label"),
+            ("component", f"@component, @value{{0,0.00}} {self.unit} (@percent{{0.0}} %)"),
+            ("total", f"@whole{{0,0.00}} {self.unit}"),
+        ]
+
+
+def _boxes_of(bars: list[StepBar]) -> _Boxes:
+    """Return the boxes of bars, of which one at least has a time."""
+    unit = unit_for(max(bar.components.window_ns for bar in bars))
+    parts = np.array([list(bar.components.parts().values()) for bar in bars], dtype=np.float64)
+    place, component = np.nonzero(parts)
+    looks, value, unit_ns = list(LOOKS.values()), parts[place, component], TIME_UNITS[unit]
+    top, total = parts.cumsum(axis=1)[place, component], np.maximum(parts.sum(axis=1)[place], 1)
+    columns = {
+        "left": place - 0.44,  # bars are 1 apart, with a space between them
+        "bottom": (top - value) / unit_ns,
+        "right": place + 0.44,
+        "top": top / unit_ns,
+        "value": value / unit_ns,
+        "percent": 100 * value / total,
+        "whole": total / unit_ns,
+        "opacity": np.array([1.0 if bar.used else _PALE for bar in bars])[place],
+        "label": np.array([bar.label for bar in bars])[place],
+        "component": np.array([look.label for look in looks])[component],
+        "colour": np.array([look.colour for look in looks])[component],
+    }
+    middle = (len(bars) - 1) / 2
+    half = max(len(bars), _LEAST_PLACES) / 2 + 0.2  # few bars stand in the middle and stay slim
+    return _Boxes(
+        columns,
+        unit,
+        across=(middle - half, middle + half),
+        highest=columns["top"].max() * 1.04,
+        ticks=list(enumerate(bar.label for bar in bars))[:: -(-len(bars) // _MOST_TICKS)],
+    )
+
+
+@contextmanager
+def _without_settings(module: str) -> Iterator[None]:
+    """Let a module load without files of the home folder and the code that HOLOVIEWSRC names."""
+    if module in sys.modules:
+        yield
+        return
+    before = {name: os.environ.get(name) for name in _SETTINGS}
+    os.environ.update(_SETTINGS)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            del os.environ[name]
+            if value is not None:
+                os.environ[name] = value

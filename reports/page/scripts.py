@@ -1,23 +1,15 @@
-"""The scripts of the page, Bokeh's figures, and the policy that lets these run and nothing else.
-
-No text of a trace enters a figure: labels are numbers and our own words.
-"""
+"""The scripts of the page, and the policy that lets these run and nothing else."""
 
 from __future__ import annotations
 
 import base64
 import gzip
 import hashlib
-import logging
-import os
 import re
-import sys
-import warnings
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Final
+from typing import Final
 
 from msgspec import Struct
 
@@ -25,11 +17,8 @@ from traceflops.reports.page.jinja import template
 from traceflops.reports.page.section import Section
 
 _ENDS_A_SCRIPT: Final = re.compile(r"<(?:/?script|!--)", re.IGNORECASE)
-_BOKEH: Final = "bokeh-packed"
 _MOST_AT_BEST, _PIECE = 4 << 20, 1 << 18
 _AROUND: Final = 32  # bytes of the frame of what is compressed, and some to spare
-_SETTINGS: Final = {"HOME": os.devnull, "USERPROFILE": os.devnull, "HOLOVIEWSRC": ""}
-_LOG: Final = logging.getLogger(__name__)
 
 
 class Scripts(Struct, frozen=True):
@@ -41,31 +30,15 @@ class Scripts(Struct, frozen=True):
     policy: str
 
 
-class Embedded(Struct, frozen=True):
-    """Figures as they go into a page: a script and the element of each figure."""
-
-    script: str
-    divs: Mapping[str, str]
-
-
-def scripts_of(parts: Sequence[Section], drawn: Embedded | None) -> Scripts:
+def scripts_of(parts: Sequence[Section]) -> Scripts:
     """Return what sections need to run. Raises ValueError if a script would end its element."""
     theme = template("theme.js")
     names = dict.fromkeys(name for part in parts for name in part.scripts)
     scripts = [template(name) for name in ("report.js", *names)]
     data = {id_: packed(text) for part in parts for id_, text in part.data.items()}
-    libraries = []
-    if drawn is not None:
-        from bokeh.resources import Resources
-
-        scripts.append(f'addEventListener("bokeh-ready", () => {{\n{drawn.script}\n}});\n')
-        scripts.append(template("draw.js"))
-        bokeh = str(Resources(mode="inline", components=["bokeh"], minified=True).js_raw[0])
-        data[_BOKEH] = packed(bokeh.encode())
-        libraries.append(bokeh)
     if any(_ENDS_A_SCRIPT.search(text) for text in scripts):
         raise ValueError("a script would end its own element")
-    digests = (hashlib.sha256(text.encode()).digest() for text in (theme, *scripts, *libraries))
+    digests = (hashlib.sha256(text.encode()).digest() for text in (theme, *scripts))
     hashes = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
     policy = (
         f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:; "
@@ -93,52 +66,3 @@ def packed_bytes(content: bytes, most: int) -> int:
 def _level(content: bytes) -> int:
     """Return the level of compression: 9 takes minutes on a very long text that repeats itself."""
     return 9 if len(content) <= _MOST_AT_BEST else 6
-
-
-def embed(figures: Mapping[str, Callable[[], Any]]) -> Embedded:
-    """Return the figures that these functions make, embedded together to share one document."""
-    with _to_log():
-        with without_settings("bokeh.embed"):
-            from bokeh.embed import components
-        script, divs = components(
-            {name: made() for name, made in figures.items()}, wrap_script=False
-        )
-    return Embedded(script, divs)
-
-
-@contextmanager
-def without_settings(module: str) -> Iterator[None]:
-    """Let a module load without files of the home folder and the code that HOLOVIEWSRC names."""
-    if module in sys.modules:
-        yield
-        return
-    before = {name: os.environ.get(name) for name in _SETTINGS}
-    os.environ.update(_SETTINGS)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            del os.environ[name]
-            if value is not None:
-                os.environ[name] = value
-
-
-class _ToLog(logging.Handler):
-    def emit(self, record: logging.LogRecord) -> None:
-        _LOG.debug("%s: %s", record.name, record.getMessage())
-
-
-@contextmanager
-def _to_log() -> Iterator[None]:
-    """Write warnings and logs of the libraries to our log at debug level, not to the user."""
-    logger = logging.getLogger("bokeh")
-    before = logger.handlers, logger.propagate
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        logger.handlers, logger.propagate = [_ToLog()], False
-        try:
-            yield
-        finally:
-            logger.handlers, logger.propagate = before
-    for warning in caught:
-        _LOG.debug("%s: %s", warning.category.__name__, warning.message)

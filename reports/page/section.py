@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -16,15 +16,13 @@ _MOST_BYTES: Final = 200_000
 class Section(Struct, frozen=True):
     """A part of the page; `name` is its id and that of its template.
 
-    `group` is its entry in the navigation. `values` are what its template reads. `figures` make
-    Bokeh figures by name; the template finds their elements in `figures`. `scripts` are the script
-    files that it needs, `data` what they read, by the id of its element.
+    `group` is its entry in the navigation. `values` are what its template reads, `scripts` the
+    script files that it needs, and `data` what they read, by the id of its element.
     """
 
     name: str
     group: str
     values: Mapping[str, Any]
-    figures: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
     scripts: Sequence[str] = ()
     data: Mapping[str, bytes] = field(default_factory=dict)
 

@@ -8,7 +8,6 @@ Adding a section means its template, and where it belongs here a `yield` with wh
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from typing import Any, Final
 
 from traceflops.analysis.result import Analysis
@@ -54,7 +53,7 @@ def sections(analysis: Analysis) -> Iterator[Section]:
         yield Section("jobs", CASE, {"jobs": Few(rows, len(analysis.jobs))})
     if (timeline := timeline_content(analysis)) is not None:
         values, boxes = timeline
-        yield Section("timeline", TIMELINE, values, {}, SCRIPTS, {"timeline-data": boxes})
+        yield Section("timeline", TIMELINE, values, SCRIPTS, {"timeline-data": boxes})
     yield from _tree(analysis)
     yield from _ranks(analysis)
     yield from _kernels(analysis)
@@ -103,7 +102,6 @@ def _ranks(analysis: Analysis) -> Iterator[Section]:
     if analysis.devices:
         rows = steps.window_rows(analysis.devices)
         bars = steps.drawn_bars(rows) if any(row.dur_ns for row in rows) else []
-        axis = "step" if analysis.steps.seen else "window"
         values = {
             "rows": rows,
             "bars": bars,
@@ -114,10 +112,9 @@ def _ranks(analysis: Analysis) -> Iterator[Section]:
             "steps_sentence": overview.steps_sentence(analysis),
             "longest_step": wording.longest_step(analysis),
         }
-        # Few bars are drawn without a script.
-        is_chart = len(bars) > steps.MOST_STILL
-        figures = {"steps": partial(steps.step_bars, bars, axis)} if is_chart else {}
-        yield Section("steps", RANKS, values, figures, _TABLES)
+        are_many = len(bars) > steps.MOST_LISTED
+        values["chart"] = steps.columns_of(bars) if are_many else None
+        yield Section("steps", RANKS, values, (*_TABLES, "steps.js") if are_many else _TABLES)
     passes = serving_table(analysis)
     if passes.rows:
         yield Section("serving", RANKS, {"passes": passes})

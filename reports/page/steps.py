@@ -1,6 +1,6 @@
 """The steps: windows in order of time as means over devices, bars to draw, and their table.
 
-Few steps are rows of bars; more are a chart that zooms, with a bar per step. In the table each
+Few steps are rows of bars; more are columns side by side. In the table each
 component stands against its median over the steps used.
 """
 
@@ -9,42 +9,30 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-import numpy as np
 from msgspec import Struct
 
 from traceflops.analysis.result import Analysis
-from traceflops.reports.view.figures import TIME_UNITS, UNKNOWN, signed_duration
+from traceflops.reports.page.axes import Tick, time_ticks
+from traceflops.reports.view.figures import UNKNOWN, signed_duration
 from traceflops.reports.view.palette import LOOKS
 from traceflops.reports.view.texts import words
 from traceflops.timeline.records import Components, Window
-from traceflops.units import unit_for
 from traceflops.windows.records import DeviceReport
 from traceflops.windows.step_times import counting, mean_components, median_of
 
 MOST_BARS = 200
 MOST_SMALL = 40  # how many steps are drawn one by one; beyond that, neighbours share a bar
-MOST_STILL: Final = 20
-"""Up to so many bars need no chart that zooms, which takes half a million bytes of a page."""
+MOST_LISTED: Final = 20  # bars up to this number are rows with links; more stand side by side
 
 _NAMES = {"step": "{}", "between": "before {}", "span": "whole span", "range": "chosen range"}
 _ORDER = {"before": 0, "step": 1, "between": 1, "range": 1, "span": 1, "after": 2}
 MOST_ROWS: Final = 200
 _FIRST: Final = 50
 _TIME: Final = "time"
-STEPS: Final = "steps"  # what the chart of steps is called in its document
-_HATCH: Final = {
-    "horizontal": "horizontal_line",
-    "cross": "cross",
-    "double": "horizontal_wave",
-    "vertical": "vertical_line",
-    "diagonal": "right_diagonal_line",
-    "dot": "dot",
-}
-_PALE: Final = 0.4
 _MOST_TICKS: Final = 24
-EDGES: Final = ("left", "bottom", "right", "top")  # columns of Boxes
-_MOST_OUTLINED: Final = 60
-_LEAST_PLACES: Final = 5
+_MOST_TIMES: Final = 5  # labels of the axis of time
+_MOST_TEXTURED: Final = 60  # of more columns each is narrower than a texture
+_FILLED: Final = 0.88  # share of a column's room that it takes
 
 
 class StepRow(Struct, frozen=True):
@@ -52,6 +40,7 @@ class StepRow(Struct, frozen=True):
 
     label: str
     role: str
+    step: int | None
     devices: int
     used: bool
     left_out: str
@@ -68,12 +57,35 @@ class StepRow(Struct, frozen=True):
 
 
 class StepBar(Struct, frozen=True):
-    """One drawn bar: a row, or the mean of several neighbouring rows."""
+    """One drawn bar: a row, or the mean of several neighbouring rows.
+
+    `first` and `last` are the numbers of its steps, None for other windows.
+    """
 
     label: str
+    first: int | None
+    last: int | None
     rows: int
     used: bool
     components: Components
+
+
+class StepColumn(Struct, frozen=True):
+    """A bar as a column: its left end, and component, top and height of its boxes, in percent."""
+
+    bar: StepBar
+    x: float
+    boxes: list[tuple[str, float, float]]
+
+
+class StepColumns(Struct, frozen=True):
+    """Columns side by side, with ticks of time and labels below; all places are in percent."""
+
+    columns: list[StepColumn]
+    width: float
+    is_textured: bool
+    ticks: list[Tick]
+    labels: list[Tick]
 
 
 def window_rows(devices: Iterable[DeviceReport]) -> list[StepRow]:
@@ -98,6 +110,7 @@ def window_rows(devices: Iterable[DeviceReport]) -> list[StepRow]:
         row = StepRow(
             label=_NAMES.get(role, role).format(step),
             role=role,
+            step=step if role == "step" else None,
             devices=len(counted),
             used=any(window.used for window in counted),
             left_out=words(next((w.left_out for w in windows if w.left_out), None)),
@@ -120,6 +133,8 @@ def drawn_bars(all_rows: Sequence[StepRow], most: int = MOST_BARS) -> list[StepB
     return [
         StepBar(
             label=rows[0].label if len(rows) == 1 else f"{rows[0].label}{UNKNOWN}{rows[-1].label}",
+            first=rows[0].step,
+            last=rows[-1].step,
             rows=len(rows),
             used=any(row.used for row in rows),
             components=mean_components([row.components for row in rows]),
@@ -177,115 +192,24 @@ def _part(ns: int, median_ns: int | None, median_step_ns: int) -> dict[str, Any]
     return {"ns": ns, "more": more, "is_much": is_much}
 
 
-def step_bars(bars: Sequence[StepBar], axis: str) -> Any:
-    """Return a Bokeh figure with a bar per step or window. WebGL would take 194 kB more."""
-    import bokeh.models as bk
-    from bokeh.plotting import figure
-
-    boxes = boxes_of(bars)
-    # A range of steps that is chosen here is also chosen in the timeline: see draw.js.
-    select = bk.BoxSelectTool(dimensions="width", mode="replace")
-    hover = bk.HoverTool(tooltips=boxes.tooltips(axis), visible=False)
-    zooms = [bk.BoxZoomTool(dimensions="width"), bk.PanTool(dimensions="width")]
-    drawn = figure(
-        name=STEPS,
-        height=300,
-        sizing_mode="stretch_width",
-        x_range=bk.Range1d(start=boxes.across[0], end=boxes.across[1]),
-        y_range=bk.Range1d(start=0, end=boxes.highest),
-        x_axis_label=axis,
-        y_axis_label=f"time ({boxes.unit})",
-        tools=[hover, select, *zooms, bk.ResetTool(), bk.SaveTool()],
-        active_drag=select,
-        toolbar_location="above",
-    )
-    is_outlined = len(bars) <= _MOST_OUTLINED
-    quads = drawn.quad(
-        left="left",
-        right="right",
-        top="top",
-        bottom="bottom",
-        source=bk.ColumnDataSource(boxes.columns),
-        fill_color="colour",
-        fill_alpha="opacity",
-        hatch_pattern="hatch",
-        hatch_color="ink",
-        hatch_alpha=0.22,
-        hatch_scale=9,
-        line_color="edge" if is_outlined else None,
-        line_alpha="opacity",
-        nonselection_fill_alpha=0.25,
-        nonselection_hatch_alpha=0.06,
-        nonselection_line_alpha=0.25,
-    )
-    # A copy without the texture would be painted over the box under the pointer.
-    quads.hover_glyph = quads.selection_glyph = None
-    drawn.subscribed_events.add("selectiongeometry")
-    drawn.toolbar.logo = None
-    drawn.toolbar.autohide = True
-    drawn.background_fill_alpha = drawn.border_fill_alpha = 0
-    drawn.xaxis.ticker = [place for place, _ in boxes.ticks]
-    drawn.xaxis.major_label_overrides = dict(boxes.ticks)
-    drawn.xaxis.major_label_policy = bk.NoOverlap(min_distance=6)
-    drawn.outline_line_color = None
-    # Lines that shall not show must be invisible: the style sheet overrules their colours.
-    drawn.xgrid.visible = False
-    drawn.axis.minor_tick_out = drawn.axis.major_tick_in = 0
-    return drawn
-
-
-class Boxes(Struct, frozen=True):
-    """Bars stacked by component: a box per component with a time, a row of `columns` each.
-
-    `across` are the ends of the axis of bars, whose places are 0, 1, ...; `highest` is that of the
-    axis of time. `ticks` are the places that are labelled.
-    """
-
-    columns: dict[str, Any]
-    unit: str
-    across: tuple[float, float]
-    highest: float
-    ticks: list[tuple[int, str]]
-
-    def tooltips(self, axis: str) -> list[tuple[str, str]]:
-        """Return what is shown of a box under the pointer; `axis` says what a bar is."""
-        return [
-            (axis, "@label"),
-            ("component", f"@component, @value{{0,0.00}} {self.unit} (@percent{{0.0}} %)"),
-            ("total", f"@whole{{0,0.00}} {self.unit}"),
-        ]
-
-
-def boxes_of(bars: Sequence[StepBar]) -> Boxes:
-    """Return the boxes of bars, of which one at least has a time."""
-    unit = unit_for(max(bar.components.window_ns for bar in bars))
-    parts = np.array([list(bar.components.parts().values()) for bar in bars], dtype=np.float64)
-    place, component = np.nonzero(parts)
-    looks, value, unit_ns = list(LOOKS.values()), parts[place, component], TIME_UNITS[unit]
-    top, total = parts.cumsum(axis=1)[place, component], np.maximum(parts.sum(axis=1)[place], 1)
-    hatches = [_HATCH.get(look.pattern, "blank") for look in looks]
-    columns = {
-        "left": place - 0.44,  # bars are 1 apart, with a space between them
-        "bottom": (top - value) / unit_ns,
-        "right": place + 0.44,
-        "top": top / unit_ns,
-        "value": value / unit_ns,
-        "percent": 100 * value / total,
-        "whole": total / unit_ns,
-        "opacity": np.array([1.0 if bar.used else _PALE for bar in bars])[place],
-        "label": np.array([bar.label for bar in bars])[place],
-        "component": np.array([look.label for look in looks])[component],
-        "colour": np.array([look.colour for look in looks])[component],
-        "ink": np.array([look.ink for look in looks])[component],
-        "edge": np.array([look.outline or look.colour for look in looks])[component],
-        "hatch": np.array(hatches)[component],
-    }
-    middle = (len(bars) - 1) / 2
-    half = max(len(bars), _LEAST_PLACES) / 2 + 0.2  # few bars stand in the middle and stay slim
-    return Boxes(
-        columns,
-        unit,
-        across=(middle - half, middle + half),
-        highest=columns["top"].max() * 1.04,
-        ticks=list(enumerate(bar.label for bar in bars))[:: -(-len(bars) // _MOST_TICKS)],
-    )
+def columns_of(bars: Sequence[StepBar]) -> StepColumns:
+    """Return many bars as columns side by side, each stacked by component from the bottom."""
+    longest_ns = max(bar.components.window_ns for bar in bars)
+    width = 100 / len(bars)
+    drawn = []
+    for number, bar in enumerate(bars):
+        boxes, top_ns = [], 0
+        for name, ns in bar.components.parts().items():
+            if ns:
+                top_ns += ns
+                y, height = 100 - 100 * top_ns / longest_ns, 100 * ns / longest_ns
+                boxes.append((name, round(y, 2), round(height, 2)))
+        drawn.append(StepColumn(bar, round(width * number, 3), boxes))
+    ticks = [
+        Tick(round(100 - 100 * ns / longest_ns, 2), text)
+        for ns, text in time_ticks(0, longest_ns, _MOST_TIMES)
+        if ns
+    ]
+    labelled = range(0, len(bars), -(-len(bars) // _MOST_TICKS))
+    labels = [Tick(round(width * (number + 0.5), 2), bars[number].label) for number in labelled]
+    return StepColumns(drawn, round(width * _FILLED, 3), len(bars) <= _MOST_TEXTURED, ticks, labels)

@@ -96,9 +96,8 @@ def unpacked(name: str, content: bytes) -> Iterator[tuple[str, str]]:
     text = content.decode("utf-8", errors="replace")
     if name.endswith(".html"):
         for id_, packed in PACKED.findall(text):
-            if id_ != "bokeh-packed":
-                raw = gzip.decompress(base64.b64decode(packed))
-                yield from unpacked(f"{name}#{id_}", raw)
+            raw = gzip.decompress(base64.b64decode(packed))
+            yield from unpacked(f"{name}#{id_}", raw)
         text = PACKED.sub("", text)
     yield name, text
     if name.endswith((".html", ".json")):

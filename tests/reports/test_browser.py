@@ -18,26 +18,6 @@ from traceflops.reports.page.html import framed, render_html
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Frame, Page
 
-PAINTED = """() => {
-    const canvases = [];
-    const walk = (node) => node.querySelectorAll('*').forEach((each) => {
-        if (each.tagName === 'CANVAS' && each.width) canvases.push(each);
-        if (each.shadowRoot) walk(each.shadowRoot);
-    });
-    document.querySelectorAll('.plot').forEach(walk);
-    const seen = new Set();
-    for (const canvas of canvases) {
-        // A copy is read, because reading the original often draws a warning from the browser.
-        const copy = new OffscreenCanvas(canvas.width, canvas.height)
-            .getContext('2d', { willReadFrequently: true });
-        copy.drawImage(canvas, 0, 0);
-        const data = copy.getImageData(0, 0, canvas.width, canvas.height).data;
-        for (let i = 0; i < data.length; i += 4)
-            if (data[i + 3] > 200) seen.add(data[i] << 16 | data[i + 1] << 8 | data[i + 2]);
-    }
-    return [...seen].map((colour) => '#' + colour.toString(16).padStart(6, '0'));
-}"""
-
 
 @dataclass
 class Opened:
@@ -47,9 +27,6 @@ class Opened:
     requests: list[str] = field(default_factory=list)
     complaints: list[str] = field(default_factory=list)
     failures: list[str | None] = field(default_factory=list)
-
-    def colours(self) -> set[str]:
-        return set(self.page.evaluate(PAINTED))
 
 
 def until(frame: "Frame", expression: str) -> None:
@@ -78,9 +55,6 @@ def opened(
     found.page.on("dialog", lambda dialog: found.complaints.append(f"dialog {dialog.message}"))
     found.page.on("console", lambda each: _keep(found, each.type, each.text))
     found.page.goto(path.as_uri())
-    if scripts and "bokeh-packed" in text:
-        until(found.page.frames[-1], "window.Bokeh && Bokeh.documents.every(d => d.is_idle)")
-        found.page.wait_for_timeout(150)
     return found
 
 
@@ -115,34 +89,25 @@ def test_the_peak_is_split_into_lines_that_add_up(one: Opened) -> None:
     assert one.page.locator("#roofline svg.roofline circle").count() >= 4
 
 
-def test_the_plot_is_painted_in_the_colours_of_the_components(one: Opened) -> None:
-    assert {"#2a6f97", "#eeba4c", "#c1365b", "#a9b0b7"} <= one.colours()
-    assert not one.page.locator(".plot .sorry").is_visible()
+def test_a_column_says_its_numbers(one: Opened) -> None:
+    columns = one.page.locator(".step-chart svg svg")
+    assert columns.count() == 24
+    title = columns.nth(12).locator("title").text_content()
+    assert title
+    assert re.fullmatch(r"step 12: 3\d\d ms; compute 5\d.\d %, memory .*", title)
+    fills = {each.get_attribute("fill") for each in columns.locator("rect").all()}
+    assert {"#2A6F97", "#EEBA4C", "#C1365B", "#A9B0B7"} <= fills
 
 
-def test_the_pointer_on_a_bar_shows_its_numbers(one: Opened) -> None:
-    plot = one.page.locator(".plot")
-    plot.scroll_into_view_if_needed()
-    box = plot.bounding_box()
-    assert box
-    one.page.mouse.move(box["x"] + box["width"] * 0.53, box["y"] + box["height"] * 0.7)
-    shown = one.page.locator(".bk-tooltip-content", has_text="compute")
-    shown.wait_for()
-    text = shown.inner_text()
-    one.page.mouse.move(0, 0)
-    assert re.search(r"step:\s*1\d\s*component:\s*compute, 18\d\.00 ms \(5\d\.\d %\)", text)
-
-
-def test_the_theme_can_be_switched_and_the_plot_follows(one: Opened) -> None:
+def test_the_theme_can_be_switched_and_the_chart_follows(one: Opened) -> None:
     ground = "getComputedStyle(document.body).backgroundColor"
-    light, axes = one.page.evaluate(ground), one.colours()
+    label = "getComputedStyle(document.querySelector('.step-chart text')).fill"
+    light, ink = one.page.evaluate(ground), one.page.evaluate(label)
     one.page.click("#theme")
-    one.page.wait_for_timeout(300)
     assert one.page.evaluate("document.documentElement.dataset.theme") == "dark"
     assert one.page.evaluate(ground) != light
-    assert "#465260" in one.colours() - axes
+    assert one.page.evaluate(label) != ink
     one.page.click("#theme")
-    one.page.wait_for_timeout(300)
     assert one.page.evaluate(ground) == light
     assert one.complaints == []
 
@@ -208,12 +173,6 @@ def test_a_hostile_trace_stays_text(browser: "Browser", tmp_path: Path) -> None:
     assert found.complaints == []
     assert found.page.locator("h1").inner_text() == factory.HOSTILE[0]
     assert found.page.locator("img").count() == 0
-    assert {"#2a6f97"} <= found.colours()
-    figure = found.page.locator(".plot canvas").first.bounding_box()
-    assert figure
-    found.page.mouse.move(figure["x"] + figure["width"] / 2, figure["y"] + 200)
-    found.page.wait_for_timeout(300)
-    assert found.complaints == []
     found.page.context.close()
 
 
@@ -237,13 +196,10 @@ def test_an_injected_script_does_not_run(browser: "Browser", tmp_path: Path) -> 
     found.page.context.close()
 
 
-def test_without_scripts_everything_but_the_plot_is_there(
-    browser: "Browser", tmp_path: Path
-) -> None:
+def test_without_scripts_everything_is_there(browser: "Browser", tmp_path: Path) -> None:
     text = render_html(factory.ranks(4, 24))
     found = opened(browser, tmp_path / "plain.html", text, scripts=False)
-    assert found.page.get_by_text("The chart needs scripts").is_visible()
-    assert not found.page.locator(".plot").is_visible()
+    assert found.page.locator(".step-chart").is_visible()
     assert not found.page.locator("#theme").is_visible()
     assert found.page.locator("#kernel-table tbody tr").count() == 6
     assert found.requests == [found.page.url]

@@ -276,11 +276,9 @@ def test_the_address_holds_view_and_selection_and_back_leads_back(page: Opened) 
     assert page.page.url == shared
 
 
-SELECTED_STEPS = """() => {
-    const [boxes] = Bokeh.documents[0].get_model_by_name('steps').renderers;
-    const { selected, data } = boxes.data_source;
-    return [...new Set(selected.indices.map((at) => Number(data.label[at])))];
-}"""
+SELECTED_STEPS = """() =>
+    [...document.querySelectorAll('svg.chosen')].map(({ dataset }) => Number(dataset.first))
+"""
 
 
 def test_steps_selected_in_their_chart_are_selected_in_the_timeline_and_back(
@@ -289,11 +287,9 @@ def test_steps_selected_in_their_chart_are_selected_in_the_timeline_and_back(
     analysis = tf.analyze(big_trace(steps=30, kernels=10))
     found = opened(browser, tmp_path / "steps.html", render_html(analysis))
     settle(found)
-    until(found.page.main_frame, "!!window.Bokeh?.documents[0]?.get_model_by_name('steps')")
-    plot = found.page.locator(".plot")
-    plot.scroll_into_view_if_needed()
-    found.page.wait_for_timeout(300)
-    box = plot.bounding_box()
+    chart = found.page.locator(".step-chart svg").first
+    chart.scroll_into_view_if_needed()
+    box = chart.bounding_box()
     assert box
     for share, act in ((0.4, found.page.mouse.down), (0.45, None), (0.5, found.page.mouse.up)):
         found.page.mouse.move(box["x"] + box["width"] * share, box["y"] + box["height"] / 2)
@@ -311,7 +307,6 @@ def test_steps_selected_in_their_chart_are_selected_in_the_timeline_and_back(
     found.page.evaluate(f"location.hash = '#view={other[0]}&sel={other[1]}'")
     until(found.page.main_frame, f"String(({SELECTED_STEPS})()) === '7,8,9'")
     found.page.reload()
-    until(found.page.main_frame, "!!window.Bokeh?.documents[0]?.get_model_by_name('steps')")
     until(found.page.main_frame, f"String(({SELECTED_STEPS})()) === '7,8,9'")
     assert found.complaints == []
     found.page.context.close()

@@ -12,16 +12,7 @@
   };
   window.traceflops = { unpacked };
 
-  // Bokeh reads the colours of its axes from the style sheet only when it paints.
-  const repaint = () => {
-    const walk = (view) => {
-      if (view.request_repaint) view.request_repaint();
-      (view.child_views || []).forEach(walk);
-    };
-    if (window.Bokeh) [...Bokeh.index.roots].forEach(walk);
-  };
-
-  const show = (theme) => { root.dataset.theme = theme; repaint(); };
+  const show = (theme) => { root.dataset.theme = theme; };
 
   document.getElementById("theme").addEventListener("click", () => {
     const theme = root.dataset.theme === "dark" ? "light" : "dark";
