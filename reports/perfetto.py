@@ -26,6 +26,7 @@ from traceflops.reports.files import MARK
 from traceflops.reports.json.report import gain_object
 from traceflops.reports.view.texts import words
 from traceflops.table.columns import ABSENT, IntArray, codes, names, numbers
+from traceflops.table.grouping import distinct
 from traceflops.table.trace import Trace
 from traceflops.timeline.intervals import Intervals
 from traceflops.timeline.records import COMPONENTS
@@ -262,7 +263,7 @@ def _threads(
     lane = lanes_of(place, start_ns, end_ns, nests=nests)
     thread = _STREAMS + place * MOST_LANES + lane
     named = {}
-    for tid in np.unique(thread).tolist():
+    for tid in distinct(thread).tolist():
         own = int(tracks[(tid - _STREAMS) // MOST_LANES])
         text = f"{word} of no number" if own == ABSENT else f"{word} {own}"
         more = (tid - _STREAMS) % MOST_LANES

@@ -32,7 +32,7 @@ from traceflops.parsers.shared.formats import Format, Reading
 from traceflops.remedies import GPUS_LISTED, LEGACY, RECORDER, with_activities
 from traceflops.table.builder import TableBuilder
 from traceflops.table.columns import ABSENT, IntArray, codes, names, numbers
-from traceflops.table.grouping import joint_codes
+from traceflops.table.grouping import distinct, joint_codes
 from traceflops.table.patterns import (
     launches_nothing,
     operator_of_cpus,
@@ -184,7 +184,7 @@ def _content_notes(
     # A runtime call and the driver call inside it have one correlation on purpose.
     api = codes(tables["calls"]["api"])[launched != ABSENT]
     launched = joint_codes(api, launched[launched != ABSENT])
-    repeated = len(launched) - len(np.unique(launched))
+    repeated = len(launched) - len(distinct(launched))
     if repeated > _SEVERAL * calls and tables["processes"].num_rows == 1:  # merged ranks repeat ids
         yield _NOTES.note("repeated-launches", repeated, calls=several(calls, "runtime call"))
     if ops.num_rows and ops["input_dims"].null_count == ops.num_rows:

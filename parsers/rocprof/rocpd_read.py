@@ -95,7 +95,7 @@ def _read_run(run: RocpdRun, version: str | None, notes: Sequence[Note]) -> Trac
     read_graphs(reading)
     was_only_counted = dispatches.read_counters()
     event_ids = [np.empty(0, np.int64), *(batch["event_id"] for batch in dispatches.others)]
-    host = HostReader(reading, np.unique(np.concatenate(event_ids)))
+    host = HostReader(reading, distinct(np.concatenate(event_ids)))
     host.read()
     dispatches.add_values_over_time(host.measured)
     activities = reading["activities"]

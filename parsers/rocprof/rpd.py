@@ -18,6 +18,7 @@ from traceflops.parsers.shared.collectives import fill_collectives
 from traceflops.parsers.shared.sanity_checks import timed
 from traceflops.parsers.shared.trace_builder import Gathered, ProcessIds, within_limit
 from traceflops.table.columns import ABSENT, IntArray
+from traceflops.table.grouping import distinct
 from traceflops.table.trace import Source, Trace
 
 _API: Final = Wanted(integers=("id", "pid", "tid", "start", "end", "apiName_id", "args_id"))
@@ -115,7 +116,7 @@ class _RpdReading(Gathered):
         # schema 3, arguments are in a table of their own, of which only those ids are kept.
         arguments = self._strings
         if self._database.has_rows("rocpd_ustring"):
-            wanted = np.unique(_joined(rows["args_id"] for rows in of_program))
+            wanted = distinct(_joined(rows["args_id"] for rows in of_program))
             batches = [
                 rows.only(np.isin(rows["id"], wanted))
                 for rows in self._database.batches("rocpd_ustring", _TEXT)
@@ -191,7 +192,7 @@ class _RpdReading(Gathered):
         # threads; older ones write the argument of the call, in blocks for most calls. How the
         # types of operations are spelled tells the version; if it does not, the unit is unknown.
         types = self._database.whole("rocpd_op", Wanted(integers=("opType_id",)))["opType_id"]
-        spelled = [self._strings[key] or "" for key in np.unique(types).tolist()]
+        spelled = [self._strings[key] or "" for key in distinct(types).tolist()]
         blocks = sinks.blocks_of(grid, block)
         if not any(text.startswith("MEMORY_COPY") for text in spelled):
             in_threads = by_distinct(

@@ -83,7 +83,7 @@ def replays(timed: LinkedTrace, capture: LinkedTrace) -> Replays | None:
         # Kernels of one name have a known order only if all of them run on one stream.
         is_ordered = np.zeros(len(stream), dtype=np.bool_)
         for _, of_name in groups(replay.name):
-            is_ordered[of_name] = len(np.unique(stream[of_name])) == 1
+            is_ordered[of_name] = len(distinct(stream[of_name])) == 1
         # Sorted by name, the kernels of both correspond.
         launch = np.where(is_ordered[replay.by_name], graph.row[graph.by_name], -1)
         captured[replay.row[replay.by_name]] = launch
@@ -181,7 +181,7 @@ def _fitting(replay: _Kernels, stream: IntArray, graphs: Sequence[_Kernels]) -> 
     if not alike:
         first_other = int(np.flatnonzero(sized[0].name != replay.name)[0])
         return fact("not-paired.name", number=first_other + 1)
-    if len(np.unique(stream)) == 1:  # else the order of kernels is not known
+    if len(distinct(stream)) == 1:  # else the order of kernels is not known
         alike = [graph for graph in alike if np.array_equal(graph.name, replay.name)]
     if len(alike) > 1:  # e.g. graphs of several batch sizes
         alike = [graph for graph in alike if graph.sizes.equals(replay.sizes)]

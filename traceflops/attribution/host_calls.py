@@ -25,6 +25,7 @@ from traceflops.attribution.idle_slices import GapParts, chosen_gaps
 from traceflops.table.arrays import ABSENT, BoolArray, IntArray
 from traceflops.table.columns import codes, is_one_of, matching, names, numbers, thread_columns
 from traceflops.table.grouping import (
+    distinct,
     exact_sums,
     group_most,
     group_rows,
@@ -246,7 +247,7 @@ def _pieces_of_threads(thread: IntArray, start: IntArray, end: IntArray) -> Iter
         cuts = np.flatnonzero(is_free) + 1
         # The first possible cut from every _AT_ONCE-th operator on.
         chosen = np.searchsorted(cuts, np.arange(_AT_ONCE, len(in_thread), _AT_ONCE))
-        yield from np.split(in_thread, cuts[np.unique(chosen[chosen < len(cuts)])])
+        yield from np.split(in_thread, cuts[distinct(chosen[chosen < len(cuts)])])
 
 
 def most_important(operators: Sequence[HostOperator]) -> tuple[HostOperator, ...]:

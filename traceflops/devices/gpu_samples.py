@@ -18,7 +18,7 @@ from traceflops.devices.side_records import calendar_shift, with_records
 from traceflops.errors import InputError, UsageError
 from traceflops.facts import Fact, Value, in_words
 from traceflops.table.columns import BoolArray, IntArray, floats, is_one_of, numbers, take_rows
-from traceflops.table.grouping import groups
+from traceflops.table.grouping import distinct, groups
 from traceflops.table.trace import UTC_OFFSET, Note, NoteKind, Trace
 from traceflops.timeline.intervals import Intervals
 from traceflops.units import listed
@@ -241,7 +241,7 @@ class _Join:
         inside = (time >= begin - _LONGEST_NS) & (time <= end + _LONGEST_NS)
         keep = inside & np.isin(self.sampled, list(device_of))
         within = self.within(shift_ns)
-        counts = [len(np.unique(time[within & (self.sampled == gpu)])) for gpu in device_of]
+        counts = [len(distinct(time[within & (self.sampled == gpu)])) for gpu in device_of]
         count = max(counts, default=_LEAST)  # without a device another note says why
         if count < _LEAST:
             is_local = self.records.source.origin_unix_ns is None

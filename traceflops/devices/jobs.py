@@ -22,6 +22,7 @@ from traceflops.errors import UsageError
 from traceflops.facts import fact
 from traceflops.remedies import family
 from traceflops.table.columns import codes, is_one_of, names, numbers
+from traceflops.table.grouping import distinct
 from traceflops.table.trace import Job, Trace, counted_note, note_of
 from traceflops.timeline.records import Account
 from traceflops.units import several
@@ -195,7 +196,7 @@ class _Member:
         used = set(names(self.trace.kernel_counters["name"]))
         for table in (self.trace.activities, self.trace.totals):
             labels, is_kernel = names(table["name"]), is_one_of(table["kind"], "kernel")
-            code = np.unique(codes(table["name"])[is_kernel])
+            code = distinct(codes(table["name"])[is_kernel])
             used |= {labels[number] for number in code[code >= 0].tolist()}  # summaries name none
         return sorted(used)
 

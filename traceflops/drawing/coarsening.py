@@ -12,7 +12,7 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from traceflops.table.columns import IntArray, SmallArray, WholeArray
-from traceflops.table.grouping import slices
+from traceflops.table.grouping import distinct, slices
 
 _AT_ONCE: Final = 1 << 18
 _LARGEST: Final = 63  # bits of the largest number
@@ -207,7 +207,7 @@ def _boxes(events: LaneEvents, first: IntArray) -> Boxes:
         busy, longest = np.empty_like(first), np.empty_like(first)
         # Work on parts of the boxes, of about _AT_ONCE events, to limit temporary memory.
         edges = np.searchsorted(first, np.arange(0, len(events), _AT_ONCE))
-        for low, high in pairwise(np.unique(np.append(edges, len(first))).tolist()):
+        for low, high in pairwise(distinct(np.append(edges, len(first))).tolist()):
             within = slice(int(first[low]), int(stop[high - 1]))
             lasting, begins = events.lasting_ns(within), first[low:high] - within.start
             busy[low:high] = np.add.reduceat(lasting, begins)

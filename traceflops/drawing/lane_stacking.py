@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from traceflops.table.columns import IntArray, WholeArray
-from traceflops.table.grouping import groups
+from traceflops.table.grouping import distinct, groups
 
 _AT_ONCE: Final = 1 << 17
 MOST_LANES: Final = 64
@@ -31,7 +31,7 @@ def stacked(start_ns: IntArray, end_ns: IntArray) -> WholeArray:
     del reach
     begins = np.flatnonzero(free)
     wanted = np.searchsorted(begins, np.arange(0, len(start_ns), _AT_ONCE))
-    edges = np.unique(np.append(begins[wanted[wanted < len(begins)]], len(start_ns)))
+    edges = distinct(np.append(begins[wanted[wanted < len(begins)]], len(start_ns)))
     for low, high in pairwise(edges.tolist()):
         if not free[low:high].all():  # else none overlap: all are in row 0
             row[low:high] = _stacked(start_ns[low:high], end_ns[low:high])

@@ -27,7 +27,7 @@ from traceflops.table.columns import (
     names,
     numbers,
 )
-from traceflops.table.grouping import groups, in_order, joint_codes
+from traceflops.table.grouping import distinct, groups, in_order, joint_codes
 from traceflops.table.nesting import OpTree
 from traceflops.table.trace import Trace
 from traceflops.timeline.account import LinkedTrace
@@ -187,7 +187,7 @@ def _sampled(trace: Trace, device: int) -> dict[str, tuple[IntArray, IntArray]]:
         return next(first, len(_FIRST_SAMPLED)), labels[code]
 
     sampled = {}
-    for number in sorted(np.unique(code).tolist(), key=order):
+    for number in sorted(distinct(code).tolist(), key=order):
         rows = np.flatnonzero(code == number)
         rows = rows[np.argsort(at_ns[rows], kind="stable")]
         least, most = value[rows].min(), value[rows].max()

@@ -20,6 +20,7 @@ from traceflops.findings.rules import thresholds
 from traceflops.findings.start_up import RECORD
 from traceflops.remedies import CPU_SAMPLES, LEGACY
 from traceflops.table.columns import ABSENT, is_one_of, matching, numbers
+from traceflops.table.grouping import distinct
 from traceflops.table.patterns import FUNCTION_WAITS, launches_no_kernel
 from traceflops.table.trace import NO_CUPTI, PROGRAM_ERROR, Trace
 from traceflops.timeline.intervals import Intervals
@@ -115,7 +116,7 @@ def waits_for_host(trace: Trace) -> Fact | None:
     start = numbers(works["start_ns"])
     np.minimum.at(begins, row[is_op], start[is_op])
     called = numbers(ops["start_ns"])
-    timed = np.unique(row[is_op])
+    timed = distinct(row[is_op])
     limits = thresholds()[_EVENT_TIMES]
     most_ns = limits["most_lead_ns"]
     at_once = float((begins[timed] - called[timed] <= most_ns).mean())

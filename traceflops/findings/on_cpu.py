@@ -32,6 +32,7 @@ from traceflops.table.columns import (
 )
 from traceflops.table.grouping import (
     differ_from_before,
+    distinct,
     group_sums,
     groups,
     in_order,
@@ -360,7 +361,7 @@ def _waits(trace: Trace, steps: Intervals | None) -> tuple[tuple[Fact, ...], int
     (process, start, end), (_, op_start, op_end) = host_span(calls), host_span(ops)
     launches = np.flatnonzero(matching(calls["name"], LAUNCH.match))
     finishes = np.flatnonzero(matching(calls["name"], WAITS_FOR_DEVICE.match))
-    is_told = len(launches) > 0 and len(finishes) > 0 and len(np.unique(process)) == 1
+    is_told = len(launches) > 0 and len(finishes) > 0 and len(distinct(process)) == 1
     if not is_told or start[finishes].max() < start[launches].max():
         return (), None
     rows = np.flatnonzero(waiting_calls(calls) | matching(calls["name"], GPU_FREES.match))

@@ -28,7 +28,7 @@ from traceflops.findings.host_samples import only_waits
 from traceflops.findings.rules import rule_of, statement
 from traceflops.mfu.serving_passes import Serving
 from traceflops.table.columns import axes, codes, is_one_of, names, numbers, product_of
-from traceflops.table.grouping import groups
+from traceflops.table.grouping import distinct, groups
 from traceflops.timeline.intervals import Intervals
 from traceflops.units import PART_NAMES, listed
 from traceflops.windows.prepared import Prepared
@@ -296,7 +296,7 @@ def _spans(prepared: Prepared, least_ns: int) -> Callable[[_When], _Times]:
     # Waits are left out: they are longer in a longer step, whatever makes it long.
     is_host = is_one_of(marks["kind"], *_SPANS) & ~has_fact(marks["name"], "waits")
     start, dur, process = (numbers(marks[name]) for name in ("start_ns", "dur_ns", "process"))
-    long = np.unique(code_of_mark[is_host & (2 * dur >= least_ns)])
+    long = distinct(code_of_mark[is_host & (2 * dur >= least_ns)])
     rows = np.flatnonzero(is_host & np.isin(code_of_mark, long))
     labels, called = names(marks["name"]), range_names(prepared.trace)
 

@@ -28,7 +28,7 @@ from traceflops.replay.recorded_graph import (
 from traceflops.replay.spans import Spans
 from traceflops.replay.stretches import NOWHERE, Stretches, same_of_all
 from traceflops.table.columns import ABSENT, Columns, IntArray, codes, names, numbers
-from traceflops.table.grouping import groups
+from traceflops.table.grouping import distinct, groups
 from traceflops.timeline.intervals import Intervals
 from traceflops.timeline.start_up import GAPS
 from traceflops.windows.prepared import Prepared
@@ -176,7 +176,7 @@ def _of_host(
     """
     # Cut the recorded time of each thread at its points (launches and waits), like idle time: a
     # long piece is then one without any of these.
-    at_ns = np.unique(graph.nodes.at_ns[pieces.node])
+    at_ns = distinct(graph.nodes.at_ns[pieces.node])
     thread, last_call, spans = _of_threads(graph, pieces)
     left = spans.subtract(without)
     start_up = left.intersect(_starts_up(prepared, thread, last_call))
@@ -238,4 +238,4 @@ def places_of(
         (int(process[call_of[number]]), int(thread[call_of[number]])): own
         for number, own in spans.by_thread()
     }
-    return np.unique(graph.nodes.row[pieces.only(pieces.kind == WORK).node]), times
+    return distinct(graph.nodes.row[pieces.only(pieces.kind == WORK).node]), times

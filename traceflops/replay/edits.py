@@ -30,7 +30,7 @@ from traceflops.replay.recorded_graph import HOST, LAUNCH, LONG_AGO, SYNC
 from traceflops.replay.stretches import Stretches
 from traceflops.table.arrays import ABSENT, BoolArray, FloatArray, IntArray
 from traceflops.table.columns import Columns, codes, matching, names, numbers
-from traceflops.table.grouping import groups
+from traceflops.table.grouping import distinct, groups
 from traceflops.table.nesting import taken
 from traceflops.windows.selection import parse_duration
 
@@ -300,7 +300,7 @@ def _rank(edit: Edit, changed: Changed) -> Changed:
     rank, recorded = int(match[1]), changed.recorded
     ranks = recorded.rank_of_row
     has_work = bool(((ranks == rank) & ~recorded.communicates).any())
-    others = np.unique(ranks[(ranks != rank) & (ranks >= 0)])
+    others = distinct(ranks[(ranks != rank) & (ranks >= 0)])
     _check(has_work and len(others) > 0, edit, "its work, or that of others, is missing")
     table = recorded.prepared.trace.activities
     count = len(names(table["name"]))

@@ -23,7 +23,7 @@ from traceflops.replay.recorded_graph import LONG_AGO
 from traceflops.replay.recorded_work import RecordedWork, typical
 from traceflops.table.arrays import ABSENT, BoolArray, IntArray
 from traceflops.table.columns import Columns, codes, is_one_of, matching, numbers
-from traceflops.table.grouping import groups, in_order, joint_codes, places_in_groups
+from traceflops.table.grouping import distinct, groups, in_order, joint_codes, places_in_groups
 from traceflops.table.links import first_match
 from traceflops.table.nesting import taken
 from traceflops.table.patterns import FREES
@@ -96,7 +96,7 @@ class HostWaits(Struct, frozen=True, dict=True):
         launches[work.call[work.call >= 0]] = True
         waits[work.call[work.is_blocking]] = True
         waits[work.call[work.full[0]]] = True
-        of_process = np.isin(numbers(self._calls["process"]), np.unique(work.process))
+        of_process = np.isin(numbers(self._calls["process"]), distinct(work.process))
         # Steps that begin before their first work: its call, and the begin of the step. The thread
         # of that call is taken to have done what comes before it.
         calls, begins = [self.work.row[:0]], [self.work.start[:0]]
@@ -343,7 +343,7 @@ def _hand_overs(
     are thread, process and time (ns), each of shape (2, hand-overs): the waiting thread first.
     """
     none = np.empty((2, 0), dtype=np.int64)
-    if len(np.unique(thread)) < 2:
+    if len(distinct(thread)) < 2:
         return none, none, none
     rests = _rests(trace, of_call, of_op)
     process_of = np.zeros(int(max(of_call.max(), of_op.max(initial=0))) + 1, dtype=np.int64)

@@ -110,6 +110,9 @@ def ranked(values: WholeArray) -> tuple[IntArray, IntArray]:
     """
     table = _presence(values)
     if table is None:
+        few = distinct(values)
+        if len(few) <= _FEW:
+            return few, np.searchsorted(few, values)
         unique, rank = np.unique(values, return_inverse=True)
         return unique.astype(np.int64, copy=False), rank.reshape(-1)
     is_present, low = table

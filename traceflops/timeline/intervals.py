@@ -154,12 +154,16 @@ def latest_end_before(
     """
     order = in_order(group, start_ns)
     groups, starts = group[order], start_ns[order]
-    # Ends are replaced by their ranks, and groups are shifted apart by more than any rank: so one
-    # running maximum serves all groups.
-    ends, rank = np.unique(end_ns[order], return_inverse=True)
-    _, group_index = ranked(groups)
-    shift = group_index * len(ends)
-    latest = ends[np.maximum.accumulate(rank + shift) - shift] if len(ends) else ends
+    # Groups are shifted apart by more than any end, so that one running maximum serves all of them.
+    ends, (values, group_index) = end_ns[order], ranked(groups)
+    low_ns, high_ns = (int(ends.min()), int(ends.max())) if len(ends) else (0, 0)
+    if len(values) * (high_ns - low_ns + 1) <= ENDLESS:
+        shift = group_index * (high_ns - low_ns + 1)
+        latest = np.maximum.accumulate(ends - low_ns + shift) - shift + low_ns
+    else:  # ranks stand for the ends
+        ends, rank = np.unique(ends, return_inverse=True)
+        shift = group_index * len(ends)
+        latest = ends[np.maximum.accumulate(rank + shift) - shift]
     same_group = groups[1:] == groups[:-1]
     before = np.full(len(order), NEVER, dtype=np.int64)
     before[1:][same_group] = latest[:-1][same_group]

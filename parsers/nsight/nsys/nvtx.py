@@ -35,6 +35,7 @@ from traceflops.table.columns import (
     numbers,
     string_column,
 )
+from traceflops.table.grouping import distinct
 
 _SEQUENCE: Final = ", seq = (?P<digits>[0-9]{0,18})"
 _ID: Final = ", op_id = (?P<digits>[0-9]{0,18})"
@@ -77,7 +78,7 @@ def op_texts(column: pa.Array) -> OpTexts:
     # Before PyTorch 1.7 operators had no namespace (`mm, seq = 12`) and no id: add `aten::`.
     is_old = (op_id == ABSENT) & ((sequence != ABSENT) | (sizes >= 0))
     with_namespace = np.arange(len(names))
-    for index in np.unique(name[is_old]).tolist():
+    for index in distinct(name[is_old]).tolist():
         if _BARE.fullmatch(names[index]):
             with_namespace[index] = len(names)
             names.append(f"aten::{names[index]}")
@@ -189,7 +190,7 @@ def _add(reading: ReportReading, batch: Batch, text: IntArray, texts: OpTexts) -
 def _codes(names: Names, texts: Sequence[str | None], indices: IntArray) -> Array:
     """Return the codes in `names` of `texts[index]` for each index; -1 for index -1 and None."""
     codes = np.full(len(texts) + 1, -1, np.int32)
-    for index in np.unique(indices[indices >= 0]).tolist():
+    for index in distinct(indices[indices >= 0]).tolist():
         text = texts[index]
         if text is not None:
             codes[index] = names[text or _UNNAMED]

@@ -346,7 +346,7 @@ def read_metrics(reading: ReportReading) -> None:
         reading.odd["metrics-left-out"] += max(0, rows.count - room)
         rows = rows.only(np.arange(rows.count) < room)
         row_source = np.where(np.isin(rows["typeId"], list(gpu_of)), rows["typeId"], ABSENT)
-        for source in np.unique(row_source).tolist():
+        for source in distinct(row_source).tolist():
             samples = rows.only(row_source == source)
             place = registry.device_of_gpu(gpu_of[source]) if source in gpu_of else None
             process, device = place or no_device

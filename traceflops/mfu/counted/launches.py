@@ -68,7 +68,7 @@ def launches_of(prepared: Prepared) -> Launches:
     rows = np.flatnonzero(is_kernel)
     # Sort by correlation if all launches of a process have one, else by start.
     correlation = numbers(activities["correlation"], ABSENT)[rows]
-    without = np.unique(process[rows][correlation == ABSENT])
+    without = distinct(process[rows][correlation == ABSENT])
     launched = np.where(np.isin(process[rows], without), 0, correlation)
     start = numbers(activities["start_ns"])[rows]
     rows = rows[np.lexsort((start, launched, process[rows]))]

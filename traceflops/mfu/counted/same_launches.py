@@ -306,7 +306,7 @@ def processes_of(target: Launches, source: Launches, *, is_own: bool) -> IntArra
     number; if no process of either run has one and both have as many, that of the same place; or
     the only process that was counted.
     """
-    here, there = np.unique(target.process).tolist(), np.unique(source.process).tolist()
+    here, there = distinct(target.process).tolist(), distinct(source.process).tolist()
     by_rank: dict[int | None, list[int]] = {}
     for process in there:
         by_rank.setdefault(source.ranks.get(process), []).append(process)
@@ -373,7 +373,7 @@ def in_steps(target: Launches, work: LaunchWork, keys: Pair) -> IntArray:
         per_step, nth = _in_window(source.window[rows], keys.theirs[rows])
         most, least = extremes(keys.theirs[rows], per_step, keys.count)
         size = np.where(most == least, most, 0)
-    elif in_step.any() and len(np.unique(source.process)) == 1 and not (source.window >= 0).any():
+    elif in_step.any() and len(distinct(source.process)) == 1 and not (source.window >= 0).any():
         per_step, _ = _in_window(target.window[in_step], keys.ours[in_step])
         most, least = extremes(keys.ours[in_step], per_step, keys.count)
         size = np.where(most == least, most, 0)
