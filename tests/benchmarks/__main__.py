@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 
 from tests.benchmarks.cost import Failed
+from tests.benchmarks.databases import print_databases
 from tests.benchmarks.growth import print_growth
 from tests.benchmarks.pages import PAGES, print_pages
 from tests.benchmarks.programs import cores
@@ -42,6 +43,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--pages", action="store_true", help="instead: what writing pages costs")
     parser.add_argument("--ranks", action="store_true", help="instead: what many ranks cost")
+    parser.add_argument("--databases", action="store_true", help="instead: databases of kernels")
     parser.add_argument("--worst", action="store_true", help="instead: the worst cases")
     parser.add_argument(
         "--ratios",
@@ -77,6 +79,8 @@ def main() -> None:
                 print_pages(PAGES, given.scale, given.runs)
             elif given.ranks:
                 print_ranks(folder, JOBS, given.scale, given.runs, given.jobs)
+            elif given.databases:
+                print_databases(folder, given.scale, given.runs)
             elif given.grow:
                 sizes = [float(size) for size in given.grow.split(",")]
                 print_growth(folder, sizes, given.runs, given.jobs)
