@@ -28,7 +28,7 @@ from traceflops.attribution.idle_slices import (
 )
 from traceflops.table.arrays import ABSENT, BoolArray, IntArray, SmallArray
 from traceflops.table.columns import codes, matching, names, numbers
-from traceflops.table.grouping import group_least, group_rows, in_order, joint_codes
+from traceflops.table.grouping import group_least, group_rows, in_order, is_among, joint_codes
 from traceflops.table.grouping import groups as by_group
 from traceflops.table.nesting import taken
 from traceflops.table.patterns import GRAPH_LAUNCH
@@ -200,7 +200,7 @@ def _between_pages(parts: GapParts, trace: Trace) -> BoolArray:
     # A gap begins when the work before it ends: look for a page with that device and end.
     devices = np.concatenate([device[to_host], device[parts.activity]])
     edge = joint_codes(devices, np.concatenate([end_ns, parts.gap_start_ns]))
-    follows = np.isin(edge[len(end_ns) :], edge[: len(end_ns)])
+    follows = is_among(edge[len(end_ns) :], edge[: len(end_ns)])
     return np.asarray(follows & (to_host | is_prefetch(work, "migration"))[parts.activity])
 
 

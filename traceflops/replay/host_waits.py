@@ -104,8 +104,9 @@ class HostWaits(Struct, frozen=True, dict=True):
             account = self.work.prepared.accounts[device]
             begin = np.array([w.start_ns for w in windows if w.role == "step"], dtype=np.int64)
             first = np.searchsorted(account.rows.start_ns, begin)
-            call = taken(account.timed_call, np.where(first < len(account.call), first, -1))
-            kept = (call >= 0) & ~np.isin(begin, account.rows.start_ns)
+            first = np.where(first < len(account.call), first, -1)
+            call = taken(account.timed_call, first)
+            kept = (call >= 0) & (taken(account.rows.start_ns, first) != begin)
             calls.append(call[kept])
             begins.append(begin[kept])
         return host_points(

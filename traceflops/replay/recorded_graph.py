@@ -14,6 +14,7 @@ import numpy as np
 from msgspec import Struct
 
 from traceflops.table.columns import BoolArray, Columns, IntArray, SmallArray
+from traceflops.table.grouping import slices
 from traceflops.table.nesting import taken
 
 HOST, LAUNCH, STREAM, EVENT, SYNC, HANDOVER, MEETING, VIRTUAL = range(8)
@@ -171,16 +172,17 @@ class RecordedGraph(Struct, frozen=True, dict=True):
         return visited, number[head]
 
     @cached_property
-    def _first_two(self) -> tuple[list[IntArray], list[list[int]]]:
-        """Return the first two incoming edges of each visited node (-1: none), and their sources.
+    def _first_two(self) -> list[tuple[IntArray, IntArray]]:
+        """Return the first and the second incoming edge of each visited node, and their sources.
 
-        Sources are numbers of visited nodes, as in `_visited`, 0 for none.
+        Sources are numbers of visited nodes, as in `_visited`; without an edge it is -1, its source
+        0.
         """
         visited, number = self._visited
         first, count = (column[visited] for column in self._edges_of)
         edges = [np.where(count > turn, first + turn, -1) for turn in range(2)]
         source = number[self.edges.source]
-        return edges, [taken(source, edge, 0).tolist() for edge in edges]
+        return [(edge, taken(source, edge, 0)) for edge in edges]
 
     def times(self, world: World) -> IntArray:
         """Return when each node ends in a world; chains of moments are summed, not visited."""
@@ -193,24 +195,25 @@ class RecordedGraph(Struct, frozen=True, dict=True):
         after_head[points] = passed - passed[chain_begin]
         # So an edge from a moment is one from the head of its chain, with a longer lag.
         lag = world.lag_ns + after_head[self.edges.source]
-        edges, (first, second) = self._first_two
-        first_lag, second_lag = (taken(lag, edge, 0).tolist() for edge in edges)
         limits = self._limits(world, lag)
         is_limited = np.zeros(len(visited), dtype=np.bool_)
         is_limited[[*limits]] = True
-        work = (world.dur_ns + world.delay_ns)[visited].tolist()
+        work = (world.dur_ns + world.delay_ns)[visited]
+        sources = [(source, taken(lag, edge, 0)) for edge, source in self._first_two]
+        columns = (*sources[0], *sources[1], work, is_limited)
         # Most nodes have at most two edges: these are handled fast, without a call.
         ends = [LONG_AGO]  # number 0: no source
         add = ends.append
-        columns = (first, first_lag, second, second_lag, work, is_limited.tolist())
-        for source, lag_ns, other, other_lag_ns, work_ns, limited in zip(*columns, strict=True):
-            begin = ends[source] + lag_ns
-            later = ends[other] + other_lag_ns
-            if later > begin:
-                begin = later
-            if limited:
-                begin = max(begin, *(ends[node] + ns for node, ns in limits[len(ends) - 1]))
-            add(begin + work_ns)
+        for part in slices(len(visited)):  # as Python's numbers they take five times the memory
+            rows = zip(*(column[part].tolist() for column in columns), strict=True)
+            for source, lag_ns, other, other_lag_ns, work_ns, limited in rows:
+                begin = ends[source] + lag_ns
+                later = ends[other] + other_lag_ns
+                if later > begin:
+                    begin = later
+                if limited:
+                    begin = max(begin, *(ends[node] + ns for node, ns in limits[len(ends) - 1]))
+                add(begin + work_ns)
         return np.array(ends, dtype=np.int64)[number] + after_head
 
     def _limits(self, world: World, lag_ns: IntArray) -> dict[int, list[tuple[int, int]]]:

@@ -172,8 +172,12 @@ def axes(column: pa.ChunkedArray) -> IntArray:
     size = array.type.list_size
     flat = array.values.slice(array.offset * size, len(array) * size)
     sides = numbers(flat, 0).reshape(-1, size)
-    product = sides.astype(np.float64).prod(axis=1)  # float: an int64 may wrap
-    is_known = (sides > 0).all(axis=1) & (product < _LARGEST_PRODUCT)
+    # Column by column: numpy is several times slower along an axis of three.
+    product, is_known = np.ones(len(sides)), np.ones(len(sides), dtype=np.bool_)
+    for side in sides.T:
+        product *= side  # float: an int64 may wrap
+        is_known &= side > 0
+    is_known &= product < _LARGEST_PRODUCT
     valid = validity(array)
     is_known &= True if valid is None else valid
     return np.where(is_known[:, np.newaxis], sides, UNKNOWN_SIZE)
@@ -181,7 +185,8 @@ def axes(column: pa.ChunkedArray) -> IntArray:
 
 def product_of(sides: IntArray) -> IntArray:
     """Return the product of each row of sizes [rows, 3], UNKNOWN_SIZE where one is unknown."""
-    return np.where((sides > 0).all(axis=1), sides.prod(axis=1), UNKNOWN_SIZE)
+    x, y, z = sides.T
+    return np.where((x > 0) & (y > 0) & (z > 0), x * y * z, UNKNOWN_SIZE)
 
 
 def one_array(column: pa.ChunkedArray | pa.Array) -> pa.Array:

@@ -58,6 +58,15 @@ def distinct(values: WholeArray) -> IntArray:
     return ordered[differ_from_before(ordered)]
 
 
+def is_among(values: WholeArray, among: WholeArray) -> BoolArray:
+    """Return, per number, whether it is among others; faster than `np.isin` for wide ranges."""
+    others = distinct(among)
+    if not len(others):
+        return np.zeros(len(values), dtype=np.bool_)
+    place = np.minimum(np.searchsorted(others, values), len(others) - 1)
+    return np.asarray(others[place] == values)
+
+
 def used_names(column: pa.ChunkedArray) -> set[str]:
     """Return the texts of a dictionary column that rows use."""
     texts = names(column)

@@ -7,7 +7,7 @@ import pyarrow as pa
 from msgspec import Struct
 
 from traceflops.table.columns import ABSENT, BoolArray, IntArray, numbers, thread_columns
-from traceflops.table.grouping import first_rows, in_order, ranked, shared_codes
+from traceflops.table.grouping import first_rows, in_order, is_among, ranked, shared_codes
 from traceflops.table.nesting import innermost, taken
 from traceflops.table.trace import Trace
 
@@ -19,7 +19,7 @@ def recorded_calls(trace: Trace) -> BoolArray:
         for table in (trace.calls, trace.activities)
     )
     called, ran = shared_codes((process, correlation), of_activities)
-    return np.asarray(np.isin(called, ran) & (correlation != ABSENT))
+    return is_among(called, ran) & (correlation != ABSENT)
 
 
 class Links(Struct, frozen=True):

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from traceflops.devices.processes import whose
 from traceflops.table.columns import ABSENT, BoolArray, IntArray, is_one_of, matching, numbers
-from traceflops.table.grouping import distinct, group_most, groups, joint_codes
+from traceflops.table.grouping import distinct, group_most, groups, is_among, joint_codes
 from traceflops.table.links import recorded_calls
 from traceflops.table.patterns import ASYNC_COPY, ASYNC_FILL, GRAPH_LAUNCH, LAUNCH
 from traceflops.table.trace import Note, Trace, note_of
@@ -343,7 +343,7 @@ def _launching(trace: Trace) -> BoolArray:
     correlation = numbers(calls["correlation"], ABSENT)
     pair = joint_codes(numbers(calls["process"]), correlation)
     is_driver = is_one_of(calls["api"], "driver")
-    repeats = is_driver & (correlation != ABSENT) & np.isin(pair, pair[launches & ~is_driver])
+    repeats = is_driver & (correlation != ABSENT) & is_among(pair, pair[launches & ~is_driver])
     return np.asarray(launches & ~repeats)
 
 
@@ -355,10 +355,10 @@ def _linkable(trace: Trace) -> BoolArray:
     """
     of_work, of_calls = numbers(trace.activities["process"]), numbers(trace.calls["process"])
     has_correlation = numbers(trace.activities["correlation"], ABSENT) != ABSENT
-    unlinkable = np.setdiff1d(of_work, of_work[has_correlation])
-    if len(np.setdiff1d(of_work, of_calls)):
-        unlinkable = np.union1d(unlinkable, np.setdiff1d(of_calls, of_work))
-    return ~np.isin(of_calls, unlinkable)
+    is_unlinkable = ~is_among(of_calls, of_work[has_correlation])
+    if is_among(of_work, of_calls).all():
+        is_unlinkable &= is_among(of_calls, of_work)
+    return ~is_unlinkable
 
 
 def _capturing(trace: Trace) -> BoolArray:
