@@ -10,6 +10,7 @@ import numpy as np
 from msgspec import Struct
 
 from traceflops.table.columns import ABSENT, Array, BoolArray, IntArray, Names
+from traceflops.table.grouping import distinct
 
 _ABSENT_SQL: Final = "(-9223372036854775807 - 1)"
 _MISSING_REAL_SQL: Final = "9e999"  # SQLite has no NaN; infinity is no measurement
@@ -241,7 +242,7 @@ class TextsById:
         def code(ids: IntArray) -> Array:
             row = self._row(ids)
             row = np.where(row == ABSENT, len(self.texts), row)
-            for new in np.unique(row[codes[row] == _NOT_YET_CODED]).tolist():
+            for new in distinct(row[codes[row] == _NOT_YET_CODED]).tolist():
                 text = (self.texts[new] if new < len(self.texts) else None) or unknown
                 codes[new] = -1 if text is None else names[text]
             return codes[row]

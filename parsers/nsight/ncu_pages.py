@@ -22,7 +22,7 @@ from traceflops.parsers.nsight.stats_text import from_header
 from traceflops.parsers.shared.trace_builder import chosen
 from traceflops.table.builder import TableBuilder, compact
 from traceflops.table.columns import ABSENT, Array, IntArray, Names, count_true, narrow
-from traceflops.table.grouping import group_rows
+from traceflops.table.grouping import distinct, group_rows
 
 _LEAST_COLUMNS, _MOST_COLUMNS = 4, 20_000
 """Pages have columns of launches and of metrics; a raw page has a column per metric."""
@@ -157,7 +157,7 @@ def read_ncu(source: ByteSource, block_bytes: int = TEXT_BLOCK_BYTES) -> NcuFile
             plan = block.plan
             file.begin(*plan.what)
         hosts, host = texts_of(block.cells, "host")
-        for code in np.unique(host).tolist()[:_MOST_HOSTS]:
+        for code in distinct(host).tolist()[:_MOST_HOSTS]:
             file.hosts[hosts[code]]  # adds it
         (_add_raw_rows if file.pages[-1].metrics else _add_details)(block.cells, file)
     if not file.pages and text.plan is not None:  # a header without rows is a page, too

@@ -295,7 +295,7 @@ class Assembly:
             other = taken.get(kind)
             is_first = other is None or {other, report} <= _SIBLINGS  # siblings complete each other
             wanted.append(is_first and _TIMELINES[kind] not in taken)
-        used = np.unique(table.column("kind")).tolist()
+        used = distinct(table.column("kind")).tolist()
         if used and not any(wanted[code] for code in used):
             self._repeated.append(report)
             return

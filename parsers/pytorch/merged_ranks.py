@@ -77,7 +77,7 @@ def split_ranks(
     pids_of_gpus = [owners[text].pid for text in tables["activities"].names["process"]]
     devices = np.array([pid for pid in pids_of_gpus if pid >= 0], np.int64)
     shifts = (power for power in _SHIFTS if (devices % power < 1_024).all())
-    shift = next((power for power in shifts if len(np.unique(devices // power)) > 1), 0)
+    shift = next((power for power in shifts if len(distinct(devices // power)) > 1), 0)
     keys = _rank_keys(tables, owners, shift)
     if by_pid := not any(keys.values()) and not tables["activities"].count:
         keys = _process_keys(tables, owners)

@@ -17,7 +17,7 @@ from traceflops.parsers.shared.sanity_checks import COUNTED_WHILE_TIMED, span_no
 from traceflops.parsers.shared.sinks import DISPATCH
 from traceflops.remedies import ROCPROFV3
 from traceflops.table.columns import ABSENT, count_true, names, numbers
-from traceflops.table.grouping import joint_codes
+from traceflops.table.grouping import distinct, joint_codes
 from traceflops.table.trace import Note, rank_from_name, together
 from traceflops.units import does, percent, several
 
@@ -135,7 +135,7 @@ def link_notes(tables: Mapping[str, pa.Table], *, no_calls: str = _NO_CALLS) -> 
     linked = count_true(is_linked)
     # Calls that name no process are given to a process without pid and without device work.
     pids = tables["processes"]["pid"].to_pylist()
-    working = np.unique(processes[0])
+    working = distinct(processes[0])
     unknown = [row for row, pid in enumerate(pids) if pid is None and row not in working]
     unknown_calls = count_true(np.isin(processes[1], unknown))
     if linked < total and unknown_calls:

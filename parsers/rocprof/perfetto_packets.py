@@ -28,7 +28,7 @@ from traceflops.parsers.io.messages import (
 from traceflops.parsers.rocprof.perfetto_clocks import IDS, Clocks, numbers_in
 from traceflops.table.builder import BEYOND, MOST_TEXTS
 from traceflops.table.columns import ABSENT, Array, BoolArray, IntArray, Names, count_true, narrow
-from traceflops.table.grouping import group_rows
+from traceflops.table.grouping import distinct, group_rows
 
 _PACKET: Final = 1
 _CHUNK_BYTES: Final = 1 << 20
@@ -243,7 +243,7 @@ class Packets:
         # Which of the wanted each annotation is: by the id of its name, else by the name itself.
         ids = [
             (own_era * IDS + iid, index)
-            for own_era in np.unique(era).tolist()
+            for own_era in distinct(era).tolist()
             for iid, index in self._annotations.get(own_era, {}).items()
         ]
         keys, indices = np.array(ids, np.int64).reshape(-1, 2).T

@@ -31,6 +31,7 @@ from traceflops.parsers.shared.collectives import fill_collectives
 from traceflops.parsers.shared.sanity_checks import timed
 from traceflops.parsers.shared.trace_builder import Gathered, ProcessIds, within_limit
 from traceflops.table.columns import ABSENT, Array, IntArray, count_true
+from traceflops.table.grouping import distinct
 from traceflops.table.trace import Note, Source, Trace
 from traceflops.units import time_amount
 
@@ -165,7 +166,7 @@ class _Recording(Gathered):
         kind = np.where(kind == _WORDS.index(_OF_STREAM), work[rows["name"]], kind)
         # The GPUs are known from kernels: copies name agents, which may be CPUs.
         gpus = rows["gpu"][(kind == kernel) & (rows["gpu"] != ABSENT)]
-        self._gpus = np.unique(gpus) if gpus.size else self._gpus
+        self._gpus = distinct(gpus) if gpus.size else self._gpus
         for number, word in enumerate(_WORDS):
             part = rows.only(kind == number)
             self.counts[word] += part.count
@@ -315,7 +316,7 @@ class _Recording(Gathered):
         is_value = (rows["start"] >= 0) & np.isfinite(rows["value"])
         rows = rows.only(is_value & (kind == _WORDS.index(_MARK)))
         uuid, category, of_gpu = rows["track"], rows["category"], rows["gpu"] != ABSENT
-        self._gpus = np.unique(rows["gpu"][of_gpu])  # unless `_add_slices` finds those of kernels
+        self._gpus = distinct(rows["gpu"][of_gpu])  # unless `_add_slices` finds those of kernels
         device = np.full(rows.count, ABSENT, np.int64)
         device[of_gpu] = self._on_gpus(rows.only(of_gpu))
         names = table.names["name"]

@@ -13,6 +13,7 @@ from traceflops.parsers.shared import sinks
 from traceflops.parsers.shared.sanity_checks import timed
 from traceflops.parsers.shared.trace_builder import Gathered
 from traceflops.table.columns import ABSENT, Array, IntArray, count_true
+from traceflops.table.grouping import distinct
 
 APIS: Final = ("hip", "hsa", "rccl", "rocdecode", "rocjpeg")
 MARK: Final = "mark"
@@ -130,7 +131,7 @@ class HostReader:
             has_message = marks["kind"] == _KINDS.index(_MESSAGE)
             category = np.where(has_message, marks["category"], ABSENT)
             # The messages of a category are read together. More than _MOST_CATEGORIES are not real.
-            for key in np.unique(category[category != ABSENT]).tolist()[:_MOST_CATEGORIES]:
+            for key in distinct(category[category != ABSENT]).tolist()[:_MOST_CATEGORIES]:
                 if key not in self._message_names:
                     self._message_names[key] = self._reading.messages(key).coder(names, None)
                 of_category = category == key

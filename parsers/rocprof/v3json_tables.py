@@ -21,6 +21,7 @@ from traceflops.parsers.shared import sinks
 from traceflops.parsers.shared.sanity_checks import timed
 from traceflops.parsers.shared.trace_builder import Gathered, within_limit
 from traceflops.table.columns import ABSENT, LIMIT_NS, Array, BoolArray, IntArray, Names, count_true
+from traceflops.table.grouping import distinct
 
 ROOT_KEY: Final = "rocprofiler-sdk-tool"
 
@@ -187,7 +188,7 @@ class ProcessTables:
         since, kernel_names = activities.count, activities.names["name"]
         for block in self._records.each("buffer_records.kernel_dispatch"):
             rows = self._timed(block)
-            self._recorded.streams.update(np.unique(rows["stream"]).tolist())
+            self._recorded.streams.update(distinct(rows["stream"]).tolist())
             sinks.add_work(
                 self._recorded,
                 rows,
@@ -377,4 +378,4 @@ def _named(texts: TextsById, numbers: Array, names: Names, unknown: str) -> tupl
     codes[missing] = by_distinct(
         wide[missing], lambda number, _: names[unknown.format(called.get(number, number))]
     )
-    return codes, np.unique(wide[missing])
+    return codes, distinct(wide[missing])

@@ -18,7 +18,7 @@ from traceflops.ranks.comm_groups import connected
 from traceflops.ranks.comm_records import CommRecords
 from traceflops.ranks.matching import Matches, is_rooted, running_medians
 from traceflops.table.columns import IntArray
-from traceflops.table.grouping import by_code, groups, ranked
+from traceflops.table.grouping import by_code, distinct, groups, ranked
 
 Values = npt.NDArray[np.float64]
 _BASES: Final = ("all_reduce", "all_to_all")
@@ -121,7 +121,7 @@ def _offsets(records: CommRecords, matches: Matches, rows: IntArray) -> IntArray
     """
     collective, of_row = ranked(matches.collective[rows])
     if len(collective) > _MOST:
-        taken = np.unique(np.linspace(0, len(collective) - 1, _MOST).astype(np.int64))
+        taken = distinct(np.linspace(0, len(collective) - 1, _MOST).astype(np.int64))
         rows = rows[np.isin(of_row, taken)]
         _, of_row = ranked(matches.collective[rows])
     place = records.place[rows]

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from traceflops.flops.ops.arguments import element_type, read_types, read_values
 from traceflops.table.columns import ABSENT, IntArray, Names, codes, is_one_of, names, numbers
-from traceflops.table.grouping import group_rows, groups, joint_codes, ranked
+from traceflops.table.grouping import distinct, group_rows, groups, joint_codes, ranked
 from traceflops.table.nesting import taken
 from traceflops.timeline.account import DeviceAccount, LinkedTrace
 from traceflops.timeline.device_span import is_top
@@ -56,7 +56,7 @@ _ONE_SIDE_TELLS: Final = frozenset({"broadcast", "reduce", "send", "recv"})
 def kinds_of(labels: Sequence[str], used: IntArray) -> IntArray:
     """Return the place in KINDS of each used label, by code, -1 for none; -1 is the last, too."""
     kinds = np.full(len(labels) + 1, -1, dtype=np.int64)
-    for code in np.unique(used[used >= 0]).tolist():
+    for code in distinct(used[used >= 0]).tolist():
         kinds[code] = kind_of(labels[code])
     return kinds
 

@@ -193,7 +193,7 @@ def of_streams(codes: IntArray, place: IntArray, stream: IntArray) -> IntArray:
     """Return, per kernel, the only code that kernels on its rank's stream have, else -1."""
     of_stream = np.full_like(codes, -1)
     for _, rows in groups(joint_codes(place, stream)):
-        used = np.unique(codes[rows][codes[rows] >= 0])
+        used = distinct(codes[rows][codes[rows] >= 0])
         if len(used) == 1:
             of_stream[rows] = used[0]
     return of_stream
@@ -261,7 +261,7 @@ def peers(
         peer = np.array(peers_of_used, dtype=np.int64)[which]
         peer[peer == place[rows]] = -1  # no rank sends to itself: the number means something else
         # In a group of two ranks, the peer is the other one.
-        both = np.unique(place[rows])
+        both = distinct(place[rows])
         is_pair = len(both) == 2 and known[code].size in (None, 2)
         peer_of[rows] = np.where((peer < 0) & is_pair, both.sum() - place[rows], peer)
     return peer_of

@@ -19,7 +19,7 @@ from traceflops.ranks.comm_groups import CommGroup
 from traceflops.ranks.comm_records import EXCHANGE, KINDS, RECV, SEND, CommRecords
 from traceflops.ranks.matching import Matches, matched, most_alike
 from traceflops.table.columns import BoolArray, IntArray
-from traceflops.table.grouping import groups, ranked
+from traceflops.table.grouping import distinct, groups, ranked
 
 _CLOSE_NS: Final = 5_000
 """Ends of one collective lie closer together than that."""
@@ -214,7 +214,7 @@ def _teams(distance: IntArray) -> list[list[int]]:
     until the teams are clear, or all ranks are in one.
     """
     team = np.arange(len(distance))
-    for near in np.unique(distance).tolist():
+    for near in distinct(distance).tolist():
         for rank, other in np.argwhere(distance == near).tolist():
             team[team == team[other]] = team[rank]
         same = team[:, None] == team
@@ -223,7 +223,7 @@ def _teams(distance: IntArray) -> list[list[int]]:
             break
         is_clear = distance[~same].min() > _CLEARLY * near
         if is_clear and sizes.min() == sizes.max() > 1:
-            return [np.flatnonzero(team == number).tolist() for number in np.unique(team)]
+            return [np.flatnonzero(team == number).tolist() for number in distinct(team)]
     return []
 
 
@@ -234,7 +234,7 @@ def _with_peers(records: CommRecords, matches: Matches, ahead: IntArray) -> Comm
     """
     peer = records.peer.copy()
     for code, of_group in groups(records.group):
-        places = np.unique(records.place[of_group])
+        places = distinct(records.place[of_group])
         is_message = (records.is_pair | (records.kind == EXCHANGE))[of_group]
         rows = of_group[is_message & (peer[of_group] < 0)]
         if len(places) == 2 and records.groups[code].size == 2:

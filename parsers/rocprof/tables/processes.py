@@ -20,6 +20,7 @@ from traceflops.parsers.rocprof.tables.parts import (
 )
 from traceflops.parsers.shared.trace_builder import Gathered
 from traceflops.table.columns import ABSENT, IntArray
+from traceflops.table.grouping import distinct
 
 _DAY_NS: Final = 86_400 * 10**9
 _STARTING_NS: Final = 10**6
@@ -87,7 +88,7 @@ class Process(Struct, eq=False):
         for part in self.all_parts:
             texts = list(part.agents)
             for name in ("activities", COUNTERS):
-                codes = np.unique(part[name].column("device")) if part.has(name) else ()
+                codes = distinct(part[name].column("device")) if part.has(name) else ()
                 agents.update(texts[code] for code in codes if 0 <= code < len(texts))
         return frozenset(agents - {""})
 

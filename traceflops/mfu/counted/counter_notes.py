@@ -17,6 +17,7 @@ from traceflops.mfu.counted.counter_work import CounterWork
 from traceflops.mfu.counted.joins import KNOWN, Join, MeasuredWork
 from traceflops.mfu.counted.launches import ORIGINS, UNKNOWN
 from traceflops.table.columns import codes, numbers
+from traceflops.table.grouping import distinct
 from traceflops.table.trace import Note, NoteKind, Trace, note_of
 from traceflops.units import exact_percent, several
 from traceflops.windows.prepared import Prepared
@@ -109,7 +110,7 @@ def without_impossible_bytes(
         is_beyond[rows] = (moved > peaks.bandwidth * time)[name[rows]]
     if not is_beyond.any():
         return work
-    count, kernels = int(np.count_nonzero(is_beyond)), len(np.unique(name[is_beyond]))
+    count, kernels = int(np.count_nonzero(is_beyond)), len(distinct(name[is_beyond]))
     note = note_of("dropped", "bytes-beyond-bandwidth", count=count, kernels=kernels)
     return replace(work, size=np.where(is_beyond, UNKNOWN, work.size), notes=(*work.notes, note))
 
