@@ -234,6 +234,16 @@ def test_files_of_which_nothing_says_that_they_belong_together_are_one_job_with_
     assert "one-job-assumed" not in codes(merge_jobs([made("a", rank=0), made("b", rank=1)]))
 
 
+def test_equal_names_without_ranks_may_be_runs_whose_times_overlap_by_chance() -> None:
+    """As before/trace.json and after/trace.json: their mean would be of nothing."""
+    merged = merge_jobs([made("before/t.json", pid=1), made("after/t.json", pid=2)])
+    assert [note.share for note in merged.notes if note.code == "one-job-assumed"] == [1.0]
+    for one, other in (("a/t.json", "a/u.json"), ("t.json", "u.json")):
+        assert "one-job-assumed" not in codes(merge_jobs([made(one, pid=1), made(other, pid=2)]))
+    ranked = [made("a/t.json", rank=0), made("b/t.json", rank=1)]
+    assert "one-job-assumed" not in codes(merge_jobs(ranked))
+
+
 def test_where_no_job_is_chosen_each_has_its_own_figures() -> None:
     first, second = made("a", work=10), made("b", work=70, origin=60 * SECOND)
     note = Note("missing", "graphs-opaque", "Kernels of graphs were not recorded.")
