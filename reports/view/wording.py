@@ -75,7 +75,8 @@ def products(analysis: Analysis) -> str:
 
 def _named_gpus(analysis: Analysis) -> list[str]:
     """Return the products of the GPUs that a recording without a timeline names."""
-    return analysis.recording.trace.devices["product"].drop_null().to_pylist()
+    named: list[str] = analysis.recording.trace.devices["product"].drop_null().to_pylist()
+    return named
 
 
 def _numbered(numbers: Counter[str]) -> str:

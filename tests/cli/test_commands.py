@@ -404,6 +404,8 @@ def test_a_trace_without_a_command_gets_a_summary(
         ("report https://host/trace.json", 3, "no such file: https://host/trace.json\nhint: downl"),
         (f"summary {SAMPLE} --device 0", 2, "--gpu selects"),
         (f"devices {SAMPLE}", 2, "--trace FILE"),
+        (f"export {SAMPLE}", 2, "add -o FOLDER"),
+        (f"summary {SAMPLE} --from 5s", 2, "GPU operations span 28.3 ms"),
     ],
 )
 def test_what_strangers_type_gets_the_hint_that_helps(typed: str, code: int, hint: str) -> None:

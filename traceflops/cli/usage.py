@@ -107,6 +107,9 @@ def _hint(error: Exception) -> str:
         has_it = any(_IN_A_FILE[wrong].split()[0] in each.opts for each in own)
         meant = f"{'write' if has_it else 'use traceflops report FILE'} {_IN_A_FILE[wrong]}; "
     meant = _ELSEWHERE.get((getattr(context, "info_name", ""), wrong), meant)
+    lacks = getattr(error, "param", None)
+    if lacks is not None and "-o" in lacks.opts:  # where to write must be said
+        meant = f"add -o {lacks.metavar}; "
     named = re.search(r"command '(\w+)'", str(getattr(error, "message", "")))
     if named is not None and named[1] in _INSTEAD:
         meant = f"use traceflops {_INSTEAD[named[1]]}; "
