@@ -219,6 +219,11 @@ def test_sums_go_with_a_trace_that_they_may_be_of(
     assert len(jobs(trace, other)) == expected
 
 
+def test_a_memory_snapshot_given_beside_its_trace_is_sent_to_its_option() -> None:
+    snapshot = replace(made("b", format_="PyTorch memory snapshot"), tables={})
+    assert "--memory FILE reads a memory snapshot" in why_apart(made("a"), snapshot)
+
+
 def test_sums_without_kernels_follow_those_of_their_tool() -> None:
     calls = replace(sums("b", "nsys stats", "k"), tables={})
     kernels = sums("c", "nsys stats", "k")
