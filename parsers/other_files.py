@@ -66,6 +66,12 @@ class OtherFile(Struct, frozen=True):
         )
 
 
+LFS_POINTER: Final = OtherFile(
+    "a git-lfs pointer, not the file itself",
+    "run git lfs pull and try again",
+    begins=rb"version https://git-lfs",
+)
+
 OTHER_FILES: Final = (
     OtherFile(
         "a trace of an Ascend NPU (trace_view.json or msprof)",
@@ -146,6 +152,7 @@ OTHER_FILES: Final = (
         _TRACE,
         begins=rb"\s*(?:<\?xml[^>]{0,200}>\s*)?(?:<!DOCTYPE svg[^>]{0,300}>\s*)?<svg",
     ),
+    OtherFile("a picture", _TRACE, begins=rb"\x89PNG|\xff\xd8\xff|GIF8"),
     OtherFile(
         "stacks and their counts (py-spy --format raw, or folded stacks of perf)",
         _TRACE,
@@ -225,11 +232,7 @@ OTHER_FILES: Final = (
         ),
     ),
     OtherFile("a Tracy capture", _TRACE, begins=rb"tlZ\x04|tZst|tr\xfdP|tracy\0"),
-    OtherFile(
-        "a git-lfs pointer, not the file itself",
-        "run git lfs pull and try again",
-        begins=rb"version https://git-lfs",
-    ),
+    LFS_POINTER,
     OtherFile(
         "a zip archive inside another archive, which is not read", _UNPACK, begins=rb"PK\x03\x04"
     ),

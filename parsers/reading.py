@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Final
 
 from msgspec import Struct, field
@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from traceflops.devices import side_records
 from traceflops.devices.gpu_samples import with_gpu_samples
 from traceflops.devices.jobs import merge_jobs
-from traceflops.errors import InputError, NotATrace
+from traceflops.errors import InputError, NoContent, NotATrace
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.notes import NoteTable, with_notes
 from traceflops.parsers.io.places import find_inputs, tell_apart
@@ -168,12 +168,16 @@ def _inputs(paths: Sequence[str | Path]) -> list[tuple[ByteSource, bool]]:
 
 
 class _Job(Struct):
-    """One call of `read`. `skipped` are the labels of inputs in folders that cannot be read."""
+    """One call of `read`. `skipped` are the labels of inputs in folders that cannot be read.
+
+    `suffixes` are those of the names of inputs that can.
+    """
 
     paths: Sequence[str | Path]
     strict: bool
     limits: bool
     skipped: list[tuple[str, InputError]] = field(default_factory=list)
+    suffixes: set[str] = field(default_factory=set)
 
     def read(
         self, watch: Watcher | None, jobs: int | None, python_stacks: bool | None
@@ -210,11 +214,15 @@ class _Job(Struct):
                 yield from traces
         if is_empty:
             folder = ", ".join(map(str, self.paths))[:_LONGEST] or "no file was given"
-            reason, hint = "", "give a folder of torch.profiler traces, one file per rank"
+            reason, hint = "", "give a folder of profiler traces, one file per rank"
             if self.skipped:  # say why of the first one
                 _, first = self.skipped[0]
                 reason, hint = f" ({first.message.replace(f'{folder}/', '')})", first.hint
             raise InputError(f"no traces in folder: {folder}{reason}", hint)
+        if self.strict:
+            for label, error in self.skipped:
+                if isinstance(error, NoContent) and PurePath(label).suffix in self.suffixes:
+                    raise InputError(f"damaged: {error.message}", "without --strict it is skipped")
 
     @property
     def notes(self) -> tuple[Note, ...]:
@@ -240,6 +248,7 @@ class _Job(Struct):
                 raise
             self.skipped += [(source.label, error) for source, _ in inputs]
             return []
+        self.suffixes |= {PurePath(source.name).suffix for source, _ in inputs}
         if self.strict and not isinstance(traces, Format):
             for note in (note for trace in traces for note in trace.notes):
                 if note.code in LOSSES:

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from msgspec.structs import replace
 
-from traceflops.errors import InputError, NotATrace
+from traceflops.errors import InputError, NoContent, NotATrace
 from traceflops.parsers.gpu_samples import GPU_SAMPLES_TEXT
 from traceflops.parsers.io.arrow_files import open_arrow, open_parquet
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.notes import read_each, with_notes
 from traceflops.parsers.nsight import formats as nsight
-from traceflops.parsers.other_files import ASCEND, UNKNOWN_FILES, other_file
+from traceflops.parsers.other_files import ASCEND, LFS_POINTER, UNKNOWN_FILES, other_file
 from traceflops.parsers.pack import TRACEFLOPS_PACK, TRACEFLOPS_PAGE, or_exported
 from traceflops.parsers.pytorch.reader import PYTORCH
 from traceflops.parsers.pytorch.snapshot import SNAPSHOT
@@ -227,7 +227,7 @@ def recognise(source: ByteSource) -> Format:
             "nothing can be recovered; record or copy the trace again",
         )
     if not head.strip():
-        raise NotATrace(f"empty file: {source.path or source.label}", "record the trace again")
+        raise NoContent(f"empty file: {source.path or source.label}", "record the trace again")
     text = head.removeprefix(_BYTE_ORDER_MARK)
 
     def format_among(formats: Sequence[Format]) -> Format | None:
@@ -241,10 +241,11 @@ def recognise(source: ByteSource) -> Format:
     refused = refused or other_file(text, source.label, UNKNOWN_FILES)
     path = source.path or source.label
     if refused is not None:
-        raise NotATrace(f"{path} is {refused.what}", refused.hint)
+        kind = NoContent if refused is LFS_POINTER else NotATrace
+        raise kind(f"{path} is {refused.what}", refused.hint)
     # Fewer bytes may be the beginning of anything.
     if len(head) >= _TELLING_BYTES and _SQLITE_MAGIC.startswith(head):
-        raise NotATrace(
+        raise NoContent(
             f"{path} is the first {len(head)} bytes of an SQLite database",
             "the rest is lost; copy the database again or record again",
         )
@@ -253,7 +254,7 @@ def recognise(source: ByteSource) -> Format:
     except UnicodeDecodeError:
         is_text = False
     # Nothing of the content is shown, since it may be secret.
-    raise NotATrace(
+    raise (NotATrace if is_text else NoContent)(
         f"{path} is not a known trace ({'text' if is_text else 'binary data'})",
         "give a torch.profiler trace (.json, .gz, .zst, .zip), a rocprof export (rocpd, CSV, "
         "JSON, pftrace), an nsys report or export (.nsys-rep, SQLite, parquetdir, nsys stats CSV), "

@@ -3,6 +3,7 @@
 TraceflopsError          base: a message and a hint for the user
 ├── InputError           the input cannot be read or is not recognised (exit code 3)
 │   └── NotATrace        it is something else, or nothing
+│       └── NoContent    it is nothing: among traces, probably what is left of one
 └── UsageError           the question cannot be asked of this input (exit code 2)
 """
 
@@ -38,6 +39,10 @@ class InputError(TraceflopsError):
 
 class NotATrace(InputError):
     """The input was never a trace that can be read; nothing of one is lost with it."""
+
+
+class NoContent(NotATrace):
+    """The input is empty, stands for a file that is elsewhere, or has bytes of no known kind."""
 
 
 class UsageError(TraceflopsError):

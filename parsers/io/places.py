@@ -31,6 +31,14 @@ _REPORT: Final = b"traceflops.report/"
 _ZIP = b"PK\x03\x04"
 _MOST_MEMBERS = 10_000
 _RANK: Final = re.compile(r"(?:^|[^a-z])rank[-_.]?(\d{1,7})(?!\d)", re.IGNORECASE)
+_CHECK: Final = "check the path; a folder of traces or - (stdin) also works"
+_DOWNLOAD: Final = "download it first; of addresses only s3://, gs:// and hdfs:// are read"
+_NO_PATHS: Final = {
+    "TRACE": "TRACE stands for your own file or folder",
+    **dict.fromkeys(("http:", "https:"), _DOWNLOAD),
+}
+"""What is typed for a path, or begins it, and what to do instead."""
+_ADDRESS: Final = re.compile(r"^(https?:)/")
 _SEPARATORS = re.compile(r"[/\\]")
 
 
@@ -144,8 +152,9 @@ def _tried(path: Path, action: Callable[[], T]) -> T:
     try:
         return action()
     except FileNotFoundError:
-        hint = "check the path; a folder of traces or - (stdin) also works"
-        raise InputError(f"no such file: {path}", hint) from None
+        name = _ADDRESS.sub(r"\1//", str(path))  # a path has no double slash
+        hint = _NO_PATHS.get(name.partition("//")[0], _CHECK)
+        raise InputError(f"no such file: {name}", hint) from None
     except OSError as error:
         hint = "check that the path and its permissions are right"
         raise InputError(f"cannot read: {path} ({error.strerror or error})", hint) from None

@@ -39,7 +39,7 @@ _NOTES: Final = NoteTable(
         "bad-cells": "{count} [number|numbers] could not be read.",
         "instances-unread": "{count} [metric|metrics] ignored: a list of instances without a "
         "total.",
-        "no-number": "{count} [value|values] ignored: text instead of a number.",
+        "no-number": "{count} [value is a text|values are texts] and not used: only numbers are.",
         "unit-unknown": "{count} [value|values] ignored: without a known unit of bytes, time or "
         "rate.",
         "page-repeated": "{count} [page|pages] ignored: every value repeats an earlier page.",

@@ -32,6 +32,7 @@ from traceflops.windows.device_records import PARTIAL
 _MOST_CARDS: Final = 3
 _POINTS: Final = 60
 _WHOLE: Final = 100.0
+_SPELLED: Final = {"MFU": "model FLOPs utilisation", "HFU": "hardware FLOPs utilisation"}
 _LEVELS: Final = ("low", "medium", "high")
 
 
@@ -44,13 +45,17 @@ class Spark(Struct, frozen=True):
 
 
 class Tile(Struct, frozen=True):
-    """One figure: its label, its value, a text beside it, the section it links to, a drawing."""
+    """One figure: its label, its value, a text beside it, the section it links to, a drawing.
+
+    `spelled` follows the label where that is an abbreviation.
+    """
 
     label: str
     value: str
     text: str
     link: str = ""
     spark: Spark | None = None
+    spelled: str = ""
 
     @property
     def number(self) -> str:
@@ -176,7 +181,7 @@ def tiles(analysis: Analysis, parts: Sequence[step_split.StepPart]) -> Iterator[
     if (share := measured.mfu_range or measured.hfu_range) is not None:
         name = "HFU" if measured.mfu_range is None else "MFU"
         value = words(fact("utilisation.tile", share=(share.least, share.most)))
-        yield Tile(name, value, measured.basis, "peak")
+        yield Tile(name, value, measured.basis, "peak", spelled=f" ({_SPELLED[name]})")
     if steps.typical_ns is None:
         mean = analysis.mean_ns(analysis.components.window_ns)
         yield Tile("Window", duration(mean), "no steps found", "steps")

@@ -136,6 +136,7 @@ def provenance(analysis: Analysis, style: Style, first: str = "") -> Iterator[Te
         f"median step {duration(typical_ns)}" if typical_ns is not None else "",
         "" if analysis.selection.is_time_range else wording.steps_used(analysis),
         wording.selected(analysis),
+        wording.some_ranks(analysis),
         shorten_middle(files[0].name, 40) if len(files) == 1 else f"{len(files)} files",
     )
     yield from joined(filter(None, parts), style.width)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _MOST_FILES, _MOST_RANGES, _MOST_PRODUCTS = 8, 8, 4
 _KINDS: Final = ("repaired", "dropped", "missing", "assumed")
 """Kinds of notes, those first that matter most where the time they are about is not known."""
+_UNKNOWN: Final = "unknown GPU"
 _LONGER: Final = {**PART_NAMES, **CLASSES}
 """What slow steps may have more of: components, and classes of idle time."""
 
@@ -48,7 +49,7 @@ def products(analysis: Analysis) -> str:
     if analysis.recorded == "capture":
         return "graph capture"
     if analysis.untimed:
-        return "no timeline"
+        return " · ".join(filter(None, (_numbered(Counter(_named_gpus(analysis))), "no timeline")))
     if not devices:
         if analysis.source.format == MEMORY_SNAPSHOT:
             return "memory snapshot"
@@ -67,7 +68,19 @@ def products(analysis: Analysis) -> str:
         name = device.product or f"unknown {device.architecture or device.type.upper()}"
         match = matches.get(device.device)
         name = match.name(device.type) if match is not None else name
+        name += " (--device names it)" if name == _UNKNOWN else ""
         numbers[name + (f" ({device.partition})" if device.partition else "")] += 1
+    return _numbered(numbers)
+
+
+def _named_gpus(analysis: Analysis) -> list[str]:
+    """Return the products of the GPUs that a recording without a timeline names."""
+    named: list[str] = analysis.recording.trace.devices["product"].drop_null().to_pylist()
+    return named
+
+
+def _numbered(numbers: Counter[str]) -> str:
+    """Return products with their numbers, most common first, "" for none."""
     most_common = numbers.most_common(_MOST_PRODUCTS)
     shown = ", ".join(
         f"{number} × {figures.shorten_middle(name, 60)}" for name, number in most_common
@@ -108,6 +121,16 @@ def ranks(devices: Sequence[DeviceReport]) -> str:
     if not known:
         return ""
     return f"rank {known[0]}" if len(known) == 1 else f"ranks {number_ranges(known)}"
+
+
+def some_ranks(analysis: Analysis) -> str:
+    """Return which ranks of a larger job are here: "ranks 0-2 of 4", "" if all are, or unknown."""
+    worlds = set(analysis.recording.trace.processes["world_size"].drop_null().to_pylist())
+    every = {rank for device in analysis.devices for rank in device.ranks or (device.rank,)}
+    known = {rank for rank in every if rank is not None}
+    if len(worlds) != 1 or known != every or not known or max(known) >= max(worlds):
+        return ""
+    return f"{ranks(analysis.devices)} of {max(worlds)}" if len(known) < max(worlds) else ""
 
 
 def process_label(devices: Sequence[DeviceReport], process: int, unknown: str) -> str:
@@ -184,7 +207,7 @@ def provenance(analysis: Analysis, most_files: int = _MOST_FILES) -> list[str]:
         figures.shorten_middle(source.tool or f"{source.format} trace", 60),
         some_files([file.name for file in source.files], most_files),
         "" if analysis.of_no_job else products(analysis),
-        ranks(analysis.devices),
+        some_ranks(analysis) or ranks(analysis.devices),
         steps_used(analysis),
         selected(analysis),
     ]

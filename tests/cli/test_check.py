@@ -55,6 +55,18 @@ def told(result: Result) -> tuple[int, str]:
     return result.exit_code, result.stdout
 
 
+def test_what_the_input_lacks_is_said_beside_the_gates(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        source = SAMPLES / f"gpt_ddp_4rank/rank{rank}.json.gz"
+        (tmp_path / source.name).symlink_to(source)
+    (tmp_path / "rank2.json.gz").touch()
+    result = run("check", tmp_path, "--min-mfu", "30%")
+    assert result.exit_code == 0
+    skipped, missing = result.stderr.splitlines()
+    assert skipped.startswith("warning: 1 file in the folder skipped")
+    assert missing.startswith("warning: 2 of the job's 4 ranks are here")
+
+
 @pytest.mark.parametrize(
     ("words", "bad", "good", "found"),
     [

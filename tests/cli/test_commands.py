@@ -393,6 +393,33 @@ def test_a_trace_without_a_command_gets_a_summary(
     assert run("why", "ampere_sgemm_128x64_nt").stdout.startswith("category"), "a command"
 
 
+@pytest.mark.parametrize(
+    ("typed", "code", "hint"),
+    [
+        (f"check {SAMPLE} --json", 2, "--junit FILE"),
+        (f"compare {SAMPLE} {SAMPLE} --markdown", 2, "write -o FILE.md"),
+        (f"report {SAMPLE} --csv", 2, "write -o FOLDER --format csv"),
+        (f"summary {SAMPLE} --html", 2, "use traceflops report FILE -o FILE.html"),
+        ("what-if TRACE data_input=0", 3, "TRACE stands for"),
+        ("report https://host/trace.json", 3, "no such file: https://host/trace.json\nhint: downl"),
+        (f"summary {SAMPLE} --device 0", 2, "--gpu selects"),
+        (f"devices {SAMPLE}", 2, "--trace FILE"),
+        (f"export {SAMPLE}", 2, "add -o FOLDER"),
+        (f"summary {SAMPLE} --from 5s", 2, "GPU operations span 28.3 ms"),
+    ],
+)
+def test_what_strangers_type_gets_the_hint_that_helps(typed: str, code: int, hint: str) -> None:
+    assert_refused(run(*typed.split()), code, hint)
+
+
+def test_a_part_of_the_ranks_is_said_beside_the_gpus(tmp_path: Path) -> None:
+    for rank in (0, 1, 3):
+        (tmp_path / f"rank{rank}.json.gz").symlink_to(JOB / f"rank{rank}.json.gz")
+    assert "· ranks 0–1, 3 of 4 · 3 files" in run(tmp_path).stdout
+    assert "· rank 0 of 4 · rank0.json.gz" in run(tmp_path / "rank0.json.gz").stdout
+    assert " of 4 ·" not in run(JOB).stdout
+
+
 def test_a_fault_of_ours_is_said_in_two_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object, **__: object) -> None:
         raise KeyError("secret\nline")

@@ -49,6 +49,26 @@ def test_strict_takes_what_lost_nothing(how: str, tmp_path: Path) -> None:
     assert (strict.exit_code, strict.stdout) == (0, run("summary", path).stdout)
 
 
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"", "empty file"),
+        (bytes(range(256)), "binary data"),
+        (b"version https://git-lfs.github.com/spec/v1\n", "git-lfs pointer"),
+    ],
+)
+def test_strict_refuses_a_folder_in_which_a_trace_is_nothing(
+    content: bytes, why: str, tmp_path: Path
+) -> None:
+    (tmp_path / "rank0.json.gz").write_bytes(SAMPLE.read_bytes())
+    (tmp_path / "output.log").write_bytes(content)
+    (tmp_path / "config.json").write_text("{}")
+    assert run("summary", tmp_path, "--strict").exit_code == 0
+    (tmp_path / "rank1.json.gz").write_bytes(content)
+    assert run("summary", tmp_path).exit_code == 0
+    assert_refused(run("summary", tmp_path, "--strict"), 3, why, "without --strict")
+
+
 def test_the_result_does_not_depend_on_the_jobs(tmp_path: Path) -> None:
     """35 MB are enough for other processes to be started."""
     path = tmp_path / "trace.json"

@@ -64,7 +64,7 @@ def test_an_unknown_product_has_at_least_its_architecture() -> None:
     devices: list[dict[str, Any]] = [{"architecture": "gfx90a"}, {"device": 1, "local_id": 1}]
     rows = [{"name": "k", "start_ns": 0, "device": at} for at in (0, 1)]
     analysis = analyze(trace_of(devices=devices, activities=rows))
-    assert products(analysis) == ("1 × unknown gfx90a, 1 × unknown GPU")
+    assert products(analysis) == "1 × unknown gfx90a, 1 × unknown GPU (--device names it)"
 
 
 def test_a_device_that_the_user_names_is_said() -> None:

@@ -219,6 +219,11 @@ def test_sums_go_with_a_trace_that_they_may_be_of(
     assert len(jobs(trace, other)) == expected
 
 
+def test_a_memory_snapshot_given_beside_its_trace_is_sent_to_its_option() -> None:
+    snapshot = replace(made("b", format_="PyTorch memory snapshot"), tables={})
+    assert "--memory FILE reads a memory snapshot" in why_apart(made("a"), snapshot)
+
+
 def test_sums_without_kernels_follow_those_of_their_tool() -> None:
     calls = replace(sums("b", "nsys stats", "k"), tables={})
     kernels = sums("c", "nsys stats", "k")
@@ -232,6 +237,16 @@ def test_a_job_has_the_format_of_its_timeline() -> None:
 def test_files_of_which_nothing_says_that_they_belong_together_are_one_job_with_a_note() -> None:
     assert "one-job-assumed" in codes(merge_jobs([made("a", None), made("b", None)]))
     assert "one-job-assumed" not in codes(merge_jobs([made("a", rank=0), made("b", rank=1)]))
+
+
+def test_equal_names_without_ranks_may_be_runs_whose_times_overlap_by_chance() -> None:
+    """As before/trace.json and after/trace.json: their mean would be of nothing."""
+    merged = merge_jobs([made("before/t.json", pid=1), made("after/t.json", pid=2)])
+    assert [note.share for note in merged.notes if note.code == "one-job-assumed"] == [1.0]
+    for one, other in (("a/t.json", "a/u.json"), ("t.json", "u.json")):
+        assert "one-job-assumed" not in codes(merge_jobs([made(one, pid=1), made(other, pid=2)]))
+    ranked = [made("a/t.json", rank=0), made("b/t.json", rank=1)]
+    assert "one-job-assumed" not in codes(merge_jobs(ranked))
 
 
 def test_where_no_job_is_chosen_each_has_its_own_figures() -> None:

@@ -69,7 +69,7 @@ def test_a_kernel_of_which_nothing_was_counted_comes_first() -> None:
     first, second = found(launch(1, BUSY, name="build_meshes"), lost, long)
     assert first.sentence.startswith("Nothing was counted of trace_rays: 1 launch has neither")
     assert first.remedy.startswith("Record it again")
-    assert second.sentence.startswith("shade (93.0 % of the counted time): ")
+    assert second.sentence.startswith("shade (93.0 % of the measured time): ")
     assert found(launch(1, BUSY, name="build_meshes"), lost) == [first]
 
 
@@ -83,7 +83,7 @@ def test_small_grids_are_one_finding_and_short_launches_are_to_do_more() -> None
     launches = [one(0, "sweep", 3_000), one(1, "sweep", 3_000), one(2, "relax", 2_000)]
     (both,) = found(*launches)
     assert told(both) == (
-        "sweep (75.0 % of the counted time): 9 blocks of 64 threads, 0.2 waves: "
+        "sweep (75.0 % of the measured time): 9 blocks of 64 threads, 0.2 waves: "
         f"{TOO_FEW}; the same holds for relax. Give each launch more work, or fuse it with others: "
         "at 3.00 µs it takes about as long as launching it."
     )
@@ -216,7 +216,7 @@ def test_the_worst_kernel_is_the_title_and_three_are_named() -> None:
     kernels = [told(one).partition(" (")[0] for one in found(*launches)]
     assert kernels == ["worst_kernel", "second_kernel", "third_kernel"]
     title = title_sentence(analysis)
-    assert title.startswith("worst_kernel (50.0 % of the counted time): 19.7 % of DRAM peak")
+    assert title.startswith("worst_kernel (50.0 % of the measured time): 19.7 % of DRAM peak")
     assert [one.share for one in found(*launches)] == [9 / 18, 5 / 18, 3 / 18]
 
 
@@ -224,7 +224,7 @@ def test_a_kernel_of_little_time_is_never_told_before_or_after_that_of_most() ->
     near = BUSY | {TIME: 951.0, L1: 99.9, ACTIVE: 13_485.0}
     most, little = launch(1, near, name="long_kernel"), launch(2, BUSY | {TIME: 49.0}, name="short")
     (one,) = found(little, most)
-    assert one.sentence == "long_kernel (95.1 % of the counted time): 99.9 % of L1 peak."
+    assert one.sentence == "long_kernel (95.1 % of the measured time): 99.9 % of L1 peak."
     no_roof = launch(1, {TIME: 951.0, SM: 9.0}, name="long_kernel")
     assert [told(one).partition(" (")[0] for one in found(little, no_roof)] == ["long_kernel"]
 

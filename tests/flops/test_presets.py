@@ -65,7 +65,9 @@ def test_an_unknown_name_says_what_may_be_meant() -> None:
     assert "llama-3-8b" in caught.value.hint
     with pytest.raises(UsageError) as caught:
         preset("\U0001f600")
-    assert caught.value.hint == "use a config.json or a TOML card"
+    assert caught.value.hint == (
+        "use a config.json or a TOML card; traceflops mfu --list-models prints the presets"
+    )
 
 
 def shape_of(card: ModelCard) -> tuple[object, ...]:

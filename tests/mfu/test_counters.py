@@ -320,7 +320,7 @@ def test_a_program_without_matrix_work_has_no_utilisation_of_it() -> None:
 def test_counters_alone_have_no_utilisation() -> None:
     found = measured(rocprof((), counted(5, more=BYTES)))
     (lack,) = found.lacks
-    assert "10 launches have counters but no times" in lack.problem
+    assert "10 launches with counters ran one by one" in lack.problem
     assert "--pair" in lack.remedy
     assert found.executed.work is not None
     counts = {row.name: (row.launches, row.read) for row in found.executed.work.counted}

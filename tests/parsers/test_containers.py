@@ -314,7 +314,7 @@ def test_standard_input_by_its_file_name() -> None:
 def test_empty_standard_input_is_refused() -> None:
     command = [sys.executable, "-c", PROGRAM, "-"]
     done = subprocess.run(command, input=b"", capture_output=True, cwd=ROOT)
-    assert b"NotATrace: empty file: stdin" in done.stderr
+    assert b"NoContent: empty file: stdin" in done.stderr
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")

@@ -68,6 +68,7 @@ FILES: dict[str, tuple[object, str]] = {
     ),
     "py-spy flame graph": ('<?xml version="1.0" standalone="no"?>\n<svg version="1.1">', "picture"),
     "flame graph with a type": ('<?xml version="1.0"?><!DOCTYPE svg PUBLIC "x"><svg>', "picture"),
+    "screenshot": (b"\x89PNG\r\n\x1a\n" + bytes(96), "a picture"),
     "folded stacks": ("train (a.py:3);forward (b.py:9);mm 17\ntrain (a.py:3) 2\n", "their counts"),
     "stack dump": ("Thread 0x00007f3e4ca64b80 (most recent call first):\n  File\n", "the stacks"),
     "py-spy dump": ("Process 1234: python train.py\nPython v3.11\n", "the stacks"),

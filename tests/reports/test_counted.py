@@ -98,7 +98,7 @@ def test_the_table_is_aligned_and_no_wider_than_the_terminal(width: int) -> None
 
 def test_counters_without_times_have_a_table_of_their_own() -> None:
     text = printed(counters_only())
-    assert text.startswith("No MFU: 10 launches have counters but no times")
+    assert text.startswith("No MFU: 10 launches with counters ran one by one")
     summary = render_terminal(counters_only(), Style(width=100, unicode=True, colour=False))
     assert any(line.plain.startswith("Kernels by counters") for line in summary)
     page = render_html(counters_only())

@@ -53,6 +53,15 @@ CASES = {
 }
 
 
+def test_gpus_that_are_known_are_named() -> None:
+    gpu = {"product": "NVIDIA RTX A", "type": "gpu"}
+    lines = render_terminal(
+        analyze(trace_of(devices=[gpu], kernel_counters=COUNTED)),
+        Style(width=100, unicode=True, colour=False),
+    )
+    assert any(line.plain.startswith("1 × NVIDIA RTX A · no timeline") for line in lines)
+
+
 @pytest.fixture(params=CASES, name="found")
 def _found(request: pytest.FixtureRequest) -> Analysis:
     return analysis_of(**CASES[request.param])

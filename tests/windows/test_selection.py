@@ -13,13 +13,16 @@ _OF_THE_HOST = ("calls", "ops", "marks")
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("3:5", (3, 5)), ("3:", (3, None)), (":5", (None, 5)), ("4", (4, 4)), ("-2:1", (-2, 1))],
+    [
+        *(("3:5", (3, 5)), ("3:", (3, None)), (":5", (None, 5)), ("4", (4, 4)), ("-2:1", (-2, 1))),
+        *(("3-5", (3, 5)), ("3\N{EN DASH}5", (3, 5))),  # as in reports
+    ],
 )
 def test_steps(text: str, expected: tuple[int | None, int | None]) -> None:
     assert parse_steps(text) == expected
 
 
-@pytest.mark.parametrize("text", ["", ":", "a:b", "1:2:3", "5:3", "1.5", "1-3"])
+@pytest.mark.parametrize("text", ["", ":", "a:b", "1:2:3", "5:3", "1.5", "1--3", "1-"])
 def test_bad_steps(text: str) -> None:
     with pytest.raises(UsageError):
         parse_steps(text)

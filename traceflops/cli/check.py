@@ -21,6 +21,7 @@ from traceflops.errors import UsageError
 from traceflops.units import parse_limit, several
 
 if TYPE_CHECKING:
+    from traceflops.analysis.result import Analysis
     from traceflops.comparison.result import Comparison
 
 EXAMPLES = (
@@ -128,7 +129,19 @@ def check(
         else:
             save(analysis, base, force=True)
             rows.append(Row("--update-baseline", "passed", f"wrote {base}"))
+    _warn(analysis)
     _publish(rows, result, comparison, github=github)
+
+
+def _warn(analysis: Analysis) -> None:
+    """Print what the input lacks, which no gate tells: only a part of it was judged."""
+    from traceflops.parsers.reading import LOSSES
+    from traceflops.reports.view.figures import visible
+
+    partly = LOSSES | {"not-a-trace", "ranks-missing"}
+    for note in analysis.notes:
+        if note.share >= 1 or note.code in partly:
+            say(f"warning: {visible(note.text)}", to_stderr=True)
 
 
 def _publish(

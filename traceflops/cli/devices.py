@@ -27,6 +27,7 @@ EXAMPLES = (
 SCHEMA = "traceflops.devices/1"
 _LABEL, _LEAST_ROOM = 11, 20
 _WHERE = "--device ID and --peak TFLOPS are options of `traceflops report`, `summary` and `mfu`."
+_LISTS = "traceflops devices lists the table"
 _SHOWN_RATES = ("fp16", "bf16", "fp8")
 _TO_THE_LEFT = ("id", "product")
 _DISPENSABLE = ("product", "src", "GB", "GB/s")
@@ -71,7 +72,9 @@ def devices(
         # The name of a GPU as a trace has it.
         matched = match(SeenDevice(text))
         if matched.spec is None:
-            raise UsageError(matched.explanation, "traceflops devices lists the table")
+            is_path = os.path.exists(text)
+            hint = "--trace FILE matches the GPUs of a trace" if is_path else _LISTS
+            raise UsageError(matched.explanation, hint)
         _print_matches([(matched, [])], json)
     elif json:
         say_object({"schema": SCHEMA, "devices": [_spec_object(spec) for spec in specs]})

@@ -32,6 +32,15 @@ _INSTEAD: Final = {
     "sql": 'query TRACE "select …"',
 }
 """What to use here for commands that other tools have."""
+_IN_A_FILE: Final = {
+    **dict.fromkeys(("--markdown", "--md"), "-o FILE.md"),
+    "--html": "-o FILE.html",
+    "--csv": "-o FOLDER --format csv",
+}
+_ELSEWHERE: Final = {
+    ("check", "--json"): "--junit FILE writes the gates, traceflops summary --json the figures; ",
+}
+"""What to use for options that a command lacks: by option, here or in a report; by command."""
 _WrongUsage: type[Exception] = typer.BadParameter.__mro__[1]
 """The base class of what the parser of options raises; Typer exports only subclasses."""
 
@@ -93,6 +102,14 @@ def _hint(error: Exception) -> str:
         if any(wrong in parameter.opts for parameter in commands[name].params):
             meant = f"write traceflops {name} {wrong} FILE; "
             break
+    own = getattr(getattr(context, "command", None), "params", ())
+    if wrong in _IN_A_FILE:
+        has_it = any(_IN_A_FILE[wrong].split()[0] in each.opts for each in own)
+        meant = f"{'write' if has_it else 'use traceflops report FILE'} {_IN_A_FILE[wrong]}; "
+    meant = _ELSEWHERE.get((getattr(context, "info_name", ""), wrong), meant)
+    lacks = getattr(error, "param", None)
+    if lacks is not None and "-o" in lacks.opts:  # where to write must be said
+        meant = f"add -o {lacks.metavar}; "
     named = re.search(r"command '(\w+)'", str(getattr(error, "message", "")))
     if named is not None and named[1] in _INSTEAD:
         meant = f"use traceflops {_INSTEAD[named[1]]}; "

@@ -148,7 +148,9 @@ def asked_row(text: str) -> peaks.DeviceSpec:
     similar = f"similar: {', '.join(near)}" if near else "nothing similar in the table"
     raise UsageError(
         f"--device {quoted(text)} does not match exactly one row of the device table; {similar}",
-        "traceflops devices lists the ids",
+        "--gpu selects GPUs by number; --device names their model: traceflops devices lists the ids"
+        if name.strip().isdecimal()
+        else "traceflops devices lists the ids",
     )
 
 

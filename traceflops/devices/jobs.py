@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import combinations, islice, starmap
+from pathlib import PurePath
 from typing import Final
 
 import numpy as np
@@ -18,6 +19,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from traceflops.devices import merging
+from traceflops.devices.side_records import MEMORY_SNAPSHOT
 from traceflops.errors import UsageError
 from traceflops.facts import fact
 from traceflops.remedies import family
@@ -30,7 +32,7 @@ from traceflops.units import several
 _RANKS_DIFFER_NS: Final = 3_600 * 10**9
 """Ranks of one world may be recorded one after the other, or by machines with wrong clocks."""
 _TIMED: Final = ("activities", "calls", "ops")
-_WHY: Final = ("model", "run", "tool", "world", "unranked", "rank", "time", "unrelated")
+_WHY: Final = ("model", "run", "tool", "world", "unranked", "rank", "time", "unrelated", "memory")
 """Why files are of several jobs, in the order in which reasons are told."""
 
 
@@ -74,7 +76,9 @@ def _of_one_job(traces: Sequence[Trace]) -> Trace:
     trace = merging.merge(traces)
     # Sums and counters were matched to the job by what they share; timelines may be of another.
     timed = [member for member in starmap(_Member, enumerate(traces)) if member.is_timed]
-    if len(timed) < 2 or any(a.is_known_same_job(b) for a, b in combinations(timed, 2)):
+    if len(timed) < 2 or any(
+        a.is_known_same_job(b) and not a.may_be_another_run(b) for a, b in combinations(timed, 2)
+    ):
         return trace
     note = counted_note(
         "assumed",
@@ -83,7 +87,7 @@ def _of_one_job(traces: Sequence[Trace]) -> Trace:
         "not, give them separately.",
         len(timed),
     )
-    return replace(trace, notes=(*trace.notes, note))
+    return replace(trace, notes=(*trace.notes, replace(note, share=1.0)))  # of all figures
 
 
 def of_job(trace: Trace, number: int | None) -> Trace:
@@ -227,7 +231,8 @@ class _Member:
             is_of_family = own_family == family(other.trace.source.format)
             if is_of_family or self.has_kernels_of(other):
                 return None
-        return "unrelated"
+        formats = {member.trace.source.format for member in (self, *job.all)}
+        return "memory" if MEMORY_SNAPSHOT in formats else "unrelated"
 
     def is_before_or_after(self, other: _Member) -> bool:
         """Return whether it was recorded too long before or after another to be of its job."""
@@ -290,6 +295,11 @@ class _Member:
             self.is_known_same_job(other),
             not self.is_timed and self.has_kernels_of(other),
         )
+
+    def may_be_another_run(self, other: _Member) -> bool:
+        """Return whether two traces without ranks have the name that the program gives each run."""
+        own, others = (PurePath(member.name) for member in (self, other))
+        return own.name == others.name and own != others and not self.ranks | other.ranks
 
     def is_known_same_job(self, other: _Member) -> bool:
         """Return whether something says that two traces are of one job."""

@@ -26,7 +26,7 @@ from traceflops.table.links import link
 from traceflops.table.trace import Note, Trace, counted_note, note_of
 from traceflops.timeline.account import DeviceAccount
 from traceflops.timeline.intervals import ENDLESS
-from traceflops.units import listed
+from traceflops.units import duration, listed
 from traceflops.windows.records import device_words
 from traceflops.windows.selection import Selection
 from traceflops.windows.steps import find_marked_steps, step_of_activity
@@ -82,7 +82,7 @@ def chosen_range(
     if not chosen:
         raise UsageError(
             "--from/--to lie outside the trace",
-            f"its {operation}s span {(last - first).max():,} ns",
+            f"its {operation}s span {duration(int((last - first).max()))}",
         )
     notes = []
     if selection.to_ns is not None and bool((last < first + selection.to_ns).any()):

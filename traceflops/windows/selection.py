@@ -14,6 +14,8 @@ from traceflops.table.patterns import matched_groups
 HIDDEN: Final = "…"
 """Stands for the step-mark expression once names are redacted: it may contain some."""
 _UNITS_NS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
+_AS_SHOWN = re.compile(r"\s*+(\d{1,18})\s*+[-\N{EN DASH}]\s*+(\d{1,18})\s*+")
+"""A range as reports write it, and as --ranks takes it."""
 _RANGE = re.compile(r"\s*+([-+]?\d{1,18})?\s*+(?::\s*+([-+]?\d{1,18})?\s*+)?")
 _DURATION = re.compile(r"(\d+)(?:\.(\d+))?\s*(ns|us|µs|ms|s)")
 _LONGEST_TIME = 40
@@ -83,7 +85,8 @@ def marked_groups(text: str, labels: Sequence[str]) -> list[str | None]:
 
 
 def parse_steps(text: str) -> tuple[int | None, int | None]:
-    """Return the range in `A:B`, `A:`, `:B` or `A`; both ends are included."""
+    """Return the range in `A:B` (also `A-B`), `A:`, `:B` or `A`; both ends are included."""
+    text = _AS_SHOWN.sub(r"\1:\2", text) if _AS_SHOWN.fullmatch(text) else text
     match = _RANGE.fullmatch(text)
     first, last = (int(part) if part else None for part in match.groups()) if match else (None,) * 2
     if first is None and last is None:

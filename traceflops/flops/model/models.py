@@ -108,7 +108,8 @@ def preset(name: str) -> ModelCard:
     meant = ", ".join(dict.fromkeys(ids[spelling] for spelling in near))
     raise UsageError(
         f"unknown model {name[:60]!r}",
-        f"{f'did you mean {meant}? Or ' if meant else ''}use a config.json or a TOML card",
+        f"{f'did you mean {meant}? Or ' if meant else ''}use a config.json or a TOML card; "
+        "traceflops mfu --list-models prints the presets",
     )
 
 
@@ -148,7 +149,11 @@ def read_card(path: Path) -> ModelCard:
     if not path.is_file():
         problem = "not a regular file" if path.exists() else "file not found"
         problem = "it is a folder" if path.is_dir() else problem
-        raise InputError(f"{where}: {problem}", "use a config.json or a TOML card")
+        raise InputError(
+            f"{where}: {problem}",
+            "give the path of a config.json (Hugging Face) or of a TOML card, or the name of a "
+            "preset: traceflops mfu --list-models",
+        )
     try:
         with path.open("rb") as file:
             content = file.read(LARGEST_FILE + 1)
