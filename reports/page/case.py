@@ -97,7 +97,6 @@ def case_values(analysis: Analysis) -> dict[str, Any]:
         "best": best,
         "left": left_to_say(best.finding, opened) if best else "",
         "left_names_it": opened.tells is not None,
-        "after": _step_after(analysis, best.finding) if best is not None else None,
         "parts": parts,
         "step": duration(sum(part.ns for part in parts)),
         "tiles": list(tiles(analysis, parts)),
@@ -116,24 +115,6 @@ def case_values(analysis: Analysis) -> dict[str, Any]:
         "basis": wording.basis(analysis),
         "scope": step_split.scope(analysis),
         "outside": "" if step_split.begins_late(analysis) else step_split.outside(analysis),
-    }
-
-
-def _step_after(analysis: Analysis, finding: Finding) -> dict[str, Any] | None:
-    """Return the step now and with the finding's remedy, or None if that gains nothing.
-
-    `least` is the shortest it may become and `open` the uncertainty, both in percent of now.
-    """
-    gain, now_ns = finding.gain, round(analysis.mean_ns(analysis.components.window_ns))
-    if gain is None or gain.high_ns <= 0 or not now_ns:
-        return None
-    bounds_ns = [max(now_ns - max(ns, 0), 0) for ns in (gain.high_ns, gain.low_ns)]
-    least, most = (_WHOLE * ns / now_ns for ns in bounds_ns)
-    return {
-        "now": duration(now_ns),
-        "fixed": " to ".join(dict.fromkeys(map(duration, bounds_ns))),  # equal ends once
-        "least": round(least, 2),
-        "open": round(most - least, 2),
     }
 
 
