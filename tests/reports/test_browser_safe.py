@@ -246,7 +246,7 @@ def framed(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 def test_links_of_a_page_in_a_frame_stay_in_it(framed: Opened) -> None:
     inner = framed.page.frames[1]
     for name in ("kernels", "timeline", "peak", "kernels"):  # the peak is folded away
-        inner.locator(f":is(nav a, .tiles a)[href='#{name}']").click()
+        inner.locator(f":is(nav a, .tiles a)[href='#{name}']").first.click()
         until(
             inner, f"Math.abs(document.getElementById('{name}').getBoundingClientRect().top) < 200"
         )
