@@ -29,6 +29,7 @@ from traceflops.findings.losses import Loss, all_losses, loss_findings
 from traceflops.findings.main_kernel import MAIN_KERNEL, main_kernel_findings
 from traceflops.findings.many_operators import little_on_cpu, many_operators
 from traceflops.findings.nothing_recorded import (
+    led_by_build,
     led_by_error,
     nothing_recorded,
     of_events,
@@ -171,7 +172,7 @@ def judged(
     findings: tuple[Finding, ...] = ()
     if not on_host:
         findings = _findings(facts, devices, measured, losses, table, ranks, passes, basis)
-    first = verdicts.led_by(first, facts.cut or lost)
+    first = led_by_build(verdicts.led_by(first, facts.cut or lost), trace)
     is_idle_known = records.is_judged and not (facts.lacks_copies or lost or facts.little)
     idle_share = total.components.share("idle") if is_idle_known else None
     return {
