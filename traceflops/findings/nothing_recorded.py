@@ -21,7 +21,14 @@ from traceflops.findings.start_up import RECORD
 from traceflops.remedies import CPU_SAMPLES, LEGACY
 from traceflops.table.columns import ABSENT, is_one_of, matching, numbers
 from traceflops.table.patterns import FUNCTION_WAITS, launches_no_kernel
-from traceflops.table.trace import DEBUG_BUILD, NO_CUPTI, PROGRAM_ERROR, Trace
+from traceflops.table.trace import (
+    CUPTI_ERROR,
+    DEBUG_BUILD,
+    NEW_DRIVER,
+    NO_CUPTI,
+    PROGRAM_ERROR,
+    Trace,
+)
 from traceflops.timeline.intervals import Intervals
 from traceflops.timeline.records import Components
 
@@ -45,6 +52,10 @@ def nothing_recorded(trace: Trace) -> Fact | None:
         return None
     if any(note.code == NO_CUPTI for note in trace.notes):
         return fact("verdict.no-cupti")
+    error, newest = map(trace.source.facts.get, (CUPTI_ERROR, NEW_DRIVER))
+    if error or (newest and not trace.calls.num_rows):
+        code = "verdict.cuda-not-traced" if error else "verdict.driver-too-new"
+        return fact(code, error=error, newest=newest)
     if skipped(trace.notes, ops) is not None or ops:
         return None
     start, dur = (numbers(marks[name], 0) for name in ("start_ns", "dur_ns"))
