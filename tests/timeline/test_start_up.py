@@ -157,6 +157,15 @@ def test_ranges_that_compile_or_load_are_named_so(name: str, first: str, kind: s
     assert run(marks=[mark], first=first) == expected
 
 
+@pytest.mark.parametrize(("first", "waits_us"), [("new", 7_900), ("k", 0)])
+def test_a_child_process_before_a_first_launch_is_waited_for_once(
+    first: str, waits_us: int
+) -> None:
+    rows = (("read", 0, 3_000), ("waitpid", 3_100, 8_000), ("read", 9_100, 9_900))
+    waits = [call(name, start, end, kind="system") for name, start, end in rows]
+    assert run(marks=waits, first=first).get("children", 0) == waits_us
+
+
 @pytest.mark.parametrize(
     ("took_us", "first_us"),
     [
