@@ -136,7 +136,7 @@ def test_pinned_copies_far_below_the_link_tell_to_look_at_it(rate: int, *, is_sl
     assert found.gain is None
 
 
-def test_one_copy_each_way_cannot_be_hidden_and_is_pinned() -> None:
+def test_one_copy_each_way_cannot_be_hidden_and_does_not_pay_for_pinned_memory() -> None:
     """A sort of 2 ms between its copies of 0.2 ms; no step is known, so nothing runs beside."""
     works = (
         (PAGEABLE, 0, MS, MS // 5),
@@ -150,7 +150,8 @@ def test_one_copy_each_way_cannot_be_hidden_and_is_pinned() -> None:
     trace = trace_of(**rows)
     analysis = tf.analyze(replace(trace, source=replace(trace.source, format="nsys")))
     (found,) = of_rule(analysis, "pageable-copies")
-    assert "cudaMallocHost" in found.remedy
+    assert "hardly pay for page-locked memory" in found.remedy
+    assert found.gain is None
     assert "stream" not in found.remedy
 
 
