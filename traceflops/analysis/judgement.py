@@ -175,6 +175,7 @@ def judged(
     first = led_by_build(verdicts.led_by(first, facts.cut or lost), trace)
     is_idle_known = records.is_judged and not (facts.lacks_copies or lost or facts.little)
     idle_share = total.components.share("idle") if is_idle_known else None
+    short_ns = sum(culprit.short_ns for culprit in idle.culprits)
     return {
         "verdict": led_by_error(first, trace, is_little=bool(facts.little)),
         "steps": replace(choice, typical_ns=spread.median_ns) if spread is not None else choice,
@@ -187,7 +188,7 @@ def judged(
         "losses": findings,
         "recorded": records.state,
         "idle": idle,
-        "host_bound": host_bound(launches, idle_share),
+        "host_bound": host_bound(launches, idle_share, short_ns / max(window_ns, 1)),
         "launches": launches,
         "serving": passes,
         "ranks": ranks,
