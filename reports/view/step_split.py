@@ -231,7 +231,7 @@ def outside(analysis: Analysis) -> str:
     facts = []
     work: str | None = "operator" if analysis.on_host else "GPU operation"
     if _PARTLY * rest.before_ns >= rest.ns:
-        share = rest.before_ns / rest.recorded_ns if 2 * rest.before_ns > rest.recorded_ns else None
+        share = _share_before(analysis)
         facts.append(fact("outside.before", before_ns=rest.before_ns, work=work, share=share))
         work = None  # said once
     if _PARTLY * rest.after_ns >= rest.ns:
@@ -255,11 +255,17 @@ def outside(analysis: Analysis) -> str:
     )
 
 
+def _share_before(analysis: Analysis) -> float | None:
+    """Return the share of a recording without steps before GPU work, if that is most of it."""
+    rest = analysis.outside
+    if rest is None or analysis.on_host or analysis.steps.used:
+        return None
+    return rest.before_ns / rest.recorded_ns if 2 * rest.before_ns > rest.recorded_ns else None
+
+
 def begins_late(analysis: Analysis) -> bool:
     """Return whether nearly all of a recording without steps is before GPU work: then it leads."""
-    rest = analysis.outside
-    is_most = rest is not None and rest.before_ns > _NEARLY_ALL * rest.recorded_ns
-    return is_most and not (analysis.on_host or analysis.steps.used)
+    return (_share_before(analysis) or 0) > _NEARLY_ALL
 
 
 def scope(analysis: Analysis) -> list[str]:
