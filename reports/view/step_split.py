@@ -45,7 +45,7 @@ _COMPUTE: Final = ("inefficiency", "unattributed", "compute", UNSPLIT, "useful")
 """The parts that a finding about compute may be of: what is lost, then what is not known."""
 _PARTLY: Final = 10
 """Time before or after the work is told if it is at least this fraction (1/10) of it all."""
-_NEARLY_ALL: Final = 0.9
+_NEARLY_ALL: Final = 0.8
 """Of a recording: so much that is left out says more than the figures of the rest."""
 _MOVES: Final = frozenset({"memcpy", "memset"})
 _LEAST: Final = 0.02  # share of a step from which a culprit is a part of its own
@@ -265,7 +265,7 @@ def _share_before(analysis: Analysis) -> float | None:
 
 def begins_late(analysis: Analysis) -> bool:
     """Return whether nearly all of a recording without steps is before GPU work: then it leads."""
-    return (_share_before(analysis) or 0) > _NEARLY_ALL
+    return (_share_before(analysis) or 0) >= _NEARLY_ALL
 
 
 def scope(analysis: Analysis) -> list[str]:
