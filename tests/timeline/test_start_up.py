@@ -82,6 +82,23 @@ def test_an_operator_that_looks_up_many_functions_chooses_a_kernel(
     assert run(*calls, first="k", ops=ops) == kinds
 
 
+def test_an_operator_that_looks_up_functions_each_time_starts_up_once() -> None:
+    """Three calls of the same shapes take 3 ms each: what the first takes beyond 8 us counts."""
+    begins = (0, 3_300, 6_600)
+    lookups = [
+        call("cudaFuncGetAttributes", at + n * 70, at + n * 70 + 50)
+        for at in begins
+        for n in range(40)
+    ]
+    launches = [
+        {"name": "cudaLaunchKernel", "start_ns": (at + 2_900) * US, "dur_ns": 5 * US}
+        for at in begins
+    ]
+    ops = [call("aten::convolution", at, at + 3_000, input_dims="[[1, 3]]") for at in begins]
+    ops += [call("aten::relu", 10_020 + 20 * n - 1, 10_020 + 20 * n + 7) for n in range(10)]
+    assert run(*lookups, *launches, first="k", ops=ops)["first-call"] == 2_992
+
+
 def test_a_slow_launch_of_a_known_kernel_is_none() -> None:
     assert run(launch_us=9_000, gap_us=9_000, first="k") == {}
 
