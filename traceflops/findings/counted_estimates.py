@@ -110,6 +110,13 @@ def counted_fact(name: str, /, **values: Value) -> Fact:
     return Fact(f"{COUNTED_KERNEL}.{name}", values)
 
 
+def pipes_fact(speed: KernelSpeed) -> Fact:
+    """Return the pipe that limits the SMs, and another one that nearly does."""
+    other, share = speed.other_pipe or (None, None)
+    near = counted_fact(f"pipe.{other}") if other else None
+    return counted_fact("pipes", pipe=counted_fact(f"pipe.{speed.pipe}"), other=near, share=share)
+
+
 _OF_CALLERS: Final = frozenset(
     f"{COUNTED_KERNEL}.remedy.{name}"
     for name in (
