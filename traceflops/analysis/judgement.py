@@ -248,7 +248,7 @@ def _on_cpu(
     if len(devices) == 1 and not facts.choice.used and not facts.gpu.is_queue:
         window_ns, is_gpu = total.components.window_ns, facts.gpu.lacks is not None
         little = () if is_gpu else little_on_cpu(facts.trace, window_ns)
-        loading = facts.ranges["data_input"].times if facts.ranges else None
+        loading = facts.ranges["data_input"].by_thread if facts.ranges else {}
         many = many_operators(facts.trace, kernels, window_ns, of_time, loading, is_gpu=is_gpu)
         leads = (*little, *leads, *many)
     return OnCpu(leads, facts.gpu)
