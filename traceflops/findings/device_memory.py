@@ -109,8 +109,8 @@ def host_copies(case: Case) -> Iterator[Cause]:
         knows, values = knows | {"one-way"}, values | ways
         gain_ns = min(alone_ns, copies[0].sum_ns * (1 - ways["slow"] / ways["fast"]))
     # Without a kernel, copies are all that the program does: nobody knows what they are for.
-    is_gain = is_pageable or is_one_of(trace.activities["kind"], "kernel").any()
-    is_gain &= "once" not in knows
+    is_work = is_pageable or is_one_of(trace.activities["kind"], "kernel").any()
+    is_gain = is_work and "once" not in knows
     yield cause(
         case,
         rule,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from math import isfinite
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from msgspec import Struct
@@ -252,6 +252,7 @@ class _Groups:
         for number, row in enumerate(self.first.tolist()):
             own = {name: _known(means, name, number) for name in (*_SHARES, *_OTHERS)}
             waiting = [(r, s) for r, v in stalls.items() if 0 < (s := float(v[number])) <= _MOST]
+            pipe, other_pipe = _pipes(means, number)
             yield KernelSpeed(
                 name=launches.names[int(launches.name[row])],
                 launches=int(self.sizes[number]),
@@ -264,7 +265,8 @@ class _Groups:
                 registers=_whole(registers[number]),
                 waves=self._waves(own["waves"], limits, number),
                 stalls=tuple(sorted(waiting, key=lambda stall: (-stall[1], stall[0]))),
-                **_pipes(means, number),
+                pipe=pipe,
+                other_pipe=other_pipe,
                 shared_bytes=_whole(own["shared_bytes"]),
                 spills=_whole(own["spills"]),
                 rules=self.rules[number],
@@ -326,18 +328,20 @@ def _limiters(
     return tuple(name for name, blocks in room.items() if blocks == least)
 
 
-def _pipes(means: Mapping[str, FloatArray], number: int) -> dict[str, Any]:
+def _pipes(
+    means: Mapping[str, FloatArray], number: int
+) -> tuple[str | None, tuple[str, float] | None]:
     """Return the busiest pipe of SMs if the throughput of SMs is its own, and one near it."""
     own = {name: _known(means, name, number) for name in means if name.startswith(_PIPE)}
     pipes = {name.removeprefix(_PIPE): share for name, share in own.items() if share is not None}
     best, *others = sorted(pipes, key=lambda name: -pipes[name]) or [""]
     busy = _known(means, "sm", number)
     if not (busy and best and abs(pipes[best] - busy) <= _SAME * busy):
-        return {}
+        return None, None
     near = (name for name in others if pipes[name] >= _NEARLY * busy)
     # A part of a pipe has a name that begins alike.
     other = next((name for name in near if not name.startswith(best)), None)
-    return {"pipe": best, "other_pipe": (other, pipes[other]) if other else None}
+    return best, (other, pipes[other]) if other else None
 
 
 def _known(means: Mapping[str, FloatArray], name: str, number: int) -> float | None:
