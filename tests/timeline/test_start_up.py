@@ -183,6 +183,15 @@ def test_a_child_process_before_a_first_launch_is_waited_for_once(
     assert run(marks=waits, first=first).get("children", 0) == waits_us
 
 
+def test_a_run_that_waits_for_a_build_is_to_be_recorded_again() -> None:
+    works = [("k", 0, 10_000, 10_000), ("new", 1_000 * MS, 1_000 * MS + 10_000, 10_000)]
+    wait = {"name": "waitpid", "kind": "system", "start_ns": 1 * MS, "dur_ns": 990 * MS}
+    works += [("new", (1_001 + n) * MS, (1_001 + n) * MS + 10_000, 500_000) for n in range(20)]
+    found = analyze(trace_of(**launched(*works), marks=[wait])).findings[0]
+    assert "mostly child processes" in found.sentence
+    assert found.remedy.startswith("Record another run")
+
+
 @pytest.mark.parametrize(
     ("took_us", "first_us"),
     [

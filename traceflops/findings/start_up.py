@@ -79,7 +79,8 @@ def start_up(case: Case) -> Finding | None:
         "what": fact(f"{START_UP}.{basis}"),
         "kind": upload_kind if 2 * uploads_ns > once_ns else main_kind(prepared),
     }
-    advice = advice_of(START_UP, case.program)
+    knows = {"children"} if values["kind"] == KINDS["children"] else set[str]()
+    advice = advice_of(START_UP, case.program | knows)
     if measured:
         advice = None  # it was warmed up
     elif before.window_ns:
