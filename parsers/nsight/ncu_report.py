@@ -23,6 +23,7 @@ from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.messages import fields, last_fields, message_text, parts_of
 from traceflops.parsers.nsight import ncu_pages
 from traceflops.table.columns import ABSENT, Array
+from traceflops.table.trace import DEBUG_BUILD
 
 MAGIC: Final = b"NVR\x00"
 _FORMAT: Final = 1
@@ -38,6 +39,7 @@ _FACT_NAME, _FACT = 1, 2
 """Fields of a tool, of a GPU, and of a fact about it."""
 _NAMES: Final = (7, 6, 5)
 """Fields of a result that may have the kernel's name: demangled, short, mangled."""
+_MANGLED: Final = 5
 _GRID, _BLOCK, _METRIC, _RULE = 10, 11, 13, 19
 _INDEX, _VALUE, _INSTANCE = 1, 2, 3
 """Fields of a metric."""
@@ -54,6 +56,8 @@ _CAPABILITY: Final = tuple(f"device__attribute_compute_capability_{x}" for x in 
 _THREADS, _SIZE = "launch__thread_count", "launch__grid_size"
 _MOST: Final = 2**31
 _TEXT: Final = 1
+_OF_DEBUGGER: Final = b"nv_debug_info_reg_sass\0"
+"""The name of a section that only code made by nvcc -G has; -lineinfo adds tables of lines."""
 _UNKNOWN: Final = (ABSENT, ABSENT, ABSENT)
 _LINK: Final = re.compile(r"@url:([^:@]*):([^@]*)@")
 _REFERENCE: Final = re.compile(r"@\w+:(?:[^:@]*:)?([^:@]*)@")
@@ -66,9 +70,11 @@ Metrics: TypeAlias = dict[str, Value]
 class _Report(Struct):
     """The content of a file. `devices` are facts by number; `odd` counts what is unreadable.
 
-    `results` are the profiled kernels: process, table of texts, encoded message.
+    `results` are the profiled kernels: process, table of texts, encoded message. `debugged` is the
+    machine code that was built for the debugger.
     """
 
+    debugged: list[bytes] = field(default_factory=list)
     results: list[tuple[int, Sequence[str], bytes]] = field(default_factory=list)
     devices: dict[int, dict[str, Value]] = field(default_factory=dict)
     facts: dict[str, str] = field(default_factory=dict)
@@ -142,6 +148,8 @@ def _read_blocks(data: bytes, offset: int, report: _Report) -> None:
                 message, begin = _counted(payload, begin)
                 if not message:  # each has content: the rest of the payload is damaged
                     raise EOFError
+                if number < sources and _OF_DEBUGGER in message:
+                    report.debugged.append(message)
                 if sources <= number < sources + results:
                     report.results.append((process, texts, message))
                 report.odd["ranges-unread"] += number >= sources + results
@@ -191,6 +199,8 @@ def _add(
     name = next(filter(None, (message_text(kernel.get(key)) for key in _NAMES)), ncu_pages.UNNAMED)
     launch["device"] = page.devices[_device(metrics, report, page)]
     page.rows["kernels"] += 1
+    code = b".text." + _bytes(kernel.get(_MANGLED)) + b"\0"
+    page.rows[DEBUG_BUILD] += any(code in each for each in report.debugged)
     counters = {counter: value for counter, value in metrics.items() if isinstance(value, float)}
     page.table.add(
         len(counters),

@@ -25,7 +25,7 @@ from traceflops.parsers.shared import trace_builder
 from traceflops.remedies import NSYS
 from traceflops.table.builder import TableBuilder, compact
 from traceflops.table.columns import ABSENT
-from traceflops.table.grouping import distinct
+from traceflops.table.grouping import distinct, group_rows
 from traceflops.table.trace import Note, Source, SourceFile, Trace, rank_from_name
 from traceflops.units import several
 
@@ -232,9 +232,8 @@ class Assembly:
 
     def _add_records(self, part: ReportPart, taken: dict[str, str]) -> None:
         """Add records to tables that no better report has filled; `taken` is updated."""
-        if part.report.records == "launches" and "activities" in taken:
-            # Its calls are linked to its own kernels only, not to those of a better report.
-            part.tables.pop("calls", None)
+        if part.report.records == "launches" and "activities" in taken and "calls" in part.tables:
+            self._link(part)
         wanted = [name for name in _RECORDS if name in part.tables and part.tables[name].count]
         # Each report of marks has other marks: all are used.
         fresh = [name for name in wanted if name == "marks" or name not in taken]
@@ -252,6 +251,29 @@ class Assembly:
         # Marks on the GPU replace only sums of such marks (see `_TIMELINES`).
         is_projected = part.report.name == "nvtx_gpu_proj_trace"
         taken |= {_PROJECTED if is_projected else name: part.report.name for name in fresh}
+
+    def _link(self, part: ReportPart) -> None:
+        """Link the calls of a report to the same kernels of a better one, or drop them.
+
+        Kernels are the same that begin and end together, if no other ones do.
+        """
+        held, own, calls = (
+            self.builder["activities"],
+            part.tables["activities"],
+            part.tables["calls"],
+        )
+        times = [np.append(held.column(c), own.column(c)) for c in ("start_ns", "dur_ns")]
+        group, _ = group_rows(times)
+        of_held, of_own = np.split(group, [held.count])
+        counts = (np.bincount(some, minlength=len(group))[of_own] for some in (of_held, of_own))
+        if any((count != 1).any() for count in counts):
+            del part.tables["calls"]
+            return
+        same = np.argsort(of_held)[np.searchsorted(np.sort(of_held), of_own)]
+        number, call = own.column("correlation"), calls.column("correlation")
+        order = np.argsort(number)
+        launched = order[np.searchsorted(number[order], call)]
+        calls.replace("correlation", held.column("correlation")[same[launched]])
 
     def _number_devices(self, texts: Sequence[str], table: TableBuilder) -> None:
         """Replace indexes into `texts` (names) in the column `device` by device numbers."""

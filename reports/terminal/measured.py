@@ -62,6 +62,8 @@ def render_measured(
         if row.measured.flops or (row.basis == "counters" and row.measured.min_bytes is not None)
     ][:_ROWS]
     ops = [row for row in measured.ops if row.measured.flops or row.measured.min_bytes][:_ROWS]
+    if analysis.only_launches:  # their times are not those of the work
+        kernels, ops = [], []
     known = "FLOPs" if any(row.measured.flops for row in kernels) else "bytes"
     # The ledger as means per window; if that tells no purpose (its sum is said elsewhere), the
     # described one.

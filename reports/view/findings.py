@@ -18,7 +18,7 @@ from traceflops.findings.finding import Finding, Gain, Where, row_name, short_na
 from traceflops.findings.late_rank import late_rank_fact
 from traceflops.findings.losses import LOSS
 from traceflops.findings.main_kernel import MAIN_KERNEL
-from traceflops.findings.nothing_recorded import STOPPED
+from traceflops.findings.nothing_recorded import SAID_FIRST
 from traceflops.findings.rules import all_rules
 from traceflops.findings.start_up import LITTLE_WORK, START_UP
 from traceflops.findings.unevenness import UNEVEN_STEPS
@@ -135,7 +135,7 @@ def _saving_sentence(analysis: Analysis) -> str:
 def background(analysis: Analysis) -> tuple[Fact, ...]:
     """Return what takes the time, without the late rank if the title's finding already has it."""
     late = late_rank_fact(analysis.ranks) or slow_link_fact(analysis.ranks)
-    parts = tuple(part for part in analysis.verdict.parts if part.code != STOPPED)
+    parts = tuple(part for part in analysis.verdict.parts if part.code not in SAID_FIRST)
     if late is None or not _saving_sentence(analysis):
         return parts
     best = analysis.findings[0]
@@ -151,7 +151,7 @@ def is_little(analysis: Analysis) -> bool:
 def opening(analysis: Analysis) -> Opening:
     """Return the title (errors of the program come first in it) and what follows it."""
     opened = _opening(analysis)
-    first = [words(part) for part in analysis.verdict.parts if part.code == STOPPED]
+    first = [words(part) for part in analysis.verdict.parts if part.code in SAID_FIRST]
     if begins_late(analysis) and not is_little(analysis):
         first.append(outside(analysis))
     return opened._replace(statements=(*first, *opened.statements))

@@ -45,6 +45,8 @@ _COMPUTE: Final = ("inefficiency", "unattributed", "compute", UNSPLIT, "useful")
 """The parts that a finding about compute may be of: what is lost, then what is not known."""
 _PARTLY: Final = 10
 """Time before or after the work is told if it is at least this fraction (1/10) of it all."""
+_NEARLY_ALL: Final = 0.8
+"""Of a recording: so much that is left out says more than the figures of the rest."""
 _MOVES: Final = frozenset({"memcpy", "memset"})
 _LEAST: Final = 0.02  # share of a step from which a culprit is a part of its own
 _SHORT: Final = {
@@ -229,7 +231,7 @@ def outside(analysis: Analysis) -> str:
     facts = []
     work: str | None = "operator" if analysis.on_host else "GPU operation"
     if _PARTLY * rest.before_ns >= rest.ns:
-        share = rest.before_ns / rest.recorded_ns if begins_late(analysis) else None
+        share = _share_before(analysis)
         facts.append(fact("outside.before", before_ns=rest.before_ns, work=work, share=share))
         work = None  # said once
     if _PARTLY * rest.after_ns >= rest.ns:
@@ -253,11 +255,17 @@ def outside(analysis: Analysis) -> str:
     )
 
 
-def begins_late(analysis: Analysis) -> bool:
-    """Return whether most of a recording without steps is before GPU work: that is said first."""
+def _share_before(analysis: Analysis) -> float | None:
+    """Return the share of a recording without steps before GPU work, if that is most of it."""
     rest = analysis.outside
-    is_most = rest is not None and 2 * rest.before_ns > rest.recorded_ns
-    return is_most and not (analysis.on_host or analysis.steps.used)
+    if rest is None or analysis.on_host or analysis.steps.used:
+        return None
+    return rest.before_ns / rest.recorded_ns if 2 * rest.before_ns > rest.recorded_ns else None
+
+
+def begins_late(analysis: Analysis) -> bool:
+    """Return whether nearly all of a recording without steps is before GPU work: then it leads."""
+    return (_share_before(analysis) or 0) >= _NEARLY_ALL
 
 
 def scope(analysis: Analysis) -> list[str]:

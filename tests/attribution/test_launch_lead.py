@@ -144,6 +144,19 @@ def test_without_idle_time_nothing_is_partly_host_bound() -> None:
     assert pace_of(launched(*works[:4])).verdict is None
 
 
+@pytest.mark.parametrize(("each_us", "verdict"), [(1_000, "partly host-bound"), (20_000, None)])
+def test_starved_launches_of_long_kernels_between_few_long_gaps_are_not_slow(
+    each_us: int, verdict: str | None
+) -> None:
+    """Each of 12 kernels waits 50 us for its launch; six of them, 5 ms more for something else."""
+    works, at = list[tuple[str, int, int, int]](), 0
+    for number in range(12):
+        at += (5_000 if number % 2 and verdict is None else 0) + 50
+        works.append(("k", (at - 10) * US, at * US, each_us * US))
+        at += each_us
+    assert pace_of(launched(*works)).verdict == verdict
+
+
 def test_launches_are_counted_by_device() -> None:
     calls = [
         event("cudaLaunchKernel", 0, 5, correlation=1),

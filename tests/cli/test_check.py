@@ -99,6 +99,22 @@ def test_a_value_that_prints_like_its_limit_says_on_which_side_it_is(
     assert run("check", SAMPLE, *words).stdout == f"{verdict}  {' '.join(words)}: {found}\n"
 
 
+def test_times_of_operators_that_only_launch_are_no_idle_time_and_no_rates(tmp_path: Path) -> None:
+    """GPU records are missing: the time between operators is not that of the GPU."""
+    shapes = {"Input Dims": [[64, 64], [64, 64]], "Input type": ["float", "float"]}
+    where = {"ph": "X", "cat": "cpu_op", "pid": 1, "tid": 1, "args": shapes}
+    rows = [
+        {**where, "name": name, "ts": at, "dur": 40}
+        for at, name in ((0, "aten::mm"), (90, "aten::cudnn_convolution"))
+    ]
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": rows}))
+    expected = "unknown --max-share idle=0.1: GPU records are missing\n"
+    assert told(run("check", path, "--max-share", "idle=0.1")) == (4, expected)
+    printed = run("mfu", path).stdout
+    assert "executed" in printed and "TFLOP/s" not in printed
+
+
 def test_exposed_communication_of_a_job() -> None:
     job = SAMPLES / "gpt_ddp_4rank"
     words = ("check", job, "--max-exposed-communication")

@@ -133,6 +133,10 @@ def test_real_pages_begin_with_what_holds_their_kernel_back(
             "19.7 % of DRAM peak, achieved occupancy 40.0 % of theoretical 100.0 %.",
         ),
         (FULL | {SM: 65.0, FP64: 65.0, ALU: 3.0}, "65.0 % of SM peak (FP64 pipe)."),
+        (
+            FULL | {SM: 65.0, FP64: 60.0, ALU: 65.0},
+            "65.0 % of SM peak (ALU pipe; FP64 pipe 60.0 %).",
+        ),
         (FULL | {SM: 65.0, FP64: 60.0}, "65.0 % of SM peak."),  # another unit is behind it
         (FULL | {SM: 85.0, MEMORY: 95.0, L2: 95.0}, "95.0 % of L2 peak, 85.0 % of SM peak."),
         (FULL | {SM: 65.0, LANES: 8.0}, "65.0 % of SM peak, 8 of 32 threads of a warp active."),
@@ -179,6 +183,7 @@ def test_the_first_thing_that_holds_a_kernel_back_is_named(
         ("some_gemm", {SM: 85.0}, "tensor cores"),
         ("some_random_fill", {SM: 85.0}, "cheaper functions"),
         ("some_gemm", {SM: 65.0, FP64: 65.0}, "powf"),
+        ("some_kernel", {SM: 65.0, FP64: 60.0, ALU: 65.0}, "index arithmetic. Compute in FP32"),
         ("some_copy", {DRAM: 85.0}, "or use lower precision."),
         ("some_kernel", {DRAM: 85.0}, "tile for reuse"),
         ("some_kernel", {DRAM: 65.0, ISSUE.format("wait"): 1.0, **LATENCY}, "tile for reuse"),

@@ -324,10 +324,11 @@ def test_a_loader_has_the_time_of_its_loop_which_reads_values_of_the_cpu() -> No
     work = ops(*sorted(loop, key=lambda row: row[1]), ("aten::cudnn_convolution", 600_000, 400_000))
     said = analysis(ops=work, marks=[label(LOADER, 0, 600_000)]).verdict.sentence
     assert f"loading data in {LOADER} takes 60.0 %" in said and "A loop" not in said
-    # Without a loader it is a loop, which waits for nothing.
-    said = analysis(ops=work).verdict.sentence
-    assert "A loop of 100 turns takes 59.8 % of the time (aten::select, aten::_loc" in said
-    assert "waits for the GPU" not in said
+    # Without a loader in its thread it is a loop, which waits for nothing.
+    for marks in ([], [label(LOADER, 0, 600_000, thread=9)]):
+        said = analysis(ops=work, marks=marks).verdict.sentence
+        assert "A loop of 100 turns takes 59.8 % of the time (aten::select, aten::_loc" in said
+        assert "waits for the GPU" not in said
 
 
 def test_a_loader_that_works_ahead_in_its_own_thread_has_no_operators_of_another() -> None:

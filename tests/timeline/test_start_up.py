@@ -82,6 +82,23 @@ def test_an_operator_that_looks_up_many_functions_chooses_a_kernel(
     assert run(*calls, first="k", ops=ops) == kinds
 
 
+def test_an_operator_that_looks_up_functions_each_time_starts_up_once() -> None:
+    """Three calls of the same shapes take 3 ms each: what the first takes beyond 8 us counts."""
+    begins = (0, 3_300, 6_600)
+    lookups = [
+        call("cudaFuncGetAttributes", at + n * 70, at + n * 70 + 50)
+        for at in begins
+        for n in range(40)
+    ]
+    launches = [
+        {"name": "cudaLaunchKernel", "start_ns": (at + 2_900) * US, "dur_ns": 5 * US}
+        for at in begins
+    ]
+    ops = [call("aten::convolution", at, at + 3_000, input_dims="[[1, 3]]") for at in begins]
+    ops += [call("aten::relu", 10_020 + 20 * n - 1, 10_020 + 20 * n + 7) for n in range(10)]
+    assert run(*lookups, *launches, first="k", ops=ops)["first-call"] == 2_992
+
+
 def test_a_slow_launch_of_a_known_kernel_is_none() -> None:
     assert run(launch_us=9_000, gap_us=9_000, first="k") == {}
 
@@ -155,6 +172,24 @@ def test_ranges_that_compile_or_load_are_named_so(name: str, first: str, kind: s
     mark = {"name": name, "kind": "annotation", "start_ns": 0, "dur_ns": 8_000 * US}
     expected = {kind: 8_000, "gap": 2_000} if kind else {}
     assert run(marks=[mark], first=first) == expected
+
+
+@pytest.mark.parametrize(("first", "waits_us"), [("new", 7_900), ("k", 0)])
+def test_a_child_process_before_a_first_launch_is_waited_for_once(
+    first: str, waits_us: int
+) -> None:
+    rows = (("read", 0, 3_000), ("waitpid", 3_100, 8_000), ("read", 9_100, 9_900))
+    waits = [call(name, start, end, kind="system") for name, start, end in rows]
+    assert run(marks=waits, first=first).get("children", 0) == waits_us
+
+
+def test_a_run_that_waits_for_a_build_is_to_be_recorded_again() -> None:
+    works = [("k", 0, 10_000, 10_000), ("new", 1_000 * MS, 1_000 * MS + 10_000, 10_000)]
+    wait = {"name": "waitpid", "kind": "system", "start_ns": 1 * MS, "dur_ns": 990 * MS}
+    works += [("new", (1_001 + n) * MS, (1_001 + n) * MS + 10_000, 500_000) for n in range(20)]
+    found = analyze(trace_of(**launched(*works), marks=[wait])).findings[0]
+    assert "mostly child processes" in found.sentence
+    assert found.remedy.startswith("Record another run")
 
 
 @pytest.mark.parametrize(

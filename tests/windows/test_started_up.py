@@ -14,6 +14,7 @@ from traceflops.analysis.rank_summary import summary_of
 from traceflops.analysis.summary_files import held, packed
 from traceflops.analysis.summary_sums import placed, sum_of
 from traceflops.reports.view.findings import headline
+from traceflops.reports.view.step_split import scope
 
 US, MS = 1_000, 1_000_000
 _GAP_NS: Final = 50 * MS
@@ -267,3 +268,16 @@ def test_the_input_of_a_single_pass_is_no_start_up() -> None:
 def test_data_that_come_back_are_work() -> None:
     analysis = uploaded(back=2)
     assert [window.role for window in analysis.devices[0].windows] == ["span"]
+
+
+@pytest.mark.parametrize(("first", "measured"), [(60, "timed"), (0, None)])
+def test_a_range_measures_without_start_up_as_well(first: int, measured: str | None) -> None:
+    """A warm-up of 60 kernels, one every 20 us; then a range around 100 others."""
+    works = [(f"k{n % 3}", (20 * n + 4) * US, (20 * n + 10) * US, 10 * US) for n in range(160)]
+    begin = works[first][1] - US
+    marks = step_marks(("timed", begin, works[-1][1] + US - begin))
+    analysis = analyze(trace_of(**launched(*works), marks=marks))
+    assert analysis.steps.measured == measured
+    # The range begins at 1,203 us, the first kernel at 10, and the last one ends at 3,200.
+    text = "The figures are of the 2.00 ms in timed, without 1.19 ms before it."
+    assert (text in scope(analysis)) == bool(measured)

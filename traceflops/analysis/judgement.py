@@ -29,6 +29,7 @@ from traceflops.findings.losses import Loss, all_losses, loss_findings
 from traceflops.findings.main_kernel import MAIN_KERNEL, main_kernel_findings
 from traceflops.findings.many_operators import little_on_cpu, many_operators
 from traceflops.findings.nothing_recorded import (
+    led_by_build,
     led_by_error,
     nothing_recorded,
     of_events,
@@ -171,9 +172,10 @@ def judged(
     findings: tuple[Finding, ...] = ()
     if not on_host:
         findings = _findings(facts, devices, measured, losses, table, ranks, passes, basis)
-    first = verdicts.led_by(first, facts.cut or lost)
+    first = led_by_build(verdicts.led_by(first, facts.cut or lost), trace)
     is_idle_known = records.is_judged and not (facts.lacks_copies or lost or facts.little)
     idle_share = total.components.share("idle") if is_idle_known else None
+    short_ns = sum(culprit.short_ns for culprit in idle.culprits)
     return {
         "verdict": led_by_error(first, trace, is_little=bool(facts.little)),
         "steps": replace(choice, typical_ns=spread.median_ns) if spread is not None else choice,
@@ -186,7 +188,7 @@ def judged(
         "losses": findings,
         "recorded": records.state,
         "idle": idle,
-        "host_bound": host_bound(launches, idle_share),
+        "host_bound": host_bound(launches, idle_share, short_ns / max(window_ns, 1)),
         "launches": launches,
         "serving": passes,
         "ranks": ranks,
@@ -246,7 +248,7 @@ def _on_cpu(
     if len(devices) == 1 and not facts.choice.used and not facts.gpu.is_queue:
         window_ns, is_gpu = total.components.window_ns, facts.gpu.lacks is not None
         little = () if is_gpu else little_on_cpu(facts.trace, window_ns)
-        loading = facts.ranges["data_input"].times if facts.ranges else None
+        loading = facts.ranges["data_input"].by_thread if facts.ranges else {}
         many = many_operators(facts.trace, kernels, window_ns, of_time, loading, is_gpu=is_gpu)
         leads = (*little, *leads, *many)
     return OnCpu(leads, facts.gpu)

@@ -40,6 +40,8 @@ _SHORT, _SHORTEST = 4, 3
 """A lead of so many floors is short: the median of all, and the 10th percentile."""
 _BUSY: Final = 0.05  # below this share of idle time the verdict is at worst "looming"
 _MUCH: Final = 0.2  # from this share of idle time on, the host alone may hold the device back
+_SLIGHT: Final = 0.01
+"""Less of the time in short gaps is no sign of slow launching."""
 _SHORT_NS: Final = 10_000
 _LONG_CALL_NS: Final = 20_000
 _EXACT: Final = 1 << 14
@@ -307,15 +309,17 @@ def _sums(prepared: Prepared, device: int, own: Leads, cap_ns: int, short_ns: in
     )
 
 
-def host_bound(launches: Launches | None, idle: float | None) -> HostBound | None:
+def host_bound(
+    launches: Launches | None, idle: float | None, short_idle: float = 1.0
+) -> HostBound | None:
     """Return whether the host launches fast enough; None without launches.
 
-    `idle` is the share of idle time (0 to 1), None if unknown.
+    `idle` is the share of idle time (0 to 1), None if unknown; `short_idle` of that in short gaps.
     """
     if launches is None:
         return None
     counts = launches.leads
-    pace = _paced(counts, idle)
+    pace = _paced(counts, idle, short_idle)
     is_busy = idle is not None and idle < _BUSY
     # A lead that falls in most steps is used up sooner or later: the host is slower.
     if is_busy and pace.verdict == "not host-bound" and 2 * counts.falling > counts.steps:
@@ -326,17 +330,18 @@ def host_bound(launches: Launches | None, idle: float | None) -> HostBound | Non
         columns = {column: getattr(counts, column)[is_in] for column in _COUNTED}
         by_phase[name] = replace(counts, **columns)
     paces = {
-        name: _paced(phase_counts, idle)
+        name: _paced(phase_counts, idle, short_idle)
         for name, phase_counts in by_phase.items()
         if len(phase_counts.count)
     }
     return replace(pace, phases=paces if len(paces) > 1 else {})
 
 
-def _paced(counts: LeadCounts, idle: float | None) -> HostBound:
+def _paced(counts: LeadCounts, idle: float | None, short_idle: float) -> HostBound:
     """Judge launches by starved ones, leads and the share of idle time; without phases.
 
     The verdict is None for few launches, or if no rule fits; idle time that is unknown fits none.
+    Many starved launches matter little where a few long gaps are nearly all of the idle time.
     """
     by_lead = np.argsort(counts.lead_ns, kind="stable")
     count_up_to = np.cumsum(counts.count[by_lead])
@@ -351,7 +356,11 @@ def _paced(counts: LeadCounts, idle: float | None) -> HostBound:
         pass  # a share of a few launches tells nothing
     elif idle and idle >= _MUCH and starved >= _MOST and median_ns <= _SHORT * floor_ns:
         verdict = "host-bound"
-    elif idle and (starved >= _MANY or (starved >= _SOME and p10_ns < _SHORTEST * floor_ns)):
+    elif (
+        idle
+        and short_idle >= _SLIGHT
+        and (starved >= _MANY or (starved >= _SOME and p10_ns < _SHORTEST * floor_ns))
+    ):
         verdict = "partly host-bound"
     elif idle is not None and p10_ns >= _AHEAD_NS:
         verdict = "not host-bound"

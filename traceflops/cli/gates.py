@@ -95,6 +95,8 @@ def _step(analysis: Analysis) -> Bounds | str:
 
 def _share(component: str, analysis: Analysis) -> Bounds | str:
     """Return the share of a component; idle time may be less if work was not recorded."""
+    if analysis.only_launches:
+        return "GPU records are missing"
     total, parts = analysis.components.window_ns, analysis.components.parts()
     least = most = parts[component]
     if component == "idle" and not analysis.total.knows_idle:

@@ -21,6 +21,8 @@ from traceflops.table.columns import ABSENT, BoolArray, is_one_of, matching, num
 from traceflops.table.grouping import group_sums, ranked
 from traceflops.table.nesting import taken
 from traceflops.table.trace import Trace
+from traceflops.timeline.intervals import Intervals
+from traceflops.windows.prepared import Prepared
 
 WAYS: Final = ("HtoD", "DtoH")
 PAGEABLE, PINNED = "pageable", "pinned"
@@ -129,7 +131,8 @@ def part_of_speed(case: Case, of: str) -> tuple[float | None, dict[str, Value]]:
     """Return which part of the speed there could be copies of a memory reach, and texts' values.
 
     That is the speed of the link; if that is unknown, pageable copies could be as fast as the
-    pinned ones of this recording. The part is None if neither is known.
+    pinned ones of this recording. Copies that run at once share the link. The part is None if
+    neither is known.
     """
     if case.prepared is None:
         return None, {}
@@ -146,5 +149,20 @@ def part_of_speed(case: Case, of: str) -> tuple[float | None, dict[str, Value]]:
     if link is not None:
         best = float(link.bandwidth)
         than = fact("pageable-copies.than-link", link=link.name, rate=best)
-    part = rate / best if rate is not None and best is not None else None
-    return part, {"rate": rate, "than": than}
+    if rate is None or best is None:
+        return None, {"rate": rate, "than": than}
+    return min(rate * _at_once(case.prepared) / best, 1.0), {"rate": rate, "than": than}
+
+
+def _at_once(prepared: Prepared) -> float:
+    """Return how many copies between CPU and GPU run at once, on average while any does."""
+    is_copy = between_host_and_device(prepared.trace)
+    sum_ns = any_ns = 0
+    for account in prepared.accounts.values():
+        start_ns, end_ns = (
+            column[is_copy[account.rows.row]]
+            for column in (account.rows.start_ns, account.rows.end_ns)
+        )
+        sum_ns += int((end_ns - start_ns).sum())
+        any_ns += Intervals.of(start_ns, end_ns).length_ns
+    return sum_ns / any_ns if any_ns else 1.0

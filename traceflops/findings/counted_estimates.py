@@ -16,6 +16,7 @@ from traceflops.findings.case import Case
 from traceflops.findings.finding import WORTH_SAYING
 from traceflops.findings.rules import thresholds
 from traceflops.mfu.counted.kernel_speeds import COMPUTING, ROOFS, KernelRule, KernelSpeed
+from traceflops.table.trace import DEBUG_BUILD
 
 COUNTED_KERNEL: Final = "counted-kernel"
 _Least: TypeAlias = Callable[[str], float]
@@ -109,6 +110,13 @@ def counted_fact(name: str, /, **values: Value) -> Fact:
     return Fact(f"{COUNTED_KERNEL}.{name}", values)
 
 
+def pipes_fact(speed: KernelSpeed) -> Fact:
+    """Return the pipe that limits the SMs, and another one that nearly does."""
+    other, share = speed.other_pipe or (None, None)
+    near = counted_fact(f"pipe.{other}") if other else None
+    return counted_fact("pipes", pipe=counted_fact(f"pipe.{speed.pipe}"), other=near, share=share)
+
+
 _OF_CALLERS: Final = frozenset(
     f"{COUNTED_KERNEL}.remedy.{name}"
     for name in (
@@ -122,9 +130,14 @@ _OF_CALLERS: Final = frozenset(
 def for_callers(case: Case, speed: KernelSpeed, advice: Fact | None) -> Fact | None:
     """Return advice, replaced if it is to change the code of a framework's or library's kernel.
 
-    If all counted kernels are such, it tells how to count others.
+    If all counted kernels are such, it tells how to count others. Code that was built for the
+    debugger has to be built again before it is changed.
     """
-    if advice is None or advice.code in _OF_CALLERS or not is_of_library(speed.name):
+    if advice is None or advice.code in _OF_CALLERS:
+        return advice
+    if case.source.event_counts.get(DEBUG_BUILD):
+        return None
+    if not is_of_library(speed.name):
         return advice
     work = case.measured.executed.work
     are_all = work is not None and all(is_of_library(each.name) for each in work.speeds)

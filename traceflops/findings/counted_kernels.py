@@ -23,6 +23,7 @@ from traceflops.findings.counted_estimates import (
     cut,
     for_callers,
     largest_estimate,
+    pipes_fact,
 )
 from traceflops.findings.finding import Finding, Row, row_name, severity_of
 from traceflops.findings.finding import short_name as without_signature
@@ -206,7 +207,7 @@ def roofs(speed: KernelSpeed, near: float) -> Iterator[Fact]:
         also = {name: shares[name] for name in _ALSO if shares.get(name, 0.0) >= near}
         shares = {**dict([speed.roof]), **also}
     for name, share in shares.items():
-        pipe = counted_fact(f"pipe.{speed.pipe}") if name == "sm" and speed.pipe else None
+        pipe = pipes_fact(speed) if name == "sm" and speed.pipe else None
         yield counted_fact(
             "busy" if name in _BUSY else "roof", roof=ROOFS[name], share=share, pipe=pipe
         )
@@ -237,8 +238,9 @@ def _relief(speed: KernelSpeed, kind: str, wasted: Sequence[Fact]) -> Fact | Non
     roof, _ = speed.roof
     if roof not in COMPUTING and any(one.code.endswith(".excess") for one in wasted):
         return counted_fact("remedy.coalesce")
-    if roof == "sm" and speed.pipe in _OF_PIPES:
-        return counted_fact(f"remedy.pipe.{speed.pipe}")
+    parts = tuple(counted_fact(f"remedy.pipe.{pipe}") for pipe in speed.pipes if pipe in _OF_PIPES)
+    if roof == "sm" and parts:
+        return parts[0] if len(parts) == 1 else fact("joined", parts=parts)
     if roof == "l1" and speed.shared_bytes == 0:
         return counted_fact("remedy.unshared.l1")
     return counted_fact(

@@ -78,8 +78,9 @@ def host_copies(case: Case) -> Iterator[Cause]:
     is_pageable = memory == copy_sizes.PAGEABLE
     room = share_of_window(case, others_ns)
     is_little = room < share
-    # Copies are not hidden without other work, or if they are made once: then pinning must help.
-    hides_none = is_little or (not case.steps.used and sum(copy.count for copy in copies) < _FEW)
+    # Copies that are made once are not hidden, nor do they pay for pinning their memory.
+    are_few = not case.steps.used and sum(copy.count for copy in copies) < _FEW
+    hides_none = is_little or are_few
     knows, values = copy_sizes.small_copies(case)
     again = {} if knows or "torch" in case.program else copy_sizes.same_uploads(case)
     again |= {"memory": None if are_pinned(case) else fact("host-copies.pinned")} if again else {}
@@ -93,6 +94,7 @@ def host_copies(case: Case) -> Iterator[Cause]:
     knows |= {"uploads"} if uploaded_ns >= _MOSTLY * total_ns else set()
     knows |= {"little-work"} if is_little else set()
     knows |= {"beside-nothing"} if hides_none else set()
+    knows |= {"once"} if are_few and is_pageable else set()
     knows |= {"fast"} if part is not None and not is_slow else set()
     knows |= {"slow-link"} if is_slow and not is_pageable else set()
     tables, pinned = (trace.ops, trace.marks), "pin_memory=True"
@@ -107,7 +109,8 @@ def host_copies(case: Case) -> Iterator[Cause]:
         knows, values = knows | {"one-way"}, values | ways
         gain_ns = min(alone_ns, copies[0].sum_ns * (1 - ways["slow"] / ways["fast"]))
     # Without a kernel, copies are all that the program does: nobody knows what they are for.
-    is_gain = is_pageable or is_one_of(trace.activities["kind"], "kernel").any()
+    is_work = is_pageable or is_one_of(trace.activities["kind"], "kernel").any()
+    is_gain = is_work and "once" not in knows
     yield cause(
         case,
         rule,

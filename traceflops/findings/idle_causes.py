@@ -33,6 +33,7 @@ from traceflops.findings.finding import (
 )
 from traceflops.findings.host_waits import WAITING, after_waits, frame_of, host_waits
 from traceflops.findings.owners import OPERATOR, is_wrapper, owner_of
+from traceflops.findings.pacing import as_paced
 from traceflops.findings.rules import all_rules, rule_of
 from traceflops.table.columns import is_one_of
 from traceflops.table.patterns import COMPILES, LOADS
@@ -187,6 +188,7 @@ def _cause(case: Case, rule: str, idle: IdleClass, share: float) -> Cause:
         doubt = "off-cpu" if "off-cpu" in knows else "nothing-recorded"
         reasons = (fact(f"doubt.{doubt}"),)
         idle_cause = replace(idle_cause, edits=(), on_path=frozenset(), doubts=reasons)
+    idle_cause = as_paced(case, idle_cause, idle, knows)
     if isinstance(gain_ns := values.get("gain_ns"), int):
         idle_cause = replace(idle_cause, gain=Gain(0, gain_ns // case.windows_used, None))
     if idle_cause.advice is None and not by_name and idle.remedy:

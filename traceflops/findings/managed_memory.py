@@ -54,7 +54,10 @@ def between_pages(case: Case, idle: IdleClass) -> tuple[set[str], dict[str, Valu
         moving_ns, least_ns = _times_to_host(case, case.prepared)
         most_ns = fixed_ns + moving_ns - least_ns
         values |= {"each_kib_ns": round(1024 * each_byte_ns), "each_ns": round(each_ns)}
-        values |= {"moving_ns": moving_ns, "least_ns": least_ns or None, "most_ns": most_ns}
+        values |= {"moving_ns": moving_ns, "least_ns": least_ns or None}
+        values["most_ns"] = most_ns // case.windows_used
+        each = fact("host-page-faults.step" if case.steps.used else "host-page-faults.gpu")
+        values["per"] = each if case.windows_used > 1 else None
         values["fixed_ns"] = fixed_ns
         if _LITTLE * most_ns < idle.idle_ns:
             return {"per-byte", "own-work"}, values

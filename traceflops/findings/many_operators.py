@@ -10,7 +10,7 @@ ge lt and where | ge lt and where | ...      # 4 names in turn: a loop, `turns` 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -21,7 +21,15 @@ from traceflops.facts import Fact, Value, fact
 from traceflops.findings.case import Case, limit
 from traceflops.findings.finding import MOST_ROWS, Finding, Row, row_name, short_name
 from traceflops.findings.rules import advice_of, statement
-from traceflops.table.columns import ABSENT, IntArray, codes, is_one_of, names, numbers
+from traceflops.table.columns import (
+    ABSENT,
+    IntArray,
+    codes,
+    is_one_of,
+    names,
+    numbers,
+    thread_columns,
+)
 from traceflops.table.grouping import group_sums, joint_codes
 from traceflops.table.nesting import OpTree
 from traceflops.table.trace import Trace
@@ -55,14 +63,15 @@ def many_operators(
     kernels: pa.Table,
     window_ns: int,
     of: Fact,
-    loading: Intervals | None = None,
+    loading: Mapping[tuple[int, int], Intervals],
     *,
     is_gpu: bool,
 ) -> tuple[Fact, ...]:
     """Return one statement on many operators: a loop with much of the time, or many small ones.
 
     `kernels` are the operators by name, `of` is what shares are of, `is_gpu` says that they launch
-    work of a GPU. A loop in the time of a data loader (`loading`) is the loading itself.
+    work of a GPU. A loop in the time of a data loader of its thread (`loading`: by process and
+    thread) is the loading itself.
     """
     ops = trace.ops
     if not ops.num_rows or not window_ns:
@@ -74,7 +83,9 @@ def many_operators(
         first_ns, last_ns = int(start[loop.rows[0]]), int(end[loop.rows[-1]])
         share = (last_ns - first_ns) / window_ns
         own = Intervals.one(first_ns, last_ns)
-        is_loading = loading is not None and 2 * own.intersect(loading).length_ns > own.length_ns
+        process, thread = (int(column[loop.rows[0]]) for column in thread_columns(ops))
+        loads = loading.get((process, thread), Intervals.empty())
+        is_loading = 2 * own.intersect(loads).length_ns > own.length_ns
         # A loop that reaches beyond the window has no share.
         if _MUCH <= share <= 1 and not is_loading:
             inside = (start >= first_ns) & (end <= last_ns)

@@ -22,7 +22,14 @@ from traceflops.remedies import CPU_SAMPLES, LEGACY
 from traceflops.table.columns import ABSENT, is_one_of, matching, numbers
 from traceflops.table.grouping import distinct
 from traceflops.table.patterns import FUNCTION_WAITS, launches_no_kernel
-from traceflops.table.trace import NO_CUPTI, PROGRAM_ERROR, Trace
+from traceflops.table.trace import (
+    CUPTI_ERROR,
+    DEBUG_BUILD,
+    NEW_DRIVER,
+    NO_CUPTI,
+    PROGRAM_ERROR,
+    Trace,
+)
 from traceflops.timeline.intervals import Intervals
 from traceflops.timeline.records import Components
 
@@ -46,6 +53,10 @@ def nothing_recorded(trace: Trace) -> Fact | None:
         return None
     if any(note.code == NO_CUPTI for note in trace.notes):
         return fact("verdict.no-cupti")
+    error, newest = map(trace.source.facts.get, (CUPTI_ERROR, NEW_DRIVER))
+    if error or (newest and not trace.calls.num_rows):
+        code = "verdict.cuda-not-traced" if error else "verdict.driver-too-new"
+        return fact(code, error=error, newest=newest)
     if skipped(trace.notes, ops) is not None or ops:
         return None
     start, dur = (numbers(marks[name], 0) for name in ("start_ns", "dur_ns"))
@@ -140,6 +151,9 @@ def of_events(verdict: Verdict, trace: Trace, components: Components) -> Verdict
 
 
 STOPPED: Final = "program-error.stopped"
+_DEBUG: Final = "verdict.debug-build"
+SAID_FIRST: Final = (STOPPED, _DEBUG)
+"""Codes of what comes before all else: it explains the rest."""
 _MAY_WORK: Final = ("interrupted", "not-found")
 """Classes that a program which did its work may end with."""
 _CLASSES: Final = frozenset(
@@ -176,6 +190,15 @@ def led_by_error(verdict: Verdict, trace: Trace, *, is_little: bool) -> Verdict:
     stopped = fact(STOPPED, error=kind)
     help_ = (_HELP_WITH.get(error, _HELP),) if is_little else ()
     return replace(verdict, parts=(stopped, *help_, *rest))
+
+
+def led_by_build(verdict: Verdict, trace: Trace) -> Verdict:
+    """Return a verdict that first says that kernels were built for the debugger, if some were."""
+    counts = trace.source.event_counts
+    count = counts.get(DEBUG_BUILD, 0)
+    some = None if count == counts.get("kernels") else count
+    build = (fact(_DEBUG, count=some, kernels=counts.get("kernels")),) if count else ()
+    return replace(verdict, parts=(*build, *verdict.parts))
 
 
 _FRONT_ENDS: Final = {

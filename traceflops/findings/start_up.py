@@ -58,12 +58,12 @@ def start_up(case: Case) -> Finding | None:
                 uploads_ns += upload(prepared.linked, account).intersect(left_out).length_ns
     once_ns = whole.start_up_ns + set_up_ns
     share = once_ns / max(whole.window_ns, 1)
-    if share < WORTH_SAYING:
+    measured = case.steps.measured
+    if share < WORTH_SAYING and not measured:
         return None
     busy_ns = whole.window_ns - whole.start_up_ns - whole.idle_ns
     beside_ns = before.window_ns - before.start_up_ns - set_up_ns
     is_hardly = busy_ns < _HARDLY * whole.window_ns and not before.window_ns
-    measured = case.steps.measured
     rest, beside = ("measured_ns", "warm_ns") if measured else ("rest_ns", "beside_ns")
     is_beside = beside_ns >= _HARDLY * whole.window_ns
     basis = "step" if case.steps.used else "span" if before.window_ns else "window"
@@ -79,7 +79,8 @@ def start_up(case: Case) -> Finding | None:
         "what": fact(f"{START_UP}.{basis}"),
         "kind": upload_kind if 2 * uploads_ns > once_ns else main_kind(prepared),
     }
-    advice = advice_of(START_UP, case.program)
+    knows = {"children"} if values["kind"] == KINDS["children"] else set[str]()
+    advice = advice_of(START_UP, case.program | knows)
     if measured:
         advice = None  # it was warmed up
     elif before.window_ns:
@@ -88,7 +89,9 @@ def start_up(case: Case) -> Finding | None:
         often_ns = sum(row.sum_ns for row in rows if row.count >= least)
         repeats = "-only" if 2 * often_ns > sum(row.sum_ns for row in rows) else ""
         advice = fact(f"{START_UP}.remedy.again{repeats}")
-    return statement(START_UP, share, values, advice=advice)
+    found = statement(START_UP, share, values, advice=advice)
+    of_range = fact(f"{START_UP}.claim-range", **values)
+    return found if share >= WORTH_SAYING else replace(found, claim=of_range)
 
 
 def kept(case: Case) -> float:

@@ -25,6 +25,7 @@ from traceflops.facts import Fact, fact
 from traceflops.findings.case import Case, cause
 from traceflops.findings.finding import Cause, Finding, Gain, Row, Where, severity_of, short_name
 from traceflops.findings.host_samples import only_waits
+from traceflops.findings.pacing import period_ns
 from traceflops.findings.rules import rule_of, statement
 from traceflops.mfu.serving_passes import Serving
 from traceflops.table.columns import axes, codes, is_one_of, names, numbers, product_of
@@ -116,7 +117,7 @@ def uneven_steps(case: Case) -> Iterator[Cause]:
     """Give uneven steps as a cause: which steps are slow, and what they have more of."""
     spread = case.spread
     finding = next(uneven_findings(spread, case.devices, case.serving), None)
-    if spread is None or finding is None or is_sweep(case):
+    if spread is None or finding is None or is_sweep(case) or period_ns(case) is not None:
         return
     usual_ns = spread.median_ns
     slow = [step for step in spread.used if step.ns > STANDS_OUT * usual_ns]

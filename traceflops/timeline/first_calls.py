@@ -40,6 +40,9 @@ COMPILING: Final = re.compile(
     rf"{COMPILES.pattern}|^[\w:]*(NVRTC|nvrtc|[Cc]ompile)([A-Z]\w*)?$", re.ASCII
 )
 """Functions that compile, also ranges with such names: `Fuser::compileKernel`."""
+_CHILD_ENDS: Final = re.compile(r"wait(pid|id|3|4)?$")
+_CHILD_WRITES: Final = re.compile(r"read$|p?poll$|p?select$|epoll_p?wait$")
+"""System calls that wait for a child process to end, and those that wait for its output."""
 _CAPTURE: Final = re.compile(r"Stream(Begin|End)Capture")
 _INSTANTIATE: Final = re.compile(r"GraphInstantiate|GraphExecUpdate|GraphUpload")
 _STARTS_WORKER: Final = re.compile(r"(^|/)multiprocessing/process\.py\(\d+\): start$")
@@ -179,9 +182,30 @@ class Calls:
 
     def functions(self, name: re.Pattern[str]) -> Times:
         """Return functions and ranges of a name whose thread launches something new next."""
+        return self._before_first_use(
+            np.flatnonzero(matching(self.trace.marks["name"], name.search))
+        )
+
+    def children(self) -> Times:
+        """Return the waits for child processes whose thread launches something new next.
+
+        Right before such a wait (within LEAST_ALONE_NS) a thread waits for the child's output.
+        """
         marks = self.trace.marks
-        rows = np.flatnonzero(matching(marks["name"], name.search))
-        process, thread, start_ns, dur_ns = times_of(marks)
+        _, _, start_ns, dur_ns = times_of(marks)
+        is_system = is_one_of(marks["kind"], "system")
+        ends = matching(marks["name"], _CHILD_ENDS.match) & is_system
+        rows = np.flatnonzero(ends | (matching(marks["name"], _CHILD_WRITES.match) & is_system))
+        rows = rows[in_order(self.thread_of_mark[rows], start_ns[rows])]
+        thread, end_ns = self.thread_of_mark[rows], (start_ns + dur_ns)[rows]
+        is_apart = start_ns[rows][1:] - end_ns[:-1] > LEAST_ALONE_NS
+        run = np.cumsum(np.append(0, (thread[1:] != thread[:-1]) | is_apart))[: len(rows)]
+        is_kept = np.isin(run, run[ends[rows]]) & (dur_ns[rows] >= LEAST_NS)
+        return self._before_first_use(rows[is_kept])
+
+    def _before_first_use(self, rows: IntArray) -> Times:
+        """Return the times of those marks in `rows` whose thread launches something new next."""
+        process, thread, start_ns, dur_ns = times_of(self.trace.marks)
         end_ns = start_ns + np.maximum(dur_ns, 0)
         is_first = self.precedes_first_use(self.thread_of_mark[rows], end_ns[rows])
         rows = rows[is_first]

@@ -34,7 +34,7 @@ from msgspec import Struct
 
 from traceflops.table.arrays import BoolArray, IntArray
 from traceflops.table.columns import codes, is_one_of, matching, numbers
-from traceflops.table.grouping import distinct, group_rows, groups, lower_medians
+from traceflops.table.grouping import distinct, group_rows, groups, in_order, lower_medians
 from traceflops.table.links import Links
 from traceflops.table.nesting import OpTree
 from traceflops.table.trace import Trace
@@ -60,6 +60,7 @@ KINDS: Final = {
     "compile": "compiling",
     "capture": "capturing graphs",
     "workers": "loader workers",
+    "children": "child processes",
     "first-launch": "first launches",
     "first-copy": "first copies",
     "first-call": "first calls",
@@ -204,6 +205,7 @@ def start_up(trace: Trace, links: Links, loops_from_ns: Mapping[int, int]) -> di
         ("compile", calls.functions(COMPILING)),
         ("capture", calls.captures()),
         ("workers", calls.workers()),
+        ("children", calls.children()),
         ("first-launch", calls.first_launches()),
         ("first-copy", calls.first_copies()),
         ("first-call", calls.first_calls()),
@@ -327,7 +329,7 @@ def first_operators(calls: Calls) -> Times:
 def choosing_operators(calls: Calls) -> Times:
     """Return the time that operators take beyond usual which look up many functions.
 
-    Libraries do so where they choose a kernel for a new problem.
+    Libraries do so where they choose a kernel for a new problem: the first one of its shapes.
     """
     process, thread, start_ns, dur_ns = times_of(calls.trace.ops)
     op_of_call = calls.links.op_of_call
@@ -335,6 +337,12 @@ def choosing_operators(calls: Calls) -> Times:
     chooses = np.bincount(op_of_call[looks_up], minlength=len(dur_ns)) >= _MANY
     fits = chooses & (dur_ns >= LEAST_ALONE_NS)
     row, usual_ns, _ = _long_to_launch(calls, process, dur_ns, fits)
+    order = in_order(start_ns[row])
+    row, usual_ns = row[order], usual_ns[order]
+    name, shape = (codes(calls.trace.ops[column])[row] for column in ("name", "input_dims"))
+    is_new = shape < 0  # unknown
+    is_new[group_rows((process[row], name, shape))[1]] = True
+    row, usual_ns = row[is_new], usual_ns[is_new]
     return process[row], thread[row], start_ns[row] + usual_ns, start_ns[row] + dur_ns[row]
 
 

@@ -49,9 +49,12 @@ def spans(
 ) -> tuple[dict[int, list[Stretch]], Fact]:
     """Return the windows of each device, start-up apart if it is over, and how they are chosen."""
     # A chosen time range is taken as it is, with start-up.
-    since_ns = None if selection.is_time_range else started_up_ns(linked, accounts)
+    is_judged = not selection.is_time_range and _have_one_clock(linked, accounts)
+    since_ns = started_up_ns(linked, accounts) if is_judged else None
     how, windows = fact("steps-by.whole") if since_ns is None else AFTER_START_UP, {}
-    if since_ns is not None and (measured := measured_range(linked, accounts, since_ns)):
+    begin_ns = min(account.rows.span[0] for account in accounts.values()) if is_judged else 0
+    after_ns = begin_ns if since_ns is None else since_ns
+    if is_judged and (measured := measured_range(linked, accounts, after_ns)):
         how, since_ns = fact(RANGE, row=measured[0]), measured[1]
     for device, account in accounts.items():
         low, high = account.rows.span
@@ -61,16 +64,20 @@ def spans(
     return windows, how
 
 
+def _have_one_clock(linked: LinkedTrace, accounts: Mapping[int, DeviceAccount]) -> bool:
+    """Return whether there are devices, all with one clock, and none of them a CPU."""
+    trace = linked.trace
+    clocks = clocks_of(trace)[numbers(trace.devices["process"])[list(accounts)]]
+    return len(distinct(clocks)) == 1 and not any(one.is_cpu for one in accounts.values())
+
+
 def started_up_ns(linked: LinkedTrace, accounts: Mapping[int, DeviceAccount]) -> int | None:
     """Return the time in ns at which start-up is over on all devices, None if that is unclear.
 
-    It is unclear if devices have several clocks, or some are CPUs; if start-up is a small part of
-    the time; if little time or work follows it, or work that does not repeat.
+    It is unclear if start-up is a small part of the time; if little time or work follows it; if
+    that work does not repeat.
     """
     trace, devices = linked.trace, [*accounts.values()]
-    clocks = clocks_of(trace)[numbers(trace.devices["process"])[list(accounts)]]
-    if not devices or len(distinct(clocks)) > 1 or any(device.is_cpu for device in devices):
-        return None
     whole_ns = sum(device.rows.span[1] - device.rows.span[0] for device in devices)
     once = [device.start_up.union(set_up(linked, device)) for device in devices]
     if sum(times.length_ns for times in once) < max(_MUCH * whole_ns, 1):

@@ -18,7 +18,14 @@ from traceflops.parsers.nsight.nsys.enums import ERROR, THREAD_BITS, WARNING
 from traceflops.parsers.nsight.nsys.tables import Tables, whole_number
 from traceflops.parsers.shared.trace_builder import NOTHING_KNOWN, DeviceFacts
 from traceflops.table.columns import ABSENT
-from traceflops.table.trace import CUDA_TRACE, EVERYWHERE, UTC_OFFSET, Note
+from traceflops.table.trace import (
+    CUDA_TRACE,
+    CUPTI_ERROR,
+    EVERYWHERE,
+    NEW_DRIVER,
+    UTC_OFFSET,
+    Note,
+)
 from traceflops.units import several
 
 _EXPORTS: Final = ("META_DATA_EXPORT", "EXPORT_META_DATA")
@@ -60,6 +67,10 @@ _QUOTED: Final = tuple(
     )
 )
 """Messages that are safe to quote: only numbers and what was traced vary in them."""
+_CUPTI_ERROR: Final = re.compile(r"\bCUPTI_ERROR_[A-Z_]{1,40}\b")
+_NEW_DRIVER: Final = re.compile(
+    rf"^Installed CUDA driver version \S+ is not supported.* driver version ({_VERSION}?)\.?$"
+)
 _EMPTY_TABLE: Final = re.compile(
     rf"No (?:{_TRACED}) (?:events|samples) collected\."
     rf"(?: Does the process use (?:{_TRACED})\?)?"
@@ -112,6 +123,11 @@ def facts_of(tables: Tables, diagnostics: Diagnostics) -> dict[str, str]:
     began = any(text.startswith("CUDA injection initialized") for _, text in diagnostics)
     if "true" in asked or began or tables.whole(_CONTEXTS, Wanted(integers=("contextId",))).count:
         facts[CUDA_TRACE] = "true"
+    for severity, text in diagnostics:
+        if severity == ERROR and (error := _CUPTI_ERROR.search(text)):
+            facts.setdefault(CUPTI_ERROR, error[0])
+        if known := _NEW_DRIVER.search(text):
+            facts.setdefault(NEW_DRIVER, known[1])
     # The UTC offset: from the beginning of the recording in UTC and in local time.
     rows = tables.whole(_SESSION, Wanted(texts=("utcTime", "localTime")))
     for times in zip(rows.texts["utcTime"], rows.texts["localTime"], strict=True):

@@ -17,7 +17,7 @@ from traceflops.remedies import GENERATION, NSYS, NVPROF
 from traceflops.table.columns import ABSENT, BoolArray, codes, count_true, names, numbers, validity
 from traceflops.table.grouping import distinct, joint_codes
 from traceflops.table.patterns import launches_nothing
-from traceflops.table.trace import CUDA_TRACE, PROGRAM_ERROR, Note
+from traceflops.table.trace import CUDA_TRACE, CUPTI_ERROR, PROGRAM_ERROR, Note
 from traceflops.units import several, time_amount
 
 _NOT_READ: Final = "{count} [row|rows] of tables that are not read: {names}."
@@ -62,6 +62,8 @@ _NOTES: Final = NoteTable(
         ),
         "no-device-work error": "The recording has no GPU operations, and the program's output "
         "ends with an error.",
+        "no-device-work failed": "The recording has no GPU operations: the profiler did not trace "
+        "CUDA.",
         "no-device-work None": (
             "The recording has no GPU operations.",
             f"Whether CUDA was traced is unknown; {NSYS} records it.",
@@ -174,7 +176,8 @@ def _no_work(
     # If CUDA was recorded, its work must be lost; else its end or the settings tell why.
     counts = ((calls, "CUDA API call"), (others, "other CUDA record" if calls else "CUDA record"))
     listed = " and ".join(several(count, noun) for count, noun in counts if count)
-    why = "error" if PROGRAM_ERROR in facts else facts.get(CUDA_TRACE)
+    failed = "failed" if CUPTI_ERROR in facts else facts.get(CUDA_TRACE)
+    why = "error" if PROGRAM_ERROR in facts else failed
     return _NOTES.note(f"no-device-work {'lost' if listed else why}", others=listed)
 
 

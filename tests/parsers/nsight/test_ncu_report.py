@@ -38,8 +38,10 @@ from sample_traces.nsight.report import SECRET
 from sample_traces.records import Run
 from sample_traces.simulate import simulate
 from tests.conftest import every, examples
+from tests.findings.test_counted_kernels import ACTIVE, ALU, DRAM, ELAPSED, SM, TIME, WAVES
 from tests.privacy.test_environment import outputs
 from traceflops.errors import InputError, NotATrace
+from traceflops.reports.view.findings import headline
 
 NAMES = ["dram__bytes_read.sum", "launch__device_id", "launch__grid_size"]
 
@@ -338,3 +340,27 @@ def test_bytes_that_were_changed(tmp_path: Path, seed: int) -> None:
         tf.analyze(read(bytes(data), tmp_path))
     except InputError as error:
         assert error.hint
+
+
+DEBUGGED = b"\0.nv_debug_info_reg_sass\0.debug_info"
+SPEEDS = {SM: 80.0, DRAM: 5.0, TIME: 1e6, ELAPSED: 1e6, ACTIVE: 9e5, WAVES: 8.0, ALU: 80.0}
+
+
+@pytest.mark.parametrize(
+    ("sections", "said", "remedy"),
+    [
+        (b"\0.debug_line\0.nv_debug_line_sass\0.text.gemm\0", "gemm", "Spend fewer"),
+        (DEBUGGED + b"\0.text.gemm\0", "The kernels were built for the debugger", ""),
+        (DEBUGGED + b"\0.text.another\0", "gemm", "Spend fewer"),
+    ],
+)
+def test_code_built_for_the_debugger_is_said_first_and_not_to_be_changed(
+    sections: bytes, said: str, remedy: str, tmp_path: Path
+) -> None:
+    metrics = [metric(place, value) for place, value in enumerate(SPEEDS.values())]
+    one = kernel(*metrics) + part(5, b"gemm")
+    code = part(4, b"\x7fELF" + sections)
+    trace = read(file_of([block(sources=[code], results=[one], texts=[*SPEEDS])]), tmp_path)
+    analysis = tf.analyze(trace)
+    assert headline(analysis).sentence.startswith(said)
+    assert analysis.findings[0].remedy[:11] == remedy

@@ -336,6 +336,24 @@ def test_what_tracing_of_cuda_leaves_tells_that_it_was_traced(
     assert "CUDA was traced" in note(made(tmp_path, export), "no-device-work").text
 
 
+def test_an_error_of_the_profiler_is_why_nothing_was_recorded(tmp_path: Path) -> None:
+    export = NsysFile()
+    export.range(1, 2, "a")
+    text = (
+        "Installed CUDA driver version (13.1) is not supported by this build of Nsight Systems. "
+        "CUDA trace will be collected using libraries for driver version 12.8"
+    )
+    export.row("DIAGNOSTIC_EVENT", severity=2, text=text)
+    export.row("DIAGNOSTIC_EVENT", severity=3, text="Flush returned 2: CUPTI_ERROR_INVALID_DEVICE")
+    trace = made(tmp_path, export)
+    said = tf.analyze(trace).verdict.sentence
+    assert said.startswith(
+        "GPU records are missing: the profiler could not trace CUDA (CUPTI_ERROR_INVALID_DEVICE); "
+        "it knows drivers up to CUDA 12.8, and that of this system is newer. Record again with"
+    )
+    assert "made no CUDA calls" not in note(trace, "no-device-work").text
+
+
 def test_copies_that_were_not_made_are_not_missing(tmp_path: Path) -> None:
     export = NsysFile()
     export.kernel(10, 20)

@@ -191,7 +191,9 @@ def execution(start: int, dur: int, call_start: int, name: str = "k") -> str:
     )
 
 
-def test_calls_beside_kernels_are_of_their_own_report(tmp_path: Path) -> None:
+def test_calls_beside_kernels_of_another_report_are_linked_by_the_times_of_kernels(
+    tmp_path: Path,
+) -> None:
     """Numbers of one report mean nothing in another."""
     folder = tmp_path / "run"
     folder.mkdir()
@@ -203,8 +205,14 @@ def test_calls_beside_kernels_are_of_their_own_report(tmp_path: Path) -> None:
     (folder / "run_cuda_kern_exec_trace.csv").write_text("\n".join([EXEC, *told]))
     trace = tf.read(folder)
     assert trace.activities.num_rows == 5
-    assert trace.calls.num_rows == 0
-    assert "no-calls" in noted(trace)
+    assert rows(trace, "calls", "start_ns", "correlation") == [
+        (start - 100, 4 - n) for n, start in enumerate(starts)
+    ]
+    assert not {"no-calls", "report-repeated"} & set(noted(trace))
+    doubled = folder / "run_cuda_gpu_trace.csv"
+    doubled.write_text("\n".join([TRACE, *work, work[0]]))  # which of two is not known
+    assert tf.read(folder).calls.num_rows == 0
+    doubled.write_text("\n".join([TRACE, *work]))
     calls = [call(start - 100, "cudaLaunchKernel", 4 - n) for n, start in enumerate(starts)]
     (folder / "run_cuda_api_trace.csv").write_text("\n".join([CALLS, *calls]))
     whole = tf.read(folder)

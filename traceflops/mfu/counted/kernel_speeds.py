@@ -47,6 +47,8 @@ _ACTIVE_CYCLES: Final = "GRBM_GUI_ACTIVE"
 _SHARES: Final = ("achieved_occupancy", "theoretical_occupancy", "active", *ROOFS)
 _OTHERS: Final = ("waves", "lanes", "excess", "shared_bytes", "spills")
 _PIPE: Final = "pipe."
+_NEARLY: Final = 0.9
+"""Pipes that are so near to being as busy as the busiest are both to be relieved."""
 _LONGEST_NS: Final = 2.0**62
 _DIGITS: Final = 12  # so many digits hide rounding errors of floats: 2.0000000000000004 is 2
 
@@ -77,9 +79,10 @@ class KernelSpeed(Struct, frozen=True):
     average SM or CU had work. `limiters` are what leaves no room for more blocks on an SM; empty if
     the occupancy can be full. `waves` is how often the grid fills all SMs. `stalls` are (reason why
     warps wait, share of a warp's cycles), the largest first. `pipe` is the pipe that is as busy as
-    the SMs are. `lanes` is how many of 32 threads take part in an instruction, `excess` the share
-    of sectors that coalesced accesses would not move, `shared_bytes` what a block asks for,
-    `spills` how often a launch accesses local memory. `rules` are the profiler's.
+    the SMs are, `other_pipe` one that is nearly as busy, with its share. `lanes` is how many of 32
+    threads take part in an instruction, `excess` the share of sectors that coalesced accesses would
+    not move, `shared_bytes` what a block asks for, `spills` how often a launch accesses local
+    memory. `rules` are the profiler's.
     """
 
     name: str
@@ -96,6 +99,7 @@ class KernelSpeed(Struct, frozen=True):
     waves: float | None
     stalls: tuple[tuple[str, float], ...]
     pipe: str | None = None
+    other_pipe: tuple[str, float] | None = None
     lanes: float | None = None
     excess: float | None = None
     shared_bytes: int | None = None
@@ -111,6 +115,12 @@ class KernelSpeed(Struct, frozen=True):
     def has_more_blocks(self) -> bool:
         """Return whether the grid may have blocks for a higher occupancy."""
         return self.waves is None or self.waves > 1
+
+    @property
+    def pipes(self) -> tuple[str, ...]:
+        """Return the pipes that limit the SMs, the busiest first."""
+        others = self.other_pipe[:1] if self.other_pipe else ()
+        return (self.pipe, *others) if self.pipe else ()
 
     @property
     def shares(self) -> dict[str, float]:
@@ -242,6 +252,7 @@ class _Groups:
         for number, row in enumerate(self.first.tolist()):
             own = {name: _known(means, name, number) for name in (*_SHARES, *_OTHERS)}
             waiting = [(r, s) for r, v in stalls.items() if 0 < (s := float(v[number])) <= _MOST]
+            pipe, other_pipe = _pipes(means, number)
             yield KernelSpeed(
                 name=launches.names[int(launches.name[row])],
                 launches=int(self.sizes[number]),
@@ -254,7 +265,8 @@ class _Groups:
                 registers=_whole(registers[number]),
                 waves=self._waves(own["waves"], limits, number),
                 stalls=tuple(sorted(waiting, key=lambda stall: (-stall[1], stall[0]))),
-                pipe=_pipe(means, number),
+                pipe=pipe,
+                other_pipe=other_pipe,
                 shared_bytes=_whole(own["shared_bytes"]),
                 spills=_whole(own["spills"]),
                 rules=self.rules[number],
@@ -316,14 +328,20 @@ def _limiters(
     return tuple(name for name, blocks in room.items() if blocks == least)
 
 
-def _pipe(means: Mapping[str, FloatArray], number: int) -> str | None:
-    """Return the busiest pipe of SMs if the throughput of SMs is that of this pipe."""
+def _pipes(
+    means: Mapping[str, FloatArray], number: int
+) -> tuple[str | None, tuple[str, float] | None]:
+    """Return the busiest pipe of SMs if the throughput of SMs is its own, and one near it."""
     own = {name: _known(means, name, number) for name in means if name.startswith(_PIPE)}
-    pipes = {name: share for name, share in own.items() if share is not None}
-    best = max(pipes, key=lambda name: pipes[name], default="")
+    pipes = {name.removeprefix(_PIPE): share for name, share in own.items() if share is not None}
+    best, *others = sorted(pipes, key=lambda name: -pipes[name]) or [""]
     busy = _known(means, "sm", number)
-    is_same = busy and best and abs(pipes[best] - busy) <= _SAME * busy
-    return best.removeprefix(_PIPE) if is_same else None
+    if not (busy and best and abs(pipes[best] - busy) <= _SAME * busy):
+        return None, None
+    near = (name for name in others if pipes[name] >= _NEARLY * busy)
+    # A part of a pipe has a name that begins alike.
+    other = next((name for name in near if not name.startswith(best)), None)
+    return best, (other, pipes[other]) if other else None
 
 
 def _known(means: Mapping[str, FloatArray], name: str, number: int) -> float | None:
