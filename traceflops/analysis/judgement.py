@@ -76,9 +76,8 @@ class VerdictFacts(NamedTuple):
     `samples` and `memory` are the verdicts for files that have nothing else. Of operators on CPUs:
     `gpu` is the traces of a GPU whose work is not recorded, `cpu` has the facts that choose
     remedies, `ranges` the ranges of loaders and optimizers, `once` the main kind of start-up.
-    `little` are facts if hardly any work is recorded, `calls` on what takes the host's time if none
-    is. `is_part` is whether most time is outside of the GPU's work. `rules` are the user's; `still`
-    is how long GPUs stood still.
+    `little` are facts if hardly any work is recorded, `calls` if none is: on the host's time.
+    `is_part`: most time is outside of the GPU's work. `still` is how long GPUs stood still.
     """
 
     trace: Trace
@@ -265,10 +264,7 @@ def _main_verdict(
     on_cpu: OnCpu | None,
     basis: Fact,
 ) -> Verdict:
-    """Return the verdict: the first that applies of missing records, no timeline, largest cost.
-
-    It is changed if only events timed the work of a GPU.
-    """
+    """Return the verdict: on missing records, a missing timeline, or the largest cost."""
     total = sum((device.chosen for device in devices), EMPTY_ACCOUNT)
     late_rank = late_rank_fact(ranks, lasting=True) or slow_link_fact(ranks)
     verdict = (

@@ -77,10 +77,7 @@ def notes_of(
 
 
 def _lost_share(records: LaunchRecords, devices: Sequence[DeviceReport]) -> float | None:
-    """Return the share of the chosen time that lost work takes, at the mean time of its kind.
-
-    It is unknown (None) if all work of a kind is lost.
-    """
+    """Return lost work, at mean times, as a share of the chosen time; or None if unknown."""
     window_ns = sum(device.chosen.components.window_ns for device in devices)
     lost_ns = 0
     kinds = {"kernel": records.kernel, "graph": records.graph, "memcpy": records.copy}

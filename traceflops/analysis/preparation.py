@@ -22,15 +22,9 @@ from traceflops.table.columns import numbers
 from traceflops.table.grouping import distinct
 from traceflops.table.links import link
 from traceflops.table.trace import Trace
+from traceflops.timeline import host_work
 from traceflops.timeline.account import DeviceAccount, LinkedTrace
 from traceflops.timeline.aggregates import untimed
-from traceflops.timeline.host_work import (
-    split_work,
-    with_fine_times,
-    with_host_activities,
-    with_known_idle,
-    without_start_up,
-)
 from traceflops.timeline.start_up import start_up
 from traceflops.windows.choice import plan_steps
 from traceflops.windows.chosen_runs import one_run_per_gpu
@@ -54,7 +48,7 @@ def prepare(
     """
     selection = selection or Selection()
     trace = of_job(trace, selection.job)
-    trace = with_known_idle(with_fine_times(trace))
+    trace = host_work.with_known_idle(host_work.with_fine_times(trace))
     shown = trace if include_environment else redacted(trace)
     with phase("link and categorise"):
         classifier = load(rules)
@@ -97,7 +91,7 @@ def _linked(
 
     If the CPU does the work, its operators become activities, except those of start-up.
     """
-    trace = with_host_activities(shown)
+    trace = host_work.with_host_activities(shown)
     links = link(trace)
     marked = find_marked_steps(trace, selection.step_mark)
     # Start-up ends at the second marked step of a process; passes of a server are no such steps.
@@ -108,17 +102,17 @@ def _linked(
                 loops[process] = int(steps.start_ns[1])
     once = start_up(trace, links, loops)
     if trace is not shown and once:
-        trace = without_start_up(trace, once)
+        trace = host_work.without_start_up(trace, once)
         links = link(trace)
     categorised = categorise(trace, links, classifier)
-    return LinkedTrace(trace, links, categorised, split_work(trace.activities), once), marked
+    split = host_work.split_work(trace.activities)
+    return LinkedTrace(trace, links, categorised, split, once), marked
 
 
 def _accounts(linked: LinkedTrace, selection: Selection) -> dict[int, DeviceAccount]:
     """Return the account of each selected device, by row of the devices table.
 
-    The devices of selected ranks are those that did their work: processes may share a device.
-    Raises UsageError if no device is left.
+    Devices of ranks are those that did their work. Raises UsageError if no device is left.
     """
     trace, device = linked.trace, numbers(linked.trace.activities["device"])
     rows = trace.devices.to_pylist()

@@ -227,8 +227,7 @@ def _device_report(
 def what_if(analysis: Analysis, *edits: str) -> WhatIf:
     """Return how long the steps would take with edits such as `data_input=0`, and what decides it.
 
-    docs/replay.md lists the edits. Raises UsageError for an invalid edit, or if the recording lacks
-    what the answer needs.
+    docs/replay.md lists the edits. Raises UsageError for an invalid edit or an unfit recording.
     """
     if analysis.of_no_job:
         raise UsageError("what-if needs one job", "choose one with --job")

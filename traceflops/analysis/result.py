@@ -11,8 +11,7 @@ An `Analysis` has four layers, from facts to judgement:
 * the judgement: `headline` is one sentence, `findings` are causes, the best first.
 
 Times are integer nanoseconds, shares are 0 to 1, and what is unknown is None, never 0. Fields are
-computed from `recording`, properties from fields. Cached properties are for long reports: they read
-the recording when they are first used.
+computed from `recording`, properties from fields; cached ones read the recording when first used.
 """
 
 from __future__ import annotations
@@ -26,17 +25,10 @@ import pyarrow as pa
 from msgspec import Struct
 from msgspec.structs import replace
 
+from traceflops.attribution import host_calls
 from traceflops.attribution.charged import ChargedKernel, charged_kernels
 from traceflops.attribution.culprits import NO_CULPRITS, IdleCulprits
 from traceflops.attribution.device_work import DeviceWork, attributed_work
-from traceflops.attribution.host_calls import (
-    HostOperator,
-    MemoryOperation,
-    Synchronisation,
-    host_operators,
-    memory_operations,
-    synchronisations,
-)
 from traceflops.attribution.launch_lead import HostBound, Launches
 from traceflops.attribution.outside_work import OutsideGpuWork, longer_by, outside_gpu_work
 from traceflops.devices.jobs import JobReport
@@ -109,8 +101,8 @@ class Analysis(Struct, frozen=True, dict=True):
     idle: IdleCulprits = NO_CULPRITS
     host_bound: HostBound | None = None
     launches: Launches | None = None
-    summed_operators: tuple[HostOperator, ...] = ()
-    summed_synchronisations: tuple[Synchronisation, ...] = ()
+    summed_operators: tuple[host_calls.HostOperator, ...] = ()
+    summed_synchronisations: tuple[host_calls.Synchronisation, ...] = ()
     serving: Serving = NO_SERVING
     ranks: RankReport | None = None
     finding_rules: FindingRules = NO_RULES
@@ -122,14 +114,14 @@ class Analysis(Struct, frozen=True, dict=True):
         return self.recording if self.has_events else None
 
     @cached_property
-    def host_operators(self) -> tuple[HostOperator, ...]:
+    def host_operators(self) -> tuple[host_calls.HostOperator, ...]:
         """Return the operators of launching threads, the longest own time first."""
-        return self.summed_operators or host_operators(self.recording)
+        return self.summed_operators or host_calls.host_operators(self.recording)
 
     @cached_property
-    def synchronisations(self) -> tuple[Synchronisation, ...]:
+    def synchronisations(self) -> tuple[host_calls.Synchronisation, ...]:
         """Return the calls in which the host waited for the devices, the longest first."""
-        return self.summed_synchronisations or synchronisations(self.recording)
+        return self.summed_synchronisations or host_calls.synchronisations(self.recording)
 
     @cached_property
     def spread(self) -> StepSpread | None:
@@ -151,8 +143,7 @@ class Analysis(Struct, frozen=True, dict=True):
     def left_out(self) -> float | None:
         """Return the share of the work that is in no chosen step.
 
-        None if the user selected the steps, or if the share exceeds that of the steps left out by
-        less than _MUCH_LEFT_OUT.
+        None for steps that the user selected, or if it is little more than their share of steps.
         """
         busy_ns = sum(device.whole.busy_ns for device in self.devices)
         parts, steps = self.total.components, self.steps
@@ -163,9 +154,9 @@ class Analysis(Struct, frozen=True, dict=True):
         return share if is_much else None
 
     @cached_property
-    def memory_operations(self) -> tuple[MemoryOperation, ...]:
+    def memory_operations(self) -> tuple[host_calls.MemoryOperation, ...]:
         """Return copies, fills and allocations."""
-        return memory_operations(self.recording)
+        return host_calls.memory_operations(self.recording)
 
     @cached_property
     def gpu_samples(self) -> tuple[GpuSamples, ...]:
@@ -188,10 +179,7 @@ class Analysis(Struct, frozen=True, dict=True):
 
     @cached_property
     def replay(self) -> Replay | None:
-        """Return the recording ready for what-if questions; None for summaries.
-
-        Raises UsageError if the recording lacks what they need.
-        """
+        """Return the recording for what-if questions, None for summaries. Raises UsageError."""
         if not self.has_events:
             return None
         from traceflops.replay.what_if import Replay
@@ -258,10 +246,7 @@ class Analysis(Struct, frozen=True, dict=True):
 
     @property
     def only_launches(self) -> bool:
-        """Return whether all operators on the CPU launch work of a GPU that is not recorded.
-
-        Their times are then not those of the work.
-        """
+        """Return whether all CPU operators only launch GPU work that is not recorded."""
         return self.on_host and self.verdict.headline == "records-missing"
 
     def mean_ns(self, total_ns: int) -> float:
@@ -346,10 +331,7 @@ class Analysis(Struct, frozen=True, dict=True):
         save(self, path)
 
     def sql(self, query: str) -> pa.Table:
-        """Return the result of an SQL query over `tables`, by DuckDB (extra `sql`).
-
-        Raises UsageError for a wrong query.
-        """
+        """Return the result of an SQL query over `tables`, by DuckDB. Raises UsageError."""
         from traceflops.analysis.sql import run_sql
 
         return run_sql(self.tables.sources, query)

@@ -1,7 +1,6 @@
 """SQL over the tables of an analysis, by DuckDB (extra `sql`): a query can read nothing else.
 
-It can read no file, no network, and neither settings of DuckDB, which name folders, nor anything
-else about the machine.
+It can read neither files nor the network, nor settings of DuckDB: these tell of the machine.
 """
 
 from __future__ import annotations

@@ -184,8 +184,7 @@ def _restored(kind: Any, data: Any) -> Any:
     """Return the value of type `kind` that `_plain` encoded as `data`.
 
     Fraction: [numerator, denominator]. Fact: as `_value` reads it. Table: bytes of an Arrow stream.
-    Any other kind is an array: [dtype, shape, bytes]. Damaged data raise one of the errors that
-    `decoded` turns into an InputError.
+    Any other kind is an array: [dtype, shape, bytes]. Damaged data raise the errors of `decoded`.
     """
     if kind is Fraction:
         return Fraction(*data)

@@ -1,8 +1,7 @@
 """The tables of an analysis by name: those of its report, and those of the recording, extended.
 
 `activities` is the table of the recording with columns for rank, step, category, operator and
-module; `steps` and `gaps` show where the time of each device went. Tables that take time are made
-when their rows are read.
+module; `steps` and `gaps` show where the time of each device went. Slow ones are made on demand.
 """
 
 from __future__ import annotations

@@ -11,16 +11,8 @@ from msgspec import Struct
 from traceflops.categories.classify import Classifier
 from traceflops.categories.programs import names_kernels
 from traceflops.categories.rules import Category
-from traceflops.table.columns import (
-    BoolArray,
-    IntArray,
-    Names,
-    codes,
-    is_one_of,
-    matching,
-    names,
-    numbers,
-)
+from traceflops.table.arrays import BoolArray, IntArray
+from traceflops.table.columns import Names, codes, is_one_of, matching, names, numbers
 from traceflops.table.links import Links
 from traceflops.table.nesting import OpTree
 from traceflops.table.trace import Trace

@@ -128,8 +128,7 @@ _ENGINE_PREFIX = "autograd::engine::evaluate_function: "
 class Classifier:
     """Decides the category of a kernel or a host operator, and by which rule.
 
-    Results are cached by name. The rules that are possible for a head are cached, too, since many
-    names share one head.
+    Results are cached by name, and possible rules by head, which many names share.
     """
 
     def __init__(
@@ -140,10 +139,7 @@ class Classifier:
         *,
         by_words: bool = True,
     ) -> None:
-        """Prepare rules; `own` come first. `known` are recorded rules by kernel.
-
-        `by_words` is whether the rules of BY_WORDS apply.
-        """
+        """Prepare rules: `own`, `known` (recorded, by kernel), then built-in; see BY_WORDS."""
         self._rules, self._known, self._by_words = (built_in, own), known, by_words
         self._blocks = (*_blocks(own, 1), *_blocks(built_in, _BLOCK))
         self._op_rules = tuple(rule for rule in (*own, *built_in) if rule.patterns("op"))
@@ -205,8 +201,7 @@ class Classifier:
 def load(user_rules: Path | None = None, *, bare: bool = False) -> Classifier:
     """Return a classifier with the user's rules, if any, those of packages, and the built-in ones.
 
-    Rules are tried in this order. With `bare` there are only the user's and the built-in ones, so
-    that installed packages do not matter.
+    Rules are tried in this order. With `bare`, those of packages are left out.
     """
     own = rule_files.read(user_rules) if user_rules is not None else ()
     return Classifier(rule_files.built_in(), own if bare else (*own, *rule_files.installed()))

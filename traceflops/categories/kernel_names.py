@@ -2,8 +2,7 @@
 
 Two names are of one kernel if they are equal except for blanks and the endings .kd and [clone .kd].
 A short name (`gemm`) or a mangled one (`_ZN2ns4gemmI...`) is of the same kernel as a full name
-(`void ns::gemm<float>(float*)`) if each run has only one name that fits; else they count as
-different kernels.
+(`void ns::gemm<float>(float*)`) if each run has only one name that fits.
 
 Tools also spell one name in several ways: `k<4, true>(float const*)` is `k<(int)4, (bool)1>(const
 T1 *)` in Nsight Systems, and Nsight Compute leaves out namespaces and casts. Such names are of one
@@ -80,8 +79,7 @@ def plain_name(name: str) -> str:
 def without_return_type(name: str) -> str:
     """Return a function's name without return type and storage class, if these can be recognised.
 
-    `std::enable_if_t<true, void> ns::kernel<int>(int)` becomes `ns::kernel<int>(int)`. A mangled
-    name is made readable.
+    `std::enable_if_t<true, void> k<int>(int)` becomes `k<int>(int)`; mangled names readable.
     """
     name = readable(name)
     blanks = _top_blanks(name[:_LONGEST]) if " " in name else []
@@ -224,8 +222,7 @@ def _has_open(_: str, *names: str) -> bool:
 def _is_short_or_mangled(short: str, *names: str) -> bool:
     """Return whether one of two names is the short or the mangled form of the other.
 
-    Either one name is `short`, the function's name alone; or one is mangled, and the other, which
-    is not, contains its namespaces and name.
+    One is `short`, the function's name alone; or the path of a mangled one is in the other, plain.
     """
     first, second = map(plain_name, names)
     if short in (first, second):

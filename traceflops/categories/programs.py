@@ -109,8 +109,7 @@ def of_openacc(trace: Trace) -> bool:
 def names_kernels(trace: Trace) -> bool:
     """Return whether words in names of kernels may tell their work: see `classify.BY_WORDS`.
 
-    They do in frameworks and llama.cpp. In other programs a word may mislead, which recorded
-    counters would show.
+    In other programs than frameworks and llama.cpp a word may mislead, as counters would show.
     """
     is_known = of_ml(trace) or trace.kernel_counters.num_rows > 0
     kernels = (*names(trace.activities["name"]), *names(trace.totals["name"]))

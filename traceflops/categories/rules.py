@@ -111,8 +111,7 @@ def compiled(alternatives: tuple[str, ...], case: bool = False) -> re.Pattern[st
     in lower case unless `case`. An alternative with capitals is found in any case, which is slow.
 
     For speed, `[a-z0-9]*` at an end of an alternative is removed instead of matched, and the
-    separator before a word is matched instead of looked back at: `re` skips quickly to a character
-    of a set.
+    separator before a word is matched, no look-behind: `re` skips quickly to characters of a set.
     """
     bounded: list[str] = []  # must begin at a word
     anywhere: list[str] = []

@@ -220,10 +220,7 @@ class Quantity(Struct, frozen=True):
 
 
 class Stalls(Struct, frozen=True):
-    """A spelling of counters of why warps wait.
-
-    They are parts of the quantity `total` (None: of their own sum), which must be at least `least`.
-    """
+    """Counters of why warps wait: parts of `total` (None: of their sum), which is >= `least`."""
 
     pattern: str
     total: str | None = None
@@ -236,10 +233,7 @@ class Stalls(Struct, frozen=True):
 
 
 class Cycles(Struct, frozen=True):
-    """A counter of busy cycles, in units of `factor`, summed over such parts of all CUs.
-
-    `families` has the number of parts per CU, by id of a family.
-    """
+    """A counter of busy cycles / `factor` of some parts of CUs; `families`: parts per CU."""
 
     id: str
     counter: str
@@ -285,10 +279,7 @@ def tells_speed(counter: str) -> bool:
 
 
 def quantities_in(values: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
-    """Return quantities by id, as columns by launch (percent as shares, 0 to 1).
-
-    Each launch has the value of the best spelling that was read for it.
-    """
+    """Return columns of quantities by id (percent as shares), by each launch's best spelling."""
     quantities: dict[str, FloatArray] = {}
     for row in quantity_rows():
         ranks = {name: rank for name in values if (rank := row.spelling(name)) is not None}

@@ -71,8 +71,7 @@ def with_gpu_samples(trace: Trace, records: Trace, zone: str | None = None) -> T
     """Return a trace with the samples of its GPUs during its time.
 
     Local times are in the given zone, else the recording's, else the only one in which utilisation
-    agrees; without any, no samples are added, with a note. Raises InputError if there are no
-    samples or no work of a GPU.
+    agrees; without any, there is only a note. Raises InputError without samples or GPU work.
     """
     join = _Join(trace, records)
     zone_ns = None if zone is None else _zone_ns(zone)
@@ -186,10 +185,7 @@ class _Join:
         return np.asarray((time >= begin) & (time <= end))
 
     def agrees(self, gpu: int, device: int, shift_ns: int) -> bool | None:
-        """Return whether the utilisation of a sampled GPU fits the work of a device; or None.
-
-        None if there are too few samples to tell.
-        """
+        """Return whether a GPU's utilisation fits a device's work; None for too few samples."""
         if gpu not in self.series:
             return None
         sampled_ns, sampled_share = self.series[gpu]

@@ -49,10 +49,7 @@ class DeviceRow(TypedDict):
 
 
 def installed_devices(make: Callable[[dict[str, Any]], T], taken: Collection[str]) -> list[T]:
-    """Return the result of `make` for each row of packages. Raises UsageError for a bad row.
-
-    A row is bad if it has an error or one of the `taken` ids.
-    """
+    """Return `make` of each row of packages. Raises UsageError for an error or a `taken` id."""
     ids, made = {*taken}, []
 
     def read(given: Any, where: str, package: str) -> None:

@@ -99,8 +99,7 @@ def merge(traces: Sequence[Trace]) -> Trace:
 def join(traces: Sequence[Trace], noun: str = FILE) -> Trace:
     """Return one trace of all; devices with the same identity become one.
 
-    `settle_shared` must follow for GPUs that several processes used. `noun` is what notes call the
-    source of a trace.
+    `settle_shared` must follow for GPUs of several processes. `noun` names a trace in notes.
     """
     if len(traces) == 1:
         return traces[0]

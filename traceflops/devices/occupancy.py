@@ -15,8 +15,7 @@ _WARP: Final = 32
 class Room(NamedTuple):
     """The most blocks of a launch, and their warps, that run on a multiprocessor at once.
 
-    `all` is the most warps of any launch. `limiters` are the resources that allow no more blocks:
-    registers, shared memory, warps, blocks.
+    `all` is the most warps of any launch. `limiters` are the resources that allow no more blocks.
     """
 
     blocks: int

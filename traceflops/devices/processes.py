@@ -1,7 +1,6 @@
 """Processes: their names, their lifetimes, and whose work a shared GPU did.
 
-This runs after the files of a trace are merged, so it does not matter which tool wrote them or
-whether each process has its own file.
+This runs after files are merged: it does not matter whether each process has its own.
 """
 
 from __future__ import annotations
@@ -174,8 +173,7 @@ def _with_runs_apart(trace: Trace, users: Users) -> Trace:
     split = _consecutive_runs(trace, users, begin, end)
     if not split:
         return trace
-    # The runs of a GPU get neighbouring rows: `rows` has the old row of each new one, `first` the
-    # first new row of each old one.
+    # Runs of a GPU get neighbouring rows: `rows` are old rows by new one, `first` new ones by old.
     count = [len(split.get(device, [[]])) for device in range(trace.devices.num_rows)]
     rows = np.repeat(np.arange(trace.devices.num_rows), count)
     first = np.searchsorted(rows, np.arange(trace.devices.num_rows))
@@ -257,8 +255,7 @@ def _run_note(trace: Trace, split: Runs, begin: IntArray, end: IntArray) -> Note
 def _with_own_streams(trace: Trace, users: Users) -> Trace:
     """Return the trace in which each number of a device stands for one stream.
 
-    Processes number their own streams, so several may use one number. Rows of an unknown process
-    are on the first stream of their number.
+    Several processes may use one number. Rows of an unknown process are on its first stream.
     """
     nameless = unnamed_processes(trace)
     streams, _ = _streams(trace.activities, "stream")

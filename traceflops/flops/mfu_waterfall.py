@@ -1,8 +1,7 @@
 """The ledger (FLOPs by named line) and the waterfall (the budget devices x window x peak, split).
 
-For device j with window w_j ns, peak P_j FLOP/ns, component times t_jc that sum to w_j, u_j ns in
-which only compute kernels without counted FLOPs ran, and ledger FLOPs E_jc of the kernels of
-component c:
+For device j with window w_j ns, peak P_j FLOP/ns, component times t_jc that sum to w_j, u_j ns with
+only compute kernels without counted FLOPs, and ledger FLOPs E_jc of the kernels of component c:
 
     useful, recompute, algorithmic, overcompute, executed  sum E_jc of each family of the ledger
     unattributed                                           sum P_j u_j

@@ -58,8 +58,7 @@ FROM_THE_TRACE: Final = PeakOptions()
 class DevicePeaks(Struct, frozen=True):
     """The peaks of one device (its row): `rates` in FLOP/ns by data type, `bandwidth` in bytes/ns.
 
-    `rates` is empty if the device is not identified for sure; `match` says why. `given` is whether
-    the user gave the rate.
+    `rates` is empty if the device is not certain; `match` says why. `given`: by the user.
     """
 
     device: int
@@ -121,10 +120,7 @@ class DevicePeaks(Struct, frozen=True):
 def device_peaks(
     trace: Trace, devices: Iterable[int], options: PeakOptions = FROM_THE_TRACE
 ) -> tuple[DevicePeaks, ...]:
-    """Return the peaks of some devices (rows of the trace's table).
-
-    Raises UsageError if the options do not fit the devices.
-    """
+    """Return the peaks of some devices (rows of the trace). Raises UsageError for bad options."""
     rows, given = trace.devices.to_pylist(), options.tflops is not None
     matched = cache(partial(chosen, options.device, options.tflops))  # most devices are alike
     peaks = []
@@ -207,10 +203,7 @@ class ShareRange(Struct, frozen=True):
         return ShareRange(self.least * factor, self.most * factor)
 
     def after(self, before: float, least: float, most: float) -> ShareRange | None:
-        """Return the range if the time shrinks from `before` to between `least` and `most`.
-
-        Shares grow as the time shrinks. None if the time is not positive or the share exceeds 1.
-        """
+        """Return the range once the time `before` is `least` to `most` instead; None if above 1."""
         if least <= 0:
             return None
         low, high = (Fraction(before) / Fraction(time) for time in (most, least))

@@ -185,10 +185,7 @@ def _table(trace: Trace, row: int) -> tuple[int, Shape]:
 
 
 def forward_passes(linked: LinkedTrace, attribution: Attribution) -> tuple[ForwardPass, ...]:
-    """Return the passes of a trace with their kinds: annotated ones, else those by look-ups.
-
-    Passes of one process do not overlap.
-    """
+    """Return the passes of a trace with their kinds: annotated ones, else those by look-ups."""
     trace, call, work = linked.trace, linked.links.call_of_activity, attribution.work
     if marked := annotated_passes(trace):
         return marked
@@ -202,8 +199,7 @@ def forward_passes(linked: LinkedTrace, attribution: Attribution) -> tuple[Forwa
     rows = np.flatnonzero(_named_after_cache(trace.activities) & (call >= 0))
     columns = (numbers(trace.calls[name])[call[rows]] for name in ("process", "start_ns"))
     with_cache = set(np.concatenate([*cached, places_in(passes, *columns)]).tolist())
-    # The executed ops of each pass, except batched products (these have no weight), and its
-    # look-ups.
+    # The executed ops of each pass, except batched products (without a weight), and the look-ups.
     pass_of_op = places_in(passes, numbers(ops["process"]), numbers(ops["start_ns"]))
     batched = named(ops, BATCHED)
     unbatched = attribution.executed[~batched[attribution.executed]]

@@ -44,13 +44,9 @@ BY_LACK: Final = fact("inference.no-training")
 ORDER: Final[tuple[Kind | None, ...]] = ("prefill", "decode", "mixed", None)
 _ELEMENT: Final = {
     "fp64": 8,
-    "fp32": 4,
-    "tf32": 4,
-    "tf32-or-fp32": 4,
-    "bf16": 2,
-    "fp16": 2,
-    "fp8": 1,
-    "int8": 1,
+    **dict.fromkeys(("fp32", "tf32", "tf32-or-fp32"), 4),
+    **dict.fromkeys(("bf16", "fp16"), 2),
+    **dict.fromkeys(("fp8", "int8"), 1),
 }
 """Bytes of an operand by data type of a product."""
 
@@ -77,9 +73,8 @@ class PhaseUse(Struct, frozen=True):
 
     `rules` are the rules that decided the kind, each with its number of passes. `time_ns` is the
     device time including idle time, `possible` the bytes that the devices could move in it (None if
-    a bandwidth is unknown). `sequences`, `queries` and `keys` are sums over the passes, None if
-    that of one pass is unknown. `coverage` is the share of the time of kernels and copies whose
-    bytes are known.
+    a bandwidth is unknown). `sequences`, `queries` and `keys` are sums over the passes, or None.
+    `coverage` is the share of the time of kernels and copies whose bytes are known.
     """
 
     kind: Kind | None
@@ -105,8 +100,7 @@ class PhaseUse(Struct, frozen=True):
 class Inference(Struct, frozen=True):
     """The rule that made a trace one of inference, and its phases in the order of ORDER.
 
-    The phase of kind None has the passes of unknown kind. `outside_ns` is device time of the chosen
-    windows that belongs to no pass.
+    The phase of kind None has the passes of unknown kind; `outside_ns` is chosen time in no pass.
     """
 
     rule: Fact
@@ -263,8 +257,7 @@ def pass_times(
     """Return the pass of each activity, the ns of each pass by device, and the ns in no pass.
 
     An activity is in the pass that launched it, else in the pass in which it starts, else -1. Times
-    are those of the chosen windows. In no pass is the time before the first pass and in windows of
-    the role "between", over all devices.
+    are those of the chosen windows, over all devices; windows of the role "between" are in no pass.
     """
     of_activity = launched_in(prepared, attribution, passes)
     # The only pass of a process without look-ups has no beginning.

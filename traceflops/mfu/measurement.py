@@ -1,8 +1,7 @@
 """MFU and HFU of a trace: what was executed, as a share of what its devices could do meanwhile.
 
 Both are shares of devices x window x peak (docs/mfu.md). MFU counts the model FLOPs that the trace
-shows: the executed ones without recomputation, without what algorithms compute twice, and without
-what masks and padding waste.
+shows: the executed ones without recomputation, masked pairs, and what algorithms compute twice.
 """
 
 from __future__ import annotations

@@ -122,8 +122,7 @@ def verdict(
 ) -> NearerRoof | None:
     """Return which roof is nearer: by the intensity, else by the category, else None.
 
-    `peak` is in FLOP per ns for the work's data type, `bandwidth` in bytes per ns. `basis` is the
-    source of its FLOPs and bytes.
+    `peak` is in FLOP per ns, `bandwidth` in bytes per ns. `basis` is the source of the work.
     """
     intensity = measured.intensity
     if intensity is not None and peak and bandwidth:
@@ -323,8 +322,7 @@ class _Items:
         part = account.timeline.parts[component].intersect(chosen_time(windows))
         of_component = np.flatnonzero(self._top[rows.row] == component)
         start_ns, end_ns = rows.start_ns[of_component], rows.end_ns[of_component]
-        # By item: its whole time, and its part of the component's time, which activities that run
-        # at once share in proportion.
+        # By item: its whole time, and its proportional part of the component's time.
         covered_ns = part.length_within(start_ns, end_ns)
         overlap_factor = part.length_ns / max(1, int(covered_ns.sum()))
         item, index = ranked(self._item[rows.row[of_component]])
@@ -343,13 +341,9 @@ class _Items:
             needed_ns[self._mixed[item]] = np.nan
         is_known = np.isfinite(needed_ns) & (whole_ns > 0)
         share = inside_ns[is_known] / whole_ns[is_known]
-        sums = (
-            inside_ns[np.isfinite(flops_ns)],
-            inside_ns[is_known],
-            flops_ns[is_known] * share,
-            needed_ns[is_known] * share,
-        )
-        return RoofTime(*(round(float(column.sum())) for column in sums))
+        times = (inside_ns[np.isfinite(flops_ns)], inside_ns[is_known])
+        needs = (flops_ns[is_known] * share, needed_ns[is_known] * share)
+        return RoofTime(*(round(float(column.sum())) for column in (*times, *needs)))
 
     def _flops_ns(self, item: IntArray, peaks: DevicePeaks) -> FloatArray:
         """Return the ns that the FLOPs of each item need at the peak of their type, else NaN."""

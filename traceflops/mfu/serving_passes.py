@@ -46,9 +46,8 @@ class PassKind(Struct, frozen=True):
     """All chosen passes of one kind. Times are sums over them in ns, except p50 and p99.
 
     `followed` is the number of passes that another chosen pass follows on their device;
-    `between_ns` is the idle time up to the next pass, and `waits` its causes. `cycle_ns` is the
-    time from each start to the next, or to the pass's own end. `total` sums the accounts of the
-    passes themselves.
+    `between_ns` is the idle time up to the next pass, and `waits` its causes. `cycle_ns` is from
+    each start to the next, or to the pass's own end. `total` is the account of the passes.
     """
 
     kind: Kind | None
@@ -80,7 +79,7 @@ class PassKind(Struct, frozen=True):
 
 
 class Serving(Struct, frozen=True):
-    """The chosen passes, by device and time, and the statistics of each kind."""
+    """The chosen passes, by device and time, and statistics by kind."""
 
     passes: tuple[ServingPass, ...] = ()
     kinds: tuple[PassKind, ...] = ()

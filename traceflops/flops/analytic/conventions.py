@@ -106,8 +106,7 @@ Matrices = tuple[PlacedLinear, ...]
 def weights(rule: Convention, card: ModelCard) -> Matrices:
     """Return the matrices that a convention counts.
 
-    A number of parameters is returned as two matrices: one in the blocks, and one outside, which
-    checkpointing of blocks does not recompute.
+    A number of parameters is returned as two matrices: one in the blocks, and one outside.
     """
     if needs_matrices(rule, card):
         return _MATRICES.get(rule.weights, _matmul)(card)

@@ -2,8 +2,7 @@
 
 Every convention is tried with the stated peak, its 2:4 sparse double and other peaks, with and
 without recomputation in the numerator, and with the usual mistakes. Candidates that fit the printed
-digits are ranked by their number of assumptions, the others by error plus a penalty for each
-assumption.
+digits are ranked by their number of assumptions, the others by error and assumptions.
 """
 
 from __future__ import annotations
@@ -189,8 +188,7 @@ def _ways(
     """Yield (convention, peak, treatment or mistake, figure, cost of its assumptions).
 
     Costs are weights by judgement: 2 for the sparse rate of the stated device, 3 for another peak,
-    5 for the sparse rate of another. Peaks that equal the stated one or its sparse double are left
-    out.
+    5 for its sparse rate. Other peaks equal to the stated one or its double are left out.
     """
     if is_of_unknown_basis(run):  # only the division by the peak can be explained
         rules = [CONVENTIONS[PUBLISHED]]

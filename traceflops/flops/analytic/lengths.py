@@ -1,8 +1,7 @@
 """Sequences of a step: their lengths s, or only sums over them.
 
-FLOPs of matrices need sum s; those of attention need the pairs of query and key: sum s^2 without a
-mask, (sum s^2 + sum s) / 2 under a causal one. So two sums replace the lengths, unless a window or
-chunk may cut a sequence.
+FLOPs of matrices need sum s; those of attention need the pairs: sum s^2 without a mask, (sum s^2 +
+sum s) / 2 under a causal one. So two sums are enough, unless a window or chunk cuts a sequence.
 """
 
 from __future__ import annotations
@@ -92,10 +91,7 @@ def pairs(mask: Mask, sequences: Sequences, cached: int = 0) -> int:
 
 
 def cut_by(mask: Mask, sequences: Sequences, cached: int) -> tuple[Lengths, Sequences]:
-    """Return the sequences longer than a window or chunk (cached tokens included), and others.
-
-    Raises UsageError if only sums are known and some sequence may be longer.
-    """
+    """Return the sequences that a window or chunk cuts, and others. Raises UsageError for sums."""
     if mask.kind not in ("window", "chunk"):
         return (), sequences
     if not isinstance(sequences, LengthSums):

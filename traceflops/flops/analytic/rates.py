@@ -59,8 +59,7 @@ class DescribedWork(Struct, frozen=True):
 def work(card: ModelCard, run: Run, name: str | None = None) -> DescribedWork:
     """Return the FLOPs and the time of a step, by the convention `name` or the default one.
 
-    A published rate of unknown convention counts as the work of one second. Raises UsageError if
-    the convention cannot be computed.
+    A published rate of unknown convention is the work of one second. Raises UsageError.
     """
     usual = PUBLISHED if is_of_unknown_basis(run) else default_convention(card, run)
     rule = convention(name or usual)

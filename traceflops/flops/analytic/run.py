@@ -159,8 +159,7 @@ class Run(Struct, frozen=True, kw_only=True):
 
     The time is given as one of `step_seconds`, `tokens_per_s` (computed, all devices),
     `samples_per_s`, or `achieved` FLOP/s per device, counted by convention `achieved_basis` (None:
-    the requested one). `forward_only` None means unknown: training, unless a trace shows otherwise.
-    `notes` are doubts.
+    the requested one). `forward_only` is None if unknown: it then depends on the trace, if any.
     """
 
     batch: int | None = None
@@ -261,10 +260,7 @@ class Run(Struct, frozen=True, kw_only=True):
         return RunShape(self.real_tokens or self.tokens, self.tokens)
 
     def _packed(self, seq: int | None) -> RunShape:
-        """Return the shape of packed documents, in slots of batch x seq if both are known.
-
-        Raises UsageError if numbers contradict each other.
-        """
+        """Return the shape of packed documents (slots: batch x seq if known). Raises UsageError."""
         sums = self.sums
         documents = tuple(sorted(Counter(self.documents).items())) if sums is None else None
         real = sums_of(sums or documents or ()).tokens

@@ -133,8 +133,7 @@ class _Count(Struct, frozen=True):
     def _matmul(self, placed: PlacedLinear) -> Iterator[Line]:
         """Yield the ledger lines of a matrix: model work, recomputation, padding."""
         linear, shape, card = placed.linear, self.shape, self.card
-        # The matrix is multiplied with a row per token, per sequence, or per patch (the tokens
-        # without one class token per sequence).
+        # Rows are tokens, sequences, or patches: tokens without a class token per sequence.
         if placed.side == "encoder" or linear.reads == "memory":
             shape = self.run.memory(card, shape)
         rows = shape.tokens if self.rule.real else shape.slot_tokens
@@ -161,10 +160,7 @@ class _Count(Struct, frozen=True):
     def _pass_lines(
         self, kind: str, group: str, forward: int, passes: _Passes, weight_grads: int = 1
     ) -> Iterator[Line]:
-        """Yield the model work of each pass; a gradient has as many FLOPs as the forward pass.
-
-        `weight_grads` is how often the convention counts the weight gradient.
-        """
+        """Yield the model work of each pass; the weight gradient counts `weight_grads` times."""
         yield Line(f"model.{kind}.forward.{group}", forward)
         if passes.input_grad:
             yield Line(f"model.{kind}.input_grad.{group}", forward)
@@ -234,7 +230,7 @@ class _Count(Struct, frozen=True):
             yield Line("convention.vector", VECTOR_FLOPS_OF_LEVANTER * squares * times)
 
     def _twice_pairs(self, placed: PlacedCore, shape: RunShape) -> int:
-        """Return twice the (query, key) pairs of a head in a step, since T/2 may be no integer."""
+        """Return twice the (query, key) pairs of a head in a step: T/2 may be no integer."""
         mask, context, cached = placed.core.mask, self.rule.context, self.run.cached
         sequences = shape.of(self.rule.real)
         if placed.core.cross:  # a query sees its whole encoder sequence

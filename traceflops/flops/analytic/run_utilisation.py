@@ -91,8 +91,7 @@ def other_peaks(choice: PeakChoice) -> tuple[Peak, ...]:
     """Return peaks that may have been used instead of this one: of other data types or devices.
 
     The devices have the same maker and series as the chosen one, and links between GPUs if that one
-    has them. The chosen device is among them: its peak may differ from a rate that the user gave.
-    Of equal peaks, the likeliest is returned.
+    has them. The chosen one is among them: its peak may differ from the rate that the user gave.
     """
     own = choice.spec
     if own is None or choice.dtype is None:
@@ -199,8 +198,7 @@ def unit_of(card: ModelCard, run: Run) -> Unit:
 
     Without the size of a step it is a sequence; a token if the length of sequences is unknown, too.
     If a time or rate needs this length, the unit is "sequence" all the same: `Run.shape` raises
-    later and asks for both. Raises UsageError if the time of a step is given and the length of its
-    sequences, but not their number.
+    later and asks for both. Raises UsageError if only the number of sequences is unknown.
     """
     if run.batch or run.tokens or run.documents or run.seq_sum is not None:
         return "step"

@@ -58,8 +58,7 @@ CAUSAL = Mask()
 class Linear(Struct, frozen=True):
     """A weight matrix, or `copies` matrices of equal size of which a token uses `used`.
 
-    `copies` is 0 if the weights are stored elsewhere (a tied head). `group` is the sub-name in the
-    ledger.
+    `copies` is 0 for weights stored elsewhere (a tied head). `group` is the ledger's sub-name.
     """
 
     name: str
@@ -311,10 +310,7 @@ class Conv(Struct, frozen=True, kw_only=True):
 
     @property
     def flops(self) -> int:
-        """Return the forward FLOPs of all `count`: 2 per weight and output position.
-
-        A transposed convolution has them per input position.
-        """
+        """Return the FLOPs of all `count`: 2 per weight and output (transposed: input) position."""
         positions = self.input if self.transposed else self.output
         return 2 * self.count * self.weights * prod(positions)
 

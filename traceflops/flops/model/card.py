@@ -20,8 +20,7 @@ NORM_VECTORS = {"rms": 1, "layernorm": 2, "layernorm-nobias": 1}
 FEWEST_PARAMS = 1000
 MOST_MTP = 100
 FAR_APART, TOO_FAR_APART = Fraction(1, 10), 2
-"""A stated parameter count this far (relative) from the counted one is in doubt; this factor from
-it, the card is refused."""
+"""A parameter count this far from the counted one is in doubt (relative), or an error (factor)."""
 ARCHITECTURE = ("hidden", "layers", "heads", "ffn", "glu", "vocab")
 """The keys of a card that a full description has."""
 NORMS_OF_MTP = 3
@@ -31,8 +30,7 @@ NORMS_OF_MTP = 3
 class PlacedLinear(Struct, frozen=True):
     """A weight matrix in `times` layers, the first of which is `layer`, on the tokens of `side`.
 
-    `in_blocks` is whether checkpointing of the blocks recomputes it. `capacity` is the number of
-    rows computed per row needed.
+    `in_blocks`: checkpointing of blocks recomputes it. `capacity`: rows computed per row needed.
     """
 
     linear: Linear

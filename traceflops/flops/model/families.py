@@ -76,9 +76,8 @@ def _narrowed(
 ) -> None:
     """Set the mask of each layer: `word` (window or chunk) for some, of the size under `key`.
 
-    `layer_types` of the config, else `by_family`, has the mask of each layer. If the size is
-    missing, no layer has it; this raises UsageError if the config lists such layers, or if the
-    family `needed` it.
+    `layer_types` of the config, else `by_family`, has the mask of each layer. Without a size there
+    is no `word`, or a UsageError if the config lists such layers or the size is `needed`.
     """
     listed, size = table.words("layer_types", LAYER_TYPES), table.maybe(key)
     _each(table, "layer_types", listed)
@@ -270,8 +269,7 @@ class Family(Struct, frozen=True):
     """How the config of one model type is read.
 
     `keys` are the names in the config by card key. `tied` and `defaults` are used if the config
-    lacks a key or has null. `assumed` are sizes of the class in transformers, used with a note if
-    the config does not mention them.
+    lacks a key or has null, `assumed` (with a note) for sizes that it does not mention at all.
     """
 
     rules: tuple[Rule, ...] = ()

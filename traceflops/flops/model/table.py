@@ -33,8 +33,7 @@ class TomlTable:
     ) -> None:
         """Take the values of the table at `where`. Raises UsageError for a key not in `keys`.
 
-        If the values are from another source, such as a config.json, `names` has the source's name
-        of each of our keys, for messages.
+        `names` has, for messages, the names of our keys in a config.json.
         """
         self.values, self.where, self.names = values, where, names or {}
         self.foreign = names is not None

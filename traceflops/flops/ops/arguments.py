@@ -158,8 +158,7 @@ class Tensor(Struct, frozen=True):
     def stored(self) -> int:
         """Return an upper bound of the distinct elements in memory.
 
-        A dimension of stride 0 counts once; overlapping windows have at most the elements from the
-        first to the last one.
+        A dimension of stride 0 counts once, overlapping windows from first to last element.
         """
         if self.strides is None or self.elements == 0:
             return self.elements

@@ -26,9 +26,8 @@ Requested = tuple[bool, bool]  # whether the gradients of the input and of the w
 class Convolution(Struct, frozen=True):
     """A forward convolution, by the positions of its arguments in the schema.
 
-    `transposed` is the position of a flag, or the flag of an op that is always (not) transposed. An
-    argument whose position is None has its default: dilation 1, output padding 0; groups by the
-    numbers of channels, or 1 if transposed.
+    `transposed` is the position of a flag, or the flag itself. An argument whose position is None
+    has its default: dilation 1, output padding 0; groups by the channels, or 1 if transposed.
     """
 
     stride: int
@@ -64,10 +63,7 @@ class Convolution(Struct, frozen=True):
         return Work(kind, (part,), moved, matrix_type(x, w), sizes, notes=notes)
 
     def _output(self, args: Arguments, w: Tensor, sizes: Correlation) -> tuple[Shape | None, bool]:
-        """Return the spatial size of the output (None if impossible), and whether by its values.
-
-        Otherwise it is `args.output`, the shape that another op tells.
-        """
+        """Return the spatial size of the output (or None), and whether recorded values tell it."""
         # Position and default of stride, padding, dilation and output padding.
         steps_at = (
             *((self.stride, 1), (self.padding, 0)),

@@ -53,8 +53,7 @@ class MatrixProduct(Struct, frozen=True):
         if len(args.shapes) > self.most:  # TorchScript recorded its whole stack
             raise CannotCount("odd-shapes")
         out, beta = args.tensor(self.out), args.value(self.beta)
-        # An op without a beta always reads C. If beta is not recorded, it may be 0: leave out C,
-        # since bytes are a lower bound.
+        # An op without a beta reads C. An unrecorded beta may be 0: bytes are a lower bound.
         adds_c = self.beta is None or (isinstance(beta, int | float) and beta != 0)
         read = args.given(*self.others, self.added if adds_c else None)
         written = args.type_at(self.out_type) or (out.type if out else None) or self.result
@@ -66,8 +65,7 @@ class MatrixProduct(Struct, frozen=True):
 class PackedWeight(Struct, frozen=True):
     """An activation times a weight that is packed in a special format.
 
-    K is that of the activation; N is the size at `columns`: (argument, dimension). The product has
-    the activation's type.
+    K and the type are those of the activation; N is the size at `columns`: (argument, dimension).
     """
 
     columns: tuple[int, int]
@@ -87,9 +85,8 @@ class PackedWeight(Struct, frozen=True):
 class GroupedProduct(Struct, frozen=True):
     """Products of groups of rows, each with its own matrix.
 
-    By the dimensions of A and B, the FLOPs are: 2D x 3D 2 rows K N (the rows of each expert);
-    2D x 2D 2 M rows N (the weight gradient); 3D x 2D 2 M K rows; 3D x 3D one product per group. The
-    sizes of groups are not recorded.
+    By the dimensions of A and B, the FLOPs are: 2D x 3D 2 rows K N (rows of each expert); 2D x 2D
+    2 M rows N (the weight gradient); 3D x 2D 2 M K rows; 3D x 3D one product per group.
     """
 
     out_type: int
@@ -116,8 +113,7 @@ class GroupedProduct(Struct, frozen=True):
         if is_stacked:
             moved += [left.bytes, right.bytes]
             return _work(kind, sizes, moved, matrix_type(left, right))
-        # Matrices of empty groups are not read; the number of other groups is at most that of the
-        # columns or rows that the groups share.
+        # Matrices of empty groups are not read; others have at least one column or row each.
         moved += [_used(left, sizes.n), _used(right, sizes.m)]
         done = _work(kind, sizes, moved, matrix_type(left, right))
         return replace(done, notes=(_ROWS_OPEN,))
@@ -127,8 +123,7 @@ def fused_experts(kind: Kind, args: Arguments) -> Work:
     """Return the work of tokens in experts: weights E x N x K up, E x K x N/2 (or N) down.
 
     The fifth argument has a column per expert of a token. A list of integers among the arguments
-    maps experts to devices, or counts tokens: rows may then be computed elsewhere, so the least is
-    0.
+    maps experts to devices, or counts tokens: then all rows may be computed elsewhere.
     """
     tokens, up, down, _, chosen = work.operands(args, 0, 1, 2, 3, 4)
     ranks = [len(tensor.shape) for tensor in (tokens, up, down, chosen)]

@@ -64,8 +64,7 @@ class Pass(Struct, frozen=True):
 
     `per_element` is per element of the first tensor read. `mask` is the position of flags, one for
     each of `writes`: whether it is computed. `statistics` returns the number of further values
-    written, in the type of the first tensor read. Results have the type at `out_type`, or float if
-    the flag at `widened` is set.
+    written, in the type of the first. Results are float if `widened`, else of type `out_type`.
     """
 
     per_element: int
@@ -164,8 +163,7 @@ def lookup_backward(kind: Kind, args: Arguments) -> Work:
     if not gradient.shape:
         raise CannotCount("odd-shapes")
     rows = args.integer(2)
-    # A row counts once if several indices name it. If the number of rows is unknown, none counts:
-    # bytes are a lower bound.
+    # A row counts once; none does if their number is unknown: bytes are a lower bound.
     touched = 0 if rows is None else min(indices.elements, max(rows, 0))
     added = gradient.like((touched, gradient.shape[-1]))
     moved = known_sum(gradient.bytes, indices.bytes, added.bytes)
@@ -190,8 +188,7 @@ def selection(kind: Kind, args: Arguments) -> Work:
 class OptimizerStep(Struct, frozen=True):
     """A fused optimizer: lists that are read and written (`updated`), and lists only read.
 
-    fp32 Adam reads and writes the parameter and two averages, and reads the gradient: 28 bytes a
-    parameter.
+    fp32 Adam reads and writes a parameter and two averages, and reads the gradient: 28 bytes.
     """
 
     per_element: int
@@ -239,10 +236,7 @@ def two_per_group(args: Arguments) -> int:
 
 
 def _elements(args: Arguments, position: int, *, needed: bool = False) -> int:
-    """Return the elements of all tensors of a list; 0 without shapes.
-
-    Raises CannotCount instead if they are `needed`.
-    """
+    """Return the elements of a list of tensors; without shapes 0, or CannotCount if `needed`."""
     tensors = args.tensors(position)
     if tensors is None and needed:
         raise CannotCount("no-shapes")

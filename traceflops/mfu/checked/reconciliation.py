@@ -4,8 +4,7 @@
     residual = expected / counted - 1
 
 `expected` is the model FLOPs that the trace should show, padding included. The described MFU counts
-the FLOPs of the convention over the device windows; the waterfall has no line for its difference
-from the MFU of the trace.
+the FLOPs of the convention over the device windows: it may differ from the MFU of the trace.
 """
 
 from __future__ import annotations
@@ -149,8 +148,7 @@ def reconcile(
     """Return the comparison of a trace with the description of its run.
 
     `run` describes a step of the whole job, on `gpus` devices, else on those of the trace. The step
-    time is the trace's; so is whether the run trains, unless described. Raises UsageError if FLOPs
-    cannot be counted.
+    time is the trace's. Raises UsageError if FLOPs cannot be counted.
     """
     job = job_size(prepared, gpus)
     untimed = replace(run, **dict.fromkeys((*MEASURES, "achieved_basis")))

@@ -163,8 +163,7 @@ class MarkedTokens(Struct, frozen=True):
 def marked_tokens(prepared: Prepared) -> MarkedTokens | None:
     """Return the tokens of one step of the whole job by marks; None without marks.
 
-    Tokens of ranks are added up. Ranks without a recording count as the mean of the others, with a
-    note.
+    Ranks are added up. Those without a recording count as the mean of the others, with a note.
     """
     trace = prepared.trace
     marks, ignored = run_marks(trace)

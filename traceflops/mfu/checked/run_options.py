@@ -1,7 +1,6 @@
 """The words that describe a run: options (`--real-tokens 900`), or keys of a trace's description.
 
-The key `"real_tokens": 900` has the same meaning as the option. Values are text, so that `405e9`,
-`16k` and `0.75,1` stay exact.
+The key `"real_tokens": 900` means the same. Values are text: `405e9`, `16k` and `0.75,1` are exact.
 """
 
 from __future__ import annotations
@@ -72,8 +71,7 @@ def check_sums(words: Words) -> None:
 def run_settings(card: ModelCard, words: Words) -> dict[str, Any]:
     """Return the fields of Run that the words give, except its time. Raises UsageError."""
     called, values, flags = words.called, words.values, words.flags
-    # Words of training imply a backward pass; cached tokens imply decoding, which has none. Without
-    # either it is unknown (None).
+    # Words of training imply a backward pass, cached tokens (decoding) none; else it is unknown.
     forward_only: bool | None = True
     if "forward_only" not in flags:
         of_training = {"lora", "lora_rank", "lora_params", "frozen", "frozen_layers"}

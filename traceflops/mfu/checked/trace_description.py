@@ -256,9 +256,8 @@ def self_described(
 ) -> SelfDescribed | NotDescribed:
     """Return the model and run of a prepared trace; options win over its own description.
 
-    Invalid words of the trace are left out with a note. Returns NotDescribed if the others
-    contradict each other, describe no step, or lack what the convention needs. Raises UsageError
-    only for errors in the options alone.
+    Invalid words of the trace are left out with a note. Returns NotDescribed if the others describe
+    no step or lack what the convention needs. Raises UsageError for errors in the options.
     """
     options = options or Words({}, dashed=True)
     run_options.check_sums(options)

@@ -56,8 +56,7 @@ class Source(Struct, frozen=True):
 
     `counters` and `counted` are its counters, if any; `speeds` compares kernels with the limits of
     their device. `is_own` is whether the recording is the timed run itself. `captured` has, per
-    activity of the timed run, the row in this recording of the captured launch that a graph
-    replays, or -1.
+    activity of the timed run, the row of the captured launch that a graph replays, or -1.
     """
 
     work: LaunchWork
@@ -165,10 +164,7 @@ def _joins(
 def _sources(
     prepared: Prepared, attribution: Attribution, timed: tuple[str, ...], pair: Prepared | None
 ) -> Iterator[Source]:
-    """Yield the sources of work, shapes before counters; `timed` are known architectures.
-
-    Raises UsageError for a useless pair.
-    """
+    """Yield the sources of work, shapes before counters. Raises UsageError for a useless pair."""
     own = own_work(prepared, attribution)
     if own is not None:
         yield Source(own, None, (), None, is_own=True)
@@ -234,8 +230,7 @@ def _same_launch(prepared: Prepared, launches: Launches, source: Source) -> IntA
     """Return, per launch, the row of the source that records the same launch, or -1.
 
     That is the captured launch that a graph replays; or, in the timed run's own counters, the only
-    launch of the process with the same correlation, if its name is the same. Returns None for any
-    other source: it is another run.
+    launch of the process with equal correlation and name. None if the source is another run.
     """
     if source.captured is not None:
         captured_row = source.work.launches.row
@@ -323,9 +318,8 @@ def _notes(
 def _counted(trace: Trace, timed: tuple[str, ...], file: str | None) -> Source | None:
     """Return the source made of the counters of a trace, None if it has none.
 
-    `timed` are the architectures of the timed run, `file` the name of the trace if it is another
-    recording. Counters without a device are assumed to be of the only architecture of the trace or,
-    if it names none, of the timed run.
+    `timed` are the architectures of the timed run, `file` the name of another recording. Counters
+    without a device are of the only architecture of the trace or (if it has none) the timed run.
     """
     counted = counted_launches(trace)
     if counted is None:

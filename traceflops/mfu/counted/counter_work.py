@@ -1,8 +1,7 @@
 """FLOPs and bytes of launches from their hardware counters, by the formulas of `counters.toml`.
 
-A quantity of a launch is known only if all counters of its formula are: a part of a sum is never
-used. Likewise, the work of matrix units is known only if every data type of the hardware is
-counted.
+A quantity of a launch is known only if all counters of its formula are, and the work of matrix
+units only if every data type of the hardware is counted: a part of a sum is never used.
 """
 
 from __future__ import annotations
@@ -37,8 +36,8 @@ class CounterWork(Struct, frozen=True):
     `matrix` is FLOPs by data type, `matrix_flops` and `vector_flops` those of all types; bytes are
     `read`, `written` or `moved`; `busy` and `active` are cycles. A launch is `partial` if only some
     types are counted, `homeless` if its device is unknown, too; `uncounted` if its name says that
-    it computes in XF32, which was not counted; `rounded` if its FLOPs are means with decimals;
-    `disputed` if passes disagree on them.
+    it computes in XF32, which was not counted; `rounded` if FLOPs have decimals (of a mean);
+    `disputed` if passes disagree.
     """
 
     counted: CountedLaunches
@@ -63,8 +62,7 @@ class CounterWork(Struct, frozen=True):
         rows = np.flatnonzero(self.matrix_flops >= 0)
         kinds: list[Kind] = []
         if len(rows) and self.matrix:
-            # Launches with equal FLOPs of each data type are of one kind; a type that was not
-            # counted (-1) has none.
+            # Launches with equal FLOPs of each data type (0 if not counted) are of one kind.
             columns = [np.maximum(flops[rows], 0) for flops in self.matrix.values()]
             kind[rows], first = group_rows(columns)
             for counts in zip(*(column[first].tolist() for column in columns), strict=True):

@@ -206,8 +206,7 @@ class JoinedPart(Struct, frozen=True):
 class Join(Struct, frozen=True):
     """The compute kernels of the chosen windows, by how another recording tells their FLOPs.
 
-    `file` is that recording, None for the trace's own counters. `found` is the share of its
-    launches that this run has, too.
+    `file` is that recording, None for own counters; this run has `found` (a share) of its launches.
     """
 
     origin: Origin

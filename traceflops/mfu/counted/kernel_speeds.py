@@ -80,8 +80,7 @@ class KernelSpeed(Struct, frozen=True):
     fills all SMs. `stalls` are (reason why warps wait, share of a warp's cycles), the largest
     first. `pipe` is the pipe that is as busy as the SMs. `lanes` is how many of 32 threads take
     part in an instruction, `excess` the share of sectors that coalesced accesses would not move,
-    `shared_bytes` the shared memory of a block, `spills` the accesses of a launch to local memory.
-    `rules` are the profiler's messages.
+    `shared_bytes` are of a block, `spills` accesses to local memory. `rules` are the profiler's.
     """
 
     name: str

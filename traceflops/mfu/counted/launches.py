@@ -154,10 +154,7 @@ class LaunchWork(Struct, frozen=True):
 
 
 def between(kinds: Sequence[Kind]) -> Kind:
-    """Return one kind with the range of some kinds: from the least to the most FLOPs of each line.
-
-    The least of a line that one of the kinds lacks is 0.
-    """
+    """Return one kind with the range of FLOPs by line; the least is 0 if a kind lacks the line."""
     counts: dict[tuple[str, str], list[WorkPart]] = {}
     for kind in kinds:
         for part in kind:
@@ -172,9 +169,8 @@ def between(kinds: Sequence[Kind]) -> Kind:
 def common(kinds: Sequence[Kind]) -> Kind | None:
     """Return one kind for kinds of equal FLOPs; None if their FLOPs differ.
 
-    If the FLOPs of each family (model, recompute, ...) are equal, its line is cut to the words that
-    all kinds share: model.matmul for a forward product and a gradient. If only the totals are
-    equal, the line is UNSPLIT_LINE.
+    If the FLOPs of each family (model, ...) are equal, its line has the words that all kinds share:
+    model.matmul for a forward product and a gradient. If only totals are equal: UNSPLIT_LINE.
     """
     if any(part.cached is not None for kind in kinds for part in kind):
         return None  # FLOPs are per pair of query and key: the totals may differ

@@ -1,8 +1,7 @@
 """Which launches are the same: in the passes of a counted run, and in two runs.
 
-Hardware reads few counters at once, so a run is repeated with other counters: each time is a pass.
-The n-th launches of a kernel in all passes are the same if all passes launch it equally often and
-in equal sizes.
+Hardware reads few counters at once, so a run is repeated with others: each time is a pass. The n-th
+launches of a kernel are the same if all passes launch it equally often and in equal sizes.
 """
 
 from __future__ import annotations
@@ -18,18 +17,8 @@ from msgspec import Struct
 
 from traceflops.devices.counter_formulas import counters_used, plain_counter, tells_speed, with_sums
 from traceflops.mfu.counted.launches import Launches, LaunchWork, rank_in_group
-from traceflops.table.columns import (
-    ABSENT,
-    UNKNOWN_SIZE,
-    BoolArray,
-    FloatArray,
-    IntArray,
-    axes,
-    codes,
-    floats,
-    names,
-    numbers,
-)
+from traceflops.table.arrays import ABSENT, BoolArray, FloatArray, IntArray
+from traceflops.table.columns import UNKNOWN_SIZE, axes, codes, floats, names, numbers
 from traceflops.table.grouping import distinct, extremes, group_rows
 from traceflops.table.trace import Trace
 
@@ -279,8 +268,7 @@ def keys_of(kernels: Pair, target: Launches, source: Launches) -> Pair:
 def _numbered(parts: Sequence[tuple[IntArray, IntArray, BoolArray]]) -> list[IntArray]:
     """Return a number for each distinct size, per part; equal sizes have equal numbers everywhere.
 
-    A part is (products, sizes x y z, whether x y z count): else only the product counts. Sizes
-    whose product is unknown are UNKNOWN_SIZE.
+    A part is (products, sizes x y z, whether x y z count or only the product, if known).
     """
     columns = []
     for axis in range(3):
@@ -340,8 +328,7 @@ def in_steps(target: Launches, work: LaunchWork, keys: Pair) -> IntArray:
     source = work.launches
     in_step = (target.window >= 0) & target.used
     rows = np.flatnonzero((source.window >= 0) & source.used)
-    # `nth` is the place of each of their launches in its step; `size` is, by key, the number of
-    # launches in each step, 0 if steps differ.
+    # Their launches: `nth` is the place in the step, `size` (by key) as in `_by_step`.
     if len(rows):
         size, nth = _by_step(source.window[rows], keys.theirs[rows], keys.count)
     elif in_step.any() and len(np.unique(source.process)) == 1 and not (source.window >= 0).any():
@@ -368,10 +355,7 @@ def in_steps(target: Launches, work: LaunchWork, keys: Pair) -> IntArray:
 
 
 def _by_step(step: IntArray, key: IntArray, count: int) -> tuple[IntArray, IntArray]:
-    """Return the launches per step of each of `count` keys (0 if steps differ), and ranks.
-
-    The rank of a launch is the number of earlier launches of its key in its step.
-    """
+    """Return the launches of each key per step (0 if steps differ), and ranks in the step."""
     group, first = group_rows([step, key])
     per_step = np.bincount(group, minlength=len(first))[group]
     most, least = extremes(key, per_step, count)

@@ -172,8 +172,7 @@ def _attention(pair: Prepared, launches: Launches, op: int, kernels: IntArray) -
 def serving_notes(work: LaunchWork, own: IntArray | None) -> Iterator[Note]:
     """Yield notes on what the work of launches is based on: passes' annotations or grids.
 
-    `own` is, per launch, the kind after the passes' annotations (UNKNOWN: left out); None counts
-    all launches of known kind.
+    `own` is the kind of each launch after `of_passes` (UNKNOWN: left out), or None.
     """
     is_noted = work.kind >= 0 if own is None else (work.kind >= 0) & (own >= 0)
     launches_of_kind = np.bincount(work.kind[is_noted], minlength=len(work.kinds)).tolist()
@@ -191,10 +190,7 @@ def serving_notes(work: LaunchWork, own: IntArray | None) -> Iterator[Note]:
 
 
 def of_passes(prepared: Prepared, launches: Launches, matched: Matched) -> Matched:
-    """Return matched work; work on cached keys is multiplied by the pairs in the launch's pass.
-
-    It becomes unknown if the number of pairs is.
-    """
+    """Return work in which that on cached keys is that of all pairs of its pass, or unknown."""
     caches = ([part.cached for part in kind if part.cached] for kind in matched.kinds)
     cached_of = [parts[0] if parts else None for parts in caches]
     is_cached = np.array([cached is not None for cached in cached_of] + [False], dtype=np.bool_)

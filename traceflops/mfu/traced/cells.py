@@ -64,8 +64,7 @@ class Cell(Struct, frozen=True):
 
     `window` is an index of the device's windows, None outside the chosen range; `used` is whether
     it is chosen. `flops` is the most and `at_least` the least; `open_flops` is the part that may
-    belong to another line. `rule` decided the line (see RULES_USED). `ops` is the number of parts
-    of ops added up here.
+    belong to another line. `rule` decided the line (see RULES_USED). `ops` counts parts of ops.
     """
 
     device: int
@@ -150,8 +149,7 @@ def _summed(
 class PartTable(Struct, frozen=True):
     """The parts of all executed ops, one row each; `line` and `rule` are indices of their tables.
 
-    `is_open` is whether a part may belong to another line. `case` has a number per executed op that
-    ops with equal parts share.
+    `is_open`: the part may belong to another line. `case` is equal for executed ops of equal parts.
     """
 
     op: IntArray
@@ -170,8 +168,7 @@ def part_table(
     """Return the parts of every executed op; `logits` is, per op, whether it computes logits."""
     work, tree = attribution.work, attribution.tree
     rows = attribution.executed
-    # The unfused attention (whose work has a part "mask") around an op, or around the forward op of
-    # a gradient.
+    # The unfused attention (work with a part "mask") around an op, or around its forward op.
     parts_of = [done.parts if isinstance(done, Work) else () for done in work.works]
     unfused = [any(part.name == "mask" for part in parts) for parts in parts_of]
     nearest = tree.nearest(np.array(unfused, dtype=np.bool_)[work.place])
@@ -215,11 +212,10 @@ def part_table(
 def _parts(
     works: OpWork, work_number: int, phase: int, role: int, logits: int, core: int, by_shapes: int
 ) -> Parts:
-    """Return (line, rule, FLOPs) of each part of an op; arguments are numbers, some of them flags.
+    """Return (line, rule, FLOPs) of each part of an op.
 
-    The `role` of a product gives its line, to which `logits` adds a word. `core` is the work of the
-    unfused attention that the product is a part of, or -1. `by_shapes` is whether rule R3 decided
-    the role.
+    The `role` of a product gives its line, to which `logits` (0 or 1) adds a word. `core` is the
+    work of the unfused attention around it, or -1. `by_shapes`: rule R3 decided the role.
     """
     work, name = works.works[work_number], PRODUCT_ROLES[role]
     assert isinstance(work, Work)  # only ops of known work are executed

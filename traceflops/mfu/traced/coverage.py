@@ -34,8 +34,7 @@ def window_of_activity(prepared: Prepared) -> IntArray:
     """Return the window in which each activity counts, an index of its device's windows.
 
     It is the step that launched the activity, whenever that ran; if no step of the host did, the
-    window in which it starts. If a time range is chosen, activities that start in the range count
-    in it, the others in NO_WINDOW.
+    window in which it starts. If a time range is chosen, it is this one or NO_WINDOW, by the start.
     """
     window_of = np.full(prepared.trace.activities.num_rows, NO_WINDOW, dtype=np.int64)
     for device, account in prepared.accounts.items():

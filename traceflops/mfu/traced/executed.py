@@ -54,8 +54,7 @@ class Executed(Struct, frozen=True, dict=True):
 
     `cells` hold all FLOPs of the devices, `times` the compute times of every device and window; the
     properties below are sums over the chosen windows (`used`). `outside` is what the ledger does
-    not count. `attribution` has the FLOPs by op and activity, `work` those by counters or a paired
-    run per activity, None without these.
+    not count. `attribution` has the FLOPs by op, `work` those by counters or a paired run, or None.
     """
 
     cells: tuple[Cell, ...]
@@ -125,10 +124,7 @@ class Executed(Struct, frozen=True, dict=True):
         return Fraction(counted, total) if total else None
 
     def rules(self, family: str) -> dict[str, tuple[int, int]]:
-        """Return (parts of ops, FLOPs) by the rule that decided their line, of lines of a family.
-
-        `family` is the first word or words of the lines.
-        """
+        """Return (parts of ops, FLOPs) by rule that decided the line, of the lines of a family."""
         by_rule: dict[str, tuple[int, int]] = {}
         for cell in self.used_cells:
             if f"{cell.line}.".startswith(f"{family}."):

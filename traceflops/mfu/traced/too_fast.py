@@ -29,7 +29,7 @@ def too_fast(trace: Trace, attribution: Attribution) -> TooFast | None:
     """Return the operator of the highest rate that cannot have computed on the CPU; else None.
 
     Per operator, the call with the most FLOPs is compared with calls of far fewer: if a CPU
-    computes, these take less than half as long. Calls of 0 ns are left out: their time is lost.
+    computes, these take less than half as long. Calls of 0 ns have lost their time.
     """
     work, op = attribution.work, attribution.executed
     flops = work.of_ops(work.at_least)[op]

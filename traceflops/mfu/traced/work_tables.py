@@ -169,8 +169,7 @@ def activity_flops(executed: Executed) -> IntArray:
 def _by_shapes(prepared: Prepared, moved: MovedBytes, rows: IntArray) -> Iterator[KernelRow]:
     """Yield a row per name of the activities `rows`, without counters of the hardware.
 
-    A row has the FLOPs and bytes of the ops by their shapes; if no FLOPs are known, only the bytes
-    that its activities moved.
+    A row has FLOPs and bytes of ops by their shapes, or only the bytes that its activities moved.
     """
     activities, categorised = prepared.trace.activities, prepared.linked.categorised
     name, labels = codes(activities["name"]), names(activities["name"])
@@ -185,8 +184,7 @@ def _by_shapes(prepared: Prepared, moved: MovedBytes, rows: IntArray) -> Iterato
         taken(work.of_ops(column), op, 0) for column in (work.flops, work.at_least, work.min_bytes)
     ]
     measured = _measured(group, exact_sums(group, np.where(has_flops, dur_ns, 0), count), *sums)
-    # The bytes of copies and fills are recorded; those of an op are known to be moved by an
-    # activity only if it is the op's only one.
+    # Bytes by activity: recorded ones of copies and fills, and an op's if it has one activity.
     launched = np.bincount(moved.unit[moved.unit >= 0], minlength=len(moved.op_size))
     unit = np.where(attribution.owner >= 0, UNKNOWN, moved.unit)[rows]
     recorded, is_only = moved.size[rows], taken(launched, unit) == 1
