@@ -76,7 +76,7 @@ class VerdictFacts(NamedTuple):
     `samples` and `memory` are the verdicts for files that have nothing else. Of operators on CPUs:
     `gpu` is the traces of a GPU whose work is not recorded, `cpu` has the facts that choose
     remedies, `ranges` the ranges of loaders and optimizers, `once` the main kind of start-up.
-    `little` are facts if hardly any work is recorded, `calls` if none is: on the host's time.
+    `little` are facts if hardly any work is recorded, `calls` (on the host's time) if none is.
     `is_part`: most time is outside of the GPU's work. `still` is how long GPUs stood still.
     """
 

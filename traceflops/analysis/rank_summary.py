@@ -212,8 +212,7 @@ def _of_all_windows(rows: Iterable[T], *keys: str) -> tuple[T, ...]:
 def summed(rows: Iterable[T], *keys: str) -> tuple[T, ...]:
     """Return one row for all rows of equal keys, in which integers and `Measured` are added up.
 
-    Other fields, flags included, are those of the first row. A field that is None in any row (and
-    no flag) is None.
+    Other fields are those of the first row; None in any row gives None, except for flags.
     """
     key = attrgetter(*keys)
     groups: dict[Any, list[Any]] = {}

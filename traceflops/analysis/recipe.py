@@ -146,12 +146,6 @@ def analysis_of(
     if measured is None:
         with phase("FLOPs"):
             measured = measure(whole, peaks, pair)
-    ranks: RankReport | None = None  # nobody waits if there is only one device and process
-    if not is_summarised and max(len(prepared.accounts), prepared.trace.processes.num_rows) > 1:
-        from traceflops.ranks.link_rates import links_of
-        from traceflops.ranks.who_waits import rank_report
-
-        ranks = rank_report(prepared, links_of(prepared, measured.devices, peaks.link))
     phases, attribution = measured.executed.phases, measured.executed.attribution
     with phase("kernel tables"):
         totals = kernel_totals(linked.trace, linked.categorised, linked.split, prepared.chosen)
@@ -171,10 +165,20 @@ def analysis_of(
             idle=idle,
             # Without durations of kernels, it is unknown how far the host is ahead.
             launches=None if prepared.launch_records.timed.lack() else launching(prepared, phases),
-            ranks=ranks,
+            ranks=None if is_summarised else _ranks(prepared, measured, peaks.link),
             passes=serving(prepared, attribution),
         ),
     )
+
+
+def _ranks(prepared: Prepared, measured: Measurement, link: float | None) -> RankReport | None:
+    """Return who waits for whom, None for a single device and process; `link` is in GB/s."""
+    if max(len(prepared.accounts), prepared.trace.processes.num_rows) <= 1:
+        return None
+    from traceflops.ranks.link_rates import links_of
+    from traceflops.ranks.who_waits import rank_report
+
+    return rank_report(prepared, links_of(prepared, measured.devices, link))
 
 
 def _device_reports(prepared: Prepared, most_gaps: int | None) -> Sequence[DeviceReport]:

@@ -222,7 +222,7 @@ def _has_open(_: str, *names: str) -> bool:
 def _is_short_or_mangled(short: str, *names: str) -> bool:
     """Return whether one of two names is the short or the mangled form of the other.
 
-    One is `short`, the function's name alone; or the path of a mangled one is in the other, plain.
+    One is `short`, the function's name alone; or one is mangled, and its path is in the other.
     """
     first, second = map(plain_name, names)
     if short in (first, second):

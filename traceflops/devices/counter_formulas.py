@@ -220,7 +220,7 @@ class Quantity(Struct, frozen=True):
 
 
 class Stalls(Struct, frozen=True):
-    """Counters of why warps wait: parts of `total` (None: of their sum), which is >= `least`."""
+    """Counters of reasons to wait, parts of `total` (None: of their sum); unused below `least`."""
 
     pattern: str
     total: str | None = None
@@ -233,7 +233,10 @@ class Stalls(Struct, frozen=True):
 
 
 class Cycles(Struct, frozen=True):
-    """A counter of busy cycles / `factor` of some parts of CUs; `families`: parts per CU."""
+    """A counter of busy cycles, in units of `factor` cycles, summed over such parts of all CUs.
+
+    `families` has the number of parts per CU, by id of a family.
+    """
 
     id: str
     counter: str

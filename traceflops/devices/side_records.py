@@ -35,7 +35,7 @@ def check_side(records: Trace, format_: str) -> None:
 
 
 def calendar_shift(trace: Trace, records: Trace) -> int:
-    """Return the ns to add to times of records for a trace's clock. Raises InputError without."""
+    """Return the ns to add to records' times for a trace's clock. InputError if one is unknown."""
     origins = (records.source.origin_unix_ns, trace.source.origin_unix_ns)
     if origins[0] is None or origins[1] is None:
         whose = (records if origins[0] is None else trace).source.files[0].name

@@ -58,7 +58,7 @@ FROM_THE_TRACE: Final = PeakOptions()
 class DevicePeaks(Struct, frozen=True):
     """The peaks of one device (its row): `rates` in FLOP/ns by data type, `bandwidth` in bytes/ns.
 
-    `rates` is empty if the device is not certain; `match` says why. `given`: by the user.
+    `rates` is empty if the device is not certain; `match` says why. `given`: the user gave them.
     """
 
     device: int

@@ -322,7 +322,7 @@ class _Items:
         part = account.timeline.parts[component].intersect(chosen_time(windows))
         of_component = np.flatnonzero(self._top[rows.row] == component)
         start_ns, end_ns = rows.start_ns[of_component], rows.end_ns[of_component]
-        # By item: its whole time, and its proportional part of the component's time.
+        # By item: its whole time, and its part of the component's time; overlaps share theirs.
         covered_ns = part.length_within(start_ns, end_ns)
         overlap_factor = part.length_ns / max(1, int(covered_ns.sum()))
         item, index = ranked(self._item[rows.row[of_component]])

@@ -91,7 +91,7 @@ def pairs(mask: Mask, sequences: Sequences, cached: int = 0) -> int:
 
 
 def cut_by(mask: Mask, sequences: Sequences, cached: int) -> tuple[Lengths, Sequences]:
-    """Return the sequences that a window or chunk cuts, and others. Raises UsageError for sums."""
+    """Return the sequences cut by a window or chunk, and others. UsageError if sums do not tell."""
     if mask.kind not in ("window", "chunk"):
         return (), sequences
     if not isinstance(sequences, LengthSums):

@@ -27,12 +27,8 @@ from traceflops.units import decimal
 
 DTYPE_ALIASES = {
     "bfloat16": "bf16",
-    "float16": "fp16",
     "half": "fp16",
-    "float32": "fp32",
-    "float64": "fp64",
-    "float8": "fp8",
-    "float4": "fp4",
+    **{f"float{bits}": f"fp{bits}" for bits in (4, 8, 16, 32, 64)},
 }
 
 

@@ -229,10 +229,10 @@ def counted_kernels(work: CounterWork, units: IntArray) -> tuple[CountedKernel, 
     for name, column in zip(("flops", "vector", "read", "written"), columns, strict=False):
         most, least = extremes(group, column, len(first))
         differ[name] = (least >= 0) & (most - least > BYTES_AGREE * most)
-    # Without any figure that is known here, show the counters themselves, if they are few.
+    # Without any known figure except the time, show the counters themselves, if they are few.
     has_figures = any((column >= 0).any() for column in columns[:-1])
-    own = work.counted.values if not has_figures and len(work.counted.values) <= FEW else {}
-    counters = {name: np.bincount(group, v, len(first)).tolist() for name, v in own.items()}
+    shown = work.counted.values if not has_figures and len(work.counted.values) <= FEW else {}
+    counters = {name: np.bincount(group, v, len(first)).tolist() for name, v in shown.items()}
     launch_counts = np.bincount(group, minlength=len(first)).tolist()
     rows = []
     for number, row in enumerate(first.tolist()):
@@ -246,12 +246,12 @@ def counted_kernels(work: CounterWork, units: IntArray) -> tuple[CountedKernel, 
         unequal = frozenset(figure for figure in differ if differ[figure][number])
         finite = {key: total[number] for key, total in counters.items() if isfinite(total[number])}
         rows.append(CountedKernel(name, *figures, by_type, unequal, finite))
-    rows.sort(key=lambda row: row.name)  # the order of rows that are equal in the next key
-    rows.sort(
-        key=lambda row: (row.flops or 0, row.time_ns or 0, (row.read or 0) + (row.written or 0)),
-        reverse=True,
-    )
-    return tuple(rows)
+
+    def importance(row: CountedKernel) -> tuple[int, int, int]:
+        return row.flops or 0, row.time_ns or 0, (row.read or 0) + (row.written or 0)
+
+    by_name = sorted(rows, key=lambda row: row.name)
+    return tuple(sorted(by_name, key=importance, reverse=True))  # equal rows stay by name
 
 
 def _sums(group: IntArray, count: int, column: IntArray) -> list[int | None]:

@@ -31,7 +31,7 @@ class _Expert(Struct, frozen=True):
 
     `name` has the groups `rows` and `columns` (the size of a tile), `gated` (only in names of the
     first product) and `operands`; `types` are data types, each with the word in `operands` that
-    means it. If `tall`, axis 2 of the grid is the tiles of rows. `step` divides the gated columns.
+    means it. If `tall`, axis y of the grid is the tiles of rows. `step` divides the gated columns.
     """
 
     name: re.Pattern[str]

@@ -106,22 +106,22 @@ def _processes(trace: Trace) -> tuple[IntArray, dict[int, int | None]]:
     """
     table = trace.kernel_counters
     repetition, process = numbers(table["repetition"]), numbers(table["process"])
-    pair, first = group_rows([repetition, process])
+    group, first = group_rows([repetition, process])
     number_of: dict[tuple[str, int], int] = {}
     used: set[int] = set()
-    places: Counter[int] = Counter()
-    numbered, ranks = [], {}
+    seen_in_pass: Counter[int] = Counter()
+    new_numbers, ranks = [], {}
     for pass_number, row in zip(repetition[first].tolist(), process[first].tolist(), strict=True):
         rank = trace.ranks[row] if 0 <= row < len(trace.ranks) else None
-        identity = ("rank", rank) if rank is not None else ("place", places[pass_number])
-        places[pass_number] += 1
+        identity = ("rank", rank) if rank is not None else ("place", seen_in_pass[pass_number])
+        seen_in_pass[pass_number] += 1
         if identity not in number_of:
             # If that row is the number of another process, take a number beyond all rows.
             number_of[identity] = trace.processes.num_rows + len(used) if row in used else row
             used.add(number_of[identity])
-        numbered.append(number_of[identity])
-        ranks[numbered[-1]] = rank
-    return np.array(numbered, dtype=np.int64)[pair], ranks
+        new_numbers.append(number_of[identity])
+        ranks[number_of[identity]] = rank
+    return np.array(new_numbers, dtype=np.int64)[group], ranks
 
 
 def _merged(
@@ -268,7 +268,7 @@ def keys_of(kernels: Pair, target: Launches, source: Launches) -> Pair:
 def _numbered(parts: Sequence[tuple[IntArray, IntArray, BoolArray]]) -> list[IntArray]:
     """Return a number for each distinct size, per part; equal sizes have equal numbers everywhere.
 
-    A part is (products, sizes x y z, whether x y z count or only the product, if known).
+    A part is (products, sizes x y z, whether x y z count); else only known products do.
     """
     columns = []
     for axis in range(3):

@@ -190,7 +190,7 @@ def serving_notes(work: LaunchWork, own: IntArray | None) -> Iterator[Note]:
 
 
 def of_passes(prepared: Prepared, launches: Launches, matched: Matched) -> Matched:
-    """Return work in which that on cached keys is that of all pairs of its pass, or unknown."""
+    """Return matched work; work per pair on cached keys becomes that of its pass, or unknown."""
     caches = ([part.cached for part in kind if part.cached] for kind in matched.kinds)
     cached_of = [parts[0] if parts else None for parts in caches]
     is_cached = np.array([cached is not None for cached in cached_of] + [False], dtype=np.bool_)
