@@ -53,13 +53,13 @@ def analysis_of_summaries(
     GB/s. Raises UsageError for the summaries of several jobs.
     """
     ordered = sorted(summaries, key=lambda summary: by_rank(summary.trace))
-    most = max(part.kind for part in ordered)
+    main_kind = max(part.kind for part in ordered)
     for number, part in enumerate(ordered):
-        if part.kind < most == GPUS:  # if some have GPUs, leave out those with CPUs only
+        if part.kind < main_kind == GPUS:  # if some have GPUs, leave out those with CPUs only
             trace = replace(part.trace, tables={"processes": part.trace.processes}, places=())
             ordered[number] = replace(part, trace=trace, notes=())
     trace = _joined([summary.trace for summary in ordered])
-    parts = [part for part in placed(ordered) if part.kind == most]
+    parts = [part for part in placed(ordered) if part.kind == main_kind]
     whole = sum_of(parts)
     devices = told_apart(trace, whole.reports)
     prepared = prepare(trace)

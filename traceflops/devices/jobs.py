@@ -208,8 +208,8 @@ class _Member:
     @cached_property
     def claims(self) -> tuple[object, ...]:
         """What `contradiction` compares besides ranks and times; equal in most files of a job."""
-        known = self.is_timed, self.is_apart, bool(self.ranks), self.world
-        return *known, self.trace.source.format, self.models
+        own = self.is_timed, self.is_apart, bool(self.ranks), self.world
+        return *own, self.trace.source.format, self.models
 
     def misfit(self, job: _Members) -> str | None:
         """Return why the trace does not belong to a job, None if it may."""

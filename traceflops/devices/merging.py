@@ -110,9 +110,9 @@ def join(traces: Sequence[Trace], noun: str = FILE) -> Trace:
     row_of_key: dict[tuple[str, str], int] = {}
     keys = enumerate(key for trace in ordered for key in identities(trace))
     first = [row if key is None else row_of_key.setdefault(key, row) for row, key in keys]
-    rows, number = np.unique(np.array(first, dtype=np.int64), return_inverse=True)
+    rows, new_number = np.unique(np.array(first, dtype=np.int64), return_inverse=True)
     ends = np.cumsum([trace.devices.num_rows for trace in ordered])
-    numbers_of = np.split(number.reshape(-1), ends[:-1])
+    numbers_of = np.split(new_number.reshape(-1), ends[:-1])
     moved: defaultdict[str, list[pa.Table]] = defaultdict(list)
     clocks: list[str] = []
     for index, (trace, devices) in enumerate(zip(ordered, numbers_of, strict=True)):

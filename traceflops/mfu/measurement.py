@@ -155,10 +155,10 @@ class Measurement(Struct, frozen=True, dict=True):
         counts = self.executed.notes if self.executed.executed_flops else ()
         work = self.executed.work.notes if self.executed.work is not None else ()
         missing: list[Note] = []
-        known, fall = self.executed.coverage, self.waterfall
+        coverage, fall = self.executed.coverage, self.waterfall
         # Unknown FLOPs make the figure a range: name the kernel with most of them.
-        if fall is not None and known is not None and fall.known_share < ENOUGH:
-            shares = {"unknown": 1 - known, "most": 1 - fall.known_share}
+        if fall is not None and coverage is not None and fall.known_share < ENOUGH:
+            shares = {"unknown": 1 - coverage, "most": 1 - fall.known_share}
             largest = _largest_unknown(self.executed)
             missing = [note_of("missing", "flops-unknown", **shares, largest=largest)]
         return (*counts, *missing, *work, *budget.peak_notes(self.executed, self.devices))

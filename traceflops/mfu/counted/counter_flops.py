@@ -213,7 +213,8 @@ def _first_answers(launches: Launches, answers: Answers, activities: int) -> dic
         column["kind"][is_new] = matched.kind[is_new] + kinds_before
         kinds_before += len(matched.kinds)
         # If no source knows a launch, keep the reason that comes first in HOW, the most specific.
-        is_closer = is_new | (is_open & ((column["how"] < 0) | (matched.how < column["how"])))
+        is_better = (column["how"] < 0) | (matched.how < column["how"])
+        is_closer = is_new | (is_open & is_better)
         column["how"][is_closer] = matched.how[is_closer]
         is_known = (matched.kind >= 0) | (matched.size >= 0) | (matched.vector >= 0)
         is_first = is_new | (is_known & (column["origin"] < 0))

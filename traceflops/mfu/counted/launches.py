@@ -183,10 +183,10 @@ def common(kinds: Sequence[Kind]) -> Kind | None:
             shared = itertools.takewhile(lambda words: len(set(words)) == 1, words_by_position)
             parts.append(WorkPart(".".join(word for word, *_ in shared), dtype, *counts))
         return tuple(parts)
-    whole = [_sums(kind, lambda _: UNSPLIT_LINE) for kind in kinds]
-    if any(sums != whole[0] for sums in whole):
+    totals = [_sums(kind, lambda _: UNSPLIT_LINE) for kind in kinds]
+    if any(sums != totals[0] for sums in totals):
         return None
-    return tuple(WorkPart(line, dtype, *counts) for (line, dtype), counts in whole[0].items())
+    return tuple(WorkPart(line, dtype, *counts) for (line, dtype), counts in totals[0].items())
 
 
 def _sums(kind: Kind, name: Callable[[WorkPart], str]) -> dict[tuple[str, str], tuple[int, int]]:

@@ -199,6 +199,8 @@ def _values(
 
 
 _Columns = tuple[IntArray, IntArray]
+_Part = tuple[IntArray, IntArray, BoolArray]
+"""Sizes of launches: products, sizes x y z, and whether x y z count or only the product."""
 
 
 class Pair(Struct, frozen=True):
@@ -228,17 +230,8 @@ def keys_of(kernels: Pair, target: Launches, source: Launches) -> Pair:
     for run, code in ((target, kernels.ours), (source, kernels.theirs)):
         lacks_axes[code[((run.grid_axes < 0) | (run.block_axes < 0)).any(axis=1)]] = True
     runs = [(target, ~lacks_axes[kernels.ours]), (source, ~lacks_axes[kernels.theirs])]
-    # The threads of each launch, if its grid is in blocks and if it is in threads.
-    extents = []
-    for run, has_axes in runs:
-        # A grid may be in threads if whole blocks fit into it, on each axis that is known.
-        is_whole = (run.grid > 0) & (run.block > 0) & (run.grid % np.maximum(run.block, 1) == 0)
-        is_complete = (run.grid_axes > 0).all(axis=1) & (run.block_axes > 0).all(axis=1)
-        is_uneven = (run.grid_axes % np.maximum(run.block_axes, 1) != 0).any(axis=1)
-        in_threads = np.where(is_whole & ~(is_complete & is_uneven), run.grid, UNKNOWN_SIZE)
-        extents.append((run.threads, run.grid_axes * run.block_axes, has_axes))
-        extents.append((in_threads, run.grid_axes, has_axes))
-    ours, ours_in_threads, theirs, theirs_in_threads = _numbered(extents)
+    readings = [reading for run, has_axes in runs for reading in _readings(run, has_axes)]
+    ours, ours_in_threads, theirs, theirs_in_threads = _numbered(readings)
     our_block, their_block = _numbered([(run.block, run.block_axes, known) for run, known in runs])
     block = (our_block, their_block)
     # Read as blocks, each kernel may have a common size already.
@@ -265,11 +258,19 @@ def keys_of(kernels: Pair, target: Launches, source: Launches) -> Pair:
     return joined(name, *sizes)
 
 
-def _numbered(parts: Sequence[tuple[IntArray, IntArray, BoolArray]]) -> list[IntArray]:
-    """Return a number for each distinct size, per part; equal sizes have equal numbers everywhere.
+def _readings(run: Launches, has_axes: BoolArray) -> tuple[_Part, _Part]:
+    """Return the threads of launches if their grids are in blocks, and if they are in threads."""
+    # A grid may be in threads if whole blocks fit into it, on each axis that is known.
+    is_whole = (run.grid > 0) & (run.block > 0) & (run.grid % np.maximum(run.block, 1) == 0)
+    is_complete = (run.grid_axes > 0).all(axis=1) & (run.block_axes > 0).all(axis=1)
+    is_uneven = (run.grid_axes % np.maximum(run.block_axes, 1) != 0).any(axis=1)
+    in_threads = np.where(is_whole & ~(is_complete & is_uneven), run.grid, UNKNOWN_SIZE)
+    as_blocks = (run.threads, run.grid_axes * run.block_axes, has_axes)
+    return as_blocks, (in_threads, run.grid_axes, has_axes)
 
-    A part is (products, sizes x y z, whether x y z count); else only known products do.
-    """
+
+def _numbered(parts: Sequence[_Part]) -> list[IntArray]:
+    """Return numbers of the sizes of each part, equal for equal sizes; unknown: UNKNOWN_SIZE."""
     columns = []
     for axis in range(3):
         sides = [np.where(has_axes, axes[:, axis], product) for product, axes, has_axes in parts]

@@ -70,7 +70,7 @@ def in_chosen_window(prepared: Prepared, window: IntArray) -> BoolArray:
     """Return whether the window of each activity (by `window_of_activity`) is chosen."""
     is_chosen = np.zeros(len(window), dtype=np.bool_)
     for device, rows in groups(numbers(prepared.trace.activities["device"])):
-        used = [one.used for one in prepared.windows.get(device, ())]
+        used = [own.used for own in prepared.windows.get(device, ())]
         used.append(False)  # for NO_WINDOW, -1
         is_chosen[rows] = np.array(used, dtype=np.bool_)[window[rows]]
     return is_chosen

@@ -9,7 +9,6 @@ from msgspec import Struct
 
 from traceflops.attribution.op_kernels import Attribution, Fate
 from traceflops.flops.ops.count import UNKNOWN
-from traceflops.flops.ops.work import Unknown
 from traceflops.mfu.traced.coverage import HOW, chosen_activities, compute_kernels, on_chosen_device
 from traceflops.table.columns import BoolArray, codes, is_one_of, names, numbers
 from traceflops.table.grouping import exact_sum, exact_sums, group_rows
@@ -113,25 +112,22 @@ def _unattributed(
     if work is not None:
         uncounted &= work.kind < 0
     rows = np.flatnonzero(uncounted)
-    # `reason` is an index of `reasons`: first those of the distinct works of ops, then those
-    # appended below. Each assignment overrides the earlier ones.
+    # `reason` is an index of `reasons`, the first of which are those of the distinct works of ops.
+    # Each assignment overrides the earlier ones.
+    of_works = [getattr(done, "reason", _NO_MODELLED_OP) for done in of_ops.works]
+    reasons = [*of_works, _NO_MODELLED_OP, "no-op", REPLAYED, *HOW]
+    no_modelled_op, no_op, replayed, first_how = (len(of_works) + n for n in range(4))
     op = attribution.op[rows]
-    works = of_ops.works
-    reasons = [
-        work_of.reason if isinstance(work_of, Unknown) else _NO_MODELLED_OP for work_of in works
-    ]
     modelled = taken(attribution.tree.nearest(of_ops.matrix), op)
-    reason = np.where(modelled >= 0, taken(of_ops.place, modelled), len(reasons))
-    reason = np.where(op < 0, len(reasons) + 1, reason)
+    reason = np.where(modelled >= 0, taken(of_ops.place, modelled), no_modelled_op)
+    reason = np.where(op < 0, no_op, reason)
     call = prepared.linked.links.call_of_activity[rows]
     is_replayed = taken(graph_launches(prepared.trace).astype(np.int64), call) > 0
     if prepared.replays is not None:
         is_replayed &= prepared.replays.captured[rows] < 0
-    reason = np.where(is_replayed, len(reasons) + 2, reason)
-    reasons += [_NO_MODELLED_OP, "no-op", REPLAYED]
+    reason = np.where(is_replayed, replayed, reason)
     if work is not None:
-        reason = np.where(work.how[rows] >= 0, len(reasons) + work.how[rows], reason)
-        reasons += HOW
+        reason = np.where(work.how[rows] >= 0, first_how + work.how[rows], reason)
     name = codes(activities["name"])
     group, first = group_rows([name[rows], reason])
     counts = np.bincount(group, minlength=len(first)).tolist()
