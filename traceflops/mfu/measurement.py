@@ -158,9 +158,9 @@ class Measurement(Struct, frozen=True, dict=True):
         coverage, fall = self.executed.coverage, self.waterfall
         # Unknown FLOPs make the figure a range: name the kernel with most of them.
         if fall is not None and coverage is not None and fall.known_share < ENOUGH:
-            shares = {"unknown": 1 - coverage, "most": 1 - fall.known_share}
-            largest = _largest_unknown(self.executed)
-            missing = [note_of("missing", "flops-unknown", **shares, largest=largest)]
+            unknown, most = 1 - coverage, 1 - fall.known_share
+            code, largest = "flops-unknown", _largest_unknown(self.executed)
+            missing = [note_of("missing", code, unknown=unknown, most=most, largest=largest)]
         return (*counts, *missing, *work, *budget.peak_notes(self.executed, self.devices))
 
     @property
