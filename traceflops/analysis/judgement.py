@@ -1,4 +1,4 @@
-"""What the figures of an analysis mean: its verdict, and what takes the time."""
+"""The judgement of an analysis: its verdict, and findings on what takes the time."""
 
 from __future__ import annotations
 
@@ -71,14 +71,14 @@ from traceflops.windows.step_times import spread_of
 
 
 class VerdictFacts(NamedTuple):
-    """What a verdict needs of the recording, whole or from summaries.
+    """The facts of a recording, or of summaries, that a verdict depends on.
 
-    `how` says how to record device work, `cut` that a file is cut off. `samples` and `memory` are
-    verdicts for files of these alone. `gpu` is what CPUs tell of a GPU whose work is not recorded,
-    `cpu` chooses what would help on CPUs, `ranges` are those of loaders and optimizers there,
-    `once` is what most of their start-up is. `little`: hardly any work is recorded; `calls`: what
-    takes the host's time if no work is; `is_part`: most time is outside of the GPU's work. `rules`
-    are the user's; `still` is how long GPUs stood still.
+    `how` is advice on recording device work, `cut` a fact on a file that is cut off or empty.
+    `samples` and `memory` are the verdicts for files that have nothing else. Of operators on CPUs:
+    `gpu` is the traces of a GPU whose work is not recorded, `cpu` has the facts that choose
+    remedies, `ranges` the ranges of loaders and optimizers, `once` the main kind of start-up.
+    `little` are facts if hardly any work is recorded, `calls` (on the host's time) if none is.
+    `is_part`: most time is outside of the GPU's work. `still` is how long GPUs stood still.
     """
 
     trace: Trace
@@ -103,8 +103,8 @@ class VerdictFacts(NamedTuple):
     @classmethod
     def of(cls, prepared: Prepared, attribution: Attribution, rules: FindingRules) -> VerdictFacts:
         """Return the facts of a prepared trace; `attribution` is that of its ops."""
-        trace, rest = prepared.trace, outside_gpu_work(prepared)
-        # The chosen time of the only process, None for several.
+        trace, outside = prepared.trace, outside_gpu_work(prepared)
+        # The chosen time of the only device, None if there are several.
         times = [chosen_time(windows) for windows in prepared.windows.values()]
         time = times[0] if len(times) == 1 else None
         steps = time if prepared.plan.choice.used else None
@@ -125,8 +125,8 @@ class VerdictFacts(NamedTuple):
             main_kind(prepared) if prepared.on_host else None,
             little_work(prepared, rules.limits(LITTLE_WORK)),
             calls_alone(trace) if prepared.launch_records.state == "missing" else (),
-            # Of several GPUs, time outside the work of one may be time of another.
-            rest is not None and rest.is_most and len(prepared.accounts) == 1,
+            # With several GPUs, time outside the work of one may be work of another.
+            outside is not None and outside.is_most and len(prepared.accounts) == 1,
             rules,
             None if prepared.on_host else standstill(prepared, rules.limits(STANDSTILL)),
         )
@@ -144,9 +144,9 @@ def judged(
     ranks: RankReport | None,
     passes: Serving,
 ) -> dict[str, Any]:
-    """Return figures as fields of an analysis, with those that follow from them.
+    """Return fields of an analysis by name: the given figures, and those that follow from them.
 
-    `kernels` are totals by kernel, `moved` is the time of memory work by what moves.
+    `kernels` are totals by kernel, `moved` is the ns of memory work by kind of movement.
     """
     records, choice, trace = facts.records, facts.choice, facts.trace
     total = sum((device.chosen for device in devices), EMPTY_ACCOUNT)
@@ -164,20 +164,20 @@ def judged(
     losses = with_standstill(losses, facts.still, window_ns)
     on_host = all(device.type == "cpu" for device in devices)
     basis = verdicts.basis_of(choice, window_ns if facts.is_part else 0)
-    # Kernels that ran one by one have no share of the window.
+    # Kernels that a profiler ran one by one have no share of the window.
     shared_ns = None if records.state == "serialized" else window_ns
     table = kernel_table(kernels, shared_ns)
     on_cpu = _on_cpu(facts, devices, measured, table, idle) if on_host else None
-    first = _said_first(facts, devices, measured, losses, ranks, on_cpu, basis)
+    verdict = _main_verdict(facts, devices, measured, losses, ranks, on_cpu, basis)
     findings: tuple[Finding, ...] = ()
     if not on_host:
         findings = _findings(facts, devices, measured, losses, table, ranks, passes, basis)
-    first = led_by_build(verdicts.led_by(first, facts.cut or lost), trace)
+    verdict = led_by_build(verdicts.led_by(verdict, facts.cut or lost), trace)
     is_idle_known = records.is_judged and not (facts.lacks_copies or lost or facts.little)
     idle_share = total.components.share("idle") if is_idle_known else None
     short_ns = sum(culprit.short_ns for culprit in idle.culprits)
     return {
-        "verdict": led_by_error(first, trace, is_little=bool(facts.little)),
+        "verdict": led_by_error(verdict, trace, is_little=bool(facts.little)),
         "steps": replace(choice, typical_ns=spread.median_ns) if spread is not None else choice,
         "devices": tuple(devices),
         "total": total,
@@ -207,9 +207,9 @@ def _findings(
 ) -> tuple[Finding, ...]:
     """Return findings on what takes the time of devices, the largest share first."""
     trace, program = facts.trace, program_of_trace(facts.trace)
-    # What recorded work waited for holds, whatever else ran without a record.
+    # Findings on waits of recorded work hold even if other work was not recorded.
     of_ranks = (*late_rank_findings(ranks, program), *slow_link_findings(ranks, program))
-    # The verdict says all that there is to say of little work, and of work that is never queued.
+    # If there is little work, or work is never queued, the verdict already says it all.
     if not facts.records.is_judged or facts.little or waits_for_host(trace):
         return of_ranks
     total = sum((device.chosen for device in devices), EMPTY_ACCOUNT)
@@ -232,29 +232,32 @@ def _on_cpu(
     kernels: pa.Table,
     idle: IdleCulprits,
 ) -> OnCpu:
-    """Return what to say if all work is operators on the CPU; `kernels` are these by name.
+    """Return the facts to show if all work is operators on the CPU; `kernels` are these by name.
 
-    Where operators wait in the calls in which they launch (`is_queue`), their times are not those
-    of work on the CPU: then only how long they read values of the GPU is said.
+    If operators wait in the calls in which they launch (`is_queue`), their times are not those of
+    work on the CPU: the only fact is how long they read values from the GPU.
     """
     total = sum((device.chosen for device in devices), EMPTY_ACCOUNT)
     gpu, is_stepped = facts.gpu, bool(facts.choice.used)
     of_time = fact("basis.step" if is_stepped else "basis.time")
-    of = of_time if gpu.recorded_ns is None else fact("basis.recording")
-    more = gpu.recorded_ns, facts.cpu, facts.ranges
-    leads = leading(kernels, total, idle, measured, of, facts.once, *more) if devices else ()
-    leads = reading(kernels, total, of_time) if devices and facts.gpu.is_queue else leads
-    # Of several processes, the time of all is no measure of what one does.
-    if len(devices) == 1 and not facts.choice.used and not facts.gpu.is_queue:
-        window_ns, is_gpu = total.components.window_ns, facts.gpu.lacks is not None
+    leads: tuple[Fact, ...] = ()
+    if devices and gpu.is_queue:
+        leads = reading(kernels, total, of_time)
+    elif devices:
+        basis = of_time if gpu.recorded_ns is None else fact("basis.recording")
+        more = gpu.recorded_ns, facts.cpu, facts.ranges
+        leads = leading(kernels, total, idle, measured, basis, facts.once, *more)
+    # With several processes, the sum of their times does not measure one of them.
+    if len(devices) == 1 and not is_stepped and not gpu.is_queue:
+        window_ns, is_gpu = total.components.window_ns, gpu.lacks is not None
         little = () if is_gpu else little_on_cpu(facts.trace, window_ns)
         loading = facts.ranges["data_input"].by_thread if facts.ranges else {}
         many = many_operators(facts.trace, kernels, window_ns, of_time, loading, is_gpu=is_gpu)
         leads = (*little, *leads, *many)
-    return OnCpu(leads, facts.gpu)
+    return OnCpu(leads, gpu)
 
 
-def _said_first(
+def _main_verdict(
     facts: VerdictFacts,
     devices: Sequence[DeviceReport],
     measured: Measurement,
@@ -263,13 +266,10 @@ def _said_first(
     on_cpu: OnCpu | None,
     basis: Fact,
 ) -> Verdict:
-    """Return the verdict: what is not recorded, what has no timeline, or what costs most.
-
-    The first that holds is told, then changed if only events timed the work of a GPU.
-    """
+    """Return the verdict: on missing records, a missing timeline, or the largest cost."""
     total = sum((device.chosen for device in devices), EMPTY_ACCOUNT)
     late_rank = late_rank_fact(ranks, lasting=True) or slow_link_fact(ranks)
-    first = (
+    verdict = (
         facts.samples
         or verdicts.records_verdict(facts.records, facts.how, late_rank, on_cpu, facts.calls)
         or verdicts.serialized_verdict(facts.records, measured, facts.trace)
@@ -280,5 +280,5 @@ def _said_first(
             total, basis, len(devices), measured, losses=losses, on_cpu=on_cpu, late_rank=late_rank
         )
     )
-    first = of_what_was_read(first, facts.trace, facts.records.lost)
-    return of_events(first, facts.trace, total.components) if on_cpu is None else first
+    verdict = of_what_was_read(verdict, facts.trace, facts.records.lost)
+    return of_events(verdict, facts.trace, total.components) if on_cpu is None else verdict

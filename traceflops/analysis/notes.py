@@ -1,7 +1,7 @@
-"""The notes that an analysis makes: what is missing or assumed in what it shows of a trace.
+"""The notes of an analysis: what is missing or assumed in its figures.
 
-A note has a kind (`missing`: the trace lacks it; `assumed`: a guess that may be wrong), a code, one
-or two sentences, and how many records it is about. Shown first are those of the reader.
+A note has a kind (`missing`: the trace lacks data; `assumed`: a guess that may be wrong), a code,
+one or two sentences, and the number of records it is about. The reader's notes come first.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from traceflops.windows.prepared import MOST_DEVICES, Prepared
 from traceflops.windows.records import DeviceReport
 
 OF_DEVICES = ("unlinked", "overlap-on-stream", "earlier-work-missing", "no-calls")
-"""Notes that are made from the reports of devices alone, so that summaries need not hold them."""
+"""Notes that depend only on the reports of devices, so that summaries need not hold them."""
 _ON_MODELS = ("gpu-unknown", "device-ambiguous")
-"""Notes of readers that no longer hold where the user says which GPU it is."""
+"""Notes of readers that no longer hold if the user names the GPU."""
 _WITHOUT_WORK = "no-device-work"
-"""Notes of readers that say what may be so, where the verdict knows that a GPU worked."""
+"""A note of readers that is left out if the verdict knows that a GPU worked."""
 _FEW_OVERLAPS = 0.01
 _DAY_NS = 86_400 * 10**9
 _ON_CALLS = ("calls-missing", "calls-of-unknown-process", "process-unknown")
-"""Notes of readers that say which calls are not known, or whose."""
+"""Notes of readers on calls that are missing or of an unknown process."""
 
 
 def notes_of(
@@ -43,17 +43,17 @@ def notes_of(
     records = prepared.launch_records
     outdated: set[str] = set()
     if measured.devices and all(device.match.how == "given" for device in measured.devices):
-        outdated.update(_ON_MODELS)  # the user says which GPUs these are
-    if records.graph.lost > 0:  # counted anew below, in the chosen time
+        outdated.update(_ON_MODELS)
+    if records.graph.lost > 0:  # counted again below, in the chosen time
         outdated.add("graph-launches-lost")
-    if any(lack.wants_gpu_records for lack in measured.lacks):  # the verdict knows that one worked
+    if any(lack.wants_gpu_records for lack in measured.lacks):
         outdated.add(_WITHOUT_WORK)
-    # The time in which the profiler held up the program.
+    # The time in which the profiler delayed the program.
     profiler = profiler_time(trace, prepared.accounts)
     code = "profiler-overhead" if len(prepared.accounts) == 1 else "profiler-overhead.of-several"
     spent_ns, idle_ns = profiler.spent_ns, profiler.idle_ns
-    held_up = note_of("assumed", code, count=profiler.times, spent_ns=spent_ns, idle_ns=idle_ns)
-    left_out = []  # what is so much that not all of it is looked at
+    delayed = note_of("assumed", code, count=profiler.times, spent_ns=spent_ns, idle_ns=idle_ns)
+    left_out = []  # names and devices beyond a limit
     if count := linked.categorised.names_left:
         ns = linked.categorised.time_left_ns
         left_out.append(note_of("assumed", "too-many-names", count=count, ns=ns))
@@ -62,44 +62,41 @@ def notes_of(
     # Figures and findings may depend on what installed packages add.
     of_packages = packages().items()
     return (
-        *(note_of("assumed", "package", name=name, adds=listed(k)) for name, k in of_packages),
+        *(note_of("assumed", "package", name=n, adds=listed(kinds)) for n, kinds in of_packages),
         *(note for note in trace.notes if note.code not in outdated),
         *prepared.plan.notes,
         *_device_notes(prepared, devices),
         *left_out,
         *_clock_notes(linked),
-        # Where no GPU is recorded, all devices are CPUs.
+        # `on_host` matters only if no GPU is recorded: then all devices are CPUs.
         *records_notes(records, on_host=bool(devices), share=_lost_share(records, devices)),
-        *([held_up] if profiler.idle_ns else ()),
+        *([delayed] if profiler.idle_ns else ()),
         *(prepared.replays.notes if prepared.replays is not None else ()),
         *measured.notes,
     )
 
 
 def _lost_share(records: LaunchRecords, devices: Sequence[DeviceReport]) -> float | None:
-    """Return the share of the chosen time that lost work takes, at the mean time of its kind.
-
-    It is unknown where all work of a kind is lost.
-    """
+    """Return lost work, at mean times, as a share of the chosen time; or None if unknown."""
     window_ns = sum(device.chosen.components.window_ns for device in devices)
     lost_ns = 0
     kinds = {"kernel": records.kernel, "graph": records.graph, "memcpy": records.copy}
     for kind, calls in kinds.items():
         sums = [device.whole.kinds[kind] for device in devices if kind in device.whole.kinds]
-        count = sum(each.count for each in sums)
+        count = sum(of_device.count for of_device in sums)
         if calls.lost and not count:
             return None
-        lost_ns += calls.lost * sum(each.sum_ns for each in sums) // max(count, 1)
+        lost_ns += calls.lost * sum(of_device.sum_ns for of_device in sums) // max(count, 1)
     return lost_ns / window_ns if window_ns else None
 
 
 def is_said(trace: Trace, *codes: str) -> bool:
-    """Return whether a trace comes with a note of one of these codes."""
+    """Return whether a trace has a note with one of these codes."""
     return any(note.code in codes for note in trace.notes)
 
 
 def _device_notes(prepared: Prepared, devices: Sequence[DeviceReport]) -> Iterator[Note]:
-    """Yield what is missing or odd in the work of devices, unless the reader said so already."""
+    """Yield notes on missing or odd work of devices, unless the reader already noted it."""
     trace = prepared.linked.trace
     operations = sum(sums.count for device in devices for sums in device.whole.kinds.values())
     unlinked = sum(sum((device.whole.unlinked or {}).values()) for device in devices)
@@ -111,18 +108,18 @@ def _device_notes(prepared: Prepared, devices: Sequence[DeviceReport]) -> Iterat
         longest = max(whole.same_stream_overlap_max_ns for whole in gpus)
         yield note_of("assumed", "overlap-on-stream", count=count, of=total, longest_ns=longest)
     yield from _earlier_work_notes(prepared, devices)
-    # `unlinked` is None where a process has no calls that could be linked.
+    # `unlinked` is None if a process has no calls that could be linked.
     if any(whole.unlinked is None for whole in gpus) and not is_said(trace, "no-calls", *_ON_CALLS):
         cost = fact("advice.no-calls", how=remedy(trace, "calls"))
         yield note_of("missing", "no-calls", advice=cost)
 
 
 def _earlier_work_notes(prepared: Prepared, devices: Sequence[DeviceReport]) -> Iterator[Note]:
-    """Say how much idle time work without a record may have run in; of graphs in a second note.
+    """Yield notes on idle time in which unrecorded work may have run: one on graphs, one on others.
 
-    Where too many records are lost to judge idle time, all of it may be lost work.
+    There is no note on others if idle time is not judged: all of it may be lost work.
     """
-    unseen_ns = prepared.unseen_ns  # of graphs
+    unseen_ns = prepared.unseen_ns  # by device: idle time that may be graphs
     unknown_ns = [
         device.chosen.idle_causes.unrecorded_ns - unseen_ns.get(device.device, 0)
         for device in devices
@@ -146,25 +143,25 @@ def _earlier_work_notes(prepared: Prepared, devices: Sequence[DeviceReport]) -> 
 
 
 def _clock_notes(linked: LinkedTrace) -> Iterator[Note]:
-    """Say where clocks of CPU and GPU disagree: by a whole offset, or for some operations."""
+    """Yield notes on clocks of CPU and GPU that disagree: always, or for some operations."""
     call, process = linked.links.call_of_activity, numbers(linked.trace.activities["process"])
     offsets = linked.clock_offsets
-    if apart := int(np.count_nonzero(offsets)):
+    if count := int(np.count_nonzero(offsets)):
         offset_ns = int(offsets[np.argmax(np.abs(offsets))])
         code = "clocks-apart" if offset_ns > 0 else "clocks-apart.before"
         days = abs(offset_ns) / _DAY_NS
         length = f"{days:,.1f} days" if days >= 1 else time_amount(abs(offset_ns))
-        cost, of = fact("advice.clocks-apart"), apart if apart > 1 else None
-        yield note_of("missing", code, count=apart, advice=cost, processes=of, length=length)
+        cost, several = fact("advice.clocks-apart"), count if count > 1 else None
+        yield note_of("missing", code, count=count, advice=cost, processes=several, length=length)
     launched = np.flatnonzero((call >= 0) & (offsets[process] == 0))
-    begun = numbers(linked.trace.activities["start_ns"])[launched]
-    early = numbers(linked.trace.calls["start_ns"])[call[launched]] - begun
-    if count := int(np.count_nonzero(early > 0)):
+    start = numbers(linked.trace.activities["start_ns"])[launched]
+    early_ns = numbers(linked.trace.calls["start_ns"])[call[launched]] - start
+    if count := int(np.count_nonzero(early_ns > 0)):
         yield note_of(
             "assumed",
             "device-before-launch",
             count=count,
             advice=fact("advice.device-before-launch"),
             of=len(launched),
-            most_ns=int(early.max()),
+            most_ns=int(early_ns.max()),
         )

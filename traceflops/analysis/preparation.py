@@ -1,4 +1,4 @@
-"""A trace made ready for questions: linked, categorised, accounted for by device, in windows."""
+"""Preparation of a trace for analysis: links, categories, accounts by device, windows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from traceflops.attribution.graph_replays import created_nodes, replays
 from traceflops.categories.activities import categorise
-from traceflops.categories.classify import load
+from traceflops.categories.classify import Classifier, load
 from traceflops.devices.jobs import of_job
 from traceflops.errors import UsageError
 from traceflops.mfu.counted.launches import with_captured_launches
@@ -22,22 +22,16 @@ from traceflops.table.columns import numbers
 from traceflops.table.grouping import distinct
 from traceflops.table.links import link
 from traceflops.table.trace import Trace
+from traceflops.timeline import host_work
 from traceflops.timeline.account import DeviceAccount, LinkedTrace
 from traceflops.timeline.aggregates import untimed
-from traceflops.timeline.host_work import (
-    split_work,
-    with_fine_times,
-    with_host_activities,
-    with_known_idle,
-    without_start_up,
-)
 from traceflops.timeline.start_up import start_up
 from traceflops.windows.choice import plan_steps
 from traceflops.windows.chosen_runs import one_run_per_gpu
 from traceflops.windows.device_records import cut_processes, lost_replays, whole_devices
 from traceflops.windows.prepared import Prepared
 from traceflops.windows.selection import HIDDEN, Selection
-from traceflops.windows.steps import find_marked_steps
+from traceflops.windows.steps import FoundSteps, find_marked_steps
 
 
 def prepare(
@@ -48,49 +42,33 @@ def prepare(
     include_environment: bool = False,
     placeholders: Placeholders | None = None,
 ) -> Prepared:
-    """Return a trace ready for questions; other arguments and errors are those of `analyze`.
+    """Return a trace ready for analysis; other arguments and errors are those of `analyze`.
 
-    With `placeholders` the names in it are replaced, after categories and steps are found by them.
+    With `placeholders`, names are replaced after they served to find categories and steps.
     """
     selection = selection or Selection()
     trace = of_job(trace, selection.job)
-    trace = with_known_idle(with_fine_times(trace))
+    trace = host_work.with_known_idle(host_work.with_fine_times(trace))
     shown = trace if include_environment else redacted(trace)
     with phase("link and categorise"):
         classifier = load(rules)
-        # Where a CPU does the work, its start-up is none of that.
-        with_host = with_host_activities(shown)
-        links = link(with_host)
-        marked = find_marked_steps(with_host, selection.step_mark)
-        # When the second marked step of each process begins; passes of a server are none.
-        loops = {}
-        if marked is not None and not marked.are_passes:
-            for process, steps in marked.by_process.items():
-                if len(steps) > 1:
-                    loops[process] = int(steps.start_ns[1])
-        once = start_up(with_host, links, loops)
-        if with_host is not shown and once:
-            with_host = without_start_up(with_host, once)
-            links = link(with_host)
-        categorised = categorise(with_host, links, classifier)
-        linked = LinkedTrace(with_host, links, categorised, split_work(with_host.activities), once)
-        # Steps are found by real names, so `named` keeps them.
-        named = linked
-    totals = untimed(shown, classifier)
+        named, marked = _linked(shown, classifier, selection)
+    # Steps are found by real names, which `named` keeps.
+    linked, totals = named, untimed(shown, classifier)
     if placeholders is not None:
         with phase("redact"):
             redaction = Redaction(placeholders, selection.step_mark)
-            # Rules of a file of the author's are numbered.
-            numbered = tuple(map(redaction.rule, categorised.rules))
+            # Ids of the user's rules are replaced by numbers.
+            rule_names = tuple(map(redaction.rule, named.categorised.rules))
             linked = replace(
                 named,
-                trace=redaction.trace(with_host),
-                categorised=replace(categorised, rules=numbered),
+                trace=redaction.trace(named.trace),
+                categorised=replace(named.categorised, rules=rule_names),
             )
             totals = redaction.untimed(totals) if totals is not None else None
     with phase("components of devices"):
         accounts, notes = one_run_per_gpu(linked.trace, _accounts(linked, selection), selection)
-        # Chosen devices are shown even if their records are incomplete.
+        # Devices that the user selects are shown even if their records are incomplete.
         is_all = selection.ranks is None and selection.gpus is None
         cut = cut_processes(linked.trace) if is_all else np.empty(0, dtype=np.int64)
         accounts, left_out = whole_devices(linked.trace, accounts, cut)
@@ -106,11 +84,35 @@ def prepare(
     return Prepared(selection, linked, accounts, plan, windows, cut, totals, replays=nodes)
 
 
+def _linked(
+    shown: Trace, classifier: Classifier, selection: Selection
+) -> tuple[LinkedTrace, FoundSteps | None]:
+    """Return a trace with links and categories, and the steps that are marked in it.
+
+    If the CPU does the work, its operators become activities, except those of start-up.
+    """
+    trace = host_work.with_host_activities(shown)
+    links = link(trace)
+    marked = find_marked_steps(trace, selection.step_mark)
+    # Start-up ends at the second marked step of a process; passes of a server are no such steps.
+    loops = {}
+    if marked is not None and not marked.are_passes:
+        for process, steps in marked.by_process.items():
+            if len(steps) > 1:
+                loops[process] = int(steps.start_ns[1])
+    once = start_up(trace, links, loops)
+    if trace is not shown and once:
+        trace = host_work.without_start_up(trace, once)
+        links = link(trace)
+    categorised = categorise(trace, links, classifier)
+    split = host_work.split_work(trace.activities)
+    return LinkedTrace(trace, links, categorised, split, once), marked
+
+
 def _accounts(linked: LinkedTrace, selection: Selection) -> dict[int, DeviceAccount]:
     """Return the account of each selected device, by row of the devices table.
 
-    Of ranks these are the devices that did their work: processes may share a device. Raises
-    UsageError where no device is left.
+    Devices of ranks are those that did their work. Raises UsageError if no device is left.
     """
     trace, device = linked.trace, numbers(linked.trace.activities["device"])
     rows = trace.devices.to_pylist()
@@ -119,34 +121,38 @@ def _accounts(linked: LinkedTrace, selection: Selection) -> dict[int, DeviceAcco
     }
     if selection.ranks is not None:
         processes = [number for number, rank in enumerate(trace.ranks) if rank in selection.ranks]
-        is_theirs = np.isin(numbers(trace.activities["process"]), processes)
-        selected &= set(distinct(device[is_theirs]).tolist())
-    order = np.argsort(device, kind="stable")
-    used, first = np.unique(device[order], return_index=True)
+        is_of_ranks = np.isin(numbers(trace.activities["process"]), processes)
+        selected &= set(distinct(device[is_of_ranks]).tolist())
+    by_device = np.argsort(device, kind="stable")
+    used, first = np.unique(device[by_device], return_index=True)
     lost = lost_replays(trace)
     accounts = {
-        number: DeviceAccount(linked, of_device, lost)
+        number: DeviceAccount(linked, rows_of_device, lost)
         # Not strict: without activities np.split still gives one (empty) array.
-        for number, of_device in zip(used.tolist(), np.split(order, first[1:]), strict=False)
+        for number, rows_of_device in zip(
+            used.tolist(), np.split(by_device, first[1:]), strict=False
+        )
         if number in selected
     }
     if not accounts and (selection.ranks is not None or selection.gpus is not None):
         ranks = sorted({rank for rank in trace.ranks if rank is not None})
         gpus = sorted({row["local_id"] for row in rows})
-        choices = [", ".join(map(str, numbers_of)) or "unknown" for numbers_of in (ranks, gpus)]
+        known_ranks, known_gpus = (
+            ", ".join(map(str, choices)) or "unknown" for choices in (ranks, gpus)
+        )
         raise UsageError(
             "no device matches --ranks/--gpu",
-            f"ranks in the trace: {choices[0]}; GPU numbers: {choices[1]}",
+            f"ranks in the trace: {known_ranks}; GPU numbers: {known_gpus}",
         )
     return accounts
 
 
 def prepare_pair(pair: Trace, **asked: Any) -> Prepared:
-    """Return a paired recording ready for questions; the arguments are those of `prepare`."""
+    """Return a paired recording ready for analysis; the arguments are those of `prepare`."""
     return prepare(with_captured_launches(pair), **asked)
 
 
 def with_replays(prepared: Prepared, pair: Prepared | None) -> Prepared:
-    """Return the same with what the pair captured of the graphs that the trace replays."""
+    """Return the prepared trace with the launches of its replayed graphs that the pair captured."""
     captured = replays(prepared.linked, pair.linked) if pair is not None else None
     return prepared if captured is None else replace(prepared, replays=captured)

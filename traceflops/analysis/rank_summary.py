@@ -1,4 +1,4 @@
-"""The summary of a rank, small enough to be sent: all of a report but what needs single events."""
+"""The summary of a rank, small enough to be sent: a report without what needs single events."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from traceflops.windows.device_records import LaunchRecords
 from traceflops.windows.records import DeviceReport, StepChoice
 from traceflops.windows.selection import Selection
 
-_MOST_ROWS: Final = 1_000  # how many rows of the tables of kernels and operators are kept
+_MOST_ROWS: Final = 1_000  # rows of each of the tables of kernels and operators
 _MOST_WINDOWS: Final = 1 << 14
 _STEPS_CUT: Final = (
     "{n} [step|steps] at the end [is|are] not in the summaries; all figures are without [it|them]."
@@ -56,10 +56,10 @@ T = TypeVar("T")
 class RankSummary(Struct, frozen=True, dict=True):
     """The figures of recordings in their chosen windows; fields are those of `Analysis`.
 
-    `trace` has no events but one activity for all of each device. `notes` are those of the analysis
-    alone, `codes` those of all in the order shown. `idle_of` are the culprits by device, `work` the
-    kernels by device: of all steps in which ranks are compared, then of each of `long_steps` alone.
-    `moved` is the time of memory work.
+    `trace` has no events except one activity per device and process. `notes` are those that only
+    the analysis makes, `codes` the codes of all notes in the order shown. `idle_of` has the
+    culprits by device, `work` the kernels by device: first of all steps in which ranks are
+    compared, then of each of `long_steps`. `moved` is the time of memory work.
     """
 
     trace: Trace
@@ -91,11 +91,11 @@ class RankSummary(Struct, frozen=True, dict=True):
 
     @property
     def has_timeline(self) -> bool:
-        """Return whether it tells more than that there are files."""
+        """Return whether the recordings have device work or launches."""
         return bool(self.reports or self.launch_records.calls or self.launch_records.captured)
 
     def compact(self, most: int, *, keeps_work: bool) -> RankSummary:
-        """Return the same in little room, with at most so many collectives of each rank."""
+        """Return a smaller summary, with at most `most` collectives of each rank."""
         launches = self.launches and replace(self.launches, leads=self.launches.leads.compact)
         records = self.records.first(most)
         cut = len(self.records) - len(records)
@@ -111,7 +111,7 @@ class RankSummary(Struct, frozen=True, dict=True):
 def summarised(trace: Trace, selection: Selection, peaks: PeakOptions, **asked: Any) -> RankSummary:
     """Return the summary of a trace; arguments and errors are those of `analyze`.
 
-    Steps at the end that it has no room for are left out, with a note.
+    If there are more than _MOST_WINDOWS windows, the last steps are left out, with a note.
     """
     whole = analysis_of(prepare(trace, selection, **asked), peaks, is_summarised=True)
     used = whole.steps.used
@@ -136,29 +136,18 @@ def summary_of(analysis: Analysis) -> RankSummary:
     unexplained_ns = analysis.total.components.idle_ns - explained_ns
     is_unknown = any(why_no_figure(prepared, executed, measured.devices))
     launches = analysis.launches
-    # Notes of the trace go with it; those of the measurement are made again once all are known.
-    again = {*linked.trace.notes, *measured.notes} - set(executed.notes)
+    # `trace` keeps its own notes; those of the measurement are made again for the sum of all ranks.
+    elsewhere = {*linked.trace.notes, *measured.notes} - set(executed.notes)
 
     def longest(rows: Sequence[T]) -> tuple[T, ...]:
         return tuple(sorted(rows, key=attrgetter("measured.time_ns"), reverse=True)[:_MOST_ROWS])
 
-    # A trace of the same processes and devices, with one activity for all of each.
-    device, process, start, length = (numbers(trace.activities[name]) for name in _OUTLINE)
-    of_row, first = group_rows((device, process))
-    begin, end = start[first], (start + length)[first]
-    np.minimum.at(begin, of_row, start)
-    np.maximum.at(end, of_row, start + length)
-    schema = arrow_schema("activities")
-    values = zip(_OUTLINE, (device[first], process[first], begin, end - begin), strict=True)
-    columns = {name: number_column(value, schema.field(name).type) for name, value in values}
-    columns["kind"] = dictionary_column(np.zeros(len(first), dtype=np.int32), ["kernel"])
-    arrays = [columns.get(field.name, pa.nulls(len(first), field.type)) for field in schema]
-    activities = pa.Table.from_arrays(arrays, schema=schema)
-    tables = {"processes": trace.processes, "devices": trace.devices, "activities": activities}
+    tables = {"processes": trace.processes, "devices": trace.devices}
+    tables["activities"] = _outline(trace.activities)
     return RankSummary(
         trace=replace(trace, tables=tables, jobs=(), job=None, places=()),
         notes=tuple(
-            note for note in analysis.notes if note.code not in OF_DEVICES and note not in again
+            note for note in analysis.notes if note.code not in OF_DEVICES and note not in elsewhere
         ),
         codes=tuple(note.code for note in analysis.notes),
         choice=analysis.steps,
@@ -187,13 +176,28 @@ def summary_of(analysis: Analysis) -> RankSummary:
     )
 
 
-_OUTLINE: Final = ("device", "process", "start_ns", "dur_ns")
 _OF_A_TIME: Final = ("device", "used")
 _OF_A_CELL: Final = (*_OF_A_TIME, "component", "dtype", "line", "rule")
 
 
+def _outline(activities: pa.Table) -> pa.Table:
+    """Return activities with one row per device and process, which spans all of theirs."""
+    names = ("device", "process", "start_ns", "dur_ns")
+    device, process, start, length = (numbers(activities[name]) for name in names)
+    group, first = group_rows((device, process))
+    begin, end = start[first], (start + length)[first]
+    np.minimum.at(begin, group, start)
+    np.maximum.at(end, group, start + length)
+    schema = arrow_schema("activities")
+    values = zip(names, (device[first], process[first], begin, end - begin), strict=True)
+    columns = {name: number_column(value, schema.field(name).type) for name, value in values}
+    columns["kind"] = dictionary_column(np.zeros(len(first), dtype=np.int32), ["kernel"])
+    arrays = [columns.get(field.name, pa.nulls(len(first), field.type)) for field in schema]
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
 def _brief(device: DeviceReport) -> DeviceReport:
-    """Return a device with few gaps, and of very many windows only the chosen ones."""
+    """Return a device with its longest gaps; of very many windows only the chosen ones stay."""
     longest = sorted(device.gaps, key=attrgetter("dur_ns"), reverse=True)
     is_long = len(device.windows) > _MOST_WINDOWS
     windows = [window for window in device.windows if window.used or not is_long]
@@ -201,29 +205,29 @@ def _brief(device: DeviceReport) -> DeviceReport:
 
 
 def _of_all_windows(rows: Iterable[T], *keys: str) -> tuple[T, ...]:
-    """Return the sums of rows of windows as if they were of the first."""
+    """Return the sums of rows over all windows, as rows of window 0; `keys` tell rows apart."""
     return tuple(replace(row, window=0) for row in summed(rows, *keys))  # type: ignore[type-var]
 
 
 def summed(rows: Iterable[T], *keys: str) -> tuple[T, ...]:
-    """Return rows with the same keys as one: integers and `Measured` add up.
+    """Return one row for all rows of equal keys, in which integers and `Measured` are added up.
 
-    All else, flags too, is that of the first row; but a field that is None in one row is None.
+    Other fields are those of the first row; None in any row gives None, except for flags.
     """
     key = attrgetter(*keys)
     groups: dict[Any, list[Any]] = {}
     for row in rows:
         groups.setdefault(key(row), []).append(row)
     total_rows: list[T] = []
-    for same in groups.values():
+    for members in groups.values():
         sums: dict[str, Any] = {}
-        for name in same[0].__struct_fields__ if len(same) > 1 else ():
-            first, *others = map(attrgetter(name), same)
+        for name in members[0].__struct_fields__ if len(members) > 1 else ():
+            first, *others = map(attrgetter(name), members)
             if name in keys or isinstance(first, bool):
                 continue
             if first is None or None in others:
                 sums[name] = None
             elif isinstance(first, int | Measured):
                 sums[name] = sum(others, first)
-        total_rows.append(replace(same[0], **sums) if sums else same[0])
+        total_rows.append(replace(members[0], **sums) if sums else members[0])
     return tuple(total_rows)

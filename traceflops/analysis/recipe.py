@@ -1,6 +1,6 @@
 """analyze(trace): a trace is prepared, measured and judged; the result is an Analysis.
 
-Of files of several jobs, the Analysis lists what there is to say of each.
+For files of several jobs, the Analysis lists the figures of each job.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ if TYPE_CHECKING:
 _OF_ROW: Final = (
     *("process", "type", "local_id", "product", "memory_bytes", "sm_count", "architecture"),
 )
-"""What a report of a device has as it is in the table of devices."""
+"""The fields of a report of a device that are copied from the table of devices."""
 GAPS_OF_SUMMARY: Final = 3
-"""How many gaps of a device a summary keeps."""
+"""The number of gaps of a device in a summary."""
 
 
 def analyze(
@@ -74,12 +74,12 @@ def analyze(
 ) -> Analysis:
     """Return where the time of a trace went and how much of its devices was used.
 
-    `peaks` says what the devices can do where the trace does not. `rules` is a file of category
-    rules that are tried before the built-in ones, `finding_rules` one of rules of findings. Host
-    and user names and home directories are shortened unless `include_environment` is set. `pair`
-    is another recording of the same program, whose shapes or counters tell the FLOPs of kernels.
-    With `redact` names are replaced by placeholders. Raises UsageError where the selection asks
-    for something the trace does not have, the pair tells nothing, or a file of rules is wrong.
+    `peaks` are the user's peaks of the devices. `rules` is a file of category rules that are tried
+    before the built-in ones, `finding_rules` a file of rules of findings. Host and user names and
+    home directories are shortened unless `include_environment` is set. `pair` is another recording
+    of the same program, whose shapes or counters tell the FLOPs of kernels. With `redact`, names
+    are replaced by placeholders. Raises UsageError if the trace lacks what the selection names, the
+    pair tells nothing, or a file of rules is wrong.
     """
     user_rules = read_finding_rules(finding_rules, redact=redact)
     check_privacy(include_environment, redact)
@@ -107,7 +107,7 @@ def analyze(
 
 
 def with_removed(analysis: Analysis, placeholders: Placeholders) -> Analysis:
-    """Return an analysis whose note counts all names that were replaced, also those of a pair."""
+    """Return an analysis whose note on replaced names counts all of them, also those of a pair."""
     counted = removed(placeholders)
     notes = tuple(counted if note.code == counted.code else note for note in analysis.notes)
     return replace(analysis, notes=notes)
@@ -124,8 +124,8 @@ def analysis_of(
 ) -> Analysis:
     """Return where the time of a prepared trace went and how much of its devices was used.
 
-    `measured` replaces what the trace and its `pair` say of FLOPs. Culprits of idle time and ranks
-    are left out if `is_summarised`: a summary has them by step. `rules` has a user's thresholds.
+    `measured` replaces the FLOPs by the trace and its `pair`. If `is_summarised`, culprits of idle
+    time and ranks are left out: a summary has them by step. `rules` has the user's thresholds.
     """
     whole, linked = prepared, prepared.linked
     if prepared.launch_records.state == "capture":
@@ -133,29 +133,19 @@ def analysis_of(
         plan = replace(whole.plan, choice=StepChoice("none", "", (), ()), notes=())
         prepared = replace(whole, accounts={}, windows={}, plan=plan, with_work=whole)
     with phase("accounts"):
-        most_gaps = GAPS_OF_SUMMARY if is_summarised else None
-        rows, processes = linked.trace.devices.to_pylist(), linked.trace.processes.to_pylist()
-        reports = [
-            _device_report(prepared, rows[device], processes, most_gaps)
-            for device in prepared.accounts
-        ]
-        named = devices = told_apart(linked.trace, reports)
+        reports = _device_reports(prepared, GAPS_OF_SUMMARY if is_summarised else None)
+        devices = list(reports)
         if prepared.launch_records.state in UNRECORDED:  # lost work may have run in idle time
-            devices = [device.with_idle_unrecorded for device in named]
+            devices = [device.with_idle_unrecorded for device in reports]
         devices = with_culprits(prepared, devices)
         total = sum((device.chosen for device in devices), EMPTY_ACCOUNT)
-    with phase("idle time"):  # takes much memory for a while, FLOPs keep what they take
+    # Idle time needs much memory for a while: it comes before FLOPs, which keep theirs.
+    with phase("idle time"):
         idle_ns = total.components.idle_ns
         idle = NO_CULPRITS if is_summarised else idle_culprits(prepared, idle_ns)
     if measured is None:
         with phase("FLOPs"):
             measured = measure(whole, peaks, pair)
-    ranks: RankReport | None = None  # of one device nobody waits for another
-    if not is_summarised and max(len(prepared.accounts), prepared.trace.processes.num_rows) > 1:
-        from traceflops.ranks.link_rates import links_of
-        from traceflops.ranks.who_waits import rank_report
-
-        ranks = rank_report(prepared, links_of(prepared, measured.devices, peaks.link))
     phases, attribution = measured.executed.phases, measured.executed.attribution
     with phase("kernel tables"):
         totals = kernel_totals(linked.trace, linked.categorised, linked.split, prepared.chosen)
@@ -163,7 +153,7 @@ def analysis_of(
     return Analysis(
         source=linked.trace.source,
         selection=prepared.selection,
-        notes=notes_of(prepared, named, measured),
+        notes=notes_of(prepared, reports, measured),
         collectives=collective_work(linked, prepared.accounts, prepared.windows),
         recording=prepared,
         **judged(
@@ -173,12 +163,32 @@ def analysis_of(
             kernels=[totals],
             moved=moved,
             idle=idle,
-            # Only durations of kernels tell how far the host is ahead.
+            # Without durations of kernels, it is unknown how far the host is ahead.
             launches=None if prepared.launch_records.timed.lack() else launching(prepared, phases),
-            ranks=ranks,
+            ranks=None if is_summarised else _ranks(prepared, measured, peaks.link),
             passes=serving(prepared, attribution),
         ),
     )
+
+
+def _ranks(prepared: Prepared, measured: Measurement, link: float | None) -> RankReport | None:
+    """Return who waits for whom, None for a single device and process; `link` is in GB/s."""
+    if max(len(prepared.accounts), prepared.trace.processes.num_rows) <= 1:
+        return None
+    from traceflops.ranks.link_rates import links_of
+    from traceflops.ranks.who_waits import rank_report
+
+    return rank_report(prepared, links_of(prepared, measured.devices, link))
+
+
+def _device_reports(prepared: Prepared, most_gaps: int | None) -> Sequence[DeviceReport]:
+    """Return the reports of all devices, without culprits of idle time."""
+    trace = prepared.linked.trace
+    rows, processes = trace.devices.to_pylist(), trace.processes.to_pylist()
+    reports = [
+        _device_report(prepared, rows[device], processes, most_gaps) for device in prepared.accounts
+    ]
+    return told_apart(trace, reports)
 
 
 def _device_report(
@@ -187,7 +197,7 @@ def _device_report(
     processes: Sequence[Mapping[str, Any]],
     most_gaps: int | None,
 ) -> DeviceReport:
-    """Return the figures of a device, without what its idle time is due to.
+    """Return the figures of a device, without the culprits of its idle time.
 
     `row` is its row of the devices table, `processes` are all rows of that of processes.
     """
@@ -221,8 +231,7 @@ def _device_report(
 def what_if(analysis: Analysis, *edits: str) -> WhatIf:
     """Return how long the steps would take with edits such as `data_input=0`, and what decides it.
 
-    docs/replay.md lists what can be asked. Raises UsageError where an edit is none, or the
-    recording does not hold what it takes to answer.
+    docs/replay.md lists the edits. Raises UsageError for an invalid edit or an unfit recording.
     """
     if analysis.of_no_job:
         raise UsageError("what-if needs one job", "choose one with --job")
@@ -239,7 +248,7 @@ def listed_jobs(
     include_environment: bool = False,
     placeholders: Placeholders | None = None,
 ) -> tuple[JobReport, ...]:
-    """Return the jobs of a trace with the names of their files as they may be shown."""
+    """Return the jobs of a trace; names of their files are shortened or replaced as requested."""
     reports = []
     for job in trace.jobs:
         plain = [replace(part, tables={}) for part in job.traces]  # only sources are shown
@@ -263,15 +272,15 @@ def analysis_of_jobs(
 ) -> Analysis:
     """Return an analysis that lists several jobs, with devices, account and verdict of each.
 
-    `analyzed` analyses one job. A recording of captured CUDA graphs, if one other job launches
-    graphs, also gets the command that pairs the two.
+    `analyzed` analyses one job. If one job is a recording of captured CUDA graphs and one other
+    launches graphs, the verdict of the former has the command that pairs the two.
     """
     reports, all_records = [], []
     for job in jobs:
         records = NO_LAUNCHES
         try:
             analysis = analyzed(trace, replace(selection, job=job.number))
-        except UsageError as error:  # the selection leaves nothing of it
+        except UsageError as error:  # the selection leaves nothing of this job
             job = replace(job, verdict=f"Nothing to show: {error.message}.")
         else:
             job = replace(
@@ -287,8 +296,7 @@ def analysis_of_jobs(
         job.files for job, records in zip(reports, all_records, strict=True) if records.graph.calls
     ]
     for number, (job, records) in enumerate(zip(reports, all_records, strict=True)):
-        # A capture says how to give it to the one trace here that launches graphs (--pair is for
-        # one file).
+        # --pair takes one file for one trace.
         is_one_file_each = [len(files) for files in (job.files, *launching)] == [1, 1]
         if records.state == "capture" and is_one_file_each:
             files = [shlex.quote(files[0]) for files in (*launching, job.files)]

@@ -1,18 +1,17 @@
-"""What an analysis says, as frozen values.
+"""The result of an analysis, as frozen values.
 
-An `Analysis` has four layers, from what is certain to what is judged:
+An `Analysis` has four layers, from facts to judgement:
 
-* what was read: `source`, `notes` (also those of later steps), `jobs` (files of several jobs);
+* the input: `source`, `notes` (also those of later steps), `jobs` (of files of several jobs);
 * the time: per device a `DeviceReport` with its windows, of which those with `used` set are
   chosen; `total` is the account of the chosen windows of all devices, added up. Its components
   are disjoint and their sum is exactly the length of these windows;
-* what ran in the chosen windows: `kernels` has a row per distinct name, `categories` one per
-  (top, sub), `collectives` what is known of communication, `measured` FLOPs and bytes;
-* what that means: `headline` is one sentence, `findings` are causes, the best first.
+* the work in the chosen windows: `kernels` has a row per distinct name, `categories` one per
+  (top, sub), `collectives` one per kind of communication, `measured` has FLOPs and bytes;
+* the judgement: `headline` is one sentence, `findings` are causes, the best first.
 
-Times are integer nanoseconds, shares are 0 to 1, and what is unknown is None, never 0. Nothing
-here is computed from another field, but for the properties; `recording` is what all came from.
-Cached properties are for long reports: they ask the recording when they are first used.
+Times are integer nanoseconds, shares are 0 to 1, and what is unknown is None, never 0. Fields are
+computed from `recording`, properties from fields; cached ones read the recording when first used.
 """
 
 from __future__ import annotations
@@ -26,17 +25,10 @@ import pyarrow as pa
 from msgspec import Struct
 from msgspec.structs import replace
 
+from traceflops.attribution import host_calls
 from traceflops.attribution.charged import ChargedKernel, charged_kernels
 from traceflops.attribution.culprits import NO_CULPRITS, IdleCulprits
 from traceflops.attribution.device_work import DeviceWork, attributed_work
-from traceflops.attribution.host_calls import (
-    HostOperator,
-    MemoryOperation,
-    Synchronisation,
-    host_operators,
-    memory_operations,
-    synchronisations,
-)
 from traceflops.attribution.launch_lead import HostBound, Launches
 from traceflops.attribution.outside_work import OutsideGpuWork, longer_by, outside_gpu_work
 from traceflops.devices.jobs import JobReport
@@ -75,19 +67,19 @@ _MUCH_LEFT_OUT: Final = 0.2
 
 
 class Analysis(Struct, frozen=True, dict=True):
-    """Everything a report shows; `kernel_table` tells the columns of `kernels` and `categories`.
+    """Everything a report shows; `kernel_table` describes the columns of `kernels`, `categories`.
 
-    `untimed` is what a trace without a timeline says. `collectives` are there where the trace says
-    which of them a kernel ran, `jobs` where the files are of several jobs; where none of these is
-    chosen, nothing else is known but the source and the notes. `recorded` says whether the launch
-    calls have device records: where they do not, nothing is judged. `idle` is what the host did in
-    the idle time of the chosen windows, `host_bound` whether it is fast enough for the devices,
-    `launches` what launching took. `serving` are the passes that a serving engine annotates.
+    `untimed` has the sums of a trace without a timeline. `collectives` is empty if the trace does
+    not tell which collective a kernel ran. `jobs` is empty unless the files are of several jobs; if
+    none of these is chosen, only the source and the notes have data. `recorded` is whether the
+    launch calls have device records: if not, nothing is judged. `idle` is what the host did in the
+    idle time of the chosen windows, `host_bound` whether it is fast enough for the devices,
+    `launches` the time of launching. `serving` has the passes that a serving engine annotates.
     `ranks` is who waits for whom, None with one rank. `finding_rules` are the user's.
 
-    `recording` is always there, so that asking it needs no other case: where `has_events` is False
-    (summaries; several jobs of which none is chosen) it has no events, and answers are empty.
-    `summed_operators` and `summed_synchronisations` are what summaries say of these.
+    `recording` is never None. If `has_events` is False (summaries; several jobs of which none is
+    chosen) it has no events, and what is computed from it is empty: `summed_operators` and
+    `summed_synchronisations` are then those of the summaries.
     """
 
     source: Source
@@ -109,8 +101,8 @@ class Analysis(Struct, frozen=True, dict=True):
     idle: IdleCulprits = NO_CULPRITS
     host_bound: HostBound | None = None
     launches: Launches | None = None
-    summed_operators: tuple[HostOperator, ...] = ()
-    summed_synchronisations: tuple[Synchronisation, ...] = ()
+    summed_operators: tuple[host_calls.HostOperator, ...] = ()
+    summed_synchronisations: tuple[host_calls.Synchronisation, ...] = ()
     serving: Serving = NO_SERVING
     ranks: RankReport | None = None
     finding_rules: FindingRules = NO_RULES
@@ -118,68 +110,68 @@ class Analysis(Struct, frozen=True, dict=True):
 
     @property
     def prepared(self) -> Prepared | None:
-        """Return `recording` where it has events. New code asks `recording`."""
+        """Return `recording` if it has events, else None. New code uses `recording`."""
         return self.recording if self.has_events else None
 
     @cached_property
-    def host_operators(self) -> tuple[HostOperator, ...]:
-        """Return the operators of the threads that launch, those of most own time first."""
-        return self.summed_operators or host_operators(self.recording)
+    def host_operators(self) -> tuple[host_calls.HostOperator, ...]:
+        """Return the operators of launching threads, the longest own time first."""
+        return self.summed_operators or host_calls.host_operators(self.recording)
 
     @cached_property
-    def synchronisations(self) -> tuple[Synchronisation, ...]:
+    def synchronisations(self) -> tuple[host_calls.Synchronisation, ...]:
         """Return the calls in which the host waited for the devices, the longest first."""
-        return self.summed_synchronisations or synchronisations(self.recording)
+        return self.summed_synchronisations or host_calls.synchronisations(self.recording)
 
     @cached_property
     def spread(self) -> StepSpread | None:
-        """Return how the steps used differ, None where none is used."""
+        """Return how the chosen steps differ, None without any."""
         return spread_of(self.devices)
 
     @cached_property
     def slow_by(self) -> str | None:
-        """Return what steps that are left out mostly take longer, None where unknown."""
+        """Return the main cause why the steps left out are longer, None if unknown."""
         return longer_by(self.recording, self.devices) if self.has_events else None
 
     @cached_property
     def outside(self) -> OutsideGpuWork | None:
-        """Return what is recorded outside the GPU's work, None where it is little or not asked."""
-        asked = self.has_events and self.selection == Selection()
-        return outside_gpu_work(self.recording) if asked else None
+        """Return the recorded time outside the GPU's work; None if little, or with a selection."""
+        is_default = self.has_events and self.selection == Selection()
+        return outside_gpu_work(self.recording) if is_default else None
 
     @property
     def left_out(self) -> float | None:
-        """Return the share of the work that is in no step used.
+        """Return the share of the work that is in no chosen step.
 
-        None where that is little, or hardly more than the steps left out are of all, or asked for.
+        None for steps that the user selected, or if it is little more than their share of steps.
         """
         busy_ns = sum(device.whole.busy_ns for device in self.devices)
         parts, steps = self.total.components, self.steps
         used_ns = parts.window_ns - parts.start_up_ns - parts.idle_ns
         share = 1 - used_ns / busy_ns if busy_ns else 0.0
-        usual = 1 - len(steps.used) / max(len(steps.seen), 1)
-        is_much = share - usual >= _MUCH_LEFT_OUT and self.selection == Selection()
+        share_of_steps = 1 - len(steps.used) / max(len(steps.seen), 1)
+        is_much = share - share_of_steps >= _MUCH_LEFT_OUT and self.selection == Selection()
         return share if is_much else None
 
     @cached_property
-    def memory_operations(self) -> tuple[MemoryOperation, ...]:
+    def memory_operations(self) -> tuple[host_calls.MemoryOperation, ...]:
         """Return copies, fills and allocations."""
-        return memory_operations(self.recording)
+        return host_calls.memory_operations(self.recording)
 
     @cached_property
     def gpu_samples(self) -> tuple[GpuSamples, ...]:
-        """Return what was sampled of clocks, power and temperature, of each GPU."""
+        """Return the samples of clocks, power and temperature of each GPU."""
         return gpu_samples(self.recording)
 
     @cached_property
     def attribution(self) -> DeviceWork | None:
-        """Return whose work the devices did, None without any."""
+        """Return the work of the devices by operator and module, None without any."""
         recorded = self.recording.as_launched
         return attributed_work(recorded, activity_flops(self.measured.executed))
 
     @cached_property
     def charged(self) -> tuple[ChargedKernel, ...] | None:
-        """Return the time that each kernel was charged by what launched it, None of summaries."""
+        """Return the time charged to each kernel by launcher; None for summaries."""
         if not self.has_events:
             return None
         count, ranks = self.recording.trace.activities.num_rows, self.ranks
@@ -187,10 +179,7 @@ class Analysis(Struct, frozen=True, dict=True):
 
     @cached_property
     def replay(self) -> Replay | None:
-        """Return the recording ready for questions, None of summaries.
-
-        Raises UsageError where it does not hold what they need.
-        """
+        """Return the recording for what-if questions, None for summaries. Raises UsageError."""
         if not self.has_events:
             return None
         from traceflops.replay.what_if import Replay
@@ -200,7 +189,7 @@ class Analysis(Struct, frozen=True, dict=True):
 
     @cached_property
     def replay_or_reason(self) -> tuple[Replay | None, Fact | None]:
-        """Return the recording ready for questions, or None and why it answers none."""
+        """Return the recording ready for what-if questions and None, or None and why not."""
         try:
             if self.replay is None:
                 return None, fact("replay.of-summary")
@@ -218,7 +207,7 @@ class Analysis(Struct, frozen=True, dict=True):
 
     @cached_property
     def findings(self) -> tuple[Finding, ...]:
-        """Return the causes with what each gains, the best first; then the other findings."""
+        """Return the causes with their gains, the best first; then the other findings."""
         from traceflops.findings.diagnosis import diagnosed
 
         return diagnosed(self)
@@ -242,25 +231,22 @@ class Analysis(Struct, frozen=True, dict=True):
 
     @property
     def windows_used(self) -> int:
-        """Return how many windows the figures are added up over: steps times devices, as a rule."""
+        """Return the number of windows that the figures sum over, usually steps times devices."""
         return sum(window.used for device in self.devices for window in device.windows)
 
     @property
     def devices_used(self) -> tuple[DeviceReport, ...]:
-        """Return the devices that the figures are about: those with a chosen window."""
+        """Return the devices that the figures sum over: those with a chosen window."""
         return tuple(d for d in self.devices if any(window.used for window in d.windows))
 
     @property
     def on_host(self) -> bool:
-        """Return whether all work is operators on the CPU: then nothing is said of a device."""
+        """Return whether all work is operators on the CPU: then reports show no device."""
         return bool(self.devices) and all(device.type == "cpu" for device in self.devices)
 
     @property
     def only_launches(self) -> bool:
-        """Return whether all work is operators of CPUs that launch that of a GPU without records.
-
-        Their times are not those of the work.
-        """
+        """Return whether all CPU operators only launch GPU work that is not recorded."""
         return self.on_host and self.verdict.headline == "records-missing"
 
     def mean_ns(self, total_ns: int) -> float:
@@ -273,23 +259,23 @@ class Analysis(Struct, frozen=True, dict=True):
         return tuple(nlargest(most, all_gaps, key=attrgetter("dur_ns")))
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """Export the kernel table, so that `pyarrow.table(analysis)` and its peers work."""
+        """Export the kernel table, so that `pyarrow.table(analysis)` and the like work."""
         return self.kernels.__arrow_c_stream__(requested_schema)
 
     @property
     def mfu(self) -> float | None:
-        """Return the model FLOPs utilisation, 0.4 for 40 %; None where it is unknown."""
+        """Return the model FLOPs utilisation, 0.4 for 40 %; None if unknown."""
         mfu = self.measured.mfu
         return None if mfu is None else float(mfu)
 
     @property
     def step_time_ns(self) -> int | None:
-        """Return the median step, None where no steps are known."""
+        """Return the median step time in ns, None without steps."""
         return self.steps.typical_ns
 
     @property
     def culprits(self) -> tuple[Culprit, ...]:
-        """Return what the GPUs waited on in the chosen windows, most idle time first."""
+        """Return the causes of the GPUs' idle time in the chosen windows, the longest first."""
         return self.idle.culprits
 
     @property
@@ -313,7 +299,7 @@ class Analysis(Struct, frozen=True, dict=True):
         return tables_of(report, self.devices, self.recording, has_events=self.has_events)
 
     def to_pandas(self, table: str = "kernels") -> pd.DataFrame:
-        """Return a table as a DataFrame. Raises UsageError for a name that is none."""
+        """Return a table as a DataFrame. Raises UsageError for an unknown name."""
         if table not in self.tables:
             raise UsageError(f"no table {table!r}", f"choose from {', '.join(self.tables)}")
         frame: pd.DataFrame = self.tables[table].to_pandas()
@@ -326,7 +312,7 @@ class Analysis(Struct, frozen=True, dict=True):
         return render_json(self)
 
     def _repr_html_(self) -> str:
-        """Return what is wrong, where the step goes and what to do, as notebooks show it."""
+        """Return the analysis as HTML for notebooks: verdict, time of a step, and advice."""
         from traceflops.reports import card
 
         return card(self)
@@ -345,10 +331,7 @@ class Analysis(Struct, frozen=True, dict=True):
         save(self, path)
 
     def sql(self, query: str) -> pa.Table:
-        """Return what a query in SQL gives over `tables`, by DuckDB (extra `sql`).
-
-        Raises UsageError where it is wrong.
-        """
+        """Return the result of an SQL query over `tables`, by DuckDB. Raises UsageError."""
         from traceflops.analysis.sql import run_sql
 
         return run_sql(self.tables.sources, query)
@@ -359,7 +342,7 @@ class Analysis(Struct, frozen=True, dict=True):
 
 
 def with_finding_rules(analysis: Analysis, rules: FindingRules) -> Analysis:
-    """Return an analysis whose findings are by a user's rules, with a note of that."""
+    """Return an analysis whose findings follow the user's rules, with a note on these."""
     changes = rules.changes
     notes = (note_of("assumed", "finding-rules", changes=changes),) if changes else ()
     return replace(analysis, finding_rules=rules, notes=(*analysis.notes, *notes))

@@ -1,6 +1,6 @@
-"""SQL over the tables of an analysis, by DuckDB (extra `sql`): nothing else is in reach.
+"""SQL over the tables of an analysis, by DuckDB (extra `sql`): a query can read nothing else.
 
-No file, no network, and nothing of the machine or of DuckDB itself: its settings name folders.
+It can read neither files nor the network, nor settings of DuckDB: these tell of the machine.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from itertools import chain, count
+from itertools import chain, count, islice
 from threading import Timer
 from types import MappingProxyType
 from typing import Any, Final
@@ -27,31 +27,30 @@ _ALONE: Final = """
     set python_enable_replacements = false;
     set lock_configuration = true
 """
-"""What keeps a query to the tables: files, extensions, and Python's variables are out of reach."""
+"""Settings that restrict a query to the tables: no files, extensions, or variables of Python."""
 _NO_FOLDER: Final = {"temp_directory": ""}
-"""Where DuckDB may write, a query may read: there is no such folder."""
+"""No folder for temporary files, which a query could read."""
 _MODEST: Final = {"threads": "1", "memory_limit": "4GB"}
-"""Of a query that nobody watches. One thread gives rows in one order."""
+"""Limits of `first_rows`. A single thread returns rows in a fixed order."""
 _FROM: Final = frozenset(
     {"range", "generate_series", "unnest", "repeat", "repeat_row", "json_each", "json_tree"}
 )
-"""The functions that may stand for a table. The others read files, DuckDB's settings and secrets,
-or a table or query that an argument names."""
+"""The table functions that are allowed. Others read files, DuckDB's settings and secrets, or a
+table or query that an argument names."""
 _CLOSED: Final = re.compile(
     r"current_setting|get(env|variable)|json_(de)?serialize_\w+|sleep_ms|write_log|\w+_secret|"
     r"(duckdb|pragma|read|sqlite|inet|pg)_(?!typeof$|size_pretty$)\w+"
 )
-"""Other functions, and tables that DuckDB has in itself, that tell of it or of the machine."""
+"""Functions and built-in tables of DuckDB that tell something about it or the machine."""
 _BATCH_ROWS: Final = 10_000
 _LEAST_VERSION: Final = 2  # earlier versions crash on lists of a fixed size
 _NEEDED: Final = (f"SQL needs DuckDB {_LEAST_VERSION} or newer", "pip install 'traceflops[sql]'")
 
 
 def run_sql(tables: Mapping[str, pa.Table | OnDemand], query: str) -> pa.Table:
-    """Return what a query gives. Raises UsageError where it is wrong, or DuckDB is not installed.
+    """Return the result of a query. Raises UsageError if it is wrong or DuckDB is not installed.
 
-    Sums of whole numbers are whole numbers again, where int64 holds them. Columns of one name are
-    numbered.
+    Sums of whole numbers become int64 if they fit. Columns of equal names are numbered.
     """
     with _asked(tables, query) as result:
         return _tidied(result.to_arrow_table())
@@ -60,9 +59,10 @@ def run_sql(tables: Mapping[str, pa.Table | OnDemand], query: str) -> pa.Table:
 def first_rows(
     tables: Mapping[str, pa.Table | OnDemand], query: str, most: int, seconds: float
 ) -> tuple[pa.Table, int]:
-    """Return the first rows that a query gives, the same ones each time, and how many there are.
+    """Return the first `most` rows of a query's result, always the same, and the number of rows.
 
-    No others are held. Raises UsageError also where it takes more time or memory than it may.
+    Other rows are not kept in memory. Raises UsageError as `run_sql` does, and for a query that
+    takes more than `seconds` or too much memory.
     """
     kept, rows = [], 0
     with _asked(tables, query, seconds, _MODEST) as result:
@@ -81,7 +81,7 @@ def _asked(
     seconds: float | None = None,
     limits: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[Any]:
-    """Yield the result of a query, not fetched yet. Raises UsageError where it is wrong."""
+    """Yield the result of a query, not fetched yet. Raises UsageError for a wrong query."""
     try:
         import duckdb
     except ImportError as error:
@@ -103,41 +103,37 @@ def _asked(
         except duckdb.OutOfMemoryException:
             raise UsageError("SQL: out of memory", f"ask for less, or {MORE_MEMORY}") from None
         except (duckdb.Error, OSError, RuntimeError, ValueError) as error:
-            if "Query interrupted" in str(error):  # by Ctrl-C, as DuckDB's client says it
-                raise KeyboardInterrupt from None
-            if str(error).startswith("INTERRUPT"):  # by the timer
-                raise UsageError(f"SQL: it took more than {seconds:g} s", "ask for less") from None
             message = str(error)
+            if "Query interrupted" in message:  # DuckDB's text after Ctrl-C
+                raise KeyboardInterrupt from None
+            if message.startswith("INTERRUPT"):  # by the timer
+                raise UsageError(f"SQL: it took more than {seconds:g} s", "ask for less") from None
             first, *more = message.strip().splitlines() or ["the query failed"]
-            near = [
-                f"{line.rstrip('.?')}; "
-                for line in more
-                if line.startswith(("Did you", "Candidate"))
-            ]
-            hint = (
-                f"{''.join(near[:1])}tables: {', '.join(tables)}; columns: traceflops query TRACE"
-            )
+            suggestions = (line for line in more if line.startswith(("Did you", "Candidate")))
+            near = "".join(f"{line.rstrip('.?')}; " for line in islice(suggestions, 1))
+            hint = f"{near}tables: {', '.join(tables)}; columns: traceflops query TRACE"
             raise UsageError(f"SQL: {first}", hint) from None
         finally:
             timer.cancel()
 
 
 def _check_reach(connection: Any, query: str) -> None:
-    """Refuse what reads anything but the tables. Raises UsageError."""
-    asked = connection.execute("select json_serialize_sql($1::varchar)", [query])
-    tree = json.loads(asked.fetchall()[0][0])
+    """Raise UsageError if a query reads anything except the tables."""
+    parsed = connection.execute("select json_serialize_sql($1::varchar)", [query])
+    tree = json.loads(parsed.fetchall()[0][0])
     if tree["error"]:
         raise UsageError("SQL: only a SELECT is answered", "write a SELECT")
     for node in _nodes(tree):
         kind, schema = node.get("type"), str(node.get("schema_name") or "main").lower()
-        called = str(node.get("function_name") or "").lower()
+        function = str(node.get("function_name") or "").lower()
         table = str(node.get("table_name") or "").lower() * (kind in ("BASE_TABLE", "SHOW_REF"))
         source = kind == "TABLE_FUNCTION" and str(node["function"].get("function_name")).lower()
-        # SHOW has only a name, which may be a list of DuckDB's own; DESCRIBE has a query.
-        closed = _CLOSED.fullmatch(called) or _CLOSED.fullmatch(table) or schema != "main"
-        if closed or (source and source not in _FROM) or (table and kind == "SHOW_REF"):
+        is_closed = _CLOSED.fullmatch(function) or _CLOSED.fullmatch(table) or schema != "main"
+        # SHOW NAME may list something of DuckDB's; DESCRIBE is a SHOW_REF with a query, no name.
+        is_show = table and kind == "SHOW_REF"
+        if is_closed or is_show or (source and source not in _FROM):
             raise UsageError(
-                f"SQL: {source or called or table} is out of reach",
+                f"SQL: {source or function or table} is out of reach",
                 "a query reads the tables of the recording; traceflops query TRACE lists them",
             )
 
@@ -152,7 +148,7 @@ def _nodes(value: Any) -> Iterator[dict[str, Any]]:
 
 
 def _tidied(result: pa.Table) -> pa.Table:
-    """Return a result with different names of columns, and sums of whole numbers as int64."""
+    """Return a result with distinct names of columns, and sums of whole numbers as int64."""
     names: list[str] = []
     for name in result.column_names:
         numbered = chain((name,), (f"{name}_{number}" for number in count(1)))

@@ -1,4 +1,4 @@
-"""What the summaries of the ranks of a job add up to: an `Analysis` without single events."""
+"""The sum of the summaries of the ranks of a job: an `Analysis` without single events."""
 
 from __future__ import annotations
 
@@ -49,17 +49,17 @@ def analysis_of_summaries(
 ) -> Analysis:
     """Return the analysis of several ranks of one job, added up from their summaries.
 
-    `failed` are the names of files that have none, `link` is what is given for links, GB/s. Raises
-    UsageError for the summaries of several jobs.
+    `failed` are the names of files without a summary, `link` is the user's bandwidth of links in
+    GB/s. Raises UsageError for the summaries of several jobs.
     """
     ordered = sorted(summaries, key=lambda summary: by_rank(summary.trace))
-    most = max(part.kind for part in ordered)
+    main_kind = max(part.kind for part in ordered)
     for number, part in enumerate(ordered):
-        if part.kind < most == GPUS:  # operators on the CPU do not count beside GPUs
+        if part.kind < main_kind == GPUS:  # if some have GPUs, leave out those with CPUs only
             trace = replace(part.trace, tables={"processes": part.trace.processes}, places=())
             ordered[number] = replace(part, trace=trace, notes=())
     trace = _joined([summary.trace for summary in ordered])
-    parts = [part for part in placed(ordered) if part.kind == most]  # all if none has devices
+    parts = [part for part in placed(ordered) if part.kind == main_kind]
     whole = sum_of(parts)
     devices = told_apart(trace, whole.reports)
     prepared = prepare(trace)
@@ -99,7 +99,7 @@ def analysis_of_summaries(
 
 
 def _joined(traces: Sequence[Trace]) -> Trace:
-    """Return the trace of all, without events. Raises UsageError for those of several jobs."""
+    """Return one trace of all, without events. Raises UsageError for traces of several jobs."""
     jobs, _ = split(traces)
     if len(jobs) > 1:
         files = ", ".join(job[0].source.files[0].name for job in jobs[:_NAMED])
@@ -107,7 +107,7 @@ def _joined(traces: Sequence[Trace]) -> Trace:
             f"the summaries are of {len(jobs)} jobs, such as those of {files}",
             "give the summaries of one job",
         )
-    if len(traces) > 1:  # what a trace says of its ranks is found again for all
+    if len(traces) > 1:  # `join` makes the notes on ranks again, for all
         traces = [
             replace(trace, notes=tuple(note for note in trace.notes if note.code not in OF_RANKS))
             for trace in traces
@@ -117,27 +117,25 @@ def _joined(traces: Sequence[Trace]) -> Trace:
 
 
 def _notes(summaries: Sequence[HeldSummary], again: Sequence[Note]) -> list[Note]:
-    """Return all notes in the order in which recordings show them; `again` are those of all."""
+    """Return all notes in the order of the recordings' notes; `again` are those on the sum."""
     owned = [(number, note) for number, part in enumerate(summaries) for note in part.notes]
     codes = dict.fromkeys(code for part in summaries for code in part.codes)
     order = {code: number for number, code in enumerate(codes)}
-    is_of_one = all(len(part.trace.source.files) == 1 for part in summaries)
-    noun = "summary" if is_of_one else "file batch"
+    has_single_files = all(len(part.trace.source.files) == 1 for part in summaries)
+    noun = "summary" if has_single_files else "file batch"
     notes = (*again, *together(owned, len(summaries), noun))
-    return sorted(notes, key=lambda note: order.get(note.code, -1))  # new ones first
+    return sorted(notes, key=lambda note: order.get(note.code, -1))  # new codes first
 
 
 def _measured(whole: RankSummary, empty: Measurement) -> Measurement:
-    """Return what the sum of all summaries says of utilisation.
+    """Return the utilisation by the sum of all summaries; `empty` is one without data.
 
-    There is no waterfall if one of them says why it has no budget, or if their sum is impossible:
-    `lacks` then says why.
+    There is no waterfall if a summary has no budget, or if the sum is impossible: `lacks` says why.
     """
     outside = replace(whole.outside, unattributed=_largest(whole.outside.unattributed, "sum_ns"))
     executed = replace(
         empty.executed, cells=whole.cells, times=whole.times, outside=outside, notes=()
     )
-    # Whether an MFU is lacking is decided again for the sum.
     lacks = whole.lacks
     fall = waterfall(whole.budgets) if whole.budgets and not lacks else None
     if fall is not None and fall.errors:
@@ -164,7 +162,7 @@ def _largest(rows: Iterable[T], figure: str) -> tuple[T, ...]:
 class _SummedWork(Struct, frozen=True, dict=True):
     """The work of the devices in summaries: of all steps together, and of each long one.
 
-    `whole` is the sum of the `parts`, which are loaded again when they are asked for.
+    `whole` is the sum of the `parts`. These are loaded again when needed: all may not fit memory.
     """
 
     parts: Sequence[HeldSummary]
@@ -199,7 +197,10 @@ class _SummedWork(Struct, frozen=True, dict=True):
         return by_device
 
     def _choices(self, summary: RankSummary, steps: Sequence[int | None]) -> list[int]:
-        """Return the places of steps among those of a summary, or of all if not all have each."""
+        """Return the indices of steps in `work` and `idle_of` of a summary.
+
+        0 stands for all steps; so does the result unless all summaries have each of the steps.
+        """
         if not steps or not set(steps) <= set(self.whole.long_steps):
             return [0]
         long = dict.fromkeys(step for step in steps if step is not None)
@@ -207,12 +208,12 @@ class _SummedWork(Struct, frozen=True, dict=True):
 
 
 def _rank_report(whole: RankSummary, work: _SummedWork, links: Links) -> RankReport | None:
-    """Return how the ranks compare, None where no device is known."""
+    """Return how the ranks compare, None without devices."""
     spans = [device.whole for device in whole.reports]
     if not spans:
         return None
     records = grouped(whole.records, work.trace)
     overlap = max(span.start_ns for span in spans) <= min(span.end_ns for span in spans)
-    # Spans that lie apart are of clocks that have nothing in common.
+    # If spans do not overlap, their clocks are unrelated.
     is_aligned = overlap and not is_said(work.trace, "clocks-not-aligned")
     return report_of(records, work, is_aligned=is_aligned, links=links)

@@ -1,6 +1,6 @@
 """The file of a summary: an Arrow file of one value, the fields of `RankSummary` as MessagePack.
 
-It is decoded by their types, so that a file can name no code, and checked before it is used.
+The fields are decoded by their types, so that a file cannot run code, and checked before use.
 """
 
 from __future__ import annotations
@@ -34,28 +34,29 @@ from traceflops.table.packed import ARROW_UNREADABLE, LARGEST, check_trace, chec
 from traceflops.table.schema import arrow_schema
 from traceflops.table.trace import Trace
 from traceflops.timeline.records import COMPONENTS, EMPTY_ACCOUNT, Account
+from traceflops.windows.records import DeviceReport
 
 _KEY: Final = b"traceflops"
-_SCHEMA: Final = {_KEY: b"summary/5"}  # the number goes up with each change of what a summary holds
+_SCHEMA: Final = {_KEY: b"summary/5"}  # raise the number with each change of RankSummary
 _ANY_VERSION: Final = re.compile(rb"summary/\d{1,9}\0")
 _FILE: Final = {"summary": pa.large_binary(), "failed": pa.string()}
 _ARROW: Final = b"ARROW1"
 _MOST_BYTES: Final = 2_000_000
 _MOST_RECORDS: Final = 1 << 20
 _ALONE: Final = pa.ipc.IpcReadOptions(use_threads=False)
-"""Threads cost more than they gain on little data."""
+"""Little data is read faster without threads."""
 _DTYPES: Final = {"<i8", "|b1"}
 
 
 def is_summary(head: bytes) -> bool:
-    """Return whether a file that begins so may be a summary."""
+    """Return whether a file that begins with `head` may be a summary."""
     return head.startswith(_ARROW) and _ANY_VERSION.search(head) is not None
 
 
 def encoded(summary: RankSummary | str) -> bytes:
     """Return a summary, or the name of a file that could not be read, as the content of a file.
 
-    Collectives at the end are left out until it fits.
+    Collectives at the end are left out until the content has at most _MOST_BYTES.
     """
     if isinstance(summary, str):
         return _file(None, summary)
@@ -78,7 +79,7 @@ def unpacked(data: Any) -> RankSummary:
 
 
 def _file(summary: RankSummary | None, failed: str | None = None) -> bytes:
-    """Return a file of one row: a summary, or the name of the file that `failed` to give one."""
+    """Return a file of one row: a summary, or the name of a file that has none."""
     data = packed(summary) if summary is not None else None
     columns = {"summary": pa.array([data], pa.large_binary()), "failed": pa.array([failed])}
     table = pa.table({name: column.cast(_FILE[name]) for name, column in columns.items()})
@@ -93,7 +94,7 @@ def _file(summary: RankSummary | None, failed: str | None = None) -> bytes:
 def decoded(content: bytes, name: str) -> RankSummary | str:
     """Return the summary in a file, or the name of a file that could not be read.
 
-    Raises InputError where it is none, damaged, or written by another version.
+    Raises InputError if it is no summary, damaged, or written by another version.
     """
     try:
         table = checked(_table(content, name))
@@ -108,12 +109,12 @@ def decoded(content: bytes, name: str) -> RankSummary | str:
 
 
 def held(data: bytes, shared: Shared) -> HeldSummary:
-    """Return what to hold of the summary in bytes, which stay as they are."""
+    """Return what to hold of the summary in bytes; all of it can be decoded again."""
     return HeldSummary.of(unpacked(data), shared, partial(unpacked, data))
 
 
 def held_file(content: bytes, name: str, shared: Shared) -> HeldSummary | str:
-    """Return what to hold of the summary in a file; for all else see `decoded`."""
+    """Return what to hold of the summary in a file; names and errors are as in `decoded`."""
     part = decoded(content, name)
     if isinstance(part, str):
         return part
@@ -138,7 +139,7 @@ def _unreadable(what: str, name: str) -> InputError:
 
 
 def _plain(value: Any) -> object:
-    """Return a value that MessagePack lacks as one that it has; `_restored` reads it again.
+    """Return a value as one that MessagePack supports; `_restored` is the inverse.
 
     A fact becomes a dict of code and values, a fraction [numerator, denominator], a mapping a dict,
     an array [dtype, shape, bytes], a table the bytes of an Arrow stream.
@@ -160,7 +161,7 @@ def _plain(value: Any) -> object:
 
 
 def _plain_value(value: Any) -> Any:
-    """Return a value of a fact so that its kind can be told again."""
+    """Return a value of a fact in a form that tells its type."""
     if isinstance(value, Fact):
         return {"code": value.code, "values": {k: _plain_value(v) for k, v in value.values.items()}}
     if isinstance(value, Fraction):
@@ -169,7 +170,7 @@ def _plain_value(value: Any) -> Any:
 
 
 def _value(data: Any) -> Any:
-    """Return a value of a fact from what `_plain_value` made of it."""
+    """Return the value of a fact that `_plain_value` encoded as `data`."""
     if isinstance(data, list):
         return tuple(map(_value, data))
     if not isinstance(data, dict):
@@ -183,15 +184,14 @@ def _restored(kind: Any, data: Any) -> Any:
     """Return the value of type `kind` that `_plain` encoded as `data`.
 
     Fraction: [numerator, denominator]. Fact: as `_value` reads it. Table: bytes of an Arrow stream.
-    Any other kind is an array: [dtype, shape, bytes]. Damaged data raise one of the errors that
-    `decoded` turns into an InputError.
+    Any other kind is an array: [dtype, shape, bytes]. Damaged data raise the errors of `decoded`.
     """
     if kind is Fraction:
         return Fraction(*data)
     if kind is Fact:
         fact = _value(data)
         require(isinstance(fact, Fact))
-        in_words(fact)  # what has no words is damaged
+        in_words(fact)  # raises if the fact is damaged
         return fact
     if kind is pa.Table:
         require(isinstance(data, bytes))
@@ -213,55 +213,34 @@ _OF_RECORDS: Final = (
     *("step", "start_ns", "end_ns", "busy_ns"),
 )
 _OF_LEADS: Final = ("lead_ns", "is_starved", "phase", "count")
-_MOST_MEMBERS: Final = 1 << 22  # so many ranks the groups of one rank list, at most, all together
+_MOST_MEMBERS: Final = 1 << 22  # the most ranks in all groups of one rank together
 _BY_NAME: Final = ("count", "time_ns", "threads", "given")
 
 
 def check_summary(summary: RankSummary) -> None:
-    """Raise ValueError where figures of a summary cannot be, or contradict each other."""
+    """Raise ValueError if figures of a summary are impossible, or contradict each other."""
     for name in ("processes", "devices"):
         checked(summary.trace.table(name), arrow_schema(name))
     check_trace(summary.trace)
     require(not summary.trace.jobs)
     checked(summary.kernels, KERNEL_TOTALS)
     devices = summary.trace.devices.num_rows
-    # Each number is checked by its name, whatever it is in; other checks look into `_ELSEWHERE`.
+    # Check each number by the name of its field; `_ELSEWHERE` are the types with other checks.
     by_name: defaultdict[str, list[int]] = defaultdict(list)
     _find_numbers(summary, "", by_name)
-    tables = summary.trace
-    counts = {"device": tables.devices.num_rows, "process": tables.processes.num_rows}
+    counts = {"device": devices, "process": summary.trace.processes.num_rows}
     for field, values in by_name.items():
-        # Any other number must fit in 64 bits, with its sign.
+        # Times have a limit; other numbers must fit in 64 bits.
         stop = counts.get(field, LIMIT_NS if field.endswith("_ns") else 2 * LARGEST)
         require((-LIMIT_NS if field in _SIGNED else 0) <= min(values) and max(values) < stop)
     for device in summary.reports:
-        # The parts of a device add up, and its windows are in order inside it.
-        whole = device.whole
-        # The first step may begin at its mark, before all work.
-        last_ns = min([whole.start_ns, *(window.start_ns for window in device.windows[:1])])
-        exposed_ns, hidden_ns = whole.exposed_communication_ns, whole.hidden_communication_ns
-        require(exposed_ns + hidden_ns == whole.communication.union_ns)
-        _check_account(whole.account, whole.span_ns)
-        components = whole.account.components
-        require(components.idle_ns + components.start_up_ns == whole.idle_ns)
-        require(whole.busy_ns <= whole.sum_ns)
-        for window in device.windows:
-            require(last_ns <= window.start_ns <= window.end_ns <= whole.end_ns)
-            _check_account(window.account, window.dur_ns)
-            last_ns = window.end_ns
-        used = [window.account for window in device.windows if window.used]
-        require(device.chosen == reduce(add, used, EMPTY_ACCOUNT))
-        for gap in device.gaps:
-            require(
-                gap.device == device.device and gap.causes.idle_ns + gap.start_up_ns == gap.dur_ns
-            )
-            require(min(gap.causes.launch_latency_parts().values()) >= 0)
+        _check_device(device)
     reported = [device.device for device in summary.reports]
     require(sorted(reported) == sorted(summary.records.devices) == sorted(set(reported)))
     activities = sum(device.chosen.activities for device in summary.reports)
     require(sum(summary.kernels["count"].to_pylist()) == activities)
     _check_records(summary.records)
-    # The figures of all steps together, and of each long step by itself.
+    # The figures of all steps together, then of each long step.
     reports = len(reported)
     choices = 1 + len(summary.long_steps)
     require(len(summary.work) == len(summary.idle_of) == choices)
@@ -280,9 +259,32 @@ def check_summary(summary: RankSummary) -> None:
     _check_utilisation(summary, set(reported))
 
 
+def _check_device(device: DeviceReport) -> None:
+    """Check that the parts of a device add up, and that its windows are in order inside it."""
+    whole = device.whole
+    exposed_ns, hidden_ns = whole.exposed_communication_ns, whole.hidden_communication_ns
+    require(exposed_ns + hidden_ns == whole.communication.union_ns)
+    _check_account(whole.account, whole.span_ns)
+    components = whole.account.components
+    require(components.idle_ns + components.start_up_ns == whole.idle_ns)
+    require(whole.busy_ns <= whole.sum_ns)
+    # The first window may begin at the mark of its step, before all work.
+    last_ns = min([whole.start_ns, *(window.start_ns for window in device.windows[:1])])
+    for window in device.windows:
+        require(last_ns <= window.start_ns <= window.end_ns <= whole.end_ns)
+        _check_account(window.account, window.dur_ns)
+        last_ns = window.end_ns
+    used = [window.account for window in device.windows if window.used]
+    require(device.chosen == reduce(add, used, EMPTY_ACCOUNT))
+    for gap in device.gaps:
+        require(gap.device == device.device)
+        require(gap.causes.idle_ns + gap.start_up_ns == gap.dur_ns)
+        require(min(gap.causes.launch_latency_parts().values()) >= 0)
+
+
 def _check_utilisation(summary: RankSummary, reported: set[int]) -> None:
     """Check peaks, FLOPs and bytes; `reported` are the devices that have a report."""
-    require(summary.budgets or summary.lacks)  # without MFU it says why
+    require(summary.budgets or summary.lacks)  # without MFU there must be a reason
     of_devices = {peak.device for peak in summary.peaks}
     require(not reported or of_devices == reported)  # a graph capture reports no device
     require(all(rate > 0 for peak in summary.peaks for rate in peak.rates.values()))
@@ -300,19 +302,19 @@ def _check_utilisation(summary: RankSummary, reported: set[int]) -> None:
 
 
 def _find_numbers(value: Any, name: str, by_name: Mapping[str, list[int]]) -> None:
-    """Add each number in a value that has a name to the numbers found by name."""
+    """Add all integers in a value called `name` to `by_name`, under the names of their fields."""
     kind = type(value)
     if kind is int:
         by_name[name].append(value)
     elif kind in _WITHOUT_NUMBERS:
-        pass
+        return
     elif kind is tuple:
         for item in value:
             _find_numbers(item, name, by_name)
     elif issubclass(kind, Struct):
         for field in kind.__struct_fields__ if kind not in _ELSEWHERE else ():
             item = getattr(value, field)
-            if type(item) is int:  # most are
+            if type(item) is int:  # most are: this spares a call
                 by_name[field].append(item)
             else:
                 _find_numbers(item, field, by_name)
@@ -329,7 +331,7 @@ def _check_account(account: Account, window_ns: int) -> None:
 
 
 def _check_records(records: CommRecords) -> None:
-    """Check the collectives: one row of each column per record, within what sums can hold."""
+    """Check the collectives: columns of equal length, and values whose sums fit an int64."""
     ranks = len(records.ranks)
     require(len(records.alone) == ranks)
     require(len(records.work) == len(records.devices) in (0, ranks))  # a projection has none

@@ -1,6 +1,6 @@
-"""The sum of many summaries of ranks, of which few are held at a time: it is a summary, too.
+"""The sum of many summaries of ranks, of which few are in memory at a time: it is a summary, too.
 
-load ─► moved ─► RunningSum ─► RankSummary of all devices, without what each step went to
+load ─► moved ─► RunningSum ─► RankSummary of all devices, without work and culprits by step
 """
 
 from __future__ import annotations
@@ -30,18 +30,19 @@ from traceflops.table.schema import arrow_schema
 from traceflops.table.trace import Note, Trace
 from traceflops.windows.records import DeviceReport
 
-_AT_ONCE: Final = 64  # so many values are held before they become one
+_AT_ONCE: Final = 64  # values that are collected before they are added up
 NOTHING, CPUS, GPUS = range(3)
 Shared = dict[tuple[object, ...], pa.ChunkedArray]
-"""Columns by what is in them."""
+"""Columns of tables by their content, so that equal ones are stored once."""
 T = TypeVar("T")
 
 
 class HeldSummary(Struct, frozen=True):
-    """What must be known of each summary before all are added up; `load` returns all of it.
+    """The part of a summary that is needed before all are added up; `load` returns all of it.
 
-    `kind` is what it has reports of, the most important: NOTHING, CPUS or GPUS. When it is added
-    its times are raised by `later_ns`, numbers by those of the `devices` and `processes` before it.
+    `kind` is GPUS if it has reports of GPUs, else CPUS or NOTHING. When it is added up, its times
+    are raised by `later_ns`, the numbers of its devices and processes by `devices` and `processes`:
+    the numbers of those in the summaries before it.
     """
 
     trace: Trace
@@ -57,9 +58,9 @@ class HeldSummary(Struct, frozen=True):
     def of(
         cls, summary: RankSummary, shared: Shared, load: Callable[[], RankSummary] | None = None
     ) -> HeldSummary:
-        """Return what to hold of a summary; without `load` that is all of it.
+        """Return what to hold of a summary; without `load`, all of it stays in memory.
 
-        What it has in common with others is there once, in `shared`.
+        Columns that are equal in several summaries are stored once, in `shared`.
         """
         types = {device.type for device in summary.reports}
         kind = GPUS if types - {"cpu"} else CPUS if types else NOTHING
@@ -69,7 +70,7 @@ class HeldSummary(Struct, frozen=True):
 
 
 def _once(table: pa.Table, name: str, shared: Shared) -> pa.Table:
-    """Return a table of few rows with columns that equal tables share: each takes 1 kB or more."""
+    """Return a table of few rows with columns of `shared`: each column takes 1 kB or more."""
     schema = arrow_schema(name)
     keys = [(name, field.name, *table[field.name].to_pylist()) for field in schema]
     columns = [shared.setdefault(k, column) for k, column in zip(keys, table.columns, strict=True)]
@@ -77,12 +78,12 @@ def _once(table: pa.Table, name: str, shared: Shared) -> pa.Table:
 
 
 class RunningSum(Generic[T]):
-    """The sum of values that come one by one; `add_up` makes one value of several, in order."""
+    """The sum of values that are added one by one; `add_up` returns the sum of several."""
 
     def __init__(self, add_up: Callable[[Sequence[T]], T]) -> None:
-        """Begin with no value."""
+        """Begin without a value."""
         self._add_up = add_up
-        # A value of a level is the sum of _AT_ONCE values of the level before.
+        # A value of each further level is the sum of _AT_ONCE values of the level before.
         self._levels: list[list[T]] = []
 
     def add(self, value: T) -> None:
@@ -101,7 +102,10 @@ class RunningSum(Generic[T]):
 
 
 def placed(ordered: Sequence[HeldSummary]) -> list[HeldSummary]:
-    """Return summaries on the clock of the first that has one, with numbers that do not clash."""
+    """Return summaries with what to add to their times and numbers, so that these do not clash.
+
+    Times move to the clock of the first summary that is tied to the calendar.
+    """
     origins = [part.trace.source.origin_unix_ns for part in ordered]
     common = next((origin for origin in origins if origin is not None), None)
     parts, devices, processes = [], 0, 0
@@ -114,7 +118,7 @@ def placed(ordered: Sequence[HeldSummary]) -> list[HeldSummary]:
 
 
 def sum_of(parts: Iterable[HeldSummary]) -> RankSummary:
-    """Return the sum of placed summaries; it has no work and no idle time by step."""
+    """Return the sum of placed summaries, without work and culprits by step."""
     whole: RunningSum[RankSummary] = RunningSum(_added)
     for part in parts:
         whole.add(_moved(part))
@@ -122,7 +126,7 @@ def sum_of(parts: Iterable[HeldSummary]) -> RankSummary:
 
 
 def _moved(part: HeldSummary) -> RankSummary:
-    """Return a summary in its place, without what its steps went to."""
+    """Return a summary with raised times and numbers, without work and culprits by step."""
     summary = part.load()
 
     def renumbered(rows: tuple[T, ...]) -> tuple[T, ...]:
@@ -130,11 +134,11 @@ def _moved(part: HeldSummary) -> RankSummary:
 
     launches = summary.launches
     if launches is not None:
-        sums = {device + part.devices: each for device, each in launches.devices.items()}
-        launches = replace(launches, devices=sums)
+        by_device = {number + part.devices: sums for number, sums in launches.devices.items()}
+        launches = replace(launches, devices=by_device)
     return replace(
         summary,
-        reports=tuple(_shifted(each, part) for each in summary.reports),
+        reports=tuple(_shifted(device, part) for device in summary.reports),
         records=summary.records.moved(part.later_ns, part.devices),
         peaks=renumbered(summary.peaks),
         cells=renumbered(summary.cells),
@@ -146,7 +150,7 @@ def _moved(part: HeldSummary) -> RankSummary:
 
 
 def _shifted(device: DeviceReport, part: HeldSummary) -> DeviceReport:
-    """Return a device of a summary in its place."""
+    """Return a device of a summary with raised times and numbers."""
     by_ns = part.later_ns
 
     def moved(row: Any) -> Any:
@@ -167,12 +171,12 @@ def _shifted(device: DeviceReport, part: HeldSummary) -> DeviceReport:
 
 
 def _added(parts: Sequence[RankSummary]) -> RankSummary:
-    """Return one summary of all devices of several, in their order."""
+    """Return one summary of the devices of several summaries, in order."""
 
     def all_of(name: str) -> Iterator[Any]:
         return chain.from_iterable(getattr(part, name) for part in parts)
 
-    # A waterfall needs the budgets of all; a part with budgets may lack an MFU alone.
+    # A waterfall needs the budgets of all parts; `lacks` of a part with a budget is on MFU only.
     lacks = next((part.lacks for part in parts if part.lacks and not part.budgets), ())
     launches = [part.launches for part in parts if part.launches is not None]
     steps = [set(part.long_steps) for part in parts]
@@ -181,10 +185,12 @@ def _added(parts: Sequence[RankSummary]) -> RankSummary:
         tuple(sorted({step for choice in choices for step in getattr(choice, name)}))
         for name in ("seen", "used")
     )
-    # What only some parts measure, or each under another name, is not the range of all.
-    same = len({choice.measured for choice in choices}) == 1
-    choice = choices[0] if same else min(choices, key=lambda choice: choice.measured is not None)
-    measured = choice.measured if same else None
+    # The measured range of steps is kept only if it is equal in all parts.
+    is_equal = len({choice.measured for choice in choices}) == 1
+    choice = choices[0]
+    if not is_equal:
+        choice = min(choices, key=lambda choice: choice.measured is not None)
+    measured = choice.measured if is_equal else None
     return replace(
         parts[0],
         choice=replace(choice, seen=seen, used=used, measured=measured),
@@ -222,11 +228,11 @@ def _sums(maps: Iterable[Mapping[str, int]]) -> dict[str, int]:
 
 
 def _shared(peaks: Iterable[DevicePeaks]) -> tuple[DevicePeaks, ...]:
-    """Return the peaks of devices; what equal devices have in common is there once."""
+    """Return equal peaks in which consecutive equal devices share their values in memory."""
     shared: list[DevicePeaks] = []
     for peak in peaks:
-        as_last = replace(shared[-1], device=peak.device) if shared else peak
-        shared.append(as_last if as_last == peak else peak)
+        like_last = replace(shared[-1], device=peak.device) if shared else peak
+        shared.append(like_last if like_last == peak else peak)
     return tuple(shared)
 
 
@@ -241,7 +247,7 @@ def _outside(parts: Sequence[Outside]) -> Outside:
 
 
 def _collectives(rows: Iterable[Collective]) -> tuple[Collective, ...]:
-    """Return the collectives of all: bytes are of those whose size is known, on any rank."""
+    """Return the collectives of all ranks; bytes are the sum of known sizes, None without any."""
     sums = summed((replace(row, bytes=row.bytes or 0) for row in rows), "collective", "ranks")
     sized = (replace(row, bytes=row.bytes if row.sized else None) for row in sums)
     return tuple(sorted(sized, key=lambda row: (-row.sum_ns, row.collective or "", row.ranks or 0)))

@@ -1,8 +1,7 @@
-"""The tables of an analysis by name: of its report, and of the recording with what was found.
+"""The tables of an analysis by name: those of its report, and those of the recording, extended.
 
 `activities` is the table of the recording with columns for rank, step, category, operator and
-module; `steps` and `gaps` say where the time of each device went. Those that take time are made
-when their rows are asked for.
+module; `steps` and `gaps` show where the time of each device went. Slow ones are made on demand.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ _ADDED: Final = {
     "collective": "collective by the framework (allreduce), else its kind (all_reduce)",
     "module": "nn.Modules around its launch or its forward operator, else the annotation",
 }
-"""The columns that activities get, with their meanings."""
+"""The columns added to activities, with their meanings."""
 _COMPONENTS: Final = {
     "compute": "time in which a compute kernel runs",
     "memory": "time in which memory work runs, and no compute",
@@ -86,7 +85,7 @@ GAPS: Final = pa.schema([column.field() for column in _GAPS])
 
 
 class OnDemand(Struct, frozen=True, dict=True):
-    """A table that is made when its rows are asked for; Arrow's peers ask for its columns first."""
+    """A table that is made when its rows are read; other libraries read only its schema first."""
 
     schema: pa.Schema
     make: Callable[[], pa.Table]
@@ -97,7 +96,7 @@ class OnDemand(Struct, frozen=True, dict=True):
         return self.make()
 
     def __arrow_c_schema__(self) -> object:
-        """Export the columns."""
+        """Export the schema."""
         return self.schema.__arrow_c_schema__()
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
@@ -106,10 +105,10 @@ class OnDemand(Struct, frozen=True, dict=True):
 
 
 class Tables(Mapping[str, pa.Table]):
-    """Tables by name. `sources` are the same, but for those that were not asked for."""
+    """Tables by name. `sources` has an OnDemand in place of a table that takes time."""
 
     def __init__(self, sources: Mapping[str, pa.Table | OnDemand]) -> None:
-        """Take tables and what makes them."""
+        """Take tables, or OnDemand in their place."""
         self.sources = sources
 
     def __getitem__(self, name: str) -> pa.Table:
@@ -137,7 +136,7 @@ def tables_of(
     *,
     has_events: bool,
 ) -> Tables:
-    """Return the tables of a report, and those of the recording where it has events."""
+    """Return the tables of a report, and those of the recording if it has events."""
     sources: dict[str, pa.Table | OnDemand] = dict(report)
     sources["steps"] = OnDemand(STEPS, partial(_step_table, devices))
     if not has_events:
@@ -148,7 +147,7 @@ def tables_of(
         if "rank" not in table.column_names:
             field = pa.field("rank", pa.int64(), metadata={"meaning": _ADDED["rank"]})
             table = table.append_column(field, _ranks_of(table, ranks))
-        if name == "ops":  # to which `op_row` of activities leads
+        if name == "ops":  # `op_row` of activities refers to it
             field = pa.field("op_row", pa.int64(), metadata={"meaning": "row of this table"})
             table = table.append_column(field, pa.array(np.arange(table.num_rows)))
         sources[name] = table
@@ -165,13 +164,11 @@ def _activity_table(prepared: Prepared) -> pa.Table:
     scopes = launch_scopes(linked, call, op, prepared.selection.step_mark)
     step, used = np.full(len(rows), ABSENT, np.int64), np.zeros(len(rows), np.bool_)
     for device, account in prepared.accounts.items():
-        of_device = account.rows.row
-        step[of_device], used[of_device] = _windows_at(
-            prepared.windows[device], account.rows.start_ns
-        )
+        row, start_ns = account.rows.row, account.rows.start_ns
+        step[row], used[row] = _windows_at(prepared.windows[device], start_ns)
     recorded, kind = linked.trace.activities["collective"], communication_kinds(linked)
     texts, code = names(recorded), codes(recorded)
-    # What is not recorded is told by kind: the names of kinds stand behind the recorded texts.
+    # Collectives that are not recorded get the name of their kind: KINDS follow the texts.
     of_kind = np.where(kind >= 0, kind + len(texts), -1)
     columns = {
         "rank": _ranks_of(table, trace.ranks),
@@ -196,9 +193,9 @@ def _activity_table(prepared: Prepared) -> pa.Table:
 
 
 def _windows_at(windows: tuple[Window, ...], time_ns: IntArray) -> tuple[IntArray, BoolArray]:
-    """Return the step whose window holds each time, and whether a window that is used does.
+    """Return, per time, the step whose window contains it (else ABSENT), and whether it is chosen.
 
-    A selected range of time lies across the steps.
+    The window of a selected time range is no step.
     """
     edges = [
         (window.start_ns, window.end_ns, ABSENT if window.step is None else window.step)
@@ -218,18 +215,18 @@ def _ranks_of(table: pa.Table, ranks: Sequence[int | None]) -> pa.Array:
 
 
 def _nullable(values: IntArray) -> pa.Array:
-    """Return numbers as a column, null where they are ABSENT."""
+    """Return numbers as a column, null for ABSENT."""
     is_valid = values != ABSENT
     return number_column(np.where(is_valid, values, 0), pa.int64(), is_valid)
 
 
 def _names_in(table: pa.Table, rows: IntArray) -> pa.Array:
-    """Return the names in rows of a table, null where a row is -1."""
+    """Return the names in rows of a table, null for row -1."""
     return dictionary_column(taken(codes(table["name"]), rows), names(table["name"]))
 
 
 def _step_table(devices: Sequence[DeviceReport]) -> pa.Table:
-    """Return a row per device and step, also of steps that are not used."""
+    """Return a row per device and step, including steps that are not chosen."""
     rows = [
         {
             "rank": device.rank,
@@ -247,10 +244,10 @@ def _step_table(devices: Sequence[DeviceReport]) -> pa.Table:
 
 
 def _gap_table(prepared: Prepared, devices: Sequence[DeviceReport]) -> pa.Table:
-    """Return a row per gap between the activities of a device, in the windows that are used."""
+    """Return a row per gap between the activities of a device, in the chosen windows."""
     ranks = {device.device: ABSENT if device.rank is None else device.rank for device in devices}
     parts: list[GapParts] = []
-    figures: list[IntArray] = []  # per device: rank, device, step and row before of each gap
+    figures: list[IntArray] = []  # per device, rows of: rank, device, step, activity before the gap
     for device, account in prepared.accounts.items():
         windows = prepared.windows[device]
         gaps = gap_parts(account, chosen_time(windows))

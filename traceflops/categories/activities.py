@@ -1,4 +1,4 @@
-"""What each activity is: what the record itself knows beats what its name says."""
+"""The category of each activity: facts in its record count more than its name."""
 
 from __future__ import annotations
 
@@ -11,16 +11,8 @@ from msgspec import Struct
 from traceflops.categories.classify import Classifier
 from traceflops.categories.programs import names_kernels
 from traceflops.categories.rules import Category
-from traceflops.table.columns import (
-    BoolArray,
-    IntArray,
-    Names,
-    codes,
-    is_one_of,
-    matching,
-    names,
-    numbers,
-)
+from traceflops.table.arrays import BoolArray, IntArray
+from traceflops.table.columns import Names, codes, is_one_of, matching, names, numbers
 from traceflops.table.links import Links
 from traceflops.table.nesting import OpTree
 from traceflops.table.trace import Trace
@@ -40,11 +32,11 @@ _BY_DIRECTION = (
 )
 """Special copies: the beginning of their direction, their category, and the rule's name."""
 _MOST_NAMES = 100_000
-"""At most so many distinct names are classified, those with the most time: it takes seconds."""
+"""The most distinct names that are classified, those with the most time: this takes seconds."""
 _TOO_MANY_NAMES = "too-many-names"
-"""The rule of activities whose name was not looked at: their category is other."""
+"""The rule of activities whose name was not classified: their category is other."""
 _SUBS = ("collective", "point_to_point")
-"""The subcategories of communication, which metadata can tell."""
+"""The subcategories of communication, both of which metadata can tell."""
 _POINT_TO_POINT = ("send", "recv", "isend", "irecv", "sendrecv")
 
 
@@ -56,7 +48,7 @@ class Categorised(Struct, frozen=True):
     rule: IntArray
     rules: tuple[str, ...]
     names_left: int = 0
-    """How many names were too many to be looked at; their activities are `other`."""
+    """The number of names beyond _MOST_NAMES; their activities are `other`."""
     time_left_ns: int = 0
 
     def top(self) -> list[str]:
@@ -87,11 +79,11 @@ def categorise(trace: Trace, links: Links, classifier: Classifier) -> Categorise
 
     Decisions go from weak to strong evidence, and a later one replaces an earlier one:
 
-    1. the name, whose words tell the work of a library's kernels only; of an operator of a CPU also
-       whether others inside it do its work;
+    1. the name, whose words tell the work only of a library's kernels; of an operator on a CPU also
+       whether operators inside it do the work;
     2. the kind of record: copy, fill, graph;
     3. the direction of a copy: peer to peer, or a migration of unified memory;
-    4. metadata of a collective: those of the kernel, or of the op that launched it.
+    4. metadata of a collective, of the kernel or of the op that launched it.
     """
     activities = trace.activities
     decisions = _Decisions(activities.num_rows)
@@ -120,49 +112,50 @@ def categorise(trace: Trace, links: Links, classifier: Classifier) -> Categorise
 
 
 def _decide_by_name(activities: pa.Table, decisions: _Decisions, classifier: Classifier) -> int:
-    """Decide by name what each activity is; return how many names were too many to look at."""
+    """Decide the category of each activity by its name; return the number of names left out."""
     name, labels = codes(activities["name"]), names(activities["name"])
     is_skipped = np.zeros(len(labels), dtype=np.bool_)
     if len(labels) > _MOST_NAMES:
-        time = np.bincount(name, weights=numbers(activities["dur_ns"]), minlength=len(labels))
-        is_skipped[np.argsort(-time, kind="stable")[_MOST_NAMES:]] = True
+        time_ns = np.bincount(name, weights=numbers(activities["dur_ns"]), minlength=len(labels))
+        is_skipped[np.argsort(-time_ns, kind="stable")[_MOST_NAMES:]] = True
     is_op = is_one_of(activities["kind"], "op")
     for rows, classify in ((~is_op, classifier.kernel), (is_op, classifier.op)):
-        of_name = np.zeros((2, len(labels)), dtype=np.int64)  # codes of category and rule
+        codes_of_name = np.zeros((2, len(labels)), dtype=np.int64)  # of category and rule
         is_used = np.zeros(len(labels), dtype=np.bool_)
         is_used[name[rows]] = True
         if (is_used & is_skipped).any():
             skipped = decisions.code(_OTHER, _TOO_MANY_NAMES)
-            of_name[:, is_skipped] = np.array(skipped)[:, None]
+            codes_of_name[:, is_skipped] = np.array(skipped)[:, None]
         for code in np.flatnonzero(is_used & ~is_skipped).tolist():
             decision = classify(labels[code])
-            of_name[:, code] = decisions.code(decision.category, decision.rule)
-        decisions.category[rows], decisions.rule[rows] = of_name[:, name[rows]]
+            codes_of_name[:, code] = decisions.code(decision.category, decision.rule)
+        decisions.category[rows], decisions.rule[rows] = codes_of_name[:, name[rows]]
     return int(is_skipped.sum())
 
 
 def _decide_wrappers(trace: Trace, decisions: _Decisions) -> None:
-    """Decide that operators of CPUs around others of their category only dispatch these.
+    """Decide that operators on CPUs around operators of the same category only dispatch these.
 
-    `aten::linear` calls `aten::addmm`: what it takes itself is no product.
+    `aten::linear` calls `aten::addmm`, so its own time is no time of a product.
     """
     parts = np.flatnonzero(is_one_of(trace.activities["kind"], "op"))
     if not len(parts):
         return
-    op = -1 - numbers(trace.activities["correlation"])[parts]  # parts of ops have -1 - row of op
+    op = -1 - numbers(trace.activities["correlation"])[parts]  # which is -1 - row of the op
     is_work = np.array([kind.top in _WORKS for kind in decisions.categories], dtype=np.bool_)
-    category = np.full(trace.ops.num_rows, -1, dtype=np.int64)
-    category[op] = np.where(is_work, np.arange(len(is_work)), -1)[decisions.category[parts]]
-    wraps = OpTree.of(trace.ops).repeated_below(category)
-    decisions.decide(parts[wraps[op]], _DISPATCH, "wrapper")
+    work_category = np.where(is_work, np.arange(len(is_work)), -1)
+    category_of_op = np.full(trace.ops.num_rows, -1, dtype=np.int64)
+    category_of_op[op] = work_category[decisions.category[parts]]
+    is_wrapper = OpTree.of(trace.ops).repeated_below(category_of_op)
+    decisions.decide(parts[is_wrapper[op]], _DISPATCH, "wrapper")
 
 
 def _decide_by_metadata(trace: Trace, links: Links, decisions: _Decisions) -> None:
     """Decide which kernels communicate by the metadata of collectives.
 
-    If the name already says that a kernel communicates, metadata of a collective are ignored: they
-    may describe only the whole of which the kernel is a part. Metadata of point-to-point
-    communication replace the name's decision: RCCL gives all its kernels the same name.
+    If a kernel communicates by its name, metadata of a collective are ignored: they may be those of
+    a larger operation of which the kernel is a part. Metadata of point-to-point communication
+    replace the decision by name: RCCL gives all its kernels the same name.
     """
     kernels = np.flatnonzero(is_one_of(trace.activities["kind"], "kernel"))
 

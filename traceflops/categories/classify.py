@@ -1,4 +1,4 @@
-"""Names of kernels taken apart, and the rules applied in order to them and to host operators.
+"""Parsing of kernel names, and the rules applied in order to them and to host operators.
 
 Names may come from anybody and be a megabyte long, so only the first `LONGEST` characters are read,
 and every expression here runs in linear time.
@@ -37,7 +37,7 @@ _ARGUMENT = re.compile(r"([A-Za-z_]\w*)(?:\)(\d+))?", re.ASCII)
 
 
 class Parts(Struct, frozen=True):
-    """A kernel name taken apart: the function's own name is `head`."""
+    """The parts of a kernel name; `head` is the function's own name."""
 
     name: str
     head: str
@@ -58,9 +58,9 @@ def parse(name: str) -> Parts:
     # _GLOBAL__N_1 is an anonymous namespace.
     path = [part for part in path if part and not part.startswith("_GLOBAL__N")]
     head = path[-1].strip()[:LONGEST_HEAD] if path else ""
-    both = dict.fromkeys(chain.from_iterable((words(i), i) for i in arguments))
+    spellings = dict.fromkeys(chain.from_iterable((words(name), name) for name in arguments))
     namespace = "::".join(path[:-1])[:LONGEST_HEAD]
-    return Parts(text, head, namespace, " ".join(both)[:LONGEST_ARGUMENTS])
+    return Parts(text, head, namespace, " ".join(spellings)[:LONGEST_ARGUMENTS])
 
 
 def clean(name: str) -> str:
@@ -91,8 +91,8 @@ def _demangled(text: str) -> tuple[list[str], list[str]]:
     """
     path = _OPENING.split(text, 1)[0]
     if path.rpartition("::")[2] in _CONDITIONAL_TYPES:
-        # Its template arguments end where all angle brackets are closed; the `>` of `(8 > 0)`,
-        # inside parentheses, closes none.
+        # Skip the template arguments: they end when all angle brackets are closed. A `>` inside
+        # parentheses, as in `(8 > 0)`, is no bracket.
         end, angles, parentheses = len(text), 0, 0
         for bracket in _BRACKET.finditer(text, len(path)):
             parentheses += {"(": 1, ")": -1}.get(bracket.group(), 0)
@@ -116,8 +116,8 @@ _NOTHING = Rule(
 )
 
 BY_WORDS = frozenset({"reduction", "sort-scan"})
-"""Rules that hold of a library's kernels, but not of a program's own: a reduction of points of an
-elliptic curve, or a scan whose blocks wait for each other, is no work of memory."""
+"""Rules that hold for a library's kernels, but not for a program's own: a reduction of points of an
+elliptic curve, or a scan whose blocks wait for each other, is no memory work."""
 _BLOCK = 6
 _LONGEST_NAME = 1000
 _LONGEST_SHOWN = 200
@@ -126,10 +126,9 @@ _ENGINE_PREFIX = "autograd::engine::evaluate_function: "
 
 
 class Classifier:
-    """Says what a kernel or a host operator is, and by which rule.
+    """Decides the category of a kernel or a host operator, and by which rule.
 
-    Results are cached: by name, and by head the rules that it leaves possible, since many names
-    share one head.
+    Results are cached by name, and possible rules by head, which many names share.
     """
 
     def __init__(
@@ -140,7 +139,7 @@ class Classifier:
         *,
         by_words: bool = True,
     ) -> None:
-        """Prepare rules, `own` first; `known` are recorded, by kernel. `by_words`: see BY_WORDS."""
+        """Prepare rules: `own`, `known` (recorded, by kernel), then built-in; see BY_WORDS."""
         self._rules, self._known, self._by_words = (built_in, own), known, by_words
         self._blocks = (*_blocks(own, 1), *_blocks(built_in, _BLOCK))
         self._op_rules = tuple(rule for rule in (*own, *built_in) if rule.patterns("op"))
@@ -161,21 +160,20 @@ class Classifier:
         lower = parts.lower()
         for rule in self._open_rules(parts.head):
             if recorded is not None and rule.source == rule_files.BUILT_IN:
-                break  # the recorded rule takes the place of the built-in ones
+                break  # the recorded rule replaces the built-in ones
             looked_at = _looked_at(rule, parts if rule.case else lower)
             if looked_at is not None:
-                # Words such as "scan" tell the kind only of kernels of libraries (see BY_WORDS).
                 is_word = rule.id in BY_WORDS and rule.source == rule_files.BUILT_IN
                 applied = _NOTHING if is_word and not self._by_words else rule
                 return _decision(applied, looked_at or parts.head)
         return _decision(recorded or _NOTHING, parts.head or parts.name)
 
     def _left_open(self, head: str) -> Iterator[Rule]:
-        """Yield the kernel rules that a head leaves possible, up to the first that it decides."""
+        """Yield the kernel rules that are possible for a head, up to the first that must apply."""
         text = both_spellings(head)
         lower = text.lower()
         for block in self._blocks:
-            # One search for a whole block: mostly none of its rules matches the head.
+            # One search per block: usually none of its rules matches the head.
             if block.head_patterns and block.expression.search("\n" + lower) is None:
                 yield from block.headless
                 continue
@@ -184,7 +182,7 @@ class Classifier:
                     continue
                 yield rule
                 if rule.conditions.keys() == {"head"}:
-                    return  # it has no other condition, so it applies
+                    return  # the rule has no other condition, so it applies
 
     def _op(self, name: str) -> Decision:
         """Return the decision for the host operator of this name: `aten::mm`, `AddmmBackward0`."""
@@ -203,8 +201,7 @@ class Classifier:
 def load(user_rules: Path | None = None, *, bare: bool = False) -> Classifier:
     """Return a classifier with the user's rules, if any, those of packages, and the built-in ones.
 
-    They are tried in this order. A `bare` one has only the built-in rules, so it is the same
-    everywhere.
+    Rules are tried in this order. With `bare`, those of packages are left out.
     """
     own = rule_files.read(user_rules) if user_rules is not None else ()
     return Classifier(rule_files.built_in(), own if bare else (*own, *rule_files.installed()))
@@ -219,7 +216,7 @@ class _RuleBlock(Struct, frozen=True, dict=True):
 
     @cached_property
     def expression(self) -> re.Pattern[str]:
-        """Finds what any of its rules looks for in a head."""
+        """Return the expression that finds what any of the rules looks for in a head."""
         return compiled(self.head_patterns)
 
 
@@ -234,9 +231,9 @@ def _blocks(rules: tuple[Rule, ...], size: int) -> Iterator[_RuleBlock]:
 
 
 def _looked_at(rule: Rule, parts: Parts) -> str | None:
-    """Return the text that fulfilled the conditions ("": the head), None if one fails.
+    """Return the text that met the last condition ("": the head), None if a condition fails.
 
-    Of several it is the last; a namespace is shown only for a rule without a pattern of heads.
+    A namespace is returned only for a rule without patterns of heads.
     """
     shown = ""
     for field in rule.conditions:

@@ -1,9 +1,8 @@
-"""Which names of two runs are of one kernel: profilers write it plain, mangled or cut short.
+"""Which names of two runs are of one kernel: profilers write names plain, mangled or cut short.
 
 Two names are of one kernel if they are equal except for blanks and the endings .kd and [clone .kd].
-A short name (`gemm`) or a mangled one (`_ZN2ns4gemmI...`) is that of a full one
-(`void ns::gemm<float>(float*)`) if each run has only one name that fits; else they count as
-different kernels.
+A short name (`gemm`) or a mangled one (`_ZN2ns4gemmI...`) is of the same kernel as a full name
+(`void ns::gemm<float>(float*)`) if each run has only one name that fits.
 
 Tools also spell one name in several ways: `k<4, true>(float const*)` is `k<(int)4, (bool)1>(const
 T1 *)` in Nsight Systems, and Nsight Compute leaves out namespaces and casts. Such names are of one
@@ -26,7 +25,7 @@ from traceflops.table.columns import IntArray
 
 _ENDINGS: Final = re.compile(r"(?:\s*\[clone [^\]]*\]|\.kd)+\s*$")
 _BLANKS: Final = re.compile(r"\s+(?=[^\w\s])|(?<=[^\w\s])\s+")
-_BRACKETS: Final = {")": "(", ">": "<", "]": "["}  # by closing bracket the opening one
+_BRACKETS: Final = {")": "(", ">": "<", "]": "["}  # the opening bracket by the closing one
 _NAMESPACES: Final = re.compile(
     r"(?:\b(?!T\d+::)\w+|<unnamed>|\(anonymous namespace\)|\{anonymous\})::"
 )
@@ -44,18 +43,16 @@ _SPELLINGS: Final = tuple(
         (r"[\[\]{}]", ""),
     )
 )
-"""What tools spell differently: numbers and booleans in templates, lambdas, the place of const."""
+"""Replacements of spellings that tools differ in: numbers, booleans, lambdas, const."""
 _ARGUMENTS: Final = re.compile(r"\([^()]*\)")
 _PARAMETER: Final = re.compile(r"\bT\d+\b")
 """Types that depend on template arguments, as NVIDIA's tools write them."""
 _LONGEST: Final = 4096
-_MOST: Final = 20_000  # a run with more names is compared only as written; a program has far fewer
-
+_MOST: Final = 20_000  # a run with more names (programs have far fewer) is compared only as written
 _Named = dict[str, dict[int, str]]
 """By form of a name: the codes of names with that form, each with one such name."""
-
 _Test = Callable[..., bool]
-"""Returns whether two names of one form may be of one kernel; takes the form and both names."""
+"""A function that takes a form and two names of it: whether they may be of one kernel."""
 
 _BRACKET: Final = re.compile(r"[<(]")
 _SIGN: Final = re.compile(r"[][<>(){} ]")
@@ -72,7 +69,7 @@ _ANONYMOUS: Final = {"_GLOBAL__N_1": "(anonymous namespace)"}
 
 
 def plain_name(name: str) -> str:
-    """Return a kernel's name without what differs between tools: blanks, .kd, [clone .kd]."""
+    """Return a kernel's name without the parts that tools differ in: blanks, .kd, [clone .kd]."""
     text = name.strip().strip('"')
     if len(text) > _LONGEST:
         return text
@@ -82,24 +79,23 @@ def plain_name(name: str) -> str:
 def without_return_type(name: str) -> str:
     """Return a function's name without return type and storage class, if these can be recognised.
 
-    `std::enable_if_t<true, void> ns::kernel<int>(int)` becomes `ns::kernel<int>(int)`. A mangled
-    name is made readable.
+    `std::enable_if_t<true, void> k<int>(int)` becomes `k<int>(int)`; mangled names readable.
     """
     name = readable(name)
     blanks = _top_blanks(name[:_LONGEST]) if " " in name else []
     words = [name[start + 1 : end] for start, end in pairwise([-1, *blanks])]
-    # What precedes the last blank must be types and specifiers only.
+    # Only types and specifiers may precede the last blank.
     own = name[blanks[-1] + 1 :] if words and all(map(_TYPE.match, words)) else name
     return own if own[:1].isidentifier() or own.startswith(_NAMELESS) else name
 
 
 def _top_blanks(name: str) -> list[int]:
-    """Return the places of blanks before a function's own name, outside all brackets."""
+    """Return the indices of blanks outside all brackets, up to the function's arguments."""
     opened: list[str] = []
     blanks: list[int] = []
     for sign in _SIGN.finditer(name):
         index, char = sign.start(), sign[0]
-        if char in _OPENING and not (char == "<" and "(" in opened[-1:]):  # in (), < is "less"
+        if char in _OPENING and not (char == "<" and "(" in opened[-1:]):  # (a < b) is a comparison
             # A parenthesis begins the function's arguments, unless it follows e.g. decltype.
             is_first = char == "(" and not opened
             if is_first and name[:index].rpartition(" ")[2] not in _CALLED:
@@ -115,51 +111,52 @@ def _top_blanks(name: str) -> list[int]:
 def short_name(name: str) -> str:
     """Return the last word of a function's name, without arguments, namespaces and templates.
 
-    So rocprof cuts names: `gemm` for `void ns::gemm<float>(float*)` and for its mangled name.
+    rocprof cuts names like this: `gemm` for `void ns::gemm<float>(float*)` or its mangled form.
     """
     text = _ENDINGS.sub("", name.strip().strip('"'))[:_LONGEST]
     path = _mangled_path(text)
     if path:
         return path[-1]
-    # The name ends before all brackets of arguments, templates and [abi:...].
-    end, depth, opened = len(text), 0, ""
+    # Go back over blanks and brackets (of arguments, templates, [abi:...]) to the end of the name.
+    # `closing` is the outermost bracket that is open, `depth` counts those of its kind.
+    end, depth, closing = len(text), 0, ""
     while end:
         char = text[end - 1]
-        if not depth:
-            if char != " " and char not in _BRACKETS:
-                break
-            depth, opened = (1, char) if char != " " else (0, "")
-        else:
-            depth += (char == opened) - (char == _BRACKETS[opened])
+        if depth:
+            depth += (char == closing) - (char == _BRACKETS[closing])
+        elif char in _BRACKETS:
+            depth, closing = 1, char
+        elif char != " ":
+            break
         end -= 1
     start = max(text.rfind(" ", 0, end), text.rfind(":", 0, end)) + 1
     return text[start:end]
 
 
 def from_own_word(names: Sequence[str]) -> list[str]:
-    """Return names from the function's own word on, or the names as they are if some become equal.
+    """Return names from the function's own word on; all names unchanged if some become equal.
 
     The return type and namespaces are left out: `enable_if<true, void>::type kernel<float>(float*)`
     becomes `kernel<float>(float*)`.
     """
-    own = []
+    shortened = []
     for name in names:
         plain, word = _ENDINGS.sub("", name.strip()), short_name(name)
         # A name without brackets has no types around its own word.
-        is_word = _BRACKET.search(plain) and len(plain) <= _LONGEST and word.isidentifier()
-        own.append(plain[max(plain.find(word), 0) :] if is_word else plain)
-    return own if len(set(own)) == len(set(names)) else list(names)
+        has_types = _BRACKET.search(plain) and len(plain) <= _LONGEST and word.isidentifier()
+        shortened.append(plain[max(plain.find(word), 0) :] if has_types else plain)
+    return shortened if len(set(shortened)) == len(set(names)) else list(names)
 
 
 def spelled_name(name: str, *, bare: bool = False) -> str:
-    """Return a name in one spelling, whichever tool wrote it, without const.
+    """Return a name in a spelling that does not depend on the tool, without const.
 
-    A `bare` one has no namespaces either; several kernels may share it.
+    With `bare`, namespaces are left out, too; several kernels may share such a name.
     """
     text = _ENDINGS.sub("", name.strip().strip('"'))
     if len(text) > _LONGEST:
         return text
-    # First, while const is there: Nsight Compute takes that of `() const::[lambda` for a namespace.
+    # Before const is removed: Nsight Compute treats that of `() const::[lambda` as a namespace.
     text = _NAMESPACES.sub("", text) if bare else text
     for pattern, to in _SPELLINGS:
         text = pattern.sub(to, text)
@@ -175,9 +172,9 @@ def _without_arguments(name: str) -> str:
 
 
 def same_kernels(first: Sequence[str], second: Sequence[str]) -> tuple[IntArray, IntArray]:
-    """Return a code per name of both runs; names of one kernel, and only those, have the same code.
+    """Return a code per name of both runs; names of one kernel, and only those, have equal codes.
 
-    Names that are equal in `plain_name` are paired first, then by one of _FORMS after the other.
+    Names that are equal in `plain_name` are paired first, then those equal in each of _FORMS.
     """
     codes: dict[str, int] = {}
     ours, theirs = (
@@ -205,7 +202,7 @@ def same_kernels(first: Sequence[str], second: Sequence[str]) -> tuple[IntArray,
 
 
 def _by_form(form: Callable[[str], str], names: Sequence[str], codes: Sequence[int]) -> _Named:
-    """Return the names of a run by their form; nothing if there are too many."""
+    """Return the names of a run by their form; {} if there are too many."""
     named: _Named = defaultdict(dict)
     for name, code in zip(names, codes, strict=True) if len(names) <= _MOST else ():
         named[form(name)].setdefault(code, name)
@@ -218,15 +215,14 @@ def _has_bare(_: str, *names: str) -> bool:
 
 
 def _has_open(_: str, *names: str) -> bool:
-    """Return whether exactly one name leaves types open: f<1>(int), f<1>(float) are two kernels."""
+    """Return whether exactly one name has types such as T1: f<1>(int) and f<1>(float) differ."""
     return sum(_PARAMETER.search(name) is not None for name in names) == 1
 
 
 def _is_short_or_mangled(short: str, *names: str) -> bool:
     """Return whether one of two names is the short or the mangled form of the other.
 
-    One name must be `short`, the function's name alone; or one must be mangled, and its namespaces
-    and name stand in the other one, which is not mangled.
+    One is `short`, the function's name alone; or one is mangled, and its path is in the other.
     """
     first, second = map(plain_name, names)
     if short in (first, second):
@@ -250,10 +246,10 @@ _FORMS: Final[tuple[tuple[Callable[[str], str], tuple[_Test, ...]], ...]] = (
     (lambda name: _without_arguments(spelled_name(name, bare=True)), (_has_bare, _has_open)),
     (short_name, (_is_short_or_mangled,)),
 )
-"""Forms in which names of one kernel are equal, and what else must hold for two such names."""
+"""Forms in which names of one kernel are equal, and further tests of two such names."""
 
 
 def _mangled_path(text: str) -> list[str]:
-    """Return the namespaces and the name of a mangled function, [] if it is not mangled or cut."""
+    """Return the namespaces and the name of a mangled function, [] if not mangled or cut off."""
     path, end = path_of(text)
     return [_ANONYMOUS.get(word, word) for word in path] if end <= len(text) else []

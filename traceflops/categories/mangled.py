@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from typing import Final
 
-# What contains digits that are not the length of an identifier comes first.
+# Alternatives with digits that are not the length of an identifier come first.
 _PIECE: Final = re.compile(
     r"[ST][0-9A-Z]*_|DF\d+[_bx]|A\d+_|L[a-z](?P<minus>n?)(?P<value>\d+)E|(?P<length>\d{1,4})|.",
     re.ASCII | re.DOTALL,
 )
 OFFLOADED: Final = re.compile(r"^nvkernel_(_Z.+?)_F\d+L\d+(_\d+)?$", re.ASCII)
-"""What NVIDIA's compiler makes of a loop of OpenMP: around the function are number and line."""
+"""The name that NVIDIA's compiler gives to a loop of OpenMP: the function with number and line."""
 _BEGUN: Final = re.compile(r"_ZN?[rVK]*")
 _ENUM_VALUE: Final = re.compile(r"E(\d+)E", re.ASCII)
 _NAMELESS: Final = "_GLOBAL__N"
@@ -37,9 +37,9 @@ def mangled_parts(text: str) -> tuple[list[str], list[str]]:
 
 
 def readable(name: str) -> str:
-    """Return a mangled name as people read it, e.g. `ns::gemm<4, Relu>`; others as they are.
+    """Return a mangled name in readable form, e.g. `ns::gemm<4, Relu>`; other names unchanged.
 
-    Of the template's arguments only numbers and classes are shown, not built-in types of C++.
+    Only numbers and classes of the template arguments are shown, no built-in types of C++.
     """
     name = OFFLOADED.sub(r"\1", name)
     if not name.startswith("_Z") or len(name) > _LONGEST:
@@ -58,13 +58,13 @@ def readable(name: str) -> str:
         elif piece["length"] is not None:
             arguments.append(name[position : position + int(piece["length"])])
             position += int(piece["length"])
-    # Namespaces of an argument that are also the function's own say nothing new.
+    # Leave out namespaces of arguments that are also those of the function.
     shown = [text for text in arguments if text not in path and not text.startswith(_NO_NAMES)]
     return f"{plain}<{', '.join(shown)}>" if shown else plain
 
 
 def path_of(text: str) -> tuple[list[str], int]:
-    """Return the names of namespaces and function, and the position behind them."""
+    """Return the names of namespaces and function, and the position after them."""
     path: list[str] = []
     begun = _BEGUN.match(text)
     position = begun.end() if begun else len(text)

@@ -1,4 +1,4 @@
-"""Which kind of program a trace is of, by its profiler and the names in it."""
+"""The kind of program that a trace is of, by its profiler and the names in it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _OF_LIBRARY: Final = re.compile(
     r"|nccl|cudnn_|MIOpen|gcnAsm|triton_(poi|red|per|tem|for|mm)_|\w*fusion(_\d+)*$"
     r"|(maxwell|pascal|volta|turing|ampere|hopper|sm\d+)_\w*(gemm|cudnn|xmma|conv)"
 )
-"""How kernels begin whose code is of a framework or library, or made by a compiler of a model."""
+"""Beginnings of names of kernels of a framework or library, or made by a compiler of models."""
 _OF_COMPILED: Final = re.compile(
     r"^Torch-Compiled Region|^CompiledFunction|CompiledFxGraph|(^|/)c[a-z2-7]{51}\.py\("
     r"|^triton_(poi|red|per|tem|for|mm)_"
@@ -52,7 +52,7 @@ _ML_RANGE: Final = re.compile(
 )
 _TENSORRT: Final = re.compile(r"(?:^|_)trt(?:_|::|$)|\bnvinfer1::|^__myl_|\bgenericReformat::")
 _TENSORRT_RANGE: Final = re.compile(r"^(\w+::)*ExecutionContext::(execute|enqueue)")
-"""What TensorRT and its compiler Myelin call kernels, and the range of each inference."""
+"""Names of kernels of TensorRT and its compiler Myelin, and of the range of each inference."""
 _GGML: Final = re.compile(r"\bggml_|\(ggml_type\)|\bmul_mat_(vec_)?q\b|quantize_(mmq_)?q8_1")
 
 
@@ -63,7 +63,7 @@ def of_pytorch(trace: Trace) -> bool:
 
 
 def is_of_library(kernel: str) -> bool:
-    """Return whether the code of a kernel is no program's own, by its name."""
+    """Return whether a kernel is that of a framework or library, by its name."""
     return _OF_LIBRARY.match(without_return_type(kernel)) is not None
 
 
@@ -107,10 +107,9 @@ def of_openacc(trace: Trace) -> bool:
 
 
 def names_kernels(trace: Trace) -> bool:
-    """Return whether words in names of kernels may tell their work.
+    """Return whether words in names of kernels may tell their work: see `classify.BY_WORDS`.
 
-    They do in frameworks and llama.cpp. Where counters are recorded, these show it if a word of
-    another program misleads.
+    In other programs than frameworks and llama.cpp a word may mislead, as counters would show.
     """
     is_known = of_ml(trace) or trace.kernel_counters.num_rows > 0
     kernels = (*names(trace.activities["name"]), *names(trace.totals["name"]))
@@ -120,8 +119,8 @@ def names_kernels(trace: Trace) -> bool:
 def of_ml(trace: Trace) -> bool:
     """Return whether a trace is of a framework, engine or library of machine learning.
 
-    Then its model can be described and its steps marked. A matrix product alone does not count,
-    since simulations have these, too; nor does llama.cpp, whose steps and batches are unknown.
+    Then its model can be described and its steps marked. A matrix product is not enough, since
+    simulations have those, too; nor is llama.cpp, whose steps and batches are unknown.
     """
     if family(trace.source.format) in (PYTORCH, XLA) or trace.ops.num_rows or of_pytorch(trace):
         return True

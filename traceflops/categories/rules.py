@@ -76,14 +76,14 @@ _REPEAT = re.compile(r"[*+]|\{\d*(?:,\d*)?\}")
 
 
 class Rule(Struct, frozen=True, dict=True):
-    """One entry of a rule file: where to look, what for, and what it means."""
+    """One entry of a rule file: the category of names in which all conditions are found."""
 
     id: str
     category: Category
     because: str
     source: str
     conditions: Mapping[str, tuple[str, ...]]
-    """the alternatives looked for, by place; every condition must hold"""
+    """by place of a name: the alternatives of which one must be found; all must hold"""
     case: bool = False
 
     def search(self, place: str, text: str) -> re.Match[str] | None:
@@ -94,12 +94,12 @@ class Rule(Struct, frozen=True, dict=True):
         return expression.search("\n" + text)
 
     def patterns(self, place: str) -> tuple[str, ...]:
-        """Return the alternatives that the rule looks for in a place; none if it does not look."""
+        """Return the alternatives that the rule looks for in a place; () if it has no condition."""
         return self.conditions.get(place, ())
 
     @cached_property
     def _compiled(self) -> dict[str, re.Pattern[str]]:
-        """The expressions of places that were searched: most rules are never asked for others."""
+        """The compiled expressions by place, filled when first searched: most are never needed."""
         return {}
 
 
@@ -107,12 +107,11 @@ class Rule(Struct, frozen=True, dict=True):
 def compiled(alternatives: tuple[str, ...], case: bool = False) -> re.Pattern[str]:
     """Return one expression that finds any alternative as a whole word.
 
-    The searched text begins with a newline, so that a separator precedes each word, and is in lower
-    case unless `case`. An alternative with capitals is found in any case, which is slow.
+    The searched text must begin with a newline, so that a separator precedes each word, and must be
+    in lower case unless `case`. An alternative with capitals is found in any case, which is slow.
 
-    It is made for speed: `[a-z0-9]*` at an end of an alternative is removed instead of matched, and
-    the separator before a word is matched instead of looked back at, since `re` skips quickly to a
-    character of a set.
+    For speed, `[a-z0-9]*` at an end of an alternative is removed instead of matched, and the
+    separator before a word is matched, no look-behind: `re` skips quickly to characters of a set.
     """
     bounded: list[str] = []  # must begin at a word
     anywhere: list[str] = []
@@ -130,13 +129,13 @@ def compiled(alternatives: tuple[str, ...], case: bool = False) -> re.Pattern[st
 
 
 def _is_single(pattern: str) -> bool:
-    """Return whether a pattern has no `|` outside parentheses, so is one alternative."""
+    """Return whether a pattern is one alternative: it has no `|` outside parentheses."""
     depth = 0
     for sign in _ESCAPE_OR_CLASS.sub("x", pattern):
         depth += {"(": 1, ")": -1}.get(sign, 0)
         if sign == "|" and depth == 0:
             return False
-    return pattern != _ANY  # of which nothing would remain
+    return pattern != _ANY  # `compiled` would remove all of it
 
 
 @cache
@@ -147,7 +146,7 @@ def built_in() -> tuple[Rule, ...]:
 
 
 def read(path: Path) -> tuple[Rule, ...]:
-    """Return the rules of a user's file, all checked. Raises UsageError for what is wrong in it."""
+    """Return the rules of a user's file, all checked. Raises UsageError for an error in it."""
     where = f"rule file {path.name!r}"
     return _checked(toml_of(path, where), where, path.name)
 
@@ -163,7 +162,7 @@ def installed() -> tuple[Rule, ...]:
 
 
 def _checked(document: dict[str, Any], where: str, source: str) -> tuple[Rule, ...]:
-    """Return the rules of a document of a `source`. Raises UsageError, beginning with `where`."""
+    """Return the checked rules of a document. Raises UsageError with a text that begins `where`."""
     tables = document.get("rule")
     if document.keys() != {"rule"} or not isinstance(tables, list):
         unknown = sorted(document.keys() - {"rule"})
@@ -232,7 +231,7 @@ def _text(path: Path, where: str) -> str:
     """Return the text of a file. Raises UsageError if it is not readable or too large."""
     try:
         if not path.is_file():
-            where = where.replace(repr(path.name), repr(str(path)))  # here the whole path helps
+            where = where.replace(repr(path.name), repr(str(path)))  # show the whole path
             _refuse(where, "it is not a file" if path.exists() else "it does not exist")
         if path.stat().st_size > LARGEST_FILE:
             _refuse(where, f"it is larger than {LARGEST_FILE // 1024} KiB")
@@ -247,7 +246,7 @@ def _text(path: Path, where: str) -> str:
 def _document(
     text: str, where: str, parse_float: Callable[[str], object] = float
 ) -> dict[str, object]:
-    """Return the content of TOML. Raises UsageError, beginning with `where`."""
+    """Return the content of TOML. Raises UsageError with a text that begins with `where`."""
     try:
         return tomllib.loads(text, parse_float=parse_float)
     except ValueError as error:  # TOMLDecodeError, or a number of thousands of digits

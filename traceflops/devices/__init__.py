@@ -1,4 +1,4 @@
-"""Which GPU is which, what it can do at most, and files of one run merged into one trace.
+"""Identification of GPUs, their peaks, and merging of the files of one run into one trace.
 
     Trace per file
       | jobs.merge_jobs: which files belong together (tool, world size, ranks, times, GPUs)
@@ -11,12 +11,12 @@
       |
       | SeenDevice.of(row of trace.devices): name, units, memory, architecture, ...
       v
-    matching.match -> Match: the row of devices.toml or series.toml, and how sure that is
+    matching.match -> Match: the row of devices.toml or series.toml, and how certain it is
       |
       v
     DeviceSpec: dense FLOP/ns by data type, bytes/ns, links; None where unknown
 
-Beside it: records made at the same time (side_records, gpu_samples) join a Trace by the calendar;
-counters.toml and speed_of_light.toml say what hardware counters count on which architecture, and
-occupancy.toml how many blocks of a launch a multiprocessor has room for.
+Records made at the same time (side_records, gpu_samples) are added to a Trace by calendar time.
+counters.toml and speed_of_light.toml describe hardware counters by architecture, occupancy.toml the
+limits on blocks of a multiprocessor.
 """

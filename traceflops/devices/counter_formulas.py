@@ -1,10 +1,10 @@
-"""What hardware counters say: FLOPs and bytes of kernels, and how near they came to limits.
+"""Formulas from hardware counters to FLOPs, bytes and shares of the limits of a device.
 
     counters.toml         formulas from counters to FLOPs, bytes and cycles, by architecture
     speed_of_light.toml   all spellings of shares of peaks, occupancy and reasons to wait
 
-Nsight Compute reads many counters only per cycle or per second. With clock and duration they are
-counts again, rounded as they were printed.
+Nsight Compute reads many counters only per cycle or per second. Clock and duration turn them into
+counts again, as exact as they were printed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _ENDING: Final = re.compile(r"_(?:sum|max)$")
 
 
 class Family(Struct, frozen=True):
-    """Architectures that count alike; see the table for what each field says."""
+    """Architectures with the same counters; the table describes each field."""
 
     id: str
     hardware: str
@@ -46,7 +46,7 @@ class Family(Struct, frozen=True):
 
     @property
     def counts_matrix_work(self) -> bool:
-        """Return whether counters of this hardware say what its matrix units did."""
+        """Return whether counters of this hardware tell the work of its matrix units."""
         return bool(self.matrix)
 
     @property
@@ -57,7 +57,7 @@ class Family(Struct, frozen=True):
 
     @property
     def recording(self) -> str:
-        """Return what to record for the FLOPs of matrix units: the command line of its tool."""
+        """Return the command line that records the FLOPs of matrix units."""
         if self.tool == "ncu":
             return f"ncu --csv --page raw --print-units base {self.options[0]} COMMAND"
         return f"rocprofv3 {self.options[0]} -- COMMAND"
@@ -66,8 +66,8 @@ class Family(Struct, frozen=True):
 class Formula(Struct, frozen=True):
     """One quantity as a sum of counters, each times its factor.
 
-    It holds for `families` or, if none are given, for all but those in `but`. With `only_zero`, how
-    much one count stands for is unknown: only a count of 0 is of use.
+    It holds for `families` or, if none are given, for all except those in `but`. With `only_zero`,
+    the worth of one count is unknown: only a count of 0 can be used.
     """
 
     quantity: str
@@ -80,7 +80,7 @@ class Formula(Struct, frozen=True):
         """Return whether the formula holds for a family (None: unknown)."""
         if not self.families:
             return family is None or family.id not in self.but
-        if family is None:  # matrix and vector units are counted alike by all that count them
+        if family is None:  # all families with counters of matrix and vector units count them alike
             return self.quantity.startswith((MATRIX, VECTOR))
         return family.id in self.families
 
@@ -102,14 +102,14 @@ def family_of(architecture: str | None) -> Family | None:
 
 
 def family_by_counters(counters: Iterable[str]) -> Family | None:
-    """Return the family that counters tell, as no other has them; None for none or several."""
+    """Return the only family that has counters of these names; None if none or several have."""
     plain = [plain_counter(name) for name in counters]
-    named = [each for each in families() if any(name.startswith(each.named_by) for name in plain)]
-    return named[0] if len(named) == 1 else None
+    fitting = [f for f in families() if any(name.startswith(f.named_by) for name in plain)]
+    return fitting[0] if len(fitting) == 1 else None
 
 
 def formulas_of(quantity: str, family: Family | None) -> tuple[Formula, ...]:
-    """Return the formulas of a quantity for a family, those to be preferred first."""
+    """Return the formulas of a quantity for a family, the preferred one first."""
     of_quantity = (formula for formula in formulas() if formula.quantity == quantity)
     return tuple(formula for formula in of_quantity if formula.holds_for(family))
 
@@ -141,7 +141,7 @@ def formulas() -> tuple[Formula, ...]:
 
 @cache
 def counters_used() -> frozenset[str]:
-    """Return the counters of all formulas, and those from which `with_sums` computes their sums."""
+    """Return the counters of all formulas, and those from which `with_sums` computes these."""
     named = frozenset(name for formula in formulas() for name in formula.terms)
     summed = {name for name in named if name.endswith(SUM)}
     rates = {name + per for name in summed for per in (_PER_SECOND, _PER_CYCLE)}
@@ -150,7 +150,7 @@ def counters_used() -> frozenset[str]:
 
 @cache
 def _table(name: str) -> dict[str, Any]:
-    """Return a table of this folder, with tuples for its lists: callers share it."""
+    """Return a table of this folder; its lists become tuples, since callers share it."""
 
     def frozen(value: Any) -> Any:
         if isinstance(value, dict):
@@ -163,8 +163,8 @@ def _table(name: str) -> dict[str, Any]:
 
 
 def with_sums(values: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
-    """Return counters, per launch, with the sums that follow from rates and were not read."""
-    sums = dict(values)  # NaN if a launch has none
+    """Return counters by launch, with sums that were not read but follow from rates added."""
+    sums = dict(values)  # NaN where a launch lacks a counter
     if DURATION not in values:
         return sums
     seconds = values[DURATION] / 1e9
@@ -183,10 +183,10 @@ def with_sums(values: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
 
 _COUNTERS, _SPEED = "counters.toml", "speed_of_light.toml"
 LIMIT: Final = "limit."
-"""What the quantities begin with that say how many blocks an SM has room for."""
+"""The prefix of quantities that give how many blocks fit on an SM, by the limiting resource."""
 FULL_WAVES: Final = re.compile(r"\b(\d{1,6}\.\d{1,3}) full waves across all SMs")
-"""What a rule of Nsight Compute says of a small grid, also where waves were not counted."""
-_MOST_NAMES: Final = 10_000  # of counters, whose spelling is remembered
+"""The message of a rule of Nsight Compute on a small grid, also if waves were not counted."""
+_MOST_NAMES: Final = 10_000  # size of the caches by counter name
 Kind = Literal["percent", "ns", "number"]
 _UNITS: Final[Mapping[Kind, frozenset[str]]] = {
     "percent": frozenset({"%"}),
@@ -196,7 +196,7 @@ _UNITS: Final[Mapping[Kind, frozenset[str]]] = {
 
 
 class Quantity(Struct, frozen=True):
-    """A quantity and its spellings, the best first; see the table for what each field says."""
+    """A quantity and its spellings, the best first; the table describes each field."""
 
     id: str
     kind: Kind
@@ -205,9 +205,9 @@ class Quantity(Struct, frozen=True):
     labels: tuple[str, ...]
 
     def spelling(self, counter: str) -> int | None:
-        """Return the place of a counter's name among the spellings, None where it is none.
+        """Return the index of a counter's name among the spellings, None if it is none of them.
 
-        A name is that of a counter or, of a figure on a page of a report, section|label|unit.
+        The name of a figure on a page of a report is section|label|unit.
         """
         if counter in self.counters:
             return self.counters.index(counter)
@@ -220,20 +220,23 @@ class Quantity(Struct, frozen=True):
 
 
 class Stalls(Struct, frozen=True):
-    """Counters of why warps wait: parts of `total`, else of their own sum if that is `least`."""
+    """Counters of reasons to wait, parts of `total` (None: of their sum); unused below `least`."""
 
     pattern: str
     total: str | None = None
     least: float = 0.0
 
     def reason(self, counter: str) -> str | None:
-        """Return the reason that a counter is of, such as long_scoreboard."""
+        """Return the reason that a counter is for, such as long_scoreboard; None if for none."""
         match = re.fullmatch(self.pattern, counter)
         return match[1].strip().lower().replace(" ", "_") if match else None
 
 
 class Cycles(Struct, frozen=True):
-    """Counts of `factor` cycles, added up over parts of all CUs; `families` have so many per CU."""
+    """A counter of busy cycles, in units of `factor` cycles, summed over such parts of all CUs.
+
+    `families` has the number of parts per CU, by id of a family.
+    """
 
     id: str
     counter: str
@@ -261,12 +264,12 @@ def cycle_rows() -> tuple[Cycles, ...]:
 
 @lru_cache(_MOST_NAMES)
 def is_quantity(counter: str) -> bool:
-    """Return whether a counter's name is known, as of a quantity, cycles, or a reason to wait."""
+    """Return whether a counter's name is known: of a quantity, of cycles, or a reason to wait."""
     if any(row.spelling(counter) is not None for row in quantity_rows()):
         return True
     if any(row.counter == counter for row in cycle_rows()):
         return True
-    # A reason as a page of a report prints it, section|label|unit, must also have a fitting unit.
+    # A reason on a page of a report (section|label|unit) must also have a fitting unit.
     label, _, unit = counter.rpartition("|")
     reasons = {row.reason(counter) for row in stall_rows()} & set(_table(_SPEED)["reasons"])
     return bool(reasons) and (not label or unit in _UNITS["number"] | {"inst"})
@@ -274,17 +277,18 @@ def is_quantity(counter: str) -> bool:
 
 @lru_cache(_MOST_NAMES)
 def tells_speed(counter: str) -> bool:
-    """Return whether a counter tells anything about speed, also a reason to wait not yet known."""
+    """Return whether a counter tells anything about speed; unknown reasons to wait count, too."""
     return is_quantity(counter) or any(row.reason(counter) is not None for row in stall_rows())
 
 
 def quantities_in(values: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
-    """Return quantities by id, percent as shares; per launch from the best spelling it has."""
+    """Return columns of quantities by id (percent as shares), by each launch's best spelling."""
     quantities: dict[str, FloatArray] = {}
     for row in quantity_rows():
         ranks = {name: rank for name in values if (rank := row.spelling(name)) is not None}
         for name in sorted(ranks, key=lambda name: ranks[name]):
             value = values[name] / 100 if row.kind == "percent" else values[name]
-            better = quantities.get(row.id, value)
-            quantities[row.id] = np.where(np.isnan(better), value, better)
+            by_better_spelling = quantities.get(row.id, value)
+            is_missing = np.isnan(by_better_spelling)
+            quantities[row.id] = np.where(is_missing, value, by_better_spelling)
     return quantities

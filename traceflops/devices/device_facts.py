@@ -1,4 +1,4 @@
-"""What a trace says of one device, how that is shown, and which row a name stands for."""
+"""The facts on one device in a trace, as text, and the row of the table that a name means."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BINARY: Final = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("B", 1))
 
 
 class SeenDevice(Struct, frozen=True):
-    """What a trace says of one device: None or below 1 if unknown; `units` are SMs or CUs."""
+    """The facts on one device in a trace: None or below 1 if unknown; `units` are SMs or CUs."""
 
     name: str | None = None
     compute_major: int | None = None
@@ -51,18 +51,18 @@ class SeenDevice(Struct, frozen=True):
 
     @property
     def sharing(self) -> tuple[str, ...]:
-        """Return the ids of the products if several, with different rates, have this name."""
+        """Return the ids of the products if several of different rates have this name, else ()."""
         name = (self.name or "")[:LONGEST_NAME].strip().lower()
         names = peaks.shared_names()
         return names.get(name) or names.get(name.removeprefix("nvidia "), ())
 
     def properties(self) -> str:
         """Return what is known besides the name: "compute capability 9.0, 132 SMs, 79.1 GiB"."""
-        made_as = shown(self.instruction_set or "")
-        if not made_as and self.compute:
-            made_as = f"compute capability {dotted(self.compute)}"
+        architecture = shown(self.instruction_set or "")
+        if not architecture and self.compute:
+            architecture = f"compute capability {dotted(self.compute)}"
         memory = gib(self.memory_bytes or 0) if is_known(self.memory_bytes) else ""
-        return ", ".join(filter(None, (made_as, self.counted_units(), memory)))
+        return ", ".join(filter(None, (architecture, self.counted_units(), memory)))
 
     def counted_units(self) -> str:
         """Return "132 SMs" or "304 CUs", "" if their number is unknown."""
@@ -70,7 +70,7 @@ class SeenDevice(Struct, frozen=True):
         return f"{self.units} {called}" if is_known(self.units) else ""
 
     def maker(self) -> str | None:
-        """Return who made it: by name or instruction set, else by warp size."""
+        """Return the maker of the device: by name or instruction set, else by warp size."""
         first_word = (self.name or "").strip().partition(" ")[0].lower()
         if first_word in peaks.UNIT_NAMES:
             return first_word
@@ -117,7 +117,7 @@ def by_name(name: str | None) -> peaks.DeviceSpec | None:
 
 
 def variant_of(seen: SeenDevice, spec: peaks.DeviceSpec | None = None) -> peaks.Variant | None:
-    """Return the version of a product that a name states, unless a row's product states it, too."""
+    """Return the version of a product that a name states; None if the product of `spec` has it."""
     name, row = seen.name or "", spec.product if spec is not None else ""
     if len(name) > LONGEST_NAME:
         return None
@@ -126,7 +126,7 @@ def variant_of(seen: SeenDevice, spec: peaks.DeviceSpec | None = None) -> peaks.
 
 
 def is_full_name(text: str) -> bool:
-    """Return whether a text is what a trace calls a device of the table: maker, then product."""
+    """Return whether a text is the name of a device of the table in traces: maker, then product."""
     name = text.strip()
     has_maker = name.partition(" ")[0].lower() in _makers()
     return has_maker and (by_name(name) is not None or bool(SeenDevice(name).sharing))
@@ -137,11 +137,10 @@ def asked_row(text: str) -> peaks.DeviceSpec:
     name = text[:LONGEST_NAME]
     if name == text and (spec := named_row(text.strip())) is not None:
         return spec
-    # Near are the row that the name is of, ids that contain the text, and ids that resemble it.
+    # Suggest the row of a device's name, ids that contain the text, and ids that resemble it.
     ids, wanted = [spec.id for spec in peaks.load_devices()], _spelled(name)
     # A single character is in nearly every id.
     inside = [row_id for row_id in ids if len(wanted) > 1 and wanted in _spelled(row_id)]
-    # At most six of all these are told, four of them only for their spelling.
     close = get_close_matches(name.strip().lower(), ids, n=4)
     of_name = [row.id for row in [by_name(name.upper())] if row is not None]
     near = list(dict.fromkeys([*of_name, *SeenDevice(name).sharing, *inside, *close]))[:6]
@@ -157,8 +156,8 @@ def asked_row(text: str) -> peaks.DeviceSpec:
 def named_row(text: str) -> peaks.DeviceSpec | None:
     """Return the row that a text names in any spelling, None if it names none or may name several.
 
-    It names the row with this id or product, else that of a device's name in a trace, if it is no
-    name of several products and not just a part of some id.
+    The text is the row's id or product, or the name of a device in a trace. Such a name must be
+    that of one product and, unless it begins with the maker, no part of some id.
     """
     wanted, specs = _spelled(text), peaks.load_devices()
     rows = {spec.id: spec for spec in specs if wanted in map(_spelled, (spec.id, spec.product))}
@@ -177,6 +176,6 @@ def _makers() -> frozenset[str]:
 
 
 def _spelled(text: str) -> str:
-    """Return a name as it is compared: letters and digits in lower case, without the maker."""
+    """Return a name for comparison: letters and digits in lower case, without the maker."""
     words = re.findall(r"[a-z0-9]+", text.lower())
     return "".join(words[1:] if words and words[0] in _makers() else words)

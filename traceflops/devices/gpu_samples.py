@@ -1,7 +1,7 @@
-"""Clocks, power and temperature of GPUs, sampled by a tool beside a recording and joined to it.
+"""Clocks, power and temperature of GPUs, sampled by a tool during a recording and joined to it.
 
-Samples may have local time without a zone. A zone is taken if it is the only one in which the
-sampled utilisation agrees with the work in the recording; otherwise the user has to name it.
+Samples may have local time without a zone. If there is only one zone in which the sampled
+utilisation agrees with the work in the recording, it is used; else the user has to name one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from traceflops.units import listed
 
 
 class Sampled(StrEnum):
-    """What is sampled of a GPU, by its name in the counters; THROTTLE has bits of THROTTLE_BITS."""
+    """Sampled quantities and their names in the counters; THROTTLE has bits of THROTTLE_BITS."""
 
     SM_CLOCK = "gpu.sm_clock_mhz"
     MAX_SM_CLOCK = "gpu.max_sm_clock_mhz"
@@ -52,32 +52,32 @@ THROTTLE_BITS: Final[Mapping[int, str]] = {
     1 << 16: "throttling without a reason",
     1 << 17: "thermal limit",
 }
-"""Reasons for a lower clock: NVIDIA's bits, and from 1 << 16 on what other tools tell less well."""
+"""Reasons for a lower clock: NVIDIA's bits, and from 1 << 16 on less exact ones of other tools."""
 LOCAL_TIME: Final = "local time"
 TIME_OF_DAY: Final = "local time without a date"
-"""What the fact `times` of samples says if their zone is unknown: ns since 1970, or since midnight,
-as the wall clock showed."""
+"""Values of the fact `times` of samples in an unknown zone: times are ns since 1970, or since
+midnight, of the wall clock."""
 DAY_NS: Final = 86_400 * 10**9
 _HOUR_NS: Final = 3_600 * 10**9
 _ZONES: Final = range(-12 * _HOUR_NS, 14 * _HOUR_NS + 1, _HOUR_NS // 2)
 _ZONE: Final = re.compile(r"(?:UTC)?([+-])(\d\d):?([0-5]\d)|UTC|Z")
 _LEAST, _AGREE, _NEAR = 3, 0.9, 0.25
-"""The fewest samples that tell; the share that must agree; how far utilisation may differ."""
+"""The fewest samples to compare; the share that must agree; how far utilisation may differ."""
 _SHORTEST_NS, _LONGEST_NS = 166_000_000, 10**9
-"""A driver measures utilisation over a time before the sample: the shortest and the longest."""
+"""The shortest and the longest time before a sample over which drivers measure utilisation."""
 
 
 def with_gpu_samples(trace: Trace, records: Trace, zone: str | None = None) -> Trace:
-    """Return a trace with the samples of its GPUs that lie in its time.
+    """Return a trace with the samples of its GPUs during its time.
 
     Local times are in the given zone, else the recording's, else the only one in which utilisation
-    agrees; if there is none, a note says so. Raises InputError if there are no samples or no work.
+    agrees; without any, there is only a note. Raises InputError without samples or GPU work.
     """
     join = _Join(trace, records)
     zone_ns = None if zone is None else _zone_ns(zone)
     own = trace.source.facts.get(UTC_OFFSET)
     if records.source.origin_unix_ns is not None:
-        zone_ns = 0  # the times are no local ones
+        zone_ns = 0  # the times are UTC
     elif zone_ns is None and own is not None:
         zone_ns = _zone_ns(own)
         join.say("assumed", "samples-zone.of-recording", zone=own)
@@ -103,19 +103,19 @@ def _zone_text(zone_ns: int) -> str:
 
 
 def sampled_over_ns(time_ns: IntArray) -> int:
-    """Return how much time before it each sample covers, in ns."""
-    apart = int(np.median(np.diff(time_ns))) if len(time_ns) > 1 else 0
-    return min(max(apart, _SHORTEST_NS), _LONGEST_NS)
+    """Return the time in ns before a sample that its utilisation covers."""
+    interval_ns = int(np.median(np.diff(time_ns))) if len(time_ns) > 1 else 0
+    return min(max(interval_ns, _SHORTEST_NS), _LONGEST_NS)
 
 
 class _Join:
-    """Samples (of GPUs) and the recording (of devices) to be joined, and `notes` on the fit."""
+    """A join of samples (of GPUs) with a recording (of devices), and `notes` on it."""
 
     def __init__(self, trace: Trace, records: Trace) -> None:
         """Read the samples and the work of the trace. Raises InputError if one is missing.
 
-        `work`: by device, busy time, first start, last end. `series`: utilisation by sampled GPU.
-        `by_number`: the device with the number of each sampled GPU.
+        `work` has, by device, its busy time, first start and last end; `series`, by sampled GPU,
+        its utilisation; `by_number`, by sampled GPU, the device of the same number.
         """
         self.by_number: dict[int, int] = {}
         # Undated samples count from 1970: the zone, or the day, is added by `shift`.
@@ -145,11 +145,11 @@ class _Join:
         local = numbers(trace.devices["local_id"])
         own = {int(local[device]): device for device in self.work}
         numbered = enumerate(numbers(records.devices["local_id"]).tolist())
-        if len(own) == len(self.work):  # no two devices have one number
+        if len(own) == len(self.work):  # else several devices have one number
             self.by_number = {gpu: own[number] for gpu, number in numbered if number in own}
 
     def say(self, kind: NoteKind, code: str, **values: Value) -> None:
-        """Add a note in the words of `note.CODE`."""
+        """Add a note with the text of `note.CODE`."""
         note = Fact(f"note.{code}", values)
         file = self.records.source.files[0].name
         self.notes.append(Note(kind, code.partition(".")[0], in_words(note), None, file))
@@ -157,20 +157,19 @@ class _Join:
     def shift(self, zone_ns: int) -> int:
         """Return the shift from times in a zone to the trace's clock, in ns."""
         shift = self.base_ns - zone_ns
-        # Times without a date are of the last day on which sampling began before the trace ended.
+        # Times without a date: the last day on which sampling began before the trace ended.
         if self.records.source.facts.get("times") == TIME_OF_DAY:
             shift += (self.span[1] - shift - int(self.time_ns[0])) // DAY_NS * DAY_NS
         return shift
 
     def zone(self) -> int | None:
-        """Return the only zone in which utilisation agrees, None if there is none or several."""
-        # Zones a day apart have the same shift if times have no date: the lower one stays.
+        """Return the only zone in which utilisation agrees; else None, with a note."""
+        # Without dates, zones a day apart have the same shift: keep the lower one.
         shifts = {self.shift(zone): zone for zone in reversed(_ZONES)}
         fitting = sorted(zone for shift, zone in shifts.items() if self.matched(shift))
         if len(fitting) == 1:
             self.say("assumed", "samples-zone", zone=_zone_text(fitting[0]))
             return fitting[0]
-        # Of zones that fit, a few say enough: the user must give one.
         few = tuple(map(_zone_text, fitting[:3])) + ("…",) * (len(fitting) > 3)
         why = "several" if fitting else "none"
         if not self.series:
@@ -181,51 +180,54 @@ class _Join:
         return None
 
     def within(self, shift_ns: int) -> BoolArray:
-        """Return, per row, whether it was sampled during the recording."""
+        """Return, per sample, whether it was taken during the recording."""
         time, (begin, end) = self.time_ns + shift_ns, self.span
         return np.asarray((time >= begin) & (time <= end))
 
     def agrees(self, gpu: int, device: int, shift_ns: int) -> bool | None:
-        """Return whether the utilisation of a sampled GPU is that of a device; None: unknown."""
+        """Return whether a GPU's utilisation fits a device's work; None for too few samples."""
         if gpu not in self.series:
             return None
         sampled_ns, sampled_share = self.series[gpu]
         work, begin, end = self.work[device]
         over_ns, time_ns = sampled_over_ns(sampled_ns), sampled_ns + shift_ns
-        # A sample near the begin would be mostly of the time before the recording.
+        # Leave out samples that mostly cover time before the device's work.
         inside = (time_ns >= begin + over_ns // 2) & (time_ns <= end)
         time_ns, sampled_share = time_ns[inside], sampled_share[inside]
         if len(time_ns) < _LEAST:
             return None
         since = np.maximum(time_ns - over_ns, begin)
         share = work.length_within(since, time_ns) / (time_ns - since)
-        # A sample agrees if both are at least half, or both below, or if they are close.
+        # A sample agrees if both shares are at least half, or both below, or if they are close.
         is_same_half = (share >= 0.5) == (sampled_share >= 0.5)
-        return bool((is_same_half | (np.abs(share - sampled_share) <= _NEAR)).mean() > _AGREE)
+        is_close = np.abs(share - sampled_share) <= _NEAR
+        return bool((is_same_half | is_close).mean() > _AGREE)
 
     def matched(self, shift_ns: int) -> dict[int, int]:
         """Return the device of each sampled GPU if utilisation agrees, {} if it does not.
 
-        By number, else in the order of ranks if as many GPUs were busy like devices as have work.
+        GPUs are paired by number. If these disagree, and the utilisation of as many GPUs as devices
+        fits some device, they are paired in the order of ranks.
         """
         agree = [self.agrees(*pair, shift_ns) for pair in self.by_number.items()]
         if any(agree) and False not in agree:
             return self.by_number
         if len(self.series) < len(self.work):
             return {}
-        alike = [g for g in self.series if any(self.agrees(g, d, shift_ns) for d in self.work)]
-        if len(alike) != len(self.work):
+        busy = [g for g in self.series if any(self.agrees(g, d, shift_ns) for d in self.work)]
+        if len(busy) != len(self.work):
             return {}
-        places = []
+        sort_keys = []
         for device in self.work:
             row = self.trace.devices.slice(device, 1).to_pylist()[0]
             rank = self.trace.ranks[row["process"]]
-            places.append((device if rank is None else rank, row["local_id"], device))
-        in_order = dict(zip(sorted(alike), [device for *_, device in sorted(places)], strict=True))
+            sort_keys.append((device if rank is None else rank, row["local_id"], device))
+        by_rank = [device for *_, device in sorted(sort_keys)]
+        in_order = dict(zip(sorted(busy), by_rank, strict=True))
         return in_order if all(self.agrees(*pair, shift_ns) for pair in in_order.items()) else {}
 
     def joined(self, shift_ns: int) -> Trace:
-        """Return the trace with the samples of its devices, `shift_ns` later, and notes on that."""
+        """Return the trace with the samples of its devices, `shift_ns` later, and notes on them."""
         device_of, by_number = self.matched(shift_ns), self.by_number
         if device_of and device_of != by_number:
             gpus = listed(numbers(self.records.devices["local_id"])[list(device_of)].tolist())
@@ -237,12 +239,12 @@ class _Join:
                 self.say("dropped", "samples-unknown")
             device_of = by_number
         time, (begin, end) = self.time_ns + shift_ns, self.span
-        # Samples just outside the recording tell of its first and last moments, too.
-        inside = (time >= begin - _LONGEST_NS) & (time <= end + _LONGEST_NS)
-        keep = inside & np.isin(self.sampled, list(device_of))
+        # Keep samples just outside of the recording: they may cover its first and last moments.
+        is_near = (time >= begin - _LONGEST_NS) & (time <= end + _LONGEST_NS)
+        keep = is_near & np.isin(self.sampled, list(device_of))
         within = self.within(shift_ns)
         counts = [len(distinct(time[within & (self.sampled == gpu)])) for gpu in device_of]
-        count = max(counts, default=_LEAST)  # without a device another note says why
+        count = max(counts, default=_LEAST)  # without devices there is another note
         if count < _LEAST:
             is_local = self.records.source.origin_unix_ns is None
             self.say("missing", f"samples-few{'.local' * is_local}", samples=count)

@@ -1,4 +1,4 @@
-"""Rows of the device table that installed packages add, in the form of `devices.toml`, checked."""
+"""Rows of the device table from installed packages, in the form of `devices.toml`, checked."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class DeviceRow(TypedDict):
 
 
 def installed_devices(make: Callable[[dict[str, Any]], T], taken: Collection[str]) -> list[T]:
-    """Return what `make` makes of packages' rows. Raises UsageError for a wrong or `taken` one."""
+    """Return `make` of each row of packages. Raises UsageError for an error or a `taken` id."""
     ids, made = {*taken}, []
 
     def read(given: Any, where: str, package: str) -> None:
@@ -78,19 +78,19 @@ def _problem(row: Any, taken: Collection[str]) -> str | None:
     except (msgspec.ValidationError, re.error) as error:
         return str(error)
     unknown = row.keys() - DeviceRow.__annotations__.keys()
-    # All numbers but those of the compute capability, whose minor one may be 0.
+    # All numbers except the compute capability, whose minor number may be 0.
     others = (value for key, value in row.items() if key != "compute")
     lists = (value if isinstance(value, list) else [value] for value in others)
     rates = chain(row.get("vector", {}).values(), row.get("matrix", {}).values())
     numbers = [n for n in (*chain(*lists), *rates) if isinstance(n, int | Decimal)]
-    is_odd = len(row["memory_gb"]) != len(row["memory_gbps"])
-    has_fitting = all(Decimal(n).is_finite() and 0 < n < _LARGEST for n in numbers)
+    lengths_differ = len(row["memory_gb"]) != len(row["memory_gbps"])
+    is_plausible = all(Decimal(n).is_finite() and 0 < n < _LARGEST for n in numbers)
     problems = {
         f"unknown key {min(unknown, default='')!r}": unknown,
         f"the id {row['id']!r} is taken": row["id"] in taken,
         "its id must be of a-z, 0-9 and -": not re.fullmatch("[a-z0-9-]{1,40}", row["id"]),
         "its pattern matches every name": re.search(row["pattern"], ""),
-        "memory_gb and memory_gbps must be as long": is_odd,
-        "a number is not above 0, or too large": not has_fitting,
+        "memory_gb and memory_gbps must be as long": lengths_differ,
+        "a number is not above 0, or too large": not is_plausible,
     }
     return next((text for text, is_wrong in problems.items() if is_wrong), None)

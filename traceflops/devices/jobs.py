@@ -1,8 +1,8 @@
-"""Which files are of one job, and which job is chosen: figures never add up several jobs.
+"""Which files belong to one job, and which job is chosen: figures never add up several jobs.
 
-Files are of one job unless they contradict each other: other tools or world sizes, one rank twice,
-some with ranks and some without, or recorded one after the other. Sums and counters without a
-timeline must also share tool, GPU or kernels with a job.
+Files belong to one job unless they contradict each other: by other tools or world sizes, by the
+same rank, by ranks in only some of them, or by recordings one after the other. Sums and counters
+without a timeline must also share tool, GPU or kernels with a job.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from traceflops.timeline.records import Account
 from traceflops.units import several
 
 _RANKS_DIFFER_NS: Final = 3_600 * 10**9
-"""Ranks of one world may be recorded one after the other, or by machines with wrong clocks."""
+"""Pause between ranks of one job: they may be recorded in turn, or with wrong clocks."""
 _TIMED: Final = ("activities", "calls", "ops")
 _WHY: Final = ("model", "run", "tool", "world", "unranked", "rank", "time", "unrelated", "memory")
-"""Why files are of several jobs, in the order in which reasons are told."""
+"""Reasons why files belong to several jobs, in the order in which a note names them."""
 
 
 class JobReport(Struct, frozen=True):
-    """One of several jobs that the files are of: names of its files, its known ranks.
+    """One of several jobs that the files belong to: names of its files, its known ranks.
 
-    `chosen`: the report is about this job. Only if it is about no job, these are not None:
-    `devices`, the GPUs that worked, `total`, their account, and `verdict`, the sentence on it.
+    `chosen` is whether the report is about this job. If it is about none of the jobs, `devices` is
+    the number of GPUs that worked, `total` their account, and `verdict` a sentence; else None.
     """
 
     number: int
@@ -54,13 +54,13 @@ class JobReport(Struct, frozen=True):
 
 
 def merge_jobs(traces: Sequence[Trace]) -> Trace:
-    """Return one trace of all files, which knows their jobs where there are several."""
+    """Return one trace of all files; `Trace.jobs` has the jobs if there are several."""
     jobs, reasons = split(traces)
     if len(jobs) == 1:
         return _of_one_job(traces)
     numbered = tuple(Job(number, tuple(members)) for number, members in enumerate(jobs, 1))
     trace = merging.merge(traces)
-    # Of several jobs it is no wonder that times, clocks and ranks do not fit together.
+    # Notes on times, clocks and ranks that do not fit together mean nothing for several jobs.
     of_one_job = {
         *("clocks-not-aligned", "files-of-different-times", "rank-clash"),
         *("rank-unknown", "ranks-missing"),
@@ -72,9 +72,9 @@ def merge_jobs(traces: Sequence[Trace]) -> Trace:
 
 
 def _of_one_job(traces: Sequence[Trace]) -> Trace:
-    """Return the trace of the files of one job, with a note if nothing says that they are."""
+    """Return the trace of the files of one job, with a note if that is only assumed."""
     trace = merging.merge(traces)
-    # Sums and counters were matched to the job by what they share; timelines may be of another.
+    # Only timelines are assumed to be of one job: sums and counters share something with it.
     timed = [member for member in starmap(_Member, enumerate(traces)) if member.is_timed]
     if len(timed) < 2 or any(
         a.is_known_same_job(b) and not a.may_be_another_run(b) for a, b in combinations(timed, 2)
@@ -91,7 +91,7 @@ def _of_one_job(traces: Sequence[Trace]) -> Trace:
 
 
 def of_job(trace: Trace, number: int | None) -> Trace:
-    """Return the trace of a job, or all if `number` is None. Raises UsageError for no such job."""
+    """Return the trace of a job, or `trace` if `number` is None. Raises UsageError without it."""
     if number is None or number == trace.job:
         return trace
     count = max(1, len(trace.jobs))
@@ -105,24 +105,24 @@ def of_job(trace: Trace, number: int | None) -> Trace:
 
 
 def of_no_job(trace: Trace) -> Trace:
-    """Return what a trace of several jobs has in common: its source and its notes."""
+    """Return a trace of several jobs without their data: only its source and notes."""
     return replace(trace, tables={}, places=(), clocks=(), runs=(), jobs=())
 
 
 def is_undecided(trace: Trace) -> bool:
-    """Return whether a trace is of several jobs."""
+    """Return whether a trace is of several jobs, none of which is chosen."""
     return len(trace.jobs) > 1 and trace.job is None
 
 
 def check_decided(trace: Trace, what: str) -> None:
-    """Raise UsageError where a trace is of several jobs; `what` is possible only for one."""
+    """Raise UsageError if a trace is of several jobs; `what` names what needs a single one."""
     if is_undecided(trace):
         problem = f"{what} works on one job, but the files belong to {len(trace.jobs)}"
         raise UsageError(problem, "choose one with --job N; traceflops info lists the jobs")
 
 
 def split(traces: Sequence[Trace]) -> tuple[list[list[Trace]], set[str]]:
-    """Return the traces by job, and why (of _WHY) there are several."""
+    """Return the traces of each job, and the reasons (of _WHY) why there are several jobs."""
     jobs: list[_Members] = []
     reasons: set[str] = set()
     members = starmap(_Member, enumerate(traces))
@@ -133,7 +133,7 @@ def split(traces: Sequence[Trace]) -> tuple[list[list[Trace]], set[str]]:
             fitting = [_Members()]
             jobs += fitting
             reasons |= {why for why in misfits if why is not None}
-        if len(fitting) > 1:  # it joins the job with the file that has most in common with it
+        if len(fitting) > 1:  # choose the job with the file that has most in common
             fitting.sort(key=lambda job: max(map(member.closeness, job.all)), reverse=True)
         fitting[0].add(member)
     jobs.sort(key=lambda job: min(member.name for member in job.all))
@@ -142,7 +142,7 @@ def split(traces: Sequence[Trace]) -> tuple[list[list[Trace]], set[str]]:
 
 
 class _Members:
-    """The members of one job, also by claims and by rank: a job may have thousands of files."""
+    """The members of one job; also by claims and by rank, since there may be thousands."""
 
     def __init__(self) -> None:
         self.all: list[_Member] = []
@@ -150,27 +150,27 @@ class _Members:
         self._by_claims: defaultdict[object, list[_Member]] = defaultdict(list)
 
     def add(self, member: _Member) -> None:
-        """Add one that is of this job."""
+        """Add a member to this job."""
         self.all.append(member)
         self._by_claims[member.claims].append(member)
         for rank in member.ranks:
             self._by_rank[rank].append(member)
 
     def comparable(self, member: _Member) -> Iterator[_Member]:
-        """Yield the members that may contradict one: of equal ranks, and one for equal claims."""
-        for alike in self._by_claims.values():
-            yield from islice((m for m in alike if not m.devices & member.devices), 1)
+        """Yield members that may contradict one: all of its ranks, and one per distinct claims."""
+        for equal in self._by_claims.values():
+            yield from islice((m for m in equal if not m.devices & member.devices), 1)
         for rank in member.ranks:
             yield from self._by_rank.get(rank, ())
 
 
 class _Member:
-    """What a trace has in common with others, and what speaks against one job with them."""
+    """A trace, and comparisons with other traces that tell whether they belong to one job."""
 
     def __init__(self, number: int, trace: Trace) -> None:
-        """Read what tells jobs apart; `number` is the place of the trace among those given.
+        """Read what tells jobs apart; `number` is the index of the trace among those given.
 
-        `is_timed`: it has a timeline. `is_apart`: its file holds several runs.
+        `is_timed` is whether it has a timeline, `is_apart` whether its file has several runs.
         """
         self.number, self.trace = number, trace
         self.name = min(file.name for file in trace.source.files)
@@ -184,7 +184,7 @@ class _Member:
 
     @cached_property
     def span_ns(self) -> tuple[int, int] | None:
-        """The first and the last moment of what was recorded, by the calendar; None if unknown."""
+        """The start and the end of the records in ns since 1970; None if unknown."""
         origin = self.trace.source.origin_unix_ns
         tables = [table for name in _TIMED if (table := self.trace.table(name)).num_rows]
         if origin is None or not tables:
@@ -201,29 +201,29 @@ class _Member:
         for table in (self.trace.activities, self.trace.totals):
             labels, is_kernel = names(table["name"]), is_one_of(table["kind"], "kernel")
             code = distinct(codes(table["name"])[is_kernel])
-            used |= {labels[number] for number in code[code >= 0].tolist()}  # summaries name none
+            used |= {labels[number] for number in code[code >= 0].tolist()}  # -1: without a name
         return sorted(used)
 
     @cached_property
     def order(self) -> tuple[bool, bool, int, str]:
-        """The key that sorts traces: with a timeline, with kernels, others; each by time, name."""
+        """The sort key: traces with a timeline, with kernels, others; each by start, then name."""
         begin = self.span_ns[0] if self.span_ns else 0
         return not self.is_timed, not (self.is_timed or self.kernels), begin, self.name
 
     @cached_property
     def claims(self) -> tuple[object, ...]:
-        """All that `contradiction` compares but ranks and times; alike in most files of a job."""
-        known = self.is_timed, self.is_apart, bool(self.ranks), self.world
-        return *known, self.trace.source.format, self.models
+        """What `contradiction` compares besides ranks and times; equal in most files of a job."""
+        own = self.is_timed, self.is_apart, bool(self.ranks), self.world
+        return *own, self.trace.source.format, self.models
 
     def misfit(self, job: _Members) -> str | None:
-        """Return why it is not of a job, None if it may be."""
+        """Return why the trace does not belong to a job, None if it may."""
         for other in job.comparable(self):
             if why := self.contradiction(other):
                 return why
         if all(map(self.is_before_or_after, job.all)):
             return "time"
-        # Without a timeline, nothing in common with any file of the job means another job.
+        # A trace without a timeline must have something in common with a file of the job.
         own_family = family(self.trace.source.format)
         for other in job.all:
             if (self.is_timed and other.is_timed) or self.devices & other.devices:
@@ -237,13 +237,15 @@ class _Member:
     def is_before_or_after(self, other: _Member) -> bool:
         """Return whether it was recorded too long before or after another to be of its job."""
         pause = self.pause_ns(other)
-        # Runs on one GPU are of one job, and told apart by --run.
-        if pause is None or self.devices & other.devices or not self.is_timed & other.is_timed:
+        # Runs on one GPU belong to one job; --run chooses one of them.
+        if pause is None or self.devices & other.devices:
+            return False
+        if not (self.is_timed and other.is_timed):
             return False
         # Different ranks of one world size.
         if max(self.world & other.world, default=1) > 1 and not self.ranks & other.ranks:
             return pause > _RANKS_DIFFER_NS
-        # Ranks and machines may each have a clock of their own.
+        # Ranks and machines may each have their own clock.
         has_own_clock = (self.ranks and other.ranks) or self.is_elsewhere(other)
         return pause > (merging.CLOCKS_DIFFER_NS if has_own_clock else 0)
 
@@ -251,14 +253,14 @@ class _Member:
         """Return whether most kernels of the trace with fewer kernels are also in the other."""
         from traceflops.categories.kernel_names import same_kernels
 
-        # Equal numbers stand for the same kernel, which tools spell differently.
-        own, others = (set(n.tolist()) for n in same_kernels(self.kernels, other.kernels))
+        # Codes are equal for the same kernel, also if tools spell it differently.
+        own, others = (set(code.tolist()) for code in same_kernels(self.kernels, other.kernels))
         return 2 * len(own & others) > min(len(own), len(others))
 
     def contradiction(self, other: _Member) -> str | None:
         """Return why two traces cannot be of one job, whatever their times; None if they can."""
         if self.devices & other.devices:
-            return None  # runs one after the other on one GPU are told apart by --run
+            return None  # runs one after the other on one GPU: --run chooses one
         if not (self.is_timed and other.is_timed):
             return "model" if merging.are_of_other_models(self.models, other.models) else None
         both_ranked = bool(self.ranks and other.ranks)
@@ -266,7 +268,7 @@ class _Member:
         only_one_ranked = not both_ranked and any(m.ranks and m.world for m in (self, other))
         # Machines that work at the same time may each number their ranks from 0.
         on_two_hosts = self.is_elsewhere(other) and self.pause_ns(other) == 0
-        # A file of several runs may be of one job with another only if ranks say so.
+        # A file of several runs needs ranks to be of one job with another file.
         reasons = {
             "run": (self.is_apart or other.is_apart) and not both_ranked,
             "tool": self.trace.source.format != other.trace.source.format,
@@ -277,18 +279,18 @@ class _Member:
         return next((why for why, holds in reasons.items() if holds), None)
 
     def is_elsewhere(self, other: _Member) -> bool:
-        """Return whether both name machines, and not the same ones."""
+        """Return whether both traces name machines, and no common one."""
         return bool(self.hosts and other.hosts and not self.hosts & other.hosts)
 
     def pause_ns(self, other: _Member) -> int | None:
-        """Return the time between two recordings, 0 where they overlap, None where unknown."""
+        """Return the time between two recordings, 0 if they overlap, None if unknown."""
         if self.span_ns is None or other.span_ns is None:
             return None
         (begin, end), (other_begin, other_end) = self.span_ns, other.span_ns
         return max(0, max(begin, other_begin) - min(end, other_end))
 
     def closeness(self, other: _Member) -> tuple[bool, ...]:
-        """Return what says that two traces are of one job, the strongest evidence first."""
+        """Return the evidence that two traces are of one job as flags, the strongest first."""
         return (
             bool(self.devices & other.devices),
             self.name.rpartition("/")[0] == other.name.rpartition("/")[0],
@@ -302,7 +304,7 @@ class _Member:
         return own.name == others.name and own != others and not self.ranks | other.ranks
 
     def is_known_same_job(self, other: _Member) -> bool:
-        """Return whether something says that two traces are of one job."""
+        """Return whether two traces share a GPU, a clock or time, or both have ranks."""
         clock = self.trace.source.clock
         return (
             bool(self.devices & other.devices or (self.ranks and other.ranks))

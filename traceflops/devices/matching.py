@@ -1,6 +1,6 @@
-"""Which row of the device table a device of a trace is, and how sure that is.
+"""Which row of the device table a device of a trace is, and how certain that is.
 
-Its name is tried first, then compute capability, units and memory. A row is `confirmed` if name and
+The name is tried first, then compute capability, units and memory. A row is `confirmed` if name and
 properties agree, if the properties leave only rows of equal rates, or if the user chose it. Without
 confirmation there is no peak: never a silent default.
 """
@@ -24,24 +24,24 @@ from traceflops.facts import Fact, Value, fact, in_words
 How = Literal["name", "fingerprint", "given"]
 Confidence = Literal["high", "medium", "low", "none"]
 _Check = tuple[str, str, bool]
-"""A property that row and trace both have: what was seen, what the row says, whether they agree."""
+"""A property that trace and row both have: the trace's value, the row's, whether they agree."""
 REFERENCE = ("bf16", "fp16")
-"""Data types: FLOP per clock in the table are for the first that a device has."""
+"""Data types: FLOP per clock in the table are for the first one that a device has."""
 
 _SAME = Fraction(2, 1000)
-"""Rates this close differ by rounding on data sheets: 181.0 and 181.05 for half an MI250."""
-_ASK: Final = fact("device.ask")  # the options that tell the rates of a device that is not known
+"""Rates this close differ only by rounding: 181.0 and 181.05 for half an MI250."""
+_ASK: Final = fact("device.ask")  # options that give the rates of an unknown device
 _FOUND: Final = {"given": "given", "fingerprint": "by its properties", "name": "by name"}
 
 
 class Match(Struct, frozen=True):
-    """The row found for a device, and `why`; `options` are those to give if that is not sure.
+    """The row found for a device, and `why`; `options` would confirm or replace it, if needed.
 
-    `spec` is the row, scaled for a part of a device; use it only if `confirmed`. `how` it was found
-    is by name, by properties (fingerprint), or given. `candidates` are the rows that the properties
-    fit. `confidence` is high if name and all properties agree or the user chose, medium if only
-    some could be compared, low if something disagrees or is open. `contradicts` is what the trace
-    says against the user's choice.
+    `spec` is the row, scaled for a part of a device; use it only if `confirmed`. `how` is whether
+    it was found by name, by properties (fingerprint), or given by the user. `candidates` are the
+    rows that the properties fit. `confidence` is high if name and all properties agree or the user
+    chose, medium if only some could be compared, low if something disagrees or is ambiguous.
+    `contradicts` is how the trace contradicts the user's choice.
     """
 
     seen: SeenDevice
@@ -56,16 +56,16 @@ class Match(Struct, frozen=True):
 
     @property
     def explanation(self) -> str:
-        """Return in one sentence why it is that row or none, and which options help."""
+        """Return in one sentence why this row or none was found, and which options help."""
         return in_words(fact("device.explanation", why=self.why, options=self.options))
 
     @property
     def lack(self) -> MissingInput:
-        """Return what is missing for there to be rates, and what would supply it."""
+        """Return why there are no rates, and what would supply them."""
         return MissingInput(self.why, GIVE_PEAK if self.options in (None, _ASK) else self.options)
 
     def name(self, kind: str) -> str:
-        """Return what a device is called: by the trace, else by the table with how it was found."""
+        """Return the name of the device by the trace, else by the table and how it was found."""
         row = self.row if not self.seen.name or self.contradicts else None
         if row is not None:
             return f"{row.product} ({_FOUND[self.how or 'name']})"
@@ -73,7 +73,7 @@ class Match(Struct, frozen=True):
 
     @property
     def row(self) -> DeviceSpec | None:
-        """Return the whole row of the table, None where that is not known for sure."""
+        """Return the unscaled row of the table, None if not confirmed."""
         return peaks.find(self.spec.id) if self.confirmed and self.spec is not None else None
 
     @property
@@ -96,17 +96,17 @@ class Match(Struct, frozen=True):
 
     @property
     def by_clock(self) -> Fraction | None:
-        """Return units x clock x FLOP per clock in FLOP per ns if known: a check of the rate."""
+        """Return units x clock x FLOP per clock in FLOP per ns, to check the peak; or None."""
         spec, seen = self._row, self.seen
         if spec is None or not spec.flops_per_clock or not any(map(spec.peak, REFERENCE)):
-            return None  # without a rate of REFERENCE there is none to check
+            return None
         if not (is_known(seen.units) and is_known(seen.clock_hz)):
             return None
         units = spec.counted(seen.units or 0)
         return Fraction(units * spec.flops_per_clock * (seen.clock_hz or 0), 10**9)
 
     def why_no_peak(self, dtype: str) -> MissingInput | None:
-        """Return why there is no rate for a data type, None if there is."""
+        """Return why the rate of a data type is missing, None if it is not."""
         if self.peak(dtype) is not None:
             return None
         if self._row is None:
@@ -116,10 +116,10 @@ class Match(Struct, frozen=True):
 
 
 def by_fingerprint(seen: SeenDevice) -> tuple[DeviceSpec, ...]:
-    """Return the rows that agree in all properties seen; () if too few are known.
+    """Return the rows that agree in all known properties; () if too few are known.
 
-    Units must be known, and compute capability and memory unless the architecture is. If the name
-    begins with a maker, only rows of this maker count.
+    Units must be known, and either the instruction set, or compute capability and memory. If the
+    name begins with a maker, only rows of this maker count.
     """
     has_compute = seen.compute is not None and is_known(seen.memory_bytes)
     if not is_known(seen.units) or not (has_compute or seen.instruction_set is not None):
@@ -128,7 +128,7 @@ def by_fingerprint(seen: SeenDevice) -> tuple[DeviceSpec, ...]:
     return tuple(
         spec
         for spec in load_devices()
-        # A row that lacks these would agree with any device.
+        # A row without compute capability or units would agree with any device.
         if spec.compute is not None
         and spec.units is not None
         and (maker not in peaks.UNIT_NAMES or maker == spec.vendor)
@@ -137,14 +137,14 @@ def by_fingerprint(seen: SeenDevice) -> tuple[DeviceSpec, ...]:
 
 
 def match(seen: SeenDevice) -> Match:
-    """Return the row of the table that a device is, or why none is taken."""
+    """Return the match of a device with the table, from which rates are known or not."""
     name = seen.name or ""
     is_generic = name.strip().lower() in peaks.generic_names()
     if is_generic or seen.sharing:  # only properties can tell which product it is
         return _unnamed(seen)
     if (named := device_facts.by_name(seen.name)) is not None:
         return _named(named, seen)
-    # A name that is no row's stays unknown even if the properties fit: A800 and A100, say.
+    # A device of another name is unknown even if the properties fit a row, as an A800 fits A100.
     fitting, variant = by_fingerprint(seen), variant_of(seen)
     why = fact(
         "device.no-row",
@@ -157,14 +157,14 @@ def match(seen: SeenDevice) -> Match:
 
 
 def chosen(device_id: str | None, peak_tflops: float | None, seen: SeenDevice) -> Match:
-    """Return the match, --device and --peak before the table. Raises UsageError for bad ones."""
+    """Return the match by --device and --peak, else by the table. Raises UsageError for both."""
     matched = match(seen)
     if device_id is not None:  # the row that the user chose, and what contradicts it
         asked = device_facts.asked_row(device_id)
         part, title = _part(asked, seen), _titled(asked)
-        # Units and memory of a part differ from the row's, which is no objection.
+        # Units and memory of a part differ from the row's, which is no contradiction.
         wrong = _objections(_checks(asked, seen)) if part is None else ()
-        # Another name, or other properties that fit one row, tell more than each that differs.
+        # If the trace identifies another product, name this instead of each differing property.
         if matched.how == "name" and matched.spec is not None and matched.spec.id != asked.id:
             wrong = (quoted(seen.name),)
         elif wrong and matched.confirmed and matched.spec is not None:
@@ -176,7 +176,7 @@ def chosen(device_id: str | None, peak_tflops: float | None, seen: SeenDevice) -
         matched = Match(seen, spec, "given", "high", True, fitting, why, contradicts=against)
     if peak_tflops is None:
         return matched
-    # One rate for all data types; the rest of a confirmed row stays.
+    # One rate for all data types; the other fields of a confirmed row stay.
     rate, row = given_rate(peak_tflops), matched.spec if matched.confirmed else None
     unknown = DeviceSpec(
         id="given",
@@ -200,16 +200,16 @@ def chosen(device_id: str | None, peak_tflops: float | None, seen: SeenDevice) -
 
 
 def _checks(spec: DeviceSpec, seen: SeenDevice) -> Iterator[_Check]:
-    """Yield each property that row and trace both have, and whether they agree."""
+    """Yield a check for each property that row and trace both have."""
     if seen.instruction_set is not None:
         yield shown(seen.instruction_set), spec.arch, seen.instruction_set == spec.arch
     elif seen.compute is not None and spec.compute is not None:
         seen_version, version = map(device_facts.dotted, (seen.compute, spec.compute))
         yield f"compute capability {seen_version}", version, seen.compute == spec.compute
-    # Recordings of other vendors' devices count other things than the units of the table.
+    # Recordings of other vendors' devices do not count the units of the table.
     if seen.units is not None and seen.units > 0 and spec.units and spec.vendor in peaks.UNIT_NAMES:
         mode, units = _partition(spec, seen), spec.counted(seen.units)
-        # Only in SPX are these the units of all dies.
+        # In SPX, a single partition, these are the units of all dies.
         dies = f" ({mode.text})" if mode is not None and mode.mode == "SPX" else ""
         yield f"{units} {spec.unit_name}{dies}", str(spec.units), units == spec.units
     if is_known(seen.warp_size) and spec.warp_size is not None:
@@ -224,9 +224,9 @@ def _checks(spec: DeviceSpec, seen: SeenDevice) -> Iterator[_Check]:
 def _named(spec: DeviceSpec, seen: SeenDevice) -> Match:
     """Return the match of a device whose name is that of a row.
 
-    It is confirmed unless the name is of a version with other rates, a property disagrees, it is a
-    part of the device that no partition mode of AMD explains, or each core of the row's product may
-    be a device, so that the name does not tell whether this is one of them.
+    It is not confirmed if the name is that of a version with other rates; if a property disagrees;
+    if the device is a part of the product that no partition mode of AMD explains; or if each core
+    of the product may be a device, so that this may be a core or the whole.
     """
     part, variant = _part(spec, seen), variant_of(seen, spec)
     checks, candidates = tuple(_checks(spec, seen)), by_fingerprint(seen)
@@ -258,7 +258,7 @@ def _named(spec: DeviceSpec, seen: SeenDevice) -> Match:
 
 
 def _unnamed(seen: SeenDevice) -> Match:
-    """Return the match, by properties, of a device without a name or with that of several rows."""
+    """Return the match by properties of a device without a name, or with a name of several rows."""
     fitting, quoted_name = by_fingerprint(seen), quoted(seen.name)
     name = fact("device.generic-name", name=quoted_name) if seen.name else fact("device.no-name")
     if seen.sharing:
@@ -275,7 +275,7 @@ def _unnamed(seen: SeenDevice) -> Match:
         elif properties:
             why = fact("device.no-match", name=name, properties=properties)
         return Match(seen, None, None, "none", False, parts, why, _ASK)
-    # If that helps, the clock narrows them down.
+    # If the rates differ, the clock may narrow down the rows.
     by_clock = tuple(s for s in fitting if s.clock_mhz and s.clock_mhz * 10**6 == seen.clock_hz)
     if by_clock and not _have_same_rates(fitting):
         fitting = by_clock
@@ -286,7 +286,7 @@ def _unnamed(seen: SeenDevice) -> Match:
         return Match(seen, None, "fingerprint", "low", False, fitting, why, _ASK)
     is_single = len(fitting) == 1
     why = Fact("device.by-properties" if is_single else "device.by-properties-equal", details)
-    # One row for products of the same rates; their links only where they agree.
+    # Make one row for products of the same rates, with links only if all have the same.
     links, hosts = {spec.link for spec in fitting}, {spec.host_link for spec in fitting}
     spec = replace(
         fitting[0],
@@ -295,7 +295,7 @@ def _unnamed(seen: SeenDevice) -> Match:
         link=links.pop() if len(links) == 1 else None,
         host_link=hosts.pop() if len(hosts) == 1 else None,
         one_device_is=" or ".join(dict.fromkeys(spec.one_device_is for spec in fitting)),
-        confidence=max(spec.confidence for spec in fitting),  # the worst: A is the best letter
+        confidence=max(spec.confidence for spec in fitting),  # the worst: A is the best
         source="; ".join(dict.fromkeys(spec.source for spec in fitting)),
     ).with_memory(seen.memory_bytes)
     return Match(seen, spec, "fingerprint", "medium", True, fitting, why)
@@ -317,13 +317,13 @@ def _objections(checks: Iterator[_Check] | tuple[_Check, ...]) -> tuple[Value, .
 
 
 def _part(spec: DeviceSpec, seen: SeenDevice) -> DeviceSpec | None:
-    """Return the row scaled to the units seen, where these are a MIG slice or a partition."""
+    """Return the row scaled to the device's units, if these are a MIG slice or partition."""
     units = seen.units
     if units is None or spec.units is None or not 0 < units < spec.units:
         return None
     if seen.compute is not None and spec.compute not in (None, seen.compute):
-        return None  # another device, no part of this one
-    # A MIG slice is told by its name; a partition, of AMD, has a multiple of the smallest one.
+        return None  # another product, no part of this one
+    # A MIG slice has a special name; a partition of AMD has a multiple of the smallest one's units.
     variant = variant_of(seen, spec)
     by_units = variant is not None and variant.by_units
     by_partition = spec.partition_units is not None and units % spec.partition_units == 0
@@ -331,7 +331,7 @@ def _part(spec: DeviceSpec, seen: SeenDevice) -> DeviceSpec | None:
 
 
 def _partition(spec: DeviceSpec, seen: SeenDevice) -> Partition | None:
-    """Return which partition of a row a device is; None unless dies, units and name all say it."""
+    """Return which partition of a row's product a device is; None if dies and units do not fit."""
     mode = peaks.partition(spec, seen.instruction_set, seen.dies)
     if mode is None or spec.partition_units is None or seen.instruction_set != spec.arch:
         return None
@@ -339,7 +339,7 @@ def _partition(spec: DeviceSpec, seen: SeenDevice) -> Partition | None:
 
 
 def _have_same_rates(specs: tuple[DeviceSpec, ...]) -> bool:
-    """Return whether the rates of each data type differ by rounding only, or are all unknown."""
+    """Return whether the rates of each data type differ only by rounding, or are all unknown."""
     by_type = [[spec.peak(dtype) or 0 for spec in specs] for dtype in peaks.DTYPES]
     return all(max(rates) - min(rates) <= _SAME * max(rates) for rates in by_type)
 

@@ -1,4 +1,4 @@
-"""Several traces into one: the ranks of a job on one clock."""
+"""Merging of several traces into one: the ranks of a job on one clock."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ CLOCKS_DIFFER_NS: Final = 10**9  # clocks of machines differ by less than that
 
 
 def identities(trace: Trace) -> list[tuple[str, str] | None]:
-    """Return the (clock, place) that identifies each device across traces, None if nothing does.
+    """Return, per device, the (clock, place) that identifies it across traces, None if unknown.
 
-    A place is unique on the machine with the clock; marked EVERYWHERE, it is unique on all machines
-    and the calendar will do as the clock.
+    A place (such as a PCI address or UUID) is unique on the machine of the clock. If it is marked
+    EVERYWHERE, it is unique on all machines, and the calendar replaces the clock.
     """
     source = trace.source
     keys: list[tuple[str, str] | None] = []
@@ -52,13 +52,13 @@ def identities(trace: Trace) -> list[tuple[str, str] | None]:
 def are_of_other_models(first: frozenset[Model], second: frozenset[Model]) -> bool:
     """Return whether each pair of models differs in a fact that both know."""
     return all(
-        any(None not in fact and len({*fact}) > 1 for fact in zip(*models, strict=True))
+        any(None not in values and len({*values}) > 1 for values in zip(*models, strict=True))
         for models in product(first, second)
     )
 
 
 def models_of(trace: Trace) -> frozenset[Model]:
-    """Return the models of the GPUs of a trace; without any, that of the GPUs its tool records."""
+    """Return the models of the GPUs of a trace; without GPUs, the maker that the tool is for."""
     models: set[Model] = set()
     for seen in {*map(SeenDevice.of, trace.devices.to_pylist())} or {SeenDevice()}:
         spec = None if seen.sharing else by_name(seen.name)  # a shared name is of several products
@@ -66,24 +66,24 @@ def models_of(trace: Trace) -> frozenset[Model]:
             models.add((spec.vendor, spec.arch, spec.id))
             continue
         maker = seen.maker() or _MAKERS.get(family(trace.source.format))
-        compute = seen.compute if maker == "nvidia" else None  # AMD's has its instruction set
+        compute = seen.compute if maker == "nvidia" else None  # of AMD: the instruction set
         arch = seen.instruction_set or ("sm{}{}".format(*compute) if compute else None)
         models.add((maker, arch, None))
     return frozenset(models)
 
 
 def merge(traces: Sequence[Trace]) -> Trace:
-    """Return one trace that holds the processes and devices of all, renumbered.
+    """Return one trace with the processes and devices of all traces, renumbered.
 
     Times move to the clock of the first trace tied to the calendar. Nothing is merged silently:
     notes name ranks that occur twice (kept apart), GPUs that several processes used (one device,
     see `identities`), and runs one after the other on a GPU (a device each, see `settle_shared`).
     """
     joined = join(traces)
-    # `join` returns a single trace as it is, without these notes.
+    # `join` returns a single trace unchanged, without notes on ranks.
     notes = [*joined.notes, *(_rank_notes(traces) if len(traces) == 1 else ())]
-    # Some of several processes with device work (if none has any: of all) have no rank. A reader's
-    # note, which says why, is enough.
+    # Add a note if some of several processes with device work (if none has any: of all processes)
+    # have no rank, unless a reader already noted why.
     if not any(note.code == tables.RANK_UNKNOWN for note in joined.notes):
         nameless = unnamed_processes(joined)
         busy = distinct(numbers(joined.activities["process"])).tolist()
@@ -97,9 +97,9 @@ def merge(traces: Sequence[Trace]) -> Trace:
 
 
 def join(traces: Sequence[Trace], noun: str = FILE) -> Trace:
-    """Return one trace of all; GPUs that several processes used are settled by `settle_shared`.
+    """Return one trace of all; devices with the same identity become one.
 
-    Devices with the same identity become one. `noun` says in notes what a trace is read from.
+    `settle_shared` must follow for GPUs of several processes. `noun` names a trace in notes.
     """
     if len(traces) == 1:
         return traces[0]
@@ -110,9 +110,9 @@ def join(traces: Sequence[Trace], noun: str = FILE) -> Trace:
     row_of_key: dict[tuple[str, str], int] = {}
     keys = enumerate(key for trace in ordered for key in identities(trace))
     first = [row if key is None else row_of_key.setdefault(key, row) for row, key in keys]
-    rows, number = np.unique(np.array(first, dtype=np.int64), return_inverse=True)
+    rows, new_number = np.unique(np.array(first, dtype=np.int64), return_inverse=True)
     ends = np.cumsum([trace.devices.num_rows for trace in ordered])
-    numbers_of = np.split(number.reshape(-1), ends[:-1])
+    numbers_of = np.split(new_number.reshape(-1), ends[:-1])
     moved: defaultdict[str, list[pa.Table]] = defaultdict(list)
     clocks: list[str] = []
     for index, (trace, devices) in enumerate(zip(ordered, numbers_of, strict=True)):
@@ -128,7 +128,7 @@ def join(traces: Sequence[Trace], noun: str = FILE) -> Trace:
     joined["devices"] = take_rows(joined["devices"], rows)
     notes = [*_difference_notes(ordered), *different_times(ordered)]
     notes += [*_rank_notes(ordered), *_file_notes(ordered, noun)]
-    notes.sort(key=lambda note: note.kind != "dropped")  # what was lost first
+    notes.sort(key=lambda note: note.kind != "dropped")  # dropped data first
     places = [p for trace in ordered for p in trace.places or (None,) * trace.devices.num_rows]
     kept_places = tuple(places[row] for row in rows.tolist())
     # Clocks are named only if processes have different ones.
@@ -140,7 +140,7 @@ def _difference_notes(traces: Sequence[Trace]) -> Iterator[Note]:
     """Yield notes if clocks of traces cannot be compared, or their descriptions differ."""
     timed = [t for t in traces if any(t.table(name).num_rows for name in _TIMELINE)]
     clocks = {trace.source.clock for trace in timed}
-    # Times of different or unknown clocks meet only by the calendar, which all must have.
+    # Times of different or unknown clocks can only be compared if all have calendar times.
     differ = len(timed) > 1 and (len(clocks) > 1 or None in clocks)
     if differ and any(trace.source.origin_unix_ns is None for trace in timed):
         advice = fact("advice.clocks-not-aligned")
@@ -152,7 +152,10 @@ def _difference_notes(traces: Sequence[Trace]) -> Iterator[Note]:
 
 
 def _moved(table: pa.Table, shift_ns: int, processes: int, devices: IntArray) -> pa.Table:
-    """Return a table `shift_ns` and `processes` later, with the new numbers of its devices."""
+    """Return a table with times moved by `shift_ns`, and processes and devices renumbered.
+
+    `processes` is added to numbers of processes; `devices` are the new numbers by the old ones.
+    """
     moves: dict[str, Callable[[IntArray], IntArray]] = {}
     if processes:
         moves["process"] = lambda values: values + processes
@@ -162,7 +165,7 @@ def _moved(table: pa.Table, shift_ns: int, processes: int, devices: IntArray) ->
         moves |= dict.fromkeys(_TIMES, lambda values: values + shift_ns)
     for column in moves.keys() & set(table.column_names):
         values = numbers(table[column], ABSENT)
-        is_set = values != ABSENT  # a missing time or device stays missing
+        is_set = values != ABSENT
         moved = np.full_like(values, ABSENT)
         moved[is_set] = moves[column](values[is_set])
         table = with_numbers(table, column, moved)
@@ -176,14 +179,14 @@ def by_rank(trace: Trace) -> tuple[int, str]:
 
 
 def _source(traces: Sequence[Trace], origin: int | None) -> Source:
-    """Return the source of several traces; the tool is that of the first with a timeline."""
+    """Return the source of several traces; the tool is that of the first one with a timeline."""
     timed = (trace for trace in traces if trace.activities.num_rows or trace.ops.num_rows)
-    first = next(timed, traces[0]).source  # its tool can record what the timeline lacks
+    first = next(timed, traces[0]).source  # advice is for its tool
     counts: Counter[str] = Counter()
     for trace in traces:
         counts.update(trace.source.event_counts)
     descriptions = [t.source.description for t in traces if t.source.description is not None]
-    # A placeholder that stands for different kernels has no rule.
+    # Redacted traces may give one placeholder to different kernels: drop contradictory rules.
     rules = {rule for trace in traces for rule in trace.source.rules.items()}
     rules_of = Counter(name for name, _ in rules)
     return Source(
@@ -204,13 +207,13 @@ def _source(traces: Sequence[Trace], origin: int | None) -> Source:
 
 
 def _agreed(facts: Sequence[Mapping[str, _Value]]) -> dict[str, _Value]:
-    """Return the facts that all have with equal values."""
+    """Return the facts that all mappings have with equal values."""
     common = facts[0].items() if facts else ()
     return {key: value for key, value in common if all((key, value) in f.items() for f in facts)}
 
 
 def _file_notes(traces: Sequence[Trace], noun: str) -> list[Note]:
-    """Return the notes of the traces; one that several have is given once, with their number."""
+    """Return the notes of the traces; a note of several traces is returned once, with a number."""
     of_file: list[tables.Owned] = []
     of_trace: list[tables.Owned] = []
     is_timed = any(trace.activities.num_rows for trace in traces)
@@ -220,7 +223,7 @@ def _file_notes(traces: Sequence[Trace], noun: str) -> list[Note]:
         for note in trace.notes:
             if is_beside_timeline and note.code == "no-timeline":
                 continue
-            # A note that names a file, or counts several owners, was made of files.
+            # A note that names a file, or already counts several owners, is about files.
             is_of_files = is_single or note.file is not None or note.owners > 1
             notes = of_file if is_of_files else of_trace
             notes.append(((number, None if is_single else note.file), note))
@@ -231,13 +234,13 @@ def _file_notes(traces: Sequence[Trace], noun: str) -> list[Note]:
 
 
 OF_RANKS: Final = frozenset({"rank-clash", "rank-beyond-world", "ranks-missing"})
-"""The notes that follow from the ranks of all files alone."""
+"""The notes that depend only on the ranks of all files."""
 
 
 def _rank_notes(traces: Sequence[Trace]) -> list[Note]:
     """Return notes on ranks that occur twice, exceed the world size, or are missing."""
     counts = Counter(rank for trace in traces for rank in trace.ranks if rank is not None)
-    if counts.total() < 2:  # ranks are compared: a recording of one rank is complete in itself
+    if counts.total() < 2:  # a recording of a single rank is complete by itself
         return []
     most_named = 8  # ranks in a note
     repeated = sorted(rank for rank, n in counts.items() if n > 1)
@@ -251,9 +254,9 @@ def _rank_notes(traces: Sequence[Trace]) -> list[Note]:
     if world and beyond:
         count, ranks = len(beyond), tuple(beyond[:most_named])
         notes.append(note_of("assumed", "rank-beyond-world", count=count, world=world, ranks=ranks))
-    expected = max(counts) + 1  # at least, if no world size is known
-    if sizes:  # sizes that contradict each other tell nothing
-        expected = world if len(sizes) == 1 else 0
+    expected = max(counts) + 1  # the least world size
+    if sizes:
+        expected = world if len(sizes) == 1 else 0  # ignore sizes that contradict each other
     if present < expected:
         code = "ranks-missing" if sizes else "ranks-missing.at-least"
         notes.append(note_of("missing", code, count=expected - present, here=present, all=expected))
@@ -263,7 +266,7 @@ def _rank_notes(traces: Sequence[Trace]) -> list[Note]:
 def different_times(traces: Sequence[Trace]) -> Iterator[Note]:
     """Yield a note if work in some files ended long before that in others began."""
     if any(note.code == "runs-apart" for trace in traces for note in trace.notes):
-        return  # that reader's note says it already
+        return  # the reader of that trace has noted it
     spans = []
     for trace in traces:
         origin, activities = trace.source.origin_unix_ns, trace.activities
@@ -272,13 +275,14 @@ def different_times(traces: Sequence[Trace]) -> Iterator[Note]:
         start = numbers(activities["start_ns"])
         end = int((start + numbers(activities["dur_ns"])).max())
         spans.append((origin + int(start.min()), origin + end, trace.source.files[0].name))
-    latest = (0, "")
-    for number, (begin, end, name) in enumerate(sorted(spans)):
-        pause_ns = begin - latest[0]
-        if number and pause_ns > CLOCKS_DIFFER_NS:
+    spans.sort()
+    # The latest end so far, and the file that has it.
+    _, last_end, last_name = spans[0] if spans else (0, 0, "")
+    for begin, end, name in spans[1:]:
+        pause_ns = begin - last_end
+        if pause_ns > CLOCKS_DIFFER_NS:
             how, code = fact("advice.files-of-different-times"), "files-of-different-times"
-            first = latest[1]
-            yield note_of("assumed", code, advice=how, ns=pause_ns, first=first, second=name)
+            yield note_of("assumed", code, advice=how, ns=pause_ns, first=last_name, second=name)
             return
-        if not number or end > latest[0]:  # of the files before each one, that which ended last
-            latest = (end, name)
+        if end > last_end:
+            last_end, last_name = end, name

@@ -1,4 +1,4 @@
-"""What keeps a utilisation from being computed, and what would supply it.
+"""Why a utilisation cannot be computed, and what would supply the missing input.
 
     MissingInput(fact("missing.no-shapes"), fact("missing.next-time", how="record_shapes=True"))
 
@@ -28,29 +28,29 @@ _LOST: Final = (
     *("tables-damaged", "packets-packed"),
 )
 GIVE_PEAK: Final = fact("missing.give-peak")
-PAIR: Final = fact("missing.pair")  # describe the run, or pair its trace with one that has shapes
+PAIR: Final = fact("missing.pair")  # advice: describe the run, or pair a trace with shapes
 _PAIR_OR_COUNT: Final = fact("missing.pair-or-count")
 
 
 class MissingInput(Struct, frozen=True):
-    """What is not known, and the option or the way of recording that would tell it, if any does."""
+    """What is missing, and the option or way of recording that would supply it, if any."""
 
     what: Fact
     how: Fact | None = None
 
     @property
     def problem(self) -> str:
-        """Return what is not known in words."""
+        """Return what is missing, in words."""
         return in_words(self.what)
 
     @property
     def remedy(self) -> str:
-        """Return what would tell it in words, "" where nothing would."""
+        """Return what would supply it, in words; "" if nothing would."""
         return in_words(self.how)
 
     @property
     def wants_gpu_records(self) -> bool:
-        """Return whether work of a GPU is known to have run, of which there are no records."""
+        """Return whether a GPU certainly worked, but its work was not recorded."""
         how = self.how.code if self.how is not None else _IF_GPU
         return self.what.code == NO_WORK and how != _IF_GPU
 
@@ -61,19 +61,19 @@ NOT_ML: Final = MissingInput(fact("missing.not-ml"))
 NO_MODEL: Final = MissingInput(fact("missing.no-model"))
 NONE_KNOWN: Final = MissingInput(fact("missing.no-known-model"))
 UNLESS_ASKED: Final = (NOT_ML, NO_MODEL, NONE_KNOWN)
-"""Reports do not say these unless they are asked for an MFU."""
+"""Reports show these only on request of an MFU."""
 _TO_GPU: Final = fact("missing.move-to-gpu")
 NOTHING_LAUNCHED: Final = MissingInput(fact("missing.nothing-launched"), _TO_GPU)
 ON_MPS: Final = MissingInput(fact(NO_WORK), fact("missing.on-mps"))
 
 
 def advised(how: str) -> Fact | None:
-    """Return advice on recording (`remedies`) as a fact, None where there is none."""
+    """Return advice on recording (`remedies`) as a fact, None if it is empty."""
     return quoted(how) if how else None
 
 
 def _uncounted(families: Sequence[Family | None]) -> str | None:
-    """Return the hardware whose counters never tell FLOPs, None if those of some device do."""
+    """Return the hardware if counters of no device tell FLOPs, None if those of some do."""
     of_devices = [family for family in families if family is not None]
     counts = any(family.counts_matrix_work for family in of_devices)
     return of_devices[0].hardware if of_devices and not counts else None
@@ -87,26 +87,26 @@ def without_shapes(tool: str, families: Sequence[Family | None]) -> MissingInput
 
 
 def other_counters(families: Sequence[Family | None]) -> MissingInput:
-    """Return what is missing if counters were read, but none of those that tell FLOPs."""
+    """Return what is missing if counters were read, but none that tells FLOPs."""
     if (hardware := _uncounted(families)) is not None:
         return MissingInput(fact("missing.uncounted", hardware=hardware), PAIR)
     return MissingInput(fact("missing.other-counters"), _PAIR_OR_COUNT)
 
 
 def skipped(notes: Iterable[Note], operators: int) -> Fact | None:
-    """Return that records which may have been a GPU's work were skipped, None if none were."""
+    """Return a fact on skipped records that may have been a GPU's work, None without any."""
     lost = (note for note in notes if note.code in _LOST)
     counts = [note.count if note.code in _RECORDS else None for note in lost]
     if None in counts:
         return fact("missing.skipped-some")
     count = sum(filter(None, counts))
-    # Fewer are none of it: a program on a GPU launches more.
-    is_some = count and _FEW * count >= operators
-    return fact("missing.skipped", count=count) if is_some else None
+    # A program on a GPU launches more than one kernel per _FEW operators.
+    is_enough = count and _FEW * count >= operators
+    return fact("missing.skipped", count=count) if is_enough else None
 
 
 def without_times(trace: Trace, how: str) -> MissingInput:
-    """Return why a trace without records of device work has no utilisation, and `how` to get it."""
+    """Return why a trace without timed device work has no utilisation; `how` is the advice."""
     kinds = set(names(trace.totals["kind"])) if trace.totals.num_rows else set()
     if not kinds & set(DEVICE_KINDS):
         if (why := skipped(trace.notes, trace.ops.num_rows)) is not None:
@@ -118,22 +118,22 @@ def without_times(trace: Trace, how: str) -> MissingInput:
 
 
 def on_cpu(operator: str) -> MissingInput:
-    """Return what is missing if the work was done by an operator that only CPUs have."""
+    """Return what is missing if an operator shows that the work ran on the CPU."""
     return MissingInput(fact("missing.on-cpu", operator=operator), _TO_GPU)
 
 
 def counters_alone(launches: int, how: str) -> MissingInput:
-    """Return why counters alone make no utilisation, and `how` the tool at hand records times."""
+    """Return why counters without times give no utilisation; `how` records times."""
     what = fact("missing.counters-alone", launches=launches)
     return MissingInput(what, fact("missing.record-times", how=how))
 
 
 def counters_incomplete(families: Sequence[Family | None], missing: Sequence[str]) -> MissingInput:
-    """Return why counters that were read tell no FLOPs, and which are `missing`."""
-    counting = [each for each in families if each is not None and each.counts_matrix_work]
+    """Return why counters that were read tell no FLOPs; `missing` names those to read."""
+    counting = [family for family in families if family is not None and family.counts_matrix_work]
     if not any(families):
         return MissingInput(fact("missing.unknown-gpu"), fact("missing.name-device"))
-    if not counting:  # counters of these devices tell no work of matrix units at all
+    if not counting:  # these devices do not count the work of matrix units
         return other_counters(families)
     what = fact("missing.counters", counters=tuple(missing) or (fact("missing.any-counter"),))
     return MissingInput(what, quoted(counting[0].recording))

@@ -1,4 +1,4 @@
-"""How many blocks of a launch a multiprocessor of NVIDIA's GPUs has room for at once."""
+"""Occupancy: how many blocks of a launch fit on a multiprocessor of NVIDIA's GPUs at once."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ _WARP: Final = 32
 
 
 class Room(NamedTuple):
-    """How many blocks of a launch, and warps of these, run on a multiprocessor at once at most.
+    """The most blocks of a launch, and their warps, that run on a multiprocessor at once.
 
-    `all` is its room for warps of any launch. `limiters` are what leaves room for no more blocks:
-    registers, shared memory, warps, blocks.
+    `all` is the most warps of any launch. `limiters` are the resources that allow no more blocks.
     """
 
     blocks: int
@@ -40,11 +39,11 @@ class _Limits(NamedTuple):
 def room(
     compute: tuple[int, int], threads: int, registers: int | None, shared_bytes: int | None
 ) -> Room | None:
-    """Return how many blocks of so many threads a multiprocessor has room for, None if unknown.
+    """Return how many blocks of `threads` threads fit on a multiprocessor, None if unknown.
 
-    Also None if no block would fit: it ran, so what is known of it or of the device is wrong.
-    `registers` are those of a thread, `shared_bytes` are of a block. If one is None it limits
-    nothing, so there may be room for less. Shared memory is taken to have its largest share of L1.
+    Also None if no block would fit: the launch ran, so some number must be wrong. `registers` are
+    per thread, `shared_bytes` per block; an unknown one (None) limits nothing, so the result is an
+    upper bound. Shared memory is assumed to have its largest share of L1.
     """
     limits, register_unit = _document()
     row = limits.get(dotted(compute))
@@ -52,13 +51,13 @@ def room(
         return None
     warps = -(-threads // _WARP)
     fits = {"warps": row.warps // warps, "blocks": row.blocks}
-    # Registers and shared memory are given in whole units: sizes are rounded up.
+    # Registers and shared memory are allocated in whole units: sizes are rounded up.
     if registers:  # each part of a multiprocessor has registers for whole warps
-        of_warp = -(-registers * _WARP // register_unit) * register_unit
-        fits["registers"] = row.registers // row.parts // of_warp * row.parts // warps
+        per_warp = -(-registers * _WARP // register_unit) * register_unit
+        fits["registers"] = row.registers // row.parts // per_warp * row.parts // warps
     if shared_bytes:
-        of_block = -(-(shared_bytes + row.besides) // row.shared_unit) * row.shared_unit
-        fits["shared memory"] = row.shared_kib * 1024 // of_block
+        per_block = -(-(shared_bytes + row.besides) // row.shared_unit) * row.shared_unit
+        fits["shared memory"] = row.shared_kib * 1024 // per_block
     blocks = min(fits.values())
     limiters = tuple(name for name, most in fits.items() if most == blocks)
     return Room(blocks, blocks * warps, row.warps, limiters) if blocks > 0 else None
@@ -66,7 +65,7 @@ def room(
 
 @cache
 def _document() -> tuple[dict[str, _Limits], int]:
-    """Return the limits by compute capability, and the unit in which a warp gets registers."""
+    """Return the limits by compute capability, and the allocation unit of a warp's registers."""
     text = files(__package__).joinpath("occupancy.toml").read_text(encoding="utf-8")
     table = tomllib.loads(text)
     return {name: _Limits(*row) for name, row in table["limits"].items()}, table["register_unit"]

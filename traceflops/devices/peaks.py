@@ -1,7 +1,7 @@
-"""What devices can do: dense rates, memory bandwidth and names, from `devices.toml`.
+"""Dense rates, memory bandwidths and names of devices, from `devices.toml` and `series.toml`.
 
 Rates are whole FLOP per nanosecond (1,000 are 1 TFLOP/s; for int8 operations), bandwidths bytes per
-nanosecond (1 is 1 GB/s). An unknown rate is None; no other stands in for it, and none is sparse.
+nanosecond (1 is 1 GB/s). An unknown rate is None, never replaced by another; none is sparse.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ DTYPES: Final = (
     *("fp64", "fp64_matrix", "fp32", "fp32_matrix", "tf32"),
     *("fp16", "bf16", "fp8", "fp6", "fp4", "int8"),
 )
-"""fp64 and fp32 are the vector units' rates, all others those of the matrix units."""
+"""fp64 and fp32 are rates of the vector units, all others of the matrix units."""
 _OF_VECTOR_UNITS: Final = frozenset({"fp64", "fp32"})
 PER_TERA: Final = 1000  # FLOP per nanosecond in one TFLOP/s
 WARP_SIZES: Final = {"nvidia": 32, "amd": 64}
 UNIT_NAMES: Final[dict[str | None, str]] = {"nvidia": "SMs", "amd": "CUs"}
-"""What recordings count of a device, by vendor; of other vendors they count other things."""
+"""The units of a device that recordings count, by vendor; for other vendors they count others."""
 _MODES: Final = {1: "SPX", 2: "DPX", 3: "TPX", 4: "QPX"}
-"""AMD's names of the modes by the number of partitions; one die each is CPX, however many."""
+"""AMD's names of modes by the number of partitions; partitions of one die each are CPX."""
 _GIB = 1 << 30
 _LEAST, _MOST = Fraction(90, 100), Fraction(1005, 1000)
 """Share of the nominal memory, read as GiB, that drivers report (0.91 to 1.00 in traces)."""
@@ -66,16 +66,16 @@ class HostLink(Struct, frozen=True):
 class DeviceSpec(Struct, frozen=True, kw_only=True):
     """One row of the table, or a row narrowed, scaled or overruled for one device.
 
-    `units` are SMs or CUs (or what the note says). `confidence` is A for a document of the vendor,
-    B for second-hand figures, D for none, U for the user's. `part` is the share of the device that
-    a scaled row is of. `partition_units` are those of the smallest partition, a die.
+    `units` are SMs or CUs (or named by the note). `confidence` is A for a document of the vendor,
+    B for second-hand figures, D for none, U for the user's. `part` is the share of the device if
+    the row is scaled. `partition_units` are the units of the smallest partition, a die.
     """
 
     id: str
     vendor: str
     product: str
     arch: str
-    series: str = ""  # what all rows of a series share, empty for a row of its own
+    series: str = ""  # equal in all rows of a series, empty for a single row
     mark: str = ""
     """a word of every name that `pattern` fits, in lower case: spares compiling the pattern"""
     compute: tuple[int, int] | None = None
@@ -85,7 +85,7 @@ class DeviceSpec(Struct, frozen=True, kw_only=True):
     memories: tuple[Memory, ...] = ()
     link: Fraction | None = None  # bytes per nanosecond of all links together, both directions
     host_link: HostLink | None = None
-    """what copies between host and device go over; None where it depends on the machine"""
+    """the link of copies between host and device; None if it depends on the machine"""
     clock_mhz: int | None = None
     flops_per_clock: int | None = None  # of one unit, bf16 (fp16 where there is no bf16)
     partition_units: int | None = None
@@ -108,7 +108,7 @@ class DeviceSpec(Struct, frozen=True, kw_only=True):
         return values.pop() if len(values) == 1 else None
 
     def balance(self, dtype: str) -> Fraction | None:
-        """Return the FLOP per byte from which the rate, not the bandwidth, is the limit."""
+        """Return the FLOP per byte above which the rate, not the bandwidth, is the limit."""
         peak, bandwidth = self.peak(dtype), self.bandwidth
         return Fraction(peak, bandwidth) if peak and bandwidth else None
 
@@ -121,23 +121,23 @@ class DeviceSpec(Struct, frozen=True, kw_only=True):
 
     @property
     def unit_name(self) -> str:
-        """Return what its units are called: SMs, CUs, or units."""
+        """Return the name of its units: SMs, CUs, or units."""
         return UNIT_NAMES.get(self.vendor, "units")
 
     @property
     def warp_size(self) -> int | None:
-        """Return the threads of a warp or wavefront, None for a device that has none."""
+        """Return the threads of a warp or wavefront, None for a device without them."""
         return 32 if self.arch.startswith("gfx1") else WARP_SIZES.get(self.vendor)
 
     @property
     def has_matrix_units(self) -> bool | None:
-        """Return whether it has tensor cores or their like; None where no rate is public."""
+        """Return whether the device has matrix units; None if no rate is public."""
         return bool(self.dense.keys() - _OF_VECTOR_UNITS) if self.dense else None
 
     def counted(self, seen_units: int) -> int:
-        """Return the CUs or SMs from what a driver counts: pairs of CUs on graphics of AMD."""
-        pairs = self.arch.startswith("gfx1") and 2 * seen_units == self.units
-        return 2 * seen_units if pairs else seen_units
+        """Return the CUs or SMs for a driver's count, which on AMD's graphics may be CU pairs."""
+        is_of_pairs = self.arch.startswith("gfx1") and 2 * seen_units == self.units
+        return 2 * seen_units if is_of_pairs else seen_units
 
     def with_memory(self, seen_bytes: int | None) -> DeviceSpec:
         """Return the row with only the memory version of that size, if one has it."""
@@ -147,7 +147,7 @@ class DeviceSpec(Struct, frozen=True, kw_only=True):
         return replace(self, memories=fitting) if fitting else self
 
     def with_units(self, units: int) -> DeviceSpec:
-        """Return a part of the device, whose units are known: rates in proportion, rounded down."""
+        """Return the row of a part of the device: rates in proportion to `units`, rounded down."""
         share = Fraction(units, self.units or units)
         dense = {dtype: math.floor(rate * share) for dtype, rate in self.dense.items()}
         part = replace(self, dense=dense, part=self.part * share, units=units)
@@ -156,7 +156,7 @@ class DeviceSpec(Struct, frozen=True, kw_only=True):
 
 
 class Variant(Struct, frozen=True):
-    """Names of a version of a product whose rates may not be those of the product's row."""
+    """Names of a version of a product, whose rates may differ from the product's row."""
 
     pattern: str
     what: str
@@ -173,13 +173,13 @@ def load_devices() -> tuple[DeviceSpec, ...]:
 
 @cache
 def load_variants() -> tuple[Variant, ...]:
-    """Return the versions whose names do not vouch for the rates of their row."""
+    """Return the versions whose rates may differ from those of their row."""
     return tuple(Variant(**row) for row in document()["variant"])
 
 
 @cache
 def generic_names() -> frozenset[str]:
-    """Return the device names that say nothing, in lower case."""
+    """Return the device names that identify no product, in lower case."""
     return frozenset(document()["generic_names"])
 
 
@@ -201,13 +201,13 @@ def rate_text(flop_per_ns: int) -> str:
 
 @cache
 def document(name: str = "devices.toml") -> dict[str, Any]:
-    """Return a table of this folder as it is written."""
+    """Return a TOML table of this folder, unchanged."""
     text = Path(__file__).with_name(name).read_text(encoding="utf-8")
     return tomllib.loads(text, parse_float=Decimal)
 
 
 def _device(row: dict[str, Any]) -> DeviceSpec:
-    """Return the device of a row; fp64 and fp32 of its matrix units have names of their own."""
+    """Return the device of a row; fp64 and fp32 of matrix units get special names."""
     vector, matrix = row.get("vector", {}), row.get("matrix", {})
     own_name = {"fp64": "fp64_matrix", "fp32": "fp32_matrix"}
     rates = vector | {own_name.get(dtype, dtype): rate for dtype, rate in matrix.items()}
@@ -226,7 +226,7 @@ def _device(row: dict[str, Any]) -> DeviceSpec:
 
 
 class Partition(Struct, frozen=True):
-    """A mode (SPX, CPX, ...) and the dies of one partition; `whole` is None where unknown."""
+    """A mode (SPX, CPX, ...), the dies of one partition, and those of the whole GPU (or None)."""
 
     mode: str
     dies: int
@@ -234,7 +234,7 @@ class Partition(Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """Return it in words: "CPX, 1 of 8 dies"."""
+        """Return the partition in words: "CPX, 1 of 8 dies"."""
         if self.whole is None:
             return f"{self.mode}, 1 die"
         share = "all" if self.dies == self.whole else f"{self.dies} of"
@@ -244,43 +244,43 @@ class Partition(Struct, frozen=True):
 def partition(
     spec: DeviceSpec | None, architecture: str | None, dies: int | None
 ) -> Partition | None:
-    """Return the partition that a device with some dies is; None if unknown, or if it has none.
+    """Return the partition that a device of `dies` dies is; None if unknown or not partitionable.
 
-    `spec` is the row of its name. Without one, all products of its architecture must agree.
+    `spec` is the row of the device. Without it, all products of the architecture must agree.
     """
     if dies is None or dies < 1:
         return None
     name = (architecture or "").strip().lower()
     rows = [spec] if spec is not None else [row for row in load_devices() if row.arch == name]
     # The dies of products that can be partitioned.
-    with_parts = (row for row in rows if row.partition_units)
-    totals = {row.units // (row.partition_units or 1) for row in with_parts if row.units}
+    partitionable = (row for row in rows if row.partition_units)
+    totals = {row.units // (row.partition_units or 1) for row in partitionable if row.units}
     fitting = [total for total in totals if total % dies == 0]
-    # A single die of several is CPX; what is no named share of the dies is in no mode.
+    # A single die of several is CPX; a share of the dies without a name is no mode.
     modes = {"CPX" if dies == 1 < total else _MODES.get(total // dies, "") for total in fitting}
     modes -= {""}
     if len(modes) != 1:
         return None
     (mode,) = modes
     whole = totals.pop() if len(totals) == 1 else None
-    # In SPX the only partition is the whole, also if products of other sizes could have this name.
+    # In SPX the only partition is the whole, even if products differ in their dies.
     return Partition(mode, dies, dies if whole is None and mode == "SPX" else whole)
 
 
 _MAKERS: Final = r"(?i)^(?:NVIDIA |AMD |Intel(?:\(R\))? )?"
 _END: Final = r"(?:-\d{1,3}[ABCQ]| MIG .*)?$"
-"""What may stand behind a name: a virtual GPU or a slice of it, which `variant` tells apart."""
+"""What may follow a name: the type of a virtual GPU or a slice, which `Variant` identifies."""
 
 
 def _rows_of_series(series: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a series of `series.toml`, which tells its form, as in `devices.toml`."""
+    """Yield the rows of a series of `series.toml` (which describes it) as in `devices.toml`."""
 
     def rate(flops_per_us: int) -> Decimal:
         """Return a rate in TFLOP/s: to 0.1, below 10 to 0.01, below 1 to 0.001."""
         tflops = Decimal(flops_per_us) / 10**6
         return round(tflops, 1 if tflops >= 10 else 2 if tflops >= 1 else 3)
 
-    # These keys make rows, and do not stand in them.
+    # These keys only serve to make rows.
     of_series = {"name", "id", "called", "vector", "matrix", "models"}
     shared = {key: value for key, value in series.items() if key not in of_series}
     matrix = series.get("matrix", {})
@@ -297,7 +297,7 @@ def _rows_of_series(series: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             "id": series["id"].replace("{}", "-".join(words)),
             "product": series["name"].replace("{}", name),
             "series": f"{series['arch']} {series['name']}",
-            # A word that each text has which the pattern fits: a quick test before it.
+            # A word of every name that the pattern matches: a quick test before it.
             "mark": next(word for word in words if word in called.lower()),
             "units": units,
             "clock_mhz": clock,

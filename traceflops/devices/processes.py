@@ -1,7 +1,6 @@
-"""Processes: what each is called, when it lived, and whose work a shared GPU did.
+"""Processes: their names, their lifetimes, and whose work a shared GPU did.
 
-Every trace comes here once its files are together, so it makes no difference which tool wrote them
-or whether each process has its own file.
+This runs after files are merged: it does not matter whether each process has its own.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ from traceflops.units import listed, time_amount
 
 _MOST_RANKS = 4
 _HOST = ("ops", "marks")
-"""Tables of ranges, which tools close with the last record of the file if they are still open."""
+"""Tables of ranges; tools end a range that is still open with the last record of the file."""
 
 
 def whose(trace: Trace, process: int, *, with_file: bool = False) -> str:
-    """Return what to call a process in a sentence; `with_file`, by its file if it has no rank."""
+    """Return the name of a process in a sentence: its rank, else (`with_file`) its file, or PID."""
     row = trace.processes.slice(process, 1).to_pylist()[0]
     if row["rank"] is not None:
         return f"rank {row['rank']}"
@@ -37,12 +36,12 @@ def whose(trace: Trace, process: int, *, with_file: bool = False) -> str:
 
 
 def device_name(trace: Trace, device: int) -> str:
-    """Return what to call a device in a sentence: whose it is, and its number there."""
+    """Return the name of a device in a sentence: its process, and its number there."""
     return f"{whose(trace, trace.devices['process'][device].as_py())} ({called(trace, device)})"
 
 
 def called(trace: Trace, device: int) -> str:
-    """Return what to call a device where it does not matter whose it is."""
+    """Return the name of a device without its process, such as "gpu 0"."""
     rows = trace.devices
     return f"{rows['type'][device].as_py()} {rows['local_id'][device].as_py()}"
 
@@ -60,12 +59,12 @@ def users_of_devices(trace: Trace) -> list[list[int]]:
 def ranks_of_devices(trace: Trace) -> list[tuple[int, ...]]:
     """Return the known ranks of the processes that worked on each device, in order."""
     ranks = trace.ranks
-    ranks_of_users = ({ranks[user] for user in users} for users in users_of_devices(trace))
-    return [tuple(sorted(rank for rank in of if rank is not None)) for of in ranks_of_users]
+    of_devices = ({ranks[user] for user in users} for users in users_of_devices(trace))
+    return [tuple(sorted(rank for rank in own if rank is not None)) for own in of_devices]
 
 
 def ranks_text(ranks: Sequence[int]) -> str:
-    """Return ranks in words, "" where none is known."""
+    """Return ranks in words, "" if there are none."""
     if len(ranks) < 2:
         return f"rank {ranks[0]}" if ranks else ""
     if len(ranks) > _MOST_RANKS:
@@ -74,9 +73,9 @@ def ranks_text(ranks: Sequence[int]) -> str:
 
 
 def unnamed_processes(trace: Trace) -> frozenset[int]:
-    """Return the processes that stand for rows of an unknown one: without ID or rank.
+    """Return the processes (without ID and rank) that stand for rows of an unknown process.
 
-    In a file in which no process has an ID, such a process is a real one.
+    If no process of its file has an ID, such a process is a real one.
     """
     rows = trace.processes.to_pylist()
     numbered = {row["file"] for row in rows if row["pid"] is not None}
@@ -88,15 +87,15 @@ def unnamed_processes(trace: Trace) -> frozenset[int]:
 
 
 def lives(trace: Trace) -> tuple[IntArray, IntArray]:
-    """Return the first and the last recorded moment of each process, in ns, per process.
+    """Return the start of the first record and the end of the last one of each process, in ns.
 
-    Without any record these are ENDLESS and NEVER. Tools end a range that is still open with the
-    last activity or call of the file, of any process: only its start counts.
+    They are ENDLESS and NEVER for a process without records. Of ranges that end with the last
+    activity or call of their file, of any process, only the start counts: they were still open.
     """
     begin, end = (np.full(trace.processes.num_rows, unset) for unset in (ENDLESS, NEVER))
 
     def add(name: str, open_until: IntArray | None = None) -> None:
-        """Take in a table; rows that end at `open_until` (per process) count with their start."""
+        """Add the rows of a table; of rows that end at `open_until` (per process), the start."""
         table = trace.table(name)
         process, start = numbers(table["process"]), numbers(table["start_ns"])
         last = start + np.maximum(numbers(table["dur_ns"], ABSENT), 0)
@@ -124,32 +123,31 @@ def clocks_of(trace: Trace) -> IntArray:
 
 
 _STARTING_NS: Final = 10**6
-"""A process takes longer than this to start: with a shorter pause they lived side by side."""
+"""Starting a process takes longer: after a shorter pause, the next one had already been started."""
 _TIMED: Final = {"activities": "start_ns", "marks": "start_ns", "counters": "time_ns"}
 _STREAMS: Final = (("activities", "stream"), ("marks", "stream"), ("marks", "wait_stream"))
 _LARGE: Final = 1 << 60
-"""Larger stream numbers are no counts; numbers above them might not fit in an int64."""
+"""Larger stream numbers are handles; numbers above them might not fit in an int64."""
 _Key = TypeVar("_Key", bound=Hashable)
 Users = Mapping[int, list[int]]
-"""The processes with work on each device that several have work on, in order."""
-Runs = dict[int, list[list[int]]]  # the processes of each run on a device, in order of time
-Stream = tuple[int, int, int]  # a stream as its process counts it: device, process, number
+"""By device on which several processes worked: these processes, in order."""
+Runs = dict[int, list[list[int]]]  # by device: its runs in order of time, each a list of processes
+Stream = tuple[int, int, int]  # device, process, and the number of the stream in this process
 
 
 def settle_shared(trace: Trace) -> Trace:
     """Return the trace in which each device is of one run, and each stream of one process.
 
-    `Trace.runs` tell which devices are one GPU (see `windows.chosen_runs`).
+    `Trace.runs` tells which devices are one GPU (see `windows.chosen_runs`).
     """
     users = _shared(trace)
     if not users:
         return trace
     by_run = _with_runs_apart(trace, users)
-    # What is left was used by several processes at once.
+    # The devices that several processes used at once.
     users = _shared(by_run) if by_run is not trace else users
     if not users:
         return by_run
-
     gpus = []
     for device, processes in users.items():
         names = [whose(by_run, process) for process in processes]
@@ -160,53 +158,33 @@ def settle_shared(trace: Trace) -> Trace:
 
 
 def _shared(trace: Trace) -> Users:
-    """Return the users of each device that several processes have work on."""
+    """Return the processes of each device on which several worked."""
     users = enumerate(users_of_devices(trace)) if trace.processes.num_rows > 1 else ()
     return {device: processes for device, processes in users if len(processes) > 1}
 
 
 def _with_runs_apart(trace: Trace, users: Users) -> Trace:
-    """Return the trace with a device for each run of those that ran one after the other on a GPU.
+    """Return the trace with a device for each of the runs that followed each other on a GPU.
 
-    Time between runs is then nobody's idle time. Runs are one after the other if nothing of the
-    processes of one was recorded during the other. A device stays with its process if that is of
-    its run, else it is of the first process of the run.
+    Time between runs is then no idle time of any run. A device stays with its process if that is
+    part of the run, else the device gets the first process of the run.
     """
     begin, end = lives(trace)
-    # The runs of each device with more than one. A new run begins with a process that began after
-    # all before it had ended, by more than it takes to start one. Processes that stand for rows of
-    # an unknown one are in no run.
-    split: Runs = {}
-    nameless = unnamed_processes(trace)
-    for device, processes in users.items():
-        named = [process for process in processes if process not in nameless]
-        order = np.array(sorted(named, key=lambda process: int(begin[process])), dtype=np.int64)
-        pause = begin[order[1:]] - np.maximum.accumulate(end[order])[:-1]
-        new_runs = np.flatnonzero(pause > _STARTING_NS) + 1
-        if len(new_runs):
-            split[device] = [run.tolist() for run in np.split(order, new_runs)]
+    split = _consecutive_runs(trace, users, begin, end)
     if not split:
         return trace
-    # Runs of a GPU are neighbours: per new row its old one, per old row the first new one.
+    # Runs of a GPU get neighbouring rows: `rows` are old rows by new one, `first` new ones by old.
     count = [len(split.get(device, [[]])) for device in range(trace.devices.num_rows)]
     rows = np.repeat(np.arange(trace.devices.num_rows), count)
     first = np.searchsorted(rows, np.arange(trace.devices.num_rows))
     tables = dict(trace.tables)
     for name in ("activities", "marks", "counters", "kernel_counters", "kernel_rules"):
         table = trace.table(name)
-        own, process = numbers(table["device"], ABSENT), numbers(table["process"])
-        moved = np.where(own == ABSENT, ABSENT, first[np.maximum(own, 0)])
+        device_of = numbers(table["device"], ABSENT)
+        moved = np.where(device_of == ABSENT, ABSENT, first[np.maximum(device_of, 0)])
         for device, runs in split.items():
-            of_device = np.flatnonzero(own == device)
-            if name in _TIMED:  # of the last run that had begun; without times, of the process's
-                starts = np.array([begin[members].min() for members in runs])
-                time = numbers(table[_TIMED[name]])[of_device]
-                run = np.maximum(np.searchsorted(starts, time, side="right") - 1, 0)
-            else:
-                run = np.zeros(len(of_device), dtype=np.int64)
-                for number, members in enumerate(runs):
-                    run[np.isin(process[of_device], members)] = number
-            moved[of_device] += run
+            on_device = np.flatnonzero(device_of == device)
+            moved[on_device] += _run_of(take_rows(table, on_device), _TIMED.get(name), runs, begin)
         tables[name] = with_numbers(table, "device", moved)
     owner = numbers(trace.devices["process"])[rows]
     for device, runs in split.items():
@@ -226,8 +204,40 @@ def _with_runs_apart(trace: Trace, users: Users) -> Trace:
     )
 
 
+def _consecutive_runs(trace: Trace, users: Users, begin: IntArray, end: IntArray) -> Runs:
+    """Return the runs of each device with more than one; `begin` and `end` are of `lives`.
+
+    A new run begins with a process that began after all earlier ones had ended, by more than the
+    time to start a process. Processes that stand for rows of an unknown one are in no run.
+    """
+    runs_of: Runs = {}
+    nameless = unnamed_processes(trace)
+    for device, processes in users.items():
+        named = [process for process in processes if process not in nameless]
+        order = np.array(sorted(named, key=lambda process: int(begin[process])), dtype=np.int64)
+        pause = begin[order[1:]] - np.maximum.accumulate(end[order])[:-1]
+        new_runs = np.flatnonzero(pause > _STARTING_NS) + 1
+        if len(new_runs):
+            runs_of[device] = [run.tolist() for run in np.split(order, new_runs)]
+    return runs_of
+
+
+def _run_of(rows: pa.Table, time: str | None, runs: list[list[int]], begin: IntArray) -> IntArray:
+    """Return the index of the run of each row: the last one that had begun at its `time`.
+
+    Rows without a column of times are of the run of their process.
+    """
+    if time is not None:
+        starts = np.array([begin[members].min() for members in runs])
+        return np.maximum(np.searchsorted(starts, numbers(rows[time]), side="right") - 1, 0)
+    run = np.zeros(rows.num_rows, dtype=np.int64)
+    for number, members in enumerate(runs):
+        run[np.isin(numbers(rows["process"]), members)] = number
+    return run
+
+
 def _run_note(trace: Trace, split: Runs, begin: IntArray, end: IntArray) -> Note:
-    """Return the note on GPUs with several runs: which, whose, and how long apart."""
+    """Return the note on GPUs with several runs: their processes, and the pauses between them."""
     gpus = []
     for device, runs in split.items():
         texts = []
@@ -243,22 +253,22 @@ def _run_note(trace: Trace, split: Runs, begin: IntArray, end: IntArray) -> Note
 
 
 def _with_own_streams(trace: Trace, users: Users) -> Trace:
-    """Return the trace in which a number stands for one stream of a device.
+    """Return the trace in which each number of a device stands for one stream.
 
-    Each process counts its own. Rows of an unknown process are on the first stream of a number.
+    Several processes may use one number. Rows of an unknown process are on its first stream.
     """
     nameless = unnamed_processes(trace)
     streams, _ = _streams(trace.activities, "stream")
-    # By device and number, the streams with that number; named processes come first.
+    # By device and number: the distinct streams with that number; named processes come first.
     holders: dict[int, dict[int, list[list[Stream]]]] = {device: {} for device in users}
     for key in sorted(streams, key=lambda key: (key[1] in nameless, key)):
         device, process, number = key
         if device in users and number != ABSENT:
-            alike = holders[device].setdefault(number, [])
-            if process in nameless and alike:
-                alike[0].append(key)
+            same_number = holders[device].setdefault(number, [])
+            if process in nameless and same_number:
+                same_number[0].append(key)
             else:
-                alike.append([key])
+                same_number.append([key])
     new = {key: number for of_gpu in holders.values() for key, number in apart(of_gpu).items()}
     moved = {key: number for key, number in new.items() if number != key[2]}
     if not moved:
@@ -266,26 +276,26 @@ def _with_own_streams(trace: Trace, users: Users) -> Trace:
     tables = dict(trace.tables)
     for name, column in _STREAMS:
         table = tables.get(name, trace.table(name))
-        streams, which = _streams(table, column)
+        streams, index = _streams(table, column)
         if moved.keys() & set(streams):
-            values = np.array([moved.get(key, key[2]) for key in streams])[which]
+            values = np.array([moved.get(key, key[2]) for key in streams])[index]
             tables[name] = with_numbers(table, column, values)
     note = renumbered_note(len({(key[0], number) for key, number in moved.items()}), "process")
     return replace(trace, tables=tables, notes=(*trace.notes, note))
 
 
 def _streams(table: pa.Table, column: str) -> tuple[list[Stream], IntArray]:
-    """Return the streams that are in a column, and which of them each row has."""
+    """Return the distinct streams in a column, and the index of that of each row."""
     columns = [numbers(table[name], ABSENT) for name in ("device", "process", column)]
-    which, first = group_rows(columns)
+    index, first = group_rows(columns)
     device, process, stream = (values[first].tolist() for values in columns)
-    return list(zip(device, process, stream, strict=True)), which
+    return list(zip(device, process, stream, strict=True)), index
 
 
 def apart(holders: Mapping[int, Sequence[Sequence[_Key]]]) -> dict[_Key, int]:
-    """Return the number of each stream: its own for the first holder, free ones for others.
+    """Return the number of each stream: the first holder keeps its number, others get free ones.
 
-    `holders` are, by number, the streams in order; those in one sequence are one stream.
+    `holders` has, by number, the streams with it; the keys in one sequence are one stream.
     """
     highest = max(holders, default=-1)
     # Numbers above all others, unless these are so large (handles) that more might not fit.
@@ -298,7 +308,7 @@ def apart(holders: Mapping[int, Sequence[Sequence[_Key]]]) -> dict[_Key, int]:
 
 
 def renumbered_note(moved: int, of_what: str) -> Note:
-    """Return the note that streams are shown under other numbers; `of_what` reuses their own."""
+    """Return the note on `moved` renumbered streams; another `of_what` uses their numbers, too."""
     sentence = (
         f"of another {of_what} on the same GPU [reuses|reuse] a number; [it is|they are] "
         "renumbered."

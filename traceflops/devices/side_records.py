@@ -1,6 +1,6 @@
-"""Records made beside a trace: what an allocator or a GPU said at the same time, by the calendar.
+"""Side records: records of an allocator or a GPU made at the same time as a trace.
 
-They are a Trace of their own whose counters and marks join those of the trace.
+They are a Trace whose counters and marks are added to those of the trace, by calendar time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _TIMES: Final = {"counters": "time_ns", "marks": "start_ns"}
 
 
 def check_side(records: Trace, format_: str) -> None:
-    """Raise InputError for records of another format than the one that was asked for."""
+    """Raise InputError for records of another format than the requested one."""
     if records.source.format != format_:
         name = records.source.files[0].name
         raise InputError(
@@ -35,7 +35,7 @@ def check_side(records: Trace, format_: str) -> None:
 
 
 def calendar_shift(trace: Trace, records: Trace) -> int:
-    """Return the ns to add to times of records for a trace's clock. Raises InputError."""
+    """Return the ns to add to records' times for a trace's clock. InputError if one is unknown."""
     origins = (records.source.origin_unix_ns, trace.source.origin_unix_ns)
     if origins[0] is None or origins[1] is None:
         whose = (records if origins[0] is None else trace).source.files[0].name
@@ -47,24 +47,24 @@ def calendar_shift(trace: Trace, records: Trace) -> int:
 def same_devices(trace: Trace, records: Trace) -> dict[int, int]:
     """Return, for rows of the records' devices, the row of the same device in the trace.
 
-    It has the same number, and a process of the same rank. If one of both has no rank, it must be
-    the only process with devices that may be meant. Raises InputError if none or several may be.
+    It has the same number, and a process of the same rank. If the records or the process have no
+    rank, it must be the only such process with devices. Raises InputError if none or several fit.
     """
     rank, name = records.ranks[0], records.source.files[0].name  # records are of one process
     own = [row for row in trace.devices.to_pylist() if row["type"] == "gpu"]
     owners = {row["process"] for row in own}
     of_rank = {p for p in owners if rank is not None and trace.ranks[p] == rank}
-    meant = of_rank or {p for p in owners if None in (rank, trace.ranks[p])}
-    if len(meant) > 1:
+    fitting = of_rank or {p for p in owners if None in (rank, trace.ranks[p])}
+    if len(fitting) > 1:
         hint = (
             "give the trace of its rank alone, or name the file after its rank, e.g. rank3.pickle"
         )
         raise InputError(f"unknown rank: {name}", hint)
-    local = {row["local_id"]: row["device"] for row in own if row["process"] in meant}
+    local = {row["local_id"]: row["device"] for row in own if row["process"] in fitting}
     theirs = [row for row in records.devices.to_pylist() if row["local_id"] in local]
     same = {row["device"]: local[row["local_id"]] for row in theirs}
     if not same:
-        whose = f"rank {rank}" if not meant and rank is not None else "its GPU"
+        whose = f"rank {rank}" if not fitting and rank is not None else "its GPU"
         raise InputError(f"{whose} is not in the trace: {name}", "give the trace of its rank")
     return same
 
@@ -91,12 +91,12 @@ def without_counters(trace: Trace, prefix: str, devices: Collection[int]) -> Tra
 def with_records(
     trace: Trace, records: Trace, shift_ns: int, device_of: Mapping[int, int]
 ) -> Trace:
-    """Return a trace with counters and marks of records, its notes and files with theirs.
+    """Return a trace with the counters, marks, notes and files of records added.
 
     `device_of` maps rows of the records' devices to the trace's; other rows lose their device. Rows
     without a device get the process of the first of these devices.
     """
-    # The last place of both arrays, index -1, is for rows without a device.
+    # The last entry of both arrays, index -1, is for rows without a device.
     device = np.full(records.devices.num_rows + 1, ABSENT, np.int64)
     device[list(device_of)] = list(device_of.values())
     owner = np.append(numbers(trace.devices["process"]), 0)

@@ -1,4 +1,4 @@
-"""Rates given by hand, in TFLOP/s: what cannot be meant, and what they are beside the table's."""
+"""Checks of rates that the user gives, in TFLOP/s: impossible ones, and doubts by the table."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from traceflops.errors import UsageError
 from traceflops.facts import Fact, fact
 from traceflops.units import decimal
 
-LARGEST_PEAK: Final = 100_000  # TFLOP/s that are taken; the largest rate of the table is 15,000
+LARGEST_PEAK: Final = 100_000  # TFLOP/s that are accepted; the table has at most 15,000
 NOT_A_PEAK: Final = ("int8",)  # types whose rates count operations on integers, not FLOP
 _SPARSE: Final = (Fraction(19, 10), Fraction(21, 10))
-"""A 2:4 sparse rate as multiple of the dense one, with what rounding on data sheets allows."""
+"""Range of a 2:4 sparse rate as a multiple of the dense one, given rounded data sheets."""
 _USUAL_TYPES: Final = ("bf16", "fp16")
-"""A rate that is the dense one of one of these is taken to be for it, if no type is said."""
+"""If no type is given, a rate equal to the dense one of these types is assumed to be for it."""
 _WITH_SPARSITY: Final = ("bf16", "fp16", "tf32", "fp8", "fp6", "fp4")
 """Types that have sparse figures on data sheets."""
 _SAME: Final = (Fraction(95, 100), Fraction(105, 100))
-"""A rate as multiple of the table's that is taken to be equal."""
+"""Range of a rate as a multiple of the table's in which both count as equal."""
 _USUAL: Final = (Fraction(1, 2), Fraction(110, 100))
-"""A rate as multiple of the table's that may be right: measured ones are lower, and clocks vary."""
+"""Range of a rate as a multiple of the table's that may be right: measured rates are lower."""
 
 
 def given_rate(tflops: float, option: str = "--peak") -> int:
@@ -44,10 +44,10 @@ def given_rate(tflops: float, option: str = "--peak") -> int:
 def rate_doubt(spec: DeviceSpec, rate: int, dtypes: Collection[str] = ()) -> Fact | None:
     """Return why a peak given by hand may be wrong for a device, None if it seems right.
 
-    `rate` is in FLOP per nanosecond, for some data types (`dtypes` empty: unknown). It is doubtful
-    as the sparse rate of a type (twice the dense one) that is not the dense rate of a usual type,
-    or far above the nearest rate of the table (or far below, for known types: else it may be for a
-    type that the table lacks).
+    `rate` is in FLOP per nanosecond, for the data types `dtypes` (empty: unknown). It is doubtful
+    if it is the sparse rate of a type (twice the dense one) and not the dense rate of a usual type;
+    if it is far above the nearest rate of the table; or, for known types, far below it. For unknown
+    types, a low rate may be of a type that the table lacks.
     """
     table = {
         name: dense
@@ -57,7 +57,7 @@ def rate_doubt(spec: DeviceSpec, rate: int, dtypes: Collection[str] = ()) -> Fac
     if not table:
         return None
     times = {name: Fraction(rate, dense) for name, dense in table.items()}
-    # The type whose dense rate it is; that is no question if the types are known.
+    # If types are unknown: the type of which the rate is the dense one.
     least, most = _SAME
     same = next((name for name in times if not dtypes and least <= times[name] <= most), None)
     if same in _USUAL_TYPES:

@@ -1,4 +1,4 @@
-"""FLOPs: of one op by its shapes, of a step of a model by its description, and what they make.
+"""FLOPs of an op by its shapes, and of a step of a model by its description; rates and waterfalls.
 
     recorded op: shapes, types, values            model card + run: layers, widths, tokens, time
       | ops.count_ops, by ops.table                 | analytic.model_flops, by a convention
@@ -11,8 +11,8 @@
       v
     Waterfall: useful, recompute, ..., idle; the lines sum to devices x window x peak
 
-All FLOPs are exact integers or fractions; a peak is in FLOP per nanosecond. What is not known is
-None, or lies between bounds.
+All FLOPs are exact integers or fractions; a peak is in FLOP per nanosecond. Unknown values are
+None, or between bounds.
 
 card = preset("llama-3-8b")                        # or read_card(path), or ModelCard(params=...)
 run = Run(batch=128, seq=8192, devices=8, step_seconds=Fraction("9.31"))

@@ -1,6 +1,6 @@
 """The ledger (FLOPs by named line) and the waterfall (the budget devices x window x peak, split).
 
-For device j with window w_j ns, peak P_j FLOP/ns, component times t_jc that sum to w_j, u_j ns of
+For device j with window w_j ns, peak P_j FLOP/ns, component times t_jc that sum to w_j, u_j ns with
 only compute kernels without counted FLOPs, and ledger FLOPs E_jc of the kernels of component c:
 
     useful, recompute, algorithmic, overcompute, executed  sum E_jc of each family of the ledger
@@ -9,7 +9,7 @@ only compute kernels without counted FLOPs, and ledger FLOPs E_jc of the kernels
     memory, other, graph, communication, idle              sum P_j t_jc - E_jc
 
 The lines sum to the budget. With several data types there is no single peak: a FLOP of type d then
-takes 1/P_d ns, and the budget is the window. All are integers: FLOP, or fractions of a ns.
+takes 1/P_d ns, and the budget is the window. All are integers, in FLOP or in a fraction of a ns.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from traceflops.facts import Fact, fact
 from traceflops.timeline.records import COMPONENTS
 
 UNSPLIT: Final = "executed"
-"""The family of lines whose FLOPs were executed, and nothing tells what for."""
+"""The family of lines whose FLOPs were executed for an unknown purpose."""
 Count = int | Fraction
 """FLOPs: an integer, or a fraction where a convention or a recomputed share makes one."""
 
@@ -75,7 +75,7 @@ class Ledger(Struct, frozen=True):
 
 
 def collect(convention: str, lines: Iterable[Line], *, executed_only: bool) -> Ledger:
-    """Return a ledger of lines, those of one name added up, without lines of 0."""
+    """Return a ledger of lines; lines of one name are added up, lines of 0 left out."""
     sums: dict[str, Count] = {}
     for line in lines:
         sums[line.name] = sums.get(line.name, 0) + line.flops
@@ -84,7 +84,7 @@ def collect(convention: str, lines: Iterable[Line], *, executed_only: bool) -> L
 
 
 def whole(count: Count) -> Count:
-    """Return a fraction that is a whole number as an integer, other counts as they are."""
+    """Return a count as an integer if it is a whole number, else unchanged."""
     is_whole = isinstance(count, Fraction) and count.denominator == 1
     return int(count) if is_whole else count
 
@@ -96,8 +96,8 @@ LINES: Final = (
     *("unattributed", "inefficiency", "memory", "other", "graph", "communication"),
     *("start_up", "idle"),
 )
-"""The lines in order; `inefficiency` is that of compute kernels, `communication` exposed. Work of
-which nothing tells what it was for is one line more before all of them: UNSPLIT."""
+"""The lines in order; `inefficiency` is that of compute kernels, `communication` is exposed. FLOPs
+of unknown purpose are an additional first line: UNSPLIT."""
 _FAMILY_LINES: Final = {UNSPLIT: UNSPLIT, **dict(zip(FAMILIES, LINES, strict=False))}
 _LOSS_LINES: Final = {name: name for name in COMPONENTS} | {"compute": "inefficiency"}
 Peaks = Mapping[str, int]  # FLOP per ns by data type
@@ -113,7 +113,7 @@ class Portion(Struct, frozen=True):
 
 
 class DeviceBudget(Struct, frozen=True):
-    """What one device had and did in one window; times in ns.
+    """The time of one device in one window, in ns, and the FLOPs done in it.
 
     `components` do not overlap and sum to the window. `uncounted_ns` is the part of `compute` in
     which only kernels without counted FLOPs ran. `peaks` are FLOP per ns by data type.
@@ -131,7 +131,7 @@ class DeviceBudget(Struct, frozen=True):
 
 
 def added_budgets(budgets: Iterable[DeviceBudget]) -> tuple[DeviceBudget, ...]:
-    """Return one budget for all devices with equal peaks: they make the same waterfall."""
+    """Return one budget per group of devices with equal peaks; the waterfall stays the same."""
     of_peaks: defaultdict[object, list[DeviceBudget]] = defaultdict(list)
     for budget in budgets:
         of_peaks[frozenset(budget.peaks.items())].append(budget)
@@ -159,8 +159,8 @@ class WaterfallLine(Struct, frozen=True):
 class Waterfall(Struct, frozen=True):
     """A budget and the lines it is split into; they sum to it exactly.
 
-    `dtypes` are the data types that were counted. For one of them, `unit` is FLOP; for several, a
-    fraction of a ns, in which each type does a whole number of FLOPs at its peak.
+    `dtypes` are the data types that were counted. `unit` is FLOP for one type; for several, it is a
+    fraction of a ns of which a FLOP of each type takes a whole number at its peak.
     """
 
     budget: int
@@ -189,7 +189,7 @@ class Waterfall(Struct, frozen=True):
 
     @property
     def known_share(self) -> Fraction:
-        """Return the least share of all FLOPs that was counted: the others may have run at peak."""
+        """Return the least share of all FLOPs that can be counted: the others may be at peak."""
         all_flops = self._executed + self.amount("unattributed")
         return Fraction(self._executed, all_flops) if all_flops else Fraction(1)
 
@@ -199,7 +199,7 @@ class Waterfall(Struct, frozen=True):
 
     @property
     def errors(self) -> tuple[Fact, ...]:
-        """Return a fact per negative line: its kernels ran above the peak: impossible."""
+        """Return a fact per negative line, which is impossible: kernels ran above the peak."""
         return tuple(
             fact("waterfall.negative", line=line.name, amount=line.amount, unit=self.unit)
             for line in self.lines
@@ -208,10 +208,10 @@ class Waterfall(Struct, frozen=True):
 
 
 def waterfall(devices: Iterable[DeviceBudget], dtype: str | None = None) -> Waterfall:
-    """Return the split of the budget of some devices (or windows of them) together.
+    """Return the split of the summed budget of some devices or windows.
 
-    If nothing was counted, the peak of `dtype` makes the budget. Raises UsageError for a data type
-    without a peak, ValueError for times that do not fit together.
+    If no FLOPs were counted, the budget is that of the peak of `dtype`. Raises UsageError for a
+    data type without a peak, ValueError for inconsistent times.
     """
     given = tuple(devices)
     counted = {work.dtype for device in given for work in device.work if work.flops}

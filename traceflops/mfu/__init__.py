@@ -16,6 +16,5 @@
 
     checked   Measurement + a description of the run -> Reconciliation: where the two differ
 
-Runs that are only described are those of `traceflops.flops`. Names are loaded when they are first
-used: a report needs few of them.
+`traceflops.flops` has runs that are only described.
 """

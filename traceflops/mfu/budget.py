@@ -35,16 +35,16 @@ _RATES: Final[dict[str, tuple[str, ...]]] = {
 }
 """The rates of the device table that hold for products of a type; the first one that is known."""
 _CLOCKS_AGREE: Final = Fraction(5, 100)
-"""By so much less a device may clock than the table has it, without a word."""
+"""FLOPs by units and clock may be this share below the peak of the table without a note."""
 _BOOST: Final = Fraction(30, 100)
-"""By so much its highest clock may exceed the one of the stated rates: up to 23 % are known."""
+"""They may be this share above it: boost clocks are up to 23 % above those of stated peaks."""
 
 
 class PeakOptions(Struct, frozen=True):
-    """What the user says of the devices; None if nothing.
+    """What the user says about the devices; a field is None if the user did not give it.
 
-    `device` is an id of the table of devices, `tflops` a dense rate for all data types, `link` what
-    the links of a device carry in one direction, in GB/s.
+    `device` is an id of the table of devices, `tflops` a dense peak for all data types, `link` the
+    bandwidth of a device's links in one direction, in GB/s.
     """
 
     device: str | None = None
@@ -56,10 +56,9 @@ FROM_THE_TRACE: Final = PeakOptions()
 
 
 class DevicePeaks(Struct, frozen=True):
-    """One device of a trace: `rates` in FLOP per ns by data type, `bandwidth` in bytes per ns.
+    """The peaks of one device (its row): `rates` in FLOP/ns by data type, `bandwidth` in bytes/ns.
 
-    `rates` is empty if the device is not known for sure; `match` says why. `given` says that the
-    user gave the rate.
+    `rates` is empty if the device is not certain; `match` says why. `given`: the user gave them.
     """
 
     device: int
@@ -82,8 +81,9 @@ class DevicePeaks(Struct, frozen=True):
 
     def doubt(self, dtypes: Collection[str]) -> Fact | None:
         """Return why a given rate may be wrong for the data types counted, None if it is not."""
-        row = find(self.match.spec.id) if self.match.spec is not None and self.given else None
-        rate = next(iter(self.rates.values()), None)
+        if self.match.spec is None or not self.given:
+            return None
+        row, rate = find(self.match.spec.id), next(iter(self.rates.values()), None)
         return rate_doubt(row, rate, dtypes) if row is not None and rate is not None else None
 
     @property
@@ -97,7 +97,7 @@ class DevicePeaks(Struct, frozen=True):
         # A given rate replaces the table's, which alone is checked here.
         if rate is None or spec is None or self.given:
             return None
-        # FLOP per clock in the table are of the first of REFERENCE that the device has.
+        # FLOP per clock in the table are for the first data type of REFERENCE that has a peak.
         dtype = next(dtype for dtype in REFERENCE if spec.peak(dtype))
         peak = spec.peak(dtype) or 1
         excess = rate / peak - 1
@@ -120,7 +120,7 @@ class DevicePeaks(Struct, frozen=True):
 def device_peaks(
     trace: Trace, devices: Iterable[int], options: PeakOptions = FROM_THE_TRACE
 ) -> tuple[DevicePeaks, ...]:
-    """Return the peaks of some devices (rows of the trace's table). Raises UsageError."""
+    """Return the peaks of some devices (rows of the trace). Raises UsageError for bad options."""
     rows, given = trace.devices.to_pylist(), options.tflops is not None
     matched = cache(partial(chosen, options.device, options.tflops))  # most devices are alike
     peaks = []
@@ -154,15 +154,17 @@ def peak_notes(done: Executed, devices: tuple[DevicePeaks, ...]) -> Iterator[Not
 
 def peaks_of(match: Match) -> dict[str, int]:
     """Return the known peaks of a device by data type of products, in FLOP per ns."""
-    peaks = {dtype: [*map(match.peak, rates)] for dtype, rates in _RATES.items()}
-    known = {dtype: [peak for peak in each if peak is not None] for dtype, each in peaks.items()}
-    return {dtype: each[0] for dtype, each in known.items() if each}
+    peaks = {}
+    for dtype, rates in _RATES.items():
+        if known := [peak for rate in rates if (peak := match.peak(rate)) is not None]:
+            peaks[dtype] = known[0]
+    return peaks
 
 
 def device_budgets(
     prepared: Prepared, executed: Executed, peaks: Mapping[int, Peaks]
 ) -> tuple[DeviceBudget, ...]:
-    """Return a budget per device: its time in the chosen windows, and the FLOPs done in it."""
+    """Return a budget per device: the parts of its chosen windows, and the FLOPs done in them."""
     work: defaultdict[int, list[Portion]] = defaultdict(list)
     for cell in executed.cells:
         if cell.window is not None and prepared.windows[cell.device][cell.window].used:
@@ -181,10 +183,10 @@ def device_budgets(
 
 
 class ShareRange(Struct, frozen=True):
-    """The least and the most that a share can be, if counts behind it have two bounds.
+    """The least and the most that a share can be.
 
-    A waterfall has the upper counts. Lengths and masks that no profiler records may make them
-    smaller; and compute time of unknown FLOPs may have been spent at the peak.
+    The FLOPs in a waterfall are upper bounds: masks and lengths that no profiler records may make
+    them smaller. And compute time of unknown FLOPs may have been spent at the peak.
     """
 
     least: Fraction
@@ -201,7 +203,7 @@ class ShareRange(Struct, frozen=True):
         return ShareRange(self.least * factor, self.most * factor)
 
     def after(self, before: float, least: float, most: float) -> ShareRange | None:
-        """Return the range after a time `before` became `least` to `most`, None if above 1."""
+        """Return the range once the time `before` is `least` to `most` instead; None if above 1."""
         if least <= 0:
             return None
         low, high = (Fraction(before) / Fraction(time) for time in (most, least))
@@ -212,11 +214,11 @@ class ShareRange(Struct, frozen=True):
 def count_bounds(
     cells: Iterable[Cell], fall: Waterfall, peaks: Mapping[int, Peaks]
 ) -> tuple[Fraction, Fraction]:
-    """Return by which factors the FLOPs of some cells may be less, and more, than counted.
+    """Return the factors (least, most) between which the FLOPs of some cells may really be.
 
-    A waterfall counts upper bounds, and what may be TF32 or FP32 as TF32: at the lower peak of FP32
-    it would be more of the budget. Both are 1 if nothing is open. `peaks` are by device (its row)
-    and data type.
+    The least is below 1 where counts are upper bounds. The most is above 1 where products counted
+    as TF32 may be FP32: at its lower peak they are a larger share of the budget. `peaks` are by
+    device (its row) and data type.
     """
     flops: Counter[tuple[int, str]] = Counter()
     at_least: Counter[tuple[int, str]] = Counter()
@@ -226,7 +228,7 @@ def count_bounds(
     least = counted = most = Fraction(0)
     for device, dtype in flops:
         rates = peaks[device]
-        # FLOPs of one data type are added up as they are; those of several, as time at the peak.
+        # FLOPs of several data types are weighted by their peaks: they add up as time at the peak.
         weight = Fraction(1) if len(fall.dtypes) == 1 else Fraction(1, rates[dtype])
         fp32 = rates.get("fp32") if dtype == TF32_OR_FP32 else None
         as_fp32 = Fraction(rates[TF32_OR_FP32], fp32) if fp32 else 1

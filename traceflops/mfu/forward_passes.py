@@ -1,8 +1,8 @@
 """The forward passes of a model as the host issued them, and whether each is prefill or decode.
 
-A pass is an annotation of a serving engine; without any, it reaches from one look-up in the largest
-embedding table to the next; without either, all that a process recorded is one. What kind of pass
-it is the first rule tells that can (`_judged`). Without an annotation only a pass with a
+A pass is an annotation of a serving engine. In a trace without annotations, a pass lasts from one
+look-up in the largest embedding table to the next; a process without look-ups is a single pass. The
+first rule of `_judged` that applies decides the kind. Without annotations only a pass that uses a
 key-value cache is prefill or decode: vision towers, encoders and diffusion models have none.
 """
 
@@ -31,7 +31,7 @@ from traceflops.windows.engine_passes import Kind, serving_marks
 
 ALWAYS: Final = 2**62  # farther in time than any event
 BATCHED: Final = frozenset({"aten::bmm", "aten::baddbmm", "aten::baddbmm_"})
-"""Products of two results, as of unfused attention or rotary angles: there is no weight in them."""
+"""Products of two activations (unfused attention, rotary angles): neither operand is a weight."""
 _LONGEST_NAME: Final = 4096
 _LOOKUP: Final = frozenset({"aten::embedding"})
 _CACHE: Final = re.compile(
@@ -47,8 +47,8 @@ NO_CACHE: Final = fact("pass.no-cache")
 class JudgedPass(Struct, frozen=True):
     """The kind of a pass, and the rule that decided it.
 
-    `sequences`, `queries` (tokens computed), `keys` (tokens attended to, per layer) and `pairs` of
-    both (under a causal mask) are None if they are not known.
+    `queries` are the tokens computed, `keys` the tokens attended to per layer, `pairs` the (query,
+    key) pairs under a causal mask, all summed over the `sequences`; None if unknown.
     """
 
     kind: Kind | None = None
@@ -60,7 +60,7 @@ class JudgedPass(Struct, frozen=True):
 
 
 class ForwardPass(Struct, frozen=True):
-    """One pass on the host of one process: from when to when, and what is known of it."""
+    """One pass on the host: its process, its time, and its kind if judged."""
 
     process: int
     start_ns: int
@@ -73,24 +73,25 @@ def _judged(
 ) -> JudgedPass:
     """Return the kind of a pass by the first rule that applies.
 
-    `cores` are attentions, `products` those with a weight. `lookups` has, per look-up in an
-    embedding table, the rows of the table and the shape of the indices. `names_cache` says that an
-    operator, kernel or function named after a key-value cache ran.
+    `cores` are the attentions of the pass, `products` its products with a weight. `lookups` has,
+    per look-up in an embedding table, the rows of the table and the shape of the indices.
+    `names_cache` is whether an operator, kernel or function named after a key-value cache ran.
     """
     tables = {rows for rows, _ in lookups}
     largest = max(tables, default=0)
     indices = [shape for rows, shape in lookups if rows == largest]
-    # The sequences of an attention, and the queries and keys of all together.
+    # Per attention: its sequences, and its queries and keys summed over them.
     counts = set()
     for core in cores:
-        sequences, each = core.batch, core.batch
-        if core.documents is not None:  # its queries and keys are totals already
-            sequences, each = core.documents, 1
-        counts.add((sequences, core.queries * each, core.keys * each))
-    # Attention has a cache if it is named, or if all of it had more keys than queries.
-    if not (names_cache or (counts and all(keys > queries for _, queries, keys in counts))):
+        if core.documents is not None:  # packed sequences: queries and keys are sums already
+            counts.add((core.documents, core.queries, core.keys))
+        else:
+            counts.add((core.batch, core.queries * core.batch, core.keys * core.batch))
+    # Keys beyond the queries come from a cache.
+    has_older_keys = bool(counts) and all(keys > queries for _, queries, keys in counts)
+    if not (names_cache or has_older_keys):
         return JudgedPass(None, NO_CACHE)
-    # Does each attention compute one query per sequence?
+    # Whether attentions compute one query per sequence: {True}, {False}, both, or no attention.
     has_one_query = {queries == sequences for sequences, queries, _ in counts}
     if len(has_one_query) > 1:
         return JudgedPass("mixed", fact("pass.mixed"))
@@ -99,13 +100,14 @@ def _judged(
         return JudgedPass("decode", fact("pass.one-query"), *common)
     if has_one_query:
         return JudgedPass("prefill", fact("pass.several-queries"), *common)
-    # Token indices are sequences x tokens.
+    # Without attention: the indices of tokens have the shape sequences x tokens.
     if len(set(indices)) == 1 and len(indices[0]) == 2:
         sequences, tokens = indices[0]
         rule = fact("pass.token-indices", sequences=sequences, tokens=tokens)
         kind: Kind = "decode" if tokens == 1 else "prefill"
         return JudgedPass(kind, rule, sequences, sequences * tokens)
-    # Logits (products as wide as a table) of fewer rows than all others are of the last tokens.
+    # Logits are products as wide as a table. A prefill computes them for the last tokens alone, so
+    # they have fewer rows than all other products.
     logits = {product.m for product in products if product.n in tables}
     others = {product.m for product in products if product.n not in tables}
     if len(logits) == 1 and others and min(others) > max(logits):
@@ -117,19 +119,18 @@ def _judged(
 
 
 def places_in(passes: tuple[ForwardPass, ...], process: IntArray, at_ns: IntArray) -> IntArray:
-    """Return the index of the pass around each instant of a process, or -1."""
+    """Return, for each instant `at_ns` of a process, the index of the pass it lies in, or -1."""
     if not passes:
         return np.full(len(at_ns), -1, dtype=np.int64)
-    own, start, end = np.array(
-        [(each.process, each.start_ns, each.end_ns) for each in passes], dtype=np.int64
-    ).T
-    return innermost(own, start, end, process, at_ns)
+    spans = [(span.process, span.start_ns, span.end_ns) for span in passes]
+    pass_process, start, end = np.array(spans, dtype=np.int64).T
+    return innermost(pass_process, start, end, process, at_ns)
 
 
 def annotated_passes(trace: Trace) -> tuple[ForwardPass, ...]:
     """Return the passes that a serving engine annotates, by process and start.
 
-    Only annotations of the first engine that wrote any count, and of nested ones the outermost.
+    Only the annotations of one engine count; of nested ones, the outermost.
     """
     table = trace.marks
     marks = serving_marks(names(table["name"]))
@@ -151,28 +152,30 @@ def annotated_passes(trace: Trace) -> tuple[ForwardPass, ...]:
 
 
 def _between(trace: Trace, attribution: Attribution) -> Iterator[ForwardPass]:
-    """Yield a pass from each look-up in the largest embedding to the next; else one pass."""
+    """Yield, per process, a pass from each look-up in its largest embedding table to the next.
+
+    A process without look-ups is one pass without beginning and end.
+    """
     ops = trace.ops
     rows = np.flatnonzero(named(ops, _LOOKUP))
-    tables = np.array([_table(trace, row)[0] for row in rows.tolist()], dtype=np.int64)
+    table_rows = np.array([_table(trace, row)[0] for row in rows.tolist()], dtype=np.int64)
     process, start = numbers(ops["process"]), numbers(ops["start_ns"])
     executed = attribution.executed
     for number in distinct(process).tolist():
-        is_lookup = (process[rows] == number) & (tables == tables.max(initial=0))
-        times = np.sort(start[rows[is_lookup]])
+        is_largest = table_rows == table_rows.max(initial=0)
+        times = np.sort(start[rows[is_largest & (process[rows] == number)]])
         own_starts = np.sort(start[executed[process[executed] == number]])
         products_before = np.searchsorted(own_starts, times)
         # Several look-ups before the next product begin one pass: models may have several tables.
-        # The first look-up begins a pass (if there is one: the slice drops the True otherwise).
+        # The slice drops the leading True where there are no look-ups.
         is_first = np.append(True, products_before[1:] > products_before[:-1])[: len(times)]
-        begins = times[is_first].tolist()
-        # Without any, one pass has all of the time; the last one has no end.
-        for low, high in zip(begins or [-ALWAYS], [*begins[1:], ALWAYS], strict=True):
-            yield ForwardPass(number, low, high)
+        starts = times[is_first].tolist() or [-ALWAYS]
+        for pass_start, pass_end in pairwise([*starts, ALWAYS]):
+            yield ForwardPass(number, pass_start, pass_end)
 
 
 def _table(trace: Trace, row: int) -> tuple[int, Shape]:
-    """Return how many rows an op's look-up table has (0: unknown), and the shape of its indices."""
+    """Return the rows of the table that an op looks up (0: unknown), and its indices' shape."""
     text = trace.ops["input_dims"][row].as_py()
     shapes = read_shapes(text) if text is not None else None
     table, indices = shapes[:2] if shapes is not None and len(shapes) > 1 else ((), ())
@@ -182,12 +185,12 @@ def _table(trace: Trace, row: int) -> tuple[int, Shape]:
 
 
 def forward_passes(linked: LinkedTrace, attribution: Attribution) -> tuple[ForwardPass, ...]:
-    """Return the passes of a trace, by what was executed in them; those of a process are apart."""
+    """Return the passes of a trace with their kinds: annotated ones, else those by look-ups."""
     trace, call, work = linked.trace, linked.links.call_of_activity, attribution.work
     if marked := annotated_passes(trace):
         return marked
     ops, passes = trace.ops, tuple(_between(trace, attribution))
-    # The passes in which an op, a Python frame or a launch is named after a cache.
+    # The passes with an op, a Python frame or a launched kernel that is named after a cache.
     cached = []
     for table in (ops, trace.marks):
         rows = np.flatnonzero(_named_after_cache(table))
@@ -196,31 +199,34 @@ def forward_passes(linked: LinkedTrace, attribution: Attribution) -> tuple[Forwa
     rows = np.flatnonzero(_named_after_cache(trace.activities) & (call >= 0))
     columns = (numbers(trace.calls[name])[call[rows]] for name in ("process", "start_ns"))
     with_cache = set(np.concatenate([*cached, places_in(passes, *columns)]).tolist())
-    # The executed products with a weight, and the look-ups, of each pass.
+    # The executed ops of each pass, except batched products (without a weight), and the look-ups.
     pass_of_op = places_in(passes, numbers(ops["process"]), numbers(ops["start_ns"]))
     batched = named(ops, BATCHED)
-    with_weight = attribution.executed[~batched[attribution.executed]]
-    executed = _by_pass(pass_of_op, with_weight, len(passes))
+    unbatched = attribution.executed[~batched[attribution.executed]]
+    executed = _by_pass(pass_of_op, unbatched, len(passes))
     lookups = _by_pass(pass_of_op, np.flatnonzero(named(ops, _LOOKUP)), len(passes))
-    judged = []
+    judged_passes = []
     for number, (ops_done, looked_up) in enumerate(zip(executed, lookups, strict=True)):
         works = [work.works[index] for index in distinct(work.place[ops_done]).tolist()]
-        signatures = [each.signature for each in works if isinstance(each, Work)]
-        cores = [each for each in signatures if isinstance(each, Core)]
-        products = [each for each in signatures if isinstance(each, Product) and each.batch == 1]
+        signatures = [done.signature for done in works if isinstance(done, Work)]
+        cores = [sizes for sizes in signatures if isinstance(sizes, Core)]
+        products = [size for size in signatures if isinstance(size, Product) and size.batch == 1]
         tables = [_table(trace, row) for row in looked_up.tolist()]
-        kind = _judged(cores, products, tables, number in with_cache)
-        judged.append(replace(passes[number], judged=kind))
-    return tuple(judged)
+        judged = _judged(cores, products, tables, number in with_cache)
+        judged_passes.append(replace(passes[number], judged=judged))
+    return tuple(judged_passes)
 
 
 def _named_after_cache(table: pa.Table) -> BoolArray:
-    chosen = [_CACHE.search(label[:_LONGEST_NAME]) is not None for label in names(table["name"])]
-    return np.array([*chosen, False], dtype=np.bool_)[codes(table["name"])]
+    """Return, per row of a table, whether its name is one of a key-value cache."""
+    labels = (label[:_LONGEST_NAME] for label in names(table["name"]))
+    is_cache = [_CACHE.search(label) is not None for label in labels]
+    # The last element is for rows without a name, whose code is -1.
+    return np.array([*is_cache, False], dtype=np.bool_)[codes(table["name"])]
 
 
 def _by_pass(pass_of: IntArray, rows: IntArray, passes: int) -> list[IntArray]:
-    """Return the rows of each pass; `pass_of` is by row of the table, -1 for none."""
-    order = rows[np.argsort(pass_of[rows], kind="stable")]
-    edges = np.searchsorted(pass_of[order], np.arange(passes + 1))
-    return [order[low:high] for low, high in pairwise(edges.tolist())]
+    """Return the rows of each pass; `pass_of` is the pass of each row of the table, or -1."""
+    by_pass = rows[np.argsort(pass_of[rows], kind="stable")]
+    edges = np.searchsorted(pass_of[by_pass], np.arange(passes + 1))
+    return [by_pass[low:high] for low, high in pairwise(edges.tolist())]

@@ -1,9 +1,9 @@
 """Inference in a trace: prefill and decode, their time, and MBU, memory bandwidth utilisation.
 
 MBU is the least bytes that had to be moved, as a share of devices x time x bandwidth. Decoding
-reads every weight for a token per sequence, so it is bound by memory, and MBU says what MFU says of
-a prefill. Bytes are counted from shapes as in docs/flops.md, so MBU is a lower bound; where they
-are known of less than half of the time, there is none. docs/inference.md has all definitions.
+reads every weight for one token per sequence, so it is bound by memory: MBU is to decode what MFU
+is to prefill. Bytes are counted from shapes (docs/flops.md), so MBU is a lower bound. It is unknown
+if the bytes of less than half of the time are known. docs/inference.md has all definitions.
 """
 
 from __future__ import annotations
@@ -44,19 +44,15 @@ BY_LACK: Final = fact("inference.no-training")
 ORDER: Final[tuple[Kind | None, ...]] = ("prefill", "decode", "mixed", None)
 _ELEMENT: Final = {
     "fp64": 8,
-    "fp32": 4,
-    "tf32": 4,
-    "tf32-or-fp32": 4,
-    "bf16": 2,
-    "fp16": 2,
-    "fp8": 1,
-    "int8": 1,
+    **dict.fromkeys(("fp32", "tf32", "tf32-or-fp32"), 4),
+    **dict.fromkeys(("bf16", "fp16"), 2),
+    **dict.fromkeys(("fp8", "int8"), 1),
 }
 """Bytes of an operand by data type of a product."""
 
 
 class Moved(Struct, frozen=True):
-    """The least bytes that operators moved: weights, cached keys and values, and the rest.
+    """The least bytes that operators moved: of weights, of cached keys and values, of the rest.
 
     Weights are the right operands of products; the cache is the keys and values of attention.
     Operands of packed or unknown types are in `rest`.
@@ -75,9 +71,9 @@ class Moved(Struct, frozen=True):
 class PhaseUse(Struct, frozen=True):
     """All passes of one kind in the chosen windows, over all devices.
 
-    `rules` say what decided the kind, each with its number of passes. `time_ns` is time of devices,
-    with idle time; `possible` the bytes that they could move in it, None if a bandwidth is not
-    known. `sequences`, `queries` and `keys` are sums over the passes, None if one is not known.
+    `rules` are the rules that decided the kind, each with its number of passes. `time_ns` is the
+    device time including idle time, `possible` the bytes that the devices could move in it (None if
+    a bandwidth is unknown). `sequences`, `queries` and `keys` are sums over the passes, or None.
     `coverage` is the share of the time of kernels and copies whose bytes are known.
     """
 
@@ -95,17 +91,16 @@ class PhaseUse(Struct, frozen=True):
 
     @property
     def mbu(self) -> Fraction | None:
-        """Return the least share of the bandwidth that was used, None if too little is known."""
+        """Return MBU, a lower bound (0 to 1); None if the bytes of too little time are known."""
         if not self.possible or self.coverage is None or self.coverage < TOO_LITTLE:
             return None
         return Fraction(self.moved.total, self.possible)
 
 
 class Inference(Struct, frozen=True):
-    """What says that a trace is of inference (`rule`), and its phases in the order of ORDER.
+    """The rule that made a trace one of inference, and its phases in the order of ORDER.
 
-    The phase of kind None has the passes of unknown kind. `outside_ns` is time of the chosen
-    windows that belongs to no pass.
+    The phase of kind None has the passes of unknown kind; `outside_ns` is chosen time in no pass.
     """
 
     rule: Fact
@@ -123,10 +118,10 @@ def inference(
     bandwidths: Mapping[int, int | None],
     work: MeasuredWork | None = None,
 ) -> Inference | None:
-    """Return the inference phases of a prepared trace; None if it is of training, or unclear.
+    """Return the inference phases of a prepared trace; None if it trains, or if that is unclear.
 
     `bandwidths` are in bytes per ns by row of the table of devices. `work` has the FLOPs and bytes
-    of kernels that no operator's shapes tell.
+    of kernels that have no operator with shapes.
     """
     attribution = moved.attribution
     if serving_marks(names(prepared.trace.marks["name"])):
@@ -138,29 +133,29 @@ def inference(
     passes = forward_passes(prepared.linked, attribution)
     of_activity, used_ns, outside_ns = pass_times(prepared, attribution, passes)
     done = _Done(prepared, moved, of_activity, work)
-    total = [sum(each) for each in zip(*used_ns.values(), strict=True)]
+    pass_ns = [sum(device_ns) for device_ns in zip(*used_ns.values(), strict=True)]
     phases = []
     for kind in ORDER:
-        with_time = (index for index, ns in enumerate(total) if ns)
+        with_time = (index for index, ns in enumerate(pass_ns) if ns)
         of_kind = [index for index in with_time if passes[index].judged.kind == kind]
         if not of_kind:
             continue
         judged = [passes[index].judged for index in of_kind]
-        # What each device could move in its time in these passes.
-        possible = (
-            rate * used if (rate := bandwidths.get(device)) is not None else None
-            for device, ns in used_ns.items()
-            if (used := sum(ns[index] for index in of_kind))
-        )
+        # The bytes that each device could move during these passes.
+        possible: list[int | None] = []
+        for device, ns in used_ns.items():
+            if used := sum(ns[index] for index in of_kind):
+                rate = bandwidths.get(device)
+                possible.append(rate * used if rate is not None else None)
         phases.append(
             PhaseUse(
                 kind=kind,
-                rules=tuple(Counter(each.rule for each in judged).most_common()),
+                rules=tuple(Counter(one_pass.rule for one_pass in judged).most_common()),
                 passes=len(of_kind),
-                sequences=known_sum(*(each.sequences for each in judged)),
-                queries=known_sum(*(each.queries for each in judged)),
-                keys=known_sum(*(each.keys for each in judged)),
-                time_ns=sum(total[index] for index in of_kind),
+                sequences=known_sum(*(one_pass.sequences for one_pass in judged)),
+                queries=known_sum(*(one_pass.queries for one_pass in judged)),
+                keys=known_sum(*(one_pass.keys for one_pass in judged)),
+                time_ns=sum(pass_ns[index] for index in of_kind),
                 possible=known_sum(*possible),
                 flops=done.flops(of_kind),
                 moved=done.moved(of_kind),
@@ -173,7 +168,7 @@ def inference(
 def is_trained(prepared: Prepared) -> bool:
     """Return whether a trace shows a backward pass, an optimizer, or operators with gradients."""
     trace, categorised = prepared.trace, prepared.linked.categorised
-    # Autograd gives sequence numbers to operators with gradients alone.
+    # Autograd gives sequence numbers only to operators with gradients.
     if is_node(trace.ops).any() or (numbers(trace.ops["sequence"], ABSENT) != ABSENT).any():
         return True
     if any(label.startswith("Optimizer.") for label in names(trace.marks["name"])):
@@ -183,68 +178,69 @@ def is_trained(prepared: Prepared) -> bool:
 
 
 class _Done:
-    """Bytes, FLOPs and time of the chosen windows, by pass."""
+    """The bytes, FLOPs and kernel time of the chosen windows, to be summed over some passes."""
 
     def __init__(
         self, prepared: Prepared, moved: MovedBytes, pass_of: IntArray, work: MeasuredWork | None
     ) -> None:
-        """Read the chosen activities and ops, each with its pass; `pass_of` is by activity.
+        """Read the chosen activities and ops; `pass_of` is the pass of each activity, or -1.
 
-        An op belongs to the pass of its first activity. Communication moves nothing here.
+        An op belongs to the pass of its first activity. Communication is left out.
         """
-        # `_batched` are the works of products of two results, which read no weights.
+        # The works of products of two activations, which read no weights.
         self._work = moved.attribution.work
         batched = named(prepared.trace.ops, BATCHED)
         self._batched = set(distinct(self._work.place[batched]).tolist())
         chosen = chosen_activities(prepared)
-        is_own = ~is_top(prepared.linked.categorised, "communication")
+        is_local = ~is_top(prepared.linked.categorised, "communication")
         # Per activity: its pass, duration, recorded bytes and counted FLOPs, and whether its bytes
         # are known, from its own record or from its op.
-        self._own = np.flatnonzero(chosen & is_own)
-        self._place = pass_of[self._own]
-        self._dur = numbers(prepared.trace.activities["dur_ns"])[self._own]
+        rows = np.flatnonzero(chosen & is_local)
         op_of = moved.unit
-        self._size = np.where(moved.recorded, moved.size, UNKNOWN)[self._own]
-        self._flops = (work.flops if work is not None else np.zeros_like(op_of))[self._own]
-        by_op = taken(moved.op_size, op_of[self._own], UNKNOWN)
-        self._sized = (by_op != UNKNOWN) | (self._size != UNKNOWN)
-        # Per op whose bytes count: the op, and its pass.
-        worked = np.flatnonzero(chosen & (op_of >= 0) & ~moved.recorded)
-        self._op, first = np.unique(op_of[worked], return_index=True)
-        self._op_place = pass_of[worked[first]]
+        self._pass = pass_of[rows]
+        self._dur_ns = numbers(prepared.trace.activities["dur_ns"])[rows]
+        self._size = np.where(moved.recorded, moved.size, UNKNOWN)[rows]
+        self._flops = (work.flops if work is not None else np.zeros_like(op_of))[rows]
+        size_of_op = taken(moved.op_size, op_of[rows], UNKNOWN)
+        self._is_sized = (size_of_op != UNKNOWN) | (self._size != UNKNOWN)
+        # Per op whose bytes count (those of its activities are not recorded): the op, and its pass.
+        by_op = np.flatnonzero(chosen & (op_of >= 0) & ~moved.recorded)
+        self._op, first = np.unique(op_of[by_op], return_index=True)
+        self._op_pass = pass_of[by_op[first]]
 
     def flops(self, passes: list[int]) -> int:
-        """Return the matrix FLOPs of some passes."""
-        by_kernel = exact_sum(np.maximum(self._flops[np.isin(self._place, passes)], 0))
+        """Return the matrix FLOPs of some passes: of their ops, and of kernels without an op."""
+        by_kernel = exact_sum(np.maximum(self._flops[np.isin(self._pass, passes)], 0))
         return self._work.total(self._work.flops, self._ops(passes)) + by_kernel
 
     def coverage(self, passes: list[int]) -> Fraction | None:
         """Return the share of the time of kernels and copies whose bytes are known."""
-        in_passes = np.isin(self._place, passes)
-        total = exact_sum(self._dur[in_passes])
-        return Fraction(exact_sum(self._dur[in_passes & self._sized]), total) if total else None
+        in_passes = np.isin(self._pass, passes)
+        total_ns = exact_sum(self._dur_ns[in_passes])
+        known_ns = exact_sum(self._dur_ns[in_passes & self._is_sized])
+        return Fraction(known_ns, total_ns) if total_ns else None
 
     def moved(self, passes: list[int]) -> Moved:
         """Return the least bytes that some passes moved in the memory of their devices."""
-        places, times = np.unique(self._work.place[self._ops(passes)], return_counts=True)
-        in_passes = np.isin(self._place, passes)
+        works, counts = np.unique(self._work.place[self._ops(passes)], return_counts=True)
+        in_passes = np.isin(self._pass, passes)
         all_weights, all_cache = 0, 0
         rest = exact_sum(np.maximum(self._size[in_passes], 0))
-        for index, count in zip(places.tolist(), times.tolist(), strict=True):
+        for index, count in zip(works.tolist(), counts.tolist(), strict=True):
             work = self._work.works[index]
             if not isinstance(work, Work) or work.min_bytes is None:
                 continue
             size, sizes = work.min_bytes, work.signature
-            element = _ELEMENT.get(work.dtype or "", 0)  # 0: its operands stay in the rest
+            element = _ELEMENT.get(work.dtype or "", 0)  # 0: all bytes stay in the rest
             weights = cache = 0
             if isinstance(sizes, Product) and sizes.batch == 1 and index not in self._batched:
                 weights = sizes.k * sizes.n * element
             elif isinstance(sizes, Core):
-                # Packed sequences have their keys in one list: `keys` is the sum.
+                # `keys` of packed sequences is their sum.
                 sequences = sizes.batch if sizes.documents is None else 1
                 per_token = sizes.kv_heads * (sizes.d_qk + sizes.d_v) * element
                 cache = sequences * sizes.keys * per_token
-            if weights + cache > size:  # a broadcast operand: it is read once, not per element
+            if weights + cache > size:  # an operand is broadcast: it is smaller than its shape
                 weights = cache = 0
             all_weights += weights * count
             all_cache += cache * count
@@ -252,31 +248,32 @@ class _Done:
         return Moved(all_weights, all_cache, rest)
 
     def _ops(self, passes: list[int]) -> IntArray:
-        return self._op[np.isin(self._op_place, passes)]
+        return self._op[np.isin(self._op_pass, passes)]
 
 
 def pass_times(
     prepared: Prepared, attribution: Attribution, passes: tuple[ForwardPass, ...]
 ) -> tuple[IntArray, Mapping[int, list[int]], int]:
-    """Return the pass of each activity, the time of each pass by device, and the time outside.
+    """Return the pass of each activity, the ns of each pass by device, and the ns in no pass.
 
-    An activity is in the pass that launched it, else in that during which it starts; -1 is none.
-    Times are of the chosen windows, in ns. Outside is before the first pass, and the time between
-    passes that a step layout leaves, over all devices.
+    An activity is in the pass that launched it, else in the pass in which it starts, else -1. Times
+    are those of the chosen windows, over all devices; windows of the role "between" are in no pass.
     """
     of_activity = launched_in(prepared, attribution, passes)
-    # A pass without a beginning (the only one) has all of the time.
-    is_whole = np.array([each.start_ns == -ALWAYS for each in passes], dtype=np.bool_)
+    # The only pass of a process without look-ups has no beginning.
+    is_whole = np.array([one_pass.start_ns == -ALWAYS for one_pass in passes], dtype=np.bool_)
     is_copy = is_one_of(prepared.trace.activities["kind"], "memcpy", "memset")
     used_ns, outside_ns = {}, 0
     for device, account in prepared.accounts.items():
         rows, start = account.rows.row, account.rows.start_ns
         # A pass begins on the device with its first launched work. Copies do not count: inputs of
         # the next pass are copied while this one runs.
-        is_launched = (of_activity[rows] >= 0) & ~is_copy[rows]
+        own = of_activity[rows]
+        is_launched = (own >= 0) & ~is_copy[rows]
         begins = np.full(len(passes), ALWAYS, dtype=np.int64)
-        np.minimum.at(begins, of_activity[rows][is_launched], start[is_launched])
+        np.minimum.at(begins, own[is_launched], start[is_launched])
         begins[is_whole & (begins < ALWAYS)] = -ALWAYS
+        # The passes that have work on this device, by their begin.
         order = np.argsort(begins, kind="stable")
         order = order[begins[order] < ALWAYS]
         # Work without a launch is in the pass that runs then, unless it lies between passes.
@@ -284,16 +281,16 @@ def pass_times(
         windows = prepared.windows[device]
         between = _time(window for window in windows if window.role == "between")
         around[between.contains(start)] = -1
-        own = of_activity[rows]
         of_activity[rows] = np.where(own >= 0, own, taken(order, around))
-        # The chosen time from each begin to the next.
+        # A pass has the chosen time from its begin to the next one's.
         chosen = chosen_time(windows)
         before = chosen.subtract(between).covered_before(np.append(begins[order], ALWAYS))
         used = np.zeros(len(passes), dtype=np.int64)
         used[order] = np.diff(before)
         used_ns[device] = used.tolist()
-        behind = _time(late for window, late in pairwise(windows) if window.used)
-        outside_ns += int(before[0]) + between.intersect(chosen.union(behind)).length_ns
+        # Time between passes counts if it is chosen itself, or follows a chosen window.
+        after_chosen = _time(later for earlier, later in pairwise(windows) if earlier.used)
+        outside_ns += int(before[0]) + between.intersect(chosen.union(after_chosen)).length_ns
     return of_activity, used_ns, outside_ns
 
 
@@ -315,5 +312,6 @@ def launched_in(
 
 
 def _time(windows: Iterable[Window]) -> Intervals:
+    """Return the time of some windows, as intervals."""
     edges = [(window.start_ns, window.end_ns) for window in windows]
     return Intervals.of(*np.array(edges, dtype=np.int64).reshape(-1, 2).T)

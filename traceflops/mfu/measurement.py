@@ -1,8 +1,7 @@
 """MFU and HFU of a trace: what was executed, as a share of what its devices could do meanwhile.
 
-Both are shares of devices x window x peak (docs/mfu.md). MFU here is of the model FLOPs that the
-trace shows: executed ones without recomputation, what algorithms compute twice, and what masks and
-padding waste.
+Both are shares of devices x window x peak (docs/mfu.md). MFU counts the model FLOPs that the trace
+shows: the executed ones without recomputation, masked pairs, and what algorithms compute twice.
 """
 
 from __future__ import annotations
@@ -48,26 +47,26 @@ if TYPE_CHECKING:
     from traceflops.mfu.counted.joins import MeasuredWork
 
 Source = Literal["trace", "the paired trace", "counters"]
-"""What tells FLOPs: the trace itself by its shapes, another one by its shapes, or counters."""
+"""The source of FLOPs: shapes of the trace itself, shapes of a paired one, or counters."""
 _SERVING: Final = re.compile("(?:paged|unified)_attention|varlen_fwd|::fwd|moe_forward")
-"""Operators of serving engines, some of which launches tell (counted/serving_kernels.py)."""
+"""Operators of serving engines; counted/serving_kernels.py tells the work of some."""
 _SOURCES: Final[dict[str, Source]] = {"counters": "counters", "pair": "the paired trace"}
 _UNTOLD_TYPES: Final = {
     TF32_OR_FP32: MissingInput(fact("missing.tf32-or-fp32"), missing_input.GIVE_PEAK),
     UNKNOWN_TYPE: MissingInput(fact("missing.unknown-type"), missing_input.GIVE_PEAK),
 }
 _FEW_LAUNCHES: Final = 50
-"""So many launches fill no buffer of a profiler: none of their kernels had ended."""
+"""So few launches fill no buffer of a profiler: if all lack records, no kernel had ended."""
 _TOOLS: Final = {ROCPROF: "rocprof", NSIGHT: "Nsight", XLA: "XLA's profiler", "nvprof": "nvprof"}
 """Tools that record no operators, by family or format."""
 
 
 class Measurement(Struct, frozen=True, dict=True):
-    """What a trace says of utilisation, in its chosen windows.
+    """The utilisation of a trace in its chosen windows.
 
-    `waterfall` splits the budget of the devices; if it is None, `lacks` says why. If nothing tells
-    what FLOPs were for, there is HFU and no MFU, and `lacks` says so. `executed` has the ledger of
-    FLOPs. `inference` is None for training. `roofs` say how much of the time FLOPs and bytes need.
+    `waterfall` splits the budget of the devices; if it is None, `lacks` says why. If the purpose of
+    the FLOPs is unknown, there is HFU and no MFU, and `lacks` says so. `executed` has the ledger of
+    FLOPs. `inference` is None for training. `roofs` is the time that FLOPs and bytes need.
     """
 
     executed: Executed
@@ -87,8 +86,8 @@ class Measurement(Struct, frozen=True, dict=True):
     @property
     def mfu(self) -> Fraction | None:
         """Return counted model FLOPs as a share of the budget; None if their purpose is unknown."""
-        splits = self.executed.model_flops > 0 or not self.executed.unsplit_flops
-        return self.waterfall.mfu if self.waterfall is not None and splits else None
+        has_purpose = self.executed.model_flops > 0 or not self.executed.unsplit_flops
+        return self.waterfall.mfu if self.waterfall is not None and has_purpose else None
 
     @property
     def hfu(self) -> Fraction | None:
@@ -115,11 +114,11 @@ class Measurement(Struct, frozen=True, dict=True):
     def _range(
         self, share: Fraction | None, family: str, open_share: Fraction | None = None
     ) -> ShareRange | None:
-        """Return the range of a share of the budget that the lines of a family have.
+        """Return the range of the budget's `share` that the lines of a family have.
 
-        `family` begins the lines ("" is all). `open_share` may belong to the family or not, so it
-        counts in the most alone. So does all compute time of unknown FLOPs, as spent at the peak,
-        unless at least 95 % of it is known (`Waterfall.known_share`).
+        `family` is the first word of the lines ("" for all). `open_share` may belong to the family
+        or not, so it counts only in the most. So does the compute time of unknown FLOPs, as if
+        spent at the peak, unless at least 95 % of all FLOPs are known (`Waterfall.known_share`).
         """
         fall = self.waterfall
         if share is None or fall is None:
@@ -156,19 +155,17 @@ class Measurement(Struct, frozen=True, dict=True):
         counts = self.executed.notes if self.executed.executed_flops else ()
         work = self.executed.work.notes if self.executed.work is not None else ()
         missing: list[Note] = []
-        known, fall = self.executed.coverage, self.waterfall
-        # Unknown FLOPs that make the figure a range; the note names the kernel.
-        if fall is not None and known is not None and fall.known_share < ENOUGH:
-            largest, most = _largest_unknown(self.executed), 1 - fall.known_share
-            unknown = note_of(
-                "missing", "flops-unknown", unknown=1 - known, most=most, largest=largest
-            )
-            missing = [unknown]
+        coverage, fall = self.executed.coverage, self.waterfall
+        # Unknown FLOPs make the figure a range: name the kernel with most of them.
+        if fall is not None and coverage is not None and fall.known_share < ENOUGH:
+            unknown, most = 1 - coverage, 1 - fall.known_share
+            code, largest = "flops-unknown", _largest_unknown(self.executed)
+            missing = [note_of("missing", code, unknown=unknown, most=most, largest=largest)]
         return (*counts, *missing, *work, *budget.peak_notes(self.executed, self.devices))
 
     @property
     def sources(self) -> tuple[Source, ...]:
-        """Return what tells the FLOPs of kernels, what counts first first."""
+        """Return the sources of kernels' FLOPs, in the order in which they are preferred."""
         work = self.executed.work
         origins = dict.fromkeys(join.origin for join in work.joins if join.known) if work else {}
         own: tuple[Source, ...] = ("trace",) if len(self.executed.attribution.executed) else ()
@@ -176,7 +173,7 @@ class Measurement(Struct, frozen=True, dict=True):
 
     @property
     def busy_mfu(self) -> Fraction | None:
-        """Return model FLOPs as a share of what the devices could do while not idle, or None."""
+        """Return model FLOPs as a share of the budget without idle time; None if unknown."""
         fall = self.waterfall
         if fall is None or self.mfu is None or fall.budget == fall.amount("idle"):
             return None
@@ -200,9 +197,9 @@ class Measurement(Struct, frozen=True, dict=True):
 def measure(
     prepared: Prepared, options: PeakOptions = FROM_THE_TRACE, pair: Prepared | None = None
 ) -> Measurement:
-    """Return what a prepared trace says of utilisation.
+    """Return the utilisation of a prepared trace.
 
-    `pair` is another recording of the same program, whose shapes or counters tell the FLOPs of
+    `pair` is another recording of the same program; its shapes or counters tell the FLOPs of
     kernels. Raises UsageError for an unknown device, an impossible rate, or a useless pair.
     """
     devices = budget.device_peaks(prepared.trace, prepared.accounts, options)
@@ -221,7 +218,7 @@ def measure(
     if not lacks:
         rates = {device.device: device.rates for device in devices}
         budgets = budget.device_budgets(prepared, done, rates)
-        fall = waterfall(budgets) if any(each.window_ns for each in budgets) else None
+        fall = waterfall(budgets) if any(device.window_ns for device in budgets) else None
     if fall is not None and fall.errors:
         lacks, fall = (impossible(fall, devices),), None
     if fall is not None and done.unsplit_flops:  # the budget has a split, but MFU is unknown
@@ -242,17 +239,16 @@ def measure(
 
 
 def _without_device_work(trace: Trace, attribution: Attribution) -> MissingInput:
-    """Return why a trace without device work has no utilisation, by its operators if these tell."""
+    """Return why a trace without device work has no utilisation."""
     operators, how = used_names(trace.ops["name"]), advice(trace, "device work")
     if patterns.operator_of_mps(operators) is not None:
         return missing_input.ON_MPS
     if (operator := patterns.operator_of_cpus(operators)) is not None:
         return missing_input.on_cpu(operator)
-    if patterns.operator_of_gpus(operators) or too_fast(
-        trace, attribution
-    ):  # a GPU worked, unrecorded
+    used_gpu = patterns.operator_of_gpus(operators) or too_fast(trace, attribution)
+    if used_gpu:  # but its work was not recorded
         return MissingInput(fact(missing_input.NO_WORK), missing_input.advised(how))
-    # Operators ran, and the profiler saw no GPU: they ran on the CPU, whichever they were.
+    # The profiler listed no GPU: the operators ran on the CPU.
     if trace.source.facts.get(GPUS_LISTED) == "0" and trace.ops.num_rows:
         return MissingInput(fact("missing.no-gpu-listed"))
     return missing_input.without_times(trace, how)
@@ -278,8 +274,8 @@ def why_no_figure(
         what = fact("missing.no-durations", unknown=timed.lost, operations=timed.calls)
         yield MissingInput(what)
     elif records.state == "missing" or records.kernel.lack() or not prepared.knows_replays:
-        # If no other kernel was lost, those of graphs are: they are recorded on request. Else
-        # buffers were full; or, if the few launched all lack, the recording ended before them.
+        # If only kernels of graphs are missing, these must be requested. Else the buffers were
+        # full, or the recording ended before the few kernels did.
         how = "" if records.kernel.lost else advice(trace, "kernels of graphs")
         how = how or advice(trace, "all device records")
         is_ended = records.lacks_all_kernels and records.kernel.calls <= _FEW_LAUNCHES
@@ -295,7 +291,7 @@ def why_no_figure(
         lacks: dict[MissingInput, None] = {}
         for device in devices:
             for dtype in sorted(done.dtypes - device.rates.keys()):
-                # Without rates, the device is unknown: that comes before what the type may be.
+                # A device without rates is unknown: that matters more than an ambiguous type.
                 ambiguous = _UNTOLD_TYPES.get(dtype) if device.rates else None
                 match = device.match
                 lacks[ambiguous or match.why_no_peak(dtype) or match.lack] = None
@@ -303,7 +299,7 @@ def why_no_figure(
 
 
 def impossible(fall: Waterfall, devices: tuple[DevicePeaks, ...]) -> MissingInput:
-    """Return why the figures of a waterfall are impossible: the device is wrong, or FLOPs are."""
+    """Return why the figures of a waterfall are impossible: a wrong device or wrong FLOPs."""
     against = next(filter(None, (device.match.contradicts for device in devices)), None)
     what = fact("missing.inconsistent", against=against, error=fall.errors[0])
     return MissingInput(what, fact("missing.likely"))
@@ -312,12 +308,12 @@ def impossible(fall: Waterfall, devices: tuple[DevicePeaks, ...]) -> MissingInpu
 def _nothing_counted(prepared: Prepared, done: Executed, *, is_ml: bool) -> MissingInput:
     """Return why no FLOPs are known, and what would tell them.
 
-    `is_ml` says that the program is one of machine learning: only such a model can be described.
+    `is_ml` is whether this is a machine learning program: only such a model can be described.
     """
     ops, work = prepared.trace.ops, done.work
     none_known = MissingInput(fact("missing.none-known"), _largest_unknown(done))
     if work is not None and work.joins:  # with a pair or counters of another run
-        if any(join.known for join in work.joins):  # kernels matched, and were known to do none
+        if any(join.known for join in work.joins):  # matched kernels have 0 FLOPs
             return missing_input.NO_MATRIX_WORK
         has_flops = any(row.flops is not None for row in work.counted)
         # Without a pair, the counters alone are to blame.
@@ -326,7 +322,7 @@ def _nothing_counted(prepared: Prepared, done: Executed, *, is_ml: bool) -> Miss
         if any(flops is not None for row in work.counted for flops in row.by_type.values()):
             return missing_input.counters_incomplete(work.families, work.missing)
         return missing_input.other_counters(work.families) if is_ml else missing_input.NOT_ML
-    if not ops.num_rows and not (is_ml and _took_time(prepared, "compute")):  # nothing has a model
+    if not ops.num_rows and not (is_ml and _took_time(prepared, "compute")):  # no matrix work
         none = missing_input.NONE_KNOWN if _took_time(prepared, "other") else missing_input.NO_MODEL
         return none if is_ml else missing_input.NOT_ML
     source = prepared.trace.source
@@ -353,14 +349,14 @@ def _nothing_counted(prepared: Prepared, done: Executed, *, is_ml: bool) -> Miss
 def _took_time(prepared: Prepared, top: str) -> bool:
     """Return whether any activity of a top category took time.
 
-    Of compute are GEMMs, convolutions and attention, which a model has; of other, what is unknown.
+    "compute" has GEMMs, convolutions and attention; "other" has kernels of unknown category.
     """
-    length = numbers(prepared.trace.activities["dur_ns"])
-    return bool(length[is_top(prepared.linked.categorised, top)].any())
+    dur_ns = numbers(prepared.trace.activities["dur_ns"])
+    return bool(dur_ns[is_top(prepared.linked.categorised, top)].any())
 
 
 def _without_capture(done: Executed) -> MissingInput | None:
-    """Return that replayed graphs hide most of the unknown FLOPs, None if they do not."""
+    """Return what is missing if replayed graphs hide most of the unknown FLOPs, else None."""
     unknown = done.outside.unattributed
     replayed_ns = sum(kernels.sum_ns for kernels in unknown if kernels.why == REPLAYED)
     if 2 * replayed_ns <= sum(kernels.sum_ns for kernels in unknown):
@@ -375,7 +371,7 @@ def _without_capture(done: Executed) -> MissingInput | None:
 
 
 def _largest_unknown(done: Executed) -> Fact:
-    """Return the kernel with most time of unknown FLOPs, else the advice to give a paired run."""
+    """Return a fact on the uncounted kernel that took most time, else the advice to pair a run."""
     for kernels in done.outside.unattributed[:1]:
         why = fact(f"uncounted.{kernels.why}")
         return fact("missing.largest-unknown", kernel=shown(kernels.kernel), reason=why)

@@ -1,19 +1,19 @@
 """The roofline: which roof is nearer, the bytes moved, and how much of the time both roofs need.
 
 Arithmetic intensity is FLOPs per byte. A device of P FLOP per ns and B bytes per ns reaches P only
-from the intensity P / B on, its balance; below, at most B x intensity (Williams et al., 2009).
-By shapes bytes are lower bounds, so an intensity is an upper bound: "memory" is certain, while
-"compute" holds if nothing is moved twice. Of counted bytes a cache behind the fabric may serve a
-part: there "compute" is certain.
+at intensities of at least P / B, its balance; below, at most B x intensity (Williams et al., 2009).
+Bytes by shapes are lower bounds, so the intensity is an upper bound: the verdict "memory" is
+certain, and "compute" holds if nothing is moved twice. Counters see bytes that a cache behind the
+fabric may have served, so by counters "compute" is certain.
 
-A copy's own record says how many bytes it moved. Between host and device they cross the host link
-once; within a device they are read and written, so its memory moves them twice. The shapes of an
-op that launched nothing but copies and fills count operands on both sides, so the records win.
+The record of a copy has its bytes. Between host and device they cross the host link once; within a
+device they are read and written, so its memory moves them twice. The shapes of an op that launched
+nothing but copies and fills count operands on both sides, so the records count instead.
 
-A kernel cannot be faster than its FLOPs at the peak rate, nor than its bytes at the peak bandwidth:
-the longer of both is what it needs. Bytes that caches serve may need more than the kernel took;
-then all of its time counts as needed. Where kernels run at once, the time counts in proportion.
-Bytes of lists of tensors, whose types are not recorded, are too rough and count as unknown.
+A kernel needs the longer of two times: its FLOPs at the peak rate, and its bytes at the peak
+bandwidth. Bytes served by caches may need more time than the kernel took; then all of its time
+counts as needed. Kernels that run at once share the time in proportion to their durations. Bytes of
+lists of tensors, whose types are not recorded, are too rough and count as unknown.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from traceflops.flops.ops.count import UNKNOWN
 from traceflops.flops.ops.work import Work, known_sum
 from traceflops.mfu.traced.uncounted import vector_ops
 from traceflops.table import columns
-from traceflops.table.columns import BoolArray, IntArray, SmallArray, numbers
+from traceflops.table.columns import BoolArray, FloatArray, IntArray, SmallArray, numbers
 from traceflops.table.grouping import extremes, ranked
 from traceflops.table.nesting import taken
 from traceflops.windows.prepared import Prepared
@@ -46,14 +46,13 @@ if TYPE_CHECKING:
 
 Bound = Literal["compute", "memory", "interconnect"]
 WorkBasis = Literal["shapes", "pair", "counters", "record"]
-"""What tells FLOPs and bytes: shapes, a paired run's shapes, counters, the record of a copy."""
+"""The source of FLOPs and bytes: shapes, a paired run's shapes, counters, the record of a copy."""
 BOUND_FROM: Final = Fraction(1, 2)
-"""From this share of the nearer roof on, work is bound by it: the roof then takes most of its time.
-"""
+"""At this share of the nearer roof or more, work is bound by it: it takes most of the time."""
 
 
 class NearerRoof(Struct, frozen=True):
-    """Which roof is nearer, and what says so: the source of FLOPs and bytes, or the category."""
+    """The nearer roof, and the source of that: of FLOPs and bytes, or the kernel's category."""
 
     bound: Bound
     basis: Literal[WorkBasis, "category"]
@@ -71,7 +70,7 @@ class Measured(Struct, frozen=True):
     least_flops: int | None = None
 
     def __add__(self, other: Measured) -> Measured:
-        """Return the sum; a value that one of them does not know is None."""
+        """Return the sum; a value that is unknown in one of them is None."""
         return Measured(
             known_sum(self.flops, other.flops),
             known_sum(self.min_bytes, other.min_bytes),
@@ -101,7 +100,7 @@ class Measured(Struct, frozen=True):
 
     @property
     def intensity(self) -> Fraction | None:
-        """Return FLOPs per byte, an upper bound; None where either is not known or no byte is."""
+        """Return FLOPs per byte, an upper bound; None if either is unknown or no byte moved."""
         return _ratio(self.flops, self.min_bytes)
 
     def share_of_peak(self, peak: int | None) -> Fraction | None:
@@ -123,8 +122,7 @@ def verdict(
 ) -> NearerRoof | None:
     """Return which roof is nearer: by the intensity, else by the category, else None.
 
-    `peak` is in FLOP per ns for the work's data type, `bandwidth` in bytes per ns. `basis` is the
-    source of its FLOPs and bytes.
+    `peak` is in FLOP per ns, `bandwidth` in bytes per ns. `basis` is the source of the work.
     """
     intensity = measured.intensity
     if intensity is not None and peak and bandwidth:
@@ -134,8 +132,8 @@ def verdict(
     return None
 
 
-def _ratio(amount: int | None, of: int | None) -> Fraction | None:
-    return Fraction(amount, of) if amount is not None and of else None
+def _ratio(amount: int | None, per: int | None) -> Fraction | None:
+    return Fraction(amount, per) if amount is not None and per else None
 
 
 Path = Literal["memory", "host", "peer"]
@@ -155,12 +153,12 @@ _MOST: Final = 2**63 - 1
 
 
 class MovedBytes(Struct, frozen=True):
-    """The bytes that each op and each activity moved; UNKNOWN if nothing tells them.
+    """The bytes that each op and each activity moved; UNKNOWN if they are not known.
 
-    By activity: `unit` is the op it worked for, -1 for none; `is_copy` tells copies and fills,
-    `size` is the bytes in their own records, and `path` a place in PATHS (memory for kernels).
-    `recorded` tells the activities whose `size` counts, not the shapes of their op. By op:
-    `op_size`, and `op_path`, UNKNOWN if it copies over several paths.
+    Per activity: `unit` is the op that it worked for, or -1; `is_copy` is True for copies and
+    fills; `size` is the bytes by its own record; `path` is an index of PATHS (memory for kernels);
+    `recorded` is whether `size` counts instead of the shapes of the op. Per op: `op_size`, and
+    `op_path`, UNKNOWN if it copies over several paths.
     """
 
     attribution: Attribution
@@ -173,7 +171,7 @@ class MovedBytes(Struct, frozen=True):
     op_path: SmallArray
 
     def with_work(self, work: MeasuredWork | None) -> MovedBytes:
-        """Return the bytes, with those that `work` tells for kernels without an op."""
+        """Return the bytes, with those that `work` has for kernels without an op."""
         if work is None:
             return self
         by_work = (self.unit < 0) & (work.size >= 0)
@@ -184,27 +182,27 @@ class MovedBytes(Struct, frozen=True):
 def moved_bytes(prepared: Prepared, attribution: Attribution) -> MovedBytes:
     """Return the bytes that the ops and copies of a prepared trace moved."""
     work, activities = attribution.work, prepared.trace.activities
-    # Copies and fills: their bytes by their own records, and the path of these.
+    # The path of each copy and fill, and its bytes by its own record.
     is_memcpy, is_fill = (
         columns.is_one_of(activities["kind"], kind) for kind in ("memcpy", "memset")
     )
     is_copy = is_memcpy | is_fill
     direction = columns.codes(activities["direction"])
-    # An unknown direction tells neither a path nor how often the bytes moved (0: not known).
+    # With an unknown direction, path and number of crossings are unknown (0).
     routes = [_ROUTES.get(name, (None, 0)) for name in columns.names(activities["direction"])]
-    times = taken(np.array([n for _, n in routes], dtype=np.int64), direction, missing=0)
-    times[is_fill] = 1  # written, not read
+    crossings = taken(np.array([n for _, n in routes], dtype=np.int64), direction, missing=0)
+    crossings[is_fill] = 1  # written, not read
     route_paths = [UNKNOWN if path is None else PATHS.index(path) for path, _ in routes]
     by_direction = taken(np.array(route_paths, dtype=np.int8), direction)
     path: SmallArray = np.where(is_memcpy, by_direction, PATHS.index("memory")).astype(np.int8)
-    size = numbers(activities["bytes"], UNKNOWN)
-    size = np.where(is_copy & (times > 0) & (size >= 0), size * times, UNKNOWN)
+    recorded_size = numbers(activities["bytes"], UNKNOWN)
+    is_sized = is_copy & (crossings > 0) & (recorded_size >= 0)
+    size = np.where(is_sized, recorded_size * crossings, UNKNOWN)
     # The op that each activity worked for: the executed one, else one that moves known bytes.
-    moving = vector_ops(prepared, attribution) & (work.of_ops(work.min_bytes) > 0)
-    around = taken(attribution.tree.nearest(moving), attribution.op)
+    moves_known = vector_ops(prepared, attribution) & (work.of_ops(work.min_bytes) > 0)
+    around = taken(attribution.tree.nearest(moves_known), attribution.op)
     unit = np.where(attribution.owner >= 0, attribution.owner, around)
-    # Ops that launched nothing but copies: the path and the sum of the records of these, and the
-    # least of them, which is UNKNOWN (negative) if one is.
+    # Of ops that launched nothing but copies: the path of the copies, and the sum of their bytes.
     op_size = work.of_ops(work.min_bytes).copy()
     has_op = unit >= 0
     launched, copied = (
@@ -216,23 +214,24 @@ def moved_bytes(prepared: Prepared, attribution: Attribution) -> MovedBytes:
     total, least = np.zeros_like(op_size), np.full_like(op_size, _MOST)
     np.add.at(total, unit[of_copies], np.maximum(size[of_copies], 0))
     np.minimum.at(least, unit[of_copies], size[of_copies])
-    # The records win over shapes: over a link, shapes count the bytes of both sides. Only within a
-    # device do shapes say the same; they stay if a record is missing.
-    by_records = only_copies & ((op_path != PATHS.index("memory")) | (least != UNKNOWN))
-    op_size[by_records] = np.where(least == UNKNOWN, UNKNOWN, total)[by_records]
+    is_complete = least != UNKNOWN  # UNKNOWN is negative: the least if any record has no bytes
+    # Records replace shapes, which count the bytes of a link on both sides. Within a device the
+    # shapes are right; they stay if a record has no bytes.
+    by_records = only_copies & ((op_path != PATHS.index("memory")) | is_complete)
+    op_size[by_records] = np.where(is_complete, total, UNKNOWN)[by_records]
     # A copy without an op (`missing`) has only its own record.
     recorded = is_copy & (taken(by_records.view(np.int8), unit, missing=1) > 0)
     return MovedBytes(attribution, unit, is_copy, recorded, size, path, op_size, op_path)
 
 
 def common_paths(group: IntArray, path: SmallArray, count: int) -> list[Path | None]:
-    """Return the path that all rows of each group take, None if several or one is unknown."""
+    """Return the path that all rows of each group take, None if it is unknown or differs."""
     common = _common(group, path, count).tolist()
     return [PATHS[index] if index != UNKNOWN else None for index in common]
 
 
 def _common(group: IntArray, path: SmallArray, count: int) -> SmallArray:
-    """Return the one path that all rows of each group take, UNKNOWN for several."""
+    """Return the index in PATHS that all rows of each group have; UNKNOWN if they differ."""
     most, least = extremes(group, path, count)
     common: SmallArray = np.where(least == most, least, UNKNOWN).astype(np.int8)
     common[most < least] = PATHS.index("memory")  # a group without rows
@@ -240,11 +239,11 @@ def _common(group: IntArray, path: SmallArray, count: int) -> SmallArray:
 
 
 class RoofTime(Struct, frozen=True):
-    """Time of a component in the chosen windows of all devices, in ns.
+    """Time of compute or of memory work in the chosen windows of all devices, in ns.
 
-    `known_ns` is the part whose work and peaks are known; its FLOPs need `flops_ns` at the peak,
-    and its FLOPs and bytes together `needed_ns`. `time_ns` is, of compute, the part with counted
-    FLOPs; of memory work, all of it, and FLOPs are not looked at.
+    `time_ns` of compute is the part with counted FLOPs; of memory work, all of it: its FLOPs are
+    ignored. `known_ns` is the part whose work and peaks are known: its FLOPs need `flops_ns` at the
+    peak, and its FLOPs and bytes together `needed_ns`.
     """
 
     time_ns: int
@@ -257,12 +256,12 @@ class RoofTime(Struct, frozen=True):
 
     @property
     def excess_ns(self) -> int:
-        """Return the known time that is more than what is needed."""
+        """Return the known time beyond what its FLOPs and bytes need."""
         return self.known_ns - self.needed_ns
 
     @property
     def bytes_ns(self) -> int:
-        """Return what the bytes need beyond the FLOPs."""
+        """Return the time that the bytes need beyond that of the FLOPs."""
         return self.needed_ns - self.flops_ns
 
 
@@ -280,7 +279,7 @@ NO_ROOFS: Final = RoofTimes(_NO_TIME, _NO_TIME)
 def roof_times(
     prepared: Prepared, moved: MovedBytes, devices: Sequence[DevicePeaks], work: MeasuredWork | None
 ) -> RoofTimes:
-    """Return the time that FLOPs and bytes of the chosen windows need at the roofs."""
+    """Return the time that FLOPs and bytes of the chosen windows need at the roofs of devices."""
     items = _Items(prepared, moved, work)
     memory = (items.time(peaks, "memory") for peaks in devices)
     compute = (items.time(peaks, "compute") for peaks in devices)
@@ -288,13 +287,13 @@ def roof_times(
 
 
 class _Items:
-    """Items with a roof of their own: an op with its activities, or an activity without op."""
+    """What roofs are computed for: an item is an op with its activities, or one without an op."""
 
     def __init__(self, prepared: Prepared, moved: MovedBytes, work: MeasuredWork | None) -> None:
         """Read the bytes and paths by item, the FLOPs by op, and the item of each activity.
 
-        Activities are numbered behind all ops. Bytes and FLOPs are UNKNOWN if nothing tells them.
-        An item is mixed if not all its activities do memory work.
+        Ops have the first numbers of items, activities the next. Unknown bytes and FLOPs are
+        UNKNOWN. An item is mixed if not all its activities do memory work.
         """
         self._prepared, self._work = prepared, work
         ops, count = len(moved.op_size), len(moved.unit)
@@ -302,10 +301,10 @@ class _Items:
         self._item: IntArray = np.where(moved.unit >= 0, moved.unit, ops + np.arange(count))
         of_ops = moved.attribution.work
         # Bytes of lists of tensors assume a data type: they are a guess, so take them as unknown.
-        rough = "list-types-not-recorded"
-        loose = [isinstance(each, Work) and rough in each.notes for each in of_ops.works]
-        is_loose = np.array(loose, dtype=np.bool_)[of_ops.place]
-        self._size = np.concatenate([np.where(is_loose, UNKNOWN, moved.op_size), moved.size])
+        note = "list-types-not-recorded"
+        guessed = [isinstance(work, Work) and note in work.notes for work in of_ops.works]
+        is_guess = np.array(guessed, dtype=np.bool_)[of_ops.place]
+        self._size = np.concatenate([np.where(is_guess, UNKNOWN, moved.op_size), moved.size])
         self._path = np.concatenate([moved.op_path, moved.path])
         is_executed = moved.attribution.has("executed")
         self._flops = np.where(is_executed, of_ops.of_ops(of_ops.flops), UNKNOWN)
@@ -323,41 +322,44 @@ class _Items:
         part = account.timeline.parts[component].intersect(chosen_time(windows))
         of_component = np.flatnonzero(self._top[rows.row] == component)
         start_ns, end_ns = rows.start_ns[of_component], rows.end_ns[of_component]
-        # By item: its whole time, and its part of the component's time; activities that run at once
-        # share that in proportion.
-        alone = part.length_within(start_ns, end_ns)
-        at_once = part.length_ns / max(1, int(alone.sum()))
+        # By item: its whole time, and its part of the component's time; overlaps share theirs.
+        covered_ns = part.length_within(start_ns, end_ns)
+        overlap_factor = part.length_ns / max(1, int(covered_ns.sum()))
         item, index = ranked(self._item[rows.row[of_component]])
         whole_ns = np.bincount(index, end_ns - start_ns, len(item))
-        inside = np.bincount(index, alone, len(item)) * at_once
+        inside_ns = np.bincount(index, covered_ns, len(item)) * overlap_factor
         flops_ns = np.zeros(len(item))
         if component == "compute":
-            # What the FLOPs need at the peak of their type, NaN if that is not known.
-            peak = np.array([float(peaks.rates.get(dtype) or np.nan) for dtype in self._dtypes])
-            op = np.where(item < self._ops, item, UNKNOWN)
-            flops, needed = taken(self._flops, op), np.full(len(item), np.nan)
-            has_flops = flops >= 0
-            needed[has_flops] = flops[has_flops] / peak[self._dtype[op[has_flops]]]
-            if self._work is not None:
-                # Activities without an op: by what counters or a paired run tell.
-                of_kind = np.zeros(len(self._work.kinds) + 1)
-                of_kind[UNKNOWN] = np.nan
-                for _, dtype, most, _ in self._work.columns():
-                    of_type = float(peaks.rates.get(dtype) or np.nan)
-                    of_kind[:UNKNOWN] += np.where(most > 0, most / of_type, 0)
-                without_op = item >= self._ops
-                needed[without_op] = of_kind[self._work.kind[item[without_op] - self._ops]]
-            flops_ns = np.minimum(needed, whole_ns)
-        # What the bytes need, NaN if they or the bandwidth of their path are unknown.
-        rates = (peaks.bandwidth, peaks.host_bandwidth, None)  # in the order of PATHS
-        rate = np.array([*(float(each) if each else np.nan for each in rates), np.nan])
+            flops_ns = np.minimum(self._flops_ns(item, peaks), whole_ns)
+        # The time that the bytes need, NaN if they or the bandwidth of their path are unknown.
+        bandwidths = (peaks.bandwidth, peaks.host_bandwidth, None, None)  # as PATHS, then UNKNOWN
+        rate = np.array([float(bandwidth or np.nan) for bandwidth in bandwidths])
         size = self._size[item]
         bytes_ns = np.where(size == UNKNOWN, np.nan, size / rate[self._path[item]])
         needed_ns = np.minimum(np.maximum(flops_ns, bytes_ns), whole_ns)
         if component == "memory":  # nothing tells which bytes a mixed item's memory work moved
             needed_ns[self._mixed[item]] = np.nan
         is_known = np.isfinite(needed_ns) & (whole_ns > 0)
-        share = inside[is_known] / whole_ns[is_known]
-        times = (inside[np.isfinite(flops_ns)], inside[is_known])
+        share = inside_ns[is_known] / whole_ns[is_known]
+        times = (inside_ns[np.isfinite(flops_ns)], inside_ns[is_known])
         needs = (flops_ns[is_known] * share, needed_ns[is_known] * share)
         return RoofTime(*(round(float(column.sum())) for column in (*times, *needs)))
+
+    def _flops_ns(self, item: IntArray, peaks: DevicePeaks) -> FloatArray:
+        """Return the ns that the FLOPs of each item need at the peak of their type, else NaN."""
+        peak = np.array([float(peaks.rates.get(dtype) or np.nan) for dtype in self._dtypes])
+        op = np.where(item < self._ops, item, UNKNOWN)
+        flops, needed_ns = taken(self._flops, op), np.full(len(item), np.nan)
+        has_flops = flops >= 0
+        needed_ns[has_flops] = flops[has_flops] / peak[self._dtype[op[has_flops]]]
+        if self._work is None:
+            return needed_ns
+        # Activities without an op: their kind of work, by counters or a paired run, has the FLOPs.
+        kind_ns = np.zeros(len(self._work.kinds) + 1)
+        kind_ns[UNKNOWN] = np.nan  # the last element, for activities of no kind
+        for _, dtype, most_flops, _ in self._work.columns():
+            type_peak = float(peaks.rates.get(dtype) or np.nan)
+            kind_ns[:UNKNOWN] += np.where(most_flops > 0, most_flops / type_peak, 0)
+        without_op = item >= self._ops
+        needed_ns[without_op] = kind_ns[self._work.kind[item[without_op] - self._ops]]
+        return needed_ns

@@ -1,8 +1,8 @@
 """Annotated passes of a serving engine: their times, and what the device waits on between them.
 
-On a device a pass is from the start of the first kernel launched in its annotation to the end of
-the last. Copies do not count: inputs of the next pass are copied while this one runs. What follows
-a pass, such as sampling, is of none; idle time there counts up to the next pass.
+On a device a pass lasts from the start of the first kernel launched in its annotation to the end of
+the last. Copies do not count: inputs of the next pass are copied while this one runs. Work after a
+pass, such as sampling, belongs to no pass; idle time there counts as between passes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ NEVER: Final = np.iinfo(np.int64).min
 
 
 class ServingPass(Struct, frozen=True):
-    """One pass on one device; `batch` is its sequences, `tokens` those computed; None: unknown."""
+    """One pass on one device; `batch` is its sequences, `tokens` those computed, or None."""
 
     kind: Kind | None
     device: int
@@ -43,11 +43,11 @@ class ServingPass(Struct, frozen=True):
 
 
 class PassKind(Struct, frozen=True):
-    """All chosen passes of one kind. Times are sums over them in ns, but for p50 and p99.
+    """All chosen passes of one kind. Times are sums over them in ns, except p50 and p99.
 
-    `followed` is how many have a chosen pass behind them on their device; `between_ns` is the idle
-    time up to that, and `waits` what it is due to. `cycle_ns` is from each start to the next one,
-    or to its own end. `total` is the account of the passes themselves.
+    `followed` is the number of passes that another chosen pass follows on their device;
+    `between_ns` is the idle time up to the next pass, and `waits` its causes. `cycle_ns` is from
+    each start to the next, or to the pass's own end. `total` is the account of the passes.
     """
 
     kind: Kind | None
@@ -79,7 +79,7 @@ class PassKind(Struct, frozen=True):
 
 
 class Serving(Struct, frozen=True):
-    """The chosen passes, by device in order of time, and what there is to say of each kind."""
+    """The chosen passes, by device and time, and statistics by kind."""
 
     passes: tuple[ServingPass, ...] = ()
     kinds: tuple[PassKind, ...] = ()
@@ -89,21 +89,21 @@ NO_SERVING: Final = Serving()
 
 
 class _Lane(Struct, frozen=True):
-    """Passes on one device by start; `place` is the number of a pass.
+    """Passes on one device by start; `index` is that of each pass among all annotated ones.
 
     `next_ns` is the start of the following pass if that is chosen, too, else NEVER.
     """
 
     device: int
     account: DeviceAccount
-    place: IntArray
+    index: IntArray
     start_ns: IntArray
     end_ns: IntArray
     next_ns: IntArray
 
     def only(self, chosen: BoolArray) -> _Lane:
         """Return the chosen passes; `chosen` is per pass."""
-        columns = (self.place, self.start_ns, self.end_ns, self.next_ns)
+        columns = (self.index, self.start_ns, self.end_ns, self.next_ns)
         return _Lane(self.device, self.account, *(column[chosen] for column in columns))
 
     @property
@@ -127,9 +127,9 @@ def serving(prepared: Prepared, attribution: Attribution) -> Serving:
     kinds = (_pass_kind(kind, prepared, passes, lanes) for kind in ORDER)
     rows = []
     for lane in lanes:
-        columns = (lane.place.tolist(), lane.start_ns.tolist(), lane.duration_ns.tolist())
-        for number, start, duration in zip(*columns, strict=True):
-            judged = passes[number].judged
+        columns = (lane.index.tolist(), lane.start_ns.tolist(), lane.duration_ns.tolist())
+        for index, start, duration in zip(*columns, strict=True):
+            judged = passes[index].judged
             size = (judged.sequences, judged.queries)
             rows.append(ServingPass(judged.kind, lane.device, start, duration, *size))
     return Serving(tuple(rows), tuple(kind for kind in kinds if kind.passes))
@@ -143,9 +143,9 @@ def _lane(prepared: Prepared, device: int, pass_of: IntArray) -> _Lane:
     is_copy = is_one_of(prepared.trace.activities["kind"], "memcpy", "memset")[rows.row]
     in_pass = (pass_of[rows.row] >= 0) & ~is_copy
     passes = pass_of[rows.row[in_pass]]
-    places, first, pass_of_row = np.unique(passes, return_index=True, return_inverse=True)
+    indices, first, pass_of_row = np.unique(passes, return_index=True, return_inverse=True)
     # Rows are in the order of start, so the first row of a pass starts first.
-    start, end = rows.start_ns[in_pass][first], np.full(len(places), NEVER)
+    start, end = rows.start_ns[in_pass][first], np.full(len(indices), NEVER)
     np.maximum.at(end, pass_of_row.reshape(-1), rows.end_ns[in_pass])
     if prepared.plan.layout.are_passes:
         # No pass begins in time without recorded work.
@@ -153,11 +153,11 @@ def _lane(prepared: Prepared, device: int, pass_of: IntArray) -> _Lane:
         start = np.maximum(start, max(unrecorded, default=NEVER))
     order = np.argsort(start, kind="stable")
     order = order[end[order] >= start[order]]  # the others ended before recorded time began
-    places, start, end = places[order], start[order], end[order]
-    next_ns = np.append(start[1:], NEVER)[: len(start)]
+    indices, start, end = indices[order], start[order], end[order]
     used = chosen_time(windows).contains(start)
-    next_ns[~np.append(used[1:], False)[: len(used)]] = NEVER  # the following one is not chosen
-    return _Lane(device, account, places, start, end, next_ns).only(used)
+    next_used_start = np.where(used, start, NEVER)[1:]
+    next_ns = np.append(next_used_start, NEVER)[: len(start)]  # shorter without any pass
+    return _Lane(device, account, indices, start, end, next_ns).only(used)
 
 
 def _pass_kind(
@@ -165,28 +165,29 @@ def _pass_kind(
 ) -> PassKind:
     """Return the statistics of the passes of one kind."""
     is_kind = np.array([each_pass.judged.kind == kind for each_pass in passes], dtype=np.bool_)
-    lanes = [lane.only(is_kind[lane.place]) for lane in lanes]
+    lanes = [lane.only(is_kind[lane.index]) for lane in lanes]
     spans = sorted(ns for lane in lanes for ns in lane.duration_ns.tolist())
     idle_ns = sum(lane.between.subtract(lane.account.timeline.busy).length_ns for lane in lanes)
     waits = IdleCulprits((), idle_ns)
     if idle_ns and prepared.launch_records.is_judged:  # else no launch tells what a gap waited for
         gaps = [gap_parts(lane.account, lane.between) for lane in lanes if len(lane.between)]
         waits = culprits_of(GapParts.joined(gaps), prepared.trace)
+    # A cycle ends where the next chosen pass starts, else with the pass.
     stops = [np.where(lane.next_ns == NEVER, lane.end_ns, lane.next_ns) for lane in lanes]
-    of_passes = (lane.account.accounts(lane.start_ns, lane.end_ns) for lane in lanes)
+    lane_accounts = (lane.account.accounts(lane.start_ns, lane.end_ns) for lane in lanes)
     return PassKind(
         kind=kind,
         passes=len(spans),
         p50_ns=_percentile(spans, 50),
         p99_ns=_percentile(spans, 99),
-        tokens=known_sum(*(passes[index].judged.queries for lane in lanes for index in lane.place)),
+        tokens=known_sum(*(passes[index].judged.queries for lane in lanes for index in lane.index)),
         cycle_ns=sum(
             exact_sum(stop - lane.start_ns) for stop, lane in zip(stops, lanes, strict=True)
         ),
         followed=sum(int((lane.next_ns != NEVER).sum()) for lane in lanes),
         between_ns=idle_ns,
         waits=waits,
-        total=sum((account for each in of_passes for account in each), EMPTY_ACCOUNT),
+        total=sum((account for one_lane in lane_accounts for account in one_lane), EMPTY_ACCOUNT),
     )
 
 

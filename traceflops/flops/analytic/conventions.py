@@ -1,8 +1,8 @@
 """Conventions: named rules for counting model FLOPs, as data.
 
-Per token all are `a * 2 * W + b * A(ctx)`: W the weights that the convention counts, A the forward
-pass of attention with `ctx` keys per query, a and b how often (3: forward, two gradients).
-`weights` picks W, `run_flops.py` adds up.
+All count `a * 2 * W + b * A(ctx)` FLOPs per token. W is the weights that the convention counts, A
+the forward pass of attention with `ctx` keys per query, a and b are numbers of passes (3: forward
+and two gradients). `weights` selects W, `run_flops.py` adds up.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from traceflops.flops.model.blocks import Attention, Linear
 from traceflops.flops.model.card import ModelCard, PlacedLinear
 
 Context = Literal["none", "exact", "half", "half-window", "full"]
-"""Keys per query: not counted; as the mask says; T/2 for every causal mask; T/2 but windows and
-chunks as they are; all T."""
+"""Keys per query: not counted; by the mask; T/2 for every causal mask; T/2, but by the mask in
+windows and chunks; all T."""
 Frozen = Literal["as-run", "all", "never"]
-"""Which base weights have no weight gradient: those frozen in the run, all of them, none."""
+"""Which base weights have no weight gradient: those frozen in the run, all, or none."""
 
 
 class Convention(Struct, frozen=True):
     """One rule for counting: which `weights`, and how many keys per query (`context`).
 
-    `attention` is b, how often the forward pass of attention counts. `frozen` says which weights
-    have no weight gradient; `adapters` counts adapters beside these. `real` counts real tokens and
-    documents, else padded slots. The figure of an `executed` rule is an HFU. With `recompute_all`,
-    checkpointing recomputes the head, too. `odd` rules are wrong: they explain figures made so.
+    `attention` is b, the passes of attention. `frozen` says which weights have no weight gradient;
+    with `adapters`, adapters count, too. `real` counts real tokens and documents, else padded
+    slots. The figure of an `executed` rule is an HFU. With `recompute_all`, checkpointing
+    recomputes the head, too. `odd` rules are wrong, but explain figures that were computed so.
     """
 
     id: str
@@ -106,13 +106,12 @@ Matrices = tuple[PlacedLinear, ...]
 def weights(rule: Convention, card: ModelCard) -> Matrices:
     """Return the matrices that a convention counts.
 
-    If it counts parameters, these are one matrix in the blocks and one outside: checkpointing of
-    blocks does not reach the latter.
+    A number of parameters is returned as two matrices: one in the blocks, and one outside.
     """
     if needs_matrices(rule, card):
         return _MATRICES.get(rule.weights, _matmul)(card)
     count = in_blocks = _PARAMETERS[rule.weights](card)
-    if card.complete:  # else nothing tells which parameters are outside: all count as in blocks
+    if card.complete:  # else it is unknown which parameters are outside: all count as in blocks
         in_blocks = min(count, sum(m.active for m in card.placed() if m.in_blocks))
     return tuple(
         PlacedLinear(Linear("parameters", part, 1, "parameters"), in_blocks=within)
@@ -131,7 +130,7 @@ def _matmul(card: ModelCard) -> Matrices:
 
 
 def square(card: ModelCard) -> ModelCard:
-    """Return the card with heads of hidden / heads elements. Raises UsageError if that fails."""
+    """Return the card with heads of hidden / heads elements. Raises UsageError if not divisible."""
     blocks = []
     for count, block in card.blocks:
         attention = block.attention  # latent attention has no such heads
@@ -166,7 +165,7 @@ WITHOUT_EMBEDDINGS: Mapping[str, Callable[[ModelCard], int]] = {
     "all-embeddings": lambda card: card.total - card.embedding - card.positions * card.hidden,
     "active-embedding": lambda card: card.active - (0 if card.tied else card.embedding),
 }
-"""Parameter counts that a bare number of parameters does not tell."""
+"""Parameter counts that need more than the total number of parameters."""
 _PARAMETERS: Mapping[str, Callable[[ModelCard], int]] = {
     **WITHOUT_EMBEDDINGS,
     "all": lambda card: card.total,

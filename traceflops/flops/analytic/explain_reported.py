@@ -1,8 +1,8 @@
 """Why a published or logged MFU is what it is: which rule, peak and recomputation reproduce it.
 
 Every convention is tried with the stated peak, its 2:4 sparse double and other peaks, with and
-without recomputation in the numerator, then with the usual mistakes. Candidates within the printed
-digits are ranked by simplicity; for the rest, each assumption weighs as much as some error.
+without recomputation in the numerator, and with the usual mistakes. Candidates that fit the printed
+digits are ranked by their number of assumptions, the others by error and assumptions.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from traceflops.units import Reported, exact_percent
 
 Metric = Literal["mfu", "hfu"]
 SLACK = Fraction(1, 2000)
-"""Relative error that the printed digits of inputs may make, besides those of the figure."""
+"""Relative error that rounded inputs may cause, besides that of the figure's own digits."""
 SPARSE = 2  # 2:4 sparsity doubles the headline rate of a device
 PER_COST = Fraction(1, 100)
-"""Relative error that supposing one thing more is worth, where a figure does not fit."""
-CUT_OFF = 1  # cost of supposing that the figure's last digit was cut off, not rounded
+"""The penalty, as a relative error, per unit of cost of a candidate that does not fit."""
+CUT_OFF = 1  # cost of assuming that the figure's last digit was cut off, not rounded
 FARFETCHED = 5
-"""Cost from which a candidate is called possible only: at least two things must be supposed."""
-LIKELY = 6  # cost up to which a candidate is worth showing first
+"""A candidate of at least this cost is only called possible: it needs two or more assumptions."""
+LIKELY = 6  # a candidate of at most this cost is shown first
 GPUS_PER_NODE = 8
 MOST_NAMES = 3
-CERTAIN = MOST_NAMES + 1  # so many conventions may share a figure for it still to be called theirs
+CERTAIN = MOST_NAMES + 1  # if more conventions share a figure, it is only called possible
 TREATMENTS: tuple[tuple[str, Checkpoint], ...] = (
     ("with the blocks recomputed", replace(FULL_CHECKPOINT, scope="blocks")),
     ("with everything recomputed (4/3)", replace(FULL_CHECKPOINT, scope="all")),
@@ -45,14 +45,14 @@ TREATMENTS: tuple[tuple[str, Checkpoint], ...] = (
         Checkpoint("thrice", attention=Fraction(3)),
     ),
 )
-"""Recomputation that may be in a numerator."""
+"""Recomputation that may be in the numerator of a figure: in words, and what is recomputed."""
 
 
 class Candidate(Struct, frozen=True):
     """One way to arrive at a figure: conventions, peak, and recomputation or mistake.
 
-    `error` is relative to the reported figure; `cost` is the number of assumptions, weighted.
-    `reproduces` says that the value agrees with the printed digits.
+    `error` is relative to the reported figure; `cost` is the weighted sum of assumptions.
+    `reproduces` is whether the value agrees with the printed digits.
     """
 
     conventions: tuple[str, ...]
@@ -74,7 +74,7 @@ class Candidate(Struct, frozen=True):
 
 
 class Explanation(Struct, frozen=True):
-    """Ranked candidates for a reported figure, and the honest figure beside it."""
+    """Ranked candidates for a reported figure, and the honest figure by the default convention."""
 
     reported: Reported
     candidates: tuple[Candidate, ...]
@@ -89,7 +89,7 @@ class Explanation(Struct, frozen=True):
 
     @property
     def said(self) -> str:
-        """Return the figure as a percentage; with how it was read if that is ambiguous."""
+        """Return the reported figure as a percentage; if ambiguous, as text and as it was read."""
         value = exact_percent(self.reported.value, self.reported.digits)
         return f"{self.reported.text} (read as {value})" if self.reported.ambiguous else value
 
@@ -100,9 +100,9 @@ class Explanation(Struct, frozen=True):
 
     @property
     def verdict(self) -> Fact:
-        """Return the best candidate, and the rate by the description's own convention."""
+        """Return a fact on the best candidate and the honest figure."""
         best, rate = self.candidates[0], self.honest
-        # A reported HFU is compared with HFU, unless the rate is one or has no count to convert.
+        # A reported HFU is compared with the HFU; a published rate has no FLOPs to compute one.
         as_hfu = self.metric == "hfu" and rate.is_counted and not rate.is_hfu
         figure = rate.as_hfu if as_hfu else rate.sentence
         if (rate.hfu if as_hfu else rate.figure) > 1:
@@ -139,7 +139,7 @@ def explain(
     others: Sequence[Peak] = (),
     metric: Metric = "mfu",
 ) -> Explanation:
-    """Return what reproduces a reported figure, best first.
+    """Return the candidates that explain a reported figure, best first.
 
     `peak` is the stated one, `others` are peaks that may have been used by mistake. A figure that
     may be a share or a percentage is read in the way with the simpler explanation. Raises
@@ -151,8 +151,8 @@ def explain(
         raise UsageError("this description does not allow any convention", hint)
     explanations = []
     for reading in filter(None, (reported, reported.percent)):
-        # Conventions with the same figure (as far as the digits tell) are one candidate, for each
-        # peak and treatment. The last digit may be rounded or cut off.
+        # Per peak and treatment, all conventions whose figures fit the digits are one candidate, as
+        # are those of an equal figure. The last digit may be rounded or cut off.
         groups: dict[tuple[Peak, str, Fraction | None], list[Candidate]] = {}
         slack = SLACK * reading.value
         for rule, used_peak, treatment, value, cost in ways:
@@ -167,7 +167,7 @@ def explain(
         merged = []
         for group in groups.values():
             ranked = sorted(group, key=_rank)
-            names = tuple(name for each in ranked for name in each.conventions)
+            names = tuple(name for candidate in ranked for name in candidate.conventions)
             merged.append(replace(ranked[0], conventions=names))
         honest = raw_rate(card, run, peak)
         explanations.append(Explanation(reading, tuple(sorted(merged, key=_rank)), honest, metric))
@@ -175,10 +175,10 @@ def explain(
 
 
 def _rank(candidate: Candidate) -> tuple[bool, Fraction, Fraction]:
-    """Return the sort key: the assumptions; for figures that do not fit, also the error."""
+    """Return the sort key: cost, then error; if the value does not fit, both weighted together."""
     if candidate.reproduces:
         return (False, Fraction(candidate.cost), candidate.error)
-    # Errors that are equal to three digits are no difference.
+    # Differences below 0.1 % do not matter.
     return (True, round(candidate.error + candidate.cost * PER_COST, 3), Fraction(0))
 
 
@@ -188,8 +188,7 @@ def _ways(
     """Yield (convention, peak, treatment or mistake, figure, cost of its assumptions).
 
     Costs are weights by judgement: 2 for the sparse rate of the stated device, 3 for another peak,
-    both together 5. Another peak with the rate of the stated one, or of its sparse one, would
-    explain nothing more.
+    5 for its sparse rate. Other peaks equal to the stated one or its double are left out.
     """
     if is_of_unknown_basis(run):  # only the division by the peak can be explained
         rules = [CONVENTIONS[PUBLISHED]]
@@ -213,8 +212,8 @@ def _ways(
 def _mistakes(card: ModelCard, run: Run) -> Iterator[tuple[str, Fraction, int]]:
     """Yield (mistake in words, factor on the figure, cost): usual errors in counting.
 
-    Costs are weights by judgement: to leave out padding is a choice (1), to count wrongly a slip
-    (3), to count the wrong GPUs a worse one (4).
+    Costs are weights by judgement: leaving out padding is a choice (1), a wrong count a slip (3),
+    the wrong number of GPUs a worse one (4).
     """
     yield "counting a multiply-add as one FLOP", Fraction(1, 2), 3
     yield "counting FLOPs twice", Fraction(2), 3
@@ -245,7 +244,7 @@ def _numerators(
             name = f"with its recomputation ({run.checkpoint.name})"
             treatments.append((name, run.checkpoint, 0 if wants_hfu else 1))
         treatments += [(*treatment, 1 if wants_hfu else 2) for treatment in TREATMENTS]
-    # How unlikely the convention is for this run: one for frozen weights, or without these.
+    # How unlikely the convention is for this run: some are only for frozen weights, others not.
     is_frozen, is_for_frozen = bool(run.frozen or run.lora), rule.frozen == "all"
     oddity = 4 * is_for_frozen if not is_frozen else int(not is_for_frozen)
     oddity += 3 * rule.odd + rule.executed
@@ -254,7 +253,7 @@ def _numerators(
         treated = replace(run, checkpoint=checkpoint or run.checkpoint)
         rate = raw_rate(card, treated, stated, rule.id)
         value = rate.hfu if checkpoint is not None else rate.figure
-        if value not in values:  # equal: nothing is there to be recomputed
+        if value not in values:  # else this treatment recomputes nothing
             values.add(value)
             yield treatment, value, cost + oddity
 

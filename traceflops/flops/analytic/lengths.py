@@ -1,7 +1,7 @@
 """Sequences of a step: their lengths s, or only sums over them.
 
-Matrices need sum s, attention the pairs: sum s^2 without a mask, (sum s^2 + sum s) / 2 under a
-causal one. So two sums replace the lengths, unless a window or chunk may cut a sequence.
+FLOPs of matrices need sum s; those of attention need the pairs: sum s^2 without a mask, (sum s^2 +
+sum s) / 2 under a causal one. So two sums are enough, unless a window or chunk cuts a sequence.
 """
 
 from __future__ import annotations
@@ -81,17 +81,17 @@ def sums_of(sequences: Sequences) -> LengthSums:
 
 
 def pairs(mask: Mask, sequences: Sequences, cached: int = 0) -> int:
-    """Return the attended pairs of one head. Raises UsageError if sums do not tell them."""
+    """Return the attended (query, key) pairs of one head. Raises UsageError if sums do not tell."""
     if not isinstance(sequences, LengthSums):
         return sum(count * mask.pairs(length, cached) for length, count in sequences)
     if mask.kind == "full":
         return sequences.full_pairs(cached)
-    cut_by(mask, sequences, cached)  # refuses a mask that may cut one
+    cut_by(mask, sequences, cached)  # raises if the mask may cut a sequence
     return (sequences.squares + sequences.tokens) // 2 + cached * sequences.tokens
 
 
 def cut_by(mask: Mask, sequences: Sequences, cached: int) -> tuple[Lengths, Sequences]:
-    """Return the sequences longer than a window or chunk (cached tokens included), and others."""
+    """Return the sequences cut by a window or chunk, and others. UsageError if sums do not tell."""
     if mask.kind not in ("window", "chunk"):
         return (), sequences
     if not isinstance(sequences, LengthSums):

@@ -1,4 +1,4 @@
-"""What a described step does, how long it takes, and its MFU and HFU: exact shares of a peak."""
+"""The FLOPs and the time of a described step, and its MFU and HFU: exact shares of a peak."""
 
 from __future__ import annotations
 
@@ -57,10 +57,9 @@ class DescribedWork(Struct, frozen=True):
 
 
 def work(card: ModelCard, run: Run, name: str | None = None) -> DescribedWork:
-    """Return what a step does, by the convention `name`, else by the default one.
+    """Return the FLOPs and the time of a step, by the convention `name` or the default one.
 
-    A published rate of unknown convention is taken as it is: as the work of one second. Raises
-    UsageError if the convention cannot be computed.
+    A published rate of unknown convention is the work of one second. Raises UsageError.
     """
     usual = PUBLISHED if is_of_unknown_basis(run) else default_convention(card, run)
     rule = convention(name or usual)
@@ -73,7 +72,7 @@ def work(card: ModelCard, run: Run, name: str | None = None) -> DescribedWork:
     ledger, shape = model_flops(card, run, rule.id), run.shape(card)
     if run.achieved is None:
         seconds = run.seconds(shape)
-    else:  # the time that the FLOPs by the basis of the rate take at it
+    else:  # the published rate gives the time: FLOPs by its own convention / rate
         named = run.achieved_basis
         basis = ledger if named is None else model_flops(card, run, named)
         seconds = Fraction(basis.figure) / (run.achieved * run.devices)
@@ -99,7 +98,7 @@ class Peak(Struct, frozen=True):
 
 
 class Rate(DescribedWork, frozen=True):
-    """How much of the machine one step used, under one convention."""
+    """The work of a step with its time and the peak of a device: MFU and HFU by one convention."""
 
     seconds: Fraction
     peak: Peak
@@ -121,7 +120,7 @@ class Rate(DescribedWork, frozen=True):
 
     @property
     def is_hfu(self) -> bool:
-        """Return whether the convention's figure is what is executed."""
+        """Return whether the convention's own figure is the HFU."""
         return self.ledger.executed_only
 
     @property
@@ -207,12 +206,12 @@ def share(flops: Count, seconds: Fraction, devices: int, peak: Peak) -> Fraction
     return Fraction(flops) / (devices * seconds * NS_PER_S * peak.flops_per_ns)
 
 
-# Why a utilisation may have come out above 100 %: see docs/mfu.md, trust rules.
+# Reasons for a utilisation above 100 %: see docs/mfu.md, trust rules.
 
 PLAUSIBLE: Final = (Fraction(1, 1000), Fraction(9, 10))
-"""What a utilisation is between, once the mistake is mended."""
+"""The range of utilisations that are plausible after a mistake is corrected."""
 TYPICAL: Final = Fraction(2, 5)
-"""What most training runs are near: the nearer to it a mistake leads, the likelier it is."""
+"""The utilisation of most training runs: the nearer a correction leads to it, the likelier."""
 MOST_REASONS: Final = 4
 SMALLEST_PEAK: Final = 20_000
 """FLOP per nanosecond: below 20 TFLOP/s a given peak is probably in PFLOP/s."""
@@ -233,7 +232,7 @@ def reasons(
     with_unused = rule.weights in ("all", "all-positions", "all-embeddings", "matmul-or-all")
     is_of_a100 = abs(peak / Fraction(312_000) - 1) < Fraction(1, 100)
     fp8 = spec.peak("fp8") if spec is not None else None
-    # Unless the peak used may be that of fp8 itself.
+    # The peak used is not that of fp8 itself.
     is_below_fp8 = spec is None or (fp8 is not None and fp8 > Fraction(3, 2) * peak)
     is_recomputed = run.checkpoint != NO_CHECKPOINT and bool(rate.mfu)
     less = value / (rate.mfu or 1)
@@ -241,13 +240,13 @@ def reasons(
     is_trained = counts and not (run.is_frozen or run.frozen)
     per_card = spec is not None and spec.one_device_is == "GCD"
     unused = Fraction(card.total, card.active or 1)
-    # When it may be; whether it may be behind any figure, or this run suggests it; in words; by
-    # which factor it overstates a share.
+    # Per mistake: whether it is possible here; whether any run may have it (mistakes that only this
+    # run suggests come first); in words; the factor by which it overstates a share.
     mistakes = (
         (peak < SMALLEST_PEAK, False, "--peak is in TFLOP/s: 1.3 PFLOP/s is 1300", 1000),
         (per_card, False, "cards counted instead of GCDs: a card has two", 2),
         (is_recomputed, False, "less recomputation than --checkpointing says", less),
-        # Somebody else counted the FLOPs of a published rate.
+        # If a published rate is given, somebody else counted the FLOPs.
         (not counts, True, "TFLOP/s of a node used for one GPU", 8),
         (not counts, True, "TFLOP/s of all GPUs used for one", run.devices),
         (not counts, True, "FLOPs counted twice", 2),
@@ -263,9 +262,9 @@ def reasons(
         (counts, True, "the time does not cover a whole step", Fraction(6, 5)),
     )
     (least, most), likely = PLAUSIBLE, []
-    for may_be, is_common, words, factor in mistakes:
+    for is_possible, is_common, words, factor in mistakes:
         corrected = value / factor
-        if may_be and least <= corrected <= most:
+        if is_possible and least <= corrected <= most:
             distance = max(corrected / TYPICAL, TYPICAL / corrected)
             likely.append((is_common, distance, words))
     likely.sort(key=lambda mistake: mistake[:2])

@@ -1,4 +1,4 @@
-"""What was run with a model: tokens, devices, time, and what of it was trained."""
+"""A run of a model: its tokens, devices and time, and which weights were trained."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PARTS = (
     *("all", "encoder", "attention", "cross", "ffn", "experts", "shared", "router", "head", "mtp"),
     *("patch", "conv"),
 )
-"""What can be frozen: everything, the encoder, or the weights of one sub-name of the ledger."""
+"""Parts that can be frozen: all, the encoder, or the weights of one sub-name of the ledger."""
 TOKEN_COUNTS = (
     *("batch", "seq", "tokens", "real_tokens", "seq_sum", "seq_square_sum", "sequences"),
     "encoder_seq",
@@ -33,8 +33,8 @@ MOST_RECOMPUTED = 3
 class Checkpoint(Struct, frozen=True):
     """Which share of the forward pass is computed again in the backward pass.
 
-    `linear` is that of matmuls and convolutions, `attention` that of attention cores. `scope` says
-    of what: the blocks, or all with the head; None leaves it to the convention.
+    `linear` is the share of matmuls and convolutions, `attention` that of attention cores. `scope`
+    is where: in the blocks, or also in the head ("all"); None leaves it to the convention.
     """
 
     name: str = "none"
@@ -43,7 +43,7 @@ class Checkpoint(Struct, frozen=True):
     scope: Scope | None = None
 
     def __post_init__(self) -> None:
-        """Refuse shares below 0 or above 3; 2 recomputes the forward pass twice."""
+        """Refuse shares below 0 or above 3; a share of 2 recomputes the forward pass twice."""
         least, most = sorted((self.linear, self.attention))
         require(least >= 0, "a recomputed share is negative", "give 0 (nothing) to 1 (all)")
         problem = f"{decimal(most * 100, 1)} % of the forward pass cannot be recomputed"
@@ -70,7 +70,7 @@ def parse_checkpoint(option: str, text: str) -> Checkpoint:
 
 
 class Lora(Struct, frozen=True):
-    """Low-rank adapters: of `rank` on the matrices named in `targets`, or `params` in all."""
+    """Low-rank adapters: of `rank` on the matrices named in `targets`, or with `params` in all."""
 
     rank: int | None = None
     targets: tuple[str, ...] = ()
@@ -92,16 +92,16 @@ class Lora(Struct, frozen=True):
         assert rank is not None, "else it has params"
         pairs = []
         for placed in self.adapted(card):
-            of = placed.linear
-            for half, inputs, outputs in (("in", of.inputs, rank), ("out", rank, of.outputs)):
-                name = f"{of.name}_{half}"
-                copies = max(of.copies, 1)  # a tied head (0) has an adapter of its own
-                adapter = Linear(name, inputs, outputs, "adapters", copies, of.used)
-                pairs.append(replace(placed, linear=replace(adapter, reads=of.reads)))
+            base = placed.linear
+            for half, inputs, outputs in (("in", base.inputs, rank), ("out", rank, base.outputs)):
+                name = f"{base.name}_{half}"
+                copies = max(base.copies, 1)  # a tied head (0) has an adapter of its own
+                adapter = Linear(name, inputs, outputs, "adapters", copies, base.used)
+                pairs.append(replace(placed, linear=replace(adapter, reads=base.reads)))
         return tuple(pairs)
 
     def adapted(self, card: ModelCard) -> tuple[PlacedLinear, ...]:
-        """Return the matrices that get an adapter; without targets, all in blocks but routers."""
+        """Return the matrices that get an adapter: `targets`, else all in blocks except routers."""
         if self.rank is None:  # only the adapters' size is given
             return ()
         if self.targets:
@@ -116,8 +116,8 @@ class Lora(Struct, frozen=True):
 class RunShape(Struct, frozen=True):
     """The sequences of one step: `documents` are the real ones, `slots` the computed (padded) ones.
 
-    Both are (length, how many). `sums` replace documents, and slots, of unknown lengths. Without
-    any of these, only the number of tokens is known.
+    Both are (length, how many). `sums` replace documents and slots of unknown lengths. If all three
+    are None, only the numbers of real and computed tokens are known.
     """
 
     tokens: int
@@ -128,14 +128,14 @@ class RunShape(Struct, frozen=True):
 
     @property
     def sequences(self) -> int | None:
-        """Return how many real sequences there are."""
+        """Return the number of real sequences, None if unknown."""
         if self.sums is not None:
             return self.sums.count
         return sums_of(self.documents).count if self.documents is not None else None
 
     @property
     def padded(self) -> bool:
-        """Return whether each slot holds one document, and some are longer than their document."""
+        """Return whether each slot has one document, and some slots are longer than theirs."""
         if self.sequences is None or self.slots is None or self.slot_tokens == self.tokens:
             return False
         return self.sequences == sums_of(self.slots).count
@@ -152,15 +152,14 @@ class RunShape(Struct, frozen=True):
 class Run(Struct, frozen=True, kw_only=True):
     """One step, on all devices together.
 
-    Its tokens are given as `batch` sequences of `seq`; or as `tokens`; or as lengths of
+    The tokens are given as `batch` sequences of `seq`; or as `tokens`; or as lengths of
     `documents`; or as their sums `seq_sum`, `seq_square_sum` and number `sequences`. Documents may
-    be packed into batch x seq. `real_tokens` are not padding. `cached` tokens before the queries
-    make it decoding.
+    be packed into batch x seq. `real_tokens` is the tokens without padding. With `cached` tokens
+    before the queries, the step is one of decoding.
 
-    Its time is given as one of `step_seconds`, `tokens_per_s` (computed, all devices),
+    The time is given as one of `step_seconds`, `tokens_per_s` (computed, all devices),
     `samples_per_s`, or `achieved` FLOP/s per device, counted by convention `achieved_basis` (None:
-    the one asked for). `forward_only` None means unknown: training, unless a trace tells. `notes`
-    are doubts.
+    the requested one). `forward_only` is None if unknown: it then depends on the trace, if any.
     """
 
     batch: int | None = None
@@ -217,14 +216,14 @@ class Run(Struct, frozen=True, kw_only=True):
 
     @property
     def sums(self) -> LengthSums | None:
-        """Return the packed sequences by their sums, None where these are not given."""
+        """Return the sums of the packed sequences, None if they are not given."""
         if self.seq_sum is None or self.seq_square_sum is None:
             return None
         return LengthSums(self.seq_sum, self.seq_square_sum, self.sequences)
 
     @property
     def is_frozen(self) -> bool:
-        """Return whether the base weights are frozen: as stated, or as adapters imply."""
+        """Return whether all base weights are frozen: as stated, or as adapters imply."""
         return "all" in self.frozen or (self.lora is not None and not self.frozen)
 
     def freezes(self, part: str) -> bool:
@@ -261,17 +260,17 @@ class Run(Struct, frozen=True, kw_only=True):
         return RunShape(self.real_tokens or self.tokens, self.tokens)
 
     def _packed(self, seq: int | None) -> RunShape:
-        """Return the shape of packed documents, in slots of batch x seq if both are known."""
+        """Return the shape of packed documents (slots: batch x seq if known). Raises UsageError."""
         sums = self.sums
         documents = tuple(sorted(Counter(self.documents).items())) if sums is None else None
         real = sums_of(sums or documents or ()).tokens
         given = (self.tokens, self.real_tokens)
-        other = [count for count in given if count is not None and count != real]
+        different = [count for count in given if count is not None and count != real]
         # With sums, `tokens` may be the computed ones: more than the sum of the lengths.
         has_enough = self.tokens is not None and self.tokens >= real
         are_computed = self.seq_sum is not None and has_enough and self.real_tokens in (None, real)
-        if other and not are_computed:
-            problem = f"{min(other)} tokens contradict the {real} tokens of the documents"
+        if different and not are_computed:
+            problem = f"{min(different)} tokens contradict the {real} tokens of the documents"
             raise UsageError(problem, "correct one of them")
         if sums is not None and seq is not None:
             sums = replace(sums, longest=seq)
@@ -285,7 +284,7 @@ class Run(Struct, frozen=True, kw_only=True):
         return RunShape(real, seq * self.batch, documents, ((seq, self.batch),), sums)
 
     def memory(self, card: ModelCard, shape: RunShape) -> RunShape:
-        """Return the sequences of the encoder: one for each sequence in `shape`."""
+        """Return the shape of the encoder's sequences: one for each sequence in `shape`."""
         encoder = card.encoder
         seq = self.encoder_seq or (encoder.seq if encoder is not None else None)
         if seq is None or shape.sequences is None:
@@ -294,7 +293,7 @@ class Run(Struct, frozen=True, kw_only=True):
         return RunShape(tokens, tokens, lengths, lengths)
 
     def seconds(self, shape: RunShape) -> Fraction | None:
-        """Return the time of a step in seconds, from whichever rate is given; None without one."""
+        """Return the time of a step in seconds, by the time or rate given; None without either."""
         if self.step_seconds is not None:
             return self.step_seconds
         if self.tokens_per_s is not None:
@@ -308,7 +307,7 @@ class Run(Struct, frozen=True, kw_only=True):
 
 
 def _whole(total: int, part: int, what: str) -> int:
-    """Return how often `part`, called `what`, is in the tokens of a step. Raises UsageError."""
+    """Return `total` tokens / `part`, called `what`. Raises UsageError if that is not whole."""
     quotient, rest = divmod(total, part)
     problem = f"{total} tokens per step are not a whole number of {what}"
     require(not rest, problem, "correct one of them, or give document lengths")

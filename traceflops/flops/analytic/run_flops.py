@@ -62,7 +62,7 @@ def refusal(card: ModelCard, run: Run, name: str) -> TraceflopsError | None:
             return UsageError("encoder and decoder process different tokens", ELSE)
         if rule.context != "none" and not card.convs and not card.cores():
             return UsageError("the description lacks layers, heads and head_dim", ELSE)
-        # Ask for what the convention needs: that raises if it is not known.
+        # Compute what the convention needs: this raises if something is unknown.
         if rule.context != "none" and not card.convs:
             shape.of(rule.real)
         if rule.weights == "square":
@@ -70,14 +70,14 @@ def refusal(card: ModelCard, run: Run, name: str) -> TraceflopsError | None:
         if card.encoder is not None and needs_matrices(rule, card):
             run.memory(card, shape)
         if shape.sums is not None:
-            _Count(card, run, rule, shape).ledger()  # refuses what sums of lengths do not tell
+            _Count(card, run, rule, shape).ledger()  # raises if sums do not tell the pairs
     except TraceflopsError as error:
         return error
     return None
 
 
 class _Passes(Struct, frozen=True):
-    """Which passes a matrix or core takes part in beside the forward one, in `times` layers."""
+    """Whether a matrix or core in `times` layers has gradients, beside its forward pass."""
 
     times: int
     input_grad: bool
@@ -107,7 +107,7 @@ class _Count(Struct, frozen=True):
             lines += self._matmul(adapter)
         for conv in card.convs:
             forward = conv.flops * sums_of(self.shape.of(rule.real)).number()
-            # Some conventions count as if nothing were frozen ("never").
+            # "never": the convention counts as if nothing were frozen.
             is_trained = not run.freezes("conv") or rule.frozen == "never"
             has_backward = not run.forward_only
             # A stem reads the images, which need no gradient.
@@ -133,8 +133,7 @@ class _Count(Struct, frozen=True):
     def _matmul(self, placed: PlacedLinear) -> Iterator[Line]:
         """Yield the ledger lines of a matrix: model work, recomputation, padding."""
         linear, shape, card = placed.linear, self.shape, self.card
-        # How many rows the matrix is multiplied with: tokens, sequences or patches (the tokens
-        # without one class token per sequence).
+        # Rows are tokens, sequences, or patches: tokens without a class token per sequence.
         if placed.side == "encoder" or linear.reads == "memory":
             shape = self.run.memory(card, shape)
         rows = shape.tokens if self.rule.real else shape.slot_tokens
@@ -147,8 +146,8 @@ class _Count(Struct, frozen=True):
             again = self._again(placed.in_blocks, passes) * self._checkpoint.linear * forward
             yield Line(f"recompute.matmul.{linear.group}", again)
             if self.rule.context != "exact":
-                continue  # formulas, which no device executes as they stand: no padding to add
-            # Rows that are computed and not needed: spare rows of experts, padding.
+                continue  # only an exact count is what devices execute, to which padding adds
+            # Rows that are computed but not needed: unused rows of experts, padding.
             executed = forward * (1 + passes.input_grad + passes.weight_grad) + again
             yield Line("overcompute.padding.experts", (placed.capacity - 1) * executed)
             if linear.reads == "token" and placed.side == "decoder":
@@ -161,37 +160,37 @@ class _Count(Struct, frozen=True):
     def _pass_lines(
         self, kind: str, group: str, forward: int, passes: _Passes, weight_grads: int = 1
     ) -> Iterator[Line]:
-        """Yield the model work of each pass: every gradient has as many FLOPs as the forward."""
+        """Yield the model work of each pass; the weight gradient counts `weight_grads` times."""
         yield Line(f"model.{kind}.forward.{group}", forward)
         if passes.input_grad:
             yield Line(f"model.{kind}.input_grad.{group}", forward)
-        if passes.weight_grad:  # some rules charge it several times
+        if passes.weight_grad:
             yield Line(f"model.{kind}.weight_grad.{group}", forward * weight_grads)
 
     def _passes(self, placed: PlacedLinear | PlacedCore) -> Iterator[_Passes]:
-        """Yield the passes of a matrix or core, by how many of its layers have these."""
+        """Yield the passes of a matrix or core: one item per group of layers with equal passes."""
         run, rule, times = self.run, self.rule, placed.times
         if run.forward_only:
             yield _Passes(times, False, False)
             return
         linear = placed.linear if isinstance(placed, PlacedLinear) else None
-        # How many of its layers are below the lowest trained one: no gradient flows there.
+        is_adapter = linear is not None and linear.group == "adapters"
+        # No gradient flows in its layers below the lowest trained one, which have no adapters.
         is_encoder_frozen, below = "encoder" in run.frozen, 0
         if rule.frozen == "as-run" and placed.side == "encoder":
             below = times if is_encoder_frozen else 0
         elif rule.frozen == "as-run" and placed.layer is not None:
             below = min(max(run.frozen_layers - placed.layer, 0), times)
-        is_trained = linear is None or linear.group == "adapters" or rule.frozen == "never"
-        if below and (linear is None or linear.group != "adapters"):
+        if below and not is_adapter:
             yield _Passes(below, False, False)
         if below >= times:
             return
-        if linear is None or is_trained:
+        if linear is None or is_adapter or rule.frozen == "never":
             yield _Passes(times - below, True, True)
         elif rule.frozen == "all":
             yield _Passes(times - below, True, False)
         else:
-            # Nothing trained is below data, or behind a frozen encoder: no input gradient.
+            # Data, and the output of a frozen encoder, need no gradient.
             reads_data = "patch" in (linear.reads, linear.group)
             has_input_grad = not reads_data and not (linear.reads == "memory" and is_encoder_frozen)
             yield _Passes(times - below, has_input_grad, not run.freezes(linear.group))
@@ -208,52 +207,52 @@ class _Count(Struct, frozen=True):
             yield Line("model.attention.forward", forward)
             if passes.backward:
                 yield Line("model.attention.backward", 2 * forward)
-                # Some conventions multiply the forward by another factor than 3 (1 and 2).
+                # A convention may count other than 3 passes of attention: add the difference.
                 yield Line("convention.attention", (rule.attention - 3) * forward)
             yield Line("recompute.attention", again * forward)
             if passes.backward and scores_again:
                 yield Line("algorithmic.attention", core.scores(twice) * passes.times)
             if rule.context != "exact":
                 continue
-            # Pairs that are computed and not attended: of padding, and masked ones if unfused.
-            # How often: forward, the two gradients, recomputed.
-            runs, padded = passes.times * (1 + 2 * passes.backward + again), twice
+            # Pairs that are computed but not attended: of padding, and masked ones if unfused. They
+            # are computed in the forward pass, in both gradients, and in recomputation.
+            executions = passes.times * (1 + 2 * passes.backward + again)
+            padded = twice
             if placed.side == "decoder" and shape.padded:
                 padded = 2 * pairs(core.mask, shape.of(False), cached)
-                yield Line("overcompute.padding.attention", core.flops(padded - twice) * runs)
+                yield Line("overcompute.padding.attention", core.flops(padded - twice) * executions)
             if run.attention_kernel == "unfused" and not core.cross:
                 full = 2 * sums_of(shape.of(False)).full_pairs(cached)
-                yield Line("overcompute.mask", core.flops(full - padded) * runs)
+                yield Line("overcompute.mask", core.flops(full - padded) * executions)
         if rule.id == "levanter":  # it also counts the mask and the softmax, in all three passes
             squares = sums_of(shape.of(rule.real)).squares
             times = core.heads * placed.times * (1 if run.forward_only else 3)
             yield Line("convention.vector", VECTOR_FLOPS_OF_LEVANTER * squares * times)
 
     def _twice_pairs(self, placed: PlacedCore, shape: RunShape) -> int:
-        """Return twice the (query, key) pairs of a head in a step: odd contexts have halves."""
+        """Return twice the (query, key) pairs of a head in a step: T/2 may be no integer."""
         mask, context, cached = placed.core.mask, self.rule.context, self.run.cached
         sequences = shape.of(self.rule.real)
         if placed.core.cross:  # a query sees its whole encoder sequence
-            ((memory, _),) = self.run.memory(self.card, self.shape).slots or ((0, 0),)
-            return 2 * memory * sums_of(sequences).tokens
+            ((memory_length, _),) = self.run.memory(self.card, self.shape).slots or ((0, 0),)
+            return 2 * memory_length * sums_of(sequences).tokens
         if context == "exact":
             return 2 * pairs(mask, sequences, cached)
-        cut: Sequences = ()  # sequences that a window or chunk cuts: their pairs are exact
+        cut: Sequences = ()  # sequences cut by a window or chunk, whose pairs are counted exactly
         if context == "half-window":
             cut, sequences = cut_by(mask, sequences, cached)
         sums = sums_of(sequences)
         full = sums.full_pairs(cached)
-        # Half the context: the cache is seen by all queries, their own tokens by half of them. With
-        # a full mask, every query sees all.
+        # Half a context: a query sees all cached tokens and half of the others.
         is_half = context != "full" and mask.kind != "full"
-        rest = full + cached * sums.tokens if is_half else 2 * full
-        return 2 * pairs(mask, cut, cached) + rest
+        uncut = full + cached * sums.tokens if is_half else 2 * full
+        return 2 * pairs(mask, cut, cached) + uncut
 
     @property
     def _checkpoint(self) -> Checkpoint:
         return FULL_CHECKPOINT if self.rule.id == "sc21" else self.run.checkpoint
 
     def _again(self, in_blocks: bool, passes: _Passes) -> int:
-        """Return 1 if checkpointing recomputes something with these passes, else 0."""
+        """Return 1 if checkpointing reaches a part (in or outside blocks) with a backward pass."""
         scope = self._checkpoint.scope or ("all" if self.rule.recompute_all else "blocks")
         return int(passes.backward and (in_blocks or scope == "all"))

@@ -1,4 +1,4 @@
-"""The utilisation of a described run: its peak, its ledger, what is missing, every convention."""
+"""The utilisation of a described run: its peak, ledger and rate, by each convention."""
 
 from __future__ import annotations
 
@@ -27,12 +27,8 @@ from traceflops.units import decimal
 
 DTYPE_ALIASES = {
     "bfloat16": "bf16",
-    "float16": "fp16",
     "half": "fp16",
-    "float32": "fp32",
-    "float64": "fp64",
-    "float8": "fp8",
-    "float4": "fp4",
+    **{f"float{bits}": f"fp{bits}" for bits in (4, 8, 16, 32, 64)},
 }
 
 
@@ -47,7 +43,7 @@ class PeakChoice(Struct, frozen=True):
 
 
 def choose_peak(device: str | None, tflops: Fraction | None, dtype: str | None) -> PeakChoice:
-    """Return one device's peak: the rate given, else that of the table. Raises UsageError."""
+    """Return one device's peak: the user's `tflops`, else the table's. Raises UsageError."""
     dtype = plain_dtype(dtype) if dtype is not None else None
     spec = chosen(device, None, SeenDevice()).spec if device is not None else None
     if tflops is not None:
@@ -88,14 +84,13 @@ def plain_dtype(text: str) -> str:
 
 
 def other_peaks(choice: PeakChoice) -> tuple[Peak, ...]:
-    """Return peaks that may have been taken for this one: of other data types or devices.
+    """Return peaks that may have been used instead of this one: of other data types or devices.
 
-    Devices are of the same maker and series, and all have links between GPUs or none has, as this
-    one does. The chosen device is among them: if the user gave a rate of his own, the table's rate
-    may have been meant. Of equal rates, the least unlikely peak stays.
+    The devices have the same maker and series as the chosen one, and links between GPUs if that one
+    has them. The chosen one is among them: its peak may differ from the rate that the user gave.
     """
     own = choice.spec
-    if own is None or choice.dtype is None:  # nothing tells what it may be mistaken for
+    if own is None or choice.dtype is None:
         return ()
 
     def bandwidth(spec: DeviceSpec) -> int:
@@ -110,8 +105,8 @@ def other_peaks(choice: PeakChoice) -> tuple[Peak, ...]:
         is_alike = (spec.vendor, spec.series) == (own.vendor, own.series)
         is_alike &= (spec.link is None) == (own.link is None)
         if is_alike and (rate := spec.peak(choice.dtype)) is not None:
-            # Another device (1) is less likely than another type of this one (0, the default), and
-            # one with far slower memory even less (2).
+            # Another device (1) is less likely than another type of this one (0, the default); one
+            # with memory of less than half the bandwidth is even less likely (2).
             unlikely = 1 + (2 * bandwidth(spec) < bandwidth(own))
             label = f"{choice.dtype} dense ({spec.id})"
             peaks.append(Peak(Fraction(rate), label, unlikely))
@@ -122,7 +117,7 @@ def other_peaks(choice: PeakChoice) -> tuple[Peak, ...]:
 
 
 Unit = Literal["step", "sequence", "token", "second"]
-"""What FLOPs are counted for: a step, or what there is of one where the batch is not known."""
+"""What FLOPs are counted for: a step or, if its size is unknown, a part of it."""
 
 
 class Entry(Struct, frozen=True):
@@ -149,7 +144,7 @@ class Utilisation(Struct, frozen=True):
 
     @property
     def is_possible(self) -> bool:
-        """Return whether the devices can do what the rate says."""
+        """Return whether the rate is at most the peak, or unknown."""
         return self.rate is None or max(self.rate.mfu, self.rate.hfu) <= 1
 
     def check(self) -> None:
@@ -170,7 +165,7 @@ def utilisation(
     done = rates.work(card, run, name)
     no_time = MissingInput(fact("missing.step-time"), fact("missing.set-time"))
     lacks = (no_time if done.seconds is None else None, choice.lack)
-    # The same by every convention. A published rate of unknown basis fits only its own.
+    # Every convention. A published rate of unknown basis has no other convention than PUBLISHED.
     entries = []
     for rule in CONVENTIONS.values():
         problem = obstacle(card, run, rule.id)
@@ -198,9 +193,8 @@ def unit_of(card: ModelCard, run: Run) -> Unit:
     """Return what FLOPs are counted for: a step, else a sequence, else a token.
 
     Without the size of a step it is a sequence; a token if the length of sequences is unknown, too.
-    Raises UsageError for the time of a step whose sequences have a known length, but no number. If
-    a time or rate needs a length that is unknown, it is "sequence": `Run.shape` refuses that later
-    and asks for both.
+    If a time or rate needs this length, the unit is "sequence" all the same: `Run.shape` raises
+    later and asks for both. Raises UsageError if only the number of sequences is unknown.
     """
     if run.batch or run.tokens or run.documents or run.seq_sum is not None:
         return "step"
@@ -215,8 +209,8 @@ def unit_of(card: ModelCard, run: Run) -> Unit:
 def _doubts(
     card: ModelCard, choice: PeakChoice, done: DescribedWork, name: str | None
 ) -> Iterator[Fact]:
-    """Yield doubts about count and rate; `name` is the convention asked for, None: the usual."""
-    # A convention that was asked for needs no excuse; work without tokens is a published rate.
+    """Yield doubts about count and rate; `name` is the requested convention, or None."""
+    # A requested convention is no doubt; work without tokens is a published rate.
     if name is None and done.tokens is not None and not card.complete:
         rule = done.ledger.convention
         yield fact("described.rough-count", lacks=tuple(card.lacks), convention=rule)
@@ -238,8 +232,8 @@ def _doubts(
 
 
 def check_claims(card: ModelCard, run: Run) -> None:
-    """Raise UsageError for settings that the model makes impossible."""
-    frozen = run.frozen - {"all"}  # every model has that
+    """Raise UsageError for frozen parts, adapters or lengths that the model cannot have."""
+    frozen = run.frozen - {"all"}
     absent = frozen - {*card.parts}
     problem = f"the weights in {' or '.join(sorted(frozen))} of {card.name} are unknown"
     hint = "freeze all of them, or describe the model (preset, config.json, TOML card)"
@@ -247,7 +241,7 @@ def check_claims(card: ModelCard, run: Run) -> None:
     problem = f"{card.name} has no {' or '.join(sorted(absent))} to freeze"
     require(not absent, problem, f"available: {', '.join(card.parts)}")
     if (lora := run.lora) is not None:
-        lora.adapters(card)  # refuses targets that the model lacks
+        lora.adapters(card)  # raises for targets that the model lacks
         size, own = lora.params or 0, f"({card.total:,})"
         problem = f"adapters with {size:,} parameters are larger than the model {own}"
         require(size <= card.total, problem, "give the parameters of the adapters only")
@@ -260,18 +254,17 @@ def check_claims(card: ModelCard, run: Run) -> None:
 
 
 def doubtful_claims(card: ModelCard, run: Run) -> tuple[Fact, ...]:
-    """Return doubts about statements on the run and the model that do not fit each other."""
+    """Return doubts about statements on the run and the model that contradict each other."""
     claims = (*card.doubts, *run.notes)
     if card.seq is not None and run.seq not in (None, card.seq):
-        # Positions are of the model's own length: beyond them is what this doubt says already.
+        # This covers lengths beyond the positions, too: these are of the fixed length.
         fixed = fact("described.fixed-length", model=card.name, tokens=card.seq, given=run.seq)
         return (*claims, fixed)
     try:
         documents = run.shape(card).documents or ()
     except UsageError:  # reported where FLOPs are counted
         documents = ()
-    # Cached tokens come before those of each document; 0 without documents. A model without a table
-    # of positions (0) has no limit.
+    # Cached tokens come before each document. Without a table of positions (0) there is no limit.
     longest = max((length for length, _ in documents), default=-run.cached) + run.cached
     if not 0 < card.positions < longest:
         return claims

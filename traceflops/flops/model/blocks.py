@@ -1,7 +1,7 @@
-"""What models are built of: masks, weight matrices, attention, feed-forward, experts, convolutions.
+"""The parts of models: masks, weight matrices, attention, feed-forward, experts, convolutions.
 
-Forward FLOPs: 2 per weight and token of a matrix, 2 per weight and output position of a
-convolution, and of attention 2 * pairs * heads * (score_dim + value_dim), where pairs are the
+Forward FLOPs are 2 per weight and token of a matrix, 2 per weight and output position of a
+convolution, and 2 * pairs * heads * (score_dim + value_dim) of attention, where pairs are the
 attended (query, key) pairs of one head. See docs/definitions.md.
 """
 
@@ -35,10 +35,10 @@ class Mask(Struct, frozen=True):
         """Return the attended pairs of one head: `queries` tokens after `cached` earlier ones."""
         # `Band(right=0)` is causal: no key to the right of the query.
         if self.kind == "chunk":  # the pairs of all tokens less those of the cached ones
-            chunk = Band(right=0).pairs(self.size, self.size)
+            per_chunk = Band(right=0).pairs(self.size, self.size)
             before, after = (
-                full * chunk + Band(right=0).pairs(rest, rest)
-                for full, rest in (divmod(n, self.size) for n in (cached, cached + queries))
+                chunks * per_chunk + Band(right=0).pairs(left_over, left_over)
+                for chunks, left_over in (divmod(n, self.size) for n in (cached, cached + queries))
             )
             return after - before
         left = self.size - 1 if self.kind == "window" else None
@@ -47,7 +47,7 @@ class Mask(Struct, frozen=True):
 
 
 def require(holds: bool, problem: str, hint: str) -> None:
-    """Raise a UsageError unless something holds."""
+    """Raise a UsageError unless a condition holds."""
     if not holds:
         raise UsageError(problem, hint)
 
@@ -56,10 +56,9 @@ CAUSAL = Mask()
 
 
 class Linear(Struct, frozen=True):
-    """A weight matrix, or `copies` equal ones of which one token uses `used`.
+    """A weight matrix, or `copies` matrices of equal size of which a token uses `used`.
 
-    `copies` is 0 if the weights are stored elsewhere (a tied head). `group` is the sub-name in the
-    ledger.
+    `copies` is 0 for weights stored elsewhere (a tied head). `group` is the ledger's sub-name.
     """
 
     name: str
@@ -96,7 +95,7 @@ class Core(Struct, frozen=True):
         return twice_pairs * self.heads * (self.score_dim + self.value_dim)
 
     def scores(self, twice_pairs: int) -> int:
-        """Return the FLOPs of queries with keys alone: what flash kernels do once more."""
+        """Return the FLOPs of the scores alone, which flash kernels compute again backward."""
         return twice_pairs * self.heads * self.score_dim
 
 
@@ -189,15 +188,15 @@ class FeedForward(Struct, frozen=True, kw_only=True):
     bias: bool = False
 
     def linears(self, hidden: int) -> Iterator[Linear]:
-        """Yield gate (where there is one), up and down."""
+        """Yield gate (if `glu`), up and down."""
         return _mlp(self, "ffn", "", hidden, self.width)
 
 
 class Experts(Struct, frozen=True, kw_only=True):
     """A mixture: `topk` of `count` experts per token, and shared experts of total width `shared`.
 
-    `latent` is the width that experts see in place of the hidden one. `capacity` is the number of
-    rows computed per row needed (capacity factor, alignment), at least 1.
+    `latent` is the input width of the experts if it is not the hidden one. `capacity` is the number
+    of rows computed per row needed (capacity factor, alignment), at least 1.
     """
 
     count: int
@@ -236,14 +235,14 @@ class Experts(Struct, frozen=True, kw_only=True):
 def _mlp(
     network: FeedForward | Experts, group: str, prefix: str, hidden: int, width: int
 ) -> Iterator[Linear]:
-    """Yield the matrices up (with a gate beside it, if gated) and down; `prefix` begins names."""
+    """Yield the matrices gate (if the network is gated), up and down; `prefix` begins names."""
     for name in ("gate", "up") if network.glu else ("up",):
         yield Linear(f"{prefix}{name}", hidden, width, group, bias=network.bias)
     yield Linear(f"{prefix}down", width, hidden, group, bias=network.bias)
 
 
 class Block(Struct, frozen=True, kw_only=True):
-    """One layer. `feed_forward` None: not described; `norms` counts norms of the hidden width."""
+    """One layer. `feed_forward` is None if not described; `norms` are norms of the hidden width."""
 
     attention: Attention | LatentAttention | None = None
     cross: Attention | None = None
@@ -265,7 +264,7 @@ class Block(Struct, frozen=True, kw_only=True):
 
 
 class Conv(Struct, frozen=True, kw_only=True):
-    """`count` equal convolutions, each of one sample; sizes are per spatial dimension.
+    """`count` equal convolutions of one sample; sizes are per spatial dimension.
 
     A `stem` reads the data itself: it needs no input gradient, and block checkpointing does not
     recompute it. `norm` adds a batch norm's two vectors to the parameters.
@@ -305,17 +304,17 @@ class Conv(Struct, frozen=True, kw_only=True):
 
     @property
     def weights(self) -> int:
-        """Return the weights of one: every output (input, transposed) sees its group's channels."""
+        """Return the weights of one convolution; an output channel only reads its own group."""
         inside, outside = self.channels
         return inside * outside // self.groups * prod(self.kernel)
 
     @property
     def flops(self) -> int:
-        """Return the forward FLOPs of all of them for one sample: 2 per weight and position."""
+        """Return the FLOPs of all `count`: 2 per weight and output (transposed: input) position."""
         positions = self.input if self.transposed else self.output
         return 2 * self.count * self.weights * prod(positions)
 
     @property
     def stored(self) -> int:
-        """Return the parameters of all of them."""
+        """Return the parameters of all `count` convolutions."""
         return self.count * (self.weights + self.channels[1] * (self.bias + 2 * self.norm))

@@ -1,4 +1,4 @@
-"""A model described in general terms, and how many weights it has of each kind."""
+"""The description of a model: its weight matrices, attention cores and parameters."""
 
 from __future__ import annotations
 
@@ -14,24 +14,23 @@ from traceflops.flops.model.blocks import ROUTING, Block, Conv, Core, Experts, L
 
 Norm = Literal["rms", "layernorm", "layernorm-nobias"]
 Side = Literal["decoder", "encoder"]
-"""Whose tokens: those of the model itself, or those of the encoder it reads from."""
+"""Whose tokens a part processes: those of the model itself, or those of its encoder."""
 NORM_VECTORS = {"rms": 1, "layernorm": 2, "layernorm-nobias": 1}
 """Vectors of the hidden width per norm."""
 FEWEST_PARAMS = 1000
 MOST_MTP = 100
 FAR_APART, TOO_FAR_APART = Fraction(1, 10), 2
-"""How far a stated parameter count may be from the counted one: relative, and as a factor."""
+"""A parameter count this far from the counted one is in doubt (relative), or an error (factor)."""
 ARCHITECTURE = ("hidden", "layers", "heads", "ffn", "glu", "vocab")
-"""What describes a model, in the words of a card."""
+"""The keys of a card that a full description has."""
 NORMS_OF_MTP = 3
 """Norms of an MTP module besides its block's: of the hidden state, the embedding and the head."""
 
 
 class PlacedLinear(Struct, frozen=True):
-    """A weight matrix and where it stands: in `times` layers, from `layer` up, on whose tokens.
+    """A weight matrix in `times` layers, the first of which is `layer`, on the tokens of `side`.
 
-    `in_blocks` says that checkpointing of the blocks recomputes it. `capacity` is the number of
-    rows computed per row needed.
+    `in_blocks`: checkpointing of blocks recomputes it. `capacity`: rows computed per row needed.
     """
 
     linear: Linear
@@ -43,17 +42,17 @@ class PlacedLinear(Struct, frozen=True):
 
     @property
     def active(self) -> int:
-        """Return the weights one token is multiplied with, in all layers."""
+        """Return the weights that one token is multiplied with, in all layers."""
         return self.times * self.linear.active
 
     @property
     def routes(self) -> bool:
-        """Return whether it is a router."""
+        """Return whether the matrix is a router."""
         return self.linear.name in ROUTING
 
 
 class PlacedCore(Struct, frozen=True):
-    """An attention core where it stands."""
+    """An attention core in `times` layers, the first of which is `layer`."""
 
     core: Core
     times: int
@@ -64,12 +63,12 @@ class PlacedCore(Struct, frozen=True):
 class ModelCard(Struct, frozen=True, kw_only=True):
     """A model: its blocks in order, as (how many alike, block), and what is around them.
 
-    Widths are in elements. `positions` are learned embeddings beside those of tokens (token types
-    included), `norms` those outside the blocks, `loose` other parameters. `mtp` is the number of
-    multi-token-prediction modules, each one more block like the last. Cross-attention, or tokens
-    put in front, read `encoder`. `params` is the stated count; it wins over the counted one.
-    `missing` are keys that are not described: conventions that need them cannot be computed. `seq`
-    is a length that the architecture fixes, such as the patches of an image.
+    Widths are in elements. `positions` is the number of learned embeddings beside those of tokens
+    (token types included), `norms` the norms outside the blocks, `loose` other parameters. `mtp` is
+    the number of multi-token-prediction modules, each a further block like the last. `encoder` is
+    read by cross-attention, or puts tokens in front. `params` is the stated count, which wins over
+    the counted one. `missing` are keys that are not described: conventions that need them cannot be
+    computed. `seq` is a length that the architecture fixes, such as the patches of an image.
     """
 
     name: str
@@ -124,13 +123,13 @@ class ModelCard(Struct, frozen=True, kw_only=True):
 
     @property
     def lacks(self) -> tuple[str, ...]:
-        """Return the keys that a full description would need, too."""
-        nothing = not (self.blocks or self.convs or self.missing)
-        return ARCHITECTURE if nothing else self.missing
+        """Return the keys that are missing for a full description."""
+        is_bare = not (self.blocks or self.convs or self.missing)
+        return ARCHITECTURE if is_bare else self.missing
 
     @property
     def is_convolutional(self) -> bool:
-        """Return whether it is a convolutional net, which has no tokens."""
+        """Return whether the model is a convolutional net, which has no tokens."""
         return bool(self.convs) and not self.blocks
 
     @property
@@ -150,7 +149,7 @@ class ModelCard(Struct, frozen=True, kw_only=True):
 
     @property
     def active(self) -> int:
-        """Return the parameters that a token uses: without the experts that it does not use."""
+        """Return the parameters that a token uses: all except those of unused experts."""
         unused = (
             placed.times * linear.stored * max(linear.copies - linear.used, 0) // linear.copies
             for placed in self.placed()
@@ -161,7 +160,7 @@ class ModelCard(Struct, frozen=True, kw_only=True):
     @property
     def counted(self) -> int:
         """Return N counted from the description: matrices, vectors (norms, biases), embeddings."""
-        # Matrices of the encoder are in the encoder's own count.
+        # The encoder counts its own matrices.
         own = [placed for placed in self.placed() if placed.side == "decoder"]
         matrices = sum(placed.times * placed.linear.stored for placed in own)
         convs = sum(conv.stored for conv in self.convs)
@@ -175,7 +174,7 @@ class ModelCard(Struct, frozen=True, kw_only=True):
         return self.embedding + vectors + self.loose + matrices + convs + encoder
 
     def weights(self) -> int:
-        """Return the weights one token is multiplied with: with head, without embedding."""
+        """Return the weights that one token is multiplied with: with head, without embedding."""
         return sum(placed.active for placed in self.placed() if placed.linear.reads != "sequence")
 
     @property
@@ -221,7 +220,7 @@ class ModelCard(Struct, frozen=True, kw_only=True):
         return (*(replace(core, side="encoder") for core in encoder), *own)
 
     def _stacks(self) -> Iterator[tuple[int, int | None, Block]]:
-        """Yield equal blocks: how many, from which layer up (None: MTP modules), and the block."""
+        """Yield (number of equal blocks, first layer, block); the layer of MTP modules is None."""
         layer = 0
         for count, block in self.blocks:
             yield count, layer, block

@@ -1,7 +1,7 @@
 """Model cards as tables: checks one table and builds the `ModelCard` that it describes.
 
 TOML cards, presets and Hugging Face configs share these keys; docs/mfu.md lists them. A table with
-`params` may leave out the rest: the card then knows what it lacks.
+`params` may leave out other keys: they are then in `ModelCard.missing`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ CONV = (
     *("groups", "transposed", "count", "bias", "norm", "stem"),
 )
 PER_DIMENSION = {"kernel": 1, "stride": 1, "padding": 0, "dilation": 1, "output_padding": 0}
-"""Sizes of a convolution with one number per dimension, and what holds where they are left out."""
+"""Sizes of a convolution with one number per dimension, and their defaults."""
 LINEAR = ("name", "inputs", "outputs", "bias")
 
 
@@ -55,7 +55,7 @@ def build(
         card = _Builder(TomlTable(values, where, KEYS, names)).card()
         if card.params is not None and card.complete:
             counted, far = card.counted, TOO_FAR_APART
-            # Neither may be `far` times the other: counted / far < params < counted * far.
+            # Neither count may be `far` times the other: counted / far < params < counted * far.
             blocks.require(
                 counted < card.params * far < counted * far**2,
                 f"params {card.params:,} contradicts the sizes, which give {counted:,} parameters",
@@ -63,7 +63,7 @@ def build(
             )
         return card
     except UsageError as error:
-        if error.message.startswith(where):  # it names the table already
+        if error.message.startswith(where):  # the message names the table already
             raise
         raise UsageError(f"{where}: {error.message}", error.hint) from None
 
@@ -97,7 +97,7 @@ class _Builder(Struct, frozen=True):
         if missing and "params" not in table:
             hint = f"add {', '.join(missing)}{'' if table.foreign else '; or give params alone'}"
             table.refuse(f"{table.called(missing[0])!r} is missing", hint)
-        # Without a head size, the heads divide the hidden width.
+        # Without head_dim, the heads must divide the hidden width.
         is_derived = not ("head_dim" in table or "mla" in table)
         if "heads" in table and "hidden" in table and is_derived:
             hidden, heads = table.count("hidden"), table.count("heads")
@@ -168,7 +168,7 @@ class _Builder(Struct, frozen=True):
             return ()
         stack = []
         for (mask, has_experts), run in groupby(zip(self._masks(), self._mixed, strict=True)):
-            # Keys that lack leave the block incomplete: `_missing` tells these.
+            # If keys are missing (see `_missing`), the block has no network.
             network: FeedForward | Experts | None = None
             if not has_experts and "ffn" in table and "glu" in table:
                 bias = "ffn" in self._biases
@@ -187,7 +187,7 @@ class _Builder(Struct, frozen=True):
     def _masks(self) -> tuple[Mask, ...]:
         """Return the mask of every layer: by a pattern, else narrow ones (window, chunk) first.
 
-        `window_layers` says how many layers have the window: all by default. All have a chunk.
+        `window_layers` is the number of layers with a window, by default all. A chunk is in all.
         """
         table = self.table
         default = Mask(cast("blocks.MaskKind", table.choice("mask", ("causal", "full"), "causal")))
@@ -200,7 +200,7 @@ class _Builder(Struct, frozen=True):
             if len(words) > layers:
                 problem = f"'pattern' has masks for {len(words)} layers, but there are {layers}"
                 table.refuse(problem, "give one mask per layer, or fewer to repeat")
-            for key in ("mask", "window_layers"):  # they say of all layers what a pattern does
+            for key in ("mask", "window_layers"):  # a pattern replaces both
                 if key in table:
                     table.refuse(f"'pattern' and {key!r} exclude each other", "remove one of them")
             for key in kinds:
@@ -222,20 +222,20 @@ class _Builder(Struct, frozen=True):
 
     @property
     def _mixed(self) -> tuple[bool, ...]:
-        """Return which layers have experts: those listed, else all behind the dense ones."""
+        """Return, per layer, whether it has experts: if listed, else if after the dense ones."""
         experts, layers = self.table.table("experts", EXPERTS), self._layers
         if experts is None:
             return (False,) * layers
         if "layers" in experts and "dense_layers" in experts:
             experts.refuse("'layers' and 'dense_layers' exclude each other", "remove one of them")
         dense, listed = experts.count("dense_layers", 0, least=0), experts.numbers("layers")
-        # Without layers (0), the lack of these is refused elsewhere.
+        # If the number of layers is missing (0), another check refuses that.
         if max(max(listed or (0,)) + 1, dense) > layers > 0:
             experts.refuse(f"it names layers beyond the {layers} that exist", HINT)
         with_experts = frozenset(range(dense, layers) if listed is None else listed)
         return tuple(layer in with_experts for layer in range(layers))
 
-    # What a block is made of
+    # The parts of a block
 
     def _attention(self, mask: Mask) -> Attention | blocks.LatentAttention:
         """Return the attention of a block; by default, the heads divide the hidden width."""
@@ -268,7 +268,7 @@ class _Builder(Struct, frozen=True):
         own = self._attention(Mask("full"))
         if isinstance(own, blocks.LatentAttention):
             table.refuse("cross-attention with mla is not supported", HINT)
-        return replace(own, vectors=0, cross=True)  # norms of heads and sinks are not in it
+        return replace(own, vectors=0, cross=True)  # without norms of heads and sinks
 
     def _extras(self) -> Iterator[Linear]:
         """Yield the matrices outside the blocks: patches, transform, pooler, classifier."""
@@ -276,7 +276,7 @@ class _Builder(Struct, frozen=True):
         hidden = table.maybe("hidden") or 0
         if (image := table.table("image", IMAGE)) is not None:
             inputs = image.count("channels", 3) * image.count("patch") ** 2
-            # With a class token, the encoder has one token more than there are patches.
+            # With a class token, there is one token more than patches.
             reads: blocks.Reads = "patch" if image.flag("class_token", True) else "token"
             yield Linear("patch", inputs, hidden, "patch", bias=True, reads=reads)
         if table.flag("transform", False):

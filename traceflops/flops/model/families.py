@@ -1,8 +1,8 @@
 """Families of Hugging Face models: how the config.json of each becomes the table of a card.
 
-A family has the keys it uses, defaults, and what its code fixes: biases, norms, tied embeddings.
-Rules add what takes more than copying. Source: configuration and modelling files of transformers
-(4.x and 5.x); the tests are parameter counts of published checkpoints.
+A family has the names of its keys, defaults, and the values that its code fixes: biases, norms,
+tied embeddings. Rules add values that are not just copied. Source: configuration and modelling
+files of transformers (4.x and 5.x); the tests are parameter counts of published checkpoints.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _layers(table: TomlTable) -> int:
 
 
 def _known(table: TomlTable, key: str) -> tuple[int, ...] | None:
-    """Return a list of layers, counted from 0; refuses one that the model does not have."""
+    """Return a list of layers, counted from 0. Raises UsageError if the model lacks one."""
     listed, layers = table.numbers(key), _layers(table)
     if listed and max(listed) >= layers:
         table.refuse(f"{key!r} has layer {max(listed)}, but {_LAYERS_KEY} is {layers}", HINT)
@@ -50,7 +50,7 @@ def _known(table: TomlTable, key: str) -> tuple[int, ...] | None:
 
 
 def _each(table: TomlTable, key: str, listed: tuple[Any, ...]) -> None:
-    """Refuse a list that does not have one entry per layer; an empty one is no list."""
+    """Raise UsageError for a list that is not empty and does not have one entry per layer."""
     if listed and len(listed) != _layers(table):
         table.refuse(
             f"{key!r} has {len(listed)} entries, but {_LAYERS_KEY} is {_layers(table)}",
@@ -76,8 +76,8 @@ def _narrowed(
 ) -> None:
     """Set the mask of each layer: `word` (window or chunk) for some, of the size under `key`.
 
-    Which layers, `layer_types` of the config says, else `by_family`. Without a size, none has it;
-    that is refused if the config lists such layers, or if it is `needed` by the family.
+    `layer_types` of the config, else `by_family`, has the mask of each layer. Without a size there
+    is no `word`, or a UsageError if the config lists such layers or the size is `needed`.
     """
     listed, size = table.words("layer_types", LAYER_TYPES), table.maybe(key)
     _each(table, "layer_types", listed)
@@ -91,7 +91,7 @@ def _narrowed(
 
 
 def windows(narrow: Callable[[TomlTable, int], bool], *, needed: bool = False) -> Rule:
-    """Return a rule: a window for layers for which `narrow` is true, else a causal mask."""
+    """Return a rule that sets a window in layers where `narrow` is true, else a causal mask."""
 
     def add(table: TomlTable, values: Values) -> None:
         pattern = ["window" if narrow(table, n) else "causal" for n in range(_layers(table))]
@@ -101,9 +101,9 @@ def windows(narrow: Callable[[TomlTable, int], bool], *, needed: bool = False) -
 
 
 window_everywhere = windows(lambda table, layer: True)
-"""Windows in all layers, if there is one at all."""
+"""Windows in all layers, if the config has a size."""
 window_every_other = windows(lambda table, layer: layer % 2 == 0, needed=True)
-"""Windows in every other layer, from the first."""
+"""Windows in every other layer, starting with the first."""
 window_but_every_nth = windows(
     lambda table, layer: (layer + 1) % table.count("sliding_window_pattern", 6) != 0, needed=True
 )
@@ -171,7 +171,7 @@ def deepseek_experts(table: TomlTable, values: Values) -> None:
 
 
 def llama4_experts(table: TomlTable, values: Values) -> None:
-    """Set experts in the layers listed, else in every n-th, and one shared expert."""
+    """Set experts in the listed layers, else in every n-th, and one shared expert."""
     step, layers = table.count("interleave_moe_layer_step", 1), _layers(table)
     width = table.count("intermediate_size")
     listed = _known(table, "moe_layers")
@@ -193,7 +193,7 @@ def mla(table: TomlTable, values: Values) -> None:
 
 
 def next_tokens(table: TomlTable, values: Values) -> None:
-    """Note prediction modules: they run in training only, and count only if asked for."""
+    """Add a note on prediction modules: they only run in training, and count on request."""
     modules = table.count("num_nextn_predict_layers", 0, least=0)
     if modules:
         values["notes"] = [fact(MTP_NOT_COUNTED, modules=modules)]
@@ -266,10 +266,10 @@ def t5(table: TomlTable, values: Values) -> None:
 
 
 class Family(Struct, frozen=True):
-    """How one model type is read: rules, fixed values, and by card key its names in the config.
+    """How the config of one model type is read.
 
-    `tied` and `defaults` are used if the config lacks a key or has null. `assumed` are sizes of the
-    class in transformers, used if the config does not mention them; a note tells these.
+    `keys` are the names in the config by card key. `tied` and `defaults` are used if the config
+    lacks a key or has null, `assumed` (with a note) for sizes that it does not mention at all.
     """
 
     rules: tuple[Rule, ...] = ()

@@ -27,8 +27,8 @@ HINT = "describe the model in a TOML card, see docs/mfu.md"
 def find_model(text: str) -> ModelCard:
     """Return the card of a preset, of a file, or of a folder with a config.json.
 
-    A text that looks like a path is one; any other name is first that of a preset, then of a file.
-    Raises InputError if it is unknown, cannot be read, or is wrong.
+    Presets win over files, unless the text looks like a path. Raises InputError if the model is
+    unknown, or the file cannot be read or is wrong.
     """
     path = Path(text)
     is_path = bool(text) and (
@@ -47,7 +47,7 @@ def find_model(text: str) -> ModelCard:
 
 
 def bare_model(params: int) -> ModelCard:
-    """Return the card of a model of which only the number of parameters is known."""
+    """Return the card of a model with only a known number of parameters."""
     return ModelCard(name=f"model of {params:,} parameters", params=params)
 
 
@@ -126,7 +126,7 @@ def _tables() -> Mapping[str, Mapping[str, object]]:
 
 @cache
 def _ids() -> dict[str, str]:
-    """Return the id of a preset by every spelling of its name, without punctuation."""
+    """Return the ids of presets, by every plain spelling of their names."""
     ids: dict[str, str] = {}
     for key, table in _tables().items():
         aliases = table.get("aliases", [])
@@ -189,7 +189,7 @@ def card_of_config(config: Mapping[str, object], where: str) -> ModelCard:
     if kind in FAMILIES:
         return _card_of_family(config, kind, where)
     if isinstance(text, Mapping) and "text_config" not in text:  # at most one level down
-        # The text part may leave out its type: by convention it is that of the whole with "_text".
+        # If the text part has no type, it is by convention the type of the whole with "_text".
         usual = {"model_type": f"{kind}_text"} if f"{kind}_text" in FAMILIES else {}
         card = card_of_config({**usual, **text}, f"{where}, text_config")
         note = fact("described.text-part", model=repr(kind[:40]) if kind else "the model")
@@ -207,11 +207,11 @@ def _card_of_family(config: Mapping[str, object], kind: str, where: str) -> Mode
     values_of = {TIED: family.tied, **family.defaults, **assumed, **given}
     table = TomlTable(values_of, where, values_of, {})
     name = config.get("_name_or_path")
-    # The report shows the name: anybody may have written it, so only short plain text counts.
+    # Reports show the name, which anybody may have written: only use short plain text.
     is_plain = isinstance(name, str) and name.isprintable() and 0 < len(name) < 100
     title = str(name).rstrip("/").rpartition("/")[2] if is_plain else kind
-    # The table of a card: copied values (the first name of a key that the config has), then fixed
-    # ones, then what rules add.
+    # The table of a card has copied values (under the first name of a key that the config has),
+    # then fixed ones, then those that rules add.
     values: Values = {"name": title, "source": f"config.json ({kind})"}
     names: dict[str, str] = {}
     for key, options in family.keys.items():
@@ -222,7 +222,7 @@ def _card_of_family(config: Mapping[str, object], kind: str, where: str) -> Mode
     values |= family.fixed
     for rule in family.rules:
         rule(table, values)
-    # Say which assumed sizes are used: that of a mask only if a layer has such a mask.
+    # Note the assumed sizes that are used: that of a mask only if a layer has such a mask.
     masks = {"sliding_window": "window", "attention_chunk_size": "chunk"}
     unused = {key for key, mask in masks.items() if mask not in values}
     sizes = tuple(f"{key} {size}" for key, size in assumed.items() if key not in unused)

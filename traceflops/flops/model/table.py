@@ -1,4 +1,4 @@
-"""Checked access to the tables of a card: what is wrong is said in one line, with its place."""
+"""Checked access to the tables of a card: errors are one line that names table and key."""
 
 from __future__ import annotations
 
@@ -33,8 +33,7 @@ class TomlTable:
     ) -> None:
         """Take the values of the table at `where`. Raises UsageError for a key not in `keys`.
 
-        Values may come from a foreign source, such as a config.json: then `names` are its names of
-        our keys, for messages.
+        `names` has, for messages, the names of our keys in a config.json.
         """
         self.values, self.where, self.names = values, where, names or {}
         self.foreign = names is not None
@@ -53,7 +52,7 @@ class TomlTable:
         """Return a whole number of at least `least`, such as 405e9; required without a default."""
         value = self.values.get(key)
         if value is None:
-            return default if default is not None else self.lacks(key)  # it raises
+            return default if default is not None else self.lacks(key)  # raises
         number, name, text = _finite(value), self.called(key), str(value)
         start = text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}…"
         if number is not None and number > LARGEST_COUNT:
@@ -65,7 +64,7 @@ class TomlTable:
         return int(number)
 
     def called(self, key: str) -> str:
-        """Return a key as the source of the values calls it."""
+        """Return the name of a key in the source of the values."""
         return self.names.get(key, key)
 
     def maybe(self, key: str) -> int | None:
@@ -76,7 +75,7 @@ class TomlTable:
         """Return true or false. Required if no default."""
         value = self.values.get(key)
         if value is None:
-            return default if default is not None else bool(self.lacks(key))  # it raises
+            return default if default is not None else bool(self.lacks(key))  # raises
         if not isinstance(value, bool):
             self.refuse(
                 f"{self.called(key)!r} must be true or false, not {str(value)[:40]!r}", HINT
@@ -184,7 +183,7 @@ _READERS: Mapping[Any, Callable[[TomlTable, str, Any], object]] = {
     str: TomlTable.text,
     Fraction: TomlTable.ratio,
 }
-"""How a field of a struct is read, by its type; an integer that may be 0 has that default."""
+"""The function that reads a field of a struct, by its type; an integer with default 0 may be 0."""
 
 
 def _finite(value: object) -> Decimal | None:

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 
 TF32_OR_FP32: Final = "tf32-or-fp32"
-"""float operands: whether the product is TF32 or FP32 only the kernel's name tells."""
+"""float operands: only the kernel's name tells whether the product is TF32 or FP32."""
 INT64_MAX: Final = 2**63 - 1
 MOST_DIMENSIONS: Final = 64
 LONGEST_VALUE: Final = 4096
@@ -28,8 +28,8 @@ Value = None | bool | int | float | tuple["Value", ...]
 class ElementType(Struct, frozen=True):
     """One type: bytes of an element, and the data type of a matrix product of such operands.
 
-    `matrix` is None if no matrix unit has a rate for it. `number` is torch's. `rank` orders types
-    as torch promotes them: bool, integers, floating point, complex.
+    `matrix` is None if no matrix unit has a rate for the type. `number` is torch's. `rank` orders
+    types as torch promotes them: bool, integers, floating point, complex.
     """
 
     name: str
@@ -143,7 +143,7 @@ _WORDS: Final[dict[str, Value]] = {"": None, "None": None, "True": True, "False"
 
 
 class Tensor(Struct, frozen=True):
-    """One tensor: its shape, its strides in elements where they are recorded, and its type."""
+    """One tensor: its shape, its strides in elements (None if not recorded), and its type."""
 
     shape: Shape
     strides: Shape | None = None
@@ -156,9 +156,9 @@ class Tensor(Struct, frozen=True):
 
     @property
     def stored(self) -> int:
-        """Return the most distinct elements in memory: a dimension of stride 0 counts once.
+        """Return an upper bound of the distinct elements in memory.
 
-        Overlapping windows have no more than lie between the first and the last element.
+        A dimension of stride 0 counts once, overlapping windows from first to last element.
         """
         if self.strides is None or self.elements == 0:
             return self.elements
@@ -168,7 +168,7 @@ class Tensor(Struct, frozen=True):
 
     @property
     def bytes(self) -> int | None:
-        """Return the bytes that must at least be moved to read or write all of it."""
+        """Return the least bytes moved to read or write the whole tensor; None without a type."""
         return None if self.type is None else self.stored * self.type.bytes
 
     def like(self, shape: Shape) -> Tensor:
@@ -179,8 +179,8 @@ class Tensor(Struct, frozen=True):
 class Arguments(Struct, frozen=True):
     """The arguments of one call, by their position in the op's schema.
 
-    `output` is the shape of the result, if something else in the trace tells it; `enclosing` are
-    the arguments of the op around this one, if that knows more.
+    `output` is the shape of the result, if another op of the trace tells it; `enclosing` are the
+    arguments of the op around this one, if they are needed.
     """
 
     shapes: tuple[Shape | Shapes, ...] = ()
@@ -197,7 +197,7 @@ class Arguments(Struct, frozen=True):
             return None
         kind = element_type(_at(self.types, position) or "")
         if not shape and kind is None:
-            return None  # an argument that is no tensor is written as one without dimensions
+            return None  # profilers write other arguments as tensors without dimensions
         strides = _at(self.strides, position)
         is_fitting = type(strides) is tuple and len(strides) == len(shape)
         return Tensor(shape, strides if is_fitting else None, kind)
@@ -213,10 +213,10 @@ class Arguments(Struct, frozen=True):
             return None
         strides = _at(self.strides, position)
         is_fitting = isinstance(strides, Shapes) and len(strides) == len(shapes)
-        each = strides if is_fitting else ((),) * len(shapes)
+        steps_of = strides if is_fitting else ((),) * len(shapes)
         return tuple(
             Tensor(shape, steps if len(steps) == len(shape) else None)
-            for shape, steps in zip(shapes, each, strict=True)
+            for shape, steps in zip(shapes, steps_of, strict=True)
         )
 
     def value(self, position: int | None) -> Read:
@@ -258,13 +258,13 @@ def _at(values: Sequence[T], position: int | None, missing: Any = None) -> Any:
 
 
 def arguments_of(row: Mapping[str, Any]) -> Arguments:
-    """Return the arguments of a row of the table of ops; without shapes if these are odd."""
+    """Return the arguments of a row of the table of ops; without shapes if they are unreadable."""
     shapes, *others = (read(row[column] or "[]") for column, read in READERS.items())
     return Arguments(shapes or (), *others)
 
 
 def read_shapes(text: str) -> tuple[Shape | Shapes, ...] | None:
-    """Return the shape of each argument, or of each tensor of a list; None for another text."""
+    """Return the shape of each argument, or of each tensor of a list; None if unreadable."""
     return _nested(_DIMS, text)
 
 
@@ -284,11 +284,11 @@ READERS: Final[Mapping[str, Callable[[str], Any]]] = {
     "input_strides": lambda text: _nested(_STRIDES, text) or (),  # empty for odd ones
     "concrete_inputs": read_values,
 }
-"""What reads the texts of a column, in the order of the fields of Arguments."""
+"""The function that reads a text of each column, in the order of the fields of Arguments."""
 
 
 def _texts(text: str) -> list[Any]:
-    """Return the entries of a JSON list; none if it is none."""
+    """Return the entries of a JSON list; [] for another text."""
     try:
         return _TEXTS.decode(text)
     except _UNDECODABLE:
@@ -318,7 +318,7 @@ def _scalar(text: str) -> Read:
 
 
 def _nested(decoder: msgspec.json.Decoder[Any], text: str) -> tuple[Shape | Shapes, ...] | None:
-    """Return the shape of each entry, or the shapes of a list; None if one mixes both."""
+    """Return the shape of each entry, or the shapes of a list; None if the text is unreadable."""
     entries: list[Shape | Shapes] = []
     try:
         for items in decoder.decode(text):

@@ -1,7 +1,7 @@
-"""Attention cores: 2 pairs H (d_qk + d_v) FLOPs forward, twice that backward.
+"""Attention cores: 2 pairs H (d_qk + d_v) FLOPs forward, twice as many backward.
 
-Pairs are the (query, key) pairs that the mask leaves, H the query heads; shared keys and values
-save bytes, not FLOPs. A fused backward recomputes the scores, 2 pairs H d_qk, a part of its own
+Pairs are the (query, key) pairs that the mask leaves, H is the number of query heads; shared keys
+and values save bytes, not FLOPs. A fused backward also recomputes the scores, 2 pairs H d_qk FLOPs
 (FlashAttention, arXiv:2205.14135).
 """
 
@@ -24,13 +24,13 @@ _STATISTICS_BYTES = 4  # a log-sum-exp per query and head, float
 
 
 class Masking(Struct, frozen=True):
-    """Where the schema has the mask.
+    """The positions in the schema of the arguments that describe the mask.
 
-    `causal` are positions of a flag: the first one that has a flag counts, as schemas moved. `kind`
-    is instead the position of a number: 0 none, 1 causal from the top left, 2 from the bottom
-    right. `window` are the positions of the numbers of keys to the left and right (negative or
-    none: all), or of one width that includes the query's own key. `tensor` is the position of a
-    mask or bias.
+    `causal` are positions of a flag: the first one that has a flag counts, as versions differ.
+    `kind` is instead the position of a number: 0 none, 1 causal from the top left, 2 from the
+    bottom right. `window` are the positions of the numbers of keys to the left and right (negative
+    or none: all), or of one width that includes the query's own key. `tensor` is the position of a
+    mask or bias. If `bottom_right`, the last query is aligned with the last key.
     """
 
     causal: tuple[int, ...] = ()
@@ -42,7 +42,6 @@ class Masking(Struct, frozen=True):
     def band(self, args: Arguments) -> Band | None:
         """Return the recorded mask, None if it is not recorded."""
         if self.kind is not None:
-            # PyTorch's numbers: 0 is no mask, 1 causal from the top left, 2 from the bottom right.
             number = args.integer(self.kind)
             if number not in (0, 1, 2):
                 return None
@@ -52,25 +51,25 @@ class Masking(Struct, frozen=True):
         return None if causal is None else self._windowed(args, causal, self.bottom_right)
 
     def unrecorded(self) -> Band:
-        """Return the mask with the fewest pairs for one not recorded: causal, the least window."""
+        """Return the mask with the fewest possible pairs: causal, with the narrowest window."""
         return Band(0 if self.window else None, 0, self.bottom_right)
 
     def _windowed(self, args: Arguments, causal: bool, bottom_right: bool) -> Band:
-        """Return a mask with its window: None (all keys) for sides negative or not recorded."""
+        """Return the mask with its window; a side is None (all keys) if negative or missing."""
         sides = [args.integer(position) for position in self.window]
         bounds = [None if side is None or side < 0 else side for side in sides]
         left, right = (*bounds, None, None)[:2]
         if len(self.window) == 1 and left is not None:
-            left = left - 1 if left else None  # one width, with the query's own key; 0: no window
+            left = left - 1 if left else None  # a width with the query's own key; 0: no window
         return Band(left, 0 if causal else right, bottom_right)
 
 
 class Packing(Struct, frozen=True):
-    """Where the schema has packed sequences.
+    """The positions in the schema of the arguments that describe packed sequences.
 
-    `offsets` are the positions of the cumulative lengths of queries and keys, `longest` of the
-    longest ones. A tensor at one of `used` says how much of each key sequence is valid; one at
-    `paged`, that keys are in pages.
+    `offsets` are the positions of the cumulative lengths of queries and keys, `longest` those of
+    the longest lengths. A tensor at one of `used` has the valid length of each key sequence. A
+    tensor at `paged` means that keys are in pages.
     """
 
     offsets: tuple[int, int] | None = None
@@ -83,11 +82,11 @@ DENSE: Final = Packing()  # no packed sequences
 
 
 class Attention(Struct, frozen=True):
-    """A fused attention; query, key and value are three positions in a row.
+    """A fused attention; query, key and value are at consecutive positions.
 
-    `backward` is set by the kind of the row in the table. An `unfused` one computes all pairs by
-    plain products, whatever the mask. `statistics` is the position of a flag: whether the forward
-    writes its log-sum-exp (None: always).
+    `backward` is set by the kind of the row in the table. An `unfused` attention computes all pairs
+    by plain products, whatever the mask. `statistics` is the position of a flag: whether the
+    forward writes its log-sum-exp (None: always).
     """
 
     order: Order
@@ -111,9 +110,9 @@ class Attention(Struct, frozen=True):
         out = q.like((rows * core.d_v,))
         statistics = 0 if args.boolean(self.statistics) is False else _STATISTICS_BYTES * rows
         bias = args.tensor(self.masking.tensor)
-        beside = [0 if bias is None else bias.bytes]
+        further_bytes = [0 if bias is None else bias.bytes]
         if self.backward:  # dV, dP, dQ and dK, and the scores once more
-            beside = [out.bytes, *(tensor.like(tensor.shape).bytes for tensor in (q, k, v))]
+            further_bytes = [out.bytes, *(tensor.like(tensor.shape).bytes for tensor in (q, k, v))]
             parts = [
                 FlopsPart("backward", 2 * core.forward(most), 2 * core.forward(least)),
                 FlopsPart("algorithmic", core.scores(most), core.scores(least)),
@@ -128,40 +127,40 @@ class Attention(Struct, frozen=True):
             notes.append("variable-lengths")
         if bias is not None:
             notes.append("mask-tensor")
-        moved = work.known_sum(q.bytes, k.bytes, v.bytes, out.bytes, statistics, *beside)
-        # An unfused one also writes and reads the scores; the ops below it tell how often.
-        moved = None if self.unfused else moved
+        moved = None  # an unfused attention also moves the scores; the ops below it have the bytes
+        if not self.unfused:
+            moved = work.known_sum(q.bytes, k.bytes, v.bytes, out.bytes, statistics, *further_bytes)
         return Work(kind, tuple(parts), moved, matrix_type(q, k), core, notes=tuple(notes))
 
     def _core(self, args: Arguments, q: Tensor, k: Tensor, v: Tensor) -> Core:
         """Return the core's sizes and pairs. Raises CannotCount if they are unknown."""
         offsets = args.tensor((self.packing.offsets or (None,))[0])
         has_used, is_packed = bool(args.given(*self.packing.used)), offsets is not None
-        # Lengths that are values of a tensor, or keys in pages, of which no record tells the used.
+        # No profiler records the values of tensors, such as valid lengths, or the pages in use.
         in_pages = is_packed and (len(q.shape), len(k.shape)) == (3, 4)
         if in_pages or (has_used and not is_packed):
             raise CannotCount("not-in-trace")
         core = _fitted(*(_sizes(tensor, self.order, packed=is_packed) for tensor in (q, k, v)))
         band = self.masking.band(args)
         causal = None if band is None else band.causal
-        # A mask that is not recorded: between all pairs and the fewest.
+        # If the mask is not recorded, the pairs are between all and the fewest.
         loose, tight = band or Band(), band or self.masking.unrecorded()
         if offsets is None:
             most = core.batch * loose.pairs(core.queries, core.keys)
             least = core.batch * tight.pairs(core.queries, core.keys)
             return replace(core, pairs=most, pairs_at_least=least, causal=causal)
-        # Of packed sequences, only totals and longest lengths are recorded.
+        # Of packed sequences, only total and longest lengths are recorded.
         if core.batch != 1 or len(offsets.shape) != 1:
             raise CannotCount("odd-shapes")
         documents = max(0, offsets.shape[0] - 1)
-        # The longest queries and keys; the total if that is not recorded.
+        # The longest lengths of queries and keys, by default the totals.
         given = map(args.integer, self.packing.longest or (None, None))
         longest_queries, longest_keys = (
             total if length is None or length < 0 else min(length, total)
             for length, total in zip(given, (core.queries, core.keys), strict=True)
         )
         if core.queries == core.keys and longest_queries == longest_keys:
-            # Each sequence is taken to have as many queries as keys.
+            # Assume that each sequence has as many queries as keys.
             most = loose.most(documents, core.queries, longest_queries)
             least = min(most, tight.least(documents, core.queries))
         else:
@@ -170,7 +169,7 @@ class Attention(Struct, frozen=True):
             is_single = core.queries == documents and longest_queries == 1
             sees_all = tight.left is None and (tight.bottom_right or tight.right is None)
             least = min(most, core.keys) if is_single and sees_all else 0
-        least = 0 if has_used else least  # a tensor may say that fewer keys are valid, or none
+        least = 0 if has_used else least  # a tensor may have the length 0 for valid keys
         return replace(core, pairs=most, pairs_at_least=least, causal=causal, documents=documents)
 
 
@@ -190,7 +189,7 @@ def _sizes(tensor: Tensor, order: Order, *, packed: bool = False) -> tuple[int, 
 
 
 def _fitted(*sides: tuple[int, int, int, int]) -> Core:
-    """Return the core of query, key and value, without pairs. Raises CannotCount for a misfit."""
+    """Return the core of query, key and value, without pairs. Raises CannotCount on a mismatch."""
     (batch, heads, queries, d_qk), (k_batch, kv_heads, keys, k_size), (v_batch, *v, d_v) = sides
     is_consistent = batch == k_batch == v_batch and [kv_heads, keys] == v
     is_divisible = heads % kv_heads == 0 if kv_heads else heads == 0
@@ -200,7 +199,7 @@ def _fitted(*sides: tuple[int, int, int, int]) -> Core:
 
 
 class Band(Struct, frozen=True):
-    """A mask: keys from `left` before to `right` behind the query's own position; None: no bound.
+    """A mask: keys from `left` before to `right` after the query's own position; None: no bound.
 
     Query i sees key j if i + shift - left <= j <= i + shift + right. A causal mask has right = 0; a
     window has a left bound, too. `shift` is 0 if the first query is aligned with the first key (top
@@ -224,6 +223,7 @@ class Band(Struct, frozen=True):
         window          n w - w (w - 1) / 2 with w = left + 1 <= n
         """
         shift = keys - queries if self.bottom_right else 0
+        # Per query: the keys up to the right bound, less those before the left one.
         up_to_right = queries * keys
         if self.right is not None:
             up_to_right = _ramp(queries, keys, shift + self.right + 1)
@@ -233,14 +233,15 @@ class Band(Struct, frozen=True):
     def most(self, documents: int, total: int, longest: int) -> int:
         """Return the most pairs of packed sequences that have as many queries as keys.
 
-        Pairs grow faster than lengths, so unequal lengths have most: as many of the `longest` as
-        fit into the `total`, and one of the rest.
+        Pairs grow faster than lengths, so the most unequal lengths have most pairs: as many of the
+        `longest` as fit into the `total`, and one of the remainder.
         """
-        full, rest = divmod(total, longest) if longest else (0, 0)
-        return min(full, documents) * self.pairs(longest, longest) + self.pairs(rest, rest)
+        full, remainder = divmod(total, longest) if longest else (0, 0)
+        of_remainder = self.pairs(remainder, remainder)
+        return min(full, documents) * self.pairs(longest, longest) + of_remainder
 
     def least(self, documents: int, total: int) -> int:
-        """Return the least pairs of such sequences: those of lengths as equal as possible."""
+        """Return the fewest pairs of such sequences: those of lengths as equal as possible."""
         if not documents:
             return 0
         short, longer = divmod(total, documents)
@@ -254,7 +255,7 @@ def _ramp(queries: int, keys: int, first: int) -> int:
 
 
 def _positive(count: int, first: int) -> int:
-    """Return the sum of the positive values of i + first, for i < count."""
+    """Return the sum of the positive values of i + first, for 0 <= i < count."""
     return _triangle(count - 1 + first) - _triangle(first - 1)
 
 

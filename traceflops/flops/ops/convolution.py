@@ -20,15 +20,14 @@ from traceflops.flops.ops.arguments import Arguments, Shape, Tensor
 from traceflops.flops.ops.gemm import factor, matrix_type
 from traceflops.flops.ops.work import CannotCount, Correlation, FlopsPart, Kind, Work, known_sum
 
-Asked = tuple[bool, bool]  # whether the gradients of the input and of the weight are computed
+Requested = tuple[bool, bool]  # whether the gradients of the input and of the weight are computed
 
 
 class Convolution(Struct, frozen=True):
     """A forward convolution, by the positions of its arguments in the schema.
 
-    `transposed` is the position of a flag, or what the op always is. Where a position is None, the
-    argument has its default: dilation 1, output padding 0; groups as the channels tell, and 1 if
-    transposed.
+    `transposed` is the position of a flag, or the flag itself. An argument whose position is None
+    has its default: dilation 1, output padding 0; groups by the channels, or 1 if transposed.
     """
 
     stride: int
@@ -44,7 +43,7 @@ class Convolution(Struct, frozen=True):
         x, w = work.operands(args, 0, 1)
         x = _batched(x, w)
         transposed = _flag(args, self.transposed)
-        # Transposed ops without this argument have no groups; else the shapes tell them.
+        # Transposed ops without this argument have 1 group; for others the shapes tell them.
         groups = 1 if self.groups is None and transposed else args.integer(self.groups)
         readings = _readings(x, w, transposed, groups)
         if len(readings) != 1:
@@ -64,16 +63,19 @@ class Convolution(Struct, frozen=True):
         return Work(kind, (part,), moved, matrix_type(x, w), sizes, notes=notes)
 
     def _output(self, args: Arguments, w: Tensor, sizes: Correlation) -> tuple[Shape | None, bool]:
-        """Return the spatial size of the output, and whether recorded values tell it."""
-        # Stride, padding, dilation and output padding; the default where there is no argument.
-        usual = ((self.stride, 1), (self.padding, 0), (self.dilation, 1), (self.output_padding, 0))
+        """Return the spatial size of the output (or None), and whether recorded values tell it."""
+        # Position and default of stride, padding, dilation and output padding.
+        steps_at = (
+            *((self.stride, 1), (self.padding, 0)),
+            *((self.dilation, 1), (self.output_padding, 0)),
+        )
         spatial = len(sizes.input)
         stride, padding, dilation, extra = (
-            (number,) * spatial if position is None else args.integers(position, spatial)
-            for position, number in usual
+            (default,) * spatial if position is None else args.integers(position, spatial)
+            for position, default in steps_at
         )
         if stride and padding is not None and dilation and extra is not None:
-            if min(*stride, *dilation) < 1:  # PyTorch refuses these: the values were misread
+            if min(*stride, *dilation) < 1:  # impossible in PyTorch: the values were misread
                 return None, True
             steps = (w.shape[2:], stride, padding, dilation, extra)
             return output_size(sizes.input, *steps, transposed=sizes.transposed), True
@@ -84,7 +86,7 @@ class Convolution(Struct, frozen=True):
 
 
 class ConvolutionBackward(Struct, frozen=True):
-    """The gradients of a convolution; the flags at `mask` say which: input, weight, bias."""
+    """The gradients of a convolution; the flags at `mask` request those of input, weight, bias."""
 
     gradient: int = 0
     input: int = 1
@@ -95,50 +97,55 @@ class ConvolutionBackward(Struct, frozen=True):
 
     def __call__(self, kind: Kind, args: Arguments) -> Work:
         """Return the work. Raises CannotCount if the three shapes do not fit together."""
-        mask, asked = args.value(self.mask), None
+        mask, requested = args.value(self.mask), None
         if isinstance(mask, tuple) and len(mask) >= 2:
             wants_input, wants_weight = mask[:2]
             if isinstance(wants_input, bool) and isinstance(wants_weight, bool):
-                asked = wants_input, wants_weight
-        return self.gradients(kind, args, asked)
+                requested = wants_input, wants_weight
+        return self.gradients(kind, args, requested)
 
-    def gradients(self, kind: Kind, args: Arguments, asked: Asked | None) -> Work:
-        """Return the work of the gradients asked for; if unknown (None), from none to both."""
+    def gradients(self, kind: Kind, args: Arguments, requested: Requested | None) -> Work:
+        """Return the work of the requested gradients; between none and both if unknown (None)."""
         dy, x, w = work.operands(args, self.gradient, self.input, self.weight)
         dy, x = _batched(dy, w), _batched(x, w)
         transposed = _flag(args, self.transposed)
-        # The backward of a convolution is like the forward of a transposed one, and vice versa: so
-        # the shapes of dy and w may tell, too, which of both it is.
+        # The backward of a convolution is like the forward of a transposed one, and vice versa. So
+        # read x with w, and dy with w as the opposite: either may decide which of both it is.
         count = args.integer(self.groups)
-        mirrored = None if transposed is None else not transposed
-        forward, backward = _readings(x, w, transposed, count), _readings(dy, w, mirrored, count)
-        if not forward or not backward or dy.shape[0] != x.shape[0]:
+        opposite = None if transposed is None else not transposed
+        by_input, by_gradient = (
+            _readings(x, w, transposed, count),
+            _readings(dy, w, opposite, count),
+        )
+        if not by_input or not by_gradient or dy.shape[0] != x.shape[0]:
             raise CannotCount("odd-shapes")
-        certain = [side for side in (forward, backward) if len(side) == 1]
-        is_transposed = {side[0].transposed is (side is forward) for side in certain}
+        is_transposed, groups = set[bool](), 0
+        for readings in (by_input, by_gradient):
+            if len(readings) == 1:
+                is_transposed.add(readings[0].transposed is (readings is by_input))
+                groups = max(groups, readings[0].groups)  # 0 if this reading does not tell them
         if len(is_transposed) != 1:
             raise CannotCount("odd-shapes" if is_transposed else "no-values")
-        count = max(side[0].groups for side in certain)
-        # Where one reading lacks the groups (0), the other has them.
         batch, inputs, outputs = x.shape[0], x.shape[2:], dy.shape[2:]
-        geometry = Correlation(batch, inputs, outputs, w.shape, count, is_transposed.pop())
+        geometry = Correlation(batch, inputs, outputs, w.shape, groups, is_transposed.pop())
         per_gradient = flops(geometry) * factor(x, w)
         moved = None
-        if asked:  # dy and w read, dx written; dy and x read, dw written
+        if requested:  # dy and w read, dx written; dy and x read, dw written
             dx, dw = x.like(x.shape), w.like(w.shape)
-            of_input = (w.bytes, dx.bytes) if asked[0] else ()
-            of_weight = (x.bytes, dw.bytes) if asked[1] else ()
+            of_input = (w.bytes, dx.bytes) if requested[0] else ()
+            of_weight = (x.bytes, dw.bytes) if requested[1] else ()
             moved = known_sum(dy.bytes, *of_input, *of_weight)
         names: tuple[work.PartName, work.PartName] = ("input_grad", "weight_grad")
-        wanted = [name for name, yes in zip(names, asked or (True, True), strict=True) if yes]
-        least = per_gradient if asked else 0
-        parts = tuple(FlopsPart(name, per_gradient, least) for name in wanted)
-        notes: tuple[work.NoteCode, ...] = () if asked else ("output-mask-not-recorded",)
+        flags = zip(names, requested or (True, True), strict=True)
+        computed = [name for name, is_computed in flags if is_computed]
+        least = per_gradient if requested else 0
+        parts = tuple(FlopsPart(name, per_gradient, least) for name in computed)
+        notes: tuple[work.NoteCode, ...] = () if requested else ("output-mask-not-recorded",)
         return Work(kind, parts, moved, matrix_type(x, w), geometry, notes=notes)
 
 
 class OneGradient(Struct, frozen=True):
-    """One of both gradients (`input` tells which), by the shapes of the op around it (`whole`)."""
+    """One gradient, of the input or the weight, by the shapes of the op around it (`whole`)."""
 
     whole: ConvolutionBackward
     input: bool
@@ -184,7 +191,7 @@ def _flag(args: Arguments, flag: int | bool) -> bool | None:
 def _readings(
     x: Tensor, w: Tensor, transposed: bool | None, groups: int | None
 ) -> list[Correlation]:
-    """Return every reading of the shapes that fits: as a convolution, a transposed one, or both."""
+    """Return the readings of the shapes that fit: as a convolution and as a transposed one."""
     if len(w.shape) < 3 or len(x.shape) != len(w.shape):
         return []
     readings = []
@@ -199,7 +206,7 @@ def _groups(channels: int, weight: Shape, transposed: bool, groups: int | None) 
     """Return the groups, 0 if they are not known; None if the channels do not fit."""
     if transposed:
         fits = channels == weight[0] and (groups is None or (groups > 0 and channels % groups == 0))
-        return (groups or 0) if fits else None  # the shapes alone do not tell them
+        return (groups or 0) if fits else None  # the shapes do not tell the groups
     if groups is None:
         groups = channels // weight[1] if weight[1] else 1
     fits = groups > 0 and channels == weight[1] * groups and weight[0] % groups == 0

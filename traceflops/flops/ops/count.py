@@ -24,7 +24,7 @@ from traceflops.table.columns import ABSENT, BoolArray, IntArray, codes, matchin
 from traceflops.table.grouping import extremes, group_rows, joint_codes
 from traceflops.table.nesting import innermost
 
-UNKNOWN: Final = -1  # stands for a count that is not known
+UNKNOWN: Final = -1  # an unknown count
 _COLUMNS: Final = ("name", *READERS)
 _CONVOLUTION_NODE: Final = re.compile(r"[A-Za-z0-9_]{0,40}Conv[A-Za-z0-9_]{0,40}Backward[0-9]{0,3}")
 
@@ -32,8 +32,8 @@ _CONVOLUTION_NODE: Final = re.compile(r"[A-Za-z0-9_]{0,40}Conv[A-Za-z0-9_]{0,40}
 class OpWork(Struct, frozen=True):
     """The distinct works of a trace's ops, and which one each op does.
 
-    `place` is, by op, the index of its work in `works`. By work: `rules` (None: not in the table),
-    and counts as int64, UNKNOWN if not known.
+    `place` has, per op, the index of its work in `works`. The other columns are per work: `rules`
+    (None: not in the table), and int64 counts, UNKNOWN if not known.
     """
 
     place: IntArray
@@ -49,7 +49,7 @@ class OpWork(Struct, frozen=True):
         """Return the table of distinct works and their rules; `place` is by op."""
         columns = []
         for name in ("flops", "at_least", "min_bytes", "vector_flops"):
-            counts = [getattr(work, name, None) for work in works]  # Unknown has none of them
+            counts = [getattr(work, name, None) for work in works]  # Unknown has no counts
             values = [UNKNOWN if count is None else count for count in counts]
             columns.append(np.array(values, dtype=np.int64))
         return cls(place, tuple(works), tuple(rules), *columns)
@@ -61,15 +61,15 @@ class OpWork(Struct, frozen=True):
 
     @property
     def matrix(self) -> BoolArray:
-        """Return, per op, whether its kind does matrix work, even if it is not known how much."""
-        does = [rule is not None and rule.matrix for rule in self.rules]
-        return np.array(does, dtype=np.bool_)[self.place]
+        """Return, per op, whether its kind does matrix work, of known amount or not."""
+        is_matrix = [rule is not None and rule.matrix for rule in self.rules]
+        return np.array(is_matrix, dtype=np.bool_)[self.place]
 
     @property
     def wrapper(self) -> BoolArray:
-        """Return, per op, whether it counts only if no modelled op is below it."""
-        wraps = [rule is not None and rule.role == "wrapper" for rule in self.rules]
-        return np.array(wraps, dtype=np.bool_)[self.place]
+        """Return, per op, whether it is a wrapper, which counts if no modelled op is below it."""
+        is_wrapper = [rule is not None and rule.role == "wrapper" for rule in self.rules]
+        return np.array(is_wrapper, dtype=np.bool_)[self.place]
 
     def of_ops(self, column: IntArray) -> IntArray:
         """Return a column of counts per op instead of per work."""
@@ -85,17 +85,17 @@ class OpWork(Struct, frozen=True):
 
 def count_ops(ops: pa.Table) -> OpWork:
     """Return the work of every row of a trace's table of ops."""
-    # Ops with equal names and arguments, and equal hints on these, have the same work.
+    # Ops with equal names, arguments, output shape and arguments of the enclosing op do equal work.
     rows = np.flatnonzero(matching(ops["name"], RULES.__contains__))
     output, enclosing = output_shapes(ops), enclosing_ops(ops)
-    own, _ = group_rows([codes(ops[column])[rows] for column in _COLUMNS])
-    of_row = np.full(ops.num_rows + 1, -1, dtype=np.int64)  # the last one is that of row -1
-    of_row[rows] = own
-    key, first = group_rows([own, output[rows], of_row[enclosing[rows]]])
+    call, _ = group_rows([codes(ops[column])[rows] for column in _COLUMNS])
+    call_of_row = np.full(ops.num_rows + 1, -1, dtype=np.int64)  # the last entry is for row -1
+    call_of_row[rows] = call
+    key, first = group_rows([call, output[rows], call_of_row[enclosing[rows]]])
     reader = _ArgumentReader(ops)
-    results: list[tuple[Result, Rule | None]] = [(Unknown("not-modelled"), None)]  # place 0
-    asked = rows[first]
-    columns = (asked.tolist(), output[asked].tolist(), enclosing[asked].tolist())
+    results: list[tuple[Result, Rule | None]] = [(Unknown("not-modelled"), None)]  # index 0
+    sample = rows[first]
+    columns = (sample.tolist(), output[sample].tolist(), enclosing[sample].tolist())
     results += map(reader.work, *columns)
     work_of_row = np.zeros(ops.num_rows, dtype=np.int64)
     work_of_row[rows] = key + 1
@@ -106,7 +106,7 @@ class _ArgumentReader:
     """Computes the works of ops; each distinct text of arguments is parsed once, when needed."""
 
     def __init__(self, ops: pa.Table) -> None:
-        """Take the distinct texts of the columns, and parse each when it is first asked for."""
+        """Take the distinct texts of the columns; each is parsed when it is first needed."""
         texts = {column: names(ops[column]) for column in _COLUMNS}
         self._names = texts["name"]
         self._codes = {column: codes(ops[column]) for column in _COLUMNS}
@@ -115,8 +115,8 @@ class _ArgumentReader:
     def work(self, row: int, output: int, enclosing: int) -> tuple[Result, Rule]:
         """Return the work of one op, and its rule.
 
-        `output` is the code of shapes whose first one is the shape of the result, `enclosing` the
-        row of the op around it; -1 for none.
+        `output` is the code of `input_dims` whose first shape is that of the result, `enclosing`
+        the row of the op around this one; -1 for none.
         """
         rule = RULES[self._names[int(self._codes["name"][row])]]
         args = self._arguments(row)
@@ -146,32 +146,34 @@ class _ArgumentReader:
 def output_shapes(ops: pa.Table) -> IntArray:
     """Return the code of the `input_dims` of each op's gradient node, -1 if there is none.
 
-    Only for convolutions without recorded values: the gradient is as large as their output. Node
-    and op have one sequence number; without one, the op has that of the convolution around it. If
-    several nodes with different shapes share a number (several forward threads), it tells nothing.
+    Only convolutions without recorded values need it: the gradient is as large as their output. The
+    node has the sequence number of the op or, if the op has none, of the convolution around it. If
+    nodes with different shapes share a number (several forward threads), the result is -1.
     """
     shape_of = np.full(ops.num_rows, -1, dtype=np.int64)
     sequence, dims = numbers(ops["sequence"], ABSENT), codes(ops["input_dims"])
     convolutions = {name for name, rule in RULES.items() if rule.kind == "convolution"}
-    forward = matching(ops["name"], convolutions.__contains__) & (dims >= 0)
-    asking = np.flatnonzero(forward & (codes(ops["concrete_inputs"]) < 0))
+    is_forward = matching(ops["name"], convolutions.__contains__) & (dims >= 0)
+    valueless = np.flatnonzero(is_forward & (codes(ops["concrete_inputs"]) < 0))
     is_numbered = (sequence != ABSENT) & (dims >= 0)
     nodes = np.flatnonzero(is_numbered & matching(ops["name"], _CONVOLUTION_NODE.fullmatch))
-    if not len(asking) or not len(nodes):
+    if not len(valueless) or not len(nodes):
         return shape_of
     keys = joint_codes(numbers(ops["process"]), sequence)
     node_keys, group = np.unique(keys[nodes], return_inverse=True)
     most, least = extremes(group, dims[nodes], len(node_keys))
-    around = _around(ops, asking, np.flatnonzero(forward & is_numbered))
-    carrier = np.where(is_numbered[asking], asking, around)  # whose number counts
-    index = np.minimum(np.searchsorted(node_keys, keys[carrier]), len(node_keys) - 1)
-    has_shape = (carrier >= 0) & (node_keys[index] == keys[carrier]) & (least == most)[index]
-    shape_of[asking] = np.where(has_shape, most[index], -1)
+    around = _around(ops, valueless, np.flatnonzero(is_forward & is_numbered))
+    numbered_op = np.where(is_numbered[valueless], valueless, around)  # -1 if there is none
+    key = keys[numbered_op]
+    index = np.minimum(np.searchsorted(node_keys, key), len(node_keys) - 1)
+    has_node = (numbered_op >= 0) & (node_keys[index] == key)
+    has_one_shape = (least == most)[index]
+    shape_of[valueless] = np.where(has_node & has_one_shape, most[index], -1)
     return shape_of
 
 
 def enclosing_ops(ops: pa.Table) -> IntArray:
-    """Return the row of the op around each op whose shapes it needs, -1 if it needs none."""
+    """Return, per op, the row of the op around it that has shapes for it (ENCLOSING), or -1."""
     enclosing = np.full(ops.num_rows, -1, dtype=np.int64)
     inner = np.flatnonzero(matching(ops["name"], ENCLOSING.__contains__))
     outer = np.flatnonzero(matching(ops["name"], frozenset(ENCLOSING.values()).__contains__))

@@ -21,18 +21,18 @@ from traceflops.flops.ops.work import CannotCount, FlopsPart, Kind, Layout, Prod
 
 _ROWS_OPEN: Final = "rows-of-groups-not-recorded"
 Spelling = Literal["mm", "bmm", "matmul", "linear", "mv"]
-"""How the operands' shapes are read: `linear` has B as N x K."""
+"""How the shapes of operands are read: in `linear`, B is N x K."""
 _RANKS = {"mm": (2, 2), "bmm": (3, 3), "mv": (2, 1)}
-"""The dimensions that operands must have; others broadcast."""
+"""The numbers of dimensions that operands must have; other spellings broadcast."""
 
 
 class MatrixProduct(Struct, frozen=True):
     """One product, by the positions of its operands in the schema.
 
     `left` is A, `right` is B, `added` is C, which does not count as read if the value at `beta` is
-    0 or not recorded; `others` are read, too (scales). The type of D is that named at `out_type`,
-    else that of the tensor at `out`, else `result`, else that of A. More than `most` arguments are
-    refused: TorchScript records some ops with its whole stack.
+    0 or not recorded; `others` are read, too (scales). The type of D is the one named at
+    `out_type`, else that of the tensor at `out`, else `result`, else that of A. More than `most`
+    arguments cannot be counted: TorchScript records some ops with its whole stack.
     """
 
     spelling: Spelling
@@ -53,8 +53,7 @@ class MatrixProduct(Struct, frozen=True):
         if len(args.shapes) > self.most:  # TorchScript recorded its whole stack
             raise CannotCount("odd-shapes")
         out, beta = args.tensor(self.out), args.value(self.beta)
-        # An op without a beta always reads C. A beta that is not recorded may be 0: then C is left
-        # out, as the bytes are the least that are moved.
+        # An op without a beta reads C. An unrecorded beta may be 0: bytes are a lower bound.
         adds_c = self.beta is None or (isinstance(beta, int | float) and beta != 0)
         read = args.given(*self.others, self.added if adds_c else None)
         written = args.type_at(self.out_type) or (out.type if out else None) or self.result
@@ -64,10 +63,9 @@ class MatrixProduct(Struct, frozen=True):
 
 
 class PackedWeight(Struct, frozen=True):
-    """An activation times a weight that is packed in a format of its own.
+    """An activation times a weight that is packed in a special format.
 
-    K is from the activation; N is at `columns`: (argument, dimension). The product has the
-    activation's type.
+    K and the type are those of the activation; N is the size at `columns`: (argument, dimension).
     """
 
     columns: tuple[int, int]
@@ -85,11 +83,10 @@ class PackedWeight(Struct, frozen=True):
 
 
 class GroupedProduct(Struct, frozen=True):
-    """Products of groups of rows, each with a matrix of its own.
+    """Products of groups of rows, each with its own matrix.
 
-    2D x 3D: 2 rows K N (rows of a token by its expert); 2D x 2D: 2 M rows N (their weight
-    gradient); 3D x 2D: 2 M K rows; 3D x 3D: one product per group. Where groups begin is not
-    recorded.
+    By the dimensions of A and B, the FLOPs are: 2D x 3D 2 rows K N (rows of each expert); 2D x 2D
+    2 M rows N (the weight gradient); 3D x 2D 2 M K rows; 3D x 3D one product per group.
     """
 
     out_type: int
@@ -116,8 +113,7 @@ class GroupedProduct(Struct, frozen=True):
         if is_stacked:
             moved += [left.bytes, right.bytes]
             return _work(kind, sizes, moved, matrix_type(left, right))
-        # Of a stack with a matrix per group, those of empty groups are not read: there are at most
-        # as many others as columns or rows that the groups share.
+        # Matrices of empty groups are not read; others have at least one column or row each.
         moved += [_used(left, sizes.n), _used(right, sizes.m)]
         done = _work(kind, sizes, moved, matrix_type(left, right))
         return replace(done, notes=(_ROWS_OPEN,))
@@ -126,18 +122,18 @@ class GroupedProduct(Struct, frozen=True):
 def fused_experts(kind: Kind, args: Arguments) -> Work:
     """Return the work of tokens in experts: weights E x N x K up, E x K x N/2 (or N) down.
 
-    The fifth argument has a column for each expert that a token goes to. A list of integers among
-    the arguments maps experts to devices, or counts tokens: then rows may be computed elsewhere,
-    and the least is 0.
+    The fifth argument has a column per expert of a token. A list of integers among the arguments
+    maps experts to devices, or counts tokens: then all rows may be computed elsewhere.
     """
     tokens, up, down, _, chosen = work.operands(args, 0, 1, 2, 3, 4)
     ranks = [len(tensor.shape) for tensor in (tokens, up, down, chosen)]
     if ranks != [2, 3, 3, 2] or not up.elements:
         raise CannotCount("odd-shapes")
     hidden, columns, rows = tokens.shape[1], up.shape[1], chosen.elements
-    packed, rest = divmod(hidden, up.shape[2])  # values in one element of the weights
+    packed, remainder = divmod(hidden, up.shape[2])  # values in one element of the weights
     width = down.shape[2] * packed
-    if rest or columns not in (width, 2 * width) or down.shape[:2] != (up.shape[0], hidden):
+    fits = columns in (width, 2 * width) and down.shape[:2] == (up.shape[0], hidden)
+    if remainder or not fits:
         raise CannotCount("odd-shapes")
     sizes = Product(1, rows, columns + width, hidden)
     weight = up.type.matrix if up.type and packed == 1 else None
@@ -154,7 +150,7 @@ def fused_experts(kind: Kind, args: Arguments) -> Work:
 def _work(
     kind: Kind, sizes: Product, moved: Iterable[int | None], dtype: str | None, times: int = 1
 ) -> Work:
-    """Return the work of a product that is so many `times` a real one (4 if complex)."""
+    """Return the work of a product with `times` the FLOPs of a real one (4 if complex)."""
     part = FlopsPart.exact("product", sizes.flops * times)
     return Work(kind, (part,), work.known_sum(*moved), dtype, sizes)
 
@@ -162,7 +158,7 @@ def _work(
 def product_of(spelling: Spelling, left: Tensor, right: Tensor) -> Product:
     """Return b, M, N and K of `left @ right`. Raises CannotCount if they do not fit together.
 
-    Vectors get a dimension, batches broadcast. If only A has a batch, all its rows are one product.
+    A vector gets a second dimension; batches broadcast. If only A has a batch, M is all its rows.
     """
     a, b = left.shape, right.shape
     if spelling == "linear":
@@ -185,7 +181,7 @@ def product_of(spelling: Spelling, left: Tensor, right: Tensor) -> Product:
 
 
 def broadcast(*shapes: Shape) -> Shape | None:
-    """Return the shape that shapes broadcast to, None if they do not."""
+    """Return the shape that shapes broadcast to, None if they are incompatible."""
     longest = max(map(len, shapes), default=0)
     padded = [(1,) * (longest - len(shape)) + shape for shape in shapes]
     out: list[int] = []
@@ -198,7 +194,7 @@ def broadcast(*shapes: Shape) -> Shape | None:
 
 
 def layout(operand: Tensor) -> Layout | None:
-    """Return whether rows or columns of a matrix are contiguous; None if both or neither."""
+    """Return which of rows and columns of a matrix are contiguous; None if both or neither."""
     if operand.strides is None or len(operand.shape) < 2:
         return None
     (rows, columns), (to_next_row, to_next_column) = operand.shape[-2:], operand.strides[-2:]
@@ -217,7 +213,7 @@ def matrix_type(left: Tensor, right: Tensor) -> str | None:
 
 
 def factor(left: Tensor, right: Tensor) -> int:
-    """Return how many real products a multiply-add takes: 4 for complex operands, else 1."""
+    """Return the number of real products per multiply-add: 4 for complex operands, else 1."""
     both = left.type and right.type and left.type.complex and right.type.complex
     return 4 if both else 1
 
@@ -229,7 +225,7 @@ def _packed(left: Tensor, right: Tensor) -> int:
 
 
 def _used(operand: Tensor, rows: int) -> int | None:
-    """Return the bytes read of an operand: of a stack of matrices, at most one per row."""
+    """Return the bytes read of an operand; of a stack of matrices, at most one per row is read."""
     if len(operand.shape) != 3 or rows >= operand.shape[0]:
         return operand.bytes
     return operand.like((rows, *operand.shape[1:])).bytes

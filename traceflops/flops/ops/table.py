@@ -1,9 +1,9 @@
-"""The table: which ops are modelled, of what kind they are, and where their arguments stand.
+"""The table: which ops are modelled, of which kind they are, and the positions of their arguments.
 
-To model another op, add its name to a row with the same places of arguments, or add a row. Names
-without a namespace are of `aten`, capitalised ones Python classes. Places count from 0, as in the
-schemas of torch 2.13, which older versions share unless a row says otherwise. A wrapper runs other
-ops of the table. The first number of a vector formula is its operations per element.
+To model another op, add its name to a row with the same positions, or add a row. Names without a
+namespace are of `aten`, capitalised ones Python classes. Positions count from 0, as in the schemas
+of torch 2.13, which older versions share unless a row says otherwise. A wrapper runs other ops of
+the table. The first number of a vector formula is its operations per element.
 """
 
 from __future__ import annotations
@@ -156,9 +156,9 @@ VECTOR_WRAPPERS: Final[Rows] = {
 
 
 def _flash(*causal: int) -> Masking:
-    """Return the mask of the flash family: aligned at the bottom right, a window behind the flag.
+    """Return the mask of the flash family: aligned at the bottom right, a window after the flag.
 
-    Several places: the schema moved, the first one that holds a truth value counts.
+    Several positions are those of several versions: the first one that has a flag counts.
     """
     window = (causal[0] + 1, causal[0] + 2)
     return Masking(causal, window=window, bottom_right=True)
@@ -259,7 +259,7 @@ _OPS: Final[Rows] = {
         "aiter::mha_varlen_fwd aiter::fmha_v3_varlen_fwd": _tokens_first(
             _flash(12, 11, 10), Packing((3, 4), (5, 6))
         ),
-        # Attention over cached keys: their length is in no argument that is recorded.
+        # Attention on cached keys: no recorded argument has their length.
         "aiter::mha_batch_prefill": NeverCounted("not-in-trace"),
         "vllm::unified_attention vllm::unified_attention_with_output": NeverCounted("not-in-trace"),
         "_vllm_fa2_C::varlen_fwd _vllm_fa3_C::fwd": NeverCounted("not-in-trace"),
@@ -326,7 +326,7 @@ ENCLOSING: Final[Mapping[str, str]] = {
     for library in ("cudnn", "miopen", "mkldnn")
     for gradient in ("input", "weight", "weights")
 }
-"""Ops whose shapes are partly those of the op around them, and that op."""
+"""Ops that need shapes of the op around them, and the name of that op."""
 
 
 def _named(rows: Rows, role: Role) -> Iterator[tuple[str, Rule]]:

@@ -1,7 +1,7 @@
 """Ops that multiply no matrices: the bytes they move, and their operations per element.
 
 Each of + - * / max min, a comparison and a function such as exp is one operation; these enter no
-utilisation. Every operand and result is moved once: the least, unless a cache has it.
+utilisation. Every operand and result is moved once: the least, unless a cache has the data.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ _OPTIMIZER_ELEMENT_BYTES = 2  # the smallest type that torch's fused optimizers 
 
 
 def view(kind: Kind, _args: Arguments) -> Work:
-    """Return no work: the op allocates, or gives another view of the same memory."""
+    """Return work of no bytes: the op allocates, or returns another view of the same memory."""
     return Work(kind, min_bytes=0, vector_flops=0)
 
 
 class Elementwise(Struct, frozen=True):
     """Operands that broadcast; `per_element` operations per element of the result.
 
-    The type of the result is that of the promoted operands, or bool; `in_place`, the first operand
-    is the result. `reads_first` is False if that is written without being read.
+    The type of the result is that of the promoted operands, or bool. If `in_place`, the first
+    operand is the result; `reads_first` is whether it is also read.
     """
 
     per_element: int
@@ -46,13 +46,13 @@ class Elementwise(Struct, frozen=True):
         shape = tensors[0].shape if self.in_place else broadcast(*shapes)
         if shape is None:
             raise CannotCount("odd-shapes")
-        read = tensors if self.reads_first else tensors[1:]  # the first may be written only
-        # The promoted type, None if one is unknown. An operand without dimensions counts only if
-        # its type is of a higher rank (float among integers).
+        read = tensors if self.reads_first else tensors[1:]
+        # The promoted type, None if one is unknown. Scalars (tensors without dimensions) count only
+        # if their type is of a higher rank than that of the others (float among integers).
         types = [tensor.type for tensor in tensors if tensor.type is not None]
-        both = promoted(types) if len(types) == len(tensors) else None
+        of_all = promoted(types) if len(types) == len(tensors) else None
         shaped = promoted([tensor.type for tensor in tensors if tensor.shape and tensor.type])
-        result = shaped if shaped and both and shaped.rank == both.rank else both
+        result = shaped if shaped and of_all and shaped.rank == of_all.rank else of_all
         result = BOOL if self.result == "bool" else result
         written = tensors[0] if self.in_place else Tensor(shape, None, result)
         moved = known_sum(written.bytes, *(tensor.bytes for tensor in read))
@@ -60,11 +60,11 @@ class Elementwise(Struct, frozen=True):
 
 
 class Pass(Struct, frozen=True):
-    """An op on whole tensors: reads those at `reads`, writes one like each of `writes`.
+    """An op on whole tensors: reads those at `reads`, writes a tensor like each of `writes`.
 
-    `per_element` is per element of the first one read. `mask` is the position of flags: which of
-    `writes` are computed. `statistics` returns how many more values are written, in the type of the
-    first one read. Results have the type at `out_type`, or float if the flag at `widened` is set.
+    `per_element` is per element of the first tensor read. `mask` is the position of flags, one for
+    each of `writes`: whether it is computed. `statistics` returns the number of further values
+    written, in the type of the first. Results are float if `widened`, else of type `out_type`.
     """
 
     per_element: int
@@ -84,7 +84,7 @@ class Pass(Struct, frozen=True):
         # Flags that are not recorded count as set.
         wanted = mask if isinstance(mask, tuple) else (True,) * len(self.writes)
         flagged = zip(self.writes, wanted, strict=False)
-        outs = args.given(*(position for position, yes in flagged if yes is not False))
+        outs = args.given(*(position for position, flag in flagged if flag is not False))
         out_type = FLOAT if args.boolean(self.widened) else args.type_at(self.out_type)
         moved += [Tensor(out.shape, None, out_type or out.type).bytes for out in outs]
         moved.append(first.like((extra,)).bytes)
@@ -95,15 +95,15 @@ class Pass(Struct, frozen=True):
 def rotary(kind: Kind, args: Arguments) -> Work:
     """Return the work of rotating query and key in place, at positions, by a table of angles."""
     positions, _, table = operands(args, 0, 1, 4)
-    head, turned = args.integer(3), args.given(1, 2)
-    if not head:
+    head_size, rotated = args.integer(3), args.given(1, 2)
+    if not head_size:
         raise CannotCount("no-values")
     if len(table.shape) != 2:
         raise CannotCount("odd-shapes")
     rows = table.like((min(positions.elements, table.shape[0]), table.shape[1]))
     # The table may be for a part of a head. Two elements need four products and two sums.
-    elements = sum(tensor.elements for tensor in turned) * table.shape[1] // head
-    moved = (tensor.bytes for tensor in (positions, rows, *turned, *turned))  # read and written
+    elements = sum(tensor.elements for tensor in rotated) * table.shape[1] // head_size
+    moved = (tensor.bytes for tensor in (positions, rows, *rotated, *rotated))  # read and written
     return Work(kind, min_bytes=known_sum(*moved), vector_flops=3 * elements)
 
 
@@ -111,15 +111,17 @@ def into_cache(kind: Kind, args: Arguments) -> Work:
     """Return the work of writing keys and values into slots of their caches."""
     key, value, *caches, slots = operands(args, 0, 1, 2, 3, 4)
     # Each row has a slot; padding may make either list longer, and the excess is not moved.
-    filled = (min(slots.elements, key.shape[0]), min(slots.elements, value.shape[0]))
-    rows = [key.like((filled[0], *key.shape[1:])), value.like((filled[1], *value.shape[1:]))]
+    rows = [
+        tensor.like((min(slots.elements, tensor.shape[0]), *tensor.shape[1:]))
+        for tensor in (key, value)
+    ]
     written = (cache.like(tensor.shape) for cache, tensor in zip(caches, rows, strict=True))
     moved = (tensor.bytes for tensor in (slots, *rows, *written))
     return Work(kind, min_bytes=known_sum(*moved), vector_flops=0)
 
 
 class Reduction(Struct, frozen=True):
-    """One tensor reduced along the dimensions at `over`, else along all, to so many `results`."""
+    """One tensor reduced to `results` tensors, along the dimensions at `over` or all."""
 
     per_element: int
     over: int = 1
@@ -133,11 +135,11 @@ class Reduction(Struct, frozen=True):
         dims = args.value(self.over) if len(args.values) > 2 else None
         if isinstance(dims, int) and not isinstance(dims, bool):
             dims = (dims,)
-        left = 1
+        elements = 1  # of one result
         if isinstance(dims, tuple) and dims and tensor.shape:
             reduced = {dim % len(tensor.shape) for dim in dims if type(dim) is int}
-            left = prod(size for dim, size in enumerate(tensor.shape) if dim not in reduced)
-        out = Tensor((self.results * left,), None, self.result or tensor.type)
+            elements = prod(size for dim, size in enumerate(tensor.shape) if dim not in reduced)
+        out = Tensor((self.results * elements,), None, self.result or tensor.type)
         moved = known_sum(tensor.bytes, out.bytes)
         return Work(kind, min_bytes=moved, vector_flops=self.per_element * tensor.elements)
 
@@ -153,16 +155,15 @@ def lookup(kind: Kind, args: Arguments) -> Work:
 
 
 def lookup_backward(kind: Kind, args: Arguments) -> Work:
-    """Return the work of a lookup's gradient: its rows are added to those of the table.
+    """Return the work of a lookup's gradient: its rows are added to those of the table's gradient.
 
-    The third argument is the number of rows of the table. Filling it with zeros is another op.
+    The third argument is the number of rows of the table. Another op fills the result with zeros.
     """
     gradient, indices = operands(args, 0, 1)
     if not gradient.shape:
         raise CannotCount("odd-shapes")
     rows = args.integer(2)
-    # A row that several indices name counts once. Without the number of rows nothing does: bytes
-    # are a least.
+    # A row counts once; none does if their number is unknown: bytes are a lower bound.
     touched = 0 if rows is None else min(indices.elements, max(rows, 0))
     added = gradient.like((touched, gradient.shape[-1]))
     moved = known_sum(gradient.bytes, indices.bytes, added.bytes)
@@ -170,7 +171,7 @@ def lookup_backward(kind: Kind, args: Arguments) -> Work:
 
 
 def selection(kind: Kind, args: Arguments) -> Work:
-    """Return the work of copying slices of a tensor, along a dimension, by their indices."""
+    """Return the work of copying slices of a tensor along a dimension, chosen by indices."""
     tensor, index = operands(args, 0, 2)
     along = args.integer(1)
     if along is None:
@@ -178,7 +179,7 @@ def selection(kind: Kind, args: Arguments) -> Work:
     if not -len(tensor.shape) <= along < len(tensor.shape):
         raise CannotCount("odd-shapes")
     sizes = list(tensor.shape)
-    # A slice that is chosen again is written again, but read once.
+    # A slice that is chosen several times is read once.
     slices = min(index.elements, sizes.pop(along)) + index.elements
     moved = tensor.like((slices, *sizes))
     return Work(kind, min_bytes=known_sum(moved.bytes, index.bytes), vector_flops=0)
@@ -187,8 +188,7 @@ def selection(kind: Kind, args: Arguments) -> Work:
 class OptimizerStep(Struct, frozen=True):
     """A fused optimizer: lists that are read and written (`updated`), and lists only read.
 
-    fp32 Adam reads and writes the parameter and two averages, and reads the gradient: 28 bytes a
-    parameter.
+    fp32 Adam reads and writes a parameter and two averages, and reads the gradient: 28 bytes.
     """
 
     per_element: int
@@ -216,7 +216,7 @@ class EachOfList(Struct, frozen=True):
 
 
 def rows_of_layer_norm(args: Arguments) -> int:
-    """Return how many values a statistic of a layer norm has: one per row; 0 if unknown."""
+    """Return the number of values of a statistic of a layer norm, one per row; 0 if unknown."""
     tensor, inner = args.tensor(0), args.value(1)
     sizes = [size for size in inner if type(size) is int] if isinstance(inner, tuple) else []
     width = prod(sizes)
@@ -224,19 +224,19 @@ def rows_of_layer_norm(args: Arguments) -> int:
 
 
 def two_per_channel(args: Arguments) -> int:
-    """Return how many values mean and deviation of a batch norm have; argument 5: it trains."""
+    """Return the number of values of a batch norm's mean and deviation; 0 if it does not train."""
     tensor, trains = args.tensor(0), args.boolean(5)
     return 2 * tensor.shape[1] if trains and tensor and len(tensor.shape) > 1 else 0
 
 
 def two_per_group(args: Arguments) -> int:
-    """Return how many values mean and deviation of a group norm have: per sample and group."""
+    """Return the number of values of a group norm's mean and deviation, per sample and group."""
     samples, groups = args.integer(3), args.integer(6)
     return 2 * max(0, samples or 0) * max(0, groups or 0)
 
 
 def _elements(args: Arguments, position: int, *, needed: bool = False) -> int:
-    """Return the elements of all tensors of a list; 0 without shapes, unless `needed`."""
+    """Return the elements of a list of tensors; without shapes 0, or CannotCount if `needed`."""
     tensors = args.tensors(position)
     if tensors is None and needed:
         raise CannotCount("no-shapes")

@@ -1,4 +1,4 @@
-"""What one op computes and moves: named parts in FLOPs, bytes, and what tells it from others."""
+"""What one op computes and moves: FLOPs by named part, bytes, and the sizes of its operands."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PartName = Literal[
     "product", "forward", "input_grad", "weight_grad", "backward", "algorithmic", "mask"
 ]
 """
-product      one GEMM; whether of a forward or of which gradient, its position in the trace tells
+product      one GEMM; its position in the trace tells whether it is of the forward or a gradient
 forward      of a convolution or an attention core
 input_grad, weight_grad    of a convolution
 backward     the four products of an attention core's gradient
@@ -35,10 +35,10 @@ Reason = Literal[
 """
 not-modelled  no row of the table
 no-shapes     the profiler did not record the shapes that are needed
-odd-shapes    the shapes are no such op's, or no shapes at all
+odd-shapes    the shapes do not fit the op, or cannot be read
 no-values     the profiler did not record the values (stride, padding) that are needed
 not-in-trace  no profiler records what is needed, such as cached lengths of paged attention
-children      a wrapper whose own shapes do not tell; the ops below it are counted
+children      a wrapper: the ops below it are counted instead
 too-large     beyond 2^63 - 1
 """
 NoteCode = Literal[
@@ -54,7 +54,7 @@ Layout = Literal["row", "column"]
 
 
 class FlopsPart(Struct, frozen=True):
-    """FLOPs of one part; where they are not known exactly, `at_least` is a lower bound."""
+    """FLOPs of one part: `flops` is the most, `at_least` the least; equal if known exactly."""
 
     name: PartName
     flops: int
@@ -67,10 +67,10 @@ class FlopsPart(Struct, frozen=True):
 
 
 class Product(Struct, frozen=True):
-    """The sizes of a GEMM: `batch` products M x K times K x N, and how the operands are stored.
+    """The sizes of a GEMM: `batch` products M x K times K x N, and the layouts of the operands.
 
-    A layout of `column` is a transposed operand (a weight as it is stored, output by input); None
-    if strides are not recorded or both readings fit.
+    The layout `column` is that of a transposed operand (such as a weight, stored as output x
+    input); None if strides are not recorded or fit both layouts.
     """
 
     batch: int
@@ -120,7 +120,7 @@ class Core(Struct, frozen=True):
     documents: int | None = None
 
     def forward(self, pairs: int) -> int:
-        """Return the FLOPs of scores and output for some pairs: 2 pairs H (d_qk + d_v)."""
+        """Return the FLOPs of scores and output for a number of pairs: 2 pairs H (d_qk + d_v)."""
         return 2 * pairs * self.heads * (self.d_qk + self.d_v)
 
     def scores(self, pairs: int) -> int:
@@ -132,11 +132,11 @@ Signature = Product | Correlation | Core
 
 
 class Work(Struct, frozen=True):
-    """What an op computes, and the least it moves.
+    """What an op computes, and the least bytes that it moves.
 
-    `parts` are its matrix FLOPs; none if it multiplies no matrices. `vector_flops` are other
-    operations, which enter no utilisation, None if not counted. `min_bytes` is a lower bound, None
-    if a type is not recorded. `dtype` is the data type of the matrix product, None if unknown.
+    `parts` are its matrix FLOPs, empty if it multiplies no matrices. `vector_flops` are other
+    operations, which enter no utilisation, None if not counted. `min_bytes` is None if a type is
+    not recorded. `dtype` is the data type of the matrix product, None if unknown.
     """
 
     kind: Kind
@@ -176,7 +176,7 @@ class Unknown(Struct, frozen=True):
 
 
 class CannotCount(Exception):
-    """Raised by a formula that cannot tell the work of an op; carries the reason."""
+    """Raised by a formula that cannot compute the work of an op; carries the reason."""
 
     def __init__(self, reason: Reason) -> None:
         super().__init__(reason)
@@ -185,11 +185,11 @@ class CannotCount(Exception):
 
 Result = Work | Unknown
 Formula = Callable[[Kind, Arguments], Work]
-"""Returns the work of a call of an op of a kind, or raises CannotCount."""
+"""A function that returns the work of a call of an op of a kind, or raises CannotCount."""
 
 
 class Rule(Struct, frozen=True):
-    """One row of the table: what kind of op it is, whether it only wraps others, how it counts."""
+    """One row of the table: the kind of an op, its formula, and whether it is a wrapper."""
 
     kind: Kind
     formula: Formula
@@ -202,7 +202,7 @@ class Rule(Struct, frozen=True):
 
 
 class NeverCounted(Struct, frozen=True):
-    """The formula of ops whose work their arguments never tell, for one reason."""
+    """The formula of ops whose arguments never tell their work, for one reason."""
 
     reason: Reason
 

@@ -1,4 +1,4 @@
-"""A trace held against what is known of its run: by options, or by its own description and marks.
+"""Comparison of a trace with a description of its run: by options, or by its own words and marks.
 
 options (Words)    trace.source.description    marks traceflops.tokens, traceflops.seqlens
        |                     |                         |

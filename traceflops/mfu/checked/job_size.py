@@ -21,7 +21,7 @@ from traceflops.windows.steps import find_marked_steps
 
 NS_PER_S: Final = 10**9
 NEARLY_ALL: Final = Fraction(95, 100)
-"""From so much of the counted FLOPs on, a data type stands for all."""
+"""A data type with at least this share of the counted FLOPs stands for all of them."""
 
 
 class JobSize(Struct, frozen=True):
@@ -29,8 +29,8 @@ class JobSize(Struct, frozen=True):
 
     `told_by` is the source of `devices`; `shown` of them are in the trace. `windows` is the number
     of step windows, one per device and step, and `window_ns` their total length; `host_ns` is the
-    length of the host's markers of these steps, or None. `is_range`: a time range was selected.
-    `how` is the advice for marking steps.
+    length of the host's markers of these steps, or None. `is_range` is whether a time range was
+    selected, `how` the advice for marking steps.
     """
 
     devices: int
@@ -60,7 +60,7 @@ class JobSize(Struct, frozen=True):
 
     @property
     def note(self) -> Fact:
-        """Return how many devices were assumed, and where that is from."""
+        """Return a fact on the assumed number of devices and its source."""
         some = self.shown if self.shown != self.devices else None
         return fact("job-size.assumed", devices=self.devices, by=self.told_by, shown=some)
 
@@ -94,7 +94,7 @@ def job_size(prepared: Prepared, gpus: int | None = None) -> JobSize:
 def host_time(prepared: Prepared) -> int | None:
     """Return the total length of the host's markers of the chosen steps in ns, else None."""
     marked = find_marked_steps(prepared.trace, prepared.selection.step_mark)
-    if marked is None or prepared.plan.choice.source != marked.source:  # steps are of other marks
+    if marked is None or prepared.plan.choice.source != marked.source:  # steps without markers
         return None
     process = numbers(prepared.trace.devices["process"])
     total = 0
@@ -104,8 +104,8 @@ def host_time(prepared: Prepared) -> int | None:
             continue
         if (steps := marked.by_process.get(int(process[device]))) is None:
             return None
-        named = prepared.plan.layout.numbers[device].tolist()
-        times = dict(zip(named, (steps.end_ns - steps.start_ns).tolist(), strict=True))
+        step_numbers = prepared.plan.layout.numbers[device].tolist()
+        times = dict(zip(step_numbers, (steps.end_ns - steps.start_ns).tolist(), strict=True))
         if any(step not in times for step in chosen):  # the host marked only some of them
             return None
         total += sum(times[step] for step in chosen if step is not None)
@@ -115,8 +115,8 @@ def host_time(prepared: Prepared) -> int | None:
 def peak_in_trace(measured: Measurement, prepared: Prepared, dtype: str | None) -> PeakChoice:
     """Return the peak of one device of the trace, or why there is none.
 
-    If peaks differ between devices, it is their mean by chosen time. The data type is `dtype`, else
-    that of the products counted in the trace.
+    If peaks differ between devices, the peak is their mean weighted by chosen time. The data type
+    is `dtype`, else that of nearly all products counted in the trace.
     """
     plain = plain_dtype(dtype) if dtype is not None else main_type(measured.executed)
     devices, kinds = measured.devices, prepared.trace.devices["type"].to_pylist()
@@ -129,7 +129,7 @@ def peak_in_trace(measured: Measurement, prepared: Prepared, dtype: str | None) 
         return PeakChoice(None, None, plain, lack)
     specs = {d.match.spec.id: d.match.spec for d in devices if d.match.spec is not None}
     spec = next(iter(specs.values())) if len(specs) == 1 else None
-    # The rate of each device: a given one (the same for all types), else that of the data type.
+    # The rate of each device: given by the user (the same for all types), else of the data type.
     label = f"{plain} dense"
     if any(device.given for device in devices):
         rates = {device.device: max(device.rates.values()) for device in devices}
@@ -148,7 +148,7 @@ def peak_in_trace(measured: Measurement, prepared: Prepared, dtype: str | None) 
         return PeakChoice(Peak(Fraction(max(rates.values())), label), spec, plain)
     times = {n: sum(w.dur_ns for w in prepared.windows[n] if w.used) for n in rates}
     total = sum(times.values())
-    weights = times if total else dict.fromkeys(rates, 1)  # no time was chosen: all count alike
+    weights = times if total else dict.fromkeys(rates, 1)  # no chosen time: equal weights
     mean = Fraction(sum(rate * weights[n] for n, rate in rates.items()), sum(weights.values()))
     label = f"{label}, average over GPUs," if total else label
     return PeakChoice(Peak(mean, label), spec, plain)

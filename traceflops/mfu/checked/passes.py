@@ -1,4 +1,4 @@
-"""FLOPs that a description expects and a trace shows: by pass, in all, and of recomputation."""
+"""FLOPs that a description expects and that a trace shows: of the model, and of recomputation."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from traceflops.mfu.traced.executed import Executed
 from traceflops.units import decimal
 
 SPARE: Final = ("experts", "tokens")
-"""Rows that are computed beyond those needed, and that no trace tells from these."""
+"""Kinds of padding (of experts' rows, of tokens) that look like needed rows in a trace."""
 AGREE: Final = Fraction(2, 100)  # up to here two counts agree; beyond, description and trace differ
 
 
 def visible(card: ModelCard, run: Run, *, recomputed: bool = False) -> Fraction:
-    """Return what a trace shows as model FLOPs of one step if the description holds.
+    """Return the model FLOPs of one step that a trace shows if the description holds.
 
     No profiler records which rows are padding, so padded tokens and vocabulary count as real. With
-    `recomputed`, a recomputed forward counts, too: for traces in which it cannot be told apart.
+    `recomputed`, a recomputed forward counts, too.
     """
     if card.padded_vocab is not None:
         card = replace(card, vocab=card.padded_vocab, padded_vocab=None)
     if run.shape(card).padded:
-        # Drop all words on real tokens, so that every token is one. `tokens` are the computed ones
-        # only beside real tokens; else they may be those of the documents.
+        # Drop all fields on real tokens, so that every token is real. `tokens` is certain to be the
+        # computed ones only if real tokens are given; else they may be those of the documents.
         tokens = run.tokens if run.real_tokens is not None else None
         run = replace(run, real_tokens=None, documents=(), tokens=tokens)
         run = replace(run, seq_sum=None, seq_square_sum=None, sequences=None)
@@ -47,7 +47,7 @@ def visible(card: ModelCard, run: Run, *, recomputed: bool = False) -> Fraction:
 
 
 def expected_flops(card: ModelCard, run: Run, job: JobSize) -> Fraction | None:
-    """Return the FLOPs that a description expects in the windows shown; None if not countable."""
+    """Return the FLOPs that a description expects in the windows shown; None if unknown."""
     if not job.windows or unit_of(card, run) != "step":
         return None
     if obstacle(card, run, default_convention(card, run)) is not None:
@@ -58,8 +58,8 @@ def expected_flops(card: ModelCard, run: Run, job: JobSize) -> Fraction | None:
 class Counts(Struct, frozen=True):
     """Model FLOPs, padding included: `expected` by the description, `counted` in the trace.
 
-    If lengths, masks or kernels are open, the true number lies between `least` and `most`, which is
-    None if unknown.
+    If lengths, masks or kernels are not known, the true count of the trace lies between `least` and
+    `most` (None if unknown).
     """
 
     expected: Fraction
@@ -69,7 +69,7 @@ class Counts(Struct, frozen=True):
 
     @property
     def residual(self) -> Fraction:
-        """Return how much more is described than counted, as a share of what was counted."""
+        """Return the FLOPs expected beyond those counted, as a share of the counted ones."""
         return self.expected / self.counted - 1
 
     @property
@@ -80,12 +80,12 @@ class Counts(Struct, frozen=True):
 
     @property
     def is_open(self) -> bool:
-        """Return whether what the trace shows is a range."""
+        """Return whether the count of the trace is a range."""
         return not self.least == self.counted == self.most
 
     @property
     def agreement(self) -> Fact:
-        """Return how far the two agree."""
+        """Return a fact on how closely the two agree."""
         if not self.is_open:
             if self.expected == self.counted:
                 return fact("reconciliation.to-the-flop")
@@ -98,7 +98,7 @@ class Counts(Struct, frozen=True):
 
     @property
     def difference(self) -> Fact:
-        """Return how much more or less the description needs."""
+        """Return a fact on how much more or less the description needs."""
         if self.is_open and self.most and self.expected > self.most:
             return _difference(self.expected / self.most - 1, "shown-at-most")
         if self.is_open and self.least:
@@ -107,7 +107,7 @@ class Counts(Struct, frozen=True):
 
 
 def _difference(residual: Fraction, what: str) -> Fact:
-    """Return a residual as a fact; `what` ends the code of what it is compared with."""
+    """Return a residual as a fact; `what` is the last part of the code of the reference."""
     of = Fact(f"reconciliation.{what}")
     if not residual:
         return fact("reconciliation.as-much", of=of)
@@ -118,7 +118,7 @@ def _difference(residual: Fraction, what: str) -> Fact:
 
 
 def counts_of(measured: Measurement, card: ModelCard, run: Run, job: JobSize) -> Counts | None:
-    """Return described and counted FLOPs, None if the trace tells too little."""
+    """Return expected and counted FLOPs; None if too few of the trace's FLOPs are known."""
     done = measured.executed
     expected, counted = expected_flops(card, run, job), done.model_flops
     too_little = done.coverage is not None and done.coverage < TOO_LITTLE
@@ -130,10 +130,10 @@ def counts_of(measured: Measurement, card: ModelCard, run: Run, job: JobSize) ->
 
 
 def unknown_flops(done: Executed, peaks: Mapping[int, Peaks]) -> int | None:
-    """Return the most FLOPs of unknown kernels or purpose; None if that is not known, either.
+    """Return the most FLOPs of unknown kernels or purpose; None if there is no such bound.
 
-    Kernels without counted FLOPs may have run at the peak. If at least 95 % are counted even then,
-    these kernels count as nothing.
+    Kernels without counted FLOPs may have run at the peak. If at least 95 % of all FLOPs are
+    counted even then, these kernels count as nothing.
     """
     unknown = 0
     if done.coverage is None:  # no time to cover
@@ -153,10 +153,10 @@ def unknown_flops(done: Executed, peaks: Mapping[int, Peaks]) -> int | None:
 
 
 def beyond_counted(measured: Measurement, card: ModelCard, run: Run, job: JobSize) -> Fact | None:
-    """Return that a described run needs more FLOPs than counters measured, None if it does not.
+    """Return a fact if a described run needs more FLOPs than counters measured, else None.
 
-    Kernels of unknown FLOPs may have run at the peak. `run` has the devices of the job. Where the
-    trace tells model FLOPs, `counts_of` compares these instead.
+    Kernels of unknown FLOPs may have run at the peak. `run` has the devices of the job. If the
+    trace has model FLOPs, `counts_of` compares these instead.
     """
     done = measured.executed
     if not done.unsplit_flops or done.model_flops or not card.complete:
@@ -167,16 +167,16 @@ def beyond_counted(measured: Measurement, card: ModelCard, run: Run, job: JobSiz
     return fact("reconciliation.beyond-counters", above=needed / most - 1)
 
 
-# Recomputation (activation checkpointing) is not model work, so it is compared by itself. Full
-# checkpointing is the most there is: checkpoints that stop early skip each block's last product.
+# Recomputation (activation checkpointing) is not model work, so it is compared by itself. What full
+# checkpointing describes is an upper bound: some frameworks skip the last product of each block.
 
 MISSING, NOT_DESCRIBED = "missing-recompute", "recompute-not-described"
 """Codes of a mismatch: less is recomputed than described, or more."""
 TRACES: Final = Fraction(1, 1000)
-"""Up to this share of what was executed recomputation may go without saying."""
+"""Recomputation that nobody described is ignored up to this share of the executed FLOPs."""
 FAMILY: Final = "recompute"
 EARLY: Final = Fraction(1, 2)
-"""So much of what full checkpointing describes is recomputed at least, where it stops early."""
+"""The least share of the described recomputation that is executed where blocks end early."""
 
 
 class Mismatch(Struct, frozen=True):
@@ -187,11 +187,11 @@ class Mismatch(Struct, frozen=True):
 
 
 class Recomputation(Struct, frozen=True):
-    """Recomputation in the chosen windows: as described, and as the trace shows it.
+    """The FLOPs of recomputation in the chosen windows: `described`, and `counted` in the trace.
 
-    `counted` lies between `least` and `most` if the trace leaves open what was recomputed.
-    `executed` are all FLOPs. `mismatch` says how the two differ; None if they are at most 2 % of
-    these apart.
+    If the trace does not tell for sure what was recomputed, the true count lies between `least` and
+    `most`. `executed` is all FLOPs. `mismatch` says how description and trace differ; None if they
+    are at most 2 % of `executed` apart.
     """
 
     checkpoint: Checkpoint
@@ -204,7 +204,7 @@ class Recomputation(Struct, frozen=True):
 
     @property
     def statement(self) -> Fact | None:
-        """Return how the two differ, None if they agree."""
+        """Return a fact on how description and trace differ, None if they agree."""
         if self.mismatch is None:
             return None
         code = "recomputation.missing" if self.counted else "recomputation.missing-all"
@@ -226,17 +226,18 @@ def recomputation(
         return None
     done = measured.executed
     cells = [cell for cell in done.used_cells if cell.line.startswith(f"{FAMILY}.")]
-    least, most = (sum(getattr(cell, name) for cell in cells) for name in ("at_least", "flops"))
-    # Open FLOPs are recomputation or a gradient: counted as the former, they may be the latter, and
-    # the other way round.
-    least -= sum(cell.open_flops for cell in cells)
-    most += sum(cell.open_flops for cell in done.used_cells) - sum(c.open_flops for c in cells)
-    least, most = max(least, 0), most + (unknown_flops(done, measured.rates) or 0)
     counted = int(done.ledger().total(FAMILY))
+    # Open FLOPs are either recomputation or a gradient: those counted as recomputation may be none,
+    # and those counted as gradients may be recomputation.
+    open_here = sum(cell.open_flops for cell in cells)
+    open_elsewhere = sum(cell.open_flops for cell in done.used_cells) - open_here
+    least = max(sum(cell.at_least for cell in cells) - open_here, 0)
+    unknown = unknown_flops(done, measured.rates) or 0
+    most = sum(cell.flops for cell in cells) + open_elsewhere + unknown
     # The described recomputation in the windows shown.
     of_step = visible(card, run, recomputed=True) - visible(card, run)
     described = of_step * Fraction(job.windows, job.devices)
-    # What is described may be miscounted a little; of what is not, only traces are excused.
+    # A described amount may be 2 % off; if none is described, only traces of it are tolerated.
     slack = (AGREE if described else TRACES) * done.executed_flops
     # A checkpoint of products may stop early, and then recompute less.
     expected = described * (EARLY if counted and run.checkpoint.linear else 1)

@@ -1,11 +1,10 @@
-"""A trace held against the description of its run: what the model needs, what was executed.
+"""Comparison of a trace with the description of its run: what the model needs, what was executed.
 
     expected = F(description) of one step / devices of the job x step windows shown
     residual = expected / counted - 1
 
-`expected` is what the trace should show as model FLOPs, exactly, padding included. The MFU is of
-what the convention counts, over the device windows; its difference from the MFU of the trace is
-outside the waterfall.
+`expected` is the model FLOPs that the trace should show, padding included. The described MFU counts
+the FLOPs of the convention over the device windows: it may differ from the MFU of the trace.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from traceflops.timeline.records import Components
 from traceflops.windows.prepared import Prepared
 
 CHECK: Final = fact("missing.check-description")
-DESCRIBED = "described"  # stands for the one data type that a description has
+DESCRIBED = "described"  # in place of the data type, of which a description has only one
 TOO_MUCH: Final = MissingInput(fact("missing.above-peak"), fact("missing.check-kernels"))
 
 
@@ -42,9 +41,9 @@ class Reconciliation(Struct, frozen=True):
     """A description and a trace together.
 
     `described` is the run with the trace's step time (the mean device window); if it has no rate,
-    `lacks` says why. `counts` compares FLOPs, None if the trace does not tell FLOPs or steps.
-    `waterfall` splits the budget by the description, where the trace allows no split. `measured` is
-    what the trace shows, padding included; `is_padded` says that the described run has padding.
+    `lacks` says why. `counts` compares FLOPs; None if those of the trace or its steps are unknown.
+    `waterfall` splits the budget by the description if the trace has no split. `measured` is what
+    the trace shows, padding included; `is_padded` is whether the described run has padding.
     """
 
     described: Utilisation
@@ -58,7 +57,7 @@ class Reconciliation(Struct, frozen=True):
 
     @property
     def rate(self) -> Rate | None:
-        """Return MFU and HFU of the description over the device windows, if they can be."""
+        """Return MFU and HFU of the description over the device windows; None if unknown."""
         return self.described.rate
 
     @property
@@ -71,7 +70,7 @@ class Reconciliation(Struct, frozen=True):
 
     @property
     def host_ran_ahead(self) -> bool:
-        """Return whether the host's step markers are too short to be the time of the work."""
+        """Return whether the host's step markers are too short for the work: MFU is above 1."""
         return self.host_mfu is None and self.job.host_ns is not None and self._mfu is not None
 
     @property
@@ -95,7 +94,7 @@ class Reconciliation(Struct, frozen=True):
 
     @property
     def residual(self) -> Fraction | None:
-        """Return how many more FLOPs are described than counted, as a share; None if unknown."""
+        """Return the expected FLOPs beyond the counted ones, as a share; None if unknown."""
         return self.counts.residual if self.counts is not None else None
 
     @property
@@ -105,7 +104,7 @@ class Reconciliation(Struct, frozen=True):
 
     @property
     def statements(self) -> tuple[Fact, ...]:
-        """Return how description and trace compare; empty if they cannot be compared."""
+        """Return facts on how description and trace compare; empty if they cannot be compared."""
         if self.counts is None:
             return ()
         recomputed = self.recomputation.statement if self.recomputation is not None else None
@@ -130,7 +129,7 @@ class Reconciliation(Struct, frozen=True):
 
     @property
     def in_doubt(self) -> Utilisation:
-        """Return the described run; a mismatch with the trace, if any, is its first note."""
+        """Return the described run; if it differs from the trace, its first notes say so."""
         mismatch = self.recomputation.mismatch if self.recomputation is not None else None
         if self.agree is not False and mismatch is None:
             return self.described
@@ -146,22 +145,21 @@ def reconcile(
     convention: str | None = None,
     gpus: int | None = None,
 ) -> Reconciliation:
-    """Return what a description says of a trace, and whether the two agree.
+    """Return the comparison of a trace with the description of its run.
 
     `run` describes a step of the whole job, on `gpus` devices, else on those of the trace. The step
-    time is the trace's; so is whether it trains, unless described. Raises UsageError if FLOPs
-    cannot be counted.
+    time is the trace's. Raises UsageError if FLOPs cannot be counted.
     """
     job = job_size(prepared, gpus)
     untimed = replace(run, **dict.fromkeys((*MEASURES, "achieved_basis")))
     run = replace(untimed, devices=job.devices, step_seconds=job.seconds)
     notes = [job.note]
-    # Whether it trains.
+    # Whether the run trains, unless described: assume so if the trace does not tell.
     inference = measured.inference
     if run.forward_only is None and inference is not None:
         run = replace(run, forward_only=True)
         notes.append(fact("reconciliation.forward-only", rule=inference.rule))
-    elif run.forward_only is None and not is_trained(prepared):  # nothing tells: taken to train
+    elif run.forward_only is None and not is_trained(prepared):
         notes.append(fact("reconciliation.training"))
     # The described MFU, and the described FLOPs next to the counted ones.
     choice = peak_in_trace(measured, prepared, run.dtype)
@@ -174,14 +172,14 @@ def reconcile(
     if (problem := obstacle(card, run, default_convention(card, run))) is not None:
         notes.append(fact("reconciliation.not-compared", problem=problem))
     described = replace(described, notes=tuple(notes))
-    # Why a description has no rate: it lacks steps or a peak, or it would be above the peak.
+    # Why the description has no rate: the steps or a peak are missing, or it is above the peak.
     lacks, fall, rate = [*filter(None, (job.lack, choice.lack))], None, described.rate
     if rate is not None and (share := max(rate.mfu, rate.hfu)) > 1:
         what = fact("missing.described-above-peak", share=share, convention=rate.convention)
         lacks.append(MissingInput(what, CHECK))
     if (above := passes.beyond_counted(measured, card, run, job)) is not None:
         lacks.append(MissingInput(above, CHECK))
-    # Without counted FLOPs, the described ones make the waterfall.
+    # If the trace has no waterfall, the described FLOPs make one.
     if measured.waterfall is None and rate is not None and not lacks:
         fall = described_fall(described, prepared, job)
         if fall is not None and fall.errors:
@@ -189,7 +187,7 @@ def reconcile(
     if lacks:
         described = replace(described, rate=None)
     recomputed = passes.recomputation(measured, card, run, job, counts)
-    is_padded = False  # asked only where counts are compared
+    is_padded = False
     if counts is not None:
         needed = model_flops(card, run, default_convention(card, run))
         is_padded = needed.total("overcompute.padding") > 0
@@ -206,8 +204,8 @@ def described_fall(described: Utilisation, prepared: Prepared, job: JobSize) -> 
     families = {name: Fraction(ledger.total(name)) / job.devices for name in FAMILIES}
     # What a convention counts beyond the products of the model is model work by it, too.
     families["model"] += Fraction(ledger.total("convention")) / job.devices
-    # FLOPs per device and window, and the peak, may be fractions, but waterfalls are of integers:
-    # multiply all by their common denominator, so the unit is that part of a FLOP.
+    # FLOPs per device and window, and the peak, may be fractions, but a waterfall has integers: use
+    # 1/scale FLOP as the unit, where scale is the common denominator.
     scale = lcm(*(part.denominator for part in (peak.flops_per_ns, *families.values())))
     budgets = []
     # Compute time beyond the described FLOPs is inefficiency, as no kernel's own FLOPs are known.

@@ -3,9 +3,9 @@
     record_function("traceflops.tokens|real=30511|padded=32768")              Recorder.tokens()
     record_function("traceflops.seqlens|sum=30511|sumsq=98304211|count=14")   Recorder.lengths()
 
-`real` tokens are no padding, `padded` are all that are computed; `sum`, `sumsq` and `count` are of
-the lengths s of packed sequences: sum s and sum s^2 give the (query, key) pairs, under a causal
-mask (sum s^2 + sum s) / 2. A mark of another form, or an impossible one, is ignored with a note.
+`real` is the tokens without padding, `padded` all computed ones. `sum` and `sumsq` are sum s and
+sum s^2 over the lengths s of `count` packed sequences; a causal mask then leaves
+(sum s^2 + sum s) / 2 pairs of query and key. An invalid mark is ignored with a note.
 """
 
 from __future__ import annotations
@@ -82,14 +82,14 @@ def run_marks(trace: Trace) -> tuple[dict[int, list[Mark]], tuple[Note, ...]]:
 
 
 def is_ours(label: str) -> bool:
-    """Return whether a label is a mark, or was meant as one."""
+    """Return whether a label is a mark, valid or not."""
     if label[: len(PREFIX)].lower() != PREFIX:
         return False
     return "|" in label or label.startswith(tuple(f"{PREFIX}{kind}" for kind in _KINDS))
 
 
 def _read(label: str) -> tuple[str, Sums] | str:
-    """Return kind and numbers of a mark; or, as text, why it is ignored."""
+    """Return the kind and the numbers of a mark, or a text that says why it is ignored."""
     head, *parts = label[: _LONGEST + 1].split("|")
     kind = head.removeprefix(PREFIX)
     if kind not in _KINDS:
@@ -149,8 +149,8 @@ class MarkedTokens(Struct, frozen=True):
                 words["sequences"] = str(tokens["seqlens.count"])
         elif real is not None:
             words["real_tokens"] = str(real)
-        # Keep batch and length of the description only if they agree with the marks: they have at
-        # least the marked tokens, and exactly the padded ones if these are marked.
+        # Keep batch and length of the description only if their product fits the marks: exactly the
+        # padded tokens if these are marked, else at least the other marked ones.
         computed = padded or real or tokens.get("seqlens.sum", 0)
         batch, seq = words.get("batch", ""), words.get("seq", "")
         slots = int(batch) * int(seq) if batch.isdecimal() and seq.isdecimal() else -1
@@ -161,25 +161,24 @@ class MarkedTokens(Struct, frozen=True):
 
 
 def marked_tokens(prepared: Prepared) -> MarkedTokens | None:
-    """Return the tokens of a step by marks; None without marks.
+    """Return the tokens of one step of the whole job by marks; None without marks.
 
-    Tokens of ranks are added up. Ranks without a recording count as the mean of the others, and a
-    note says so.
+    Ranks are added up. Those without a recording count as the mean of the others, with a note.
     """
     trace = prepared.trace
     marks, ignored = run_marks(trace)
     ranks, is_partly_marked = [], False  # is some step without a mark?
     for process, of_process in sorted(marks.items()):
-        step, shown = _steps_of(prepared, process, of_process)
-        inside = [(mark, int(n)) for mark, n in zip(of_process, step, strict=True) if n >= 0]
+        step_of, shown = _steps_of(prepared, process, of_process)
+        inside = [(mark, int(n)) for mark, n in zip(of_process, step_of, strict=True) if n >= 0]
         values: dict[str, Fraction] = {}
         step_counts = set()
         for kind in dict.fromkeys(mark.kind for mark, _ in inside):
             alike = [mark.values for mark, _ in inside if mark.kind == kind]
             steps = len({number for mark, number in inside if mark.kind == kind})
             step_counts.add(steps)
-            for key in alike[0]:  # a number that only some marks give is left out
-                if all(key in numbers_of for numbers_of in alike):
+            for key in alike[0]:
+                if all(key in numbers_of for numbers_of in alike):  # else only some marks have it
                     total = sum(numbers_of[key] for numbers_of in alike)
                     values[f"{kind}.{key}"] = Fraction(total, steps)
         if values:
@@ -209,7 +208,7 @@ def marked_tokens(prepared: Prepared) -> MarkedTokens | None:
 
 
 def _steps_of(prepared: Prepared, process: int, marks: list[Mark]) -> tuple[IntArray, int]:
-    """Return the step of each mark, -1 outside the steps shown, and how many steps are shown.
+    """Return the step of each mark (-1 outside the chosen steps), and the number of chosen steps.
 
     Without any steps, the whole recording is one step. Steps inferred from the device, and a
     selected time range, have no times on the host: then all marks are outside.

@@ -1,7 +1,6 @@
-"""The words that describe a run, as options (`--real-tokens 900`) and in a trace.
+"""The words that describe a run: options (`--real-tokens 900`), or keys of a trace's description.
 
-There they are keys of its description (`"real_tokens": 900`), with the same meaning. Values are
-text: `405e9`, `16k` and `0.75,1` stay exact.
+The key `"real_tokens": 900` means the same. Values are text: `405e9`, `16k` and `0.75,1` are exact.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ TRAINS = "no_forward_only"  # the flag that says that a run is no inference
 
 
 class Words(Struct, frozen=True):
-    """Words of a run with their values, and flags; `dashed`: messages write them as options."""
+    """Words of a run with their values, and flags. Messages write them as options if `dashed`."""
 
     values: Mapping[str, str]
     flags: frozenset[str] = field(default_factory=frozenset)
@@ -59,7 +58,7 @@ def adjusted(card: ModelCard, words: Words) -> ModelCard:
 
 
 def check_sums(words: Words) -> None:
-    """Raise UsageError for sums of lengths that no sequences can have."""
+    """Raise UsageError if no sequences can have the given sums of lengths."""
     named = ("seq_sum", "seq_square_sum", "sequences")
     total, squares, count = (words.read(word, parse_count) for word in named)
     if total is None or squares is None:
@@ -72,15 +71,14 @@ def check_sums(words: Words) -> None:
 def run_settings(card: ModelCard, words: Words) -> dict[str, Any]:
     """Return the fields of Run that the words give, except its time. Raises UsageError."""
     called, values, flags = words.called, words.values, words.flags
-    # Cached tokens are of decoding, without a backward pass; words of training imply one. None is
-    # not known.
+    # Words of training imply a backward pass, cached tokens (decoding) none; else it is unknown.
     forward_only: bool | None = True
     if "forward_only" not in flags:
         of_training = {"lora", "lora_rank", "lora_params", "frozen", "frozen_layers"}
         of_training |= {TRAINS, "checkpointing"}
         trains = not of_training.isdisjoint({*values, *flags})
         forward_only = False if trains else "cached" in values or None
-    if "cached" in values and not forward_only:  # something says that it is training
+    if "cached" in values and not forward_only:  # a word of training is given, too
         raise UsageError(f"{called('cached')} is for decoding", f"add {called('forward_only')}")
     if "encoder_seq" in values and card.encoder is None:
         raise UsageError(f"{card.name} has no encoder", f"remove {called('encoder_seq')}")
@@ -103,7 +101,7 @@ def _training_settings(card: ModelCard, words: Words) -> dict[str, Any]:
     """Return the fields of Run on adapters, frozen weights, checkpointing and kernels."""
     called, values, flags = words.called, words.values, words.flags
     settings: dict[str, Any] = {"lora": _lora(card, words)}
-    # Adapters of unknown size: all weights of the model are frozen, and the adapters do not count.
+    # LoRA adapters of unknown size: all weights are frozen, and the adapters count as nothing.
     has_size = "lora_rank" in values or "lora_params" in values
     implied = ("all",) if "lora" in flags and not has_size else ()
     settings["frozen"] = frozenset((*implied, *words.listed("frozen")))

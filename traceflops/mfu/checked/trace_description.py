@@ -1,8 +1,8 @@
-"""What a trace says of its own run, as the card and the run that the same options would give.
+"""The description in a trace of its own run, read as the same options would be: a card and a Run.
 
 A trace may carry a description (docs/selfdescribing.md): the top-level key `traceflops` with the
-words of `traceflops mfu`, and marks that tell the tokens of each step. Options win over it. Words
-that cannot be meant are left out; where the rest contradicts itself, none of it is used.
+words of `traceflops mfu`, and marks with the tokens of each step. Options win over it. Invalid
+words are left out; if the others contradict each other, none is used.
 """
 
 from __future__ import annotations
@@ -50,21 +50,21 @@ _REPLACES: Final[Mapping[str, frozenset[str]]] = {
     "lora_rank": frozenset(("lora_params",)),
     "lora_params": frozenset(("lora_rank", "lora_targets")),
 }
-"""Which words of the trace an option puts aside besides its own: they say the same otherwise."""
+"""By option: the words of the trace, besides its own, that say the same in another way."""
 _DESCRIBING: Final = frozenset(DESCRIPTION_WORDS) - {"gpus", "dtype"}
-"""Words that say something of model, tokens or training."""
+"""Words about the model, the tokens or the training."""
 _MOST_SHOWN: Final = 3
-_MOST_COUNTED: Final = 2**53  # more samples or tokens than JSON readers hold exactly are not told
+_MOST_COUNTED: Final = 2**53  # the most samples or tokens that JSON readers hold exactly
 
 
 class Description(Struct, frozen=True):
-    """The model that a trace names (None: none), and the words that it says of the run."""
+    """The model that a trace names (or None), and its words on the run."""
 
     card: ModelCard | None = None
     words: Words = field(default_factory=lambda: Words({}))
     notes: tuple[Note, ...] = ()
     empty: tuple[str, ...] = ()
-    """Words that are there without a value: null, or what was read as such."""
+    """Words whose value is null."""
 
     def with_options(self, card: ModelCard | None, options: Words) -> Description:
         """Return the description overridden by options; `card` is the model that the options give.
@@ -84,7 +84,7 @@ class Description(Struct, frozen=True):
 
 
 def description_of(trace: Trace) -> Description | None:
-    """Return what a trace says of its run, or None; invalid words are left out, with a note."""
+    """Return the description in a trace, or None; invalid words are left out, with a note."""
     description = trace.source.description
     if not description:
         return None
@@ -106,7 +106,7 @@ def description_of(trace: Trace) -> Description | None:
     for word, value in given.items():
         with noting(word):
             if word == "model":
-                # The name of a preset, or an object: a card or a config.json. Never a file's name.
+                # The name of a preset (never of a file), or an object: a card or a config.json.
                 if isinstance(value, str):
                     card = preset(value)
                 elif not isinstance(value, Mapping):
@@ -122,7 +122,7 @@ def description_of(trace: Trace) -> Description | None:
                 flags.add("lora")
             else:
                 values[word] = _text(word, value)
-    # Leave out the sums of lengths if they contradict each other: then check_sums raises.
+    # Leave out all sums of lengths if check_sums raises: they contradict each other.
     impossible = _SUMS
     with noting():
         run_options.check_sums(Words(values))
@@ -165,7 +165,7 @@ def _text(word: str, value: object) -> str:
 
 
 def _part(word: str, part: object) -> str:
-    """Return one value of a word as text: printable text, or a number where one can be meant."""
+    """Return one value of a word as text. Raises UsageError unless it is text or a number."""
     if word == "frozen" and part is True:
         return "all"
     if isinstance(part, str) and part.isprintable():
@@ -175,7 +175,7 @@ def _part(word: str, part: object) -> str:
         kinds: dict[type, str] = {list: "a list", dict: "an object", type(None): "null"}
         kinds |= {str: "text with invalid characters", bool: str(part).lower()}
         raise UsageError(f"{word} cannot be {kinds.get(type(part), 'a number')}", "")
-    # Far above any number that can be meant, and short enough for str() to print.
+    # No word takes larger numbers, and str() refuses to print much larger ones.
     if isinstance(part, int) and abs(part) > LARGEST**2:
         raise UsageError(f"{word} is too large", "")
     return str(part)
@@ -188,7 +188,7 @@ _PARSERS: Final[Mapping[str, Callable[[str, str], object]]] = {
     "checkpointing": parse_checkpoint,
     "attention_kernel": run_options.parse_kernel,
 }
-"""What refuses the text of a word that cannot be meant."""
+"""By word: the function that raises UsageError for an invalid text."""
 
 
 def counts_of_step(prepared: Prepared) -> dict[str, int | None]:
@@ -206,7 +206,7 @@ def counts_of_step(prepared: Prepared) -> dict[str, int | None]:
         "token": slots or count.get("tokens", packed),
         "real_token": count.get("real_tokens", packed),
     }
-    # None for what is unknown (None or 0), or more than JSON readers hold exactly.
+    # None for counts that are unknown (None or 0) or too large.
     return {unit: n if n and 0 < n <= _MOST_COUNTED else None for unit, n in counts.items()}
 
 
@@ -223,7 +223,7 @@ def card_and_run(description: Description) -> tuple[ModelCard, Run]:
 
 
 class SelfDescribed(Struct, frozen=True):
-    """The model and run that a trace describes, and notes on how that was read."""
+    """The model and run that a trace describes, and notes on what was left out or assumed."""
 
     card: ModelCard
     run: Run
@@ -238,7 +238,7 @@ class NotDescribed(Struct, frozen=True):
 
 
 def without_description(trace: Trace) -> Trace:
-    """Return a trace without what it says of its own run: no description, no marks."""
+    """Return a trace without the description and the marks of its own run."""
     source = replace(trace.source, description=None)
     of_descriptions = ("description-left-out", "descriptions-differ")
     notes = tuple(note for note in trace.notes if note.code not in of_descriptions)
@@ -254,11 +254,10 @@ def self_described(
     options: Words | None = None,
     convention: str | None = None,
 ) -> SelfDescribed | NotDescribed:
-    """Return the model and run of a prepared trace; options win over what it says itself.
+    """Return the model and run of a prepared trace; options win over its own description.
 
-    Invalid words of the trace are left out with a note. If the rest contradicts itself, or does not
-    describe a step or what the convention needs, NotDescribed says so. Raises UsageError only for
-    what the options alone get wrong.
+    Invalid words of the trace are left out with a note. Returns NotDescribed if the others describe
+    no step or lack what the convention needs. Raises UsageError for errors in the options.
     """
     options = options or Words({}, dashed=True)
     run_options.check_sums(options)
@@ -287,7 +286,7 @@ def self_described(
     except TraceflopsError as error:
         problem = error
     if card is not None or not _DESCRIBING.isdisjoint(options.values):
-        card_and_run(Description(described.card, options))  # refuses what only options get wrong
+        card_and_run(Description(described.card, options))  # raises for errors in options alone
     why, hint, empty = problem.message, problem.hint, tuple(own.empty)
     unused = note_of("dropped", "description-not-used", why=why, empty=empty, hint=hint)
     return NotDescribed((*described.notes, unused), problem)

@@ -1,8 +1,8 @@
-"""Work of kernels whose operator's shapes do not tell it: from launches, counters or a paired run.
+"""Work of kernels whose operator's shapes do not tell it: from grids, counters or a paired run.
 
-Counters of a run and its times are two recordings, because reading counters makes kernels run one
-at a time. So the launches of the timed run get FLOPs and bytes from those of another run of the
-same program (see `joins.match`); times are always those of the timed run.
+Reading counters makes kernels run one at a time, so counters and times are recorded in separate
+runs. Launches of the timed run get the FLOPs and bytes of the same launches in the other run (see
+`joins.match`); times are always those of the timed run.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ FOUND_PAIR: Final = Note(
     "found",
     "The capture of the graphs was found beside the trace; --pair takes another.",
 )
-"""A note of a pair that nobody named: where it tells nothing, there is none."""
+"""The note of a pair that the user did not name: such a pair may be useless without an error."""
 _COLUMNS: Final = ("kind", "size", "vector", "how", "origin")
 """The columns of MeasuredWork that have a row per activity."""
 
@@ -54,9 +54,9 @@ _COLUMNS: Final = ("kind", "size", "vector", "how", "origin")
 class Source(Struct, frozen=True):
     """A recording that tells the work of launches; `file` is its name, None for the timed run.
 
-    `counters` and `counted` are its counters, if any; `speeds` say how near kernels came to limits,
-    `notes` what is odd. `is_own` says that it is the timed run itself. `captured` is, per activity
-    of that, the row in this one of the captured launch that a graph replays.
+    `counters` and `counted` are its counters, if any; `speeds` compares kernels with the limits of
+    their device. `is_own` is whether the recording is the timed run itself. `captured` has, per
+    activity of the timed run, the row of the captured launch that a graph replays, or -1.
     """
 
     work: LaunchWork
@@ -70,7 +70,7 @@ class Source(Struct, frozen=True):
 
 
 Answers = Sequence[tuple[Source, Matched]]
-"""Each source, and what it tells of the launches of the timed run."""
+"""Each source, with the work that it tells for the launches of the timed run."""
 
 
 def measured_work(
@@ -82,11 +82,11 @@ def measured_work(
 ) -> MeasuredWork | None:
     """Return the work of kernels by launch grids, counters or a paired run; None if unknown.
 
-    `device` is an id of the table of devices that the user gave, for counters without a known
-    device. Raises UsageError for a paired run that tells nothing.
+    `device` is the user's id of the table of devices, for counters without a known device. Raises
+    UsageError for a paired run that tells nothing.
     """
     trace, launches = prepared.trace, launches_of(prepared)
-    # A trace without devices cannot take the user's device as its own: counters may need it.
+    # The user's device is otherwise among `devices`; a trace without devices has only counters.
     given = find(device.strip().lower()) if device is not None and not devices else None
     recorded = [counter_notes.architecture_of(trace, peaks) for peaks in devices]
     architectures = tuple(dict.fromkeys(filter(None, [given.arch if given else None, *recorded])))
@@ -94,15 +94,15 @@ def measured_work(
     for source in _sources(prepared, attribution, architectures, pair):
         work = source.work
         if work.origin == "shapes":  # of its own launches: nothing has to be matched
-            no_way = np.full_like(work.kind, UNKNOWN)
-            matched = Matched(no_way, work.kind, work.kinds, work.size, work.vector)
+            not_joined = np.full_like(work.kind, UNKNOWN)
+            matched = Matched(not_joined, work.kind, work.kinds, work.size, work.vector)
         else:
             same = _same_launch(prepared, launches, source)
             matched = joins.match(launches, work, same, is_own=source.is_own)
         answers.append((source, of_passes(prepared, launches, matched)))
     if not answers:
         return None
-    # What launches of an op did is told by its shapes.
+    # The shapes of an op tell the work of its launches: drop other answers.
     is_owned = attribution.owner >= 0
     columns = _first_answers(launches, answers, trace.activities.num_rows)
     for column in columns.values():
@@ -114,11 +114,10 @@ def measured_work(
         notes += counter_notes.pair_notes(trace, devices, pair.trace)
     counters = [source.counters for source, _ in answers if source.counters is not None]
     bandwidth = given.bandwidth if given is not None else None
-    if given is None:
-        # That of all devices, None if they differ.
+    if given is None:  # the bandwidth that all devices share, else None
         counted = distinct(numbers(trace.kernel_counters["device"]))
-        peaks_of_all = devices or device_peaks(trace, counted[counted >= 0].tolist())
-        bandwidths = {each.bandwidth for each in peaks_of_all}
+        all_devices = devices or device_peaks(trace, counted[counted >= 0].tolist())
+        bandwidths = {peaks.bandwidth for peaks in all_devices}
         bandwidth = bandwidths.pop() if len(bandwidths) == 1 else None
     measured = MeasuredWork(
         **columns,
@@ -126,7 +125,7 @@ def measured_work(
         joins=tuple(all_joins),
         counted=tuple(row for source, _ in answers for row in source.counted),
         speeds=tuple(row for source, _ in answers for row in source.speeds),
-        families=tuple(dict.fromkeys(each for counter in counters for each in counter.families)),
+        families=tuple(dict.fromkeys(family for c in counters for family in c.families)),
         missing=tuple(dict.fromkeys(name for c in counters for name in _missing_counters(c))),
         check=check,
         bandwidth=bandwidth,
@@ -140,20 +139,25 @@ def _joins(
 ) -> list[Join]:
     """Return how the chosen compute kernels were joined with each further recording.
 
-    Counters are asked about all of these kernels. A paired trace of the same run with shapes is
-    asked only about kernels that no op of this trace owns (`is_owned`, by activity): an op's own
-    shapes tell more. What this trace says itself (origin "shapes") needs no join.
+    A join with counters has all of these kernels, a join with a paired trace only those that no op
+    of this trace owns (`is_owned`, by activity): an op's own shapes tell more. What this trace
+    tells itself (origin "shapes") needs no join.
     """
     rows = launches.row
     is_wanted = (chosen_activities(prepared) & compute_kernels(prepared))[rows]
     dur_ns = numbers(prepared.trace.activities["dur_ns"])[rows]
     all_joins = []
     for source, matched in answers:
-        if source.work.origin != "shapes":
-            asked = is_wanted & ~is_owned[rows] if source.work.origin == "pair" else is_wanted
-            times = [(how, dur_ns[asked & (matched.how == n)]) for n, how in enumerate(HOW)]
-            parts = [joins.JoinedPart(how, len(ns), exact_sum(ns)) for how, ns in times if len(ns)]
-            all_joins.append(Join(source.work.origin, source.file, tuple(parts), matched.found))
+        origin = source.work.origin
+        if origin == "shapes":
+            continue
+        is_asked = is_wanted & ~is_owned[rows] if origin == "pair" else is_wanted
+        parts = []
+        for number, how in enumerate(HOW):
+            joined_ns = dur_ns[is_asked & (matched.how == number)]
+            if len(joined_ns):
+                parts.append(joins.JoinedPart(how, len(joined_ns), exact_sum(joined_ns)))
+        all_joins.append(Join(origin, source.file, tuple(parts), matched.found))
     return all_joins
 
 
@@ -200,7 +204,7 @@ def _useless_pair(pair: Trace, files: str) -> UsageError:
 
 
 def _first_answers(launches: Launches, answers: Answers, activities: int) -> dict[str, IntArray]:
-    """Return the columns of MeasuredWork by activity: the first known answer of each launch."""
+    """Return the columns of MeasuredWork, by name: per activity, the first known answer."""
     column = {name: np.full(launches.count, UNKNOWN, dtype=np.int64) for name in _COLUMNS}
     kinds_before = 0
     for source, matched in answers:
@@ -208,8 +212,9 @@ def _first_answers(launches: Launches, answers: Answers, activities: int) -> dic
         is_new = is_open & (matched.kind >= 0)
         column["kind"][is_new] = matched.kind[is_new] + kinds_before
         kinds_before += len(matched.kinds)
-        # If no source knows a launch, the reason that comes first in HOW is the closest to knowing.
-        is_closer = is_new | (is_open & ((column["how"] < 0) | (matched.how < column["how"])))
+        # If no source knows a launch, keep the reason that comes first in HOW, the most specific.
+        is_better = (column["how"] < 0) | (matched.how < column["how"])
+        is_closer = is_new | (is_open & is_better)
         column["how"][is_closer] = matched.how[is_closer]
         is_known = (matched.kind >= 0) | (matched.size >= 0) | (matched.vector >= 0)
         is_first = is_new | (is_known & (column["origin"] < 0))
@@ -223,10 +228,10 @@ def _first_answers(launches: Launches, answers: Answers, activities: int) -> dic
 
 
 def _same_launch(prepared: Prepared, launches: Launches, source: Source) -> IntArray | None:
-    """Return the row in the source that records the same launch, -1 for none; None: another run.
+    """Return, per launch, the row of the source that records the same launch, or -1.
 
     That is the captured launch that a graph replays; or, in the timed run's own counters, the only
-    launch of the process with the same correlation, if that has the same name.
+    launch of the process with equal correlation and name. None if the source is another run.
     """
     if source.captured is not None:
         captured_row = source.work.launches.row
@@ -239,13 +244,14 @@ def _same_launch(prepared: Prepared, launches: Launches, source: Source) -> IntA
     table, activities = prepared.trace.kernel_counters, prepared.trace.activities
     processes = (launches.process, numbers(table["process"])[counted.launches.row])
     correlation = numbers(activities["correlation"], ABSENT)[launches.row]
-    pair = joined(processes, (correlation, counted.correlation))
-    sides = (pair.ours, pair.theirs)
-    is_only = np.logical_and(*(np.bincount(side, minlength=pair.count) == 1 for side in sides))
-    row = np.full(pair.count, -1, dtype=np.int64)
-    row[pair.theirs] = np.arange(len(pair.theirs))
-    same = np.where(is_only[pair.ours] & (correlation != ABSENT), row[pair.ours], -1)
-    # Names of the counted launches as codes of the timed ones; -2 is in neither.
+    keys = joined(processes, (correlation, counted.correlation))
+    counts = [np.bincount(side, minlength=keys.count) for side in (keys.ours, keys.theirs)]
+    is_unique = (counts[0] == 1) & (counts[1] == 1)
+    row_of_key = np.full(keys.count, -1, dtype=np.int64)
+    row_of_key[keys.theirs] = np.arange(len(keys.theirs))
+    has_one = is_unique[keys.ours] & (correlation != ABSENT)
+    same = np.where(has_one, row_of_key[keys.ours], -1)
+    # The names of the counted launches as codes of the timed ones, -2 if these lack the name.
     code_of = {label: code for code, label in enumerate(launches.names)}
     name = np.array([code_of.get(label, -2) for label in counted.launches.names], dtype=np.int64)
     return np.where(taken(name[counted.launches.name], same, -2) == launches.name, same, -1)
@@ -254,13 +260,13 @@ def _same_launch(prepared: Prepared, launches: Launches, source: Source) -> IntA
 def _cross_checked(
     prepared: Prepared, attribution: Attribution, launches: Launches, answers: Answers
 ) -> CrossCheck | None:
-    """Return how counters compare with shapes: of the trace itself, else of the paired one."""
+    """Return how counters compare with shapes, of the trace itself or else of the pair; or None."""
 
     def flops_by(origin: Origin) -> IntArray | None:
-        """Return the FLOPs of each activity by one origin where they are exact, else -1."""
+        """Return the exact FLOPs of each activity by one origin, -1 if unknown; None without it."""
         by_origin = [matched for source, matched in answers if source.work.origin == origin]
         flops = np.full(prepared.trace.activities.num_rows, UNKNOWN, dtype=np.int64)
-        for matched in reversed(by_origin):  # the first one is written last, and stays
+        for matched in reversed(by_origin):  # the first answer is written last, and stays
             values = exact_flops(matched.kinds, matched.kind)
             flops[launches.row] = np.where(values >= 0, values, flops[launches.row])
         return flops if by_origin else None
@@ -282,11 +288,11 @@ def _notes(
 ) -> Iterator[Note]:
     """Yield notes on serving kernels, on each join and its counters, and on bytes."""
     for source, matched in answers:
-        if source.work.origin != "counters":  # counters tell no serving kernels
-            own = source.work.origin == "shapes"
-            yield from serving_notes(source.work, matched.kind if own else None)
+        if source.work.origin != "counters":  # only shapes tell serving kernels
+            is_own = source.work.origin == "shapes"
+            yield from serving_notes(source.work, matched.kind if is_own else None)
     same_run = counter_notes.SAME_RUN
-    is_noted = any(note.code == same_run for note in trace.notes)  # the reader said it already
+    is_noted = any(note.code == same_run for note in trace.notes)  # by the reader
     others = (source for source, _ in answers if source.work.origin != "shapes")
     tools, with_bytes = set(), False
     for source, join in zip(others, all_joins, strict=True):
@@ -297,9 +303,9 @@ def _notes(
             yield from counter_notes.counter_notes(source.counters)
             if (source.work.size >= 0).any():
                 with_bytes = True
-                tools |= {each.tool for each in source.counters.families if each is not None}
+                tools |= {family.tool for family in source.counters.families if family is not None}
         yield from source.notes
-    # ncu counts bytes at the memory itself, AMD's profilers count them at the fabric before it.
+    # ncu counts bytes at the memory itself, AMD's profilers at the fabric before it.
     if with_bytes and tools != {"ncu"}:
         yield note_of("assumed", "fabric-bytes")
     if "ncu" in tools:
@@ -311,10 +317,10 @@ def _notes(
 
 
 def _counted(trace: Trace, timed: tuple[str, ...], file: str | None) -> Source | None:
-    """Return what the counters of a trace tell, None if it has none.
+    """Return the source made of the counters of a trace, None if it has none.
 
     `timed` are the architectures of the timed run, `file` the name of another recording. Counters
-    without a device are taken to be of the only architecture that either run has.
+    without a device are of the only architecture of the trace or (if it has none) the timed run.
     """
     counted = counted_launches(trace)
     if counted is None:
@@ -322,23 +328,24 @@ def _counted(trace: Trace, timed: tuple[str, ...], file: str | None) -> Source |
     own = trace.devices["architecture"].to_pylist()
     named = tuple(dict.fromkeys(arch for arch in own if arch)) or timed
     only = family_of(named[0]) if len(named) == 1 else None
-    # Else the family that alone has the counters' names.
+    # Without a single architecture: the only family whose counters have these names.
     default = only or family_by_counters(names(trace.kernel_counters["counter"]))
-    by_device = [family_of(arch) if arch else default for arch in own]
-    families = tuple(dict.fromkeys((*by_device, default)))
-    index = np.array([families.index(family) for family in (*by_device, default)], dtype=np.int64)
-    family = index[counted.device]  # -1 is the last: the default
+    # By device, with a last entry for launches without a device (-1).
+    family_of_device = [*(family_of(arch) if arch else default for arch in own), default]
+    units_of_device = [*(units or 0 for units in trace.devices["sm_count"].to_pylist()), 0]
+    families = tuple(dict.fromkeys(family_of_device))
+    index = np.array([families.index(family) for family in family_of_device], dtype=np.int64)
+    family = index[counted.device]
+    units = np.array(units_of_device, dtype=np.int64)[counted.device]
     work = counter_work.counter_work(counted, families, family)
-    units = np.array([units_of or 0 for units_of in (*trace.devices["sm_count"].to_pylist(), 0)])
-    own_units = units.astype(np.int64)[counted.device]
     rules = rules_by_launch(trace, counted)
-    speeds, notes = kernel_speeds(counted, families, family, own_units, rules)
-    kernels, is_own = counter_work.counted_kernels(work, own_units), file is None
+    speeds, notes = kernel_speeds(counted, families, family, units, rules)
+    kernels, is_own = counter_work.counted_kernels(work, units), file is None
     return Source(work.launch_work(), work, kernels, file, is_own, speeds=speeds, notes=notes)
 
 
 def _missing_counters(work: counter_work.CounterWork) -> Iterator[str]:
-    """Yield the counters that no launch has, and that a total of matrix FLOPs would need."""
+    """Yield the counters that a total of matrix FLOPs needs and that no launch has."""
     read = {name.removeprefix(MATRIX) for name, flops in work.matrix.items() if (flops >= 0).any()}
     for family in work.families:
         if family is not None:

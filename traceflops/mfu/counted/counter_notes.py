@@ -1,9 +1,9 @@
-"""What to say of counters and of how they and paired runs were joined."""
+"""Notes on counters, and on how launches were joined with counters and paired runs."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Final
 
@@ -23,15 +23,15 @@ from traceflops.units import exact_percent, several
 from traceflops.windows.prepared import Prepared
 
 _SEVERAL: Final = re.compile(r"[\d,]+ files")
-"""What stands for the name of a recording of several files."""
+"""The name that a recording of several files gets."""
 _MOST_NAMED: Final = 3
 SAME_RUN: Final = "counted-while-timed"
-"""The code of what readers note where they see it; of a trace without notes its ids tell it."""
+"""The code of the note that counters were read while times were recorded; readers note it, too."""
 _OF_TIMES: Final = (
     *("no-timeline", "no-calls", "no-device-work", "no-steps", "process-unknown"),
     *("gpu-unknown", "rank-from-name", "rank-unknown"),
 )
-"""What a paired recording is not asked for, so that it is no matter."""
+"""Notes that do not matter in a paired recording: on what is not used of it."""
 
 
 def counter_notes(work: CounterWork) -> Iterator[Note]:
@@ -55,12 +55,12 @@ def counter_notes(work: CounterWork) -> Iterator[Note]:
 
 
 def join_notes(join: Join, launches: int) -> Iterator[Note]:
-    """Yield how kernels of another recording (of so many `launches`) were found here, or not."""
+    """Yield notes on how kernels were joined with a recording of `launches` launches."""
     is_of_several = bool(join.file and _SEVERAL.fullmatch(join.file))
     file = shown(join.file) if join.file else None
     which = fact(f"work-from.{join.origin}{'-of' * is_of_several}", file=file)
     notes = []
-    # Is it the same program at all? That doubt concerns all of the time (share 1).
+    # It may be another program: that doubt concerns all of the time (share 1).
     if file and join.is_doubtful:
         part = Fraction(join.found)
         notes.append(note_of("assumed", "unlike", share=1.0, which=which, found=part))
@@ -87,27 +87,28 @@ def join_notes(join: Join, launches: int) -> Iterator[Note]:
 def without_impossible_bytes(
     prepared: Prepared, devices: Sequence[DevicePeaks], work: MeasuredWork
 ) -> MeasuredWork:
-    """Return work without bytes beyond the memory's bandwidth, and a note on them.
+    """Return work without bytes beyond the memory's bandwidth; a note has the number dropped.
 
-    All launches of one name on a device are judged together. On AMD's devices, a cache behind the
-    fabric may serve a part of the bytes: there nothing is dropped.
+    All launches of one name on a device are judged together. On AMD's devices nothing is dropped: a
+    cache behind the fabric may have served a part of the bytes.
     """
     if {family.tool for family in work.families if family is not None} != {"ncu"}:
         return work
     activities = prepared.trace.activities
     name, device = codes(activities["name"]), numbers(activities["device"])
-    dur = numbers(activities["dur_ns"]).astype(np.float64)
-    is_counted = (work.origin == ORIGINS.index("counters")) & (work.size != UNKNOWN) & (dur > 0)
+    dur_ns = numbers(activities["dur_ns"]).astype(np.float64)
+    by_counters = work.origin == ORIGINS.index("counters")
+    is_counted = by_counters & (work.size != UNKNOWN) & (dur_ns > 0)
     is_beyond = np.zeros(len(is_counted), dtype=np.bool_)
     for peaks in devices:
         if peaks.bandwidth is None:
             continue
         rows = np.flatnonzero((device == peaks.device) & is_counted)
-        moved, time = (
+        moved, time_ns = (
             np.bincount(name[rows], weights=column[rows].astype(np.float64), minlength=1)
-            for column in (work.size, dur)
+            for column in (work.size, dur_ns)
         )
-        is_beyond[rows] = (moved > peaks.bandwidth * time)[name[rows]]
+        is_beyond[rows] = (moved > peaks.bandwidth * time_ns)[name[rows]]
     if not is_beyond.any():
         return work
     count, kernels = int(np.count_nonzero(is_beyond)), len(distinct(name[is_beyond]))
@@ -116,7 +117,7 @@ def without_impossible_bytes(
 
 
 def pair_notes(trace: Trace, devices: Sequence[DevicePeaks], pair: Trace) -> Iterator[Note]:
-    """Yield the notes of a paired recording as its own, and one if its device is another."""
+    """Yield the notes of a paired recording, marked as such, and one if its device is another."""
     for note in pair.notes:
         if note.code not in _OF_TIMES:
             statement = f"Paired recording: {note.statement}"
@@ -127,18 +128,18 @@ def pair_notes(trace: Trace, devices: Sequence[DevicePeaks], pair: Trace) -> Ite
         for own, peaks_of in ((trace, devices), (pair, others))
     )
     if ours and theirs and not ours.keys() & theirs.keys():
-        # A device that the table does not know is called by its architecture.
-        timed, paired = (
-            {shown(arch if name == "unknown GPU" else name): None for arch, name in each.items()}
-            for each in (ours, theirs)
-        )
-        theirs_called, ours_called = ", ".join(paired), ", ".join(timed)
-        code = "paired-other-device"
-        yield note_of("assumed", code, share=1.0, paired=theirs_called, timed=ours_called)
+        timed, paired = map(_products, (ours, theirs))
+        yield note_of("assumed", "paired-other-device", share=1.0, paired=paired, timed=timed)
+
+
+def _products(product_of: Mapping[str, str]) -> str:
+    """Return the products of architectures as text; unknown ones are called by the latter."""
+    called = (arch if name == "unknown GPU" else name for arch, name in product_of.items())
+    return ", ".join(dict.fromkeys(map(shown, called)))
 
 
 def architecture_of(trace: Trace, device: DevicePeaks) -> str | None:
-    """Return the architecture of a device: as the trace has it, else the table of devices."""
+    """Return the architecture of a device by the trace, else by the table of devices, else None."""
     own: str | None = trace.devices["architecture"][device.device].as_py()
     if own:
         return own.partition(":")[0]

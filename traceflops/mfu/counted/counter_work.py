@@ -1,7 +1,7 @@
 """FLOPs and bytes of launches from their hardware counters, by the formulas of `counters.toml`.
 
-A quantity is known of a launch only if all counters of its formula are: never a part of a sum in
-its place. So is the work of matrix units only if every data type that the hardware has is counted.
+A quantity of a launch is known only if all counters of its formula are, and the work of matrix
+units only if every data type of the hardware is counted: a part of a sum is never used.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from traceflops.table.columns import BoolArray, FloatArray, IntArray
 from traceflops.table.grouping import exact_sums, extremes, group_rows
 
 BYTES_AGREE: Final = 0.02
-"""Bytes of one launch differ from run to run with what the caches hold; up to here they agree."""
-XF32: Final = "tf32"  # the data type that AMD calls so, as it is called here
+"""Bytes of a launch may differ by this share between runs, which find other data in the caches."""
+XF32: Final = "tf32"  # AMD calls this data type XF32
 _TOO_MUCH: Final = 2.0**62
 Families = tuple[Family | None, ...]
 
 
 class CounterWork(Struct, frozen=True):
-    """What counters say of each launch; UNKNOWN if they do not.
+    """The work of each launch by counters; UNKNOWN if it is not known.
 
-    `matrix` are FLOPs by data type, `matrix_flops` and `vector_flops` those of all types; bytes are
-    `read`, `written` or `moved`; `busy` and `active` are cycles. Launches are `partial` if some
-    types are counted and others not; `homeless` if so, and their device is unknown; `uncounted` if
-    the name says that they compute in XF32, and that was not counted; `rounded` if their FLOPs are
-    means with decimals; `disputed` if passes disagree on them.
+    `matrix` is FLOPs by data type, `matrix_flops` and `vector_flops` those of all types; bytes are
+    `read`, `written` or `moved`; `busy` and `active` are cycles. A launch is `partial` if only some
+    types are counted, `homeless` if its device is unknown, too; `uncounted` if its name says that
+    it computes in XF32, which was not counted; `rounded` if FLOPs have decimals (of a mean);
+    `disputed` if passes disagree.
     """
 
     counted: CountedLaunches
@@ -62,15 +62,14 @@ class CounterWork(Struct, frozen=True):
         rows = np.flatnonzero(self.matrix_flops >= 0)
         kinds: list[Kind] = []
         if len(rows) and self.matrix:
-            # Launches with equal FLOPs of each data type are of one kind; a type that was not
-            # counted (-1) has none.
+            # Launches with equal FLOPs of each data type (0 if not counted) are of one kind.
             columns = [np.maximum(flops[rows], 0) for flops in self.matrix.values()]
             kind[rows], first = group_rows(columns)
             for counts in zip(*(column[first].tolist() for column in columns), strict=True):
                 of_types = zip(self.matrix, counts, strict=True)
                 parts = (WorkPart(UNSPLIT_LINE, dtype, n, n) for dtype, n in of_types if n)
                 kinds.append(tuple(parts))
-        # Bytes at the fabric, or at the memory.
+        # Bytes read and written at the fabric, or moved at the memory.
         has_both = (self.read >= 0) & (self.written >= 0)
         size = np.where(has_both, self.read + self.written, self.moved)
         launches, vector = self.counted.launches, self.vector_flops
@@ -78,7 +77,7 @@ class CounterWork(Struct, frozen=True):
 
 
 class _Amount(NamedTuple):
-    """A quantity by launch (UNKNOWN where it is not known), and how sure it is."""
+    """A quantity by launch (or UNKNOWN), and whether it is rounded or passes disagree on it."""
 
     value: IntArray
     rounded: BoolArray
@@ -86,16 +85,16 @@ class _Amount(NamedTuple):
 
 
 def counter_work(counted: CountedLaunches, families: Families, family: IntArray) -> CounterWork:
-    """Return the work by counters; `family` is the place of each launch's in `families`."""
+    """Return the work by counters; `family` is the index in `families` of each launch's family."""
     nowhere = np.zeros(counted.launches.count, dtype=np.bool_)
     amount = partial(_quantity, counted, families, family)
 
     def by_type(prefix: str, units: str) -> tuple[dict[str, _Amount], IntArray]:
-        """Return FLOPs by data type, and their sum if all types of the hardware are counted.
+        """Return FLOPs by data type, and their sum (UNKNOWN if the hardware has further types).
 
         `prefix` begins the quantities, `units` is the field of Family with these types.
         """
-        names = (name for each in families for name in formulas.quantities(prefix, each))
+        names = (name for hardware in families for name in formulas.quantities(prefix, hardware))
         quantities = dict.fromkeys(names)
         # FLOPs of one launch are equal in all passes (tolerance 0).
         amounts = {name.removeprefix(prefix): amount(name, 0.0) for name in quantities}
@@ -104,28 +103,29 @@ def counter_work(counted: CountedLaunches, families: Families, family: IntArray)
             if types := getattr(hardware, units, ()):
                 all_read = np.logical_and.reduce([amounts[name].value >= 0 for name in types])
                 is_complete |= (family == number) & all_read
-        flops = [np.maximum(each.value, 0) for each in amounts.values()]
-        is_complete &= sum((column.astype(np.float64) for column in flops), np.zeros(1)) < _TOO_MUCH
+        flops = [np.maximum(of_type.value, 0) for of_type in amounts.values()]
+        as_floats = sum((column.astype(np.float64) for column in flops), np.zeros(1))
+        is_complete &= as_floats < _TOO_MUCH  # else the sum of integers may wrap
         return amounts, np.where(is_complete, sum(flops, np.zeros(1, dtype=np.int64)), UNKNOWN)
 
     matrix, total = by_type(formulas.MATRIX, "matrix")
     _, vector_flops = by_type(formulas.VECTOR, "vector")
-    # Totals need the counter of XF32 only for kernels that compute in it, as their names tell.
+    # Totals need the counter of XF32 only for kernels whose names say that they compute in it.
     in_xf32 = [float_type(name) == XF32 for name in counted.launches.names]
     is_xf32 = np.array([*in_xf32, False], dtype=np.bool_)[counted.launches.name]
     xf32 = matrix[XF32].value if XF32 in matrix else np.full(1, UNKNOWN)
     uncounted = (total >= 0) & is_xf32 & (xf32 < 0)
     total = np.where(uncounted, UNKNOWN, total)
     has_any, rounded, disputed = nowhere, nowhere, nowhere
-    for each in matrix.values():
-        has_any, rounded = has_any | (each.value >= 0), rounded | each.rounded
-        disputed = disputed | each.disputed
+    for of_type in matrix.values():
+        has_any = has_any | (of_type.value >= 0)
+        rounded, disputed = rounded | of_type.rounded, disputed | of_type.disputed
     incomplete = (total < 0) & has_any & ~uncounted
     no_family = np.array([hardware is None for hardware in families], dtype=np.bool_)[family]
     return CounterWork(
         counted=counted,
         families=families,
-        matrix={name: each.value for name, each in matrix.items()},
+        matrix={name: of_type.value for name, of_type in matrix.items()},
         matrix_flops=total,
         vector_flops=vector_flops,
         read=amount(formulas.READ, BYTES_AGREE).value,
@@ -144,41 +144,42 @@ def counter_work(counted: CountedLaunches, families: Families, family: IntArray)
 def _quantity(
     counted: CountedLaunches, families: Families, family: IntArray, name: str, tolerance: float
 ) -> _Amount:
-    """Return a quantity by launch: by the first formula of its family whose counters were read."""
+    """Return a quantity by launch: by the first formula of its family that gives a value."""
     nowhere = np.zeros(len(family), dtype=np.bool_)
     total = _Amount(np.full(len(family), UNKNOWN), nowhere, nowhere)
     for number, hardware in enumerate(families):
         for formula in formulas.formulas_of(name, hardware):
-            if not formula.terms.keys() <= counted.values.keys():
-                continue
-            terms = [(counted.values[key], factor) for key, factor in formula.terms.items()]
-            # 0 stands for values that are unknown or, next, too large for an int64.
-            is_read = reduce(np.logical_and, (~np.isnan(values) for values, _ in terms))
-            terms = [(np.where(is_read, values, 0.0), factor) for values, factor in terms]
-            is_read &= sum(values * abs(factor) for values, factor in terms) < _TOO_MUCH
-            terms = [(np.where(is_read, values, 0.0), factor) for values, factor in terms]
-            # Sum the whole parts as integers: only decimals are rounded.
-            whole = sum(np.floor(values).astype(np.int64) * factor for values, factor in terms)
-            decimals = ((values - np.floor(values)) * factor for values, factor in terms)
-            rest: FloatArray = sum(decimals, np.zeros(1))
-            value = whole + np.rint(rest).astype(np.int64)
-            has_decimals = reduce(np.logical_or, (v != np.floor(v) for v, _ in terms))
-            # A sum is unknown if passes differ by more than the tolerance, a share.
-            spreads = (counted.spread[key] > tolerance for key in formula.terms)
-            is_disputed = reduce(np.logical_or, spreads)
-            is_known = is_read & (value >= 0) & ~is_disputed
-            if formula.only_zero:  # what a count is worth is not known, but 0 is
-                is_known &= value == 0
-            is_new = (family == number) & (total.value < 0)
-            total = _Amount(
-                np.where(is_new, np.where(is_known, value, UNKNOWN), total.value),
-                np.where(is_new, has_decimals & is_known, total.rounded),
-                np.where(is_new, is_disputed & is_read, total.disputed),
-            )
+            if formula.terms.keys() <= counted.values.keys():
+                amount = _by_formula(counted, formula, tolerance)
+                is_new = (family == number) & (total.value < 0)
+                columns = zip(amount, total, strict=True)
+                total = _Amount(*(np.where(is_new, new, old) for new, old in columns))
     return total
 
 
-# What counters say of kernels, added up by name: for runs without times, too.
+def _by_formula(counted: CountedLaunches, formula: formulas.Formula, tolerance: float) -> _Amount:
+    """Return the sum of a formula by launch; unknown if passes differ by more than `tolerance`."""
+    terms = [(counted.values[key], factor) for key, factor in formula.terms.items()]
+    # Replace values by 0 that are unknown or, next, too large for an int64.
+    is_read = reduce(np.logical_and, (~np.isnan(values) for values, _ in terms))
+    terms = [(np.where(is_read, values, 0.0), factor) for values, factor in terms]
+    is_read &= sum(values * abs(factor) for values, factor in terms) < _TOO_MUCH
+    terms = [(np.where(is_read, values, 0.0), factor) for values, factor in terms]
+    # Sum the whole parts as integers: only decimals are rounded.
+    whole = sum(np.floor(values).astype(np.int64) * factor for values, factor in terms)
+    decimals = ((values - np.floor(values)) * factor for values, factor in terms)
+    rest: FloatArray = sum(decimals, np.zeros(1))
+    value = whole + np.rint(rest).astype(np.int64)
+    has_decimals = reduce(np.logical_or, (values != np.floor(values) for values, _ in terms))
+    is_disputed = reduce(np.logical_or, (counted.spread[key] > tolerance for key in formula.terms))
+    is_known = is_read & (value >= 0) & ~is_disputed
+    if formula.only_zero:  # how much a count stands for is unknown, but 0 stands for 0
+        is_known &= value == 0
+    value = np.where(is_known, value, UNKNOWN)
+    return _Amount(value, has_decimals & is_known, is_disputed & is_read)
+
+
+# The counters of kernels, added up by name: for runs without times, too.
 
 
 class CountedKernel(Struct, frozen=True):
@@ -223,16 +224,16 @@ def counted_kernels(work: CounterWork, units: IntArray) -> tuple[CountedKernel, 
     columns = (work.matrix_flops, work.vector_flops, work.read, work.written, work.busy, time_ns)
     sums = [_sums(group, len(first), column) for column in (*columns, capacity)]
     types = {dtype: _sums(group, len(first), column) for dtype, column in work.matrix.items()}
-    # In which groups figures differ by more than those of one launch may.
+    # In which groups a figure differs by more than that of one launch may from run to run.
     differ = {}
     for name, column in zip(("flops", "vector", "read", "written"), columns, strict=False):
         most, least = extremes(group, column, len(first))
         differ[name] = (least >= 0) & (most - least > BYTES_AGREE * most)
-    # Without any figure that is known here, show the counters themselves, if they are few.
+    # Without any known figure except the time, show the counters themselves, if they are few.
     has_figures = any((column >= 0).any() for column in columns[:-1])
-    own = work.counted.values if not has_figures and len(work.counted.values) <= FEW else {}
-    counters = {name: np.bincount(group, v, len(first)).tolist() for name, v in own.items()}
-    times = np.bincount(group, minlength=len(first)).tolist()
+    shown = work.counted.values if not has_figures and len(work.counted.values) <= FEW else {}
+    counters = {name: np.bincount(group, v, len(first)).tolist() for name, v in shown.items()}
+    launch_counts = np.bincount(group, minlength=len(first)).tolist()
     rows = []
     for number, row in enumerate(first.tolist()):
         flops, vector, read, written, busy, total_ns, cycles = (column[number] for column in sums)
@@ -241,20 +242,20 @@ def counted_kernels(work: CounterWork, units: IntArray) -> tuple[CountedKernel, 
             share = Fraction(busy, cycles * formulas.SIMDS_PER_UNIT)
         by_type = {dtype: column[number] for dtype, column in types.items()}
         name = launches.names[int(launches.name[row])]
-        figures = (times[number], flops, vector, read, written, share, total_ns)
+        figures = (launch_counts[number], flops, vector, read, written, share, total_ns)
         unequal = frozenset(figure for figure in differ if differ[figure][number])
-        read_of = {each: sums[number] for each, sums in counters.items() if isfinite(sums[number])}
-        rows.append(CountedKernel(name, *figures, by_type, unequal, read_of))
-    rows.sort(key=lambda row: row.name)  # stays the order of equal rows
-    rows.sort(
-        key=lambda row: (row.flops or 0, row.time_ns or 0, (row.read or 0) + (row.written or 0)),
-        reverse=True,
-    )
-    return tuple(rows)
+        finite = {key: total[number] for key, total in counters.items() if isfinite(total[number])}
+        rows.append(CountedKernel(name, *figures, by_type, unequal, finite))
+
+    def importance(row: CountedKernel) -> tuple[int, int, int]:
+        return row.flops or 0, row.time_ns or 0, (row.read or 0) + (row.written or 0)
+
+    by_name = sorted(rows, key=lambda row: row.name)
+    return tuple(sorted(by_name, key=importance, reverse=True))  # equal rows stay by name
 
 
 def _sums(group: IntArray, count: int, column: IntArray) -> list[int | None]:
     """Return the sum of each of `count` groups, None if one value of the group is not known."""
-    unknown = np.bincount(group[column < 0], minlength=count).tolist()
+    unknowns = np.bincount(group[column < 0], minlength=count).tolist()
     totals = exact_sums(group, np.maximum(column, 0), count)
-    return [None if some else total for some, total in zip(unknown, totals, strict=True)]
+    return [None if unknown else total for unknown, total in zip(unknowns, totals, strict=True)]

@@ -1,8 +1,8 @@
-"""Products of experts whose sizes the grids of their launches tell.
+"""Matrix products of experts (mixture of experts), whose sizes the grids of their launches tell.
 
-The operator around them tells tokens, experts and hidden size, routing or the grid the rows. The
-grid tells how many tiles of columns there are, so the width of an expert to within a tile; both
-products must fit the hidden size, else nothing is known.
+The operator around them has the tokens, the experts and the hidden size; routing or the grid gives
+the rows. The grid has the number of tiles of columns, and so the width of an expert to within a
+tile. Both products of a layer must fit the hidden size, else nothing is known.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _ROUTING: Final = "TopK"
 
 
 class _Expert(Struct, frozen=True):
-    """A family of kernels for products of experts, by name; `rows` and `columns` are of a tile.
+    """A family of kernels for products of experts.
 
-    The first product is the `gated` one. `types` are data types, each with the word in `operands`
-    that tells it. `tall`: the second axis of the grid counts the tiles of rows alone. The columns
-    of the first product are a multiple of `step`.
+    `name` has the groups `rows` and `columns` (the size of a tile), `gated` (only in names of the
+    first product) and `operands`; `types` are data types, each with the word in `operands` that
+    means it. If `tall`, axis y of the grid is the tiles of rows. `step` divides the gated columns.
     """
 
     name: re.Pattern[str]
@@ -41,7 +41,7 @@ class _Expert(Struct, frozen=True):
 
 
 _PRODUCTS: Final = (
-    # Triton kernels of OpenAI; not of a product in pieces along K (not x1).
+    # Triton kernels of OpenAI; not those that split a product along K (whose name has no x1).
     _Expert(
         re.compile(
             r"_matmul_ogs_[NT]{3}_[a-z0-9]{1,16}?x(?P<operands>[a-z0-9]{1,16}?)x[a-z0-9]{1,16}"
@@ -49,8 +49,8 @@ _PRODUCTS: Final = (
         ),
         (("bf16", "bf16"), ("fp16", "fp16")),
     ),
-    # TensorRT-LLM, also in FlashInfer: A is the weights, so a tile's first size counts columns.
-    # Eight bits beside four run at the rate of eight. Experts are a multiple of 128 wide.
+    # TensorRT-LLM, also in FlashInfer: A is the weights, so a tile's first size is its columns. A
+    # product of 8-bit and 4-bit operands has the rate of FP8. Experts are a multiple of 128 wide.
     _Expert(
         re.compile(
             r"bmm_[A-Za-z0-9]{1,16}_(?P<operands>[A-Za-z0-9]{0,16}E4m3[A-Za-z0-9]{0,16})_Fp32"
@@ -63,13 +63,13 @@ _PRODUCTS: Final = (
     ),
 )
 _MOVES: Final = (
-    # The results of its experts are added up per token.
+    # Adds up the results of a token's experts.
     (
         re.compile(r"void moe::dev::finalize::finalizeKernel\w{0,20}<.{0,40}KernelParams<.{0,400}"),
         2,
         2,
     ),
-    # Tokens become eight bits, with a scale of eight for 32 of them.
+    # Converts tokens to 8 bits per value, with a scale of 8 bits for 32 values.
     (
         re.compile(
             r"void tensorrt_llm::kernels::quantize_with_block_size<"
@@ -79,8 +79,8 @@ _MOVES: Final = (
         3 + Fraction(1, 32),
     ),
 )
-"""Kernels beside products: bytes moved of each value of a row of an expert, and of a token."""
-WorkDone = tuple[Kind, int]  # what a launch did, and its bytes
+"""Kernels beside the products: bytes per value of an expert's row, and per value of a token."""
+WorkDone = tuple[Kind, int]  # the FLOPs and the bytes of a launch
 
 
 def arguments(pair: Prepared, op: int) -> Arguments:
@@ -91,13 +91,14 @@ def arguments(pair: Prepared, op: int) -> Arguments:
 def expert_kinds(
     pair: Prepared, launches: Launches, ops: Iterable[tuple[int, IntArray]]
 ) -> dict[int, WorkDone]:
-    """Return what launches did, by launch; `ops` are ops that hold experts, and their launches.
+    """Return the work of launches; `ops` are the ops of layers with experts, and their launches.
 
     All layers of a model are alike: the number of experts per token must fit all of them. Nothing
     is known if several numbers fit, or if some experts are on other devices.
     """
-    layers = [*filter(None, (_layer(pair, launches, *each) for each in ops))]
-    # By model: the routings that fit all its layers; None is any.
+    found = (_layer(pair, launches, op, launched) for op, launched in ops)
+    layers = [layer for layer in found if layer is not None]
+    # By model (experts, hidden size): the routings that fit all its layers; None if all do.
     common: dict[tuple[int, int], set[tuple[int, int]] | None] = {}
     for layer in layers:
         model, possible = (layer.experts, layer.hidden), layer.routings
@@ -108,16 +109,18 @@ def expert_kinds(
             common[model] = routings & possible
     done: dict[int, WorkDone] = {}
     for layer in layers:
-        left = list(common[layer.experts, layer.hidden] or ())
-        if len(left) == 1 and left[0][0] == layer.experts:
-            done |= layer.work_done(layer.tokens * left[0][1])
+        remaining = list(common[layer.experts, layer.hidden] or ())
+        if len(remaining) == 1:
+            ((local_experts, per_token),) = remaining
+            if local_experts == layer.experts:
+                done |= layer.work_done(layer.tokens * per_token)
     return done
 
 
 class _Product(Struct, frozen=True):
-    """One of the two products of experts: its launch, rule, name and grid."""
+    """One of the two products of a layer's experts: its launch, rule, name and grid."""
 
-    at: int
+    launch: int
     rule: _Expert
     name: re.Match[str]
     grid: tuple[int, int]
@@ -127,9 +130,9 @@ class _Product(Struct, frozen=True):
         return int(self.name[side]) or 1
 
     def columns(self, rows: int, experts: int) -> tuple[int, int] | None:
-        """Return the least and the most columns that fit its grid; None if `rows` do not fit it."""
-        # Tiles of rows are launched for the worst case, most tiles: one row in each expert fills a
-        # tile, and the other rows fill whole ones.
+        """Return the least and the most columns that fit the grid; None if `rows` do not fit it."""
+        # The grid has as many tiles of rows as the worst routing needs: each expert has a tile
+        # with only one row, and the remaining rows fill whole tiles.
         row_tiles = rows if rows <= experts else experts + (rows - experts) // self.tile("rows")
         across, down = self.grid
         tiles = across * (down if self.rule.tall else 1)
@@ -141,16 +144,16 @@ class _Product(Struct, frozen=True):
         return (column_tiles - 1) * width + 1, column_tiles * width
 
     def part(self, rows: int, least: int, most: int) -> WorkPart:
-        """Return the work of some rows, each with at least and at most so many weights."""
+        """Return the work of some rows, each times at least `least` and at most `most` weights."""
         types = (dtype for dtype, word in self.rule.types if word in self.name["operands"])
         return WorkPart(PRODUCT, next(types, UNKNOWN_TYPE), 2 * rows * most, 2 * rows * least)
 
 
 class _Layer(Struct, frozen=True):
-    """The experts of one layer; `each` is how many work on a token, None if no routing tells.
+    """The experts of one layer; `per_token` is the experts per token, None if unknown.
 
-    `up` is the first product, `down` the second. `moves` are launches beside the products: bytes
-    per value of an expert's row, and per value of a token.
+    `up` is the first product, `down` the second. `moves` has, by launch beside the products, the
+    bytes per value of an expert's row and per value of a token.
     """
 
     up: _Product
@@ -158,34 +161,35 @@ class _Layer(Struct, frozen=True):
     tokens: int
     experts: int
     hidden: int
-    each: int | None
+    per_token: int | None
     moves: Mapping[int, tuple[int, Fraction]]
 
     @property
     def routings(self) -> set[tuple[int, int]] | None:
         """Return all possible pairs (experts on this device, experts per token); None: any."""
-        if self.each is not None:
-            return {(self.experts, self.each)}
-        if not self.up.rule.tall:  # its grid does not tell the tiles of rows
+        if self.per_token is not None:
+            return {(self.experts, self.per_token)}
+        if not self.up.rule.tall:  # the grid does not tell the tiles of rows
             return None
-        # The tiles of rows tell the least and the most rows, for each possible part of the experts.
+        # Each divisor of the experts may be the number on this device. The tiles of rows then give
+        # the least and the most rows (see `_Product.columns`), and so the experts per token.
         tiles, tile_rows = self.up.grid[1], self.up.tile("rows")
         possible = set[tuple[int, int]]()
-        for here in (n for n in range(1, self.experts + 1) if not self.experts % n):
-            least = tiles if tiles < here else here + (tiles - here) * tile_rows
-            most = least if tiles < here else least + tile_rows - 1
-            per_token = range(-(-least // self.tokens), most // self.tokens + 1)
-            possible |= {(here, count) for count in per_token if 0 < count <= self.experts}
+        for local in (n for n in range(1, self.experts + 1) if not self.experts % n):
+            least_rows = tiles if tiles < local else local + (tiles - local) * tile_rows
+            most_rows = least_rows if tiles < local else least_rows + tile_rows - 1
+            counts = range(-(-least_rows // self.tokens), most_rows // self.tokens + 1)
+            possible |= {(local, count) for count in counts if 0 < count <= self.experts}
         return possible
 
     def work_done(self, rows: int) -> dict[int, WorkDone]:
-        """Return what each launch did; nothing if the grids of the products do not fit."""
+        """Return the work of each launch; empty if the grids do not fit the hidden size."""
         up_width, down_width = (
             product.columns(rows, self.experts) for product in (self.up, self.down)
         )
         if not up_width or not down_width or not down_width[0] <= self.hidden <= down_width[1]:
             return {}
-        # The first product has gate and value side by side: the second takes half of its columns.
+        # The first product computes gate and value: the second takes half of its columns.
         step = self.up.rule.step
         least, most = -(-up_width[0] // step) * step, up_width[1] // step * step
         sizes = (self.hidden * least, self.hidden * most)
@@ -195,7 +199,7 @@ class _Layer(Struct, frozen=True):
             moved[launch] = ((), int(self.hidden * (rows * of_row + self.tokens * of_token)))
         # The bytes are UNKNOWN: nothing tells how many experts' weights were read.
         up, down = self.up.part(rows, *sizes), self.down.part(rows, *halves)
-        return {self.up.at: ((up,), UNKNOWN), self.down.at: ((down,), UNKNOWN), **moved}
+        return {self.up.launch: ((up,), UNKNOWN), self.down.launch: ((down,), UNKNOWN), **moved}
 
 
 def _layer(pair: Prepared, launches: Launches, op: int, launched: IntArray) -> _Layer | None:
@@ -206,9 +210,10 @@ def _layer(pair: Prepared, launches: Launches, op: int, launched: IntArray) -> _
     for launch in launched.tolist():
         name = launches.names[int(launches.name[launch])]
         across, down = launches.grid_axes[launch, :2].tolist()
-        rules = ((rule, match) for rule in _PRODUCTS if (match := rule.name.fullmatch(name)))
-        fits = [*rules][:1]  # the first rule whose pattern fits
-        products += [_Product(launch, *rule_and_match, (across, down)) for rule_and_match in fits]
+        for rule in _PRODUCTS:
+            if match := rule.name.fullmatch(name):
+                products.append(_Product(launch, rule, match, (across, down)))
+                break
         for pattern, of_row, of_token in _MOVES:
             if pattern.fullmatch(name):
                 moves[launch] = (of_row, Fraction(of_token))
@@ -216,15 +221,16 @@ def _layer(pair: Prepared, launches: Launches, op: int, launched: IntArray) -> _
         return None
     # The inputs of the op: tokens x hidden, tokens x experts (the logits of the routing).
     tensors = arguments(pair, op).given(0, 1)
-    if [len(one.shape) for one in tensors] != [2, 2] or not all(t.elements for t in tensors):
+    shapes = [tensor.shape for tensor in tensors]
+    if [len(shape) for shape in shapes] != [2, 2] or not all(t.elements for t in tensors):
         return None
-    (tokens, hidden), (_, experts) = (tensor.shape for tensor in tensors)
-    # The experts per token are known if one operator below it chooses them by these logits.
-    below, per_token = np.flatnonzero(pair.linked.op_tree.parent == op).tolist(), None
-    routings = [row for row in below if pair.trace.ops["name"][row].as_py() == _ROUTING]
+    (tokens, hidden), (_, experts) = shapes
+    # The experts per token are known if one child of the op chooses them by these logits.
+    children, per_token = np.flatnonzero(pair.linked.op_tree.parent == op).tolist(), None
+    routings = [row for row in children if pair.trace.ops["name"][row].as_py() == _ROUTING]
     if len(routings) == 1:
         routed = arguments(pair, routings[0])
-        if [tensor.shape for tensor in routed.given(0)] == [tensors[1].shape]:
+        if [tensor.shape for tensor in routed.given(0)] == shapes[1:]:
             per_token = routed.integer(1) or None
     first, second = products
     return _Layer(first, second, tokens, experts, hidden, per_token, moves)

@@ -1,18 +1,18 @@
-"""What launches of one run did by those of another run of the same program, and how much is known.
+"""The work of launches of one run by those of another run of the same program.
 
-The first of these that holds, per launch:
+A launch is joined in the first of these ways that applies:
 
-    dispatch   both are records of the same launch
+    dispatch   both runs are recordings of the same launch
     replay     a graph replays the other run's launch (attribution/graph_replays.py)
     order      the n-th launch of a kernel is the n-th of the other run, which launches it equally
                often; all of them in the same size
-    step       the n-th launch of a kernel in a size in each step; also where the other run knows no
-               steps, but has whole rounds of so many launches as a step has
-    alike      all launches of a kernel in a size did the same
-    between    they did not: FLOPs lie between those of the least and of the most (counters only,
-               and only where no process here launches it more often than the other run)
+    step       the n-th launch of a kernel in a size in each step; if the other run has no steps,
+               rounds of as many launches as a step has
+    alike      all launches of the kernel in the size did the same work
+    between    they did not: FLOPs lie between the least and the most (counters only, and only if no
+               process here launches the kernel more often than the other run)
     ambiguous  they did not, so FLOPs are unknown
-    uncounted  the other run has the kernel in that size, and no FLOPs of it
+    uncounted  the other run has the kernel in that size, but no FLOPs of it
     absent     the other run has no such launch
 """
 
@@ -43,17 +43,21 @@ from traceflops.windows.prepared import Prepared
 KNOWN: Final[tuple[How, ...]] = HOW[: HOW.index("ambiguous")]
 """Ways in which the FLOPs of a launch are known."""
 SIZES_AGREE: Final = 0.02
-"""Bytes of launches alike may differ by so much, with what the caches hold; they get the mean."""
+"""Bytes of equal launches may differ by this share, as caches do; all get the mean."""
 AGREE: Final = Fraction(2, 100)
 _COUNTED_AT: Final = {"rocprofv3": "the fabric", "ncu": "the memory"}
 _LIKE: Final = 0.5
-"""Two runs of one program have the like of so many launches, of one of them at least."""
+"""If two runs are of one program, at least this share of the launches of one is in the other."""
 Shaped = tuple[IntArray, IntArray]
-"""FLOPs of each activity by shapes, -1 where they do not tell: the most and the least."""
+"""The most and the least FLOPs of each activity by shapes, -1 if unknown."""
 
 
 class Matched(Struct, frozen=True):
-    """What each launch did, `how` that is known, and which share of the other run was `found`."""
+    """The work of each launch, and `how` (an index of HOW) it was joined.
+
+    `kind` is an index of `kinds`, `size` is bytes, `vector` FLOPs of vector units, or UNKNOWN.
+    `found` is the share of the other run's launches that this run has, too.
+    """
 
     how: IntArray
     kind: IntArray
@@ -66,22 +70,21 @@ class Matched(Struct, frozen=True):
 def match(
     target: Launches, work: LaunchWork, same: IntArray | None = None, *, is_own: bool = False
 ) -> Matched:
-    """Return what the launches of a run did, by the work of another run of the program.
+    """Return the work of the launches of a run by that of another run of the same program.
 
     `same` is, per launch, the row in `work` that records the same launch, or its capture, else -1.
-    `is_own` says that both are of one trace: then processes with the same number are the same.
+    `is_own` is whether both runs are of one trace: then processes with equal numbers are the same.
     """
     source = work.launches
     # Codes that are equal for the same kernel in both runs; then for the same kernel and size.
-    ours, theirs = same_kernels(target.names, source.names)
-    named = (taken(ours, target.name), taken(theirs, source.name))
-    kernels = same_launches.joined(named)
+    our_names, their_names = same_kernels(target.names, source.names)
+    kernels = same_launches.joined((taken(our_names, target.name), taken(their_names, source.name)))
     keys = same_launches.keys_of(kernels, target, source)
-    processes = same_launches.processes_of(target, source, is_own=is_own)
+    processes = _processes_of(target, source, is_own=is_own)
     row = np.full(target.count, -1, dtype=np.int64) if same is None else same
     how = np.full(target.count, HOW.index("dispatch" if is_own else "replay"), dtype=np.int64)
-    # Then the other ways, each for launches that no way before matched: the n-th of the kernel, the
-    # n-th of the kernel and size, the n-th of these in a step.
+    # Each further way is for launches that are not joined yet: the n-th of the kernel, the n-th of
+    # the kernel and size, the n-th of these in a step.
     for next_how, same_row in (
         ("order", same_launches.in_order(target, source, processes, kernels, keys)),
         ("order", same_launches.in_order(target, source, processes, keys, keys)),
@@ -89,21 +92,54 @@ def match(
     ):
         how = np.where(row < 0, HOW.index(next_how), how)
         row = np.where(row < 0, same_row, row)
-    # If the work of the matched launch is not known: what all launches of that kernel and size did.
+    # If the work of the joined launch is unknown: what all launches of that kernel and size did.
     alike = _alike(work, target, keys)
     kind, size, vector = (
         taken(values, row, UNKNOWN) for values in (work.kind, work.size, work.vector)
     )
-    by_key = alike.how[keys.ours]
-    by_key = np.where((by_key == HOW.index("absent")) & (row >= 0), HOW.index("uncounted"), by_key)
+    how_alike = alike.how[keys.ours]
+    is_there = (how_alike == HOW.index("absent")) & (row >= 0)  # joined in another size
+    how_alike = np.where(is_there, HOW.index("uncounted"), how_alike)
     return Matched(
-        np.where(kind >= 0, how, by_key),
+        np.where(kind >= 0, how, how_alike),
         np.where(kind >= 0, kind, alike.kind[keys.ours]),
         (*work.kinds, *alike.kinds),
         np.where(size >= 0, size, alike.size[keys.ours]),
         np.where(vector >= 0, vector, alike.vector[keys.ours]),
         float(np.isin(keys.theirs, keys.ours).mean()) if len(keys.theirs) else 1.0,
     )
+
+
+def _processes_of(target: Launches, source: Launches, *, is_own: bool) -> IntArray:
+    """Return, per launch, the process of the other run that is the same, -1 if that is unclear.
+
+    It is the process of the same rank. Without a rank it is: in one trace (`is_own`) the process of
+    the same number; the process of the same place, if neither run has ranks and both have equally
+    many processes; or the only process of the other run.
+    """
+    ours, theirs = np.unique(target.process).tolist(), np.unique(source.process).tolist()
+    by_rank: dict[int | None, list[int]] = {}
+    for process in theirs:
+        by_rank.setdefault(source.ranks.get(process), []).append(process)
+    all_ranks = (*map(target.ranks.get, ours), *map(source.ranks.get, theirs))
+    has_no_rank = all(rank is None for rank in all_ranks)
+    has_places = has_no_rank and len(ours) == len(theirs)
+    by_place = dict(zip(ours, theirs, strict=True)) if has_places else {}
+    # If their only process has a rank, it is the same as at most one process of ours.
+    is_only = len(theirs) == 1 and (source.ranks.get(theirs[0]) is None or len(ours) == 1)
+    same = np.full(max(ours, default=0) + 1, -1, dtype=np.int64)
+    for process in ours:
+        rank = target.ranks.get(process)
+        of_rank = by_rank.get(rank, []) if rank is not None else []
+        if len(of_rank) == 1:
+            same[process] = of_rank[0]
+        elif rank is None and is_own and process in theirs:
+            same[process] = process
+        elif process in by_place and not is_own:
+            same[process] = by_place[process]
+        elif is_only and not is_own and None in (rank, source.ranks.get(theirs[0])):
+            same[process] = theirs[0]
+    return same[target.process]
 
 
 def _alike(work: LaunchWork, target: Launches, keys: same_launches.Pair) -> Matched:
@@ -114,8 +150,8 @@ def _alike(work: LaunchWork, target: Launches, keys: same_launches.Pair) -> Matc
         for rows in (slice(None), has_kind, ~has_kind)
     )
     most, least = extremes(key[has_kind], work.kind[has_kind], keys.count)
-    # A launch by an operator of unknown work may have done anything; but a launch whose counters
-    # were not read says nothing against those that were.
+    # In a pair, launches of unknown work may have done other work than the known ones. With
+    # counters, a launch that was not counted is assumed to be like those that were.
     is_pair = work.origin == "pair"
     is_unclear = has_known & has_unknown if is_pair else np.zeros(keys.count, dtype=np.bool_)
     kind = np.where(has_known & (most == least) & ~is_unclear, most, UNKNOWN)
@@ -126,11 +162,12 @@ def _alike(work: LaunchWork, target: Launches, keys: same_launches.Pair) -> Matc
     # Keys whose launches did different work get the part that all share, or a range.
     differs = has_known & (kind < 0) & ~is_unclear
     if work.origin == "counters":
-        # No range if a process here launches a kernel more often than the other run does: those
-        # that nobody counted may have done less than the least or more than the most.
+        # No range if a process here launches the kernel more often than the other run: uncounted
+        # launches may have done less than the least or more than the most.
         group, first = group_rows([target.process, keys.ours])
-        often, _ = extremes(keys.ours[first], np.bincount(group, minlength=len(first)), keys.count)
-        differs &= often <= np.bincount(key, minlength=keys.count)
+        launches_here = np.bincount(group, minlength=len(first))
+        most_here, _ = extremes(keys.ours[first], launches_here, keys.count)
+        differs &= most_here <= np.bincount(key, minlength=keys.count)
     rows = np.flatnonzero(differs[key] & has_kind)
     _, first = group_rows([key[rows], work.kind[rows]])
     kinds_of_key: dict[int, list[Kind]] = {}
@@ -150,7 +187,8 @@ def _alike(work: LaunchWork, target: Launches, keys: same_launches.Pair) -> Matc
 def _mean(key: IntArray, values: IntArray, count: int, agree: float) -> IntArray:
     """Return the mean of each key; UNKNOWN if a value is, or if they differ by over `agree`."""
     most, least = extremes(key, values, count)
-    agrees = (least >= 0) & (most >= 0) & (most - np.maximum(least, 0) <= agree * most)
+    is_known = (least >= 0) & (most >= 0)
+    agrees = is_known & (most - np.maximum(least, 0) <= agree * most)
     times = np.maximum(np.bincount(key, minlength=count), 1)
     # The least plus the mean excess: floats are exact for small excesses.
     excess = np.bincount(key, weights=(values - least[key]).astype(np.float64), minlength=count)
@@ -158,7 +196,7 @@ def _mean(key: IntArray, values: IntArray, count: int, agree: float) -> IntArray
 
 
 class JoinedPart(Struct, frozen=True):
-    """Launches that were joined in one way, or could not be; the time of them added up, in ns."""
+    """Launches that were joined in one way, or not for one reason; `time_ns` is their sum."""
 
     how: How
     launches: int
@@ -168,8 +206,7 @@ class JoinedPart(Struct, frozen=True):
 class Join(Struct, frozen=True):
     """The compute kernels of the chosen windows, by how another recording tells their FLOPs.
 
-    `file` is that recording, None for the trace's own counters. `found` is the share of its
-    launches that this run has, too.
+    `file` is that recording, None for own counters; this run has `found` (a share) of its launches.
     """
 
     origin: Origin
@@ -179,7 +216,7 @@ class Join(Struct, frozen=True):
 
     @property
     def is_doubtful(self) -> bool:
-        """Return whether most launches of both runs are not in the other one."""
+        """Return whether most launches of each run are missing in the other."""
         return self.found < _LIKE and self.count("absent") >= (1 - _LIKE) * self.launches
 
     @property
@@ -204,7 +241,7 @@ class Join(Struct, frozen=True):
         return sum(part.launches for part in self.parts if part.how in how)
 
 
-# FLOPs by counters held against FLOPs by shapes, where both are known.
+# FLOPs by counters compared with FLOPs by shapes, where both are known.
 
 
 class CrossCheck(Struct, frozen=True):
@@ -218,7 +255,7 @@ class CrossCheck(Struct, frozen=True):
 
     @property
     def difference(self) -> Fraction:
-        """Return by which share counters say more than shapes allow, or less (negative)."""
+        """Return the share by which counters exceed the range of shapes; negative if below it."""
         bound = min(max(self.counted, self.least), self.most)
         return Fraction(self.counted - bound, bound) if bound else Fraction(0)
 
@@ -229,16 +266,15 @@ class CrossCheck(Struct, frozen=True):
 
 
 class MeasuredWork(Struct, frozen=True):
-    """What counters and a paired run tell of each activity; UNKNOWN if they do not.
+    """The work of each activity by counters or a paired run; UNKNOWN if they do not tell it.
 
-    By activity: `kind` is a place in `kinds`, UNKNOWN if an op's shapes tell the FLOPs. `size` are
-    bytes, `vector` FLOPs of vector units. `how` is a place in HOW, -1 for what is no launch;
-    `origin` is one in ORIGINS, -1 if nothing is known.
+    By activity: `kind` is an index of `kinds`, UNKNOWN if an op's shapes tell the FLOPs. `size` is
+    bytes, `vector` FLOPs of vector units. `how` is an index of HOW, -1 for activities that are no
+    launch; `origin` is an index of ORIGINS, -1 if nothing is known.
 
-    `counted` are the kernels of counted runs, with or without times here; `speeds` say how near
-    these came to their limits; `families` are their hardware; `missing` the counters that a total
-    of their FLOPs would need. `bandwidth` is that of the memory, in bytes per ns, None if devices
-    differ.
+    `counted` are the kernels of counted runs, with or without times here; `speeds` compares them
+    with their limits; `families` are their hardware; `missing` the counters that a total of their
+    FLOPs needs. `bandwidth` is that of the memory in bytes per ns, None if devices differ.
     """
 
     kind: IntArray
@@ -280,15 +316,15 @@ class MeasuredWork(Struct, frozen=True):
         return taken(sum((most for _, _, most, _ in self.columns()), none), self.kind, UNKNOWN)
 
     def basis(self, rows: IntArray) -> Origin:
-        """Return the source that tells most of some activities."""
+        """Return the source of the work of most of some activities (rows)."""
         return ORIGINS[int(np.argmax(np.bincount(self.origin[rows], minlength=len(ORIGINS))))]
 
 
 def by_own_shapes(prepared: Prepared, attribution: Attribution, counted: IntArray) -> Shaped:
-    """Return the FLOPs of each activity by the op that launched it: all at its main kernel.
+    """Return the FLOPs of each activity by the op that launched it: all at the op's main kernel.
 
-    Only ops count of which all kernels have counters (`counted` is their FLOPs, -1 for none), as it
-    is not known which kernel does how much.
+    It is unknown how an op's FLOPs are shared by its kernels, so only ops count whose kernels all
+    have counters (`counted` is the FLOPs of each activity by counters, or -1).
     """
     owner, work = attribution.owner, attribution.work
     is_owned = is_one_of(prepared.trace.activities["kind"], "kernel") & (owner >= 0)
@@ -297,7 +333,7 @@ def by_own_shapes(prepared: Prepared, attribution: Attribution, counted: IntArra
     has_all = is_owned & ~taken(is_partly_counted.astype(np.int64), owner, 1).astype(np.bool_)
     is_main = taken(attribution.main, owner) == np.arange(len(owner))
     most, least = (taken(work.of_ops(column), owner) for column in (work.flops, work.at_least))
-    # An op's other kernels have 0; -1 is not known.
+    # The other kernels of an op have 0.
     most, least = np.where(is_main, most, 0), np.where(is_main, least, 0)
     return np.where(has_all, most, -1), np.where(has_all, least, -1)
 
@@ -306,7 +342,7 @@ def cross_check(prepared: Prepared, shapes: Shaped, counted: IntArray) -> CrossC
     """Return how FLOPs by counters (-1: unknown) and by shapes compare; None if none has both."""
     most, least = shapes
     rows = np.flatnonzero((most >= 0) & (counted >= 0) & on_chosen_device(prepared))
-    # Where both say 0 everywhere, agreement says nothing.
+    # If both are 0 everywhere, there is nothing to compare.
     if not len(rows) or not (most[rows].any() or counted[rows].any()):
         return None
     label, name = names(prepared.trace.activities["name"]), codes(prepared.trace.activities["name"])

@@ -1,7 +1,8 @@
 """How near counted kernels came to the limits of their device, and what held them back.
 
-Shares of peaks, occupancy and what limits it, and why warps wait; of NVIDIA's devices as Nsight
-Compute says them, of AMD's from cycles of the parts of CUs (`speed_of_light.toml` in devices).
+These are shares of peaks, the occupancy and what limits it, and why warps wait: for NVIDIA's
+devices as Nsight Compute states them, for AMD's by the busy cycles of the parts of CUs
+(`speed_of_light.toml` in devices).
 """
 
 from __future__ import annotations
@@ -34,15 +35,15 @@ ROOFS: Final = {
 """Throughputs and what they are called, in the order in which they are shown."""
 COMPUTING: Final = frozenset({"sm", "matrix", "vector"})
 _MOVING: Final = frozenset({"memory", "dram"})
-"""The nearest roof is known where throughputs of both kinds are."""
-_NEAREST: Final = 0.9  # nothing else can be much nearer than what is so near, known or not
-_MOST: Final = 1.05  # what a share can be: rounded, and of counters of several passes
+"""The nearest roof is known if throughputs of both sets are."""
+_NEAREST: Final = 0.9  # from this share on, no unknown throughput can be much nearer to its roof
+_MOST: Final = 1.05  # the largest possible share, given rounding and counters of several passes
 _ACTIVE_ONLY: Final = "l1"
-"""The throughput that is of the time in which SMs are active, not of all the time."""
+"""The throughput that is a share of the time in which SMs are active, not of all the time."""
 _SAME: Final = 0.005
-"""The memory system is as busy as its busiest part, to the digits that are printed."""
-_ALL: Final = 0.995
-_ISSUING: Final = "selected"
+"""Shares closer than this are equal: reports print them rounded."""
+_ALL: Final = 0.995  # an occupancy from here on is full
+_ISSUING: Final = "selected"  # the "stall reason" of warps that issue an instruction
 _ACTIVE_CYCLES: Final = "GRBM_GUI_ACTIVE"
 _SHARES: Final = ("achieved_occupancy", "theoretical_occupancy", "active", *ROOFS)
 _OTHERS: Final = ("waves", "lanes", "excess", "shared_bytes", "spills")
@@ -54,11 +55,11 @@ _DIGITS: Final = 12  # so many digits hide rounding errors of floats: 2.00000000
 
 
 class KernelRule(Struct, frozen=True):
-    """What a rule of the profiler says of some launches, in the profiler's words.
+    """A message of a rule of the profiler on some launches, in the profiler's words.
 
-    For several launches, it is what is said of the one with the largest estimate. `speedup_share`
-    is 0 to 1: of the kind "global", the part of the kernel's time that can be saved; of "local",
-    the gain of efficiency in that part of the device alone.
+    Of several launches, the message is that of the largest estimate. `speedup_share` is 0 to 1: of
+    the kind "global", the part of the kernel's time that can be saved; of "local", the gain of
+    efficiency only in the part of the device that the rule is about.
     """
 
     rule: str | None
@@ -73,16 +74,16 @@ class KernelRule(Struct, frozen=True):
 class KernelSpeed(Struct, frozen=True):
     """The counted launches of one kernel in one size, compared with the limits of their device.
 
-    Shares are 0 to 1, means over launches by their time. Values that were not counted for all
-    launches are None, or not in `throughputs`: shares of a peak, by ROOFS. `duration_ns` is the sum
-    of serialized times, mostly at locked clocks. `active` is the part of the time in which the
-    average SM or CU had work. `limiters` are what leaves no room for more blocks on an SM; empty if
-    the occupancy can be full. `waves` is how often the grid fills all SMs. `stalls` are (reason why
-    warps wait, share of a warp's cycles), the largest first. `pipe` is the pipe that is as busy as
-    the SMs are, `other_pipe` one that is nearly as busy, with its share. `lanes` is how many of 32
-    threads take part in an instruction, `excess` the share of sectors that coalesced accesses would
-    not move, `shared_bytes` what a block asks for, `spills` how often a launch accesses local
-    memory. `rules` are the profiler's.
+    Shares are 0 to 1: means over launches, weighted by time. Values that were not counted for all
+    launches are None, or missing in `throughputs`: shares of a peak, by the keys of ROOFS.
+    `duration_ns` is the sum of serialized times, mostly at locked clocks. `active` is the share of
+    the time in which the average SM or CU had work. `limiters` are the resources that leave no room
+    for more blocks on an SM; empty if the occupancy can be full. `waves` is how often the grid
+    fills all SMs. `stalls` are (reason why warps wait, share of a warp's cycles), the largest
+    first. `pipe` is the pipe that is as busy as the SMs, `other_pipe` one that is nearly as busy,
+    with its share. `lanes` is how many of 32 threads take part in an instruction, `excess` the
+    share of sectors that coalesced accesses would not move, `shared_bytes` are of a block, `spills`
+    accesses to local memory. `rules` are the profiler's.
     """
 
     name: str
@@ -124,17 +125,17 @@ class KernelSpeed(Struct, frozen=True):
 
     @property
     def shares(self) -> dict[str, float]:
-        """Return the throughputs, where that is known all of the time and not of active SMs."""
+        """Return the throughputs as shares of all time; L1's of active time if `active` is None."""
         active = {_ACTIVE_ONLY: 1.0 if self.active is None else self.active}
         return {name: share * active.get(name, 1.0) for name, share in self.throughputs.items()}
 
     @property
     def roof(self) -> tuple[str, float] | None:
-        """Return the nearest roof and the share of it that was reached, None if not known."""
+        """Return the nearest roof and the share of it that was reached, None if unknown."""
         shares = self.shares
         if self.active is None:
             shares.pop(_ACTIVE_ONLY, None)  # a share of active time, whose length is unknown
-        # The nearest one is known if both kinds are, or if one is so near that no other matters.
+        # One share of computing and one of moving must be known, unless one is very near its roof.
         has_both = COMPUTING & shares.keys() and _MOVING & shares.keys()
         if not has_both and max(shares.values(), default=0.0) < _NEAREST:
             return None
@@ -155,8 +156,8 @@ def kernel_speeds(
 ) -> tuple[tuple[KernelSpeed, ...], tuple[Note, ...]]:
     """Return a row per kernel and size, the longest time (else most cycles) first; and notes.
 
-    By launch: `family` is the place of its device's family in `families`, `units` the CUs of the
-    device (0: unknown), `rules` what the profiler's rules say.
+    By launch: `family` is the index in `families` of its device's family, `units` the CUs of the
+    device (0: unknown), `rules` the messages of the profiler's rules.
     """
     values = counters.quantities_in(counted.values)
     if {"active_cycles", "elapsed_cycles"} <= values.keys():
@@ -165,11 +166,11 @@ def kernel_speeds(
         values["excess"] = 1 - _ratio(values["sectors.ideal"], values["sectors"])
     if {"shared.static", "shared.dynamic"} <= values.keys():
         values["shared_bytes"] = values["shared.static"] + values["shared.dynamic"]
-    # Shares of active time in which parts of CUs were busy, of AMD's devices.
+    # AMD's devices: the shares of active time in which parts of CUs were busy.
     active_cycles = counted.values.get(_ACTIVE_CYCLES, np.zeros(counted.launches.count))
+    ids = [hardware.id if hardware is not None else "" for hardware in families]
     for part in counters.cycle_rows():
         if part.counter in counted.values:
-            ids = [each.id if each is not None else "" for each in families]
             per_unit = np.array([part.families.get(family_id, 0) for family_id in ids])[family]
             capacity = np.where(units > 0, active_cycles * units * per_unit, 0.0)
             share = _ratio(counted.values[part.counter] * part.factor, capacity)
@@ -185,11 +186,11 @@ def kernel_speeds(
     groups = _Groups(counted, values, rules, units)
     rows = []
     cycles = groups.sums(np.nan_to_num(active_cycles))  # 0 where they are not known
-    for row, of_group in zip(groups.rows(), cycles.tolist(), strict=True):
+    for row, group_cycles in zip(groups.rows(), cycles.tolist(), strict=True):
         is_timed = (row.duration_ns, row.achieved_occupancy) != (None, None)
-        # Groups without any of these say nothing of speed: other counters were read.
+        # Leave out groups without any figure on speed: other counters were read.
         if row.throughputs or row.stalls or row.rules or is_timed:
-            rows.append((-(row.duration_ns or 0), -of_group, row.name, row))
+            rows.append((-(row.duration_ns or 0), -group_cycles, row.name, row))
     rows.sort(key=lambda ranked: ranked[:3])
     notes = (note_of("dropped", "shares-impossible", count=impossible),) if impossible else ()
     return tuple(row for *_, row in rows), notes
@@ -214,21 +215,20 @@ class _Groups:
         sizes = (launches.threads, launches.block, *launches.grid_axes.T, *launches.block_axes.T)
         self.counted, self.values, self.units = counted, values, units
         self.group, self.first = group_rows([launches.name, counted.device, *sizes])
-        # What rules say of each group, each message once, by its estimate. A rule may say several
-        # things of one launch: the n-th ones of all launches are one message.
+        # The messages of rules on each group, each message once. A rule may have several messages
+        # on one launch: the n-th ones of all launches count as the same message.
         messages: list[dict[tuple[object, ...], KernelRule]] = [{} for _ in self.first]
         for number, of_launch in zip(self.group.tolist() if rules else (), rules, strict=True):
-            seen: Counter[tuple[object, ...]] = Counter()
+            times_seen: Counter[tuple[object, ...]] = Counter()
             for rule in of_launch:
                 subject = (rule.section, rule.rule, rule.kind)
-                key = (*subject, seen[subject])
-                seen[subject] += 1
-                others = messages[number].get(key, replace(rule, launches=0))
-                largest = max(others, rule, key=_estimate)
-                messages[number][key] = replace(largest, launches=others.launches + 1)
-        self.rules = [
-            tuple(sorted(each.values(), key=_estimate, reverse=True)) for each in messages
-        ]
+                key = (*subject, times_seen[subject])
+                times_seen[subject] += 1
+                earlier = messages[number].get(key, replace(rule, launches=0))
+                largest = max(earlier, rule, key=_estimate)
+                messages[number][key] = replace(largest, launches=earlier.launches + 1)
+        by_estimate = (sorted(m.values(), key=_estimate, reverse=True) for m in messages)
+        self.rules = [*map(tuple, by_estimate)]
         self.sizes = np.bincount(self.group, minlength=len(self.first))
         duration = values.get("duration", np.full(launches.count, np.nan))
         # Drop impossible durations, so that all sums fit an int64.
@@ -251,7 +251,8 @@ class _Groups:
             registers = np.where(differs > 0, np.nan, value[self.first])
         for number, row in enumerate(self.first.tolist()):
             own = {name: _known(means, name, number) for name in (*_SHARES, *_OTHERS)}
-            waiting = [(r, s) for r, v in stalls.items() if 0 < (s := float(v[number])) <= _MOST]
+            waiting = [(reason, float(share[number])) for reason, share in stalls.items()]
+            waiting = [(reason, share) for reason, share in waiting if 0 < share <= _MOST]
             pipe, other_pipe = _pipes(means, number)
             yield KernelSpeed(
                 name=launches.names[int(launches.name[row])],
@@ -275,14 +276,15 @@ class _Groups:
     def _waves(
         self, counted: float | None, limits: Mapping[str, FloatArray], number: int
     ) -> float | None:
-        """Return how often the grid fills all SMs: as counted, by its size, or as a rule says."""
+        """Return how often the grid fills all SMs: as counted, by sizes, or by a rule's message."""
         if counted is not None:
             return counted
         row, launches = self.first[number], self.counted.launches
         threads, block, units = launches.threads[row], launches.block[row], self.units[row]
-        room = min((fit for name in limits if (fit := _known(limits, name, number))), default=0.0)
-        if threads > 0 and block > 0 and units * room > 0:
-            return round(float(threads / block / (units * room)), _DIGITS)
+        fitting = (_known(limits, name, number) for name in limits)  # blocks that fit on an SM
+        capacity = units * min(filter(None, fitting), default=0.0)
+        if threads > 0 and block > 0 and capacity > 0:
+            return round(float(threads / block / capacity), _DIGITS)
         matches = (counters.FULL_WAVES.search(rule.text) for rule in self.rules[number])
         return next((float(match[1]) for match in matches if match), None)
 
@@ -292,38 +294,38 @@ class _Groups:
         return sums.astype(np.float64)
 
     def _stalls(self) -> dict[str, FloatArray]:
-        """Return the share of a warp's cycles that each reason to wait has, by group."""
+        """Return, by reason to wait, its share of a warp's cycles in each group."""
         values = self.counted.values.items()
         # Profilers spell these counters in several ways: the first one with a counter is used.
         for spelling in counters.stall_rows():
-            named = {r: v for name, v in values if (r := spelling.reason(name)) is not None}
-            if not named:
+            waits = {r: v for name, v in values if (r := spelling.reason(name)) is not None}
+            if not waits:
                 continue
             total = self.values.get(spelling.total) if spelling.total is not None else None
-            if total is None and _ISSUING in named:
-                total = np.sum(list(named.values()), axis=0)
+            if total is None and _ISSUING in waits:  # then the reasons cover all cycles
+                total = np.sum(list(waits.values()), axis=0)
             if total is None:
                 return {}
             is_enough = self.sums(total) >= spelling.least  # shares of fewer would be noise
             cycles = np.where(is_enough, self.sums(total * self.weight), np.nan)
-            shares = {r: _ratio(self.sums(v * self.weight), cycles) for r, v in named.items()}
-            return {reason: share for reason, share in shares.items() if reason != _ISSUING}
+            waits.pop(_ISSUING, None)
+            return {r: _ratio(self.sums(v * self.weight), cycles) for r, v in waits.items()}
         return {}
 
 
 def _limiters(
     own: Mapping[str, float | None], limits: Mapping[str, FloatArray], number: int
 ) -> tuple[str, ...]:
-    """Return what leaves room for the fewest blocks on an SM; nothing if the occupancy is full.
+    """Return the resources that allow the fewest blocks on an SM; none if the occupancy is full.
 
-    `own` are the means of the group, `limits` how many blocks fit, by what limits them and group.
+    `own` are the means of group `number`, `limits` the blocks that fit, by resource and group.
     """
-    room = {name.removeprefix(counters.LIMIT): float(n[number]) for name, n in limits.items()}
-    room = {name: blocks for name, blocks in room.items() if not np.isnan(blocks)}
     theoretical = own["theoretical_occupancy"]
-    is_full = theoretical is None or theoretical >= _ALL
-    least = np.nan if is_full else min(room.values(), default=np.nan)
-    if own["shared_bytes"] == 0:  # a kernel that asks for none is not limited by it
+    if theoretical is None or theoretical >= _ALL:
+        return ()
+    room = {name.removeprefix(counters.LIMIT): float(n[number]) for name, n in limits.items()}
+    least = min((blocks for blocks in room.values() if not np.isnan(blocks)), default=np.nan)
+    if own["shared_bytes"] == 0:  # a kernel without shared memory is not limited by it
         room.pop("shared memory", None)
     return tuple(name for name, blocks in room.items() if blocks == least)
 
@@ -331,7 +333,7 @@ def _limiters(
 def _pipes(
     means: Mapping[str, FloatArray], number: int
 ) -> tuple[str | None, tuple[str, float] | None]:
-    """Return the busiest pipe of SMs if the throughput of SMs is its own, and one near it."""
+    """Return the busiest pipe of the SMs of a group, if it is as busy as they, and one near it."""
     own = {name: _known(means, name, number) for name in means if name.startswith(_PIPE)}
     pipes = {name.removeprefix(_PIPE): share for name, share in own.items() if share is not None}
     best, *others = sorted(pipes, key=lambda name: -pipes[name]) or [""]
@@ -358,16 +360,17 @@ def _axes(sides: IntArray) -> tuple[int, ...] | None:
 
 
 def rules_by_launch(trace: Trace, counted: CountedLaunches) -> list[tuple[KernelRule, ...]]:
-    """Return what the profiler's rules say of each counted launch."""
+    """Return the messages of the profiler's rules on each counted launch."""
     if not trace.kernel_rules.num_rows:
         return [()] * counted.launches.count
     rules: dict[tuple[object, ...], list[KernelRule]] = defaultdict(list)
     for row in trace.kernel_rules.to_pylist():
-        share = row["speedup_share"]  # only a gain is an estimate that can be ranked
+        share = row["speedup_share"]
         rule = KernelRule(
             **{name: row[name] for name in ("rule", "section", "kind", "speedup_kind")},
             text=row["text"] or "",
             launches=1,
+            # Only an estimated gain can be ranked.
             speedup_share=share if share is not None and isfinite(share) and share > 0 else None,
         )
         rules[row["process"], row["dispatch"], row["name"]].append(rule)

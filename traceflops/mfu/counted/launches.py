@@ -1,4 +1,4 @@
-"""The launches of kernels in one run, in the order of each process, and what each launch did."""
+"""The launches of kernels in one run, in the order of each process, and the work of each."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from traceflops.windows.prepared import Prepared
 _MOST_THREADS: Final = 2.0**62
 """Launches with more threads are damaged records; their number might not fit an int64."""
 Origin = Literal["counters", "pair", "shapes"]
-"""Who says it: hardware counters, the shapes of a paired trace, or those of the trace itself."""
+"""The source of work: hardware counters, shapes of a paired trace, or shapes of this trace."""
 ORIGINS: Final[tuple[Origin, ...]] = get_args(Origin)
 UNSPLIT_LINE: Final = f"{UNSPLIT}.matrix"
 """FLOPs of matrix units: model work, recomputation and padding together."""
@@ -34,11 +34,12 @@ UNKNOWN: Final = -1  # of a kind, bytes or FLOPs
 class Launches(Struct, frozen=True):
     """Launches of kernels, one row each, those of a process in the order in which it made them.
 
-    `row` is the row in their own table, `name` a place in `names`. `threads` are those of all whole
-    blocks, `block` those of one, `grid` the product of the grid as recorded: tools of AMD write
-    threads there for some launches and blocks for others. `grid_axes` and `block_axes` are the
-    sizes x y z. All of these are UNKNOWN_SIZE if not recorded. `window` numbers the step and device
-    that a launch is of, -1 for none; `used` says whether that is chosen. `ranks` are by process.
+    `row` is the row in the table that they are from, `name` an index of `names`. `threads` is the
+    number of threads of the launch in whole blocks, `block` that of one block, `grid` the product
+    of the recorded grid, which tools of AMD give in threads for some launches and in blocks for
+    others. `grid_axes` and `block_axes` are the sizes x y z. Sizes that are not recorded are
+    UNKNOWN_SIZE. `window` is a number of the step and device of the launch, -1 for none; `used` is
+    whether that step is chosen. `ranks` is by process.
     """
 
     row: IntArray
@@ -69,11 +70,11 @@ def launches_of(prepared: Prepared) -> Launches:
     # Sort by correlation if all launches of a process have one, else by start.
     correlation = numbers(activities["correlation"], ABSENT)[rows]
     without = distinct(process[rows][correlation == ABSENT])
-    launched = np.where(np.isin(process[rows], without), 0, correlation)
+    launch_order = np.where(np.isin(process[rows], without), 0, correlation)
     start = numbers(activities["start_ns"])[rows]
-    rows = rows[np.lexsort((start, launched, process[rows]))]
+    rows = rows[np.lexsort((start, launch_order, process[rows]))]
     window = window_of_activity(prepared)
-    # Number the windows that are steps over all devices; the last entry of is_step is for none.
+    # Number the steps of all devices; the last entry of is_step is for activities of no window.
     first, step = 0, np.full(len(window), -1, dtype=np.int64)
     for number, windows in prepared.windows.items():
         of_device = device == number
@@ -102,14 +103,14 @@ def launches_of(prepared: Prepared) -> Launches:
 
 
 def rank_in_group(group: IntArray) -> IntArray:
-    """Return how many rows of the same group stand before each row; groups are numbers from 0."""
-    order, ranks = np.argsort(group, kind="stable"), np.empty(len(group), dtype=np.int64)
-    ranks[order] = places_in_runs(group[order])
+    """Return the number of earlier rows of the same group, for each row; groups are from 0."""
+    by_group, ranks = np.argsort(group, kind="stable"), np.empty(len(group), dtype=np.int64)
+    ranks[by_group] = places_in_runs(group[by_group])
     return ranks
 
 
 class CachedKeys(Struct, frozen=True):
-    """The bytes of an attention: of query and output, and of each cached key; None: unknown."""
+    """Bytes of an attention: `own` of query and output, `per_key` of a cached key; or None."""
 
     own: int | None = None
     per_key: int | None = None
@@ -122,10 +123,9 @@ class CachedKeys(Struct, frozen=True):
 
 
 class WorkPart(Struct, frozen=True):
-    """FLOPs of one line and data type; `flops` is the most and `at_least` the least.
+    """FLOPs of one ledger line and data type; `flops` is the most and `at_least` the least.
 
-    With `cached` they are those of one pair of query and key; the pass tells how many pairs there
-    are.
+    With `cached` they are FLOPs per pair of query and key; the serving pass has the pairs.
     """
 
     line: str
@@ -139,11 +139,11 @@ class WorkPart(Struct, frozen=True):
         return WorkPart(self.line, self.dtype, self.flops * pairs, self.at_least * pairs)
 
 
-Kind = tuple[WorkPart, ...]  # all FLOPs of a launch; none for one that does no matrix work
+Kind = tuple[WorkPart, ...]  # all FLOPs of a launch; empty if it does no matrix work
 
 
 class LaunchWork(Struct, frozen=True):
-    """Launches, and the kind (a place in `kinds`), bytes and vector FLOPs of each, or UNKNOWN."""
+    """Launches, and the kind (an index of `kinds`), bytes and vector FLOPs of each, or UNKNOWN."""
 
     origin: Origin
     launches: Launches
@@ -154,10 +154,7 @@ class LaunchWork(Struct, frozen=True):
 
 
 def between(kinds: Sequence[Kind]) -> Kind:
-    """Return the range of some kinds: from the least to the most FLOPs of each line.
-
-    A line that one of the kinds lacks may have no FLOPs at all.
-    """
+    """Return one kind with the range of FLOPs by line; the least is 0 if a kind lacks the line."""
     counts: dict[tuple[str, str], list[WorkPart]] = {}
     for kind in kinds:
         for part in kind:
@@ -172,25 +169,24 @@ def between(kinds: Sequence[Kind]) -> Kind:
 def common(kinds: Sequence[Kind]) -> Kind | None:
     """Return one kind for kinds of equal FLOPs; None if their FLOPs differ.
 
-    If the FLOPs of each family (model, recompute, ...) are equal, its line is cut to the words that
-    all share: model.matmul for a forward product and a gradient. If only the total is equal, its
-    purpose is unknown.
+    If the FLOPs of each family (model, ...) are equal, its line has the words that all kinds share:
+    model.matmul for a forward product and a gradient. If only totals are equal: UNSPLIT_LINE.
     """
     if any(part.cached is not None for kind in kinds for part in kind):
-        return None  # their FLOPs are per pair of query and key: equal ones may differ in total
+        return None  # FLOPs are per pair of query and key: the totals may differ
     families = [_sums(kind, lambda part: part.line.split(".")[0]) for kind in kinds]
     if all(sums == families[0] for sums in families):
         parts = []
         for (family, dtype), counts in families[0].items():
             lines = (part.line.split(".") for kind in kinds for part in kind)
-            words = zip(*(line for line in lines if line[0] == family), strict=False)
-            shared = itertools.takewhile(lambda column: len(set(column)) == 1, words)
+            words_by_position = zip(*(line for line in lines if line[0] == family), strict=False)
+            shared = itertools.takewhile(lambda words: len(set(words)) == 1, words_by_position)
             parts.append(WorkPart(".".join(word for word, *_ in shared), dtype, *counts))
         return tuple(parts)
-    whole = [_sums(kind, lambda _: UNSPLIT_LINE) for kind in kinds]
-    if any(sums != whole[0] for sums in whole):
+    totals = [_sums(kind, lambda _: UNSPLIT_LINE) for kind in kinds]
+    if any(sums != totals[0] for sums in totals):
         return None
-    return tuple(WorkPart(line, dtype, *counts) for (line, dtype), counts in whole[0].items())
+    return tuple(WorkPart(line, dtype, *counts) for (line, dtype), counts in totals[0].items())
 
 
 def _sums(kind: Kind, name: Callable[[WorkPart], str]) -> dict[tuple[str, str], tuple[int, int]]:
@@ -203,7 +199,7 @@ def _sums(kind: Kind, name: Callable[[WorkPart], str]) -> dict[tuple[str, str], 
 
 
 def exact_flops(kinds: Sequence[Kind], kind: IntArray) -> IntArray:
-    """Return the FLOPs of launches of some kinds, UNKNOWN if they are not exact."""
+    """Return the FLOPs of launches (`kind` is an index of `kinds`, or -1), UNKNOWN if inexact."""
     flops = []
     for parts in kinds:
         is_exact = all(part.flops == part.at_least and part.cached is None for part in parts)
@@ -214,13 +210,14 @@ def exact_flops(kinds: Sequence[Kind], kind: IntArray) -> IntArray:
 def with_captured_launches(trace: Trace) -> Trace:
     """Return the trace with a kernel of no duration for each launch call without a kernel record.
 
-    These are launches that a graph captures: nothing runs yet. Calls of HIP name their kernel. So a
-    trace of a capture tells which operator launched which kernel, and its shapes tell what the
-    kernels of the replayed graph do.
+    Such calls are captured into a graph: nothing runs yet. Calls of HIP name their kernel, so a
+    trace of a capture tells which operator launched which kernel. The shapes of these operators
+    give the work of the kernels of the replayed graph.
     """
     calls, devices = trace.calls, trace.devices
-    named = (codes(calls["kernel"]) >= 0) & (numbers(calls["correlation"], ABSENT) != ABSENT)
-    rows = np.flatnonzero(named & ~recorded_calls(trace))
+    names_kernel = codes(calls["kernel"]) >= 0
+    is_linked = numbers(calls["correlation"], ABSENT) != ABSENT
+    rows = np.flatnonzero(names_kernel & is_linked & ~recorded_calls(trace))
     if not len(rows):
         return trace
     # A process without a device gets one.

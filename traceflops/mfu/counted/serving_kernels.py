@@ -1,10 +1,10 @@
 """Work of a serving engine's kernels that an operator's shapes tell only in part.
 
-Attention on cached keys   Shapes tell the FLOPs of a pair of query and key. How many pairs a pass
-                           has, its annotation tells: with a window only the most.
-Products of experts        The grids of their launches tell sizes (expert_products.py).
+Attention on cached keys   Shapes give the FLOPs of a pair of query and key, the annotation of the
+                           pass the number of pairs (only the most if there is a window).
+Products of experts        The grids of their launches give sizes (expert_products.py).
 
-The work of a paired recording, launch by launch, from the shapes of its operators.
+`paired_work` is the work of a paired recording, launch by launch, by its operators' shapes.
 """
 
 from __future__ import annotations
@@ -45,16 +45,17 @@ from traceflops.table.nesting import taken
 from traceflops.table.trace import Note, note_of
 from traceflops.windows.prepared import Prepared
 
-_MOST: Final = 2**62  # counts beyond it fit no int64: what has so many cannot be
+_MOST: Final = 2**62  # larger counts are errors, and do not fit an int64
 
 
 class _Cached(Struct, frozen=True):
-    """Operators of attention on cached keys, by name; `places` are those of query, key and value.
+    """Operators of attention on cached keys, by name.
 
-    Keys and values have at least `rank` dimensions, as a cache consists of blocks. `heads` is the
-    place of the number of key heads, for caches in another layout. `causal` is the place of a flag
-    that the mask is causal; the argument after it is how many keys before it a query sees. Without
-    these, a window may hide some keys, unless there is `no_window`.
+    `places` are the positions of the arguments query, key and value. Keys and values have at least
+    `rank` dimensions, as a cache consists of blocks. `heads` is the position of the number of key
+    heads, for caches in another layout. `causal` is the position of a flag that the mask is causal;
+    the argument after it is the number of earlier keys that a query sees (-1: all). If `causal` is
+    None, a window may hide some keys, unless `no_window` is set.
     """
 
     name: re.Pattern[str]
@@ -65,7 +66,7 @@ class _Cached(Struct, frozen=True):
     rank: int = 4
 
     def tensors(self, args: Arguments) -> list[Tensor]:
-        """Return query, key and value; nothing if they do not fit, or the mask is not causal."""
+        """Return query, key and value; [] if they do not fit, or the mask is not causal."""
         tensors = args.given(*self.places)
         ranks = zip(tensors, (3, self.rank, self.rank), strict=False)
         fits = sum(len(tensor.shape) >= least for tensor, least in ranks) == len(self.places)
@@ -98,7 +99,7 @@ _CACHED: Final = (
 
 
 def own_work(prepared: Prepared, attribution: Attribution) -> LaunchWork | None:
-    """Return the work of launches that operators' shapes leave open; None if none is told."""
+    """Return the work of serving kernels whose FLOPs no operator's shapes give; None without."""
     launches = launches_of(prepared)
     nothing = np.full(launches.count, UNKNOWN, dtype=np.int64)
     is_open = attribution.owner[launches.row] < 0
@@ -108,26 +109,27 @@ def own_work(prepared: Prepared, attribution: Attribution) -> LaunchWork | None:
 
 
 def with_serving_kinds(pair: Prepared, work: LaunchWork, is_open: BoolArray) -> LaunchWork:
-    """Return the work with that of serving kernels filled in; `is_open` says for which launches."""
+    """Return the work with that of serving kernels filled in, for launches with `is_open`."""
     launches, tree = work.launches, pair.linked.op_tree
     op, name = pair.linked.links.op_of_activity[launches.row], pair.trace.ops["name"]
     # Products of experts, by the op that holds the layer.
     holds_layer = tree.nearest(matching(name, EXPERTS.fullmatch))
     layer = np.where(is_open, taken(holds_layer, op), -1)
-    done = expert_kinds(pair, launches, (each for each in groups(layer) if each[0] >= 0))
-    # Attention on cached keys. If an op holds several of them, each has some of the keys: then
-    # nothing is known.
+    layers = ((row, launched) for row, launched in groups(layer) if row >= 0)
+    done = expert_kinds(pair, launches, layers)
+    # Attention on cached keys. If an attention op holds several others, each of these computes on
+    # some of the keys, and it is unknown on how many.
     cached = tree.nearest(matching(name, _cached))
     is_compute = compute_kernels(pair)[launches.row] & is_open
     attention = np.where(is_compute, taken(cached, op), -1)
-    attentions = [each for each in groups(attention) if each[0] >= 0]
+    attentions = [(row, kernels) for row, kernels in groups(attention) if row >= 0]
     around = taken(cached, tree.parent[[row for row, _ in attentions]]).tolist()
     attentions_in = Counter(around)
     for (row, kernels), outer in zip(attentions, around, strict=True):
         if outer < 0 or attentions_in[outer] == 1:
             kinds = _attention(pair, launches, row, kernels)
             done |= {launch: (kind, UNKNOWN) for launch, kind in kinds.items()}
-    # Counts beyond an int64 cannot be: a shape was misread.
+    # Drop counts that do not fit an int64: a shape was misread.
     done = {launch: work_done for launch, work_done in done.items() if _fits(work_done[0])}
     kind, size, rows = work.kind.copy(), work.size.copy(), list(done)
     kind[rows] = len(work.kinds) + np.arange(len(done))
@@ -146,15 +148,14 @@ def _cached(name: str) -> _Cached | None:
 def _attention(pair: Prepared, launches: Launches, op: int, kernels: IntArray) -> dict[int, Kind]:
     """Return the kind of each kernel of an attention: the first computes, the others help it.
 
-    FLOPs are those of one pair of query and key; between 0 and that where a window may hide the
-    pair, since nothing tells how many it hides. Bytes are then unknown, too.
+    FLOPs are those of one pair of query and key. If a window may hide pairs, the least is 0, and
+    bytes are unknown: nothing tells how many pairs the window hides.
     """
     rule, args = _cached(pair.trace.ops["name"][op].as_py()), arguments(pair, op)
     tensors = rule.tensors(args) if rule is not None else []
     if rule is None or not tensors:
         return {}
     q, k, v = tensors
-    # The argument after the flag `causal` is how many keys before it a query sees; -1: all.
     seen_before = -1 if rule.causal is None else args.integer(rule.causal + 1)
     may_be_windowed = not rule.no_window and (rule.causal is None or seen_before != -1)
     per_pair = 2 * q.shape[-2] * (q.shape[-1] + v.shape[-1])  # heads x head sizes
@@ -169,32 +170,29 @@ def _attention(pair: Prepared, launches: Launches, op: int, kernels: IntArray) -
 
 
 def serving_notes(work: LaunchWork, own: IntArray | None) -> Iterator[Note]:
-    """Yield what the work of launches is based on, such as passes' annotations or grids.
+    """Yield notes on what the work of launches is based on: passes' annotations or grids.
 
-    `own` is, per launch, the kind after the passes' annotations (UNKNOWN: not known); None counts
-    all.
+    `own` is the kind of each launch after `of_passes` (UNKNOWN: left out), or None.
     """
-    counts_here = work.kind >= 0 if own is None else (work.kind >= 0) & (own >= 0)
-    times = np.bincount(work.kind[counts_here], minlength=len(work.kinds)).tolist()
+    is_noted = work.kind >= 0 if own is None else (work.kind >= 0) & (own >= 0)
+    launches_of_kind = np.bincount(work.kind[is_noted], minlength=len(work.kinds)).tolist()
     counts = Counter[str]()
-    for kind, count in zip(work.kinds, times, strict=True):
+    for kind, count in zip(work.kinds, launches_of_kind, strict=True):
         for part in kind:
-            is_open = part.at_least < part.flops
-            counts["keys-from-annotation"] += count * (part.cached is not None)
-            counts["window-unknown"] += count * (part.cached is not None and is_open)
-            by_grid = "experts-by-grid" if is_open else "experts-exact"
-            counts[by_grid] += count * (part.line == PRODUCT and part.cached is None)
+            is_range, is_cached = part.at_least < part.flops, part.cached is not None
+            by_grid = "experts-by-grid" if is_range else "experts-exact"
+            # Zeros are added, too: notes are in the order in which codes are first seen.
+            counts["keys-from-annotation"] += count * is_cached
+            counts["window-unknown"] += count * (is_cached and is_range)
+            counts[by_grid] += count * (part.line == PRODUCT and not is_cached)
     for code, count in (+counts).items():
         yield note_of("assumed", code, count=count)
 
 
 def of_passes(prepared: Prepared, launches: Launches, matched: Matched) -> Matched:
-    """Return matched work, that on cached keys multiplied by the pairs in the launch's pass.
-
-    It becomes unknown if the pass does not tell them.
-    """
-    all_cached = ([part.cached for part in kind if part.cached] for kind in matched.kinds)
-    cached_of = [each[0] if each else None for each in all_cached]
+    """Return matched work; work per pair on cached keys becomes that of its pass, or unknown."""
+    caches = ([part.cached for part in kind if part.cached] for kind in matched.kinds)
+    cached_of = [parts[0] if parts else None for parts in caches]
     is_cached = np.array([cached is not None for cached in cached_of] + [False], dtype=np.bool_)
     rows = np.flatnonzero(is_cached[matched.kind])
     passes = annotated_passes(prepared.trace)
@@ -204,19 +202,20 @@ def of_passes(prepared: Prepared, launches: Launches, matched: Matched) -> Match
     kind, how, size = matched.kind.copy(), matched.how.copy(), matched.size.copy()
     kinds = list(matched.kinds)
     # All launches of one kind in one pass get one new kind.
-    for _, same in groups(joint_codes(kind[rows], pass_of)):
-        alike, number, place = rows[same], int(kind[rows[same[0]]]), int(pass_of[same[0]])
-        judged = passes[place].judged if place >= 0 else JudgedPass()
+    for _, members in groups(joint_codes(kind[rows], pass_of)):
+        launched, index = rows[members], int(pass_of[members[0]])
+        old_kind = int(kind[launched[0]])
+        judged = passes[index].judged if index >= 0 else JudgedPass()
         # With one query per sequence there are as many pairs of query and key as keys.
         has_one_query = judged.kind == "decode" and judged.queries == judged.sequences
-        pairs, cached = judged.keys if has_one_query else judged.pairs, cached_of[number]
-        done = tuple(part.times(pairs or 0) for part in kinds[number])
+        pairs, cached = judged.keys if has_one_query else judged.pairs, cached_of[old_kind]
+        done = tuple(part.times(pairs or 0) for part in kinds[old_kind])
         if pairs is None or cached is None or not _fits(done):
-            kind[alike] = UNKNOWN
-            how[alike] = np.where(how[alike] >= 0, HOW.index("uncounted"), -1)
+            kind[launched] = UNKNOWN
+            how[launched] = np.where(how[launched] >= 0, HOW.index("uncounted"), -1)
             continue
         moved = UNKNOWN if judged.keys is None else cached.bytes(judged.keys)
-        kind[alike], size[alike] = len(kinds), moved if moved < _MOST else UNKNOWN
+        kind[launched], size[launched] = len(kinds), moved if moved < _MOST else UNKNOWN
         kinds.append(done)
     return replace(matched, how=how, kind=kind, kinds=tuple(kinds), size=size)
 
@@ -234,22 +233,22 @@ def paired_work(pair: Prepared) -> LaunchWork | None:
     kind = np.where(helps, len(kinds), taken(of_op, main_op, UNKNOWN))
     size = taken(attribution.work.of_ops(attribution.work.min_bytes), main_op, UNKNOWN)
     unknown = np.full(launches.count, UNKNOWN, dtype=np.int64)
-    # If an op without matrix work launched one activity only, that moved its bytes.
+    # If an op without matrix work launched only one activity, this one moved the op's bytes.
     moved = moved_bytes(pair, attribution)
-    is_alone = np.bincount(moved.unit[moved.unit >= 0], minlength=len(moved.op_size)) == 1
-    alone = np.where(is_alone, moved.op_size, UNKNOWN)
-    size_alone = taken(alone, moved.unit[launches.row], UNKNOWN)
-    size = np.where(helps, 0, np.where(kind < 0, size_alone, size))
+    has_one = np.bincount(moved.unit[moved.unit >= 0], minlength=len(moved.op_size)) == 1
+    size_of_op = np.where(has_one, moved.op_size, UNKNOWN)
+    size = np.where(kind < 0, taken(size_of_op, moved.unit[launches.row], UNKNOWN), size)
+    size = np.where(helps, 0, size)
     work = LaunchWork("pair", launches, kind, (*kinds, ()), size, unknown)
     return with_serving_kinds(pair, work, kind < 0)
 
 
 def _kinds_of_ops(pair: Prepared, attribution: Attribution) -> tuple[IntArray, tuple[Kind, ...]]:
-    """Return the place of each op's kind (UNKNOWN: not executed), and all distinct kinds."""
+    """Return the index of each op's kind (UNKNOWN: not executed), and all distinct kinds."""
     parts, _ = parts_of(pair, attribution)
     dtype, labels = types_of_ops(pair, attribution)
     rows = attribution.executed
-    # Ops with equal parts and data type are of one case: the first of each tells its parts.
+    # Ops with equal parts and data type are of one case: read the parts of the first of each.
     case, first = group_rows([parts.case, dtype[rows]])
     parts_of_op: dict[int, list[WorkPart]] = {op: [] for op in rows[first].tolist()}
     for row in np.flatnonzero(np.isin(parts.op, rows[first])).tolist():

@@ -1,4 +1,4 @@
-"""FLOPs by device, window, component, data type and line: what every sum of a trace is made of."""
+"""FLOPs by device, window, component, data type and ledger line: all sums are of these cells."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from traceflops.mfu.counted.joins import MeasuredWork
 
 OPTIMIZER: Final = "overcompute.optimizer"
-"""Products of an optimizer (Muon, Shampoo): executed, and no part of the model."""
+"""Products of an optimizer (Muon, Shampoo): executed, but no part of the model."""
 MASK: Final = "overcompute.mask"
 GRADIENTS: Final[tuple[ProductRole, ...]] = ("input_grad", "weight_grad", "gradient")
 
@@ -55,17 +55,16 @@ _PART_LINES: Final[dict[PartName, str]] = {
     "mask": MASK,
 }
 RULES_USED: Final = ("", "R1", "R3")
-"""By which rule a part got its line; none where the op itself tells."""
+"""The rules of docs/executed.md by which a part may get its line; "": by the op itself."""
 Parts = list[tuple[str, str, FlopsPart]]  # line, rule and FLOPs of each part of an op
 
 
 class Cell(Struct, frozen=True):
     """FLOPs of one line on one device in one window, of one component and data type.
 
-    `window` is a place in the device's windows, None outside the chosen range; `used` says that it
-    is chosen. `flops` is the most and `at_least` the least; `open_flops` is the part that may
-    belong to another line. `rule` is the rule of docs/executed.md that decided the line, "" if the
-    op itself tells. `ops` counts the parts of ops added up here.
+    `window` is an index of the device's windows, None outside the chosen range; `used` is whether
+    it is chosen. `flops` is the most and `at_least` the least; `open_flops` is the part that may
+    belong to another line. `rule` decided the line (see RULES_USED). `ops` counts parts of ops.
     """
 
     device: int
@@ -98,18 +97,17 @@ def cells_of(
 
 
 def cells_of_kinds(prepared: Prepared, work: MeasuredWork, window: IntArray) -> tuple[Cell, ...]:
-    """Return the cells of activities whose work counters or a paired run tell."""
+    """Return the cells of activities whose work is known by counters or a paired run."""
     device = numbers(prepared.trace.activities["device"])
     rows = np.flatnonzero((work.kind >= 0) & on_chosen_device(prepared))
     category = prepared.linked.categorised.category
     cells: list[Cell] = []
     for line, dtype, most, least in work.columns():
-        done = rows[most[work.kind[rows]] > 0]
-        # The data type and the line are the only ones passed (0), and no rule was used (0).
-        nothing = np.zeros(len(done), dtype=np.int64)
-        keys = [*(column[done] for column in (device, window, category)), *(nothing,) * 3]
-        flops = [most[work.kind[done]], least[work.kind[done]], nothing]
-        cells += _summed(prepared, [dtype], (line,), keys, flops)
+        with_flops = rows[most[work.kind[rows]] > 0]
+        kind, zeros = work.kind[with_flops], np.zeros(len(with_flops), dtype=np.int64)
+        # Data type and line are the first ones passed, the rule is "", and no FLOPs are open: 0.
+        keys = [*(column[with_flops] for column in (device, window, category)), *(zeros,) * 3]
+        cells += _summed(prepared, [dtype], (line,), keys, [most[kind], least[kind], zeros])
     return tuple(cells)
 
 
@@ -122,7 +120,8 @@ def _summed(
 ) -> Iterator[Cell]:
     """Yield a cell per distinct device, window, component, data type, line and rule.
 
-    `keys` are these columns, with categories for components; `flops` the columns of a cell to add.
+    `keys` are these columns as codes, with categories in place of components. `flops` are the
+    columns to add: `flops`, `at_least` and `open_flops` of a cell.
     """
     tops = prepared.linked.categorised.top()
     components = list(dict.fromkeys(tops))
@@ -148,10 +147,9 @@ def _summed(
 
 
 class PartTable(Struct, frozen=True):
-    """The parts of all executed ops, one row each; `line` and `rule` are places in their tables.
+    """The parts of all executed ops, one row each; `line` and `rule` are indices of their tables.
 
-    `is_open` says that shapes do not tell for sure that a part belongs to its line. `case` is by
-    executed op: a number that ops with equal parts share.
+    `is_open`: the part may belong to another line. `case` is equal for executed ops of equal parts.
     """
 
     op: IntArray
@@ -167,12 +165,11 @@ class PartTable(Struct, frozen=True):
 def part_table(
     attribution: Attribution, phases: Phases, roles: ProductRoles, logits: BoolArray
 ) -> PartTable:
-    """Return the parts of every executed op with their lines; `logits` says which ops are these."""
+    """Return the parts of every executed op; `logits` is, per op, whether it computes logits."""
     work, tree = attribution.work, attribution.tree
     rows = attribution.executed
-    # The unfused attention (whose work has a part "mask") around an op, or around the forward op of
-    # a gradient.
-    parts_of = [each.parts if isinstance(each, Work) else () for each in work.works]
+    # The unfused attention (work with a part "mask") around an op, or around its forward op.
+    parts_of = [done.parts if isinstance(done, Work) else () for done in work.works]
     unfused = [any(part.name == "mask" for part in parts) for parts in parts_of]
     nearest = tree.nearest(np.array(unfused, dtype=np.bool_)[work.place])
     around = taken(nearest, tree.parent[rows])
@@ -186,24 +183,28 @@ def part_table(
     ]
     group, first = group_rows(columns)
     distinct_cases = zip(*(column[first].tolist() for column in columns), strict=True)
-    cases = [_parts(work, *case) for case in distinct_cases]
-    flat = [part for parts in cases for part in parts]
-    end = np.cumsum(np.array([len(parts) for parts in cases], dtype=np.int64))
+    parts_of_cases = [_parts(work, *case) for case in distinct_cases]
+    flat = [part for parts in parts_of_cases for part in parts]
+    end = np.cumsum(np.array([len(parts) for parts in parts_of_cases], dtype=np.int64))
     begin = np.append(np.int64(0), end)[: len(end)]
-    # Per part of an op: its row in `flat`, and which executed op.
-    part_row, which = runs(begin[group], end[group])
-    lines = tuple(dict.fromkeys(name for name, _, _ in flat))
-    figures = [(lines.index(n), RULES_USED.index(r), p.flops, p.at_least) for n, r, p in flat]
+    # Per part of an op: its row in `flat`, and the index of the op in `rows`.
+    part_row, op_index = runs(begin[group], end[group])
+    lines = tuple(dict.fromkeys(line for line, _, _ in flat))
+    figures = [
+        (lines.index(line), RULES_USED.index(rule), part.flops, part.at_least)
+        for line, rule, part in flat
+    ]
     line, by_rule, flops, at_least = np.array(figures, dtype=np.int64).reshape(-1, 4).T
-    # The role of a product is open, but not if it is part of an unfused attention.
+    # A part of an unfused attention has its line for sure, even if its role is open.
+    has_open_role = np.logical_or.reduce([*roles.open.values()])
     return PartTable(
-        op=rows[which],
+        op=rows[op_index],
         line=line[part_row],
         lines=lines,
         rule=by_rule[part_row],
         flops=flops[part_row],
         at_least=at_least[part_row],
-        is_open=np.logical_or.reduce([*roles.open.values()])[rows[which]] & (core[which] < 0),
+        is_open=has_open_role[rows[op_index]] & (core[op_index] < 0),
         case=group,
     )
 
@@ -213,12 +214,12 @@ def _parts(
 ) -> Parts:
     """Return (line, rule, FLOPs) of each part of an op.
 
-    A product's line is by its `role`; `logits` (0 or 1) adds to it. `core` is the work of the
-    unfused attention that it is a part of (-1: none), `by_shapes` says that rule R3 told the role.
+    The `role` of a product gives its line, to which `logits` (0 or 1) adds a word. `core` is the
+    work of the unfused attention around it, or -1. `by_shapes`: rule R3 decided the role.
     """
     work, name = works.works[work_number], PRODUCT_ROLES[role]
     assert isinstance(work, Work)  # only ops of known work are executed
-    if name == "none":  # it is no product
+    if name == "none":  # the op is no product
         parts: Parts = []
         for part in work.parts:
             line, rule = _PART_LINES[part.name].format(_FAMILIES[work.kind]), ""
@@ -230,13 +231,12 @@ def _parts(
                 line = f"recompute.{_FAMILIES[work.kind]}"
             parts.append((line, rule, part))
         return parts
-    # R1 and R3 tell roles where autograd does not ("").
     rule = "R3" if by_shapes else "R1" if name == "recompute" else ""
     (product,) = work.parts
     attention = works.signature(core)
     if isinstance(attention, Core):
-        # A product on all pairs of query and key (its FLOPs are a multiple of them): split it into
-        # the pairs that the mask leaves, and those that it hides.
+        # If its FLOPs are a multiple of all pairs of query and key, split the product into the
+        # pairs that the mask leaves, and those that it hides.
         pairs = attention.batch * attention.queries * attention.keys
         if pairs and not product.flops % pairs:
             per_pair = product.flops // pairs

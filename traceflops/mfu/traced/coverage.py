@@ -16,82 +16,82 @@ from traceflops.timeline.intervals import Intervals
 from traceflops.windows.prepared import Prepared
 
 ENOUGH: Final = Fraction(95, 100)
-"""From this share of the FLOPs on what is counted stands for all; below, an interval is given.
+"""If at least this share of all FLOPs is counted, the others are ignored; else figures are ranges.
 
-Unknown FLOPs are taken to be the most they can be: peak x time of kernels without counted FLOPs.
+Of the unknown FLOPs the most possible is assumed: peak x time of kernels without counted FLOPs.
 """
 TOO_LITTLE: Final = Fraction(50, 100)
-"""Below this share of the compute time there is no utilisation from the trace."""
-NO_WINDOW: Final = -1  # outside the time that was chosen, or of a device that was not
+"""If FLOPs of less than this share of the compute time are known, there is no utilisation."""
+NO_WINDOW: Final = -1  # outside the chosen time, or on a device that is not chosen
 How = Literal[
     "dispatch", "replay", "order", "step", "alike", "between", "ambiguous", "uncounted", "absent"
 ]
 HOW: Final[tuple[How, ...]] = get_args(How)
-"""How another recording tells the work of a launch, or why it does not: see counted/joins.py."""
+"""How a launch is joined with another recording, or why it is not: see counted/joins.py."""
 
 
 def window_of_activity(prepared: Prepared) -> IntArray:
-    """Return the window in which each activity counts, a place in those of its device.
+    """Return the window in which each activity counts, an index of its device's windows.
 
-    It is the step that launched the activity, wherever it ran; if no step did, or the steps are not
-    those of the host, the window in which it starts. If a time range is chosen, it is the range,
-    for activities that start in it. NO_WINDOW is none.
+    It is the step that launched the activity, whenever that ran; if no step of the host did, the
+    window in which it starts. If a time range is chosen, it is this one or NO_WINDOW, by the start.
     """
     window_of = np.full(prepared.trace.activities.num_rows, NO_WINDOW, dtype=np.int64)
     for device, account in prepared.accounts.items():
         windows = prepared.windows[device]
         row, start = account.rows.row, account.rows.start_ns
         if prepared.plan.time_range is None:
-            # Windows leave no gap: the last one that begins no later is the one around.
+            # Windows leave no gap: the last one that begins no later contains the start.
             begins = np.array([window.start_ns for window in windows], dtype=np.int64)
-            around = np.maximum(np.searchsorted(begins, start, side="right") - 1, 0)
+            chosen = np.maximum(np.searchsorted(begins, start, side="right") - 1, 0)
             layout = prepared.plan.layout
             has_steps = layout.launched_in is not None
+            # A stretch is the time of a window; `place` is the number of its step, if it is one.
             stretches = enumerate(layout.stretches[device] if has_steps else ())
-            window_of_step = {each.place: n for n, each in stretches if each.place is not None}
+            window_of_step = {s.place: index for index, s in stretches if s.place is not None}
             if window_of_step and layout.launched_in is not None:
                 # The last entry is for activities of no step, -1.
                 of_step = np.full(max(window_of_step) + 2, NO_WINDOW, dtype=np.int64)
                 of_step[list(window_of_step)] = list(window_of_step.values())
-                launched = of_step[layout.launched_in[row]]
-                around = np.where(launched == NO_WINDOW, around, launched)
-            window_of[row] = around
+                launching = of_step[layout.launched_in[row]]
+                chosen = np.where(launching == NO_WINDOW, chosen, launching)
+            window_of[row] = chosen
         # A device that recorded nothing in the chosen time has no window of the role "range".
         elif ranges := [index for index, window in enumerate(windows) if window.role == "range"]:
-            chosen = windows[ranges[0]]
-            inside = (chosen.start_ns <= start) & (start < chosen.end_ns)
+            window = windows[ranges[0]]
+            inside = (window.start_ns <= start) & (start < window.end_ns)
             # An activity of no duration at the very end of the recording is inside, too.
-            inside |= (start == chosen.end_ns) & (chosen.end_ns >= account.rows.span[1])
+            inside |= (start == window.end_ns) & (window.end_ns >= account.rows.span[1])
             window_of[row] = np.where(inside, ranges[0], NO_WINDOW)
     return window_of
 
 
 def in_chosen_window(prepared: Prepared, window: IntArray) -> BoolArray:
-    """Return whether the window of each activity is chosen; `window` is a place or NO_WINDOW."""
+    """Return whether the window of each activity (by `window_of_activity`) is chosen."""
     is_chosen = np.zeros(len(window), dtype=np.bool_)
     for device, rows in groups(numbers(prepared.trace.activities["device"])):
-        windows = prepared.windows.get(device, ())
-        used = [*(each.used for each in windows), False]  # the last one is that of NO_WINDOW
+        used = [own.used for own in prepared.windows.get(device, ())]
+        used.append(False)  # for NO_WINDOW, -1
         is_chosen[rows] = np.array(used, dtype=np.bool_)[window[rows]]
     return is_chosen
 
 
 def chosen_activities(prepared: Prepared) -> BoolArray:
-    """Return which activities have their FLOPs in a chosen window."""
+    """Return, per activity, whether its FLOPs count in a chosen window."""
     return in_chosen_window(prepared, window_of_activity(prepared))
 
 
 def on_chosen_device(prepared: Prepared) -> BoolArray:
-    """Return which activities are of the chosen devices."""
+    """Return, per activity, whether it is on a chosen device."""
     return np.isin(numbers(prepared.trace.activities["device"]), list(prepared.accounts))
 
 
 class ComputeTime(Struct, frozen=True):
     """Compute time of one device in one window, in ns; 0 on a CPU, which has no kernels.
 
-    `kernels_ns` adds up the parts of compute kernels inside the window, overlaps counted twice;
-    `counted_kernels_ns` those of kernels whose FLOPs are counted. `uncounted_ns` is the time in
-    which only compute kernels without counted FLOPs ran: u_j of the waterfall.
+    `kernels_ns` is the sum of the times of compute kernels inside the window, overlaps counted
+    twice; `counted_kernels_ns` is that of kernels whose FLOPs are counted. `uncounted_ns` is the
+    time in which only compute kernels without counted FLOPs ran: u_j of the waterfall.
     """
 
     device: int
@@ -110,16 +110,16 @@ def compute_times(prepared: Prepared, counted: BoolArray) -> tuple[ComputeTime, 
         rows, windows = account.rows, prepared.windows[device]
         low = np.array([window.start_ns for window in windows], dtype=np.int64)
         high = np.array([window.end_ns for window in windows], dtype=np.int64)
-        all_of_them, with_flops = (
-            (rows.start_ns[own], rows.end_ns[own])
-            for own in (is_compute[rows.row], (is_compute & counted)[rows.row])
+        all_spans, counted_spans = (
+            (rows.start_ns[chosen], rows.end_ns[chosen])
+            for chosen in (is_compute[rows.row], (is_compute & counted)[rows.row])
         )
-        bare = Intervals.of(*all_of_them).subtract(Intervals.of(*with_flops))
-        sums = [_added_within(*spans, low, high) for spans in (all_of_them, with_flops)]
-        sums.append(bare.length_within(low, high).tolist())
+        uncounted = Intervals.of(*all_spans).subtract(Intervals.of(*counted_spans))
+        sums = [_added_within(*spans, low, high) for spans in (all_spans, counted_spans)]
+        sums.append(uncounted.length_within(low, high).tolist())
         for number, window in enumerate(windows):
-            of_window = [column[number] for column in sums]
-            times.append(ComputeTime(device, number, window.used, *of_window))
+            window_sums = [column[number] for column in sums]
+            times.append(ComputeTime(device, number, window.used, *window_sums))
     return tuple(times)
 
 
@@ -127,16 +127,16 @@ def _added_within(
     start_ns: IntArray, end_ns: IntArray, low_ns: IntArray, high_ns: IntArray
 ) -> list[int]:
     """Return the time of all intervals inside each window, overlaps counted twice."""
-    # The time of an interval before an edge is the time since its start less that since its end. So
-    # add up how long ago all starts before each edge were, and all ends; sums may wrap, but their
-    # differences, which fit an int64, are right all the same.
+    # The time of an interval before an edge is the time since its start less the time since its
+    # end. So sum, per edge, the times since all earlier starts and since all earlier ends. The sums
+    # may wrap; their difference fits an int64, and is right even then.
     edges = np.concatenate([low_ns, high_ns])
     elapsed = []
     for times in (np.sort(start_ns), np.sort(end_ns)):
         sums = np.append(np.int64(0), np.cumsum(times))
-        count = np.searchsorted(times, edges, side="left")
+        earlier = np.searchsorted(times, edges, side="left")
         with np.errstate(over="ignore"):
-            elapsed.append(count * edges - sums[count])
+            elapsed.append(earlier * edges - sums[earlier])
     before_edge = elapsed[0] - elapsed[1]
     added: list[int] = (before_edge[len(low_ns) :] - before_edge[: len(low_ns)]).tolist()
     return added

@@ -1,8 +1,8 @@
 """Executed FLOPs of a trace: its ledger by device, window, component and data type.
 
-`executed(prepare(trace))` attributes every op, tells its phase and adds up. The lines of a ledger
-sum exactly to what was executed; ghosts, duplicates, vector work and the time of kernels without
-counted FLOPs stand beside it.
+`executed(prepare(trace))` attributes every op to its kernels, finds its phase and adds up FLOPs.
+The lines of a ledger sum exactly to what was executed. `Outside` has what the ledger does not:
+ghosts, duplicates, vector work and the time of kernels without counted FLOPs.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
     from traceflops.mfu.counted.joins import MeasuredWork
 
 _LOSSES: Final = frozenset({"aten::cross_entropy_loss", "aten::_log_softmax"})
-"""Ops that take logits first: rows x classes."""
+"""Ops whose first argument is logits: rows x classes."""
 LINE_ORDER: Final = ("model", "recompute", "algorithmic", "overcompute", UNSPLIT)
-"""Families of lines; those under `model` are F_model of the trace, all together F_executed.
+"""Families of lines: `model` is F_model of the trace, all families together are F_executed.
 
-Of the last one it is not known what it was for: any of the others.
+FLOPs of the last family are of unknown purpose: they may belong to any other.
 """
 _UNTOLD: Final = Note(
     "assumed",
@@ -50,12 +50,11 @@ _UNTOLD: Final = Note(
 
 
 class Executed(Struct, frozen=True, dict=True):
-    """What a trace says was executed.
+    """The executed work of a trace.
 
-    `cells` hold all FLOPs of the devices, and `times` the compute times of every device and window;
-    those with `used` are of the chosen windows, and so are the figures below. `outside` is what the
-    ledger does not count. `attribution` tells the FLOPs by op and activity. `work` is what counters
-    or a paired run tell by activity, None without these.
+    `cells` hold all FLOPs of the devices, `times` the compute times of every device and window; the
+    properties below are sums over the chosen windows (`used`). `outside` is what the ledger does
+    not count. `attribution` has the FLOPs by op, `work` those by counters or a paired run, or None.
     """
 
     cells: tuple[Cell, ...]
@@ -85,7 +84,7 @@ class Executed(Struct, frozen=True, dict=True):
         return frozenset(self.flops_by_type)
 
     def ledger(self) -> Ledger:
-        """Return the ledger in LINE_ORDER; its lines sum to what was executed in the windows."""
+        """Return the ledger in LINE_ORDER; its lines sum to F_executed of the chosen windows."""
         sums: Counter[str] = Counter()
         for cell in self.used_cells:
             sums[cell.line] += cell.flops
@@ -125,7 +124,7 @@ class Executed(Struct, frozen=True, dict=True):
         return Fraction(counted, total) if total else None
 
     def rules(self, family: str) -> dict[str, tuple[int, int]]:
-        """Return (ops, FLOPs) by the rule that decided the line, of lines whose name begins so."""
+        """Return (parts of ops, FLOPs) by rule that decided the line, of the lines of a family."""
         by_rule: dict[str, tuple[int, int]] = {}
         for cell in self.used_cells:
             if f"{cell.line}.".startswith(f"{family}."):
@@ -137,12 +136,12 @@ class Executed(Struct, frozen=True, dict=True):
 def executed(
     prepared: Prepared, measure_others: Callable[[Attribution], MeasuredWork | None] | None = None
 ) -> Executed:
-    """Return what was executed; `measure_others` tells kernels that no operator's shapes tell."""
+    """Return the executed work; `measure_others` gives that of kernels without shapes."""
     attribution = attribute(prepared.linked)
     parts, phase = parts_of(prepared, attribution)
     windows = window_of_activity(prepared)
     cells = cells_of(prepared, attribution, parts, windows)
-    # Check: the FLOPs of all executed ops of the chosen devices, added up another way, are equal.
+    # Check: all FLOPs of executed ops on the chosen devices are in the cells.
     rows, flops = attribution.executed, attribution.work.flops
     device = taken(numbers(prepared.trace.activities["device"]), attribution.main[rows])
     total = attribution.work.total(flops, rows[np.isin(device, list(prepared.accounts))])
@@ -168,7 +167,7 @@ def parts_of(prepared: Prepared, attribution: Attribution) -> tuple[PartTable, P
     trace, tree, work = prepared.trace, attribution.tree, attribution.work
     phase = phases(trace, attribution)
     roles = product_roles(trace, attribution, phase)
-    # Which ops compute logits: an input of a cross entropy, or a gradient of these.
+    # Which ops compute logits, the input of a cross entropy: products with the shape of one.
     dims = trace.ops["input_dims"]
     texts, matrices = names(dims), set[Shape]()
     for code in distinct(codes(dims)[named(trace.ops, _LOSSES) & (codes(dims) >= 0)]).tolist():
@@ -177,13 +176,13 @@ def parts_of(prepared: Prepared, attribution: Attribution) -> tuple[PartTable, P
             matrices.add(shape)
     sizes = map(work.signature, range(len(work.works)))
     fits = [isinstance(size, Product) and (size.m, size.n) in matrices for size in sizes]
-    # Not of wrappers, whose work counts inside them, nor of unknown work.
-    forward = roles.is_a("forward") & ~attribution.has("wrapper", "none")
-    logits: BoolArray = forward & np.array(fits, dtype=np.bool_)[work.place]
-    # A gradient is one of the logits if its forward op computes them.
+    # The work of wrappers counts in the ops inside them.
+    is_forward = roles.is_a("forward") & ~attribution.has("wrapper", "none")
+    logits: BoolArray = is_forward & np.array(fits, dtype=np.bool_)[work.place]
+    # A gradient belongs to the logits if its forward op computes them.
     has_forward = roles.forward >= 0
     logits[has_forward] = logits[roles.forward[has_forward]]
-    # So is the executed op inside a duplicate of the same work that its gradient is linked to.
+    # An executed op inside a duplicate of the same work: the duplicate's gradient decides for both.
     rows = np.flatnonzero(attribution.has("executed") & roles.is_a("forward") & ~logits)
     around = taken(tree.nearest(attribution.has("duplicate")), tree.parent[rows])
     is_same = taken(work.place, around) == work.place[rows]

@@ -1,4 +1,4 @@
-"""What stands beside the ledger: ghosts, duplicates, vector work, kernels without FLOPs."""
+"""What the ledger does not count: ghosts, duplicates, vector work, kernels without FLOPs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from msgspec import Struct
 
 from traceflops.attribution.op_kernels import Attribution, Fate
 from traceflops.flops.ops.count import UNKNOWN
-from traceflops.flops.ops.work import Unknown
 from traceflops.mfu.traced.coverage import HOW, chosen_activities, compute_kernels, on_chosen_device
 from traceflops.table.columns import BoolArray, codes, is_one_of, names, numbers
 from traceflops.table.grouping import exact_sum, exact_sums, group_rows
@@ -25,7 +24,7 @@ REPLAYED: Final = "replayed"
 
 
 class NotCounted(Struct, frozen=True):
-    """Ops of one name that are not counted (`why`: their fate), and the FLOPs of their shapes."""
+    """Ops of one name that are not counted, why (their fate), and the FLOPs by their shapes."""
 
     why: Fate
     op: str
@@ -37,9 +36,9 @@ class Unattributed(Struct, frozen=True):
     """Compute kernels of one name without counted FLOPs, and why.
 
     `why` is `no-op` (no launch record, or launched by no op), `no-modelled-op`, `replayed` (by a
-    graph whose capture is not known), or the reason why the work of the op is unknown. If counters
-    or a paired run were asked, it is why these do not tell it: `ambiguous`, `uncounted` or
-    `absent`.
+    graph whose capture is not known), or the reason why the work of the op is unknown. With
+    counters or a paired run, it is why the join with these failed: `ambiguous`, `uncounted` or
+    `absent` (see counted/joins.py).
     """
 
     kernel: str
@@ -51,10 +50,9 @@ class Unattributed(Struct, frozen=True):
 class Outside(Struct, frozen=True):
     """What the ledger does not count, in the whole recording of the chosen devices.
 
-    Only `unattributed` is of the chosen windows. Ghosts have no device, so these are of all
-    processes. `vector_flops` are operations without matrix work; they enter no utilisation. They
-    are those of the ops that ran, where known; without such ops, those of counters if all kernels
-    were counted, else None.
+    Only `unattributed` is of the chosen windows. Ghosts have no device, so those of all processes
+    count. `vector_flops` are FLOPs without matrix work, which enter no utilisation: of the ops that
+    ran, where known; without such ops by counters if these have all kernels, else None.
     """
 
     not_counted: tuple[NotCounted, ...]
@@ -67,7 +65,7 @@ class Outside(Struct, frozen=True):
 
 
 def outside(prepared: Prepared, attribution: Attribution, work: MeasuredWork | None) -> Outside:
-    """Return what the ledger does not count; `work` tells kernels that shapes do not."""
+    """Return what the ledger does not count; `work` has kernels without shapes."""
     ops, of_ops = prepared.trace.ops, attribution.work
     labels = names(ops["name"])
     not_counted: list[NotCounted] = []
@@ -80,7 +78,7 @@ def outside(prepared: Prepared, attribution: Attribution, work: MeasuredWork | N
         counts = np.bincount(group, minlength=len(first)).tolist()
         kernels = [labels[label] for label in code[first].tolist()]
         not_counted += map(NotCounted, [why] * len(first), kernels, counts, flops)
-    vector_flops = None  # by shapes if they tell any, else by `work` if that tells all
+    vector_flops = None  # by shapes if any are known, else by `work` if all are
     if (of_ops.of_ops(of_ops.vector_flops) != UNKNOWN).any():
         vector_flops = of_ops.total(of_ops.vector_flops, vector_ops(prepared, attribution))
     elif work is not None:
@@ -92,9 +90,9 @@ def outside(prepared: Prepared, attribution: Attribution, work: MeasuredWork | N
 
 
 def vector_ops(prepared: Prepared, attribution: Attribution) -> BoolArray:
-    """Return which ops of known vector work ran an activity of their own.
+    """Return, per op, whether it has known vector work and ran an activity of its own.
 
-    That is the nearest such op around an activity, if no other such op that ran is inside it.
+    Of the ops with vector work around an activity, only the innermost ran it.
     """
     work = attribution.work
     is_vector = (work.of_ops(work.vector_flops) != UNKNOWN) & ~work.matrix
@@ -114,24 +112,22 @@ def _unattributed(
     if work is not None:
         uncounted &= work.kind < 0
     rows = np.flatnonzero(uncounted)
-    # `reason` is a place in `reasons`: first those of the distinct works of ops, then the ones
-    # appended below (no modelled op, no op, a replayed graph; why others do not tell it). Each
-    # assignment overrides those before it.
+    # `reason` is an index of `reasons`, the first of which are those of the distinct works of ops.
+    # Each assignment overrides the earlier ones.
+    of_works = [getattr(done, "reason", _NO_MODELLED_OP) for done in of_ops.works]
+    reasons = [*of_works, _NO_MODELLED_OP, "no-op", REPLAYED, *HOW]
+    no_modelled_op, no_op, replayed, first_how = (len(of_works) + n for n in range(4))
     op = attribution.op[rows]
-    works = of_ops.works
-    reasons = [each.reason if isinstance(each, Unknown) else _NO_MODELLED_OP for each in works]
     modelled = taken(attribution.tree.nearest(of_ops.matrix), op)
-    reason = np.where(modelled >= 0, taken(of_ops.place, modelled), len(reasons))
-    reason = np.where(op < 0, len(reasons) + 1, reason)
+    reason = np.where(modelled >= 0, taken(of_ops.place, modelled), no_modelled_op)
+    reason = np.where(op < 0, no_op, reason)
     call = prepared.linked.links.call_of_activity[rows]
     is_replayed = taken(graph_launches(prepared.trace).astype(np.int64), call) > 0
     if prepared.replays is not None:
         is_replayed &= prepared.replays.captured[rows] < 0
-    reason = np.where(is_replayed, len(reasons) + 2, reason)
-    reasons += [_NO_MODELLED_OP, "no-op", REPLAYED]
+    reason = np.where(is_replayed, replayed, reason)
     if work is not None:
-        reason = np.where(work.how[rows] >= 0, len(reasons) + work.how[rows], reason)
-        reasons += HOW
+        reason = np.where(work.how[rows] >= 0, first_how + work.how[rows], reason)
     name = codes(activities["name"])
     group, first = group_rows([name[rows], reason])
     counts = np.bincount(group, minlength=len(first)).tolist()

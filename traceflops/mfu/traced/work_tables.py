@@ -1,7 +1,7 @@
 """Kernels and ops of the chosen windows by name: FLOPs, time, least bytes.
 
-The FLOPs and bytes of an op belong to its main kernel, so that they are there once; kernels that
-help it (split-K reductions, conversions) have their time alone.
+The FLOPs and bytes of an op are counted once, at its main kernel; kernels that help that one
+(split-K reductions, conversions) only have time.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 class KernelRow(Struct, frozen=True):
     """All kernels of one name in the chosen windows.
 
-    `sum_ns` is the time of all `count` of them, `category` that of the first. `measured` is of the
-    `counted` ones: those whose op's FLOPs are known; without any of these, those whose bytes are
+    `sum_ns` is the time of all `count` kernels, `category` that of the first. `measured` is of the
+    `counted` ones: those whose op has known FLOPs; without any of these, those of known bytes
     (copies, fills, and the only kernel of an op). `basis` is the source of these figures, None
-    without any. `dtypes` are the data types of the products it was the main kernel of.
-    `vector_flops` are of vector units, if counters tell. `path` is what its bytes move over, None
-    for several. `is_kernel` says that none is recorded as a copy or a fill.
+    without any. `dtypes` are the data types of the products that it was the main kernel of.
+    `vector_flops` are of vector units, by counters. `path` is what the bytes move over, None for
+    several. `is_kernel` is whether none is recorded as a copy or a fill.
     """
 
     name: str
@@ -71,7 +71,7 @@ class OpRow(Struct, frozen=True):
 def kernel_rows(
     prepared: Prepared, moved: MovedBytes, work: MeasuredWork | None = None
 ) -> tuple[KernelRow, ...]:
-    """Return a row per name of kernel, most time first; `work` tells what shapes do not."""
+    """Return a row per name of kernel, most time first; `work` is by counters or a paired run."""
     rows = np.flatnonzero(chosen_activities(prepared))
     table = list(_by_shapes(prepared, moved, rows))
     if work is not None:
@@ -87,17 +87,17 @@ def kernel_rows(
 
 
 def _added(row: KernelRow, work: MeasuredWork, rows: IntArray, dur_ns: IntArray) -> KernelRow:
-    """Return a kernel's row with the work that counters or a paired run tell of launches.
+    """Return a kernel's row with the work of launches by counters or a paired run added.
 
     `rows` are these launches, as activities. If no FLOPs of them are known, only bytes are added.
     """
     kind, size, vector = work.kind[rows], work.size[rows], work.vector[rows]
     kinds, times = (column.tolist() for column in np.unique(kind[kind >= 0], return_counts=True))
-    if row.counted and not kinds:  # bytes alone would not fit the FLOPs that the row has
+    if row.counted and not kinds:  # the row's FLOPs would be without those of these launches
         return row
     parts = [(part, n) for index, n in zip(kinds, times, strict=True) for part in work.kinds[index]]
     is_counted = kind >= 0 if kinds else size >= 0
-    # Without the bytes of one launch, those of all are unknown.
+    # If the bytes of one launch are unknown, the sum is, too.
     has_bytes = (kinds or is_counted.any()) and (size[is_counted] >= 0).all()
     measured = Measured(
         sum(part.flops * n for part, n in parts) if kinds else None,
@@ -117,32 +117,30 @@ def _added(row: KernelRow, work: MeasuredWork, rows: IntArray, dur_ns: IntArray)
 
 def op_rows(prepared: Prepared, moved: MovedBytes) -> tuple[OpRow, ...]:
     """Return a row per name of op that did matrix work or moved known bytes, most time first."""
-    rows = np.flatnonzero(chosen_activities(prepared))
-    rows = rows[moved.unit[rows] >= 0]
-    unit = moved.unit[rows]
+    rows = np.flatnonzero(chosen_activities(prepared) & (moved.unit >= 0))
+    op_of = moved.unit[rows]
     ops, attribution = prepared.trace.ops, moved.attribution
     name, labels = codes(ops["name"]), names(ops["name"])
-    # Group the ops that worked by name; `group_of` is the group of each activity.
-    dur = numbers(prepared.trace.activities["dur_ns"])[rows]
-    done = distinct(unit)
-    group, first = group_rows([name[done]])
+    # Group the ops that worked by name: `group` is by op, `group_of` by activity.
+    dur_ns = numbers(prepared.trace.activities["dur_ns"])[rows]
+    op = distinct(op_of)
+    group, first = group_rows([name[op]])
     count = len(first)
-    group_of = group[np.searchsorted(done, unit)]
+    group_of = group[np.searchsorted(op, op_of)]
     work = attribution.work
-    has_main = np.isin(attribution.main[done], rows)  # FLOPs count where the main kernel does
+    has_main = np.isin(attribution.main[op], rows)  # FLOPs count where the main kernel does
     flops, least = (
-        np.where(has_main, work.of_ops(column)[done], 0) for column in (work.flops, work.at_least)
+        np.where(has_main, work.of_ops(column)[op], 0) for column in (work.flops, work.at_least)
     )
-    size = moved.op_size[done]
-    product = attribution.has("executed")[done]
+    is_product = attribution.has("executed")[op]
     dtype, types = types_of_ops(prepared, attribution)
     columns = zip(
-        [labels[code] for code in name[done[first]].tolist()],
+        [labels[code] for code in name[op[first]].tolist()],
         np.bincount(group, minlength=count).tolist(),
         np.bincount(group_of, minlength=count).tolist(),
-        _measured(group, exact_sums(group_of, dur, count), flops, least, size),
-        _types_seen(group[product], dtype[done[product]], types, count),
-        common_paths(group, moved.op_path[done], count),
+        _measured(group, exact_sums(group_of, dur_ns, count), flops, least, moved.op_size[op]),
+        _types_seen(group[is_product], dtype[op[is_product]], types, count),
+        common_paths(group, moved.op_path[op], count),
         strict=True,
     )
     table = [OpRow(*row) for row in columns]
@@ -158,7 +156,7 @@ def main_ops(attribution: Attribution, count: int) -> IntArray:
 
 
 def activity_flops(executed: Executed) -> IntArray:
-    """Return the FLOPs of each activity; an op's are at its main kernel. UNKNOWN if not known."""
+    """Return the FLOPs of each activity (an op's at its main kernel), UNKNOWN if not known."""
     attribution, work = executed.attribution, executed.work
     owned = attribution.owner >= 0
     flops = taken(
@@ -169,14 +167,14 @@ def activity_flops(executed: Executed) -> IntArray:
 
 
 def _by_shapes(prepared: Prepared, moved: MovedBytes, rows: IntArray) -> Iterator[KernelRow]:
-    """Yield a row per name of the kernels in `rows`, without counters of the hardware.
+    """Yield a row per name of the activities `rows`, without counters of the hardware.
 
-    Work is that of the ops by their shapes; of kernels without FLOPs it is the bytes they moved.
+    A row has FLOPs and bytes of ops by their shapes, or only the bytes that its activities moved.
     """
     activities, categorised = prepared.trace.activities, prepared.linked.categorised
     name, labels = codes(activities["name"]), names(activities["name"])
     group, first = group_rows([name[rows]])
-    count, dur = len(first), numbers(activities["dur_ns"])[rows]
+    count, dur_ns = len(first), numbers(activities["dur_ns"])[rows]
     attribution, is_copy = moved.attribution, moved.is_copy[rows]
     # Kernels of an op with FLOPs: the figures of the op are at its main kernel.
     has_flops = (attribution.owner[rows] >= 0) & ~is_copy
@@ -185,41 +183,40 @@ def _by_shapes(prepared: Prepared, moved: MovedBytes, rows: IntArray) -> Iterato
     sums = [
         taken(work.of_ops(column), op, 0) for column in (work.flops, work.at_least, work.min_bytes)
     ]
-    measured = _measured(group, exact_sums(group, np.where(has_flops, dur, 0), count), *sums)
-    # Copies, fills, and the only activity of an op moved known bytes alone: of several activities
-    # it is not known which one moved the bytes.
+    measured = _measured(group, exact_sums(group, np.where(has_flops, dur_ns, 0), count), *sums)
+    # Bytes by activity: recorded ones of copies and fills, and an op's if it has one activity.
     launched = np.bincount(moved.unit[moved.unit >= 0], minlength=len(moved.op_size))
     unit = np.where(attribution.owner >= 0, UNKNOWN, moved.unit)[rows]
     recorded, is_only = moved.size[rows], taken(launched, unit) == 1
     by_op = np.where(is_only, taken(moved.op_size, unit), UNKNOWN)
     bytes_alone = np.where(recorded != UNKNOWN, recorded, by_op)
-    moving = bytes_alone != UNKNOWN
-    moving_count = np.bincount(group[moving], minlength=count).tolist()
-    moved_bytes, moving_ns = (
-        exact_sums(group, np.where(moving, each, 0), count) for each in (bytes_alone, dur)
+    is_sized = bytes_alone != UNKNOWN
+    sized_count = np.bincount(group[is_sized], minlength=count).tolist()
+    sized_bytes, sized_ns = (
+        exact_sums(group, np.where(is_sized, column, 0), count) for column in (bytes_alone, dur_ns)
     )
     copies = np.bincount(group[is_copy], minlength=count).tolist()
     paths = common_paths(group, moved.path[rows], count)
     dtype, types = types_of_ops(prepared, attribution)
     dtypes = _types_seen(group[op >= 0], dtype[op[op >= 0]], types, count)
-    sum_ns = exact_sums(group, dur, count)
+    sum_ns = exact_sums(group, dur_ns, count)
     launches = np.bincount(group, minlength=count).tolist()
     with_flops = np.bincount(group[has_flops], minlength=count).tolist()
     for number, row in enumerate(rows[first].tolist()):
-        known, figures = with_flops[number], measured[number]
-        if not known:
-            known, figures = moving_count[number], Measured(None, None, 0)
-            if known:
-                figures = Measured(0, moved_bytes[number], moving_ns[number])
+        counted, figures = with_flops[number], measured[number]
+        if not counted:
+            counted, figures = sized_count[number], Measured(None, None, 0)
+            if counted:
+                figures = Measured(0, sized_bytes[number], sized_ns[number])
         yield KernelRow(
             labels[int(name[row])],
             categorised.categories[int(categorised.category[row])],
             launches[number],
             sum_ns[number],
-            known,
+            counted,
             figures,
             dtypes[number],
-            ("record" if copies[number] else "shapes") if known else None,
+            ("record" if copies[number] else "shapes") if counted else None,
             path=paths[number],
             is_kernel=not copies[number],
         )
@@ -231,10 +228,10 @@ def _measured(
     """Return the work of each group; bytes are None if those of one member are UNKNOWN."""
     count = len(time_ns)
     sums = (exact_sums(group, np.maximum(column, 0), count) for column in (flops, least, size))
-    sizeless = np.bincount(group[size == UNKNOWN], minlength=count).tolist()
+    unsized_count = np.bincount(group[size == UNKNOWN], minlength=count).tolist()
     return [
-        Measured(done, None if lacking else moved, ns, at_least)
-        for done, at_least, moved, ns, lacking in zip(*sums, time_ns, sizeless, strict=True)
+        Measured(most, None if unsized else moved, ns, at_least)
+        for most, at_least, moved, ns, unsized in zip(*sums, time_ns, unsized_count, strict=True)
     ]
 
 
