@@ -206,12 +206,12 @@ _KNOWN: Final = _OTHERS | {
 
 
 def counters_in(names: Sequence[str]) -> dict[str, list[int]]:
-    """Return the counters of a wide table and the indices of their columns.
+    """Return the counters of a wide table, a row per launch, with the indices of their columns.
 
-    A counter may have a column per instance, TCC_HIT[0]; a column for all of it replaces these.
+    A counter has one column, or one per instance such as TCC_HIT[0]; with both, the one counts.
     """
     present = set(names)
-    single: dict[str, list[int]] = {}
+    totals: dict[str, list[int]] = {}
     instances: dict[str, list[int]] = {}
     for index, name in enumerate(names):
         repeated = _REPEATED.fullmatch(name)
@@ -223,8 +223,8 @@ def counters_in(names: Sequence[str]) -> dict[str, list[int]]:
         # People add columns of their own: only names of rocprof's kinds are counters.
         part, underscore, _ = counter[1].partition("_")
         if (underscore and part in _BLOCKS) or _DERIVED.fullmatch(counter[1]):
-            (instances if counter[2] else single).setdefault(counter[1], []).append(index)
-    return instances | {name: indices[:1] for name, indices in single.items()}
+            (instances if counter[2] else totals).setdefault(counter[1], []).append(index)
+    return instances | {name: indices[:1] for name, indices in totals.items()}
 
 
 def layout_of(names: Sequence[str]) -> Layout | None:
@@ -243,7 +243,10 @@ _BEGINNINGS: Final = (
 
 
 class RocprofTable(NamedTuple):
-    """A table: its layout, its kind (`what`, a key of _ROLES_OF), the fields of each counter."""
+    """A table: its layout, its kind (`what`, a key of _ROLES_OF), the fields of each counter.
+
+    Roles name the fields of a table, "counter 7" those of a counter in column 7.
+    """
 
     layout: Layout
     what: str
@@ -263,22 +266,26 @@ def _table_of(names: Sequence[str]) -> Plan | None:
     columns_of = counters_in(names) if may_be_wide else {}
     what = "wide" if columns_of else layout.what
     is_timed = layout.generation == V1 and layout.what == "kernels"
+
+    # One field per role that the table has a column for; of two equal names the first counts.
     columns, fields = [*map(plain, names)], {}
     for role in _ROLES_OF["timed wide" if columns_of and is_timed else what]:
         kind, spellings = _ROLES[role]
         spelling = next((spelling for spelling in spellings if spelling in columns), None)
-        if spelling is not None:  # of two columns with one name the first
+        if spelling is not None:
             fields[role] = Field(columns.index(spelling), kind)
     if what == "counters" and "guid" not in fields and "pid" in columns:
         # rocpd convert writes the run's guid into a column that it calls "pid".
-        index = columns.index("pid")
-        fields = {role: field for role, field in fields.items() if field.place != index}
-        fields["guid"] = Field(index, "text")
+        guid = columns.index("pid")
+        fields = {role: field for role, field in fields.items() if field.place != guid}
+        fields["guid"] = Field(guid, "text")
     fields = fields or {"row": Field(0, "text")}  # a plan needs one field to count rows
     free = next((fields[role].place for role in _FREE if role in fields), None)
-    counters = {name: tuple(f"counter {i}" for i in own) for name, own in columns_of.items()}
-    counter_columns = [index for own in columns_of.values() for index in own]
-    fields |= {f"counter {index}": Field(index, "number") for index in counter_columns}
+
+    counters = {}
+    for name, indices in columns_of.items():
+        counters[name] = tuple(f"counter {index}" for index in indices)
+        fields |= {f"counter {index}": Field(index, "number") for index in indices}
     return Plan(len(names), fields, free, RocprofTable(layout, what, counters))
 
 

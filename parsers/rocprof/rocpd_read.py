@@ -57,8 +57,7 @@ _TABLE: Final = "kernel_counters"
 _OF_COUNTED: Final = ("process", "device", "correlation", "dispatch", "threads", "block_threads")
 """The columns of a dispatch that its counters get."""
 _TRACED: Final = ("region", "sample", "memory_copy", "graph_launch", "memory_allocate")
-
-
+"""Tables that have rows only if a run recorded more than counters."""
 _OF_SYSTEMS_PROFILER: Final = ("rocm_kernel_dispatch", "rocm_hip_api", "rocm_memory_copy")
 """Categories as rocprof-sys spells them."""
 _OF_FILES: Final = ("rank-unknown",)
@@ -66,8 +65,8 @@ _OF_FILES: Final = ("rank-unknown",)
 _COUNTS: Final = {kind.count for kind in COLLECTIVES.values()}
 _OF_RCCL: Final = tuple(sorted(filter(None, {"datatype", *MADE, *SIZES.values(), *_COUNTS})))
 """The arguments of RCCL's calls that are used; others are not read."""
-_LONGEST: Final = 200
-_SIZE: Final = "sizeBytes"
+_LONGEST: Final = 200  # characters of an argument that are kept
+_SIZE: Final = "sizeBytes"  # the argument of a HIP copy that has its size
 
 
 def read_rocpd(database: Database) -> Sequence[Trace]:
@@ -75,7 +74,7 @@ def read_rocpd(database: Database) -> Sequence[Trace]:
     versions = [(run, *version_of(run)) for run in runs_of(database)]
     traces = [_read_run(run, version, notes) for run, version, notes in versions]
     trace = join(traces, "process")
-    if len(traces) > 1:  # `join` words its notes for several files; these are processes of one
+    if len(traces) > 1:  # `join` words its notes for several files, but the runs are of one file
         notes = tuple(
             SEVERAL_MACHINES if note.code == SEVERAL_MACHINES.code else note
             for note in trace.notes
@@ -88,6 +87,7 @@ def read_rocpd(database: Database) -> Sequence[Trace]:
 
 def _read_run(run: RocpdRun, version: str | None, notes: Sequence[Note]) -> Trace:
     """Return the trace of one run, with `notes` first. `version` is that of the schema."""
+    # Device work, then the host; both have values of counters.
     reading = RunReading(run)
     dispatches = DispatchReader(reading)
     dispatches.read()
@@ -98,6 +98,8 @@ def _read_run(run: RocpdRun, version: str | None, notes: Sequence[Note]) -> Trac
     host = HostReader(reading, np.unique(np.concatenate(event_ids)))
     host.read()
     dispatches.add_values_over_time(host.measured)
+
+    # What calls state about the work that they launched.
     activities = reading["activities"]
     if was_only_counted:  # the times of its dispatches are not those of a normal run
         activities = reading.tables["activities"] = TableBuilder("activities")
@@ -107,11 +109,13 @@ def _read_run(run: RocpdRun, version: str | None, notes: Sequence[Note]) -> Trac
         fill_sizes(activities, 0, reading.correlations(sizes["event_id"]), sizes["value"])
     fill_collectives(reading, _rccl_arguments(run, host) if host.rccl else {})
     read_allocations(reading)
-    spelled = run.whole("string", Wanted(integers=("id",)), Among("string", _OF_SYSTEMS_PROFILER))
+
+    is_sys = Among("string", _OF_SYSTEMS_PROFILER)
+    sys_categories = run.whole("string", Wanted(integers=("id",)), is_sys)
     about = Source(
         format="rocpd",
         files=(),
-        tool="rocprof-sys" if spelled.count else "rocprofv3",
+        tool="rocprof-sys" if sys_categories.count else "rocprofv3",
         clock=reading.clock,
         facts={"generation": "v3", **({"schema_version": version[:20]} if version else {})},
         identities=reading.hosts,
@@ -124,7 +128,7 @@ def _read_run(run: RocpdRun, version: str | None, notes: Sequence[Note]) -> Trac
 
 
 def _rccl_arguments(run: RocpdRun, host: HostReader) -> dict[int, dict[str, str]]:
-    """Return the arguments of each RCCL call by name, by the row of the call."""
+    """Return, by the row of each RCCL call, its arguments by name."""
     events, rows = (np.concatenate(columns) for columns in zip(*host.rccl, strict=True))
     row_of = Lookup(events, rows)
     of_calls = Between("event_id", int(events.min()), int(events.max()))
@@ -142,7 +146,8 @@ def _rccl_arguments(run: RocpdRun, host: HostReader) -> dict[int, dict[str, str]
 class DispatchReader:
     """Adds the kernel dispatches, and the values of counters.
 
-    `others` are values of events that are not dispatches, kept until their times are read.
+    `others` are the values of counters of events that are no dispatches. The samples of these
+    events, which are read later, have their times.
     """
 
     def __init__(self, reading: RunReading) -> None:
@@ -195,8 +200,8 @@ class DispatchReader:
     def read_counters(self) -> bool:
         """Add the counters of dispatches; return whether the run recorded only counted dispatches.
 
-        The kernels of such a run ran one by one. Of a counter with instances, the values for one
-        dispatch become one.
+        The kernels of such a run ran one by one. The values of a counter's instances for one
+        dispatch are merged into one value.
         """
         reading, odd = self._reading, self._reading.odd
         none = np.empty(0, np.int64)
@@ -215,19 +220,19 @@ class DispatchReader:
             odd["streamed-counter"] += count_true(streamed)
             odd["no-value"] += count_true(no_value & ~streamed)
             rows = batch.only(~streamed & ~no_value)
-            row = row_of(rows["event_id"])  # of the dispatch
-            is_of_kernel = row != ABSENT
-            values, row = rows.only(is_of_kernel), row[is_of_kernel]
+            dispatch = row_of(rows["event_id"])
+            is_of_dispatch = dispatch != ABSENT
+            values, dispatch = rows.only(is_of_dispatch), dispatch[is_of_dispatch]
             if values.count:
                 table.add(
                     values.count,
-                    **{name: dispatches[name][row] for name in _OF_COUNTED},
-                    name=name(dispatches["kernel"][row]),
+                    **{name: dispatches[name][dispatch] for name in _OF_COUNTED},
+                    name=name(dispatches["kernel"][dispatch]),
                     counter=counter(values["pmc_id"]),
                     value=values["value"],
                 )
-            if not is_of_kernel.all():
-                self.others.append(rows.only(~is_of_kernel))
+            if not is_of_dispatch.all():
+                self.others.append(rows.only(~is_of_dispatch))
         reading.tables[_TABLE], odd["instances-summed"] = summed_instances(table)
         if not len(dispatches["event"]) or any(map(reading.run.has_rows, _TRACED)):
             return False
@@ -306,7 +311,7 @@ def read_graphs(reading: RunReading) -> None:
 
 
 def _common(reading: RunReading, rows: Batch, agents: IntArray) -> dict[str, Any]:
-    """Return process, device (of these agents), correlation, graph and its node of activities."""
+    """Return columns of activities: process, device (of `agents`), correlation, graph, its node."""
     process = reading.processes(rows["pid"])
     graph, node = (np.where(rows[ids] > 0, rows[ids], ABSENT) for ids in _GRAPH)  # 0: none
     return {
