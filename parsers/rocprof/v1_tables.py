@@ -238,7 +238,7 @@ class _V1Reading(V1Tables):
         self.sum_instances()
 
     def _batches(self, table: str, reals: Sequence[str] = ()) -> Iterator[tuple[Batch, list[str]]]:
-        """Yield rows of a table as `V1Tables` takes them, plus columns `reals`, and their labels."""
+        """Yield rows of a table as `V1Tables` takes them, with `reals` as columns, and labels."""
         integers = (
             "Index",
             *(spelling for words in v1_events.NUMBERS.values() for spelling in words),
