@@ -40,8 +40,7 @@ _MOST_CALLS: Final = 1_000
 _STEPS_A_CALL: Final = 50_000
 """With _MOST_CALLS, limits SQLite's steps for listing the tables; a real list takes thousands."""
 _BATCH_ROWS: Final = 1 << 14
-_LARGE: Final = 500_000
-"""Tables with at least so many rows are read in two parts, in parallel."""
+_LARGE: Final = 500_000  # tables with at least so many rows are read in two parts, in parallel
 _BYTES_A_ROW: Final = 4
 """A row takes more bytes of the file, so a table with more rows must have pages in circles."""
 _NOTES: Final = NoteTable(
@@ -279,14 +278,14 @@ class Database:
         scan = partial(self._scan, table, wanted, conditions, most_rows)
         salvage = database_scan.Salvage(scan, self._last.get(table.name))
         is_numbered = table.row_number is not None
-        given = [salvage.rows(*part) for part in parts] if is_numbered else [salvage.front()]
-        for rows in chain.from_iterable(given):
+        scans = [salvage.rows(*part) for part in parts] if is_numbered else [salvage.front()]
+        for rows in chain.from_iterable(scans):
             yield batch_of_columns(wanted, list(zip(*rows, strict=True)))
         if salvage.failures or salvage.lost is None:
-            room = most_rows + self.file.missing_bytes // _BYTES_A_ROW - salvage.read
+            # If more rows are missing than fit into the file, row numbers have gaps: unknown.
+            most_lost = most_rows + self.file.missing_bytes // _BYTES_A_ROW - salvage.read
             lost = salvage.lost or None  # 0 cannot be right after a failure
-            # If more are missing than the file has room for, row numbers have gaps: unknown.
-            self._lost[table.name] = None if lost is None or lost > room else lost
+            self._lost[table.name] = None if lost is None or lost > most_lost else lost
 
     def _scan(
         self,
@@ -297,7 +296,7 @@ class Database:
         low: int,
         high: int,
     ) -> Iterator[list[database_scan.Row]]:
-        """Yield the rows from `low` to `high`. Raises Damaged, also after `most_rows`."""
+        """Yield the rows numbered from `low` to `high`. Raises Damaged, also after `most_rows`."""
         terms, values = conditions_sql(conditions, table)
         order, is_damaged, is_numbered = "", False, table.row_number is not None
         if is_numbered:

@@ -18,6 +18,7 @@ _SET: Final = {
     "gs": "GOOGLE_APPLICATION_CREDENTIALS",
     "hdfs": "JAVA_HOME, HADOOP_HOME, CLASSPATH",
 }
+"""The environment variables to set for each kind of store."""
 _PATIENCE_S: Final = 10
 _ENDPOINTS: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 
@@ -45,12 +46,13 @@ def files_at(uri: str) -> Iterator[str]:
 
     selector = FileSelector(folder or "/", recursive=True)
     files = _tried(uri, lambda: store.get_file_info(selector))
-    start = uri[: len(uri) - len(path) + len(folder)]
+    uri_of_folder = uri[: len(uri) - len(path) + len(folder)]
     for name in sorted(file.path for file in files if file.is_file):
-        hidden = any(part.startswith(".") for part in PurePosixPath(name[len(folder) :]).parts)
+        inner = name[len(folder) :]
+        is_hidden = any(part.startswith(".") for part in PurePosixPath(inner).parts)
         pattern = PurePosixPath("/", path)  # paths of HDFS begin with a slash, others do not
-        if not hidden and ("*" not in path or PurePosixPath("/", name).match(str(pattern))):
-            yield start + name[len(folder) :]
+        if not is_hidden and ("*" not in path or PurePosixPath("/", name).match(str(pattern))):
+            yield uri_of_folder + inner
 
 
 def opened(uri: str) -> IO[bytes]:

@@ -45,8 +45,7 @@ GAUGES: Final[Mapping[str, tuple[str, int]]] = {
 def facts_of_agent(agent: Mapping[str, object]) -> DeviceFacts:
     """Return the facts of an agent whose keys are those of rocprofv3's JSON, in any case.
 
-    The clock is that of the compute units (fcompute). If local_mem_size is missing or 0, the memory
-    is the sum of the memory banks.
+    The clock is that of the compute units (fcompute). Without local_mem_size, add up memory banks.
     """
     words = {key.lower(): value for key, value in agent.items()}
     version = _number(words.get("gfx_target_version"))  # 90402 is 9.4.2

@@ -28,13 +28,13 @@ def directions_named(names: Iterable[str]) -> IntArray:
 
 
 def directions_between(
-    named: IntArray, source: IntArray, target: IntArray, ends_differ: Array
+    named: IntArray, source: Array, target: Array, ends_differ: Array
 ) -> IntArray:
     """Return the direction of each copy, an index in DIRECTIONS, -1 if unknown.
 
     `named` is the direction that the copy's name states, -1 if none; then the ends decide:
-    `source` and `target` are HOST, GPU or UNKNOWN. Names confuse DtoD and PtoP, so a copy from GPU
-    to GPU is PtoP where `ends_differ`, the two are different GPUs, else DtoD.
+    `source` and `target` are HOST, GPU or UNKNOWN (or whether they are GPUs). Names confuse DtoD
+    and PtoP, so a copy from GPU to GPU is PtoP where `ends_differ`, else DtoD.
     """
     direction = named
     for text, (source_kind, target_kind) in _BY_ENDS.items():
@@ -61,8 +61,7 @@ def fill_sizes(activities: TableBuilder, since: int, calls: IntArray, sizes: Int
     """Set, in place, the bytes of kernels that copy or fill to the size that their call requested.
 
     `calls` are the correlations of API calls, `sizes` the bytes each was to copy. The rows of their
-    process begin at row `since`. If a call launched several kernels, the share of each is unknown,
-    and its bytes are not set.
+    process begin at row `since`. If a call launched several kernels, the bytes of each are unknown.
     """
     copying = copies_in(activities)
     if not copying or not len(calls):

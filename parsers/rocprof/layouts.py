@@ -33,6 +33,10 @@ _DERIVED: Final = re.compile(
 )
 """Names of what rocprof computes from hardware counters."""
 _REPEATED: Final = re.compile(r"(.+)_\d+")
+_BEGINNINGS: Final = (
+    *("Kind", "Domain", "Correlation_Id", "Index", 'Pid"', "Pid,", "Guid", "GPU_ID", "Node_Id"),
+    *("Dispatch_ID", "dispatch_id", "Name"),
+)
 
 
 class Layout(NamedTuple):
@@ -64,17 +68,13 @@ _V1_KERNEL: Final = "Index KernelName gpu-id"
 _V2_KERNEL: Final = "Dispatch_ID GPU_ID Kernel_Name Start_Timestamp End_Timestamp"
 _LONG: Final = "Dispatch_Id Kernel_Name Counter_Name Counter_Value"
 _CONVERTED: Final = "ROCm 7 (rocpd convert)"
-_OF_ROCPD: Final = "ROCm 7 (rocpd summary)"
 _SUMMED: Final = "Name Calls Duration(nsec) Percent(inc) Min(nsec) Max(nsec)"
 _R70: Final = "ROCm 7.0 or later"
-_R63: Final = "ROCm 6.3 or 6.4"
-_R62: Final = "ROCm 6.2"
-
 LAYOUTS: Final = (
     Layout("kernels", "kernel_trace", V3, _CONVERTED, "Guid " + _V3_KERNEL),
     Layout("kernels", "kernel_trace", V3, _R70, "Stream_Id LDS_Block_Size " + _V3_KERNEL),
-    Layout("kernels", "kernel_trace", V3, _R63, "Dispatch_Id Thread_Id " + _V3_KERNEL),
-    Layout("kernels", "kernel_trace", V3, _R62, _V3_KERNEL),
+    Layout("kernels", "kernel_trace", V3, "ROCm 6.3 or 6.4", "Dispatch_Id Thread_Id " + _V3_KERNEL),
+    Layout("kernels", "kernel_trace", V3, "ROCm 6.2", _V3_KERNEL),
     Layout("copies", "memory_copy", V3, _CONVERTED, "Guid Kind Direction Start_Timestamp"),
     Layout("copies", "memory_copy", V3, _R70, "Kind Direction Stream_Id Start_Timestamp"),
     Layout("copies", "memory_copy", V3, "ROCm 6.2 to 6.4", "Kind Direction Start_Timestamp"),
@@ -93,7 +93,7 @@ LAYOUTS: Final = (
     Layout("agents", "agent_info", V3, "", "Node_Id Agent_Type Cu_Count"),
     Layout("totals", "stats", V3, "", "Name Calls TotalDurationNs Percentage MinNs MaxNs"),
     Layout("totals", "stats", V1, "", "Name Calls TotalDurationNs AverageNs Percentage"),
-    Layout("totals", "summary", V3, _OF_ROCPD, _SUMMED, "Process_Id"),
+    Layout("totals", "summary", V3, "ROCm 7 (rocpd summary)", _SUMMED, "Process_Id"),
     Layout("calls", "api_trace", V2, "", "Domain Function Start_Timestamp End_Timestamp"),
     Layout("operations", "ops_trace", V2, "", "Domain Operation Start_Timestamp Stop_Timestamp"),
     Layout("pushes", "roctx_trace", V2, "", "Domain ROCTX_ID Message Timestamp"),
@@ -158,7 +158,6 @@ _ROLES: Final = {
     "completed": _role("integer", "CompleteNs"),
 }
 """The role of a column, its kind, and how releases spell it, the usual spelling first."""
-
 _PROCESS: Final = ("guid", "pid", "thread")
 _WORK: Final = (*_PROCESS, "correlation", "start", "end")
 _LAUNCH: Final = ("agent", "dispatch", "threads", "block_threads")
@@ -191,10 +190,8 @@ _ROLES_OF: Final[Mapping[str, tuple[str, ...]]] = {
     "system": (),
 }
 """The columns that are read of each kind of table; of agents and system all are read."""
-
 _FREE: Final = ("function", "message", "kernel", "name", "direction")
 """The first of these that a table has may contain any text, even unquoted separators."""
-
 _OTHERS: Final = _columns(
     "Guid Kernel_Id queue-index Private_Segment_Size Group_Segment_Size Scratch_Size"
     " Accum_VGPR_Count SGPR_Count lds scr vgpr arch_vgpr accum_vgpr sgpr fbar wave_size sig obj"
@@ -234,12 +231,6 @@ def layout_of(names: Sequence[str]) -> Layout | None:
         if _columns(layout.needs) <= columns and _columns(layout.lacks).isdisjoint(columns):
             return layout
     return None
-
-
-_BEGINNINGS: Final = (
-    *("Kind", "Domain", "Correlation_Id", "Index", 'Pid"', "Pid,", "Guid", "GPU_ID", "Node_Id"),
-    *("Dispatch_ID", "dispatch_id", "Name"),
-)
 
 
 class RocprofTable(NamedTuple):

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 _LONG_NS: Final = 60 * 10**9
 _MOST_NAMED: Final = 8
-_ROUNDED: Final = ("start", "end", "dispatched", "completed")
 NOTES: Final = NoteTable(
     repaired={
         "instances-summed": "{n} counter [value|values] of chip instances merged: summed per "
@@ -100,8 +99,7 @@ _NO_CALLS: Final = (
 def clock_of(machine: str | None, host: str | None) -> str | None:
     """Return a name for the clock of a machine, given its id and host name; None without both.
 
-    The name is a digest, which reveals neither. It needs both, since machines that were set up from
-    one image share their id.
+    It is a digest, to reveal neither, of both, since machines set up from one image share their id.
     """
     if not machine and not host:
         return None
@@ -194,7 +192,7 @@ def run_notes(
 def file_notes(file: TableFile) -> Iterator[Note]:
     """Yield the notes on damage and on what was left out in one file."""
     odd, bad_cells = file.odd, file.damage.bad_cells
-    rounded_times = sum(bad_cells[role] for role in _ROUNDED)
+    rounded_times = sum(bad_cells[role] for role in ("start", "end", "dispatched", "completed"))
     samples = file.events["pc_sampling"] + file.events["spm_counters"]
     counts = {
         "times-rounded": rounded_times,

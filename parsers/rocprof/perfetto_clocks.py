@@ -25,8 +25,7 @@ class Clocks:
     """The clocks of a trace: builtin ones, and clocks of a sequence, each valid for one era."""
 
     def __init__(self) -> None:
-        # By `era * IDS + number`: time 0 in ns since boot, unit in ns, 1 if each time counts from
-        # the packet before.
+        # By `era * IDS + number`: time 0 (ns since boot), unit (ns), 1 if times are differences.
         self._own: dict[int, tuple[int, int, int]] = {}
         # By number of a builtin clock: the ns to add to its time.
         self._ahead: dict[int, int] = {_BOOT_CLOCK: 0}

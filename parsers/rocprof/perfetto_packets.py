@@ -1,9 +1,8 @@
 """The packets of a Perfetto trace as columns: events with their times, tracks, names.
 
 The numbers below are those of the fields in Perfetto's .proto files; no other field is read, since
-some contain command lines. A sequence is the packets of one writer. An era is a part of a sequence:
-it ends when the sequence clears its state. Ids of names, defaults and the sequence's own clocks are
-valid within one era.
+some contain command lines. A sequence is the packets of one writer; an era is a part of it, until
+it clears its state. Ids of names, defaults and the sequence's own clocks are valid within one era.
 """
 
 from __future__ import annotations
@@ -116,9 +115,8 @@ class Packets:
     def read(self) -> tuple[dict[str, Array], dict[str, Array]]:
         """Return the columns of the slices, and those of the values of counters.
 
-        Both have start and end in ns (ABSENT if unknown), track, era and category. Slices also have
-        a name and the wanted annotations, values of counters a value. Names and categories are
-        codes, -1 for none.
+        Both have start, end (ns, ABSENT if unknown), track, era, category; slices also a name and
+        the wanted annotations, values also a value. Names and categories are codes, -1 for none.
         """
         waiting, size, needed = list[bytes](), 0, _CHUNK_BYTES
         for block in chain(self._source.blocks(), (b"",)):  # the empty block ends the input
@@ -275,8 +273,7 @@ class Packets:
     def _timed(self, packets: dict[str, IntArray]) -> dict[str, IntArray]:
         """Return start and end in ns, track and era of all events; `end` is ABSENT if unknown.
 
-        `packets` are the columns of all packets. A packet without a clock, or an event without a
-        track, has the default of its era.
+        `packets` are the columns of all packets. Missing clocks and tracks are those of the era.
         """
         if not self._events.count:
             return {}

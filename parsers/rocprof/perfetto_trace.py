@@ -13,15 +13,8 @@ from traceflops.errors import NotATrace
 from traceflops.parsers.io.database_query import Batch, by_distinct
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.notes import NoteTable
+from traceflops.parsers.rocprof import copies
 from traceflops.parsers.rocprof.agents import GAUGES
-from traceflops.parsers.rocprof.copies import (
-    GPU,
-    HOST,
-    UNKNOWN,
-    directions_between,
-    directions_named,
-    ends_of,
-)
 from traceflops.parsers.rocprof.notes import clock_of_folder
 from traceflops.parsers.rocprof.perfetto_packets import TEXT, Packets, Track
 from traceflops.parsers.rocprof.tables.parts import place_of
@@ -44,11 +37,10 @@ _KEPT: Final = (
     *("group_segment_size", "workgroup_size", "grid_size"),
 )
 _OF_SYSTEMS_PROFILER: Final = "rocm_"
-_APIS: Final = ("hip", "hsa", "rccl", "rocdecode", "rocjpeg")
 _MARK, _OF_STREAM, _SAMPLED = "mark", "of a stream", "sampled"
 _UNREAD: Final = ("system", "streamed-counter", _SAMPLED)
 _KINDS: Final[Mapping[str, str]] = {
-    **{f"{api}_api": api for api in _APIS},
+    **{f"{api}_api": api for api in ("hip", "hsa", "rccl", "rocdecode", "rocjpeg")},
     "kernel_dispatch": "kernel",
     "memory_copy": "memcpy",
     "hip_stream": _OF_STREAM,
@@ -62,9 +54,8 @@ _KINDS: Final[Mapping[str, str]] = {
 }
 """The kind of an event by its category, without the rocm_ of rocprof-sys; others are marks."""
 _WORDS: Final = (*dict.fromkeys(_KINDS.values()), _SAMPLED)
-_STREAM_WORD: Final = len("MEMORY_COPY")
 _STREAM_WORK: Final = {"MEMORY_COPY": "memcpy", "SCRATCH_MEM": "scratch"}
-"""The kind of the work of a stream by the beginning of its name; other names are kernels."""
+"""The kind of a stream's work by the first 11 letters of its name; other names are kernels."""
 _STREAM: Final = re.compile(r'(?:STREAM|QUEUE) ?\[?"? ?(\d{1,18})', re.IGNORECASE)
 _GPU: Final = re.compile(r"(?:COMPUTE .*?|GPU [\w. ]*)\[(\d{1,9})\]|Device (\d{1,9})")
 _THREAD: Final = re.compile(r"THREAD \d+ \((\d{1,18})\)")
@@ -72,7 +63,7 @@ _AGENT: Final = re.compile(r"(?:CPU|GPU|Agent)?[ _-]*(\d{1,9})", re.IGNORECASE)
 _AXES: Final = tuple(
     re.compile(sign) for sign in (r"^\((\d{1,9}),", r",(\d{1,9}),", r",(\d{1,9})\)$")
 )
-_ENDS: Final = {"CPU": HOST, "GPU": GPU}
+_ENDS: Final = {"CPU": copies.HOST, "GPU": copies.GPU}
 _NO_TRACK: Final = Track()
 _MOST_PARENTS: Final = 8
 _MOST_NAME: Final = 200  # the length of a text up to which a number is looked for in it
@@ -160,7 +151,7 @@ class _Recording(Gathered):
         """Add slices to the tables of their kinds. `kind_of` is the kind of each category."""
         kernel, kind = _WORDS.index("kernel"), kind_of[rows["category"]]
         # The category of a stream's work does not tell its kind, but its name does.
-        words = [_STREAM_WORK.get(name[:_STREAM_WORD], "kernel") for name in self._packets.names]
+        words = [_STREAM_WORK.get(name[:11], "kernel") for name in self._packets.names]
         by_name = np.array([*map(_WORDS.index, words), kernel])  # the last is for code -1: no name
         kind = np.where(kind == _WORDS.index(_OF_STREAM), by_name[rows["name"]], kind)
         # The GPUs are known from kernels: copies name agents, which may be CPUs.
@@ -188,10 +179,7 @@ class _Recording(Gathered):
                 sinks.add_calls(self, **common, api=word)
 
     def _with_tracks(self, rows: dict[str, Array]) -> Batch:
-        """Return rows with process, thread, GPU and stream.
-
-        They come from the annotations of the row, else from its track.
-        """
+        """Return rows with process, thread, GPU and stream, of annotations, else of the track."""
         uuid, tracks = rows["track"], self._packets.tracks
         first_pid = next((track.pid for track in tracks.values() if track.pid is not None), ABSENT)
 
@@ -261,10 +249,7 @@ class _Recording(Gathered):
         return {"rows": rows, "name": name, **{c: rows[c] for c in ("process", *columns)}}
 
     def _add_kernels(self, rows: Batch) -> None:
-        """Add kernels with block and grid by axis, which rocprof-sys writes as texts: (64,1,1).
-
-        rocprofv3 writes only the product of the axes; then they are unknown.
-        """
+        """Add kernels; rocprof-sys writes block and grid as (64,1,1), rocprofv3 only products."""
         block, grid = (
             np.stack(
                 [self._in_texts(rows[name], partial(_number, axis), ABSENT) for axis in _AXES],
@@ -287,23 +272,25 @@ class _Recording(Gathered):
 
         In rocprof-sys the GPU of a copy is unknown: its agents have other numbers than kernels'.
         """
-        named = np.append(directions_named(self._packets.names), UNKNOWN)[rows["name"]]
+        named = copies.directions_named(self._packets.names)
+        named = np.append(named, copies.UNKNOWN)[rows["name"]]  # the last is for code -1: no name
         source, target = (self._agents(rows[end]) for end in ("src", "dst"))
+
+        def end_in(text: str) -> int:
+            return _ENDS.get(text[:3].upper(), copies.UNKNOWN)
+
         kinds = []  # of source and target, HOST or GPU: by the direction, else by the agent
-        for end, by_direction in zip(("src", "dst"), ends_of(named), strict=True):
-            by_agent = self._in_texts(
-                rows[end], lambda text: _ENDS.get(text[:3].upper(), UNKNOWN), UNKNOWN
-            )
+        for end, by_direction in zip(("src", "dst"), copies.ends_of(named), strict=True):
+            by_agent = self._in_texts(rows[end], end_in, copies.UNKNOWN)
             if not self.is_sys:
-                by_agent = np.where(np.isin(rows[end], self._gpus), GPU, by_agent)
-            kinds.append(np.where(by_direction == UNKNOWN, by_agent, by_direction))
-        source_kind, target_kind = kinds
-        gpu = np.where(target_kind == GPU, target, source)
+                by_agent = np.where(np.isin(rows[end], self._gpus), copies.GPU, by_agent)
+            kinds.append(np.where(by_direction == copies.UNKNOWN, by_agent, by_direction))
+        gpu = np.where(kinds[1] == copies.GPU, target, source)
         columns = {
             "gpu": np.full_like(gpu, ABSENT) if self.is_sys else gpu,
-            "direction": directions_between(named, source_kind, target_kind, source != target),
+            "direction": copies.directions_between(named, *kinds, source != target),
         }
-        on_device = (source_kind != HOST) | (target_kind != HOST)
+        on_device = (kinds[0] != copies.HOST) | (kinds[1] != copies.HOST)
         self.odd["host-copies json"] += count_true(~on_device)
         rows = rows.with_numbers(columns).only(on_device)
         # A copy engine executes it: it belongs to no queue or stream.

@@ -17,11 +17,9 @@ from traceflops.table.columns import ABSENT, Array, IntArray, count_true
 APIS: Final = ("hip", "hsa", "rccl", "rocdecode", "rocjpeg")
 MARK: Final = "mark"
 _MESSAGE: Final = "message"  # a mark whose text is not its name but the message of its event
-_SAMPLED: Final = "sampled"
-"""A line of code that a sampling profiler saw; the program did not mark it."""
+_SAMPLED: Final = "sampled"  # a line of code that a sampling profiler saw: no mark
 _SYSTEM: Final = "system"  # events of the driver: page faults, queue evictions
 _KINDS: Final = (*APIS, MARK, _MESSAGE, _SAMPLED, _SYSTEM)
-_RCCL: Final = APIS.index("rccl")
 _CATEGORIES: Final = (
     (re.compile("MARKER|ROCTX"), _MESSAGE),
     (re.compile("SAMPLING"), _SAMPLED),
@@ -39,8 +37,7 @@ _NAMES: Final = (
     (re.compile("roctx"), _MESSAGE),
 )
 _NO_KIND: Final = -1
-_MOST_CATEGORIES: Final = 8
-"""The most categories of marks that are read; a real database has five at most."""
+_MOST_CATEGORIES: Final = 8  # categories of marks that are read; a real database has five at most
 _REGION: Final = Wanted(integers=("pid", "tid", "start", "end", "name_id", "event_id"))
 _SAMPLE: Final = Wanted(integers=("track_id", "timestamp", "event_id"))
 _SCRATCH: Final = Wanted(
@@ -57,9 +54,8 @@ def kind_by_name(name: str | None) -> str:
 class HostReader:
     """Reads what happened on the host: calls and marks.
 
-    `values` are the ids of events that have values of counters: samples of these events are no
-    marks but are kept in `measured`. `rccl` has pairs of columns: the event ids of RCCL calls, and
-    their rows in the table of calls.
+    `values` are the ids of events with values of counters: their samples are no marks, but kept in
+    `measured`. `rccl` has pairs of columns: event ids of RCCL calls, their rows in the calls table.
     """
 
     def __init__(self, reading: RunReading, values: IntArray) -> None:
@@ -106,7 +102,7 @@ class HostReader:
         rows = rows.with_numbers({"category": category, "kind": kind})
 
         calls = self._on_threads(rows.only(kind < len(APIS)))  # _KINDS begins with the APIs
-        is_rccl = calls["kind"] == _RCCL
+        is_rccl = calls["kind"] == APIS.index("rccl")
         if is_rccl.any():
             call_rows = reading["calls"].count + np.flatnonzero(is_rccl)
             self.rccl.append((calls["event_id"][is_rccl], call_rows))

@@ -19,13 +19,8 @@ from traceflops.parsers.io.database_query import (
     by_distinct,
 )
 from traceflops.parsers.io.database_rows import Database
+from traceflops.parsers.rocprof import copies
 from traceflops.parsers.rocprof.agents import GAUGES
-from traceflops.parsers.rocprof.copies import (
-    copies_in,
-    directions_between,
-    directions_named,
-    fill_sizes,
-)
 from traceflops.parsers.rocprof.notes import SEVERAL_MACHINES
 from traceflops.parsers.rocprof.rocpd_host import HostReader, read_allocations
 from traceflops.parsers.rocprof.rocpd_run import RocpdRun, RunReading, label, runs_of, version_of
@@ -60,13 +55,10 @@ _TRACED: Final = ("region", "sample", "memory_copy", "graph_launch", "memory_all
 """Tables that have rows only if a run recorded more than counters."""
 _OF_SYSTEMS_PROFILER: Final = ("rocm_kernel_dispatch", "rocm_hip_api", "rocm_memory_copy")
 """Categories as rocprof-sys spells them."""
-_OF_FILES: Final = ("rank-unknown",)
-"""Codes of notes on files, which do not apply to the runs of one file."""
 _COUNTS: Final = {kind.count for kind in COLLECTIVES.values()}
 _OF_RCCL: Final = tuple(sorted(filter(None, {"datatype", *MADE, *SIZES.values(), *_COUNTS})))
 """The arguments of RCCL's calls that are used; others are not read."""
 _LONGEST: Final = 200  # characters of an argument that are kept
-_SIZE: Final = "sizeBytes"  # the argument of a HIP copy that has its size
 
 
 def read_rocpd(database: Database) -> Sequence[Trace]:
@@ -78,7 +70,7 @@ def read_rocpd(database: Database) -> Sequence[Trace]:
         notes = tuple(
             SEVERAL_MACHINES if note.code == SEVERAL_MACHINES.code else note
             for note in trace.notes
-            if note.code not in _OF_FILES
+            if note.code != "rank-unknown"  # a note on files
         )
         source = replace(trace.source, files=traces[0].source.files)
         trace = replace(trace, source=source, notes=notes)
@@ -103,10 +95,10 @@ def _read_run(run: RocpdRun, version: str | None, notes: Sequence[Note]) -> Trac
     activities = reading["activities"]
     if was_only_counted:  # the times of its dispatches are not those of a normal run
         activities = reading.tables["activities"] = TableBuilder("activities")
-    if copies_in(activities) and run.has_rows("arg"):
+    if copies.copies_in(activities) and run.has_rows("arg"):
         wanted = Wanted(integers=("event_id", "value"))
-        sizes = run.whole("arg", wanted, Among("name", (_SIZE,)))
-        fill_sizes(activities, 0, reading.correlations(sizes["event_id"]), sizes["value"])
+        sizes = run.whole("arg", wanted, Among("name", ("sizeBytes",)))
+        copies.fill_sizes(activities, 0, reading.correlations(sizes["event_id"]), sizes["value"])
     fill_collectives(reading, _rccl_arguments(run, host) if host.rccl else {})
     read_allocations(reading)
 
@@ -274,7 +266,7 @@ def read_copies(reading: RunReading) -> None:
         rows, from_gpu, to_gpu = rows.only(on_device), from_gpu[on_device], to_gpu[on_device]
         source, target = rows["src_agent_id"], rows["dst_agent_id"]
         ids, inverse = np.unique(rows["name_id"], return_inverse=True)
-        named = directions_named(reading.strings[key] or "" for key in ids.tolist())[inverse]
+        named = copies.directions_named(reading.strings[key] or "" for key in ids.tolist())[inverse]
         sinks.add_work(
             reading,
             rows,
@@ -283,9 +275,7 @@ def read_copies(reading: RunReading) -> None:
             **_common(reading, rows, np.where(to_gpu, target, source)),
             name=name(rows["name_id"]),
             bytes=rows["size"],
-            direction=directions_between(
-                named, from_gpu.astype(int), to_gpu.astype(int), source != target
-            ),
+            direction=copies.directions_between(named, from_gpu, to_gpu, source != target),
         )
 
 

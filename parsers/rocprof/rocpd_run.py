@@ -28,6 +28,7 @@ from traceflops.parsers.io.database_query import (
 )
 from traceflops.parsers.io.database_rows import Database
 from traceflops.parsers.io.json_window import decoded
+from traceflops.parsers.io.notes import printable
 from traceflops.parsers.rocprof.agents import facts_of_agent, place_of_node
 from traceflops.parsers.rocprof.notes import clock_of
 from traceflops.parsers.shared.trace_builder import (
@@ -39,9 +40,7 @@ from traceflops.parsers.shared.trace_builder import (
 from traceflops.table.columns import ABSENT, BoolArray, IntArray
 from traceflops.table.trace import Note
 
-_UNKNOWN_DEVICE: Final = -1
-_MOST_NUMBERED: Final = 4_096
-"""The most processes and agents that are distinguished; a database with more is damaged."""
+_MOST_NUMBERED: Final = 4_096  # processes or agents; a database with more is damaged
 _AGENT: Final = Wanted(
     integers=("id", "absolute_index"), texts=("type", "name", "product_name", "extdata")
 )
@@ -54,8 +53,6 @@ _NEWEST_MAJOR: Final = 3
 _NEWEST_MINOR: Final = 0
 _MOST_FACTS: Final = 1_000
 _GUID: Final = "guid"
-_DESCRIBING: Final = ("info_node", "info_process", "info_agent")
-"""Small tables in which every run has a row."""
 _MOST_RUNS: Final = 64  # the most runs that may share tables, which are read once for each
 
 
@@ -120,7 +117,7 @@ def runs_of(database: Database) -> list[RocpdRun]:
     runs = []
     for ending in sorted(endings):
         run = RocpdRun(database, ending)
-        guids = _guids(run, _DESCRIBING)
+        guids = _guids(run, ("info_node", "info_process", "info_agent"))  # small, all runs have one
         if len(guids) > 1:  # some runs may not be described
             guids |= _guids(run, [base for base, other in tables if other == ending])
         if len(guids) > _MOST_RUNS:
@@ -160,8 +157,7 @@ def version_of(run: RocpdRun) -> tuple[str | None, tuple[Note, ...]]:
     # Schema 4 has these columns, or compresses, even if no version says so.
     by_track = run.has("kernel_dispatch", "track_id") and not run.has("kernel_dispatch", "agent_id")
     if (numbers and numbers[0] > _NEWEST_MAJOR) or by_track or "compression" in facts:
-        shown = (version or "4 (from its columns)")[:20]  # a damaged text may be long
-        shown = "".join(c if c.isprintable() else "?" for c in shown)
+        shown = printable(version or "4 (from its columns)", 20)
         raise InputError(
             f"unsupported rocpd schema {shown}: {run.database.source.label} (supported: schema 3)",
             "convert it to CSV with rocpd convert, or record with rocprofv3 of ROCm 7",
@@ -287,7 +283,7 @@ class RunReading(Gathered):
             if agent is not None:
                 place = place_of_node(agent.number)
                 return self.device(key, process, agent.number, agent.facts, place)
-            unlisted = key if 0 <= key < _MOST_NUMBERED else _UNKNOWN_DEVICE
+            unlisted = key if 0 <= key < _MOST_NUMBERED else -1
             return self.device(("unlisted", unlisted), process, unlisted)
 
         return by_distinct(agents, device)

@@ -37,13 +37,11 @@ ARROW_TO: Final = "flow to"
 OTHER: Final = "other"
 COUNTERS: Final = "counters"
 """Counters of the kernels of results.csv, in rows of their own: one per kernel."""
-
 _MARKS: Final = 0
 _COPIES: Final = 1
 _FIRST_GPU: Final = 6
 _COPY_NAME: Final = re.compile("Copy|async-copy")
 _SIZE: Final = re.compile(r"(?:,Size=|sizeBytes\()(\d{1,18})\b")
-
 NUMBERS: Final[Mapping[str, tuple[str, ...]]] = {
     "start": ("BeginNs",),
     "end": ("EndNs",),
@@ -58,7 +56,6 @@ NUMBERS: Final[Mapping[str, tuple[str, ...]]] = {
     "shared": ("lds",),
 }
 """The columns of numbers, and the arguments that have them in the various releases."""
-
 _NAMES: Final = ("KernelName", "Name")
 
 

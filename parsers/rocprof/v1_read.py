@@ -26,7 +26,6 @@ from traceflops.table.columns import ABSENT, Array, IntArray, Names, count_true
 from traceflops.table.grouping import group_rows
 from traceflops.table.trace import Source, Trace
 
-_AT_END: Final = "the list of GPUs"
 _KINDS: Final[Mapping[str, str]] = {
     v1_events.WORK: "kernel",
     v1_events.COPY: "memcpy",
@@ -35,7 +34,6 @@ _KINDS: Final[Mapping[str, str]] = {
 _APIS: Final = {name: name.removesuffix("_api") for name in v1_events.CALLS.values()}
 _CALL_IDS: Final = 1 << 40
 """The first id of calls, which follow the order of the text; ids of kernels are lower."""
-
 _LAUNCHES: Final = re.compile(
     "Launch|Memcpy|Memset|WaitEvent|Synchronize|Stream(?:Wait|Write)Value|async_copy"
 )
@@ -46,7 +44,6 @@ _NONE: Final = -1
 _MOST_NAMED: Final = 8
 _SPREAD: Final = 1 << 32
 """More than a file has distinct times; `lane * _SPREAD + time` orders by lane, then time."""
-
 Columns = Mapping[str, Array]
 AllRows = Mapping[str, v1_events.EventRows]
 """The events of a file by kind, in the order of the text; kinds that it lacks have no rows."""
@@ -83,7 +80,7 @@ def read_v1_json(source: ByteSource, pool: WorkerPool, block_bytes: int = BLOCK_
     tables.counts.update({kind: rows[kind].count for kind in rows if kind != v1_events.COUNTERS})
     _add_all(tables, rows)
 
-    notes = [*event_text_notes(source, damage, _AT_END)]
+    notes = [*event_text_notes(source, damage, "the list of GPUs")]
     if tables.open_devices:
         listed = ", ".join(map(str, sorted(tables.open_devices)[:_MOST_NAMED]))
         notes.append(NOTES.note("device-ambiguous", numbers=listed))
@@ -179,10 +176,7 @@ def _batch(rows: v1_events.EventRows, index: IntArray | None = None, **columns: 
 
 
 def _launching_calls(tables: V1Tables, rows: AllRows) -> dict[str, IntArray]:
-    """Return, by kind of work, the row of the call that launched each piece of work, or -1.
-
-    It is empty if the file has no arrows.
-    """
+    """Return, by kind of work, the row of each piece's launching call, or -1; {} without arrows."""
     if not rows[v1_events.ARROW_FROM].count or not rows[v1_events.ARROW_TO].count:
         return {}
     names = Names()
@@ -278,9 +272,8 @@ def _with_earlier(call: IntArray, work: Columns, calls: Columns) -> IntArray:
 def _in_order(arrows: Columns, order: Array, targets: Columns) -> IntArray:
     """Return the row of the target of each arrow, or -1.
 
-    Arrows and targets with the same lane and microsecond form a group. In it they are paired in
-    order: arrows by `order`, targets by start. If the group has more of one than of the other, its
-    arrows have no target.
+    Arrows and targets with the same lane and microsecond form a group, in which they are paired in
+    order: arrows by `order`, targets by start. In a group with unequal numbers no arrow has one.
     """
     count = len(order)
     keys, _ = group_rows([np.append(arrows[name], targets[name]) for name in _SHOWN])

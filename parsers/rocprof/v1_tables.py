@@ -25,11 +25,18 @@ from traceflops.table.columns import ABSENT, Array, IntArray, Names, count_true
 from traceflops.table.grouping import distinct
 from traceflops.table.trace import Source, Trace
 
-_QUEUED: Final = "hsa_dispatch"
-"""Not a call but the time at which a kernel of results.csv was queued."""
+_QUEUED: Final = "hsa_dispatch"  # not a call but when a kernel of results.csv was queued
 _MARK_NS: Final = 1  # the length of the range as which rocprof writes an instant
-
 Labels = Sequence[str]
+_BEGIN: Final = "BeginNs"
+_KERNELS: Final = ("KERN", "A")
+_TELLING: Final = {
+    **dict.fromkeys(_KERNELS, "KernelName"),
+    **dict.fromkeys(("OPS", "COPY", "HIP", "HSA", "rocTX"), _BEGIN),
+}
+"""A column of each table that tables of the same name by other tools lack."""
+_UNNAMED: Final = dict.fromkeys((*_KERNELS, "OPS", "COPY"), sinks.UNNAMED_KERNEL)
+_OF_HSA: Final = 1 << 40  # added to ids of HSA, since HIP and HSA both number their calls from 1
 
 
 def only_process(pids: IntArray) -> int:
@@ -49,8 +56,7 @@ class V1Tables(trace_builder.Gathered):
 
     `listed` has the facts of the machine's GPUs by number. Methods take rows with the columns of
     NUMBERS, `index` (the id that links work and calls) and `name` (indices in `labels`). `gpus` are
-    the numbers of GPUs in use; `open_devices` those in use for which several listed GPUs are
-    possible.
+    the numbers in use; `open_devices` are those that may be any of several listed GPUs.
     """
 
     def __init__(self, file: str, listed: Mapping[int, trace_builder.DeviceFacts]) -> None:
@@ -173,17 +179,6 @@ def without_markers(rows: Batch, labels: Labels) -> Batch:
         return rows
     is_marker = rows["name"] == labels.index(v1_events.UNKNOWN_COMMAND)
     return rows.only(~is_marker | (rows["start"] != rows["end"]))
-
-
-_BEGIN: Final = "BeginNs"
-_KERNELS: Final = ("KERN", "A")
-_TELLING: Final = {
-    **dict.fromkeys(_KERNELS, "KernelName"),
-    **dict.fromkeys(("OPS", "COPY", "HIP", "HSA", "rocTX"), _BEGIN),
-}
-"""A column of each table that tables of the same name by other tools lack."""
-_UNNAMED: Final = dict.fromkeys((*_KERNELS, "OPS", "COPY"), sinks.UNNAMED_KERNEL)
-_OF_HSA: Final = 1 << 40  # added to ids of HSA, since HIP and HSA both number their calls from 1
 
 
 def read_v1_database(database: Database) -> Sequence[Trace]:

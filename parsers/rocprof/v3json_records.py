@@ -25,6 +25,7 @@ _ARGUMENT: Final = re.compile(
     rb'"sizeBytes"\s*:\s*"?(\d{1,18})\b|"sizeBytes"\s*,\s*"value"\s*:\s*"(\d{1,18})"'
 )
 """The size of a copy, in an object of arguments or in a list of names and values."""
+Columns = dict[str, Array]
 
 
 class _Handle(msgspec.Struct, frozen=True, gc=False):
@@ -157,9 +158,6 @@ class _Other(msgspec.Struct, gc=False):
     """A record that is counted and not read."""
 
 
-Columns = dict[str, Array]
-
-
 def _ids(values: Sequence[Any]) -> IntArray:
     """Return ids, which are written as numbers or as handles; 0 means none: ABSENT."""
     ids = typed_integers([v.handle if isinstance(v, _Handle) else v for v in values])
@@ -183,7 +181,6 @@ _FORMS: Final[Mapping[str, Callable[[Sequence[Any]], Array]]] = {
     "size": _sizes,
 }
 """How to make the columns that are not plain integers of the records."""
-
 Paths = Mapping[str, str]
 """The dotted path of attributes from a record to the value of each column."""
 _TIMED: Final[Paths] = {

@@ -13,7 +13,7 @@ from traceflops.errors import InputError, NotATrace
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.json_lists import Document
 from traceflops.parsers.io.json_mend import input_cut, repairs_and_losses
-from traceflops.parsers.io.notes import not_read, read_each, with_notes
+from traceflops.parsers.io.notes import not_read, printable, read_each, with_notes
 from traceflops.parsers.io.worker_pool import BLOCK_BYTES, WorkerPool
 from traceflops.parsers.rocprof import v3json_tables
 from traceflops.parsers.rocprof.notes import SEVERAL_MACHINES, clock_of_folder
@@ -26,10 +26,7 @@ from traceflops.table.columns import ABSENT
 from traceflops.table.trace import Note, Source, Trace
 from traceflops.units import several
 
-_NEWEST: Final = "MARKER_CORE_RANGE_API"
-"""A kind of records that only releases since ROCm 7.0 write."""
-_WORTH_BYTES: Final = 1 << 29
-"""For smaller files worker processes cost more than they save: decoding is quick."""
+_WORTH_BYTES: Final = 1 << 29  # for smaller files worker processes cost more than they save
 
 
 def read_runs(sources: Sequence[ByteSource], reading: Reading) -> list[Trace]:
@@ -87,9 +84,7 @@ def read_v3_json(source: ByteSource, pool: WorkerPool, block_bytes: int = BLOCK_
         notes.append(input_cut(source.cut, damage))
     if document.cut_in is not None:
         name = str(document.cut_in[-1]) if document.cut_in else "the document"
-        # The name is from the damaged text: it may be long and have any characters.
-        where = "".join(c if c.isprintable() else "?" for c in name[:40])
-        text = f"The file ends early (in {where})."
+        text = f"The file ends early (in {printable(name)})."
         used = (
             "Every complete record is used; the rest is missing "
             f"({several(damage.cut_bytes or 0, 'byte')} of an incomplete record lost)."
@@ -129,7 +124,7 @@ class _Recording(v3json_tables.JsonRecorded):
         self.counts.update(records.counts)
         self._metadata.append(metadata)
         kinds = {operations.kind for operations in records.kinds}
-        if _NEWEST in kinds:
+        if "MARKER_CORE_RANGE_API" in kinds:  # not in earlier releases
             self._releases["ROCm 7.0 or later"] = None
         elif kinds:
             self._releases["ROCm 6.3 or 6.4" if metadata.has_node else "ROCm 6.2 or 6.3"] = None

@@ -23,7 +23,6 @@ from traceflops.parsers.shared.trace_builder import Gathered, within_limit
 from traceflops.table.columns import ABSENT, LIMIT_NS, Array, BoolArray, IntArray, Names, count_true
 
 ROOT_KEY: Final = "rocprofiler-sdk-tool"
-
 APIS: Final = {
     "hip_api": "hip",
     "hsa_api": "hsa",
@@ -34,7 +33,6 @@ APIS: Final = {
     "rocshmem_api": "rocshmem",
 }
 """The lists of API calls, and the API of each."""
-
 _LISTS: Final = {name: Records(reader) for name, reader in READERS.items()}
 _BUFFERED: Final = {
     "kernel_dispatch": _LISTS["dispatch"],
@@ -60,6 +58,8 @@ _PROCESS: Final = Members(
     }
 )
 ROOT: Final = Members({ROOT_KEY: Elements(_PROCESS)})
+_UNLISTED: Final = -1
+_KIND_BASE: Final = 1 << 20  # more than a kind has operations
 
 
 class _Node(msgspec.Struct):
@@ -141,10 +141,6 @@ class ProcessRecords:
         """Return the name of operation `number` of a kind of records, None if it is unknown."""
         operations = self.kinds[kind].operations if 0 <= kind < len(self.kinds) else []
         return operations[number] or None if 0 <= number < len(operations) else None
-
-
-_UNLISTED: Final = -1
-_KIND_BASE: Final = 1 << 20  # more than a kind has operations
 
 
 class JsonRecorded(Gathered):
@@ -291,9 +287,7 @@ class ProcessTables:
             name=self._recorded["activities"].names["name"].codes(texts)[operation],
             correlation=rows["correlation"],
             bytes=rows["bytes"],
-            direction=directions_between(
-                named, from_gpu.astype(int), to_gpu.astype(int), source != target
-            ),
+            direction=directions_between(named, from_gpu, to_gpu, source != target),
         )
 
     def _add_calls(self, block: RecordBlock, api: str) -> None:

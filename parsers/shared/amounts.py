@@ -29,9 +29,7 @@ from traceflops.table.trace import Note, Trace
 from traceflops.units import time_amount
 
 _MOST: Final = 2**53  # 9 PB, or 104 days: a double below it is exact, and sums fit an int64
-_CHANGE: Final = "change_bytes"  # the end of the names of counters of bytes that may be negative
-_MUCH_OF_IT: Final = 0.1
-"""If more of a process's lifetime is before or after device work, a note says so."""
+_MUCH_OF_IT: Final = 0.1  # a note says if more of a lifetime is outside device work
 _NOTES: Final = NoteTable(
     dropped={
         "impossible-amounts": "{count} impossible [amount|amounts] ignored (negative or too "
@@ -84,7 +82,7 @@ def without_impossible_amounts(trace: Trace) -> Trace:
     counter_names = [*names(counters["name"]), ""]  # the last one for code -1, which is null
     is_of_bytes, may_be_negative = (
         np.array([name.endswith(end) for name in counter_names])[codes(counters["name"])]
-        for end in ("_bytes", _CHANGE)
+        for end in ("_bytes", "change_bytes")
     )
     value = floats(counters["value"])
     is_possible = (np.abs(value) < _MOST) & ((value >= 0) | may_be_negative)
@@ -97,10 +95,7 @@ def without_impossible_amounts(trace: Trace) -> Trace:
 
 
 def _impossible(array: pa.ChunkedArray) -> BoolArray | None:
-    """Return which values (or lists, if one of their values) are impossible; None if none is.
-
-    At least one value is not null.
-    """
+    """Return which values (or lists) are impossible, None if none is; not all of them are null."""
     if pa.types.is_fixed_size_list(array.type):
         size = array.type.list_size
         parts = [  # `values` of a sliced chunk begins before the chunk

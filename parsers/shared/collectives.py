@@ -24,6 +24,11 @@ from traceflops.table.grouping import groups, joint_codes
 from traceflops.table.links import first_match
 
 ONE, RANKS = "one", "ranks"
+T = TypeVar("T")
+Arguments = Mapping[int, Mapping[str, str]]
+"""By row of the calls: the text of each argument by its name."""
+_TEXTS: Final = ("collective", "collective_dtype", "collective_group")
+_RCCL_KERNEL: Final = re.compile(r"nccl|rccl|msccl|onerank", re.IGNORECASE)
 
 
 class CollectiveCall(Struct, frozen=True):
@@ -64,12 +69,9 @@ COLLECTIVES: Final[Mapping[str, CollectiveCall]] = {
     "ncclSend": CollectiveCall("send", "count", ONE, 0),
     "ncclRecv": CollectiveCall("recv", "count", 0, ONE),
 }
-
 EXCHANGE: Final = "sendrecv"
 """Sends and receives of one group, which run as one kernel."""
-
 GROUP_START, GROUP_END = "ncclGroupStart", "ncclGroupEnd"
-
 SIZES: Final[Mapping[str, str | None]] = {
     "ncclCommInitRank": "nranks",
     "ncclCommInitRankConfig": "nranks",
@@ -78,10 +80,8 @@ SIZES: Final[Mapping[str, str | None]] = {
     "ncclCommShrink": None,
 }
 """Calls that make a communicator, and the argument that says how many ranks it has."""
-
 MADE: Final = ("newcomm", "comm", "comms")
 """The arguments of those calls that name the new communicator; the first one present counts."""
-
 _DATA_TYPES: Final = (
     ("Char", "ncclInt8", "ncclChar"),
     ("Byte", "ncclUint8"),
@@ -97,7 +97,6 @@ _DATA_TYPES: Final = (
     ("Float8_e5m2", "ncclFloat8e5m2", "ncclFp8E5M2"),
 )
 """In the order of RCCL's numbers: the name that frameworks use, then RCCL's own."""
-
 DATA_TYPES: Final[Mapping[str, str]] = {
     spelling: names[0]
     for number, names in enumerate(_DATA_TYPES)
@@ -115,13 +114,6 @@ def amount(text: str | None) -> int | None:
     text = "" if text is None else text.strip()
     is_count = text.isascii() and text.isdecimal() and len(text) < 19
     return int(text) if is_count else None
-
-
-T = TypeVar("T")
-Arguments = Mapping[int, Mapping[str, str]]
-"""By row of the calls: the text of each argument by its name."""
-_TEXTS: Final = ("collective", "collective_dtype", "collective_group")
-_RCCL_KERNEL: Final = re.compile(r"nccl|rccl|msccl|onerank", re.IGNORECASE)
 
 
 class _Facts(Struct, frozen=True):

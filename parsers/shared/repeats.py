@@ -56,8 +56,12 @@ _NOTES: Final = NoteTable(
         "exports of one run. It counts once, from {stays}.",
     },
 )
-
 _OTHER_FILE: Final = " in another file (pack, page, export or summary)"
+_MOST_NAMED: Final = 3
+_CALL: Final = re.compile(r"Memcpy|memory_(?:async_)?copy", re.I)
+_BETWEEN: Final = "PtoP"
+_HALVES: Final = ("DtoH", "HtoD")
+_WAYS: Final = (*_HALVES, "DtoD", "HtoH")
 
 
 def without_repeats(trace: Trace) -> Trace:
@@ -81,8 +85,7 @@ def without_repeats(trace: Trace) -> Trace:
 def _same_as_before(table: pa.Table) -> BoolArray:
     """Return which rows equal the row before them in all columns and last longer than 0 ns.
 
-    Instants are left out: different instants are often equal. The rows are sorted by time and id,
-    so that equal rows are neighbors.
+    Different instants are often equal. Rows are sorted by time and id: equal ones are neighbors.
     """
     repeats = np.zeros(table.num_rows, dtype=np.bool_)
     if table.num_rows < 2:
@@ -239,14 +242,6 @@ def _digest(activities: pa.Table, rows: IntArray) -> str:
     return hashlib.sha256(start[order].tobytes() + length[order].tobytes()).hexdigest()
 
 
-_MOST_NAMED: Final = 3
-_CALL: Final = re.compile(r"Memcpy|memory_(?:async_)?copy", re.I)
-_PEER: Final = re.compile("Peer")
-_BETWEEN: Final = "PtoP"
-_HALVES: Final = ("DtoH", "HtoD")
-_WAYS: Final = (*_HALVES, "DtoD", "HtoH")
-
-
 def with_peer_copies(trace: Trace) -> Trace:
     """Return the trace with direction PtoP for the copies of calls that copy between two devices.
 
@@ -265,7 +260,7 @@ def with_peer_copies(trace: Trace) -> Trace:
         *(numbers(work[name], ABSENT)[rows] for name in ("process", "correlation")),
     )
     rows, call = rows[call >= 0], call[call >= 0]
-    is_peer_call = matching(calls["name"], _PEER.search)[copying]
+    is_peer_call = matching(calls["name"], lambda name: "Peer" in name)[copying]
     device = numbers(work["device"], ABSENT)[rows]
     ends = np.full((2, len(copying)), ABSENT)  # per call the source and the target device
     for end, direction in zip(ends, _HALVES, strict=True):

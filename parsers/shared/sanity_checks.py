@@ -49,8 +49,7 @@ def overrunning(trace: Trace) -> BoolArray:
 def _after_later_work(trace: Trace) -> BoolArray:
     """Return which activities end after _LATER later ones of their stream have ended.
 
-    None does if the streams of the format are not those of the program, or if many activities of a
-    stream overlap.
+    None does if streams are not those of the program, or if many activities of a stream overlap.
     """
     activities = trace.activities
     late = np.zeros(activities.num_rows, dtype=np.bool_)
@@ -86,10 +85,7 @@ def _after_later_work(trace: Trace) -> BoolArray:
 
 
 def _end_of_later(end: IntArray) -> IntArray:
-    """Return, per row, the `_LATER`th earliest end among later rows, the largest int if none.
-
-    Rows are in order of their start.
-    """
+    """Return the `_LATER`th earliest end of the rows behind each row, else the largest int."""
     never = np.iinfo(np.int64).max
     candidates = end
     for _ in range(_LATER):  # round n finds the nth earliest end

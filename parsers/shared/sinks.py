@@ -27,11 +27,9 @@ _END: Final = "((?i:host|device|peer|array))"
 _WAY: Final = re.compile(
     rf"{_END}[ _-]?(?i:to)[ _-]?{_END}|([HDPA])(?:[ -]?to[ -]?|2)([HDPA])(?![a-z])"
 )
-_PEER: Final = re.compile("peer", re.I)
 _INT31: Final = 2**31
 _LEAST: Final = {"registers_per_thread": 1, "shared_memory_bytes": 0, "bytes": 0}
 """The smallest possible value of each column of sizes; smaller ones become ABSENT."""
-
 Values = Array | int
 
 
@@ -104,7 +102,7 @@ def direction_named(name: str) -> str | None:
     """Return the direction (of DIRECTIONS) that the name of a copy states, None if none."""
     match = _WAY.search(name)
     if match is None:
-        return "PtoP" if _PEER.search(name) else None
+        return "PtoP" if "peer" in name.lower() else None
     # CUDA arrays ("A") are device memory.
     source, target = (end[0].upper().replace("A", "D") for end in match.groups() if end)
     return "PtoP" if "P" in source + target else f"{source}to{target}"
@@ -143,10 +141,7 @@ def blocks_of(threads: IntArray, block: IntArray) -> IntArray:
 
 
 def product_of(axes: Array) -> IntArray:
-    """Return the product of each row of axes (rows, 3).
-
-    It is ABSENT if an axis is not positive, or if the product is 2^62 or more.
-    """
+    """Return the product of each row of axes (rows, 3), ABSENT if one is below 1, or if >= 2^62."""
     wide = axes.astype(np.int64, copy=False)
     # The product as floats cannot overflow, so it tells whether the product as int64 does.
     fits = (wide > 0).all(axis=1) & (wide.prod(axis=1, dtype=np.float64) < 2**62)

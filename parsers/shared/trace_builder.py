@@ -25,9 +25,7 @@ _ORDERS: Mapping[str, tuple[str, ...]] = {
     "counters": ("time_ns",),
 }
 """The columns by which each table is sorted: its time, then others, so that ties are settled."""
-
 _MOST_TOLD_APART = 4_096  # the most processes or devices that are distinguished in a file
-
 _UNORDERED = ("kernel_counters", "kernel_rules", "totals")
 
 

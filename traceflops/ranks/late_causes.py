@@ -30,9 +30,8 @@ from traceflops.windows.prepared import Prepared
 from traceflops.windows.records import InWindows
 
 _ALIKE: Final = 0.7
-"""Share of the time of kernels that is slower by about one factor where the clocks are low."""
-_AT_LEAST: Final = 0.4
-"""By so much of that factor a kernel must be slower to be one of them."""
+"""Where clocks are low, at least this share of the kernel time is slower by about one factor."""
+_AT_LEAST: Final = 0.4  # such kernels have at least this share of the factor's slowdown
 _MOST_ELEMENTS: Final = 1 << 40
 _ALL_TO_ALL: Final = re.compile(r"all_?to_?all", re.IGNORECASE)
 _PAUSES: Final = {
@@ -53,6 +52,7 @@ _HOST: Final = frozenset(
     {"host_code", "other_calls", "eager_overhead", "host_unrecorded", "optimizer_loop"}
 )
 """Classes of idle time in which the host may stand still: in few steps that is a pause."""
+_BY_NAME: Final = ("count", "time_ns", "threads", "given")
 
 
 class LateCause(NamedTuple):
@@ -118,9 +118,6 @@ class KernelSums(Struct, frozen=True):
         rows = np.flatnonzero(self.count.sum(axis=0))
         labels = tuple(self.names[column] for column in rows.tolist())
         return replace(self, names=labels, **{n: getattr(self, n)[:, rows] for n in _BY_NAME})
-
-
-_BY_NAME: Final = ("count", "time_ns", "threads", "given")
 
 
 def kernel_sums(
@@ -225,11 +222,12 @@ def by_kernels(sums: KernelSums) -> LateCause:
 
 
 def _ratio(some: FloatArray | IntArray, of: FloatArray | IntArray) -> FloatArray:
+    """Return `some / of`, 0 where `of` is 0."""
     return np.divide(some, of, out=np.zeros(some.shape), where=of > 0)
 
 
 def by_idle(own: Sequence[Culprit], usual: Sequence[Culprit], *, sporadic: bool) -> LateCause:
-    """Return the cause of idle time of which a device has most more than a usual one.
+    """Return the cause of idle time by which a device exceeds a usual device most.
 
     `sporadic`: only few steps are late. Then a host that stands still is in garbage collection.
     """
@@ -251,8 +249,7 @@ def takes_longer(trace: Trace, label: str, processes: Sequence[int]) -> bool:
     """Return whether a named event takes longer on average in the first process than in each other.
 
     The event is an annotation, operator or call whose name is `label` up to " in ", which the name
-    of its owner may follow. True if the first process has no record of it: then nothing can be
-    judged.
+    of its owner may follow. True also if the first process has no such event: it cannot be judged.
     """
     name, number = label.partition(" in ")[0], trace.processes.num_rows
     count, sums_ns = np.zeros(number, dtype=np.int64), np.zeros(number, dtype=np.int64)

@@ -1,8 +1,8 @@
-"""Who communicates with whom where nothing names it: ranks whose kernels end together do.
+"""Who communicates with whom if no metadata says so: ranks whose kernels end together.
 
-Of a stream that several groups share, ranks are one group whose ends are clearly closest to each
-other, if ends of such groups differ as their last starts do. Sends and receives are between the two
-ranks that end at the same time.
+Several groups may share a stream. Ranks are one group if their ends are clearly closest to each
+other, and if the ends of such groups differ as their last starts do. Sends and receives are between
+the two ranks that end at the same time.
 """
 
 from __future__ import annotations
@@ -21,20 +21,15 @@ from traceflops.ranks.matching import Matches, matched, most_alike
 from traceflops.table.columns import BoolArray, IntArray
 from traceflops.table.grouping import groups, ranked
 
-_CLOSE_NS: Final = 5_000
-"""Ends of one collective lie closer together than that."""
-_NEAR_NS: Final = 50_000
-"""Ends of a send and its receive do."""
-_NEARLY: Final = 0.9
-"""So many of the kernels must fit."""
-_CLEARLY: Final = 2
-"""Ends of two groups are so many times farther apart than those of one."""
+_CLOSE_NS: Final = 5_000  # ends of one collective lie closer together than this
+_NEAR_NS: Final = 50_000  # ends of a send and its receive lie closer together than this
+_NEARLY: Final = 0.9  # the share of the kernels that must fit
+_CLEARLY: Final = 2  # ends of two groups are so many times farther apart than ends of one group
 _LIKE: Final = 2
 """Ends of several groups differ less by this factor where each is counted from its last start."""
 _LEAST: Final = 3
 _RANKS: Final = 32
-_KERNELS: Final = 200
-"""So many ranks and kernels of each are compared at most."""
+_KERNELS: Final = 200  # so many ranks and kernels of each are compared at most
 _FAR: Final = int(np.iinfo(np.int64).max)
 _SIDE: Final = {SEND: 1, RECV: -1}
 

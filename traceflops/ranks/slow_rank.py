@@ -1,10 +1,10 @@
 """Which rank the others wait for, if it is one or a few, and why it is late.
 
-Ranks are blamed if their own time exceeds that of the others by more than chance gives one of so
-many equal ranks; or if one delay of them alone costs much. Why is told by what the worst does
-between the ends of steps: its kernels take longer, or it is idle for longer than the others. Where
-ranks send to each other in a chain, all wait in turn for the host of each, by its place: there a
-rank is blamed for what stalls its host, not for launching.
+Ranks are blamed if their own time exceeds that of the others by more than equal ranks would differ
+by chance, or if a single delay costs much. The reason is what the worst of them does between the
+ends of steps: its kernels take longer, or it is idle for longer than the others. Where ranks send
+to each other in a chain, each waits for the hosts of those before it: there a rank is blamed only
+for what stalls its host, not for launching.
 """
 
 from __future__ import annotations
@@ -32,22 +32,14 @@ from traceflops.windows.periodicity import LAST_STEP
 from traceflops.windows.prepared import Prepared
 from traceflops.windows.records import chosen_activities, chosen_time
 
-_WORTH: Final = 0.01
-"""Share of the time of the steps that is worth blaming somebody for."""
-_APART: Final = 1 / 3
-"""By so much of its own lateness a rank is apart from those that are not late."""
-_DEVIATIONS: Final = 2.6
-"""So many standard deviations are no chance where nobody chose which ranks to look at."""
-_LONE: Final = 0.02
-"""Share of the time that one delay must cost to be blamed though it is the only one."""
-_OUTLIER: Final = 3
-"""So many times as long as any delay of the others it must be."""
-_EACH: Final = 0.04
-"""Share of each of several cycles lost to a single rank that is no chance, few as they may be."""
-_SCARCE: Final = 6
-"""With so many cycles of other ranks to compare with, both must be twice as much."""
-_LONG: Final = 2
-"""Of so many steps a summary tells by itself what their time went to."""
+_WORTH: Final = 0.01  # the share of the time of the steps that is worth blaming somebody for
+_APART: Final = 1 / 3  # the gap between late ranks and others, as a share of the worst lateness
+_DEVIATIONS: Final = 2.6  # standard deviations beyond chance, for a set of ranks that nobody chose
+_LONE: Final = 0.02  # the share of the time that a single delay must cost to be blamed
+_OUTLIER: Final = 3  # and how many times as long as any delay of the other ranks it must be
+_EACH: Final = 0.04  # the share of each cycle lost to one rank that is blamed even for few cycles
+_SCARCE: Final = 6  # with so many cycles of other ranks to compare with, both limits are doubled
+_LONG: Final = 2  # the number of longest steps for which a summary has sums of their own
 _PIPELINE: Final = re.compile(r"(^|[^a-z])(pp|pipeline)([^a-z]|$)", re.IGNORECASE)
 
 
@@ -60,8 +52,7 @@ class SlowRank(Struct, frozen=True):
     the kernel or the culprit. `lost_ns_per_step` is by how much own times exceed those of all ranks
     that are not late; `share` is its part of what is lost to any rank. `own_ns`, `busy_ns` and
     `idle_ns` are the excess over the median of the ranks that are not late. `position` says what
-    several late ranks have in common. `sporadic` says that a few `steps` have most of it, or a
-    single delay.
+    late ranks have in common, `sporadic` that a few `steps`, or a single delay, have most of it.
     """
 
     rank: int

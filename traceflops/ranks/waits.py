@@ -7,8 +7,6 @@ experts fall on the ranks of a group.
 
 from __future__ import annotations
 
-from typing import Final
-
 import numpy as np
 from msgspec import Struct
 
@@ -25,13 +23,12 @@ class Waits(Struct, frozen=True, dict=True):
 
     By record: `row` is the matched record, in the order of collectives and then of starts;
     `collective` its collective. `exposed_ns` is waiting while the rank does nothing else. `held_ns`
-    is how long a kernel runs while the rank has no work but communication; time of several kernels
-    counts for the first.
+    is how long a kernel runs while the rank only communicates; shared time counts for the first.
 
     By collective: `first` and `final` are its first and last record, as places in `row`. `last` is
-    the rank that started last, `margin_ns` by how much, `tie` whether that is within the error of
-    the clocks. On aligned clocks, `from_ns` is the last start, `ended_ns` the median end,
-    `until_ns` the last end.
+    the rank that started last, `margin_ns` after the one before it; `tie`: within the error of the
+    clocks. On aligned clocks `from_ns` is the last start, `ended_ns` the median, `until_ns` the
+    last end.
     """
 
     row: IntArray
@@ -116,9 +113,6 @@ def waits(
     )
 
 
-_ALL_TO_ALL: Final = KINDS.index("all_to_all")
-
-
 class ExpertGroup(Struct, frozen=True):
     """Ranks that share experts, over all `dispatches`: what each received and computed in total.
 
@@ -151,7 +145,7 @@ def expert_groups(records: CommRecords, waits: Waits) -> list[ExpertGroup]:
         return []
     first_row, size = waits.row[waits.first], waits.size
     spent_ns = waits.until_ns - waits.from_ns
-    all_to_all = np.flatnonzero(records.kind[first_row] == _ALL_TO_ALL)
+    all_to_all = np.flatnonzero(records.kind[first_row] == KINDS.index("all_to_all"))
     expert = []
     for group, own in groups(records.group[first_row[all_to_all]]):
         exchanges = all_to_all[own]

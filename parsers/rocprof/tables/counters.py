@@ -23,13 +23,11 @@ _KEYS: Final = ("process", "repetition", "dispatch", "name", "counter")
 _MOST_HEADERS: Final = 1 << 20
 """More headers than a file can have, since a text is read only up to its 1000th header."""
 _LARGEST_EXACT: Final = 2.0**53  # larger times in ns are not exact as doubles
-_LARGEST_OF: Final = ("GRBM",)
-"""Counters of the whole chip: each instance counts the same, so the largest is the value."""
 
 
 def takes_largest(counter: str) -> bool:
-    """Return whether instances of a counter count the same, so that the largest is its value."""
-    return counter.startswith(_LARGEST_OF)
+    """Return whether all instances of a counter count the whole chip: the largest is its value."""
+    return counter.startswith("GRBM")
 
 
 def add_counters(cells: Cells, part: ProcessPart) -> None:
@@ -158,11 +156,9 @@ def summed_instances(table: TableBuilder) -> tuple[TableBuilder, int]:
 
 DOMAIN_TOTALS: Final = "domains"
 """The table of sums of whole domains; together with sums by name they would count twice."""
-
 _NOTHING: Final = ""  # the kind of sums that belong to no table of the trace
 _UNCLEAR: Final = "?"
 _BARRIER: Final = "barrier"  # a packet in which a queue waits for another: no work
-
 _DOMAINS: Final = (
     (re.compile("KERNEL_DISPATCH|KERNELS"), "kernel"),
     (re.compile("MEMORY_COPY|MEMORY_COPIES"), "memcpy"),
@@ -172,7 +168,6 @@ _DOMAINS: Final = (
 )
 """How releases name whole domains."""
 _MAY_BE_DOMAIN: Final = re.compile("[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*")
-
 _NAMES: Final = (
     (re.compile(f"{BARRIER_NAME}$"), _BARRIER),
     (re.compile("(?:KERNEL_DISPATCH|[A-Z][A-Z0-9_]*_API(?:_EXT)?)$"), _NOTHING),

@@ -21,8 +21,7 @@ from traceflops.table.columns import ABSENT, LIMIT_NS, Array, IntArray, Names
 from traceflops.table.grouping import groups, ranked
 
 COUNTERS: Final = "kernel_counters"
-_MOST_PROCESSES: Final = 4_096
-"""The most processes of a file that are distinguished; a file with more is damaged."""
+_MOST_PROCESSES: Final = 4_096  # processes of a file; a file with more is damaged
 _DIGITS_OF_INT64: Final = 19
 BUILT_AS: Final = {"copies": "activities", "graphs": "activities", "domains": "totals"}
 _WORDS: Final = (
@@ -49,8 +48,7 @@ class OutputPlace(NamedTuple):
     """What the path of a file tells: files of one run have the same root.
 
     `root` is the folder without parts that name a pass or (except for the last) a rank. `key` is
-    the file name without the part that names the table. `run_pass` numbers the repetitions of a
-    program for more counters.
+    the file name without the part that names the table. A pass repeats a run for more counters.
     """
 
     root: str

@@ -33,8 +33,7 @@ class Process(Struct, eq=False):
 
     A run may be repeated for more counters; `others` are this process in the other repetitions.
     `counted` has the counters of each: number of the repetition (None if there is only one),
-    whether it is the repetition whose times are used, rows. `names` are the keys and ranks of the
-    files of the process.
+    whether its times are those that are used, rows. `names` are the keys and ranks of its files.
     """
 
     place: OutputPlace
@@ -141,8 +140,7 @@ def processes_of(files: Sequence[TableFile]) -> list[Process]:
         process.parts.append(part)
         process.names.add((output.key, output.rank))
 
-    # Join a process that is known by pid alone to the process with a guid and this pid, if only
-    # one has them.
+    # Join a process that is known by pid alone to the only process with a guid and this pid.
     of_pid: defaultdict[int | None, list[Process]] = defaultdict(list)
     for process in processes.values():
         if process.guid is not None:

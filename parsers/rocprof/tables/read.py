@@ -52,8 +52,16 @@ _ADDERS: Final[dict[str, Callable[[Cells, ProcessPart], None]]] = {
     "totals": counters.add_totals,
     "pushes": work.add_pushes,
 }
-_TIMES: Final = ("start", "end", "dispatched", "completed")
 _ASCENDING: Final = (("start", "end"), ("end", "completed"))
+_TIMELINES: Final[Mapping[str, str]] = {
+    "kernel": "activities",
+    "memcpy": "copies",
+    "memset": "copies",
+    "call": "calls",
+    "mark": "marks",
+}
+"""The table with the single records of each kind of totals."""
+_TOOLS: Final = {"v1": "rocprof", "v2": "rocprofv2", "v3": "rocprofv3", COMPUTE: "rocprof-compute"}
 
 
 def read_tables(sources: Sequence[ByteSource]) -> list[Trace]:
@@ -137,7 +145,7 @@ def read_table(source: ByteSource, block_bytes: int = TEXT_BLOCK_BYTES) -> Table
         # Times beside counters that are no whole numbers are means over several passes: unused.
         for part in file.parts.values():
             part.beside = None
-        for role in _TIMES:
+        for role in ("start", "end", "dispatched", "completed"):
             del bad[role]
     return file
 
@@ -188,17 +196,6 @@ def _neighbour_notes(files: Sequence[TableFile]) -> Iterator[Note]:
                 shown = folder.resolve().name or folder
                 note = NOTES.note("siblings-not-read", len(siblings), listed=listed, folder=shown)
                 yield replace(note, file=name)
-
-
-_TIMELINES: Final[Mapping[str, str]] = {
-    "kernel": "activities",
-    "memcpy": "copies",
-    "memset": "copies",
-    "call": "calls",
-    "mark": "marks",
-}
-"""The table with the single records of each kind of totals."""
-_TOOLS: Final = {"v1": "rocprof", "v2": "rocprofv2", "v3": "rocprofv3", COMPUTE: "rocprof-compute"}
 
 
 class Assembly(Gathered):

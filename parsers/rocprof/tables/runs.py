@@ -202,8 +202,7 @@ def _separated(
 ) -> list[TableRun]:
     """Return the runs of processes, which are separated by pauses of more than _APART_NS.
 
-    Processes without times belong to the only run; if there are several runs, they are a run of
-    their own, the last one.
+    Processes without times belong to the only run; with several runs, they are a last one apart.
     """
     timed = sorted((p for p in processes if p.stretch), key=lambda p: (p.stretch.low, p.order))
     groups: list[list[Process]] = []

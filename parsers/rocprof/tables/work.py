@@ -8,23 +8,15 @@ from typing import Final
 import numpy as np
 
 from traceflops.parsers.io.csv_cells import Cells
+from traceflops.parsers.rocprof import copies
 from traceflops.parsers.rocprof.agents import Agent
-from traceflops.parsers.rocprof.copies import (
-    GPU,
-    HOST,
-    UNKNOWN,
-    directions_between,
-    directions_named,
-    ends_of,
-)
 from traceflops.parsers.rocprof.tables.parts import ProcessPart
 from traceflops.parsers.shared import sinks
 from traceflops.parsers.shared.sanity_checks import spans
 from traceflops.parsers.shared.trace_builder import chosen
 from traceflops.table.columns import ABSENT, Array, IntArray, Names, count_true
 
-_MARK_DOMAINS: Final = ("MARKER", "ROCTX")
-_KINDS: Final = {None: UNKNOWN, False: HOST, True: GPU}
+_KINDS: Final = {None: copies.UNKNOWN, False: copies.HOST, True: copies.GPU}
 """The kind of an end of a copy, by `is_gpu` of its agent."""
 
 
@@ -73,7 +65,7 @@ def add_copies(rows: Cells, part: ProcessPart, named: str = "direction") -> None
         correlation=ids(rows, "correlation"),
         graph=ids(rows, "graph"),
         graph_node=ids(rows, "graph_node"),
-        direction=directions_named(texts)[code],
+        direction=copies.directions_named(texts)[code],
         into="copies",
     )
     part.ends.append((rows.codes("source", part.agents, ""), rows.codes("target", part.agents, "")))
@@ -143,17 +135,17 @@ def resolve_copies(part: ProcessPart, agents: Sequence[Agent], devices: Array) -
     table = part["copies"]
     if not table.count:
         return 0
-    kinds = np.array([*(_KINDS[agent.is_gpu] for agent in agents), UNKNOWN])
+    kinds = np.array([*(_KINDS[agent.is_gpu] for agent in agents), copies.UNKNOWN])
     for (count, columns), (source, target) in zip(table.pieces, part.ends, strict=True):
         # So far directions are those that names say; their codes are indices in DIRECTIONS.
         named = np.broadcast_to(columns["direction"], count).astype(np.int64)
         source_kind, target_kind = (
-            np.where(kinds[end] == UNKNOWN, by_direction, kinds[end])
-            for end, by_direction in zip((source, target), ends_of(named), strict=True)
+            np.where(kinds[end] == copies.UNKNOWN, by_direction, kinds[end])
+            for end, by_direction in zip((source, target), copies.ends_of(named), strict=True)
         )
         ends_differ = devices[source] != devices[target]
-        direction = directions_between(named, source_kind, target_kind, ends_differ)
-        from_gpu = (target_kind != GPU) & (source_kind == GPU)
+        direction = copies.directions_between(named, source_kind, target_kind, ends_differ)
+        from_gpu = (target_kind != copies.GPU) & (source_kind == copies.GPU)
         columns["device"] = np.where(from_gpu, devices[source], devices[target])
         columns["direction"] = direction.astype(np.int32)
     on_host = table.column("direction") == sinks.DIRECTIONS.index("HtoH")
@@ -169,7 +161,7 @@ def add_calls(rows: Cells, part: ProcessPart) -> None:
     part.file.domains.update(dict(zip(domains, counts, strict=True)))
     # As a column the code of the domain follows its row: `timed_rows` drops rows without a time.
     rows = timed_rows(Cells(rows.count, {**rows.columns, "domain code": domain}), part)
-    are_marks = np.array([name.upper().startswith(_MARK_DOMAINS) for name in domains])
+    are_marks = np.array([name.upper().startswith(("MARKER", "ROCTX")) for name in domains])
     is_mark = are_marks[rows["domain code"]]
     if not is_mark.all():
         calls, names = rows.only(~is_mark), part["calls"].names
