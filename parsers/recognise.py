@@ -100,8 +100,8 @@ def _read_databases(sources: Sequence[ByteSource], _: Reading) -> list[Trace]:
                 source.progress(source.stored_bytes)
             return [(source, trace) for trace in traces]
 
-    read, failed = read_each(sources, traces_in, close=True)
-    source_and_trace = [pair for pairs in read for pair in pairs]
+    by_source, failed = read_each(sources, traces_in, close=True)
+    source_and_trace = [pair for pairs in by_source for pair in pairs]
     from traceflops.parsers.nsight.nsys.process_registry import without_clashes
     from traceflops.parsers.rocprof.trace import without_repeated_passes
 

@@ -174,7 +174,7 @@ def _first_bytes(path: Path) -> bytes:
 
 
 def _with_log(database: Path, end: str, copy: Path) -> tuple[Path, list[Note]]:
-    """Return a copy with the log (suffix `end`) applied, else the original, with notes."""
+    """Return the copy, with the log (suffix `end`) applied, or else the original; and notes."""
     log, code = _beside(database, end), {"-wal": "log", "-journal": "journal"}[end]
     try:
         # Refuse a journal that names another file (it ends with the magic): SQLite would delete it.
@@ -194,7 +194,7 @@ def _with_log(database: Path, end: str, copy: Path) -> tuple[Path, list[Note]]:
     except (OSError, *FAULTS):
         return database, [_NOTES.note(f"{code}-unread")]
     notes = [_NOTES.note(f"{code}-applied")] if changed else []
-    lost = _pages(log) - changed  # a journal has no such pages
+    lost = _pages(log) - changed  # 0 or less for a journal, which has no such pages
     return copy, [*notes, *([_NOTES.note("log-cut", lost)] if lost > 0 else [])]
 
 

@@ -235,14 +235,14 @@ class TextsById:
 
         An id without a text gets the code of `unknown` (None: -1). Only texts in use enter `names`.
         """
-        texts = [*self.texts, None]  # the last is for ids without a text
-        codes = np.full(len(texts), _NOT_YET_CODED, dtype=np.int32)
+        count = len(self.texts)
+        codes = np.full(count + 1, _NOT_YET_CODED, dtype=np.int32)  # the last: ids without a text
 
         def code(ids: IntArray) -> Array:
             row = self._row(ids)
-            row = np.where(row == ABSENT, len(texts) - 1, row)
+            row = np.where(row == ABSENT, count, row)
             for new in np.unique(row[codes[row] == _NOT_YET_CODED]).tolist():
-                text = texts[new] or unknown
+                text = (self.texts[new] if new < count else None) or unknown
                 codes[new] = -1 if text is None else names[text]
             return codes[row]
 

@@ -161,18 +161,18 @@ class Database:
         self.asked.add(table)
         if table not in self.tables:
             return
-        about = self._table(table)
-        parts = [(database_scan.LOWEST, database_scan.HIGHEST)]
+        layout = self._table(table)
+        parts = [(database_scan.LOWEST, database_scan.HIGHEST)]  # ranges of row numbers
         # The fast way reads numbers, of all rows; it needs row numbers to know how far it got.
-        if about.row_number is not None and not wanted.as_texts and not conditions:
-            parts = self._parts(about)
+        if layout.row_number is not None and not wanted.as_texts and not conditions:
+            parts = self._parts(layout)
             # If the fast way fails, the careful one goes on behind the last rows of each part.
             with suppress(database_scan.NotFast):
-                for part, last, batch in self._fast(about, wanted, parts):
+                for part, last, batch in self._fast(layout, wanted, parts):
                     parts[part] = (last + 1, parts[part][1])
                     yield self._counted(batch)
                 return
-        for batch in self._careful(about, wanted, conditions, parts):
+        for batch in self._careful(layout, wanted, conditions, parts):
             yield self._counted(batch)
 
     def notes(self, label: Callable[[str], str] = str) -> tuple[Note, ...]:
@@ -252,18 +252,17 @@ class Database:
             where = f" WHERE {' AND '.join(ends)}" if ends else ""
             queries.append(select(table, wanted, where, quick=True))
         for part, columns in database_scan.fast_columns(self.file.uri, queries):
-            numbers = columns[0]
-            if not len(numbers):
+            row_numbers = columns[0]
+            if not len(row_numbers):
                 continue
             # Row numbers must increase in a batch and from one batch of the part to the next.
-            if not (numbers[1:] > numbers[:-1]).all() or (
-                last[part] > database_scan.LOWEST and int(numbers[0]) <= last[part]
-            ):
-                raise database_scan.NotFast
+            increases = bool((row_numbers[1:] > row_numbers[:-1]).all())
+            goes_back = last[part] > database_scan.LOWEST and int(row_numbers[0]) <= last[part]
             # One real makes a quick query return reals for all integers of the column.
-            if any(values.dtype != np.int64 for values in columns[: 1 + len(wanted.integers)]):
+            has_reals = any(c.dtype != np.int64 for c in columns[: 1 + len(wanted.integers)])
+            if not increases or goes_back or has_reals:
                 raise database_scan.NotFast
-            last[part] = int(numbers[-1])
+            last[part] = int(row_numbers[-1])
             yield part, last[part], batch_of_columns(wanted, columns)
 
     def _careful(

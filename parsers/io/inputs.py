@@ -244,7 +244,7 @@ def _zstd_frame(feed: Feed) -> Iterator[bytes]:
 
 
 def _lz4_frame(feed: Feed) -> Iterator[bytes]:
-    """Yield the bytes of an LZ4 frame; if it is cut off, all that there are.
+    """Yield the bytes of an LZ4 frame; if it is cut off, its bytes up to the cut.
 
     Bits of the descriptor say what it has: 0 a dictionary id, 2 a checksum of the content, 3 the
     size of the content, 4 checksums of the blocks.

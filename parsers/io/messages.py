@@ -139,7 +139,7 @@ class Messages(Struct, frozen=True):
             offset[rows] = after
             taken = fits & is_wanted
             row, slot, is_part, value, stop = (
-                column[taken] for column in (rows, slot, is_part, value, after)
+                c[taken] for c in (rows, slot, is_part, value, after)
             )
             is_fixed = (slot >= len(numbers)) & ~is_part
             value[is_fixed] = block.words[value[is_fixed]].view(np.int64)
@@ -148,17 +148,15 @@ class Messages(Struct, frozen=True):
             if repeated is not None:
                 is_repeated = slot == len(wanted) - 1
                 repeats.append((row[is_repeated], value[is_repeated], stop[is_repeated]))
-            rows = rows[fits]
-            rows = rows[offset[rows] < end[rows]]
+            rows = rows[fits & (after < end[rows])]
         sound[rows] = False  # messages with too many fields
-        columns = dict(zip(wanted, values, strict=True))
         owner, begins, ends = (np.concatenate(column) for column in zip(*repeats, strict=True))
         order = np.argsort(owner, kind="stable")
         order = order[sound[owner[order]]]
         return Columns(
             block,
-            {number: columns[number] for number in scalars},
-            {part: columns[part] for part in spans},
+            dict(zip(scalars, values[: len(scalars)], strict=True)),
+            dict(zip(spans, values[len(scalars) :], strict=True)),
             dict(zip(spans, stops, strict=True)),
             sound,
             Messages(block, begins[order], ends[order]),

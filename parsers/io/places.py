@@ -213,7 +213,7 @@ def _members(source: ByteSource, *, in_folder: bool = False) -> list[ByteSource]
         hint = "unpack it manually if possible (zip -FF) and give the trace"
         raise InputError(f"damaged zip archive: {source.name} ({error})", hint) from None
     finally:
-        data.rest()
+        data.release()
     # Leave out folders (is_dir() fails for an empty name), empty and hidden files (as of macOS).
     infos = [
         info
@@ -242,7 +242,7 @@ def _member(
         try:
             return _Member(archive.open(info), data)
         except (*UNREADABLE, RuntimeError, ValueError, struct.error) as error:
-            data.rest()
+            data.release()
             raise InputError(
                 f"cannot unpack: {name} ({error})", "unpack the archive manually and give the trace"
             ) from None
@@ -257,7 +257,7 @@ def _member(
 
 
 class _Reopened(io.RawIOBase):
-    """A file opened when it is read (after a seek) until `rest`, so that many need few handles."""
+    """A file opened when it is read (after a seek), until `release`: many need few handles."""
 
     def __init__(self, opener: Callable[[], IO[bytes] | io.RawIOBase]) -> None:
         self._opener = opener
@@ -281,7 +281,7 @@ class _Reopened(io.RawIOBase):
     def tell(self) -> int:
         return self._opened.tell()
 
-    def rest(self) -> None:
+    def release(self) -> None:
         """Close the file; the next read opens it again."""
         if self._stream is not None:
             self._stream.close()
@@ -303,7 +303,7 @@ class _Member(io.RawIOBase):
 
     def close(self) -> None:
         self._content.close()
-        self._file.rest()
+        self._file.release()
         super().close()
 
 

@@ -145,17 +145,16 @@ class DispatchReader:
     def __init__(self, reading: RunReading) -> None:
         """Read the tables of kernels and counters."""
         self._reading = reading
-        rows = reading.run.whole("info_kernel_symbol", _KERNEL)
-        pairs = zip(rows.texts["display_name"], rows.texts["kernel_name"], strict=True)
-        self._kernels = TextsById(rows["id"], [shown or name for shown, name in pairs])
-        registers = rows["arch_vgpr_count"]
-        self._registers = Lookup(rows["id"], np.where(registers > 0, registers, ABSENT))
-        rows = reading.run.whole("info_pmc", _COUNTER)
-        counters = [GAUGES.get(name or "", (name, 1)) for name in rows.texts["name"]]
-        self._counters = TextsById(rows["id"], [name for name, _ in counters])
-        factors = np.array([factor for _, factor in counters], np.int64)
-        self._factor = Lookup(rows["id"], factors)
-        self._agent = Lookup(rows["id"], rows["agent_id"])
+        kernels = reading.run.whole("info_kernel_symbol", _KERNEL)
+        pairs = zip(kernels.texts["display_name"], kernels.texts["kernel_name"], strict=True)
+        self._kernels = TextsById(kernels["id"], [shown or name for shown, name in pairs])
+        registers = kernels["arch_vgpr_count"]
+        self._registers = Lookup(kernels["id"], np.where(registers > 0, registers, ABSENT))
+        counters = reading.run.whole("info_pmc", _COUNTER)
+        gauges = [GAUGES.get(name or "", (name, 1)) for name in counters.texts["name"]]
+        self._counters = TextsById(counters["id"], [name for name, _ in gauges])
+        self._factor = Lookup(counters["id"], np.array([factor for _, factor in gauges], np.int64))
+        self._agent = Lookup(counters["id"], counters["agent_id"])
         self._dispatches: list[dict[str, IntArray]] = []  # the columns that counters need
         self.others: list[Batch] = []
 
@@ -184,8 +183,8 @@ class DispatchReader:
             )
             if is_counted:
                 self._dispatches.append(
-                    {name: common[name] for name in ("process", "device", "correlation")}
-                    | {name: rows[f"{name}_id"] for name in ("kernel", "dispatch", "event")}
+                    {column: common[column] for column in ("process", "device", "correlation")}
+                    | {column: rows[f"{column}_id"] for column in ("kernel", "dispatch", "event")}
                     | {"threads": sinks.product_of(grid), "block_threads": sinks.product_of(block)}
                 )
 

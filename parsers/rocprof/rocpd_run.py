@@ -154,7 +154,7 @@ def version_of(run: RocpdRun) -> tuple[str | None, tuple[Note, ...]]:
     version = facts.get("schema_version")
     # Any version has fewer than 6 digits; the text may be damaged and long.
     numbers = [int(part[:6]) for part in re.findall(r"\d+", version or "")]
-    # Schema 4 has these columns, or compresses, even if no version says so.
+    # Schema 4 is recognised by its columns or its compression, too, if no version says so.
     by_track = run.has("kernel_dispatch", "track_id") and not run.has("kernel_dispatch", "agent_id")
     if (numbers and numbers[0] > _NEWEST_MAJOR) or by_track or "compression" in facts:
         shown = printable(version or "4 (from its columns)", 20)
@@ -180,7 +180,7 @@ class _Agent(NamedTuple):
 
 
 def _agents_of(run: RocpdRun) -> dict[int, _Agent]:
-    """Return the agents by id, with facts of the GPUs: names count before those in `extdata`."""
+    """Return the agents by id, with facts of the GPUs; other columns override `extdata` (JSON)."""
     agents: dict[int, _Agent] = {}
     rows = run.whole("info_agent", _AGENT)
     columns = [rows["id"].tolist(), rows["absolute_index"].tolist()]

@@ -200,7 +200,7 @@ def _arguments(rows: EventRows, args: Sequence[Mapping[str, Any]]) -> dict[str, 
         if values.count(None) < len(values):
             columns[column] = integers(values)
     columns["bytes"] = integers([_size(words) for words in args])
-    key = next(key for key in _NAMES if key in first or key == _NAMES[-1])
+    key = next((key for key in _NAMES if key in first), _NAMES[-1])
     names = [unquoted(as_text(words.get(key))) for words in args]
     return columns | {"name": rows.names["name"].codes(names)}
 

@@ -195,18 +195,18 @@ def of_streams(codes: IntArray, place: IntArray, stream: IntArray) -> IntArray:
 def _same_streams(place: IntArray, stream: IntArray) -> IntArray:
     """Return, per kernel, a stream number that means the same on all ranks.
 
-    If all ranks use the same stream ids, these are it. Else the n-th stream that communicates on a
-    rank gets the id of the n-th stream of the rank with most streams.
+    If all ranks use the same stream ids, these are returned. Else the n-th stream that communicates
+    on a rank gets the id of the n-th stream of the rank with most streams.
     """
-    turns = [list(dict.fromkeys(stream[rows].tolist())) for _, rows in groups(place)]
-    if len({frozenset(turn) for turn in turns}) <= 1:
+    streams = [list(dict.fromkeys(stream[rows].tolist())) for _, rows in groups(place)]  # by rank
+    if len({frozenset(of_rank) for of_rank in streams}) <= 1:
         return stream
-    longest = max(turns, key=len)
-    same = np.full_like(stream, ABSENT)
-    for (_, rows), turn in zip(groups(place), turns, strict=True):
-        for number, own in zip(longest, turn, strict=False):
-            same[rows[stream[rows] == own]] = number
-    return same
+    most_streams = max(streams, key=len)
+    common = np.full_like(stream, ABSENT)
+    for (_, rows), of_rank in zip(groups(place), streams, strict=True):
+        for number, own in zip(most_streams, of_rank, strict=False):
+            common[rows[stream[rows] == own]] = number
+    return common
 
 
 def connected(place: IntArray, event: IntArray, count: int) -> IntArray:

@@ -158,8 +158,8 @@ def comm_records(
         steps = sorted(
             (w.start_ns, w.end_ns, w.step) for w in windows[device] if w.step is not None
         )
-        first, stop, number = np.array([*steps, (0, 0, 0)], dtype=np.int64).T
-        last = np.searchsorted(first[:-1], start, side="right") - 1
+        begin, stop, number = np.array([*steps, (0, 0, 0)], dtype=np.int64).T
+        last = np.searchsorted(begin[:-1], start, side="right") - 1
         step = np.where((last >= 0) & (start < stop[last]), number[last], ABSENT)
         parts.append(np.stack((row, np.full_like(start, place), start, end, busy, step)))
     row, place, start, end, busy, step = np.concatenate(parts, axis=1)
@@ -230,12 +230,12 @@ def grouped(records: CommRecords, trace: Trace) -> CommRecords:
     """Return records of several recordings by rank and with their groups; `trace` holds all."""
     # Records of ranges have no devices.
     rank = _ranks(trace, records.devices) or records.ranks
-    # `order`: the old place at each new one; `new_place`: the inverse.
+    # `order` has the old place of each new one; its argsort has the new place of each old one.
     order = np.argsort(np.array(rank, dtype=np.int64), kind="stable")
     place = np.argsort(order)[records.place]
-    sort = np.argsort(place, kind="stable")
-    columns: dict[str, Any] = {name: getattr(records, name)[sort] for name in _COLUMNS}
-    facts = records.told.taken(sort)
+    by_place = np.argsort(place, kind="stable")
+    columns: dict[str, Any] = {name: getattr(records, name)[by_place] for name in _COLUMNS}
+    facts = records.told.taken(by_place)
 
     def by_rank(values: Sequence[T]) -> tuple[T, ...]:
         """Return values by old place in the order of the ranks; no values stay none."""
@@ -247,11 +247,11 @@ def grouped(records: CommRecords, trace: Trace) -> CommRecords:
         ranks=ranks,
         devices=by_rank(records.devices),
         alone=by_rank(records.alone),
-        place=place[sort],
+        place=place[by_place],
         **columns,
         work=by_rank(records.work),
         told=facts,
-        **_grouped(facts, columns["kind"], place[sort], ranks),
+        **_grouped(facts, columns["kind"], place[by_place], ranks),
     )
 
 

@@ -125,7 +125,7 @@ def cycles(records: CommRecords, waits: Waits, chosen: BoolArray | None = None) 
 def _parts(rows: IntArray, place: IntArray, ranks: int) -> tuple[IntArray, IntArray]:
     """Return the rows at the begin and at the end of equal parts of a recording, per part and rank.
 
-    Each rank's rows are cut into parts of equally many; there are none if a rank has no row.
+    Each rank's rows are cut into parts with equally many; there is no part if a rank has no row.
     """
     rows_of_rank = [rows[own] for _, own in groups(place[rows])]
     count = min(map(len, rows_of_rank), default=0) if len(rows_of_rank) == ranks else 0

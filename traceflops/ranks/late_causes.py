@@ -125,7 +125,7 @@ def kernel_sums(
 ) -> list[KernelSums]:
     """Return the kernel sums of some devices for each choice of activities.
 
-    Kernels of communication are left out, but for what ranks receive in all-to-alls.
+    Of kernels of communication only the elements count that ranks receive in all-to-alls.
     """
     activities = prepared.trace.activities
     # All chosen activities, one choice after the other, so that each sum is computed once.
@@ -150,7 +150,7 @@ def kernel_sums(
     )
     # The elements of the inputs of the operator that launched each activity.
     dims = prepared.trace.ops["input_dims"]
-    used, which = ranked(taken(codes(dims), prepared.linked.links.op_of_activity[row]))
+    used, used_index = ranked(taken(codes(dims), prepared.linked.links.op_of_activity[row]))
     texts = names(dims)
     sizes = [_elements_of(texts[code]) if code >= 0 else 0 for code in used.tolist()]
     # What a rank receives in an all-to-all is what it works on next.
@@ -162,10 +162,10 @@ def kernel_sums(
         by_name(np.ones_like(row)),
         by_name(numbers(activities["dur_ns"])[row]),
         by_name(np.where((grid > 0) & (block > 0), grid * block, 0)),
-        by_name(np.array([*sizes, 0], dtype=np.int64)[which]),
+        by_name(np.array([*sizes, 0], dtype=np.int64)[used_index]),
         group_sums(exchange_key, output, prod(shape)).reshape(shape),
     )
-    return [KernelSums(tuple(labels), *each) for each in zip(*tables, strict=True)]
+    return [KernelSums(tuple(labels), *sums) for sums in zip(*tables, strict=True)]
 
 
 @lru_cache(maxsize=10_000)
@@ -192,31 +192,32 @@ def by_kernels(sums: KernelSums) -> LateCause:
         """Return the mean of the first device by kernel, and that of the others."""
         return _ratio(values[0], count), _ratio(values[1:].sum(axis=0), total)
 
-    # Kernels that both have: how much time is lost because each launch is slower? If that is less
-    # than half of the extra time, the rest is due to more launches.
+    # `slower_ns` is the time lost, by kernel that both have, because each launch takes longer. If
+    # that is less than half of the extra time, the device lost more of it to more launches.
     mean_ns, usual_ns = means(sums.time_ns)
     both = np.flatnonzero((count > 0) & (usual_count > 0) & (usual_ns > 0))
-    slower = (mean_ns - usual_ns)[both] * np.minimum(count, usual_count)[both]
-    extra = (sums.time_ns[0] - np.median(sums.time_ns[1:], axis=0)).clip(0)
-    if not len(both) or slower.clip(0).sum() < extra.sum() / 2:
-        return LateCause("more_work", label(int(extra.argmax())))
+    slower_ns = (mean_ns - usual_ns)[both] * np.minimum(count, usual_count)[both]
+    extra_ns = (sums.time_ns[0] - np.median(sums.time_ns[1:], axis=0)).clip(0)
+    if not len(both) or slower_ns.clip(0).sum() < extra_ns.sum() / 2:
+        return LateCause("more_work", label(int(extra_ns.argmax())))
     # Is at least half of it due to kernels whose size grew about as much as their time? Where the
     # device received more in all-to-alls, all kernels may have grown.
-    slowdown, top = mean_ns[both] / usual_ns[both], int(both[slower.argmax()])
+    slowdown = mean_ns[both] / usual_ns[both]
+    top = int(both[slower_ns.argmax()])  # the kernel that lost most
     growth = [_ratio(*means(size))[both] for size in (sums.threads, sums.given)]
     received = _ratio(sums.received[:1], np.median(sums.received[1:], keepdims=True))
     has_grown = np.maximum(received, np.max(growth, axis=0)) >= 1 + _AT_LEAST * (slowdown - 1)
-    by_size = np.where(has_grown, slower, 0).clip(0)  # a sum over more is no larger itself
-    if 2 * by_size.sum() >= slower.clip(0).sum():
-        return LateCause("more_work", label(int(both[by_size.argmax()])))
-    # Is nearly all time in kernels that are slower by about one factor? Leave out the largest one:
-    # a single large kernel does not show that all are.
-    time = (usual_ns * usual_count)[both]
-    factor = fsum(slowdown * time) / fsum(time)  # fsum: the same in any order of names
-    alike = slowdown >= 1 + _AT_LEAST * (factor - 1)
-    others = np.where(both == top, 0, time)
-    is_clock = 2 * others[alike].sum() >= others.sum()
-    if factor > 1 and is_clock and time[alike].sum() >= _ALIKE * time.sum():
+    by_size_ns = np.where(has_grown, slower_ns, 0).clip(0)  # a faster kernel makes up for none
+    if 2 * by_size_ns.sum() >= slower_ns.clip(0).sum():
+        return LateCause("more_work", label(int(both[by_size_ns.argmax()])))
+    # Is nearly all time in kernels that are slower by about one factor? So must be half of the time
+    # of the kernels other than `top`: a single large kernel does not show that all are slower.
+    time_ns = (usual_ns * usual_count)[both]
+    factor = fsum(slowdown * time_ns) / fsum(time_ns)  # fsum: the same in any order of names
+    is_slower = slowdown >= 1 + _AT_LEAST * (factor - 1)
+    others_ns = np.where(both == top, 0, time_ns)
+    is_clock = 2 * others_ns[is_slower].sum() >= others_ns.sum()
+    if factor > 1 and is_clock and time_ns[is_slower].sum() >= _ALIKE * time_ns.sum():
         return LateCause("slow_clock", "", factor)
     return LateCause("slow_kernel", label(top), float(mean_ns[top] / usual_ns[top]))
 

@@ -70,7 +70,7 @@ def matched(records: CommRecords) -> Matches:
         impossible += wrong
         collective[table] = np.arange(count, count + len(table))[:, None]
         count += len(table)
-    # Number them in the order of their latest start.
+    # Number the collectives in the order of their latest start.
     latest = np.full(count, np.iinfo(np.int64).min)
     joined = np.flatnonzero(collective >= 0)
     np.maximum.at(latest, collective[joined], records.start_ns[joined])

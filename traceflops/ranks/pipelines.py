@@ -142,16 +142,16 @@ def pipelines(
 def _messages(records: CommRecords, waits: Waits, alignment: Alignment) -> _Messages:
     """Return the matched sends in the order of their receipt, on aligned clocks."""
     end = records.end_ns[waits.row] - alignment.offset_ns[records.place[waits.row]]
-    sends = waits.first[records.is_pair[waits.row[waits.first]]]
-    # A matched pair stands in two rows behind each other, the earlier start first.
-    is_first = records.kind[waits.row[sends]] == SEND
-    send, receive = np.where(is_first, sends, sends + 1), np.where(is_first, sends + 1, sends)
-    sent, got = waits.row[send], waits.row[receive]
+    sends = waits.first[records.is_pair[waits.row[waits.first]]]  # or receives
+    # The two records of a message are neighbors in `waits.row`, the earlier start first.
+    is_send = records.kind[waits.row[sends]] == SEND
+    send, receive = np.where(is_send, sends, sends + 1), np.where(is_send, sends + 1, sends)
+    send_row, receive_row = waits.row[send], waits.row[receive]
     messages = _Messages(
-        records.place[sent],
-        records.place[got],
-        records.step[sent],
-        records.elements[sent],
+        records.place[send_row],
+        records.place[receive_row],
+        records.step[send_row],
+        records.elements[send_row],
         end[send],
         end[receive],
         *(ns[side] for side in (send, receive) for ns in (waits.wait_ns, waits.transfer_ns)),
@@ -179,11 +179,12 @@ def _chains(messages: _Messages) -> Iterator[list[int]]:
                 break
         seen.update(chain)
         if len(neighbours[chain[-1]]) == 1:
-            # The first message of most steps goes away from the first stage: turn the chain so.
+            # The first message of most steps goes from the first stage to the second: if it goes
+            # the other way in this chain, reverse the chain.
             rows = np.flatnonzero(np.isin(messages.source, chain))
-            begins = rows[np.unique(messages.step[rows], return_index=True)[1]]
+            firsts = rows[np.unique(messages.step[rows], return_index=True)[1]]
             stage = {place: number for number, place in enumerate(chain)}
-            ends = (messages.target[begins].tolist(), messages.source[begins].tolist())
+            ends = (messages.target[firsts].tolist(), messages.source[firsts].tolist())
             ahead = sum(stage[target] - stage[source] for target, source in zip(*ends, strict=True))
             yield chain if ahead >= 0 else chain[::-1]
 
@@ -283,6 +284,8 @@ def _micro_batches(messages: _Messages, lanes: Sequence[_Lane], steps: IntArray)
     largest = forth & (messages.size == messages.size[forth].max(initial=0))
     counted = largest if largest.sum() * _SIZES >= forth.sum() else forth
     _, per_step = np.unique(messages.step[counted], return_counts=True)
-    values, often = np.unique(per_step, return_counts=True)
-    usual = int(often.argmax()) if len(often) else 0
-    return int(values[usual]) if len(often) and 2 * often[usual] > len(steps) else None
+    if not len(per_step):
+        return None
+    values, step_counts = np.unique(per_step, return_counts=True)
+    usual = int(step_counts.argmax())
+    return int(values[usual]) if 2 * step_counts[usual] > len(steps) else None

@@ -102,6 +102,7 @@ def late_ranks(cycles: Cycles) -> Late | None:
     late, rest = order[:count], order[count:]
     if gaps[count - 1] < _APART * mean[order[0]]:
         return None
+
     gap = own[:, late].mean(axis=1) - own[:, rest].mean(axis=1)
     lost = own[:, late].max(axis=1) - own[:, rest].max(axis=1)
     length = float(cycles.length_ns.sum())
@@ -111,8 +112,9 @@ def late_ranks(cycles: Cycles) -> Late | None:
     scarcity = 1 + _SCARCE / excess[:, rest].size
     longest_other = excess[:, rest].max()
     is_long_once = lost.max() >= scarcity * max(_LONE * length, _OUTLIER * longest_other)
-    lasts = is_often or is_always
-    return Late(late, rest, lost, gap, once=not lasts) if lasts or is_long_once else None
+    is_repeated = is_often or is_always
+    is_late = is_repeated or is_long_once
+    return Late(late, rest, lost, gap, once=not is_repeated) if is_late else None
 
 
 def _is_more_than_chance(excess: FloatArray, late: int, gap_ns: float) -> bool:
@@ -295,8 +297,8 @@ def _cause(
         return late_causes.by_kernels(work.kernels([worst, *others], few or steps))
     # What the host does before the first work of a step is in the window of the step before.
     with_previous = [number for step in few for number in (step - 1, step)]
-    middle = others[(len(others) - 1) // 2]  # the usual one: `ordered` is by own time
-    own, usual = work.idle((worst, middle), with_previous or steps)
+    median = others[(len(others) - 1) // 2]  # `ordered` is by own time
+    own, usual = work.idle((worst, median), with_previous or steps)
     is_in_chain = bool(records.is_pair.any())
     cause = late_causes.by_idle(own, usual, sporadic=len(few) > 0 and not is_in_chain)
     # In a chain all ranks wait for the host of each: only what stalls a host is a cause.
@@ -305,11 +307,8 @@ def _cause(
     if not cause.label:
         return cause
     processes = numbers(work.trace.devices["process"])[[worst, *others]].tolist()
-    return (
-        cause
-        if late_causes.takes_longer(work.trace, cause.label, processes)
-        else late_causes.SLOW_HOST
-    )
+    is_longer = late_causes.takes_longer(work.trace, cause.label, processes)
+    return cause if is_longer else late_causes.SLOW_HOST
 
 
 def _position(trace: Trace, records: CommRecords, late: IntArray) -> str:
@@ -329,16 +328,16 @@ def _position(trace: Trace, records: CommRecords, late: IntArray) -> str:
         stages = [f"pipeline stage {number}" for number in range(len(members))]
         stages[:1], stages[-1:] = ["first pipeline stage"], ["last pipeline stage"]
         stage_of_rank |= zip(members, stages, strict=False)
-    # How many late ranks a word needs, and the word of each rank, "" if it is not known. A single
+    # How many late ranks a position needs, and the position of each rank, "" if unknown. A single
     # rank may well be the only one of its host or local number: that says nothing.
-    words: list[tuple[int, list[str]]] = [
+    positions: list[tuple[int, list[str]]] = [
         (2, [[*hosts, ""][code] for code in host.tolist()]),
         (1, [stage_of_rank.get(rank, "") for rank in records.ranks]),
         (2, [f"local rank {local}" for local in local_id.tolist()]),
     ]
-    for least, word_of_place in words:
-        word = word_of_place[int(late[0])]
-        alike = {place for place, other in enumerate(word_of_place) if other == word}
-        if word and len(late_places) >= least and late_places == alike:
-            return word
+    for least, position_of_place in positions:
+        position = position_of_place[int(late[0])]
+        same = {place for place, other in enumerate(position_of_place) if other == position}
+        if position and len(late_places) >= least and late_places == same:
+            return position
     return ""

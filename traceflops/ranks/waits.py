@@ -84,8 +84,9 @@ def waits(
     # A rank that leaves before the last one starts does not wait.
     last_start_of_row = last_start[collective]
     waited = np.where(end >= last_start_of_row, last_start_of_row - start, 0)
-    # The exposed part of each wait, and how long each kernel runs beside no other work; there, time
-    # of several kernels at once counts for the first.
+
+    # The exposed part of each wait, and how long each kernel runs while the rank only communicates.
+    # Time in which several of these kernels run counts for the one that started first.
     exposed, held = np.zeros((2, len(row)), dtype=np.int64)
     for place, of_rank in groups(records.place[row]):
         rows = of_rank[in_order(records.start_ns[row[of_rank]])]
@@ -188,17 +189,19 @@ def _dispatches(received: IntArray, sent: IntArray) -> IntArray:
 
     What ranks receive in a dispatch, they send in the next exchange, the combine. But what they
     receive in a combine may fit the next dispatch, too: in a run of exchanges that fit, dispatches
-    and combines alternate. Of both ways to begin, that with more uneven dispatches counts.
+    and combines alternate. Dispatches are either its 1st, 3rd, ... exchanges or its 2nd, 4th, ...:
+    those of which ranks receive more unevenly.
     """
     is_known = (received[:-1] >= 0).all(axis=1)
     fits = is_known & (received[:-1] == sent[1:]).all(axis=1)
-    turn = np.arange(len(fits))
-    run_start = np.maximum.accumulate(np.where(fits, -1, turn)) + 1
-    # A number for each of the two ways of each run; `^ 1` is the other way of the same run.
-    way = 2 * run_start + (turn - run_start) % 2
-    spread = group_sums(np.where(fits, way, -1), np.ptp(received[:-1], axis=1), 2 * len(fits) + 2)
-    other = spread[way ^ 1]
-    is_dispatch = (spread[way] > other) | ((spread[way] == other) & (way % 2 == 0))
+    index = np.arange(len(fits))
+    run_start = np.maximum.accumulate(np.where(fits, -1, index)) + 1
+    # A number for each half of each run, odd or even exchanges; `^ 1` is the other half.
+    half = 2 * run_start + (index - run_start) % 2
+    spread = group_sums(np.where(fits, half, -1), np.ptp(received[:-1], axis=1), 2 * len(fits) + 2)
+    own_spread, other_spread = spread[half], spread[half ^ 1]
+    is_first_half = half % 2 == 0
+    is_dispatch = (own_spread > other_spread) | ((own_spread == other_spread) & is_first_half)
     return np.flatnonzero(fits & is_dispatch)
 
 

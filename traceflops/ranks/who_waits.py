@@ -189,7 +189,7 @@ class RankReport(Struct, frozen=True, dict=True):
     def most_awaited(self) -> IntArray:
         """Return, by cycle and rank, which of the rank's collectives cost most waiting, else -1.
 
-        That is the waiting of all its ranks for the last one, whichever of them the rank is.
+        The cost of a collective is the waiting of all its ranks, not of this rank alone.
         """
         waited, cycle = self.waits, self.cycles.of_collective
         cycle = cycle if (cycle >= 0).any() else np.zeros_like(cycle)  # without cycles: one row

@@ -34,14 +34,14 @@ def add_counters(cells: Cells, part: ProcessPart) -> None:
     """Add the rows of a table with one counter per row; rows without a value are only counted."""
     value = cells.columns["value"]
     assert not isinstance(value, Texts)
-    finite = np.isfinite(value)
-    part.file.odd["no-value"] += count_true(~finite)
-    cells = cells.only(finite)
+    is_value = np.isfinite(value)
+    part.file.odd["no-value"] += count_true(~is_value)
+    cells = cells.only(is_value)
     if cells.count:
         names = part[COUNTERS].names["counter"]
         counter = cells.codes("counter", names, "(unnamed)")
         columns = _launch(cells, part) | {"repetition": cells["replay"], "counter": counter}
-        _add(cells, part, columns | {"value": value[finite]})
+        _add(cells, part, columns | {"value": value[is_value]})
 
 
 def add_wide(cells: Cells, part: ProcessPart, counters: Mapping[str, tuple[str, ...]]) -> None:
