@@ -234,7 +234,7 @@ def _whole(text: str, mark: str | None) -> int | None:
 def _decimal(text: str, mark: str | None, separator: str) -> float | None:
     """Return a decimal number, None if the text is none or ambiguous.
 
-    `mark` is that of the column if known. An unclear comma is none if commas separate the cells.
+    `mark` is the mark of the column if known. If commas separate cells, an unclear comma is none.
     """
     text = text.strip()
     mark = clear_mark(text) or (mark if is_ambiguous(text) else None)

@@ -187,7 +187,7 @@ class Database:
                 for table, count in lost.items()
             ]
             note = _NOTES.note("rows-lost", listed=listed(tables, most=4))
-            # The number of lost rows is unknown if that of one table is.
+            # The number of lost rows is unknown if it is unknown for one table.
             counts = [count for count in lost.values() if count is not None]
             total = sum(counts) if len(counts) == len(lost) else None
             notes.append(replace(note, count=total))

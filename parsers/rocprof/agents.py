@@ -47,23 +47,23 @@ def facts_of_agent(agent: Mapping[str, object]) -> DeviceFacts:
 
     The clock is that of the compute units (fcompute). Without local_mem_size, add up memory banks.
     """
-    words = {key.lower(): value for key, value in agent.items()}
-    version = _number(words.get("gfx_target_version"))  # 90402 is 9.4.2
-    clock_mhz = _number(words.get("max_engine_clk_fcompute"))
-    listed = words.get("mem_banks")
+    properties = {key.lower(): value for key, value in agent.items()}
+    version = _number(properties.get("gfx_target_version"))  # 90402 is 9.4.2
+    clock_mhz = _number(properties.get("max_engine_clk_fcompute"))
+    listed = properties.get("mem_banks")
     banks = [bank for bank in listed if isinstance(bank, dict)] if isinstance(listed, list) else []
     sizes = [_number(bank.get("size_in_bytes"), _INT63) or 0 for bank in banks]
     bank_bytes = sum(sizes) if 0 < sum(sizes) < _INT63 else None
     return DeviceFacts(
-        product=text_of(words.get("product_name")),
-        memory_bytes=_number(words.get("local_mem_size"), _INT63) or bank_bytes,
+        product=text_of(properties.get("product_name")),
+        memory_bytes=_number(properties.get("local_mem_size"), _INT63) or bank_bytes,
         compute_major=version // 10_000 if version else None,
         compute_minor=version // 100 % 100 if version else None,
-        sm_count=_number(words.get("cu_count")),
-        warp_size=_number(words.get("wave_front_size")),
-        architecture=text_of(words.get("name")),
+        sm_count=_number(properties.get("cu_count")),
+        warp_size=_number(properties.get("wave_front_size")),
+        architecture=text_of(properties.get("name")),
         clock_hz=clock_mhz * _MHZ if clock_mhz else None,
-        dies=_number(words.get("num_xcc")),
+        dies=_number(properties.get("num_xcc")),
     )
 
 
@@ -87,10 +87,10 @@ def text_of(value: object) -> str | None:
 
 def facts_of_system(system: Mapping[str, str]) -> DeviceFacts:
     """Return the facts that a row of rocprof-compute's sysinfo.csv states about every device."""
-    words = {key.lower(): value.strip() for key, value in system.items()}
+    properties = {key.lower(): value.strip() for key, value in system.items()}
 
     def first(*keys: str) -> str | None:
-        return next((words[key] for key in keys if words.get(key)), None)
+        return next((properties[key] for key in keys if properties.get(key)), None)
 
     def count(*keys: str) -> int | None:
         return _number((first(*keys) or "").removesuffix(".0"))
@@ -135,12 +135,14 @@ class Agents:
         """Take the rows of agent_info.csv, and the row of sysinfo.csv about every device."""
         listed = []
         for row in rows:
-            words = {key.lower(): value.strip() for key, value in row.items()}
-            node, logical = words.get("node_id", ""), words.get("logical_node_id", "")
+            properties = {key.lower(): value.strip() for key, value in row.items()}
+            node, logical = properties.get("node_id", ""), properties.get("logical_node_id", "")
             if _NODE.fullmatch(node):
-                facts = facts_of_agent(words) if is_gpu(words) else NOTHING_KNOWN
+                facts = facts_of_agent(properties) if is_gpu(properties) else NOTHING_KNOWN
                 number = int(logical if _NODE.fullmatch(logical) else node)
-                listed.append(Agent(("node", int(node)), number, is_gpu(words), facts, int(node)))
+                listed.append(
+                    Agent(("node", int(node)), number, is_gpu(properties), facts, int(node))
+                )
         listed.sort(key=lambda agent: agent.node)
         # By numbering, the agents by their number in it.
         self._by: dict[str, dict[int, Agent]] = {

@@ -113,7 +113,7 @@ class Packets:
         }
 
     def read(self) -> tuple[dict[str, Array], dict[str, Array]]:
-        """Return the columns of the slices, and those of the values of counters.
+        """Return the columns of the slices, and the columns of the values of counters.
 
         Both have start, end (ns, ABSENT if unknown), track, era, category; slices also a name and
         the wanted annotations, values also a value. Names and categories are codes, -1 for none.

@@ -170,7 +170,7 @@ def add_calls_of(
 
 
 def read_allocations(reading: RunReading) -> None:
-    """Count allocations of memory; add those of scratch memory, for which a queue waits."""
+    """Count allocations of memory; add allocations of scratch memory, for which a queue waits."""
     for batch in reading.run.batches("memory_allocate", Wanted()):
         reading.counts["memory_allocate"] += batch.count
     names = reading["marks"].names["name"]

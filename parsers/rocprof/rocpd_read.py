@@ -78,7 +78,7 @@ def read_rocpd(database: Database) -> Sequence[Trace]:
 
 
 def _read_run(run: RocpdRun, version: str | None, notes: Sequence[Note]) -> Trace:
-    """Return the trace of one run, with `notes` first. `version` is that of the schema."""
+    """Return the trace of one run, with `notes` first; `version` is the version of the schema."""
     # Device work, then the host; both have values of counters.
     reading = RunReading(run)
     dispatches = DispatchReader(reading)
@@ -191,8 +191,7 @@ class DispatchReader:
     def read_counters(self) -> bool:
         """Add the counters of dispatches; return whether the run recorded only counted dispatches.
 
-        The kernels of such a run ran one by one. The values of a counter's instances for one
-        dispatch are merged into one value.
+        Kernels of such a run ran one by one. Values of a counter's instances are merged into one.
         """
         reading, odd = self._reading, self._reading.odd
         none = np.empty(0, np.int64)

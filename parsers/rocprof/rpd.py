@@ -188,7 +188,7 @@ class _RpdReading(Gathered):
         of_call = self._strings.coder(names, sinks.UNNAMED_KERNEL)(column["kernelName_id"])
         grid, block = (np.stack([column[n] for n in axes], axis=1) for axes in (_GRID, _BLOCK))
 
-        # The unit of the grid depends on the tracer's version, which is told by how it spells the
+        # The unit of the grid depends on the tracer's version, which shows in the spelling of the
         # types of operations. Versions based on rocprofiler-sdk (MEMORY_COPY_...) write threads;
         # older ones (CopyHostToDevice, ...) write the argument of the call, for most calls blocks.
         types = self._database.whole("rocpd_op", Wanted(integers=("opType_id",)))["opType_id"]

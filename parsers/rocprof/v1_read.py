@@ -84,11 +84,8 @@ def read_v1_json(source: ByteSource, pool: WorkerPool, block_bytes: int = BLOCK_
     if tables.open_devices:
         listed = ", ".join(map(str, sorted(tables.open_devices)[:_MOST_NAMED]))
         notes.append(NOTES.note("device-ambiguous", numbers=listed))
-    recorded = [
-        kind
-        for kind in sorted(+tables.counts)
-        if kind not in (v1_events.ARROW_FROM, v1_events.ARROW_TO)  # links, not records
-    ]
+    arrows = {v1_events.ARROW_FROM, v1_events.ARROW_TO}  # links, not records
+    recorded = sorted((+tables.counts).keys() - arrows)
     about = Source(
         format="rocprof",
         files=(),

@@ -1,4 +1,4 @@
-"""Collects the rows of a reader and makes the tables of a trace, ordered and numbered alike."""
+"""Collects the rows of a reader and makes the tables of a trace, with one order and numbering."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _UNORDERED = ("kernel_counters", "kernel_rules", "totals")
 
 
 class DeviceFacts(Struct, frozen=True):
-    """What a file says about a device, as columns of the devices table; None: not said."""
+    """What a file says about a device, as columns of the devices table; None: unknown."""
 
     product: str | None = None
     memory_bytes: int | None = None
@@ -47,7 +47,7 @@ NOTHING_KNOWN = DeviceFacts()
 
 
 class ProcessFacts(Struct, frozen=True):
-    """What a file says about a process; None: not said. `file` is a base name."""
+    """What a file says about a process; None: unknown. `file` is a base name."""
 
     file: str
     rank: int | None = None
@@ -59,7 +59,7 @@ class ProcessFacts(Struct, frozen=True):
 class Gathered:  # a stable name, see docs/extend.md
     """The rows of a trace while it is read, and the processes and devices they belong to.
 
-    `process()` and `device()` return the numbers for the columns of those names. `counts` is how
+    `process()` and `device()` return numbers for the columns process and device. `counts` is how
     many records of each kind were read, `odd` how many were odd, by the key of the note on them.
     """
 

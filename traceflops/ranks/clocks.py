@@ -184,7 +184,7 @@ def _followed(records: CommRecords, matches: Matches, rows: IntArray, offset: In
     )
     if _LIKE * local_p95 > constant_p95:
         return constant
-    # The drift of any other record is that of its rank's record of the basis before or after it.
+    # Any other record has the drift of its rank's record of the basis before or after it.
     earlier, later = np.zeros((2, len(records)), dtype=np.int64)
     basis_of_rank = dict(groups(records.place[rows]))
     for place, of_rank in groups(records.place):

@@ -199,7 +199,7 @@ def communication_kinds(linked: LinkedTrace) -> IntArray:
     comm_rows = rows[is_communication]
     device = numbers(activities["device"], ABSENT)[comm_rows]
     kind = np.full(len(rows), -1, dtype=np.int64)
-    # Only alike kernels of one place are compared, so the device stands for its rank.
+    # `kind` compares kernels of one place, so the device can stand for the rank.
     kind[comm_rows] = _Facts(linked, comm_rows).kind(device)
     return kind
 

@@ -81,7 +81,7 @@ def cycles(records: CommRecords, waits: Waits, chosen: BoolArray | None = None) 
     np.maximum.at(largest, place, size)
     closing = np.flatnonzero(size >= largest.min())
     closing = closing[np.argsort(waits.ended_ns[waits.collective[closing]], kind="stable")]
-    # The step of a collective is that of the rank that started last: others may have come early.
+    # A collective is in the step of the rank that started last: others may have come early.
     step = records.step[waits.row[waits.final]][waits.collective]
     in_step = closing[step[closing] != ABSENT]
     steps, step_index = ranked(step[in_step])

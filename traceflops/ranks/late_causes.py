@@ -148,6 +148,7 @@ def kernel_sums(
     grid, block = (
         columns.product_of(columns.axes(activities[name]))[row] for name in ("grid", "block")
     )
+
     # The elements of the inputs of the operator that launched each activity.
     dims = prepared.trace.ops["input_dims"]
     used, used_index = ranked(taken(codes(dims), prepared.linked.links.op_of_activity[row]))
@@ -189,7 +190,7 @@ def by_kernels(sums: KernelSums) -> LateCause:
         return kernel_name(sums.names[kernel])
 
     def means(values: IntArray) -> tuple[FloatArray, FloatArray]:
-        """Return the mean of the first device by kernel, and that of the others."""
+        """Return, by kernel, the mean per launch of the first device and of the others."""
         return _ratio(values[0], count), _ratio(values[1:].sum(axis=0), total)
 
     # `slower_ns` is the time lost, by kernel that both have, because each launch takes longer. If
@@ -200,6 +201,7 @@ def by_kernels(sums: KernelSums) -> LateCause:
     extra_ns = (sums.time_ns[0] - np.median(sums.time_ns[1:], axis=0)).clip(0)
     if not len(both) or slower_ns.clip(0).sum() < extra_ns.sum() / 2:
         return LateCause("more_work", label(int(extra_ns.argmax())))
+
     # Is at least half of it due to kernels whose size grew about as much as their time? Where the
     # device received more in all-to-alls, all kernels may have grown.
     slowdown = mean_ns[both] / usual_ns[both]
@@ -210,6 +212,7 @@ def by_kernels(sums: KernelSums) -> LateCause:
     by_size_ns = np.where(has_grown, slower_ns, 0).clip(0)  # a faster kernel makes up for none
     if 2 * by_size_ns.sum() >= slower_ns.clip(0).sum():
         return LateCause("more_work", label(int(both[by_size_ns.argmax()])))
+
     # Is nearly all time in kernels that are slower by about one factor? So must be half of the time
     # of the kernels other than `top`: a single large kernel does not show that all are slower.
     time_ns = (usual_ns * usual_count)[both]
@@ -238,8 +241,8 @@ def by_idle(own: Sequence[Culprit], usual: Sequence[Culprit], *, sporadic: bool)
         for culprit in culprits:
             text = " ".join((culprit.kind, culprit.label, *culprit.evidence))
             named_causes = (cause for cause, words in _PAUSES.items() if words.search(text))
-            class_ = "gc_pause" if sporadic and culprit.kind in _HOST else culprit.kind
-            excess[next(named_causes, class_)][culprit.label] += sign * culprit.idle_ns
+            kind = "gc_pause" if sporadic and culprit.kind in _HOST else culprit.kind
+            excess[next(named_causes, kind)][culprit.label] += sign * culprit.idle_ns
     cause, labels = max(excess.items(), key=lambda pair: pair[1].total(), default=("", Counter()))
     if labels.total() <= 0:
         return UNKNOWN

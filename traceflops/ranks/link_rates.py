@@ -25,7 +25,7 @@ from traceflops.table.grouping import group_rows, groups
 from traceflops.windows.prepared import Prepared
 
 _BUS: Final = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}
-"""Bus bandwidth by algorithm bandwidth is so often (n - 1) / n, as nccl-tests has it; else 1."""
+"""Bus by algorithm bandwidth is this factor times (n - 1) / n for n ranks (nccl-tests), else 1."""
 _UNEVEN: Final = KINDS.index("all_to_all")
 _PAIRS: Final = "send_recv"
 _SLOW: Final = 0.75  # a group is slow below this share of the median of comparable groups
@@ -206,8 +206,7 @@ class Fastest(Struct, frozen=True):
     def of(cls, records: CommRecords, row: IntArray) -> Fastest | None:
         """Return what kernels of one kind would take if all were as fast as the fastest.
 
-        Calls are compared by size. None if most time is of sizes with fewer than _CALLS calls, of
-        which even the fastest may be slow.
+        Calls are compared by size. None if most time is of rare sizes (of fewer than _CALLS calls).
         """
         size, took_ns = records.bytes[row], records.dur_ns[row]
         group, first = group_rows((size,))

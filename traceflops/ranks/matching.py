@@ -142,15 +142,15 @@ def _candidates(records: CommRecords, left: IntArray, other: IntArray) -> Iterat
 def most_alike(
     records: CommRecords, left: IntArray, other: IntArray, near_ns: int
 ) -> tuple[Pairs, int, int]:
-    """Return the pairs at the best shift, how many of their ends differ alike, and by which ns.
+    """Return the pairs at the best shift, the size of their largest cluster, and its median in ns.
 
-    The best shift has the largest cluster of end differences that lie within `near_ns`. If there
+    A cluster is end differences within `near_ns`; the best shift has the largest cluster. If there
     are many rows, evenly spaced ones decide which shift is the best.
     """
     far = min(_LARGEST_SHIFT, max(len(left), len(other)))
     step = -(-max(len(left), len(other)) // _MOST_SHIFTED)
 
-    def alike_at(shift: int, step: int) -> tuple[Pairs, IntArray]:
+    def cluster_at(shift: int, step: int) -> tuple[Pairs, IntArray]:
         """Return the pairs at a shift, and their largest cluster of end differences, sorted."""
         pairs, _ = _shifted(records, left, other, shift, step)
         ordered = np.sort(_end_difference(records, pairs))
@@ -162,8 +162,9 @@ def most_alike(
 
     # In a tie max() takes the first: the smallest shift, and of two opposite ones the positive.
     shifts = sorted(range(1 - far, far), key=lambda shift: (abs(shift), -shift))
-    pairs, alike = alike_at(max(shifts, key=lambda shift: len(alike_at(shift, step)[1])), 1)
-    return pairs, len(alike), int(np.median(alike)) if len(alike) else 0
+    best = max(shifts, key=lambda shift: len(cluster_at(shift, step)[1]))
+    pairs, cluster = cluster_at(best, 1)
+    return pairs, len(cluster), int(np.median(cluster)) if len(cluster) else 0
 
 
 def _best(records: CommRecords, candidates: Iterable[Pairs]) -> Pairs:
@@ -193,8 +194,7 @@ def _shifted(
 ) -> tuple[Pairs, int]:
     """Return the pairs of equal kind and size at a shift of the order, and how many are unequal.
 
-    A positive shift skips that many rows of `left`, a negative one of `other`. `step` takes every
-    n-th pair.
+    A positive shift skips rows of `left`, a negative one of `other`; `step` takes every n-th pair.
     """
     left, other = left[max(shift, 0) :: step], other[max(-shift, 0) :: step]
     length = min(len(left), len(other))

@@ -29,7 +29,7 @@ _LIKE: Final = 2
 """Ends of several groups differ less by this factor where each is counted from its last start."""
 _LEAST: Final = 3
 _RANKS: Final = 32
-_KERNELS: Final = 200  # so many ranks and kernels of each are compared at most
+_KERNELS: Final = 200  # the most kernels of each rank that are compared, of at most _RANKS ranks
 _FAR: Final = int(np.iinfo(np.int64).max)
 _SIDE: Final = {SEND: 1, RECV: -1}
 
@@ -123,7 +123,7 @@ def _share_together(partners: Partners, rows: IntArray) -> float:
     first, last = (np.full(matches.count, edge) for edge in (_FAR, -_FAR))
     np.minimum.at(first, matches.collective[is_matched], end[is_matched])
     np.maximum.at(last, matches.collective[is_matched], end[is_matched])
-    # The last entry is for collective -1: a kernel without a match ends with nobody.
+    # The last entry is for collective -1: a kernel without a match ends alone.
     is_near = np.append(last - first <= _NEAR_NS, False)
     return float(is_near[matches.collective[rows]].mean()) if len(rows) else 1.0
 

@@ -24,7 +24,7 @@ from traceflops.timeline.intervals import Intervals
 from traceflops.timeline.records import Window
 
 _SIZES: Final = 4
-"""At least one in so many messages is of the largest size, else sizes vary and all count."""
+"""If fewer than one in so many messages has the largest size, sizes vary and all count."""
 _FAR: Final = int(np.iinfo(np.int64).max)
 
 

@@ -32,9 +32,9 @@ from traceflops.windows.periodicity import LAST_STEP
 from traceflops.windows.prepared import Prepared
 from traceflops.windows.records import chosen_activities, chosen_time
 
-_WORTH: Final = 0.01  # the share of the time of the steps that is worth blaming somebody for
+_WORTH: Final = 0.01  # the share of the time of the steps that is worth blaming a rank for
 _APART: Final = 1 / 3  # the gap between late ranks and others, as a share of the worst lateness
-_DEVIATIONS: Final = 2.6  # standard deviations beyond chance, for a set of ranks that nobody chose
+_DEVIATIONS: Final = 2.6  # standard deviations beyond chance, for ranks that were not selected
 _LONE: Final = 0.02  # the share of the time that a single delay must cost to be blamed
 _OUTLIER: Final = 3  # and how many times as long as any delay of the other ranks it must be
 _EACH: Final = 0.04  # the share of each cycle lost to one rank that is blamed even for few cycles
@@ -73,8 +73,8 @@ class SlowRank(Struct, frozen=True):
 class Late(Struct, frozen=True):
     """The late ranks, the worst first, and the `rest`, as places.
 
-    By cycle: `lost_ns` is the longest own time of the late ranks less that of the rest, `gap_ns`
-    the same of the mean own times. `once` says that only a single delay shows it.
+    By cycle: `lost_ns` is the longest own time of the late ranks minus the longest of the rest,
+    `gap_ns` the difference of the means. `once` says that only a single delay shows it.
     """
 
     places: IntArray
@@ -87,8 +87,8 @@ class Late(Struct, frozen=True):
 def late_ranks(cycles: Cycles) -> Late | None:
     """Return which ranks the others wait for, None if no rank stands out.
 
-    Ranks are late if their own time exceeds that of the rest clearly, and either often (beyond
-    chance), or one rank in every cycle, or in a single very long delay.
+    Late ranks clearly exceed the own time of the rest, and do so more often than by chance, or (one
+    rank) in every cycle, or by a single very long delay.
     """
     own = (cycles.length_ns[:, None] - cycles.held_ns).astype(np.float64)
     if not own.size or own.shape[1] < 2:
@@ -123,13 +123,14 @@ def _is_more_than_chance(excess: FloatArray, late: int, gap_ns: float) -> bool:
     `excess` is by cycle and rank, `late` the number of ranks in the first set. This is Student's t,
     with the variation of each rank from cycle to cycle, turned into a z-score by Wallace (1959).
     """
-    count, ranks = excess.shape
-    free = (count - 1) * (ranks - 1)  # degrees of freedom
+    cycles, ranks = excess.shape
+    free = (cycles - 1) * (ranks - 1)  # degrees of freedom
     if not free or gap_ns <= 0:
         return False
-    square = float(((excess - excess.mean(axis=0)) ** 2).sum())
-    error = max(1.0, square / free * (1 / late + 1 / (ranks - late)) / count)
-    z_square = ((8 * free + 1) / (8 * free + 3)) ** 2 * free * log1p(gap_ns**2 / error / free)
+    squares = float(((excess - excess.mean(axis=0)) ** 2).sum())
+    variance = max(1.0, squares / free * (1 / late + 1 / (ranks - late)) / cycles)
+    t_square = gap_ns**2 / variance
+    z_square = ((8 * free + 1) / (8 * free + 3)) ** 2 * free * log1p(t_square / free)
     # The late ranks were picked as the worst of all sets of their size: demand more.
     return bool(z_square >= _DEVIATIONS**2 + 2 * log(comb(ranks, late)))
 
@@ -207,7 +208,7 @@ class PreparedWork(Struct, frozen=True):
         return whole, [[next(culprits).culprits for _ in devices] for _ in choices]
 
     def _windows(self, device: int, steps: Sequence[int | None]) -> tuple[Window, ...]:
-        """Return a device's windows of given steps, marked as used; without steps all of them."""
+        """Return a device's windows of given steps, marked as used; all windows without steps."""
         windows, wanted = self.windows[device], set(steps)
         if None in wanted or not wanted:
             return windows

@@ -26,9 +26,8 @@ class Waits(Struct, frozen=True, dict=True):
     is how long a kernel runs while the rank only communicates; shared time counts for the first.
 
     By collective: `first` and `final` are its first and last record, as places in `row`. `last` is
-    the rank that started last, `margin_ns` after the one before it; `tie`: within the error of the
-    clocks. On aligned clocks `from_ns` is the last start, `ended_ns` the median, `until_ns` the
-    last end.
+    the rank that started last, `margin_ns` after the one before it; `tie`: within clock error. On
+    aligned clocks `from_ns` is the last start, `ended_ns` the median, `until_ns` the last end.
     """
 
     row: IntArray
@@ -140,7 +139,7 @@ def expert_groups(records: CommRecords, waits: Waits) -> list[ExpertGroup]:
     """Return the groups of ranks that exchange tokens of experts, the most uneven first.
 
     In a dispatch, each rank receives as many elements as it sends in the next all-to-all of its
-    group, the combine. Work of its device between the two is that of its experts.
+    group, the combine. The work of its device between the two is its experts.
     """
     if not len(waits.first):
         return []
@@ -150,7 +149,7 @@ def expert_groups(records: CommRecords, waits: Waits) -> list[ExpertGroup]:
     expert = []
     for group, own in groups(records.group[first_row[all_to_all]]):
         exchanges = all_to_all[own]
-        # Only those of most ranks, so that all fit into one table.
+        # Only exchanges of the most ranks, so that all fit into one table.
         exchanges = exchanges[size[exchanges] == size[exchanges].max()]
         # The records of these exchanges: a row for each and a column per rank.
         rows = waits.row[waits.first[exchanges][:, None] + np.arange(size[exchanges[0]])]

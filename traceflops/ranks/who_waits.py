@@ -269,7 +269,7 @@ def report_of(
         wanted = (replace(w, used=w.used or w.left_out == LAST_STEP) for w in windows)
         chosen[rows] = chosen_time(tuple(wanted)).contains(records.start_ns[rows])
     steps = cycles(records, waited, chosen if records.devices or not comparable else None)
-    # The size of the job: recorded, else at least that of each group and the highest rank.
+    # The size of the job: as recorded, else at least of each group, and above the highest rank.
     world = max(numbers(work.trace.processes["world_size"], 0).tolist(), default=0)
     sizes = [world or max(records.ranks) + 1, *(group.size or 0 for group in records.groups)]
     chosen_ns = [chosen_time(work.windows[device]).length_ns for device in records.devices]

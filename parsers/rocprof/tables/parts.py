@@ -66,7 +66,7 @@ def place_of(folder: str, name: str) -> OutputPlace:
     """Return what the path of a file tells: its root, key, pass (pmc_1) and rank.
 
     The rank is in the name, else in one of the last three folders: folders further up are the
-    user's, and a number there may mean anything. The root has the folders without those of passes
+    user's, and a number there may mean anything. The root has all folders except those of passes
     and ranks, but with the last one, which names the machine or the run.
     """
     folders = list(PurePath(folder).parts)

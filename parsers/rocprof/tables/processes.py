@@ -92,7 +92,7 @@ class Process(Struct, eq=False):
         return frozenset(agents - {""})
 
     def count_own(self, repetition: int | None) -> None:
-        """Set `counted` to the counters in the parts of this process, as those of `repetition`.
+        """Set `counted` to the counters in the parts of this process, as counters of `repetition`.
 
         Process ids recur, so counters may be of another run than the times. They are if they were
         read at another time, or if they are columns beside times (these times are not used).
