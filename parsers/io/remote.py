@@ -13,12 +13,12 @@ from traceflops.errors import InputError
 from traceflops.parsers.io.inputs import reason
 
 T = TypeVar("T")
-_SET: Final = {
+_VARIABLES: Final = {
     "s3": "AWS_ENDPOINT_URL for a store of your own",
     "gs": "GOOGLE_APPLICATION_CREDENTIALS",
     "hdfs": "JAVA_HOME, HADOOP_HOME, CLASSPATH",
 }
-"""The environment variables to set for each kind of store."""
+
 _PATIENCE_S: Final = 10
 _ENDPOINTS: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 
@@ -123,6 +123,6 @@ def _tried(uri: str, action: Callable[[], T]) -> T:
             "install pyarrow from PyPI or conda-forge",
         ) from None
     except (OSError, pa.ArrowException) as error:
-        settings = _SET[uri.partition("://")[0]]
-        hint = f"check name, network and credentials ({settings})"
+        variables = _VARIABLES[uri.partition("://")[0]]
+        hint = f"check name, network and credentials ({variables})"
         raise InputError(f"cannot read: {uri} ({reason(error)})", hint) from None

@@ -285,12 +285,11 @@ class _Recording(Gathered):
             if not self.is_sys:
                 by_agent = np.where(np.isin(rows[end], self._gpus), copies.GPU, by_agent)
             kinds.append(np.where(by_direction == copies.UNKNOWN, by_agent, by_direction))
-        gpu = np.where(kinds[1] == copies.GPU, target, source)
-        columns = {
-            "gpu": np.full_like(gpu, ABSENT) if self.is_sys else gpu,
-            "direction": copies.directions_between(named, *kinds, source != target),
-        }
-        on_device = (kinds[0] != copies.HOST) | (kinds[1] != copies.HOST)
+        source_kind, target_kind = kinds
+        gpu = np.where(target_kind == copies.GPU, target, source)
+        direction = copies.directions_between(named, source_kind, target_kind, source != target)
+        columns = {"gpu": np.full_like(gpu, ABSENT) if self.is_sys else gpu, "direction": direction}
+        on_device = (source_kind != copies.HOST) | (target_kind != copies.HOST)
         self.odd["host-copies json"] += count_true(~on_device)
         rows = rows.with_numbers(columns).only(on_device)
         # A copy engine executes it: it belongs to no queue or stream.

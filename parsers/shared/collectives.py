@@ -273,15 +273,17 @@ class _Calls:
         kinds = {call.collective for call in calls}
         if len(kinds) != 1 and kinds != {"send", "recv"}:
             return None
-        amounts: list[int | None] = []  # in and out
-        for name in ("collective_in_elements", "collective_out_elements"):
-            values = [getattr(call, name) for call in calls]
-            per_kernel = _common(values) if kernels == len(calls) else None
-            amounts.append(_sum(values) if kernels == 1 else per_kernel)
+        puts = [call.collective_in_elements for call in calls]
+        gets = [call.collective_out_elements for call in calls]
+        if kernels == 1:
+            put, got = _sum(puts), _sum(gets)
+        else:
+            put, got = (_common(puts), _common(gets)) if kernels == len(calls) else (None, None)
         return _Facts(
             kinds.pop() if len(kinds) == 1 else EXCHANGE,
             _common(call.collective_dtype for call in calls),
-            *amounts,
+            put,
+            got,
             _common(call.collective_group_size for call in calls),
             _common(call.collective_group for call in calls),
         )
