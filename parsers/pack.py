@@ -26,7 +26,6 @@ _GENERATOR: Final = b'name="generator" content="traceflops '
 _IN_PAGE: Final = re.compile(rf'id="{packed.PAGE_PACK}">([^<]*)</script>'.encode())
 _MOST_BYTES: Final = 1 << 25  # a page has a few million bytes at most; this is more
 _END_BYTES: Final = 100  # the closing tag of a whole page is within so many bytes of its end
-_STREAM: Final = b"\xff\xff\xff\xff"
 _UNFIT: Final = (*arrow_files.ARROW_UNREADABLE, msgspec.MsgspecError, RecursionError)
 _NOTES: Final = NoteTable(
     dropped={
@@ -34,18 +33,16 @@ _NOTES: Final = NoteTable(
         "tables-damaged": "{count} of the exported tables [is|are] damaged and left out: {listed}.",
     }
 )
-
-
 TRACEFLOPS_PACK: Final = Format(
     "pack",
-    lambda head: head.startswith(_STREAM) and packed.PACK.encode() in head,
+    lambda head: head.startswith(b"\xff\xff\xff\xff") and packed.PACK.encode() in head,
     lambda sources, _: [trace for source in sources for trace in traces_in(source)],
     is_checked=True,
 )
 
 
 def traces_in(source: ByteSource) -> list[Trace]:
-    """Return the whole traces in a pack, with a note on others. Raises InputError if none is."""
+    """Return the whole traces in a pack, with a note on damaged ones. Raises InputError if none."""
     try:
         schema = pa.ipc.open_stream(pa.BufferReader(source.head())).schema
     except _UNFIT as error:
@@ -130,7 +127,7 @@ def or_exported(format_: Format, opened: Callable[[ByteSource], arrow_files.Arro
 
 
 def _of_tables(tables: Sequence[tuple[packed.Head, arrow_files.ArrowTable]]) -> Trace:
-    """Return the trace of a folder's tables, with a note on damaged ones. Raises InputError."""
+    """Return the trace of tables; damaged ones give a note, or an InputError if they are needed."""
     kept: dict[str, pa.Table] = {}
     lost: list[ByteSource] = []
     for head, table in tables:

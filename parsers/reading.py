@@ -35,7 +35,6 @@ LOSSES = frozenset(
     }
 )
 """Codes of the notes that say that part of an input was lost; `strict` refuses such an input."""
-
 _LONGEST: Final = 200  # the most characters of paths in a message
 _NOTES: Final = NoteTable(
     dropped={
@@ -48,7 +47,6 @@ _NOTES: Final = NoteTable(
         "different runs, or of different clocks."
     },
 )
-
 Paths = str | Path | Iterable[str | Path]
 Watcher = Callable[[ByteSource, int, int], None]
 """Called before each input is read: with the input, its index, and how many there are."""
@@ -93,27 +91,34 @@ def read(
         for path in paths:
             yield from read_apart(path, strict=strict, limits=limits)
 
-    # Memory snapshots replace the memory counters of their GPUs.
     covered_devices: set[int] = set()
     for snapshot in side_traces(snapshot_paths):
-        side_records.check_side(snapshot, side_records.MEMORY_SNAPSHOT)
-        devices = side_records.same_devices(trace, snapshot)  # from the snapshot's to the trace's
-        shift_ns = side_records.calendar_shift(trace, snapshot)
-        if not covered_devices.isdisjoint(devices.values()):
-            name = snapshot.source.files[0].name
-            raise InputError(f"a second snapshot of the same GPU: {name}", "give one per rank")
-        covered_devices.update(devices.values())
-        bare = side_records.without_counters(trace, "device_memory.", devices.values())
-        notes = [
-            *[_NOTES.note("own-memory")] * (bare.counters.num_rows < trace.counters.num_rows),
-            *[_NOTES.note("apart")] * side_records.is_apart(trace, snapshot, shift_ns),
-        ]
-        bare = replace(bare, notes=(*bare.notes, *notes))
-        trace = side_records.with_records(bare, snapshot, shift_ns, devices)
+        trace = _with_snapshot(trace, snapshot, covered_devices)
     for samples in side_traces(sample_paths):
         side_records.check_side(samples, side_records.GPU_SAMPLES)
         trace = with_gpu_samples(trace, samples, zone)
     return trace
+
+
+def _with_snapshot(trace: Trace, snapshot: Trace, covered_devices: set[int]) -> Trace:
+    """Return the trace with a memory snapshot in place of the memory counters of its GPUs.
+
+    Raises InputError if another snapshot covers one of these GPUs; adds them to `covered_devices`.
+    """
+    side_records.check_side(snapshot, side_records.MEMORY_SNAPSHOT)
+    devices = side_records.same_devices(trace, snapshot)  # from the snapshot's to the trace's
+    shift_ns = side_records.calendar_shift(trace, snapshot)
+    if not covered_devices.isdisjoint(devices.values()):
+        name = snapshot.source.files[0].name
+        raise InputError(f"a second snapshot of the same GPU: {name}", "give one per rank")
+    covered_devices.update(devices.values())
+    bare = side_records.without_counters(trace, "device_memory.", devices.values())
+    notes = [
+        *[_NOTES.note("own-memory")] * (bare.counters.num_rows < trace.counters.num_rows),
+        *[_NOTES.note("apart")] * side_records.is_apart(trace, snapshot, shift_ns),
+    ]
+    bare = replace(bare, notes=(*bare.notes, *notes))
+    return side_records.with_records(bare, snapshot, shift_ns, devices)
 
 
 def read_apart(
@@ -168,9 +173,9 @@ def _inputs(paths: Sequence[str | Path]) -> list[tuple[ByteSource, bool]]:
 
 
 class _Job(Struct):
-    """One call of `read`. `skipped` are the labels of inputs in folders that cannot be read.
+    """One call of `read`; `skipped` has the labels and errors of unreadable inputs in folders.
 
-    `suffixes` are those of the names of inputs that can.
+    `suffixes` are those of the names of readable inputs.
     """
 
     paths: Sequence[str | Path]
@@ -190,7 +195,7 @@ class _Job(Struct):
         for source, _ in inputs:
             source.limits = self.limits
         inputs_of_sets: dict[Format, list[tuple[ByteSource, bool]]] = {}
-        is_empty = True
+        is_empty = True  # no input gave a trace
         with WorkerPool(usable_cores() if jobs is None else jobs) as pool:
             reading = Reading(pool, python_stacks)
             results = _results([source for source, _ in inputs], reading)
@@ -236,15 +241,14 @@ class _Job(Struct):
         """Call `result`, which reads `inputs`, and return what it returns.
 
         If it fails, skip the inputs and return no traces. Raises InputError instead if the user
-        named one of them, or, if strict, if one is damaged.
+        named one of them or, if strict, if one is damaged.
         """
         try:
             with phase("read", inputs[0][0].name):
                 traces = result()
         except InputError as error:
-            if any(named for _, named in inputs) or (
-                self.strict and not isinstance(error, NotATrace)
-            ):
+            is_named = any(named for _, named in inputs)
+            if is_named or (self.strict and not isinstance(error, NotATrace)):
                 raise
             self.skipped += [(source.label, error) for source, _ in inputs]
             return []
@@ -298,16 +302,13 @@ def _read_input(source: ByteSource, reading: Reading) -> list[Trace] | Format:
 
 
 def _read(format_: Format, sources: Sequence[ByteSource], reading: Reading) -> list[Trace]:
-    """Return the checked traces of inputs of a format, with notes on unread ends; close these."""
+    """Return the checked traces in inputs of a format, with notes on unread ends; close inputs."""
     try:
-        traces = list(format_.read(sources, reading))
-        # In reverse, since each note comes before those that are there.
-        for source in (source for source in reversed(sources) if source.behind_bytes):
-            size = several(source.behind_bytes, "byte")
-            note = _NOTES.note("tail-unread", None, size=size)
-            traces = with_notes(
-                traces, [replace(note, count=source.behind_bytes, file=source.label)]
-            )
+        traces, notes = list(format_.read(sources, reading)), list[Note]()
+        for source in (source for source in sources if source.behind_bytes):
+            note = _NOTES.note("tail-unread", size=several(source.behind_bytes, "byte"))
+            notes.append(replace(note, count=source.behind_bytes, file=source.label))
+        traces = with_notes(traces, notes) if notes else traces
         return traces if format_.is_checked else [plausible(trace) for trace in traces]
     finally:
         for source in sources:

@@ -19,7 +19,7 @@ from traceflops.errors import InputError, NoContent, NotATrace
 from traceflops.parsers.gpu_samples import GPU_SAMPLES_TEXT
 from traceflops.parsers.io.arrow_files import open_arrow, open_parquet
 from traceflops.parsers.io.inputs import ByteSource
-from traceflops.parsers.io.notes import read_each, with_notes
+from traceflops.parsers.io.notes import printable, read_each, with_notes
 from traceflops.parsers.nsight import formats as nsight
 from traceflops.parsers.other_files import ASCEND, LFS_POINTER, UNKNOWN_FILES, other_file
 from traceflops.parsers.pack import TRACEFLOPS_PACK, TRACEFLOPS_PAGE, or_exported
@@ -38,11 +38,13 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
-
 _SQLITE_MAGIC: Final = b"SQLite format 3\x00"
 _MOST_NAMED, _LONGEST_NAME = 5, 24
-
 Tables = frozenset[str]
+_NSYS_WORK: Final = ("CUPTI_ACTIVITY_KIND_", "NVTX_EVENTS", "OSRT_API")
+_NSYS_ABOUT: Final = (
+    *("TARGET_INFO_", "META_DATA_", "EXPORT_META_DATA", "ANALYSIS_", "PROFILER_OVERHEAD"),
+)
 
 
 def _refuse(what: str, hint: str, database: Database) -> Sequence[Trace]:
@@ -51,12 +53,6 @@ def _refuse(what: str, hint: str, database: Database) -> Sequence[Trace]:
 
 def _any_begins(tables: Tables, *words: str) -> bool:
     return any(table.startswith(words) for table in tables)
-
-
-_NSYS_WORK: Final = ("CUPTI_ACTIVITY_KIND_", "NVTX_EVENTS", "OSRT_API")
-_NSYS_ABOUT: Final = (
-    *("TARGET_INFO_", "META_DATA_", "EXPORT_META_DATA", "ANALYSIS_", "PROFILER_OVERHEAD"),
-)
 
 
 def _reader(tables: Tables) -> Callable[[Database], Sequence[Trace]] | None:
@@ -104,8 +100,8 @@ def _read_databases(sources: Sequence[ByteSource], _: Reading) -> list[Trace]:
                 source.progress(source.stored_bytes)
             return [(source, trace) for trace in traces]
 
-    read, failed = read_each(sources, traces_in, close=True)
-    source_and_trace = [pair for pairs in read for pair in pairs]
+    by_source, failed = read_each(sources, traces_in, close=True)
+    source_and_trace = [pair for pairs in by_source for pair in pairs]
     from traceflops.parsers.nsight.nsys.process_registry import without_clashes
     from traceflops.parsers.rocprof.trace import without_repeated_passes
 
@@ -120,15 +116,13 @@ def _read_databases(sources: Sequence[ByteSource], _: Reading) -> list[Trace]:
 
 
 def _unknown_database(database: Database) -> NotATrace:
-    """Return the error for an unknown database; without tables, they may be in a lost log."""
+    """Return the error for an unknown database; if it has no tables, a lost log may hold them."""
     names = sorted(database.tables)
     if names:
-        printable = [
-            "".join(c if c.isprintable() else "?" for c in name[:_LONGEST_NAME]) for name in names
-        ]
+        shown = [printable(name, _LONGEST_NAME) for name in names]
         total = f" {len(names)} total" if len(names) > _MOST_NAMED else ""
         return NotATrace(
-            f"{_path(database)} is an unknown SQLite database (tables: {listed(printable)}{total})",
+            f"{_path(database)} is an unknown SQLite database (tables: {listed(shown)}{total})",
             "give a database from nsys export --type sqlite, rocprof (rocpd, results.db) or RPD",
         )
     from traceflops.parsers.io.database_file import how_to_copy, in_wal_mode
@@ -152,8 +146,6 @@ SQLITE: Final = Format(
     "SQLite database", lambda head: head.startswith(_SQLITE_MAGIC), _read_databases, gathers=True
 )
 """Gathers all databases before it reads, since some are repetitions of one run."""
-
-
 FORMATS: Final = (
     TRACEFLOPS_PACK,
     TRACEFLOPS_PAGE,
@@ -174,17 +166,13 @@ FORMATS: Final = (
 )
 """The formats that are read; the first that recognises an input reads it."""
 
-_TELLING_BYTES: Final = 6
-"""An input of fewer bytes is too short to be called the beginning of a database."""
-_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
-
 
 @cache
 def _installed_formats() -> tuple[Format, ...]:
     """Return the formats that installed packages add; their errors name the package.
 
-    Raises UsageError if a format cannot be loaded or fails to recognise, since every input asks
-    it. If it fails to read an input, that is an InputError: other files of a folder are read.
+    Raises UsageError if a format cannot be loaded. If they fail, `recognises` raises UsageError,
+    since every input asks it, but `read` InputError: other files of a folder are still read.
     """
     group = "parsers"
 
@@ -228,7 +216,7 @@ def recognise(source: ByteSource) -> Format:
         )
     if not head.strip():
         raise NoContent(f"empty file: {source.path or source.label}", "record the trace again")
-    text = head.removeprefix(_BYTE_ORDER_MARK)
+    text = head.removeprefix(b"\xef\xbb\xbf")  # the byte order mark
 
     def format_among(formats: Sequence[Format]) -> Format | None:
         return next((format_ for format_ in formats if format_.recognises(text)), None)
@@ -243,8 +231,8 @@ def recognise(source: ByteSource) -> Format:
     if refused is not None:
         kind = NoContent if refused is LFS_POINTER else NotATrace
         raise kind(f"{path} is {refused.what}", refused.hint)
-    # Fewer bytes may be the beginning of anything.
-    if len(head) >= _TELLING_BYTES and _SQLITE_MAGIC.startswith(head):
+    # Fewer than 6 bytes may be the beginning of anything.
+    if len(head) >= 6 and _SQLITE_MAGIC.startswith(head):
         raise NoContent(
             f"{path} is the first {len(head)} bytes of an SQLite database",
             "the rest is lost; copy the database again or record again",

@@ -37,17 +37,17 @@ class ArrowTable(Struct, frozen=True):
         return column_names(self.schema)
 
     def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Yield checked batches of those of the columns that the file has.
+        """Yield checked batches of the named columns, without those that the file lacks.
 
         Raises one of ARROW_UNREADABLE at a damaged batch, InputError if the file expands too much.
         """
         expanded_bytes = 0
         for batch in self.read([name for name in columns if name in self.columns]):
-            values_bytes = batch.num_rows * max(batch.num_columns, 1) * _BYTES_A_VALUE
-            # Texts and lists take more: their bytes can be trusted only once the batch is checked.
-            self.source.refuse_expansion(expanded_bytes + values_bytes)
+            # At least: the bytes of texts and lists can be trusted only once the batch is checked.
+            least_bytes = batch.num_rows * max(batch.num_columns, 1) * _BYTES_A_VALUE
+            self.source.refuse_expansion(expanded_bytes + least_bytes)
             checked(batch)
-            expanded_bytes += max(values_bytes, batch.nbytes)
+            expanded_bytes += max(least_bytes, batch.nbytes)
             for first in range(0, batch.num_rows, _BATCH_ROWS):
                 yield batch.slice(first, _BATCH_ROWS)
 

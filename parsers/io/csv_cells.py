@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Literal
 
 import numpy as np
@@ -42,12 +42,10 @@ _TYPES: Final[Mapping[Kind, pa.DataType]] = {
     "text": pa.dictionary(pa.int32(), pa.string()),
 }
 _COLUMN: Final = re.compile(r"column #(\d+)")
-_LONGEST_DECIMAL: Final = 160
-"""No program writes a decimal number in more characters."""
+_LONGEST_DECIMAL: Final = 160  # no program writes a decimal number in more characters
 _LONGEST: Final = 60
 _TWO_63: Final = 2**63
-_ROUNDING: Final = 2.0**-50
-"""The largest relative rounding error of a product of a decimal that should be a whole number."""
+_ROUNDING: Final = 2.0**-50  # the largest relative error of a decimal times a power of 10
 _SPACES: Final = "'\u2019\u00a0\u202f\u2009 "
 _NUMBER: Final = re.compile(rf"-?\d[\d.,{_SPACES}]*")
 _THREES: Final = re.compile(rf"-?\d{{1,3}}([.,{_SPACES}])\d{{3}}(?:\1\d{{3}})*")
@@ -130,54 +128,63 @@ def cells(
     cells of each role are no numbers. Whole numbers are int64 (ABSENT for missing), decimals
     float64 (NaN). `line_ends_inside`: fields may contain line ends.
     """
-    of_numbers = {f.place: f.kind for f in fields.values() if f.kind != "text"}
+    number_kinds = {f.place: f.kind for f in fields.values() if f.kind != "text"}
     types = {f.place: _TYPES[f.kind] for f in fields.values()}
     loose: set[int] = set()  # columns that are read as texts, then converted cell by cell
     while True:
-        strings = dict.fromkeys(loose & of_numbers.keys(), pa.string())
+        as_strings = dict.fromkeys(loose & number_kinds.keys(), pa.string())
         try:
-            table, skipped = _table(text, separator, width, types | strings, line_ends_inside)
+            table, skipped = _table(text, separator, width, types | as_strings, line_ends_inside)
         except pa.ArrowInvalid as error:
             # Read the column that the error names cell by cell; after some retries, all columns.
-            named = _COLUMN.search(str(error))
-            column = int(named[1]) if named else -1
-            is_new = column in types.keys() - loose and len(loose) < 3
-            loose |= {column} if is_new else types.keys()
+            match = _COLUMN.search(str(error))
+            bad_column = int(match[1]) if match else -1
+            is_new = bad_column in types.keys() - loose and len(loose) < 3
+            loose |= {bad_column} if is_new else types.keys()
             continue
-        texts = {column: table[f"c{column}"].to_pylist() for column in strings}
-        printed = (cells for column, cells in texts.items() if of_numbers[column] == "number")
-        mark = decimal_mark(cell.strip() for cells in printed for cell in cells)
-        if mark != "," or of_numbers.keys() <= loose:
+        texts = {column: table[f"c{column}"].to_pylist() for column in as_strings}
+        decimals_printed = (texts[column] for column in texts if number_kinds[column] == "number")
+        mark = decimal_mark(cell.strip() for column in decimals_printed for cell in column)
+        if mark != "," or number_kinds.keys() <= loose:
             break
         # With decimal commas, points separate thousands: what Arrow read as decimals may be wrong.
-        loose |= of_numbers.keys()
+        loose |= number_kinds.keys()
+
     columns: dict[str, Column] = {}
     bad: Counter[str] = Counter()
     for role, field in fields.items():
-        read = table[f"c{field.place}"]
-        if (printed_as := texts.get(field.place)) is not None:
-            # Convert printed numbers; count cells that are neither numbers nor words for missing.
-            if field.kind == "integer":
-                values: list[float | None] = [_whole(text, mark) for text in printed_as]
-            else:
-                values = [_decimal(text, mark, separator) for text in printed_as]
-            absent = ABSENT if field.kind == "integer" else np.nan
-            dtype = np.int64 if field.kind == "integer" else np.float64
-            columns[role] = np.array([absent if v is None else v for v in values], dtype)
-            unread = (t for v, t in zip(values, printed_as, strict=True) if v is None)
-            bad[role] = sum(text.strip().lower() not in _MISSING for text in unread)
+        column = table[f"c{field.place}"]
+        if field.place in texts:
+            printed = texts[field.place]
+            columns[role], bad[role] = _converted(printed, field.kind, mark, separator)
         elif field.kind == "text":
-            values_of = (codes(read), names(read)) if len(read) else (np.empty(0, np.int64), [])
-            columns[role] = Texts(*values_of)
+            has_rows = len(column) > 0
+            values = names(column) if has_rows else []
+            columns[role] = Texts(codes(column) if has_rows else np.empty(0, np.int64), values)
         else:
-            columns[role] = numbers(read, ABSENT) if field.kind == "integer" else decimals(read)
+            columns[role] = numbers(column, ABSENT) if field.kind == "integer" else decimals(column)
     return Cells(table.num_rows, columns), skipped, +bad
+
+
+def _converted(
+    printed: Sequence[str], kind: Kind, mark: str | None, separator: str
+) -> tuple[Array, int]:
+    """Return a column of printed numbers, and how many cells are neither numbers nor missing."""
+    is_whole = kind == "integer"
+    values: list[float | None] = [
+        _whole(cell, mark) if is_whole else _decimal(cell, mark, separator) for cell in printed
+    ]
+    unread = (cell for value, cell in zip(values, printed, strict=True) if value is None)
+    bad = sum(cell.strip().lower() not in _MISSING for cell in unread)
+    absent = ABSENT if is_whole else np.nan
+    known = [absent if value is None else value for value in values]
+    return np.array(known, np.int64 if is_whole else np.float64), bad
 
 
 def _table(
     text: bytes, separator: str, width: int, types: Mapping[int, pa.DataType], ends_inside: bool
 ) -> tuple[pa.Table, int]:
-    """Return the columns in `types`, and the number of rows skipped for their number of fields."""
+    """Return the columns in `types`, and how many rows were skipped: their field count is wrong."""
     skipped = 0
 
     def skip(_: object) -> str:
@@ -215,7 +222,7 @@ def decimals(column: pa.ChunkedArray) -> npt.NDArray[np.float64]:
 
 
 def _whole(text: str, mark: str | None) -> int | None:
-    """Return a whole number, in groups of three or not; `mark` is the decimal mark if known."""
+    """Return a whole number, in groups of three or not, else None; `mark` is the decimal mark."""
     cell = text.strip()
     is_grouped = len(cell) <= _LONGEST and _THREES.fullmatch(cell) is not None
     value = whole_number(text)
@@ -225,9 +232,9 @@ def _whole(text: str, mark: str | None) -> int | None:
 
 
 def _decimal(text: str, mark: str | None, separator: str) -> float | None:
-    """Return a decimal, None if it is none or ambiguous.
+    """Return a decimal number, None if the text is none or ambiguous.
 
-    `mark` is that of the column if known. If commas separate cells, an unclear comma is no mark.
+    `mark` is the mark of the column if known. If commas separate cells, an unclear comma is none.
     """
     text = text.strip()
     mark = clear_mark(text) or (mark if is_ambiguous(text) else None)
@@ -237,15 +244,15 @@ def _decimal(text: str, mark: str | None, separator: str) -> float | None:
 
 
 def whole_number(text: str) -> int | None:
-    """Return a whole number of 64 bits, also hexadecimal or with zeros as decimals; else None.
+    """Return a whole number of 64 bits, also from hexadecimal or with zeros as decimals, else None.
 
     2^63 and above wraps around. A number that a spreadsheet rounded (3.42E+14) is None.
     """
     text = text.strip()
     if not text or len(text) > 40 or not text.isascii() or "_" in text:
         return None
-    whole, _, rest = text.partition(".")
-    if rest.strip("0"):
+    whole, _, decimals = text.partition(".")
+    if decimals.strip("0"):
         return None
     try:
         value = int(whole, 16 if whole[:2].lower() == "0x" else 10)
@@ -271,7 +278,7 @@ def decimal(text: str, comma: bool = False) -> float | None:
 def clear_mark(cell: str) -> str | None:
     """Return the decimal mark of a number, None if it is not certain.
 
-    A mark that occurs twice separates thousands; a single one before three digits may do so, too.
+    A mark that occurs twice separates thousands; a single mark before three digits may do so, too.
     """
     marks = [c for c in cell[:_LONGEST] if c in ".,"]
     if not marks or len(cell) > _LONGEST or not _NUMBER.fullmatch(cell):
@@ -279,11 +286,10 @@ def clear_mark(cell: str) -> str | None:
     last = marks[-1]
     if marks.count(last) > 1:
         return ("," if last == "." else ".") if _THREES.fullmatch(cell) else None
-    whole, _, rest = cell.rpartition(last)
-    # Certain: two different marks, or digits that cannot be groups of thousands (0,123 is none).
-    if len(set(marks)) == 2 or len(rest) != 3 or len(whole.lstrip("-")) > 3 or whole == "0":
-        return last
-    return None
+    whole, _, behind = cell.rpartition(last)
+    has_both = len(set(marks)) == 2
+    cannot_be_thousands = len(behind) != 3 or len(whole.lstrip("-")) > 3 or whole == "0"
+    return last if has_both or cannot_be_thousands else None
 
 
 def is_ambiguous(cell: str) -> bool:
@@ -300,9 +306,8 @@ def decimal_mark(cells: Iterable[str]) -> str | None:
 
 def plain_decimal(cell: str, *, comma: bool) -> str:
     """Return a number without thousands separators and with a decimal point."""
-    mark = "," if comma else "."
-    whole, _, rest = cell.partition(mark)
-    return re.sub(r"[^\d-]", "", whole) + (f".{rest}" if rest else "")
+    whole, _, decimals = cell.partition("," if comma else ".")
+    return re.sub(r"[^\d-]", "", whole) + (f".{decimals}" if decimals else "")
 
 
 def is_number(cell: str) -> bool:
@@ -311,13 +316,16 @@ def is_number(cell: str) -> bool:
 
 
 def step_of(column: npt.NDArray[np.float64], scale: int) -> int:
-    """Return the step to which printed decimals are rounded, in parts; a unit has `scale` parts."""
+    """Return the step to which printed decimals are rounded, in parts of which a unit has `scale`.
+
+    Of times in µs with scale 1000 it is in ns: 1.25 and 3.1 are rounded to steps of 10 ns.
+    """
     values = column[np.isfinite(column)]
-    for power in range(len(str(scale))):  # more decimals are smaller than a part
-        parts = int(10**power)
-        scaled = values * parts
+    for decimals in range(len(str(scale))):  # further decimals are smaller than a part
+        steps = int(10**decimals)  # per unit
+        scaled = values * steps
         if (np.abs(scaled - np.rint(scaled)) <= np.abs(scaled) * _ROUNDING).all():
-            return max(scale // parts, 1)
+            return max(scale // steps, 1)
     return 1
 
 

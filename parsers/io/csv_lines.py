@@ -20,10 +20,21 @@ _LINE_END: Final = 10
 _LONGEST_LINE: Final = 4 << 20
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _REPLACEMENT: Final = "\ufffd"
+_MOST_LINES_OF_A_ROW: Final = 50
+_LONGEST_MENDED: Final = 1 << 20
+_MOST_JOINS: Final = 5_000
+_NUMBER: Final = re.compile(
+    rb"\s*+(?:[-+]?\d+(?:[.,]\d*)?(?:e[-+]?\d+)?|0x[0-9a-f]+|none|null|nan|n/a|na|-|)\s*",
+    re.IGNORECASE,
+)
+_STRICT: Final = rb'(?:"((?:[^"]|"")*+)"|([^"%b]*+))(%b|\Z)'
+"""A field, plain or quoted with doubled quotes inside, and the separator or end behind it."""
+_LOOSE: Final = rb'"(.*?)"%b|(?!")([^%b]*+)%b'
+"""A field and its separator; a quoted one ends at the first quote followed by a separator."""
 
 
 class Damage(Struct):
-    """Damage of a text: counts of rows, bytes and characters; `bad_cells` by role of the column."""
+    """Damage of a text: counts of rows, bytes and characters; `bad_cells` counts by column role."""
 
     repaired_rows: int = 0
     dropped_rows: int = 0
@@ -40,13 +51,13 @@ def line_blocks(
 ) -> Iterator[tuple[bytes, bool]]:
     """Yield blocks of whole lines, of about `block_bytes`; each ends with a line end.
 
-    The flag says whether the text had none there, at its end. Invalid UTF-8 and NUL become U+FFFD.
-    A line of more than 4 MB is dropped. If the source was cut off, a last line without line end is
-    dropped, since it may be incomplete.
+    The flag beside a block says whether its line end was added, at the end of the text. Invalid
+    UTF-8 and NUL become U+FFFD. A line of more than 4 MB is dropped. If the source was cut off, a
+    last line without line end is dropped, since it may be incomplete.
     """
     parts: list[bytes] = []
-    size = offset = 0  # of `parts`: their bytes, and where they begin in the file
-    in_long_line = False  # skipping the rest of a line that is too long, up to its end
+    size = offset = 0  # the bytes of `parts`, and the offset in the file at which they begin
+    in_long_line = False  # whether the rest of a line that is too long is being skipped
     for number, chunk in enumerate(source.blocks()):
         if number == 0 and chunk.startswith(_BYTE_ORDER_MARK):
             offset = len(_BYTE_ORDER_MARK)
@@ -103,9 +114,9 @@ def _valid(text: bytes, offset: int, damage: Damage) -> bytes:
 class Lines(Struct, frozen=True):
     """The lines of a block, in order.
 
-    A line is data[start:stop] without its line end; the next one begins at `after`. `sound`: each
+    A line is data[start:stop] without its line end; the next line begins at `after`. `sound`: each
     quote opens or closes a whole field. `open`: the last quote is not closed. `separators` counts
-    separators outside quotes, but all of them if the line is not sound.
+    separators outside quotes; in a line that is not sound it counts all separators.
     """
 
     start: IntArray
@@ -134,21 +145,19 @@ def lines_of(data: Bytes, separator: int) -> Lines:
     ends = np.flatnonzero(byte == _LINE_END)
     is_quote = byte == QUOTE
     line = np.repeat(np.arange(len(ends), dtype=np.int32), np.diff(ends, prepend=-1))
-    so_far = np.cumsum(is_quote, dtype=np.int32)
-    before_line = np.append(np.int32(0), so_far[ends[:-1]])
-    rank = so_far - is_quote - before_line[line]  # quotes that precede it in its line
-    inside = (rank & 1).astype(np.bool_)
+    quotes_so_far = np.cumsum(is_quote, dtype=np.int32)
+    before_line = np.append(np.int32(0), quotes_so_far[ends[:-1]])
+    quotes_before = quotes_so_far - is_quote - before_line[line]  # in the same line
+    inside = (quotes_before & 1).astype(np.bool_)
     is_separator = byte == separator
     separators = np.bincount(line[is_separator & ~inside], minlength=len(ends))
     is_open = inside[ends]
-    wrong = np.concatenate(  # lines with a quote that opens or closes no whole field
-        [
-            line[is_quote & ~inside][~_opens(data, offsets[is_quote & ~inside], separator)],
-            line[is_quote & inside][~_closes(data, offsets[is_quote & inside], separator)],
-        ]
-    )
+
+    # A line is sound if all its quotes are at the edges of fields, and the last one is closed.
+    opening, closing = np.flatnonzero(is_quote & ~inside), np.flatnonzero(is_quote & inside)
     sound = ~is_open
-    sound[wrong] = False
+    sound[line[opening][~_opens(data, offsets[opening], separator)]] = False
+    sound[line[closing][~_closes(data, offsets[closing], separator)]] = False
     if not sound.all():  # what is inside quotes is unknown there: count all separators
         all_separators = np.bincount(line[is_separator], minlength=len(ends))
         separators = np.where(sound, separators, all_separators)
@@ -169,19 +178,6 @@ def _closes(data: Bytes, offsets: npt.NDArray[np.integer[Any]], separator: int) 
     """Return, per offset of a quote, whether it precedes a separator or a line end."""
     behind = data[offsets + 1]  # exists, since a block ends with a line end
     return np.asarray((behind == separator) | (behind == _LINE_END))
-
-
-_MOST_LINES_OF_A_ROW: Final = 50
-_LONGEST_MENDED: Final = 1 << 20
-_MOST_JOINS: Final = 5_000
-_NUMBER: Final = re.compile(
-    rb"\s*+(?:[-+]?\d+(?:[.,]\d*)?(?:e[-+]?\d+)?|0x[0-9a-f]+|none|null|nan|n/a|na|-|)\s*",
-    re.IGNORECASE,
-)
-_STRICT: Final = rb'(?:"((?:[^"]|"")*+)"|([^"%b]*+))(%b|\Z)'
-"""A field, plain or quoted with doubled quotes inside, and the separator or end behind it."""
-_LOOSE: Final = rb'"(.*?)"%b|(?!")([^%b]*+)%b'
-"""A field and its separator; a quoted one ends at the first quote followed by a separator."""
 
 
 def strict_fields(line: bytes, separator: bytes) -> list[bytes] | None:
@@ -230,31 +226,30 @@ class Mender(Struct):
 
         Lines that fit (`fits` is per line) stay as they are; others are mended or dropped.
         """
-        empty = lines.start == lines.stop
-        wrong = ~fits & ~empty
-        enough = lines.separators >= self.columns - 1
-        # Insert the mended rows into the text of the lines that fit.
+        is_empty = lines.start == lines.stop
+        is_wrong = ~fits & ~is_empty
+        has_all_fields = lines.separators >= self.columns - 1
+        # The text of lines that fit, and the offset in it behind each line, where mended rows go.
         length = lines.after - lines.start
         kept = data[lines.start[0] : lines.after[-1]][np.repeat(fits, length)].tobytes()
-        # Bytes of `kept` up to the end of each line; a line that does not fit has none of them.
         kept_up_to: IntArray = np.cumsum(np.where(fits, length, 0))
         pieces, offset, last_used, ends_inside = list[bytes](), 0, -1, False
         # A line with too few fields can only begin a row, if a quote is left open at its end.
-        for line in np.flatnonzero(wrong & (enough | lines.open)).tolist():
-            # Lines that the row before has joined are done. Joining lines is slow, so it is tried
-            # only so often.
-            if line <= last_used or (not enough[line] and self.joins >= _MOST_JOINS):
+        for line in np.flatnonzero(is_wrong & (has_all_fields | lines.open)).tolist():
+            is_joined = line <= last_used  # to the row before
+            may_join = self.joins < _MOST_JOINS  # joining lines is slow
+            if is_joined or not (has_all_fields[line] or may_join):
                 continue
-            mended, last_used = self._row_from(data, lines, wrong, line)
+            mended, last_used = self._row_from(data, lines, is_wrong, line)
             if mended is not None:
                 text, was_repaired = mended  # not repaired if it only looked wrong
                 pieces += [kept[offset : kept_up_to[line]], text]
                 offset = int(kept_up_to[line])
                 self.damage.repaired_rows += was_repaired
                 ends_inside |= last_used > line
-                wrong[line : last_used + 1] = False
-        self.damage.dropped_rows += int(wrong.sum())
-        is_last_kept = bool(not wrong[-1] and not empty[-1])
+                is_wrong[line : last_used + 1] = False
+        self.damage.dropped_rows += int(is_wrong.sum())
+        is_last_kept = bool(not is_wrong[-1] and not is_empty[-1])
         return b"".join([*pieces, kept[offset:]]), is_last_kept, ends_inside
 
     def _row_from(
@@ -262,9 +257,8 @@ class Mender(Struct):
     ) -> tuple[tuple[bytes, bool] | None, int]:
         """Return the mended row that begins with a line (see `row`), and its last line.
 
-        Without a row these are None and the line itself. If a quote stays open, the row may go on
-        up to another line with an odd number of quotes. `wrong` are the lines that do not fit;
-        empty ones are not among them.
+        If there is none, return None and the line itself. A row with an open quote may go on up to
+        another line with an odd number of quotes. `wrong` marks nonempty lines that do not fit.
         """
         begin = int(lines.start[line])
         # With fewer separators it can only be the beginning of a row.
@@ -288,8 +282,8 @@ class Mender(Struct):
         """Return a line as sound CSV, and whether it was repaired; None if that is impossible."""
         if len(line) > _LONGEST_MENDED:
             return None
-        # Only these can be sound although `lines_of` found their quotes or their number of fields
-        # wrong: doubled quotes, line ends inside quotes, a separator too many at the end.
+        # `lines_of` does not know doubled quotes, line ends inside quotes and a separator too many
+        # at the end: only lines with these can be sound.
         may_be_sound = b'""' in line or b"\n" in line or line.endswith(self.separator)
         fields = strict_fields(line, self.separator) if may_be_sound else None
         if fields is not None and len(fields) == self.columns + 1 and not fields[-1]:
@@ -299,21 +293,21 @@ class Mender(Struct):
             return (row, False) if self._is_sound(fields) else None
         if self.free is None:
             return None
-        # The free field is the rest between the fields before it, read from the beginning of the
-        # line, and those after it, read from its end (reversed).
-        first = _loose_fields(line, self.free, self.separator)
-        last = _loose_fields(line[::-1], self.columns - 1 - self.free, self.separator)
-        if first is None or last is None or first[1] + last[1] > len(line):
+        # The free field is what remains between the fields before it, read from the beginning of
+        # the line, and the fields after it, read backwards from the end of the line.
+        before = _loose_fields(line, self.free, self.separator)
+        after = _loose_fields(line[::-1], self.columns - 1 - self.free, self.separator)
+        if before is None or after is None or before[1] + after[1] > len(line):
             return None
-        low, high = first[1], len(line) - last[1]
-        middle = line[low:high]
-        if middle.startswith(b'"'):
-            if len(middle) < 2 or not middle.endswith(b'"'):
+        low, high = before[1], len(line) - after[1]
+        free = line[low:high]
+        if free.startswith(b'"'):
+            if len(free) < 2 or not free.endswith(b'"'):
                 return None
-            middle = middle[1:-1]
-        if not self._is_sound([*first[0], middle, *(field[::-1] for field in reversed(last[0]))]):
+            free = free[1:-1]
+        if not self._is_sound([*before[0], free, *(field[::-1] for field in reversed(after[0]))]):
             return None
-        return b"".join((line[:low], _quoted(middle), line[high:], b"\n")), True
+        return b"".join((line[:low], _quoted(free), line[high:], b"\n")), True
 
     def _is_sound(self, row: Sequence[bytes]) -> bool:
         """Return whether all cells of number columns are numbers or words for missing ones."""

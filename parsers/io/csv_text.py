@@ -47,7 +47,7 @@ class Plan(Struct, frozen=True):
     """What to read of a table with this number of columns: `fields`, by role.
 
     `free` is the index of the column that may have any text; `what` is data of the caller. If
-    `least` is given, rows may have only that many fields: the last columns are then empty.
+    `least` is given, rows may have as few fields as that: the last columns are then empty.
     """
 
     columns: int
@@ -61,7 +61,7 @@ class Tables(NamedTuple):
     """The tables that a caller reads.
 
     `beginnings` are the first characters of headers, four or more, without a leading quote.
-    `of_header` returns the plan of the table with a header, None if it is of no known table.
+    `of_header` returns the plan of the table with a header, None if no known table has this header.
     """
 
     beginnings: frozenset[str]
@@ -91,7 +91,7 @@ def find_start(text: bytes, tables: Tables) -> Start | None:
 def header_in(line: bytes, tables: Tables, separators: Sequence[str], offset: int) -> Start | None:
     """Return the start of the table with this header and rows at `offset`, None if it is none."""
     for separator in separators:
-        row = csv_lines.strict_fields(line, separator.encode())  # None: its quotes are not sound
+        row = csv_lines.strict_fields(line, separator.encode())  # None: quotes are not sound
         names = [cell.decode(errors="replace").strip() for cell in row or ()]
         plan = tables.of_header(names) if names else None
         if plan is not None:
@@ -148,10 +148,10 @@ class CsvText:
 
     def _blocks(self, data: bytes, *, is_last: bool) -> Iterator[CsvBlock]:
         """Yield the rows of whole lines; a header between them begins another table."""
-        first = 0
-        # Limits on lines that look like headers, per block, and on headers, per file: each costs a
-        # look at all known tables.
-        # The prepended line end, which the pattern needs, keeps `match.start()` an offset in data.
+        rows_begin = 0
+        # A line that looks like a header is compared with all known tables, which takes time: limit
+        # such lines per block, and headers per file. The pattern needs a line end before the first
+        # line; prepended to `data`, it makes `match.start()` the offset of the line in `data`.
         for match in islice(self._may_be_header.finditer(b"\n" + data), _MOST_HEADERS):
             if self._headers >= _MOST_HEADERS:
                 break
@@ -159,12 +159,12 @@ class CsvText:
             end = data.index(b"\n", begin) + 1
             start = header_in(data[begin : end - 1], self._tables, (self._separator,), end)
             if start is not None:
-                yield from self._rows(data[first:begin], is_last=False)
+                yield from self._rows(data[rows_begin:begin], is_last=False)
                 self._headers += 1
                 self.damage.repeated_headers += start.header == self._header
                 self.plan, self._separator, self._header = start.plan, start.separator, start.header
-                first = end
-        yield from self._rows(data[first:] if first else data, is_last=is_last)
+                rows_begin = end
+        yield from self._rows(data[rows_begin:] if rows_begin else data, is_last=is_last)
 
     def _rows(self, text: bytes, *, is_last: bool) -> Iterator[CsvBlock]:
         """Yield the rows in some lines, if there are any."""
@@ -176,16 +176,16 @@ class CsvText:
             data = np.frombuffer(text, np.uint8)
             lines = csv_lines.lines_of(data, separator)
             lacking = plan.columns - 1 - lines.separators
-            short = lines.sound & (lacking > 0) & (lines.separators >= plan.least - 1)
-            stops = np.repeat(lines.stop[short], lacking[short])
-            text = np.insert(data, stops, separator).tobytes() if short.any() else text
+            is_short = lines.sound & (lacking > 0) & (lines.separators >= plan.least - 1)
+            stops = np.repeat(lines.stop[is_short], lacking[is_short])
+            text = np.insert(data, stops, separator).tobytes() if is_short.any() else text
         # Read all rows at once; if that skips rows, or quotes are irregular, mend lines and retry.
         data = np.frombuffer(text, np.uint8)
-        read, skipped, is_last_kept = None, 0, True
-        table = self._separator, plan.columns, plan.fields
+        rows, skipped, is_last_kept = None, 0, True
+        layout = self._separator, plan.columns, plan.fields
         if csv_lines.is_regular(data, separator):
-            read, skipped, bad = cells(text, *table)
-        if read is None or skipped:
+            rows, skipped, bad = cells(text, *layout)
+        if rows is None or skipped:
             lines = csv_lines.lines_of(data, separator)
             fits = lines.sound & (lines.separators == plan.columns - 1)
             numbers = sorted({f.place for f in plan.fields.values() if f.kind != "text"})
@@ -199,11 +199,11 @@ class CsvText:
                 self.damage.cut_bytes = int(lines.stop[-1] - lines.start[-1])
             if not text or text.isspace():
                 return
-            read, skipped, bad = cells(text, *table, line_ends_inside=ends_inside)
+            rows, skipped, bad = cells(text, *layout, line_ends_inside=ends_inside)
             self.damage.dropped_rows += skipped
         self.damage.bad_cells.update(bad)
-        if read.count:
-            yield CsvBlock(plan, read, is_last and is_last_kept)
+        if rows.count:
+            yield CsvBlock(plan, rows, is_last and is_last_kept)
 
 
 def text_notes(damage: csv_lines.Damage, cut: str | None) -> Iterator[Note]:

@@ -30,8 +30,7 @@ _JOURNAL_MAGIC: Final = b"\xd9\xd5\x05\xf9\x20\xa1\x63\xd7"
 _WAL_MAGICS: Final = (b"\x37\x7f\x06\x82", b"\x37\x7f\x06\x83")
 _WAL_HEADER_BYTES: Final = 32
 _FRAME_HEADER_BYTES: Final = 24
-_SPARE_BYTES: Final = 64 << 20
-"""Free space that a copy must leave on its disk."""
+_SPARE_BYTES: Final = 64 << 20  # free space that a copy must leave on its disk
 _UNFINISHED: Final = (
     "The database has an unfinished transaction (a -journal file): its writer was stopped or is "
     "still running. "
@@ -91,8 +90,8 @@ def placed(source: ByteSource) -> Iterator[PlacedFile]:
         elif _first_bytes(_beside(plain, "-journal")).startswith(_JOURNAL_MAGIC):
             log = "-journal"
         # A log or a partial last page makes a copy necessary: the original is never changed.
-        _, rest, missing = _extent(plain)
-        if log is None and not rest:
+        _, partial_bytes, missing = _extent(plain)
+        if log is None and not partial_bytes:
             yield PlacedFile(plain, plain.stat().st_size, missing)
             return
     with ExitStack() as temporary:
@@ -112,7 +111,7 @@ def placed(source: ByteSource) -> Iterator[PlacedFile]:
 
 
 def _copied(source: ByteSource, plain: Path | None, log: str | None, folder: Path) -> PlacedFile:
-    """Return a database unpacked, or with its log applied, or cut at its last whole page.
+    """Return a copy: the database unpacked, or with its log applied, or cut at its last whole page.
 
     `plain` is the original if not compressed, `log` its log's suffix. Raises OSError without room.
     """
@@ -127,36 +126,38 @@ def _copied(source: ByteSource, plain: Path | None, log: str | None, folder: Pat
             notes.append(_NOTES.note("input-cut", cut=capitalized(source.cut)))
     elif log is not None:
         path, notes = _with_log(plain, log, copy)
-    whole, rest, missing = _extent(path)
-    if rest:
+    whole_bytes, partial_bytes, missing = _extent(path)
+    if partial_bytes:
         # SQLite would read the missing part of the last page as zeros, and give partial rows.
         if path != copy:
             _copy(path, copy)
-        os.truncate(copy, whole)
+        os.truncate(copy, whole_bytes)
         path = copy
     return PlacedFile(path, path.stat().st_size, missing, tuple(notes))
 
 
 def _extent(path: Path) -> tuple[int, int, int]:
-    """Return how many bytes a database has in whole pages and in a partial last page, and lacks.
+    """Return the bytes of a database: in whole pages, in a partial last page, missing at its end.
 
-    This follows from its header; if that is not plausible, all bytes count as whole pages.
+    The header tells them; if it is not plausible, all bytes count as whole pages.
     """
     header = _first_bytes(path)
     size = path.stat().st_size
-    # A page has a power of two of bytes, from 512; the two bytes cannot hold 65,536, so 1 is that.
+    # A page has 512 bytes or a larger power of two; two bytes cannot hold 65,536: 1 stands for it.
     page_bytes = int.from_bytes(header[16:18], "big")
     page_bytes = 65_536 if page_bytes == 1 else page_bytes
-    if len(header) < _HEADER_BYTES or page_bytes < 512 or page_bytes & (page_bytes - 1):
+    is_power_of_two = page_bytes & (page_bytes - 1) == 0
+    if len(header) < _HEADER_BYTES or page_bytes < 512 or not is_power_of_two:
         return size, 0, 0
+    # A cut within the first page is left as it is: nothing would remain.
+    partial = size % page_bytes if size > page_bytes else 0
     # The size in the header is valid only if the change counter beside it is that of the file.
     is_stated = header[24:28] == header[92:96]
     stated = int.from_bytes(header[28:32], "big") * page_bytes if is_stated else 0
-    rest = size % page_bytes if size > page_bytes else 0  # not of the first: nothing would be left
     if not stated:
-        return (size - rest, rest, page_bytes - rest if rest else 0)
-    # What lies behind the stated size is not of the database: it may end within a page.
-    return (size - rest, rest if size < stated else 0, max(0, stated - size))
+        return size - partial, partial, page_bytes - partial if partial else 0
+    # Bytes behind the stated size are not of the database: they may end within a page.
+    return size - partial, partial if size < stated else 0, max(0, stated - size)
 
 
 def _beside(database: Path, end: str) -> Path:
@@ -173,7 +174,7 @@ def _first_bytes(path: Path) -> bytes:
 
 
 def _with_log(database: Path, end: str, copy: Path) -> tuple[Path, list[Note]]:
-    """Return a copy with the log (suffix `end`) applied, else the original; and notes."""
+    """Return the copy, with the log (suffix `end`) applied, or else the original; and notes."""
     log, code = _beside(database, end), {"-wal": "log", "-journal": "journal"}[end]
     try:
         # Refuse a journal that names another file (it ends with the magic): SQLite would delete it.
@@ -193,7 +194,7 @@ def _with_log(database: Path, end: str, copy: Path) -> tuple[Path, list[Note]]:
     except (OSError, *FAULTS):
         return database, [_NOTES.note(f"{code}-unread")]
     notes = [_NOTES.note(f"{code}-applied")] if changed else []
-    lost = _pages(log) - changed  # a journal has no such pages
+    lost = _pages(log) - changed  # 0 or less for a journal, which has no such pages
     return copy, [*notes, *([_NOTES.note("log-cut", lost)] if lost > 0 else [])]
 
 
@@ -231,7 +232,7 @@ def in_wal_mode(database: Path | None) -> bool:
 
 
 def _pages(log: Path) -> int:
-    """Return how many pages a write-ahead log has in its current round, also a partial last one.
+    """Return the number of pages of a write-ahead log's current round, a partial last one included.
 
     SQLite applies only finished transactions, so a larger number shows that some are lost. A log is
     rewritten from its beginning; pages of earlier rounds have other salts.

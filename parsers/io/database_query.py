@@ -148,7 +148,7 @@ def select(table: Table, wanted: Wanted, rest: str = "", *, quick: bool = False)
 def conditions_sql(
     conditions: Sequence[Condition], table: Table
 ) -> tuple[list[str], list[int | str]]:
-    """Return conditions as SQL terms and values; one on a missing column is 0, which no row has."""
+    """Return conditions as SQL terms and values; a term on a missing column is 0: no row fits."""
     terms: list[str] = []
     values: list[int | str] = []
     for condition in conditions:
@@ -168,15 +168,15 @@ def conditions_sql(
 
 
 def batch_of_columns(wanted: Wanted, columns: Sequence[Any]) -> Batch:
-    """Return a batch of the columns of a result, the first of which is the row number."""
-    rest = iter(columns[1:])
+    """Return a batch of the columns of a query by `select`; the first one is the row number."""
+    results = iter(columns[1:])
     numbers: dict[str, Array] = {
-        name: np.asarray(next(rest), dtype=np.int64) for name in wanted.integers
+        name: np.asarray(next(results), dtype=np.int64) for name in wanted.integers
     }
     for name in wanted.reals:
-        reals = np.asarray(next(rest), dtype=np.float64)  # missing ones are infinite
+        reals = np.asarray(next(results), dtype=np.float64)  # missing ones are infinite
         numbers[name] = np.where(np.isinf(reals), np.nan, reals)
-    return Batch(len(columns[0]), numbers, {name: list(next(rest)) for name in wanted.as_texts})
+    return Batch(len(columns[0]), numbers, {name: list(next(results)) for name in wanted.as_texts})
 
 
 def one_batch(wanted: Wanted, batches: Iterable[Batch]) -> Batch:
@@ -200,8 +200,8 @@ class Lookup:
             keys, values = keys[is_key], values[is_key]
         self._low = int(keys.min()) if len(keys) else 0
         span = int(keys.max()) - self._low + 1 if len(keys) else 0
-        self._dense = span <= 4 * len(keys) + (1 << 16)
-        if self._dense:  # ids that count up: the last cell is for all other keys
+        self._is_dense = span <= 4 * len(keys) + (1 << 16)
+        if self._is_dense:  # such as ids that count up; the last cell is for all other keys
             self._values = np.full(span + 1, ABSENT, dtype=np.int64)
             self._values[keys - self._low] = values
         else:
@@ -210,11 +210,11 @@ class Lookup:
 
     def __call__(self, keys: IntArray) -> IntArray:
         """Return the value of each key."""
-        if self._dense:
+        if self._is_dense:
             last = len(self._values) - 1
-            inside = (keys >= self._low) & (keys < self._low + last)
-            return self._values[np.where(inside, keys - self._low, last)]
-        index = np.searchsorted(self._keys, keys, side="right") - 1
+            is_inside = (keys >= self._low) & (keys < self._low + last)
+            return self._values[np.where(is_inside, keys - self._low, last)]
+        index = np.searchsorted(self._keys, keys, side="right") - 1  # the last of equal keys
         is_key = (index >= 0) & (self._keys[index] == keys)
         return np.where(is_key, self._values[index], ABSENT)
 
@@ -236,14 +236,14 @@ class TextsById:
 
         An id without a text gets the code of `unknown` (None: -1). Only texts in use enter `names`.
         """
-        # The last is for ids without text.
-        codes = np.full(len(self.texts) + 1, _NOT_YET_CODED, dtype=np.int32)
+        count = len(self.texts)
+        codes = np.full(count + 1, _NOT_YET_CODED, dtype=np.int32)  # the last: ids without a text
 
         def code(ids: IntArray) -> Array:
             row = self._row(ids)
-            row = np.where(row == ABSENT, len(self.texts), row)
+            row = np.where(row == ABSENT, count, row)
             for new in distinct(row[codes[row] == _NOT_YET_CODED]).tolist():
-                text = (self.texts[new] if new < len(self.texts) else None) or unknown
+                text = (self.texts[new] if new < count else None) or unknown
                 codes[new] = -1 if text is None else names[text]
             return codes[row]
 
@@ -251,10 +251,10 @@ class TextsById:
 
 
 def by_distinct(values: IntArray, number: Callable[[int, int], int]) -> IntArray:
-    """Return `number(value, first row with it)`, called once per distinct value, for each value."""
+    """Return `number(value, row)` of each value, called once per value, with its first row."""
     if not len(values):
         return np.empty(0, dtype=np.int64)
-    if (values == values[0]).all():  # saves memory
+    if (values == values[0]).all():  # a broadcast result saves memory
         return np.broadcast_to(np.int64(number(int(values[0]), 0)), len(values))
     distinct, first, index = np.unique(values, return_index=True, return_inverse=True)
     pairs = zip(distinct.tolist(), first.tolist(), strict=True)

@@ -40,8 +40,7 @@ _MOST_CALLS: Final = 1_000
 _STEPS_A_CALL: Final = 50_000
 """With _MOST_CALLS, limits SQLite's steps for listing the tables; a real list takes thousands."""
 _BATCH_ROWS: Final = 1 << 14
-_LARGE: Final = 500_000
-"""Tables with at least so many rows are read in two parts, in parallel."""
+_LARGE: Final = 500_000  # tables with at least so many rows are read in two parts, in parallel
 _BYTES_A_ROW: Final = 4
 """A row takes more bytes of the file, so a table with more rows must have pages in circles."""
 _NOTES: Final = NoteTable(
@@ -162,18 +161,18 @@ class Database:
         self.asked.add(table)
         if table not in self.tables:
             return
-        about = self._table(table)
-        parts = [(database_scan.LOWEST, database_scan.HIGHEST)]
+        layout = self._table(table)
+        parts = [(database_scan.LOWEST, database_scan.HIGHEST)]  # ranges of row numbers
         # The fast way reads numbers, of all rows; it needs row numbers to know how far it got.
-        if about.row_number is not None and not wanted.as_texts and not conditions:
-            parts = self._parts(about)
+        if layout.row_number is not None and not wanted.as_texts and not conditions:
+            parts = self._parts(layout)
             # If the fast way fails, the careful one goes on behind the last rows of each part.
             with suppress(database_scan.NotFast):
-                for part, last, batch in self._fast(about, wanted, parts):
+                for part, last, batch in self._fast(layout, wanted, parts):
                     parts[part] = (last + 1, parts[part][1])
                     yield self._counted(batch)
                 return
-        for batch in self._careful(about, wanted, conditions, parts):
+        for batch in self._careful(layout, wanted, conditions, parts):
             yield self._counted(batch)
 
     def notes(self, label: Callable[[str], str] = str) -> tuple[Note, ...]:
@@ -188,7 +187,7 @@ class Database:
                 for table, count in lost.items()
             ]
             note = _NOTES.note("rows-lost", listed=listed(tables, most=4))
-            # The number of lost rows is unknown if that of one table is.
+            # The number of lost rows is unknown if it is unknown for one table.
             counts = [count for count in lost.values() if count is not None]
             total = sum(counts) if len(counts) == len(lost) else None
             notes.append(replace(note, count=total))
@@ -253,18 +252,17 @@ class Database:
             where = f" WHERE {' AND '.join(ends)}" if ends else ""
             queries.append(select(table, wanted, where, quick=True))
         for part, columns in database_scan.fast_columns(self.file.uri, queries):
-            numbers = columns[0]
-            if not len(numbers):
+            row_numbers = columns[0]
+            if not len(row_numbers):
                 continue
             # Row numbers must increase in a batch and from one batch of the part to the next.
-            if not (numbers[1:] > numbers[:-1]).all() or (
-                last[part] > database_scan.LOWEST and int(numbers[0]) <= last[part]
-            ):
-                raise database_scan.NotFast
+            increases = bool((row_numbers[1:] > row_numbers[:-1]).all())
+            goes_back = last[part] > database_scan.LOWEST and int(row_numbers[0]) <= last[part]
             # One real makes a quick query return reals for all integers of the column.
-            if any(values.dtype != np.int64 for values in columns[: 1 + len(wanted.integers)]):
+            has_reals = any(c.dtype != np.int64 for c in columns[: 1 + len(wanted.integers)])
+            if not increases or goes_back or has_reals:
                 raise database_scan.NotFast
-            last[part] = int(numbers[-1])
+            last[part] = int(row_numbers[-1])
             yield part, last[part], batch_of_columns(wanted, columns)
 
     def _careful(
@@ -279,14 +277,14 @@ class Database:
         scan = partial(self._scan, table, wanted, conditions, most_rows)
         salvage = database_scan.Salvage(scan, self._last.get(table.name))
         is_numbered = table.row_number is not None
-        given = [salvage.rows(*part) for part in parts] if is_numbered else [salvage.front()]
-        for rows in chain.from_iterable(given):
+        scans = [salvage.rows(*part) for part in parts] if is_numbered else [salvage.front()]
+        for rows in chain.from_iterable(scans):
             yield batch_of_columns(wanted, list(zip(*rows, strict=True)))
         if salvage.failures or salvage.lost is None:
-            room = most_rows + self.file.missing_bytes // _BYTES_A_ROW - salvage.read
+            # If more rows are missing than fit into the file, row numbers have gaps: unknown.
+            most_lost = most_rows + self.file.missing_bytes // _BYTES_A_ROW - salvage.read
             lost = salvage.lost or None  # 0 cannot be right after a failure
-            # If more are missing than the file has room for, row numbers have gaps: unknown.
-            self._lost[table.name] = None if lost is None or lost > room else lost
+            self._lost[table.name] = None if lost is None or lost > most_lost else lost
 
     def _scan(
         self,
@@ -297,7 +295,7 @@ class Database:
         low: int,
         high: int,
     ) -> Iterator[list[database_scan.Row]]:
-        """Yield the rows from `low` to `high`. Raises Damaged, also after `most_rows`."""
+        """Yield the rows numbered from `low` to `high`. Raises Damaged, also after `most_rows`."""
         terms, values = conditions_sql(conditions, table)
         order, is_damaged, is_numbered = "", False, table.row_number is not None
         if is_numbered:

@@ -20,6 +20,18 @@ from traceflops.table.columns import Array, floats, numbers
 BATCH_ROWS: Final = 1 << 15
 LONGEST_VALUE: Final = 64 << 20
 """The longest text that is read. Arrow's driver has no limit, so its queries must keep this one."""
+Row = tuple[Any, ...]
+"""A row as SQLite returns it, with its row number first."""
+Scan = Callable[[int, int], Iterator[list[Row]]]
+"""Yields the rows with numbers from one to another (inclusive), in order.
+
+At damage it raises Damaged, after it has yielded the rows before.
+"""
+FAULTS: Final = (sqlite3.Error, MemoryError)
+"""Errors that a damaged file can cause; a wrong length in it makes SQLite run out of memory."""
+LOWEST: Final = -(2**63)
+HIGHEST: Final = 2**63 - 1
+_MOST_FAILURES: Final = 4_000  # each costs a query; after so many the rest counts as lost
 
 
 class NotFast(Exception):
@@ -85,21 +97,6 @@ def record_batches(uri: str, query: str) -> Generator[Any, None, None]:
                 yield from reader
     except (manager.Error, pa.ArrowException, OSError):
         raise NotFast from None
-
-
-Row = tuple[Any, ...]
-"""A row as SQLite returns it, with its row number first."""
-Scan = Callable[[int, int], Iterator[list[Row]]]
-"""Yields the rows with numbers from one to another (inclusive), in order.
-
-At damage it raises Damaged, after it has yielded the rows before.
-"""
-FAULTS: Final = (sqlite3.Error, MemoryError)
-"""Errors that a damaged file can cause; a wrong length in it makes SQLite run out of memory."""
-LOWEST: Final = -(2**63)
-HIGHEST: Final = 2**63 - 1
-_MOST_FAILURES: Final = 4_000
-"""Each costs a query; after so many the rest counts as lost."""
 
 
 class Damaged(Exception):

@@ -36,12 +36,21 @@ _MAGIC_BYTES: Final = 4
 _RLE, _RESERVED = 1, 3
 _OF_ID: Final = (0, 1, 2, 4)
 _OF_SIZE: Final = (0, 2, 4, 8)
+_PACKED = (".gz", ".zst", ".lz4")
+_USUAL_EXPANSION = 10
+_BOMB_BYTES = 1 << 30
+_MOST_EXPANSION = 300
+"""The most by which an input may expand. Traces shrink to a tenth, at most to a fiftieth."""
+UNREADABLE = (OSError, EOFError, zipfile.BadZipFile, zlib.error, lzma.LZMAError)
+"""Errors of reading or unpacking a file."""
+Progress = Callable[[int], None]
+"""Called with the number of stored bytes read so far of the current input."""
 
 
 class Unpacked:
     """The plain blocks of a packed stream, which can be iterated once.
 
-    Afterwards `cut` says how it ended too early (or None), `behind_bytes` how many bytes follow it.
+    Afterwards `cut` says how it ended too early (None: it did not); `behind_bytes` follow its end.
     """
 
     def __init__(self, raw: Iterator[bytes], unpack: Callable[[Unpacked], Iterator[bytes]]) -> None:
@@ -59,14 +68,14 @@ class Unpacked:
         `is_next` tells whether the first bytes are those of a member.
         """
         while part := self.feed.take():  # padding is NUL bytes
-            if rest := part.lstrip(b"\0"):
-                self.feed.give_back(len(rest))
+            if behind_padding := part.lstrip(b"\0"):
+                self.feed.give_back(len(behind_padding))
                 break
-        begun = self.feed.peek(_MAGIC_BYTES)
-        if begun and not is_next(begun):
+        magic = self.feed.peek(_MAGIC_BYTES)
+        if magic and not is_next(magic):
             self.behind_bytes = sum(map(len, iter(self.feed.take, b"")))
             return False
-        return bool(begun)
+        return bool(magic)
 
 
 def unpacked(first: bytes, raw: Iterator[bytes]) -> Unpacked | None:
@@ -121,7 +130,7 @@ class Feed(io.RawIOBase):
 
 
 def gathered(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the bytes of small pieces in pieces of 64 KiB or more."""
+    """Yield the bytes of small pieces joined to pieces of 64 KiB or more."""
     held: list[bytes] = []
     length = 0
     for piece in pieces:
@@ -217,7 +226,7 @@ def _is_skipped(begun: bytes) -> bool:
 
 
 def _zstd_frame(feed: Feed) -> Iterator[bytes]:
-    """Yield the bytes of a zstd frame; if it is damaged, all the rest, so that unpacking fails."""
+    """Yield the bytes of a zstd frame; if it is damaged, all that follow: then unpacking fails."""
     descriptor = (feed.peek(5) + b"\0")[4]
     is_single = bool(descriptor >> 5 & 1)
     size_bytes = _OF_SIZE[descriptor >> 6] or int(is_single)
@@ -235,7 +244,7 @@ def _zstd_frame(feed: Feed) -> Iterator[bytes]:
 
 
 def _lz4_frame(feed: Feed) -> Iterator[bytes]:
-    """Yield the bytes of an LZ4 frame; if it is cut off, all that there are.
+    """Yield the bytes of an LZ4 frame; if it is cut off, its bytes up to the cut.
 
     Bits of the descriptor say what it has: 0 a dictionary id, 2 a checksum of the content, 3 the
     size of the content, 4 checksums of the blocks.
@@ -251,26 +260,14 @@ def _lz4_frame(feed: Feed) -> Iterator[bytes]:
     yield from feed.exactly(4 * (descriptor >> 2 & 1))
 
 
-_PACKED = (".gz", ".zst", ".lz4")
-_USUAL_EXPANSION = 10
-_BOMB_BYTES = 1 << 30
-_MOST_EXPANSION = 300
-"""The most by which an input may expand. Traces shrink to a tenth, at most to a fiftieth."""
-UNREADABLE = (OSError, EOFError, zipfile.BadZipFile, zlib.error, lzma.LZMAError)
-"""Errors of reading or unpacking a file."""
-
-Progress = Callable[[int], None]
-"""Called with the number of stored bytes read so far of the current input."""
-
-
 @dataclass(slots=True)
 class ByteSource:
     """One input as decompressed blocks.
 
-    `name` is the base name, `label` the name in reports (see `tell_apart`), `folder` its folder on
+    `name` is the base name, `label` the name in reports (see `tell_apart`), `folder` the folder on
     disk or in an archive, `inside` the name of the folder or archive that the user gave. `path` is
-    its path if it is a file, `uri` that of a file in a store. `stored_bytes` is its size on disk if
-    known (of a member of an archive: unpacked), `packed_bytes` its size in an archive. `limits`
+    the path of a file, `uri` the address of a file in a store. `stored_bytes` is the size on disk
+    if known (of a member of an archive: unpacked), `packed_bytes` the size in an archive. `limits`
     refuses an input that expands more than traces do. After the blocks are consumed, `text_bytes`
     is the decompressed size, `cut` says how the stream ended too early (None: it did not), and
     `behind_bytes` is how many bytes follow the end of a compressed stream.
@@ -310,27 +307,22 @@ class ByteSource:
         return (self.stored_bytes or 0) * (_USUAL_EXPANSION if packed else 1)
 
     def blocks(self) -> Iterator[bytes]:
-        """Yield the decompressed content in blocks.
-
-        `opener` unpacks a member of an archive; what is compressed in it, or in a file, is unpacked
-        here.
-        """
+        """Yield the decompressed content in blocks; `opener` unpacks only members of archives."""
         self._close_stream()
         self.text_bytes, self.behind_bytes, self.cut = 0, 0, None
         self._stream = self.opener()
         raw = self._raw_blocks(self._stream)
-        begun = list(islice(raw, 1))
-        raw = chain(begun, raw)
-        packed = unpacked(begun[0], raw) if begun else None
-        for block in raw if packed is None else packed:
+        first = list(islice(raw, 1))  # none if the input is empty
+        raw = chain(first, raw)
+        stream = unpacked(first[0], raw) if first else None
+        for block in raw if stream is None else stream:
             self.text_bytes += len(block)
-            # The packed size: of a file what was read so far; of a member of an archive, which is
-            # read unpacked, its size in there.
-            read_bytes, in_archive = self._raw_bytes, self.packed_bytes
-            self._refuse_bomb(self.text_bytes, read_bytes if in_archive is None else in_archive)
+            # The raw bytes of a member of an archive are unpacked already: take its packed size.
+            packed = self._raw_bytes if self.packed_bytes is None else self.packed_bytes
+            self._refuse_bomb(self.text_bytes, packed)
             yield block
-        if packed is not None:
-            self.cut, self.behind_bytes = self.cut or packed.cut, packed.behind_bytes
+        if stream is not None:
+            self.cut, self.behind_bytes = self.cut or stream.cut, stream.behind_bytes
         self._close_stream()
 
     def _raw_blocks(self, stream: IO[bytes] | io.RawIOBase) -> Iterator[bytes]:

@@ -14,12 +14,15 @@ from msgspec import Struct, field
 from traceflops.parsers.io.json_window import STRING, Window
 from traceflops.parsers.io.worker_pool import BlockReader, WorkerPool
 
+_SMALL_BLOCK: Final = 1 << 16  # bytes of the small guesses (see BlockQueue)
+_COMMA: Final = re.compile(rb"\s*+,\s*+")
+
 
 class Boundaries(Struct, frozen=True):
     """Patterns for where the objects of a list begin, since all begin with the same keys.
 
-    `start` matches such a beginning, `resume` one behind the end of another object, `end` the end
-    of the list. `end` is given only if every object is known to begin so.
+    `start` matches the beginning of an object, `resume` the end of an object and the beginning of
+    the next, `end` the end of the list. `end` is given only if every object is known to begin so.
     """
 
     start: re.Pattern[bytes]
@@ -84,7 +87,7 @@ _FIRST_KEYS: Final = re.compile(
 
 
 def boundaries_of(text: bytes, begin: int) -> Boundaries | None:
-    """Return how objects of a list begin, judged by the first, at `begin`; None if it is none."""
+    """Return how the objects of a list begin, as the first does at `begin`; None without object."""
     keys = _FIRST_KEYS.match(text, begin)
     if keys is None:
         return None
@@ -95,11 +98,6 @@ def boundaries_of(text: bytes, begin: int) -> Boundaries | None:
         re.compile(opening, re.DOTALL),
         re.compile(rb"\}\s*+(?:,\s*+)?(?P<next>" + opening + rb")", re.DOTALL),
     )
-
-
-_SMALL_BLOCK: Final = 1 << 16
-"""The size of the pieces that are tried of a block that does not decode, before single objects."""
-_COMMA: Final = re.compile(rb"\s*+,\s*+")
 
 
 class JsonPart(NamedTuple):
@@ -113,9 +111,9 @@ class Frame(Struct, eq=False):
     """An open object or list; `count` is the number of its values so far.
 
     `pieces` are texts of single objects of a list that will be decoded together. Up to the position
-    `small_until` in the input only small guesses are made (a large one failed there), up to
-    `single_until` none. `unmendable_until` is the end of the last text that could not be mended.
-    `looked_at` counts bytes of objects that were taken singly.
+    `small_until` in the input only small guesses are made (see BlockQueue), since a large one
+    failed there; up to `single_until` none are. `unmendable_until` is the end of the last text that
+    could not be mended. `looked_at` counts bytes of objects that were taken one by one.
     """
 
     shape: Shape
@@ -175,19 +173,19 @@ class BlockQueue:
     def guess(self, frame: Frame) -> bool:
         """Submit text that looks like whole objects of a list; return whether there was any.
 
-        Whether it was cut between objects shows when it is decoded. The first objects of a list are
-        taken singly, since it may be short, unless boundaries include its end. After a guess has
-        failed, `single_until` and `small_until` forbid or limit further ones for a while.
+        Decoding shows whether the text was really cut between objects. The first objects of a list
+        are taken one by one, since it may be short, unless boundaries include its end. After a
+        guess has failed, `single_until` and `small_until` forbid or limit guesses for a while.
         """
         window, boundaries = self._window, frame.boundaries
         if not isinstance(frame.shape, Records) or boundaries is None:
             return False
-        if window.position < frame.single_until or not (
-            boundaries.end or frame.looked_at >= min(_SMALL_BLOCK, self._block_bytes)
-        ):
+        small_bytes = min(_SMALL_BLOCK, self._block_bytes)
+        may_be_short = boundaries.end is None and frame.looked_at < small_bytes
+        if window.position < frame.single_until or may_be_short:
             return False
         is_small = window.position < frame.small_until
-        window.ensure(min(_SMALL_BLOCK, self._block_bytes) if is_small else self._block_bytes)
+        window.ensure(small_bytes if is_small else self._block_bytes)
         comma = _COMMA.match(window.text, window.at) if frame.needs_comma else None
         if frame.needs_comma and comma is None:
             return False
@@ -204,7 +202,7 @@ class BlockQueue:
         return True
 
     def _submit(self, frame: Frame, text: bytes, guessed: int | None = None) -> None:
-        """Have the text of objects decoded. If it is a guess, only the first `guessed` bytes."""
+        """Submit the text of objects to the pool; of a guess, only the first `guessed` bytes."""
         assert isinstance(frame.shape, Records)
         result = self._pool.submit(frame.shape.reader, memoryview(text)[:guessed])
         self.waiting.append(_TextBlock(frame, text, result, guessed is not None))

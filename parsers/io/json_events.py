@@ -107,7 +107,7 @@ class EventStream(Document, Generic[B]):
         self.damage.tail_events += len(PHASE.findall(text))
 
     def _cut(self, rest: bytes, more: int = 0, *, is_broken: bool = False) -> None:
-        """End the document here; what is cut is events, or else the tail behind the events."""
+        """End the document here; the text that is cut off is events, or else behind the events."""
         in_events = bool(self._frames) and self._frames[-1].shape is self._events
         super()._cut(rest, more, is_broken=is_broken)
         damage = self.damage

@@ -124,7 +124,10 @@ class Document:
                 self._begin(frame.shape.each, (*frame.path, frame.count - 1))
 
     def _token(self, frame: Frame) -> re.Match[bytes] | None:
-        """Consume what precedes the next value; return the match, None at the end or damage."""
+        """Consume commas and key before the next value and return their match.
+
+        At the end of the object or list, and at damage, leave it or go on behind; return None.
+        """
         window = self._window
         is_object = isinstance(frame.shape, Members)
         pattern = _MEMBER if is_object else _ELEMENT
@@ -138,8 +141,8 @@ class Document:
             else:
                 self._lost(window.at)
             return None
-        # Count a wrong number of commas; but in a list, what follows a missing comma without being
-        # an object is damage that is counted elsewhere.
+        # Count a wrong number of commas, except for a missing comma before anything but an object
+        # in a list: that is damage, which is counted elsewhere.
         extra = token[1].count(b",") - (frame.needs_comma and not token["close"])
         window.at = token.end()
         is_value = is_object or window.text.startswith(b"{", window.at)
@@ -269,12 +272,12 @@ class Document:
         offset, depth, passed = self._resumption(broken)
         is_mended = False
         is_object = window.text.startswith(b"{", window.at)
-        # Each stretch is mended only once: text up to `unmendable_until` was tried before.
+        # Text up to `unmendable_until` was tried before: do not try again.
         if is_object and not passed and window.position >= frame.unmendable_until:
             is_mended = self._mends(frame, window.text[window.at : offset].strip(BETWEEN))
             frame.unmendable_until = window.position + offset - window.at
         if not is_mended and not passed and frame.boundaries is not None:
-            # An object that begins before that offset may be whole: go on with that.
+            # Another object that begins before `offset` may be whole: go on with that one.
             start = self._next_object(frame.boundaries.start, offset)
             if start is not None:
                 offset, depth = start, len(self._frames) - 1
@@ -322,7 +325,7 @@ class Document:
         discarded on the way because they were too many to keep.
         """
         window, passed = self._window, 0
-        ahead = broken - window.at
+        ahead = broken - window.at  # unlike an offset it stays valid when more text is read
         while not (matches := self._resumptions(window.at + ahead)):
             if window.available > LONGEST_VALUE:
                 passed += window.available - _LOOK_BACK  # a match may begin in what is kept
@@ -336,7 +339,7 @@ class Document:
     def _resumptions(self, broken: int) -> list[tuple[re.Match[bytes], int]]:
         """Return matches where open objects and lists may go on after damage, with their depths.
 
-        If boundaries include the list's end, values around it are tried only at the text's end.
+        If boundaries include the end of a list, values around it are tried only at the text's end.
         """
         window, frame = self._window, self._frames[-1]
         depth = len(self._frames) - 1
@@ -360,7 +363,7 @@ class Document:
     def _cut(self, rest: bytes, more: int = 0, *, is_broken: bool = False) -> None:
         """Note that the text ends before the document does, and leave all open values.
 
-        `rest` is the unreadable end, after `more` bytes. `is_broken`: by damage, not by a cut.
+        `rest` is the unreadable end, after `more` discarded bytes; `is_broken`: because of damage.
         """
         self.cut_in, self._broken = (), is_broken
         if self._frames:

@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 def decoded(text: bytes | str | msgspec.Raw, form: type[T]) -> T | None:
-    """Return JSON as a value of the type `form`, None if it is not one."""
+    """Return JSON as a value of the type `form`, None if it is no such value."""
     try:
         return msgspec.json.decode(text, type=form)
     except UNDECODABLE:
@@ -40,7 +40,7 @@ def list_decoder(element: Any, strict: bool = True) -> msgspec.json.Decoder[list
 
 
 def first_value(text: bytes | memoryview) -> tuple[bool, int]:
-    """Return whether the first value is whole and valid, and its valid length, at least 1."""
+    """Return whether a text's first JSON value is whole and valid, and its valid length, from 1."""
     try:
         _GRAMMAR.decode(text)
     except msgspec.DecodeError as error:
@@ -57,7 +57,7 @@ def first_value(text: bytes | memoryview) -> tuple[bool, int]:
 class Window:
     """A text whose blocks are read when they are needed; `text[at:]` is still to be parsed.
 
-    Offsets into `text` change whenever more is read. `ended`: no more follows.
+    Offsets into `text` change whenever more is read. `ended` says that no more text follows.
     """
 
     def __init__(self, blocks: Iterator[bytes], block_bytes: int) -> None:
@@ -91,7 +91,8 @@ class Window:
     def more(self, least: int = 0) -> bool:
         """Read on, dropping consumed text; return whether there was more.
 
-        Read at least `least` bytes or a block, and double the text: long values take linear time.
+        Read at least `least` bytes (0: a block), and at least as much as is available: the text is
+        doubled each time, so that a long value takes linear time.
         """
         if self.ended:
             return False

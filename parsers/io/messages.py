@@ -16,8 +16,7 @@ from traceflops.table.columns import ABSENT, Array, BoolArray, IntArray
 
 VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
 _FIXED: Final = {FIXED64: 8, FIXED32: 4}
-_MOST_FIELDS: Final = 256
-"""The most fields of a message; one with more is of another kind."""
+_MOST_FIELDS: Final = 256  # the most fields of a message; one with more is of another kind
 _MOST_NUMBER: Final = 512
 _PADDING: Final = 16
 _ENDS: Final = np.uint64(0x8080808080808080)
@@ -36,7 +35,7 @@ _STEPS: Final = tuple(
 
 def varint(data: bytes | memoryview, offset: int) -> tuple[int, int]:
     """Return the number at an offset and the offset behind it. Raises ValueError without an end."""
-    value = 0
+    value = 0  # seven bits per byte, the lowest first; the last byte is below 0x80
     for step, byte in enumerate(data[offset : offset + 10]):
         value |= (byte & 0x7F) << (7 * step)
         if byte < 0x80:
@@ -76,7 +75,7 @@ def _field(data: bytes, offset: int, end: int) -> tuple[int, int, int | slice]:
 
 
 def parts_of(data: bytes, number: int) -> tuple[list[bytes], bool]:
-    """Return all bytes of a repeated field, and whether the message is whole (else [])."""
+    """Return the contents (bytes) of a repeated field, and True; [] and False for damage."""
     try:
         parts = [content for own, content in fields(data) if own == number]
     except ValueError:
@@ -118,10 +117,10 @@ class Messages(Struct, frozen=True):
         block, end, offset = self.block, self.end, self.begin.copy()
         scalars = (*numbers, *fixed)
         spans = (*parts, *(() if repeated is None else (repeated,)))
-        wanted = (*scalars, *spans)  # slots: an index in this; len(wanted) for other fields
+        wanted = (*scalars, *spans)  # the slot of a field is its index here, else len(wanted)
         values = np.full((len(wanted), len(offset)), ABSENT, np.int64)
         stops = np.full((len(spans), len(offset)), ABSENT, np.int64)
-        each = [(np.empty(0, np.int64),) * 3]
+        repeats = [(np.empty(0, np.int64),) * 3]  # of `repeated`: rows of messages, begins, ends
         slot_of = np.full(_MOST_NUMBER, len(wanted), np.int64)
         slot_of[list(wanted)] = np.arange(len(wanted))
         sound = (offset >= 0) & (offset <= end) & (end <= block.size)
@@ -130,34 +129,34 @@ class Messages(Struct, frozen=True):
             if not len(rows):
                 break
             tag, wire, value, after = block.next_fields(offset[rows], end[rows])
-            # A wanted field must have the wire type of its slot; others are skipped.
+            # A wanted field must have the wire type of its slot; other fields are skipped.
             slot = slot_of[np.where((tag > 0) & (tag < _MOST_NUMBER), tag, 0)]
             is_wanted, is_part = slot < len(wanted), wire == LENGTH
-            number_form = np.where(slot < len(numbers), wire == VARINT, wire == FIXED64)
-            fits = ~is_wanted | np.where(slot < len(scalars), number_form, is_part)
-            fits &= after >= 0
+            is_number = np.where(slot < len(numbers), wire == VARINT, wire == FIXED64)
+            has_wire_type = np.where(slot < len(scalars), is_number, is_part)
+            fits = (~is_wanted | has_wire_type) & (after >= 0)
+            sound[rows[~fits]] = False
+            offset[rows] = after
             taken = fits & is_wanted
-            row, slot, is_part, value = (column[taken] for column in (rows, slot, is_part, value))
+            row, slot, is_part, value, stop = (
+                c[taken] for c in (rows, slot, is_part, value, after)
+            )
             is_fixed = (slot >= len(numbers)) & ~is_part
             value[is_fixed] = block.words[value[is_fixed]].view(np.int64)
             values[slot, row] = value
+            stops[slot[is_part] - len(scalars), row[is_part]] = stop[is_part]
             if repeated is not None:
-                again = slot == len(wanted) - 1
-                each.append((row[again], value[again], after[taken][again]))
-            stops[slot[is_part] - len(scalars), row[is_part]] = after[taken][is_part]
-            sound[rows[~fits]] = False
-            offset[rows] = after
-            rows = rows[fits]
-            rows = rows[offset[rows] < end[rows]]
+                is_repeated = slot == len(wanted) - 1
+                repeats.append((row[is_repeated], value[is_repeated], stop[is_repeated]))
+            rows = rows[fits & (after < end[rows])]
         sound[rows] = False  # messages with too many fields
-        columns = dict(zip(wanted, values, strict=True))
-        owner, begins, ends = (np.concatenate(column) for column in zip(*each, strict=True))
+        owner, begins, ends = (np.concatenate(column) for column in zip(*repeats, strict=True))
         order = np.argsort(owner, kind="stable")
         order = order[sound[owner[order]]]
         return Columns(
             block,
-            {number: columns[number] for number in scalars},
-            {part: columns[part] for part in spans},
+            dict(zip(scalars, values[: len(scalars)], strict=True)),
+            dict(zip(spans, values[len(scalars) :], strict=True)),
             dict(zip(spans, stops, strict=True)),
             sound,
             Messages(block, begins[order], ends[order]),
@@ -210,7 +209,7 @@ class Block:
     def known(self, begin: IntArray, end: IntArray, texts: Sequence[bytes]) -> IntArray:
         """Return the index in `texts` of the text between each two offsets, ABSENT for others.
 
-        Only length, first and last eight bytes are compared: they must differ between the texts.
+        Only the length and the first and last eight bytes are compared: in these `texts` differ.
         """
         matches = np.full(len(begin), ABSENT, np.int64)
         first = self.words[np.maximum(begin, 0)]
@@ -246,7 +245,7 @@ class Block:
 
     def varints(self, offset: IntArray) -> tuple[IntArray, IntArray]:
         """Return the varints at offsets and where each ends; one without an end ends behind all."""
-        word = self.words[offset]
+        word = self.words[offset]  # the eight bytes from each offset on
         if not (word & _MORE).any():  # all have one byte
             return (word & _LOW).view(np.int64), offset + 1
         # The last byte of a varint is the first without its highest bit: `stop` is that bit alone.
@@ -255,18 +254,19 @@ class Block:
         value = word & (stop | (stop - _ONE))  # only the bytes of the varint
         for shift, high, low in _STEPS:
             value = ((value & high) >> shift) | (value & low)
-        # The number of bytes below `stop` is the sum of their lowest bits (by multiplication).
+        # The number of bytes below `stop` is the sum of their lowest bits: the multiplication adds
+        # up the lowest bits of all bytes in the highest byte.
         after = offset + (((stop - _ONE & _BYTES) * _BYTES) >> np.uint64(56)).view(np.int64)
         long = np.flatnonzero(stop == 0)
         if len(long):
-            # Varints of nine or ten bytes: add the bits of the last ones.
+            # Varints of nine or ten bytes: add the bits of the ninth and tenth.
             starts = offset[long]
             ninth, tenth = (self.data[starts + byte].astype(np.uint64) for byte in (8, 9))
-            is_ten = ninth >= 0x80
-            last = np.where(is_ten, (tenth & _ONE) << np.uint64(63), np.uint64(0))
-            value[long] = value[long] | ((ninth & _LOW) << np.uint64(56)) | last
-            is_endless = is_ten & (tenth >= 0x80)
-            ends = starts + np.where(is_ten, 10, 9)
+            has_tenth = ninth >= 0x80
+            highest = np.where(has_tenth, (tenth & _ONE) << np.uint64(63), np.uint64(0))
+            value[long] = value[long] | ((ninth & _LOW) << np.uint64(56)) | highest
+            is_endless = has_tenth & (tenth >= 0x80)
+            ends = starts + np.where(has_tenth, 10, 9)
             after[long] = np.where(is_endless, self.size + _PADDING, ends)
         return value.view(np.int64), after
 
@@ -274,12 +274,12 @@ class Block:
 def split(
     data: bytes, offset: int, end: int, number: int, others: dict[int, int | slice] | None = None
 ) -> tuple[IntArray, IntArray, bool]:
-    """Return begin and end of the parts of a message that repeats the field `number`.
+    """Return begin and end offsets of the parts of a message that repeats the field `number`.
 
     Also return whether the message, data[offset:end], is whole. `others` is filled with the last
     value of each other field: a number, or the slice of its content.
     """
-    tag = number << 3 | LENGTH  # one byte: the numbers asked for are below 16
+    tag = number << 3 | LENGTH  # one byte, since `number` is below 16
     begins: list[int] = []
     ends: list[int] = []
     try:

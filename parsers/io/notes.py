@@ -19,8 +19,8 @@ class NoteTable:
     """The notes of a reader: for each kind of note the texts (or text and advice) by key.
 
     A key is the code of the note; if a code has several texts, a second word distinguishes them.
-    In a text `{count}` is the count of the note, `[one|many]` depends on it. With `{n}` instead,
-    and no other field, the notes of several files are added up to one (see `counted_note`).
+    In a text `{count}` is the count of the note; of `[one|many]` the count chooses one. Notes of
+    several files with the same text are added up if it has only the field `{n}` (`counted_note`).
     """
 
     def __init__(self, **texts_by_kind: Texts) -> None:
@@ -28,7 +28,7 @@ class NoteTable:
         self._rows = {key: (kind, row[key]) for kind, row in texts_by_kind.items() for key in row}
 
     def note(self, key: str, count: int | None = None, **fields: object) -> Note:
-        """Return the note of `key` (its code, then a variant); `fields` and `count` fill texts."""
+        """Return the note of `key`; `count` and `fields` fill the fields of its texts."""
         (kind_name, texts), code = self._rows[key], key.partition(" ")[0]
         kind = cast(NoteKind, kind_name)
         text, advice = (texts, "") if isinstance(texts, str) else texts
@@ -68,7 +68,7 @@ Failed = tuple[ByteSource, InputError]
 def read_each(
     sources: Iterable[ByteSource], read: Callable[[ByteSource], T], *, close: bool = False
 ) -> tuple[list[T], list[Failed]]:
-    """Return the results of `read`, and where it failed. Raises the first error if everywhere."""
+    """Return the results of `read`, and where it failed. Raises the first error if all failed."""
     done: list[T] = []
     failed: list[Failed] = []
     for source in sources:

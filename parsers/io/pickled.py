@@ -17,7 +17,7 @@ from traceflops.parsers.io.inputs import ByteSource
 
 _MOST_BYTES: Final = 1 << 29
 _MOST_STEPS: Final = 20_000_000
-"""The most instructions; a run of those that repeat values counts as one. An allocator's event
+"""The most instructions; successive ones that repeat values count as one. An allocator's event
 takes about 20 instructions, each at most 240 bytes of memory."""
 _MOST_REPEATED: Final = 5
 """How many repeated values (8 bytes each, mostly frames of stacks) there may be per instruction."""
@@ -30,7 +30,7 @@ class _TooLarge(Exception):
 
 
 def unpickled(source: ByteSource, keys: Set[str]) -> object:
-    """Return a pickle's plain values with only the given keys. Raises InputError for others."""
+    """Return a pickle's plain values, in dicts only these keys. Raises InputError for others."""
     try:
         most_bytes = _MOST_BYTES if source.limits else sys.maxsize - 1
         data = source.head(most_bytes + 1)

@@ -26,8 +26,7 @@ from traceflops.parsers.io.remote import files_at, is_remote, opened, size_of
 T = TypeVar("T")
 PIPE_PATIENCE_S = 5.0
 """How long to wait for a program to write to a named pipe."""
-_REPORT: Final = b"traceflops.report/"
-"""The beginning of the zip comment of a report that is an archive."""
+_REPORT: Final = b"traceflops.report/"  # begins the zip comment of a report
 _ZIP = b"PK\x03\x04"
 _MOST_MEMBERS = 10_000
 _RANK: Final = re.compile(r"(?:^|[^a-z])rank[-_.]?(\d{1,7})(?!\d)", re.IGNORECASE)
@@ -43,7 +42,7 @@ _SEPARATORS = re.compile(r"[/\\]")
 
 
 def tell_apart(sources: Sequence[ByteSource]) -> None:
-    """Label inputs by name, in place; equal names also by the differing end of their folders."""
+    """Label inputs by name, in place; equal names by folder and name, without common folders."""
     by_name: defaultdict[str, list[ByteSource]] = defaultdict(list)
     for source in sources:
         by_name[source.name].append(source)
@@ -70,8 +69,10 @@ def find_inputs(path: str) -> tuple[list[ByteSource], bool]:
     files = list(files_behind(path))
     if is_remote(path):
         is_file = files == [path]
-    elif not (is_file := not stat.S_ISDIR(_tried(Path(path), Path(path).stat).st_mode)):
-        _tried(Path(path), lambda: os.scandir(path).close())  # raises if it cannot be listed
+    else:
+        is_file = not stat.S_ISDIR(_tried(Path(path), Path(path).stat).st_mode)
+        if not is_file:
+            _tried(Path(path), lambda: os.scandir(path).close())  # raises if it cannot be listed
     if is_file:
         return _members(_file(path)), True
     sources: list[ByteSource] = []
@@ -96,21 +97,21 @@ def _once(name: str, stream: IO[bytes], begun: bytes = b"") -> ByteSource:
 
 
 class _Rejoined(io.RawIOBase):
-    """A stream whose first block was already read: it returns that, then the rest."""
+    """A stream of which `first` was already read: it returns these bytes, then the others."""
 
-    def __init__(self, first: bytes, rest: IO[bytes]) -> None:
+    def __init__(self, first: bytes, stream: IO[bytes]) -> None:
         self._first = first
-        self._rest = rest
+        self._stream = stream
 
     def readable(self) -> bool:
         return True
 
     def read(self, size: int = -1) -> bytes:
         block, self._first = self._first, b""
-        if not block and not self._rest.closed:
-            block = self._rest.read(size)
+        if not block and not self._stream.closed:
+            block = self._stream.read(size)
             if not block:
-                self._rest.close()
+                self._stream.close()
         return block
 
 
@@ -166,7 +167,7 @@ def open_file(file: str) -> IO[bytes]:
 
 
 def files_behind(path: str) -> Iterator[str]:
-    """Yield the path itself, or the files in the folder that it is, except hidden ones.
+    """Yield the path itself or, if it is a folder, the files in it, except hidden ones.
 
     Unreadable files and folders in it are yielded, too: opening them raises the reason.
     """
@@ -199,8 +200,8 @@ def _fail(error: InputError) -> IO[bytes]:
 def _members(source: ByteSource, *, in_folder: bool = False) -> list[ByteSource]:
     """Return the members of a zip archive as sources; a source that is no archive stays as it is.
 
-    A report of traceflops gives only its pack, and nothing in a folder, where its recording is
-    likely, too. Raises InputError for a damaged archive, or one with too many members.
+    Of a report of traceflops only its pack is returned; `in_folder` nothing is, since its recording
+    is likely beside it. Raises InputError for a damaged archive, or one with too many members.
     """
     # A remote file is an archive only if its name ends in .zip: a look at it costs a request.
     if source.uri is not None and not source.uri.lower().endswith(".zip"):
@@ -221,7 +222,7 @@ def _members(source: ByteSource, *, in_folder: bool = False) -> list[ByteSource]
         hint = "unpack it manually if possible (zip -FF) and give the trace"
         raise InputError(f"damaged zip archive: {source.name} ({error})", hint) from None
     finally:
-        data.rest()
+        data.release()
     # Leave out folders (is_dir() fails for an empty name), empty and hidden files (as of macOS).
     infos = [
         info
@@ -250,7 +251,7 @@ def _member(
         try:
             return _Member(archive.open(info), data)
         except (*UNREADABLE, RuntimeError, ValueError, struct.error) as error:
-            data.rest()
+            data.release()
             raise InputError(
                 f"cannot unpack: {name} ({error})", "unpack the archive manually and give the trace"
             ) from None
@@ -265,7 +266,7 @@ def _member(
 
 
 class _Reopened(io.RawIOBase):
-    """A file opened when it is read (after a seek) until `rest`, so that many need few handles."""
+    """A file opened when it is read (after a seek), until `release`: many need few handles."""
 
     def __init__(self, opener: Callable[[], IO[bytes] | io.RawIOBase]) -> None:
         self._opener = opener
@@ -289,7 +290,7 @@ class _Reopened(io.RawIOBase):
     def tell(self) -> int:
         return self._opened.tell()
 
-    def rest(self) -> None:
+    def release(self) -> None:
         """Close the file; the next read opens it again."""
         if self._stream is not None:
             self._stream.close()
@@ -311,7 +312,7 @@ class _Member(io.RawIOBase):
 
     def close(self) -> None:
         self._content.close()
-        self._file.rest()
+        self._file.release()
         super().close()
 
 

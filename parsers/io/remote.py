@@ -13,11 +13,12 @@ from traceflops.errors import InputError
 from traceflops.parsers.io.inputs import reason
 
 T = TypeVar("T")
-_SET: Final = {
+_VARIABLES: Final = {
     "s3": "AWS_ENDPOINT_URL for a store of your own",
     "gs": "GOOGLE_APPLICATION_CREDENTIALS",
     "hdfs": "JAVA_HOME, HADOOP_HOME, CLASSPATH",
 }
+
 _PATIENCE_S: Final = 10
 _ENDPOINTS: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 
@@ -45,12 +46,13 @@ def files_at(uri: str) -> Iterator[str]:
 
     selector = FileSelector(folder or "/", recursive=True)
     files = _tried(uri, lambda: store.get_file_info(selector))
-    start = uri[: len(uri) - len(path) + len(folder)]
+    uri_of_folder = uri[: len(uri) - len(path) + len(folder)]
     for name in sorted(file.path for file in files if file.is_file):
-        hidden = any(part.startswith(".") for part in PurePosixPath(name[len(folder) :]).parts)
+        inner = name[len(folder) :]
+        is_hidden = any(part.startswith(".") for part in PurePosixPath(inner).parts)
         pattern = PurePosixPath("/", path)  # paths of HDFS begin with a slash, others do not
-        if not hidden and ("*" not in path or PurePosixPath("/", name).match(str(pattern))):
-            yield start + name[len(folder) :]
+        if not is_hidden and ("*" not in path or PurePosixPath("/", name).match(str(pattern))):
+            yield uri_of_folder + inner
 
 
 def opened(uri: str) -> IO[bytes]:
@@ -121,6 +123,6 @@ def _tried(uri: str, action: Callable[[], T]) -> T:
             "install pyarrow from PyPI or conda-forge",
         ) from None
     except (OSError, pa.ArrowException) as error:
-        settings = _SET[uri.partition("://")[0]]
-        hint = f"check name, network and credentials ({settings})"
+        variables = _VARIABLES[uri.partition("://")[0]]
+        hint = f"check name, network and credentials ({variables})"
         raise InputError(f"cannot read: {uri} ({reason(error)})", hint) from None

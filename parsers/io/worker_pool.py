@@ -114,7 +114,7 @@ class WorkerPool:
             call = partial(work, item)
             if self._team is None:
                 waiting.append(call)
-            # All others have enough to do: do this one here and now.
+            # All children have enough to do: do this item here and now.
             elif self._takes_part and min(w.load for w in self._team.workers) >= _AHEAD_EACH:
                 done: Future[B] = Future()
                 done.set_result(call())
@@ -228,7 +228,7 @@ class _Worker:
         return float("inf") if self._gone else len(self._jobs)
 
     def give(self, job: _Job, message: object, reader: object = None) -> None:
-        """Send a message to the process; before it, its `reader` if that is another than before."""
+        """Send a message to the process, after its `reader` unless the process has that one."""
         with self._lock:
             if self._gone:
                 self._settle(job, None)

@@ -43,27 +43,27 @@ GAUGES: Final[Mapping[str, tuple[str, int]]] = {
 
 
 def facts_of_agent(agent: Mapping[str, object]) -> DeviceFacts:
-    """Return the facts of an agent with the keys of rocprofv3's JSON, in upper or lower case.
+    """Return the facts of an agent whose keys are those of rocprofv3's JSON, in any case.
 
-    The clock is that of compute units (fcompute). If local_mem_size is 0, add up memory banks.
+    The clock is that of the compute units (fcompute). Without local_mem_size, add up memory banks.
     """
-    words = {key.lower(): value for key, value in agent.items()}
-    version = _number(words.get("gfx_target_version"))  # 90402 is 9.4.2
-    clock_mhz = _number(words.get("max_engine_clk_fcompute"))
-    listed = words.get("mem_banks")
+    properties = {key.lower(): value for key, value in agent.items()}
+    version = _number(properties.get("gfx_target_version"))  # 90402 is 9.4.2
+    clock_mhz = _number(properties.get("max_engine_clk_fcompute"))
+    listed = properties.get("mem_banks")
     banks = [bank for bank in listed if isinstance(bank, dict)] if isinstance(listed, list) else []
     sizes = [_number(bank.get("size_in_bytes"), _INT63) or 0 for bank in banks]
     bank_bytes = sum(sizes) if 0 < sum(sizes) < _INT63 else None
     return DeviceFacts(
-        product=text_of(words.get("product_name")),
-        memory_bytes=_number(words.get("local_mem_size"), _INT63) or bank_bytes,
+        product=text_of(properties.get("product_name")),
+        memory_bytes=_number(properties.get("local_mem_size"), _INT63) or bank_bytes,
         compute_major=version // 10_000 if version else None,
         compute_minor=version // 100 % 100 if version else None,
-        sm_count=_number(words.get("cu_count")),
-        warp_size=_number(words.get("wave_front_size")),
-        architecture=text_of(words.get("name")),
+        sm_count=_number(properties.get("cu_count")),
+        warp_size=_number(properties.get("wave_front_size")),
+        architecture=text_of(properties.get("name")),
         clock_hz=clock_mhz * _MHZ if clock_mhz else None,
-        dies=_number(words.get("num_xcc")),
+        dies=_number(properties.get("num_xcc")),
     )
 
 
@@ -86,11 +86,11 @@ def text_of(value: object) -> str | None:
 
 
 def facts_of_system(system: Mapping[str, str]) -> DeviceFacts:
-    """Return the facts that rocprof-compute's sysinfo.csv (a row) states for all devices."""
-    words = {key.lower(): value.strip() for key, value in system.items()}
+    """Return the facts that a row of rocprof-compute's sysinfo.csv states about every device."""
+    properties = {key.lower(): value.strip() for key, value in system.items()}
 
     def first(*keys: str) -> str | None:
-        return next((words[key] for key in keys if words.get(key)), None)
+        return next((properties[key] for key in keys if properties.get(key)), None)
 
     def count(*keys: str) -> int | None:
         return _number((first(*keys) or "").removesuffix(".0"))
@@ -116,9 +116,9 @@ def facts_of_system(system: Mapping[str, str]) -> DeviceFacts:
 
 
 class Agent(NamedTuple):
-    """A device: `key` identifies it, `number` is its number in the file.
+    """A CPU or GPU: `key` identifies it, `number` is the number by which the file refers to it.
 
-    `node` is its number on the machine, -1 if it is in no list of agents.
+    `is_gpu` is None if unknown. `node` is its number on the machine, -1 if no file lists it.
     """
 
     key: Hashable
@@ -129,19 +129,22 @@ class Agent(NamedTuple):
 
 
 class Agents:
-    """The agents listed for one machine. Of agents that are not listed only the number is known."""
+    """The agents of one machine, found by the texts with which tables name them."""
 
     def __init__(self, rows: Sequence[Mapping[str, str]], system: Mapping[str, str]) -> None:
-        """Take the rows of agent_info.csv, and the row of sysinfo.csv, which is on all devices."""
+        """Take the rows of agent_info.csv, and the row of sysinfo.csv about every device."""
         listed = []
         for row in rows:
-            words = {key.lower(): value.strip() for key, value in row.items()}
-            node, logical = words.get("node_id", ""), words.get("logical_node_id", "")
+            properties = {key.lower(): value.strip() for key, value in row.items()}
+            node, logical = properties.get("node_id", ""), properties.get("logical_node_id", "")
             if _NODE.fullmatch(node):
-                facts = facts_of_agent(words) if is_gpu(words) else NOTHING_KNOWN
+                facts = facts_of_agent(properties) if is_gpu(properties) else NOTHING_KNOWN
                 number = int(logical if _NODE.fullmatch(logical) else node)
-                listed.append(Agent(("node", int(node)), number, is_gpu(words), facts, int(node)))
+                listed.append(
+                    Agent(("node", int(node)), number, is_gpu(properties), facts, int(node))
+                )
         listed.sort(key=lambda agent: agent.node)
+        # By numbering, the agents by their number in it.
         self._by: dict[str, dict[int, Agent]] = {
             "logical": {agent.number: agent for agent in listed},
             "node": {agent.node: agent for agent in listed},
@@ -151,28 +154,28 @@ class Agents:
         self._of_system = facts_of_system(system)
 
     def numbering(self, texts: Iterable[str]) -> str:
-        """Return how the agents in `texts`, which ran kernels, are numbered ("logical" or "node").
+        """Return the numbering ("logical" or "node") of the agents that `texts` name.
 
-        It is the numbering with which all of them are GPUs. If both fit, or neither: the index in
-        the list for "Agent 4", but the node for a bare "4", as ROCm 6.2 wrote.
+        All of them ran kernels, so it is the numbering in which every number belongs to a GPU. If
+        that holds for both numberings or for neither, the likelier one is returned: "logical", the
+        index in the list, for "Agent 4"; "node" for a bare "4", as ROCm 6.2 wrote.
         """
         matches = [match for text in texts if (match := _TEXT.fullmatch(text.strip()))]
         numbers = [int(match[2]) for match in matches if (match[1] or "").lower() in ("", "agent")]
-        bare = any(match[1] is None for match in matches)
-        # Of both numberings, the likelier first.
-        order = ("node", "logical") if bare else ("logical", "node")
-        for numbering in order:
+        has_bare_number = any(match[1] is None for match in matches)
+        likelier_first = ("node", "logical") if has_bare_number else ("logical", "node")
+        for numbering in likelier_first:
             agents = self._by[numbering]
             if numbers and all(n in agents and agents[n].is_gpu for n in numbers):
                 return numbering
-        return order[0]
+        return likelier_first[0]
 
     def agent(self, text: str, numbering: str) -> Agent:
         """Return the agent that a text such as "Agent 4", "GPU 0" or "4" names.
 
-        `numbering` says what the number is, except for "GPU 0": the first GPU of the list. The
-        number in the result is that of the text, except for "GPU 0", which has that of the list.
-        An agent that is not listed has the facts of the system.
+        "GPU 0" is the first GPU of the list, and the result has its number in the list. The number
+        in other texts counts by `numbering`, and the result has the number of the text. An agent
+        that is not listed gets the facts of the system.
         """
         match = _TEXT.fullmatch(text.strip())
         if match is None:
@@ -187,22 +190,25 @@ class Agents:
 
 
 def gpus_of(header: Mapping[str, msgspec.Raw]) -> dict[int, DeviceFacts]:
-    """Return the facts of GPUs by node, from rocminfo's output in rocprof's (v1) JSON."""
-    words = decoded(header.get("otherData", b"{}"), dict[str, Any]) or {}
-    agents: defaultdict[int, dict[str, str]] = defaultdict(dict)  # by number, from 1
-    for key, value in words.items():
+    """Return the facts of GPUs by node, from rocminfo's output in rocprof's (v1) JSON.
+
+    In `header`, the value of the key Agent2.ComputeUnit is the property ComputeUnit of agent 2.
+    """
+    other_data = decoded(header.get("otherData", b"{}"), dict[str, Any]) or {}
+    agents: defaultdict[int, dict[str, str]] = defaultdict(dict)  # properties by number, from 1
+    for key, value in other_data.items():
         match = _V1_KEY.fullmatch(key)
         if match and isinstance(value, str) and value.strip():
             agents[int(match[1])][match[2]] = value.strip()[:256]  # a damaged text may be long
     gpus = {}
-    for index, agent in agents.items():
+    for agent_number, agent in agents.items():
         name = agent.get("Name", "")
         if agent.get("DeviceType", "GPU" if name.startswith("gfx") else "") != "GPU":
             continue
         version = _GFX.fullmatch(name)
         # AMDInstinctMI210 has lost its blanks: put one after each known word at its beginning.
         product = agent.get("MarketingName", "")
-        product = _JOINED_WORDS.sub(lambda words: _WORD.sub(r"\g<0> ", words[0]), product)
+        product = _JOINED_WORDS.sub(lambda joined: _WORD.sub(r"\g<0> ", joined[0]), product)
         # The largest pool of global memory: pools may be views of the same memory.
         pools = [_POOL.fullmatch(key) for key, segment in agent.items() if segment == "GLOBAL"]
         sizes = [_value(agent.get(f"{pool[1]}Size"), _INT32 * 2**20) for pool in pools if pool]
@@ -217,17 +223,23 @@ def gpus_of(header: Mapping[str, msgspec.Raw]) -> dict[int, DeviceFacts]:
             "max_engine_clk_fcompute": _value(agent.get("MaxClockFreq.(MHz)")),
         }
         node = _value(agent.get("Node"))
-        gpus[index - 1 if node is None else node] = facts_of_agent(facts)  # nodes count from 0
+        # Nodes are numbered from 0, agents from 1.
+        gpus[agent_number - 1 if node is None else node] = facts_of_agent(facts)
     return gpus
 
 
 def _value(text: str | None, below: int = _INT32) -> int | None:
-    """Return a number, or a size such as 31309824(0x1ddc000)KB in bytes, if it is below `below`."""
-    digits = _AMOUNT.fullmatch(text or "")
-    value = int(digits[1]) * (1024 if digits[2] else 1) if digits else below
+    """Return a count, or a size such as 31309824(0x1ddc000)KB in bytes.
+
+    Returns None if `text` holds neither, or if the value is not below `below`.
+    """
+    amount = _AMOUNT.fullmatch(text or "")
+    if amount is None:
+        return None
+    value = int(amount[1]) * (1024 if amount[2] else 1)
     return value if value < below else None
 
 
 def place_of_node(node: int) -> str | None:
-    """Return the name of a device on its machine by its node there."""
+    """Return the name of a device by its node on the machine, None for a negative node."""
     return f"node {node}" if node >= 0 else None

@@ -21,33 +21,32 @@ BETWEEN: Final = DIRECTIONS.index("PtoP")
 
 
 def directions_named(names: Iterable[str]) -> IntArray:
-    """Return the indices in DIRECTIONS of the directions in names, -1 for none."""
+    """Return for each name the index in DIRECTIONS of the direction it states, -1 if none."""
     directions = map(direction_named, names)
-    return np.array(
-        [-1 if direction is None else DIRECTIONS.index(direction) for direction in directions],
-        np.int64,
-    )
+    indices = [UNKNOWN if text is None else DIRECTIONS.index(text) for text in directions]
+    return np.array(indices, np.int64)
 
 
 def directions_between(
-    named: IntArray, source: IntArray, target: IntArray, apart: Array
+    named: IntArray, source: Array, target: Array, ends_differ: Array
 ) -> IntArray:
-    """Return the direction of each copy, an index in DIRECTIONS.
+    """Return the direction of each copy, an index in DIRECTIONS, -1 if unknown.
 
-    It is the direction that its name says (`named`, -1 for none), else that of its ends: `source`
-    and `target` are HOST, GPU or UNKNOWN. Between GPUs, whatever the name says of these, it is PtoP
-    where they differ (`apart`), else DtoD.
+    `named` is the direction that the copy's name states, -1 if none; then the ends decide:
+    `source` and `target` are HOST, GPU or UNKNOWN (or whether they are GPUs). Names confuse DtoD
+    and PtoP, so a copy from GPU to GPU is PtoP where `ends_differ`, else DtoD.
     """
     direction = named
-    for text, (first, last) in _BY_ENDS.items():
-        fits_ends = (named == UNKNOWN) & (source == first) & (target == last)
+    for text, (source_kind, target_kind) in _BY_ENDS.items():
+        fits_ends = (named == UNKNOWN) & (source == source_kind) & (target == target_kind)
         direction = np.where(fits_ends, DIRECTIONS.index(text), direction)
-    in_gpus = np.isin(named, [UNKNOWN, WITHIN, BETWEEN]) & (source == GPU) & (target == GPU)
-    return np.where(in_gpus, np.where(apart, BETWEEN, WITHIN), direction)
+    names_no_host = np.isin(named, [UNKNOWN, WITHIN, BETWEEN])
+    in_gpus = names_no_host & (source == GPU) & (target == GPU)
+    return np.where(in_gpus, np.where(ends_differ, BETWEEN, WITHIN), direction)
 
 
 def ends_of(direction: IntArray) -> tuple[IntArray, IntArray]:
-    """Return the kinds of sources and of targets (HOST, GPU, UNKNOWN) that directions imply."""
+    """Return the source and the target (HOST, GPU or UNKNOWN) that each direction implies."""
     ends = [_BY_ENDS.get(text, (GPU, GPU)) for text in DIRECTIONS]
     sources, targets = np.array([*ends, (UNKNOWN, UNKNOWN)]).T  # the last is for direction -1
     return sources[direction], targets[direction]
@@ -59,19 +58,20 @@ def copies_in(activities: TableBuilder) -> list[int]:
 
 
 def fill_sizes(activities: TableBuilder, since: int, calls: IntArray, sizes: IntArray) -> None:
-    """Fill in, in place, the bytes of kernels that copy or fill.
+    """Set, in place, the bytes of kernels that copy or fill to the size that their call requested.
 
-    `sizes` are the bytes that the calls with the correlations `calls` were to copy. Only rows from
-    `since` on are of their process. If a call launched several kernels, each size is unknown.
+    `calls` are the correlations of API calls, `sizes` the bytes each was to copy. The rows of their
+    process begin at row `since`. If a call launched several kernels, the bytes of each are unknown.
     """
     copying = copies_in(activities)
     if not copying or not len(calls):
         return
     correlation = activities.column("correlation")
-    chosen = np.isin(activities.column("name"), copying) & (correlation != ABSENT)
-    chosen[:since] = False
-    rows = np.flatnonzero(chosen)
-    launches, first, times = np.unique(correlation[rows], return_index=True, return_counts=True)
+    is_copying = np.isin(activities.column("name"), copying) & (correlation != ABSENT)
+    is_copying[:since] = False
+    rows = np.flatnonzero(is_copying)
+    launches, index, kernels = np.unique(correlation[rows], return_index=True, return_counts=True)
+    single = kernels == 1
     column = activities.column("bytes")
-    column[rows[first[times == 1]]] = Lookup(calls, sizes)(launches[times == 1])
+    column[rows[index[single]]] = Lookup(calls, sizes)(launches[single])
     activities.replace("bytes", column)

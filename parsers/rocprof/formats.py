@@ -18,7 +18,7 @@ _V3_START: Final = re.compile(rb'\s*\{[^{}\[\]]*?"rocprofiler-sdk-tool"\s*:')
 
 
 def _is_table(head: bytes) -> bool:
-    """Return whether `head` begins a table of rocprof."""
+    """Return whether a file with the first bytes `head` is a table of rocprof."""
     # JSON, XML or text without separators: not worth loading the reader of tables.
     if _OTHER_TEXT.match(head) or (b"," not in head and b";" not in head and b"\t" not in head):
         return False
@@ -29,16 +29,18 @@ def _is_table(head: bytes) -> bool:
 
 
 def _is_perfetto(head: bytes) -> bool:
-    """Return whether `head` begins with a protobuf message whose first field is a message."""
-    # The key of that field is a line break, so text must be excluded.
+    """Return whether a file with the first bytes `head` is a protobuf message of packets.
+
+    Packets are messages in field 1, whose key is the byte of a line break: text is excluded first.
+    """
     if not head.startswith(b"\n") or _NO_TEXT.match(head) is None:
         return False
     from traceflops.parsers.io.messages import fields, last_fields, varint
 
     try:
-        # If the message is longer than `head`, it is read as far as that goes.
         size, begin = varint(head, 1)
         packet = head[begin : begin + size]
+        # `fields` raises for damage; last_fields accepts a packet that `head` cuts off.
         return bool(list(fields(packet)) if len(packet) == size else last_fields(packet))
     except ValueError:
         return False

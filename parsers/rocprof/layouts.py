@@ -33,6 +33,10 @@ _DERIVED: Final = re.compile(
 )
 """Names of what rocprof computes from hardware counters."""
 _REPEATED: Final = re.compile(r"(.+)_\d+")
+_BEGINNINGS: Final = (
+    *("Kind", "Domain", "Correlation_Id", "Index", 'Pid"', "Pid,", "Guid", "GPU_ID", "Node_Id"),
+    *("Dispatch_ID", "dispatch_id", "Name"),
+)
 
 
 class Layout(NamedTuple):
@@ -64,17 +68,13 @@ _V1_KERNEL: Final = "Index KernelName gpu-id"
 _V2_KERNEL: Final = "Dispatch_ID GPU_ID Kernel_Name Start_Timestamp End_Timestamp"
 _LONG: Final = "Dispatch_Id Kernel_Name Counter_Name Counter_Value"
 _CONVERTED: Final = "ROCm 7 (rocpd convert)"
-_OF_ROCPD: Final = "ROCm 7 (rocpd summary)"
 _SUMMED: Final = "Name Calls Duration(nsec) Percent(inc) Min(nsec) Max(nsec)"
 _R70: Final = "ROCm 7.0 or later"
-_R63: Final = "ROCm 6.3 or 6.4"
-_R62: Final = "ROCm 6.2"
-
 LAYOUTS: Final = (
     Layout("kernels", "kernel_trace", V3, _CONVERTED, "Guid " + _V3_KERNEL),
     Layout("kernels", "kernel_trace", V3, _R70, "Stream_Id LDS_Block_Size " + _V3_KERNEL),
-    Layout("kernels", "kernel_trace", V3, _R63, "Dispatch_Id Thread_Id " + _V3_KERNEL),
-    Layout("kernels", "kernel_trace", V3, _R62, _V3_KERNEL),
+    Layout("kernels", "kernel_trace", V3, "ROCm 6.3 or 6.4", "Dispatch_Id Thread_Id " + _V3_KERNEL),
+    Layout("kernels", "kernel_trace", V3, "ROCm 6.2", _V3_KERNEL),
     Layout("copies", "memory_copy", V3, _CONVERTED, "Guid Kind Direction Start_Timestamp"),
     Layout("copies", "memory_copy", V3, _R70, "Kind Direction Stream_Id Start_Timestamp"),
     Layout("copies", "memory_copy", V3, "ROCm 6.2 to 6.4", "Kind Direction Start_Timestamp"),
@@ -93,7 +93,7 @@ LAYOUTS: Final = (
     Layout("agents", "agent_info", V3, "", "Node_Id Agent_Type Cu_Count"),
     Layout("totals", "stats", V3, "", "Name Calls TotalDurationNs Percentage MinNs MaxNs"),
     Layout("totals", "stats", V1, "", "Name Calls TotalDurationNs AverageNs Percentage"),
-    Layout("totals", "summary", V3, _OF_ROCPD, _SUMMED, "Process_Id"),
+    Layout("totals", "summary", V3, "ROCm 7 (rocpd summary)", _SUMMED, "Process_Id"),
     Layout("calls", "api_trace", V2, "", "Domain Function Start_Timestamp End_Timestamp"),
     Layout("operations", "ops_trace", V2, "", "Domain Operation Start_Timestamp Stop_Timestamp"),
     Layout("pushes", "roctx_trace", V2, "", "Domain ROCTX_ID Message Timestamp"),
@@ -158,7 +158,6 @@ _ROLES: Final = {
     "completed": _role("integer", "CompleteNs"),
 }
 """The role of a column, its kind, and how releases spell it, the usual spelling first."""
-
 _PROCESS: Final = ("guid", "pid", "thread")
 _WORK: Final = (*_PROCESS, "correlation", "start", "end")
 _LAUNCH: Final = ("agent", "dispatch", "threads", "block_threads")
@@ -191,10 +190,8 @@ _ROLES_OF: Final[Mapping[str, tuple[str, ...]]] = {
     "system": (),
 }
 """The columns that are read of each kind of table; of agents and system all are read."""
-
 _FREE: Final = ("function", "message", "kernel", "name", "direction")
 """The first of these that a table has may contain any text, even unquoted separators."""
-
 _OTHERS: Final = _columns(
     "Guid Kernel_Id queue-index Private_Segment_Size Group_Segment_Size Scratch_Size"
     " Accum_VGPR_Count SGPR_Count lds scr vgpr arch_vgpr accum_vgpr sgpr fbar wave_size sig obj"
@@ -206,12 +203,12 @@ _KNOWN: Final = _OTHERS | {
 
 
 def counters_in(names: Sequence[str]) -> dict[str, list[int]]:
-    """Return the counters of a wide table and the indices of their columns.
+    """Return the counters of a wide table, a row per launch, with the indices of their columns.
 
-    A counter may have a column per instance, TCC_HIT[0]; a column for all of it replaces these.
+    A counter has one column, or one per instance such as TCC_HIT[0]; with both, the one counts.
     """
     present = set(names)
-    single: dict[str, list[int]] = {}
+    totals: dict[str, list[int]] = {}
     instances: dict[str, list[int]] = {}
     for index, name in enumerate(names):
         repeated = _REPEATED.fullmatch(name)
@@ -223,8 +220,8 @@ def counters_in(names: Sequence[str]) -> dict[str, list[int]]:
         # People add columns of their own: only names of rocprof's kinds are counters.
         part, underscore, _ = counter[1].partition("_")
         if (underscore and part in _BLOCKS) or _DERIVED.fullmatch(counter[1]):
-            (instances if counter[2] else single).setdefault(counter[1], []).append(index)
-    return instances | {name: indices[:1] for name, indices in single.items()}
+            (instances if counter[2] else totals).setdefault(counter[1], []).append(index)
+    return instances | {name: indices[:1] for name, indices in totals.items()}
 
 
 def layout_of(names: Sequence[str]) -> Layout | None:
@@ -236,14 +233,11 @@ def layout_of(names: Sequence[str]) -> Layout | None:
     return None
 
 
-_BEGINNINGS: Final = (
-    *("Kind", "Domain", "Correlation_Id", "Index", 'Pid"', "Pid,", "Guid", "GPU_ID", "Node_Id"),
-    *("Dispatch_ID", "dispatch_id", "Name"),
-)
-
-
 class RocprofTable(NamedTuple):
-    """A table: its layout, its kind (`what`, a key of _ROLES_OF), the fields of each counter."""
+    """A table: its layout, its kind (`what`, a key of _ROLES_OF), the fields of each counter.
+
+    Roles name the fields of a table, "counter 7" those of a counter in column 7.
+    """
 
     layout: Layout
     what: str
@@ -263,22 +257,26 @@ def _table_of(names: Sequence[str]) -> Plan | None:
     columns_of = counters_in(names) if may_be_wide else {}
     what = "wide" if columns_of else layout.what
     is_timed = layout.generation == V1 and layout.what == "kernels"
+
+    # One field per role that the table has a column for; of two equal names the first counts.
     columns, fields = [*map(plain, names)], {}
     for role in _ROLES_OF["timed wide" if columns_of and is_timed else what]:
         kind, spellings = _ROLES[role]
         spelling = next((spelling for spelling in spellings if spelling in columns), None)
-        if spelling is not None:  # of two columns with one name the first
+        if spelling is not None:
             fields[role] = Field(columns.index(spelling), kind)
     if what == "counters" and "guid" not in fields and "pid" in columns:
         # rocpd convert writes the run's guid into a column that it calls "pid".
-        index = columns.index("pid")
-        fields = {role: field for role, field in fields.items() if field.place != index}
-        fields["guid"] = Field(index, "text")
+        guid = columns.index("pid")
+        fields = {role: field for role, field in fields.items() if field.place != guid}
+        fields["guid"] = Field(guid, "text")
     fields = fields or {"row": Field(0, "text")}  # a plan needs one field to count rows
     free = next((fields[role].place for role in _FREE if role in fields), None)
-    counters = {name: tuple(f"counter {i}" for i in own) for name, own in columns_of.items()}
-    counter_columns = [index for own in columns_of.values() for index in own]
-    fields |= {f"counter {index}": Field(index, "number") for index in counter_columns}
+
+    counters = {}
+    for name, indices in columns_of.items():
+        counters[name] = tuple(f"counter {index}" for index in indices)
+        fields |= {f"counter {index}": Field(index, "number") for index in indices}
     return Plan(len(names), fields, free, RocprofTable(layout, what, counters))
 
 

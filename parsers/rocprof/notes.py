@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 _LONG_NS: Final = 60 * 10**9
 _MOST_NAMED: Final = 8
-_ROUNDED: Final = ("start", "end", "dispatched", "completed")
 NOTES: Final = NoteTable(
     repaired={
         "instances-summed": "{n} counter [value|values] of chip instances merged: summed per "
@@ -98,9 +97,9 @@ _NO_CALLS: Final = (
 
 
 def clock_of(machine: str | None, host: str | None) -> str | None:
-    """Return a name for a machine's clock, None if the machine is unknown.
+    """Return a name for the clock of a machine, given its id and host name; None without both.
 
-    A digest, to reveal neither. It uses both, since machines set up from one image share their id.
+    It is a digest, to reveal neither, of both, since machines set up from one image share their id.
     """
     if not machine and not host:
         return None
@@ -118,7 +117,7 @@ def _digest(text: str) -> str:
 
 
 def link_notes(tables: Mapping[str, pa.Table], *, no_calls: str = _NO_CALLS) -> Iterator[Note]:
-    """Yield notes on device work, of which there is some, without the call that launched it."""
+    """Yield notes on device work whose launching call is unknown; `activities` has rows."""
     activities, calls = tables["activities"], tables["calls"]
     total = activities.num_rows
     if not calls.num_rows:
@@ -129,15 +128,15 @@ def link_notes(tables: Mapping[str, pa.Table], *, no_calls: str = _NO_CALLS) -> 
         return
     # Work is linked if a call of its process has its correlation.
     work_ids, call_ids = (numbers(table["correlation"], ABSENT) for table in (activities, calls))
-    processes = [numbers(table["process"]) for table in (activities, calls)]
-    keys = joint_codes(np.concatenate(processes), np.append(work_ids, call_ids))
+    working, calling = (numbers(table["process"]) for table in (activities, calls))
+    keys = joint_codes(np.append(working, calling), np.append(work_ids, call_ids))
     is_linked = np.isin(keys[:total], keys[total:]) & (work_ids != ABSENT)
     linked = count_true(is_linked)
-    # Calls that name no process are given to a process without pid and without device work.
+    # Readers give calls without a process to a process that has neither pid nor device work.
     pids = tables["processes"]["pid"].to_pylist()
-    working = distinct(processes[0])
-    unknown = [row for row, pid in enumerate(pids) if pid is None and row not in working]
-    unknown_calls = count_true(np.isin(processes[1], unknown))
+    has_work = {*distinct(working).tolist()}
+    unnamed = [row for row, pid in enumerate(pids) if pid is None and row not in has_work]
+    unknown_calls = count_true(np.isin(calling, unnamed))
     if linked < total and unknown_calls:
         work = several(total - linked, "GPU operation")
         yield NOTES.note("calls-of-unknown-process", unknown_calls, work=work)
@@ -150,18 +149,20 @@ def link_notes(tables: Mapping[str, pa.Table], *, no_calls: str = _NO_CALLS) -> 
 def run_notes(
     run: TableRun, tables: Mapping[str, pa.Table], overflowed: Sequence[Note]
 ) -> Iterator[Note]:
-    """Yield the notes of a run: on its files, on texts left out (`overflowed`), on all of it."""
-    of_files = [(index, n) for index, file in enumerate(run.files) for n in file_notes(file)]
-    yield from together(of_files, len(run.files))
-    label = run.files[0].source.label
+    """Yield the notes on a run of CSV files: on each file, then on the whole run.
+
+    `overflowed` are notes on texts that were left out of the tables.
+    """
+    by_file = [(index, n) for index, file in enumerate(run.files) for n in file_notes(file)]
+    yield from together(by_file, len(run.files))
     yield from overflowed
     ranks = [process.place.rank for process in run.processes if process.place.rank is not None]
     if ranks:
         yield rank_from_name(ranks)
-    if run.number:
+    if run.number:  # not the first run of its folder
         yield NOTES.note("runs-apart")
-    odd = run.odd
-    notes = list[Note]()
+    # What was repaired, left out or assumed.
+    odd, notes = run.odd, list[Note]()
     if run.passes_left_out:
         listed = ", ".join(map(str, run.passes_left_out[:_MOST_NAMED]))
         notes.append(NOTES.note("repeated-passes", len(run.passes_left_out), passes=listed))
@@ -183,14 +184,15 @@ def run_notes(
     else:
         only_totals = tables["totals"].num_rows and not tables["calls"].num_rows
         notes.append(NOTES.note("no-timeline" if only_totals else "no-device-work"))
-    # A note on a whole run of several files is on none of them.
-    yield from (replace(note, file=label if len(run.files) == 1 else None) for note in notes)
+    # A note on a whole run of several files names no file.
+    label = run.files[0].source.label if len(run.files) == 1 else None
+    yield from (replace(note, file=label) for note in notes)
 
 
 def file_notes(file: TableFile) -> Iterator[Note]:
     """Yield the notes on damage and on what was left out in one file."""
     odd, bad_cells = file.odd, file.damage.bad_cells
-    rounded_times = sum(bad_cells[role] for role in _ROUNDED)
+    rounded_times = sum(bad_cells[role] for role in ("start", "end", "dispatched", "completed"))
     samples = file.events["pc_sampling"] + file.events["spm_counters"]
     counts = {
         "times-rounded": rounded_times,

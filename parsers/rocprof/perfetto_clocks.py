@@ -1,4 +1,7 @@
-"""The clocks of a Perfetto trace, by which the times of packets become ns since boot."""
+"""The clocks of a Perfetto trace: they convert the times of packets to ns since boot.
+
+A sequence is the packets of one writer; an era is a part of a sequence, see perfetto_packets.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from traceflops.parsers.io.messages import fields, last_fields, signed
 from traceflops.table.columns import ABSENT, IntArray
 
 IDS: Final = 1 << 32
-"""Ids in an era are smaller; `era * IDS + id` is a key for an id of an era."""
+"""All ids are smaller than this: `era * IDS + id` is a unique key for an id of an era."""
 _BOOT_CLOCK: Final = 6
 """The clock that counts from the start of the machine; all others are converted to it."""
 _FIRST_OWN_CLOCK: Final = 64  # the smallest number of a clock that belongs to a sequence
@@ -19,25 +22,23 @@ _CLOCK_NUMBER, _CLOCK_TIME, _CLOCK_COUNTS_ON, _CLOCK_UNIT = 1, 2, 3, 4
 
 
 class Clocks:
-    """The clocks of a trace. A sequence may have clocks of its own, each valid for one era.
-
-    `_own` has, by era and number, their start in ns since boot, unit in ns, and whether times count
-    from the packet before. `_ahead` is how many ns boot time is ahead of each builtin clock.
-    """
+    """The clocks of a trace: builtin ones, and clocks of a sequence, each valid for one era."""
 
     def __init__(self) -> None:
+        # By `era * IDS + number`: time 0 (ns since boot), unit (ns), 1 if times are differences.
         self._own: dict[int, tuple[int, int, int]] = {}
+        # By number of a builtin clock: the ns to add to its time.
         self._ahead: dict[int, int] = {_BOOT_CLOCK: 0}
 
     def add(self, era: int, snapshot: bytes) -> None:
-        """Take a snapshot: what several clocks showed at the same time.
+        """Take a snapshot: the times that several clocks showed at the same moment.
 
-        It is dropped if none of them is a builtin clock. The first snapshot of a clock counts.
+        A snapshot without a builtin clock is dropped. The first snapshot of each clock counts.
         """
         # Field 1 of a snapshot is a clock.
         clocks = [numbers_in(part) for number, part in fields(snapshot) if number == 1]
         shown = {clock.get(_CLOCK_NUMBER, 0): clock for clock in clocks}
-        # A clock whose offset is known comes first, then any builtin one.
+        # The moment comes from a clock whose offset is known, else from any builtin clock.
         builtin = [number for number in (*self._ahead, *shown) if number < _FIRST_OWN_CLOCK]
         base = next((number for number in builtin if number in shown), None)
         if base is None:
@@ -53,28 +54,34 @@ class Clocks:
                 self._ahead.setdefault(number, signed((now - time) % 2**64))
 
     def times(self, time: IntArray, clock: IntArray, era: IntArray) -> IntArray:
-        """Return packets' times in ns since boot, ABSENT if unknown; packets are in file order."""
-        time = time.copy()
+        """Return the time of each packet in ns since boot, ABSENT if unknown.
+
+        `time`, `clock` and `era` have a value per packet, in file order.
+        """
+        boot_ns = time.copy()
         for number, ahead in self._ahead.items():
-            time[(clock == number) & (time != ABSENT)] += ahead
+            boot_ns[(clock == number) & (time != ABSENT)] += ahead
+
+        # Packets with clocks of a sequence; `own` is the index of the clock in `_own`.
         rows = np.flatnonzero((clock >= _FIRST_OWN_CLOCK) & (clock < IDS))
         keys = np.array([*self._own], np.int64)
         own = Lookup(keys, np.arange(len(keys)))(era[rows] * IDS + clock[rows])
-        time[rows[own == ABSENT]] = ABSENT
+        boot_ns[rows[own == ABSENT]] = ABSENT
         rows, own = rows[own != ABSENT], own[own != ABSENT]
-        # Packets clock by clock, so that clocks that count on are a sum of steps for each clock.
+
+        # Sorted by clock, one cumulative sum adds up the steps of every clock that counts on.
         order = np.argsort(own, kind="stable")
         rows, own = rows[order], own[order]
         step = np.where(time[rows] == ABSENT, 0, time[rows])
         passed = np.cumsum(step)
-        passed -= (passed - step)[np.searchsorted(own, own)]  # without the clocks before
+        passed -= (passed - step)[np.searchsorted(own, own)]  # minus the sum of earlier clocks
         start, unit, counts_on = np.array([*self._own.values()], np.int64).reshape(-1, 3)[own].T
-        own_time = start + unit * np.where(counts_on == 1, passed, step)
-        time[rows] = np.where(time[rows] == ABSENT, ABSENT, own_time)
-        return time
+        own_ns = start + unit * np.where(counts_on == 1, passed, step)
+        boot_ns[rows] = np.where(time[rows] == ABSENT, ABSENT, own_ns)
+        return boot_ns
 
 
 def numbers_in(data: object) -> dict[int, int]:
-    """Return the fields of a message that are numbers; none if `data` is no message."""
+    """Return the numeric fields of a message by field number, {} if `data` is not bytes."""
     parts = last_fields(data) if isinstance(data, bytes) else {}
     return {number: signed(value) for number, value in parts.items() if isinstance(value, int)}

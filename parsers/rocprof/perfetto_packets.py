@@ -1,8 +1,8 @@
 """The packets of a Perfetto trace as columns: events with their times, tracks, names.
 
 The numbers below are those of the fields in Perfetto's .proto files; no other field is read, since
-some contain command lines. An era is a part of a sequence of packets: it ends when the sequence
-clears its state. Ids of names, defaults and the sequence's own clocks are valid within one era.
+some contain command lines. A sequence is the packets of one writer; an era is a part of it, until
+it clears its state. Ids of names, defaults and the sequence's own clocks are valid within one era.
 """
 
 from __future__ import annotations
@@ -65,11 +65,11 @@ class Table:
         self.count = 0
         self._pieces: defaultdict[str, list[Array]] = defaultdict(list)
 
-    def add(self, rows: BoolArray, **columns: Array) -> None:
-        """Append those rows of the columns that `rows` marks."""
-        self.count += count_true(rows)
+    def add(self, is_wanted: BoolArray, **columns: Array) -> None:
+        """Append the rows of `columns` for which `is_wanted` is true."""
+        self.count += count_true(is_wanted)
         for name, values in columns.items():
-            self._pieces[name].append(narrow(values[rows]))
+            self._pieces[name].append(narrow(values[is_wanted]))
 
     def take(self) -> dict[str, Array]:
         """Return the columns as int64 or float64, and empty the table, to save memory."""
@@ -88,7 +88,7 @@ class Packets:
     """
 
     def __init__(self, source: ByteSource, wanted: Sequence[str], odd: Counter[str]) -> None:
-        """Prepare to read; `wanted` are annotations to read, `odd` counts damage by note code."""
+        """Prepare to read the annotations named `wanted`; `odd` counts damage by note code."""
         self.tracks: dict[int, Track] = {}
         self.names, self.categories, self.texts = Names(), Names(), Names()
         for names in (self.names, self.categories, self.texts):
@@ -97,11 +97,11 @@ class Packets:
         self.is_cut = False
         self._source, self._wanted, self._odd = source, tuple(wanted), odd
         self._packets, self._events, self._slices, self._values = (Table() for _ in range(4))
-        # By kind: `era * IDS + id` and the code of each name or category.
+        # Pairs of `era * IDS + id` and the code of the text that the id stands for.
         self._interned: dict[int, list[tuple[int, int]]] = {_NAMES: [], _CATEGORIES: []}
-        # By era: of its ids of annotations the index in `wanted`; its default clock and track.
+        # By era, then by the id of an annotation's name: the index of the name in `wanted`.
         self._annotations: dict[int, dict[int, int]] = {}
-        self._defaults: dict[int, tuple[int, int]] = {}
+        self._defaults: dict[int, tuple[int, int]] = {}  # by era: clock and track
         self._era_of: dict[int, int] = {}  # the current era of each sequence
         self._clocks = Clocks()
         self._parts = {
@@ -113,27 +113,27 @@ class Packets:
         }
 
     def read(self) -> tuple[dict[str, Array], dict[str, Array]]:
-        """Return the columns of the slices, and those of the values of counters.
+        """Return the columns of the slices, and the columns of the values of counters.
 
-        Both have start, end (ABSENT if unknown), track, era, category; slices also a name and the
-        wanted annotations, values also a value. Names and categories are codes, -1 for none.
+        Both have start, end (ns, ABSENT if unknown), track, era, category; slices also a name and
+        the wanted annotations, values also a value. Names and categories are codes, -1 for none.
         """
-        waiting, size, least = list[bytes](), 0, _CHUNK_BYTES
+        waiting, size, needed = list[bytes](), 0, _CHUNK_BYTES
         for block in chain(self._source.blocks(), (b"",)):  # the empty block ends the input
             waiting.append(block)
             size += len(block)
-            if block and size < least:
+            if block and size < needed:
                 continue
             data = b"".join(waiting)
             begin, end, is_whole = split(data, 0, len(data), _PACKET)
             self._add(Messages(Block(data), begin, end))
-            rest = data[int(end[-1]) if len(end) else 0 :]  # the beginning of a packet
-            waiting, size = [rest], len(rest)
-            self.read_bytes += len(data) - len(rest)
+            incomplete = data[int(end[-1]) if len(end) else 0 :]  # the beginning of a packet
+            waiting, size = [incomplete], len(incomplete)
+            self.read_bytes += len(data) - size
             self.is_cut = not is_whole
             # Try again only with twice as many bytes, so that a long packet is not scanned often.
-            least = max(_CHUNK_BYTES, 2 * len(rest))
-            if len(rest) > _MOST_PACKET:
+            needed = max(_CHUNK_BYTES, 2 * size)
+            if size > _MOST_PACKET:
                 break
         events = self._timed(self._packets.take())
         return self._rows(self._slices, events), self._rows(self._values, events)
@@ -144,25 +144,9 @@ class Packets:
         packets = messages.columns(numbers, (*self._parts, _EVENT, _PACKED))
         self._odd["rows-lost"] += count_true(~packets.sound)
         self._odd["packets-packed"] += count_true(packets.has(_PACKED))
-        # The era is the same in each run of packets of one sequence without a cleared state.
-        lost = packets.numbers[_LOST] == 1
-        sequence, flags = packets.numbers[_SEQUENCE], packets.numbers[_FLAGS]
-        cleared = (flags != ABSENT) & (flags & 1 == 1)
-        # The era is the same in each run of packets of one sequence without a cleared state.
-        begins = cleared.copy()
-        begins[:1] = True
-        begins[1:] |= sequence[1:] != sequence[:-1]
-        firsts, eras = np.flatnonzero(begins), list[int]()
-        keys = sequence[firsts].tolist(), cleared[firsts].tolist()
-        for first, key, is_cleared in zip(firsts, *keys, strict=True):
-            # Perfetto flags the first packet of each sequence too, before which none was dropped.
-            lost[first] &= key in self._era_of
-            if is_cleared or key not in self._era_of:
-                self._era_of[key] = self._eras
-                self._eras += 1
-            eras.append(self._era_of[key])
-        self._odd["packets-dropped"] += count_true(lost)
-        era = np.repeat(np.array(eras, np.int64), np.diff(np.append(firsts, len(sequence))))
+        era = self._eras_of(packets)
+
+        # Definitions.
         for part, add in self._parts.items():
             rows = np.flatnonzero(packets.has(part) & packets.sound)
             texts = packets.block.texts(packets.begins[part][rows], packets.ends[part][rows])
@@ -171,6 +155,8 @@ class Packets:
                     add(own_era, text or b"")
                 except ValueError:  # what precedes the damage is used
                     self._odd["rows-lost"] += 1
+
+        # Events; their times, clocks and sequences are those of their packets.
         is_event = packets.has(_EVENT) & packets.sound
         packet = self._packets.count + np.flatnonzero(is_event)
         columns = {"sequence": _SEQUENCE, "time": _TIME, "clock": _CLOCK}
@@ -178,6 +164,27 @@ class Packets:
         self._packets.add(np.ones(len(era), np.bool_), era=era, **columns_of_packets)
         if len(packet):
             self._add_events(packets.part(_EVENT, is_event), packet, era[is_event])
+
+    def _eras_of(self, packets: Columns) -> IntArray:
+        """Return the number of each packet's era; count packets that report dropped ones."""
+        reports_loss = packets.numbers[_LOST] == 1
+        sequence, flags = packets.numbers[_SEQUENCE], packets.numbers[_FLAGS]
+        clears_state = (flags != ABSENT) & (flags & 1 == 1)
+        # Runs of packets in one era: a run ends where the sequence changes or clears its state.
+        begins_run = clears_state.copy()
+        begins_run[:1] = True
+        begins_run[1:] |= sequence[1:] != sequence[:-1]
+        firsts, eras = np.flatnonzero(begins_run), list[int]()
+        of_firsts = sequence[firsts].tolist(), clears_state[firsts].tolist()
+        for first, key, is_cleared in zip(firsts, *of_firsts, strict=True):
+            # Perfetto also flags the first packet of a sequence, before which none was dropped.
+            reports_loss[first] &= key in self._era_of
+            if is_cleared or key not in self._era_of:
+                self._era_of[key] = self._eras
+                self._eras += 1
+            eras.append(self._era_of[key])
+        self._odd["packets-dropped"] += count_true(reports_loss)
+        return np.repeat(np.array(eras, np.int64), np.diff(np.append(firsts, len(sequence))))
 
     def _add_defaults(self, era: int, data: bytes) -> None:
         track = numbers_in(last_fields(data).get(_EVENT)).get(_ON, ABSENT)
@@ -201,9 +208,9 @@ class Packets:
         self._odd["packets-dropped"] += lost
 
     def _add_track(self, _: int, data: bytes) -> None:
-        """Add a track; one without a name does not replace one that is there."""
-        # Fields: 1 uuid, 5 parent, 2, 10 or 13 name; 1 pid of a process or thread, 2 its tid; 4
-        # factor of a counter.
+        """Add a track; a track without a name replaces none that was defined before."""
+        # Fields of a track: 1 uuid, 5 parent, 2, 10 or 13 name, 3 process, 4 thread, 8 counter. In
+        # a process or thread 1 is the pid, in a thread 2 the tid, in a counter 4 the factor.
         parts, numbers = last_fields(data), numbers_in(data)
         process, thread, counter = (numbers_in(parts.get(part)) for part in (3, 4, 8))
         name = next((message_text(parts[part]) for part in (2, 10, 13) if part in parts), "")
@@ -212,7 +219,7 @@ class Packets:
             self.tracks[uuid] = Track(name, numbers.get(5), pid, thread.get(2), counter.get(4, 1))
 
     def _add_events(self, messages: Messages, packet: IntArray, era: IntArray) -> None:
-        """Add events; `packet` is the row in `_packets` and `era` the era of each."""
+        """Add events; `packet` has the row of each event in `_packets`, `era` its era."""
         numbers = (_CATEGORY_ID, _TYPE, _NAME_ID, _ON, _INTEGER)
         events = messages.columns(numbers, (_CATEGORY, _NAME), (_REAL,), _ANNOTATION)
         self._odd["rows-lost"] += count_true(~events.sound)
@@ -229,7 +236,7 @@ class Packets:
         if is_value.any():
             real, integer = events.numbers[_REAL], events.numbers[_INTEGER]
             value = np.where(integer == ABSENT, np.nan, integer.astype(np.float64))
-            # `real` has the bits of the doubles as integers.
+            # `real` holds the bits of doubles in int64.
             value = np.where(real == ABSENT, value, real.view(np.float64))
             self._values.add(is_value, value=value, **category)
         if is_slice.any():
@@ -240,55 +247,56 @@ class Packets:
     def _annotated(self, events: Columns, era: IntArray) -> dict[str, IntArray]:
         """Return a column per wanted annotation: per event its value, ABSENT, or TEXT + a code."""
         notes = events.each.columns((_ANNOTATION_ID, *_VALUES), (_ANNOTATION_NAME, _TEXT))
-        # Which of the wanted each annotation is: by the id of its name, else by the name itself.
+        # The index in `_wanted` of each annotation: by the id of its name, else by the name itself.
         ids = [
             (own_era * IDS + iid, index)
             for own_era in distinct(era).tolist()
             for iid, index in self._annotations.get(own_era, {}).items()
         ]
         keys, indices = np.array(ids, np.int64).reshape(-1, 2).T
-        key = era[events.owner] * IDS + notes.numbers[_ANNOTATION_ID]
-        which = Lookup(keys, indices)(key)
+        wanted = Lookup(keys, indices)(era[events.owner] * IDS + notes.numbers[_ANNOTATION_ID])
         name_begin, name_end = notes.begins[_ANNOTATION_NAME], notes.ends[_ANNOTATION_NAME]
         if (name_begin != ABSENT).any():
             names = [name.encode() for name in self._wanted]
-            known = notes.block.known(name_begin, name_end, names)
-            which = np.where(which == ABSENT, known, which)
-        taken = notes.sound & (which != ABSENT)
-        value = _codes(self.texts, notes, _TEXT, taken)
+            by_name = notes.block.known(name_begin, name_end, names)
+            wanted = np.where(wanted == ABSENT, by_name, wanted)
+        # The value of each: a text, else the first number of any type.
+        is_wanted = notes.sound & (wanted != ABSENT)
+        value = _codes(self.texts, notes, _TEXT, is_wanted)
         value[value != ABSENT] += TEXT
         for number in _VALUES:
             value = np.where(value == ABSENT, notes.numbers[number], value)
-        values = np.full((len(self._wanted), len(era)), ABSENT, np.int64)
-        values[which[taken], events.owner[taken]] = value[taken]
-        return dict(zip(self._wanted, values, strict=True))
+        columns = np.full((len(self._wanted), len(era)), ABSENT, np.int64)
+        columns[wanted[is_wanted], events.owner[is_wanted]] = value[is_wanted]
+        return dict(zip(self._wanted, columns, strict=True))
 
     def _timed(self, packets: dict[str, IntArray]) -> dict[str, IntArray]:
-        """Return start, end, track and era of all events; `end` is ABSENT where none is found.
+        """Return start and end in ns, track and era of all events; `end` is ABSENT if unknown.
 
-        `packets` are the columns of all packets. Clock and track may be defaults of their era.
+        `packets` are the columns of all packets. Missing clocks and tracks are those of the era.
         """
         if not self._events.count:
             return {}
-        era, clock = packets["era"], packets["clock"]
         defaults = [(own_era, *values) for own_era, values in self._defaults.items()]
         eras, clocks, tracks = np.array(defaults, np.int64).reshape(-1, 3).T
-        clock = np.where(clock == ABSENT, Lookup(eras, clocks)(era), clock)
+        clock, packet_era = packets["clock"], packets["era"]
+        clock = np.where(clock == ABSENT, Lookup(eras, clocks)(packet_era), clock)
         kind, track, packet = self._events.take().values()
-        time = self._clocks.times(packets["time"], clock, era)[packet]
-        era = era[packet]  # from here on per event
+        time = self._clocks.times(packets["time"], clock, packet_era)[packet]
+        era = packet_era[packet]
         track = np.where(track == ABSENT, Lookup(eras, tracks)(era), track)
+
+        # Ranges of one track and sequence are nested: an end closes the last open begin.
         end = np.where(kind == _INSTANT, time, ABSENT)
         rows = np.flatnonzero((kind == _BEGIN) | (kind == _END))
-        sequence = packets["sequence"][packet[rows]]
-        stack, _ = group_rows([track[rows], sequence])
+        stack, _ = group_rows([track[rows], packets["sequence"][packet[rows]]])
         begins, ends, unpaired = _pairs(kind[rows] == _BEGIN, stack)
         end[rows[begins]] = time[rows[ends]]
         self._odd["unpaired-ends"] += unpaired
         return {"start": time, "end": end, "track": track, "era": era}
 
     def _rows(self, table: Table, events: dict[str, IntArray]) -> dict[str, Array]:
-        """Return the columns of a table and of its events, with codes in place of ids of names."""
+        """Return the columns of a table and of its events; ids of names are replaced by codes."""
         rows = table.take()
         if not rows:
             return {}
@@ -305,7 +313,10 @@ class Packets:
 
 
 def _codes(names: Names, messages: Columns, part: int, among: BoolArray) -> IntArray:
-    """Return the codes in `names` of the field `part` of the messages in `among`, else ABSENT."""
+    """Return per message the code in `names` of the text in field `part`.
+
+    It is ABSENT for messages without the field and where `among` is false.
+    """
     codes = np.full(len(among), ABSENT, np.int64)
     rows = np.flatnonzero(messages.has(part) & among)
     texts = messages.block.texts(messages.begins[part][rows], messages.ends[part][rows])
@@ -316,13 +327,15 @@ def _codes(names: Names, messages: Columns, part: int, among: BoolArray) -> IntA
 def _pairs(is_begin: BoolArray, stack: IntArray) -> tuple[IntArray, IntArray, int]:
     """Return the rows of begins, the rows of their ends, and the number of ends without a begin.
 
-    Rows are begins or ends. An end closes the last open begin before it with the same `stack`.
+    Rows are begins or ends in file order; `stack` is the number of the stack (track and sequence)
+    of each. An end closes the last open begin before it in its stack.
     """
     order = np.argsort(stack, kind="stable")
     begins, stack = is_begin[order], stack[order]
+    # The depth after each row: 1 more per begin, 1 less per end, from 0 in each stack.
     step = np.where(begins, 1, -1)
     depth = np.cumsum(step)
-    depth -= (depth - step)[np.searchsorted(stack, stack)]  # from 0 in each stack
+    depth -= (depth - step)[np.searchsorted(stack, stack)]
     # An end that leads below the lowest depth so far has no begin: it does not count. `offset` is
     # larger than any change of depth, so that the running minimum starts anew in each stack.
     offset = stack * (len(stack) + 1)
@@ -330,11 +343,12 @@ def _pairs(is_begin: BoolArray, stack: IntArray) -> tuple[IntArray, IntArray, in
     lowest_before = np.append(0, lowest[:-1])[: len(lowest)]
     lowest_before[np.flatnonzero(np.diff(stack)) + 1] = 0
     unpaired = lowest < lowest_before
-    # A begin and its end have the same level. By level and stack they are neighbors.
+    # A begin at depth n leads to level n, its end back from level n: sorted by stack and level
+    # (lexsort is stable), the two are neighbors.
     level = depth - lowest + ~begins
     rows = np.flatnonzero(~unpaired)
     rows = rows[np.lexsort((level[rows], stack[rows]))]
     first, second = rows[:-1], rows[1:]
-    fits = begins[first] & ~begins[second]
-    fits &= (level[first] == level[second]) & (stack[first] == stack[second])
-    return order[first[fits]], order[second[fits]], count_true(unpaired)
+    is_pair = begins[first] & ~begins[second]
+    is_pair &= (level[first] == level[second]) & (stack[first] == stack[second])
+    return order[first[is_pair]], order[second[is_pair]], count_true(unpaired)

@@ -13,15 +13,8 @@ from traceflops.errors import NotATrace
 from traceflops.parsers.io.database_query import Batch, by_distinct
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.notes import NoteTable
+from traceflops.parsers.rocprof import copies
 from traceflops.parsers.rocprof.agents import GAUGES
-from traceflops.parsers.rocprof.copies import (
-    GPU,
-    HOST,
-    UNKNOWN,
-    directions_between,
-    directions_named,
-    ends_of,
-)
 from traceflops.parsers.rocprof.notes import clock_of_folder
 from traceflops.parsers.rocprof.perfetto_packets import TEXT, Packets, Track
 from traceflops.parsers.rocprof.tables.parts import place_of
@@ -45,11 +38,10 @@ _KEPT: Final = (
     *("group_segment_size", "workgroup_size", "grid_size"),
 )
 _OF_SYSTEMS_PROFILER: Final = "rocm_"
-_APIS: Final = ("hip", "hsa", "rccl", "rocdecode", "rocjpeg")
 _MARK, _OF_STREAM, _SAMPLED = "mark", "of a stream", "sampled"
 _UNREAD: Final = ("system", "streamed-counter", _SAMPLED)
 _KINDS: Final[Mapping[str, str]] = {
-    **{f"{api}_api": api for api in _APIS},
+    **{f"{api}_api": api for api in ("hip", "hsa", "rccl", "rocdecode", "rocjpeg")},
     "kernel_dispatch": "kernel",
     "memory_copy": "memcpy",
     "hip_stream": _OF_STREAM,
@@ -63,9 +55,8 @@ _KINDS: Final[Mapping[str, str]] = {
 }
 """The kind of an event by its category, without the rocm_ of rocprof-sys; others are marks."""
 _WORDS: Final = (*dict.fromkeys(_KINDS.values()), _SAMPLED)
-_STREAM_WORD: Final = len("MEMORY_COPY")
 _STREAM_WORK: Final = {"MEMORY_COPY": "memcpy", "SCRATCH_MEM": "scratch"}
-"""The kind of the work of a stream by the beginning of its name; other names are kernels."""
+"""The kind of a stream's work by the first 11 letters of its name; other names are kernels."""
 _STREAM: Final = re.compile(r'(?:STREAM|QUEUE) ?\[?"? ?(\d{1,18})', re.IGNORECASE)
 _GPU: Final = re.compile(r"(?:COMPUTE .*?|GPU [\w. ]*)\[(\d{1,9})\]|Device (\d{1,9})")
 _THREAD: Final = re.compile(r"THREAD \d+ \((\d{1,18})\)")
@@ -73,7 +64,7 @@ _AGENT: Final = re.compile(r"(?:CPU|GPU|Agent)?[ _-]*(\d{1,9})", re.IGNORECASE)
 _AXES: Final = tuple(
     re.compile(sign) for sign in (r"^\((\d{1,9}),", r",(\d{1,9}),", r",(\d{1,9})\)$")
 )
-_ENDS: Final = {"CPU": HOST, "GPU": GPU}
+_ENDS: Final = {"CPU": copies.HOST, "GPU": copies.GPU}
 _NO_TRACK: Final = Track()
 _MOST_PARENTS: Final = 8
 _MOST_NAME: Final = 200  # the length of a text up to which a number is looked for in it
@@ -112,7 +103,7 @@ _NOTES: Final = NoteTable(
 
 
 def read_perfetto(source: ByteSource) -> Trace:
-    """Return the trace in a file. Raises InputError if nothing in it is of rocprof."""
+    """Return the trace in a file. Raises NotATrace if rocprof wrote none of its events."""
     recording = _Recording(source)
     recording.read()
     facts = {} if recording.is_sys else {"generation": "v3"}
@@ -139,7 +130,7 @@ class _Recording(Gathered):
         self._gpus = np.empty(0, np.int64)  # those of the kernels, in ascending order
 
     def read(self) -> None:
-        """Read the file and add its rows. Raises InputError if no event is of rocprof."""
+        """Read the file and add its rows. Raises NotATrace if rocprof wrote none of its events."""
         slices, values = self._packets.read()
         categories = [*self._packets.categories]
         bare = [text.removeprefix(_OF_SYSTEMS_PROFILER) for text in categories]
@@ -160,10 +151,10 @@ class _Recording(Gathered):
     def _add_slices(self, rows: Batch, kind_of: IntArray) -> None:
         """Add slices to the tables of their kinds. `kind_of` is the kind of each category."""
         kernel, kind = _WORDS.index("kernel"), kind_of[rows["category"]]
-        # The category does not tell the kind of work of a stream, but the name does.
-        named = [_STREAM_WORK.get(name[:_STREAM_WORD], "kernel") for name in self._packets.names]
-        work = np.array([*map(_WORDS.index, named), kernel])  # the last is for code -1: no name
-        kind = np.where(kind == _WORDS.index(_OF_STREAM), work[rows["name"]], kind)
+        # The category of a stream's work does not tell its kind, but its name does.
+        words = [_STREAM_WORK.get(name[:11], "kernel") for name in self._packets.names]
+        by_name = np.array([*map(_WORDS.index, words), kernel])  # the last is for code -1: no name
+        kind = np.where(kind == _WORDS.index(_OF_STREAM), by_name[rows["name"]], kind)
         # The GPUs are known from kernels: copies name agents, which may be CPUs.
         gpus = rows["gpu"][(kind == kernel) & (rows["gpu"] != ABSENT)]
         self._gpus = distinct(gpus) if gpus.size else self._gpus
@@ -189,9 +180,9 @@ class _Recording(Gathered):
                 sinks.add_calls(self, **common, api=word)
 
     def _with_tracks(self, rows: dict[str, Array]) -> Batch:
-        """Return rows with process, thread, GPU, stream: of annotations, else of their tracks."""
+        """Return rows with process, thread, GPU and stream, of annotations, else of the track."""
         uuid, tracks = rows["track"], self._packets.tracks
-        any_pid = next((track.pid for track in tracks.values() if track.pid is not None), ABSENT)
+        first_pid = next((track.pid for track in tracks.values() if track.pid is not None), ABSENT)
 
         def pid(uuid: int, _: int) -> int:
             """Return the pid of a track, else of the nearest parent, else the file's first one."""
@@ -199,7 +190,7 @@ class _Recording(Gathered):
             for _ in range(_MOST_PARENTS):  # a limit, since damaged parents may form a circle
                 if track.pid is None and track.parent is not None:
                     track = tracks.get(track.parent, _NO_TRACK)
-            return any_pid if track.pid is None else track.pid
+            return first_pid if track.pid is None else track.pid
 
         def thread(uuid: int, _: int) -> int:
             track = tracks.get(uuid, _NO_TRACK)
@@ -228,10 +219,11 @@ class _Recording(Gathered):
         return Batch(len(uuid), columns, {})
 
     def _in_texts(self, values: IntArray, number: Callable[[str], int], other: int) -> IntArray:
-        """Return what `number` finds in the text of each annotation, `other` if it is no text."""
+        """Return `number` of each annotation's text, `other` for annotations that are no text."""
         numbers = np.array([*map(number, self._packets.texts), other])
         last = len(numbers) - 1
-        return numbers[np.where((values >= TEXT) & (values < TEXT + last), values - TEXT, last)]
+        is_text = (values >= TEXT) & (values < TEXT + last)
+        return numbers[np.where(is_text, values - TEXT, last)]
 
     def _agents(self, values: IntArray) -> IntArray:
         """Return the numbers of agents; annotations give them as numbers or in a text."""
@@ -241,7 +233,8 @@ class _Recording(Gathered):
     def _on_gpus(self, rows: Batch) -> IntArray:
         """Return the device of each row; for an unknown GPU the file's only GPU, else GPU 0."""
         gpu, process = rows["gpu"], rows["process"]
-        gpu = np.where(gpu == ABSENT, self._gpus[0] if len(self._gpus) == 1 else ABSENT, gpu)
+        if len(self._gpus) == 1:
+            gpu = np.where(gpu == ABSENT, self._gpus[0], gpu)
         self.odd["device-unknown json"] += count_true(gpu == ABSENT)
 
         def device(number: int, row: int) -> int:
@@ -251,13 +244,13 @@ class _Recording(Gathered):
         return by_distinct(np.where(gpu == ABSENT, 0, gpu), device)
 
     def _common(self, table: str, rows: Batch, unnamed: str, *columns: str) -> dict[str, Any]:
-        """Return arguments of a sink: the rows, their names and processes, and `columns`."""
+        """Return keyword arguments of a sink: `rows`, and its columns name, process, `columns`."""
         names, texts = self[table].names["name"], [*self._packets.names, ""]
         name = by_distinct(rows["name"], lambda code, _: names[texts[code] or unnamed])
         return {"rows": rows, "name": name, **{c: rows[c] for c in ("process", *columns)}}
 
     def _add_kernels(self, rows: Batch) -> None:
-        """Add kernels. Sizes by axis are in texts; rocprofv3 writes only products: unknown axes."""
+        """Add kernels; rocprof-sys writes block and grid as (64,1,1), rocprofv3 only products."""
         block, grid = (
             np.stack(
                 [self._in_texts(rows[name], partial(_number, axis), ABSENT) for axis in _AXES],
@@ -280,22 +273,24 @@ class _Recording(Gathered):
 
         In rocprof-sys the GPU of a copy is unknown: its agents have other numbers than kernels'.
         """
-        direction = np.append(directions_named(self._packets.names), UNKNOWN)[rows["name"]]
+        named = copies.directions_named(self._packets.names)
+        named = np.append(named, copies.UNKNOWN)[rows["name"]]  # the last is for code -1: no name
         source, target = (self._agents(rows[end]) for end in ("src", "dst"))
-        ends = []  # what source and target are: by the direction, else by the agent
-        for values, by_direction in zip(
-            (rows["src"], rows["dst"]), ends_of(direction), strict=True
-        ):
-            kind = self._in_texts(values, lambda t: _ENDS.get(t[:3].upper(), UNKNOWN), UNKNOWN)
-            kind = np.where(np.isin(values, self._gpus) & (not self.is_sys), GPU, kind)
-            ends.append(np.where(by_direction == UNKNOWN, kind, by_direction))
-        source_kind, target_kind = ends
-        gpu = np.where(target_kind == GPU, target, source)
-        columns = {"gpu": np.full_like(gpu, ABSENT) if self.is_sys else gpu}
-        columns["direction"] = directions_between(
-            direction, source_kind, target_kind, source != target
-        )
-        on_device = (source_kind != HOST) | (target_kind != HOST)
+
+        def end_in(text: str) -> int:
+            return _ENDS.get(text[:3].upper(), copies.UNKNOWN)
+
+        kinds = []  # of source and target, HOST or GPU: by the direction, else by the agent
+        for end, by_direction in zip(("src", "dst"), copies.ends_of(named), strict=True):
+            by_agent = self._in_texts(rows[end], end_in, copies.UNKNOWN)
+            if not self.is_sys:
+                by_agent = np.where(np.isin(rows[end], self._gpus), copies.GPU, by_agent)
+            kinds.append(np.where(by_direction == copies.UNKNOWN, by_agent, by_direction))
+        source_kind, target_kind = kinds
+        gpu = np.where(target_kind == copies.GPU, target, source)
+        direction = copies.directions_between(named, source_kind, target_kind, source != target)
+        columns = {"gpu": np.full_like(gpu, ABSENT) if self.is_sys else gpu, "direction": direction}
+        on_device = (source_kind != copies.HOST) | (target_kind != copies.HOST)
         self.odd["host-copies json"] += count_true(~on_device)
         rows = rows.with_numbers(columns).only(on_device)
         # A copy engine executes it: it belongs to no queue or stream.
@@ -307,27 +302,29 @@ class _Recording(Gathered):
     def _add_counters(self, rows: Batch, kind_of: IntArray) -> None:
         """Add the values of counters over time, as device gauges or under their track's name.
 
-        `kind_of` is the kind of each category. Counters with a category of records, as rocprofv3
-        writes them, only sum up these records and are left out: others are of kind _MARK.
+        `kind_of` is the kind of each category. rocprofv3 also writes counters that sum up records
+        of a category; these are left out. The others are of kind _MARK.
         """
         table, tracks = self["counters"], self._packets.tracks
-        kind, counted = kind_of[rows["category"]], _WORDS.index("streamed-counter")
-        self.odd["streamed-counter"] += count_true(kind == counted)
+        kind, streamed = kind_of[rows["category"]], _WORDS.index("streamed-counter")
+        self.odd["streamed-counter"] += count_true(kind == streamed)
         is_value = (rows["start"] >= 0) & np.isfinite(rows["value"])
         rows = rows.only(is_value & (kind == _WORDS.index(_MARK)))
         uuid, category, of_gpu = rows["track"], rows["category"], rows["gpu"] != ABSENT
         self._gpus = distinct(rows["gpu"][of_gpu])  # unless `_add_slices` finds those of kernels
         device = np.full(rows.count, ABSENT, np.int64)
         device[of_gpu] = self._on_gpus(rows.only(of_gpu))
+
+        # The name and the factor to its unit: of the gauge that the category is, else of the track.
         names = table.names["name"]
         gauges = [GAUGES.get(text) for text in (*self._packets.categories, "")]
-        gauge = np.array([names[gauge[0]] if gauge else ABSENT for gauge in gauges])[category]
-        other = by_distinct(
+        by_gauge = np.array([names[gauge[0]] if gauge else ABSENT for gauge in gauges])[category]
+        by_track = by_distinct(
             uuid, lambda key, _: names[tracks.get(key, _NO_TRACK).name or sinks.UNNAMED]
         )
-        unit = np.array([gauge[1] if gauge else 1.0 for gauge in gauges])[category]
-        factor = unit * by_distinct(uuid, lambda key, _: tracks.get(key, _NO_TRACK).factor)
-        name = np.where(gauge == ABSENT, other, gauge).astype(np.int32)
+        name = np.where(by_gauge == ABSENT, by_track, by_gauge).astype(np.int32)
+        factor = np.array([gauge[1] if gauge else 1.0 for gauge in gauges])[category]
+        factor *= by_distinct(uuid, lambda key, _: tracks.get(key, _NO_TRACK).factor)
         columns = {"process": rows["process"], "device": device, "time_ns": rows["start"]}
         table.add(rows.count, **columns, name=name, value=rows["value"] * factor)
 
@@ -341,23 +338,23 @@ class _Recording(Gathered):
             return
         start, end = work.column("start_ns"), work.column("start_ns") + work.column("dur_ns")
         if not self.is_sys:
-            # rocprofv3 trims kernels of one queue that overlap: count kernels that start exactly
-            # when the kernel before in their queue ends.
+            # rocprofv3 ends a kernel when the next one in its queue starts, so a kernel that starts
+            # exactly at the end of the one before may have overlapped with it.
             device, stream = work.column("device"), work.column("stream")
             rows = np.flatnonzero((stream != ABSENT) & (end > start))
             rows = rows[np.lexsort((start[rows], stream[rows], device[rows]))]
             first, second = rows[:-1], rows[1:]
-            touch = (device[first] == device[second]) & (stream[first] == stream[second])
-            touch &= end[first] == start[second]
-            trimmed = {"overlaps-trimmed": count_true(touch)}
+            same_queue = (device[first] == device[second]) & (stream[first] == stream[second])
+            touching = same_queue & (end[first] == start[second])
+            trimmed = {"overlaps-trimmed": count_true(touching)}
             yield from _NOTES.counted(trimmed, *trimmed)
         more = "" if (work.column("grid") != ABSENT).any() else ", and no grid of a launch"
         yield _NOTES.note("perfetto-lacks", more=more)
         called = self["calls"].column("start_ns")
-        gap = int(called.max(initial=0) - end.max())
+        gap_ns = int(called.max(initial=0) - end.max())
         # A program may end with some calls that launch nothing: only a long gap is a loss.
-        if gap > max(_STOPPED_NS, _STOPPED_SHARE * np.ptp(called) if len(called) else 0):
-            yield _NOTES.note("device-stopped", time=time_amount(gap))
+        if gap_ns > max(_STOPPED_NS, _STOPPED_SHARE * np.ptp(called) if len(called) else 0):
+            yield _NOTES.note("device-stopped", time=time_amount(gap_ns))
 
 
 def _first(*columns: IntArray) -> IntArray:
@@ -369,6 +366,6 @@ def _first(*columns: IntArray) -> IntArray:
 
 
 def _number(sign: re.Pattern[str], text: str) -> int:
-    """Return the number in the first group that matches, ABSENT for none."""
+    """Return the number that `sign` captures in a text, ABSENT if it does not match."""
     match = sign.search(text[:_MOST_NAME])
     return ABSENT if match is None else int(next(filter(None, match.groups())))

@@ -13,16 +13,13 @@ from traceflops.parsers.shared import sinks
 from traceflops.parsers.shared.sanity_checks import timed
 from traceflops.parsers.shared.trace_builder import Gathered
 from traceflops.table.columns import ABSENT, Array, IntArray, count_true
-from traceflops.table.grouping import distinct
 
 APIS: Final = ("hip", "hsa", "rccl", "rocdecode", "rocjpeg")
 MARK: Final = "mark"
 _MESSAGE: Final = "message"  # a mark whose text is not its name but the message of its event
-_SAMPLED: Final = "sampled"
-"""A line of code that a sampling profiler saw; the program did not mark it."""
+_SAMPLED: Final = "sampled"  # a line of code that a sampling profiler saw: no mark
 _SYSTEM: Final = "system"  # events of the driver: page faults, queue evictions
 _KINDS: Final = (*APIS, MARK, _MESSAGE, _SAMPLED, _SYSTEM)
-_RCCL: Final = APIS.index("rccl")
 _CATEGORIES: Final = (
     (re.compile("MARKER|ROCTX"), _MESSAGE),
     (re.compile("SAMPLING"), _SAMPLED),
@@ -40,8 +37,7 @@ _NAMES: Final = (
     (re.compile("roctx"), _MESSAGE),
 )
 _NO_KIND: Final = -1
-_MOST_CATEGORIES: Final = 8
-"""The most categories of marks that are read; a real database has five at most."""
+_MOST_CATEGORIES: Final = 8  # categories of marks that are read; a real database has five at most
 _REGION: Final = Wanted(integers=("pid", "tid", "start", "end", "name_id", "event_id"))
 _SAMPLE: Final = Wanted(integers=("track_id", "timestamp", "event_id"))
 _SCRATCH: Final = Wanted(
@@ -58,8 +54,8 @@ def kind_by_name(name: str | None) -> str:
 class HostReader:
     """Reads what happened on the host: calls and marks.
 
-    `values` are the ids of events that have values of counters: their samples are not marks, and
-    become `measured`. `rccl` has the event ids of RCCL calls, and their rows in the calls table.
+    `values` are the ids of events with values of counters: their samples are no marks, but kept in
+    `measured`. `rccl` has pairs of columns: event ids of RCCL calls, their rows in the calls table.
     """
 
     def __init__(self, reading: RunReading, values: IntArray) -> None:
@@ -75,13 +71,14 @@ class HostReader:
         """Add regions, which have a duration, then samples, which are instants."""
         reading, run = self._reading, self._reading.run
         has_samples = run.has_rows("sample")
-        region_events = [np.empty(0, np.int64)]
+        pieces = [np.empty(0, np.int64)]
         for batch in run.batches("region", _REGION):
             reading.counts["region"] += batch.count
             rows = timed(batch, reading.odd)
             self._add(rows)
-            region_events += [rows["event_id"]] if has_samples else []
-        tracks, of_regions = run.whole("track", _TRACK), np.concatenate(region_events)
+            if has_samples:
+                pieces.append(rows["event_id"])
+        tracks, region_events = run.whole("track", _TRACK), np.concatenate(pieces)
         of_track = {name: Lookup(tracks["id"], tracks[name]) for name in ("pid", "tid", "name_id")}
         for batch in run.batches("sample", _SAMPLE):
             reading.counts["sample"] += batch.count
@@ -90,34 +87,22 @@ class HostReader:
             is_value = np.isin(rows["event_id"], self._values)
             if is_value.any():
                 self.measured.append(rows.only(is_value))
-            # rocprof-sys writes some events both as a region and as a sample.
-            rows = rows.only(~is_value & ~np.isin(rows["event_id"], of_regions))
+            # rocprof-sys writes some events both as a region and as a sample: regions count.
+            is_region = np.isin(rows["event_id"], region_events)
+            rows = rows.only(~is_value & ~is_region)
             self._add(timed(rows, reading.odd, "timestamp", "timestamp"))
 
     def _add(self, rows: Batch) -> None:
         """Add records as calls or marks; count those that are neither."""
-        reading, strings = self._reading, self._reading.strings
+        reading = self._reading
         category = reading.categories(rows["event_id"])
-
-        def by_category(key: int, _: int) -> int:
-            word = "" if key == ABSENT else (strings[key] or "").upper()
-            kind = next((kind for sign, kind in _CATEGORIES if sign.search(word)), MARK)
-            return _KINDS.index(kind) if word else _NO_KIND
-
-        # The kind, an index in _KINDS, by the category, else by the name.
-        kind = by_distinct(category, by_category)
-        unclear = kind == _NO_KIND
-        if unclear.any():
-            kind = kind.copy()
-            kind[unclear] = by_distinct(
-                rows["name_id"][unclear], lambda key, _: _KINDS.index(kind_by_name(strings[key]))
-            )
+        kind = self._kinds(rows, category)
         for left_out in (_SAMPLED, _SYSTEM):
             reading.odd[left_out] += count_true(kind == _KINDS.index(left_out))
         rows = rows.with_numbers({"category": category, "kind": kind})
 
         calls = self._on_threads(rows.only(kind < len(APIS)))  # _KINDS begins with the APIs
-        is_rccl = calls["kind"] == _RCCL
+        is_rccl = calls["kind"] == APIS.index("rccl")
         if is_rccl.any():
             call_rows = reading["calls"].count + np.flatnonzero(is_rccl)
             self.rccl.append((calls["event_id"][is_rccl], call_rows))
@@ -127,18 +112,40 @@ class HostReader:
         is_mark = np.isin(kind, [_KINDS.index(MARK), _KINDS.index(_MESSAGE)])
         marks = self._on_threads(rows.only(is_mark))
         if marks.count:
-            name, names = self._mark_name(marks["name_id"]), self._reading["marks"].names["name"]
-            has_message = marks["kind"] == _KINDS.index(_MESSAGE)
-            category = np.where(has_message, marks["category"], ABSENT)
-            # The messages of a category are read together. More than _MOST_CATEGORIES are not real.
-            for key in distinct(category[category != ABSENT]).tolist()[:_MOST_CATEGORIES]:
-                if key not in self._message_names:
-                    self._message_names[key] = self._reading.messages(key).coder(names, None)
-                of_category = category == key
-                message = self._message_names[key](marks["event_id"][of_category])
-                name[of_category] = np.where(message >= 0, message, name[of_category])
-            process, thread = marks["process"], marks["thread"]
+            process, thread, name = marks["process"], marks["thread"], self._mark_names(marks)
             sinks.add_marks(reading, marks, process=process, thread=thread, name=name)
+
+    def _kinds(self, rows: Batch, category: IntArray) -> IntArray:
+        """Return the kind of each record, an index in _KINDS, by its category, else by its name."""
+        strings = self._reading.strings
+
+        def by_category(key: int, _: int) -> int:
+            word = "" if key == ABSENT else (strings[key] or "").upper()
+            kind = next((kind for sign, kind in _CATEGORIES if sign.search(word)), MARK)
+            return _KINDS.index(kind) if word else _NO_KIND
+
+        kinds = by_distinct(category, by_category)
+        unclear = kinds == _NO_KIND
+        if unclear.any():
+            kinds = kinds.copy()
+            kinds[unclear] = by_distinct(
+                rows["name_id"][unclear], lambda key, _: _KINDS.index(kind_by_name(strings[key]))
+            )
+        return kinds
+
+    def _mark_names(self, marks: Batch) -> Array:
+        """Return the code of each mark's name: the message of its event, else its own name."""
+        name, names = self._mark_name(marks["name_id"]), self._reading["marks"].names["name"]
+        has_message = marks["kind"] == _KINDS.index(_MESSAGE)
+        category = np.where(has_message, marks["category"], ABSENT)
+        # The messages of a category are read together. More than _MOST_CATEGORIES are not real.
+        for key in np.unique(category[category != ABSENT]).tolist()[:_MOST_CATEGORIES]:
+            if key not in self._message_names:
+                self._message_names[key] = self._reading.messages(key).coder(names, None)
+            of_category = category == key
+            message = self._message_names[key](marks["event_id"][of_category])
+            name[of_category] = np.where(message >= 0, message, name[of_category])
+        return name
 
     def _on_threads(self, rows: Batch) -> Batch:
         process = self._reading.processes(rows["pid"])
@@ -163,7 +170,7 @@ def add_calls_of(
 
 
 def read_allocations(reading: RunReading) -> None:
-    """Count allocations of memory. Those of scratch memory are overhead: a queue waits for them."""
+    """Count allocations of memory; add allocations of scratch memory, for which a queue waits."""
     for batch in reading.run.batches("memory_allocate", Wanted()):
         reading.counts["memory_allocate"] += batch.count
     names = reading["marks"].names["name"]

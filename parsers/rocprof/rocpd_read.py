@@ -19,13 +19,8 @@ from traceflops.parsers.io.database_query import (
     by_distinct,
 )
 from traceflops.parsers.io.database_rows import Database
+from traceflops.parsers.rocprof import copies
 from traceflops.parsers.rocprof.agents import GAUGES
-from traceflops.parsers.rocprof.copies import (
-    copies_in,
-    directions_between,
-    directions_named,
-    fill_sizes,
-)
 from traceflops.parsers.rocprof.notes import SEVERAL_MACHINES
 from traceflops.parsers.rocprof.rocpd_host import HostReader, read_allocations
 from traceflops.parsers.rocprof.rocpd_run import RocpdRun, RunReading, label, runs_of, version_of
@@ -57,17 +52,13 @@ _TABLE: Final = "kernel_counters"
 _OF_COUNTED: Final = ("process", "device", "correlation", "dispatch", "threads", "block_threads")
 """The columns of a dispatch that its counters get."""
 _TRACED: Final = ("region", "sample", "memory_copy", "graph_launch", "memory_allocate")
-
-
+"""Tables that have rows only if a run recorded more than counters."""
 _OF_SYSTEMS_PROFILER: Final = ("rocm_kernel_dispatch", "rocm_hip_api", "rocm_memory_copy")
 """Categories as rocprof-sys spells them."""
-_OF_FILES: Final = ("rank-unknown",)
-"""Codes of notes on files, which do not apply to the runs of one file."""
 _COUNTS: Final = {kind.count for kind in COLLECTIVES.values()}
 _OF_RCCL: Final = tuple(sorted(filter(None, {"datatype", *MADE, *SIZES.values(), *_COUNTS})))
 """The arguments of RCCL's calls that are used; others are not read."""
-_LONGEST: Final = 200
-_SIZE: Final = "sizeBytes"
+_LONGEST: Final = 200  # characters of an argument that are kept
 
 
 def read_rocpd(database: Database) -> Sequence[Trace]:
@@ -75,11 +66,11 @@ def read_rocpd(database: Database) -> Sequence[Trace]:
     versions = [(run, *version_of(run)) for run in runs_of(database)]
     traces = [_read_run(run, version, notes) for run, version, notes in versions]
     trace = join(traces, "process")
-    if len(traces) > 1:  # `join` words its notes for several files; these are processes of one
+    if len(traces) > 1:  # `join` words its notes for several files, but the runs are of one file
         notes = tuple(
             SEVERAL_MACHINES if note.code == SEVERAL_MACHINES.code else note
             for note in trace.notes
-            if note.code not in _OF_FILES
+            if note.code != "rank-unknown"  # a note on files
         )
         source = replace(trace.source, files=traces[0].source.files)
         trace = replace(trace, source=source, notes=notes)
@@ -87,7 +78,8 @@ def read_rocpd(database: Database) -> Sequence[Trace]:
 
 
 def _read_run(run: RocpdRun, version: str | None, notes: Sequence[Note]) -> Trace:
-    """Return the trace of one run, with `notes` first. `version` is that of the schema."""
+    """Return the trace of one run, with `notes` first; `version` is the version of the schema."""
+    # Device work, then the host; both have values of counters.
     reading = RunReading(run)
     dispatches = DispatchReader(reading)
     dispatches.read()
@@ -98,20 +90,24 @@ def _read_run(run: RocpdRun, version: str | None, notes: Sequence[Note]) -> Trac
     host = HostReader(reading, distinct(np.concatenate(event_ids)))
     host.read()
     dispatches.add_values_over_time(host.measured)
+
+    # What calls state about the work that they launched.
     activities = reading["activities"]
     if was_only_counted:  # the times of its dispatches are not those of a normal run
         activities = reading.tables["activities"] = TableBuilder("activities")
-    if copies_in(activities) and run.has_rows("arg"):
+    if copies.copies_in(activities) and run.has_rows("arg"):
         wanted = Wanted(integers=("event_id", "value"))
-        sizes = run.whole("arg", wanted, Among("name", (_SIZE,)))
-        fill_sizes(activities, 0, reading.correlations(sizes["event_id"]), sizes["value"])
+        sizes = run.whole("arg", wanted, Among("name", ("sizeBytes",)))
+        copies.fill_sizes(activities, 0, reading.correlations(sizes["event_id"]), sizes["value"])
     fill_collectives(reading, _rccl_arguments(run, host) if host.rccl else {})
     read_allocations(reading)
-    spelled = run.whole("string", Wanted(integers=("id",)), Among("string", _OF_SYSTEMS_PROFILER))
+
+    is_sys = Among("string", _OF_SYSTEMS_PROFILER)
+    sys_categories = run.whole("string", Wanted(integers=("id",)), is_sys)
     about = Source(
         format="rocpd",
         files=(),
-        tool="rocprof-sys" if spelled.count else "rocprofv3",
+        tool="rocprof-sys" if sys_categories.count else "rocprofv3",
         clock=reading.clock,
         facts={"generation": "v3", **({"schema_version": version[:20]} if version else {})},
         identities=reading.hosts,
@@ -124,7 +120,7 @@ def _read_run(run: RocpdRun, version: str | None, notes: Sequence[Note]) -> Trac
 
 
 def _rccl_arguments(run: RocpdRun, host: HostReader) -> dict[int, dict[str, str]]:
-    """Return the arguments of each RCCL call by name, by the row of the call."""
+    """Return, by the row of each RCCL call, its arguments by name."""
     events, rows = (np.concatenate(columns) for columns in zip(*host.rccl, strict=True))
     row_of = Lookup(events, rows)
     of_calls = Between("event_id", int(events.min()), int(events.max()))
@@ -142,23 +138,23 @@ def _rccl_arguments(run: RocpdRun, host: HostReader) -> dict[int, dict[str, str]
 class DispatchReader:
     """Adds the kernel dispatches, and the values of counters.
 
-    `others` are values of events that are not dispatches, kept until their times are read.
+    `others` are the values of counters of events that are no dispatches. The samples of these
+    events, which are read later, have their times.
     """
 
     def __init__(self, reading: RunReading) -> None:
         """Read the tables of kernels and counters."""
         self._reading = reading
-        rows = reading.run.whole("info_kernel_symbol", _KERNEL)
-        pairs = zip(rows.texts["display_name"], rows.texts["kernel_name"], strict=True)
-        self._kernels = TextsById(rows["id"], [shown or name for shown, name in pairs])
-        registers = rows["arch_vgpr_count"]
-        self._registers = Lookup(rows["id"], np.where(registers > 0, registers, ABSENT))
-        rows = reading.run.whole("info_pmc", _COUNTER)
-        counters = [GAUGES.get(name or "", (name, 1)) for name in rows.texts["name"]]
-        self._counters = TextsById(rows["id"], [name for name, _ in counters])
-        factors = np.array([factor for _, factor in counters], np.int64)
-        self._factor = Lookup(rows["id"], factors)
-        self._agent = Lookup(rows["id"], rows["agent_id"])
+        kernels = reading.run.whole("info_kernel_symbol", _KERNEL)
+        pairs = zip(kernels.texts["display_name"], kernels.texts["kernel_name"], strict=True)
+        self._kernels = TextsById(kernels["id"], [shown or name for shown, name in pairs])
+        registers = kernels["arch_vgpr_count"]
+        self._registers = Lookup(kernels["id"], np.where(registers > 0, registers, ABSENT))
+        counters = reading.run.whole("info_pmc", _COUNTER)
+        gauges = [GAUGES.get(name or "", (name, 1)) for name in counters.texts["name"]]
+        self._counters = TextsById(counters["id"], [name for name, _ in gauges])
+        self._factor = Lookup(counters["id"], np.array([factor for _, factor in gauges], np.int64))
+        self._agent = Lookup(counters["id"], counters["agent_id"])
         self._dispatches: list[dict[str, IntArray]] = []  # the columns that counters need
         self.others: list[Batch] = []
 
@@ -187,16 +183,15 @@ class DispatchReader:
             )
             if is_counted:
                 self._dispatches.append(
-                    {name: common[name] for name in ("process", "device", "correlation")}
-                    | {name: rows[f"{name}_id"] for name in ("kernel", "dispatch", "event")}
+                    {column: common[column] for column in ("process", "device", "correlation")}
+                    | {column: rows[f"{column}_id"] for column in ("kernel", "dispatch", "event")}
                     | {"threads": sinks.product_of(grid), "block_threads": sinks.product_of(block)}
                 )
 
     def read_counters(self) -> bool:
         """Add the counters of dispatches; return whether the run recorded only counted dispatches.
 
-        The kernels of such a run ran one by one. Of a counter with instances, the values for one
-        dispatch become one.
+        Kernels of such a run ran one by one. Values of a counter's instances are merged into one.
         """
         reading, odd = self._reading, self._reading.odd
         none = np.empty(0, np.int64)
@@ -215,19 +210,19 @@ class DispatchReader:
             odd["streamed-counter"] += count_true(streamed)
             odd["no-value"] += count_true(no_value & ~streamed)
             rows = batch.only(~streamed & ~no_value)
-            row = row_of(rows["event_id"])  # of the dispatch
-            is_of_kernel = row != ABSENT
-            values, row = rows.only(is_of_kernel), row[is_of_kernel]
+            dispatch = row_of(rows["event_id"])
+            is_of_dispatch = dispatch != ABSENT
+            values, dispatch = rows.only(is_of_dispatch), dispatch[is_of_dispatch]
             if values.count:
                 table.add(
                     values.count,
-                    **{name: dispatches[name][row] for name in _OF_COUNTED},
-                    name=name(dispatches["kernel"][row]),
+                    **{name: dispatches[name][dispatch] for name in _OF_COUNTED},
+                    name=name(dispatches["kernel"][dispatch]),
                     counter=counter(values["pmc_id"]),
                     value=values["value"],
                 )
-            if not is_of_kernel.all():
-                self.others.append(rows.only(~is_of_kernel))
+            if not is_of_dispatch.all():
+                self.others.append(rows.only(~is_of_dispatch))
         reading.tables[_TABLE], odd["instances-summed"] = summed_instances(table)
         if not len(dispatches["event"]) or any(map(reading.run.has_rows, _TRACED)):
             return False
@@ -269,7 +264,7 @@ def read_copies(reading: RunReading) -> None:
         rows, from_gpu, to_gpu = rows.only(on_device), from_gpu[on_device], to_gpu[on_device]
         source, target = rows["src_agent_id"], rows["dst_agent_id"]
         ids, inverse = np.unique(rows["name_id"], return_inverse=True)
-        named = directions_named(reading.strings[key] or "" for key in ids.tolist())[inverse]
+        named = copies.directions_named(reading.strings[key] or "" for key in ids.tolist())[inverse]
         sinks.add_work(
             reading,
             rows,
@@ -278,9 +273,7 @@ def read_copies(reading: RunReading) -> None:
             **_common(reading, rows, np.where(to_gpu, target, source)),
             name=name(rows["name_id"]),
             bytes=rows["size"],
-            direction=directions_between(
-                named, from_gpu.astype(int), to_gpu.astype(int), source != target
-            ),
+            direction=copies.directions_between(named, from_gpu, to_gpu, source != target),
         )
 
 
@@ -306,7 +299,7 @@ def read_graphs(reading: RunReading) -> None:
 
 
 def _common(reading: RunReading, rows: Batch, agents: IntArray) -> dict[str, Any]:
-    """Return process, device (of these agents), correlation, graph and its node of activities."""
+    """Return columns of activities: process, device (of `agents`), correlation, graph, its node."""
     process = reading.processes(rows["pid"])
     graph, node = (np.where(rows[ids] > 0, rows[ids], ABSENT) for ids in _GRAPH)  # 0: none
     return {

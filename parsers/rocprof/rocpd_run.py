@@ -28,6 +28,7 @@ from traceflops.parsers.io.database_query import (
 )
 from traceflops.parsers.io.database_rows import Database
 from traceflops.parsers.io.json_window import decoded
+from traceflops.parsers.io.notes import printable
 from traceflops.parsers.rocprof.agents import facts_of_agent, place_of_node
 from traceflops.parsers.rocprof.notes import clock_of
 from traceflops.parsers.shared.trace_builder import (
@@ -39,9 +40,7 @@ from traceflops.parsers.shared.trace_builder import (
 from traceflops.table.columns import ABSENT, BoolArray, IntArray
 from traceflops.table.trace import Note
 
-_UNKNOWN_DEVICE: Final = -1
-_MOST_NUMBERED: Final = 4_096
-"""The most processes and agents that are distinguished; a database with more is damaged."""
+_MOST_NUMBERED: Final = 4_096  # processes or agents; a database with more is damaged
 _AGENT: Final = Wanted(
     integers=("id", "absolute_index"), texts=("type", "name", "product_name", "extdata")
 )
@@ -54,13 +53,14 @@ _NEWEST_MAJOR: Final = 3
 _NEWEST_MINOR: Final = 0
 _MOST_FACTS: Final = 1_000
 _GUID: Final = "guid"
-_DESCRIBING: Final = ("info_node", "info_process", "info_agent")
-"""Small tables in which every run has a row."""
 _MOST_RUNS: Final = 64  # the most runs that may share tables, which are read once for each
 
 
 class RocpdRun(NamedTuple):
-    """One run: the tables whose names end with `ending`; if runs share them, rows with `guid`."""
+    """One run: the rows of the tables whose names end with `ending`.
+
+    `guid` is None, or selects the rows of the run in tables that several runs share.
+    """
 
     database: Database
     ending: str
@@ -87,26 +87,27 @@ class RocpdRun(NamedTuple):
         return self.database.whole(self.name(table), wanted, self._of_run(table, conditions))
 
     def _of_run(self, table: str, conditions: Sequence[Condition]) -> Sequence[Condition]:
-        """Return conditions for rows of this run; a table without ids belongs to all runs."""
+        """Return `conditions` and one for the run; a table without guids belongs to all runs."""
         if self.guid is None or not self.has(table, _GUID):
             return conditions
         return (*conditions, Among(_GUID, (self.guid,)))
 
 
 def label(table: str) -> str:
-    """Return the name of a table without prefix and the id of its run."""
+    """Return the name of a table without the prefix and the guid of its run."""
     return re.sub(r"_[0-9a-f]{8}(?:_[0-9a-f]{4}){3}_[0-9a-f]{12}$", "", table.removeprefix(_PREFIX))
 
 
 def runs_of(database: Database) -> list[RocpdRun]:
     """Return the runs in a database. Raises InputError if no run can be read."""
+    # Names of tables, without the prefix, split into the known name and what follows: "_" and a
+    # guid for a table of one run, nothing for a table that runs share.
     tables = [
         (base, table[len(_PREFIX + base) :])
         for table in database.tables
         for base in _TELLING
         if table.startswith(_PREFIX + base)
     ]
-    # The name of a table of one run ends with _ and the guid, that of a shared one with nothing.
     endings = {ending for base, ending in tables if base in _WORK and ending[:1] in ("", "_")}
     if not endings:
         raise NotATrace(
@@ -116,7 +117,7 @@ def runs_of(database: Database) -> list[RocpdRun]:
     runs = []
     for ending in sorted(endings):
         run = RocpdRun(database, ending)
-        guids = _guids(run, _DESCRIBING)
+        guids = _guids(run, ("info_node", "info_process", "info_agent"))  # small, all runs have one
         if len(guids) > 1:  # some runs may not be described
             guids |= _guids(run, [base for base, other in tables if other == ending])
         if len(guids) > _MOST_RUNS:
@@ -153,11 +154,10 @@ def version_of(run: RocpdRun) -> tuple[str | None, tuple[Note, ...]]:
     version = facts.get("schema_version")
     # Any version has fewer than 6 digits; the text may be damaged and long.
     numbers = [int(part[:6]) for part in re.findall(r"\d+", version or "")]
-    # Schema 4 has these columns, or compresses, even if no version says so.
+    # Schema 4 is recognised by its columns or its compression, too, if no version says so.
     by_track = run.has("kernel_dispatch", "track_id") and not run.has("kernel_dispatch", "agent_id")
     if (numbers and numbers[0] > _NEWEST_MAJOR) or by_track or "compression" in facts:
-        shown = (version or "4 (from its columns)")[:20]  # a damaged text may be long
-        shown = "".join(c if c.isprintable() else "?" for c in shown)
+        shown = printable(version or "4 (from its columns)", 20)
         raise InputError(
             f"unsupported rocpd schema {shown}: {run.database.source.label} (supported: schema 3)",
             "convert it to CSV with rocpd convert, or record with rocprofv3 of ROCm 7",
@@ -179,6 +179,24 @@ class _Agent(NamedTuple):
     facts: DeviceFacts
 
 
+def _agents_of(run: RocpdRun) -> dict[int, _Agent]:
+    """Return the agents by id, with facts of the GPUs; other columns override `extdata` (JSON)."""
+    agents: dict[int, _Agent] = {}
+    rows = run.whole("info_agent", _AGENT)
+    columns = [rows["id"].tolist(), rows["absolute_index"].tolist()]
+    columns += [rows.texts[name] for name in _AGENT.texts]
+    listed = islice(zip(*columns, strict=True), _MOST_NUMBERED)
+    for agent, index, kind, name, product, extdata in listed:
+        is_gpu, facts = kind == "GPU", NOTHING_KNOWN
+        if is_gpu:
+            words = decoded(extdata or b"", dict[str, Any]) or {}
+            words |= {"name": name} if name else {}
+            words |= {"product_name": product} if product else {}
+            facts = facts_of_agent(words)
+        agents[agent] = _Agent(agent if index == ABSENT else index, is_gpu, facts)
+    return agents
+
+
 class RunReading(Gathered):
     """The rows read of a run, and what its tables refer to by ids.
 
@@ -191,22 +209,7 @@ class RunReading(Gathered):
         super().__init__()
         self.run = run
         self._file = run.database.source.label
-        # The agents by id, with facts of the GPUs: names come before `extdata`.
-        agents: dict[int, _Agent] = {}
-        rows = run.whole("info_agent", _AGENT)
-        columns = [rows["id"].tolist(), rows["absolute_index"].tolist()]
-        columns += [rows.texts[name] for name in _AGENT.texts]
-        for agent, index, kind, name, product, extdata in islice(
-            zip(*columns, strict=True), _MOST_NUMBERED
-        ):
-            is_gpu, facts = kind == "GPU", NOTHING_KNOWN
-            if is_gpu:
-                words = decoded(extdata or b"", dict[str, Any]) or {}
-                words |= {"name": name} if name else {}
-                words |= {"product_name": product} if product else {}
-                facts = facts_of_agent(words)
-            agents[agent] = _Agent(agent if index == ABSENT else index, is_gpu, facts)
-        self._agents = agents
+        self._agents = _agents_of(run)
 
         # Processes, and the machines (nodes) on which they ran.
         nodes = run.whole("info_node", _NODE)
@@ -214,31 +217,33 @@ class RunReading(Gathered):
         self.hosts = tuple(dict.fromkeys(host for host in hosts if host))
         host_of, self._numbers = dict(zip(node_ids, hosts, strict=True)), dict[int, int]()
         rows = run.whole("info_process", _PROCESS)
-        on_node = rows["nid"].tolist()[:_MOST_NUMBERED]
-        for key, node, pid in zip(rows["id"].tolist(), on_node, rows["pid"].tolist(), strict=False):
-            pid = None if pid == ABSENT else pid
-            facts_of_process = ProcessFacts(self._file, host=host_of.get(node) or None, pid=pid)
-            self._numbers[key] = self.process(key, facts_of_process)
+        process_nodes = rows["nid"].tolist()[:_MOST_NUMBERED]
+        for key, node, pid in zip(
+            rows["id"].tolist(), process_nodes, rows["pid"].tolist(), strict=False
+        ):
+            host = host_of.get(node) or None
+            facts = ProcessFacts(self._file, host=host, pid=None if pid == ABSENT else pid)
+            self._numbers[key] = self.process(key, facts)
         times = zip(rows["start"].tolist(), rows["end"].tolist(), strict=True)
         self.lifetimes = tuple((start, end) for start, end in times if 0 < start < end)
 
         # The clock of the machine, or the clocks of processes if there are several machines.
         machines = nodes.texts["machine_id"][:_MOST_NUMBERED]
-        of_nodes = list(map(clock_of, machines, hosts))
-        clock_of_node = dict(zip(node_ids, of_nodes, strict=False))
-        self.clock = of_nodes[0] if len(set(of_nodes)) == 1 else None
-        self.is_of_several_machines = len(set(of_nodes) - {None}) > 1
-        clocks = (clock_of_node.get(node) or "" for node in on_node)
+        node_clocks = list(map(clock_of, machines, hosts))
+        clock_of_node = dict(zip(node_ids, node_clocks, strict=False))
+        self.clock = node_clocks[0] if len(set(node_clocks)) == 1 else None
+        self.is_of_several_machines = len(set(node_clocks) - {None}) > 1
+        clocks = (clock_of_node.get(node) or "" for node in process_nodes)
         self.clocks = tuple(clocks) if self.is_of_several_machines else ()
 
         # Events: their correlation and, if there are records of the host, their category.
-        on_host = run.has_rows("region") or run.has_rows("sample")
-        integers = ("id", "stack_id", *(("category_id",) if on_host else ()))
+        has_host = run.has_rows("region") or run.has_rows("sample")
+        integers = ("id", "stack_id", *(("category_id",) if has_host else ()))
         events = run.whole("event", Wanted(integers=integers))
         ids, calls = events["id"], events["stack_id"]
         self.correlations = Lookup(ids, np.where(calls == 0, ABSENT, calls))
         """The correlation of each event; in these databases 0 is none."""
-        count = len(ids) if on_host else 0
+        count = len(ids) if has_host else 0
         self.categories = Lookup(ids[:count], events[integers[-1]][:count])
         """The id of the name of each event's category; empty without records of the host."""
 
@@ -258,7 +263,7 @@ class RunReading(Gathered):
         return by_distinct(ids, number)
 
     def threads(self, ids: IntArray) -> IntArray:
-        """Return the operating system's ids of threads; an unlisted id stays as it is."""
+        """Return the tid of each thread id of the database; an unlisted id stays as it is."""
         tids = self._threads(ids)
         return np.where(tids == ABSENT, ids, tids)
 
@@ -270,7 +275,7 @@ class RunReading(Gathered):
     def devices(self, agents: IntArray, processes: IntArray) -> IntArray:
         """Return the device of each agent id; `processes` are the processes that use them.
 
-        Unlisted agents are devices of their own, except those with impossible ids: one for all.
+        Each unlisted agent is a device of its own, but all with impossible ids share one device.
         """
 
         def device(key: int, row: int) -> int:
@@ -278,7 +283,7 @@ class RunReading(Gathered):
             if agent is not None:
                 place = place_of_node(agent.number)
                 return self.device(key, process, agent.number, agent.facts, place)
-            unlisted = key if 0 <= key < _MOST_NUMBERED else _UNKNOWN_DEVICE
+            unlisted = key if 0 <= key < _MOST_NUMBERED else -1
             return self.device(("unlisted", unlisted), process, unlisted)
 
         return by_distinct(agents, device)
@@ -293,13 +298,13 @@ class RunReading(Gathered):
     def messages(self, category: int) -> TextsById:
         """Return the messages, by event id, of the events of a category; None without a message."""
         wanted = Wanted(integers=("id",), texts=("extdata",))
-        ids, texts = [np.empty(0, np.int64)], list[str | None]()
+        ids, messages = [np.empty(0, np.int64)], list[str | None]()
         for batch in self.run.batches("event", wanted, Among("category_id", (category,))):
             ids.append(batch["id"])
             for text in batch.texts["extdata"]:
                 event = decoded(text, _EventData) if text and text != "{}" else None
-                texts.append((event.message or None) if event else None)
-        return TextsById(np.concatenate(ids), texts)
+                messages.append((event.message or None) if event else None)
+        return TextsById(np.concatenate(ids), messages)
 
 
 class _EventData(msgspec.Struct):

@@ -76,7 +76,7 @@ class _RpdReading(Gathered):
         self._gpus: set[int] = set()
 
     def add_calls(self) -> dict[str, IntArray]:
-        """Add calls and marks; return the columns id, process and apiName_id of all of them."""
+        """Add calls and marks; return the columns id, process and apiName_id of all records."""
         records: dict[str, list[IntArray]] = {name: [] for name in ("id", "process", "apiName_id")}
         of_program: list[Batch] = []
         mark_names = self["marks"].names["name"]
@@ -105,15 +105,15 @@ class _RpdReading(Gathered):
                 for words in (_CALLS, (MARK,), (_OVERHEAD,), (_OF_PROGRAM,))
             )
             add_calls_of(self, calls, call_name(calls["apiName_id"]), calls["id"], _CALLS)
-            for add, some in ((sinks.add_marks, marks), (sinks.add_overheads, overheads)):
-                columns: dict[str, Any] = {"process": some["process"], "thread": some["thread"]}
-                add(self, some, **columns, name=mark_name(some["apiName_id"]))
+            for add, part in ((sinks.add_marks, marks), (sinks.add_overheads, overheads)):
+                columns: dict[str, Any] = {"process": part["process"], "thread": part["thread"]}
+                add(self, part, **columns, name=mark_name(part["apiName_id"]))
             of_program.append(program_marks)
             for name, pieces in records.items():
                 pieces.append(rows[name])
 
-        # Add the program's own marks. Their name is the argument of the call that made them; since
-        # schema 3, arguments are in a table of their own, of which only those ids are kept.
+        # The program's own marks are named by the argument of the call that made them. Since schema
+        # 3, arguments are in a table of their own, of which only the ids in use are kept.
         arguments = self._strings
         if self._database.has_rows("rocpd_ustring"):
             wanted = distinct(_joined(rows["args_id"] for rows in of_program))
@@ -121,8 +121,8 @@ class _RpdReading(Gathered):
                 rows.only(np.isin(rows["id"], wanted))
                 for rows in self._database.batches("rocpd_ustring", _TEXT)
             ]
-            spelled = [text for rows in batches for text in rows.texts["string"]]
-            arguments = TextsById(_joined(rows["id"] for rows in batches), spelled)
+            texts = [text for rows in batches for text in rows.texts["string"]]
+            arguments = TextsById(_joined(rows["id"] for rows in batches), texts)
         argument = arguments.coder(mark_names, _USER)
         for rows in of_program:
             columns = {"process": rows["process"], "thread": rows["thread"]}
@@ -130,17 +130,17 @@ class _RpdReading(Gathered):
         return {name: _joined(pieces) for name, pieces in records.items()}
 
     def add_operations(self, calls: Mapping[str, IntArray]) -> None:
-        """Add operations, without barriers (no work); `calls` are what `add_calls` returns."""
+        """Add operations, without barriers (no work); `calls` is the result of `add_calls`."""
         rows = timed(self._database.whole("rocpd_op", _OPERATION), self.odd)
         links = self._database.whole("rocpd_api_ops", _LINK)
         call, gpus = Lookup(links["op_id"], links["api_id"])(rows["id"]), rows["gpuId"]
         process = Lookup(calls["id"], calls["process"])(call)
         without_call = process == ABSENT
-        if without_call.any():  # give it to the process that uses its GPU most
+        if without_call.any():  # the operation belongs to the process that uses its GPU most
             users = np.stack([gpus, process], axis=1)[~without_call]
-            distinct, times = np.unique(users, axis=0, return_counts=True)
-            # Sorted by how often, so that the dict keeps the most frequent process of each GPU.
-            main_user = dict(distinct[np.argsort(times, kind="stable")].tolist())
+            distinct, uses = np.unique(users, axis=0, return_counts=True)
+            # In ascending order of use, so that the dict keeps the last process of each GPU.
+            main_user = dict(distinct[np.argsort(uses, kind="stable")].tolist())
             process[without_call] = by_distinct(
                 gpus[without_call],
                 lambda gpu, _: main_user[gpu] if gpu in main_user else self._pids.number(ABSENT),
@@ -157,8 +157,8 @@ class _RpdReading(Gathered):
             text = self._strings[key] or ""
             return _WORK.index(next((k for sign, k in _TYPES if sign.search(text)), "kernel"))
 
-        kind = by_distinct(rows["opType_id"], kind_of)
-        parts = {word: rows.only(kind == index) for index, word in enumerate(_WORK)}
+        kinds = by_distinct(rows["opType_id"], kind_of)
+        parts = {word: rows.only(kinds == index) for index, word in enumerate(_WORK)}
         self.counts.update({word: part.count for word, part in parts.items()})
         self._add_kernels(parts["kernel"])
         for word in ("memcpy", "memset"):
@@ -178,7 +178,7 @@ class _RpdReading(Gathered):
         return common | {"correlation": rows["call"]}
 
     def _add_kernels(self, rows: Batch) -> None:
-        """Add kernels; shapes, and names that operations lack, are those of their calls."""
+        """Add kernels; their calls have the grid, the block, and names that operations lack."""
         names = self["activities"].names["name"]
         launched = self._database.whole("rocpd_kernelapi", _LAUNCHED)
         column = {
@@ -188,19 +188,20 @@ class _RpdReading(Gathered):
         own = self._strings.coder(names, None)(rows["description_id"])
         of_call = self._strings.coder(names, sinks.UNNAMED_KERNEL)(column["kernelName_id"])
         grid, block = (np.stack([column[n] for n in axes], axis=1) for axes in (_GRID, _BLOCK))
-        # The unit of the grid depends on the tracer. Versions based on rocprofiler-sdk write
-        # threads; older ones write the argument of the call, in blocks for most calls. How the
-        # types of operations are spelled tells the version; if it does not, the unit is unknown.
+
+        # The unit of the grid depends on the tracer's version, which shows in the spelling of the
+        # types of operations. Versions based on rocprofiler-sdk (MEMORY_COPY_...) write threads;
+        # older ones (CopyHostToDevice, ...) write the argument of the call, for most calls blocks.
         types = self._database.whole("rocpd_op", Wanted(integers=("opType_id",)))["opType_id"]
-        spelled = [self._strings[key] or "" for key in distinct(types).tolist()]
+        spellings = [self._strings[key] or "" for key in distinct(types).tolist()]
         blocks = sinks.blocks_of(grid, block)
-        if not any(text.startswith("MEMORY_COPY") for text in spelled):
+        if not any(text.startswith("MEMORY_COPY") for text in spellings):
             in_threads = by_distinct(
                 rows["call_name"], lambda key, _: self._strings[key] in _IN_THREADS
             )
             blocks = np.where(in_threads[:, None] == 1, blocks, grid)
-            if not any(text.startswith(("Copy", "Fill", "Task")) for text in spelled):
-                blocks = np.full_like(grid, ABSENT)
+            if not any(text.startswith(("Copy", "Fill", "Task")) for text in spellings):
+                blocks = np.full_like(grid, ABSENT)  # unknown version
         sinks.add_work(
             self,
             rows,
@@ -215,7 +216,7 @@ class _RpdReading(Gathered):
     def _add_copies(self, rows: Batch, kind: str) -> None:
         """Add copies or fills (`kind`) with their sizes in bytes.
 
-        The size of a call with several operations is their sum: then each size is unknown.
+        Only calls have a size. If a call has several operations, the size of each is unknown.
         """
         copied = self._database.whole("rocpd_copyapi", _COPIED)
         size, source, target = (

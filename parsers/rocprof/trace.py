@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -96,7 +96,7 @@ def trace_of(
 
     `about` is the source without its file and counts, which are added. `holder` is "database",
     "file" or "v1 file", for the wording of notes. `clocks` name the clocks of processes if they
-    differ. If the file's place tells the rank of its only process, it is filled in.
+    differ. If the path of the file states the rank of its only process, the rank is filled in.
     """
     counts = dict(sorted((+recorded.counts).items()))  # +: without zeros
     tables, name = recorded.finish(), file.label
@@ -110,26 +110,7 @@ def trace_of(
     if rank is not None and count == 1:
         tables["processes"] = with_numbers(tables["processes"], "rank", np.array([rank]))
         all_notes.append(rank_from_name([rank]))
-    odd, kernels = recorded.odd, tables["activities"]["name"]
-    all_notes += [*span_notes(odd), *NOTES.counted(odd, *_DROPPED)]
-    all_notes += RUN_NOTES.counted(odd, "instances-summed")
-    all_notes += [RUN_NOTES.note("device-unknown")] if odd["device-unknown"] else []
-    all_notes += NOTES.counted(odd, *_ASSUMED)
-    labels = names(kernels)
-    if UNNAMED_KERNEL in labels:
-        nameless = np.count_nonzero(codes(kernels) == labels.index(UNNAMED_KERNEL))
-        odd["kernels-unnamed"] = int(nameless)
-    all_notes += NOTES.counted(odd, "kernels-unnamed", "kernels-unnamed json", "agents-missing")
-    was_counted = tables[_COUNTERS].num_rows > 0
-    if kernels.length():
-        no_calls = {"no_calls": _NO_CALLS_V1} if holder == "v1 file" else {}
-        all_notes += link_notes(tables, **no_calls)
-        all_notes += [COUNTED_WHILE_TIMED] if was_counted else []
-    else:
-        only_counters = RUN_NOTES.note("no-timeline counters")
-        launches_none = launches_no_kernel(tables["calls"])
-        no_work = NOTES.note("no-kernels" if launches_none else f"no-device-work {holder}")
-        all_notes.append(only_counters if was_counted else no_work)
+    all_notes += _notes_on_records(recorded.odd, tables, holder)
     return Trace(
         source=replace(
             about,
@@ -148,6 +129,34 @@ def trace_of(
     )
 
 
+def _notes_on_records(
+    odd: Counter[str], tables: Mapping[str, pa.Table], holder: str
+) -> Iterator[Note]:
+    """Yield notes on odd records (`odd`, by code), on unlinked work and on missing work."""
+    yield from span_notes(odd)
+    yield from NOTES.counted(odd, *_DROPPED)
+    yield from RUN_NOTES.counted(odd, "instances-summed")
+    if odd["device-unknown"]:
+        yield RUN_NOTES.note("device-unknown")
+    yield from NOTES.counted(odd, *_ASSUMED)
+    kernels = tables["activities"]["name"]
+    labels = names(kernels)
+    if UNNAMED_KERNEL in labels:
+        is_unnamed = codes(kernels) == labels.index(UNNAMED_KERNEL)
+        odd["kernels-unnamed"] = int(np.count_nonzero(is_unnamed))
+    yield from NOTES.counted(odd, "kernels-unnamed", "kernels-unnamed json", "agents-missing")
+    was_counted = tables[_COUNTERS].num_rows > 0
+    if kernels.length():
+        yield from link_notes(tables, **({"no_calls": _NO_CALLS_V1} if holder == "v1 file" else {}))
+        if was_counted:
+            yield COUNTED_WHILE_TIMED
+    elif was_counted:
+        yield RUN_NOTES.note("no-timeline counters")
+    else:
+        launches_none = launches_no_kernel(tables["calls"])
+        yield NOTES.note("no-kernels" if launches_none else f"no-device-work {holder}")
+
+
 def with_losses(database: Database, trace: Trace, label: Callable[[str], str] = str) -> Trace:
     """Return the trace with notes on database damage. Raises InputError if nothing is left."""
     if database.damaged and not any(trace.table(name).num_rows for name in _RECORDS):
@@ -159,8 +168,9 @@ def with_losses(database: Database, trace: Trace, label: Callable[[str], str] = 
 def without_repeated_passes(read: Iterable[tuple[ByteSource, Trace]]) -> list[Trace]:
     """Return the traces of all sources, with the passes of each run joined into one trace.
 
-    Times are those of the first pass with device work and without counters, else with device work.
-    Of the others only the counters are used. The n-th process, by pid, is the n-th in each pass.
+    A pass repeats the program to read further counters. Times are from the first pass that has
+    device work and no counters, else from the first one with device work; the other passes only
+    give counters. Sorted by pid, the n-th process of one pass is the n-th of each other pass.
     """
     runs: defaultdict[tuple[str, int | None, int], list[tuple[OutputPlace, Trace]]]
     runs = defaultdict(list)  # by folder, rank and number of processes
@@ -172,32 +182,32 @@ def without_repeated_passes(read: Iterable[tuple[ByteSource, Trace]]) -> list[Tr
         else:
             runs[output.root, output.rank, trace.processes.num_rows].append((output, trace))
     for members in runs.values():
+        by_pid = sorted(members, key=lambda m: (m[0].pid or 0, m[1].source.files[0].name))
         passes: defaultdict[int, list[Trace]] = defaultdict(list)
-        for output, trace in sorted(
-            members, key=lambda m: (m[0].pid or 0, m[1].source.files[0].name)
-        ):
+        for output, trace in by_pid:
             passes[output.run_pass or 0].append(trace)
         if len(passes) == 1:
             traces += [trace for _, trace in members]
             continue
-        with_times = _with_rows("activities", passes) or set(passes)
-        timed = min(with_times - _with_rows(_COUNTERS, passes) or with_times)
+        with_work = _with_rows("activities", passes) or set(passes)
+        timed = min(with_work - _with_rows(_COUNTERS, passes) or with_work)
         other_passes = sorted(number for number in passes if number != timed)
-        for row, trace in enumerate(passes[timed]):
-            others = [(n, passes[n][row]) for n in other_passes if row < len(passes[n])]
+        for process, trace in enumerate(passes[timed]):
+            others = [(n, passes[n][process]) for n in other_passes if process < len(passes[n])]
             traces.append(_with_passes(trace, timed, others))
     return traces
 
 
 def _with_rows(table: str, passes: Mapping[int, Sequence[Trace]]) -> set[int]:
+    """Return the numbers of the passes that have rows of the table in any trace."""
     return {n for n, traces in passes.items() if any(t.table(table).num_rows for t in traces)}
 
 
 def _with_passes(trace: Trace, timed: int, others: Sequence[tuple[int, Trace]]) -> Trace:
     """Return a trace, which is pass `timed`, with the counters of the same process in `others`.
 
-    Their devices are replaced by those of the trace with the same process and number. Their
-    correlations become null: the ids of another run link to nothing here.
+    `others` has the numbers of passes and their traces. Their devices become those of `trace` with
+    the same process and number. Their correlations become null: they are ids of another run.
     """
     passes = [(timed, trace.kernel_counters)]
     row_of = {device: row for row, device in enumerate(_devices(trace))}
@@ -205,11 +215,11 @@ def _with_passes(trace: Trace, timed: int, others: Sequence[tuple[int, Trace]]) 
     files, lost = list(source.files), list[Note]()
     for number, other in others:
         counters = other.kernel_counters
-        rows = [row_of.get(device, ABSENT) for device in _devices(other)]
+        # Rows of `other`'s devices in this trace; an unknown device selects the ABSENT at the end.
+        rows = np.array([*(row_of.get(device, ABSENT) for device in _devices(other)), ABSENT])
         device = numbers(counters["device"], ABSENT)
-        # An unknown device selects the ABSENT that is appended.
-        device = np.array([*rows, ABSENT])[np.where(device == ABSENT, len(rows), device)]
-        counters = with_numbers(counters, "device", device)
+        own_device = rows[np.where(device == ABSENT, len(rows) - 1, device)]
+        counters = with_numbers(counters, "device", own_device)
         no_calls = np.full(counters.num_rows, ABSENT)
         passes.append((number, with_numbers(counters, "correlation", no_calls)))
         files += other.source.files

@@ -1,6 +1,6 @@
 """Turns blocks of the text of rocprof's (v1) JSON into columns, by kind of event.
 
-Times are from the arguments: the event's own are cut to microseconds, and some are made up.
+Times come from the arguments of events: their own `ts` is cut to microseconds, or even made up.
 """
 
 from __future__ import annotations
@@ -37,13 +37,11 @@ ARROW_TO: Final = "flow to"
 OTHER: Final = "other"
 COUNTERS: Final = "counters"
 """Counters of the kernels of results.csv, in rows of their own: one per kernel."""
-
 _MARKS: Final = 0
 _COPIES: Final = 1
 _FIRST_GPU: Final = 6
 _COPY_NAME: Final = re.compile("Copy|async-copy")
 _SIZE: Final = re.compile(r"(?:,Size=|sizeBytes\()(\d{1,18})\b")
-
 NUMBERS: Final[Mapping[str, tuple[str, ...]]] = {
     "start": ("BeginNs",),
     "end": ("EndNs",),
@@ -58,7 +56,6 @@ NUMBERS: Final[Mapping[str, tuple[str, ...]]] = {
     "shared": ("lds",),
 }
 """The columns of numbers, and the arguments that have them in the various releases."""
-
 _NAMES: Final = ("KernelName", "Name")
 
 
@@ -86,7 +83,7 @@ class EventRows(Rows):
         self.joined: dict[str, Array] = {}
 
     def join(self, null: float = ABSENT) -> None:
-        """Concatenate the pieces into `joined`; a column that a piece lacks is `null` there."""
+        """Concatenate the pieces into `joined`; where a piece lacks a column, fill in `null`."""
         for name in dict.fromkeys(name for _, columns in self.pieces for name in columns):
             self.joined[name] = np.concatenate(
                 [np.broadcast_to(columns.get(name, null), count) for count, columns in self.pieces]
@@ -94,7 +91,7 @@ class EventRows(Rows):
         self.pieces = []
 
     def column(self, name: str) -> Array:
-        """Return a column of the joined rows; all ABSENT if the text has no such column."""
+        """Return a column of the joined rows, all ABSENT if no piece has the column."""
         return self.joined[name] if name in self.joined else np.full(self.count, ABSENT)
 
     def columns(self, names: Iterable[str]) -> dict[str, Array]:
@@ -103,17 +100,17 @@ class EventRows(Rows):
 
 
 def doubles(rows: Mapping[str, Array]) -> BoolArray:
-    """Return which operations are the empty one of two records that the tracer wrote for a launch.
+    """Return which operations to drop because the tracer wrote two records for one launch.
 
-    Such an operation lasts 0 ns; another with the same name, start and queue does not.
+    The record to drop lasts 0 ns; another with the same GPU, queue, name and start does not.
     """
     is_empty: BoolArray = rows["start"] == rows["end"]
     if not is_empty.any():
         return is_empty
     group, first = group_rows([rows[name] for name in ("gpu", "queue", "name", "start")])
-    took_time = np.zeros(len(first), np.bool_)
-    took_time[group[~is_empty]] = True
-    return np.asarray(is_empty & took_time[group])
+    has_duration = np.zeros(len(first), np.bool_)  # per group
+    has_duration[group[~is_empty]] = True
+    return np.asarray(is_empty & has_duration[group])
 
 
 class V1Reader:
@@ -138,9 +135,9 @@ class V1Reader:
                 columns["section"] = integers([event.pid for event in group])
                 columns["lane"] = integers([event.tid for event in group])
                 # Times are whole microseconds, but some are written as floats: 1.0.
-                shown = [event.ts for event in group]
-                shown = [int(t) if t.__class__ is float and t == t // 1 else t for t in shown]
-                columns["shown_us"] = integers(shown)
+                times = [event.ts for event in group]
+                times = [int(t) if t.__class__ is float and t == t // 1 else t for t in times]
+                columns["shown_us"] = integers(times)
             if kind in (ARROW_FROM, ARROW_TO):
                 columns["id"] = integers([event.id for event in group])
             elif kind != BARRIER:
@@ -157,7 +154,7 @@ class V1Reader:
 
 
 def _counters(args: Sequence[Mapping[str, Any]]) -> dict[str, Array]:
-    """Return the columns of counters (one per instance) in the arguments of kernels; NaN: none."""
+    """Return a column per counter and instance in the arguments of kernels; NaN for no value."""
     keys = list(dict.fromkeys(chain.from_iterable(args)))
     counters = [keys[index] for indices in counters_in(keys).values() for index in indices]
     values = {key: np.full(len(args), np.nan) for key in counters}
@@ -169,7 +166,7 @@ def _counters(args: Sequence[Mapping[str, Any]]) -> dict[str, Array]:
 
 
 def _kind(event: V1Event) -> str:
-    """Return an event's kind by its arguments and its section, _FIRST_GPU or higher for a GPU."""
+    """Return the kind of an event, by its arguments and its section, which its pid states."""
     args, section = event.args, integer(event.pid)
     if event.ph != "X" or args is None:
         # An arrow starts ("s") at a call, and steps ("t") or finishes ("f") at the work.
@@ -203,13 +200,13 @@ def _arguments(rows: EventRows, args: Sequence[Mapping[str, Any]]) -> dict[str, 
         if values.count(None) < len(values):
             columns[column] = integers(values)
     columns["bytes"] = integers([_size(words) for words in args])
-    key = next(key for key in _NAMES if key in first or key == _NAMES[-1])
+    key = next((key for key in _NAMES if key in first), _NAMES[-1])
     names = [unquoted(as_text(words.get(key))) for words in args]
     return columns | {"name": rows.names["name"].codes(names)}
 
 
 def _size(args: Mapping[str, Any]) -> int | None:
-    """Return the bytes of a copy, which arguments of copies and of calls state in a text."""
+    """Return the bytes of a copy from the text of an argument, None if no argument states them."""
     for key in ("Data", "args"):
         text = args.get(key)
         size = _SIZE.search(text) if isinstance(text, str) and text else None

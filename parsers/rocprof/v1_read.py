@@ -26,7 +26,6 @@ from traceflops.table.columns import ABSENT, Array, IntArray, Names, count_true
 from traceflops.table.grouping import group_rows
 from traceflops.table.trace import Source, Trace
 
-_AT_END: Final = "the list of GPUs"
 _KINDS: Final[Mapping[str, str]] = {
     v1_events.WORK: "kernel",
     v1_events.COPY: "memcpy",
@@ -35,8 +34,7 @@ _KINDS: Final[Mapping[str, str]] = {
 _APIS: Final = {name: name.removesuffix("_api") for name in v1_events.CALLS.values()}
 _CALL_IDS: Final = 1 << 40
 """The first id of calls, which follow the order of the text; ids of kernels are lower."""
-
-_ASKING: Final = re.compile(
+_LAUNCHES: Final = re.compile(
     "Launch|Memcpy|Memset|WaitEvent|Synchronize|Stream(?:Wait|Write)Value|async_copy"
 )
 """Calls from which arrows lead to work."""
@@ -46,7 +44,6 @@ _NONE: Final = -1
 _MOST_NAMED: Final = 8
 _SPREAD: Final = 1 << 32
 """More than a file has distinct times; `lane * _SPREAD + time` orders by lane, then time."""
-
 Columns = Mapping[str, Array]
 AllRows = Mapping[str, v1_events.EventRows]
 """The events of a file by kind, in the order of the text; kinds that it lacks have no rows."""
@@ -76,22 +73,19 @@ def read_v1_json(source: ByteSource, pool: WorkerPool, block_bytes: int = BLOCK_
     for kind, events in rows.items():
         events.join(np.nan if kind == v1_events.COUNTERS else ABSENT)
     tables, work = V1Tables(source.label, gpus_of(stream.header)), rows[v1_events.WORK]
-    # Drop the empty one of two records that the tracer wrote for a launch.
     is_double = v1_events.doubles(work.columns(("start", "end", "gpu", "queue", "name")))
     tables.odd["empty-doubles"] += count_true(is_double)
     work.joined, work.count = _rows_of(work.joined, ~is_double), count_true(~is_double)
-    # Rows of COUNTERS are those of KERNEL once more.
+    # COUNTERS and KERNEL are the same records.
     tables.counts.update({kind: rows[kind].count for kind in rows if kind != v1_events.COUNTERS})
     _add_all(tables, rows)
-    notes = [*event_text_notes(source, damage, _AT_END)]
+
+    notes = [*event_text_notes(source, damage, "the list of GPUs")]
     if tables.open_devices:
         listed = ", ".join(map(str, sorted(tables.open_devices)[:_MOST_NAMED]))
         notes.append(NOTES.note("device-ambiguous", numbers=listed))
-    recorded = [
-        kind
-        for kind in sorted(+tables.counts)
-        if kind not in (v1_events.ARROW_FROM, v1_events.ARROW_TO)  # links, not records
-    ]
+    arrows = {v1_events.ARROW_FROM, v1_events.ARROW_TO}  # links, not records
+    recorded = sorted((+tables.counts).keys() - arrows)
     about = Source(
         format="rocprof",
         files=(),
@@ -109,21 +103,22 @@ def _add_all(tables: V1Tables, rows: defaultdict[str, v1_events.EventRows]) -> N
     tables.gpus |= set(gpus[gpus != ABSENT].tolist())
     # The device of work that names no GPU; the note "device-unknown json" says so.
     only_gpu = min(tables.gpus) if len(tables.gpus) == 1 else 0
-    # The index of the launching call in `all_calls`, per kind of work; -1 if unknown.
+    # Rows of calls, here and in `call_bytes`, count through the calls of all _APIS.
     call_of = _launching_calls(tables, rows)
     call_bytes = np.concatenate([rows[kind].column("bytes") for kind in _APIS])
     pids = [rows[kind].column("pid") for kind in (v1_events.KERNEL, *_KINDS)]
     tables.only_pid = only_process(np.concatenate(pids))
+
     if kernels.count:  # rows of results.csv, numbered in their order there
         batch, labels = _batch(kernels, np.arange(kernels.count)), _labels(kernels)
         if not have_work:  # else the same kernels are among the operations
             tables.add_kernels(batch, labels)
         tables.add_counters(batch, labels, rows[v1_events.COUNTERS].joined)
-    offset = _CALL_IDS
+    first_id = _CALL_IDS
     for kind in (kind for kind in _APIS if rows[kind].count):
-        calls = _batch(rows[kind], offset + np.arange(rows[kind].count))
+        calls = _batch(rows[kind], first_id + np.arange(rows[kind].count))
         tables.add_calls(calls, _labels(rows[kind]), _APIS[kind])
-        offset += calls.count
+        first_id += calls.count
     for kind in (kind for kind in _KINDS if rows[kind].count):
         _add_work(tables, kind, rows[kind], only_gpu, call_of.get(kind), call_bytes)
     if rows[v1_events.MARK].count:
@@ -148,10 +143,10 @@ def _add_work(
     tables.odd["device-unknown json"] += count_true(gpu == ABSENT)
     columns = {"gpu": np.where(gpu == ABSENT, only_gpu, gpu)}
     if call is not None:
-        # A call that launched several pieces does not say how many bytes each moved.
-        launching, inverse, count = np.unique(call, return_inverse=True, return_counts=True)
-        once = (launching >= 0) & (count == 1)
-        of_call = np.append(call_bytes, ABSENT)[np.where(once, launching, -1)]
+        # A call that launched several pieces of work does not say how many bytes each moved.
+        launching, inverse, launched = np.unique(call, return_inverse=True, return_counts=True)
+        is_single = (launching >= 0) & (launched == 1)
+        of_call = np.append(call_bytes, ABSENT)[np.where(is_single, launching, -1)]
         columns["bytes"] = np.where(sizes == ABSENT, of_call[inverse], sizes)
         columns["index"] = np.where(call < 0, ABSENT, call + _CALL_IDS)
     if kind == v1_events.COPY:  # a copy engine executes it: it belongs to no queue
@@ -178,7 +173,7 @@ def _batch(rows: v1_events.EventRows, index: IntArray | None = None, **columns: 
 
 
 def _launching_calls(tables: V1Tables, rows: AllRows) -> dict[str, IntArray]:
-    """Return, by kind of work, the row of each launching call, or -1; empty without arrows."""
+    """Return, by kind of work, the row of each piece's launching call, or -1; {} without arrows."""
     if not rows[v1_events.ARROW_FROM].count or not rows[v1_events.ARROW_TO].count:
         return {}
     names = Names()
@@ -204,19 +199,20 @@ def _together(rows: AllRows, kinds: Iterable[str], columns: Sequence[str]) -> di
 def _linked(
     begins: Columns, ends: Columns, work: Columns, calls: Columns, names: Iterable[str]
 ) -> tuple[IntArray, int]:
-    """Return the row of the call that launched each piece of work, or -1, and the loose arrows.
+    """Return the row of the call that launched each piece of work, or -1; count loose arrows.
 
-    `names` are those of the calls, by code. The JSON has no ids of calls, only arrows. An arrow
+    The JSON has no ids of calls, only arrows, and `begins` and `ends` are their two ends. An arrow
     leads from the middle of a call (in ROCm 3 and 4 from its end), or from the beginning of the
-    work if that was sooner, to the beginning of the work; both in whole microseconds.
+    work if that was sooner, to the beginning of the work; both in whole microseconds. An arrow is
+    loose if it leads to no call and work. `names` are the names of calls, by code.
     """
-    # The two ends of each arrow: section, lane and time. Ids that recur link nothing.
-    sides = []
+    # Pair the ends of arrows by id; an id that recurs at one end links nothing.
+    unique_ids = []
     for ids in (begins["id"], ends["id"]):
         distinct, row, count = np.unique(ids, return_index=True, return_counts=True)
-        once = (count == 1) & (distinct != ABSENT)
-        sides.append((distinct[once], row[once]))
-    (begin_ids, begin_row), (end_ids, end_row) = sides
+        is_unique = (count == 1) & (distinct != ABSENT)
+        unique_ids.append((distinct[is_unique], row[is_unique]))
+    (begin_ids, begin_row), (end_ids, end_row) = unique_ids
     _, of_begin, of_end = np.intersect1d(
         begin_ids, end_ids, assume_unique=True, return_indices=True
     )
@@ -225,65 +221,67 @@ def _linked(
     target = _in_order(goal, origin["shown_us"], work)
 
     # Calls from which the arrows come: try both rules, and keep the one that fits more arrows.
-    may_launch = np.array([_ASKING.search(name) is not None for name in names], np.bool_)
+    may_launch = np.array([_LAUNCHES.search(name) is not None for name in names], np.bool_)
     launching = np.flatnonzero(may_launch[calls["name"]])
-    chosen = {name: calls[name][launching] for name in _TIMED}
-    took_us = (chosen["end"] - chosen["start"]) // 1000
+    launches = {name: calls[name][launching] for name in _TIMED}
+    took_us = (launches["end"] - launches["start"]) // 1000
     from_middle, from_end = (
-        _in_order(origin, goal["shown_us"], chosen | {"shown_us": chosen["shown_us"] + after_us})
-        for after_us in (took_us // 2, took_us)
+        _in_order(origin, goal["shown_us"], launches | {"shown_us": launches["shown_us"] + delay})
+        for delay in (took_us // 2, took_us)
     )
     ends_fit = np.count_nonzero(from_end != _NONE) > np.count_nonzero(from_middle != _NONE)
     source, after_us = (from_end, took_us) if ends_fit else (from_middle, took_us // 2)
     if len(launching):
-        # Arrows that neither rule explains: those from the beginning of the work, then the rest.
-        early = (source == _NONE) & (origin["shown_us"] == goal["shown_us"])
-        source[early] = _still_to_come(_rows_of(origin, early), chosen, after_us, source)
-        other = source == _NONE
-        source[other] = _around(_rows_of(origin, other), chosen, took_us)
+        # Arrows that neither rule explains: those from the beginning of the work, then the others.
+        is_early = (source == _NONE) & (origin["shown_us"] == goal["shown_us"])
+        source[is_early] = _still_to_come(_rows_of(origin, is_early), launches, after_us, source)
+        is_open = source == _NONE
+        source[is_open] = _around(_rows_of(origin, is_open), launches, took_us)
+
     is_linked = (target != _NONE) & (source != _NONE)
     call = np.full(len(work["start"]), _NONE, np.int64)
     call[target[is_linked]] = launching[source[is_linked]]
-    loose = count_true(~is_linked)
-    # Without links there may be no calls at all, which `_with_earlier` looks into.
-    return (_with_earlier(call, work, calls) if is_linked.any() else call), loose
+    if is_linked.any():  # else there may be no calls, which `_with_earlier` needs
+        call = _with_earlier(call, work, calls)
+    return call, count_true(~is_linked)
 
 
 def _with_earlier(call: IntArray, work: Columns, calls: Columns) -> IntArray:
-    """Return the call of each piece of work, also where no arrow leads to it.
+    """Return `call` with further pieces of work linked, to which no arrow leads.
 
-    The arrow of a call leads to the last piece that it launched. Pieces before that in the same
-    lane, but not before the call began, are of the same call.
+    The arrow of a call leads to the last piece of work that it launched. Pieces before it in the
+    same lane, if they start after the call, are of the same call.
     """
     order = np.lexsort((work["start"], work["lane"], work["section"]))
     linked = np.where(call[order] >= 0, np.arange(len(order)), len(order))
     # The index in `order` of the next linked piece, at or after each; len(order) if none follows.
     next_linked = np.minimum.accumulate(linked[::-1])[::-1]
     last = order[np.minimum(next_linked, len(order) - 1)]
-    same = next_linked < len(order)
+    same_call = next_linked < len(order)
     for name in ("section", "lane"):
-        same &= work[name][last] == work[name][order]
-    same &= work["start"][order] >= calls["start"][call[last]]
+        same_call &= work[name][last] == work[name][order]
+    same_call &= work["start"][order] >= calls["start"][call[last]]
     with_earlier = call.copy()
-    with_earlier[order[same]] = call[last[same]]
+    with_earlier[order[same_call]] = call[last[same_call]]
     return with_earlier
 
 
 def _in_order(arrows: Columns, order: Array, targets: Columns) -> IntArray:
     """Return the row of the target of each arrow, or -1.
 
-    Arrows and targets with the same lane and microsecond are paired in order: arrows by `order`,
-    targets by start. If there are not as many of both, these arrows have no target.
+    Arrows and targets with the same lane and microsecond form a group, in which they are paired in
+    order: arrows by `order`, targets by start. In a group with unequal numbers no arrow has one.
     """
     count = len(order)
     keys, _ = group_rows([np.append(arrows[name], targets[name]) for name in _SHOWN])
-    of_arrow, of_target = keys[:count], keys[count:]
+    arrow_group, target_group = keys[:count], keys[count:]
     size = int(keys.max(initial=0)) + 1
-    fits = np.bincount(of_arrow, minlength=size) == np.bincount(of_target, minlength=size)
-    by_arrow = np.lexsort((order, of_arrow))
-    by_target = np.lexsort((targets["start"], of_target))
+    as_many = np.bincount(arrow_group, minlength=size) == np.bincount(target_group, minlength=size)
+    sorted_arrows = np.lexsort((order, arrow_group))
+    sorted_targets = np.lexsort((targets["start"], target_group))
+    paired_arrows = sorted_arrows[as_many[arrow_group[sorted_arrows]]]
     target = np.full(count, _NONE, np.int64)
-    target[by_arrow[fits[of_arrow[by_arrow]]]] = by_target[fits[of_target[by_target]]]
+    target[paired_arrows] = sorted_targets[as_many[target_group[sorted_targets]]]
     return target
 
 
@@ -304,25 +302,26 @@ def _still_to_come(
     exists &= point[call] // _SPREAD == arrow // _SPREAD  # same lane
     uses = np.bincount(np.append(call[exists], taken[taken != _NONE]), minlength=len(order))
     has_begun = calls["shown_us"][call] <= arrows["shown_us"]
-    return np.where(exists & (has_begun | (uses[call] == 1)), call, _NONE)
+    is_used_once = uses[call] == 1
+    return np.where(exists & (has_begun | is_used_once), call, _NONE)
 
 
 def _around(arrows: Columns, calls: Columns, took_us: IntArray) -> IntArray:
-    """Return the last call of the same lane that began before each arrow, -1 if it has ended."""
+    """Return, per arrow, the last call of its lane that began before it; -1 if that has ended."""
     arrow, begin, order = _on_one_axis(arrows, calls, calls["shown_us"])
     last = np.searchsorted(begin[order], arrow, side="right") - 1
     call = order[np.maximum(last, 0)]
-    runs = (last >= 0) & (begin[call] // _SPREAD == arrow // _SPREAD)  # same lane
-    runs &= arrows["shown_us"] <= calls["shown_us"][call] + took_us[call]
-    return np.where(runs, call, _NONE)
+    is_running = (last >= 0) & (begin[call] // _SPREAD == arrow // _SPREAD)  # same lane
+    is_running &= arrows["shown_us"] <= calls["shown_us"][call] + took_us[call]
+    return np.where(is_running, call, _NONE)
 
 
 def _on_one_axis(
     arrows: Columns, calls: Columns, time_us: IntArray
 ) -> tuple[IntArray, IntArray, IntArray]:
-    """Return a number per arrow, and one per call, that order by lane and time; the calls' order.
+    """Return a number per arrow, a number per call, and the rows of the calls in ascending order.
 
-    `time_us` is the time of each call that counts.
+    The numbers of both order by lane, then time: `time_us` for calls, their own for arrows.
     """
     count = len(arrows["lane"])
     lanes, _ = group_rows([np.append(arrows[name], calls[name]) for name in ("section", "lane")])

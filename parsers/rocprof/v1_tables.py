@@ -25,17 +25,24 @@ from traceflops.table.columns import ABSENT, Array, IntArray, Names, count_true
 from traceflops.table.grouping import distinct
 from traceflops.table.trace import Source, Trace
 
-_QUEUED: Final = "hsa_dispatch"
-"""Not a call but the time at which a kernel of results.csv was queued."""
+_QUEUED: Final = "hsa_dispatch"  # not a call but when a kernel of results.csv was queued
 _MARK_NS: Final = 1  # the length of the range as which rocprof writes an instant
-
 Labels = Sequence[str]
+_BEGIN: Final = "BeginNs"
+_KERNELS: Final = ("KERN", "A")
+_TELLING: Final = {
+    **dict.fromkeys(_KERNELS, "KernelName"),
+    **dict.fromkeys(("OPS", "COPY", "HIP", "HSA", "rocTX"), _BEGIN),
+}
+"""A column of each table that tables of the same name by other tools lack."""
+_UNNAMED: Final = dict.fromkeys((*_KERNELS, "OPS", "COPY"), sinks.UNNAMED_KERNEL)
+_OF_HSA: Final = 1 << 40  # added to ids of HSA, since HIP and HSA both number their calls from 1
 
 
 def only_process(pids: IntArray) -> int:
-    """Return the process that all rows with a process name, ABSENT if they name several.
+    """Return the only pid in `pids`, ABSENT if there are several or none.
 
-    Rows without a process belong to it. In ROCm 3 and 4 `pid` is a track of the viewer
+    Rows without a process are given to it. In ROCm 3 and 4 `pid` is a track of the viewer
     (ROCm/rocprofiler, bin/tblextr.py of rocm-3.10.x and rocm-4.2.x): GPU operations name their
     process as `proc-id` (from 3.7), calls and ranges only their thread. Later releases put the
     track into `__section`, the process into `pid`.
@@ -45,11 +52,11 @@ def only_process(pids: IntArray) -> int:
 
 
 class V1Tables(trace_builder.Gathered):
-    """The rows of a file of rocprof v1, JSON or database, of a machine with `listed` GPUs.
+    """The rows of a file of rocprof v1, JSON or database.
 
-    Rows come with the columns of NUMBERS, `index` (the id that links work and calls) and `name`
-    (indices in `labels`). `gpus` are the numbers of GPUs in use; `open_devices` are those that are
-    not listed, so that it is unknown which listed GPU they are.
+    `listed` has the facts of the machine's GPUs by number. Methods take rows with the columns of
+    NUMBERS, `index` (the id that links work and calls) and `name` (indices in `labels`). `gpus` are
+    the numbers in use; `open_devices` are those that may be any of several listed GPUs.
     """
 
     def __init__(self, file: str, listed: Mapping[int, trace_builder.DeviceFacts]) -> None:
@@ -70,7 +77,7 @@ class V1Tables(trace_builder.Gathered):
             registers_per_thread=rows["registers"],
             shared_memory_bytes=rows["shared"],
         )
-        queued = rows.only(rows["queued"] > 0)  # others have no time of queueing
+        queued = rows.only(rows["queued"] > 0)
         process = self._process(queued)
         sinks.add_queueing(self, queued["queued"], queued["thread"], queued["index"], process)
         return rows
@@ -99,7 +106,10 @@ class V1Tables(trace_builder.Gathered):
         sinks.add_marks(self, **self._of_host("marks", rows, labels), instant_ns=_MARK_NS)
 
     def add_counters(self, rows: Batch, labels: Labels, counters: Mapping[str, Array]) -> None:
-        """Add counters, a column each, of the kernels in `rows`; TCC_HIT[3] is one of TCC_HIT."""
+        """Add the values of counters of the kernels in `rows`.
+
+        `counters` has a column per counter or instance: TCC_HIT[3] is an instance of TCC_HIT.
+        """
         table = self["kernel_counters"]
         for counter, values in counters.items():
             is_value = np.isfinite(values)
@@ -122,16 +132,16 @@ class V1Tables(trace_builder.Gathered):
         self.tables["kernel_counters"], self.odd["instances-summed"] = summed_instances(table)
 
     def _on_gpus(self, rows: Batch) -> dict[str, IntArray]:
-        """Return the columns process and device; a row without a GPU gets the only one, or 0."""
+        """Return the columns process and device; a row without a GPU gets the only GPU, else 0."""
         process = self._process(rows)
 
         def device(gpu: int, row: int) -> int:
-            """Return the device of a GPU, ABSENT for unknown; `row` is its first row."""
+            """Return the device of a GPU, which `row` names first; ABSENT is an unknown GPU."""
             if gpu == ABSENT:
                 self.odd["device-unknown"] += 1
                 gpu = min(self.gpus) if len(self.gpus) == 1 else 0
             gpu = trace_builder.within_limit(self.gpus, gpu, -1)
-            # An unlisted number is one of the listed GPUs; if all have the same facts, use these.
+            # An unlisted number means one of the listed GPUs: if they are alike, use their facts.
             possible = {self._listed[gpu]} if gpu in self._listed else set(self._listed.values())
             if len(possible) > 1:
                 self.open_devices.add(gpu)
@@ -171,17 +181,6 @@ def without_markers(rows: Batch, labels: Labels) -> Batch:
     return rows.only(~is_marker | (rows["start"] != rows["end"]))
 
 
-_BEGIN: Final = "BeginNs"
-_KERNELS: Final = ("KERN", "A")
-_TELLING: Final = {
-    **dict.fromkeys(_KERNELS, "KernelName"),
-    **dict.fromkeys(("OPS", "COPY", "HIP", "HSA", "rocTX"), _BEGIN),
-}
-"""A column of each table that tables of the same name by other tools lack."""
-_UNNAMED: Final = dict.fromkeys((*_KERNELS, "OPS", "COPY"), sinks.UNNAMED_KERNEL)
-_OF_HSA: Final = 1 << 40  # added to ids of HSA, since HIP and HSA both number their calls from 1
-
-
 def read_v1_database(database: Database) -> Sequence[Trace]:
     """Return the trace in a results.db. Raises InputError if none can be read."""
     file = database.source
@@ -207,26 +206,26 @@ class _V1Reading(V1Tables):
         self._tracks = not any("__section" in database.columns(table) for table in _TELLING)
 
     def read(self) -> None:
-        """Add the rows of all tables. Kernels come from OPS or, if it has none, from KERN."""
+        """Add the rows of all tables. Kernels come from OPS or, if OPS has none, from KERN."""
         if self._tracks:  # then calls and ranges name no process: see `only_process`
             pids, wanted = [np.empty(0, np.int64)], Wanted(("pid", "proc-id"))
             for table in (*_KERNELS, "OPS", "COPY"):
                 pids += [self._pid(table, rows) for rows in self._database.batches(table, wanted)]
             self.only_pid = only_process(np.concatenate(pids))
         self._add_operations("OPS")
-        timed_elsewhere = self["activities"].count > 0
+        has_operations = self["activities"].count > 0
         for table in _KERNELS:
             columns = sorted(self._database.columns(table))
             counters = [columns[i] for indices in counters_in(columns).values() for i in indices]
             for rows, labels in self._batches(table, counters):
                 self.counts["KERN"] += rows.count
                 self.add_counters(rows, labels, {name: rows[name] for name in counters})
-                if _BEGIN in columns and not timed_elsewhere:
+                if _BEGIN in columns and not has_operations:
                     self.add_kernels(rows, labels)
         self._add_operations("COPY")
         for table in ("HIP", "HSA"):
             for rows, labels in self._batches(table):
-                rows = rows if table == "HIP" else _of_hsa(rows)  # both number from 1
+                rows = rows if table == "HIP" else _of_hsa(rows)
                 self.counts[table] += self.add_calls(rows, labels, table.lower()).count
         for rows, labels in self._batches("rocTX"):
             self.counts["rocTX"] += rows.count
@@ -234,7 +233,7 @@ class _V1Reading(V1Tables):
         self.sum_instances()
 
     def _batches(self, table: str, reals: Sequence[str] = ()) -> Iterator[tuple[Batch, list[str]]]:
-        """Yield a table's rows as `V1Tables` takes them, with columns `reals`; and their labels."""
+        """Yield rows of a table as `V1Tables` takes them, with `reals` as columns, and labels."""
         integers = (
             "Index",
             *(spelling for words in v1_events.NUMBERS.values() for spelling in words),
@@ -285,5 +284,6 @@ def _of_hsa(rows: Batch, *, have_calls: bool = True) -> Batch:
     Without `have_calls` ids become ABSENT: in ROCm 3 and 4 no call has the numbers of copies.
     """
     ids = rows["index"]
-    apart: IntArray = np.where(have_calls & (ids >= 0) & (ids < _OF_HSA), ids + _OF_HSA, ABSENT)
-    return rows.with_numbers({"index": apart})
+    is_id = have_calls & (ids >= 0) & (ids < _OF_HSA)
+    moved: IntArray = np.where(is_id, ids + _OF_HSA, ABSENT)
+    return rows.with_numbers({"index": moved})

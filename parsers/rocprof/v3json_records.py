@@ -25,6 +25,7 @@ _ARGUMENT: Final = re.compile(
     rb'"sizeBytes"\s*:\s*"?(\d{1,18})\b|"sizeBytes"\s*,\s*"value"\s*:\s*"(\d{1,18})"'
 )
 """The size of a copy, in an object of arguments or in a list of names and values."""
+Columns = dict[str, Array]
 
 
 class _Handle(msgspec.Struct, frozen=True, gc=False):
@@ -157,17 +158,14 @@ class _Other(msgspec.Struct, gc=False):
     """A record that is counted and not read."""
 
 
-Columns = dict[str, Array]
-
-
 def _ids(values: Sequence[Any]) -> IntArray:
-    """Return ids, written as numbers or as handles; 0 is none."""
+    """Return ids, which are written as numbers or as handles; 0 means none: ABSENT."""
     ids = typed_integers([v.handle if isinstance(v, _Handle) else v for v in values])
     return np.where(ids == 0, ABSENT, ids)
 
 
 def _axes(sizes: Sequence[_Axes]) -> IntArray:
-    """Return sizes by axis, (records, 3)."""
+    """Return the sizes along x, y and z, with the shape (records, 3)."""
     columns = ([s.x for s in sizes], [s.y for s in sizes], [s.z for s in sizes])
     return np.stack([typed_integers(column) for column in columns], axis=1)
 
@@ -183,7 +181,6 @@ _FORMS: Final[Mapping[str, Callable[[Sequence[Any]], Array]]] = {
     "size": _sizes,
 }
 """How to make the columns that are not plain integers of the records."""
-
 Paths = Mapping[str, str]
 """The dotted path of attributes from a record to the value of each column."""
 _TIMED: Final[Paths] = {
@@ -203,7 +200,10 @@ _DATA: Final = "dispatch_data."
 
 
 class _Kind(NamedTuple):
-    """A kind of records: its struct, columns, and the attributes of its text and kept object."""
+    """A kind of records: its struct and columns.
+
+    `text` and `kept` name the attributes with a text, and with an object, to keep of each record.
+    """
 
     record: type[msgspec.Struct]
     columns: Paths
@@ -282,23 +282,21 @@ class RecordReader:
         self._kind = kind
 
     def read(self, text: bytes | memoryview) -> RecordBlock | None:
-        """Return the block of a JSON list of records, None if the text is no such list.
-
-        If a record cannot be decoded, decode one by one, mending those that are damaged.
-        """
+        """Return the block of a JSON list of records, None if the text is no such list."""
         try:
             records = list_decoder(_KINDS[self._kind].record).decode(text)
             return self._block(records, RecordBlock(len(records)))
         except UNDECODABLE:
             pass
+        # Some record cannot be decoded: decode them one by one, mending those that are damaged.
         try:
             texts = list_decoder(msgspec.Raw).decode(text)
             decoder = list_decoder(_KINDS[self._kind].record, strict=False)
             block, records = RecordBlock(len(texts)), []
-            for text in texts:
+            for record in texts:
                 repairs: list[str] = []
                 # First as it is, then with one more repair each time.
-                for repair, candidate in chain([("", bytes(text))], mended(bytes(text))):
+                for repair, candidate in chain([("", bytes(record))], mended(bytes(record))):
                     repairs.append(repair)
                     try:
                         records += decoder.decode(b"[" + candidate + b"]")
@@ -331,8 +329,8 @@ class RecordReader:
 def _by_counter(records: Sequence[_Counting], columns: Columns) -> Columns:
     """Return columns with a row per launch and counter, given columns with a row per launch.
 
-    The values of a counter's instances give `sum` and `largest`. `valueless` is how many values
-    are no numbers in all records, repeated in each row.
+    `sum`, `largest` and `instances` (their number) describe the values of a counter's instances.
+    `valueless`, the same in each row, is how many values of all records are no numbers.
     """
     values = list(chain.from_iterable(r.records for r in records))
     launch = np.repeat(np.arange(len(records)), [len(r.records) for r in records])

@@ -13,7 +13,7 @@ from traceflops.errors import InputError, NotATrace
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.json_lists import Document
 from traceflops.parsers.io.json_mend import input_cut, repairs_and_losses
-from traceflops.parsers.io.notes import not_read, read_each, with_notes
+from traceflops.parsers.io.notes import not_read, printable, read_each, with_notes
 from traceflops.parsers.io.worker_pool import BLOCK_BYTES, WorkerPool
 from traceflops.parsers.rocprof import v3json_tables
 from traceflops.parsers.rocprof.notes import SEVERAL_MACHINES, clock_of_folder
@@ -26,16 +26,14 @@ from traceflops.table.columns import ABSENT
 from traceflops.table.trace import Note, Source, Trace
 from traceflops.units import several
 
-_NEWEST: Final = "MARKER_CORE_RANGE_API"
-"""A kind of records that only releases since ROCm 7.0 write."""
-_WORTH_BYTES: Final = 1 << 29
-"""For smaller files worker processes cost more than they save: decoding is quick."""
+_WORTH_BYTES: Final = 1 << 29  # for smaller files worker processes cost more than they save
 
 
 def read_runs(sources: Sequence[ByteSource], reading: Reading) -> list[Trace]:
     """Return the traces in some files; repeated passes are joined, launchers left out.
 
-    An unreadable file becomes a note. Raises InputError if no file can be read.
+    A launcher is a process that only started the program: its file has no records. An unreadable
+    file becomes a note. Raises InputError if no file can be read.
     """
 
     def traced(source: ByteSource) -> tuple[ByteSource, Trace]:
@@ -57,13 +55,13 @@ def read_v3_json(source: ByteSource, pool: WorkerPool, block_bytes: int = BLOCK_
     """Return the trace in a file. Raises InputError if nothing of it can be used."""
     document = Document(source, v3json_tables.ROOT, pool, block_bytes)
     recording = _Recording()
-    # A path is root, process, list: group the values by process.
-    inside = (value for value in document.parts() if len(value.path) > 2)
+    # The path of a part is root, process, list: group the parts by process.
+    in_process = (part for part in document.parts() if len(part.path) > 2)
     number = None
-    for number, values in groupby(inside, key=lambda value: int(value.path[1])):
+    for number, parts in groupby(in_process, key=lambda part: int(part.path[1])):
         records = v3json_tables.ProcessRecords()
-        for value in values:
-            records.absorb(value)
+        for part in parts:
+            records.absorb(part)
         recording.add(number, records, source.label)
     if number is None:
         if source.cut or document.cut_in is not None:
@@ -80,14 +78,13 @@ def read_v3_json(source: ByteSource, pool: WorkerPool, block_bytes: int = BLOCK_
             f"no process: {source.label} ({v3json_tables.ROOT_KEY} holds no records)",
             "give the JSON written by rocprofv3 --output-format json",
         )
+    # The notes on damage of the text.
     damage, notes = document.damage, list[Note]()
     if source.cut:
         notes.append(input_cut(source.cut, damage))
     if document.cut_in is not None:
         name = str(document.cut_in[-1]) if document.cut_in else "the document"
-        # The name is from the damaged text: it may be long and have any characters.
-        where = "".join(c if c.isprintable() else "?" for c in name[:40])
-        text = f"The file ends early (in {where})."
+        text = f"The file ends early (in {printable(name)})."
         used = (
             "Every complete record is used; the rest is missing "
             f"({several(damage.cut_bytes or 0, 'byte')} of an incomplete record lost)."
@@ -127,23 +124,24 @@ class _Recording(v3json_tables.JsonRecorded):
         self.counts.update(records.counts)
         self._metadata.append(metadata)
         kinds = {operations.kind for operations in records.kinds}
-        if _NEWEST in kinds:
+        if "MARKER_CORE_RANGE_API" in kinds:  # not in earlier releases
             self._releases["ROCm 7.0 or later"] = None
         elif kinds:
             self._releases["ROCm 6.3 or 6.4" if metadata.has_node else "ROCm 6.2 or 6.3"] = None
 
     def trace(self, source: ByteSource, notes: list[Note]) -> Trace:
-        """Return the trace of the added processes; `notes` on the text of the file come first."""
-        if not self.counts:  # only launchers: they are all that is known of the run
+        """Return the trace of the added processes, with `notes` before the notes on records."""
+        if not self.counts:  # only launchers: the run has no other process
             for number, launcher in self._launchers:
                 self.process(number, launcher)
             self._launchers.clear()
         fill_collectives(self, self.arguments)
         self.odd["kernels-unnamed json"] = len(self.unknown_kernels)
         self.odd["agents-missing"] = len(self.unlisted_agents)
+
         # The source: clock, releases, lists, streams and lifetimes.
         clocks = [metadata.clock for metadata in self._metadata] or [None]
-        are_several = len(set(clocks)) > 1
+        clocks_differ = len(set(clocks)) > 1
         folder = clock_of_folder(place_of(source.folder, source.name).root)
         lifetimes = [m.lifetime_ns for m in self._metadata if m.lifetime_ns]
         facts = {"generation": "v3"}
@@ -151,7 +149,7 @@ class _Recording(v3json_tables.JsonRecorded):
             facts["layout"] = releases
         if self.counts:
             facts["recorded"] = ", ".join(sorted(+self.counts))
-        # If all streams are 0, the default one, or unknown, their number says nothing.
+        # If all streams are the default one (0) or unknown, their number says nothing.
         if (streams := self.streams - {ABSENT}) - {0}:
             facts["hip_streams"] = str(len(streams))
         if len(lifetimes) == 1:
@@ -160,12 +158,12 @@ class _Recording(v3json_tables.JsonRecorded):
             format="rocprof",
             files=(),
             tool="rocprofv3 JSON" + (f" (records of {releases})" if releases else ""),
-            clock=None if are_several else clocks[0] or folder,
+            clock=None if clocks_differ else clocks[0] or folder,
             facts=facts,
             identities=tuple(dict.fromkeys(m.host for m in self._metadata if m.host)),
             lifetimes=tuple(lifetimes),
         )
-        # The notes on records.
+
         for what, count in sorted(self._mended.items()):
             text = f"Damaged JSON: {what} ({count:,})."
             notes.append(Note("repaired", "json-repaired", text, count))
@@ -176,5 +174,5 @@ class _Recording(v3json_tables.JsonRecorded):
         if len(set(clocks) - {None}) > 1:
             notes.append(SEVERAL_MACHINES)
         notes += NOTES.counted({"launcher": len(self._launchers)}, "launcher")
-        of_processes = [clock or "" for clock in clocks] if are_several else ()
+        of_processes = [clock or "" for clock in clocks] if clocks_differ else ()
         return trace_of(self, source, about, "file", notes=notes, clocks=of_processes)

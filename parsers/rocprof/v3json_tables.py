@@ -24,7 +24,6 @@ from traceflops.table.columns import ABSENT, LIMIT_NS, Array, BoolArray, IntArra
 from traceflops.table.grouping import distinct
 
 ROOT_KEY: Final = "rocprofiler-sdk-tool"
-
 APIS: Final = {
     "hip_api": "hip",
     "hsa_api": "hsa",
@@ -35,7 +34,6 @@ APIS: Final = {
     "rocshmem_api": "rocshmem",
 }
 """The lists of API calls, and the API of each."""
-
 _LISTS: Final = {name: Records(reader) for name, reader in READERS.items()}
 _BUFFERED: Final = {
     "kernel_dispatch": _LISTS["dispatch"],
@@ -61,6 +59,8 @@ _PROCESS: Final = Members(
     }
 )
 ROOT: Final = Members({ROOT_KEY: Elements(_PROCESS)})
+_UNLISTED: Final = -1
+_KIND_BASE: Final = 1 << 20  # more than a kind has operations
 
 
 class _Node(msgspec.Struct):
@@ -111,11 +111,11 @@ class ProcessRecords:
         self.kinds: list[_Operations] = []
 
     def absorb(self, item: JsonPart) -> None:
-        """Add a value of this process; its path is root, process, list (or section, list)."""
+        """Add a part of this process; its path is root, process, list (or section, list)."""
         path = ".".join(map(str, item.path[2:]))
         if isinstance(item.value, RecordBlock):
             block, name = item.value, str(item.path[-1])
-            if len(item.path) == 4 and item.path[2] != "strings":  # a list of a section of records
+            if len(item.path) == 4 and item.path[2] != "strings":  # a section with lists of records
                 self.counts[name] += block.records
             self.unreadable[name] += block.unreadable
             self.mended.update(block.mended)
@@ -139,17 +139,16 @@ class ProcessRecords:
             yield blocks.popleft()
 
     def operation(self, kind: int, number: int) -> str | None:
-        """Return the name of the operation `number` of a kind of records, None if it has none."""
+        """Return the name of operation `number` of a kind of records, None if it is unknown."""
         operations = self.kinds[kind].operations if 0 <= kind < len(self.kinds) else []
         return operations[number] or None if 0 <= number < len(operations) else None
 
 
-_UNLISTED: Final = -1
-_KIND_BASE: Final = 1 << 20  # more than a kind has operations
-
-
 class JsonRecorded(Gathered):
-    """The rows of a file, and what is used but not defined. `arguments` are by row of calls."""
+    """The rows of a file, and the ids that records use without a definition.
+
+    `arguments` has those of RCCL calls by name, by the row of the call.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -176,16 +175,29 @@ class ProcessTables:
         self._registers = Lookup(ids, np.where(registers > 0, registers, ABSENT))
         # Kernels whose id has several names.
         texts, order = self._kernels.texts, np.argsort(ids, kind="stable")
-        same = np.flatnonzero(ids[order][1:] == ids[order][:-1])
-        pairs = zip(order[same].tolist(), order[same + 1].tolist(), strict=True)
+        repeated = np.flatnonzero(ids[order][1:] == ids[order][:-1])
+        pairs = zip(order[repeated].tolist(), order[repeated + 1].tolist(), strict=True)
         differ = np.array([texts[first] != texts[second] for first, second in pairs], np.bool_)
-        self._ambiguous_kernels = ids[order[same]][differ]
-        self._copy_sizes = [(np.empty(0, np.int64), np.empty(0, np.int64))]  # of calls: ids, bytes
+        self._ambiguous_kernels = ids[order[repeated]][differ]
+        # Pairs of columns: correlations of calls, bytes that they copy. The first pair is empty.
+        self._copy_sizes = [(np.empty(0, np.int64), np.empty(0, np.int64))]
 
     def add_timeline(self) -> None:
         """Add everything that has a time: device work, calls, marks, overheads."""
         activities = self._recorded["activities"]
-        since, kernel_names = activities.count, activities.names["name"]
+        since = activities.count
+        self._add_dispatches()
+        for block in self._records.each("buffer_records.memory_copy"):
+            self._add_copies(block)
+        for kind, api in APIS.items():
+            for block in self._records.each(f"buffer_records.{kind}"):
+                self._add_calls(block, api)  # puts the sizes of copies into `_copy_sizes`
+        calls, sizes = (np.concatenate(columns) for columns in zip(*self._copy_sizes, strict=True))
+        fill_sizes(activities, since, calls, sizes)
+        self._add_marks()
+
+    def _add_dispatches(self) -> None:
+        kernel_names = self._recorded["activities"].names["name"]
         for block in self._records.each("buffer_records.kernel_dispatch"):
             rows = self._timed(block)
             self._recorded.streams.update(distinct(rows["stream"]).tolist())
@@ -205,14 +217,12 @@ class ProcessTables:
                 registers_per_thread=self._registers(rows["kernel"].astype(np.int64)),
                 shared_memory_bytes=rows["shared"],
             )
-        for block in self._records.each("buffer_records.memory_copy"):
-            self._add_copies(block)
-        for kind, api in APIS.items():
-            for block in self._records.each(f"buffer_records.{kind}"):
-                self._add_calls(block, api)  # puts the sizes of copies into `_copy_sizes`
-        calls, sizes = (np.concatenate(columns) for columns in zip(*self._copy_sizes, strict=True))
-        fill_sizes(activities, since, calls, sizes)  # `_copy_sizes` begins with an empty pair
-        # Ranges and marks of the program, named by their text, else by their operation.
+
+    def _add_marks(self) -> None:
+        """Add ranges and marks of the program, named by their text, else by their operation.
+
+        Add allocations of scratch memory as overheads, since a queue waits for them.
+        """
         names = self._recorded["marks"].names["name"]
         message = _texts(self._records.take("strings.marker_api"), "key").coder(names, None)
         for block in self._records.each("buffer_records.marker_api"):
@@ -223,7 +233,6 @@ class ProcessTables:
                 name[textless] = self._operations(rows.only(textless), names, "(unknown mark {})")
             columns: dict[str, Any] = {"process": self._number, "thread": rows["thread"]}
             sinks.add_marks(self._recorded, rows, **columns, name=name)
-        # A queue waits while its scratch memory is allocated: overhead, one of the kinds of marks.
         for block in self._records.each("buffer_records.scratch_memory"):
             rows = self._timed(block)
             sinks.add_overheads(
@@ -237,7 +246,7 @@ class ProcessTables:
             )
 
     def add_counters(self) -> None:
-        """Add counters: the sum of their instances, or the largest if they count the whole chip."""
+        """Add counters: the sum of instances, or the largest if each counts the whole chip."""
         counters = _texts(self._records.take("counters"), "counter")
         table, odd = self._recorded["kernel_counters"], self._recorded.odd
         for block in self._records.each("callback_records.counter_collection"):
@@ -279,9 +288,7 @@ class ProcessTables:
             name=self._recorded["activities"].names["name"].codes(texts)[operation],
             correlation=rows["correlation"],
             bytes=rows["bytes"],
-            direction=directions_between(
-                named, from_gpu.astype(int), to_gpu.astype(int), source != target
-            ),
+            direction=directions_between(named, from_gpu, to_gpu, source != target),
         )
 
     def _add_calls(self, block: RecordBlock, api: str) -> None:
@@ -290,9 +297,11 @@ class ProcessTables:
         kept: Sequence[Any] = rows.texts["kept"]
         for row, given in enumerate(kept):
             if given:  # an object or, in other releases, a list of names and values
-                pairs = [p for p in given if isinstance(p, dict)] if isinstance(given, list) else []
-                items = [(pair.get("name"), pair.get("value")) for pair in pairs]
-                items = [*given.items()] if isinstance(given, dict) else items
+                items: list[tuple[Any, Any]] = []
+                if isinstance(given, dict):
+                    items = [*given.items()]
+                elif isinstance(given, list):
+                    items = [(p.get("name"), p.get("value")) for p in given if isinstance(p, dict)]
                 self._recorded.arguments[table.count + row] = {str(n): str(v) for n, v in items}
         if "size" in rows.numbers:
             has_size = rows["size"] != ABSENT
@@ -310,9 +319,8 @@ class ProcessTables:
     def _timed(self, block: RecordBlock) -> Batch:
         """Return the records that have a valid time."""
         times = {name: block.columns[name].astype(np.int64) for name in ("start", "end")}
-        return timed(
-            Batch(block.rows, {**block.columns, **times}, {"kept": block.kept}), self._recorded.odd
-        )
+        rows = Batch(block.rows, {**block.columns, **times}, {"kept": block.kept})
+        return timed(rows, self._recorded.odd)
 
     def _devices(self, agents: Array) -> IntArray:
         """Return the devices of agents (handles); an unlisted agent has no facts, only an id."""
@@ -339,7 +347,10 @@ class ProcessTables:
         ).astype(np.bool_)
 
     def _kernel_names(self, kernels: Array, names: Names) -> Array:
-        """Return the codes in `names` of kernels (ids); count those with several or no names."""
+        """Return the codes in `names` of kernels, given by id; count those with several names.
+
+        Kernels without a name are added to `unknown_kernels`.
+        """
         ambiguous = np.count_nonzero(np.isin(kernels, self._ambiguous_kernels))
         self._recorded.odd["kernel-clash"] += int(ambiguous)
         codes, missing = _named(self._kernels, kernels, names, "(unknown kernel {})")
@@ -347,9 +358,9 @@ class ProcessTables:
         return codes
 
     def _operations(self, rows: Batch, names: Names, unknown: str) -> Array:
-        """Return the codes of operations; `unknown`, with the number, names unknown ones."""
+        """Return the codes in `names` of operations; `unknown` with the number names others."""
         kind, operation = rows["kind"], rows["operation"]
-        # One number for both. Real ones are far below the limits, which keep damaged ones apart.
+        # One number per pair of kind and operation; the limits apply only to damaged records.
         both = np.clip(kind, -1, _KIND_BASE) * _KIND_BASE + np.clip(operation, -1, _KIND_BASE - 2)
 
         def name(_: int, row: int) -> int:
@@ -370,12 +381,15 @@ def _column(blocks: Sequence[RecordBlock], name: str) -> IntArray:
 
 
 def _named(texts: TextsById, numbers: Array, names: Names, unknown: str) -> tuple[Array, IntArray]:
-    """Return the codes of numbers' texts (`unknown` with the number if none), and those without."""
+    """Return the codes in `names` of the texts of `numbers`, and the numbers without a text.
+
+    `unknown.format(number)` is the text of a number without one.
+    """
     wide = numbers.astype(np.int64)
     codes = texts.coder(names, None)(wide)
     missing = codes < 0
-    called = {ABSENT: "without a number"}
+    shown = {ABSENT: "without a number"}
     codes[missing] = by_distinct(
-        wide[missing], lambda number, _: names[unknown.format(called.get(number, number))]
+        wide[missing], lambda number, _: names[unknown.format(shown.get(number, number))]
     )
     return codes, distinct(wide[missing])

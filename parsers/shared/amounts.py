@@ -29,9 +29,7 @@ from traceflops.table.trace import Note, Trace
 from traceflops.units import time_amount
 
 _MOST: Final = 2**53  # 9 PB, or 104 days: a double below it is exact, and sums fit an int64
-_CHANGE: Final = "change_bytes"  # the end of the names of counters of bytes that may be negative
-_MUCH_OF_IT: Final = 0.1
-"""If more of a process's lifetime is before or after device work, a note says so."""
+_MUCH_OF_IT: Final = 0.1  # a note says if more of a lifetime is outside device work
 _NOTES: Final = NoteTable(
     dropped={
         "impossible-amounts": "{count} impossible [amount|amounts] ignored (negative or too "
@@ -47,18 +45,18 @@ _NOTES: Final = NoteTable(
 def with_notes(
     trace: Trace, notes: Iterable[Note], tables: Mapping[str, pa.Table] | None = None
 ) -> Trace:
-    """Return the trace with more notes, on its first file, and with `tables` if they are given."""
+    """Return the trace with further notes, on its first file, and with `tables` if given."""
     file = trace.source.files[0].name
     named = (replace(note, file=file) for note in notes)
     return replace(trace, tables=tables or trace.tables, notes=(*trace.notes, *named))
 
 
 def only_rows(tables: Mapping[str, pa.Table], keep: Mapping[str, BoolArray]) -> dict[str, pa.Table]:
-    """Return the tables with only the rows that `keep` marks; other tables are unchanged."""
+    """Return the tables, each table named in `keep` with only the rows for which it is true."""
     out = dict(tables)
-    for name, rows in keep.items():
-        if not rows.all():
-            out[name] = take_rows(tables[name], np.flatnonzero(rows))
+    for name, is_kept in keep.items():
+        if not is_kept.all():
+            out[name] = take_rows(tables[name], np.flatnonzero(is_kept))
     return out
 
 
@@ -72,7 +70,7 @@ def without_impossible_amounts(trace: Trace) -> Trace:
         for column in columns:
             array = trace.table(name)[column.name]
             is_amount = column.unit or pa.types.is_fixed_size_list(column.type)
-            # Amounts can be unknown; a required column with a unit is a time (see the module).
+            # Amounts can be unknown: a required column with a unit is a time.
             if not is_amount or not column.nullable or array.null_count == len(array):
                 continue
             bad = _impossible(array)
@@ -82,12 +80,13 @@ def without_impossible_amounts(trace: Trace) -> Trace:
                 wrong[f"{column.name} of {name}"] = int(np.count_nonzero(bad))
     counters = trace.counters
     counter_names = [*names(counters["name"]), ""]  # the last one for code -1, which is null
-    of_bytes, may_be_negative = (
+    is_of_bytes, may_be_negative = (
         np.array([name.endswith(end) for name in counter_names])[codes(counters["name"])]
-        for end in ("_bytes", _CHANGE)
+        for end in ("_bytes", "change_bytes")
     )
     value = floats(counters["value"])
-    kept = ~of_bytes | ((np.abs(value) < _MOST) & ((value >= 0) | may_be_negative))
+    is_possible = (np.abs(value) < _MOST) & ((value >= 0) | may_be_negative)
+    kept = ~is_of_bytes | is_possible
     if not kept.all():
         wrong["bytes of memory counters"] = int(np.count_nonzero(~kept))
     listed = ", ".join(f"{count:,} {what}" for what, count in wrong.items())
@@ -96,10 +95,10 @@ def without_impossible_amounts(trace: Trace) -> Trace:
 
 
 def _impossible(array: pa.ChunkedArray) -> BoolArray | None:
-    """Return which values, or lists with one, are impossible; None if none is. Not all are null."""
+    """Return which values (or lists) are impossible, None if none is; not all of them are null."""
     if pa.types.is_fixed_size_list(array.type):
         size = array.type.list_size
-        parts = [  # the values of each chunk without its offset
+        parts = [  # `values` of a sliced chunk begins before the chunk
             chunk.values.slice(chunk.offset * size, len(chunk) * size) for chunk in array.chunks
         ]
         bad = _impossible(pa.chunked_array(parts, array.type.value_type))

@@ -1,7 +1,7 @@
-"""Which collective each RCCL kernel ran: the RCCL call that launched it says so, its name does not.
+"""Tells which collective each RCCL kernel ran, by the RCCL call that launched it.
 
-The call with a kernel's correlation launched it; the kernel belongs to the RCCL call of the same
-thread in which that launch lies. Calls in a group are launched by the call that ends the group.
+A HIP call, the one with the correlation of the kernel, launched it; the kernel belongs to the RCCL
+call of the same thread during which it was launched. A group's calls are launched by its end call.
 
 Tables below say what each RCCL call moves, by the names of arguments in rocprofiler-sdk.
 Sources: rocprofiler-sdk's rccl.def.cpp (argument names) and RCCL's nccl.h (data types).
@@ -24,13 +24,18 @@ from traceflops.table.grouping import groups, joint_codes
 from traceflops.table.links import first_match
 
 ONE, RANKS = "one", "ranks"
+T = TypeVar("T")
+Arguments = Mapping[int, Mapping[str, str]]
+"""By row of the calls: the text of each argument by its name."""
+_TEXTS: Final = ("collective", "collective_dtype", "collective_group")
+_RCCL_KERNEL: Final = re.compile(r"nccl|rccl|msccl|onerank", re.IGNORECASE)
 
 
 class CollectiveCall(Struct, frozen=True):
     """The collective of a call: its name as frameworks write it, and what one rank moves.
 
-    `count` is the name of the argument that counts elements. A rank sends `puts` and receives
-    `gets` times that count: ONE, RANKS (once per rank), 0, or None if it depends on the root.
+    `count` is the name of the argument that counts elements. A rank sends that count `puts` times
+    and receives it `gets` times: ONE, RANKS (once per rank), 0, or None if it depends on the root.
     """
 
     name: str
@@ -39,7 +44,7 @@ class CollectiveCall(Struct, frozen=True):
     gets: str | int | None
 
     def elements(self, times: str | int | None, count: int | None, ranks: int | None) -> int | None:
-        """Return the elements of `times` (ONE, RANKS, 0, None) the count; None if unknown."""
+        """Return `times` (ONE, RANKS, 0 or None) the count of elements; None if unknown."""
         if times == 0:
             return 0
         if times is None or count is None:
@@ -64,12 +69,9 @@ COLLECTIVES: Final[Mapping[str, CollectiveCall]] = {
     "ncclSend": CollectiveCall("send", "count", ONE, 0),
     "ncclRecv": CollectiveCall("recv", "count", 0, ONE),
 }
-
 EXCHANGE: Final = "sendrecv"
 """Sends and receives of one group, which run as one kernel."""
-
 GROUP_START, GROUP_END = "ncclGroupStart", "ncclGroupEnd"
-
 SIZES: Final[Mapping[str, str | None]] = {
     "ncclCommInitRank": "nranks",
     "ncclCommInitRankConfig": "nranks",
@@ -78,10 +80,8 @@ SIZES: Final[Mapping[str, str | None]] = {
     "ncclCommShrink": None,
 }
 """Calls that make a communicator, and the argument that says how many ranks it has."""
-
 MADE: Final = ("newcomm", "comm", "comms")
 """The arguments of those calls that name the new communicator; the first one present counts."""
-
 _DATA_TYPES: Final = (
     ("Char", "ncclInt8", "ncclChar"),
     ("Byte", "ncclUint8"),
@@ -97,7 +97,6 @@ _DATA_TYPES: Final = (
     ("Float8_e5m2", "ncclFloat8e5m2", "ncclFp8E5M2"),
 )
 """In the order of RCCL's numbers: the name that frameworks use, then RCCL's own."""
-
 DATA_TYPES: Final[Mapping[str, str]] = {
     spelling: names[0]
     for number, names in enumerate(_DATA_TYPES)
@@ -111,17 +110,10 @@ def data_type(text: str | None) -> str | None:
 
 
 def amount(text: str | None) -> int | None:
-    """Return the count of elements or ranks that an argument says; None if it is not a count."""
+    """Return the count of elements or ranks in the text of an argument, None if it is no count."""
     text = "" if text is None else text.strip()
-    small = text.isascii() and text.isdecimal() and len(text) < 19
-    return int(text) if small else None
-
-
-T = TypeVar("T")
-Arguments = Mapping[int, Mapping[str, str]]
-"""By row of the calls: the text of each argument by its name."""
-_TEXTS: Final = ("collective", "collective_dtype", "collective_group")
-_RCCL_KERNEL: Final = re.compile(r"nccl|rccl|msccl|onerank", re.IGNORECASE)
+    is_count = text.isascii() and text.isdecimal() and len(text) < 19
+    return int(text) if is_count else None
 
 
 class _Facts(Struct, frozen=True):
@@ -138,10 +130,10 @@ class _Facts(Struct, frozen=True):
 def fill_collectives(builder: Gathered, arguments: Arguments) -> int:
     """Fill in the columns of collectives, in place, for kernels that RCCL launched.
 
-    Return for how many kernels. `arguments` is empty for a format without any: then only the kind
-    is known. Its argument `group` is an id of the communicator that is the same on all ranks,
-    unlike its address (`comm`). If one group of calls ran several kinds of collectives, no kernel
-    is known to be of one: their columns stay null.
+    Return the number of these kernels. `arguments` is empty for a format without any: then only the
+    kind is known. The argument `group` is an id of the communicator that is the same on all ranks,
+    unlike its address, `comm`. If a group of calls ran several kinds of collectives, the columns of
+    its kernels stay null: which kernel ran which kind is unknown.
     """
     call_table, activities = builder["calls"], builder["activities"]
     kinds, names = activities.names["kind"], activities.names["name"]
@@ -154,37 +146,41 @@ def fill_collectives(builder: Gathered, arguments: Arguments) -> int:
     kernels = np.flatnonzero(is_rccl & (activities.column("correlation") != ABSENT))
     if not len(kernels):
         return 0
-    # The earliest call of the same process with the correlation of each kernel, or -1.
-    wanted = activities.column("correlation")[kernels]
-    rows = np.flatnonzero(np.isin(call_table.column("correlation"), wanted))
-    process, ids, begun = (
+    # The row of the call that launched each kernel (the earliest of its process), or -1.
+    launch_ids = activities.column("correlation")[kernels]
+    rows = np.flatnonzero(np.isin(call_table.column("correlation"), launch_ids))
+    process, ids, start = (
         call_table.column(name)[rows] for name in ("process", "correlation", "start_ns")
     )
-    first = first_match(process, ids, begun, activities.column("process")[kernels], wanted)
+    first = first_match(process, ids, start, activities.column("process")[kernels], launch_ids)
     launch = np.append(rows, -1)[first]
+
     # The collective of each scope (calls that launch together) that has kernels.
     calls = _Calls(call_table, launch, arguments)
     scope = calls.scope_of(launch)
     facts = {number: calls.facts_of(number, len(launched)) for number, launched in groups(scope)}
-    known = {number: of_scope for number, of_scope in facts.items() if of_scope is not None}
-    filled = np.flatnonzero(np.isin(scope, list(known)))
-    facts_of_kernels = [known[number] for number in scope[filled].tolist()]
-    for column in _Facts.__struct_fields__ if facts_of_kernels else ():  # else all stays null
-        values = [getattr(of_kernel, column) for of_kernel in facts_of_kernels]
-        if column in _TEXTS:
-            codes = activities.names[column]
+    facts_of_scope = {number: fact for number, fact in facts.items() if fact is not None}
+    known = np.flatnonzero(np.isin(scope, list(facts_of_scope)))
+    if not len(known):
+        return 0
+    facts_of_kernels = [facts_of_scope[number] for number in scope[known].tolist()]
+    for name in _Facts.__struct_fields__:
+        values = [getattr(fact, name) for fact in facts_of_kernels]
+        if name in _TEXTS:
+            codes = activities.names[name]
             values = [-1 if value is None else codes[value] for value in values]
-        new = activities.column(column)
-        new[kernels[filled]] = [ABSENT if value is None else value for value in values]
-        activities.replace(column, new)
-    return len(filled)
+        column = activities.column(name)
+        column[kernels[known]] = [ABSENT if value is None else value for value in values]
+        activities.replace(name, column)
+    return len(known)
 
 
 class _Calls:
     """The outermost RCCL calls of each thread, and the scope of each.
 
-    The calls of a scope launch together: a collective alone, or all of a group. A scope's number is
-    the row of that call, or of the call that ends the group. `_members` are its collectives.
+    The calls of a scope launch together: a collective alone, or all collectives of a group. The
+    number of a scope is the row of the collective, or of the call that ends the group. `_members`
+    has the rows of the collectives of each scope.
     """
 
     def __init__(self, table: TableBuilder, launch: IntArray, arguments: Arguments) -> None:
@@ -201,19 +197,23 @@ class _Calls:
         self._end = self._start + table.column("dur_ns")
         labels, name = list(table.names["name"]), table.column("name")
         self._label = {row: labels[name[row]] for row in rows.tolist()}
-        self._members: defaultdict[int, list[int]] = defaultdict(list)
+
+        # By thread: the rows of its outermost RCCL calls, and the scope of each.
         self._by_thread: dict[int, tuple[IntArray, IntArray]] = {}
-        for thread, places in groups(self._thread[rows]):
-            # Only the outermost calls: each ends after all calls that began before it.
-            order = rows[places][np.lexsort((-self._end[rows[places]], self._start[rows[places]]))]
-            latest = np.maximum.accumulate(self._end[order])
-            outer = order[np.append(True, self._end[order][1:] > latest[:-1])]
+        self._members: defaultdict[int, list[int]] = defaultdict(list)
+        for thread, members in groups(self._thread[rows]):
+            calls = rows[members]
+            calls = calls[np.lexsort((-self._end[calls], self._start[calls]))]
+            # An outermost call ends after all calls that began before it.
+            latest_end = np.maximum.accumulate(self._end[calls])
+            outer = calls[np.append(True, self._end[calls][1:] > latest_end[:-1])]
             scope = self._scopes(outer)
             self._by_thread[thread] = outer, scope
             for row, number in zip(outer.tolist(), scope.tolist(), strict=True):
                 if number >= 0 and self._label[row] in COLLECTIVES:
                     self._members[number].append(row)
-        # The communicators of each process: those that calls make, and those they use.
+
+        # The communicators of each process: those that calls make, and those that calls use.
         self._communicators: defaultdict[int, _Communicators] = defaultdict(_Communicators)
         for row, label in self._label.items():
             given, own = arguments.get(row, {}), self._communicators[int(self._process[row])]
@@ -228,7 +228,7 @@ class _Calls:
                 own.used.add(given["comm"])
 
     def _scopes(self, outer: IntArray) -> IntArray:
-        """Return the scope of each outermost call of a thread, -1 for none. `outer` are rows."""
+        """Return the scope of each outermost call of a thread, -1 for none; `outer` has rows."""
         labels = [self._label[row] for row in outer.tolist()]
         opens = np.array([name == GROUP_START for name in labels], dtype=np.int64)
         ends = np.array([name == GROUP_END for name in labels], dtype=np.int64)
@@ -243,24 +243,24 @@ class _Calls:
         return np.where(depth_before > 0, group, alone)
 
     def scope_of(self, launch: IntArray) -> IntArray:
-        """Return the scope of the RCCL call in which each launch (a row of calls) lies, or -1."""
+        """Return, per launch (a row of calls), the scope of the RCCL call around it, or -1."""
         scopes = np.full(len(launch), -1, dtype=np.int64)
-        launched = np.flatnonzero(launch >= 0)
-        for thread, members in groups(self._thread[launch[launched]]):
+        known = np.flatnonzero(launch >= 0)
+        for thread, members in groups(self._thread[launch[known]]):
             if thread in self._by_thread:
                 calls, scope = self._by_thread[thread]
-                start = self._start[launch[launched[members]]]
+                start = self._start[launch[known[members]]]
                 # The last outermost call that began before the launch; -1 for none.
                 last = np.searchsorted(self._start[calls], start, side="right") - 1
-                inside = (last >= 0) & (start <= self._end[calls[last]])
-                scopes[launched[members]] = np.where(inside, scope[last], -1)
+                is_inside = (last >= 0) & (start <= self._end[calls[last]])
+                scopes[known[members]] = np.where(is_inside, scope[last], -1)
         return scopes
 
     def facts_of(self, scope: int, kernels: int) -> _Facts | None:
-        """Return the facts of each of the `kernels` of a scope; None if its collective is unknown.
+        """Return what is known of each kernel of a scope, None if its collective is unknown.
 
-        One kernel ran all calls of the scope; if there are as many kernels as calls, each ran one;
-        else amounts are unknown.
+        `kernels` is the number of kernels in the scope. A single kernel ran all calls of the scope;
+        as many kernels as calls ran one call each; otherwise the amounts are unknown.
         """
         calls = []
         for row in self._members[scope]:
@@ -276,13 +276,14 @@ class _Calls:
         puts = [call.collective_in_elements for call in calls]
         gets = [call.collective_out_elements for call in calls]
         if kernels == 1:
-            moves = _sum(puts), _sum(gets)
+            put, got = _sum(puts), _sum(gets)
         else:
-            moves = (_common(puts), _common(gets)) if kernels == len(calls) else (None, None)
+            put, got = (_common(puts), _common(gets)) if kernels == len(calls) else (None, None)
         return _Facts(
             kinds.pop() if len(kinds) == 1 else EXCHANGE,
             _common(call.collective_dtype for call in calls),
-            *moves,
+            put,
+            got,
             _common(call.collective_group_size for call in calls),
             _common(call.collective_group for call in calls),
         )
@@ -291,8 +292,8 @@ class _Calls:
 class _Communicators(Struct):
     """The communicators of one process.
 
-    `sizes` are their numbers of ranks, by the handle that the calls that made them name. `used` are
-    the handles that collectives name, `made` is how many communicators were made.
+    `sizes` has their possible numbers of ranks, by the handle in the arguments of the call that
+    made them. `used` are the handles in the arguments of collectives; `made` counts communicators.
     """
 
     sizes: dict[str | None, set[int | None]] = field(default_factory=dict)
@@ -300,11 +301,11 @@ class _Communicators(Struct):
     made: int = 0
 
     def ranks(self, communicator: str | None) -> int | None:
-        """Return how many ranks a communicator has; None if that is unknown.
+        """Return how many ranks a communicator has, None if unknown.
 
-        Calls that make a communicator may name the address of its handle, which matches no handle
-        in use. Then the size is known only if all of the process have one size, and collectives
-        use no more communicators than were made.
+        The call that makes a communicator may name the address of its handle, which matches no
+        handle in use. Then the size is known only if all communicators of the process have one
+        size, and collectives use no more communicators than were made.
         """
         if communicator is not None and communicator in self.sizes:
             return _common(self.sizes[communicator])

@@ -12,7 +12,7 @@ from traceflops.table.trace import Trace
 
 
 class Reading(Struct, frozen=True):
-    """How inputs are read: by which processes, and with Python frames or not (None: if small)."""
+    """How inputs are read: by which processes, and whether with Python frames (None: if small)."""
 
     pool: WorkerPool
     python_stacks: bool | None = None

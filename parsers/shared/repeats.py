@@ -56,14 +56,19 @@ _NOTES: Final = NoteTable(
         "exports of one run. It counts once, from {stays}.",
     },
 )
-
 _OTHER_FILE: Final = " in another file (pack, page, export or summary)"
+_MOST_NAMED: Final = 3
+_CALL: Final = re.compile(r"Memcpy|memory_(?:async_)?copy", re.I)
+_BETWEEN: Final = "PtoP"
+_HALVES: Final = ("DtoH", "HtoD")
+_WAYS: Final = (*_HALVES, "DtoD", "HtoH")
 
 
 def without_repeats(trace: Trace) -> Trace:
     """Return the trace without repeated records, with a note if there were any.
 
-    Equal records are repeats only if some prove it (`_is_proof`): coarse clocks make some equal.
+    With a coarse clock, different events can give equal records. So equal records are taken as
+    repeats only if some of them cannot be equal by chance (`_is_proof`).
     """
     repeated = {name: _same_as_before(trace.table(name)) for name in _NOUNS}
     if not any(_is_proof(trace.table(name), name, rows) for name, rows in repeated.items()):
@@ -80,18 +85,17 @@ def without_repeats(trace: Trace) -> Trace:
 def _same_as_before(table: pa.Table) -> BoolArray:
     """Return which rows equal the row before them in all columns and last longer than 0 ns.
 
-    Instants are left out: different ones are often equal. The rows are ordered by time and id, so
-    that equal ones are neighbors.
+    Different instants are often equal. Rows are sorted by time and id: equal ones are neighbors.
     """
     repeats = np.zeros(table.num_rows, dtype=np.bool_)
     if table.num_rows < 2:
         return repeats
     length, start, name = numbers(table["dur_ns"]), numbers(table["start_ns"]), codes(table["name"])
     # Compare the columns that mostly differ first; all columns only of the candidates that remain.
-    alike = length[1:] > 0
+    is_candidate = length[1:] > 0
     for values in (start, length, name):
-        alike &= values[1:] == values[:-1]
-    before = np.flatnonzero(alike)
+        is_candidate &= values[1:] == values[:-1]
+    before = np.flatnonzero(is_candidate)
     if not len(before):
         return repeats
     first, second = (take_rows(table, rows) for rows in (before, before + 1))
@@ -110,7 +114,7 @@ def _same_as_before(table: pa.Table) -> BoolArray:
 
 
 def _is_proof(table: pa.Table, name: str, repeated: BoolArray) -> bool:
-    """Return whether a repeated row has an id, and is too long to equal another event by chance."""
+    """Return whether a repeated row has an id and is too long for two events to be so by chance."""
     if name not in _UNIQUE or not repeated.any():
         return False
     ids, start = numbers(table[_UNIQUE[name]], ABSENT), numbers(table["start_ns"])
@@ -127,23 +131,23 @@ def each_run_once(traces: Sequence[Trace]) -> list[Trace]:
 
 
 def copies(traces: Sequence[Trace]) -> dict[int, list[Note]]:
-    """Return the indexes of the traces to keep, one of each set of copies, with its notes.
+    """Return the indices of the traces to keep, one of each set of copies, with its notes.
 
     Of copies the one with the shortest file name is kept: who copies a file adds to its name.
     """
     circumstances = [_circumstances(trace) for trace in traces]
-    traces_with = Counter(circumstances)
+    uses = Counter(circumstances)
     copies_of: defaultdict[Hashable, list[int]] = defaultdict(list)
     for index, (trace, own) in enumerate(zip(traces, circumstances, strict=True)):
         # A digest of the kernels is slow: take it only if everything else is the same.
-        kernels = next(_runs(trace), None) if own is not None and traces_with[own] > 1 else None
+        kernels = next(_runs(trace), None) if own is not None and uses[own] > 1 else None
         copies_of[index if kernels is None else (own, kernels)].append(index)
     name_length = [sum(len(file.name) for file in trace.source.files) for trace in traces]
     notes: dict[int, list[Note]] = {}
     for members in copies_of.values():
-        first, *others = sorted(members, key=name_length.__getitem__)
+        kept, *others = sorted(members, key=name_length.__getitem__)
         ignored = [traces[other] for other in others]
-        notes[first] = [_note("copies", traces[first], ignored)] if ignored else []
+        notes[kept] = [_note("copies", traces[kept], ignored)] if ignored else []
     return notes
 
 
@@ -161,10 +165,10 @@ def _circumstances(trace: Trace) -> Hashable | None:
 
 
 def without_other_exports(traces: Sequence[Trace]) -> list[Trace]:
-    """Return the traces without other exports of the same run; the kept one gets a note.
+    """Return one trace of each run that several tools or formats exported, with a note.
 
-    An export that names its devices is preferred, then the one with the most rows, with the most
-    facts, the first.
+    The exports of a run are compared in this order: one that names its devices is kept, else the
+    one with the most rows, else the one with the most facts, else the first.
     """
     if len({_writer(trace) for trace in traces}) < 2:
         return list(traces)
@@ -180,9 +184,9 @@ def without_other_exports(traces: Sequence[Trace]) -> list[Trace]:
         trace, own = traces[index], runs[index]
         others = [other for other in notes if _writer(traces[other]) != _writer(trace)]
         twins = [other for other in others if set(runs[other]) & set(own)]
-        elsewhere = {run for other in twins for run in runs[other]}
+        digests = {digest for other in twins for digest in runs[other]}
         # own[0] is the digest of all processes together, the others of one process each.
-        if own and (own[0] in elsewhere or elsewhere.issuperset(own[1:])):
+        if own and (own[0] in digests or digests.issuperset(own[1:])):
             kept = twins[0]
             notes[kept].append(_note("exports", traces[kept], [trace]))
         else:
@@ -201,8 +205,9 @@ def _kept(traces: Sequence[Trace], notes: Mapping[int, Sequence[Note]]) -> list[
 def _note(what: str, kept: Trace, ignored: Sequence[Trace]) -> Note:
     """Return the note that the traces `ignored` repeat the one that is kept.
 
-    `what` ends the note's code. Packs, pages, exports and summaries keep the names of the
-    files that they are made of: an ignored file with the name of a kept one is marked as such.
+    `what`, "copies" or "exports", completes the key of the note. Packs, pages, exports and
+    summaries keep the names of the files that they were made from: a name that both a kept and an
+    ignored trace have is marked as such.
     """
     names_kept = [file.name for file in kept.source.files]
     files = [
@@ -237,19 +242,11 @@ def _digest(activities: pa.Table, rows: IntArray) -> str:
     return hashlib.sha256(start[order].tobytes() + length[order].tobytes()).hexdigest()
 
 
-_MOST_NAMED: Final = 3
-_CALL: Final = re.compile(r"Memcpy|memory_(?:async_)?copy", re.I)
-_PEER: Final = re.compile("Peer")
-_BETWEEN: Final = "PtoP"
-_HALVES: Final = ("DtoH", "HtoD")
-_WAYS: Final = (*_HALVES, "DtoD", "HtoH")
-
-
 def with_peer_copies(trace: Trace) -> Trace:
-    """Return the trace with direction PtoP for copies of calls that copy between two devices.
+    """Return the trace with direction PtoP for the copies of calls that copy between two devices.
 
-    These are calls whose name says so (`cudaMemcpyPeer`), and calls that left two records: a copy
-    from one device to the host, and one from the host to another device.
+    The name of such a call says so (`cudaMemcpyPeer`), or it left two records: a copy from one
+    device to the host, and a copy from the host to another device.
     """
     calls, work = trace.calls, trace.activities
     copying = np.flatnonzero(matching(calls["name"], _CALL.search))
@@ -263,14 +260,14 @@ def with_peer_copies(trace: Trace) -> Trace:
         *(numbers(work[name], ABSENT)[rows] for name in ("process", "correlation")),
     )
     rows, call = rows[call >= 0], call[call >= 0]
-    of_peers = matching(calls["name"], _PEER.search)[copying]
+    is_peer_call = matching(calls["name"], lambda name: "Peer" in name)[copying]
     device = numbers(work["device"], ABSENT)[rows]
     ends = np.full((2, len(copying)), ABSENT)  # per call the source and the target device
     for end, direction in zip(ends, _HALVES, strict=True):
         is_half = is_one_of(work["direction"], direction)[rows]
         end[call[is_half]] = device[is_half]
-    of_peers |= (ends != ABSENT).all(axis=0) & (ends[0] != ends[1])
-    rows = rows[of_peers[call]]
+    is_peer_call |= (ends != ABSENT).all(axis=0) & (ends[0] != ends[1])
+    rows = rows[is_peer_call[call]]
     if not len(rows):
         return trace
     directions = [*names(work["direction"]), _BETWEEN]

@@ -29,7 +29,7 @@ _CLOCKS_NS: Final = 50_000  # times of one GPU are inconsistent by less than thi
 _HOST_NS: Final = 10_000_000
 """Clocks of GPU and host differ by less than this, if they agree at all."""
 _LATER: Final = 3
-"""With programmatic early launch, one or two later works may end first; this many cannot."""
+"""With programmatic early launch, one or two later activities may end first; this many cannot."""
 _SLIP: Final = 0.05
 _CUDA: Final = re.compile(r"cu(da)?[A-Z]")
 
@@ -37,9 +37,9 @@ _CUDA: Final = re.compile(r"cu(da)?[A-Z]")
 def overrunning(trace: Trace) -> BoolArray:
     """Return which activities end impossibly late: after later work, or after a wait for them.
 
-    A stream works in order, so no work ends after three later ones. A call that waits for the
-    whole GPU returns after everything launched before it has ended. If more than one, and more
-    than 5 % of the activities, are late, streams or clocks are not what they seem: return none.
+    A stream works in order, so no activity ends after three later ones have ended. A call that
+    waits for the whole GPU returns after everything launched before it has ended. If more than one
+    activity and more than 5 % are late, streams or clocks are not what they seem: return none.
     """
     late = _after_later_work(trace) | _after_waits(trace)
     is_slip = int(late.sum()) <= max(1, _SLIP * len(late))
@@ -49,8 +49,7 @@ def overrunning(trace: Trace) -> BoolArray:
 def _after_later_work(trace: Trace) -> BoolArray:
     """Return which activities end after _LATER later ones of their stream have ended.
 
-    Only activities with a launch of their own count. Return none if the format has no streams of
-    the program, or if many activities of a stream overlap.
+    None does if streams are not those of the program, or if many activities of a stream overlap.
     """
     activities = trace.activities
     late = np.zeros(activities.num_rows, dtype=np.bool_)
@@ -64,14 +63,15 @@ def _after_later_work(trace: Trace) -> BoolArray:
     start, stream = (numbers(activities[name], ABSENT) for name in ("start_ns", "stream"))
     end = start + numbers(activities["dur_ns"])
     process, device = (numbers(activities[name]) for name in ("process", "device"))
+
     # Only work with a launch of its own: nodes of a graph run side by side.
     correlation = numbers(activities["correlation"], ABSENT)
     key = joint_codes(process, correlation)
     _, code, count = np.unique(key, return_inverse=True, return_counts=True)
-    single = (stream != ABSENT) & (correlation != ABSENT) & (count[code] == 1)
+    has_own_launch = (stream != ABSENT) & (correlation != ABSENT) & (count[code] == 1)
     for name in ("graph", "graph_node"):
-        single &= numbers(activities[name], ABSENT) == ABSENT
-    rows = np.flatnonzero(single)
+        has_own_launch &= numbers(activities[name], ABSENT) == ABSENT
+    rows = np.flatnonzero(has_own_launch)
     queue = joint_codes(joint_codes(process[rows], device[rows]), stream[rows])
     order = np.lexsort((end[rows], start[rows], queue))
     rows, queue = rows[order], queue[order]
@@ -85,13 +85,13 @@ def _after_later_work(trace: Trace) -> BoolArray:
 
 
 def _end_of_later(end: IntArray) -> IntArray:
-    """Return, per row, the `_LATER`th earliest end of the rows behind it, else the largest int."""
+    """Return the `_LATER`th earliest end of the rows behind each row, else the largest int."""
     never = np.iinfo(np.int64).max
-    candidates = end  # in order of the start
-    for _ in range(_LATER):  # each round gives the next earliest end
-        # Suffix minimum, shifted by one: of the rows behind each row.
+    candidates = end
+    for _ in range(_LATER):  # round n finds the nth earliest end
+        # The minimum of all later rows: a suffix minimum, shifted by one row.
         least = np.append(np.minimum.accumulate(candidates[::-1])[::-1], never)[1:]
-        # If a row's value is the minimum from there on, it has been given: pass on the other.
+        # Each row passes on the larger of its value and `least`: the smaller one was its minimum.
         candidates = np.maximum(candidates, least)
     return least
 
@@ -103,19 +103,19 @@ def _after_waits(trace: Trace) -> BoolArray:
     waits = np.flatnonzero(matching(calls["name"], WAITS_FOR_DEVICE.match))
     if not len(waits) or not len(late):
         return late
-    begun, process = numbers(calls["start_ns"]), numbers(activities["process"])
-    returned, owner = begun + numbers(calls["dur_ns"]), numbers(calls["process"])
+    called, process = numbers(calls["start_ns"]), numbers(activities["process"])
+    returned, caller = called + numbers(calls["dur_ns"]), numbers(calls["process"])
     call, device = first_of_same(calls, "correlation", activities), numbers(activities["device"])
     end = numbers(activities["start_ns"]) + numbers(activities["dur_ns"])
     launched = np.flatnonzero(call >= 0)
-    of_process = {pid: launched[members] for pid, members in groups(process[launched])}
-    for pid, members in groups(owner[waits]):
-        rows = of_process.get(pid, launched[:0])
-        if len(distinct(device[rows])) != 1:  # else: which device a call waits for is unknown
+    rows_of = {number: launched[members] for number, members in groups(process[launched])}
+    for number, members in groups(caller[waits]):
+        rows = rows_of.get(number, launched[:0])
+        if len(distinct(device[rows])) != 1:  # with several, it is unknown which a call waits for
             continue
         # Work has ended when any wait returns that began after its launch: take the first return.
-        wait = waits[members][np.argsort(begun[waits[members]], kind="stable")]
-        next_wait = np.searchsorted(begun[wait], begun[call[rows]], side="right")
+        wait = waits[members][np.argsort(called[waits[members]], kind="stable")]
+        next_wait = np.searchsorted(called[wait], called[call[rows]], side="right")
         first_return = np.minimum.accumulate(returned[wait][::-1])[::-1]
         latest_end = np.append(first_return, np.iinfo(np.int64).max)[next_wait]
         late[rows] = latest_end < end[rows] - _HOST_NS
@@ -158,10 +158,10 @@ _NOTES: Final = NoteTable(
 
 
 def plausible(trace: Trace) -> Trace:
-    """Return the trace without impossible and repeated records, with notes that say how many.
+    """Return the trace without impossible and repeated records, with notes that count them.
 
-    Copies between two devices get their direction.
-    Raises InputError if the times add up to more than _LONGEST_NS: they are in another unit.
+    Copies between two devices get the direction PtoP. Raises InputError if the times add up to more
+    than _LONGEST_NS, since they are then in another unit.
     """
     trace = amounts.without_impossible_amounts(_without_impossible_times(trace))
     for name in _RANGES:
@@ -169,10 +169,10 @@ def plausible(trace: Trace) -> Trace:
         if not table.num_rows:
             continue
         start, length = numbers(table["start_ns"]), numbers(table["dur_ns"])
-        span = int(start.max()) - int(start.min())
+        span_ns = int(start.max()) - int(start.min())
         # Only of work: nested calls and ranges add up to far more than the recording.
-        total = float(length.sum(dtype=np.float64)) if name == "activities" else 0.0
-        if max(span, int(length.max()), total) > _LONGEST_NS:
+        work_ns = float(length.sum(dtype=np.float64)) if name == "activities" else 0.0
+        if max(span_ns, int(length.max()), work_ns) > _LONGEST_NS:
             raise InputError(
                 f"times add up to more than 104 days: {trace.source.files[0].name}",
                 "ts and dur must be in microseconds; convert other units",
@@ -182,42 +182,47 @@ def plausible(trace: Trace) -> Trace:
 
 
 def _without_impossible_times(trace: Trace) -> Trace:
-    """Return the trace without records far from the others in time (if few), or far too long."""
+    """Return the trace without records that are far from the others in time, or far too long.
+
+    Records that are too many for recording errors stay.
+    """
+    # The records of all tables, one table after the other, those of the device first.
     tables = [trace.table(name) for name in _RANGES]
     edges = np.cumsum([0, *(table.num_rows for table in tables)])  # of each table in `start`
     if not edges[-1]:
         return trace
-    # The records of all tables, one table after the other, those of the device first.
     start, length = (
         np.concatenate([numbers(table[name]) for table in tables])
         for name in ("start_ns", "dur_ns")
     )
     of_device = slice(0, trace.activities.num_rows)
+
     low, high = _main_stretch(start)
-    far = (start < low) | (start > high)
-    if not _is_slip(far, of_device):
+    is_far = (start < low) | (start > high)
+    if not _is_slip(is_far, of_device):
         # If all of the device is far from all of the host, their clocks differ: no gap to report.
-        device, host = far[of_device], far[of_device.stop :]
-        away, others = (device, host) if device.any() else (host, device)
-        is_by_clocks = bool(len(others)) and away.all() and not others.any()
+        device, host = is_far[of_device], is_far[of_device.stop :]
+        far_side, near_side = (device, host) if device.any() else (host, device)
+        is_by_clocks = bool(len(near_side)) and far_side.all() and not near_side.any()
         # Calls with records of the device prove that both are of one recording.
         if is_by_clocks and recorded_calls(trace).any():
             return trace
-        return amounts.with_notes(trace, [_NOTES.note("times-apart", int(far.sum()))])
-    long = ~far & (length > max(DAY_NS, high - low))  # too long
-    if not _is_slip(long, of_device):
-        long[:] = False  # too many for a recording error
-    kept = ~(far | long)
-    overrun = kept[of_device] & overrunning(trace)
-    kept[of_device] &= ~overrun
+        return amounts.with_notes(trace, [_NOTES.note("times-apart", int(is_far.sum()))])
+    is_too_long = ~is_far & (length > max(DAY_NS, high - low))
+    if not _is_slip(is_too_long, of_device):
+        is_too_long[:] = False
+    kept = ~(is_far | is_too_long)
+    is_overrun = kept[of_device] & overrunning(trace)
+    kept[of_device] &= ~is_overrun
+
     device_ns = sum(length[of_device][~kept[of_device]].tolist())
     keep = dict(zip(_RANGES, np.split(kept, edges[1:-1]), strict=True))
     times = numbers(trace.counters["time_ns"])
     keep["counters"] = (times >= low - DAY_NS) & (times <= high + DAY_NS)
     reasons = {
-        "more than a day from the others or at an unset time": int(far.sum()),
-        "longer than the recording": int(long.sum()),
-        "running on after later work of the stream or a wait for it": int(overrun.sum()),
+        "more than a day from the others or at an unset time": int(is_far.sum()),
+        "longer than the recording": int(is_too_long.sum()),
+        "running on after later work of the stream or a wait for it": int(is_overrun.sum()),
     }
     parts = "; ".join(f"{count:,} {reason}" for reason, count in reasons.items() if count)
     time, count = time_amount(device_ns), sum(reasons.values())
@@ -226,13 +231,13 @@ def _without_impossible_times(trace: Trace) -> Trace:
 
 
 def _is_slip(rows: BoolArray, of_device: slice) -> bool:
-    """Return whether marked rows are few enough for an error, and not all in `of_device`."""
+    """Return whether marked rows are few enough for recording errors, and not all of the device."""
     is_whole_device = bool(of_device.stop) and bool(rows[of_device].all())
     return int(rows.sum()) <= max(1, len(rows) * _A_SLIP) and not is_whole_device
 
 
 def _main_stretch(starts: IntArray) -> tuple[int, int]:
-    """Return the first and the last start of the stretch of time in which most records begin.
+    """Return the first and the last start, in ns, of the stretch of time with the most records.
 
     A day in which nothing begins separates two stretches. Profilers write 0 for an unknown start:
     starts of 0 are a stretch of their own if nothing else begins in the first 10 minutes.
@@ -246,14 +251,14 @@ def _main_stretch(starts: IntArray) -> tuple[int, int]:
     if first == 0 and zeros < len(starts):
         breaks[zeros - 1] |= starts[zeros] > _UNSET_AWAY_NS
     edges = np.concatenate([[0], np.flatnonzero(breaks) + 1, [len(starts)]])
-    longest = int(np.argmax(np.diff(edges)))
-    return int(starts[edges[longest]]), int(starts[edges[longest + 1] - 1])
+    largest = int(np.argmax(np.diff(edges)))
+    return int(starts[edges[largest]]), int(starts[edges[largest + 1] - 1])
 
 
 def _long_notes(trace: Trace) -> Iterator[Note]:
-    """Yield notes on three activities at most that outlast a minute and all others of their GPU."""
+    """Yield notes on activities longer than a minute and all others of their GPU; at most three."""
     activities = trace.activities
-    # The reader may have said so already, with the same code.
+    # The reader may have added such a note already.
     if activities.num_rows < 2 or any(note.code == _VERY_LONG for note in trace.notes):
         return
     length, device = numbers(activities["dur_ns"]), numbers(activities["device"])
@@ -268,20 +273,21 @@ def _long_notes(trace: Trace) -> Iterator[Note]:
 def spans(
     start: IntArray, end: IntArray, odd: Counter[str]
 ) -> tuple[BoolArray, IntArray, IntArray]:
-    """Return which records have a valid start, and the start and duration of only these.
+    """Return which records have a valid start, then start and duration in ns of these records.
 
-    A record without a valid end, or one before its start, lasts 0 ns. `odd` counts odd records.
+    A record without a valid end, or with an end before its start, lasts 0 ns. `odd` counts such
+    records and those without a valid start, by the codes of notes.
     """
     is_time = (start >= 0) & (start < LIMIT_NS)
     if not is_time.all():
         odd["no-time"] += int(np.count_nonzero(~is_time))
         start, end = start[is_time], end[is_time]
     is_end = (end > 0) & (end < LIMIT_NS)  # 0: the end was never written
-    late = is_end & (end < start)
-    if late.any() or not is_end.all():
+    is_negative = is_end & (end < start)
+    if is_negative.any() or not is_end.all():
         odd["no-duration"] += int(np.count_nonzero(~is_end))
-        odd["negative-duration"] += int(np.count_nonzero(late))
-        end = np.where(is_end & ~late, end, start)
+        odd["negative-duration"] += int(np.count_nonzero(is_negative))
+        end = np.where(is_end & ~is_negative, end, start)
     return is_time, start, end - start
 
 

@@ -27,11 +27,9 @@ _END: Final = "((?i:host|device|peer|array))"
 _WAY: Final = re.compile(
     rf"{_END}[ _-]?(?i:to)[ _-]?{_END}|([HDPA])(?:[ -]?to[ -]?|2)([HDPA])(?![a-z])"
 )
-_PEER: Final = re.compile("peer", re.I)
 _INT31: Final = 2**31
 _LEAST: Final = {"registers_per_thread": 1, "shared_memory_bytes": 0, "bytes": 0}
 """The smallest possible value of each column of sizes; smaller ones become ABSENT."""
-
 Values = Array | int
 
 
@@ -89,22 +87,22 @@ def add_marks(
 
 
 def add_overheads(tables: Builders, rows: Batch | Cells, **columns: Values) -> None:
-    """Add overhead of the tool or the runtime to the marks; with a device if that waits for it."""
+    """Add overheads of the tool or the runtime to the marks; `device` is one that waits for it."""
     _add(tables["marks"], rows, kind=_coded(tables["marks"], "kind", "overhead"), **columns)
 
 
 def _add(table: TableBuilder, rows: Batch | Cells, **columns: Values) -> None:
-    """Add rows with their times and the columns that are not ABSENT as a whole."""
+    """Add rows with their times and `columns`, without columns that are ABSENT in all rows."""
     times = {name: rows[name] for name in ("start_ns", "dur_ns")}
     known = {n: v for n, v in columns.items() if not isinstance(v, int) or v != ABSENT}
     table.add(rows.count, **(times | known))
 
 
 def direction_named(name: str) -> str | None:
-    """Return the direction, as in DIRECTIONS, that the name of a copy says in any spelling."""
+    """Return the direction (of DIRECTIONS) that the name of a copy states, None if none."""
     match = _WAY.search(name)
     if match is None:
-        return "PtoP" if _PEER.search(name) else None
+        return "PtoP" if "peer" in name.lower() else None
     # CUDA arrays ("A") are device memory.
     source, target = (end[0].upper().replace("A", "D") for end in match.groups() if end)
     return "PtoP" if "P" in source + target else f"{source}to{target}"
@@ -143,9 +141,9 @@ def blocks_of(threads: IntArray, block: IntArray) -> IntArray:
 
 
 def product_of(axes: Array) -> IntArray:
-    """Return the product of each row of axes (rows, 3); ABSENT if an axis is not, or if >= 2^62."""
+    """Return the product of each row of axes (rows, 3), ABSENT if one is below 1, or if >= 2^62."""
     wide = axes.astype(np.int64, copy=False)
-    # The product as floats cannot overflow, so it tells whether the one as int64 does.
+    # The product as floats cannot overflow, so it tells whether the product as int64 does.
     fits = (wide > 0).all(axis=1) & (wide.prod(axis=1, dtype=np.float64) < 2**62)
     return np.where(fits, wide.prod(axis=1), ABSENT)
 

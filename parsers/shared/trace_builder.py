@@ -1,4 +1,4 @@
-"""Collects the rows of a reader and makes the tables of a trace, ordered and numbered alike."""
+"""Collects the rows of a reader and makes the tables of a trace, with one order and numbering."""
 
 from __future__ import annotations
 
@@ -25,14 +25,12 @@ _ORDERS: Mapping[str, tuple[str, ...]] = {
     "counters": ("time_ns",),
 }
 """The columns by which each table is sorted: its time, then others, so that ties are settled."""
-
 _MOST_TOLD_APART = 4_096  # the most processes or devices that are distinguished in a file
-
 _UNORDERED = ("kernel_counters", "kernel_rules", "totals")
 
 
 class DeviceFacts(Struct, frozen=True):
-    """What a file says about a device, as columns of the devices table; None: not said."""
+    """What a file says about a device, as columns of the devices table; None: unknown."""
 
     product: str | None = None
     memory_bytes: int | None = None
@@ -49,7 +47,7 @@ NOTHING_KNOWN = DeviceFacts()
 
 
 class ProcessFacts(Struct, frozen=True):
-    """What a file says about a process; None: not said. `file` is a base name."""
+    """What a file says about a process; None: unknown. `file` is a base name."""
 
     file: str
     rank: int | None = None
@@ -61,7 +59,7 @@ class ProcessFacts(Struct, frozen=True):
 class Gathered:  # a stable name, see docs/extend.md
     """The rows of a trace while it is read, and the processes and devices they belong to.
 
-    `process()` and `device()` return the numbers for the columns of those names. `counts` is how
+    `process()` and `device()` return numbers for the columns process and device. `counts` is how
     many records of each kind were read, `odd` how many were odd, by the key of the note on them.
     """
 
@@ -81,7 +79,7 @@ class Gathered:  # a stable name, see docs/extend.md
         return self.tables[table]
 
     def process(self, key: Hashable, facts: ProcessFacts) -> int:
-        """Return the number of the process `key`; the facts given first for a key are kept."""
+        """Return the number of the process `key`; the first facts given for a key are kept."""
         if key not in self._processes:
             self._processes[key] = len(self._process_facts)
             self._process_facts.append(facts)
@@ -97,8 +95,8 @@ class Gathered:  # a stable name, see docs/extend.md
     ) -> int:
         """Return the number of the device `key`, such as (host, agent); add it if it is new.
 
-        `process` uses it and calls it `local_id`. `place` identifies it in all files of its
-        machine; see `traceflops.table.trace.Trace`. Facts given first for a key are kept.
+        `process` uses the device and calls it `local_id`. `place` identifies it in all files of its
+        machine; see `traceflops.table.trace.Trace`. The first facts given for a key are kept.
         """
         if key not in self._devices:
             self._devices[key] = len(self._device_rows)
@@ -106,12 +104,15 @@ class Gathered:  # a stable name, see docs/extend.md
         return self._devices[key]
 
     def finish(self) -> dict[str, pa.Table]:
-        """Return all tables; devices without work stay if they are counted and described."""
-        used = distinct(self["activities"].column("device"))
+        """Return all tables by name, with only the devices in use, numbered anew.
+
+        A device is in use if it has work, or if it has hardware counters and its facts are known.
+        """
+        working = distinct(self["activities"].column("device"))
         counted = set(distinct(self["kernel_counters"].column("device")).tolist())
-        only_counted = counted - {*used.tolist(), ABSENT}
+        only_counted = counted - {*working.tolist(), ABSENT}
         described = [row for row in only_counted if self._device_rows[row][2] != NOTHING_KNOWN]
-        used = np.sort(np.append(used, np.array(described, dtype=np.int64)))
+        used = np.sort(np.append(working, np.array(described, dtype=np.int64)))
         for name in ("activities", "marks", "counters", "kernel_counters", "kernel_rules"):
             renumber_devices(self[name], used)
         devices = [self._device_rows[row] for row in used.tolist()]
@@ -144,21 +145,24 @@ class ProcessIds:
 
 
 def within_limit(keys: set[int], key: int, other: int) -> int:
-    """Return `key`, or `other` if it is new and `keys` is full (damage); add it to `keys`."""
+    """Return `key`, or `other` if `key` is new and `keys` is full; add the result to `keys`.
+
+    Only a damaged file has more keys (of processes or devices) than the limit.
+    """
     key = key if key in keys or len(keys) < _MOST_TOLD_APART else other
     keys.add(key)
     return key
 
 
 def renumber_devices(table: TableBuilder, used: IntArray) -> None:
-    """Replace, in place, each device by its index in `used`, which is sorted; others by null."""
+    """Replace, in place, each device by its index in `used` (sorted); other devices by null."""
     column = table.column("device")
     index = np.searchsorted(used, column)
     table.replace("device", np.where(np.isin(column, used), index, ABSENT))
 
 
 def in_order_of_time(table: TableBuilder) -> pa.Table:
-    """Return the table in the order of _ORDERS, so independent of how the file was cut."""
+    """Return the table sorted by the columns in _ORDERS, however the file was read in blocks."""
     keys = _ORDERS[table.table]
     table.put_in_order(keys[0])
     time = table.column(keys[0])
@@ -167,10 +171,11 @@ def in_order_of_time(table: TableBuilder) -> pa.Table:
     # Sort by time alone, then only the tied rows by all keys: ties are few.
     order = np.argsort(time, kind="stable")
     ordered = time[order]
-    same = np.append(False, ordered[1:] == ordered[:-1])[: len(order)]
-    tied = np.flatnonzero(same | np.append(same[1:], False)[: len(order)])
+    same_as_before = np.append(False, ordered[1:] == ordered[:-1])[: len(order)]
+    same_as_next = np.append(same_as_before[1:], False)[: len(order)]
+    tied = np.flatnonzero(same_as_before | same_as_next)
     rows = order[tied]
-    columns = [table.column(key)[rows] for key in reversed(keys)]
+    columns = [table.column(key)[rows] for key in reversed(keys)]  # lexsort: the last is primary
     order[tied] = rows[np.lexsort(columns)]
     return table.finish(order)
 
@@ -179,11 +184,11 @@ def chosen(table: TableBuilder, rows: BoolArray) -> TableBuilder:
     """Keep only the marked rows of a table, in place, and return it; codes of texts stay valid."""
     if rows.all():
         return table
-    start = 0
+    first = 0
     pieces = []
     for count, columns in table.pieces:
-        kept = rows[start : start + count]
-        start += count
+        kept = rows[first : first + count]
+        first += count
         if kept.any():
             kept_columns = {  # a column may be one value for all rows
                 name: column if isinstance(column, int) or column.ndim == 0 else column[kept]
@@ -202,7 +207,7 @@ def processes_table(facts: Sequence[ProcessFacts]) -> pa.Table:
 
 
 def devices_table(devices: Sequence[tuple[int, int, DeviceFacts]]) -> pa.Table:
-    """Return the devices table of (process, local_id, facts); a device's number is its index."""
+    """Return the devices table, a row per (process, local_id, facts); indices are the numbers."""
     rows = [
         {"device": n, "process": process, "local_id": local_id, "type": "gpu", **asdict(facts)}
         for n, (process, local_id, facts) in enumerate(devices)
@@ -211,7 +216,7 @@ def devices_table(devices: Sequence[tuple[int, int, DeviceFacts]]) -> pa.Table:
 
 
 def _table_of(name: str, rows: Sequence[Mapping[str, str | int | None]]) -> pa.Table:
-    """Return the table `name` of the rows; None, and the text "", become null."""
+    """Return the table `name` with these rows; None and empty texts become null."""
     table = TableBuilder(name)
     for row in rows:
         cells: dict[str, Array | int] = {}

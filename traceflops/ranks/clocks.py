@@ -1,8 +1,7 @@
 """By how much the clocks of ranks differ: all ranks leave a collective at the same time.
 
 The end of collective c on rank r is t_c + offset_r + residual. Offsets come from median polish and
-have mean 0; clocks that drift are followed. What always ends later on one rank cannot be
-told from an offset.
+have mean 0; clocks that drift are followed. A rank that always ends later seems to have an offset.
 """
 
 from __future__ import annotations
@@ -21,19 +20,14 @@ from traceflops.table.columns import IntArray
 from traceflops.table.grouping import by_code, distinct, groups, ranked
 
 Values = npt.NDArray[np.float64]
-_BASES: Final = ("all_reduce", "all_to_all")
-"""Kinds that all ranks leave together, the better one first."""
+_BASES: Final = ("all_reduce", "all_to_all")  # all ranks leave these together; the better first
 UNNAMED: Final = "unnamed collectives"
 """They are a basis where the clocks as recorded are impossible, or not common, and ends agree."""
-_TOGETHER_NS: Final = 10_000
-"""Ends of collectives that ranks do not leave together differ by more."""
-_LEAST: Final = 3
-"""So many collectives of a rank tell its offset."""
-_MOST: Final = 2_000
-"""So many are looked at, evenly over the recording."""
+_TOGETHER_NS: Final = 10_000  # ends of collectives that ranks do not leave together differ by more
+_LEAST: Final = 3  # collectives of each rank that are needed to tell its offset
+_MOST: Final = 2_000  # collectives that are compared, evenly over the recording
 _ROUNDS: Final = 50
-_LIKE: Final = 2
-"""Clocks are followed where that makes the residual smaller by this factor."""
+_LIKE: Final = 2  # clocks drift if local offsets make the residual smaller by this factor
 
 
 class Alignment(Struct, frozen=True):
@@ -44,9 +38,8 @@ class Alignment(Struct, frozen=True):
     record: it follows clocks that drift.
 
     Residuals are the distances of aligned ends from the median end of their collective, over the
-    collectives of the basis; None if there are none. `earliest_ns` and `latest_ns`, per rank, bound
-    the error of its offset: outside them, a rank would end a collective before another one has
-    started it.
+    collectives of the basis; None if there are none. `earliest_ns` and `latest_ns` bound the error
+    of each rank's offset: outside them, a rank would end a collective before another starts it.
     """
 
     basis: str
@@ -172,7 +165,7 @@ def _least_squares(of_row: IntArray, place: IntArray, end: IntArray, ranks: int)
 
 
 def _followed(records: CommRecords, matches: Matches, rows: IntArray, offset: IntArray) -> IntArray:
-    """Return the clock offset of each record: the one of its rank, or if clocks drift, a local one.
+    """Return the clock offset in ns of each record: of its rank or, if clocks drift, a local one.
 
     Local offsets are running medians over the records of the basis (`rows`). Clocks drift if local
     offsets bring the ends of the basis much closer together than the constant `offset` per rank.
@@ -181,17 +174,17 @@ def _followed(records: CommRecords, matches: Matches, rows: IntArray, offset: In
     if not len(rows):
         return constant
     end = records.end_ns - constant
-    ahead = _from_median_end(end, matches, rows)  # of the constant offset, per record of the basis
+    residual = _from_median_end(end, matches, rows)  # per record of the basis
     drift = np.zeros(len(records), dtype=np.int64)
     for _, of_rank in groups(records.place[rows]):
-        drift[rows[of_rank]] = running_medians(ahead[of_rank])
+        drift[rows[of_rank]] = running_medians(residual[of_rank])
     constant_p95, local_p95 = (
-        float(np.quantile(np.abs(residual), 0.95))
-        for residual in (ahead, _from_median_end(end - drift, matches, rows))
+        float(np.quantile(np.abs(distance), 0.95))
+        for distance in (residual, _from_median_end(end - drift, matches, rows))
     )
     if _LIKE * local_p95 > constant_p95:
         return constant
-    # The drift of any other record is that of its rank's record of the basis before or after it.
+    # Any other record has the drift of its rank's record of the basis before or after it.
     earlier, later = np.zeros((2, len(records)), dtype=np.int64)
     basis_of_rank = dict(groups(records.place[rows]))
     for place, of_rank in groups(records.place):
@@ -199,15 +192,15 @@ def _followed(records: CommRecords, matches: Matches, rows: IntArray, offset: In
         last = np.searchsorted(records.end_ns[basis], records.end_ns[of_rank], side="right") - 1
         earlier[of_rank] = drift[basis[last.clip(0)]]
         later[of_rank] = drift[basis[(last + 1).clip(0, len(basis) - 1)]]
-    # Of these two, that counts which brings its end closer to the mean end of the other ranks.
+    # Take the one that brings the end of the record closer to the mean end of the other ranks.
     matched = np.flatnonzero(matches.collective >= 0)
     _, of_row = ranked(matches.collective[matched])
     # Counted from the first end, times are small enough for the floats of bincount.
     end_by_earlier = end[matched] - earlier[matched] - end[matched].min()
     end_by_later = end_by_earlier + earlier[matched] - later[matched]
     sum_of_others = np.bincount(of_row, end_by_earlier)[of_row] - end_by_earlier
-    others = sum_of_others / (np.bincount(of_row)[of_row] - 1)  # a match has two ranks or more
-    is_closer = np.abs(end_by_later - others) < np.abs(end_by_earlier - others)
+    mean_of_others = sum_of_others / (np.bincount(of_row)[of_row] - 1)  # two ranks or more match
+    is_closer = np.abs(end_by_later - mean_of_others) < np.abs(end_by_earlier - mean_of_others)
     local = earlier
     local[matched[is_closer]] = later[matched[is_closer]]
     local[rows] = drift[rows]
@@ -244,9 +237,8 @@ def _bounds(
 ) -> tuple[IntArray, IntArray]:
     """Return the lowest and the highest error that each rank's clock offset can have, in ns.
 
-    Beyond these bounds a rank would end one of the collectives of `rows` before another rank
-    starts it. `start` and `end` are of all records, on aligned clocks. A rank without any
-    collective has the bounds 0.
+    Beyond these bounds a rank would end a collective of `rows` before another rank starts it.
+    `start` and `end` are of all records, on aligned clocks. A rank without collectives has 0 and 0.
     """
     far = np.iinfo(np.int64).max
     bounds = np.full((2, len(records.ranks)), far)
@@ -254,8 +246,8 @@ def _bounds(
     # A rank can move back until its end is at the latest start of the others, and forth until its
     # start is at their earliest end: with both times negated, that is the same computation.
     for side, own, others in ((0, end[rows], start[rows]), (1, -start[rows], -end[rows])):
-        # Sort each collective, the highest first. The highest of the other ranks is the first one;
-        # for the first one itself it is the second.
+        # Sort each collective, the highest first. For the first rank the highest of the other ranks
+        # is the second, for all others it is the first.
         order = np.lexsort((-others, group))
         is_first = np.append(True, np.diff(group[order]) != 0)[: len(order)]
         first = np.flatnonzero(is_first)[np.cumsum(is_first) - 1]

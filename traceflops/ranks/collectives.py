@@ -43,18 +43,16 @@ _SIZES: Final[Mapping[str, int]] = {
     "complexdouble": 16,
 }
 """Bytes of an element by the name of its type in lower case."""
-_EIGHT_BITS: Final = "float8_"
 _SHAPE: Final = re.compile(r"\[[\d,\s]*\d[\d,\s]*\]")
 """The dimensions of one tensor; tensors may be in lists of lists."""
 _NUMBER: Final = re.compile(r"\d{1,18}")
-_MOST_ELEMENTS: Final = 2**58
-"""Of so many elements the bytes might not fit into 64 bits."""
+_MOST_ELEMENTS: Final = 2**58  # the bytes of more elements might not fit into 64 bits
 _ONE_SIDE_TELLS: Final = frozenset({"broadcast", "reduce", "send", "recv"})
-"""Collectives that put in as much as they get out, on the ranks that do both."""
+"""Collectives whose input and output are of one size, on ranks that have both."""
 
 
 def kinds_of(labels: Sequence[str], used: IntArray) -> IntArray:
-    """Return the place in KINDS of each used label, by code, -1 for none; -1 is the last, too."""
+    """Return, by code, the place in KINDS of each used label, -1 for none; the last is for -1."""
     kinds = np.full(len(labels) + 1, -1, dtype=np.int64)
     for code in distinct(used[used >= 0]).tolist():
         kinds[code] = kind_of(labels[code])
@@ -72,9 +70,8 @@ class Collective(Struct, frozen=True):
     """Kernels of one kind of collective and one number of ranks, in the chosen windows.
 
     `sum_ns` is their time inside the windows; `exposed_ns` is the part of it in which nothing else
-    ran on their device. Collectives that run at the same time are counted separately. For `sized`
-    kernels the size is known: `bytes` and `sized_ns` are the sums of their message sizes and
-    durations. Values that are not known are None.
+    ran on their device. Collectives that run at the same time are counted separately. The size of
+    `sized` kernels is known: `bytes` and `sized_ns` sum their sizes and durations. None: unknown.
     """
 
     collective: str | None
@@ -99,8 +96,8 @@ def collective_work(
 ) -> tuple[Collective, ...]:
     """Return a row per kind of collective and number of ranks, the longest first.
 
-    Rows sum the kernels in the chosen windows. The kind is the recorded one, else it is told from
-    the name of the kernel. Empty if no kernel has a recorded kind.
+    Rows sum the kernels in the chosen windows. The kind is the recorded one, else the one in the
+    name of the kernel. There are no rows if no kernel has a recorded kind.
     """
     activities = linked.trace.activities
     chosen = chosen_activities(accounts, windows)
@@ -187,43 +184,42 @@ class Recorded:
     def sequence(self) -> IntArray:
         """Return the sequence number of each activity's collective in its group, or ABSENT.
 
-        That is the framework's, else the second input of the launching operator.
+        It is the number that the framework gives, else the second input of the launching operator.
         """
         framework_numbers = self.numbers("collective_sequence")
-        ops, of_op = self._sides[1]  # the operators, and the row of each activity's one
+        ops, of_op = self._sides[1]  # the operators, and the row of each activity's operator
         inputs = ops["concrete_inputs"]
-        # Only inputs of operators of a collective: the second one of others means something else.
+        # Only of operators of a collective: the second input of others means something else.
         is_comm = taken(codes(ops["collective"]), of_op) >= 0
         used, which = ranked(np.where(is_comm, taken(codes(inputs), of_op), -1))
         texts, second_inputs = names(inputs), []
         for code in used.tolist():
             values = read_values(texts[code]) if code >= 0 else ()
             second = values[1] if len(values) > 1 else None
-            is_number = type(second) is int and 0 <= second < 2**63  # fits into int64
-            second_inputs.append(second if is_number else ABSENT)
-        of_operator = np.array([*second_inputs, ABSENT], dtype=np.int64)[which]
-        return np.where(framework_numbers >= 0, framework_numbers, of_operator)
+            fits_int64 = type(second) is int and 0 <= second < 2**63
+            second_inputs.append(second if fits_int64 else ABSENT)
+        by_operator = np.array([*second_inputs, ABSENT], dtype=np.int64)[which]
+        return np.where(framework_numbers >= 0, framework_numbers, by_operator)
 
 
 def message_bytes(linked: LinkedTrace, rows: IntArray) -> IntArray:
     """Return the bytes of the message of each activity: the larger of a rank's input and output.
 
-    ABSENT if a size or the data type is not known, or if one operator launched several kernels:
-    then nothing says how much each of them moved.
+    It is ABSENT if a size or the data type is not known, or if one operator launched several
+    kernels, since then nothing says how much each of them moved.
     """
     recorded = Recorded(linked, rows)
     given, received = (recorded.numbers(f"collective_{side}_elements") for side in ("in", "out"))
     kind, kinds = recorded.texts("collective")
     one_suffices = np.array([*(name in _ONE_SIDE_TELLS for name in kinds), False])[kind]
-    are_enough = (given >= 0) & (received >= 0) | one_suffices
-    elements = np.where(are_enough, np.maximum(given, received), ABSENT)
+    has_both = (given >= 0) & (received >= 0)
+    elements = np.where(has_both | one_suffices, np.maximum(given, received), ABSENT)
     # Bytes of an element, 0 for a data type that is not known.
     data_type, types = recorded.texts("collective_dtype")
-    sizes = (1 if t.startswith(_EIGHT_BITS) else _SIZES.get(t, 0) for t in map(str.lower, types))
+    sizes = (1 if t.startswith("float8_") else _SIZES.get(t, 0) for t in map(str.lower, types))
     width = np.array([*sizes, 0], dtype=np.int64)[data_type]
-    # Is a kernel the only one of its operator? An operator without a recorded number is named by
-    # its row as -1 - row, so that it is different from all numbers. Without any operator the sizes
-    # are the kernel's own.
+    # Is a kernel the only one of its operator? An operator without a recorded number gets the
+    # number -1 - row, which no other has. Without any operator the sizes are the kernel's own.
     activities, op_row = linked.trace.activities, linked.links.op_of_activity[rows]
     op = numbers(activities["external_id"], ABSENT)[rows]
     op = np.where((op == ABSENT) & (op_row >= 0), -1 - op_row, op)

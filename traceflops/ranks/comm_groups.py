@@ -1,7 +1,7 @@
-"""Which group each kernel of communication is of: told by its words, else by its stream.
+"""Which group each kernel of communication is of: by the recorded metadata, else by its stream.
 
-Groups that are called alike, and streams, are told apart by all ranks together. What a group is for
-(dp, tp, pp, ep or cp) the words of its description tell, else those of its name.
+Groups of one name, and streams, are told apart by all ranks together. The role of a group (what it
+is for: dp, tp, pp, ep or cp) follows from words in its description, else in its name.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _ROLES: Final = (
     ("cp", "context|cp|dcp|pcp|sequence|sp|ulysses"),
     ("tp", "tensor|tp"),
 )
-"""Whole words of names and the role that they tell; the first that is found counts.
+"""The role of a group by whole words in its name; the first role that is found counts.
 
 A group of two dimensions (TENSOR_AND_DATA_PARALLEL_GROUP) has no role.
 """
@@ -40,14 +40,17 @@ GROUP_WORDS: Final = frozenset(re.findall(r"[a-z]+", " ".join([_OTHER, *(w for _
 MOST_RANKS: Final = 1 << 31
 """Ranks that a group lists are numbers below this."""
 _Rank = Annotated[int, Meta(ge=0, lt=MOST_RANKS)]
+Runs = tuple[tuple[int, int, int], ...]
+"""Numbers in their order, as arguments of `range`: 10,000 ranks in a row take as much room as 2."""
+Words = tuple[str | None, Runs | str | None, str | None, int]
+"""What is recorded of a group: name, listed ranks (text if cut), description, size or ABSENT."""
 
 
 class CommGroup(Struct, frozen=True):
     """A group of ranks that communicate.
 
-    `name` is the framework's, else that of the stream. `ranks` are as the trace lists them, None if
-    it does not; `size` is None if it is not known. `role` is what the group is for (dp, tp, pp, ep
-    or cp), None if that is not known.
+    `name` is the framework's, else that of the stream. `ranks` are the members that the trace
+    lists. `ranks`, `size` and `role` (dp, tp, pp, ep or cp) are None if unknown.
     """
 
     name: str
@@ -57,27 +60,17 @@ class CommGroup(Struct, frozen=True):
 
 
 def role_in(text: str) -> str | None:
-    """Return the role (dp, tp, pp, ep or cp) that a name or description tells, else None."""
+    """Return the role (dp, tp, pp, ep or cp) that the words of a text name, else None."""
     words = " ".join(re.findall(r"[a-z]+", text.lower()))
     return next((role for role, names in _ROLES if re.search(rf"\b(?:{names})\b", words)), None)
-
-
-Runs = tuple[tuple[int, int, int], ...]
-"""Numbers in their order, as arguments of `range`: 10,000 ranks in a row take as much room as 2."""
-Words = tuple[str | None, Runs | str | None, str | None, int]
-"""The name of a group, the ranks it lists, its description, and its size or ABSENT.
-
-A list that is cut off is the text that is left of it.
-"""
-_NONE: Final = np.empty(0, dtype=np.int64)
 
 
 class GroupFacts(Struct, frozen=True):
     """What the trace says about the group of each kernel; ABSENT numbers are unknown.
 
-    `known` are the distinct words about groups, and `which` is the place in `known`, per kernel.
-    `call` is a number that the kernels of one collective share. `other_side` is the number, inside
-    the group, of the rank that a kernel sends to or receives from.
+    `known` is the distinct metadata, and `which` the index in `known`, per kernel. `call` is a
+    number that the kernels of one collective share. `other_side` is the number, inside the group,
+    of the rank that a kernel sends to or receives from.
     """
 
     known: tuple[Words, ...]
@@ -95,18 +88,18 @@ class GroupFacts(Struct, frozen=True):
     ) -> tuple[IntArray, tuple[CommGroup, ...]]:
         """Return the number of each kernel's group, and the groups by number.
 
-        `place` is the place of each kernel's rank in `ranks`. A kernel of no named group belongs to
-        the named group that its stream has, else to a group that is its stream.
+        `place` is the place of each kernel's rank in `ranks`. A kernel without a named group is of
+        the only named group on its stream, else of a group of all such kernels on the stream.
         """
-        # Words that differ only in the description are of one group.
-        named_groups: dict[tuple[object, ...], int] = {}
+        # Metadata that differs only in the description is of one group.
+        code_by_key: dict[tuple[object, ...], int] = {}
         for name, listed, _, size in self.known:
-            named_groups.setdefault((name, listed, size), len(named_groups))
-        code_of = [named_groups[name, listed, size] for name, listed, _, size in self.known]
-        named = np.array(code_of, dtype=np.int64)[self.which]
+            code_by_key.setdefault((name, listed, size), len(code_by_key))
+        code_of = [code_by_key[name, listed, size] for name, listed, _, size in self.known]
+        code = np.array(code_of, dtype=np.int64)[self.which]
         sizes = np.array([size for *_, size in self.known], dtype=np.int64)[self.which]
         is_named = np.array([name is not None for name, *_ in self.known], dtype=np.bool_)
-        named, first = group_rows((named, self._namesakes(named, sizes, place, len(ranks))))
+        named, first = group_rows((code, self._namesakes(code, sizes, place, len(ranks))))
         group = np.where(is_named[self.which], named, -1)
         group = np.where(group >= 0, group, of_streams(group, place, self.stream))
         # Number the groups in use: named ones by their code, streams after them.
@@ -119,11 +112,11 @@ class GroupFacts(Struct, frozen=True):
                 groups_of_job.append(CommGroup(name, None, None))
                 continue
             name, listed, description, size = self.known[int(self.which[first[code]])]
-            # Its ranks are the listed ones, else those seen if they are as many as the group has.
-            seen = tuple(ranks[number] for number in distinct(place[rows]).tolist())
+            # Its ranks are the listed ones, else those with kernels if their number is its size.
+            recorded = tuple(ranks[number] for number in distinct(place[rows]).tolist())
             members = tuple(in_runs(listed)) if isinstance(listed, tuple) else ()
-            if not members and len(seen) == size:
-                members = seen
+            if not members and len(recorded) == size:
+                members = recorded
             role = role_in(description or "") or role_in(name or "")
             group_size = size if size > 0 else None
             groups_of_job.append(CommGroup(name or "", members or None, group_size, role))
@@ -132,8 +125,8 @@ class GroupFacts(Struct, frozen=True):
     def _namesakes(self, named: IntArray, sizes: IntArray, place: IntArray, ranks: int) -> IntArray:
         """Return a number per kernel that tells apart different groups with the same name.
 
-        If more ranks use a name than its group has, several groups are called so. Ranks belong to
-        the same one if they take part in the same calls.
+        If more ranks use a name than the group has, several groups have the name. Ranks belong to
+        one group if they take part in the same calls.
         """
         namesake = np.zeros_like(named)
         for _, rows in groups(named):
@@ -146,7 +139,7 @@ class GroupFacts(Struct, frozen=True):
 
 
 _COLUMNS: Final = ("which", "call", "stream", "other_side")
-NO_FACTS: Final = GroupFacts((), *[_NONE] * len(_COLUMNS))
+NO_FACTS: Final = GroupFacts((), *[np.empty(0, dtype=np.int64)] * len(_COLUMNS))
 
 
 def in_runs(runs: Runs) -> Iterator[int]:
@@ -155,7 +148,7 @@ def in_runs(runs: Runs) -> Iterator[int]:
 
 
 def runs_in(text: str) -> Runs | str:
-    """Return the ranks that a JSON list has as runs; a text that is no such list as it is."""
+    """Return the ranks in a JSON list as runs; return a text that is no such list unchanged."""
     try:
         ranks = msgspec.json.decode(text, type=list[_Rank])
     except msgspec.DecodeError:
@@ -202,18 +195,18 @@ def of_streams(codes: IntArray, place: IntArray, stream: IntArray) -> IntArray:
 def _same_streams(place: IntArray, stream: IntArray) -> IntArray:
     """Return, per kernel, a stream number that means the same on all ranks.
 
-    If all ranks use the same stream ids, these are it. Else the n-th stream that communicates on a
-    rank gets the id of the n-th stream of the rank with most streams.
+    If all ranks use the same stream ids, these are returned. Else the n-th stream that communicates
+    on a rank gets the id of the n-th stream of the rank with most streams.
     """
-    turns = [list(dict.fromkeys(stream[rows].tolist())) for _, rows in groups(place)]
-    if len({frozenset(turn) for turn in turns}) <= 1:
+    streams = [list(dict.fromkeys(stream[rows].tolist())) for _, rows in groups(place)]  # by rank
+    if len({frozenset(of_rank) for of_rank in streams}) <= 1:
         return stream
-    longest = max(turns, key=len)
-    same = np.full_like(stream, ABSENT)
-    for (_, rows), turn in zip(groups(place), turns, strict=True):
-        for number, own in zip(longest, turn, strict=False):
-            same[rows[stream[rows] == own]] = number
-    return same
+    most_streams = max(streams, key=len)
+    common = np.full_like(stream, ABSENT)
+    for (_, rows), of_rank in zip(groups(place), streams, strict=True):
+        for number, own in zip(most_streams, of_rank, strict=False):
+            common[rows[stream[rows] == own]] = number
+    return common
 
 
 def connected(place: IntArray, event: IntArray, count: int) -> IntArray:
@@ -223,8 +216,7 @@ def connected(place: IntArray, event: IntArray, count: int) -> IntArray:
     so are places that share a third one.
     """
     label = np.arange(count)
-    # Each event takes the lowest label of its places, then each place that of its events, until
-    # nothing changes.
+    # Each event takes the lowest label of its places, each place that of its events, until all fit.
     while True:
         lowest = np.full(int(event.max(initial=-1)) + 1, count)
         np.minimum.at(lowest, event, label[place])
@@ -242,7 +234,7 @@ def peers(
     place: IntArray,
     ranks: Sequence[int],
 ) -> IntArray:
-    """Return the place of the rank that each message is to or from, -1 if that is not known.
+    """Return the place of the rank that each message is to or from, its peer, -1 if unknown.
 
     `number` is the peer's number inside its group, `group` the place of that group in `known`, and
     `place` the place of the message's own rank in `ranks`.

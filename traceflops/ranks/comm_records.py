@@ -2,8 +2,7 @@
 
 The kind is that of the kernel's own metadata or its launching operator, else of the annotation
 around its launch, else of its name; sends and receives launched before the recording are as others
-of their name, or as other sends and receives of their stream. Kernels of no named group form one
-per stream.
+of their name or their stream. Kernels without a named group form one group per stream.
 """
 
 from __future__ import annotations
@@ -55,14 +54,13 @@ class CommRecords(Struct, frozen=True, dict=True):
 
     By row: `place` is the place of the rank, `row` the row of the kernel among the activities.
     `kind` is a place in KINDS or -1, `group` a place in `groups`. `peer` is the place of the rank
-    that a send is to or a receive is from; -1 if it is not known and for other kinds. `elements`
-    are a rank's input, `received` its output. `step` is the number of the step in which the kernel
-    starts. `busy_ns` is how long the device worked, communication apart, from its first activity to
-    the end of the kernel.
+    that a send is to or a receive is from; -1 if unknown and for other kinds. `elements` are a
+    rank's input, `received` its output. `step` is the number of the step in which the kernel
+    starts. `busy_ns` is the time, up to the end of the kernel, in which the device did other work
+    than communication. `told` is the recorded metadata of groups.
 
-    In compact records, `alone` and `work` are known during the own kernels only; `row` is not
-    known, nor are groups and peers, which `grouped` finds again. `lacks_work` says that work beside
-    sends and receives is missing for that reason.
+    Compact records (see `compact`) lack rows, groups and peers; `grouped` finds the latter again.
+    `lacks_work` says that they also lack work beside sends and receives, which pipelines need.
     """
 
     ranks: tuple[int, ...]
@@ -110,10 +108,8 @@ class CommRecords(Struct, frozen=True, dict=True):
     def compact(self, *, keeps_work: bool = False) -> CommRecords:
         """Return smaller records: `alone` and `work` only during their kernels, no rows or groups.
 
-        Rows point into tables that a summary does not have; groups are of all ranks together.
-
-        With `keeps_work`, records with sends or receives keep all `work`, which pipelines need;
-        without it, they say that they lack it.
+        Rows point into tables that a summary does not have; groups are of all ranks together. With
+        `keeps_work`, records with sends or receives keep all `work`, which pipelines need.
         """
         of_rank = [self.place == place for place in range(len(self.ranks))]
         running = [Intervals.of(self.start_ns[rows], self.end_ns[rows]) for rows in of_rank]
@@ -129,7 +125,7 @@ class CommRecords(Struct, frozen=True, dict=True):
         return replace(smaller, work=work, lacks_work=has_pairs)
 
     def moved(self, by_ns: int, devices: int) -> CommRecords:
-        """Return the records `by_ns` later, with `devices` added to their device numbers."""
+        """Return the records moved by `by_ns`, with `devices` added to their device numbers."""
         return replace(
             self,
             devices=tuple(device + devices for device in self.devices),
@@ -162,8 +158,8 @@ def comm_records(
         steps = sorted(
             (w.start_ns, w.end_ns, w.step) for w in windows[device] if w.step is not None
         )
-        first, stop, number = np.array([*steps, (0, 0, 0)], dtype=np.int64).T
-        last = np.searchsorted(first[:-1], start, side="right") - 1
+        begin, stop, number = np.array([*steps, (0, 0, 0)], dtype=np.int64).T
+        last = np.searchsorted(begin[:-1], start, side="right") - 1
         step = np.where((last >= 0) & (start < stop[last]), number[last], ABSENT)
         parts.append(np.stack((row, np.full_like(start, place), start, end, busy, step)))
     row, place, start, end, busy, step = np.concatenate(parts, axis=1)
@@ -203,7 +199,7 @@ def communication_kinds(linked: LinkedTrace) -> IntArray:
     comm_rows = rows[is_communication]
     device = numbers(activities["device"], ABSENT)[comm_rows]
     kind = np.full(len(rows), -1, dtype=np.int64)
-    # Only alike kernels of one place are compared, so the device stands for its rank.
+    # `kind` compares kernels of one place, so the device can stand for the rank.
     kind[comm_rows] = _Facts(linked, comm_rows).kind(device)
     return kind
 
@@ -234,12 +230,12 @@ def grouped(records: CommRecords, trace: Trace) -> CommRecords:
     """Return records of several recordings by rank and with their groups; `trace` holds all."""
     # Records of ranges have no devices.
     rank = _ranks(trace, records.devices) or records.ranks
-    # `order`: the old place at each new one; `new_place`: the inverse.
+    # `order` has the old place of each new one; its argsort has the new place of each old one.
     order = np.argsort(np.array(rank, dtype=np.int64), kind="stable")
     place = np.argsort(order)[records.place]
-    sort = np.argsort(place, kind="stable")
-    columns: dict[str, Any] = {name: getattr(records, name)[sort] for name in _COLUMNS}
-    facts = records.told.taken(sort)
+    by_place = np.argsort(place, kind="stable")
+    columns: dict[str, Any] = {name: getattr(records, name)[by_place] for name in _COLUMNS}
+    facts = records.told.taken(by_place)
 
     def by_rank(values: Sequence[T]) -> tuple[T, ...]:
         """Return values by old place in the order of the ranks; no values stay none."""
@@ -251,11 +247,11 @@ def grouped(records: CommRecords, trace: Trace) -> CommRecords:
         ranks=ranks,
         devices=by_rank(records.devices),
         alone=by_rank(records.alone),
-        place=place[sort],
+        place=place[by_place],
         **columns,
         work=by_rank(records.work),
         told=facts,
-        **_grouped(facts, columns["kind"], place[sort], ranks),
+        **_grouped(facts, columns["kind"], place[by_place], ranks),
     )
 
 
@@ -309,10 +305,8 @@ class _Facts:
         code, texts = self.told.texts("collective")
         kind = taken(kinds_of(texts, code), code)
         # 2. The annotation around the launch, else the name of the operator. It also overrides a
-        # recorded send or receive: several collectives are made of these.
-        is_part = np.array(
-            [kind in comm_groups.POINT_TO_POINT for kind in KINDS] + [True]
-        )  # -1, unknown: True
+        # recorded send or receive (`is_part`), since several collectives are made of these.
+        is_part = np.array([*(kind in comm_groups.POINT_TO_POINT for kind in KINDS), True])  # -1
         marks, ops = self._linked.trace.marks["name"], names(self._ops["name"])
         mark, op = taken(codes(marks), self._range), taken(codes(self._ops["name"]), self._op)
         by_mark = taken(kinds_of(names(marks), mark), mark)
@@ -323,8 +317,8 @@ class _Facts:
         label = codes(self._activities["name"])[self._rows]
         for rank in (place, np.zeros_like(place)):
             kind = np.where(kind >= 0, kind, of_streams(kind, rank, label))
-        # 4. The name of the kernel. One that names a send or receive, or nothing, takes the kind
-        # that such kernels have on its stream, if that is one.
+        # 4. The name of the kernel. If it names a send, a receive or nothing, the kernel takes the
+        # kind of the sends and receives on its stream, if they have one kind.
         by_name = taken(kinds_of(names(self._activities["name"]), label), label)
         on_stream = of_streams(np.where(is_part[by_name], kind, -1), place, self.stream)
         kind = np.where((kind >= 0) | ~is_part[by_name], kind, on_stream)
@@ -344,8 +338,7 @@ class _Facts:
     def sizes(self, kind: IntArray) -> tuple[IntArray, IntArray]:
         """Return each kernel's elements and message bytes, from metadata, else annotations.
 
-        Elements are a rank's input; of a receive, the larger of input and output. `kind` is a place
-        in KINDS, or -1.
+        Elements are a rank's input; of a receive, the larger of input and output.
         """
         elements = self.told.numbers("collective_in_elements")
         message = message_bytes(self._linked, self._rows)

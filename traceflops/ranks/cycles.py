@@ -1,8 +1,9 @@
 """What each rank does between the collectives that end the steps.
 
-A cycle of a step is from the end of the last matched collective of the step before to that of the
-step, the same for all ranks. A rank's own time is the cycle less its exposed waiting. Where no
-collective is of all ranks each rank has its own last one, of the largest groups that all are in.
+The cycle of a step begins at the end of the last matched collective of the step before, and ends at
+the end of the last matched collective of the step. A rank's own time is the cycle less its exposed
+waiting. If no collective is of all ranks, each rank has its own last collective, of the largest
+groups such that every rank is in one.
 """
 
 from __future__ import annotations
@@ -17,8 +18,7 @@ from traceflops.ranks.waits import Waits
 from traceflops.table.columns import ABSENT, BoolArray, FloatArray, IntArray
 from traceflops.table.grouping import group_sums, groups, ranked
 
-_PARTS: Final = 5
-"""So many cycles, at most, a recording without steps is cut into."""
+_PARTS: Final = 5  # the most cycles into which a recording without steps is cut
 
 
 class Cycles(Struct, frozen=True):
@@ -72,39 +72,41 @@ def cycles(records: CommRecords, waits: Waits, chosen: BoolArray | None = None) 
     Only cycles that end with a chosen record on any rank count; `chosen` is per record, None means
     all. Without such steps, the recording is cut into equal parts.
     """
-    ranks = len(records.ranks)
-    place, wanted = records.place[waits.row], np.ones(len(waits.row), dtype=np.bool_)
-    wanted = wanted if chosen is None else chosen[waits.row]
-    # A step may close with matched records of the largest collectives: as large as the largest one
-    # that each rank takes part in. `closes` are their places in `waits.row`, by median end.
+    ranks, place = len(records.ranks), records.place[waits.row]
+    is_wanted = np.ones(len(waits.row), dtype=np.bool_) if chosen is None else chosen[waits.row]
+
+    # Steps may close with the largest collectives: as large as the smallest, over all ranks, of the
+    # largest collective of a rank. `closing` are their records (places in `waits.row`) by end.
     size, largest = waits.size[waits.collective], np.zeros(ranks, dtype=np.int64)
     np.maximum.at(largest, place, size)
-    closes = np.flatnonzero(size >= largest.min())
-    closes = closes[np.argsort(waits.ended_ns[waits.collective[closes]], kind="stable")]
-    # The step of a collective is that of the rank that started last: others may have come early.
+    closing = np.flatnonzero(size >= largest.min())
+    closing = closing[np.argsort(waits.ended_ns[waits.collective[closing]], kind="stable")]
+    # A collective is in the step of the rank that started last: others may have come early.
     step = records.step[waits.row[waits.final]][waits.collective]
-    in_step = closes[step[closes] != ABSENT]
-    steps, which = ranked(step[in_step])
-    # The last closing row by step and rank, of steps that all ranks close.
+    in_step = closing[step[closing] != ABSENT]
+    steps, step_index = ranked(step[in_step])
+    # The last closing record by step and rank, of steps that all ranks close.
     last = np.full((len(steps), ranks), -1, dtype=np.int64)
-    last[which, place[in_step]] = in_step  # the last one written stays
+    last[step_index, place[in_step]] = in_step  # the last one written stays
     is_complete = (last >= 0).all(axis=1)
     steps, last = steps[is_complete], last[is_complete]
-    # A cycle needs the end of the step just before it.
-    pairs = np.flatnonzero((np.diff(steps) == 1) & wanted[last[1:]].any(axis=1))
+
+    # A cycle begins and ends with closing records: those of the step just before, and its own.
+    pairs = np.flatnonzero((np.diff(steps) == 1) & is_wanted[last[1:]].any(axis=1))
     before, after = last[pairs], last[pairs + 1]
     if not len(pairs):
-        before, after = _parts(closes[wanted[closes]], place, ranks)
+        before, after = _parts(closing[is_wanted[closing]], place, ranks)
     ended = waits.ended_ns[waits.collective]
     begin, end = ended[before].max(axis=1), ended[after].max(axis=1)
+
     # The cycle in which each collective ends: the first one that ends at that time or later.
     # Between cycles that are no neighbours, a collective is in none.
     cycle = np.full(len(waits.ended_ns), -1, dtype=np.int64)
     if len(end):
         following = np.searchsorted(end, waits.ended_ns)
-        inside = np.minimum(following, len(end) - 1)
-        is_in = (following < len(end)) & (waits.ended_ns > begin[inside])
-        cycle = np.where(is_in, inside, -1)
+        candidate = np.minimum(following, len(end) - 1)
+        is_inside = (following < len(end)) & (waits.ended_ns > begin[candidate])
+        cycle = np.where(is_inside, candidate, -1)
     of_row = cycle[waits.collective]
     busy = records.busy_ns[waits.row]
     # The collectives that begin and end cycles, by rank: if all are alike, each is of all ranks.
@@ -123,7 +125,7 @@ def cycles(records: CommRecords, waits: Waits, chosen: BoolArray | None = None) 
 def _parts(rows: IntArray, place: IntArray, ranks: int) -> tuple[IntArray, IntArray]:
     """Return the rows at the begin and at the end of equal parts of a recording, per part and rank.
 
-    Each rank's rows are cut into parts of equally many; there are none if a rank has no row.
+    Each rank's rows are cut into parts with equally many; there is no part if a rank has no row.
     """
     rows_of_rank = [rows[own] for _, own in groups(place[rows])]
     count = min(map(len, rows_of_rank), default=0) if len(rows_of_rank) == ranks else 0

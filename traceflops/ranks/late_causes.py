@@ -30,9 +30,8 @@ from traceflops.windows.prepared import Prepared
 from traceflops.windows.records import InWindows
 
 _ALIKE: Final = 0.7
-"""Share of the time of kernels that is slower by about one factor where the clocks are low."""
-_AT_LEAST: Final = 0.4
-"""By so much of that factor a kernel must be slower to be one of them."""
+"""Where clocks are low, at least this share of the kernel time is slower by about one factor."""
+_AT_LEAST: Final = 0.4  # such kernels have at least this share of the factor's slowdown
 _MOST_ELEMENTS: Final = 1 << 40
 _ALL_TO_ALL: Final = re.compile(r"all_?to_?all", re.IGNORECASE)
 _PAUSES: Final = {
@@ -53,6 +52,7 @@ _HOST: Final = frozenset(
     {"host_code", "other_calls", "eager_overhead", "host_unrecorded", "optimizer_loop"}
 )
 """Classes of idle time in which the host may stand still: in few steps that is a pause."""
+_BY_NAME: Final = ("count", "time_ns", "threads", "given")
 
 
 class LateCause(NamedTuple):
@@ -120,15 +120,12 @@ class KernelSums(Struct, frozen=True):
         return replace(self, names=labels, **{n: getattr(self, n)[:, rows] for n in _BY_NAME})
 
 
-_BY_NAME: Final = ("count", "time_ns", "threads", "given")
-
-
 def kernel_sums(
     prepared: Prepared, choices: Sequence[InWindows], devices: Sequence[int]
 ) -> list[KernelSums]:
     """Return the kernel sums of some devices for each choice of activities.
 
-    Kernels of communication are left out, but for what ranks receive in all-to-alls.
+    Of kernels of communication only the elements count that ranks receive in all-to-alls.
     """
     activities = prepared.trace.activities
     # All chosen activities, one choice after the other, so that each sum is computed once.
@@ -151,9 +148,10 @@ def kernel_sums(
     grid, block = (
         columns.product_of(columns.axes(activities[name]))[row] for name in ("grid", "block")
     )
+
     # The elements of the inputs of the operator that launched each activity.
     dims = prepared.trace.ops["input_dims"]
-    used, which = ranked(taken(codes(dims), prepared.linked.links.op_of_activity[row]))
+    used, used_index = ranked(taken(codes(dims), prepared.linked.links.op_of_activity[row]))
     texts = names(dims)
     sizes = [_elements_of(texts[code]) if code >= 0 else 0 for code in used.tolist()]
     # What a rank receives in an all-to-all is what it works on next.
@@ -165,10 +163,10 @@ def kernel_sums(
         by_name(np.ones_like(row)),
         by_name(numbers(activities["dur_ns"])[row]),
         by_name(np.where((grid > 0) & (block > 0), grid * block, 0)),
-        by_name(np.array([*sizes, 0], dtype=np.int64)[which]),
+        by_name(np.array([*sizes, 0], dtype=np.int64)[used_index]),
         group_sums(exchange_key, output, prod(shape)).reshape(shape),
     )
-    return [KernelSums(tuple(labels), *each) for each in zip(*tables, strict=True)]
+    return [KernelSums(tuple(labels), *sums) for sums in zip(*tables, strict=True)]
 
 
 @lru_cache(maxsize=10_000)
@@ -192,44 +190,48 @@ def by_kernels(sums: KernelSums) -> LateCause:
         return kernel_name(sums.names[kernel])
 
     def means(values: IntArray) -> tuple[FloatArray, FloatArray]:
-        """Return the mean of the first device by kernel, and that of the others."""
+        """Return, by kernel, the mean per launch of the first device and of the others."""
         return _ratio(values[0], count), _ratio(values[1:].sum(axis=0), total)
 
-    # Kernels that both have: how much time is lost because each launch is slower? If that is less
-    # than half of the extra time, the rest is due to more launches.
+    # `slower_ns` is the time lost, by kernel that both have, because each launch takes longer. If
+    # that is less than half of the extra time, the device lost more of it to more launches.
     mean_ns, usual_ns = means(sums.time_ns)
     both = np.flatnonzero((count > 0) & (usual_count > 0) & (usual_ns > 0))
-    slower = (mean_ns - usual_ns)[both] * np.minimum(count, usual_count)[both]
-    extra = (sums.time_ns[0] - np.median(sums.time_ns[1:], axis=0)).clip(0)
-    if not len(both) or slower.clip(0).sum() < extra.sum() / 2:
-        return LateCause("more_work", label(int(extra.argmax())))
+    slower_ns = (mean_ns - usual_ns)[both] * np.minimum(count, usual_count)[both]
+    extra_ns = (sums.time_ns[0] - np.median(sums.time_ns[1:], axis=0)).clip(0)
+    if not len(both) or slower_ns.clip(0).sum() < extra_ns.sum() / 2:
+        return LateCause("more_work", label(int(extra_ns.argmax())))
+
     # Is at least half of it due to kernels whose size grew about as much as their time? Where the
     # device received more in all-to-alls, all kernels may have grown.
-    slowdown, top = mean_ns[both] / usual_ns[both], int(both[slower.argmax()])
+    slowdown = mean_ns[both] / usual_ns[both]
+    top = int(both[slower_ns.argmax()])  # the kernel that lost most
     growth = [_ratio(*means(size))[both] for size in (sums.threads, sums.given)]
     received = _ratio(sums.received[:1], np.median(sums.received[1:], keepdims=True))
     has_grown = np.maximum(received, np.max(growth, axis=0)) >= 1 + _AT_LEAST * (slowdown - 1)
-    by_size = np.where(has_grown, slower, 0).clip(0)  # a sum over more is no larger itself
-    if 2 * by_size.sum() >= slower.clip(0).sum():
-        return LateCause("more_work", label(int(both[by_size.argmax()])))
-    # Is nearly all time in kernels that are slower by about one factor? Leave out the largest one:
-    # a single large kernel does not show that all are.
-    time = (usual_ns * usual_count)[both]
-    factor = fsum(slowdown * time) / fsum(time)  # fsum: the same in any order of names
-    alike = slowdown >= 1 + _AT_LEAST * (factor - 1)
-    others = np.where(both == top, 0, time)
-    is_clock = 2 * others[alike].sum() >= others.sum()
-    if factor > 1 and is_clock and time[alike].sum() >= _ALIKE * time.sum():
+    by_size_ns = np.where(has_grown, slower_ns, 0).clip(0)  # a faster kernel makes up for none
+    if 2 * by_size_ns.sum() >= slower_ns.clip(0).sum():
+        return LateCause("more_work", label(int(both[by_size_ns.argmax()])))
+
+    # Is nearly all time in kernels that are slower by about one factor? So must be half of the time
+    # of the kernels other than `top`: a single large kernel does not show that all are slower.
+    time_ns = (usual_ns * usual_count)[both]
+    factor = fsum(slowdown * time_ns) / fsum(time_ns)  # fsum: the same in any order of names
+    is_slower = slowdown >= 1 + _AT_LEAST * (factor - 1)
+    others_ns = np.where(both == top, 0, time_ns)
+    is_clock = 2 * others_ns[is_slower].sum() >= others_ns.sum()
+    if factor > 1 and is_clock and time_ns[is_slower].sum() >= _ALIKE * time_ns.sum():
         return LateCause("slow_clock", "", factor)
     return LateCause("slow_kernel", label(top), float(mean_ns[top] / usual_ns[top]))
 
 
 def _ratio(some: FloatArray | IntArray, of: FloatArray | IntArray) -> FloatArray:
+    """Return `some / of`, 0 where `of` is 0."""
     return np.divide(some, of, out=np.zeros(some.shape), where=of > 0)
 
 
 def by_idle(own: Sequence[Culprit], usual: Sequence[Culprit], *, sporadic: bool) -> LateCause:
-    """Return the cause of idle time of which a device has most more than a usual one.
+    """Return the cause of idle time by which a device exceeds a usual device most.
 
     `sporadic`: only few steps are late. Then a host that stands still is in garbage collection.
     """
@@ -239,8 +241,8 @@ def by_idle(own: Sequence[Culprit], usual: Sequence[Culprit], *, sporadic: bool)
         for culprit in culprits:
             text = " ".join((culprit.kind, culprit.label, *culprit.evidence))
             named_causes = (cause for cause, words in _PAUSES.items() if words.search(text))
-            class_ = "gc_pause" if sporadic and culprit.kind in _HOST else culprit.kind
-            excess[next(named_causes, class_)][culprit.label] += sign * culprit.idle_ns
+            kind = "gc_pause" if sporadic and culprit.kind in _HOST else culprit.kind
+            excess[next(named_causes, kind)][culprit.label] += sign * culprit.idle_ns
     cause, labels = max(excess.items(), key=lambda pair: pair[1].total(), default=("", Counter()))
     if labels.total() <= 0:
         return UNKNOWN
@@ -251,8 +253,7 @@ def takes_longer(trace: Trace, label: str, processes: Sequence[int]) -> bool:
     """Return whether a named event takes longer on average in the first process than in each other.
 
     The event is an annotation, operator or call whose name is `label` up to " in ", which the name
-    of its owner may follow. True if the first process has no record of it: then nothing can be
-    judged.
+    of its owner may follow. True also if the first process has no such event: it cannot be judged.
     """
     name, number = label.partition(" in ")[0], trace.processes.num_rows
     count, sums_ns = np.zeros(number, dtype=np.int64), np.zeros(number, dtype=np.int64)

@@ -25,21 +25,18 @@ from traceflops.table.grouping import group_rows, groups
 from traceflops.windows.prepared import Prepared
 
 _BUS: Final = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}
-"""Bus bandwidth by algorithm bandwidth is so often (n - 1) / n, as nccl-tests has it; else 1."""
+"""Bus by algorithm bandwidth is this factor times (n - 1) / n for n ranks (nccl-tests), else 1."""
 _UNEVEN: Final = KINDS.index("all_to_all")
 _PAIRS: Final = "send_recv"
-_SLOW: Final = 0.75
-"""Below so much of the median of its like a group is slow."""
-_CALLS: Final = 3
-"""Fewer calls are not compared."""
-_ERRORS: Final = 4
-"""A transfer of fewer errors of the clocks tells nothing."""
+_SLOW: Final = 0.75  # a group is slow below this share of the median of comparable groups
+_CALLS: Final = 3  # groups with fewer calls are not compared
+_ERRORS: Final = 4  # nor are transfers shorter than so many errors of the clocks
 
 
 class Links(Struct, frozen=True):
     """What the links of a device carry in one direction, GB/s: as given by the user, or by device.
 
-    `node` is a number per device: devices of different nodes have different ones. It may be empty.
+    `node` has the number of each device's node; it may be empty.
     """
 
     given: float | None = None
@@ -66,8 +63,7 @@ class LinkRate(Struct, frozen=True):
     `role` is what the group is for (dp, tp, ...). `members` are the ranks; a sender stands before
     its receiver. `bytes` is the size of the message, the median if sizes differ. `algorithm` is
     message size by time, `bus` the rate of the links as nccl-tests defines it; `slowest` and
-    `fastest` are its 5th and 95th percentile over the calls. `of_peak` is `bus` as a share of
-    `peak`.
+    `fastest` are its 5th and 95th percentile over the calls. `of_peak` is `bus / peak`.
 
     A `slow` rate is far below `usual`, the median `bus` of comparable groups. All calls together
     then took `lost_ns` longer than at that rate.
@@ -118,8 +114,7 @@ def links_of(prepared: Prepared, peaks: Iterable[DevicePeaks], given: float | No
 def link_rates(records: CommRecords, waits: Waits, links: Links, error_ns: int) -> list[LinkRate]:
     """Return the bandwidths by kind, group and size, those that moved most first.
 
-    Those far below comparable groups are marked as slow. `error_ns` is by how much the clocks of
-    ranks may be apart.
+    Those far below comparable groups are marked as slow. `error_ns` is the error of rank clocks.
     """
     size = waits.largest(records.bytes)
     transfer_ns = waits.until_ns - waits.from_ns
@@ -198,9 +193,8 @@ def bus_bytes(records: CommRecords, row: IntArray) -> FloatArray:
 class Fastest(Struct, frozen=True):
     """What time would be left if all equal collectives were as fast as the fastest of them.
 
-    `part` is the time they would then take, as a share of what they take. Of the size that takes
-    most time, `bytes` is the size, `least_ns` the time of its fastest call, and `rate` what the
-    links carry in that, GB/s.
+    `part` is the time they would then take, as a share of what they take. `bytes` is the size that
+    takes most time, `least_ns` the time of its fastest call, `rate` the bus bandwidth then, GB/s.
     """
 
     part: float
@@ -212,8 +206,7 @@ class Fastest(Struct, frozen=True):
     def of(cls, records: CommRecords, row: IntArray) -> Fastest | None:
         """Return what kernels of one kind would take if all were as fast as the fastest.
 
-        None if most time is of rare sizes. Only calls of one size compare. A size is rare with
-        fewer than _CALLS calls, of which the fastest may be slow as well.
+        Calls are compared by size. None if most time is of rare sizes (of fewer than _CALLS calls).
         """
         size, took_ns = records.bytes[row], records.dur_ns[row]
         group, first = group_rows((size,))

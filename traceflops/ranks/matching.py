@@ -22,22 +22,16 @@ from traceflops.table.columns import ABSENT, BoolArray, IntArray
 from traceflops.table.grouping import groups, joint_codes
 
 _LARGEST_SHIFT: Final = 64
-_MOST_SHIFTED: Final = 500
-"""So many pairs tell which shift is the best."""
-_NEIGHBOURS: Final = 15
-"""Matches on either side whose ends tell the difference of two clocks at a place."""
-_CLOSE_NS: Final = 50_000
-"""Ends of one collective lie closer together than that, but for what clocks differ."""
-_APART_NS: Final = 1_000_000
-"""Ends that lie farther apart, beyond what the clocks around differ, are of no collective."""
+_MOST_SHIFTED: Final = 500  # the most pairs that are compared to find the best shift
+_NEIGHBOURS: Final = 15  # matches on either side whose ends tell the local difference of clocks
+_CLOSE_NS: Final = 50_000  # ends of one collective on aligned clocks lie closer together than this
+_APART_NS: Final = 1_000_000  # ends on aligned clocks that lie farther apart do not match
 _NEARLY: Final = 0.8
 _ROOTED: Final = frozenset({"broadcast", "reduce", "gather", "scatter"})
-_LEAVING: Final = _ROOTED | {"send"}
-"""Kinds whose kernel may end before the last rank comes."""
+_LEAVING: Final = _ROOTED | {"send"}  # kinds whose kernel may end before the last rank comes
 _MOST: Final = 0.9
 """So many of the exchanges of more than two ranks match if all of these take part in each."""
-_UNEVEN: Final = KINDS.index("all_to_all")
-"""The kind in which ranks put in different amounts."""
+_UNEVEN: Final = KINDS.index("all_to_all")  # the kind in which ranks put in different amounts
 Pairs = tuple[IntArray, IntArray]
 
 
@@ -76,7 +70,7 @@ def matched(records: CommRecords) -> Matches:
         impossible += wrong
         collective[table] = np.arange(count, count + len(table))[:, None]
         count += len(table)
-    # Number them in the order of their latest start.
+    # Number the collectives in the order of their latest start.
     latest = np.full(count, np.iinfo(np.int64).min)
     joined = np.flatnonzero(collective >= 0)
     np.maximum.at(latest, collective[joined], records.start_ns[joined])
@@ -148,15 +142,15 @@ def _candidates(records: CommRecords, left: IntArray, other: IntArray) -> Iterat
 def most_alike(
     records: CommRecords, left: IntArray, other: IntArray, near_ns: int
 ) -> tuple[Pairs, int, int]:
-    """Return the pairs at the best shift, how many of their ends differ alike, and by which ns.
+    """Return the pairs at the best shift, the size of their largest cluster, and its median in ns.
 
-    The best shift has the largest cluster of end differences that lie within `near_ns`. If there
+    A cluster is end differences within `near_ns`; the best shift has the largest cluster. If there
     are many rows, evenly spaced ones decide which shift is the best.
     """
     far = min(_LARGEST_SHIFT, max(len(left), len(other)))
     step = -(-max(len(left), len(other)) // _MOST_SHIFTED)
 
-    def alike_at(shift: int, step: int) -> tuple[Pairs, IntArray]:
+    def cluster_at(shift: int, step: int) -> tuple[Pairs, IntArray]:
         """Return the pairs at a shift, and their largest cluster of end differences, sorted."""
         pairs, _ = _shifted(records, left, other, shift, step)
         ordered = np.sort(_end_difference(records, pairs))
@@ -168,8 +162,9 @@ def most_alike(
 
     # In a tie max() takes the first: the smallest shift, and of two opposite ones the positive.
     shifts = sorted(range(1 - far, far), key=lambda shift: (abs(shift), -shift))
-    pairs, alike = alike_at(max(shifts, key=lambda shift: len(alike_at(shift, step)[1])), 1)
-    return pairs, len(alike), int(np.median(alike)) if len(alike) else 0
+    best = max(shifts, key=lambda shift: len(cluster_at(shift, step)[1]))
+    pairs, cluster = cluster_at(best, 1)
+    return pairs, len(cluster), int(np.median(cluster)) if len(cluster) else 0
 
 
 def _best(records: CommRecords, candidates: Iterable[Pairs]) -> Pairs:
@@ -199,8 +194,7 @@ def _shifted(
 ) -> tuple[Pairs, int]:
     """Return the pairs of equal kind and size at a shift of the order, and how many are unequal.
 
-    At a positive shift, `left` begins that many rows later; at a negative one, `other`. `step`
-    takes only every n-th pair.
+    A positive shift skips rows of `left`, a negative one of `other`; `step` takes every n-th pair.
     """
     left, other = left[max(shift, 0) :: step], other[max(-shift, 0) :: step]
     length = min(len(left), len(other))
@@ -287,8 +281,7 @@ def running_medians(values_ns: IntArray) -> IntArray:
 def _are_possible(records: CommRecords, pairs: Pairs, offset: IntArray) -> BoolArray:
     """Return, per pair, whether neither kernel ended before the other started.
 
-    `offset` is added to the times of the second kernel. A kernel that may leave early
-    may end first.
+    `offset` is added to the times of the second kernel. Kernels that may leave early may end first.
     """
     left, other = pairs
     start, end = records.start_ns, records.end_ns
@@ -311,8 +304,7 @@ def _transfers(kind: IntArray) -> IntArray:
 def _are_equal(records: CommRecords, left: IntArray, other: IntArray) -> BoolArray:
     """Return which pairs are of one kind and size; unknown kinds and sizes equal all others.
 
-    A send equals a receive. The sizes of all-to-alls are not compared: ranks put in different
-    amounts.
+    A send equals a receive. Sizes of all-to-alls are not compared, since they differ by rank.
     """
     first, second, size = records.kind[left], records.kind[other], records.elements
     same_kind = (_transfers(first) == _transfers(second)) | (first < 0) | (second < 0)

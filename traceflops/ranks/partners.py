@@ -1,8 +1,8 @@
-"""Who communicates with whom where nothing names it: ranks whose kernels end together do.
+"""Who communicates with whom if no metadata says so: ranks whose kernels end together.
 
-Of a stream that several groups share, ranks are one group whose ends are clearly closest to each
-other, if ends of such groups differ as their last starts do. Sends and receives are between the two
-ranks that end at the same time.
+Several groups may share a stream. Ranks are one group if their ends are clearly closest to each
+other, and if the ends of such groups differ as their last starts do. Sends and receives are between
+the two ranks that end at the same time.
 """
 
 from __future__ import annotations
@@ -21,20 +21,15 @@ from traceflops.ranks.matching import Matches, matched, most_alike
 from traceflops.table.columns import BoolArray, IntArray
 from traceflops.table.grouping import distinct, groups, ranked
 
-_CLOSE_NS: Final = 5_000
-"""Ends of one collective lie closer together than that."""
-_NEAR_NS: Final = 50_000
-"""Ends of a send and its receive do."""
-_NEARLY: Final = 0.9
-"""So many of the kernels must fit."""
-_CLEARLY: Final = 2
-"""Ends of two groups are so many times farther apart than those of one."""
+_CLOSE_NS: Final = 5_000  # ends of one collective lie closer together than this
+_NEAR_NS: Final = 50_000  # ends of a send and its receive lie closer together than this
+_NEARLY: Final = 0.9  # the share of the kernels that must fit
+_CLEARLY: Final = 2  # ends of two groups are so many times farther apart than ends of one group
 _LIKE: Final = 2
 """Ends of several groups differ less by this factor where each is counted from its last start."""
 _LEAST: Final = 3
 _RANKS: Final = 32
-_KERNELS: Final = 200
-"""So many ranks and kernels of each are compared at most."""
+_KERNELS: Final = 200  # the most kernels of each rank that are compared, of at most _RANKS ranks
 _FAR: Final = int(np.iinfo(np.int64).max)
 _SIDE: Final = {SEND: 1, RECV: -1}
 
@@ -128,7 +123,7 @@ def _share_together(partners: Partners, rows: IntArray) -> float:
     first, last = (np.full(matches.count, edge) for edge in (_FAR, -_FAR))
     np.minimum.at(first, matches.collective[is_matched], end[is_matched])
     np.maximum.at(last, matches.collective[is_matched], end[is_matched])
-    # The last entry is for collective -1: a kernel without a match ends with nobody.
+    # The last entry is for collective -1: a kernel without a match ends alone.
     is_near = np.append(last - first <= _NEAR_NS, False)
     return float(is_near[matches.collective[rows]].mean()) if len(rows) else 1.0
 
@@ -251,7 +246,7 @@ def _peers(records: CommRecords, rows: IntArray, end: IntArray) -> IntArray:
 
     First, pairs of ranks are chosen, those with most messages between them first. Then each message
     gets the nearest partner in the chosen pairs. A rank whose messages all have a partner takes
-    part in no further pair: other ranks may end at the same times only as they work in step.
+    part in no further pair: other ranks that end at the same times just work in step with it.
     """
     place, ranks = records.place[rows], len(records.ranks)
     anyone, allowed = ~np.eye(ranks, dtype=np.bool_), np.zeros((ranks, ranks), dtype=np.bool_)
@@ -259,15 +254,15 @@ def _peers(records: CommRecords, rows: IntArray, end: IntArray) -> IntArray:
     has_peer = other >= 0
     # How many messages are between two ranks, by lower place * ranks + higher place.
     sides = np.sort([place[has_peer], place[other[has_peer]]], axis=0)
-    often = np.bincount(sides[0] * ranks + sides[1], minlength=ranks * ranks)
+    messages = np.bincount(sides[0] * ranks + sides[1], minlength=ranks * ranks)
     count = np.bincount(place, minlength=ranks)
     without_partner, rows_of_rank = count.copy(), dict(groups(place))
-    for pair in np.argsort(-often, kind="stable")[: np.count_nonzero(often)].tolist():
-        two = np.array(divmod(pair, ranks))
-        if (without_partner[two] > (1 - _NEARLY) * count[two]).all():
-            both = rows[np.concatenate([rows_of_rank[rank] for rank in two.tolist()])]
-            without_partner[two] -= (_nearest(records, both, end, anyone) >= 0).sum() // 2
-            allowed[two, two[::-1]] = True
+    for key in np.argsort(-messages, kind="stable")[: np.count_nonzero(messages)].tolist():
+        pair = np.array(divmod(key, ranks))
+        if (without_partner[pair] > (1 - _NEARLY) * count[pair]).all():
+            of_pair = rows[np.concatenate([rows_of_rank[rank] for rank in pair.tolist()])]
+            without_partner[pair] -= (_nearest(records, of_pair, end, anyone) >= 0).sum() // 2
+            allowed[pair, pair[::-1]] = True
     other = _nearest(records, rows, end, allowed)
     if (other >= 0).sum() < _NEARLY * len(rows):
         return np.full(len(rows), -1)
@@ -277,23 +272,23 @@ def _peers(records: CommRecords, rows: IntArray, end: IntArray) -> IntArray:
 def _nearest(records: CommRecords, rows: IntArray, end: IntArray, allowed: BoolArray) -> IntArray:
     """Return, per message of `rows`, the place in `rows` of its partner, -1 for none.
 
-    Partners are each other's nearest in their ends (`end`, of all records). They are of equal size,
-    between `allowed` ranks (rank by rank), and a send with a receive or two exchanges.
+    Partners are messages whose ends are nearest to each other (`end` is of all records). They have
+    one size, are between `allowed` ranks (rank by rank), and are send and receive or two exchanges.
     """
     place, side = records.place[rows], np.array([_SIDE.get(k, 0) for k in range(len(KINDS))])
     direction, size = side[records.kind[rows]], records.elements[rows]  # 1 send, -1 receive, 0 both
     order = np.argsort(end[rows], kind="stable")
-    nearest, gap = np.full(len(rows), -1), np.full(len(rows), _NEAR_NS)
-    # Compare each message with the one that ends `step` later, for all messages at once.
+    nearest, least_gap_ns = np.full(len(rows), -1), np.full(len(rows), _NEAR_NS)
+    # In the order of ends, compare each message with the `step`th one behind it, all at once.
     for step in range(1, min(2 * len(records.ranks), _RANKS, len(rows))):
         earlier, later = order[:-step], order[step:]
-        apart = end[rows[later]] - end[rows[earlier]]
+        gap_ns = end[rows[later]] - end[rows[earlier]]
         fits = allowed[place[earlier], place[later]] & (direction[earlier] == -direction[later])
         # Partners run at once: the later one has begun when the earlier one ends.
-        fits &= (size[earlier] == size[later]) & (apart <= records.dur_ns[rows[later]])
+        fits &= (size[earlier] == size[later]) & (gap_ns <= records.dur_ns[rows[later]])
         for message, partner in ((earlier, later), (later, earlier)):
-            is_nearer = fits & (apart < gap[message])
+            is_nearer = fits & (gap_ns < least_gap_ns[message])
             nearest[message[is_nearer]] = partner[is_nearer]
-            gap[message[is_nearer]] = apart[is_nearer]
+            least_gap_ns[message[is_nearer]] = gap_ns[is_nearer]
     is_mutual = (nearest >= 0) & (nearest[nearest] == np.arange(len(rows)))
     return np.where(is_mutual, nearest, -1)

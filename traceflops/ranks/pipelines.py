@@ -1,8 +1,8 @@
 """Pipelines: ranks in a chain of sends and receives, and when each has nothing to compute.
 
-A pipeline runs, in each step, from the first work of its first stage to the last work of all. What
-of that is neither work nor transfer of a rank is its bubble: warm-up until its first message is
-there, drain after its last message, steady between.
+A pipeline runs, in each step, from the first work of its first stage to the last work of all. The
+part of that time in which a rank neither works nor transfers is its bubble: warm-up until its first
+message is there, drain after its last message, steady between.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from traceflops.timeline.intervals import Intervals
 from traceflops.timeline.records import Window
 
 _SIZES: Final = 4
-"""At least one in so many messages is of the largest size, else sizes vary and all count."""
+"""If fewer than one in so many messages has the largest size, sizes vary and all count."""
 _FAR: Final = int(np.iinfo(np.int64).max)
 
 
@@ -59,9 +59,8 @@ class Stage(Struct, frozen=True):
 class Pipelines(Struct, frozen=True):
     """All pipelines of a job, of `stages` stages each, over `steps` steps.
 
-    `micro_batches` are those of a step, None if their number is not clear. `bubble` is the time of
-    the bubbles divided by that of the work, `ideal` the best possible value: (stages - 1) /
-    micro-batches.
+    `micro_batches` is their number per step, None if it is not clear. `bubble` is the time of the
+    bubbles divided by that of the work, `ideal` its best value: (stages - 1) / micro-batches.
     """
 
     stages: int
@@ -143,16 +142,16 @@ def pipelines(
 def _messages(records: CommRecords, waits: Waits, alignment: Alignment) -> _Messages:
     """Return the matched sends in the order of their receipt, on aligned clocks."""
     end = records.end_ns[waits.row] - alignment.offset_ns[records.place[waits.row]]
-    sends = waits.first[records.is_pair[waits.row[waits.first]]]
-    # A matched pair stands in two rows behind each other, the earlier start first.
-    is_first = records.kind[waits.row[sends]] == SEND
-    send, receive = np.where(is_first, sends, sends + 1), np.where(is_first, sends + 1, sends)
-    sent, got = waits.row[send], waits.row[receive]
+    sends = waits.first[records.is_pair[waits.row[waits.first]]]  # or receives
+    # The two records of a message are neighbors in `waits.row`, the earlier start first.
+    is_send = records.kind[waits.row[sends]] == SEND
+    send, receive = np.where(is_send, sends, sends + 1), np.where(is_send, sends + 1, sends)
+    send_row, receive_row = waits.row[send], waits.row[receive]
     messages = _Messages(
-        records.place[sent],
-        records.place[got],
-        records.step[sent],
-        records.elements[sent],
+        records.place[send_row],
+        records.place[receive_row],
+        records.step[send_row],
+        records.elements[send_row],
         end[send],
         end[receive],
         *(ns[side] for side in (send, receive) for ns in (waits.wait_ns, waits.transfer_ns)),
@@ -180,20 +179,20 @@ def _chains(messages: _Messages) -> Iterator[list[int]]:
                 break
         seen.update(chain)
         if len(neighbours[chain[-1]]) == 1:
-            # The first message of most steps goes away from the first stage: turn the chain so.
+            # The first message of most steps goes from the first stage to the second: if it goes
+            # the other way in this chain, reverse the chain.
             rows = np.flatnonzero(np.isin(messages.source, chain))
-            begins = rows[np.unique(messages.step[rows], return_index=True)[1]]
+            firsts = rows[np.unique(messages.step[rows], return_index=True)[1]]
             stage = {place: number for number, place in enumerate(chain)}
-            ends = (messages.target[begins].tolist(), messages.source[begins].tolist())
+            ends = (messages.target[firsts].tolist(), messages.source[firsts].tolist())
             ahead = sum(stage[target] - stage[source] for target, source in zip(*ends, strict=True))
             yield chain if ahead >= 0 else chain[::-1]
 
 
 class _Lane(Struct, frozen=True):
-    """One rank of a pipeline on aligned clocks: its steps, when it works, and when it is occupied.
+    """One rank of a pipeline, on aligned clocks: when it works, and when it works or transfers.
 
-    `windows` are begin and end by step; a recording without steps is one step, ABSENT. `occupied`
-    is when it works or transfers.
+    `windows` are begin and end by step; a recording without steps is one step, ABSENT.
     """
 
     place: int
@@ -208,9 +207,44 @@ def _pipeline(
 ) -> tuple[list[Stage], int, int | None] | None:
     """Return the stages of a chain, the number of its steps and of micro-batches in each.
 
-    None if it is no pipeline. `number` is that of the pipeline. Its steps are those that all ranks
-    recorded, with messages and with work of each rank. Each begins with the work of the first stage
-    and stops with the last work of any stage.
+    None if the chain is no pipeline; `number` is the number of the pipeline.
+    """
+    steps, starts, stops = _steps(lanes, messages)
+    if not len(steps):
+        return None
+    messages = messages.only(np.isin(messages.step, steps))
+    first_and_last = [_first_and_last(messages, lane.place, steps) for lane in lanes]
+    # As a step begins, the second stage waits for the first one: it works less than half as much
+    # before its first message. Ranks in a ring start together: they are no pipeline.
+    until = first_and_last[1][0]
+    work_before = [lane.work.length_within(starts, until).sum() for lane in lanes[:2]]
+    if 2 * work_before[1] >= work_before[0]:
+        return None
+    whole_ns, stages = int((stops - starts).sum()), []
+    for turn, (lane, (first, last)) in enumerate(zip(lanes, first_and_last, strict=True)):
+        # Warm-up ends with a stage's first message, drain begins after its last. The first stage
+        # has no warm-up: it waits for no message.
+        begin = np.clip(first if turn else starts, starts, stops)
+        end = np.clip(last, begin, stops)
+        bubble_ns = [  # warm-up, steady, drain
+            int((stop - start - lane.occupied.length_within(start, stop)).sum())
+            for start, stop in pairwise((starts, begin, end, stops))
+        ]
+        busy_ns = int(lane.work.length_within(starts, stops).sum())
+        transfer_ns = whole_ns - busy_ns - sum(bubble_ns)
+        sent = messages.only(messages.source == lane.place)
+        got = messages.only(messages.target == lane.place)
+        moved = [sent.send_wait_ns, sent.send_transfer_ns]
+        moved += [got.receive_wait_ns, got.receive_transfer_ns]
+        sums = (int(ns.sum()) for ns in moved)
+        stages.append(Stage(lane.rank, number, turn, busy_ns, transfer_ns, *bubble_ns, *sums))
+    return stages, len(steps), _micro_batches(messages, lanes, steps)
+
+
+def _steps(lanes: Sequence[_Lane], messages: _Messages) -> tuple[IntArray, IntArray, IntArray]:
+    """Return the steps of a chain that have messages and work of each rank, with starts and stops.
+
+    A step starts with the first work of the first stage and stops with the last work of any stage.
     """
     common = set.intersection(*(set(lane.windows) for lane in lanes))
     recorded = sorted(common & set(messages.step.tolist()))
@@ -218,44 +252,14 @@ def _pipeline(
     for lane in lanes:
         windows = [lane.windows[step] for step in recorded]
         start, stop = np.array(windows, dtype=np.int64).reshape(-1, 2).T
-        # The first stretch of work that ends after the start, the last that begins before stop.
+        # The first interval of work that ends after the start, the last that begins before stop.
         first = np.searchsorted(lane.work.end_ns, start, side="right")
         after_last = np.searchsorted(lane.work.start_ns, stop)
         begins.append(np.maximum(np.append(lane.work.start_ns, _FAR)[first], start))
         ends.append(np.minimum(np.append(-_FAR, lane.work.end_ns)[after_last], stop))
-    works = (np.array(begins) < np.array(ends)).all(axis=0)
-    steps = np.array(recorded, dtype=np.int64)[works]
-    starts, stops = begins[0][works], np.max(ends, axis=0)[works]
-    if not len(steps):
-        return None
-    messages = messages.only(np.isin(messages.step, steps))
-    first_and_last = [_first_and_last(messages, lane.place, steps) for lane in lanes]
-    # As a step begins, the second stage waits for the first one: it works less than half as much
-    # before its first message. Ranks that exchange what all of them need, as in a ring, start
-    # together: they are no pipeline.
-    until = first_and_last[1][0]
-    work_before = [lane.work.length_within(starts, until).sum() for lane in lanes[:2]]
-    if 2 * work_before[1] >= work_before[0]:
-        return None
-    whole, stages = int((stops - starts).sum()), []
-    for turn, (lane, (first, last)) in enumerate(zip(lanes, first_and_last, strict=True)):
-        # Warm-up ends with a stage's first message, drain begins after its last. The first stage
-        # has no warm-up: it waits for no message.
-        begin = np.clip(first if turn else starts, starts, stops)
-        end = np.clip(last, begin, stops)
-        warm_up_steady_drain = [
-            int((stop - start - lane.occupied.length_within(start, stop)).sum())
-            for start, stop in pairwise((starts, begin, end, stops))
-        ]
-        busy = int(lane.work.length_within(starts, stops).sum())
-        transfer = whole - busy - sum(warm_up_steady_drain)
-        sent = messages.only(messages.source == lane.place)
-        got = messages.only(messages.target == lane.place)
-        moved = [sent.send_wait_ns, sent.send_transfer_ns]
-        moved += [got.receive_wait_ns, got.receive_transfer_ns]
-        sums = (int(ns.sum()) for ns in moved)
-        stages.append(Stage(lane.rank, number, turn, busy, transfer, *warm_up_steady_drain, *sums))
-    return stages, len(steps), _micro_batches(messages, lanes, steps)
+    all_work = (np.array(begins) < np.array(ends)).all(axis=0)
+    steps = np.array(recorded, dtype=np.int64)[all_work]
+    return steps, begins[0][all_work], np.max(ends, axis=0)[all_work]
 
 
 def _first_and_last(messages: _Messages, place: int, steps: IntArray) -> tuple[IntArray, IntArray]:
@@ -280,6 +284,8 @@ def _micro_batches(messages: _Messages, lanes: Sequence[_Lane], steps: IntArray)
     largest = forth & (messages.size == messages.size[forth].max(initial=0))
     counted = largest if largest.sum() * _SIZES >= forth.sum() else forth
     _, per_step = np.unique(messages.step[counted], return_counts=True)
-    values, often = np.unique(per_step, return_counts=True)
-    usual = int(often.argmax()) if len(often) else 0
-    return int(values[usual]) if len(often) and 2 * often[usual] > len(steps) else None
+    if not len(per_step):
+        return None
+    values, step_counts = np.unique(per_step, return_counts=True)
+    usual = int(step_counts.argmax())
+    return int(values[usual]) if 2 * step_counts[usual] > len(steps) else None

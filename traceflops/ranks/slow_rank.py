@@ -1,10 +1,10 @@
 """Which rank the others wait for, if it is one or a few, and why it is late.
 
-Ranks are blamed if their own time exceeds that of the others by more than chance gives one of so
-many equal ranks; or if one delay of them alone costs much. Why is told by what the worst does
-between the ends of steps: its kernels take longer, or it is idle for longer than the others. Where
-ranks send to each other in a chain, all wait in turn for the host of each, by its place: there a
-rank is blamed for what stalls its host, not for launching.
+Ranks are blamed if their own time exceeds that of the others by more than equal ranks would differ
+by chance, or if a single delay costs much. The reason is what the worst of them does between the
+ends of steps: its kernels take longer, or it is idle for longer than the others. Where ranks send
+to each other in a chain, each waits for the hosts of those before it: there a rank is blamed only
+for what stalls its host, not for launching.
 """
 
 from __future__ import annotations
@@ -32,22 +32,14 @@ from traceflops.windows.periodicity import LAST_STEP
 from traceflops.windows.prepared import Prepared
 from traceflops.windows.records import chosen_activities, chosen_time
 
-_WORTH: Final = 0.01
-"""Share of the time of the steps that is worth blaming somebody for."""
-_APART: Final = 1 / 3
-"""By so much of its own lateness a rank is apart from those that are not late."""
-_DEVIATIONS: Final = 2.6
-"""So many standard deviations are no chance where nobody chose which ranks to look at."""
-_LONE: Final = 0.02
-"""Share of the time that one delay must cost to be blamed though it is the only one."""
-_OUTLIER: Final = 3
-"""So many times as long as any delay of the others it must be."""
-_EACH: Final = 0.04
-"""Share of each of several cycles lost to a single rank that is no chance, few as they may be."""
-_SCARCE: Final = 6
-"""With so many cycles of other ranks to compare with, both must be twice as much."""
-_LONG: Final = 2
-"""Of so many steps a summary tells by itself what their time went to."""
+_WORTH: Final = 0.01  # the share of the time of the steps that is worth blaming a rank for
+_APART: Final = 1 / 3  # the gap between late ranks and others, as a share of the worst lateness
+_DEVIATIONS: Final = 2.6  # standard deviations beyond chance, for ranks that were not selected
+_LONE: Final = 0.02  # the share of the time that a single delay must cost to be blamed
+_OUTLIER: Final = 3  # and how many times as long as any delay of the other ranks it must be
+_EACH: Final = 0.04  # the share of each cycle lost to one rank that is blamed even for few cycles
+_SCARCE: Final = 6  # with so many cycles of other ranks to compare with, both limits are doubled
+_LONG: Final = 2  # the number of longest steps for which a summary has sums of their own
 _PIPELINE: Final = re.compile(r"(^|[^a-z])(pp|pipeline)([^a-z]|$)", re.IGNORECASE)
 
 
@@ -60,8 +52,7 @@ class SlowRank(Struct, frozen=True):
     the kernel or the culprit. `lost_ns_per_step` is by how much own times exceed those of all ranks
     that are not late; `share` is its part of what is lost to any rank. `own_ns`, `busy_ns` and
     `idle_ns` are the excess over the median of the ranks that are not late. `position` says what
-    several late ranks have in common. `sporadic` says that a few `steps` have most of it, or a
-    single delay.
+    late ranks have in common, `sporadic` that a few `steps`, or a single delay, have most of it.
     """
 
     rank: int
@@ -82,8 +73,8 @@ class SlowRank(Struct, frozen=True):
 class Late(Struct, frozen=True):
     """The late ranks, the worst first, and the `rest`, as places.
 
-    By cycle: `lost_ns` is the longest own time of the late ranks less that of the rest, `gap_ns`
-    the same of the mean own times. `once` says that only a single delay shows it.
+    By cycle: `lost_ns` is the longest own time of the late ranks minus the longest of the rest,
+    `gap_ns` the difference of the means. `once` says that only a single delay shows it.
     """
 
     places: IntArray
@@ -96,8 +87,8 @@ class Late(Struct, frozen=True):
 def late_ranks(cycles: Cycles) -> Late | None:
     """Return which ranks the others wait for, None if no rank stands out.
 
-    Ranks are late if their own time exceeds that of the rest clearly, and either often (beyond
-    chance), or one rank in every cycle, or in a single very long delay.
+    Late ranks clearly exceed the own time of the rest, and do so more often than by chance, or (one
+    rank) in every cycle, or by a single very long delay.
     """
     own = (cycles.length_ns[:, None] - cycles.held_ns).astype(np.float64)
     if not own.size or own.shape[1] < 2:
@@ -111,6 +102,7 @@ def late_ranks(cycles: Cycles) -> Late | None:
     late, rest = order[:count], order[count:]
     if gaps[count - 1] < _APART * mean[order[0]]:
         return None
+
     gap = own[:, late].mean(axis=1) - own[:, rest].mean(axis=1)
     lost = own[:, late].max(axis=1) - own[:, rest].max(axis=1)
     length = float(cycles.length_ns.sum())
@@ -120,8 +112,9 @@ def late_ranks(cycles: Cycles) -> Late | None:
     scarcity = 1 + _SCARCE / excess[:, rest].size
     longest_other = excess[:, rest].max()
     is_long_once = lost.max() >= scarcity * max(_LONE * length, _OUTLIER * longest_other)
-    lasts = is_often or is_always
-    return Late(late, rest, lost, gap, once=not lasts) if lasts or is_long_once else None
+    is_repeated = is_often or is_always
+    is_late = is_repeated or is_long_once
+    return Late(late, rest, lost, gap, once=not is_repeated) if is_late else None
 
 
 def _is_more_than_chance(excess: FloatArray, late: int, gap_ns: float) -> bool:
@@ -130,13 +123,14 @@ def _is_more_than_chance(excess: FloatArray, late: int, gap_ns: float) -> bool:
     `excess` is by cycle and rank, `late` the number of ranks in the first set. This is Student's t,
     with the variation of each rank from cycle to cycle, turned into a z-score by Wallace (1959).
     """
-    count, ranks = excess.shape
-    free = (count - 1) * (ranks - 1)  # degrees of freedom
+    cycles, ranks = excess.shape
+    free = (cycles - 1) * (ranks - 1)  # degrees of freedom
     if not free or gap_ns <= 0:
         return False
-    square = float(((excess - excess.mean(axis=0)) ** 2).sum())
-    error = max(1.0, square / free * (1 / late + 1 / (ranks - late)) / count)
-    z_square = ((8 * free + 1) / (8 * free + 3)) ** 2 * free * log1p(gap_ns**2 / error / free)
+    squares = float(((excess - excess.mean(axis=0)) ** 2).sum())
+    variance = max(1.0, squares / free * (1 / late + 1 / (ranks - late)) / cycles)
+    t_square = gap_ns**2 / variance
+    z_square = ((8 * free + 1) / (8 * free + 3)) ** 2 * free * log1p(t_square / free)
     # The late ranks were picked as the worst of all sets of their size: demand more.
     return bool(z_square >= _DEVIATIONS**2 + 2 * log(comb(ranks, late)))
 
@@ -214,7 +208,7 @@ class PreparedWork(Struct, frozen=True):
         return whole, [[next(culprits).culprits for _ in devices] for _ in choices]
 
     def _windows(self, device: int, steps: Sequence[int | None]) -> tuple[Window, ...]:
-        """Return a device's windows of given steps, marked as used; without steps all of them."""
+        """Return a device's windows of given steps, marked as used; all windows without steps."""
         windows, wanted = self.windows[device], set(steps)
         if None in wanted or not wanted:
             return windows
@@ -304,8 +298,8 @@ def _cause(
         return late_causes.by_kernels(work.kernels([worst, *others], few or steps))
     # What the host does before the first work of a step is in the window of the step before.
     with_previous = [number for step in few for number in (step - 1, step)]
-    middle = others[(len(others) - 1) // 2]  # the usual one: `ordered` is by own time
-    own, usual = work.idle((worst, middle), with_previous or steps)
+    median = others[(len(others) - 1) // 2]  # `ordered` is by own time
+    own, usual = work.idle((worst, median), with_previous or steps)
     is_in_chain = bool(records.is_pair.any())
     cause = late_causes.by_idle(own, usual, sporadic=len(few) > 0 and not is_in_chain)
     # In a chain all ranks wait for the host of each: only what stalls a host is a cause.
@@ -314,11 +308,8 @@ def _cause(
     if not cause.label:
         return cause
     processes = numbers(work.trace.devices["process"])[[worst, *others]].tolist()
-    return (
-        cause
-        if late_causes.takes_longer(work.trace, cause.label, processes)
-        else late_causes.SLOW_HOST
-    )
+    is_longer = late_causes.takes_longer(work.trace, cause.label, processes)
+    return cause if is_longer else late_causes.SLOW_HOST
 
 
 def _position(trace: Trace, records: CommRecords, late: IntArray) -> str:
@@ -338,16 +329,16 @@ def _position(trace: Trace, records: CommRecords, late: IntArray) -> str:
         stages = [f"pipeline stage {number}" for number in range(len(members))]
         stages[:1], stages[-1:] = ["first pipeline stage"], ["last pipeline stage"]
         stage_of_rank |= zip(members, stages, strict=False)
-    # How many late ranks a word needs, and the word of each rank, "" if it is not known. A single
+    # How many late ranks a position needs, and the position of each rank, "" if unknown. A single
     # rank may well be the only one of its host or local number: that says nothing.
-    words: list[tuple[int, list[str]]] = [
+    positions: list[tuple[int, list[str]]] = [
         (2, [[*hosts, ""][code] for code in host.tolist()]),
         (1, [stage_of_rank.get(rank, "") for rank in records.ranks]),
         (2, [f"local rank {local}" for local in local_id.tolist()]),
     ]
-    for least, word_of_place in words:
-        word = word_of_place[int(late[0])]
-        alike = {place for place, other in enumerate(word_of_place) if other == word}
-        if word and len(late_places) >= least and late_places == alike:
-            return word
+    for least, position_of_place in positions:
+        position = position_of_place[int(late[0])]
+        same = {place for place, other in enumerate(position_of_place) if other == position}
+        if position and len(late_places) >= least and late_places == same:
+            return position
     return ""

@@ -7,8 +7,6 @@ experts fall on the ranks of a group.
 
 from __future__ import annotations
 
-from typing import Final
-
 import numpy as np
 from msgspec import Struct
 
@@ -25,13 +23,11 @@ class Waits(Struct, frozen=True, dict=True):
 
     By record: `row` is the matched record, in the order of collectives and then of starts;
     `collective` its collective. `exposed_ns` is waiting while the rank does nothing else. `held_ns`
-    is how long a kernel runs while the rank has no work but communication; time of several kernels
-    counts for the first.
+    is how long a kernel runs while the rank only communicates; shared time counts for the first.
 
     By collective: `first` and `final` are its first and last record, as places in `row`. `last` is
-    the rank that started last, `margin_ns` by how much, `tie` whether that is within the error of
-    the clocks. On aligned clocks, `from_ns` is the last start, `ended_ns` the median end,
-    `until_ns` the last end.
+    the rank that started last, `margin_ns` after the one before it; `tie`: within clock error. On
+    aligned clocks `from_ns` is the last start, `ended_ns` the median, `until_ns` the last end.
     """
 
     row: IntArray
@@ -87,8 +83,9 @@ def waits(
     # A rank that leaves before the last one starts does not wait.
     last_start_of_row = last_start[collective]
     waited = np.where(end >= last_start_of_row, last_start_of_row - start, 0)
-    # The exposed part of each wait, and how long each kernel runs beside no other work; there, time
-    # of several kernels at once counts for the first.
+
+    # The exposed part of each wait, and how long each kernel runs while the rank only communicates.
+    # Time in which several of these kernels run counts for the one that started first.
     exposed, held = np.zeros((2, len(row)), dtype=np.int64)
     for place, of_rank in groups(records.place[row]):
         rows = of_rank[in_order(records.start_ns[row[of_rank]])]
@@ -114,9 +111,6 @@ def waits(
         ended_ns=medians(collective, end),
         until_ns=np.maximum.reduceat(end, first) if len(row) else end,
     )
-
-
-_ALL_TO_ALL: Final = KINDS.index("all_to_all")
 
 
 class ExpertGroup(Struct, frozen=True):
@@ -145,17 +139,17 @@ def expert_groups(records: CommRecords, waits: Waits) -> list[ExpertGroup]:
     """Return the groups of ranks that exchange tokens of experts, the most uneven first.
 
     In a dispatch, each rank receives as many elements as it sends in the next all-to-all of its
-    group, the combine. Work of its device between the two is that of its experts.
+    group, the combine. The work of its device between the two is its experts.
     """
     if not len(waits.first):
         return []
     first_row, size = waits.row[waits.first], waits.size
     spent_ns = waits.until_ns - waits.from_ns
-    all_to_all = np.flatnonzero(records.kind[first_row] == _ALL_TO_ALL)
+    all_to_all = np.flatnonzero(records.kind[first_row] == KINDS.index("all_to_all"))
     expert = []
     for group, own in groups(records.group[first_row[all_to_all]]):
         exchanges = all_to_all[own]
-        # Only those of most ranks, so that all fit into one table.
+        # Only exchanges of the most ranks, so that all fit into one table.
         exchanges = exchanges[size[exchanges] == size[exchanges].max()]
         # The records of these exchanges: a row for each and a column per rank.
         rows = waits.row[waits.first[exchanges][:, None] + np.arange(size[exchanges[0]])]
@@ -194,17 +188,19 @@ def _dispatches(received: IntArray, sent: IntArray) -> IntArray:
 
     What ranks receive in a dispatch, they send in the next exchange, the combine. But what they
     receive in a combine may fit the next dispatch, too: in a run of exchanges that fit, dispatches
-    and combines alternate. Of both ways to begin, that with more uneven dispatches counts.
+    and combines alternate. Dispatches are either its 1st, 3rd, ... exchanges or its 2nd, 4th, ...:
+    those of which ranks receive more unevenly.
     """
     is_known = (received[:-1] >= 0).all(axis=1)
     fits = is_known & (received[:-1] == sent[1:]).all(axis=1)
-    turn = np.arange(len(fits))
-    run_start = np.maximum.accumulate(np.where(fits, -1, turn)) + 1
-    # A number for each of the two ways of each run; `^ 1` is the other way of the same run.
-    way = 2 * run_start + (turn - run_start) % 2
-    spread = group_sums(np.where(fits, way, -1), np.ptp(received[:-1], axis=1), 2 * len(fits) + 2)
-    other = spread[way ^ 1]
-    is_dispatch = (spread[way] > other) | ((spread[way] == other) & (way % 2 == 0))
+    index = np.arange(len(fits))
+    run_start = np.maximum.accumulate(np.where(fits, -1, index)) + 1
+    # A number for each half of each run, odd or even exchanges; `^ 1` is the other half.
+    half = 2 * run_start + (index - run_start) % 2
+    spread = group_sums(np.where(fits, half, -1), np.ptp(received[:-1], axis=1), 2 * len(fits) + 2)
+    own_spread, other_spread = spread[half], spread[half ^ 1]
+    is_first_half = half % 2 == 0
+    is_dispatch = (own_spread > other_spread) | ((own_spread == other_spread) & is_first_half)
     return np.flatnonzero(fits & is_dispatch)
 
 

@@ -31,16 +31,20 @@ from traceflops.windows.prepared import Prepared, origins
 from traceflops.windows.records import chosen_time
 
 _NO_LINKS: Final = Links()
-_MIXED: Final = "repeated-launches"
-"""The code of the note that devices of one process may be those of several ranks."""
+_COLLECTIVE: Final = re.compile(
+    r"\bhlo_op=(all-(?:reduce|gather|to-all)|reduce-scatter|collective-broadcast)\b"
+    r"|^(?:NCCL:nccl|nccl:_?)([A-Za-z_]+)$"
+)
+"""How XLA, NCCL and PyTorch name the range around a collective."""
+_NO_NAME: Final[tuple[Words, ...]] = (("unknown", None, None, ABSENT),)
+_NO_KIND: Final = len(KINDS)
 
 
 class MatchedCollective(Struct, frozen=True):
     """One collective of all recorded ranks of its group; times are sums over these.
 
-    `role` is what the group is for: dp, tp, pp, ep or cp, None where that is not known. `last_rank`
-    started last, `margin_ns` after the one before it; `tie` says that this is within twice the
-    error of the clocks.
+    `role` is what the group is for (dp, tp, pp, ep or cp). `last_rank` started last,
+    `margin_ns` after the one before it; `tie`: this is within twice the error of the clocks.
     """
 
     kind: str
@@ -88,8 +92,7 @@ class RankReport(Struct, frozen=True, dict=True):
 
     `partial` says that ranks of the job are missing: then waits are lower bounds and transfers
     upper bounds. If clocks are not `comparable`, only durations are compared. `recorded_ns` is the
-    chosen time per rank on average. `by_ends` says that some groups or peers were inferred from
-    kernels that end together.
+    chosen time per rank on average. `by_ends`: groups or peers were inferred from ends of kernels.
     """
 
     records: CommRecords
@@ -186,7 +189,7 @@ class RankReport(Struct, frozen=True, dict=True):
     def most_awaited(self) -> IntArray:
         """Return, by cycle and rank, which of the rank's collectives cost most waiting, else -1.
 
-        That is the waiting of all its ranks for the last one, whichever of them the rank is.
+        The cost of a collective is the waiting of all its ranks, not of this rank alone.
         """
         waited, cycle = self.waits, self.cycles.of_collective
         cycle = cycle if (cycle >= 0).any() else np.zeros_like(cycle)  # without cycles: one row
@@ -212,8 +215,7 @@ class RankReport(Struct, frozen=True, dict=True):
     def by_activity(self, count: int) -> RankTimes | None:
         """Return the wait and the group of each of `count` activities, -1 for none.
 
-        None for summaries, and if collectives are ranges projected onto the GPU: they have no
-        activities.
+        None for summaries and for collectives that are ranges: these have no activities.
         """
         records, waited = self.records, self.waits
         if not records.devices or (records.row == ABSENT).any():
@@ -249,7 +251,8 @@ def report_of(
 
     `is_aligned` says that the recorded clocks are one clock, even if no collectives align them.
     """
-    if len(records.ranks) < 2 or any(note.code == _MIXED for note in work.trace.notes):
+    # "repeated-launches": devices of one process may be those of several ranks.
+    if len(records.ranks) < 2 or any(n.code == "repeated-launches" for n in work.trace.notes):
         return None
     recorded = records
     records, matches, alignment = with_partners(recorded)
@@ -266,7 +269,7 @@ def report_of(
         wanted = (replace(w, used=w.used or w.left_out == LAST_STEP) for w in windows)
         chosen[rows] = chosen_time(tuple(wanted)).contains(records.start_ns[rows])
     steps = cycles(records, waited, chosen if records.devices or not comparable else None)
-    # The size of the job: recorded, else at least that of each group and the highest rank.
+    # The size of the job: as recorded, else at least of each group, and above the highest rank.
     world = max(numbers(work.trace.processes["world_size"], 0).tolist(), default=0)
     sizes = [world or max(records.ranks) + 1, *(group.size or 0 for group in records.groups)]
     chosen_ns = [chosen_time(work.windows[device]).length_ns for device in records.devices]
@@ -294,12 +297,19 @@ def records_of(prepared: Prepared) -> CommRecords:
     return comm_records(prepared.linked, prepared.accounts, prepared.windows)
 
 
-_COLLECTIVE: Final = re.compile(
-    r"\bhlo_op=(all-(?:reduce|gather|to-all)|reduce-scatter|collective-broadcast)\b"
-    r"|^(?:NCCL:nccl|nccl:_?)([A-Za-z_]+)$"
-)
-"""How XLA, NCCL and PyTorch name the range around a collective."""
-_NO_NAME: Final[tuple[Words, ...]] = (("unknown", None, None, ABSENT),)
+def _innermost(kind: IntArray, start: IntArray, end: IntArray) -> tuple[IntArray, ...]:
+    """Return index, kind (_NO_KIND for none), start and end of collectives and innermost ranges.
+
+    Ranges of the same times count once, as a collective if one of them is.
+    """
+    group, index = group_rows([start, -end])  # by start, then the longest first
+    lowest_kind = np.full(len(index), _NO_KIND)
+    np.minimum.at(lowest_kind, group, np.where(kind < 0, _NO_KIND, kind))
+    begin, stop = start[index], end[index]
+    # In this order, a range with others inside is followed by one of them.
+    holds_next = np.append((begin[1:] < stop[:-1]) & (stop[1:] <= stop[:-1]), False)
+    kept = ~holds_next | (lowest_kind < _NO_KIND)
+    return index[kept], lowest_kind[kept], begin[kept], stop[kept]
 
 
 def projected_records(trace: Trace) -> CommRecords:
@@ -315,30 +325,19 @@ def projected_records(trace: Trace) -> CommRecords:
     kinds = np.array([*(kind_of(match[1] or match[2]) if match else -1 for match in matches), -1])
     kind, start = kinds[codes(marks["name"])[rows]], numbers(marks["start_ns"])[rows]
     end = start + numbers(marks["dur_ns"])[rows]
-    processes = sorted(
-        distinct(process).tolist(), key=lambda number: (trace.ranks[number] or 0, number)
-    )  # without known ranks in the order of the processes
+    processes = distinct(process).tolist()
+    processes.sort(key=lambda number: (trace.ranks[number] or 0, number))
     ranks = [trace.ranks[number] for number in processes]
     # One rank per process, in order. The empty first part keeps the shape without any process.
     parts, alone_of_rank = [np.empty((6, 0), np.int64)], []
     for place, number in enumerate(processes):
-        own = process == number
-        # Ranges of the same times count once, as a collective if one of them is: its kind is the
-        # lowest, and `no_kind` the highest.
-        group, first = group_rows([start[own], -end[own]])
-        no_kind = len(KINDS)
-        lowest = np.full(len(first), no_kind)
-        np.minimum.at(lowest, group, np.where(kind[own] < 0, no_kind, kind[own]))
-        begin, stop = start[own][first], end[own][first]
-        # By start and then the longest first, a range with others inside is followed by one of
-        # them. Kept are collectives, and of the rest the innermost.
-        holds_next = np.append((begin[1:] < stop[:-1]) & (stop[1:] <= stop[:-1]), False)
-        kept = ~holds_next | (lowest < no_kind)
-        row, own_kind, begin, stop = rows[own][first][kept], lowest[kept], begin[kept], stop[kept]
+        own = np.flatnonzero(process == number)
+        index, kind_of_range, begin, stop = _innermost(kind[own], start[own], end[own])
         alone_of_rank.append(alone(begin, stop))
-        is_work = own_kind == no_kind
+        is_work = kind_of_range == _NO_KIND
         busy = Intervals.of(begin[is_work], stop[is_work]).covered_before(stop)
-        columns = (np.full_like(row, place), row, own_kind, begin, stop, busy)
+        row = rows[own[index]]
+        columns = (np.full_like(row, place), row, kind_of_range, begin, stop, busy)
         parts.append(np.stack(columns)[:, ~is_work])
     place, row, kind, start, end, busy = np.concatenate(parts, axis=1)
     unknown = np.full(len(row), ABSENT)

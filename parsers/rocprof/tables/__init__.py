@@ -10,7 +10,7 @@ Process --- parts of all its files, counters of other repetitions
     |  runs.runs_of: folders; passes joined; pauses separate runs
     v
 TableRun
-    |  trace.Assembly: devices get numbers, copies their direction
+    |  read.Assembly: devices get numbers, copies their direction
     v
 Trace
 """

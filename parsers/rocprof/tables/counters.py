@@ -23,35 +23,33 @@ _KEYS: Final = ("process", "repetition", "dispatch", "name", "counter")
 _MOST_HEADERS: Final = 1 << 20
 """More headers than a file can have, since a text is read only up to its 1000th header."""
 _LARGEST_EXACT: Final = 2.0**53  # larger times in ns are not exact as doubles
-_LARGEST_OF: Final = ("GRBM",)
-"""Counters of the whole chip: each instance counts the same, so the largest is the value."""
 
 
 def takes_largest(counter: str) -> bool:
-    """Return whether instances of a counter count the same, so that the largest is its value."""
-    return counter.startswith(_LARGEST_OF)
+    """Return whether all instances of a counter count the whole chip: the largest is its value."""
+    return counter.startswith("GRBM")
 
 
 def add_counters(cells: Cells, part: ProcessPart) -> None:
     """Add the rows of a table with one counter per row; rows without a value are only counted."""
     value = cells.columns["value"]
     assert not isinstance(value, Texts)
-    finite = np.isfinite(value)
-    part.file.odd["no-value"] += count_true(~finite)
-    cells = cells.only(finite)
+    is_value = np.isfinite(value)
+    part.file.odd["no-value"] += count_true(~is_value)
+    cells = cells.only(is_value)
     if cells.count:
         names = part[COUNTERS].names["counter"]
         counter = cells.codes("counter", names, "(unnamed)")
         columns = _launch(cells, part) | {"repetition": cells["replay"], "counter": counter}
-        _add(cells, part, columns | {"value": value[finite]})
+        _add(cells, part, columns | {"value": value[is_value]})
 
 
 def add_wide(cells: Cells, part: ProcessPart, counters: Mapping[str, tuple[str, ...]]) -> None:
-    """Add the rows of a table with columns per counter (`counters`), one for each instance."""
+    """Add the rows of a wide table; `counters` names the columns of each counter's instances."""
     part.is_wide = True
     launch, names = _launch(cells, part), part[COUNTERS].names["counter"]
-    for counter, words in counters.items():
-        instances = np.stack([np.asarray(cells.columns[word]) for word in words])
+    for counter, columns_of_counter in counters.items():
+        instances = np.stack([np.asarray(cells.columns[name]) for name in columns_of_counter])
         is_value = np.isfinite(instances)
         if takes_largest(counter):
             value = np.where(is_value, instances, -np.inf).max(axis=0)
@@ -63,14 +61,14 @@ def add_wide(cells: Cells, part: ProcessPart, counters: Mapping[str, tuple[str, 
 
 
 def _launch(cells: Cells, part: ProcessPart) -> dict[str, Array]:
-    """Return the columns that a counter gets from its launch."""
+    """Return the columns of the table of counters that describe the launch of each row."""
     threads, block = cells["threads"], cells["block_threads"]
-    # Durations in ns while they were counted, ABSENT if not exact.
+    # The duration in ns of the counted kernel, ABSENT if its times are not exact.
     dur_ns = np.full(cells.count, ABSENT, np.int64)
     begin, end = (cells.columns.get(role) for role in ("counted_from", "counted_to"))
     if isinstance(begin, np.ndarray) and isinstance(end, np.ndarray):
-        is_known = (begin > 0) & (end > begin) & (end < _LARGEST_EXACT)
-        dur_ns[is_known] = np.rint(end[is_known] - begin[is_known])
+        is_exact = (begin > 0) & (end > begin) & (end < _LARGEST_EXACT)
+        dur_ns[is_exact] = np.rint(end[is_exact] - begin[is_exact])
     # Only rocprof v1 writes when a kernel was dispatched; there its number is the correlation, too.
     is_v1 = cells.has("dispatched")
     return {
@@ -86,7 +84,7 @@ def _launch(cells: Cells, part: ProcessPart) -> dict[str, Array]:
 
 
 def _add(cells: Cells, part: ProcessPart, columns: Mapping[str, Array | int]) -> None:
-    """Add rows of counters, if any; `instance` and `headers` are for `counted_once`."""
+    """Add rows of counters, if any, with columns `instance` and `headers` for `counted_once`."""
     if cells.count:
         start = cells["start"]
         part.counting.cover(start[start > 0])  # others are unknown
@@ -99,12 +97,12 @@ def _add(cells: Cells, part: ProcessPart, columns: Mapping[str, Array | int]) ->
 def counted_once(parts: Sequence[ProcessPart], tally: Counter[str]) -> TableBuilder:
     """Return the counters of one run of a process, a row per launch and counter.
 
-    It uses up the counters of the parts. `tally` counts, by the codes of notes, the rows that were
-    merged as instances, and repeated ones that were left out.
+    The parts lose their counters. `tally` counts, by the codes of notes, the rows that were merged
+    as instances, and the repeated rows that were left out.
     """
     table = TableBuilder(COUNTERS)
     instances: list[IntArray] = []
-    sections: list[IntArray] = []  # the file, and the table in it (a header begins a table)
+    sections: list[IntArray] = []  # numbers the tables of all files: a header begins a table
     for number, part in enumerate(parts):
         for count, piece in part[COUNTERS].pieces:
             instances.append(np.full(count, piece.pop("instance")))
@@ -113,18 +111,19 @@ def counted_once(parts: Sequence[ProcessPart], tally: Counter[str]) -> TableBuil
     instance = np.concatenate(instances)
     group, first = group_rows([*_keys(table), instance])
     if len(first) < table.count:
-        # Unnumbered rows of one launch and counter are instances if they are adjacent among the
-        # rows of the counter: `stretch` numbers such stretches of rows. A numbered row is its own.
+        # Rows with the same keys are a repetition, except for instances without a number: these are
+        # adjacent among the rows of their counter. `block` numbers the blocks of adjacent rows of
+        # one launch; a row with an instance number is a block of its own.
         order = np.argsort(table.column("counter"), kind="stable")
         launch = group_rows([*_keys(table), np.concatenate(sections)])[0][order]
         adjacent = np.empty(table.count, np.int64)
         adjacent[order] = np.cumsum(np.append(0, launch[1:] != launch[:-1]))
-        stretch = np.where(instance == ABSENT, adjacent, np.arange(table.count))
-        # Keep the first stretch with the same keys. Launches without a number may differ: keep all.
-        is_first = stretch == stretch[first[group]]
-        is_first |= table.column("dispatch") == ABSENT
-        tally["counters-written-twice"] += table.count - count_true(is_first)
-        table = chosen(table, is_first)
+        block = np.where(instance == ABSENT, adjacent, np.arange(table.count))
+        # The first block with the same keys counts. Launches without a number may differ: keep all.
+        is_kept = block == block[first[group]]
+        is_kept |= table.column("dispatch") == ABSENT
+        tally["counters-written-twice"] += table.count - count_true(is_kept)
+        table = chosen(table, is_kept)
     elif (instance == ABSENT).all():
         return table
     table, merged = summed_instances(table)
@@ -138,29 +137,28 @@ def _keys(table: TableBuilder) -> list[IntArray]:
 
 def summed_instances(table: TableBuilder) -> tuple[TableBuilder, int]:
     """Return counters with one row per launch and counter, and how many instances were merged."""
-    # Launches without a number may differ: each of their rows stays as it is.
+    # Launches without a number may differ: each of their rows is a group of its own.
     unnumbered = np.where(table.column("dispatch") == ABSENT, np.arange(table.count), 0)
     group, first = group_rows([*_keys(table), unnumbered])
     if len(first) == table.count:
         return table, 0
-    value, order = table.column("value"), np.argsort(first)
+    value = table.column("value")
     largest = np.full(len(first), -np.inf)
     np.maximum.at(largest, group, value)
     takes = np.array([takes_largest(name) for name in table.names["counter"]])
-    summed = np.where(takes[table.column("counter")[first]], largest, np.bincount(group, value))
-    saved = table.count - len(first)
+    takes = takes[table.column("counter")[first]]  # per group
+    merged_value = np.where(takes, largest, np.bincount(group, value))
+    merged = table.count - len(first)
     out = chosen(table, np.isin(np.arange(table.count), first))
-    out.replace("value", summed[order])  # `chosen` keeps the order of rows, not that of groups
-    return out, saved
+    out.replace("value", merged_value[np.argsort(first)])  # in the order of rows, not of groups
+    return out, merged
 
 
 DOMAIN_TOTALS: Final = "domains"
 """The table of sums of whole domains; together with sums by name they would count twice."""
-
 _NOTHING: Final = ""  # the kind of sums that belong to no table of the trace
 _UNCLEAR: Final = "?"
 _BARRIER: Final = "barrier"  # a packet in which a queue waits for another: no work
-
 _DOMAINS: Final = (
     (re.compile("KERNEL_DISPATCH|KERNELS"), "kernel"),
     (re.compile("MEMORY_COPY|MEMORY_COPIES"), "memcpy"),
@@ -170,7 +168,6 @@ _DOMAINS: Final = (
 )
 """How releases name whole domains."""
 _MAY_BE_DOMAIN: Final = re.compile("[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*")
-
 _NAMES: Final = (
     (re.compile(f"{BARRIER_NAME}$"), _BARRIER),
     (re.compile("(?:KERNEL_DISPATCH|[A-Z][A-Z0-9_]*_API(?:_EXT)?)$"), _NOTHING),
@@ -197,26 +194,30 @@ _FILE: Final = tuple(
 """The kind of unclear names by the name of the file."""
 
 
+def _kinds_of(names: Sequence[str], file: str) -> tuple[list[str], bool]:
+    """Return the kind of each name in a table of sums, and whether the names are of domains."""
+    kinds = [next((kind for sign, kind in _DOMAINS if sign.fullmatch(n)), _UNCLEAR) for n in names]
+    is_any_known = any(kind != _UNCLEAR for kind in kinds)
+    if all(map(_MAY_BE_DOMAIN.fullmatch, names)) and is_any_known:
+        return [_NOTHING if kind == _UNCLEAR else kind for kind in kinds], True
+    kinds = [next((kind for sign, kind in _NAMES if sign.match(n)), _UNCLEAR) for n in names]
+    # An unclear name has the kind that the file's name tells, else the kind of most names.
+    most = "call" if 2 * kinds.count("call") > len(kinds) else "kernel"
+    otherwise = next((kind for sign, kind in _FILE if sign.search(file)), most)
+    return [otherwise if kind == _UNCLEAR else kind for kind in kinds], False
+
+
 def add_totals(cells: Cells, part: ProcessPart) -> None:
     """Add sums of durations by name, or by domain, to the totals; barriers are only counted."""
     names = Names()
     name = cells.codes("name", names, "(unnamed)")
-    # The names are of domains if all look so and one is known; then unknown ones are left out. Else
-    # the kind of a name that does not tell it is that of the file's name, else that of most names.
-    texts, label = list(names), part.file.source.label
-    kinds = [next((k for sign, k in _DOMAINS if sign.fullmatch(t)), _UNCLEAR) for t in texts]
-    of_domains = all(map(_MAY_BE_DOMAIN.fullmatch, texts)) and any(k != _UNCLEAR for k in kinds)
-    other = _NOTHING
-    if not of_domains:
-        kinds = [next((k for sign, k in _NAMES if sign.match(t)), _UNCLEAR) for t in texts]
-        most = "call" if 2 * kinds.count("call") > len(kinds) else "kernel"
-        other = next((kind for sign, kind in _FILE if sign.search(label)), most)
-    kinds = [other if kind == _UNCLEAR else kind for kind in kinds]
+    kinds, of_domains = _kinds_of(list(names), part.file.source.label)
     count, total = cells.numbers("calls"), cells.numbers("total")
     is_barrier = np.array([kind == _BARRIER for kind in kinds], np.bool_)[name]
     part.file.odd["barriers"] += int(np.maximum(count[is_barrier], 0).sum())
-    wanted = np.array([kind not in (_NOTHING, _BARRIER) for kind in kinds], np.bool_)[name]
-    rows = np.flatnonzero(wanted & ((count != ABSENT) | (total != ABSENT)))
+    is_wanted = np.array([kind not in (_NOTHING, _BARRIER) for kind in kinds], np.bool_)[name]
+    has_number = (count != ABSENT) | (total != ABSENT)
+    rows = np.flatnonzero(is_wanted & has_number)
     if not len(rows):
         part.records += cells.count  # so that the process is not empty
         return

@@ -21,8 +21,7 @@ from traceflops.table.columns import ABSENT, LIMIT_NS, Array, IntArray, Names
 from traceflops.table.grouping import groups, ranked
 
 COUNTERS: Final = "kernel_counters"
-_MOST_PROCESSES: Final = 4_096
-"""The most processes of a file that are distinguished; a file with more is damaged."""
+_MOST_PROCESSES: Final = 4_096  # processes of a file; a file with more is damaged
 _DIGITS_OF_INT64: Final = 19
 BUILT_AS: Final = {"copies": "activities", "graphs": "activities", "domains": "totals"}
 _WORDS: Final = (
@@ -48,8 +47,8 @@ PASS: Final = re.compile(r"(?:pmc|pass)[_-]?(\d{1,6})", re.IGNORECASE)
 class OutputPlace(NamedTuple):
     """What the path of a file tells: files of one run have the same root.
 
-    `root` is its folder, without parts that name a pass or (except for the last) a rank. `key` is
-    its name without the part that names the table.
+    `root` is the folder without parts that name a pass or (except for the last) a rank. `key` is
+    the file name without the part that names the table. A pass repeats a run for more counters.
     """
 
     root: str
@@ -67,18 +66,17 @@ def place_of(folder: str, name: str) -> OutputPlace:
     """Return what the path of a file tells: its root, key, pass (pmc_1) and rank.
 
     The rank is in the name, else in one of the last three folders: folders further up are the
-    user's, and a number there may mean anything. The root has the folders without those of passes
+    user's, and a number there may mean anything. The root has all folders except those of passes
     and ranks, but with the last one, which names the machine or the run.
     """
-    parts = list(PurePath(folder).parts)
-    passes = [int(match[1]) for part in parts if (match := PASS.fullmatch(part))]
-    parts = [part for part in parts if not PASS.fullmatch(part)]
-    key = key_of(name)
-    rank = next(
-        (r for part in [key, *reversed(parts[-3:])] if (r := rank_in_name(part)) is not None), None
-    )
-    above = [part for part in parts[:-1] if rank_in_name(part) is None or part not in parts[-3:]]
-    root = PurePath(*above, *parts[-1:]) if parts else PurePath()
+    folders = list(PurePath(folder).parts)
+    passes = [int(match[1]) for part in folders if (match := PASS.fullmatch(part))]
+    folders = [part for part in folders if not PASS.fullmatch(part)]
+    key, near = key_of(name), folders[-3:]
+    ranks = map(rank_in_name, [key, *reversed(near)])
+    rank = next((rank for rank in ranks if rank is not None), None)
+    above = [part for part in folders[:-1] if rank_in_name(part) is None or part not in near]
+    root = PurePath(*above, *folders[-1:])
     # The last pass counts, as the innermost folder; a name in an archive may be long.
     return OutputPlace(str(root), key[:200], passes[-1] if passes else None, rank)
 
@@ -90,10 +88,10 @@ def key_of(name: str) -> str:
 
 
 def hosts(places: Iterable[OutputPlace]) -> dict[str, str]:
-    """Return the host name of each root that is named by a host.
+    """Return the host name of each root that is the folder of a host.
 
-    rocprof makes a folder per host and names the files in it by process. One such folder may be
-    any folder, but several side by side are assumed to be named by host.
+    rocprof makes a folder per host and names the files in it by process. A single folder of such
+    files may have any name; several side by side are assumed to have the names of hosts.
     """
     named = {PurePath(output.root) for output in places if output.pid is not None}
     leaves = [root for root in named if root.name and rank_in_name(root.name) is None]  # no ranks
@@ -102,14 +100,14 @@ def hosts(places: Iterable[OutputPlace]) -> dict[str, str]:
 
 
 def same_run(names: Iterable[str], key: str) -> list[str]:
-    """Return which of the file names are of tables, except sums, of the process with this key."""
+    """Return the file names of tables (sums of durations excepted) of the process with this key."""
     tables = (name for name in names if ".csv" in name.lower() and "stats" not in name.lower())
     of_run = (name for name in tables if key_of(name) == key)
     return sorted(name for name in of_run if _WHAT.search(_ENDINGS.sub("", name)))
 
 
 class Stretch(Struct):
-    """The times in ns at which the first and the last of some rows begin; false without rows."""
+    """The stretch of time in which rows begin: the first and last start in ns; false if none."""
 
     low: int = LIMIT_NS
     high: int = -LIMIT_NS
@@ -118,12 +116,12 @@ class Stretch(Struct):
         return self.low <= self.high
 
     def cover(self, start: IntArray) -> None:
-        """Widen it, in place, to rows that begin at these times."""
+        """Widen the stretch, in place, to rows that begin at these times in ns."""
         if len(start):
             self.join(Stretch(int(start.min()), int(start.max())))
 
     def join(self, other: Stretch) -> None:
-        """Widen it, in place, to cover another stretch."""
+        """Widen the stretch, in place, to cover another one."""
         self.low, self.high = min(self.low, other.low), max(self.high, other.high)
 
     def is_apart(self, other: Stretch, by_ns: int) -> bool:
@@ -136,12 +134,12 @@ class ProcessPart(Struct, eq=False):
     """The rows of one process in one file.
 
     `guid` and `pid` are None if the file lacks them. The column `device` has indices in `agents`,
-    the texts by which the file names devices; `ends` has those of source and target for each
+    the texts by which the file names devices; `ends` has the indices of source and target for each
     piece of the copies. `stretch` is when the rows begin; `records` counts rows that go into no
     table; `pushes` are rows of beginnings and ends of ranges until they are paired.
 
-    `counting` is when counters were read; `is_wide`: each counter is a column. Such rows have
-    times, too: these are in `beside` until it is known whether they are used.
+    `counting` is when counters were read; `is_wide`: each counter is a column. Rows of such a
+    table also have the times of kernels: `beside` keeps them until it is known whether to use them.
     """
 
     file: TableFile
@@ -164,11 +162,11 @@ class ProcessPart(Struct, eq=False):
         return self.tables[name]
 
     def has(self, *names: str) -> bool:
-        """Return whether it has rows of one of these tables."""
+        """Return whether the part has rows of one of these tables."""
         return any(name in self.tables and self.tables[name].count > 0 for name in names)
 
     def times_beside(self) -> ProcessPart:
-        """Return the part for the times beside counters, which counts odd rows by itself."""
+        """Return the part with the times of kernels beside counters; its odd rows are apart."""
         if self.beside is None:
             file = TableFile(self.file.source, self.file.place)
             self.beside = ProcessPart(file, self.guid, self.pid, agents=self.agents)
@@ -218,6 +216,7 @@ class TableFile(Struct, eq=False):
 
     def cuts(self, rows: Cells) -> Iterator[tuple[ProcessPart, Cells]]:
         """Yield the part of each process that has some of the rows, with these rows."""
+        # The key of a row is (index of its guid) * len(pids) + (index of its pid).
         guid, pid = rows.columns.get("guid"), rows.columns.get("pid")
         key = np.zeros(rows.count, np.int64)
         pids, guids = [ABSENT], [""]

@@ -33,8 +33,8 @@ class Process(Struct, eq=False):
     """The rows of one process.
 
     A run may be repeated for more counters; `others` are this process in the other repetitions.
-    `counted` are its counters: number of the repetition (None if there is only one), whether its
-    times are those that are used, rows. `names` are the keys and ranks of its files.
+    `counted` has the counters of each: number of the repetition (None if there is only one),
+    whether its times are those that are used, rows. `names` are the keys and ranks of its files.
     """
 
     place: OutputPlace
@@ -93,9 +93,9 @@ class Process(Struct, eq=False):
         return frozenset(agents - {""})
 
     def count_own(self, repetition: int | None) -> None:
-        """Fill `counted` with the counters in its own parts, as those of a repetition.
+        """Set `counted` to the counters in the parts of this process, as counters of `repetition`.
 
-        Process ids recur, so counters may be of another run than the times. That is so if they were
+        Process ids recur, so counters may be of another run than the times. They are if they were
         read at another time, or if they are columns beside times (these times are not used).
         """
         self.counted = []
@@ -114,7 +114,7 @@ class Process(Struct, eq=False):
 
 
 def names_in(parts: Iterable[ProcessPart], column: str, *tables: str) -> set[str]:
-    """Return the distinct texts of a column in some tables, without suffixes of descriptors."""
+    """Return the distinct names in a column of some tables, as `kernel_name` shortens them."""
     names = [part[table].names[column] for part in parts for table in tables if part.has(table)]
     return set(map(kernel_name, set().union(*names)))
 
@@ -136,11 +136,12 @@ def processes_of(files: Sequence[TableFile]) -> list[Process]:
             continue
         key = ("guid", part.guid) if part.guid else ("pid", output.rank, pid)
         process = processes.setdefault(key, Process(output))
-        process.guid, process.pid = part.guid, process.pid if pid is None else pid
+        process.guid = part.guid
+        process.pid = process.pid if pid is None else pid
         process.parts.append(part)
         process.names.add((output.key, output.rank))
 
-    # A process with only a pid is the one with a guid and this pid, if there is one of these.
+    # Join a process that is known by pid alone to the only process with a guid and this pid.
     of_pid: defaultdict[int | None, list[Process]] = defaultdict(list)
     for process in processes.values():
         if process.guid is not None:
@@ -151,6 +152,7 @@ def processes_of(files: Sequence[TableFile]) -> list[Process]:
             same_pid[0].parts += process.parts
             same_pid[0].names |= process.names
             del processes[own_key]
+
     # Rows without a process belong to the process of the files with the same name. If there are
     # several, or it is of another day, the rows get a process without a pid.
     named = list(processes.values())
@@ -171,9 +173,9 @@ def processes_of(files: Sequence[TableFile]) -> list[Process]:
 def agents_listed(
     files: Iterable[TableFile], system: Mapping[str, str]
 ) -> dict[Hashable | None, Agents]:
-    """Return the lists of agents, by guid or by pass and key of the file; under None the first.
+    """Return the lists of agents, by guid or by (pass, key) of the file; under None the first.
 
-    Each process has its own list: it may see only some devices, and numbers only those.
+    Each process has its own list: it may see only some devices, and numbers only these.
     """
     rows: defaultdict[Hashable, list[Mapping[str, str]]] = defaultdict(list)
     for file in files:
@@ -196,9 +198,9 @@ class Devices:
         processes: Sequence[tuple[int, Process]],
         builder: Gathered,
     ) -> None:
-        """Number in `builder` all devices that records name; `processes` have their numbers."""
+        """Add to `builder` all devices that records name; `processes` come with their numbers."""
 
-        def listed_by(process: Process, otherwise: Agents) -> Agents:
+        def list_of(process: Process, otherwise: Agents) -> Agents:
             names = [(process.place.run_pass, name) for name, _ in sorted(process.names, key=str)]
             keys = (key for key in (process.guid, *names) if key and key in lists)
             return next((lists[key] for key in keys), otherwise)
@@ -208,12 +210,14 @@ class Devices:
         self._lists: dict[ProcessPart, Agents] = {}
         texts: defaultdict[Agents, set[str]] = defaultdict(set)
         for _, process in processes:
-            own = listed_by(process, lists[None])
-            for repeated in process.all():
-                agents = listed_by(repeated, own)
-                self._lists |= dict.fromkeys(repeated.parts, agents)
-                texts[agents] |= repeated.kernel_agents
+            own = list_of(process, lists[None])
+            for repetition in process.all():
+                agents = list_of(repetition, own)
+                self._lists |= dict.fromkeys(repetition.parts, agents)
+                texts[agents] |= repetition.kernel_agents
         self._numbering = {agents: agents.numbering(names) for agents, names in texts.items()}
+
+        # The agents that records name, with the number of the process of the records.
         users = [
             (agent, number)
             for number, process in processes
@@ -222,8 +226,9 @@ class Devices:
         ]
         named = {agent.key: agent for agent, _ in users if agent.key != UNKNOWN}
         self.has_unknown = len(named) < len({agent.key for agent, _ in users})
+
         # An unknown agent is taken as the only GPU of its process, else as the only one of all.
-        gpus = [agent for agent in named.values() if agent.is_gpu is not False]  # None: not told
+        gpus = [agent for agent in named.values() if agent.is_gpu is not False]  # or not known
         used: defaultdict[int, dict[Hashable, Agent]] = defaultdict(dict)
         for agent, number in users:
             if agent in gpus:
@@ -239,7 +244,7 @@ class Devices:
         return [agents.agent(text, self._numbering[agents]) for text in part.agents]
 
     def numbers(self, part: ProcessPart, process: int) -> IntArray:
-        """Return the device of each text of a part, and ABSENT as the last, for the index -1."""
+        """Return the device of each text of a part; ABSENT at the end is for the index -1."""
         numbers = (self._device(agent, process) for agent in self.agents(part))
         return np.array([*numbers, ABSENT], np.int64)
 

@@ -52,8 +52,16 @@ _ADDERS: Final[dict[str, Callable[[Cells, ProcessPart], None]]] = {
     "totals": counters.add_totals,
     "pushes": work.add_pushes,
 }
-_TIMES: Final = ("start", "end", "dispatched", "completed")
 _ASCENDING: Final = (("start", "end"), ("end", "completed"))
+_TIMELINES: Final[Mapping[str, str]] = {
+    "kernel": "activities",
+    "memcpy": "copies",
+    "memset": "copies",
+    "call": "calls",
+    "mark": "marks",
+}
+"""The table with the single records of each kind of totals."""
+_TOOLS: Final = {"v1": "rocprof", "v2": "rocprofv2", "v3": "rocprofv3", COMPUTE: "rocprof-compute"}
 
 
 def read_tables(sources: Sequence[ByteSource]) -> list[Trace]:
@@ -137,7 +145,7 @@ def read_table(source: ByteSource, block_bytes: int = TEXT_BLOCK_BYTES) -> Table
         # Times beside counters that are no whole numbers are means over several passes: unused.
         for part in file.parts.values():
             part.beside = None
-        for role in _TIMES:
+        for role in ("start", "end", "dispatched", "completed"):
             del bad[role]
     return file
 
@@ -168,8 +176,8 @@ def _records(block: CsvBlock, most: int) -> list[dict[str, str]]:
 
 
 def _neighbour_notes(files: Sequence[TableFile]) -> Iterator[Note]:
-    """Yield a note per process of which the folder has tables that were not given."""
-    given: dict[Path, dict[str, str]] = {}
+    """Yield a note per process that has further tables in its folder, which were not given."""
+    given: dict[Path, dict[str, str]] = {}  # by folder: the key of each file
     for file in files:
         if (path := file.source.path) is not None:
             given.setdefault(path.parent, {})[path.name] = file.place.key
@@ -179,26 +187,15 @@ def _neighbour_notes(files: Sequence[TableFile]) -> Iterator[Note]:
                 names = {entry.name for entry in islice(entries, _MOST_NEIGHBOURS)}
         except OSError:
             continue
-        others = sorted(names - keys.keys())
-        # Of the files of a process, which have one key, only the last is named.
+        not_given = sorted(names - keys.keys())
+        # The files of a process have one key; the note is on the last of them.
         for key, name in {key: name for name, key in keys.items()}.items():
-            if beside := same_run(others, key):
-                more = ", …" if len(beside) > _MOST_NAMED else ""
-                listed = ", ".join(beside[:_MOST_NAMED]) + more
+            if siblings := same_run(not_given, key):
+                more = ", …" if len(siblings) > _MOST_NAMED else ""
+                listed = ", ".join(siblings[:_MOST_NAMED]) + more
                 shown = folder.resolve().name or folder
-                note = NOTES.note("siblings-not-read", len(beside), listed=listed, folder=shown)
+                note = NOTES.note("siblings-not-read", len(siblings), listed=listed, folder=shown)
                 yield replace(note, file=name)
-
-
-_TIMELINES: Final[Mapping[str, str]] = {
-    "kernel": "activities",
-    "memcpy": "copies",
-    "memset": "copies",
-    "call": "calls",
-    "mark": "marks",
-}
-"""The table with the single records of each kind of totals."""
-_TOOLS: Final = {"v1": "rocprof", "v2": "rocprofv2", "v3": "rocprofv3", COMPUTE: "rocprof-compute"}
 
 
 class Assembly(Gathered):
@@ -213,10 +210,10 @@ class Assembly(Gathered):
         """Add the rows of all processes; return the trace."""
         processes = []
         for index, process in enumerate(self._run.processes):
-            named = (part for table in NAMED_BY for part in process.parts if part.has(table))
-            label = next(named, process.parts[0]).file.source.label
-            of_process = ProcessFacts(label, process.place.rank, None, self._host, process.pid)
-            processes.append((self.process(index, of_process), process))
+            naming = (part for table in NAMED_BY for part in process.parts if part.has(table))
+            label = next(naming, process.parts[0]).file.source.label
+            facts = ProcessFacts(label, process.place.rank, None, self._host, process.pid)
+            processes.append((self.process(index, facts), process))
         devices = Devices(self._run.agents, processes, self)
         self._run.odd["device-unknown"] = devices.has_unknown
         for number, process in processes:
@@ -270,6 +267,8 @@ class Assembly(Gathered):
         recorded = {kind for kind, table in _TIMELINES.items() if process.has(table)}
         is_counted = any(is_own for _, is_own, _ in process.counted)
         odd["counted-while-timed"] |= is_counted and process.has_work
+
+        # The timeline.
         launched: list[IntArray] = []
         if process.has("graphs"):
             launched = [part["activities"].column("correlation") for part in process.parts]
@@ -287,6 +286,7 @@ class Assembly(Gathered):
                 if name in part.tables:
                     into = BUILT_AS.get(name, name)
                     self._absorb(part.tables.pop(name), into, process=number)
+
         # Totals only of kinds without single records; of domains only without totals by name.
         for name in ("totals", "domains"):
             summed: set[str] = set()
@@ -298,6 +298,7 @@ class Assembly(Gathered):
                 rows = chosen(table, wanted[table.column("kind")])
                 self._absorb(rows, "totals", process=number)
             recorded |= summed
+
         # Counters by repetition. Only in the run whose times are used do their ids link to calls.
         runs: defaultdict[tuple[int | None, bool], list[ProcessPart]] = defaultdict(list)
         for repetition, is_own, part in process.counted:
@@ -317,7 +318,7 @@ class Assembly(Gathered):
 
 
 def _number_devices(table: TableBuilder, numbers: IntArray) -> None:
-    """Replace, in place, the index of the text that names each device by its number."""
+    """Replace, in place, the device of each row: the index of its text by its number."""
     for _, columns in table.pieces:
         if "device" in columns:
             text = columns["device"]  # an array, or one index for all rows

@@ -29,8 +29,8 @@ _APART_NS: Final = 10 * 10**9
 class TableRun(Struct):
     """The processes of one run, and their files.
 
-    `number` counts the runs of a folder, which are far apart in time; `is_one_clock`: times of all
-    runs of the folder are of one clock. `agents` are the lists of `agents_listed`. Of
+    `number` counts the runs of a folder, which are far apart in time. `is_one_clock` says that the
+    times of all runs of the folder are of one clock. `agents` is what `agents_listed` returns. Of
     `passes_left_out` only the counters are used. `odd` counts by the codes of notes.
     """
 
@@ -82,10 +82,10 @@ def _in_folder(root: str, files: Sequence[TableFile]) -> list[TableRun]:
     passes = {number: processes_of(by_pass[number]) for number in in_order}
     processes = _joined_passes(passes)
     # Without other times, use those in the rows of counters; rocprof-compute's are only means.
-    times_are_beside = not is_workload and not any(process.has_work for process in processes)
-    repeated = [n for n, others in passes.items() if _have_timeline(others, times_are_beside)]
-    for process in processes if times_are_beside else ():  # the first part of each that has any
-        any(part.use_times_beside() for part in process.parts)
+    use_beside = not is_workload and not any(process.has_work for process in processes)
+    repeated = [n for n, others in passes.items() if _have_timeline(others, use_beside)]
+    for process in processes if use_beside else ():
+        any(part.use_times_beside() for part in process.parts)  # `any` stops at the first with some
     runs = _separated(root, processes, files)
     used = {file for run in runs for file in run.files}
     runs[0].files += [file for file in files if file not in used]  # so that every file is in a run
@@ -101,8 +101,8 @@ def _joined_passes(passes: dict[int | None, list[Process]]) -> list[Process]:
     passes only the counters are used: they are added to the process that each repeats.
     """
     timed = [number for number, processes in passes.items() if _have_timeline(processes)]
-    free = [n for n in timed if not any(process.has(COUNTERS) for process in passes[n])]
-    main = next(iter([*free, *timed, *passes]))
+    uncounted = [n for n in timed if not any(process.has(COUNTERS) for process in passes[n])]
+    main = next(iter([*uncounted, *timed, *passes]))
     processes = passes.pop(main)
     for process in processes:
         process.count_own(main if passes else None)
@@ -132,20 +132,21 @@ def _have_timeline(processes: Iterable[Process], beside: bool = False) -> bool:
 def _paired(
     main: Sequence[Process], others: Sequence[Process]
 ) -> Iterator[tuple[Process | None, Process]]:
-    """Yield each of the other processes with the one of `main` that it repeats, or None.
+    """Yield each of the other processes with the process of `main` that it repeats, or None.
 
-    Its id differs in each repetition. It is identified by rank, else by its devices, if that is
-    possible: both sides have the same ones, each once. Else it is identified by its position.
+    A process has another pid in each repetition, so processes are paired by rank, else by the
+    devices of their kernels, else by position. Ranks or devices pair them only if `main` and
+    `others` have the same ones, each once.
     """
     indices: list[int | None] = [i if i < len(main) else None for i in range(len(others))]
-    sides: tuple[tuple[Sequence[object], Sequence[object]], ...] = (
+    candidates: tuple[tuple[Sequence[object], Sequence[object]], ...] = (
         ([p.kernel_agents for p in main], [p.kernel_agents for p in others]),
         ([p.place.rank for p in main], [p.place.rank for p in others]),
     )
-    for keys, theirs in sides:  # the last that identifies all counts: ranks
-        are_unique = len(set(keys)) == len(keys) == len(theirs)
-        if are_unique and set(keys) == set(theirs) and None not in keys:
-            indices = [keys.index(key) for key in theirs]
+    for keys, other_keys in candidates:  # the last that pairs them counts: ranks
+        are_unique = len(set(keys)) == len(keys) == len(other_keys)
+        if are_unique and set(keys) == set(other_keys) and None not in keys:
+            indices = [keys.index(key) for key in other_keys]
     for index, other in zip(indices, others, strict=True):
         yield None if index is None else main[index], other
 
@@ -153,46 +154,55 @@ def _paired(
 def _without_repetitions(processes: Sequence[Process]) -> list[Process]:
     """Return processes without those that only repeat others for more counters.
 
-    The main processes are those with times or, if none has, the first with counters. The others
-    with counters are repetitions of these, in groups of as many: each is joined to the one that it
-    repeats if all of its group ran the same kernels and (if that has no times) have other counters.
+    The main processes are those with times or, if none has, the first with counters. The other
+    processes with counters may repeat them: they are compared in groups of as many processes. A
+    group is joined to the main processes if each of its processes repeats its partner.
     """
     timed = [process for process in processes if process.has(*_TIMELINE)]
     counting = [process for process in processes if process not in timed and process.counted]
     main = timed or counting[:1]
     others = [process for process in counting if process not in main]
+    if not main or len(others) % len(main):
+        return list(processes)
     joined: list[Process] = []
-    for i in range(0, len(others), len(main)) if main and len(others) % len(main) == 0 else ():
+    for i in range(0, len(others), len(main)):
         # A group is as large as `main`: each process has a partner, so none is None.
         pairs = [(p, o) for p, o in _paired(main, others[i : i + len(main)]) if p is not None]
-        if all(
-            names_in(process.all_parts, "name", "activities", COUNTERS)
-            & names_in(other.all_parts, "name", "activities", COUNTERS)
-            and (
-                process.has(*_TIMELINE)
-                or names_in(other.all_parts, "counter", COUNTERS)
-                - names_in(process.all_parts, "counter", COUNTERS)
-            )
-            for process, other in pairs
-        ):
-            repetitions = [n or 0 for process, _ in pairs for n, _, _ in process.counted]
-            if not any(repetitions):  # number the main run 1
-                repetitions = [1] * len(repetitions)
-                for process, _ in pairs:
-                    process.counted = [(1, is_own, part) for _, is_own, part in process.counted]
-            for process, other in pairs:
-                process.join(other, max(repetitions, default=0) + 1)
-                joined.append(other)
+        if not all(_repeats(other, process) for process, other in pairs):
+            continue
+        repetitions = [n or 0 for process, _ in pairs for n, _, _ in process.counted]
+        if not any(repetitions):  # the main run has no number yet: it is 1
+            repetitions = [1] * len(repetitions)
+            for process, _ in pairs:
+                process.counted = [(1, is_own, part) for _, is_own, part in process.counted]
+        for process, other in pairs:
+            process.join(other, max(repetitions, default=0) + 1)
+            joined.append(other)
     return [process for process in processes if process not in joined]
+
+
+def _repeats(other: Process, process: Process) -> bool:
+    """Return whether `other` ran a kernel of `process` and has counters that `process` lacks.
+
+    If `process` has times, `other` may have the same counters.
+    """
+    kernels, other_kernels = (
+        names_in(p.all_parts, "name", "activities", COUNTERS) for p in (process, other)
+    )
+    if kernels.isdisjoint(other_kernels):
+        return False
+    counters, other_counters = (
+        names_in(p.all_parts, "counter", COUNTERS) for p in (process, other)
+    )
+    return process.has(*_TIMELINE) or not other_counters <= counters
 
 
 def _separated(
     root: str, processes: Sequence[Process], files: Sequence[TableFile]
 ) -> list[TableRun]:
-    """Return the runs of processes, which a pause of more than _APART_NS separates.
+    """Return the runs of processes, which are separated by pauses of more than _APART_NS.
 
-    Processes without times belong to the only run or, if there are several, are a run of their own,
-    the last one.
+    Processes without times belong to the only run; with several runs, they are a last one apart.
     """
     timed = sorted((p for p in processes if p.stretch), key=lambda p: (p.stretch.low, p.order))
     groups: list[list[Process]] = []
@@ -222,10 +232,11 @@ def _separated(
 
 
 def _leave_out_merged(files: Sequence[TableFile]) -> int:
-    """Drop, in place, counters of single passes that the merged table also has.
+    """Drop, in place, the counters of single passes that the merged table also has.
 
-    Return from how many files. The merged table of a rank has the most counters. A table is of a
-    pass if it has some of these counters, not the same ones, and only kernels of the merged table.
+    Return the number of files from which counters were dropped. The merged table of a rank is the
+    one with the most counters. A table is of a single pass if it shares counters with the merged
+    table, but not all, and has only kernels of the merged table.
     """
     by_rank: defaultdict[int | None, list[tuple[TableFile, set[str], set[str]]]]
     by_rank = defaultdict(list)  # files with the names of their counters and kernels

@@ -8,23 +8,15 @@ from typing import Final
 import numpy as np
 
 from traceflops.parsers.io.csv_cells import Cells
+from traceflops.parsers.rocprof import copies
 from traceflops.parsers.rocprof.agents import Agent
-from traceflops.parsers.rocprof.copies import (
-    GPU,
-    HOST,
-    UNKNOWN,
-    directions_between,
-    directions_named,
-    ends_of,
-)
 from traceflops.parsers.rocprof.tables.parts import ProcessPart
 from traceflops.parsers.shared import sinks
 from traceflops.parsers.shared.sanity_checks import spans
 from traceflops.parsers.shared.trace_builder import chosen
 from traceflops.table.columns import ABSENT, Array, IntArray, Names, count_true
 
-_MARK_DOMAINS: Final = ("MARKER", "ROCTX")
-_KINDS: Final = {None: UNKNOWN, False: HOST, True: GPU}
+_KINDS: Final = {None: copies.UNKNOWN, False: copies.HOST, True: copies.GPU}
 """The kind of an end of a copy, by `is_gpu` of its agent."""
 
 
@@ -52,12 +44,13 @@ def add_kernels(rows: Cells, part: ProcessPart) -> None:
     )
     if is_queued:
         queued = rows["dispatched"]
-        known = queued >= 0
-        sinks.add_queueing(part, queued[known], rows["thread"][known], correlation[known], ABSENT)
+        has_time = queued >= 0
+        thread, launch = rows["thread"][has_time], correlation[has_time]
+        sinks.add_queueing(part, queued[has_time], thread, launch, ABSENT)
 
 
 def add_copies(rows: Cells, part: ProcessPart, named: str = "direction") -> None:
-    """Add copies and fills, named by a column; `resolve_copies` decides on their ends later."""
+    """Add copies and fills, named by the column `named`; `resolve_copies` sets devices later."""
     rows = timed_rows(rows, part)
     if not rows.count:
         return
@@ -72,7 +65,7 @@ def add_copies(rows: Cells, part: ProcessPart, named: str = "direction") -> None
         correlation=ids(rows, "correlation"),
         graph=ids(rows, "graph"),
         graph_node=ids(rows, "graph_node"),
-        direction=directions_named(texts)[code],
+        direction=copies.directions_named(texts)[code],
         into="copies",
     )
     part.ends.append((rows.codes("source", part.agents, ""), rows.codes("target", part.agents, "")))
@@ -133,25 +126,26 @@ def _axes(rows: Cells, what: str) -> IntArray | None:
 
 
 def resolve_copies(part: ProcessPart, agents: Sequence[Agent], devices: Array) -> int:
-    """Fill in device and direction of the copies of a part, in place; drop those within the host.
+    """Set device and direction of the copies of a part, in place; drop those within the host.
 
-    Return how many were dropped. The device is that of the GPU at an end, the target if both are
-    GPUs. `agents` and `devices` are per text that names an agent; `devices` ends with ABSENT (-1).
+    Return how many were dropped. The device is the GPU among source and target, the target if both
+    are GPUs. `agents` and `devices` have an item per text that names an agent; `devices` ends with
+    ABSENT, for the index -1 of a copy without such a text.
     """
     table = part["copies"]
     if not table.count:
         return 0
-    kinds = np.array([*(_KINDS[agent.is_gpu] for agent in agents), UNKNOWN])
+    kinds = np.array([*(_KINDS[agent.is_gpu] for agent in agents), copies.UNKNOWN])
     for (count, columns), (source, target) in zip(table.pieces, part.ends, strict=True):
         # So far directions are those that names say; their codes are indices in DIRECTIONS.
         named = np.broadcast_to(columns["direction"], count).astype(np.int64)
         source_kind, target_kind = (
-            np.where(kinds[end] == UNKNOWN, by_direction, kinds[end])
-            for end, by_direction in zip((source, target), ends_of(named), strict=True)
+            np.where(kinds[end] == copies.UNKNOWN, by_direction, kinds[end])
+            for end, by_direction in zip((source, target), copies.ends_of(named), strict=True)
         )
-        apart = devices[source] != devices[target]
-        direction = directions_between(named, source_kind, target_kind, apart)
-        from_gpu = (target_kind != GPU) & (source_kind == GPU)
+        ends_differ = devices[source] != devices[target]
+        direction = copies.directions_between(named, source_kind, target_kind, ends_differ)
+        from_gpu = (target_kind != copies.GPU) & (source_kind == copies.GPU)
         columns["device"] = np.where(from_gpu, devices[source], devices[target])
         columns["direction"] = direction.astype(np.int32)
     on_host = table.column("direction") == sinks.DIRECTIONS.index("HtoH")
@@ -165,10 +159,10 @@ def add_calls(rows: Cells, part: ProcessPart) -> None:
     domain = rows.codes("domain", domains, "API")
     counts = np.bincount(domain, minlength=len(domains)).tolist()
     part.file.domains.update(dict(zip(domains, counts, strict=True)))
-    # The code is added as a column, since only rows with a valid time stay.
+    # As a column the code of the domain follows its row: `timed_rows` drops rows without a time.
     rows = timed_rows(Cells(rows.count, {**rows.columns, "domain code": domain}), part)
-    is_mark = np.array([name.upper().startswith(_MARK_DOMAINS) for name in domains])
-    is_mark = is_mark[rows["domain code"]]
+    are_marks = np.array([name.upper().startswith(("MARKER", "ROCTX")) for name in domains])
+    is_mark = are_marks[rows["domain code"]]
     if not is_mark.all():
         calls, names = rows.only(~is_mark), part["calls"].names
         sinks.add_calls(
@@ -214,8 +208,8 @@ def add_pushes(rows: Cells, part: ProcessPart) -> None:
 def pair_pushes(part: ProcessPart) -> None:
     """Add ranges and marks from the rows kept by `add_pushes`, and drop these rows.
 
-    Of two successive rows with the same marker id, the second ends a range that the first begins
-    if the first has a message, and the second has none or the same. Other messages are marks.
+    Two successive rows with the same marker id are a range if the first has a message, and the
+    second has none or the same message. Other rows with a message are marks.
     """
     if not part.pushes:
         return
@@ -227,25 +221,25 @@ def pair_pushes(part: ProcessPart) -> None:
     )
     order = np.lexsort((time, marker))
     message, time, marker = message[order], time[order], marker[order]
-    begins = np.zeros(len(order), np.bool_)
+    begins = np.zeros(len(order), np.bool_)  # which rows begin a range; the next row ends it
     if len(order) > 1:
-        # What the next row is to each row: an end without message, or the same message again.
+        # What follows each row but the last: a row without message, or the same message again.
         same_id = (marker[1:] == marker[:-1]) & (message[:-1] >= 0)
-        closes = same_id & (message[1:] < 0)
-        repeats = same_id & (message[1:] == message[:-1])
-        # Of successive equal messages the first, third, ... begin a range; so does a last one that
-        # ends no range itself, if a row without message follows.
+        no_message_next = same_id & (message[1:] < 0)
+        same_message_next = same_id & (message[1:] == message[:-1])
+        # Of successive equal messages the first, third, ... begin a range.
         row = np.arange(len(order))
-        first = np.maximum.accumulate(np.where(np.append(True, ~repeats), row, 0))
-        begins[:-1] = repeats & ((row - first)[:-1] % 2 == 0)
-        ends_none = ~np.append(False, begins[:-1])
-        begins[:-1] |= closes & ends_none[:-1]
+        first = np.maximum.accumulate(np.where(np.append(True, ~same_message_next), row, 0))
+        begins[:-1] = same_message_next & ((row - first)[:-1] % 2 == 0)
+        # So does a row before one without message, if it ends no range itself.
+        ends_range = np.append(False, begins[:-1])
+        begins[:-1] |= no_message_next & ~ends_range[:-1]
     ends = np.append(False, begins[:-1])
     part.file.odd["unpaired"] += count_true((message < 0) & ~ends)
     rows = np.flatnonzero((message >= 0) & ~ends)
-    dur = np.where(begins, np.append(time[1:], 0) - time, 0)[rows]
+    dur_ns = np.where(begins, np.append(time[1:], 0) - time, 0)[rows]
     part.stretch.cover(time[rows])
-    columns = {"start_ns": time[rows], "dur_ns": dur, "thread": thread[order][rows]}
+    columns = {"start_ns": time[rows], "dur_ns": dur_ns, "thread": thread[order][rows]}
     marks = Cells(len(rows), columns)
     sinks.add_marks(part, marks, thread=ids(marks, "thread"), name=message[rows])
     part.pushes.clear()
