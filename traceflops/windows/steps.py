@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache, partial
 
 import numpy as np
 from msgspec import Struct
@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from traceflops.categories.programs import of_ml, of_pytorch
 from traceflops.characters import shortened
+from traceflops.devices.processes import device_name
 from traceflops.facts import Fact, fact
 from traceflops.remedies import in_words_of, sentence
 from traceflops.table.arrays import ABSENT, BoolArray, IntArray
@@ -26,12 +27,19 @@ from traceflops.table.columns import codes, is_one_of, names, numbers
 from traceflops.table.grouping import distinct, groups
 from traceflops.table.links import Links
 from traceflops.table.nesting import taken
-from traceflops.table.trace import Note, Trace, counted_note
+from traceflops.table.trace import Note, Trace, counted_note, note_of
+from traceflops.timeline.account import LinkedTrace
 from traceflops.timeline.intervals import ENDLESS
-from traceflops.units import capitalized
+from traceflops.units import capitalized, listed
 from traceflops.windows.engine_passes import serving_marks
 from traceflops.windows.selection import marked_groups
-from traceflops.windows.step_times import Launched, Steps, thread_of_steps
+from traceflops.windows.step_times import (
+    Launched,
+    Owners,
+    Steps,
+    shared_steps_note,
+    thread_of_steps,
+)
 
 _NAME_THEM = "name the annotations that begin a step with --step-mark"
 _LIKELY = "Some ranges look like steps: try --step-mark {}."
@@ -269,6 +277,25 @@ def step_of_activity(trace: Trace, links: Links, marked: FoundSteps) -> IntArray
         times, rows = (issued, rows) if len(rows) else (started, in_process)
         index[rows] = steps.at(times[rows])
     return index
+
+
+def marked_notes(
+    linked: LinkedTrace, marked: FoundSteps, owners: Mapping[int, Owners]
+) -> Iterator[Note]:
+    """Yield the notes of the marks, and notes on devices without steps or of several processes."""
+    yield from marked.notes
+    if set(without_launches(linked.trace, linked.links).tolist()) & marked.by_process.keys():
+        yield note_of("assumed", "steps-by-device-time")
+    without_steps = [
+        device for device, owner in owners.items() if owner.owner not in marked.by_process
+    ]
+    if without_steps and len(without_steps) < len(owners):
+        devices = listed(without_steps, partial(device_name, linked.trace))
+        count = len(without_steps)
+        yield note_of("missing", "devices-without-steps", count=count, devices=devices)
+    shared = {device: owner for device, owner in owners.items() if owner.others}
+    if shared:
+        yield shared_steps_note(linked.trace, shared)
 
 
 def without_launches(trace: Trace, links: Links) -> IntArray:
