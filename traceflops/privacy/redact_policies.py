@@ -55,7 +55,7 @@ _SUM: Final = re.compile(
 """Words, with numbers, in the marks that serving engines and traceflops write."""
 
 _BY_WORDS, _WHOLE, _GONE = "by words", "whole", "gone"
-"""Of a text the words that no library uses are replaced, or all of it, or it is removed."""
+"""In a text, the words that no library uses are replaced; or the whole text; or it is removed."""
 _COLLECTIVES: Final = ("activities", "ops")
 _COLUMNS: Final[Mapping[tuple[str, str], tuple[str, str]]] = {
     ("processes", "file"): (_WHOLE, "file"),
@@ -191,16 +191,19 @@ def _mark(shown: Placeholders, step_mark: str | None, kind: str | None) -> Polic
 
 
 def _frame(shown: Placeholders, text: str) -> str:
-    """Return what stands for a Python frame; known parts of those of libraries stay."""
+    """Return what stands for a Python frame; the public part of its beginning stays.
+
+    That is the name of a file that Inductor generated, or of a file of Python's own library. In
+    the rest of such frames, and in frames of libraries, words of libraries stay.
+    """
     if (of_torch := _TORCH_FRAME.fullmatch(text)) is not None:
         return shown.partly("Python function", of_torch[1])
     if text.startswith(_MODULE):
         return _module(shown, text)
-    # What is known of the beginning stays: the file of generated code without its folder, or that
-    # of a function of Python's library. In the rest, and in frames of libraries, known words stay.
-    generated = _GENERATED.match(text)
-    begin = generated[1] if generated else standard_prefix(text)
-    text = text[generated.start(1) :] if generated else text
+    if (generated := _GENERATED.match(text)) is not None:
+        begin, text = generated[1], text[generated.start(1) :]
+    else:
+        begin = standard_prefix(text)
     if begin or facts_of_name(text):
         return begin + shown.partly("Python function", text[len(begin) :])
     return shown.whole("Python function", text)
