@@ -82,7 +82,7 @@ def _lines(rows: pa.Table) -> Iterator[str]:
     are_numbers = [types.is_integer(t) or types.is_floating(t) for t in rows.schema.types]
     pads = [str.rjust if is_number else str.ljust for is_number in are_numbers]
     for line in zip(*columns, strict=True):
-        cells = map(lambda pad, text, width: pad(text, width), pads, line, widths)
-        yield "  ".join(cells).rstrip()
+        cells = zip(pads, line, widths, strict=True)
+        yield "  ".join(pad(text, width) for pad, text, width in cells).rstrip()
     if rows.num_rows > _MOST_ROWS:
         yield f"… {several(rows.num_rows - _MOST_ROWS, 'more row')}; all with --format csv or json"

@@ -133,9 +133,10 @@ class Side(Struct, frozen=True):
         None if the times by step are not known of all kernels that have charged time.
         """
         window_count = Counter(window.step for window in self.windows)
-        devices = np.array(
-            [window_count[step] for step in sorted(window_count, key=lambda s: s or 0)]
-        )
+        steps = sorted(
+            window_count, key=lambda step: step or 0
+        )  # without steps, there is only None
+        devices = np.array([window_count[step] for step in steps])
         times_ns = [kernel.steps_ns for kernel in work if kernel.charged_ns]
         known_ns = [times for times in times_ns if times is not None and len(times) == len(devices)]
         if len(known_ns) < len(times_ns):

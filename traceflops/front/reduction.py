@@ -177,7 +177,7 @@ def analysis_of_parts(paths: Sequence[str], summaries: Sequence[str], request: R
 
 
 def _added_up(parts: Sequence[HeldSummary | str], request: Request) -> Analysis | None:
-    """Return the analysis of summaries, None without any; a text is the names of files without."""
+    """Return the analysis of summaries, None without any; texts among `parts` name other files."""
     from traceflops.analysis.summaries import analysis_of_summaries
 
     summaries = [part for part in parts if not isinstance(part, str)]

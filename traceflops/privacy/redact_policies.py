@@ -119,7 +119,7 @@ def policies(shown: Placeholders, step_mark: str | None) -> Mapping[tuple[str, s
     """Return the policies of all columns of texts, by table and column."""
 
     def gone(kind: str) -> Policy:
-        return lambda text: shown.count(kind, text)
+        return lambda text: shown.count(kind, text)  # returns None, so that nothing is left
 
     def policy_of(table: str, column: str) -> Policy:
         how, kind = _COLUMNS.get((table, column), (_BY_WORDS, "word"))
@@ -134,8 +134,9 @@ def policies(shown: Placeholders, step_mark: str | None) -> Mapping[tuple[str, s
     texts = [(t, c.name) for t, columns in TABLES.items() for c in columns if c.type == NAME_TYPE]
     op, kernel = partial(shown.partly, "operator name"), partial(shown.partly, "kernel name")
     marks = partial(_mark, shown, step_mark)
-    in_total: dict[str, Policy] = {"call": partial(shown.partly, "call name")}
-    in_total |= dict.fromkeys(("mark", "gpu_mark"), marks("annotation"))
+    # Rows of totals are of kernels, unless of these kinds.
+    in_totals: dict[str, Policy] = {"call": partial(shown.partly, "call name")}
+    in_totals |= dict.fromkeys(("mark", "gpu_mark"), marks("annotation"))
     counter = _always(partial(_counter, shown))
     return {
         **{column: _always(policy_of(*column)) for column in (*texts, *_COLUMNS)},
@@ -143,7 +144,7 @@ def policies(shown: Placeholders, step_mark: str | None) -> Mapping[tuple[str, s
         ("activities", "annotation"): _always(marks("annotation")),
         ("activities", "source"): _always(marks("python")),
         ("activities", "name"): lambda kind: op if kind == "op" else kernel,
-        ("totals", "name"): lambda kind: in_total.get(kind or "", kernel),
+        ("totals", "name"): lambda kind: in_totals.get(kind or "", kernel),
         ("marks", "name"): marks,
         ("kernel_rules", "text"): _always(partial(_rule, shown)),
         ("counters", "name"): counter,

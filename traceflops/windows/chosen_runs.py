@@ -124,17 +124,18 @@ def one_run_per_gpu(
     """Return the accounts of one run per GPU (see `_shown`), and a note on the runs left out."""
     shown = _shown(trace, accounts, selection)
     chosen = {device: account for device, account in accounts.items() if device in shown}
-    runs = Counter(gpu for gpu, _ in trace.runs)  # by device: its GPU, and the number of the run
-    of_several = [device for device in chosen if trace.runs and runs[trace.runs[device][0]] > 1]
+    # `trace.runs` has, by device, its GPU and the number of the run; it is empty without runs.
+    run_count = Counter(gpu for gpu, _ in trace.runs)
+    of_several = [row for row in chosen if trace.runs and run_count[trace.runs[row][0]] > 1]
     if not of_several:
         return chosen, ()
 
     def run_text(device: int) -> str:
         gpu, number = trace.runs[device]
         owner = whose(trace, trace.devices["process"][device].as_py(), with_file=True)
-        return f"{called(trace, device)} run {number} of {runs[gpu]} ({owner})"
+        return f"{called(trace, device)} run {number} of {run_count[gpu]} ({owner})"
 
-    others = sum(runs[trace.runs[device][0]] - 1 for device in of_several)
+    others = sum(run_count[trace.runs[device][0]] - 1 for device in of_several)
     gpus, shown_runs = len(of_several), listed(of_several, run_text)
     note = note_of("assumed", "one-run-of-several", count=others, gpus=gpus, runs=shown_runs)
     return chosen, (note,)

@@ -199,8 +199,12 @@ def _by_process(
         for calls in (~captured, lost)
     )
     captured_counts = np.bincount(process[captured], minlength=processes).tolist()
+    records = []
     counts = zip(run_counts, lost_counts, captured_counts, strict=True)
-    return [LaunchRecords(*map(CallRecords, run, lost), captured) for run, lost, captured in counts]
+    for run_by_kind, lost_by_kind, count in counts:
+        kernel, graph, copy, fill = map(CallRecords, run_by_kind, lost_by_kind)
+        records.append(LaunchRecords(kernel, graph, copy, fill, count))
+    return records
 
 
 def _wanted_records(
@@ -339,8 +343,7 @@ def _named(trace: Trace, pattern: re.Pattern[str]) -> BoolArray:
 def _launching(trace: Trace) -> BoolArray:
     """Return, per call, whether it launches kernels or graphs.
 
-    A launch of the runtime may also be recorded as a call of the driver, with the same correlation:
-    that one does not count.
+    A call of the driver with the correlation of a launch of the runtime is the same launch again.
     """
     is_launch, calls = _named(trace, LAUNCH), trace.calls
     correlation = numbers(calls["correlation"], ABSENT)
@@ -384,8 +387,7 @@ def _capturing(trace: Trace) -> BoolArray:
 def _still_queued(trace: Trace, recorded: BoolArray) -> BoolArray:
     """Return, per call, whether its work was still queued when the recording stopped.
 
-    So are the calls after the last `recorded` one, if the GPU work of the process lasted to the end
-    of its calls.
+    So are calls after the last `recorded` one, if GPU work of the process lasted to its last call.
     """
     calls, activities = trace.calls, trace.activities
     process, start_ns = numbers(calls["process"]), numbers(calls["start_ns"])
