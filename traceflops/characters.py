@@ -1,12 +1,11 @@
 """Which characters a reader sees, and what stands for the others in all output.
 
 Hidden are control, format and direction characters, private and unassigned code points, halves of
-surrogate pairs, and letters and marks without a glyph of their own: those that may be ignored where
-they cannot be drawn (Unicode's Default_Ignorable_Code_Point: fillers, joiners, variation selectors,
-tags), with which bytes can be hidden from people and shown to a model, and blanks that are no
-spaces.
+surrogate pairs, blanks that are no spaces, and letters and marks without a glyph of their own
+(Unicode's Default_Ignorable_Code_Point: fillers, joiners, variation selectors, tags). With the
+latter, bytes can be hidden from people and shown to a model.
 
-A name that is too long is cut here only, for all output: no bracket that it closes is left open.
+Names that are too long are cut here, for all output, such that no bracket is left open.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _UNSEEN: Final = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\ufff0-\ufff8"
     "\U00016fe4\U0001d159\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
-"""What has no glyph although its category is that of letters, marks or signs, in whole ranges."""
+"""Characters without a glyph whose category is that of letters, marks or signs, in ranges."""
 _NO_TEXT: Final = re.compile("[^\n -~]")
 
 
@@ -34,9 +33,9 @@ def is_visible(text: str) -> bool:
 
 
 def visible(text: str) -> str:
-    """Return text in which nothing acts: line breaks are spaces, hidden characters escapes.
+    """Return a text with line breaks as spaces, and hidden characters as escapes.
 
-    Of a text that is all blanks, the blanks are escapes, too, so that there is something to see.
+    A text of nothing but blanks has these as escapes, too, so that there is something to see.
     """
     if not text.strip():
         return "".join(map(_escape, text))
@@ -91,41 +90,42 @@ _LONGEST_CUT_AT: Final = 4_000  # brackets of longer texts are not looked at
 def shortened(text: str, width: int) -> str:
     """Return at most `width` characters of a text: both its ends, each bracket closed.
 
-    Of what stands in brackets whole arguments are left out ("MoE[experts=64, …]"), parts of one
-    only of templates and where little else would stay.
+    In brackets, whole arguments are left out ("MoE[experts=64, …]"); parts of an argument only in
+    templates, or if less than half of the width would be left.
     """
     if len(text) <= width:
         return text
     name = _Bracketed.of(text)
-    whole = name.without_middle(width, whole=True)
-    return whole if 2 * len(whole) > width else name.without_middle(width, whole=False)
+    short = name.without_middle(width, whole=True)
+    return short if 2 * len(short) > width else name.without_middle(width, whole=False)
 
 
 def shortened_around(text: str, start: int, end: int, width: int) -> str:
     """Return at most `width` characters of a text: its beginning, and what is from `start` on.
 
-    What follows `start` has the room from `end` on, the number of characters before it.
+    The beginning has at most `end` characters.
     """
     if len(text) <= width:
         return text
     name = _Bracketed.of(text)
     head = max(index for index in range(min(end, start) + 1) if name.may_end(index))
+    last = min(start + width, len(text))
     shown = text[:width]
+    # First cut between arguments; if that leaves little or nothing, cut inside of one, too.
     for whole in (True, False):
-        last = min(start + width, len(text))
         stops = (index for index in range(last, start, -1) if not whole or name.may_end(index))
         labels = (name.joined((0, head), (start, stop)) for stop in stops)
         shown = next((label for label in labels if len(label) <= width), shown)
-        if 2 * len(shown) > width and shown != text[:width]:  # else cut inside an argument, too
+        if 2 * len(shown) > width and shown != text[:width]:
             break
     return shown
 
 
 class _Bracketed(NamedTuple):
-    """A text and its brackets and quotes: `closes` is the index of the end by that of the start.
+    """A text with its brackets and quotes: `closes` is the index of the end by that of the start.
 
-    Before each character, `inner` is the start of the innermost that is open, -1 for none, and
-    `depth` the number of open ones.
+    `inner` and `depth` have an entry for the place before each character, and one for the end: the
+    start of the innermost open bracket, -1 for none, and the number of open ones.
     """
 
     text: str
@@ -149,17 +149,18 @@ class _Bracketed(NamedTuple):
         return cls(text, closes, inner, depth)
 
     def without_middle(self, width: int, *, whole: bool) -> str:
-        """Return the ends of the text, the first of about 3/5 of the width.
+        """Return both ends of the text in `width` characters, about 3/5 of them for the first.
 
         With `whole`, arguments are left out as a whole, else parts of them, too.
         """
         length, room = len(self.text), max(width - 1, 0)
+        # Where the first end may stop, and where the second may start.
         heads = [index for index in range(width) if not whole or self.may_end(index)]
         nearest = range(max(length - width, 0), length + 1)
         tails = [index for index in nearest if not whole or self._may_begin(index)]
         for head in reversed([index for index in heads if index <= room - room * 2 // 5]):
             tail = next((t for t in tails if t >= head and self._fits(head, t, width)), None)
-            if tail is not None:
+            if tail is not None:  # the first end may get the room that the second does not use
                 longest = max(index for index in heads if self._fits(index, tail, width))
                 return self.joined((0, longest), (tail, length))
         return "…"[:width]
@@ -182,9 +183,9 @@ class _Bracketed(NamedTuple):
         return "".join(parts)
 
     def may_end(self, index: int) -> bool:
-        """Return whether what is before an index ends outside brackets or with an argument.
+        """Return whether the text may be cut before an index: outside brackets, behind an argument.
 
-        Template arguments may be cut: what tells kernels apart is in the long ones.
+        Template arguments may be cut anywhere: what tells kernels apart is in the long ones.
         """
         opened = self.inner[index]
         if opened in (-1, index - 1) or self.text[opened] == "<":
@@ -194,33 +195,33 @@ class _Bracketed(NamedTuple):
         return before.rstrip()[-1:] in {",", ";"} and char != " " and self.text[opened] in _CLOSING
 
     def _may_begin(self, index: int) -> bool:
-        """Return whether what is shown may begin here: inside brackets only before whole arguments.
-
-        Templates (<) may be cut anywhere.
-        """
+        """Return whether the text may go on at an index: like `may_end`, but before a separator."""
         opened = self.inner[index]
         if opened == -1 or self.closes[opened] == index or self.text[opened] == "<":
             return True
         return self.text[index] in ",;" and self.text[opened] in _CLOSING
 
     def _fits(self, head: int, tail: int, width: int) -> bool:
-        """Return whether the text up to `head`, …, the brackets to close and the rest fit."""
+        """Return whether `joined((0, head), (tail, end of text))` has at most `width` characters.
+
+        Also no bracket may open in the part that is left out and close behind it.
+        """
         closing = self.depth[head] - self.depth[tail]
         is_nested = self.inner[tail] < head <= tail
         return is_nested and head + 1 + closing + len(self.text) - tail <= width
 
 
 def _pairs(text: str) -> Iterator[tuple[int, int]]:
-    """Yield the indices of brackets and quotes and of what closes them; others are text."""
+    """Yield the indices of each bracket or quote and of what closes it, if anything does."""
     quotes = {match.start(): match.end() - 1 for match in _QUOTED.finditer(text)}
     opened: list[int] = []
-    behind = 0
+    quote_end = -1
     for index, char in enumerate(text):
-        if index < behind:
+        if index <= quote_end:
             continue
         if index in quotes:
-            behind = quotes[index] + 1
-            yield index, quotes[index]
+            quote_end = quotes[index]
+            yield index, quote_end
         elif char in _CLOSING:
             opened.append(index)
         elif char in _CLOSING.values() and text[index - 1 : index] != "-":  # "->" closes nothing

@@ -18,8 +18,8 @@ _NO_ROOM: Final = (
     *("failed to launch worker thread", "without exception set", "without setting an exception"),
     *("bad_alloc", "allocation failure", "out of memory"),
 )
-"""What the system says where there is no memory to load a library or to start a thread, Python
-where a library had none to say what failed, and libraries with errors of their own."""
+"""Messages of the system if there is no memory to load a library or to start a thread; of Python,
+if a library had no memory for its message; and of libraries with errors of their own."""
 
 
 class TraceflopsError(Exception):
@@ -54,7 +54,7 @@ class UsageError(TraceflopsError):
 
 
 def lacks(error: ImportError, package: str, install: str) -> Exception:
-    """Return what to raise where a package cannot be loaded: that it is needed, or no memory."""
+    """Return what to raise if a package cannot be loaded: that it is needed, or no memory."""
     return error if is_out_of_memory(error) else UsageError(package, install)
 
 

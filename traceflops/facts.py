@@ -17,9 +17,9 @@ Value: TypeAlias = "int | float | Fraction | str | Fact | tuple[Value, ...] | No
 
 
 class Fact:
-    """A code and its values by name; what a value of None would say is left out of the text.
+    """A code and its values by name; the text leaves out what a value of None would say.
 
-    No dataclass: msgspec would look into those, and cannot read a union of all kinds of values.
+    No dataclass: msgspec would look into it, and cannot read a union of all kinds of values.
     """
 
     __slots__ = ("code", "values")

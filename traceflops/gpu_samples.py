@@ -1,10 +1,10 @@
 """What was sampled of GPUs: clocks, power, temperature, utilisation, and why clocks were low.
 
-counters of the trace, whoever recorded them
-|  of each GPU, in the chosen windows: a series of times and values by counter
-|  samples of time in which it works, by the timeline where there is one, else by its
-v  utilisation, else by the reason "idle"
-GpuSamples    mean clock, reasons for low clocks, ranges of the others
+counters of the trace, from any tool
+|  per GPU and counter, in the chosen windows: a series of times and values
+|  busy samples: the GPU works then, by the timeline if there is one, else by its utilisation,
+v  else by the reason "idle" for a low clock
+GpuSamples    mean clock, reasons for low clocks, ranges of the other counters
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class Range(Struct, frozen=True):
 class GpuSamples(Struct, frozen=True):
     """What was sampled of a GPU in the chosen time; `device` is the row of the devices table.
 
-    `count` is the number of samples of its clock (without these: of what was sampled most often),
-    `busy` of which are of time in which it works. `clock_mhz` is the mean over these, `reasons` the
-    shares of them by the bits of THROTTLE_BITS, None where none was sampled. `max_clock_mhz` is
-    what it could run at. `slow_ns` is when it was below that for a reason, first and last. `values`
-    are the other counters, by name.
+    `count` is the number of samples of its clock (without these: of what was sampled most often);
+    the GPU works at `busy` of them. `clock_mhz` is the mean over the busy ones. `reasons` are the
+    shares of busy samples with each bit of THROTTLE_BITS, None if none was sampled. `max_clock_mhz`
+    is the highest clock of the GPU. `slow_ns` is when it first and last was below that for a
+    reason. `values` are the other counters, by name.
     """
 
     device: int
@@ -62,14 +62,14 @@ class GpuSamples(Struct, frozen=True):
 
     @property
     def below(self) -> float | None:
-        """Return how far the clock is below its maximum, as a share of it; None if unknown."""
+        """Return how far the clock is below its maximum, as a share of the latter, if known."""
         if self.clock_mhz is None or not self.max_clock_mhz:
             return None
         return 1 - self.clock_mhz / self.max_clock_mhz
 
     @property
     def reason_words(self) -> str:
-        """Return the reasons in words, that of most samples first, "" for none."""
+        """Return the reasons in words, the most frequent first, "" for none."""
         shares = sorted((self.reasons or {}).items(), key=lambda item: (-item[1], item[0]))
         return ", ".join(
             THROTTLE_BITS[bit] + f" in {percent(share)} of the samples" * (share < 1)
@@ -103,24 +103,24 @@ def gpu_samples(prepared: Prepared) -> tuple[GpuSamples, ...]:
 
 
 def _of_device(prepared: Prepared, device: int, series: Mapping[str, _Series]) -> GpuSamples:
-    """Return what series of samples say of a device; each is of times and values, in order."""
-    (clock_ns, clock), (mask_ns, mask), (_, most) = (
-        series.get(name, _NOTHING)
-        for name in (Sampled.SM_CLOCK, Sampled.THROTTLE, Sampled.MAX_SM_CLOCK)
-    )
-    busy, judged = (_works(prepared, device, series, times) for times in (clock_ns, mask_ns))
-    hz = prepared.trace.devices["clock_hz"][device].as_py()
-    # Reasons count only where the GPU works; idleness is then none.
-    reasons = mask[judged].astype(np.int64) & ~_IDLE
-    slow_ns = mask_ns[judged][reasons != 0]
+    """Return the figures of a device from its series: (times, values) by counter, in order."""
+    clock_ns, clock_mhz = series.get(Sampled.SM_CLOCK, _NOTHING)
+    mask_ns, mask = series.get(Sampled.THROTTLE, _NOTHING)
+    _, max_mhz = series.get(Sampled.MAX_SM_CLOCK, _NOTHING)
+    is_busy = _works(prepared, device, series, clock_ns)
+    rated_hz = prepared.trace.devices["clock_hz"][device].as_py()
+    # Reasons count only while the GPU works, and then "idle" is no reason.
+    mask_is_busy = _works(prepared, device, series, mask_ns)
+    reasons = mask[mask_is_busy].astype(np.int64) & ~_IDLE
+    slow_ns = mask_ns[mask_is_busy][reasons != 0]
     bits = THROTTLE_BITS if len(reasons) else ()  # without any sample, reasons are not known
     shares = {bit: float((reasons & bit != 0).mean()) for bit in bits}
     return GpuSamples(
         device=device,
         count=len(clock_ns) or max((len(times) for times, _ in series.values()), default=0),
-        busy=int(busy.sum()),
-        clock_mhz=float(clock[busy].mean()) if busy.any() else None,
-        max_clock_mhz=float(most.max()) if len(most) else hz and hz / 1e6,
+        busy=int(is_busy.sum()),
+        clock_mhz=float(clock_mhz[is_busy].mean()) if is_busy.any() else None,
+        max_clock_mhz=float(max_mhz.max()) if len(max_mhz) else rated_hz and rated_hz / 1e6,
         reasons={bit: share for bit, share in shares.items() if share} if shares else None,
         slow_ns=(int(slow_ns[0]), int(slow_ns[-1])) if len(slow_ns) else None,
         values={
@@ -134,17 +134,21 @@ def _of_device(prepared: Prepared, device: int, series: Mapping[str, _Series]) -
 def _works(
     prepared: Prepared, device: int, series: Mapping[str, _Series], time_ns: IntArray
 ) -> BoolArray:
-    """Return at which times a GPU works: for half of the time before, else by what was sampled."""
+    """Return, per time, whether the GPU works: by its timeline, for half of the time before.
+
+    Without a timeline, by the last sample of its utilisation, or of the reason "idle".
+    """
     if device in prepared.accounts:
-        rows, over = prepared.accounts[device].rows, sampled_over_ns(time_ns)
+        rows, over_ns = prepared.accounts[device].rows, sampled_over_ns(time_ns)
         work = Intervals.of(rows.start_ns, rows.end_ns)
-        return work.length_within(time_ns - over, time_ns) >= _HALF * over
-    told_ns, percents = series.get(Sampled.UTILISATION, _NOTHING)
+        return work.length_within(time_ns - over_ns, time_ns) >= _HALF * over_ns
+    sampled_ns, percents = series.get(Sampled.UTILISATION, _NOTHING)
     if Sampled.UTILISATION not in series:
         # Not idle, by the reasons, is 100 %; tools that never give the reason "idle" say nothing.
         mask_ns, mask = series.get(Sampled.THROTTLE, _NOTHING)
-        idle = (mask.astype(np.int64) & _IDLE) != 0
-        if idle.any():
-            told_ns, percents = mask_ns, 100.0 * ~idle
-    last = np.searchsorted(told_ns, time_ns, side="right") - 1
-    return np.asarray((last >= 0) & (np.append(percents, 0)[last] >= 100 * _HALF))
+        is_idle = (mask.astype(np.int64) & _IDLE) != 0
+        if is_idle.any():
+            sampled_ns, percents = mask_ns, 100.0 * ~is_idle
+    last = np.searchsorted(sampled_ns, time_ns, side="right") - 1
+    percent_then = np.append(percents, 0)[last]  # 0 before the first sample (-1)
+    return np.asarray((last >= 0) & (percent_then >= 100 * _HALF))

@@ -1,4 +1,4 @@
-"""How long the parts of the work take, told to whoever listens; nothing is done for nobody."""
+"""How long the phases of the work take, for a listener; without one nothing is measured."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 Listener = Callable[[str, str | None, float], None]
-"""Told the name of a phase, the input that it was about and its seconds when it has ended."""
+"""Called when a phase has ended with its name, the input that it was about, and its seconds."""
 _listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
 
 
 @contextmanager
 def listening(listener: Listener) -> Iterator[None]:
-    """Tell `listener` of the phases that end while the context is open."""
+    """Call `listener` for the phases that end while the context is open."""
     token = _listener.set(listener)
     try:
         yield
@@ -24,7 +24,7 @@ def listening(listener: Listener) -> Iterator[None]:
 
 @contextmanager
 def phase(name: str, about: str | None = None) -> Iterator[None]:
-    """Measure a part of the work, on the input that `about` names."""
+    """Measure the block as a phase of the work, on the input that `about` names."""
     listener = _listener.get()
     if listener is None:
         yield

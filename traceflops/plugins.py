@@ -32,7 +32,7 @@ def plugins(group: str) -> tuple[EntryPoint, ...]:
 
 
 def package_of(point: EntryPoint) -> str:
-    """Return the package that a plug-in came with, by its module where nothing else tells."""
+    """Return the package that a plug-in came with, or its module if the package is unknown."""
     name = point.dist.name if point.dist is not None else None
     return name or point.module
 
@@ -62,7 +62,7 @@ def loaded(group: str, make: Callable[[Any, str, str], T]) -> list[T]:
 def blamed(
     group: str, point: EntryPoint, kind: type[InputError | UsageError] = UsageError
 ) -> Iterator[None]:
-    """Turn what a plug-in fails with into an error of this kind; errors of ours stay."""
+    """Turn an exception of a plug-in into an error of this kind; our own errors stay."""
     try:
         yield
     except TraceflopsError:

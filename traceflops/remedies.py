@@ -1,7 +1,7 @@
 """How to record what a trace lacks, in the words of the tool that recorded it.
 
-A line of advice is one cell of the table: a `How` is a clause with a verb, a text is options or
-calls, which `record with` makes a clause of. Options are those of rocprofv3 (rocprofiler-sdk's
+Each piece of advice is a cell of the table: a `How` is a clause with a verb; a text is options or
+calls, to which "record with" is added. Options are those of rocprofv3 (rocprofiler-sdk's
 documentation, "Using rocprofv3"), which also replaces rocprof and rocprofv2; of nsys; and the
 arguments of torch.profiler and jax.profiler.
 """
@@ -76,7 +76,7 @@ _IN_LOST_PART: Final = frozenset(
         *("operators", "steps", "device", "rank", "memory"),
     }
 )
-"""What a file that is cut may have had: another way of recording would be the wrong advice."""
+"""What the lost part of a file may hold: another way of recording would be the wrong advice."""
 _OF_DEVICE: Final = ("device work", "device records")
 
 
@@ -97,7 +97,7 @@ _OF_HOST: Final = {
     **dict.fromkeys(("host work", "stacks"), "operators"),
     "shapes": "operators and shapes",
 }
-"""What a trace of the GPU alone lacks first, by what it is asked for."""
+"""What a trace of the GPU alone must record first, by what it lacks."""
 _WITHOUT_COUNTERS: Final = _do("record without profiler_metrics")
 _WHY_NONE: Final = _do(
     "GPU tracing was on: look for errors of {tracer} in the output of the run ({older} may be too "
@@ -259,7 +259,7 @@ _TABLE: Final[Mapping[str, Mapping[str, str | How]]] = {
     },
     "memory": {PYTORCH: "profile_memory=True", TF_RECORD: "memory=True in tf.record"},
 }
-"""By what is missing and tool: "" where nothing would record it, nothing where it never has it."""
+"""By what is missing and tool; "" if no way is known, no entry if the tool can never record it."""
 
 
 class Recording(Protocol):
@@ -276,14 +276,14 @@ class Recording(Protocol):
 
 def family(format_: str) -> str:
     """Return the tool that writes a format: pytorch, rocprof, nsight, xla or other."""
-    return next((one for start, one in _FAMILIES.items() if format_.startswith(start)), OTHER)
+    return next((tool for start, tool in _FAMILIES.items() if format_.startswith(start)), OTHER)
 
 
 def in_words_of(program: Collection[str], of: Recording, lack: str) -> str:
-    """Return what a program of PyTorch lacks, where that is recorded in another way there."""
-    own = f"{lack} in PyTorch"
-    is_own = "torch" in program and family(of.source.format) in _TABLE.get(own, ())
-    return own if is_own else lack
+    """Return the key of the table for `lack`: one of its own if PyTorch records it differently."""
+    in_pytorch = f"{lack} in PyTorch"
+    is_own = "torch" in program and family(of.source.format) in _TABLE.get(in_pytorch, ())
+    return in_pytorch if is_own else lack
 
 
 def is_cut_off(of: Recording) -> bool:
@@ -306,38 +306,20 @@ def way_to_record(of: Recording, lack: str) -> How | None:
     if lack in _IN_LOST_PART and is_cut_off(of):  # the whole file may have it
         return _COPY
     counts = of.source.event_counts
-    # The GPU alone was traced: first of all, that lacks operators.
+    # The GPU alone was traced: what is missing first are operators.
     if tool == PYTORCH and lack in _OF_HOST and "kernel" in counts and _OPERATOR not in counts:
         lack = _OF_HOST[lack]
     cell = _TABLE[lack].get(tool, "" if tool == OTHER else None)
     if not cell:
         return None if cell is None else How("")
     how = How(cell) if isinstance(cell, str) else cell
-    # API calls show that the GPU was traced: its records are missing for another reason.
-    calls = (name for name in counts if name.endswith(_OF_CALLS))
-    if lack in _OF_DEVICE and tool == PYTORCH and any(calls):
-        why = _WITHOUT_COUNTERS if _COUNTED in counts else _WHY_NONE
-        how = why if lack == "device records" else How("")  # it is said once, of the records
     if tool == PYTORCH:
-        name = accelerator(counts)
-        module = "cuda" if name == CUDA else "accelerator"
-        tracer = "CUPTI or roctracer" if name == CUDA else "the profiler"
-        # The file may tell that the driver supports the runtime.
-        runtime, driver = (of.source.facts.get(key, "") for key in _VERSIONS)
-        are_known = runtime.isdecimal() and driver.isdecimal()
-        older = tracer if are_known and int(runtime) <= int(driver) else "the driver"
-        text = how.text.format(accelerator=name, module=module, tracer=tracer, older=older)
-        how = How(text, how.is_clause)
+        how = _with_pytorch(of, lack, how)
     if tool == XLA:
         how = How(how.text.format(**_names(of.source.facts.get(FRAMEWORK))), how.is_clause)
-    # Advise the option for graphs only where there may be any, and NVTX ranges where none were.
-    graphs = sum(count for name, count in counts.items() if "GRAPH" in name)
-    has_no_graphs = counts.get("KERNEL", 0) > 0 and not graphs
-    if tool == NSIGHT and lack != "kernels of graphs" and has_no_graphs:
-        how = How(how.text.replace(_GRAPHS, ""), how.is_clause)
-    if tool == NSIGHT and lack == "host work" and any("NVTX" in name for name in counts):
-        how = How(_FINER if any("OSRT" in name for name in counts) else _FINER + _WITH_SYSTEM)
-    if _is_old(of):  # a GPU that nsys cannot record, nor ncu
+    if tool == NSIGHT:
+        how = _with_nsight(counts, lack, how)
+    if _is_old(of):  # a GPU that neither nsys nor ncu can record
         text = "" if lack == "kernel counters" else _OF_NSYS.sub(NVPROF, how.text)
         how = How(text, how.is_clause)
     if of.source.tool == LEGACY and lack not in _SAME_IN_LEGACY:  # it recorded operators alone
@@ -345,13 +327,41 @@ def way_to_record(of: Recording, lack: str) -> How | None:
     return how
 
 
+def _with_pytorch(of: Recording, lack: str, how: How) -> How:
+    """Return the advice for PyTorch with the names of the accelerator and its tracer filled in."""
+    counts = of.source.event_counts
+    # API calls show that the GPU was traced: there is another reason, said once, of the records.
+    if lack in _OF_DEVICE and any(name.endswith(_OF_CALLS) for name in counts):
+        why = _WITHOUT_COUNTERS if _COUNTED in counts else _WHY_NONE
+        how = why if lack == "device records" else How("")
+    name = accelerator(counts)
+    module = "cuda" if name == CUDA else "accelerator"
+    tracer = "CUPTI or roctracer" if name == CUDA else "the profiler"
+    # If the file tells that the driver supports the runtime, the tracer may be too old.
+    runtime, driver = (of.source.facts.get(key, "") for key in _VERSIONS)
+    are_known = runtime.isdecimal() and driver.isdecimal()
+    older = tracer if are_known and int(runtime) <= int(driver) else "the driver"
+    text = how.text.format(accelerator=name, module=module, tracer=tracer, older=older)
+    return How(text, how.is_clause)
+
+
+def _with_nsight(counts: Mapping[str, int], lack: str, how: How) -> How:
+    """Return the advice for Nsight, without options for graphs or NVTX that would add nothing."""
+    graphs = sum(count for name, count in counts.items() if "GRAPH" in name)
+    has_no_graphs = counts.get("KERNEL", 0) > 0 and not graphs
+    if lack != "kernels of graphs" and has_no_graphs:
+        how = How(how.text.replace(_GRAPHS, ""), how.is_clause)
+    if lack == "host work" and any("NVTX" in name for name in counts):
+        return How(_FINER if any("OSRT" in name for name in counts) else _FINER + _WITH_SYSTEM)
+    return how
+
+
 def _names(framework: str | None) -> dict[str, str]:
-    """Return what texts for XLA name: of one framework, of both where it is unknown."""
-    place = _FRAMEWORKS.index(framework) if framework in _FRAMEWORKS else None
-    return {
-        key: " or ".join(both) if place is None else both[place]
-        for key, both in _OF_FRAMEWORKS.items()
-    }
+    """Return what texts for XLA name: by one framework, by both if it is unknown."""
+    if framework not in _FRAMEWORKS:
+        return {key: " or ".join(both) for key, both in _OF_FRAMEWORKS.items()}
+    index = _FRAMEWORKS.index(framework)
+    return {key: both[index] for key, both in _OF_FRAMEWORKS.items()}
 
 
 def _is_old(of: Recording) -> bool:
@@ -364,11 +374,11 @@ def with_activities(counts: Mapping[str, int]) -> str:
 
 
 def accelerator(counts: Mapping[str, int]) -> str:
-    """Return the member of ProfilerActivity of the events, CUDA where none tells of another."""
-    found = (
-        name for start, name in _ACCELERATORS.items() if any(c.startswith(start) for c in counts)
-    )
-    return next(found, CUDA)
+    """Return the member of ProfilerActivity of the events, CUDA unless a category shows another."""
+    for prefix, name in _ACCELERATORS.items():
+        if any(category.startswith(prefix) for category in counts):
+            return name
+    return CUDA
 
 
 def command(of: Recording) -> str | None:

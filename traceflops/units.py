@@ -133,7 +133,7 @@ def parse_lengths(option: str, text: str) -> tuple[int, ...]:
 class Reported:
     """A share as somebody printed it: its value, and half a unit of its last digit.
 
-    `percent` is the same figure read as a percentage, where it may be meant as one; then either is
+    `percent` is the same figure read as a percentage, if it may be meant as one; then both are
     `ambiguous`.
     """
 
@@ -155,7 +155,7 @@ class Reported:
 def parse_reported(option: str, text: str) -> Reported:
     """Return a printed share: `46.2%`, `46.2` (percent, as it is above 1) or `0.462`.
 
-    What has no sign and is 1 at most may be either; then it is a share, and `percent` the other.
+    A number up to 1 without a sign may be either: it is taken as a share, with `percent` set.
     """
     number = _read(text, _SHARES)
     if number is None or number.value <= 0:
@@ -175,9 +175,9 @@ def parse_share(text: str) -> Fraction | None:
 
 
 def decimal_thousands(text: str) -> int | None:
-    """Return the number before a `k` that is often meant as 1,024: of `8k` it is 8.
+    """Return the number before a `k` that may mean 1,024: 8 for `8k`; None for others.
 
-    Only powers of two are: None for others.
+    Only powers of two may mean that.
     """
     match = re.fullmatch(r"([0-9]{1,4})[kK]", text.strip())
     number = int(match[1]) if match else 0
@@ -198,9 +198,9 @@ def _read(text: str, units: Mapping[str, Fraction]) -> _Read | None:
 
 
 def _bad(option: str, text: str, what: str, example: str, *, comma: bool = False) -> UsageError:
-    """Return the error for what is no such number; a decimal comma is told from other slips.
+    """Return the error for a text that is not `what`; for a decimal comma it has its own words.
 
-    Not where commas separate the entries of a list (`comma`).
+    Unless commas separate the entries of a list (`comma`).
     """
     match = None if comma else _POINT.fullmatch(text.strip())
     if match is None:
@@ -237,7 +237,7 @@ PART_NAMES: Final = {
     "start_up": "start-up",
     "idle": "idle time",
 }
-"""What the components of the device time and the lines of a waterfall are called, everywhere."""
+"""The names of the components of device time and of the lines of a waterfall in all reports."""
 
 _QUOTED: Final = re.compile(r"\"[^\"]*\"|'[^']*'")
 _OF_ONE: Final = {"have": "has", "are": "is"}
@@ -247,15 +247,15 @@ _UNITS: Final = (("s", 10**9), ("ms", 10**6), ("µs", 10**3), ("ns", 1))
 
 
 def several(number: int, noun: str, more: str = "") -> str:
-    """Return a number with its noun, in the plural where it is not one: "1 event", "2 copies".
+    """Return a number with its noun, in the plural unless it is one: "1 event", "2 copies".
 
-    `more` is the plural of what has none by the rules of `plural`.
+    `more` is the plural of a noun that does not follow the rules of `plural`.
     """
     return f"{number:,} {noun if number == 1 else more or plural(noun)}"
 
 
 def does(number: int, verb: str) -> str:
-    """Return a verb as it follows so many things: "1 of 5 has", "2 of 5 have"."""
+    """Return a verb in the form for a number of things: "1 of 5 has", "2 of 5 have"."""
     return verb if number != 1 else _OF_ONE.get(verb, f"{verb}s")
 
 
@@ -272,7 +272,7 @@ def listed(
     between: str = ", ",
     most: int = _MOST_LISTED,
 ) -> str:
-    """Return the first of some things in words, and an ellipsis where there are more."""
+    """Return the first `most` of some things in words, and an ellipsis if there are more."""
     more = ["…"] if len(things) > most else []
     return between.join([*map(text, islice(things, most)), *more])
 
@@ -283,12 +283,12 @@ def capitalized(text: str) -> str:
 
 
 def uncapitalized(text: str) -> str:
-    """Return a text as it goes on inside a sentence: its first letter small, but not of GPU."""
+    """Return a text as part of a sentence: its first letter in lower case, but not that of GPU."""
     return text if text[1:2].isupper() else f"{text[:1].lower()}{text[1:]}"
 
 
 def command_lines(command: str, width: int) -> list[str]:
-    """Return a command line, indented, in lines that a shell takes for one."""
+    """Return a command in indented lines of at most `width`, which a shell reads as one command."""
     whole = _QUOTED.sub(lambda quoted: quoted.group().replace(" ", "\xa0"), command)
     wrapper = textwrap.TextWrapper(width - 2, initial_indent="  ", subsequent_indent=" " * 4)
     wrapper.break_on_hyphens = wrapper.break_long_words = False
@@ -297,27 +297,27 @@ def command_lines(command: str, width: int) -> list[str]:
 
 
 def time_amount(ns: int) -> str:
-    """Return a time in the largest unit of which it holds one."""
+    """Return a time in the largest unit that it is at least one of: "1.500 ms"."""
     unit, size = next((unit for unit in _UNITS if ns >= unit[1]), _UNITS[-1])
     return f"{ns:,} ns" if size == 1 else f"{ns / size:,.3f} {unit}"
 
 
 def percent(share: float) -> str:
-    """Return a share (0 to 1) as "53.5 %"; what is not zero never prints as zero.
+    """Return a share (0 to 1) as "53.5 %"; a share above zero never prints as zero.
 
-    Each share is rounded on its own, wherever it stands: one thing has the same digits everywhere.
+    Each share is rounded on its own, so that it has the same digits everywhere.
     """
     text = f"{100 * share:.1f}"
     return "<0.1 %" if text == "0.0" and share > 0 else f"{text} %"
 
 
 def time_share(share: float, most: str = "up to ") -> str:
-    """Return the share of the time that a sum of durations is: at most all, where they overlap."""
+    """Return a sum of durations as a share of the time: at most 100 %, since they may overlap."""
     return percent(share) if share <= 1 else f"{most}100 %"
 
 
 def one_of(options: Mapping[str, object | None]) -> None:
-    """Refuse options that exclude each other: raise UsageError where two of them have a value."""
+    """Raise UsageError if two of some options, which exclude each other, have a value."""
     given = [name for name, value in options.items() if value is not None]
     if len(given) > 1:
         raise UsageError(f"{given[0]} and {given[1]} are mutually exclusive", "give one of them")
@@ -363,9 +363,9 @@ def exact_percent(value: Fraction, digits: int | None = None) -> str:
 
 
 def significant(value: float | Fraction, digits: int = 4, *, zeros: bool = False) -> str:
-    """Return a number with so many digits, thousands separated: "51.47", "2,488", "0.03521".
+    """Return a number with so many significant digits: "51.47", "2,488", "0.03521".
 
-    Zeros at the end of a fraction are left out unless `zeros` keeps them, as a column needs them.
+    Zeros at the end of a fraction are left out unless `zeros` keeps them, as columns need.
     """
     if not value:
         return "0"

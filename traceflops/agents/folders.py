@@ -71,8 +71,8 @@ class Folders:
     def listed(self, folder: str) -> Iterator[dict[str, Any]]:
         """Yield the folders and traces in a folder ("" for all roots), named as `path` takes them.
 
-        Only the first _MOST_OPENED files are opened: those that are no traces are left out. Later
-        files are all listed.
+        The first _MOST_OPENED files are opened, and left out if they are no traces. Later files are
+        listed unopened.
         """
         opened = 0
         for root in [self.path(folder)] if folder else self._roots:

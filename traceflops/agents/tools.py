@@ -47,7 +47,7 @@ EVIDENCE: Final = {
     "speed-of-light": "utilisation.speed_of_light",
     "timeline": "critical_path.components",
 }
-"""The part of the JSON report with the data of a section, if it is not called like the section."""
+"""The part of the JSON report with the data of a section, if it has another name."""
 _EVENT: Final = ("start_ns", "dur_ns", "rank")
 _SHOWN: Final = {
     "activities": (*_EVENT, "device", "stream", "kind", "name", "step", "sub", "op", "call"),
@@ -266,8 +266,9 @@ class Tools:
         rows, start, wanted = self._trace(trace).table(table), field("start_ns"), scalar(True)
         if to_ns is not None:
             wanted &= start < int64(to_ns)
-        if from_ns is not None:  # events of length 0 count if they begin in the slice
+        if from_ns is not None:
             since = int64(from_ns)
+            # The second test lacks events of length 0 that begin in the slice.
             wanted &= (start >= since) | (start + field("dur_ns") > since)
         for name, number in (("rank", rank), ("device", device)):
             if number is not None and name not in rows.column_names:

@@ -39,8 +39,8 @@ COMMANDS = (
     *("report", "summary", "info", "export", "why", "perfetto", "mfu", "devices", "reduce"),
     *("what_if", "compare", "check", "pack", "unpack", "query", "recipe", "mcp"),
 )
-"""Each is a function of that name in a module of that name, whose EXAMPLES end its help, and whose
-HELP, if any, begins it."""
+"""Each is a function in a module of the same name. EXAMPLES of the module end the help of the
+command; HELP, if the module has it, begins the help instead of the docstring."""
 EPILOG = (
     "Exit codes: 0 done; 1 internal error; 2 wrong usage, or no disk space or memory left; 3 the "
     "input is unreadable, unrecognised or impossible; 4 a gate of check did not pass. No network "
@@ -51,10 +51,8 @@ EPILOG = (
 def flattened(command: Callable[..., None]) -> Callable[..., None]:
     """Return a command with one parameter per option, since Typer knows no groups of options.
 
-    If its options ask for it, it prints the time that traceflops itself took.
-
-    Groups are dataclasses and may hold groups. Each command also has --config, which acts by its
-    callback.
+    Groups are dataclasses and may hold groups. Each command also gets --config, which acts by its
+    callback. If its options ask for it, the command prints the time that traceflops itself took.
     """
     hints = get_type_hints(command, include_extras=True)
     hints.pop("return", None)
@@ -66,14 +64,14 @@ def flattened(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def flat(**given: Any) -> None:
-        values = {name: _value(name, hint, given) for name, hint in hints.items()}
-        timed: AbstractContextManager[None] = nullcontext()
-        if (asked := values.get("asked")) is not None:
+        arguments = {name: _value(name, hint, given) for name, hint in hints.items()}
+        timer: AbstractContextManager[None] = nullcontext()
+        if (asked := arguments.get("asked")) is not None:
             reading = asked.reading
             if reading.verbose or reading.profile_self:
-                timed = own_time(profile=reading.profile_self, named=not asked.privacy.redact)
-        with timed:
-            command(**values)
+                timer = own_time(profile=reading.profile_self, named=not asked.privacy.redact)
+        with timer:
+            command(**arguments)
 
     flat.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     flat.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
@@ -83,24 +81,31 @@ def flattened(command: Callable[..., None]) -> Callable[..., None]:
 def _parameters(
     hints: Mapping[str, Any], defaults: Mapping[str, Any], heading: str | None = None
 ) -> Iterator[inspect.Parameter]:
-    """Yield a parameter per option; `heading` is that of options which name none themselves."""
+    """Yield a parameter per option, for Typer.
+
+    `hints` and `defaults` are by parameter of a command, or by field of a group. `heading` is the
+    heading in the help of options that name none themselves.
+    """
     for name, default in defaults.items():
         hint = hints[name]
         if is_dataclass(hint):
             # A field with metadata declares its option; others have theirs in the annotation.
-            inner = {part.name: part if part.metadata else part.default for part in fields(hint)}
-            of_group = get_type_hints(hint, include_extras=True)
-            yield from _parameters(of_group, inner, getattr(hint, "HEADING", None))
+            of_fields = {
+                part.name: part if part.metadata else part.default for part in fields(hint)
+            }
+            field_hints = get_type_hints(hint, include_extras=True)
+            yield from _parameters(field_hints, of_fields, getattr(hint, "HEADING", None))
             continue
-        # An option is declared either as the default, or inside Annotated for several commands.
-        plain, *declared = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+        # An option is declared by a Field (see `options.option`) or by Typer's own class: as the
+        # default, or inside Annotated if several commands have it.
+        value_type, *declared = get_args(hint) if get_origin(hint) is Annotated else (hint,)
         if isinstance(default, Field):
             declared = [default]
             default = inspect.Parameter.empty if default.default is MISSING else default.default
         info = declared[0].metadata["typer"] if isinstance(declared[0], Field) else declared[0]
         if heading is not None:
             info.rich_help_panel = info.rich_help_panel or heading
-        annotation: Any = Annotated[plain, info]
+        annotation: Any = Annotated[value_type, info]
         kind = inspect.Parameter.KEYWORD_ONLY
         yield inspect.Parameter(name, kind, default=default, annotation=annotation)
 

@@ -90,25 +90,18 @@ def check(
     tolerance = parse_limit("--tolerance", percent)
     if not limits and gates.baseline is None and not update_baseline:
         raise UsageError("no gate to check", "give one, e.g. --max-share idle=0.10")
-    base = path_of(gates.baseline) if gates.baseline is not None else None
+    baseline = path_of(gates.baseline) if gates.baseline is not None else None
     result = path_of(junit) if junit is not None else None
-    written = [(result, ".xml")] if result is not None else []
-    if update_baseline:
-        if base is None:
-            raise UsageError("--update-baseline needs --baseline", "say which file to write")
-        written.append((base, ".json"))
-    elif base is not None and not base.exists():
-        raise UsageError(f"no such baseline: {base}", "write it with --update-baseline")
-    from traceflops.reports.files import check_replaced
-    from traceflops.reports.write import save
+    new_baseline, old_baseline = (baseline, None) if update_baseline else (None, baseline)
+    if update_baseline and baseline is None:
+        raise UsageError("--update-baseline needs --baseline", "say which file to write")
+    if old_baseline is not None and not old_baseline.exists():
+        raise UsageError(f"no such baseline: {old_baseline}", "write it with --update-baseline")
+    for path, suffix in ((result, ".xml"), (new_baseline, ".json")):
+        if path is not None:
+            _check_target(path, suffix, traces, force=force)
 
-    for path, suffix in written:
-        if path.suffix.lower() != suffix:
-            raise UsageError(f"does not end in {suffix}: {path}", "choose another name")
-        check_replaced(path, force=force)
-        spare_inputs([path], traces)
-
-    old = read_side(str(base), asked) if base is not None and not update_baseline else None
+    old = read_side(str(old_baseline), asked) if old_baseline is not None else None
     analysis, comparison = asked.analyze(traces), None
     if old is not None:
         from traceflops.comparison.result import compare
@@ -120,17 +113,32 @@ def check(
     reason = unfit(analysis)
     unknown: Answer = ("unknown", reason)
     rows = [Row(gate, *(unknown if reason else judge(analysis))) for gate, judge in limits]
-    # A baseline is written only if it can be judged and no gate fails.
-    if base is not None and update_baseline:
+    if new_baseline is not None:
         if not reason and any(row.verdict != "passed" for row in rows):
-            unknown = ("unknown", "not written, because another gate did not pass")
-        if unknown[1]:
-            rows.append(Row("--update-baseline", *unknown))
-        else:
-            save(analysis, base, force=True)
-            rows.append(Row("--update-baseline", "passed", f"wrote {base}"))
+            reason = "not written, because another gate did not pass"
+        rows.append(_write_baseline(analysis, new_baseline, reason))
     _warn(analysis)
     _publish(rows, result, comparison, github=github)
+
+
+def _check_target(path: Path, suffix: str, traces: Sequence[str], *, force: bool) -> None:
+    """Raise UsageError if a file to write has another suffix, is an input, or is not ours."""
+    from traceflops.reports.files import check_replaced
+
+    if path.suffix.lower() != suffix:
+        raise UsageError(f"does not end in {suffix}: {path}", "choose another name")
+    check_replaced(path, force=force)
+    spare_inputs([path], traces)
+
+
+def _write_baseline(analysis: Analysis, path: Path, reason: str) -> Row:
+    """Write the baseline unless there is a `reason` against it; return the row that says so."""
+    from traceflops.reports.write import save
+
+    if reason:
+        return Row("--update-baseline", "unknown", reason)
+    save(analysis, path, force=True)
+    return Row("--update-baseline", "passed", f"wrote {path}")
 
 
 def _warn(analysis: Analysis) -> None:
@@ -175,12 +183,12 @@ def _junit(rows: Sequence[Row]) -> bytes:
     """Return the gates as test cases of JUnit XML; a gate that cannot be judged is an error."""
     counts = Counter(_JUNIT_KINDS.get(row.verdict) for row in rows)
     sizes = {"tests": len(rows), "failures": counts["failure"], "errors": counts["error"]}
-    attributes = {"name": _TITLE} | {name: str(count) for name, count in sizes.items()}
     root = ElementTree.Element("testsuites", {"name": _TITLE})
-    suite = ElementTree.SubElement(root, "testsuite", attributes)
+    of_suite = {"name": _TITLE} | {name: str(count) for name, count in sizes.items()}
+    suite = ElementTree.SubElement(root, "testsuite", of_suite)
     for row in rows:
-        attributes = {"name": row.gate, "classname": "traceflops.check"}
-        case = ElementTree.SubElement(suite, "testcase", attributes)
+        of_case = {"name": row.gate, "classname": "traceflops.check"}
+        case = ElementTree.SubElement(suite, "testcase", of_case)
         if kind := _JUNIT_KINDS.get(row.verdict):
             ElementTree.SubElement(case, kind, {"message": row.text})
     return ElementTree.tostring(root)

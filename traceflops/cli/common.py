@@ -30,12 +30,12 @@ def stem_of(traces: list[str]) -> str:
     """Return the name of the first input without suffixes; "trace" for standard input."""
     from traceflops.parsers.io.remote import is_remote
 
-    # Of a pattern in a store the folder gives the name; the shell has replaced those of files here.
+    # A pattern in a store is named after its folder; the shell has expanded local patterns.
     first = traces[0].partition("/*")[0] if is_remote(traces[0]) else traces[0]
-    name = "trace" if first == "-" else Path(first).resolve().name or "trace"
-    while (stem := Path(name)).suffix.lower() in _SUFFIXES:
-        name = stem.stem
-    return name
+    path = Path("trace" if first == "-" else Path(first).resolve().name or "trace")
+    while path.suffix.lower() in _SUFFIXES:
+        path = Path(path.stem)
+    return path.name
 
 
 def path_of(output: str) -> Path:
@@ -63,22 +63,22 @@ def spare_inputs(targets: Iterable[Path], inputs: Iterable[str | Path | None]) -
         # Writing to a device or a pipe destroys no input.
         return (status.st_dev, status.st_ino) if stat.S_ISREG(status.st_mode) else None
 
-    targets_by_identity = {same: path for path in targets if (same := identity(path)) is not None}
-    # If no target exists, none is an input.
-    names = [str(name) for name in inputs if name is not None] if targets_by_identity else []
+    existing = {identity(path): path for path in targets}
+    existing.pop(None, None)
+    if not existing:
+        return
+    names = [str(name) for name in inputs if name is not None]
     for file in (file for name in names if not is_remote(name) for file in files_behind(name)):
-        same = identity(Path("/dev/stdin" if file == "-" else file))
-        if same is not None and same in targets_by_identity:
-            raise UsageError(
-                f"would overwrite its own input: {targets_by_identity[same]}",
-                "choose another name with -o",
-            )
+        target = existing.get(identity(Path("/dev/stdin" if file == "-" else file)))
+        if target is not None:
+            problem = f"would overwrite its own input: {target}"
+            raise UsageError(problem, "choose another name with -o")
 
 
 def keep_apart(target: Path, inputs: Iterable[str], suffix: str | None = None) -> None:
-    """Raise UsageError if a later run would take what is written to a folder for input.
+    """Raise UsageError if a later run would read what is written to the folder `target`.
 
-    That is so if the folder is in a folder that is read, or holds an input with this suffix.
+    That is so if `target` is in a folder that is read, or holds an input with this suffix.
     """
     folder = target.resolve()
     for path in (Path(name).resolve() for name in inputs if name != "-"):
@@ -96,7 +96,7 @@ def failures() -> Iterator[None]:
         yield
         sys.stdout.flush()
     except TraceflopsError as error:
-        _debug()
+        _print_traceback()
         complain(error.message, error.hint)
         code = EXIT_INPUT if isinstance(error, InputError) else EXIT_USAGE
         raise typer.Exit(code) from None
@@ -107,7 +107,7 @@ def failures() -> Iterator[None]:
     except (typer.Exit, typer.Abort, KeyboardInterrupt):
         raise
     except Exception as error:
-        _debug()
+        _print_traceback()
         message, code = f"internal error: {type(error).__name__}: {error}", EXIT_INTERNAL
         hint = "run again with TRACEFLOPS_DEBUG=1 and report what it prints"
         if is_out_of_memory(error):  # no fault of traceflops; nor is a full disk, below
@@ -124,13 +124,18 @@ def failures() -> Iterator[None]:
 
 @contextmanager
 def ended_at_once() -> Iterator[None]:
-    """Let signals end the process at once inside the block: what runs there ignores Python's."""
+    """Let signals end the process at once inside the block.
+
+    Libraries that run there do not return to Python, which would call its own handlers.
+    """
     heeded = [number for number in _ENDING if signal.getsignal(number) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGINT, *heeded)}
+    handlers = {
+        number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGINT, *heeded)
+    }
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in handlers.items():
             signal.signal(number, handler)
 
 
@@ -149,7 +154,7 @@ def tidy_up_when_ended() -> None:
             signal.signal(number, end)
 
 
-def _debug() -> None:
+def _print_traceback() -> None:
     if os.environ.get("TRACEFLOPS_DEBUG") == "1":
         import traceback
 

@@ -64,8 +64,8 @@ def compare(
     base = labels.index(baseline) if baseline is not None else 0
     comparisons = [
         compare(sides[base], side, (labels[base], label))
-        for number, (side, label) in enumerate(zip(sides, labels, strict=True))
-        if number != base
+        for index, (side, label) in enumerate(zip(sides, labels, strict=True))
+        if index != base
     ]
     first, *others = comparisons
     if target is not None:
@@ -97,24 +97,25 @@ def read_side(run: str, asked: AnalysisOptions) -> Analysis | Side:
 def _own_labels(
     runs: Sequence[str], sides: Sequence[Analysis | Side], *, redact: bool
 ) -> list[str]:
-    """Return different labels for the recordings: their names, of folders the name of the folder.
+    """Return different labels for the recordings: their names, or those of their folders.
 
-    If several have the same name, their parent folder is put before it if that tells them apart,
-    else a number behind it.
+    Of several with the same name, the label begins with the parent folder if that tells them apart,
+    else it ends with a number. If `redact`, no folders are shown, since their names are not
+    redacted.
     """
     from traceflops.comparison.side import name_of
 
     labels = [name_of(side) for side in sides]
-    if not redact:  # names of folders are not replaced, so they must not be shown then
+    if not redact:
         paths = [Path(run).resolve() for run in runs]
         pairs = zip(paths, labels, strict=True)
         short = [path.name if path.is_dir() else label for path, label in pairs]
         long = [f"{path.parent.name}/{label}" for path, label in zip(paths, short, strict=True)]
         labels = [
-            longer if short.count(label) > long.count(longer) else label
-            for longer, label in zip(long, short, strict=True)
+            long_label if short.count(short_label) > long.count(long_label) else short_label
+            for short_label, long_label in zip(short, long, strict=True)
         ]
     return [
-        f"{label} ({labels[: number + 1].count(label)})" if labels.count(label) > 1 else label
-        for number, label in enumerate(labels)
+        f"{label} ({labels[: index + 1].count(label)})" if labels.count(label) > 1 else label
+        for index, label in enumerate(labels)
     ]

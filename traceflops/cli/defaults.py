@@ -22,11 +22,12 @@ _FILES: Final = {"traceflops.toml": (), "pyproject.toml": ("tool", "traceflops")
 """The files that may have defaults, each with the path of their table."""
 _LARGEST: Final = 256 * 1024
 _SHARED: Final = "defaults"
-"""The table for all commands that have the option; also where the context keeps the file."""
+"""Name of the table for all commands that have the option. In the context's `meta`, the key of the
+path of the file."""
 _OF_FILES: Final = ("rules", "finding-rules", "baseline")
 """The options for files that a file may set; the paths are relative to it."""
 _TYPED: Final = ("force", "open", "update-baseline", "include-environment", "no-limits", "config")
-"""Options whose harm nobody expects who has forgotten what stands in a file."""
+"""Options that may do harm that nobody expects who has forgotten the file."""
 _PATHS: Final = ("FILE", "FOLDER", "ADDRESS")
 _HINT: Final = "see docs/config.md"
 Options = dict[str, Any]
@@ -35,7 +36,7 @@ FROM_FILE: Final = ContextVar("from_file", default=frozenset[str]())
 
 
 def _use(context: typer.Context, given: Text) -> Text:
-    """Set the defaults of the options that are parsed later; this one is eager, so comes first."""
+    """Set the defaults of all other options; they are parsed later, since --config is eager."""
     if not context.resilient_parsing:  # else the shell only completes a word
         path = Path(given) if given is not None else _in_this_folder()
         if path is not None:
@@ -96,8 +97,8 @@ def _in_this_folder() -> Path | None:
 def _defaults(context: Any, path: Path) -> Options:
     """Return the defaults of this command in a file, by parameter.
 
-    Those of the command override those in `defaults`. All tables are checked: raises UsageError for
-    what is wrong in any.
+    The table of the command overrides the table `defaults`. All tables are checked: raises
+    UsageError if anything in one of them is wrong.
     """
     from traceflops.categories.rules import toml_of
 
@@ -109,23 +110,23 @@ def _defaults(context: Any, path: Path) -> Options:
         content = content.get(key) if isinstance(content, dict) else None
     if not isinstance(content, dict):
         raise _refused(path, "tool.traceflops is no table")
-    commands = {
-        name: {_name(each): each for each in command.params if each.param_type_name == "option"}
-        for name, command in context.parent.command.commands.items()
-    }
-    tables = {str(key).replace("_", "-"): table for key, table in content.items()}
-    shared = {name: option for options in commands.values() for name, option in options.items()}
-    options_of = {_SHARED: shared, **commands}
+    # The options that each table may have: by name of the table, by name of the option.
+    options_of: dict[str, Options] = {_SHARED: {}}
+    for name, command in context.parent.command.commands.items():
+        options = [each for each in command.params if each.param_type_name == "option"]
+        options_of[name] = {_name(each): each for each in options}
+        options_of[_SHARED].update(options_of[name])
     values: dict[str, Options] = {}
-    for name, table in tables.items():
+    for key, table in content.items():
+        name = str(key).replace("_", "-")
         if name not in options_of:
             raise _unknown(path, "table", name, options_of)
         if not isinstance(table, dict):
             raise _refused(path, f"{name} is no table")
         values[name] = dict(_of_table(path, table, options_of[name]))
-    own = commands[context.info_name]
+    of_command = options_of[context.info_name]
     given = {**values.get(_SHARED, {}), **values.get(context.info_name, {})}
-    return {own[key].name: value for key, value in given.items() if key in own}
+    return {of_command[name].name: value for name, value in given.items() if name in of_command}
 
 
 def _of_table(path: Path, table: Mapping[str, Any], options: Options) -> Iterator[tuple[str, Any]]:
@@ -133,21 +134,25 @@ def _of_table(path: Path, table: Mapping[str, Any], options: Options) -> Iterato
 
     Raises UsageError for options that are unknown or not allowed here, and for wrong types.
     """
-    for key, value in ((key.replace("_", "-"), value) for key, value in table.items()):
-        if key not in options:
-            raise _unknown(path, "option", key, options)
-        is_path = options[key].metavar in _PATHS
-        if key in _TYPED or (is_path and key not in _OF_FILES):
-            raise _refused(path, f"{key} is for the command line alone")
-        value = _value(options[key], value)
+    for key, content in table.items():
+        name = key.replace("_", "-")
+        if name not in options:
+            raise _unknown(path, "option", name, options)
+        is_path = options[name].metavar in _PATHS
+        if name in _TYPED or (is_path and name not in _OF_FILES):
+            raise _refused(path, f"{name} is for the command line alone")
+        value = _value(options[name], content)
         if value is None:
             # 60 characters show which value is meant.
-            raise _refused(path, f"{key} cannot be {str(table.get(key))[:60]!r}")
-        yield key, str(path.parent / value) if is_path else value
+            raise _refused(path, f"{name} cannot be {str(content)[:60]!r}")
+        yield name, str(path.parent / value) if is_path else value
 
 
 def _value(parameter: Any, value: object) -> Any:
-    """Return a value as if typed, None for a wrong type; a table of parts is "part=share" each."""
+    """Return a value as if typed on the command line, None if its type is wrong for the option.
+
+    A table, such as {idle = 0.1}, becomes a text "part=share" per row.
+    """
     if parameter.is_flag:
         return value if isinstance(value, bool) else None
     if parameter.multiple:

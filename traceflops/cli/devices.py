@@ -26,7 +26,7 @@ EXAMPLES = (
 )
 SCHEMA = "traceflops.devices/1"
 _LABEL, _LEAST_ROOM = 11, 20
-_WHERE = "--device ID and --peak TFLOPS are options of `traceflops report`, `summary` and `mfu`."
+_OPTIONS = "--device ID and --peak TFLOPS are options of `traceflops report`, `summary` and `mfu`."
 _LISTS = "traceflops devices lists the table"
 _SHOWN_RATES = ("fp16", "bf16", "fp8")
 _TO_THE_LEFT = ("id", "product")
@@ -64,8 +64,11 @@ def devices(
     if text is not None:
         # The row with this id, else all rows that contain the text, else the one it names.
         wanted = " ".join(text.lower().split())
-        words = [f"{row.id} {row.vendor} {row.product} {row.arch}".lower() for row in specs]
-        specs = tuple(row for row, of_row in zip(specs, words, strict=True) if wanted in of_row)
+        specs = tuple(
+            row
+            for row in specs
+            if wanted in f"{row.id} {row.vendor} {row.product} {row.arch}".lower()
+        )
         exact = find(wanted) or (named_row(text) if not specs else None)
         specs = (exact,) if exact is not None else specs
     if text is not None and (not specs or is_full_name(text)):
@@ -102,13 +105,13 @@ def _table(specs: tuple[DeviceSpec, ...], width: int) -> Iterator[str]:
     ]
     rows = [{name: name for name in cells[0]}, *cells]
     # Each column is two wider than its texts; the last two blanks of a line are not printed.
-    spaced = {name: 2 + max(len(row[name]) for row in rows) for name in cells[0]}
-    widths = fitting(spaced, width + 2, _DISPENSABLE)
+    all_widths = {name: 2 + max(len(row[name]) for row in rows) for name in cells[0]}
+    widths = fitting(all_widths, width + 2, _DISPENSABLE)
     for row in rows:
-        padded = (
-            f"{row[name]:{'<' if name in _TO_THE_LEFT else '>'}{wide - 2}}"
-            for name, wide in widths.items()
-        )
+        padded = []
+        for name, column_width in widths.items():
+            pad = str.ljust if name in _TO_THE_LEFT else str.rjust
+            padded.append(pad(row[name], column_width - 2))
         yield "  ".join(padded).rstrip()
     yield ""
     for line in (
@@ -158,7 +161,8 @@ def _rates_and_source(spec: DeviceSpec, matched: Match | None = None) -> Iterato
     ]
     if texts:
         yield _line("balance", f"{', '.join(texts)} FLOP per byte")
-    # Check the rate by clock and units: of the device in the trace, else those of the table.
+    # Check the rate by clock and number of units: those of the device in the trace, if it has both,
+    # else those of the table.
     per_clock = f"{spec.unit_name} x {spec.flops_per_clock} FLOP per clock x"
     if matched is not None and matched.by_clock is not None:
         seen, rate = matched.seen, float(matched.by_clock) / 1000
@@ -184,14 +188,14 @@ def _seen_in(traces: list[str]) -> dict[SeenDevice, list[str]]:
     from traceflops.privacy.environment import redacted
 
     trace = redacted(ReadingOptions(python_stacks=False).read(traces))
-    ranks, shared = trace.ranks, ranks_of_devices(trace)
+    rank_of_process, ranks_of_device = trace.ranks, ranks_of_devices(trace)
     seen: dict[SeenDevice, list[str]] = {}
     for row in trace.devices.to_pylist():
         if row["type"] == "cpu":
             continue
-        rank = ranks[row["process"]]
-        owner = ranks_text(shared[row["device"]] or ((rank,) if rank is not None else ()))
-        label = f"{owner} gpu {row['local_id']}".strip()
+        rank = rank_of_process[row["process"]]
+        ranks = ranks_of_device[row["device"]] or ((rank,) if rank is not None else ())
+        label = f"{ranks_text(ranks)} gpu {row['local_id']}".strip()
         seen.setdefault(SeenDevice.of(row), []).append(label)
     return seen
 
@@ -202,8 +206,8 @@ def _print_matches(matches: list[tuple[Match, list[str]]], json: bool) -> None:
         blocks = ["\n".join(_explanation(matched, labels)) for matched, labels in matches]
         say("\n\n".join(blocks) or "The trace has no GPU.")
         if blocks:
-            where = textwrap.wrap(_WHERE, terminal_style().width, break_on_hyphens=False)
-            say("\n".join(["", *where]))
+            advice = textwrap.wrap(_OPTIONS, terminal_style().width, break_on_hyphens=False)
+            say("\n".join(["", *advice]))
         return
     from traceflops.reports.view.figures import fields
 
@@ -226,8 +230,8 @@ def _print_matches(matches: list[tuple[Match, list[str]]], json: bool) -> None:
 def _explanation(matched: Match, labels: list[str]) -> Iterator[str]:
     """Yield lines that say which row of the device table was matched, and why.
 
-    `labels` are the trace's devices of that name; up to four are named. A name typed by the user
-    has none, and no properties.
+    `labels` are the trace's devices that match; up to four are named. A name typed by the user has
+    no devices and no properties.
     """
     if labels:
         more = f" and {len(labels) - 4} more" if len(labels) > 4 else ""

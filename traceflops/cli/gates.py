@@ -32,10 +32,10 @@ Check = tuple[str, Callable[["Analysis"], Answer]]
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """A kind of limit: its name, how the limit is read and printed, how the value is found.
+    """A kind of limit: its name, how a limit is parsed and printed, and the value that it limits.
 
-    `value` returns two bounds, or a text that says why the value is unknown. `is_least`: the limit
-    is a minimum.
+    `value` returns the least and the most that the value of an analysis can be, or a text that says
+    why it is unknown. `is_least`: the limit is a minimum.
     """
 
     subject: str
@@ -45,7 +45,10 @@ class Gate:
     is_least: bool = False
 
     def check(self, option: str, text: str, written: str | None = None) -> Check:
-        """Return the gate, to be printed as `written`. Raises UsageError for a bad limit."""
+        """Return the check of a limit `text`, to be printed as `written` or as the option.
+
+        Raises UsageError if the text is no such limit.
+        """
         return written or f"{option} {text}", partial(self._judged, self.parse(option, text))
 
     def _judged(self, limit: Fraction, analysis: Analysis) -> Answer:
@@ -58,11 +61,11 @@ class Gate:
             if bound != limit and text == self.shown(limit):  # both print alike
                 text += f", just {'below' if bound < limit else 'above'} the limit"
             texts.append(text)
-        text = f"{self.subject} {' to '.join(dict.fromkeys(texts))}"
-        are_bad = {bound < limit if self.is_least else bound > limit for bound in bounds}
-        if len(are_bad) > 1:
-            return "unknown", f"{text}: the limit lies between"
-        return "failed" if True in are_bad else "passed", text
+        value_text = f"{self.subject} {' to '.join(dict.fromkeys(texts))}"
+        is_bad = [bound < limit if self.is_least else bound > limit for bound in bounds]
+        if any(is_bad) and not all(is_bad):
+            return "unknown", f"{value_text}: the limit lies between"
+        return "failed" if any(is_bad) else "passed", value_text
 
 
 def _time(option: str, text: str) -> Fraction:
@@ -97,11 +100,11 @@ def _share(component: str, analysis: Analysis) -> Bounds | str:
     """Return the share of a component; idle time may be less if work was not recorded."""
     if analysis.only_launches:
         return "GPU records are missing"
-    total, parts = analysis.components.window_ns, analysis.components.parts()
-    least = most = parts[component]
+    total_ns, most_ns = analysis.components.window_ns, analysis.components.parts()[component]
+    least_ns = most_ns
     if component == "idle" and not analysis.total.knows_idle:
-        least -= analysis.total.idle_causes.unrecorded_ns
-    return Fraction(least, total), Fraction(most, total)
+        least_ns -= analysis.total.idle_causes.unrecorded_ns
+    return Fraction(least_ns, total_ns), Fraction(most_ns, total_ns)
 
 
 def _memory(analysis: Analysis) -> Bounds | str:
@@ -126,7 +129,10 @@ GATES: Final[Mapping[str, Gate]] = {
 
 
 def checks(given: Mapping[str, Any]) -> list[Check]:
-    """Return the checks of all options but the baseline's. Raises UsageError for bad limits."""
+    """Return the checks that options ask for, all but the baseline's; `given` is by option.
+
+    Raises UsageError for limits that cannot be parsed.
+    """
     asked = [
         gate.check(name, given[name]) for name, gate in GATES.items() if given[name] is not None
     ]
@@ -152,7 +158,7 @@ def checks(given: Mapping[str, Any]) -> list[Check]:
 
 
 def unfit(analysis: Analysis) -> str:
-    """Return why nothing can be judged of a recording, "" if it can."""
+    """Return why no gate can judge a recording, "" if gates can."""
     from traceflops.windows.device_records import ENOUGH
 
     if analysis.of_no_job:
@@ -167,17 +173,17 @@ def unfit(analysis: Analysis) -> str:
 
 
 def _findings(level: str, analysis: Analysis) -> Answer:
-    """Judge by the priority of causes, `level` or above.
+    """Return the verdict on the causes of lost time: it fails if one has priority `level` or above.
 
     A cause whose gain is unknown has no priority: if its severity is as high, it cannot be judged.
     """
     if analysis.on_host:
         return "unknown", "causes are not looked for on the CPU alone"
-    bad = _LEVELS[: _LEVELS.index(level) + 1]
+    bad_levels = _LEVELS[: _LEVELS.index(level) + 1]
     # Findings without a confidence only state something: they are no causes.
     causes = [finding for finding in analysis.findings if finding.confidence is not None]
-    failed = [cause for cause in causes if cause.gain is not None and cause.priority in bad]
-    doubtful = [cause for cause in causes if cause.gain is None and cause.severity in bad]
+    failed = [cause for cause in causes if cause.gain is not None and cause.priority in bad_levels]
+    doubtful = [cause for cause in causes if cause.gain is None and cause.severity in bad_levels]
 
     def named(finding: Finding) -> str:
         priority = f", priority {finding.priority}" if finding.gain is not None else ""
@@ -191,7 +197,7 @@ def _findings(level: str, analysis: Analysis) -> Answer:
 
 
 def against(comparison: Comparison, tolerance: Fraction, *, strict: bool) -> Answer:
-    """Judge a recording against its baseline.
+    """Return the verdict on the difference of the mean step from that of the baseline.
 
     It fails if the lower end of the difference's interval exceeds `tolerance`, a share of the
     baseline's mean; with `strict`, if the difference itself does.
@@ -201,18 +207,18 @@ def against(comparison: Comparison, tolerance: Fraction, *, strict: bool) -> Ans
 
     if comparison.obstacle:
         return "unknown", words(comparison.obstacle)
-    if comparison.before.lacks_records:  # `unfit` looks at the recording's own
+    if comparison.before.lacks_records:  # `unfit` looks at those of the recording itself
         return "unknown", "GPU records of the baseline are incomplete"
-    other = [unlike for unlike in comparison.unlike if unlike.what in (*OF_WORK, "GPUs")]
-    if other:
-        changes = listed(
-            other, lambda unlike: f"{unlike.what} {unlike.before} became {unlike.after}", "; "
-        )
+    unlike = [
+        difference for difference in comparison.unlike if difference.what in (*OF_WORK, "GPUs")
+    ]
+    if unlike:
+        changes = listed(unlike, lambda u: f"{u.what} {u.before} became {u.after}", "; ")
         return "unknown", f"the baseline is of other work, update it: {changes}"
     # Without an interval and a difference, a recording is compared with itself: it passes.
     interval, difference_ns = comparison.interval, comparison.difference_ns
     if interval is None and difference_ns and not strict:
         return "unknown", "one step on a side: no interval (--strict-tolerance judges the point)"
-    low = difference_ns if strict or interval is None else interval.low_ns
-    is_bad = low > tolerance * comparison.before.mean_ns
+    judged_ns = difference_ns if strict or interval is None else interval.low_ns
+    is_bad = judged_ns > tolerance * comparison.before.mean_ns
     return "failed" if is_bad else "passed", comparison.sentence

@@ -27,6 +27,7 @@ def info(traces: Traces, *, json: Json = False, asked: TraceOptions) -> None:
     names = privacy.placeholders()
 
     def shown(trace: Trace, selection: Selection) -> tuple[Trace, str | None]:
+        """Return the selected part as it may be shown, and the expression for its step marks."""
         part = privacy.shown(trace, selection)
         if names is None:
             return part, selection.step_mark

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
 from traceflops.cli.common import terminal_style
@@ -13,8 +12,11 @@ from traceflops.cli.printing import print_lines, say, say_object
 from traceflops.errors import InputError, UsageError
 
 if TYPE_CHECKING:
+    from traceflops.analysis.result import Analysis
+    from traceflops.flops.analytic.explain_reported import Explanation
     from traceflops.flops.analytic.run import Run
     from traceflops.flops.model.card import ModelCard
+    from traceflops.mfu.checked.reconciliation import Reconciliation
     from traceflops.privacy.placeholders import Placeholders
     from traceflops.table.trace import Note, Trace
     from traceflops.windows.prepared import Prepared
@@ -80,7 +82,7 @@ def mfu(
 
 
 def _answer_described(described: Description, json: bool) -> None:
-    """Print the answer for a described run; raise its error at last if it is impossible."""
+    """Print the answer for a described run; raises InputError if the run is impossible."""
     from traceflops.flops.analytic.run_utilisation import choose_peak, utilisation
     from traceflops.reports.json.mfu import mfu_object
     from traceflops.reports.terminal.mfu import (
@@ -94,8 +96,8 @@ def _answer_described(described: Description, json: bool) -> None:
     card, run = described.card_and_run()
     choice = choose_peak(devices.device, devices.tflops, devices.dtype)
     figures = utilisation(card, run, choice, answer.convention)
-    # A figure to be explained may be impossible: why it is belongs to the explanation. A list of
-    # all conventions shows which of them are possible, so the error comes after it.
+    # An explanation says why a figure is impossible: then it is no error. A list of all conventions
+    # shows which of them are possible, so the error comes after it.
     problem = None
     if not answer.explains:
         try:
@@ -136,27 +138,26 @@ def _answer_traced(
     from traceflops.mfu.checked.trace_description import without_description
     from traceflops.mfu.measurement import measure
     from traceflops.reports.json.mfu import utilisation_object
-    from traceflops.reports.terminal.measured import render_measured, render_measured_conventions
-    from traceflops.reports.terminal.mfu import render_explanation
     from traceflops.reports.view.figures import as_float
 
+    # Options are checked before the trace is read, which may take long.
     answer, devices = described.answer, described.devices
     answer.check()
     check_pair(pair, traces)
-    # Options are checked before the trace is read, which may take long.
     has_model = described.model.model is not None or described.model.params is not None
     given = described.card_and_run() if has_model else None
     peaks = PeakOptions(devices.device, as_float(devices.tflops))
     selection = asked.selection()
+
     trace = asked.reading.read_job(traces, selection.job)
     check_decided(trace, "MFU")
     if answer.ignore_description:
         trace = without_description(trace)
     names, kept = asked.privacy.placeholders(), asked.privacy.include_environment
     prepared, card_and_run, notes = _prepared(trace, selection, described, given, names, kept)
-    other = read_pair(pair, traces, trace, asked.reading.read)
-    of_pair = partial(prepare_pair, include_environment=kept, placeholders=names)
-    paired = of_pair(other) if other is not None else None
+    paired = None
+    if (other := read_pair(pair, traces, trace, asked.reading.read)) is not None:
+        paired = prepare_pair(other, include_environment=kept, placeholders=names)
     prepared = with_replays(prepared, paired)
     measured = measure(prepared, peaks, paired)
     checked = explained = None
@@ -172,13 +173,29 @@ def _answer_traced(
     analysis = with_removed(analysis, names) if names is not None else analysis
     if json:
         say_object(utilisation_object(analysis, checked, explained))
-    elif checked is not None and explained is not None:
-        # As described, with the note that the trace disagrees, if it does.
-        print_lines(render_explanation(checked.in_doubt, explained, terminal_style()))
-    elif checked is not None and answer.all_conventions:
-        print_lines(render_measured_conventions(analysis, terminal_style(), checked))
     else:
-        print_lines(render_measured(analysis, terminal_style(), checked))
+        _print_traced(analysis, checked, explained, all_conventions=answer.all_conventions)
+
+
+def _print_traced(
+    analysis: Analysis,
+    checked: Reconciliation | None,
+    explained: Explanation | None,
+    *,
+    all_conventions: bool,
+) -> None:
+    """Print the utilisation of traces; `checked` compares them with the described run, if any."""
+    from traceflops.reports.terminal.measured import render_measured, render_measured_conventions
+    from traceflops.reports.terminal.mfu import render_explanation
+
+    style = terminal_style()
+    if checked is not None and explained is not None:
+        # As described, with the note that the trace disagrees, if it does.
+        print_lines(render_explanation(checked.in_doubt, explained, style))
+    elif checked is not None and all_conventions:
+        print_lines(render_measured_conventions(analysis, style, checked))
+    else:
+        print_lines(render_measured(analysis, style, checked))
 
 
 def _prepared(
@@ -189,11 +206,11 @@ def _prepared(
     names: Placeholders | None,
     kept: bool,
 ) -> tuple[Prepared, CardAndRun, tuple[Note, ...]]:
-    """Return a prepared trace, the model and run, and the notes on these.
+    """Return a prepared trace, the model and run, and the notes on the trace's own description.
 
-    Model and run by options (`given`) precede those by the trace's own description. That is
-    understood before names are replaced; with `names`, the notes are already in the trace. `kept`
-    says that names of the machine stay.
+    The trace's own description names the model and run unless options did (`given`). It is read
+    before `names` replace names; then its notes become those of the trace, and none are returned.
+    `kept`: names of the machine stay.
     """
     from msgspec.structs import replace
 

@@ -122,11 +122,11 @@ class TimeOptions:
         achieved = read("achieved", lambda name, text: parse_rate(name, text, "430"))
         if achieved is not None:
             given_rate(float(achieved), "--achieved")  # raises if it cannot be in TFLOP/s
+        step_seconds = read("step_time", units.parse_seconds)
+        tokens_per_s = read("tokens_per_s", parse_rate)
         return {
-            "step_seconds": read("step_time", units.parse_seconds),
-            "tokens_per_s": read("tokens_per_s", parse_rate)
-            if per_gpu is None
-            else per_gpu * devices,
+            "step_seconds": step_seconds,
+            "tokens_per_s": tokens_per_s if per_gpu is None else per_gpu * devices,
             "samples_per_s": read("samples_per_s", parse_rate),
             "achieved": achieved * TERA if achieved is not None else None,
             "achieved_basis": convention(basis).id if basis is not None else None,
@@ -200,7 +200,7 @@ class AnswerOptions:
         return self.reported is not None or self.reported_hfu is not None
 
     def explanation(self, figures: Utilisation, lacks: Sequence[MissingInput]) -> Explanation:
-        """Return how the reported figure came about. Raises UsageError if inputs lack."""
+        """Return how the reported figure came about. Raises UsageError if inputs are missing."""
         from traceflops.flops.analytic.explain_reported import explain
         from traceflops.flops.analytic.run_utilisation import other_peaks
 
@@ -208,11 +208,11 @@ class AnswerOptions:
         option = "--reported" if metric == "mfu" else "--reported-hfu"
         reported = units.parse_reported(option, self.reported or self.reported_hfu or "")
         choice = figures.choice
-        # A rate above the peak is among what lacks, too, but just that may be explained.
+        # A rate above the peak is also among `lacks`, but just that may be explained.
         if lacks and (figures.rate is None or choice.peak is None):
             problem = f"a reported figure needs more to explain: {lacks[0].problem}"
             raise UsageError(problem, lacks[0].remedy)
-        assert choice.peak is not None, "a peak that is not there is lacking"
+        assert choice.peak is not None, "a missing peak is among `lacks`"
         return explain(
             figures.card, figures.run, reported, choice.peak, other_peaks(choice), metric
         )
@@ -240,22 +240,22 @@ class Description:
         return card, Run(**settings, **self.time.settings(settings["devices"]))
 
     def words(self) -> Words:
-        """Return the description of the run in the words that traces use, too."""
+        """Return the description of the run in the words by which traces describe it, too."""
         return words_of(self.model, self.tokens, self.training, self._without_peak())
 
     def beside_trace(self, from_file: Collection[str]) -> Description:
-        """Return the description to use beside a trace.
+        """Return the description to use beside a trace; `from_file` are parameters from a file.
 
-        If all that describes the run are defaults from a file, and these do not tell how many
-        tokens a step has, they are left out: they are meant for runs without a trace.
+        If the file has all options that describe the run, and these do not tell how many tokens a
+        step has, they are left out: they are meant for runs without a trace.
         """
-        kept = AnswerOptions(ignore_description=self.answer.ignore_description)
         answer = replace(self.answer, ignore_description=False)
-        named = changed(self.model, self.tokens, self.training, answer)
-        if not named <= set(from_file) or any(map(named.issuperset, _TOKENS)):
+        described = changed(self.model, self.tokens, self.training, answer)
+        if not described <= set(from_file) or any(map(described.issuperset, _TOKENS)):
             return self
+        answer = AnswerOptions(ignore_description=self.answer.ignore_description)
         return Description(
-            ModelOptions(), TokenOptions(), self.time, self.devices, TrainingOptions(), kept
+            ModelOptions(), TokenOptions(), self.time, self.devices, TrainingOptions(), answer
         )
 
     def refuse_without_run(self, problem: TraceflopsError | None) -> None:
@@ -264,18 +264,20 @@ class Description:
         `problem` is what the trace's own description lacks, None if it names no model.
         """
         if problem is None:
-            answer = replace(self.answer, ignore_description=False)
             # The trace may need a device or a peak by hand: these options describe no run.
+            answer = replace(self.answer, ignore_description=False)
             options = typed(self.model, self.tokens, self.training, answer, self._without_peak())
-            for name in (name for name, value in options.items() if value not in (None, False)):
+            described = [name for name, value in options.items() if value not in (None, False)]
+            if described:
                 raise UsageError(
-                    f"{name} describes a run, but no model is given",
+                    f"{described[0]} describes a run, but no model is given",
                     "add --model NAME, --model config.json or --params 8e9, or remove it",
                 )
-        answer = self.answer
+            return
         # A trace that describes itself badly is an error only if its description is needed.
-        asks = answer.explains or answer.all_conventions or answer.convention is not None
-        if problem is not None and (asks or not _OF_THE_RUN.isdisjoint(self.words().values)):
+        answer = self.answer
+        needs_run = answer.explains or answer.all_conventions or answer.convention is not None
+        if needs_run or not _OF_THE_RUN.isdisjoint(self.words().values):
             raise problem
 
     def _without_peak(self) -> DeviceOptions:

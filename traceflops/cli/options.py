@@ -1,6 +1,6 @@
 """The options that several commands have, in groups: a command takes a group as one parameter.
 
-A command says `question: Question`; on the command line each field of `Question` is an option. A
+If a command has the parameter `question: Question`, each field of `Question` is an option of it. A
 group turns its options into what the core takes: a selection, peaks, a request.
 """
 
@@ -91,7 +91,7 @@ def model_ids(_: typer.Context) -> Iterable[str]:
 
 
 def step_numbers(context: typer.Context) -> Iterator[str]:
-    """Yield the steps of the traces on the command line if these are small local files.
+    """Yield the step numbers of the traces on the command line if these are small local files.
 
     Click's parser stops at the option that has no value yet; traces behind it are in `args`.
     """

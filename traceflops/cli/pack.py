@@ -59,8 +59,8 @@ def _parts(traces: list[str], asked: TraceOptions) -> Iterable[Trace]:
     A single one is needed to select a part, to redact, and to join other files.
     """
     reading, names = asked.reading, asked.privacy.placeholders()
-    is_chosen = any(value is not None for value in typed(asked.question).values())
-    if names is None and not (is_chosen or reading.memory or reading.gpu_samples):
+    has_selection = any(value is not None for value in typed(asked.question).values())
+    if names is None and not (has_selection or reading.side_files):
         from traceflops.parsers.reading import read_apart
 
         with watching() as watch:

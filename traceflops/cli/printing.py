@@ -67,25 +67,26 @@ def _inert_line(line: Text) -> Text:
     """Return a styled line with control characters escaped; its styles stay."""
     if _inert(line.plain) == line.plain:
         return line
-    hidden = [index for index, char in enumerate(line.plain) if _inert(char) != char]
+    # Divide the line before and behind each character to escape: its escape gets its styles.
+    escaped = [index for index, char in enumerate(line.plain) if _inert(char) != char]
     inert = line.blank_copy()
-    # Each such character becomes a piece of its own; its escape gets its styles.
-    for piece in line.divide(sorted({0, *hidden, *(index + 1 for index in hidden)})):
-        if (text := _inert(piece.plain)) != piece.plain:
-            spans = piece.spans
-            piece = piece.blank_copy(text)
-            for span in spans:
-                piece.stylize(span.style)
-        inert.append_text(piece)
+    for piece in line.divide(sorted({0, *escaped, *(index + 1 for index in escaped)})):
+        if (text := _inert(piece.plain)) == piece.plain:
+            inert.append_text(piece)
+            continue
+        escape = piece.blank_copy(text)
+        for span in piece.spans:
+            escape.stylize(span.style)
+        inert.append_text(escape)
     return inert
 
 
 @contextmanager
 def own_time(*, profile: bool, named: bool = True) -> Iterator[None]:
-    """Print on stderr how long the phases inside the block took.
+    """Print on stderr how many seconds the phases inside the block took.
 
-    With `profile`, also the functions that took most of the time. Unless `named`, files are
-    numbered.
+    With `profile`, also the functions that took most of the time. Unless `named`, files have
+    numbers instead of names.
     """
     from cProfile import Profile
 
@@ -119,7 +120,7 @@ def own_time(*, profile: bool, named: bool = True) -> Iterator[None]:
 
 @contextmanager
 def watching(clock: Callable[[], float] = time.monotonic) -> Iterator[Watcher | None]:
-    """Yield the watcher for `read`: on a terminal it shows a bar of bytes, but not before 1 s.
+    """Yield a watcher for `read` that shows a progress bar of the bytes read, but not before 1 s.
 
     Yields None if stderr is no terminal.
     """
@@ -134,7 +135,7 @@ def watching(clock: Callable[[], float] = time.monotonic) -> Iterator[Watcher | 
         label = "reading" if inputs == 1 else f"reading {index + 1} of {inputs}"
 
         def advance(done: int) -> None:
-            """Show how much is read, from the first second on in a bar of its own."""
+            """Update the bar to `done` bytes; the first call after 1 s makes the bar."""
             if not bars and clock() - began >= _BAR_AFTER_S:
                 bars.append(_bar())
                 bars[0].add_task(label)

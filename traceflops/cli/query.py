@@ -79,9 +79,10 @@ def _lines(rows: pa.Table) -> Iterator[str]:
         for name, column in zip(rows.column_names, rows.slice(0, _MOST_ROWS).columns, strict=True)
     ]
     widths = [max(map(len, column)) for column in columns]
-    right = [types.is_integer(t) or types.is_floating(t) for t in rows.schema.types]
+    are_numbers = [types.is_integer(t) or types.is_floating(t) for t in rows.schema.types]
+    pads = [str.rjust if is_number else str.ljust for is_number in are_numbers]
     for line in zip(*columns, strict=True):
-        cells = zip(line, widths, right, strict=True)
-        yield "  ".join(c.rjust(w) if r else c.ljust(w) for c, w, r in cells).rstrip()
+        cells = zip(pads, line, widths, strict=True)
+        yield "  ".join(pad(text, width) for pad, text, width in cells).rstrip()
     if rows.num_rows > _MOST_ROWS:
         yield f"… {several(rows.num_rows - _MOST_ROWS, 'more row')}; all with --format csv or json"

@@ -74,8 +74,9 @@ def targets_of(sets: Sequence[Files], folder: Path, *, force: bool) -> dict[Path
         parents = [PurePath(files[0]).parent for files in sets]
         folders = [parent.relative_to(parent.anchor).parts for parent in parents]
         levels = takewhile(lambda level: len(set(level)) == 1, zip(*folders, strict=False))
-        common = sum(1 for _ in levels)
-        names = ["-".join((*up[common:], name)) for up, name in zip(folders, names, strict=True)]
+        common = len(list(levels))
+        pairs = zip(folders, names, strict=True)
+        names = ["-".join((*folder[common:], name)) for folder, name in pairs]
     paths = [folder / f"{name}{SUMMARY_SUFFIX}" for name in names]
     targets = dict(zip(paths, sets, strict=True))
     if len(targets) < len(sets):

@@ -49,12 +49,25 @@ class ReportOptions:
     )
     open: bool = flag("Open the report in the browser.", "--open")
 
+    def post_mortem_path(self, target: Target) -> Path | None:
+        """Return the path of the post-mortem, None if none is asked for.
+
+        Raises UsageError unless it is a .md file other than the report.
+        """
+        if self.post_mortem is None:
+            return None
+        path = common.path_of(self.post_mortem)
+        if path.suffix.lower() != ".md" or path.resolve() == target.path.resolve():
+            problem = f"the post-mortem needs a .md file of its own: {path}"
+            raise UsageError(problem, "give it another name")
+        return path
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
     """Where the report goes: a file, or a folder of tables in a `format`.
 
-    A page whose name was not given ends in a `mark`, which tells where its recording lies.
+    A page whose name was not given ends in a `mark`, which identifies its recording (`target_of`).
     """
 
     path: Path
@@ -130,11 +143,8 @@ def report(
     words = authored(added.title, added.notes)
     others = [*(asked.pair or []), asked.rules, asked.finding_rules, added.notes]
     target.check(traces, others, force=force)
-    case = common.path_of(added.post_mortem) if added.post_mortem is not None else None
+    case = added.post_mortem_path(target)
     if case is not None:
-        if case.suffix.lower() != ".md" or case.resolve() == target.path.resolve():
-            problem = f"the post-mortem needs a .md file of its own: {case}"
-            raise UsageError(problem, "give it another name")
         Target(case, None).check(traces, others, force=force)
     analysis = asked.analyze(traces)
     try:
@@ -154,26 +164,28 @@ def report(
     elif not json:
         hint = "  open with --open" if target.is_page and not added.open else ""
         say(f"\n{'→' if common.terminal_style().unicode else '->'} {written}{hint}")
-    if added.open and not _is_opened(target.path):  # the report was written, so no error
-        say("note: no browser could be started; open the file yourself", to_stderr=True)
+    if added.open:
+        _open(target.path)
 
 
-def _is_opened(page: Path) -> bool:
-    """Open a page in the browser; return whether a browser could be started."""
+def _open(page: Path) -> None:
+    """Open a page in the browser; if that fails, it is no error, since the report was written."""
     import webbrowser
 
     try:
-        return webbrowser.open(page.resolve().as_uri())
+        is_opened = webbrowser.open(page.resolve().as_uri())
     except (webbrowser.Error, OSError):
-        return False
+        is_opened = False
+    if not is_opened:
+        say("note: no browser could be started; open the file yourself", to_stderr=True)
 
 
 def target_of(output: str | None, format_: str | None, traces: list[str]) -> Target:
     """Return where the report goes. Raises UsageError if --format comes with a file name.
 
     Without `output` a page is named after the recording; if another recording has a page of that
-    name, a number is added. Pages are told apart by their marks: four digits of a hash of the
-    paths, which reveal nothing of these.
+    name, a number is added. The mark of a page shows which recording it is of: four digits of a
+    hash of the paths of the traces, which do not reveal the paths.
     """
     if output is not None:
         path = common.path_of(output)
@@ -208,9 +220,13 @@ def _command(
     """
     names = [file.name for file in analysis.source.files]
     question, rates, reading = asked.question, asked.rates, asked.reading
-    is_each_shown = len(names) == len(traces) + len(reading.side_files)  # no folder among them
-    shown = names[: len(traces)] if is_each_shown else ["FOLDER"] * len(traces)
-    inputs = ["-" if trace == "-" else name for trace, name in zip(traces, shown, strict=True)]
+    # A name per trace, unless a folder among them holds several files.
+    has_folder = len(names) != len(traces) + len(reading.side_files)
+    trace_names = ["FOLDER"] * len(traces) if has_folder else names[: len(traces)]
+    pairs = zip(traces, trace_names, strict=True)
+    inputs = ["-" if trace == "-" else name for trace, name in pairs]
+    if len(inputs) > _MOST_INPUTS:
+        inputs = [*inputs[:_MOST_INPUTS], "…"]
     pair = None
     if asked.pair:
         work = analysis.measured.executed.work
@@ -243,13 +259,13 @@ def _command(
         ("--link", f"{rates.link:g}" if rates.link else None),
     ]
     given = ((name, str(value)) for name, value in values if value is not None)
-    stacks = {None: (), True: ("--python-stacks",), False: ("--no-python-stacks",)}
-    flags = (
-        *(name for name, is_set in options.typed(asked.privacy).items() if is_set),
-        *stacks[reading.python_stacks],
-        *(("--no-limits",) if reading.no_limits else ()),
-        *(("--strict",) if reading.strict else ()),
-    )
-    if len(inputs) > _MOST_INPUTS:
-        inputs = [*inputs[:_MOST_INPUTS], "…"]
-    return shlex.join(["traceflops", "report", *inputs, *chain.from_iterable(given), *flags])
+    flags: dict[str, bool | None] = {
+        **options.typed(asked.privacy),
+        "--python-stacks": reading.python_stacks,
+        "--no-python-stacks": reading.python_stacks is False,
+        "--no-limits": reading.no_limits,
+        "--strict": reading.strict,
+    }
+    names_of_flags = (name for name, is_set in flags.items() if is_set)
+    words = [*inputs, *chain.from_iterable(given), *names_of_flags]
+    return shlex.join(["traceflops", "report", *words])

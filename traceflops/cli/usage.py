@@ -81,41 +81,43 @@ def _two_lines() -> Iterator[None]:
         if "\n" in message:  # the help, shown if nothing was typed
             say(message, to_stderr=True)
         else:
-            # For an unknown option format_message adds similar names, which the hint has.
-            about = getattr(error, "format_message", lambda: message)()
-            text = message if getattr(error, "possibilities", None) else about
-            complain(f"{text[:1].lower()}{text[1:]}".rstrip("."), _hint(error))
+            # For an unknown option, format_message adds similar names, but the hint has them.
+            if not getattr(error, "possibilities", None):
+                message = getattr(error, "format_message", lambda: message)()
+            complain(f"{message[:1].lower()}{message[1:]}".rstrip("."), _hint(error))
         raise typer.Exit(EXIT_USAGE) from None
 
 
 def _hint(error: Exception) -> str:
     """Return what was probably meant, and which --help shows the options."""
-    wrong = str(getattr(error, "option_name", ""))
-    near = get_close_matches(wrong, getattr(error, "possibilities", None) or (), 1)
     context: Any = getattr(error, "ctx", None)
-    # Without a parent the context is that of traceflops itself, whose --help has no command.
-    command = f" {context.info_name}" if context is not None and context.parent is not None else ""
+    wrong_option = str(getattr(error, "option_name", ""))
+    near = get_close_matches(wrong_option, getattr(error, "possibilities", None) or (), 1)
     meant = f"did you mean {near[0]}? " if near else ""
-    # An option before the command belongs to a command; if to several, the summary is suggested.
+    # An option before the command may belong to a command; if to several, summary is suggested.
     commands = getattr(getattr(context, "command", None), "commands", {})
     for name in sorted(commands, key=lambda name: name != "summary"):
-        if any(wrong in parameter.opts for parameter in commands[name].params):
-            meant = f"write traceflops {name} {wrong} FILE; "
+        if any(wrong_option in parameter.opts for parameter in commands[name].params):
+            meant = f"write traceflops {name} {wrong_option} FILE; "
             break
     own = getattr(getattr(context, "command", None), "params", ())
-    if wrong in _IN_A_FILE:
-        has_it = any(_IN_A_FILE[wrong].split()[0] in each.opts for each in own)
-        meant = f"{'write' if has_it else 'use traceflops report FILE'} {_IN_A_FILE[wrong]}; "
-    meant = _ELSEWHERE.get((getattr(context, "info_name", ""), wrong), meant)
-    lacks = getattr(error, "param", None)
-    if lacks is not None and "-o" in lacks.opts:  # where to write must be said
-        meant = f"add -o {lacks.metavar}; "
-    named = re.search(r"command '(\w+)'", str(getattr(error, "message", "")))
-    if named is not None and named[1] in _INSTEAD:
-        meant = f"use traceflops {_INSTEAD[named[1]]}; "
-    is_file = wrong.startswith("-") and any(Path().glob(f"{escape(wrong)}*"))
-    path = "; for a file whose name starts with -, write ./-NAME" if is_file else ""
-    return f"{meant}see traceflops{command} --help{path}"
+    if wrong_option in _IN_A_FILE:
+        has_it = any(_IN_A_FILE[wrong_option].split()[0] in each.opts for each in own)
+        meant = (
+            f"{'write' if has_it else 'use traceflops report FILE'} {_IN_A_FILE[wrong_option]}; "
+        )
+    meant = _ELSEWHERE.get((getattr(context, "info_name", ""), wrong_option), meant)
+    missing = getattr(error, "param", None)
+    if missing is not None and "-o" in missing.opts:  # where to write must be said
+        meant = f"add -o {missing.metavar}; "
+    wrong_command = re.search(r"command '(\w+)'", str(getattr(error, "message", "")))
+    if wrong_command is not None and wrong_command[1] in _INSTEAD:
+        meant = f"use traceflops {_INSTEAD[wrong_command[1]]}; "
+    # Without a parent the context is that of traceflops itself, whose --help has no command.
+    command = f" {context.info_name}" if context is not None and context.parent is not None else ""
+    is_file = wrong_option.startswith("-") and any(Path().glob(f"{escape(wrong_option)}*"))
+    about_file = "; for a file whose name starts with -, write ./-NAME" if is_file else ""
+    return f"{meant}see traceflops{command} --help{about_file}"
 
 
 # Help in plain text: options under headings (those of `rich_help_panel`), then the examples.

@@ -23,7 +23,7 @@ _MOST = 8
 _NAME = 60
 """So many parts of the critical path are shown, and so many characters of their names."""
 _NEXT = 3
-"""So many components are told of the path after an edit."""
+"""So many components of the critical path are shown below an edit."""
 _TOGETHER = "together"
 
 
@@ -59,9 +59,6 @@ def _lines(answer: WhatIf) -> Iterator[str]:
 
     A line that is too long loses its last parts, or the middle of its name.
     """
-    from traceflops.reports.view.critical import path_word, sums_by_component
-    from traceflops.reports.view.figures import shorten_middle
-    from traceflops.reports.view.short_names import short_labels
     from traceflops.reports.view.texts import words
 
     together, width = answer.together, terminal_style().width
@@ -69,37 +66,55 @@ def _lines(answer: WhatIf) -> Iterator[str]:
     mean = duration(round(together.step_ns(together.before_ns) or 0))
     yield f"Mean step {mean} over {several(together.windows, 'window')}{mfu}"
     yield ""
-    # A table: the edits, step time, gain, MFU; below each row what is critical after the edit.
     outcomes = [*answer.alone, *([together] if len(answer.alone) > 1 else [])]
-    rows = [("", "step", "gain", "MFU" if mfu else ""), *map(_row, outcomes)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    # Two blanks before each of three columns of figures; the names get what is left, at least 10.
-    widths[0] = max(min(widths[0], width - sum(widths[1:]) - 6), 10)
-    for (name, *figures), outcome in zip(rows, [None, *outcomes], strict=True):
-        label = shorten_middle(name, max(widths[0], 20))  # readable, even if the line gets too long
-        cells = (f"{text:>{wide}}" for text, wide in zip(figures, widths[1:], strict=True))
-        yield "  ".join([f"{label:<{widths[0]}}", *cells]).rstrip()
-        if outcome is not None:
-            sums = sums_by_component(outcome.critical)
-            total = max(sum(ns for _, ns in sums), 1)
-            shares = [f"{path_word(kind)} {percent(ns / total)}" for kind, ns in sums[:_NEXT]]
-            yield _fitting("  then critical: ", shares, width)
+    yield from _outcome_lines(outcomes, "MFU" if mfu else "", width)
     doubts = dict.fromkeys(words(doubt) for outcome in outcomes for doubt in outcome.doubts)
     for doubt in doubts:
         yield from textwrap.wrap(f"A range, not one value: {doubt}.", width)
     for why in answer.refused.values():
         yield from textwrap.wrap(f"{why[0].upper()}{why[1:]}.", width)
     yield ""
+    yield from _critical_lines(answer, width)
+
+
+def _outcome_lines(outcomes: Sequence[Outcome], mfu_title: str, width: int) -> Iterator[str]:
+    """Yield a table of edits, step time, gain and MFU; below each row what is critical then."""
+    from traceflops.reports.view.critical import path_word, sums_by_component
+    from traceflops.reports.view.figures import shorten_middle
+
+    rows = [("", "step", "gain", mfu_title), *map(_row, outcomes)]
+    name_width, *figure_widths = (max(map(len, column)) for column in zip(*rows, strict=True))
+    # Two blanks before each of three columns of figures; the names get what is left, at least 10.
+    name_width = max(min(name_width, width - sum(figure_widths) - 6), 10)
+    for (name, *figures), outcome in zip(rows, [None, *outcomes], strict=True):
+        label = shorten_middle(
+            name, max(name_width, 20)
+        )  # readable, even if the line gets too long
+        cells = map(str.rjust, figures, figure_widths)
+        yield "  ".join([label.ljust(name_width), *cells]).rstrip()
+        if outcome is not None:
+            sums = sums_by_component(outcome.critical)
+            total_ns = max(sum(ns for _, ns in sums), 1)
+            shares = [f"{path_word(kind)} {percent(ns / total_ns)}" for kind, ns in sums[:_NEXT]]
+            yield _fitting("  then critical: ", shares, width)
+
+
+def _critical_lines(answer: WhatIf, width: int) -> Iterator[str]:
+    """Yield the longest parts of the recording's critical path, and the share of each rank."""
+    from traceflops.reports.view.critical import path_word
+    from traceflops.reports.view.figures import shorten_middle
+    from traceflops.reports.view.short_names import short_labels
+
     yield "Critical path of the recording"
     shown = answer.critical[:_MOST]
     names = short_labels([part.name for part in shown], _NAME)
     for part, name in zip(shown, names, strict=True):
-        share = percent(part.ns / max(together.before_ns, 1))
+        share = percent(part.ns / max(answer.together.before_ns, 1))
         labels = [path_word(part.component), *filter(None, (name,))]
         yield shorten_middle(f"  {share:>7}  {': '.join(labels)}", max(width, 20))
     if len(answer.ranks) > 1:
-        total = max(sum(answer.ranks.values()), 1)
-        ranks = [f"rank {rank} {percent(ns / total)}" for rank, ns in answer.ranks.items()]
+        total_ns = max(sum(answer.ranks.values()), 1)
+        ranks = [f"rank {rank} {percent(ns / total_ns)}" for rank, ns in answer.ranks.items()]
         yield _fitting("  on ", ranks, width)
 
 

@@ -64,19 +64,20 @@ def kernel_changes(before: Side, after: Side) -> tuple[KernelChange, ...]:
     """
     if before.windows or after.windows or not (before.speeds and after.speeds):
         return ()
-    old, new, changes = list(before.speeds), list(after.speeds), []
+    changes = []
+    matched: set[int] = set()  # ids of kernels
     for key_of in _KEYS:
-        old_by_key, new_by_key = grouped(key_of, old), grouped(key_of, new)
-        pairs = [
-            (old_by_key[key][0], new_by_key[key][0])
-            for key in old_by_key
-            if len(old_by_key[key]) == len(new_by_key.get(key, ())) == 1
-        ]
-        changes += [KernelChange(*pair) for pair in pairs]
-        matched = {id(kernel) for pair in pairs for kernel in pair}
-        old, new = ([kernel for kernel in side if id(kernel) not in matched] for side in (old, new))
-    changes += [KernelChange(kernel, None) for kernel in old]
-    changes += [KernelChange(None, kernel) for kernel in new]
+        old_by_key, new_by_key = (
+            grouped(key_of, (kernel for kernel in side.speeds if id(kernel) not in matched))
+            for side in (before, after)
+        )
+        for key, old in old_by_key.items():
+            new = new_by_key.get(key, ())
+            if len(old) == len(new) == 1:
+                changes.append(KernelChange(old[0], new[0]))
+                matched |= {id(old[0]), id(new[0])}
+    changes += [KernelChange(old, None) for old in before.speeds if id(old) not in matched]
+    changes += [KernelChange(None, new) for new in after.speeds if id(new) not in matched]
 
     def order(change: KernelChange) -> tuple[bool, float]:
         """Return the sort key: a change with an unknown time last, else the largest first."""
@@ -87,10 +88,10 @@ def kernel_changes(before: Side, after: Side) -> tuple[KernelChange, ...]:
 
 
 def largest_change(changes: tuple[KernelChange, ...]) -> Fact | None:
-    """Return the largest change as a fact: of the first of `changes` with both times, else None.
+    """Return as a fact the first of `changes` whose times are known on both sides, None if none is.
 
-    If no kernel is on both sides, the fact says that. The roofs of both sides are told if both are
-    known.
+    If no kernel is on both sides, the fact says that. It has the roofs of both sides (the limit
+    that is nearest, and the share reached) if both are known.
     """
     if changes and all(change.before is None or change.after is None for change in changes):
         return fact("counters-compared.none-in-both")
@@ -99,9 +100,9 @@ def largest_change(changes: tuple[KernelChange, ...]) -> Fact | None:
         return None
     if change.before_ns == change.after_ns:
         return fact("counters-compared.same")
-    sides = [speed.roof for speed in (change.before, change.after) if speed is not None]
-    # (name, share reached) of both sides; said once if they are equal.
-    roofs = dict.fromkeys(roof for roof in sides if roof is not None)
+    by_side = [speed.roof for speed in (change.before, change.after) if speed is not None]
+    known = [roof for roof in by_side if roof is not None]
+    roofs = dict.fromkeys(known) if len(known) == len(by_side) else ()  # equal ones are said once
     # `void ns::kernel(float*)` becomes `kernel`.
     without_types = from_own_word(change.names)
     names = (_WORD_BEFORE_ARGUMENTS.sub(r"\1", name) for name in without_types)
@@ -112,11 +113,9 @@ def largest_change(changes: tuple[KernelChange, ...]) -> Fact | None:
         after_ns=change.after_ns,
         share=change.share,
         roofs=tuple(
-            fact("counters-compared.roof", roof=ROOFS[name], share=reached)
-            for name, reached in roofs
-        )
-        if None not in sides
-        else (),
+            fact("counters-compared.roof", roof=ROOFS[roof], share=reached)
+            for roof, reached in roofs
+        ),
     )
 
 

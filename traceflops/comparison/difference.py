@@ -17,6 +17,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from traceflops.attribution.charged import ChargedKernel
 from traceflops.attribution.marks import numberless
 from traceflops.comparison.matching import Match, Work
 from traceflops.comparison.side import Side
@@ -36,8 +37,9 @@ class Part(Struct, frozen=True):
     """A change of one thing: from `before_ns` to `after_ns` per window, `exact_ns` more.
 
     `kind` is PACE, CALLS, ... `subject` is a category of kernels (with the group of ranks), or a
-    class of idle time. `names` are kernels or a culprit, by side. `way` is by what both sides were
-    matched. `calls` are per window and side, None if there are none. `ns` is `exact_ns` rounded.
+    class of idle time. `names` are kernels or a culprit, by side. `way` says how both sides were
+    matched (`Match.way`). `calls` are the numbers of calls per window by side, None for idle time.
+    `work` are the kernels by side. `ns` is `exact_ns` rounded.
     """
 
     component: str
@@ -55,10 +57,10 @@ class Part(Struct, frozen=True):
 
 
 class Cause(Struct, frozen=True):
-    """All parts of one component, kind and subject, the largest first.
+    """All parts of one component, kind and subject, the largest first; `ns` is their sum.
 
-    `interval` holds `ns` with a confidence of 95 %. For idle time it is as wide as that of all idle
-    time; it is None if the times of single steps are not known, and for numbers of calls.
+    `interval` is the 95 % confidence interval of `ns`. For idle time it is as wide as that of all
+    idle time. It is None for CALLS, and if the times of single steps are not known.
     """
 
     component: str
@@ -75,16 +77,18 @@ class Cause(Struct, frozen=True):
 
 
 def apportioned(exact: Sequence[Fraction], total: int) -> list[int]:
-    """Return exact values as whole numbers that sum to `total`, by the largest remainder."""
+    """Return exact values as whole numbers that sum to `total`, by the largest remainder.
+
+    All are rounded down, then those with the largest remainders get 1 more until the sum fits. A
+    `total` that is further from the sum of the values is spread over all of them.
+    """
     whole = [value.numerator // value.denominator for value in exact]
     if not whole:
         return whole
-    # As a rule `each` is 0: the values with the largest remainders get 1 more.
-    by_remainder = sorted(range(len(whole)), key=lambda part: whole[part] - exact[part])
-    left = total - sum(whole)
-    each, rest = divmod(left, len(whole))
-    for place, part in enumerate(by_remainder):
-        whole[part] += each + (place < rest)
+    by_remainder = sorted(range(len(whole)), key=lambda index: whole[index] - exact[index])
+    for_all, left = divmod(total - sum(whole), len(whole))
+    for rank, index in enumerate(by_remainder):
+        whole[index] += for_all + (rank < left)
     return whole
 
 
@@ -94,26 +98,27 @@ def rounded(value: Fraction) -> int:
 
 
 def parts_of(before: Side, after: Side, matched: Iterable[Match]) -> list[Part]:
-    """Return all parts of the difference, each with its whole ns; they sum to it exactly."""
+    """Return all parts of the difference of the step times; their `ns` sum to it exactly."""
     common = {kernel.name for kernel in before.work or ()}
     common &= {kernel.name for kernel in after.work or ()}
     by_component: defaultdict[str, list[Part]] = defaultdict(list)
     of_matches = (part for match in matched for part in _of_match(match, before, after, common))
     for part in (*of_matches, *_of_idle(before, after)):
         by_component[part.component].append(part)
-    # What the parts of a component leave of its difference is one more part.
-    for name, (old, new) in _by_component(before, after).items():
+    # What the parts of a component do not explain of its difference is one more part.
+    for name, (old_ns, new_ns) in _by_component(before, after).items():
         of_component = by_component[name]
-        left = new - old - sum(part.exact_ns for part in of_component)
-        if left:
-            old -= sum(part.before_ns for part in of_component)
-            new -= sum(part.after_ns for part in of_component)
+        left_ns = new_ns - old_ns - sum(part.exact_ns for part in of_component)
+        if left_ns:
+            old_ns -= sum(part.before_ns for part in of_component)
+            new_ns -= sum(part.after_ns for part in of_component)
             has_culprits = name == "idle" and tell_culprits(before, after)
             kind, subject = (IDLE, NO_CULPRIT) if has_culprits else (UNTOLD, name)
-            of_component.append(Part(name, kind, subject, ((), ()), (), "", left, old, new))
-    whole, parts = component_differences(before, after), []
+            times = (left_ns, old_ns, new_ns)
+            of_component.append(Part(name, kind, subject, ((), ()), (), "", *times))
+    differences, parts = component_differences(before, after), []
     for name, of_component in by_component.items():
-        whole_ns = apportioned([part.exact_ns for part in of_component], whole[name])
+        whole_ns = apportioned([part.exact_ns for part in of_component], differences[name])
         pairs = zip(of_component, whole_ns, strict=True)
         parts += [replace(part, ns=ns) for part, ns in pairs]
     return parts
@@ -139,60 +144,73 @@ def _of_match(match: Match, before: Side, after: Side, common: Set[str]) -> Iter
         kind = REPLACED
     elif all(kernel.name in common for kernel in match.work):
         kind, way = CALLS, "name"  # the other side has the kernel, but in another match
-    for top in dict.fromkeys(kernel.top for kernel in match.work):
-        work = (
-            tuple(kernel for kernel in match.before if kernel.top == top),
-            tuple(kernel for kernel in match.after if kernel.top == top),
+    for component in dict.fromkeys(kernel.top for kernel in match.work):
+        old_work, new_work = (
+            tuple(kernel for kernel in kernels if kernel.top == component)
+            for kernels in (match.before, match.after)
         )
-        sides = tuple(zip(work, (before, after), strict=True))
-        old, new = (
-            side.per_window(sum(kernel.charged_ns for kernel in kernels)) for kernels, side in sides
+        sides = ((old_work, before), (new_work, after))
+        old_ns, new_ns = (
+            side.per_window(sum(kernel.charged_ns for kernel in work)) for work, side in sides
         )
-        old_calls, new_calls = (
-            side.per_window(sum(kernel.count for kernel in kernels)) for kernels, side in sides
-        )
-        if old == new == 0:
+        if old_ns == new_ns == 0:
             continue
-        # The subject: the category with most time; of communication, the collective and its group.
-        kernels = (*work[0], *work[1])
-        largest = max(kernels, key=attrgetter("charged_ns"))
-        collective = _COLLECTIVE.fullmatch(largest.scope or "") if top == "communication" else None
-        what = collective[1] if collective is not None else largest.sub
-        subject = f"{what} of group {largest.group}" if largest.group else what
-        old_names, new_names = (
-            tuple(dict.fromkeys(kernel.name for kernel in of_side)) for of_side in work
+        old_calls, new_calls = (
+            side.per_window(sum(kernel.count for kernel in work)) for work, side in sides
         )
-        scopes = tuple(dict.fromkeys(kernel.scope for kernel in kernels if kernel.scope))
-        names, calls, times = (old_names, new_names), (old_calls, new_calls), (new - old, old, new)
-        whole = Part(top, kind, subject, names, scopes, way, *times, calls, work)
-        yield from _split(whole, sides) if match.is_same else (whole,)
+        old_names, new_names = (
+            tuple(dict.fromkeys(kernel.name for kernel in work)) for work, _ in sides
+        )
+        kernels = (*old_work, *new_work)
+        whole = Part(
+            component,
+            kind,
+            _subject(max(kernels, key=attrgetter("charged_ns"))),
+            (old_names, new_names),
+            tuple(dict.fromkeys(kernel.scope for kernel in kernels if kernel.scope)),
+            way,
+            exact_ns=new_ns - old_ns,
+            before_ns=old_ns,
+            after_ns=new_ns,
+            calls=(old_calls, new_calls),
+            work=(old_work, new_work),
+        )
+        yield from _split(whole, before, after) if match.is_same else (whole,)
 
 
-def _split(whole: Part, sides: Sequence[tuple[Work, Side]]) -> Iterator[Part]:
+def _subject(kernel: ChargedKernel) -> str:
+    """Return what a kernel does: its category, or the collective, and the group of ranks."""
+    is_communication = kernel.top == "communication"
+    collective = _COLLECTIVE.fullmatch(kernel.scope or "") if is_communication else None
+    what = collective[1] if collective is not None else kernel.sub
+    return f"{what} of group {kernel.group}" if kernel.group else what
+
+
+def _split(whole: Part, before: Side, after: Side) -> Iterator[Part]:
     """Yield the parts of kernels of the same names: waiting, number of calls, time per call."""
-    times, waits = [whole.before_ns, whole.after_ns], [Fraction(0)] * 2
+    old_ns, new_ns = whole.before_ns, whole.after_ns
+    old_wait_ns, new_wait_ns = Fraction(0), Fraction(0)
     # A kernel without charged time has none in which it could wait.
-    waits_by_side = [[kernel.wait_ns for kernel in work if kernel.charged_ns] for work, _ in sides]
-    if all(None not in waits_ns for waits_ns in waits_by_side) and any(waits_by_side):
-        waits = [
-            side.per_window(sum(wait_ns or 0 for wait_ns in waits_ns))
-            for waits_ns, (_, side) in zip(waits_by_side, sides, strict=True)
-        ]
-        times = [time - wait for time, wait in zip(times, waits, strict=True)]
-    old, new = times
-    old_calls, new_calls = whole.calls or (Fraction(0), Fraction(0))
+    old_waits, new_waits = ([k.wait_ns for k in work if k.charged_ns] for work in whole.work)
+    waits = [*old_waits, *new_waits]
+    if waits and None not in waits:
+        old_wait_ns = before.per_window(sum(ns or 0 for ns in old_waits))
+        new_wait_ns = after.per_window(sum(ns or 0 for ns in new_waits))
+    old_ns, new_ns = old_ns - old_wait_ns, new_ns - new_wait_ns
     # More calls at the old time per call; the rest is due to another time per call.
-    by_calls = Fraction(0)
+    old_calls, new_calls = whole.calls or (Fraction(0), Fraction(0))
+    by_calls_ns = Fraction(0)
     if old_calls and new_calls:
-        by_calls = (new_calls - old_calls) * old / old_calls
-    kinds = {
-        WAIT: (waits[1] - waits[0], *waits),
-        CALLS: (by_calls, old, old + by_calls),
-        PACE: (new - old - by_calls, old + by_calls, new),
+        by_calls_ns = (new_calls - old_calls) * old_ns / old_calls
+    at_old_pace_ns = old_ns + by_calls_ns
+    ends_by_kind = {
+        WAIT: (old_wait_ns, new_wait_ns),
+        CALLS: (old_ns, at_old_pace_ns),
+        PACE: (at_old_pace_ns, new_ns),
     }
-    for kind, (exact, start, end) in kinds.items():
-        if exact:
-            yield replace(whole, kind=kind, exact_ns=exact, before_ns=start, after_ns=end)
+    for kind, (start, end) in ends_by_kind.items():
+        if start != end:
+            yield replace(whole, kind=kind, exact_ns=end - start, before_ns=start, after_ns=end)
 
 
 def _of_idle(before: Side, after: Side) -> Iterator[Part]:
@@ -203,27 +221,31 @@ def _of_idle(before: Side, after: Side) -> Iterator[Part]:
     """
     if not tell_culprits(before, after):
         return
-    sums: defaultdict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
+    # Per class and culprit: the idle time in ns and the first label, [before, after].
+    sums_ns: defaultdict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
     labels: defaultdict[tuple[str, str], list[tuple[str, ...]]] = defaultdict(lambda: [(), ()])
-    for number, side in enumerate((before, after)):
+    for index, side in enumerate((before, after)):
         for culprit in side.idle:
             key = (culprit.kind, numberless(culprit.label).partition("#")[0])
-            sums[key][number] += culprit.idle_ns
-            labels[key][number] = labels[key][number] or (culprit.label,)
-    for key, names in labels.items():
-        old, new = before.per_window(sums[key][0]), after.per_window(sums[key][1])
-        way = "culprit" if all(names) else ""  # how it was matched; "": one side lacks it
-        yield Part("idle", IDLE, key[0], (names[0], names[1]), (), way, new - old, old, new)
+            sums_ns[key][index] += culprit.idle_ns
+            labels[key][index] = labels[key][index] or (culprit.label,)
+    for (kind, name), (old_names, new_names) in labels.items():
+        old_ns, new_ns = sums_ns[kind, name]
+        old, new = before.per_window(old_ns), after.per_window(new_ns)
+        way = "culprit" if old_names and new_names else ""  # "": one side lacks it
+        yield Part("idle", IDLE, kind, (old_names, new_names), (), way, new - old, old, new)
 
 
 def tell_culprits(*sides: Side) -> bool:
     """Return whether all sides know the culprits of at least half of their idle time."""
-    named_ns = (2 * sum(culprit.idle_ns for culprit in side.idle) for side in sides)
-    return all(ns >= side.components.idle_ns for ns, side in zip(named_ns, sides, strict=True))
+    return all(
+        2 * sum(culprit.idle_ns for culprit in side.idle) >= side.components.idle_ns
+        for side in sides
+    )
 
 
 def causes_of(before: Side, after: Side, parts: Iterable[Part]) -> list[Cause]:
-    """Return the parts by component, kind and subject: first those beyond the spread, by size."""
+    """Return a cause per component, kind and subject: noise last, the largest first."""
     groups: defaultdict[tuple[str, str, str], list[Part]] = defaultdict(list)
     for part in parts:
         groups[part.component, part.kind, part.subject].append(part)
@@ -235,10 +257,12 @@ def causes_of(before: Side, after: Side, parts: Iterable[Part]) -> list[Cause]:
         if component == "idle":
             spread = idle and idle.around(ns)
         elif kind != CALLS:  # calls are counted, not measured: they have no spread
-            # The spread between steps of all time of these kernels, around this change of it.
-            work = [[kernel for part in own_parts for kernel in part.work[n]] for n in (0, 1)]
-            old, new = before.series_of(work[0]), after.series_of(work[1])
-            if any(work) and old is not None and new is not None:
+            # The interval is that of all time of these kernels, moved to this part of its change.
+            old_work, new_work = (
+                [kernel for part in own_parts for kernel in part.work[side]] for side in (0, 1)
+            )
+            old, new = before.series_of(old_work), after.series_of(new_work)
+            if (old_work or new_work) and old is not None and new is not None:
                 exact_ns = sum((part.exact_ns for part in own_parts), Fraction(0))
                 change = interval(old, new)
                 spread = change and change.around(float(exact_ns))

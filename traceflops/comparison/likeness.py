@@ -1,9 +1,8 @@
-"""What makes two recordings not alike, whether they compare at all, and whether they are one."""
+"""What differs between two recordings, whether they can be compared, and whether they are one."""
 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 from typing import Final
@@ -21,14 +20,15 @@ UNRECORDED: Final = "not recorded"
 _OF_RUN: Final = frozenset(
     {"created", "process_lifetime_ns", "hip_streams", "schema_version", "utc_offset"}
 )
-"""Facts that are of a single run or file, and no settings."""
+"""Facts about a single run or file, which are no settings."""
 _SAME_WORK: Final = Fraction(1, 100)
 """Share by which the FLOPs of a step may differ."""
 _COMMON: Final = Fraction(1, 100) ** 2
-"""Shares of the time of kernels that must be recognised on the other side: their product."""
+"""The share of kernel time of one side that is recognised on the other, times that of the other:
+with less, two recordings have nothing in common."""
 _UNCERTAIN: Final = frozenset({"", MODULE})
 OF_ANY_WORK: Final = _UNCERTAIN | BY_OPERATOR
-"""Ways to match what programs of other work have in common, too."""
+"""Ways to match kernels by which even programs that do other work match."""
 _FLOPS, SHAPE = "model FLOPs of a step", "shape of an input"
 OF_WORK: Final = (_FLOPS, SHAPE)
 """What says that a step does other work."""
@@ -74,13 +74,17 @@ def obstacle(before: Side, after: Side, matched: Sequence[Match]) -> Fact | None
 def shares_in_common(
     before: Side, after: Side, matched: Iterable[Match], unsure: frozenset[str] = _UNCERTAIN
 ) -> list[Fraction]:
-    """Return the share of each side's kernel time that surely matches; 1 if unknown."""
-    total_ns = [_kernel_ns(side.work or ()) for side in (before, after)]
-    if not all(total_ns):
+    """Return the share of each side's kernel time that surely matches; 1 if unknown.
+
+    Matches by a way in `unsure` do not count.
+    """
+    old_ns, new_ns = (_kernel_ns(side.work or ()) for side in (before, after))
+    if not old_ns or not new_ns:
         return [Fraction(1), Fraction(1)]
-    pairs = [(match.before, match.after) for match in matched if match.way not in unsure]
-    matched_ns = [sum(_kernel_ns(pair[side]) for pair in pairs) for side in (0, 1)]
-    return [Fraction(ns, of_ns) for ns, of_ns in zip(matched_ns, total_ns, strict=True)]
+    sure = [match for match in matched if match.way not in unsure]
+    matched_old_ns = sum(_kernel_ns(match.before) for match in sure)
+    matched_new_ns = sum(_kernel_ns(match.after) for match in sure)
+    return [Fraction(matched_old_ns, old_ns), Fraction(matched_new_ns, new_ns)]
 
 
 def _kernel_ns(work: Iterable[ChargedKernel]) -> int:
@@ -126,27 +130,32 @@ def _shapes(matched: Iterable[Match]) -> Iterator[Unlike]:
     """Yield the input shape of the longest kernel whose input has another size, on both sides.
 
     Nothing is yielded unless most kernel time is of such kernels. Only matches of one kernel with
-    one other count, and of each the first input that is a tensor with dimensions.
+    one other count.
     """
-    ns, shown = Counter[bool](), ("", "")  # time by whether the size changed
+    same_ns = changed_ns = 0
+    shown = ("", "")
     pairs = [match for match in matched if len(match.before) == len(match.after) == 1]
     for match in sorted(pairs, key=lambda match: match.before[0].charged_ns):  # the longest last
-        inputs = (read_shapes(kernel.shapes or "[]") or () for kernel in match.work)
-        old, new = (
-            next((shape for shape in shapes if shape and not isinstance(shape, Shapes)), None)
-            for shapes in inputs
-        )
-        if old is not None and new is not None:
-            has_changed = math.prod(old) != math.prod(new)
-            ns[has_changed] += match.before[0].charged_ns
-            if has_changed:
-                shown = (" x ".join(map(str, old)), " x ".join(map(str, new)))
-    if ns[True] > ns[False]:
+        old, new = map(_first_shape, match.work)
+        if old is None or new is None:
+            continue
+        if math.prod(old) == math.prod(new):
+            same_ns += match.before[0].charged_ns
+        else:
+            changed_ns += match.before[0].charged_ns
+            shown = (" x ".join(map(str, old)), " x ".join(map(str, new)))
+    if changed_ns > same_ns:
         yield Unlike(SHAPE, *shown)
 
 
+def _first_shape(kernel: ChargedKernel) -> Sequence[int] | None:
+    """Return the shape of a kernel's first input that is a tensor with dimensions, if known."""
+    shapes = read_shapes(kernel.shapes or "[]") or ()
+    return next((shape for shape in shapes if shape and not isinstance(shape, Shapes)), None)
+
+
 def _values(side: Side) -> dict[str, str]:
-    """Return what was recorded of a side, in words; what is missing was not."""
+    """Return, in words, what was recorded of a side; it lacks what was not recorded."""
     values = {"steps": str(len(side.steps))} if side.steps else {}
     if side.ranks:
         numbers = f"number{'s' * (len(side.ranks) > 1)} {listed(sorted(side.ranks))}"

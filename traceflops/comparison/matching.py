@@ -1,6 +1,6 @@
-"""Which kernels of one recording are those of another: by what is certain first.
+"""Which kernels of one recording do the same work as those of another: by what is certain first.
 
-Each pass has a key. Kernels that no earlier pass matched and that have one key are together: one to
+Each pass has a key. All kernels with the same key that no earlier pass matched form a match: one to
 one, or several that became others ("6 kernels became 1"). What is left is on one side only.
 """
 
@@ -21,7 +21,7 @@ Work = tuple[ChargedKernel, ...]
 Key = Callable[[ChargedKernel], Hashable | None]
 T = TypeVar("T")
 MODULE: Final = "module"
-"""A way that is a guess."""
+"""The way to match kernels of the same module, which is a guess."""
 BY_OPERATOR: Final = frozenset({"operator", "operator and module", "operator of another library"})
 """Ways by operators of any shapes."""
 _ARGUMENTS: Final = re.compile(r"<.*|\(.*")
@@ -82,17 +82,17 @@ PASSES: Final[tuple[tuple[str, Key], ...]] = (
     ("operator of another library", lambda k: _known(plain_operator(k.op), k.top)),
     (MODULE, lambda k: _known(k.scope, k.backward, k.top != "communication")),
 )
-"""What tells kernels of two recordings to be one work, the most certain first."""
+"""Passes: the name of a way to match, and the key that is equal for kernels of the same work."""
 _MOVED: Final[tuple[tuple[str, Key], ...]] = (
     ("operator and shape", lambda k: _known(k.op, k.shapes, k.scope, k.backward, k.top)),
     ("operator and shape", lambda k: _known(k.op, k.shapes, k.top)),
     ("operator and module", lambda k: _known(k.op, k.scope, k.backward, k.top)),
 )
-"""What tells kernels that took over some of the calls of others."""
+"""Passes that find kernels which took over some of the calls of kernels matched before."""
 
 
 def matches(before: Side, after: Side) -> list[Match]:
-    """Return all kernels of two sides, each in one match: the most certain passes first."""
+    """Return matches such that each kernel of both sides is in exactly one of them."""
     left: tuple[Work, Work] = (before.work or (), after.work or ())
     matched: list[Match] = []
     for way, key_of in PASSES:
@@ -128,19 +128,20 @@ def _without(left: tuple[Work, Work], matched: Iterable[Match]) -> tuple[Work, W
 def _moved(
     way: str, key: Key, matched: list[Match], left: tuple[Work, Work], windows: tuple[int, int]
 ) -> tuple[list[Match], tuple[Work, Work]]:
-    """Return the matches, some with one of the kernels `left` added, and the rest of these.
+    """Return the matches, some with kernels of `left` added, and the kernels that are still left.
 
-    `way` is the name of this way to recognise kernels: those of one `key` are the same work. A
-    kernel joins the match with its key if that brings the calls per window of both sides closer
-    together: then it took over some of the calls. `windows` are the numbers of windows by side.
+    A kernel joins the match with its key if that brings the calls per window of both sides closer
+    together: then it took over some of the calls. The match gets the name `way`. `windows` are the
+    numbers of windows by side.
     """
     match_of_key = {
         key(kernel): index for index, match in enumerate(matched) for kernel in match.work
     }
+    match_of_key.pop(None, None)
     joined, matched = [], list(matched)
     for side, work in enumerate(left):
         for kernel in work:
-            index = match_of_key.get(key(kernel)) if key(kernel) is not None else None
+            index = match_of_key.get(key(kernel))
             if index is None:
                 continue
             sides = [matched[index].before, matched[index].after]
@@ -154,6 +155,8 @@ def _moved(
 
 def _call_gap(match: Match, windows: tuple[int, int]) -> Fraction:
     """Return the difference in calls per window between the sides of a match."""
-    sides = zip((match.before, match.after), windows, strict=True)
-    before, after = (Fraction(sum(kernel.count for kernel in work), many) for work, many in sides)
+    before, after = (
+        Fraction(sum(kernel.count for kernel in work), window_count)
+        for work, window_count in zip((match.before, match.after), windows, strict=True)
+    )
     return abs(after - before)

@@ -41,7 +41,7 @@ _RECOGNISED: Final = 0.5
 
 
 class Reason(Struct, frozen=True):
-    """Causes that are told together, such as kernels that replace those of other components."""
+    """Causes that belong together, such as kernels that replace those of other components."""
 
     causes: tuple[Cause, ...]
 
@@ -152,24 +152,22 @@ def reasons_of(
 ) -> list[Reason]:
     """Return the reasons worth naming: beyond the spread, not far below the largest.
 
-    If these explain less than half of the difference, some components stand for their causes: those
-    that exceed the spread as a whole although most of their causes do not.
+    If these explain less than half of the difference, a component replaces its causes if it exceeds
+    the spread as a whole although most of its causes do not.
     """
     reasons = _worth_naming(causes)
-    left = difference_ns - sum(reason.ns for reason in reasons)
-    if 2 * abs(left) <= abs(difference_ns):
+    left_ns = difference_ns - sum(reason.ns for reason in reasons)
+    if 2 * abs(left_ns) <= abs(difference_ns):
         return reasons
     by_component: dict[str, Cause] = {}
     for name in COMPONENTS:
-        by_noise = Counter[bool]()
-        parts: list[Part] = []
-        for cause in causes:
-            if cause.component == name:
-                by_noise[cause.is_noise] += cause.ns
-                parts += cause.parts
+        own = [cause for cause in causes if cause.component == name]
+        total_ns = sum(cause.ns for cause in own)
+        noise_ns = sum(cause.ns for cause in own if cause.is_noise)
+        parts = tuple(part for cause in own for part in cause.parts)
         change = interval(before.series(name), after.series(name))
-        whole = Cause(name, difference.UNTOLD, name, by_noise.total(), tuple(parts), change)
-        if abs(by_noise[True]) > abs(by_noise[False]) and not whole.is_noise:
+        whole = Cause(name, difference.UNTOLD, name, total_ns, parts, change)
+        if abs(noise_ns) > abs(total_ns - noise_ns) and not whole.is_noise:
             by_component[name] = whole
     others = [cause for cause in causes if cause.component not in by_component]
     return _worth_naming([*by_component.values(), *others])
@@ -187,34 +185,38 @@ def _worth_naming(causes: Sequence[Cause]) -> list[Reason]:
             if cause.kind == REPLACED:
                 key = frozenset(scope for part in cause.parts for scope in part.scopes) or REPLACED
             groups.setdefault(key, []).append(cause)
-    named = sorted(
-        (Reason(tuple(causes)) for causes in groups.values()), key=lambda reason: -abs(reason.ns)
-    )
-    return [reason for reason in named[:_MOST] if abs(reason.ns) >= _LEAST * abs(named[0].ns)]
+    reasons = [Reason(tuple(group)) for group in groups.values()]
+    reasons.sort(key=lambda reason: -abs(reason.ns))
+    return [reason for reason in reasons[:_MOST] if abs(reason.ns) >= _LEAST * abs(reasons[0].ns)]
 
 
 def reason_fact(reason: Reason, before: Side, after: Side, *, named: bool = True) -> Fact:
     """Return one reason as a fact.
 
-    With `named`, it tells the kernel that has most of it, and the scope if all of it is in one.
+    With `named`, it has the name of the kernel that most of the change is due to, and the scope if
+    all of the change is in one.
     """
-    cause, parts, is_more = reason.causes[0], reason.parts, reason.ns > 0
-    names = parts[0].names[:: -1 if is_more else 1]  # those of the side with more of it first
-    name = next((name[0] for name in names if name), "")
-    is_most = abs(parts[0].ns) >= _MOSTLY * sum(abs(part.ns) for part in parts)
-    # Several kernels replace several others, and a wait is for a rank: neither is one kernel's.
-    is_named = named and name and is_most and cause.kind not in (REPLACED, difference.WAIT)
-    # A scope around all kernels tells nothing, nor does one that only launches communication.
-    (scope,) = reason.scopes if len(reason.scopes) == 1 else (None,)
-    is_scoped = len(reason.scopes) == 1 and cause.component != "communication"
-    is_scoped &= scope not in _everywhere(before) | _everywhere(after)
+    cause, parts = reason.causes[0], reason.parts
+    name = scope = None
+    if named:
+        old_names, new_names = parts[0].names
+        # The name on the side with more time, if it has one.
+        names = (*new_names, *old_names) if reason.ns > 0 else (*old_names, *new_names)
+        is_most = abs(parts[0].ns) >= _MOSTLY * sum(abs(part.ns) for part in parts)
+        # Several kernels replace several others, and a wait is for a rank: neither is one kernel's.
+        if names and names[0] and is_most and cause.kind not in (REPLACED, difference.WAIT):
+            name = short(names[0])
+        # A scope around all kernels tells nothing, nor does one that only launches communication.
+        telling = reason.scopes - _everywhere(before) - _everywhere(after)
+        if len(reason.scopes) == len(telling) == 1 and cause.component != "communication":
+            scope = short(telling.pop())
     return _fact(
         "reason",
         ns=abs(reason.ns),
         more=_more(reason.ns),
         where=_where(reason, before, after),
-        name=short(name) if is_named else None,
-        scope=short(scope or "") if is_scoped and named else None,
+        name=name,
+        scope=scope,
     )
 
 
@@ -264,19 +266,20 @@ def _everywhere(side: Side) -> set[str | None]:
 
 def _became(reason: Reason) -> Fact:
     """Return which kernels became which: one by name, several by number."""
-    parts, subjects = reason.parts, {cause.subject for cause in reason.causes}
-    old, new = (list({name for part in parts for name in part.names[side]}) for side in (0, 1))
+    parts = reason.parts
+    old, new = ({name for part in parts for name in part.names[side]} for side in (0, 1))
     if len(old) == len(new) == 1:
-        return _fact("one-became", old=short(old[0]), new=short(new[0]))
+        return _fact("one-became", old=short(old.pop()), new=short(new.pop()))
     largest = max(reason.causes, key=lambda cause: abs(cause.ns)).subject
     subject = largest.replace("_", " ")
+    is_only_one = all(cause.subject == largest for cause in reason.causes)
     all_ns = sum(abs(part.ns) for part in parts)
     largest_ns = sum(abs(part.ns) for part in parts if part.subject == largest)
-    is_mostly_one = len(subjects) > 1 and largest_ns >= _MOSTLY * all_ns
+    is_mostly_one = not is_only_one and largest_ns >= _MOSTLY * all_ns
     return _fact(
         "some-became-others" if len(old) == len(new) else "some-became",
         count=len(old),
-        subject=subject if len(subjects) == 1 else None,
+        subject=subject if is_only_one else None,
         new=len(new),
         mostly=subject if is_mostly_one else None,
     )

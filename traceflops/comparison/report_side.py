@@ -2,7 +2,8 @@
 
     report.json -> the part of it that a comparison needs -> Side
 
-Only these fields are checked, so reports with fewer or more others are read: older and newer ones.
+The structs here are these parts, with the report's names of fields. Other fields are not read, so
+older and newer reports may have fewer or more of them.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ Instant = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 Component = Literal["compute", "memory", "other", "graph", "communication"]
 
 _MOST_SIGNS: Final = 200
-"""So much of an error in the report is shown."""
+"""So many characters of an error in the report are shown."""
 
 
 class _Window(Struct):
@@ -191,23 +192,23 @@ def _side(report: _Report, name: str | None) -> Side:
     for device in report.devices:
         for window in filter(attrgetter("used"), device.windows):
             ns = {"start_up": 0} | window.components_ns  # older reports have no start-up
-            times = {f"{part}_ns": ns[part] for part in COMPONENTS}
-            components = Components(**times)
+            components = Components(**{f"{part}_ns": ns[part] for part in COMPONENTS})
             windows.append(UsedWindow(device.rank, window.step, window.start_ns, components))
     utilisation, source = report.utilisation, report.source
-    # MFU exactly: the useful line of the waterfall as a share of its budget. Without MFU, FLOPs are
-    # not compared, either.
-    has_mfu = utilisation.mfu is not None
-    flops, fall = utilisation.model_flops_text, utilisation.waterfall
+    # The exact MFU is the useful line of the waterfall as a share of its budget.
+    waterfall = utilisation.waterfall
     mfu = Fraction(0)
-    if fall is not None and has_mfu and (budget := Fraction(fall.budget_text)):
-        amounts = {line.line: line.amount_text for line in fall.lines}
-        mfu = Fraction(amounts.get("useful", 0)) / budget
+    if waterfall is not None and utilisation.mfu is not None:
+        amounts = {line.line: line.amount_text for line in waterfall.lines}
+        if budget := Fraction(waterfall.budget_text):
+            mfu = Fraction(amounts.get("useful", 0)) / budget
+    # Without MFU, FLOPs are not compared, either.
+    flops = utilisation.model_flops_text if utilisation.mfu is not None else None
     specs = {
         peak.device: find(peak.id) if peak.confirmed and peak.id is not None else None
         for peak in utilisation.peaks
     }
-    dtypes = fall.dtypes if fall is not None else ()
+    dtypes = waterfall.dtypes if waterfall is not None else ()
     waits = report.ranks.waits if report.ranks is not None else ()
     memory_bytes, held = _peak_memory(report.memory)
     return Side(
@@ -215,7 +216,7 @@ def _side(report: _Report, name: str | None) -> Side:
         windows=tuple(windows),
         work=_work(report.kernels),
         idle=tuple(report.idle.culprits),
-        model_flops=Fraction(flops) if flops is not None and has_mfu else None,
+        model_flops=Fraction(flops) if flops is not None else None,
         mfu=mfu or None,  # 0: without MFU
         memory_bytes=memory_bytes,
         held=held,

@@ -33,7 +33,7 @@ from traceflops.windows.device_records import NO_DEVICE_RECORDS
 _LOST: Final = ("dropped", "repaired", NO_DEVICE_RECORDS)
 """Kinds and codes of notes on what is not in the figures."""
 ALLOCATED, EARLIER, UNTOLD = "allocated", "earlier", "untold"
-"""Held since an operator of the recording allocated it, since before that, or not told which."""
+"""Memory allocated by an operator of the recording, before the recording, or unknown which."""
 _UNTOLD: Final = (UNTOLD, "", "")
 
 
@@ -146,14 +146,13 @@ class Comparison(Struct, frozen=True, dict=True):
         old, new = self.before, self.after
         if self.obstacle or not old.mfu or not new.mfu or not old.model_flops:
             return None
-        time = new.mean_ns / old.mean_ns
-        work = likeness.work_ratio(old, new) or Fraction(1)  # unknown: as if it were the same
-        by_flops = old.mfu * work - old.mfu
-        by_time = old.mfu * work / time - old.mfu * work
-        # What remains is due to the peak.
-        return MfuChange(
-            old.mfu, new.mfu, by_flops, by_time, new.mfu - old.mfu - by_flops - by_time
-        )
+        time_ratio = new.mean_ns / old.mean_ns
+        work_ratio = likeness.work_ratio(old, new) or Fraction(1)  # unknown: as if it were the same
+        # MFU is FLOPs / (time x peak): replace one factor after the other by its new value.
+        with_new_flops = old.mfu * work_ratio
+        with_new_time = with_new_flops / time_ratio
+        by_flops, by_time = with_new_flops - old.mfu, with_new_time - with_new_flops
+        return MfuChange(old.mfu, new.mfu, by_flops, by_time, new.mfu - with_new_time)
 
     @cached_property
     def memory(self) -> MemoryChange | None:
@@ -165,11 +164,13 @@ class Comparison(Struct, frozen=True, dict=True):
         """Return the time per sample and token, of the units that both sides count."""
         if self.obstacle or self.is_same:
             return ()
-        old, new = self.before.counts, self.after.counts
-        counts = [(unit, old[unit], new[unit]) for unit in old if unit in new]
+        pairs = [
+            (unit, old, self.after.counts.get(unit)) for unit, old in self.before.counts.items()
+        ]
         return tuple(
-            PerUnit(unit, was.count, is_now.count, was.ns / was.count, is_now.ns / is_now.count)
-            for unit, was, is_now in counts
+            PerUnit(unit, old.count, new.count, old.ns / old.count, new.ns / new.count)
+            for unit, old, new in pairs
+            if new is not None
         )
 
     @property
@@ -282,32 +283,34 @@ def compare(
     Each is a trace, an analysis (for other steps or ranks), or a baseline, which
     `traceflops.comparison.report_side.side_of_report` makes of a report's JSON. Times are in ns per
     window: a step, as a rule. Of jobs with different ranks only the common ones are compared; of a
-    report, or of summaries, all are. Raises UsageError where `names` are not two, or what is given
+    report, or of summaries, all are. Raises UsageError if `names` are not two, or if what is given
     is none of these.
     """
-    asked: tuple[object, ...] = (before, after)
-    for side in asked:
-        if not isinstance(side, Trace | Analysis | Side):
-            what = f"compare takes traces, analyses or sides of reports, not {type(side).__name__}"
-            raise UsageError(what, "read a file with tf.read(path)")
-    given = [analyze(side) if isinstance(side, Trace) else side for side in (before, after)]
-    if names is not None and len(names) != len(given):
+    given: tuple[object, ...] = (before, after)
+    for recording in given:
+        if not isinstance(recording, Trace | Analysis | Side):
+            type_name = type(recording).__name__
+            problem = f"compare takes traces, analyses or sides of reports, not {type_name}"
+            raise UsageError(problem, "read a file with tf.read(path)")
+    analyzed = [analyze(side) if isinstance(side, Trace) else side for side in (before, after)]
+    if names is not None and len(names) != len(analyzed):
         raise UsageError(f"names needs 2 names, not {len(names)}", 'give ("before", "after")')
     labels = names if names is not None else (None, None)
-    pairs = [*zip(given, labels, strict=True)]
-    old, new = (_side(side, name) for side, name in pairs)
+    labelled = [*zip(analyzed, labels, strict=True)]
+    old, new = (_side(side, name) for side, name in labelled)
     if common := old.ranks & new.ranks:
-        old, new = (_side(side, name, common) for side, name in pairs)
+        old, new = (_side(side, name, common) for side, name in labelled)
     if old.name == new.name:
         old, new = replace(old, name=f"{old.name} (1)"), replace(new, name=f"{new.name} (2)")
+
     has_kernels = old.work is not None and new.work is not None
     matched = matches(old, new) if has_kernels and old.windows and new.windows else []
-    is_one = likeness.is_same(old, new)
-    unlike = () if is_one else likeness.unlikeness(old, new, matched)
-    if reason := likeness.obstacle(old, new, matched):
-        return Comparison(old, new, reason, unlike, None, {}, (), tuple(matched))
-    parts = [] if is_one else difference.parts_of(old, new, matched)
-    spread = None if is_one else interval(old.series(), new.series())
+    is_one_recording = likeness.is_same(old, new)
+    unlike = () if is_one_recording else likeness.unlikeness(old, new, matched)
+    if obstacle := likeness.obstacle(old, new, matched):
+        return Comparison(old, new, obstacle, unlike, None, {}, (), tuple(matched))
+    parts = [] if is_one_recording else difference.parts_of(old, new, matched)
+    spread = None if is_one_recording else interval(old.series(), new.series())
     components = difference.component_differences(old, new)
     causes = tuple(difference.causes_of(old, new, parts))
     return Comparison(old, new, None, unlike, spread, components, causes, tuple(matched))
@@ -322,31 +325,32 @@ def memory_change(before: Side, after: Side) -> MemoryChange | None:
     # side does not tell who allocated, there is a single part.
     held: defaultdict[tuple[str, str, str], list[int]] = defaultdict(lambda: [0, 0])
     if before.held and after.held:
-        for number, side in enumerate((before, after)):
+        for index, side in enumerate((before, after)):
             for holder in side.held:
                 kind = ALLOCATED if holder.recorded else EARLIER
-                held[kind, holder.op, numberless(holder.scope)][number] += holder.bytes
+                held[kind, holder.op, numberless(holder.scope)][index] += holder.bytes
     else:
         held[_UNTOLD] = [old, new]
-    parts = [part for key, ends in held.items() if (part := MemoryPart(*key, *ends)).bytes]
-    return MemoryChange(old, new, tuple(sorted(parts, key=lambda part: -abs(part.bytes))))
+    parts = [MemoryPart(*who, *sizes) for who, sizes in held.items()]
+    changed = [part for part in parts if part.bytes]
+    return MemoryChange(old, new, tuple(sorted(changed, key=lambda part: -abs(part.bytes))))
 
 
 def _side(given: Analysis | Side, name: str | None, common: frozenset[int] = frozenset()) -> Side:
-    """Return a side; of an analysis, only the `common` ranks, if any, with a note on the rest.
+    """Return a side; of an analysis, only the `common` ranks, if any, with a note on the others.
 
     An analysis of summaries stays whole: its sums are of all ranks.
     """
     if isinstance(given, Side):
         return given if name is None else replace(given, name=name)
     side = side_of(given, name)
-    left = side.ranks - common
-    if not common or not left or given.prepared is None:
+    others = side.ranks - common
+    if not common or not others or given.prepared is None:
         return side
     side = side_of(given, name, common)
-    ranks = f"rank{'s' * (len(left) > 1)} {listed(sorted(left))}"
-    left_out = f"{ranks} left out, as the other recording has none"
-    return replace(side, notes=(*side.notes, ("dropped", "ranks-left-out", left_out)))
+    ranks = f"rank{'s' * (len(others) > 1)} {listed(sorted(others))}"
+    text = f"{ranks} left out, as the other recording has none"
+    return replace(side, notes=(*side.notes, ("dropped", "ranks-left-out", text)))
 
 
 class PerUnit(Struct, frozen=True):

@@ -128,15 +128,21 @@ class Side(Struct, frozen=True):
         return np.array([np.mean(times) for _, times in sorted(of_step.items())])
 
     def series_of(self, work: Sequence[ChargedKernel]) -> FloatArray | None:
-        """Return the time of some kernels by step and device in ns, None if not known of each."""
-        windows_of = Counter(window.step for window in self.windows)
-        devices = np.array([windows_of[step] for step in sorted(windows_of, key=lambda s: s or 0)])
-        # Kernels without charged time add nothing, whether their steps are known or not.
-        times = [kernel.steps_ns for kernel in work if kernel.charged_ns]
-        if any(time_ns is None or len(time_ns) != len(devices) for time_ns in times):
+        """Return, per step, the mean time of some kernels over its devices in ns.
+
+        None if the times by step are not known of all kernels that have charged time.
+        """
+        window_count = Counter(window.step for window in self.windows)
+        steps = sorted(
+            window_count, key=lambda step: step or 0
+        )  # without steps, there is only None
+        devices = np.array([window_count[step] for step in steps])
+        times_ns = [kernel.steps_ns for kernel in work if kernel.charged_ns]
+        known_ns = [times for times in times_ns if times is not None and len(times) == len(devices)]
+        if len(known_ns) < len(times_ns):
             return None
-        total = np.array([time_ns for time_ns in times if time_ns is not None], dtype=np.int64)
-        return np.asarray(total.reshape(len(times), len(devices)).sum(axis=0) / devices)
+        table = np.array(known_ns, dtype=np.int64).reshape(len(known_ns), len(devices))
+        return np.asarray(table.sum(axis=0) / devices)
 
 
 def side_of(
@@ -145,7 +151,7 @@ def side_of(
     """Return an analysis as a side.
 
     Of some `ranks` only, if given: then without figures that are of all ranks (MFU, FLOPs, passes).
-    Not of an analysis of summaries (`prepared` is None): its sums are of all ranks.
+    An analysis of summaries (`prepared` is None) is taken whole: its sums are of all ranks.
     """
     prepared, devices, idle = analysis.prepared, analysis.devices, analysis.idle
     work, measured = analysis.charged, analysis.measured
@@ -156,25 +162,24 @@ def side_of(
         devices = tuple(device for device in devices if device.rank in ranks)
         accounts = {device.device: prepared.accounts[device.device] for device in devices}
         prepared = replace(prepared, accounts=accounts)
-        count, report = prepared.trace.activities.num_rows, analysis.ranks
-        times = report.by_activity(count) if report is not None else None
-        work = charged_kernels(prepared, times)
+        activity_count, report = prepared.trace.activities.num_rows, analysis.ranks
+        wait_times = report.by_activity(activity_count) if report is not None else None
+        work = charged_kernels(prepared, wait_times)
         idle_ns = sum(device.chosen.components.idle_ns for device in devices)
         idle, mfu, flops = idle_culprits(prepared, idle_ns), None, None
-    most = fullest_gpu(memory_use(prepared)) if prepared is not None else None
-    passes = analysis.serving.kinds if ranks is None else ()
-    # Of all ranks: the chosen ones may have waited for one of the others.
-    waits = analysis.ranks.by_rank() if analysis.ranks is not None else ()
-    fall = measured.waterfall
     windows = tuple(
         UsedWindow(device.rank, window.step, window.start_ns, window.account.components)
         for device in devices
         for window in device.windows
         if window.used
     )
-    of_step = counts_of_step(prepared) if prepared is not None else {}
-    rows = {of.device: of.match.row for of in measured.devices}
-    dtypes = fall.dtypes if fall is not None else ()
+    fullest = fullest_gpu(memory_use(prepared)) if prepared is not None else None
+    step_counts = counts_of_step(prepared) if prepared is not None else {}
+    passes = analysis.serving.kinds if ranks is None else ()
+    # Of all ranks: the chosen ones may have waited for one of the others.
+    waits = analysis.ranks.by_rank() if analysis.ranks is not None else ()
+    rows = {peak.device: peak.match.row for peak in measured.devices}
+    dtypes = measured.waterfall.dtypes if measured.waterfall is not None else ()
     return Side(
         name=name or name_of(analysis),
         windows=windows,
@@ -182,9 +187,9 @@ def side_of(
         idle=tuple(IdlePart(part.kind, part.label, part.idle_ns) for part in idle.culprits),
         model_flops=None if flops is None else Fraction(flops),
         mfu=mfu,
-        memory_bytes=most.allocated.peak if most is not None else None,
-        held=holders(prepared, most) if prepared is not None and most is not None else (),
-        counts=counts_of(windows, of_step, passes),
+        memory_bytes=fullest.allocated.peak if fullest is not None else None,
+        held=holders(prepared, fullest) if prepared is not None and fullest is not None else (),
+        counts=counts_of(windows, step_counts, passes),
         late={wait.rank: wait.caused_wait_ns for wait in waits if wait.caused_wait_ns},
         facts=facts_of(analysis.source, devices, rows, dtypes),
         notes=tuple((note.kind, note.code, note.text) for note in analysis.notes),
@@ -197,19 +202,19 @@ def side_of(
 def counts_of(
     windows: Sequence[UsedWindow], of_step: Mapping[str, int | None], passes: Iterable[Any]
 ) -> dict[str, Counted]:
-    """Return the units of a step whose count is known, and the tokens of passes by kind.
+    """Return the number of each unit in a step or pass, with its time: samples, tokens, ...
 
-    `passes` are kinds of passes, of an analysis or of a report.
+    `of_step` are the units of a step, `passes` the kinds of passes of an analysis or of a report.
     """
-    total = sum((window.components for window in windows), Components()).window_ns
+    total_ns = sum((window.components for window in windows), Components()).window_ns
     counts = {}
-    if total and all(window.step is not None for window in windows):
-        mean = Fraction(total, len(windows))
-        counts = {unit: Counted(Fraction(count), mean) for unit, count in of_step.items() if count}
-    for of in passes:
-        if of.kind is not None and of.passes and of.tokens and of.cycle_ns:
-            tokens, ns = Fraction(of.tokens, of.passes), Fraction(of.cycle_ns, of.passes)
-            counts[f"{of.kind}_token"] = Counted(tokens, ns)
+    if total_ns and all(window.step is not None for window in windows):
+        step_ns = Fraction(total_ns, len(windows))
+        counts = {unit: Counted(Fraction(n), step_ns) for unit, n in of_step.items() if n}
+    for kind in passes:
+        if kind.kind is not None and kind.passes and kind.tokens and kind.cycle_ns:
+            tokens, ns = Fraction(kind.tokens, kind.passes), Fraction(kind.cycle_ns, kind.passes)
+            counts[f"{kind.kind}_token"] = Counted(tokens, ns)
     return counts
 
 
@@ -233,15 +238,14 @@ def facts_of(
 ) -> dict[str, str]:
     """Return facts by which recordings are alike or not, the most important first.
 
-    Source and devices are those of an analysis or of a report; devices are named as in their `rows`
-    of the table of devices if these are sure, else as recorded.
+    Source and devices are those of an analysis or of a report. A device is named by its row of the
+    table of devices, if `rows` has it, else as recorded.
     """
-    names = Counter(
-        row.product
-        if (row := rows.get(device.device)) is not None
-        else device.product or device.architecture or f"unknown {device.type.upper()}"
-        for device in devices
-    )
+    names = Counter[str]()
+    for device in devices:
+        row = rows.get(device.device)
+        recorded = device.product or device.architecture or f"unknown {device.type.upper()}"
+        names[recorded if row is None else row.product] += 1
     gpus = ", ".join(f"{count} x {name}" for name, count in sorted(names.items()))
     facts = {"GPUs": gpus, "data types": ", ".join(dtypes), "format": source.format}
     facts |= {"tool": source.tool or ""}

@@ -58,42 +58,42 @@ def interval(before: FloatArray, after: FloatArray) -> Interval | None:
         return None
     point = float(after.mean() - before.mean())
     if min(len(before), len(after)) > _LEAST:  # of two steps, the rest would be one
-        # First steps may differ from the rest on both sides alike (queues fill): that is no noise.
-        # Keep only by how much they differ, half of it on each side; / sqrt(2) instead of / 2 so
-        # that the squares of mere noise keep their sum.
-        rest, other_rest = before[1:].mean(), after[1:].mean()
-        apart = (after[0] - other_rest - before[0] + rest) / np.sqrt(2)
-        before = np.append(rest - apart, before[1:])
-        after = np.append(other_rest + apart, after[1:])
+        # The first step may differ from the rest on both sides alike (queues fill): that is no
+        # noise. Noise is by how much its lead differs between the sides; each side gets a share of
+        # that: / sqrt(2) instead of / 2, so that the squares of mere noise keep their sum.
+        rest_before, rest_after = before[1:].mean(), after[1:].mean()
+        noise = (after[0] - rest_after - before[0] + rest_before) / np.sqrt(2)
+        before = np.append(rest_before - noise, before[1:])
+        after = np.append(rest_after + noise, after[1:])
     sides = [_of_mean(series) for series in (before, after) if np.ptp(series)]  # others are exact
     if not sides:
         return Interval(point, point)
     # Weights of the correlations: prior times likelihood on both sides.
-    log_weight = _PRIOR * np.log(1 - _R**2) + sum(side[0] for side in sides)
+    log_weight = _PRIOR * np.log(1 - _R**2) + sum(likelihood for likelihood, _, _ in sides)
     weight = np.exp(log_weight - log_weight.max())
     weight /= weight.sum()
     # Per correlation: the variance of the difference, and its degrees of freedom (Welch).
-    total = sum(variance for _, variance, _ in sides)
-    freedom = total**2 / sum(variance**2 / steps for _, variance, steps in sides)
-    half = _half(weight, np.sqrt(total), float(weight @ freedom))
+    total_variance = sum(variance for _, variance, _ in sides)
+    freedom = total_variance**2 / sum(variance**2 / degrees for _, variance, degrees in sides)
+    half = _half(weight, np.sqrt(total_variance), float(weight @ freedom))
     return Interval(point - half, point + half)
 
 
 def _of_mean(series: FloatArray) -> tuple[FloatArray, FloatArray, int]:
-    """Return, per correlation in _R, log likelihood and variance of the mean.
+    """Return, per correlation in _R, the log likelihood and the variance of the mean.
 
     The last value is the number of degrees of freedom.
     """
-    r, steps, apart = _R, len(series), series - series.mean()
-    squares, ends = float(apart @ apart), float(apart[0] + apart[-1])
-    outer, products = float(apart[0] ** 2 + apart[-1] ** 2), float(apart[1:] @ apart[:-1])
-    # Of an autoregressive process: the sum of squared shocks with the best mean, then the
-    # likelihood with the best variance, then by how much correlation inflates the variance of the
-    # mean.
+    r, steps, deviation = _R, len(series), series - series.mean()
+    squares, products = float(deviation @ deviation), float(deviation[1:] @ deviation[:-1])
+    first, last = float(deviation[0]), float(deviation[-1])
+    # The sum of the squared shocks of an autoregressive process with the best mean.
     numerator = (1 - r) * (steps - (steps - 2) * r)
-    shocks = squares + r**2 * (squares - outer) - 2 * r * products
-    shocks -= (r * (1 - r) * ends) ** 2 / numerator
+    shocks = squares + r**2 * (squares - (first**2 + last**2)) - 2 * r * products
+    shocks -= (r * (1 - r) * (first + last)) ** 2 / numerator
+    # The likelihood with the best variance.
     log_likelihood = (np.log(1 - r**2) - np.log(numerator) - (steps - 1) * np.log(shocks)) / 2
+    # By how much correlation inflates the variance of the mean.
     inflation = (1 + r) / (1 - r) - 2 * r * (1 - r**steps) / (steps * (1 - r) ** 2)
     variance = shocks / (steps - 1) / (1 - r**2) * inflation / steps
     return log_likelihood, variance, steps - 1

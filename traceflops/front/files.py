@@ -89,7 +89,8 @@ def schema_in(path: str) -> str | None:
 def _is_summary_file(path: str) -> bool:
     """Return whether a file is a summary: by its name in a store, else by its first bytes."""
     # To open each file of a store takes long; a pipe can be read only once.
-    if not (path.endswith(SUMMARY_SUFFIX) if is_remote(path) else os.path.isfile(path)):
+    may_be_summary = path.endswith(SUMMARY_SUFFIX) if is_remote(path) else os.path.isfile(path)
+    if not may_be_summary:
         return False
     try:
         with open_file(path) as file:
@@ -116,8 +117,8 @@ def read_pair(
 ) -> Trace | None:
     """Return the recording from which the launches of `trace` get FLOPs, or None.
 
-    If none is given, captures of the graphs that the trace replays are taken, if they lie beside
-    it.
+    If no `pair` is given, it is that of the capture of graphs, if the trace replays graphs and a
+    folder of captures lies beside it.
     """
     if isinstance(pair, Trace):
         return pair

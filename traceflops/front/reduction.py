@@ -87,9 +87,9 @@ class Request(Struct, frozen=True):
 
 
 def analysis_of_many(paths: Sequence[str], request: Request, *, brief: bool) -> Analysis | None:
-    """Return the analysis of files that are reduced in other processes, or None if that is no use.
+    """Return the analysis of files that are reduced in other processes, None if that does not pay.
 
-    It is of use if files are too many and large to be held in memory, or sooner if the report is
+    It pays if files are too many and large to be held in memory, or sooner if the report is
     `brief`, so that nearly all of it is in summaries. This depends on the files alone, not on the
     number of processes, so that a report is the same on each machine.
     """
@@ -99,14 +99,14 @@ def analysis_of_many(paths: Sequence[str], request: Request, *, brief: bool) -> 
     if needs_events or request.pair or reading.get("strict") or request.side_option:
         return None
     sizes = {file: _text_bytes(file) for file in _files_of(paths) if os.path.isfile(file)}
-    if len(sizes) < _MANY or sum(sizes.values()) < (_WORTH_BYTES if brief else _LARGE_BYTES):
+    least_bytes = _WORTH_BYTES if brief else _LARGE_BYTES
+    if len(sizes) < _MANY or sum(sizes.values()) < least_bytes:
         return None
     parts: list[HeldSummary | str] = []
     shared: Shared = {}
+    jobs = reading.get("jobs") or usable_cores()
     try:
-        with WorkerPool(
-            reading.get("jobs") or usable_cores(), worth_bytes=0, takes_part=True
-        ) as pool:
+        with WorkerPool(jobs, worth_bytes=0, takes_part=True) as pool:
             pool.expect(1)  # enough with `worth_bytes=0`: the processes start at once
             for result in pool.each(partial(_summarised_together, request), _groups(sizes)):
                 parts += [
@@ -121,23 +121,22 @@ def analysis_of_many(paths: Sequence[str], request: Request, *, brief: bool) -> 
 
 
 def _groups(sizes: Mapping[str, int]) -> list[tuple[Files, ...]]:
-    """Return the sets of files in groups, sets of near ranks together.
+    """Return the sets of files in groups, sets of near ranks together; `sizes` are bytes by file.
 
-    `sizes` are bytes of text by file. A group has at most 1 / _GROUPS of the sets and, unless one
-    set is larger, _GROUP_BYTES.
+    A group has at most 1 / _GROUPS of the sets and, unless one set is larger, _GROUP_BYTES of text.
     """
     sets = file_sets(list(sizes))
     sets.sort(key=lambda files: (rank_in_name(PurePath(files[0]).name) or 0, files))
-    most = -(-len(sets) // _GROUPS)  # rounded up
+    most_sets = -(-len(sets) // _GROUPS)  # rounded up
     groups: list[list[Files]] = []
     group_bytes = 0
     for files in sets:
-        size = sum(sizes[file] for file in files)
-        if not groups or len(groups[-1]) == most or group_bytes + size > _GROUP_BYTES:
+        set_bytes = sum(sizes[file] for file in files)
+        if not groups or len(groups[-1]) == most_sets or group_bytes + set_bytes > _GROUP_BYTES:
             groups.append([])
             group_bytes = 0
         groups[-1].append(files)
-        group_bytes += size
+        group_bytes += set_bytes
     return list(map(tuple, groups))
 
 
@@ -172,22 +171,22 @@ def analysis_of_parts(paths: Sequence[str], summaries: Sequence[str], request: R
             parts.append(_names(files))
     if (analysis := _added_up(parts, request)) is not None:
         return analysis
-    for file in summaries[:1]:  # raises the error that says what is wrong
-        summary_files.held_file(_content(file), Path(file).name, shared)
+    if summaries:  # raises the error that says what is wrong
+        summary_files.held_file(_content(summaries[0]), Path(summaries[0]).name, shared)
     raise none_reduced(paths)
 
 
 def _added_up(parts: Sequence[HeldSummary | str], request: Request) -> Analysis | None:
-    """Return the analysis of summaries, None without any; parts that are texts name other files."""
+    """Return the analysis of summaries, None without any; texts among `parts` name other files."""
     from traceflops.analysis.summaries import analysis_of_summaries
 
     summaries = [part for part in parts if not isinstance(part, str)]
     failed = [name for part in parts if isinstance(part, str) for name in part.split("\n")]
     notes = copies([summary.trace for summary in summaries])
     distinct = [
-        replace(part, trace=replace(part.trace, notes=(*notes[number], *part.trace.notes)))
-        for number, part in enumerate(summaries)
-        if number in notes  # `copies` has no entry for a repeated file: each counts once
+        replace(part, trace=replace(part.trace, notes=(*notes[index], *part.trace.notes)))
+        for index, part in enumerate(summaries)
+        if index in notes  # `copies` has no entry for a repeated file: each counts once
     ]
     return analysis_of_summaries(distinct, failed, request.peaks.link) if distinct else None
 
@@ -212,9 +211,8 @@ def reduced(request: Request, files: Files) -> bytes:
     several jobs and none is chosen.
     """
     part = _summary_or_names(request, files)
-    return summary_files.encoded(
-        part if isinstance(part, str) or part.has_timeline else _names(files)
-    )
+    has_summary = not isinstance(part, str) and part.has_timeline
+    return summary_files.encoded(part if has_summary else _names(files))
 
 
 def _summary_or_names(request: Request, files: Files) -> RankSummary | str:
@@ -259,9 +257,9 @@ def _content(file: str) -> bytes:
 def file_sets(paths: Sequence[str]) -> list[Files]:
     """Return the files behind paths in sets: files that must be read together.
 
-    Those are the files of one rank in or below one folder, if their format splits a run into
-    files; any other file is a set of its own. To know the formats, one file is opened of those
-    whose names differ in numbers only.
+    A set is the files of one rank in or below one folder, if their format splits a run into files;
+    any other file is a set of its own. To know the formats, one file is opened of those whose names
+    differ in numbers only.
     """
     files = _files_of(paths)
     formats: dict[str, str | None] = {}
@@ -278,6 +276,7 @@ def file_sets(paths: Sequence[str]) -> list[Files]:
     with_files = {(format_of[file], folder) for file, folder in folders.items()}
     sets: dict[object, list[str]] = {}
     for file, format_ in format_of.items():
+        # The topmost folder around the file that has files of this format.
         parents = reversed(folders[file].parents)
         topmost = next((up for up in parents if (format_, up) in with_files), folders[file])
         key = (format_, topmost, rank_in_name(PurePath(file).name))

@@ -98,19 +98,13 @@ def schema(analysis: Analysis | None = None) -> pa.Table:
     tables = {name: arrow_schema(name) for name in TABLES}
     if analysis is not None:
         tables = {name: table.schema for name, table in analysis.tables.sources.items()}
-    rows = [
-        {
-            "table": name,
-            "column": field.name,
-            "type": _type(field.type),
-            **{
-                key: bytes((field.metadata or {}).get(key.encode(), b"")).decode()
-                for key in ("unit", "meaning")
-            },
-        }
-        for name, columns in tables.items()
-        for field in columns
-    ]
+    rows = []
+    for name, columns in tables.items():
+        for field in columns:
+            row = {"table": name, "column": field.name, "type": _type(field.type)}
+            for key in ("unit", "meaning"):
+                row[key] = bytes((field.metadata or {}).get(key.encode(), b"")).decode()
+            rows.append(row)
     return pa.Table.from_pylist(rows)
 
 

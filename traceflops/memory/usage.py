@@ -2,10 +2,10 @@
 
 PyTorch records, with `profile_memory=True`, after each allocation and release what its allocator
 holds on that device: all of it on a GPU; on the host what was allocated since the recording began.
-Nsight Systems records changes alone, which add up from 0. A memory snapshot tells what PyTorch's
-events do, with sizes as requested, who allocated, and the largest free block. Allocations are made
-by the host, ahead of the kernels that use them, so steps are those of the host where they are
-marked.
+Nsight Systems records changes alone, which add up from 0. A memory snapshot has what PyTorch's
+events have, with sizes as requested, and also who allocated, and the largest free block.
+Allocations are made by the host, ahead of the kernels that use them, so the steps are those that
+the host marks, if any.
 
 `holders` says who allocated what is held at the peak: by stack, else by operator and module.
 """
@@ -40,10 +40,10 @@ _LABELS: Final = tuple(
 
 
 class Curve(Struct, frozen=True):
-    """Bytes over time: `value` holds from its `time_ns` until the next.
+    """Bytes over time: each `value` holds from its `time_ns` until the next.
 
-    `changes` is the number of values recorded. At most MOST_POINTS are kept: of each stretch of
-    time the first, the last, the lowest and the highest.
+    `changes` is the number of values recorded. At most MOST_POINTS are kept: of each of equal
+    intervals of time, the first, the last, the lowest and the highest value.
     """
 
     time_ns: IntArray
@@ -130,7 +130,7 @@ def fullest_gpu(used: Iterable[MemoryUse]) -> MemoryUse | None:
 
 
 class AllocationRows(Struct, frozen=True):
-    """The rows of the counters that are on memory, by time; `kind` is an index of _LABELS."""
+    """The rows of the counters on memory, sorted by time; `kind` is an index of _LABELS."""
 
     process: IntArray
     device: IntArray
@@ -157,12 +157,12 @@ class AllocationRows(Struct, frozen=True):
         return cls(process, device, time_ns, value, kind[rows], address, stack)
 
     def by_owner(self) -> Iterator[tuple[tuple[int, int, bool], IntArray]]:
-        """Yield (process, device, is it the host's memory), and the rows of each."""
+        """Yield owners (process, device, whether it is the host's memory) with their rows."""
         on_host = self.kind < len(PARTS)
         owner = joint_codes(joint_codes(self.process, self.device), on_host.astype(np.int64))
-        for _, own in groups(owner):
-            row = int(own[0])
-            yield (int(self.process[row]), int(self.device[row]), bool(on_host[row])), own
+        for _, rows in groups(owner):
+            row = int(rows[0])
+            yield (int(self.process[row]), int(self.device[row]), bool(on_host[row])), rows
 
 
 def _use(
@@ -174,7 +174,7 @@ def _use(
 ) -> MemoryUse | None:
     """Return the memory use of an owner, None if not chosen or not recorded.
 
-    `owner` is process, device and whether it is the host's memory; `own` has its places in `rows`.
+    `owner` is process, device and whether it is the host's memory; `own` are its indices in `rows`.
     """
     process, device, on_host = owner
     # Accounts are of the chosen devices; without any, all memory is shown.
@@ -185,6 +185,7 @@ def _use(
         return None
     device_row = prepared.trace.devices.slice(device, 1).to_pylist()[0] if device >= 0 else {}
     steps, part = finder.of(process, device), rows.kind[own] % len(PARTS)
+    # The indices of changes, totals allocated, totals reserved and largest free blocks.
     changes, totals, held, largest = (own[part == number] for number in range(len(PARTS)))
     # Without totals, the changes add up from 0.
     counted = totals if len(totals) else changes
@@ -195,8 +196,8 @@ def _use(
     reserved = unused = None
     if len(held) and rows.value[held].any():  # the host's allocator keeps nothing in reserve
         reserved = _series("reserved", rows.time_ns[held], rows.value[held], steps)
-        last = int(np.searchsorted(rows.time_ns[held], allocated.peak_ns, side="right")) - 1
-        difference = int(rows.value[held[last]]) - allocated.peak if last >= 0 else -1
+        at_peak = int(np.searchsorted(rows.time_ns[held], allocated.peak_ns, side="right")) - 1
+        difference = int(rows.value[held[at_peak]]) - allocated.peak if at_peak >= 0 else -1
         unused = difference if difference >= 0 else None  # below 0, the records contradict
     return MemoryUse(
         process=process,
@@ -217,23 +218,24 @@ def _use(
 def _series(what: What, time: IntArray, value: IntArray, steps: tuple[Steps, Steps]) -> Series:
     """Return the series of bytes `value`, each held from its `time` on, with its use by step.
 
-    `steps` are the chosen ones and all. A long curve keeps edges and extremes of equal stretches.
+    `steps` are the chosen steps, and all steps.
     """
     chosen, all_steps = steps
     peak, kept = int(np.argmax(value)), np.arange(len(time))
     if len(time) > MOST_POINTS:
+        # Of a long curve, keep edges and extremes of equal intervals of time (buckets).
         buckets, span = MOST_POINTS // _PER_BUCKET, int(time[-1] - time[0]) + 1
         bucket = ((time - time[0]) * buckets) // span
         opens = np.flatnonzero(np.diff(bucket, prepend=bucket[:1] - 1))
         closes = np.append(opens[1:], len(bucket)) - 1
-        # Sorted by value in each bucket: its first place has the lowest, its last the highest.
+        # Sorted by value within each bucket, its first has the lowest value, its last the highest.
         by_value = np.lexsort((value, bucket))
         kept = distinct(np.concatenate([opens, closes, by_value[opens], by_value[closes]]))
+    step_at_peak = int(all_steps.at(time[peak : peak + 1])[0])
     # Of each step, the values from the one that held when it began.
-    at_peak = int(all_steps.at(time[peak : peak + 1])[0])
-    low = np.searchsorted(time, chosen.start_ns, side="left")
-    high = np.searchsorted(time, chosen.end_ns, side="left")
-    uses, columns = [], (chosen.number, chosen.start_ns, low, high)
+    inside = np.searchsorted(time, chosen.start_ns, side="left")
+    behind = np.searchsorted(time, chosen.end_ns, side="left")
+    uses, columns = [], (chosen.number, chosen.start_ns, inside, behind)
     for number, start, first, stop in zip(*(column.tolist() for column in columns), strict=True):
         if stop:  # else nothing was recorded before the end of the step
             begin = max(first - 1, 0)
@@ -245,7 +247,7 @@ def _series(what: What, time: IntArray, value: IntArray, steps: tuple[Steps, Ste
         last=int(value[-1]),
         peak=int(value[peak]),
         peak_ns=int(time[peak]),
-        peak_step=int(all_steps.number[at_peak]) if at_peak >= 0 else None,
+        peak_step=int(all_steps.number[step_at_peak]) if step_at_peak >= 0 else None,
         steps=tuple(uses),
     )
 
@@ -318,9 +320,11 @@ def holders(prepared: Prepared, use: MemoryUse) -> tuple[Holder, ...]:
     address = rows.address[changes]
     if (address == ABSENT).any():
         return ()
-    # A block is held if the last change at its address is an allocation, above 0.
-    last = len(changes) - 1 - np.unique(address[::-1], return_index=True)[1]
-    held = changes[last[rows.value[changes[last]] > 0]]
+    # A block is held if the last change at its address is an allocation, above 0. `unique` finds
+    # the first index of each address, in reverse order the last.
+    _, from_the_end = np.unique(address[::-1], return_index=True)
+    last_changes = changes[len(changes) - 1 - from_the_end]
+    held = last_changes[rows.value[last_changes] > 0]
     size, stack = rows.value[held], rows.stack[held]
     held_before = use.allocated.peak - int(size.sum())
     if held_before < 0:  # the blocks contradict the total
@@ -345,18 +349,19 @@ def _held_by_op(
     linked, ops, tree = prepared.linked, prepared.trace.ops, prepared.linked.op_tree
     # The outermost operator at each time; -1 if there is none, or if several threads have one: then
     # it is unknown which of them allocated.
-    top = np.flatnonzero((tree.parent < 0) & (numbers(ops["process"]) == process))
-    start, op = numbers(ops["start_ns"]), np.full(len(time_ns), -1)
-    open_ops = np.zeros(len(time_ns))
-    for _, members in groups(numbers(ops["thread"], ABSENT)[top]):
-        rows = top[members][np.argsort(start[top[members]], kind="stable")]
-        last = np.searchsorted(start[rows], time_ns, side="right") - 1
+    outermost = np.flatnonzero((tree.parent < 0) & (numbers(ops["process"]) == process))
+    start_ns, op = numbers(ops["start_ns"]), np.full(len(time_ns), -1)
+    threads_inside = np.zeros(len(time_ns))
+    for _, members in groups(numbers(ops["thread"], ABSENT)[outermost]):
+        rows = outermost[members]
+        rows = rows[np.argsort(start_ns[rows], kind="stable")]
+        last = np.searchsorted(start_ns[rows], time_ns, side="right") - 1
         row = rows[np.maximum(last, 0)]
-        inside = (last >= 0) & (time_ns < start[row] + numbers(ops["dur_ns"])[row])
-        op, open_ops = np.where(inside, row, op), open_ops + inside
-    op = np.where(open_ops == 1, op, -1)
+        is_inside = (last >= 0) & (time_ns < start_ns[row] + numbers(ops["dur_ns"])[row])
+        op, threads_inside = np.where(is_inside, row, op), threads_inside + is_inside
+    op = np.where(threads_inside == 1, op, -1)
     scopes = launch_scopes(linked, np.full(len(op), -1), op, prepared.selection.step_mark)
-    name, labels = taken(codes(ops["name"]), op), [*names(ops["name"]), ""]
+    name, labels = taken(codes(ops["name"]), op), [*names(ops["name"]), ""]  # -1 is the last one
     for _, blocks in groups(joint_codes(name, scopes.scope)):
         label, scope = int(name[blocks[0]]), int(scopes.scope[blocks[0]])
         text = scopes.texts[scope] if scope >= 0 else ""

@@ -84,8 +84,8 @@ def check_privacy(include_environment: bool, redact: bool) -> None:
 def redacted(trace: Trace, hosts: Names | None = None) -> Trace:
     """Return the trace with paths, addresses, host and user names replaced in every text.
 
-    Hosts become "host N". `hosts` counts them across several traces (and learns new ones); without
-    it they are counted within this trace.
+    Hosts become "host N". `hosts` numbers them across several traces (and learns new ones); without
+    it they are numbered within this trace.
     """
     longest_first = sorted(trace.source.identities, key=len, reverse=True)
     identities = [name for name in dict.fromkeys(longest_first) if len(name) >= _SHORTEST_NAME]
@@ -140,21 +140,23 @@ def _scrub_table(name: str, table: pa.Table, scrub: Scrub, hosts: Names | None) 
             continue
         column = table[field.name]
         if (name, field.name) == ("processes", "host"):
-            counted = Names() if hosts is None else hosts
-            rows = np.array(
-                [counted[host] if host else -1 for host in column.to_pylist()], np.int32
-            )
-            made = dictionary_column(rows, [f"host {n + 1}" for n in range(len(counted))])
-            # A number tells several hosts apart; a single host needs none.
-            if hosts is None and len(counted) < 2:
-                made = pa.nulls(len(column), field.type)
-            table = table.set_column(index, field, made)
+            table = table.set_column(index, field, _numbered_hosts(column, hosts))
             continue
         old = names(column)
         new = [scrub(text) for text in old]
         if new != old:
             table = table.set_column(index, field, recoded(codes(column), new))
     return table
+
+
+def _numbered_hosts(column: pa.ChunkedArray, hosts: Names | None) -> pa.Array:
+    """Return "host N" per host; without `hosts`, a single host needs no number: all are null."""
+    numbering = Names() if hosts is None else hosts
+    rows = [numbering[host] if host else -1 for host in column.to_pylist()]
+    if hosts is None and len(numbering) < 2:
+        return pa.nulls(len(column), column.type)
+    texts = [f"host {number + 1}" for number in range(len(numbering))]
+    return dictionary_column(np.array(rows, np.int32), texts)
 
 
 Scrub = Callable[[str], str]
@@ -185,11 +187,10 @@ def without_folders(text: str) -> str:
 
 def _last(path: str) -> str:
     """Return what is shown of a path: its last part, its path in a library, or a layer's name."""
-    # A blank belongs to a folder's name, unless a file name ends before it: then text follows.
-    file = _FILE.search(path)
-    if file is not None and path.startswith("/"):
-        return _last(path[: file.end()]) + without_folders(path[file.end() :])
     if path.startswith("/"):
+        # A blank belongs to a folder's name, unless a file name ends before it: then text follows.
+        if (file := _FILE.search(path)) is not None:
+            return _last(path[: file.end()]) + without_folders(path[file.end() :])
         # Exporters of graphs name layers like paths: `/conv/Add`.
         root, *_, last = [part for part in path.split("/") if part]
         is_operation = last[:1].isupper() and "." not in last

@@ -25,14 +25,15 @@ class Placeholders:
     def __init__(self) -> None:
         """Start without names.
 
-        `_whole` numbers them by kind, `_words` unknown words. `_partly` has the text for each name,
-        `_taken` the name for each text, `_counted` what `changed` has counted: kind and name.
+        `_whole` numbers names by kind, `_words` numbers unknown words. `_partly` has the text that
+        is shown for each name, `_taken` the name by that text. `_counted` are the pairs of kind and
+        name that `changed` has counted.
         """
         self._whole: dict[str, Names] = {}
         self._words = Names()
         self._partly: dict[str, str] = {}
         self._taken: dict[str, str] = {}
-        self._token = cache(self._made_of)  # names are made of few tokens
+        self._token = cache(self._replaced_token)  # names are made of few tokens
         self.changed: Counter[str] = Counter()
         self._counted: set[tuple[str, str]] = set()
 
@@ -48,21 +49,24 @@ class Placeholders:
         """
         shown = self._partly.get(text)
         if shown is None:
-            if text.startswith("_Z"):  # mangled: its words cannot be told from its codes
-                made = self._word(text)
-            else:
-                made = replaced_addresses(text[:_LONGEST], self._word)
-                # Names that Tensile generates have codes of their own.
-                of_tensile = known_words.TENSILE_NAME.match(made) is not None
-                made = _TOKEN.sub(lambda token: self._token(of_tensile, token[0]), made)
-            copy_number, shown = 1, made
+            shown = replaced = self._replaced(text)
+            copy_number = 1
             while self._taken.setdefault(shown, text) != text:
                 copy_number += 1
-                shown = f"{made} ({copy_number})"
+                shown = f"{replaced} ({copy_number})"
             self._partly[text] = shown
         if shown != text:
             self.count(kind, text)
         return shown
+
+    def _replaced(self, text: str) -> str:
+        """Return a name with its unknown words replaced; another name may give the same text."""
+        if text.startswith("_Z"):  # mangled: its words cannot be told from its codes
+            return self._word(text)
+        text = replaced_addresses(text[:_LONGEST], self._word)
+        # Names that Tensile generates have codes of their own.
+        of_tensile = known_words.TENSILE_NAME.match(text) is not None
+        return _TOKEN.sub(lambda token: self._token(of_tensile, token[0]), text)
 
     def standing_for(self, text: str) -> str:
         """Return what `partly` returned for a name, or the name itself if it was not asked."""
@@ -78,12 +82,11 @@ class Placeholders:
             self._counted.add((kind, text))
             self.changed[kind] += 1
 
-    def _made_of(self, of_tensile: bool, token: str) -> str:
+    def _replaced_token(self, of_tensile: bool, token: str) -> str:
         """Return a token with its unknown words replaced.
 
-        A token of several pieces, at least one of them a code or a number, is replaced as a whole
-        if any piece is unknown, e.g. `n17`: both together may be a name. In such a token a single
-        letter is unknown, too.
+        A token of words and codes or numbers is replaced as a whole if any piece of it is unknown:
+        all together may be a name, e.g. `n17`. In such a token a single letter is unknown, too.
         """
         if not token.isascii():
             return self._word(token)
@@ -197,12 +200,15 @@ def _is_machine(text: str) -> bool:
     They are if they end in a domain; else if they are neither a library's module nor a version, and
     have several dots, a digit or a word such as "node", or a word that no library uses.
     """
-    is_module = _MODULES.match(text) is not None
-    if "." in text and text.rpartition(".")[2].lower() in _DOMAINS and not is_module:
-        return True
-    if is_module or _VERSION.fullmatch(text) or ("-" not in text and text.count(".") < 2):
+    if _MODULES.match(text) is not None:
         return False
-    is_machine = text.count(".") > 1 or any(char.isdigit() for char in text)
+    if "." in text and text.rpartition(".")[2].lower() in _DOMAINS:
+        return True
+    if _VERSION.fullmatch(text) or ("-" not in text and text.count(".") < 2):
+        return False
+    if text.count(".") > 1 or any(char.isdigit() for char in text):
+        return True
     words = [word for part in re.split(r"[.-]", text) for word in known_words.words_of(part)]
-    is_machine |= "-" in text and not _MACHINES.isdisjoint(map(str.lower, words))
-    return is_machine or not (text.isascii() and all(map(known_words.is_library_word, words)))
+    names_machine = "-" in text and not _MACHINES.isdisjoint(map(str.lower, words))
+    is_public = text.isascii() and all(map(known_words.is_library_word, words))
+    return names_machine or not is_public

@@ -76,10 +76,10 @@ _PLURALS: Final = {
 
 
 class Redaction:
-    """Takes names out of a trace, and counts them in `placeholders`.
+    """Replaces names in traces by `placeholders`, which also count them.
 
     `step_mark` is the expression that finds the marks of steps. Traces of one report share their
-    placeholders, so that equal names have equal ones.
+    placeholders, so that equal names have equal placeholders.
     """
 
     def __init__(self, placeholders: Placeholders, step_mark: str | None = None) -> None:
@@ -136,16 +136,16 @@ class Redaction:
         """Return the category rule of each kernel whose placeholder no longer leads to it.
 
         Rules of BY_WORDS hold only for programs of some kinds, which placeholders may hide. The
-        user's rules are not asked: they may be others when the trace is read again.
+        user's rules do not count: they may be others when the trace is read again.
         """
-        by_name = load(bare=True)
-        classifier = by_name.knowing(trace.source.rules, by_words=names_kernels(trace))
+        of_placeholders = load(bare=True)
+        of_names = of_placeholders.knowing(trace.source.rules, by_words=names_kernels(trace))
         kernels = set[str]().union(*(used_names(trace.table(t)["name"]) for t in _OF_KERNELS))
-        rule_of = {self._shown.standing_for(name): classifier.kernel(name).rule for name in kernels}
+        rule_of = {self._shown.standing_for(name): of_names.kernel(name).rule for name in kernels}
         return {
-            name: rule
-            for name, rule in sorted(rule_of.items())
-            if by_name.kernel(name).rule != rule or rule in BY_WORDS
+            placeholder: rule
+            for placeholder, rule in sorted(rule_of.items())
+            if of_placeholders.kernel(placeholder).rule != rule or rule in BY_WORDS
         }
 
     def untimed(self, totals: Untimed) -> Untimed:
@@ -173,15 +173,20 @@ class Redaction:
         texts, code = names(table[column]), codes(table[column])
         if column != "name" or "kind" not in table.schema.names:
             return with_column(table, column, recoded(code, map(policy(None), texts)))
-        # A name may occur with several kinds, so each distinct pair gets its own text.
-        of_kind = [policy(kind) for kind in (*names(table["kind"]), None)]  # no kind is -1
-        both = codes(table["kind"]) * len(texts) + code
-        pairs, first, pair_of_row = np.unique(both, return_index=True, return_inverse=True)
-        kind, name = np.divmod(pairs, max(1, len(texts)))
-        # Placeholders are numbered by first row; the column keeps the order of its names.
-        made = {pair: of_kind[kind[pair]](texts[name[pair]]) for pair in np.argsort(first).tolist()}
+        # A name may occur with several kinds: each distinct pair (kind, name) gets a text.
+        policy_of_kind = [policy(kind) for kind in (*names(table["kind"]), None)]  # no kind is -1
+        key = codes(table["kind"]) * len(texts) + code
+        keys, first_row, pair_of_row = np.unique(key, return_index=True, return_inverse=True)
+        kind, name = np.divmod(keys, max(1, len(texts)))
+        # Placeholders are numbered by the first rows of the pairs.
+        shown = {
+            pair: policy_of_kind[kind[pair]](texts[name[pair]])
+            for pair in np.argsort(first_row).tolist()
+        }
+        # The new column has its texts in the order of the names, as the old one.
         order = np.lexsort((kind, name))
-        new = recoded(np.argsort(order)[pair_of_row], (made[pair] for pair in order.tolist()))
+        place_of_pair = np.argsort(order)
+        new = recoded(place_of_pair[pair_of_row], (shown[pair] for pair in order.tolist()))
         return with_column(table, column, new)
 
 

@@ -55,7 +55,7 @@ _SUM: Final = re.compile(
 """Words, with numbers, in the marks that serving engines and traceflops write."""
 
 _BY_WORDS, _WHOLE, _GONE = "by words", "whole", "gone"
-"""Of a text the words that no library uses are replaced, or all of it, or it is removed."""
+"""In a text, the words that no library uses are replaced; or the whole text; or it is removed."""
 _COLLECTIVES: Final = ("activities", "ops")
 _COLUMNS: Final[Mapping[tuple[str, str], tuple[str, str]]] = {
     ("processes", "file"): (_WHOLE, "file"),
@@ -119,7 +119,7 @@ def policies(shown: Placeholders, step_mark: str | None) -> Mapping[tuple[str, s
     """Return the policies of all columns of texts, by table and column."""
 
     def gone(kind: str) -> Policy:
-        return lambda text: shown.count(kind, text)
+        return lambda text: shown.count(kind, text)  # returns None, so that nothing is left
 
     def policy_of(table: str, column: str) -> Policy:
         how, kind = _COLUMNS.get((table, column), (_BY_WORDS, "word"))
@@ -134,8 +134,9 @@ def policies(shown: Placeholders, step_mark: str | None) -> Mapping[tuple[str, s
     texts = [(t, c.name) for t, columns in TABLES.items() for c in columns if c.type == NAME_TYPE]
     op, kernel = partial(shown.partly, "operator name"), partial(shown.partly, "kernel name")
     marks = partial(_mark, shown, step_mark)
-    in_total: dict[str, Policy] = {"call": partial(shown.partly, "call name")}
-    in_total |= dict.fromkeys(("mark", "gpu_mark"), marks("annotation"))
+    # Rows of totals are of kernels, unless of these kinds.
+    in_totals: dict[str, Policy] = {"call": partial(shown.partly, "call name")}
+    in_totals |= dict.fromkeys(("mark", "gpu_mark"), marks("annotation"))
     counter = _always(partial(_counter, shown))
     return {
         **{column: _always(policy_of(*column)) for column in (*texts, *_COLUMNS)},
@@ -143,7 +144,7 @@ def policies(shown: Placeholders, step_mark: str | None) -> Mapping[tuple[str, s
         ("activities", "annotation"): _always(marks("annotation")),
         ("activities", "source"): _always(marks("python")),
         ("activities", "name"): lambda kind: op if kind == "op" else kernel,
-        ("totals", "name"): lambda kind: in_total.get(kind or "", kernel),
+        ("totals", "name"): lambda kind: in_totals.get(kind or "", kernel),
         ("marks", "name"): marks,
         ("kernel_rules", "text"): _always(partial(_rule, shown)),
         ("counters", "name"): counter,
@@ -191,16 +192,19 @@ def _mark(shown: Placeholders, step_mark: str | None, kind: str | None) -> Polic
 
 
 def _frame(shown: Placeholders, text: str) -> str:
-    """Return what stands for a Python frame; known parts of those of libraries stay."""
+    """Return what stands for a Python frame; the public part of its beginning stays.
+
+    That is the name of a file that Inductor generated, or of a file of Python's own library. In
+    the rest of such frames, and in frames of libraries, words of libraries stay.
+    """
     if (of_torch := _TORCH_FRAME.fullmatch(text)) is not None:
         return shown.partly("Python function", of_torch[1])
     if text.startswith(_MODULE):
         return _module(shown, text)
-    # What is known of the beginning stays: the file of generated code without its folder, or that
-    # of a function of Python's library. In the rest, and in frames of libraries, known words stay.
-    generated = _GENERATED.match(text)
-    begin = generated[1] if generated else standard_prefix(text)
-    text = text[generated.start(1) :] if generated else text
+    if (generated := _GENERATED.match(text)) is not None:
+        begin, text = generated[1], text[generated.start(1) :]
+    else:
+        begin = standard_prefix(text)
     if begin or facts_of_name(text):
         return begin + shown.partly("Python function", text[len(begin) :])
     return shown.whole("Python function", text)

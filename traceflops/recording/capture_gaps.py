@@ -46,11 +46,13 @@ def missing_from(trace: Trace) -> tuple[Missing, ...]:
     missing = []
     for code, lack in _lacks(trace).items():
         how = way_to_record(trace, lack)
-        if how is not None and lack == "kernel counters" and (options := _counting(trace)):
+        if lack == "kernel counters" and how is not None and (options := _counting(trace)):
             how = How(options)
-        if lack in _OF_CUDA and did_nothing:  # told once: without work there are no calls
-            is_told = lack != "device work" or PROGRAM_ERROR in trace.source.facts
-            how = None if is_told else _TRACED
+        if lack in _OF_CUDA and did_nothing:
+            # Said of the device work only: without work there are no calls. An error of the program
+            # explains it already.
+            is_explained = PROGRAM_ERROR in trace.source.facts
+            how = _TRACED if lack == "device work" and not is_explained else None
         if how is not None:
             missing.append(Missing(code, how))
     return tuple(missing)
@@ -63,7 +65,7 @@ def _lacks(trace: Trace) -> dict[str, str]:
     is_empty, launches = not work.num_rows and not is_untimed, launch_calls(trace)
     sizes = numbers(work["bytes"], ABSENT)[is_one_of(work["kind"], "memcpy")]
     devices, ranks = trace.devices.to_pylist(), trace.processes["rank"]
-    lacking = {
+    is_lacking = {
         "device-records": is_empty and launches > 0,
         # The trace tells neither that work was launched nor that none was.
         "device-work": is_empty and launches <= 0 and not launches_no_kernel(calls),
@@ -87,7 +89,7 @@ def _lacks(trace: Trace) -> dict[str, str]:
         "rank": len(ranks) and ranks.null_count == len(ranks),
         "memory": not trace.counters.num_rows,
     }
-    codes = [code for code, is_lacking in lacking.items() if is_lacking]
+    codes = (code for code, lacks_it in is_lacking.items() if lacks_it)
     return {code: code.removesuffix("-but-moments").replace("-", " ") for code in codes}
 
 
@@ -111,7 +113,7 @@ def _counting(trace: Trace) -> str | None:
     family = families.pop() if len(families) == 1 else None
     if family is None:
         return None
-    runs = ", ".join(family.options)
-    without = "" if family.counts_matrix_work else f"; {family.hardware} counts no matrix work"
-    each = "in a separate run" if len(family.passes) == 1 else "each in a separate run"
-    return f"{runs} ({each}{without})"
+    options = ", ".join(family.options)
+    runs = "in a separate run" if len(family.passes) == 1 else "each in a separate run"
+    caveat = "" if family.counts_matrix_work else f"; {family.hardware} counts no matrix work"
+    return f"{options} ({runs}{caveat})"

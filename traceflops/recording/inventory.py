@@ -87,7 +87,7 @@ class Inventory(Struct, frozen=True):
 def inventory_of(trace: Trace, selection: Selection, shown: Shown) -> Inventory:
     """Return what is in a trace, or in each of its jobs if there are several and none is chosen.
 
-    `shown` applies the selection. If that fits no job, the UsageError of the last one is raised.
+    `shown` applies the selection. If it fits no job, the UsageError of the last job is raised.
     """
     if not is_undecided(trace):
         return take_inventory(*shown(trace, selection))
@@ -102,7 +102,7 @@ def inventory_of(trace: Trace, selection: Selection, shown: Shown) -> Inventory:
     if not any(inventories):
         raise refused
     empty = take_inventory(*shown(of_no_job(trace), Selection()))
-    # What is missing is told of each job.
+    # The inventory of each job says what it lacks.
     return replace(empty, missing=(), record=None, of_jobs=tuple(inventories))
 
 
@@ -158,7 +158,7 @@ _OF_PROFILER: Final = re.compile(
 
 
 class ProfilerTime(Struct, frozen=True):
-    """How often and how long the profiler ran on the CPU, and how long GPUs were idle meanwhile."""
+    """How often and how long (ns) the profiler ran on the CPU, and how long GPUs were idle then."""
 
     times: int
     spent_ns: int
@@ -170,9 +170,12 @@ def profiler_time(
     accounts: Mapping[int, DeviceAccount],
     within: Mapping[int, Intervals] | None = None,
 ) -> ProfilerTime:
-    """Return how long the profiler ran, and how long GPUs were idle meanwhile, `within` times."""
-    named = matching(trace.marks["name"], _OF_PROFILER.match)
-    rows = np.flatnonzero(named & is_one_of(trace.marks["kind"], "overhead"))
+    """Return how long the profiler ran, and how long the GPUs of its process were idle meanwhile.
+
+    Only idle time `within` counts, intervals by device; all of it if None.
+    """
+    is_of_profiler = matching(trace.marks["name"], _OF_PROFILER.match)
+    rows = np.flatnonzero(is_of_profiler & is_one_of(trace.marks["kind"], "overhead"))
     if not len(rows):
         return ProfilerTime(0, 0, 0)
     start = numbers(trace.marks["start_ns"])[rows]

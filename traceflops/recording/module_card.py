@@ -39,22 +39,22 @@ def words_of(model: Any, world: int, given: Mapping[str, object]) -> dict[str, o
     if model is None or isinstance(model, str | Mapping):
         return {"gpus": world} | ({} if model is None else {"model": model})
     # One device per rank, unless the module is spread over several or copied (DataParallel).
-    copied = len(getattr(model, "device_ids", None) or ()) > 1
-    on_one = not copied and len({parameter.device for parameter in model.parameters()}) < 2
-    words: dict[str, object] = {"gpus": world} if on_one else {}
+    is_copied = len(getattr(model, "device_ids", None) or ()) > 1
+    is_on_one = not is_copied and len({parameter.device for parameter in model.parameters()}) < 2
+    words: dict[str, object] = {"gpus": world} if is_on_one else {}
     if {"model", "params"} & given.keys():  # the user knows better
         return words
     # A config tells most; without one that fits, the number of parameters is what is certain.
     params, config = _count(model, model.parameters()), _config(model)
     if config is not None:
         with suppress(TraceflopsError):  # a family that is not known
-            counted = card_of_config(config, "config").counted
-            # More than half, and less than twice as many.
-            if params is None or counted < params * _FARTHEST < counted * _FARTHEST**2:
+            of_config = card_of_config(config, "config").counted
+            if params is None or of_config / _FARTHEST < params < of_config * _FARTHEST:
                 words["model"] = config
     if "model" not in words and params is not None:
         with suppress(TraceflopsError):  # a number that no description may have
-            words |= {"params": params} if bare_model(params).params == params else {}
+            if bare_model(params).params == params:
+                words["params"] = params
     if words.keys().isdisjoint(("model", "params")):
         return words
     if not _TRAINING & given.keys():

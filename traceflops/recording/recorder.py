@@ -169,7 +169,7 @@ class Recorder:
         self.overhead: Overhead | None = None
         self._target, self._options, self._model, self._words = target, options, model, words
         self._wait, warmup, active = schedule
-        # Numbers of steps: recording begins when `_first` steps are done and ends with `_last`.
+        # Recording begins when `_first` steps are done, and ends when `_last` steps are `_done`.
         self._first = self._wait + warmup
         self._last = self._first + active
         self._done = 0
@@ -254,7 +254,8 @@ class Recorder:
             self._mark.__exit__(None, None, None)
             steps = self._last - self._first
             recorded_ns = (self._idle_ns() - self._since_ns) // steps
-            own_ns = self._own_ns // (steps - 1) if steps > 1 else None  # `step` sums between steps
+            # `_own_ns` is the sum of the calls of `step` between the recorded steps.
+            own_ns = self._own_ns // (steps - 1) if steps > 1 else None
             self.overhead = Overhead(self._unrecorded_ns, recorded_ns, own_ns)
             cost = self._metadata["traceflops_recording"] | asdict(self.overhead)  # type: ignore[operator]
             self._profiler.add_metadata_json("traceflops_recording", json.dumps(cost))
@@ -275,7 +276,10 @@ class Recorder:
         return perf_counter_ns()
 
     def _expect_profiler(self, *, running: bool) -> None:
-        """Raise RuntimeError if another profiler runs, or has ended ours (`running`)."""
+        """Raise RuntimeError if a profiler runs, or with `running`, if none does.
+
+        Either is due to another profiler in the loop.
+        """
         from torch.autograd import _profiler_enabled  # type: ignore[attr-defined]
 
         if _profiler_enabled() is not running:

@@ -60,7 +60,7 @@ def chosen_range(
     """
     if not selection.is_time_range or not accounts:
         return None, ()
-    # Per device: what is wanted, on the clock of its process.
+    # Per device, the wanted time: it counts from the first work on the clock of its process.
     process = numbers(trace.devices["process"])[list(accounts)]
     clock = clocks_of(trace)[process]
     first = origins(trace)[process]
@@ -69,7 +69,7 @@ def chosen_range(
     until = last if selection.to_ns is None else np.minimum(last, first + selection.to_ns)
     since = first + (selection.from_ns or 0)
     wanted = dict(zip(accounts, zip(since.tolist(), until.tolist(), strict=True), strict=True))
-    # Per device: the part of it in which any of its processes was recorded.
+    # The part of the wanted time in which any process of the device was recorded.
     begin, end = lives(trace)
     owner, chosen = numbers(trace.activities["process"]), {}
     for device, account in accounts.items():
@@ -104,7 +104,7 @@ def chosen_range(
 def _unrecorded(trace: Trace, wanted: _Stretches, chosen: _Stretches) -> Iterator[Note]:
     """Yield notes on devices without records in the wanted time, or in a part of it.
 
-    `chosen` is, by device, the recorded part of the time in `wanted`; the others are not in it.
+    `chosen` has the recorded part of the time in `wanted`, without devices that have none.
     """
     unrecorded = [device for device in wanted if device not in chosen]
     if unrecorded:
@@ -124,27 +124,28 @@ def one_run_per_gpu(
     """Return the accounts of one run per GPU (see `_shown`), and a note on the runs left out."""
     shown = _shown(trace, accounts, selection)
     chosen = {device: account for device, account in accounts.items() if device in shown}
-    runs = Counter(gpu for gpu, _ in trace.runs)  # by device: its GPU, and the number of the run
-    of_several = [device for device in chosen if trace.runs and runs[trace.runs[device][0]] > 1]
+    # `trace.runs` has, by device, its GPU and the number of the run; it is empty without runs.
+    run_count = Counter(gpu for gpu, _ in trace.runs)
+    of_several = [row for row in chosen if trace.runs and run_count[trace.runs[row][0]] > 1]
     if not of_several:
         return chosen, ()
 
     def run_text(device: int) -> str:
         gpu, number = trace.runs[device]
         owner = whose(trace, trace.devices["process"][device].as_py(), with_file=True)
-        return f"{called(trace, device)} run {number} of {runs[gpu]} ({owner})"
+        return f"{called(trace, device)} run {number} of {run_count[gpu]} ({owner})"
 
-    others = sum(runs[trace.runs[device][0]] - 1 for device in of_several)
+    others = sum(run_count[trace.runs[device][0]] - 1 for device in of_several)
     gpus, shown_runs = len(of_several), listed(of_several, run_text)
     note = note_of("assumed", "one-run-of-several", count=others, gpus=gpus, runs=shown_runs)
     return chosen, (note,)
 
 
 def _shown(trace: Trace, devices: Collection[int], selection: Selection) -> set[int]:
-    """Return one device (a run) per GPU. Raises UsageError if none has the run asked for.
+    """Return one run per GPU, as a device. Raises UsageError if no GPU has the run asked for.
 
-    Every GPU is shown in its run with the same number: the one asked for, else the one with most
-    device time over all GPUs. A GPU without that run is shown in its own run with most time.
+    It is the run with the same number for every GPU: the number asked for, else the one with most
+    device time over all GPUs. A GPU without that run has its own run with most time.
     """
     most_runs = max((number for _, number in trace.runs), default=1)
     if selection.run is not None and selection.run > most_runs:
@@ -162,26 +163,26 @@ def _shown(trace: Trace, devices: Collection[int], selection: Selection) -> set[
         start = np.maximum(start, first + (selection.from_ns or 0))
         end = end if selection.to_ns is None else np.minimum(end, first + selection.to_ns)
     owner, count = numbers(trace.activities["device"]), trace.devices.num_rows
-    time: list[int] = group_sums(owner, np.maximum(end - start, 0), count).tolist()
+    work_ns: list[int] = group_sums(owner, np.maximum(end - start, 0), count).tolist()
     of_gpu: defaultdict[int, list[int]] = defaultdict(list)
     for device in devices:
         of_gpu[trace.runs[device][0]].append(device)
-    # GPUs with a single run have no choice: they do not count.
-    time_of_run: defaultdict[int, int] = defaultdict(int)
+    # By number of a run: the work of GPUs that have a choice, as they have several runs.
+    run_ns = Counter[int]()
     for runs in of_gpu.values():
-        for device in runs if len(runs) > 1 else ():
-            time_of_run[trace.runs[device][1]] += time[device]
-    wanted = selection.run or max(time_of_run, key=lambda run: (time_of_run[run], -run), default=1)
+        if len(runs) > 1:
+            run_ns.update({trace.runs[device][1]: work_ns[device] for device in runs})
+    wanted = selection.run or max(run_ns, key=lambda run: (run_ns[run], -run), default=1)
     return {
-        max(runs, key=lambda device: (trace.runs[device][1] == wanted, time[device], -device))
+        max(runs, key=lambda device: (trace.runs[device][1] == wanted, work_ns[device], -device))
         for runs in of_gpu.values()
     }
 
 
 def one_step_note(trace: Trace, stretches: Mapping[int, Sequence[Stretch]]) -> Note:
-    """Return the note that there is one step; it differs if GPUs take turns with the step.
+    """Return the note that there is one step, or that the GPUs of a process do it one by one.
 
-    GPUs of one process do so if all pauses between them are longer than any of these steps.
+    They do so if all pauses between the steps of two GPUs are longer than any of these steps.
     """
     steps = [step for of_gpu in stretches.values() for step in of_gpu if step.role == "step"]
     steps.sort(key=lambda step: step.start_ns)
@@ -189,7 +190,7 @@ def one_step_note(trace: Trace, stretches: Mapping[int, Sequence[Stretch]]) -> N
     is_one_process = len(set(trace.devices["process"].to_pylist())) == 1
     if not is_one_process or apart_ns <= max(step.dur_ns for step in steps):
         return note_of("assumed", "one-step")
-    # It concerns all of the time: each GPU is idle during the steps of the others.
+    # The note concerns all of the time (share 1): each GPU is idle during the steps of the others.
     return note_of("assumed", "one-step.apart", share=1.0, count=len(steps), apart_ns=apart_ns)
 
 
@@ -197,12 +198,12 @@ def gpu_notes(trace: Trace, devices: Collection[int], selection: Selection) -> I
     """Yield a note if a number of `--gpus` chose devices of several machines or processes."""
     if selection.gpus is None:
         return
-    local = {device: int(trace.devices["local_id"][device].as_py()) for device in devices}
-    alike = {number for number, count in Counter(local.values()).items() if count > 1}
-    chosen = [device for device in devices if local[device] in alike]
+    local_id = {device: int(trace.devices["local_id"][device].as_py()) for device in devices}
+    repeated = {number for number, count in Counter(local_id.values()).items() if count > 1}
+    chosen = [device for device in devices if local_id[device] in repeated]
     if not chosen:
         return
-    given = tuple(sorted(alike)[:_MOST_GIVEN])
+    given = tuple(sorted(repeated)[:_MOST_GIVEN])
     names = listed(chosen, partial(device_name, trace))
     count = len(chosen)
     yield note_of("assumed", "gpu-number-repeats", count=count, given=given, devices=names)
@@ -236,21 +237,10 @@ def restrict(trace: Trace, selection: Selection) -> Trace:
     if selection.run is not None:  # each run on a GPU is a device of its own
         devices = range(len(trace.runs))
         _drop_devices(trace, sorted({*devices} - _shown(trace, devices, selection)), keep)
-    if selection.is_time_range:  # it counts from the origin of each process
-        first = origins(trace)
-        low = first + (selection.from_ns or 0)
-        for name in _TIMED:
-            process, start = _process_and_start(trace, name)
-            end = start
-            if name != "counters":  # these are moments
-                end = start + np.maximum(numbers(trace.table(name)["dur_ns"], 0), 0)
-            # A row without length at the very beginning is inside.
-            keep[name] &= (end > low[process]) | (start == low[process])
-            if selection.to_ns is not None:
-                keep[name] &= start < first[process] + selection.to_ns
+    _keep_time_range(trace, selection, keep)
     _keep_steps(trace, selection, keep)
     if not all(keep[name].all() for name in ("activities", "calls", "ops")):
-        # Calls of removed activities go; call and op of those kept stay.
+        # Calls of removed activities go; the call and the op of a kept activity stay.
         links = link(trace)
         launched = links.call_of_activity[~keep["activities"]]
         keep["calls"][launched[launched >= 0]] = False
@@ -286,6 +276,23 @@ def _process_and_start(trace: Trace, name: str) -> tuple[IntArray, IntArray]:
     """Return process and time of each row of a table of _TIMED."""
     time = "time_ns" if name == "counters" else "start_ns"
     return numbers(trace.table(name)["process"]), numbers(trace.table(name)[time])
+
+
+def _keep_time_range(trace: Trace, selection: Selection, keep: dict[str, BoolArray]) -> None:
+    """Clear `keep` for rows outside of the time range, which counts from each process's origin."""
+    if not selection.is_time_range:
+        return
+    origin = origins(trace)
+    from_ns = origin + (selection.from_ns or 0)
+    for name in _TIMED:
+        process, start = _process_and_start(trace, name)
+        end = start
+        if name != "counters":  # these are moments
+            end = start + np.maximum(numbers(trace.table(name)["dur_ns"], 0), 0)
+        # A row without length at the very beginning is inside.
+        keep[name] &= (end > from_ns[process]) | (start == from_ns[process])
+        if selection.to_ns is not None:
+            keep[name] &= start < origin[process] + selection.to_ns
 
 
 def _keep_steps(trace: Trace, selection: Selection, keep: dict[str, BoolArray]) -> None:

@@ -1,6 +1,7 @@
-"""Calls that start work on a GPU, recognised by name, and those whose work is not recorded.
+"""Calls that start work on a GPU, recognised by name, and how many of them lost their record.
 
-What a lost record means depends on the kind of call: see `LaunchRecords`.
+A call is lost if the trace has no device record of its work. What that means depends on the kind of
+call: see `LaunchRecords`.
 """
 
 from __future__ import annotations
@@ -55,12 +56,12 @@ class CallRecords(Struct, frozen=True):
 
 
 class LaunchRecords(Struct, frozen=True):
-    """Calls that start work, and those of them without a device record, by kind.
+    """Calls that start work on a GPU, by kind, and how many of them have no device record.
 
     Calls that start nothing, such as queries, are not counted. `captured` calls became part of a
-    graph and ran nothing; they are in no kind. `has_devices`: there are device records.
+    graph and ran nothing; no kind counts them. `has_devices`: there are device records.
     `only_collectives`: all recorded kernels are collectives. `serialized`: the profiler ran kernels
-    one by one. `timed` are recorded operations of the GPU; those `lost` have no known duration.
+    one by one. `timed` are recorded operations of the GPU; `lost` ones have no known duration.
     """
 
     kernel: CallRecords
@@ -175,7 +176,7 @@ def graph_launches(trace: Trace) -> BoolArray:
 
 
 def launch_records(trace: Trace, untimed: Untimed | None, is_chosen: BoolArray) -> LaunchRecords:
-    """Count the calls that start work, of those chosen (per call), and those without a record."""
+    """Return how many calls start work and are lost, of those that `is_chosen` (per call) names."""
     types = trace.devices["type"].to_pylist()
     devices = distinct(numbers(trace.activities["device"])).tolist()
     has_devices = _GPU in {types[device] for device in devices}
@@ -190,17 +191,18 @@ def launch_records(trace: Trace, untimed: Untimed | None, is_chosen: BoolArray) 
 def _by_process(
     kind: IntArray, captured: BoolArray, lost: BoolArray, process: IntArray, processes: int
 ) -> list[LaunchRecords]:
-    """Count calls by process; `kind`, `captured` and `lost` are per call, see `_wanted_records`."""
+    """Return the numbers of calls of each process; the arrays are per call (`_wanted_records`)."""
     width = len(KINDS) + 1
     key = process * width + kind + 1  # column 0 takes the calls of no kind (-1), and is cut off
-    calls, without_record = (
-        np.bincount(key[rows], minlength=processes * width).reshape(-1, width)[:, 1:].tolist()
-        for rows in (~captured, lost)
+    run_counts, lost_counts = (
+        np.bincount(key[calls], minlength=processes * width).reshape(-1, width)[:, 1:].tolist()
+        for calls in (~captured, lost)
     )
-    in_graphs = np.bincount(process[captured], minlength=processes).tolist()
+    captured_counts = np.bincount(process[captured], minlength=processes).tolist()
     records = []
-    for all_calls, lost_calls, count in zip(calls, without_record, in_graphs, strict=True):
-        kernel, graph, copy, fill = map(CallRecords, all_calls, lost_calls)
+    counts = zip(run_counts, lost_counts, captured_counts, strict=True)
+    for run_by_kind, lost_by_kind, count in counts:
+        kernel, graph, copy, fill = map(CallRecords, run_by_kind, lost_by_kind)
         records.append(LaunchRecords(kernel, graph, copy, fill, count))
     return records
 
@@ -208,13 +210,13 @@ def _by_process(
 def _wanted_records(
     trace: Trace, is_chosen: BoolArray, *, has_devices: bool
 ) -> tuple[IntArray, BoolArray, BoolArray]:
-    """Return, per call, its index in KINDS, whether it was captured, and whether its work is lost.
+    """Return, per call, its index in KINDS, whether it was captured in a graph, and whether lost.
 
     The index is -1 for calls that start nothing, are not chosen, or have a kind that the tool does
-    not record. Lost is work without a record that was not captured in a graph, was not still queued
-    when the recording stopped, and is not among records without a correlation.
+    not record. A call without a record is not lost if it was captured, if its work was still queued
+    when the recording stopped, or if its record may be one of those without a correlation.
     """
-    recorded = recorded_calls(trace)
+    recorded, process = recorded_calls(trace), numbers(trace.calls["process"])
     # In KINDS a kernel is 0 and a graph 1.
     kind = np.where(_launching(trace), graph_launches(trace).astype(np.int64), -1)
     for name, pattern in _ASYNC.items():
@@ -228,14 +230,14 @@ def _wanted_records(
     captured = is_wanted & ~recorded & _capturing(trace)
     lost = is_wanted & ~recorded & ~captured
     if has_devices:
-        queued = _still_queued(trace, is_wanted & recorded)
+        is_queued = _still_queued(trace, is_wanted & recorded)
         # In a process without any recorded kernel, kernels were not just queued: all are lost.
-        of_kernels = np.isin(kind, (KINDS.index("kernel"), KINDS.index("graph")))
-        owner = numbers(trace.calls["process"])
-        queued &= ~of_kernels | np.isin(owner, owner[of_kernels & recorded])
-        lost &= ~queued
-    # A lost call may have one of as many device records without a correlation, so it is not lost.
-    work, process, width = trace.activities, numbers(trace.calls["process"]), len(KINDS)
+        is_launch = np.isin(kind, (KINDS.index("kernel"), KINDS.index("graph")))
+        has_kernels = np.isin(process, process[is_launch & recorded])
+        lost &= ~(is_queued & (has_kernels | ~is_launch))
+    # Records without a correlation may be those of lost calls of the process and kind: if there are
+    # as many, no call is lost.
+    work, width = trace.activities, len(KINDS)
     kind_of_work = np.full(work.num_rows, -1)
     for work_kind, starts in _STARTS.items():
         kind_of_work[is_one_of(work["kind"], work_kind)] = KINDS.index(starts)
@@ -245,7 +247,7 @@ def _wanted_records(
     cell_of_work = numbers(work["process"]) * width + kind_of_work
     unlinked_count = np.bincount(cell_of_work[is_unlinked], minlength=cells)
     lost_count = np.bincount(cell[lost], minlength=cells)
-    return kind, captured, lost & ~(lost_count <= unlinked_count)[cell]
+    return kind, captured, lost & (lost_count > unlinked_count)[cell]
 
 
 def lost_replays(trace: Trace) -> dict[int, IntArray]:
@@ -254,31 +256,35 @@ def lost_replays(trace: Trace) -> dict[int, IntArray]:
     if not replays.any():
         return {}
     recorded = recorded_calls(trace)
-    # Only a call whose record would name it (correlation) shows that there is none. A call during a
-    # capture runs nothing, but becomes a part of another graph.
-    replays = replays & (numbers(trace.calls["correlation"], ABSENT) != ABSENT)
-    lost = replays & ~recorded & _linkable(trace) & ~_capturing(trace)
-    row = np.flatnonzero(lost & ~_still_queued(trace, recorded))
+    # A call without a correlation may have a record that does not name it. A call during a capture
+    # runs nothing, but becomes a part of another graph.
+    has_correlation = numbers(trace.calls["correlation"], ABSENT) != ABSENT
+    may_have_record = has_correlation & _linkable(trace) & ~_capturing(trace)
+    lost = replays & may_have_record & ~recorded & ~_still_queued(trace, recorded)
+    row = np.flatnonzero(lost)
     return {process: row[rows] for process, rows in groups(numbers(trace.calls["process"])[row])}
 
 
 def timed_work(trace: Trace) -> CallRecords:
-    """Return the number of kernels, copies and graphs, and of those that last 0 ns: none does.
+    """Return the number of kernels, copies and graphs, and of those without a known duration.
 
-    A 0 stands for a missing duration if half of all are 0, or if the reader's notes tell of as many
-    missing durations. Else it is that of a very short one.
+    A duration of 0 ns is unknown if half of all are 0, or if the reader's notes say that as many
+    durations are missing. Else it is that of a very short operation.
     """
-    kind, length = trace.activities["kind"], numbers(trace.activities["dur_ns"])
-    length = length[np.logical_or.reduce([is_one_of(kind, name) for name in _TIMED])]
-    unknown = int(np.count_nonzero(length == 0))
+    is_timed = is_one_of(trace.activities["kind"], *_TIMED)
+    dur_ns = numbers(trace.activities["dur_ns"])[is_timed]
+    zeros = int(np.count_nonzero(dur_ns == 0))
     counts = [note.count for note in trace.notes if note.code in _NO_DURATION]
-    missing = sum(unknown if count is None else count for count in counts)
-    is_known = 2 * unknown < len(length) and missing < unknown
-    return CallRecords(len(length), 0 if is_known else unknown)
+    missing = sum(zeros if count is None else count for count in counts)
+    are_short = 2 * zeros < len(dur_ns) and missing < zeros
+    return CallRecords(len(dur_ns), 0 if are_short else zeros)
 
 
 def cut_processes(trace: Trace) -> IntArray:
-    """Return the processes whose GPU records are incomplete, to be left out; none if many are."""
+    """Return the processes to leave out since their GPU records are incomplete; none if many are.
+
+    So the truncated file of one rank does not affect the others; if many are cut, all are judged.
+    """
     if trace.processes.num_rows <= _WHOLE_PER_CUT:
         return np.empty(0, dtype=np.int64)
     every_call = np.ones(trace.calls.num_rows, dtype=np.bool_)
@@ -289,7 +295,6 @@ def cut_processes(trace: Trace) -> IntArray:
         for process, own in enumerate(records)
         if own.kernel.lack() or own.graph.lack() or own.lacks_copies
     ]
-    # The truncated file of one rank shall not affect the others; if many are cut, all are judged.
     is_few = _WHOLE_PER_CUT * len(cut) < sum(own.calls > 0 for own in records)
     return np.array(cut if is_few else [], dtype=np.int64)
 
@@ -297,10 +302,10 @@ def cut_processes(trace: Trace) -> IntArray:
 def whole_devices(
     trace: Trace, accounts: Mapping[int, DeviceAccount], cut: IntArray
 ) -> tuple[dict[int, DeviceAccount], tuple[Note, ...]]:
-    """Return the accounts of devices that others than `cut` processes used, and a note on these."""
-    owner = numbers(trace.activities["process"])
+    """Return the accounts of devices not only used by `cut` processes, and a note on the latter."""
     if not len(cut):
         return dict(accounts), ()
+    owner = numbers(trace.activities["process"])
     whole = {
         device: account
         for device, account in accounts.items()
@@ -316,17 +321,18 @@ def records_notes(
 ) -> tuple[Note, ...]:
     """Return a note on calls whose GPU work was captured in a graph, or is not in the trace.
 
-    `on_host`: only operators of CPUs are shown. `share`: of time, estimated for the missing work.
+    `on_host`: only operators of CPUs are shown. `share` is the estimated share of the missing work
+    in the time; it only holds if few calls are lost.
     """
     if records.state == "capture":
         calls, captured = records.calls + records.captured, records.captured
         return (note_of("missing", "graph-capture", count=captured, calls=calls),)
     if not records.lost:
         return ()
-    # The estimate of a share only holds if few calls are lost.
     variant = "some" if records.has_devices else "on-host" if on_host else "all"
-    code, part = f"{NO_DEVICE_RECORDS}.{variant}", share if records.state == "few missing" else None
-    return (note_of("missing", code, count=records.lost, calls=records.words, part=part),)
+    part = share if records.state == "few missing" else None
+    code, lost = f"{NO_DEVICE_RECORDS}.{variant}", records.lost
+    return (note_of("missing", code, count=lost, calls=records.words, part=part),)
 
 
 def _named(trace: Trace, pattern: re.Pattern[str]) -> BoolArray:
@@ -337,21 +343,21 @@ def _named(trace: Trace, pattern: re.Pattern[str]) -> BoolArray:
 def _launching(trace: Trace) -> BoolArray:
     """Return, per call, whether it launches kernels or graphs.
 
-    The driver's record of a call, with the correlation of the runtime's record, does not count.
+    A call of the driver with the correlation of a launch of the runtime is the same launch again.
     """
-    launches, calls = _named(trace, LAUNCH), trace.calls
+    is_launch, calls = _named(trace, LAUNCH), trace.calls
     correlation = numbers(calls["correlation"], ABSENT)
-    pair = joint_codes(numbers(calls["process"]), correlation)
+    key = joint_codes(numbers(calls["process"]), correlation)
     is_driver = is_one_of(calls["api"], "driver")
-    repeats = is_driver & (correlation != ABSENT) & is_among(pair, pair[launches & ~is_driver])
-    return np.asarray(launches & ~repeats)
+    is_of_runtime = (correlation != ABSENT) & is_among(key, key[is_launch & ~is_driver])
+    return np.asarray(is_launch & ~(is_driver & is_of_runtime))
 
 
 def _linkable(trace: Trace) -> BoolArray:
-    """Return, per call, whether it could be linked to its work: the process has correlations.
+    """Return, per call, whether a record of its work would be linked to it by a correlation.
 
-    If one process has work and no calls, its work may belong to the calls of a process that has no
-    work. So calls of processes without work cannot be linked then, either.
+    Not if the work of its process has no correlations, or if the process has no work while another
+    has work and no calls: that work may belong to these calls.
     """
     of_work, of_calls = numbers(trace.activities["process"]), numbers(trace.calls["process"])
     has_correlation = numbers(trace.activities["correlation"], ABSENT) != ABSENT
@@ -363,14 +369,15 @@ def _linkable(trace: Trace) -> BoolArray:
 
 def _capturing(trace: Trace) -> BoolArray:
     """Return, per call, whether its process captures a stream at that time, on any thread."""
-    process, sign = numbers(trace.calls["process"]), np.zeros(trace.calls.num_rows, dtype=np.int64)
+    process, change = numbers(trace.calls["process"]), np.zeros(trace.calls.num_rows, np.int64)
     for begin_or_end, pattern in _CAPTURE.items():  # 1 or -1
-        sign += begin_or_end * _named(trace, pattern)
+        change += begin_or_end * _named(trace, pattern)
+    # The number of open captures after each call, counted on from process to process.
     order = np.lexsort((numbers(trace.calls["start_ns"]), process))
-    depth = np.cumsum(sign[order])
+    depth = np.cumsum(change[order])
+    # Outside of captures it is that before the first call of the process; or less, the lowest of
+    # the process, if the recording began inside a capture.
     _, first, count = np.unique(process[order], return_index=True, return_counts=True)
-    # The depth outside of captures is the lowest of a process, or that before its first call. It
-    # may be below the latter, as a recording may begin inside a capture.
     outside = np.minimum(np.minimum.reduceat(depth, first), np.append(0, depth)[first])
     is_inside = np.zeros(len(order), dtype=np.bool_)
     is_inside[order] = depth > np.repeat(outside, count)
@@ -378,16 +385,16 @@ def _capturing(trace: Trace) -> BoolArray:
 
 
 def _still_queued(trace: Trace, recorded: BoolArray) -> BoolArray:
-    """Return, per call, whether its work ran after the recording stopped.
+    """Return, per call, whether its work was still queued when the recording stopped.
 
-    That is so after the last `recorded` call of a process whose GPU work lasted to its last call.
+    So are calls after the last `recorded` one, if GPU work of the process lasted to its last call.
     """
     calls, activities = trace.calls, trace.activities
-    process, start = numbers(calls["process"]), numbers(calls["start_ns"])
-    work_end = numbers(activities["start_ns"]) + numbers(activities["dur_ns"])
+    process, start_ns = numbers(calls["process"]), numbers(calls["start_ns"])
+    work_end_ns = numbers(activities["start_ns"]) + numbers(activities["dur_ns"])
     count = trace.processes.num_rows
-    last_recorded = group_most(process[recorded], start[recorded], count)
-    stopped = group_most(process, start + numbers(calls["dur_ns"]), count)
-    busy_until = group_most(numbers(activities["process"]), work_end, count)
-    is_busy_to_the_end = stopped <= busy_until + LONGEST_START_NS
-    return np.asarray((start > last_recorded[process]) & is_busy_to_the_end[process])
+    last_recorded_ns = group_most(process[recorded], start_ns[recorded], count)
+    calls_end_ns = group_most(process, start_ns + numbers(calls["dur_ns"]), count)
+    busy_until_ns = group_most(numbers(activities["process"]), work_end_ns, count)
+    is_busy_to_the_end = calls_end_ns <= busy_until_ns + LONGEST_START_NS
+    return np.asarray((start_ns > last_recorded_ns[process]) & is_busy_to_the_end[process])

@@ -61,10 +61,10 @@ def _kind(context: int, generation: int) -> Kind | None:
 def _vllm(match: re.Match[str]) -> ServingMark:
     """Read prefill requests, their sums, decode requests, their sums."""
     context, generation = int(match[1]), int(match[3])
-    texts = (match[2], match[4])  # sums of prefill and of decode, such as sq8sk9sqsq16sqsk18
-    queries = _total(map(_QUERIES.match, texts))
+    sums = (match[2], match[4])  # of prefill and of decode, such as sq8sk9sqsq16sqsk18
+    queries = _total(map(_QUERIES.match, sums))
     keys, squares, products = (
-        _total(map(pattern.search, texts)) for pattern in (_KEYS, _SQUARES, _PRODUCTS)
+        _total(map(pattern.search, sums)) for pattern in (_KEYS, _SQUARES, _PRODUCTS)
     )
     pairs = _pairs(queries, squares, products)
     return ServingMark(_kind(context, generation), context + generation, queries, keys, pairs)
@@ -91,9 +91,9 @@ def _vllm_new(match: re.Match[str]) -> ServingMark:
 def _sglang(match: re.Match[str]) -> ServingMark:
     """Read the mode, the number of requests, and sums."""
     kind, sequences, sums = _MODES.get(match[1]), int(match[2]), _sums(match[3])
-    one_each = sequences if kind == "decode" else None
-    queries = sums.get("sq", sums.get("toks", one_each))
-    # Pairs need the sums of all requests, both in prefill and in decode.
+    one_token_each = sequences if kind == "decode" else None
+    queries = sums.get("sq", sums.get("toks", one_token_each))
+    # Pairs need the sums of all requests, both in prefill (c_) and in decode (g_).
     is_complete = match[3].count("_sq=") == match[3].count("_sqsk=")
     pairs = _pairs(queries, sums.get("sqsq"), sums.get("sqsk")) if is_complete else None
     return ServingMark(kind, sequences, queries, sums.get("sk"), pairs)
@@ -110,8 +110,11 @@ def _atom(match: re.Match[str]) -> ServingMark:
 def _tensorrt(match: re.Match[str]) -> ServingMark:
     """Read prefill requests, their tokens if stated, and decode requests."""
     context, generation = int(match[1]), int(match[3])
-    tokens = 0 if not context else None if match[2] is None else int(match[2])
-    queries = None if tokens is None else tokens + generation
+    queries = None
+    if not context:
+        queries = generation
+    elif match[2] is not None:
+        queries = int(match[2]) + generation
     return ServingMark(_kind(context, generation), context + generation, queries)
 
 

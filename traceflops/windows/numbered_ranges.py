@@ -44,7 +44,7 @@ _NO_STEP: Final = re.compile(
     r"|^annotation \d",
     re.IGNORECASE,
 )
-"""What names of parts of a step, of threads and of many steps have; and placeholders of names."""
+"""Finds names of parts of a step, of ranks, of many steps at once, and redacted names."""
 _NUMBERED: Final = fact("steps-by.numbered")
 
 
@@ -54,23 +54,24 @@ def likely_step_mark(trace: Trace) -> str | None:
     ranges = next(_loops(trace), None)
     if ranges is None:
         return None
-    return _pattern_of([labels[own] for own in distinct(code[ranges])])
+    return _pattern_of([labels[range_code] for range_code in distinct(code[ranges])])
 
 
 def numbered_steps(
     linked: LinkedTrace, accounts: Mapping[int, DeviceAccount], inferred: str | None
 ) -> FoundSteps | None:
-    """Return the ranges with consecutive numbers in which rounds of the GPU repeat, or None.
+    """Return the ranges with consecutive numbers that hold rounds of work on the GPU, or None.
 
-    They hold most of the work of each device and are alike. Names of layers and other parts, and of
-    epochs and runs, are no steps. None where steps are `inferred` from a source that is surer.
+    They hold most of the work of each device and are alike. Ranges named after layers and other
+    parts of a step, or after epochs and runs, do not count. `inferred` is the source of the steps
+    that repeat on the device: None is returned if it is more reliable than a signature.
     """
     if inferred not in (None, SIGNATURE) or not accounts:
         return None
     trace = linked.trace
     labels, code = names(trace.marks["name"]), codes(trace.marks["name"])
     for rows in _loops(trace):
-        number = _consecutive([labels[own] for own in code[rows].tolist()])
+        number = _consecutive([labels[range_code] for range_code in code[rows].tolist()])
         if number is None:
             continue
         steps = steps_by_process(trace, rows, number, "annotation", _NUMBERED)
@@ -82,21 +83,23 @@ def numbered_steps(
 
 
 def _consecutive(labels: Sequence[str]) -> IntArray | None:
-    """Return the number of each label, None unless it grows by one and nothing else differs.
+    """Return the step number in each label: the one that grows by 1 from label to label.
 
-    Numbers that do not fit into 18 digits are counted from 0.
+    None unless exactly one number grows so, and the others stay the same. A number of more than 18
+    digits, which does not fit into an int64, is counted from 0.
     """
     if _NO_STEP.search(labels[0]):
         return None
     digits = [DIGITS.findall(name) for name in labels]
-    places = np.array([[int(number[-_MOST_DIGITS:]) for number in row] for row in digits])
-    grows = (np.diff(places, axis=0) == 1).all(axis=0)
-    stays = (places == places[0]).all(axis=0)
+    # A row per label, a column per number in it.
+    table = np.array([[int(number[-_MOST_DIGITS:]) for number in row] for row in digits])
+    grows = (np.diff(table, axis=0) == 1).all(axis=0)
+    stays = (table == table[0]).all(axis=0)
     if grows.sum() != 1 or not (grows | stays).all():
         return None
-    position = int(np.argmax(grows))
-    number: IntArray = places[:, position].astype(np.int64)
-    return number - number[0] if len(digits[0][position]) > _MOST_DIGITS else number
+    column = int(np.argmax(grows))
+    number: IntArray = table[:, column].astype(np.int64)
+    return number - number[0] if len(digits[0][column]) > _MOST_DIGITS else number
 
 
 def _are_rounds_inside(
@@ -105,12 +108,12 @@ def _are_rounds_inside(
     """Return whether steps hold most work of each device, are alike, and have rounds inside."""
     step_of = step_of_activity(linked.trace, linked.links, found)
     for account in accounts.values():
-        row = account.rows.row
-        step = np.maximum.accumulate(step_of[row])
-        inside = np.flatnonzero(step_of[row] >= 0)
+        step = step_of[account.rows.row]
+        inside = np.flatnonzero(step >= 0)
         if not len(inside):
             return False
-        first = np.flatnonzero(np.diff(step, prepend=-1))
+        # A step lasts until the next begins, the last one until its last activity.
+        first = np.flatnonzero(np.diff(np.maximum.accumulate(step), prepend=-1))
         begin = np.append(first, inside[-1] + 1)
         if len(first) < FEWEST_ROUNDS or not hold_rounds(order_of(linked, account.rows), begin):
             return False
@@ -118,41 +121,49 @@ def _are_rounds_inside(
 
 
 def _loops(trace: Trace) -> Iterator[IntArray]:
-    """Yield the ranges that look like the steps of a loop, in order, those with most time first.
+    """Yield the marks of each loop, in order: ranges of a thread that look like its steps.
 
-    Such ranges have the same name apart from numbers, follow each other on a thread, mostly have
-    the same length, and take more than half of the time from the first GPU work to the last. Work
-    is launched in most of them, where launches are recorded: callbacks of a runtime launch nothing.
-    Long and unprintable names are not used.
+    The loops with most time come first. The ranges of a loop have the same name apart from numbers,
+    do not overlap, mostly have the same length, and take more than half of the time from the first
+    GPU work to the last. Work is launched in most of them, if launches are recorded: callbacks of a
+    runtime launch nothing. Ranges with long or unprintable names are not used.
     """
     marks, work, labels = trace.marks, trace.activities, names(trace.marks["name"])
     without_numbers = [DIGITS.sub("0", label) for label in labels]
     code_of = {label: code for code, label in enumerate(without_numbers)}
-    code = codes(marks["name"])
-    kind = np.array([code_of[label] for label in without_numbers], dtype=np.int64)[code]
-    start, dur = numbers(marks["start_ns"]), numbers(marks["dur_ns"], ABSENT)
-    rows = np.flatnonzero(is_one_of(marks["kind"], "annotation") & (dur > 0))
-    rows = rows[np.argsort(start[rows], kind="stable")]
-    columns = (kind, numbers(marks["process"]), numbers(marks["thread"], ABSENT))
-    group, _ = group_rows(tuple(column[rows] for column in columns))
-    sums_ns = np.bincount(group, weights=dur[rows])
-    begun = numbers(work["start_ns"])
-    span_ns = (begun + numbers(work["dur_ns"])).max() - begun.min()
-    for number in np.argsort(-sums_ns)[:_KINDS_TRIED]:
-        of_name = rows[group == number]
-        name, length = without_numbers[kind[of_name[0]]], dur[of_name]
-        if not name.isprintable() or not 0 < len(name) <= LONGEST_MARK:
+    name_code = np.array([code_of[label] for label in without_numbers], dtype=np.int64)
+    name = name_code[codes(marks["name"])]
+    start_ns, dur_ns = numbers(marks["start_ns"]), numbers(marks["dur_ns"], ABSENT)
+    rows = np.flatnonzero(is_one_of(marks["kind"], "annotation") & (dur_ns > 0))
+    rows = rows[np.argsort(start_ns[rows], kind="stable")]
+    columns = (name, numbers(marks["process"]), numbers(marks["thread"], ABSENT))
+    group_of_row, _ = group_rows(tuple(column[rows] for column in columns))
+    sums_ns = np.bincount(group_of_row, weights=dur_ns[rows])
+    work_start_ns = numbers(work["start_ns"])
+    span_ns = (work_start_ns + numbers(work["dur_ns"])).max() - work_start_ns.min()
+    for group in np.argsort(-sums_ns)[:_KINDS_TRIED]:
+        ranges = rows[group_of_row == group]
+        label, begin_ns, length_ns = (
+            without_numbers[name[ranges[0]]],
+            start_ns[ranges],
+            dur_ns[ranges],
+        )
+        if not label.isprintable() or not 0 < len(label) <= LONGEST_MARK:
             continue
-        usual = float(np.median(length))
-        regular = np.abs(length - usual) <= TOLERANCE * usual
-        is_disjoint = ((start[of_name] + length)[:-1] <= start[of_name][1:]).all()
-        is_loop = len(of_name) >= FEWEST_ROUNDS and is_disjoint and regular.mean() >= REGULAR_SHARE
-        if 2 * sums_ns[number] > span_ns and is_loop and _launch(trace, of_name):
-            yield of_name
+        usual_ns = float(np.median(length_ns))
+        is_usual = np.abs(length_ns - usual_ns) <= TOLERANCE * usual_ns
+        is_regular = len(ranges) >= FEWEST_ROUNDS and is_usual.mean() >= REGULAR_SHARE
+        is_disjoint = ((begin_ns + length_ns)[:-1] <= begin_ns[1:]).all()
+        is_most = 2 * sums_ns[group] > span_ns
+        if is_most and is_regular and is_disjoint and _launch(trace, ranges):
+            yield ranges
 
 
 def _pattern_of(labels: Sequence[str]) -> str:
-    """Return an expression that matches labels which differ only in some of their numbers."""
+    r"""Return an expression that matches labels which differ only in some of their numbers.
+
+    Numbers that are the same in all labels are kept, the others become `\d+`.
+    """
     numbers_by_place = [{*texts} for texts in zip(*map(DIGITS.findall, labels), strict=True)]
     patterns = (next(iter(texts)) if len(texts) == 1 else r"\d+" for texts in numbers_by_place)
     between = (_SPECIAL.sub(r"\\\g<0>", piece) for piece in DIGITS.split(labels[0]))
@@ -169,5 +180,5 @@ def _launch(trace: Trace, ranges: IntArray) -> bool:
     )
     launched_ns = np.sort(numbers(trace.calls["start_ns"])[launches[thread == thread_of_range[0]]])
     start, dur = (numbers(trace.marks[name])[ranges] for name in ("start_ns", "dur_ns"))
-    has_one = np.searchsorted(launched_ns, start) < np.searchsorted(launched_ns, start + dur)
-    return 2 * int(has_one.sum()) > len(ranges)
+    before_start, before_end = (np.searchsorted(launched_ns, time) for time in (start, start + dur))
+    return 2 * int((before_start < before_end).sum()) > len(ranges)

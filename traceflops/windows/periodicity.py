@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from functools import partial
-from itertools import takewhile
 from typing import Final
 
 import numpy as np
@@ -21,7 +19,7 @@ from traceflops.windows.records import device_words
 from traceflops.windows.step_times import Steps
 from traceflops.windows.tiling import Stretch, paced, tile, with_rest
 
-_WARM_UP_FACTOR = (5, 4)  # a leading step longer than 5/4 of the median is warm-up
+_WARM_UP_FACTOR = 1.25  # a leading step that takes longer than so many medians is warm-up
 _RARE = 10  # warm-up ends where at least one in so many of the later steps takes as long
 KEEP_LAST_UP_TO = 2
 """With more steady steps than this, the last is left out: no successor bounds it."""
@@ -51,21 +49,21 @@ def steady(
     reasons: list[Fact | None] = [None] * count
     if count < 2:
         return reasons
-    times, over = _WARM_UP_FACTOR
-    limit = float(np.median(durations_ns)) * times / over
-    slow = (durations_ns > limit) & may_warm_up
-    leading = int(np.argmin(slow)) if not slow.all() else 0
-    # Per leading step, how many later ones take as long; warm-up ends at the first with many.
-    later_ns = np.sort(durations_ns[leading:])
-    as_long = len(later_ns) - np.searchsorted(later_ns, durations_ns[:leading])
-    leading = int(np.argmin(np.append(_RARE * as_long < len(later_ns), False)))
-    reasons[:leading] = [fact("left-out.warm-up", times=times / over)] * leading
-    # Shorter than 3/4 of the usual length, and the time before it makes up half of the difference.
+    # Slow steps at the beginning (argmin: until the first that is not slow) may be warm-up.
+    is_slow = (durations_ns > _WARM_UP_FACTOR * float(np.median(durations_ns))) & may_warm_up
+    slow_count = int(np.argmin(is_slow))
+    # Warm-up ends at the first of them that takes no longer than many later steps.
+    later_ns = np.sort(durations_ns[slow_count:])
+    later_as_long = len(later_ns) - np.searchsorted(later_ns, durations_ns[:slow_count])
+    is_rare = _RARE * later_as_long < len(later_ns)
+    warm_up_count = int(np.argmin(np.append(is_rare, False)))
+    reasons[:warm_up_count] = [fact("left-out.warm-up", times=_WARM_UP_FACTOR)] * warm_up_count
     usual_ns, first_ns = float(np.median(durations_ns[1:])), float(durations_ns[0])
-    is_short = 4 * first_ns < 3 * usual_ns <= 3 * (first_ns + 2 * before_ns)
-    if may_warm_up and count >= _FEWEST_TO_CUT and is_short:
+    is_much_shorter = 4 * first_ns < 3 * usual_ns
+    is_rest_before = 2 * before_ns >= usual_ns - first_ns
+    if may_warm_up and count >= _FEWEST_TO_CUT and is_much_shorter and is_rest_before:
         reasons[0] = _CUT
-    if count - leading > KEEP_LAST_UP_TO and not has_end:
+    if count - warm_up_count > KEEP_LAST_UP_TO and not has_end:
         reasons[-1] = LAST_STEP
     return reasons
 
@@ -93,14 +91,16 @@ def _by_copies(linked: LinkedTrace, rows: DeviceRows) -> _Periods | None:
     directions = enumerate(names(linked.trace.activities["direction"]))
     copies = [code for code, direction in directions if direction in ("HtoD", "DtoH")]
     boundary, _ = _clusters(np.isin(linked.columns.direction[rows.row], copies))
-    alike = _alike(boundary)
-    if not alike.any():
+    is_regular = _alike(boundary)
+    if not is_regular.any():
         return None
     # Copies also occur at random: only periods with the most common content count.
     content = repetition.contents(linked.columns.name[rows.row], boundary)
-    _, kind, counts = np.unique(content, return_inverse=True, return_counts=True)
-    alike &= kind == np.argmax(counts)
-    return (boundary, fact("steps-by.copies")) if alike.mean() >= repetition.REGULAR_SHARE else None
+    _, content_index, counts = np.unique(content, return_inverse=True, return_counts=True)
+    is_regular &= content_index == np.argmax(counts)
+    if is_regular.mean() < repetition.REGULAR_SHARE:
+        return None
+    return boundary, fact("steps-by.copies")
 
 
 def order_of(linked: LinkedTrace, rows: DeviceRows) -> repetition.Order:
@@ -130,18 +130,21 @@ SOURCES: Final[Mapping[str, Callable[[LinkedTrace, DeviceRows], _Periods | None]
 def _clusters(is_marked: BoolArray) -> tuple[IntArray, IntArray]:
     """Return the first and the last index of each cluster of marked activities.
 
-    Neighbours that are at least half as far apart as the farthest ones divide clusters.
+    A cluster ends where the next marked activity is at least half as far away as in the widest gap.
     """
     index = np.flatnonzero(is_marked)
     if len(index) < 2:
         return index, index
-    distance = np.diff(index)
-    is_edge = distance * 2 >= max(int(distance.max()), repetition.FEWEST_ACTIVITIES)
+    gap = np.diff(index)
+    is_edge = gap * 2 >= max(int(gap.max()), repetition.FEWEST_ACTIVITIES)
     return index[np.append(True, is_edge)], index[np.append(is_edge, True)]
 
 
 def _alike(boundary: IntArray) -> BoolArray:
-    """Return, per period, whether its number of activities is usual; one False if that is small."""
+    """Return, per period, whether it has about the usual (median) number of activities.
+
+    A single False if there are few periods, or if they are small.
+    """
     counts = np.diff(boundary)
     usual = float(np.median(counts)) if len(counts) >= repetition.FEWEST_ROUNDS else 0.0
     if usual < repetition.FEWEST_ACTIVITIES:
@@ -152,36 +155,39 @@ def _alike(boundary: IntArray) -> BoolArray:
 def inferred_steps(
     linked: LinkedTrace, accounts: Mapping[int, DeviceAccount]
 ) -> tuple[dict[int, list[Stretch]], str, Fact] | None:
-    """Return windows by device, source and how: the first of SOURCES that fits all, else None."""
-    rows = [account.rows for account in accounts.values()]
+    """Return windows by device, their source and how it finds steps; None without any.
+
+    The source is the first of SOURCES that finds iterations on every device.
+    """
+    if not accounts:
+        return None
     for source, find in SOURCES.items():
-        # Stops at the first device without periods: then the source is not used.
-        periods = [p for p in takewhile(bool, map(partial(find, linked), rows)) if p]
-        if not periods or len(periods) < len(rows):
-            continue
-        # An optimizer runs once per iteration; whatever else repeats may do so inside of one.
-        if source != "optimizer" and not all(
-            _are_iterations(linked, account, boundary)
-            for account, (boundary, _) in zip(accounts.values(), periods, strict=True)
-        ):
-            continue
         stretches = {}
-        for (device, account), (boundary, _) in zip(accounts.items(), periods, strict=True):
+        for device, account in accounts.items():
+            periods = find(linked, account.rows)
+            if periods is None:
+                break
+            boundary, how = periods
+            # An optimizer runs once per iteration; whatever else repeats may do so inside of one.
+            if source != "optimizer" and not _are_iterations(linked, account, boundary):
+                break
             work, counts = account.rows, np.diff(boundary)
             edges = np.append(work.start_ns, work.span[1])[boundary]
             number = np.arange(len(counts))
             stretches[device] = with_rest(work.span, number, edges[:-1], edges[1:], counts)
-        where = device_words(linked.trace).device
-        return stretches, source, fact("steps-by.repetition", device=where, how=periods[0][1])
+        else:
+            where = device_words(linked.trace).device
+            return stretches, source, fact("steps-by.repetition", device=where, how=how)
     return None
 
 
 def _are_iterations(linked: LinkedTrace, account: DeviceAccount, boundary: IntArray) -> bool:
-    """Return whether the rounds between boundaries are iterations.
+    """Return whether the rounds between boundaries are iterations of the program's loop.
 
-    Others are the layers of one pass, a sweep over sizes, or set-up. Iterations are most of the
-    work and alike in time. A recording ends in its loop, or soon after it: a few rounds that are
-    followed by kernels that no round has are the layers of a pass, with its last part behind them.
+    If not, they may be the layers of one pass, a sweep over sizes, or set-up. Iterations are most
+    of the work and take similar times. A recording ends in the loop, or soon after it. So rounds
+    that are as few as layers, and are followed by kernels that are in no round, are the layers of a
+    pass, followed by its last part.
     """
     rows, busy = account.rows, account.timeline.busy
     edges = np.append(rows.start_ns, rows.span[1])[boundary]
@@ -208,7 +214,7 @@ def device_steps(
     trace: Trace, accounts: Mapping[int, DeviceAccount]
 ) -> tuple[dict[int, list[Stretch]], dict[int, IntArray]] | None:
     """Return windows and step numbers by device from marks on devices, None if work is in none."""
-    # The steps that marks on each device name; counted from 0 if any has no number.
+    # The marked steps of each device. Steps are counted from 0 if any mark has no number.
     marks = trace.marks
     rows = np.flatnonzero(is_one_of(marks["kind"], "gpu_step"))
     start = numbers(marks["start_ns"])[rows]
@@ -222,17 +228,17 @@ def device_steps(
         is_numbered = (number[on_device] != ABSENT).all()
         own_number = number[on_device] if is_numbered else np.arange(len(on_device))
         steps[device] = Steps(own_number, start[on_device], end[on_device])
+    # The windows. Numbers that repeat do not tell steps apart: then all devices count from 0.
     has_repeats = any(len(distinct(marked.number)) < len(marked) for marked in steps.values())
     is_kernel = is_one_of(trace.activities["kind"], "kernel")
     stream = numbers(trace.activities["stream"], ABSENT)
-    stretches, numbered = {}, {}
+    stretches, step_numbers = {}, {}
     for device, account in accounts.items():
-        marked = steps.get(device, Steps(*[np.empty(0, dtype=np.int64)] * 3))
+        marked = steps.get(device, Steps.none())
         row, work = account.rows.row, account.rows
         step = marked.at(work.start_ns)  # work belongs to the step in which it starts
         is_paced = paced(step, stream[row], is_kernel[row])
         stretches[device] = tile(work.start_ns, work.end_ns, step, work.span, is_paced)
-        # Numbers that repeat do not tell steps apart: those of all devices count from 0 then.
-        numbered[device] = np.arange(len(marked)) if has_repeats else marked.number
+        step_numbers[device] = np.arange(len(marked)) if has_repeats else marked.number
     has_steps = any(stretch.role == "step" for tiled in stretches.values() for stretch in tiled)
-    return (stretches, numbered) if has_steps else None
+    return (stretches, step_numbers) if has_steps else None

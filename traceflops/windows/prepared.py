@@ -29,7 +29,7 @@ from traceflops.windows.records import InWindows, chosen_activities, chosen_time
 from traceflops.windows.selection import Selection
 
 MOST_DEVICES: Final = 64
-"""What holds up a device is told of at most so many of one process: those with most idle time."""
+"""Of one process, at most so many devices have their idle time explained: those with most of it."""
 SERIALIZED: Final = ("counted-while-timed", "timed-one-by-one")
 """Codes of readers' notes on runs whose kernels the profiler ran one by one."""
 _UNALIGNED: Final = "clocks-not-aligned"
@@ -53,8 +53,8 @@ class Prepared(Struct, frozen=True, dict=True):
 
     `accounts` and `windows` are by row of the devices table. `untimed` has the sums of a trace
     without a timeline. If devices were removed since their times mean nothing, `with_work` is the
-    same with these devices. `replays` has the captured launches of graphs. `cut` are the processes
-    that are left out since their GPU records are incomplete.
+    `Prepared` with these devices. `replays` has the captured launches of graphs. `cut` are the
+    processes that are left out since their GPU records are incomplete.
     """
 
     selection: Selection
@@ -69,7 +69,7 @@ class Prepared(Struct, frozen=True, dict=True):
 
     @property
     def as_launched(self) -> Prepared:
-        """The same with the captured launches of replays, to attribute work to its launches."""
+        """Itself with the captured launches of replays, to attribute work to its launches."""
         return self if self.replays is None else replace(self, linked=self.replays.linked)
 
     @property
@@ -90,17 +90,18 @@ class Prepared(Struct, frozen=True, dict=True):
     @cached_property
     def launch_records(self) -> LaunchRecords:
         """Number of calls that start work, and of those without a record, by kind of call."""
-        # Per call, whether it is of a process with a chosen device, at a chosen time. The time
-        # matters only if steps or a time range are selected. Processes without device work count if
-        # no ranks or GPUs are selected; `cut` processes, which are left out, never do.
-        selection, whole = self.selection, self.with_work or self
+        # Calls of processes without device work count if no ranks or GPUs are selected; calls of
+        # `cut` processes, which are left out, never do.
+        selection = self.selection
         process, start = (numbers(self.trace.calls[name]) for name in ("process", "start_ns"))
         owner = numbers(self.trace.activities["process"])
         has_all_devices = selection.ranks is None and selection.gpus is None
         is_chosen = np.full(len(process), has_all_devices)
         is_chosen[np.isin(process, np.union1d(owner, self.cut))] = False
+        # Calls of a process with a chosen device count at any time, or if steps or a time range are
+        # selected, at the chosen time.
         is_timed = selection.steps is not None or selection.is_time_range
-        windows = whole.windows_of_process
+        windows = (self.with_work or self).windows_of_process
         for number, calls in groups(process):
             if number in windows:
                 is_chosen[calls] = not is_timed or windows[number].contains(start[calls])
@@ -161,9 +162,9 @@ def most_exposed(
 ) -> tuple[str, int] | None:
     """Return the kernel of `wanted` with most chosen time of a component, and that time in ns.
 
-    Time in which a kernel runs twice at once counts once. None if none of them has any time.
+    Time in which a kernel runs twice at once counts once. None if no kernel has any time.
     """
-    linked, exposed = prepared.linked, Counter[str]()
+    linked, exposed_ns = prepared.linked, Counter[str]()
     column = prepared.trace.activities["name"]
     name, labels = codes(column), names(column)
     for device, account in prepared.accounts.items():
@@ -177,8 +178,8 @@ def most_exposed(
         for kernel in rows_of_kernel.keys() & {*wanted}:
             index = np.concatenate(rows_of_kernel[kernel])
             ran = Intervals.of(rows.start_ns[index], rows.end_ns[index])
-            exposed[kernel] += ran.intersect(alone).length_ns
-    kernel, ns = min(exposed.items(), key=lambda item: (-item[1], item[0]), default=("", 0))
+            exposed_ns[kernel] += ran.intersect(alone).length_ns
+    kernel, ns = min(exposed_ns.items(), key=lambda item: (-item[1], item[0]), default=("", 0))
     return (kernel, ns) if ns else None
 
 
@@ -197,7 +198,7 @@ def origins(prepared: Prepared) -> Origins:
     """Return the origins of all processes with device work.
 
     They are aligned unless a reader's note says that clocks are not, or the work of one device
-    ended before that of another began: one origin would put these far from 0.
+    ended before that of another began: with one origin, the latter would be far from 0.
     """
     process: list[int] = numbers(prepared.trace.devices["process"]).tolist()
     spans = {device: account.rows.span for device, account in prepared.accounts.items()}
@@ -205,9 +206,9 @@ def origins(prepared: Prepared) -> Origins:
     for device, (start, _) in spans.items():
         origin[process[device]] = min(start, origin.get(process[device], start))
     starts = [start for start, _ in spans.values()]
-    is_apart = max(starts, default=0) > min((end for _, end in spans.values()), default=0)
-    is_unaligned = any(note.code == _UNALIGNED for note in prepared.trace.notes)
-    aligned = len(origin) < 2 or not (is_unaligned or is_apart)
+    are_apart = max(starts, default=0) > min((end for _, end in spans.values()), default=0)
+    has_other_clocks = any(note.code == _UNALIGNED for note in prepared.trace.notes)
+    aligned = len(origin) < 2 or not (has_other_clocks or are_apart)
     if aligned:
         origin = dict.fromkeys(origin, min(starts, default=0))
     return Origins(origin, {device: origin[process[device]] for device in spans}, aligned)

@@ -1,7 +1,7 @@
 """Reports of devices with their windows and labels, and how steps were chosen.
 
-Times are integer ns. Windows of a device do not overlap and are in order; `chosen` is the sum of
-the accounts of those that are used. No two devices of a report have the same label.
+Times are integer ns. Windows of a device do not overlap and are in order. No two devices of a
+report have the same label.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _CPU: Final = DeviceWords("CPU", "CPU work", "CPU operator", "optimizer operator
 
 
 class InWindows(Struct, frozen=True):
-    """Activities that touch chosen windows: row, ns inside, whether each starts inside (0, 1)."""
+    """Activities that touch chosen windows: their row, ns inside, and 1 if they start inside."""
 
     row: IntArray
     inside_ns: IntArray
@@ -84,9 +84,10 @@ class DeviceReport(Struct, frozen=True):
     """One device: its properties, its whole span, its windows, and the chosen ones added up.
 
     Unknown properties are None; `partition` is in words, as in "CPX, 1 of 8 dies". `chosen` is the
-    account of the windows with `used` set. `rank` is that of the process it is listed for, `ranks`
-    are of all processes that worked on it. In its label, `owner` names the process ("" for the
-    only rank of the only file) and `apart` is added to distinguish it from other devices.
+    sum of the accounts of the windows with `used` set. `rank` is that of the process that the
+    device is listed for, `ranks` are of all processes that worked on it. In the label, `owner`
+    names the process ("" for the only rank of the only file), and `apart` is a text that only
+    devices with otherwise equal labels have.
     """
 
     device: int
@@ -167,25 +168,7 @@ def partition_text(device: Mapping[str, Any]) -> str | None:
 def told_apart(trace: Trace, devices: Sequence[DeviceReport]) -> list[DeviceReport]:
     """Return the devices with `owner` and `apart` set, so that all labels differ and are short."""
     processes = trace.processes.to_pylist()
-    # The owner is the rank of the process, "" for the only rank of the only file. If the rank is
-    # unknown, it is the file if devices are of several, and the process ID if a file has several
-    # processes.
-    unranked_in_file: defaultdict[str, set[int]] = defaultdict(set)
-    for device in devices:
-        if not device.rank_text:
-            unranked_in_file[processes[device.process]["file"]].add(device.process)
-    have_pid = {row for row, process in enumerate(processes) if process["pid"] is not None}
-    files = {device.file for device in devices}
-    ranks = {device.rank_text for device in devices}
-    is_alone = len(ranks) == 1 and len({process["file"] for process in processes}) == 1
-    named = []
-    for device in devices:
-        owner = "" if is_alone else device.rank_text or ("" if len(files) == 1 else device.file)
-        unranked = unranked_in_file[device.file]
-        if not device.rank_text and len(unranked) > 1 and unranked & have_pid:
-            text = _process_text(processes[device.process]["pid"])
-            owner = text if len(files) == 1 else f"{device.file}{_BETWEEN}{text}"
-        named.append(replace(device, owner=owner))
+    named = _with_owners(processes, devices)
     owners = [processes[device.process] for device in named]
     hosts = list(dict.fromkeys(process["host"] for process in processes if process["host"]))
     distinctions = (
@@ -194,19 +177,48 @@ def told_apart(trace: Trace, devices: Sequence[DeviceReport]) -> list[DeviceRepo
         [_process_text(process["pid"]) for process in owners],
         [f"no. {device.device}" for device in named],
     )
-    same_label: defaultdict[str, list[int]] = defaultdict(list)
+    with_label: defaultdict[str, list[int]] = defaultdict(list)
     for index, device in enumerate(named):
-        same_label[device.label].append(index)
+        with_label[device.label].append(index)
     # Devices with the same label get further texts until all differ; texts that tell none of them
     # apart are skipped. The last distinction always differs.
-    for members in (same for same in same_label.values() if len(same) > 1):
+    for members in with_label.values():
         for texts in distinctions:
             different = len({texts[index] for index in members})
-            for index in members if different > 1 else ():
-                apart = _BETWEEN.join(filter(None, (named[index].apart, texts[index])))
-                named[index] = replace(named[index], apart=apart)
+            if different > 1:
+                for index in members:
+                    apart = _BETWEEN.join(filter(None, (named[index].apart, texts[index])))
+                    named[index] = replace(named[index], apart=apart)
             if different == len(members):
                 break
+    return named
+
+
+def _with_owners(
+    processes: Sequence[Mapping[str, Any]], devices: Sequence[DeviceReport]
+) -> list[DeviceReport]:
+    """Return the devices with `owner` set: the rank of the process, "" for the only one.
+
+    For an unknown rank it is the file, if devices are of several, and the process ID, if the file
+    has several processes of unknown rank.
+    """
+    unranked_in_file: defaultdict[str, set[int]] = defaultdict(set)
+    for device in devices:
+        if not device.rank_text:
+            unranked_in_file[processes[device.process]["file"]].add(device.process)
+    have_pid = {row for row, process in enumerate(processes) if process["pid"] is not None}
+    has_several_files = len({device.file for device in devices}) > 1
+    ranks = {device.rank_text for device in devices}
+    is_alone = len(ranks) == 1 and len({process["file"] for process in processes}) == 1
+    named = []
+    for device in devices:
+        file = device.file if has_several_files else ""
+        owner = "" if is_alone else device.rank_text or file
+        unranked = unranked_in_file[device.file]
+        if not device.rank_text and len(unranked) > 1 and unranked & have_pid:
+            process_id = _process_text(processes[device.process]["pid"])
+            owner = _BETWEEN.join(filter(None, (file, process_id)))
+        named.append(replace(device, owner=owner))
     return named
 
 

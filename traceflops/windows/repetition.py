@@ -26,9 +26,9 @@ TOLERANCE: Final = 0.2
 REGULAR_SHARE: Final = 0.8
 MOST_LAYERS: Final = 256
 """No model has more layers; no layer has more kernels, unless these repeat inside it."""
-_LEAST_COVERED: Final = 0.5
-_LEAST_INNER: Final = 0.25
-_NO_TRIFLE: Final = 0.02
+_LEAST_COVERED: Final = 0.5  # rounds that are steps are at least this share of all work
+_LEAST_INNER: Final = 0.25  # names that repeat inside of rounds do so over this share of them
+_NO_TRIFLE: Final = 0.02  # such names have at least this share of the activities
 _LITTLE_MORE: Final = 0.05
 _SAME_LENGTH: Final = 0.9
 _LENGTHS_TRIED: Final = 12
@@ -69,7 +69,7 @@ class Rounds(Struct, frozen=True):
 
 
 def repeated_signature(order: Order) -> Rounds | None:
-    """Return the rounds that are certainly steps, or None; the last one may end with the work."""
+    """Return the longest rounds that are certainly steps, or None without any."""
     if len(order.name) < FEWEST_ACTIVITIES * FEWEST_ROUNDS:
         return None
     occurrences = _Occurrences(order.name)
@@ -81,9 +81,9 @@ def repeated_signature(order: Order) -> Rounds | None:
 
 
 def hold_rounds(order: Order, begin: IntArray) -> bool:
-    """Return whether marked rounds are steps: most of the work, alike, with rounds inside.
+    """Return whether marked rounds are most of the work, alike, and have rounds inside.
 
-    They begin at the activities `begin`; the last entry is the end.
+    They begin at the activities `begin`; the last entry is the end of the last round.
     """
     rounds = Rounds(begin, int(np.median(np.diff(begin))), 0.0)
     test = _RoundTest(order, _Occurrences(order.name))
@@ -121,8 +121,8 @@ class _Occurrences:
         self.gap = np.append(0, np.diff(self.activity))
         self.gap[opens] = 0
         first = np.flatnonzero(opens)
-        # A name divides the activities where its gaps are about as wide as its widest one; smaller
-        # gaps than a round can have divide nothing.
+        # A run begins after a gap about as wide as the widest one of the name. No round is as short
+        # as FEWEST_ACTIVITIES / 2, so gaps below that divide nothing.
         widest = np.maximum(np.maximum.reduceat(self.gap, first), FEWEST_ACTIVITIES)
         self._begins = opens | (2 * self.gap >= widest[self.name])
         self._runs = np.add.reduceat(self._begins, first)
@@ -132,20 +132,20 @@ class _Occurrences:
 
         Rounds begin where the runs of some name begin. Lengths within 10 % count as the same.
         """
-        chosen = self._begins & (self._runs > FEWEST_ROUNDS)[self.name]
-        activity, name = self.activity[chosen], self.name[chosen]
+        begins_run = self._begins & (self._runs > FEWEST_ROUNDS)[self.name]
+        activity, name = self.activity[begins_run], self.name[begins_run]
         # Per name, the usual distance between the begins of its runs is the length of a round.
         has_next = np.flatnonzero(name[1:] == name[:-1])
-        regular = _Regular.of(name[has_next], np.diff(activity)[has_next])
-        kept = (regular.share >= REGULAR_SHARE) & (regular.usual >= FEWEST_ACTIVITIES)
-        names, length, spread = regular.group[kept], regular.usual[kept], regular.spread[kept]
+        distances = _Regular.of(name[has_next], np.diff(activity)[has_next])
+        kept = (distances.share >= REGULAR_SHARE) & (distances.usual >= FEWEST_ACTIVITIES)
+        names, length, spread = distances.group[kept], distances.usual[kept], distances.spread[kept]
         limit = np.inf
         for _ in range(_LENGTHS_TRIED):
             if not (length < limit).any():
                 return
             longest = int(length[length < limit].max())
-            alike = np.flatnonzero((length <= longest) & (length >= _SAME_LENGTH * longest))
-            best = alike[np.argmin(spread[alike])]
+            same = np.flatnonzero((length <= longest) & (length >= _SAME_LENGTH * longest))
+            best = same[np.argmin(spread[same])]
             usual = int(length[best])
             yield Rounds(activity[name == names[best]], usual, float(spread[best]) / usual)
             limit = _SAME_LENGTH * longest
@@ -153,15 +153,15 @@ class _Occurrences:
 
 def contents(name: IntArray, begin: IntArray) -> IntArray:
     """Return a hash per round [begin[i], begin[i+1]) that is the same for names in any order."""
-    # A pseudo-random number per name, and the sum of those of each round.
+    # The hash is the sum of a pseudo-random number per name.
     weights = np.random.default_rng(0).integers(1, 2**40, int(name.max()) + 1)
     return np.diff(np.append(0, np.cumsum(weights[name]))[begin])
 
 
 class _Regular(Struct, frozen=True):
-    """Per group of values: their number, their lower median (`usual`), the share close to it.
+    """Per group that has values: their number, their lower median `usual`, the share close to it.
 
-    `spread` is the mean distance from the median. `group` has the groups that have any value.
+    `spread` is their mean distance from the median.
     """
 
     group: IntArray
@@ -177,9 +177,11 @@ class _Regular(Struct, frozen=True):
         first = np.flatnonzero(np.diff(group, prepend=-1))
         count = np.diff(np.append(first, len(group)))
         usual = ordered[first + (count - 1) // 2]
-        away = np.abs(ordered - np.repeat(usual, count))
-        close = np.add.reduceat(away <= TOLERANCE * np.repeat(usual, count), first)
-        return cls(group[first], count, usual, close / count, np.add.reduceat(away, first) / count)
+        usual_of_value = np.repeat(usual, count)
+        distance = np.abs(ordered - usual_of_value)
+        close = np.add.reduceat(distance <= TOLERANCE * usual_of_value, first)
+        spread = np.add.reduceat(distance, first) / count
+        return cls(group[first], count, usual, close / count, spread)
 
 
 class _RoundTest:
@@ -215,10 +217,10 @@ class _RoundTest:
         if max((last - first) / len(self._name), share_of_work) < _LEAST_COVERED:
             return False
         if self._call is not None:
-            # Rounds that share a launch call with the next are parts of a graph, such as layers.
-            begins = rounds.begin[1:-1]
-            shares = (self._call[begins] >= 0) & (self._call[begins] == self._call[begins - 1])
-            if shares.mean() > TOLERANCE:
+            # Rounds launched by the same call as the round before are parts of a graph (layers).
+            inner = rounds.begin[1:-1]
+            call, call_before = self._call[inner], self._call[inner - 1]
+            if ((call >= 0) & (call == call_before)).mean() > TOLERANCE:
                 return False
         counts, usual = self._content(rounds)
         alike = np.abs(counts - usual).sum(axis=1) <= TOLERANCE * usual.sum()
@@ -233,9 +235,10 @@ class _RoundTest:
             return True
         # The longer rounds hold little more than several shorter ones: for example, the program
         # logs something every tenth step.
-        _, counts_of_longer = self._content(longer)
+        _, usual_of_longer = self._content(longer)
         _, usual = self._content(rounds)
-        surplus = np.maximum(counts_of_longer - round(longer.length / rounds.length) * usual, 0)
+        rounds_per_longer = round(longer.length / rounds.length)
+        surplus = np.maximum(usual_of_longer - rounds_per_longer * usual, 0)
         return bool(
             surplus.sum() < _LITTLE_MORE * usual.sum()
             and surplus @ self._mean_ns < _LITTLE_MORE * (usual @ self._mean_ns)
@@ -253,36 +256,40 @@ class _RoundTest:
     def repeat_inside(self, rounds: Rounds, *, are_marked: bool = False) -> bool:
         """Return whether some names come at least three times per round, at regular distances.
 
-        Each must repeat over a quarter of the rounds: layers do, a small loop does not. All must be
-        more than a trifle of the activities. And for most of them the distance between rounds must
-        be larger than inside: if not, the rounds are just layers of alternating kinds. Rounds that
-        `are_marked` may have nothing but layers, but no more than any model.
+        The repeats of such a name must cover a quarter of the rounds: layers do, a small loop does
+        not. Together the names must be more than a trifle of the activities. For most of them the
+        distance from round to round must be larger than inside a round: if not, the rounds are just
+        layers of alternating kinds. Rounds that `are_marked` may consist of nothing but layers, but
+        of no more than any model has.
         """
         first, last = rounds.begin[0], rounds.begin[-1]
         begins = np.zeros(len(self._name) + 1, dtype=np.int64)
         begins[rounds.begin] = 1
         round_of = np.cumsum(begins)
-        # Occurrences with the previous one in the same round, and with it in the round before.
+        # Gaps between occurrences of a name inside of a round, and from one round to the next.
         name, gap = self._occurrences.name, self._occurrences.gap
         activity, previous = self._occurrences.activity, self._occurrences.activity - gap
         has_previous = (gap > 0) & (previous >= first) & (activity < last)
-        is_inner = has_previous & (round_of[activity] == round_of[previous])
-        is_across = has_previous & (round_of[activity] == round_of[previous] + 1)
+        rounds_apart = round_of[activity] - round_of[previous]
+        is_inner, is_across = has_previous & (rounds_apart == 0), has_previous & (rounds_apart == 1)
         inner = _Regular.of(name[is_inner], gap[is_inner])
         across = _Regular.of(name[is_across], gap[is_across])
-        gap_across = np.zeros(int(name[-1]) + 1, dtype=np.int64)  # names ascend
-        gap_across[across.group] = across.usual
+        usual_across = np.zeros(int(name[-1]) + 1, dtype=np.int64)  # names ascend
+        usual_across[across.group] = across.usual
+        # The names that repeat regularly inside of rounds.
         is_often = inner.count >= (FEWEST_ROUNDS - 1) * len(rounds)  # three leave two gaps
         is_wide = inner.count * inner.usual >= _LEAST_INNER * (last - first)
-        # Inner rounds may be no shorter than others.
         is_regular = (inner.usual >= FEWEST_ACTIVITIES) & (inner.share >= REGULAR_SHARE)
-        chosen = is_often & is_wide & is_regular
+        repeats = is_often & is_wide & is_regular
         if are_marked:
-            chosen &= inner.count <= MOST_LAYERS * len(rounds)
-        is_farther = chosen & (gap_across[inner.group] >= inner.usual + FEWEST_ACTIVITIES)
-        if not are_marked and 2 * inner.count[is_farther].sum() < inner.count[chosen].sum():
+            repeats &= inner.count <= MOST_LAYERS * len(rounds)
+        is_farther_across = usual_across[inner.group] >= inner.usual + FEWEST_ACTIVITIES
+        count, farther_count = (
+            inner.count[m].sum() for m in (repeats, repeats & is_farther_across)
+        )
+        if not are_marked and 2 * farther_count < count:
             return False
-        return bool(inner.count[chosen].sum() >= _NO_TRIFLE * (last - first))
+        return bool(count >= _NO_TRIFLE * (last - first))
 
     def _are_more_than_layers(self, rounds: Rounds) -> bool:
         """Return whether rounds with the same content are too long or too many to be layers."""
@@ -296,10 +303,11 @@ class _RoundTest:
 
 
 def _from_the_longest_wait(order: Order, rounds: Rounds) -> Rounds:
-    """Return the rounds shifted to begin after the longest wait of the device in each.
+    """Return the rounds shifted so that each begins after the longest wait of the device in it.
 
-    So a step begins with the work that the device waited for, and not in the middle. Not shifted if
-    the wait is not much longer than others, or not at about the same place in most rounds.
+    So a step begins with the work that the device waited for, and not in the middle. The rounds
+    stay as they are if the longest waits are not much longer than others, or if they are not at
+    about the same place in most rounds. The last round may end with the work.
     """
     low, high = int(rounds.begin[0]), int(rounds.begin[-1])
     gap_ns = order.start_ns[1:] - np.maximum.accumulate(order.end_ns)[:-1]

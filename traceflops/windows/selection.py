@@ -85,10 +85,14 @@ def marked_groups(text: str, labels: Sequence[str]) -> list[str | None]:
 
 
 def parse_steps(text: str) -> tuple[int | None, int | None]:
-    """Return the range in `A:B` (also `A-B`), `A:`, `:B` or `A`; both ends are included."""
+    """Return the range in `A:B` (or `A-B`), `A:`, `:B` or `A`; both ends are included.
+
+    None is an open end. Raises UsageError if the text is no such range, or if B is less than A.
+    """
     text = _AS_SHOWN.sub(r"\1:\2", text) if _AS_SHOWN.fullmatch(text) else text
     match = _RANGE.fullmatch(text)
-    first, last = (int(part) if part else None for part in match.groups()) if match else (None,) * 2
+    groups = match.groups() if match else (None, None)
+    first, last = (int(group) if group else None for group in groups)
     if first is None and last is None:
         raise UsageError(
             f"--steps is not a range of step numbers: {text!r}",
@@ -101,7 +105,7 @@ def parse_steps(text: str) -> tuple[int | None, int | None]:
 
 
 def parse_numbers(option: str, text: str) -> frozenset[int]:
-    """Return the numbers in a list such as `0,2,4-7`."""
+    """Return the numbers in a list such as `0,2,4-7`. Raises UsageError if the text is none."""
     numbers: set[int] = set()
     for part in text.split(","):
         low, dash, high = part.strip().partition("-")
@@ -117,7 +121,7 @@ def parse_numbers(option: str, text: str) -> frozenset[int]:
 
 
 def parse_duration(option: str, text: str) -> int:
-    """Return a time such as `1.5s`, `200ms` or `30us` in nanoseconds; the unit is required."""
+    """Return a time such as `1.5s`, `200ms` or `30us` in ns. Raises UsageError without a unit."""
     match = _DURATION.fullmatch(text.strip())
     if match is None or len(text) > _LONGEST_TIME:
         raise UsageError(

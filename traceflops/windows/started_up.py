@@ -3,8 +3,7 @@
 span of a device   |start-up .... start-up|work work work . work work|
                    |before                |span                      |
 
-No start-up is in what follows: what is left out, start-up or beside it, and what follows are all.
-If it ends with a range of the user that repeats what ran before, as a measurement after a warm-up,
+If the user marked a range that repeats the work before it, such as a measurement after a warm-up,
 the figures are of that range.
 """
 
@@ -28,9 +27,9 @@ from traceflops.windows.selection import Selection
 from traceflops.windows.tiling import Stretch
 
 AFTER_START_UP: Final = fact("steps-by.after")
-"""How the single window of a program without steps is chosen."""
+"""How the window of a program without steps is chosen: it begins after start-up."""
 RANGE: Final = "steps-by.range"
-"""The same, by code, where it is the range that measures: `row` of the marks."""
+"""The code of the same if the window is a measured range; its `row` is that of the marks."""
 BEFORE_WORK: Final = fact("left-out.start-up")
 """Why figures exclude the time in which a program starts up."""
 _MUCH, _HARDLY = 0.2, 0.1
@@ -47,20 +46,26 @@ _FEW: Final = 8  # fewer activities do not count as repeating
 def spans(
     linked: LinkedTrace, accounts: Mapping[int, DeviceAccount], selection: Selection
 ) -> tuple[dict[int, list[Stretch]], Fact]:
-    """Return the windows of each device, start-up apart if it is over, and how they are chosen."""
-    # A chosen time range is taken as it is, with start-up.
+    """Return the windows of each device without steps, and how they are chosen.
+
+    A device has one window, its span; if start-up is over, this begins after start-up, or with the
+    measured range. A time range of the user is taken as it is, with start-up.
+    """
     is_judged = not selection.is_time_range and _have_one_clock(linked, accounts)
     since_ns = started_up_ns(linked, accounts) if is_judged else None
-    how, windows = fact("steps-by.whole") if since_ns is None else AFTER_START_UP, {}
-    begin_ns = min(account.rows.span[0] for account in accounts.values()) if is_judged else 0
-    after_ns = begin_ns if since_ns is None else since_ns
+    how = fact("steps-by.whole") if since_ns is None else AFTER_START_UP
+    first_ns = min(account.rows.span[0] for account in accounts.values()) if is_judged else 0
+    after_ns = first_ns if since_ns is None else since_ns
     if is_judged and (measured := measured_range(linked, accounts, after_ns)):
-        how, since_ns = fact(RANGE, row=measured[0]), measured[1]
+        mark, since_ns = measured
+        how = fact(RANGE, row=mark)
+    windows = {}
     for device, account in accounts.items():
-        low, high = account.rows.span
-        since = low if since_ns is None else max(since_ns, low)
-        before = [Stretch("before", None, low, since, None)] if since > low else []
-        windows[device] = [*before, Stretch("span", None, since, high, None)]
+        begin_ns, end_ns = account.rows.span
+        used_from_ns = begin_ns if since_ns is None else max(since_ns, begin_ns)
+        windows[device] = [Stretch("span", None, used_from_ns, end_ns, None)]
+        if used_from_ns > begin_ns:
+            windows[device].insert(0, Stretch("before", None, begin_ns, used_from_ns, None))
     return windows, how
 
 
@@ -79,77 +84,85 @@ def started_up_ns(linked: LinkedTrace, accounts: Mapping[int, DeviceAccount]) ->
     """
     trace, devices = linked.trace, [*accounts.values()]
     whole_ns = sum(device.rows.span[1] - device.rows.span[0] for device in devices)
-    once = [device.start_up.union(set_up(linked, device)) for device in devices]
-    if sum(times.length_ns for times in once) < max(_MUCH * whole_ns, 1):
+    start_up = [device.start_up.union(set_up(linked, device)) for device in devices]
+    if sum(times.length_ns for times in start_up) < max(_MUCH * whole_ns, 1):
         return None
-    since_ns = max(int(times.end_ns[-1]) for times in once if len(times))
-    rest_ns = sum(max(device.rows.span[1] - since_ns, 0) for device in devices)
-    busy = [own.timeline.busy.subtract(times) for own, times in zip(devices, once, strict=True)]
-    left_ns = sum(work.within(since_ns, ENDLESS).length_ns for work in busy)
-    is_enough = left_ns >= _LEAST_WORK * sum(work.length_ns for work in busy)
-    is_enough &= rest_ns >= _LEAST_TIME * whole_ns
-    goes_on = all(device.rows.span[1] > since_ns for device in devices)
+    over_ns = max(int(times.end_ns[-1]) for times in start_up if len(times))
+    time_left_ns = [device.rows.span[1] - over_ns for device in devices]
+    if min(time_left_ns) <= 0 or sum(time_left_ns) < _LEAST_TIME * whole_ns:
+        return None
+    work = [
+        device.timeline.busy.subtract(times)
+        for device, times in zip(devices, start_up, strict=True)
+    ]
+    work_left_ns = sum(times.within(over_ns, ENDLESS).length_ns for times in work)
+    if work_left_ns < _LEAST_WORK * sum(times.length_ns for times in work):
+        return None
     # Half of the device time that follows must be of activities whose names repeat.
-    rows = np.concatenate([own.rows.row[own.rows.start_ns >= since_ns] for own in devices])
+    rows = np.concatenate([own.rows.row[own.rows.start_ns >= over_ns] for own in devices])
     name = codes(trace.activities["name"])[rows] + 1  # 0 for no name
-    often = np.bincount(name)[name] >= _REPEATS
+    is_often = np.bincount(name)[name] >= _REPEATS
     dur_ns = numbers(trace.activities["dur_ns"])[rows]
-    repeats = len(rows) >= _FEW and 2 * int(dur_ns[often].sum()) >= int(dur_ns.sum())
-    return since_ns if goes_on and is_enough and repeats else None
+    repeats = len(rows) >= _FEW and 2 * int(dur_ns[is_often].sum()) >= int(dur_ns.sum())
+    return over_ns if repeats else None
 
 
 def measured_range(
     linked: LinkedTrace, accounts: Mapping[int, DeviceAccount], since_ns: int
 ) -> tuple[int, int] | None:
-    """Return the row of the user's range that measures, and when its work begins; None without.
+    """Return the mark of the range that the user measured, and when its work begins; else None.
 
         thread  |start-up|warm-up            |measured ..............|
         device      |a b     a c      a c      |a c   a c   a c   a c|
 
-    It is the only outermost range of its thread and begins after start-up. All work from its first
-    on was launched in it: most kernels, and work of each device. Nearly all time of these kernels
-    is of such as ran before. So a range around the whole program is none, nor one that does
-    something else.
+    The range contains all other ranges of its thread and begins after start-up (`since_ns`). It
+    launched most kernels, and all work of all devices from its first work on. Nearly all time of
+    its kernels is of names that ran before, too. So neither a range around the whole program
+    counts, nor one that does something else than what ran before it.
     """
     trace = linked.trace
     work, calls = trace.activities, trace.calls
     row = np.sort(np.concatenate([account.rows.row for account in accounts.values()]))
-    issued_ns = taken(numbers(calls["start_ns"]), linked.links.call_of_activity[row], NEVER)
+    launched_ns = taken(numbers(calls["start_ns"]), linked.links.call_of_activity[row], NEVER)
     owner, begin_ns, dur_ns = (
         numbers(work[column])[row] for column in ("process", "start_ns", "dur_ns")
     )
     is_kernel, name = is_one_of(work["kind"], "kernel")[row], codes(work["name"])[row]
     marks = np.flatnonzero(is_one_of(trace.marks["kind"], "annotation"))
-    process, thread, from_ns, lasts_ns = (column[marks] for column in times_of(trace.marks))
-    until_ns = np.where(lasts_ns == ABSENT, ENDLESS, from_ns + lasts_ns)
-    middle_ns = np.sort(issued_ns[is_kernel])[is_kernel.sum() // 2 :][:1]
-    for _, same in groups(group_rows((process, thread))[0]):
-        outer = same[np.lexsort((-until_ns[same], from_ns[same]))[0]]
-        low, high, number = int(from_ns[outer]), int(until_ns[outer]), process[outer]
-        is_alone = low >= since_ns and (until_ns[same] <= high).all() and high < ENDLESS
-        # What launches most kernels launches the middle one: few ranges need a closer look.
-        may_be_most = ((low <= middle_ns) & (middle_ns < high)).any()
-        if not (is_alone and may_be_most) or linked.clock_offsets[number]:
+    process, thread, opened_ns, lasted_ns = (column[marks] for column in times_of(trace.marks))
+    closed_ns = np.where(lasted_ns == ABSENT, ENDLESS, opened_ns + lasted_ns)
+    middle_ns = np.sort(launched_ns[is_kernel])[is_kernel.sum() // 2 :][:1]
+    for _, of_thread in groups(group_rows((process, thread))[0]):
+        # The first range to open, of several the longest.
+        outer = of_thread[np.lexsort((-closed_ns[of_thread], opened_ns[of_thread]))[0]]
+        open_ns, close_ns, of_process = int(opened_ns[outer]), int(closed_ns[outer]), process[outer]
+        contains_all = (closed_ns[of_thread] <= close_ns).all() and close_ns < ENDLESS
+        # A range that launches most kernels launches the middle one: few need a closer look.
+        may_be_most = ((open_ns <= middle_ns) & (middle_ns < close_ns)).any()
+        is_candidate = open_ns >= since_ns and contains_all and may_be_most
+        if not is_candidate or linked.clock_offsets[of_process]:
             continue
-        inside = (owner == number) & (issued_ns >= low) & (issued_ns < high)
-        measured, before = inside & is_kernel, ~inside
-        if 2 * measured.sum() <= is_kernel.sum() or not before.any():
+        is_inside = (owner == of_process) & (launched_ns >= open_ns) & (launched_ns < close_ns)
+        is_measured, is_outside = is_inside & is_kernel, ~is_inside
+        if 2 * is_measured.sum() <= is_kernel.sum() or not is_outside.any():
             continue
-        first_ns = int(begin_ns[inside].min())
-        again_ns = dur_ns[measured & np.isin(name, name[before & is_kernel])].sum()
-        repeats = again_ns >= _NEARLY_ALL * dur_ns[measured].sum()
-        ended_ns = int((begin_ns + dur_ns)[before].max())
-        work_from_ns = max(low, min(first_ns, ended_ns))
+        first_ns = int(begin_ns[is_inside].min())
+        is_repeated = is_measured & np.isin(name, name[is_outside & is_kernel])
+        repeats = dur_ns[is_repeated].sum() >= _NEARLY_ALL * dur_ns[is_measured].sum()
+        outside_end_ns = int((begin_ns + dur_ns)[is_outside].max())
+        work_from_ns = max(open_ns, min(first_ns, outside_end_ns))
         go_on = all(account.rows.span[1] > work_from_ns for account in accounts.values())
-        if repeats and go_on and (begin_ns[before] < first_ns).all():
+        if repeats and go_on and (begin_ns[is_outside] < first_ns).all():
             return int(marks[outer]), work_from_ns
     return None
 
 
 def set_up(linked: LinkedTrace, account: DeviceAccount) -> Intervals:
-    """Return the time of work that a device does once, before what it does again and again."""
-    # What first collectives take beyond usual ones of their name and size: they set up their group,
-    # or wait for ranks that are not started up.
+    """Return the time in which a device gets its data, and in which collectives are set up.
+
+    The latter is what the first collective of a name and size takes beyond a usual one: it sets up
+    its group, or waits for ranks that have not started up.
+    """
     rows = account.rows
     index = np.flatnonzero(is_top(linked.categorised, "communication", rows.row))
     row, start_ns = rows.row[index], rows.start_ns[index]
@@ -158,20 +171,21 @@ def set_up(linked: LinkedTrace, account: DeviceAccount) -> Intervals:
     alike, _ = group_rows((rows.columns.name[row], numbers(sizes[0], ABSENT)))
     starts, ends = [], []
     for _, same in groups(alike):  # in order of their starts
-        later_ns = np.sort(took_ns[same[1:]])
-        if len(later_ns) >= _REPEATS and took_ns[same[0]] > _SET_UP * later_ns[-1]:
-            starts.append(start_ns[same[0]])
-            ends.append(start_ns[same[0]] + took_ns[same[0]] - later_ns[(len(later_ns) - 1) // 2])
+        first, later_ns = same[0], np.sort(took_ns[same[1:]])
+        if len(later_ns) >= _REPEATS and took_ns[first] > _SET_UP * later_ns[-1]:
+            usual_ns = later_ns[(len(later_ns) - 1) // 2]
+            starts.append(start_ns[first])
+            ends.append(start_ns[first] + took_ns[first] - usual_ns)
     beyond = Intervals.of(np.array(starts, dtype=np.int64), np.array(ends, dtype=np.int64))
     return upload(linked, account).union(beyond)
 
 
 def upload(linked: LinkedTrace, account: DeviceAccount) -> Intervals:
-    """Return the time until the first kernel in which a device gets the data that it keeps.
+    """Return the time before the first kernel if a device gets the data then that it keeps.
 
-    None if copies between host and device go on: later ones take more than 10 % as long. None
-    either if neither copies from the host nor start-up fill half of that time, or if the copies may
-    be the input of a single pass: kernels do not recur, or a data loader ran before.
+    No time if copies between host and device go on: later ones take more than 10 % as long. Nor if
+    copies from the host and start-up do not fill half of that time, or if the copies may be the
+    input of a single pass: kernels do not recur, or a data loader ran before.
     """
     begin_ns, first_ns, rows = account.rows.span[0], account.first_kernel_ns, account.rows
     labels = names(linked.trace.activities["direction"])

@@ -1,8 +1,8 @@
 """Times of steps over all devices, their deviation from the median, and differences of devices.
 
-Also the thread whose marks are the steps of a process, where several threads have marks: a loader
-or a watcher may count its own steps. It is a thread that launches the main part of the device work;
-if no thread with marks launches any, it is the one during whose marks most work is launched.
+Also the thread whose marks are the steps of a process, if several threads have marks: a data loader
+may count its own steps. The thread of the steps launches the main part of the device work; if no
+thread with marks launches any, it is the thread during whose marks most work is launched.
 """
 
 from __future__ import annotations
@@ -38,11 +38,16 @@ class Steps(Struct, frozen=True):
     start_ns: IntArray
     end_ns: IntArray
 
+    @classmethod
+    def none(cls) -> Steps:
+        """Return no steps."""
+        return cls(*[np.empty(0, dtype=np.int64)] * 3)
+
     def __len__(self) -> int:
         return len(self.number)
 
     def at(self, time_ns: IntArray) -> IntArray:
-        """Return, per time, the index of the step around it, or -1."""
+        """Return, per time, the index of the step that contains it, -1 if none does."""
         if not len(self):
             return np.full(len(time_ns), -1)
         index = np.searchsorted(self.start_ns, time_ns, side="right") - 1
@@ -63,19 +68,20 @@ class Launched:
         return dict(groups(numbers(work["process"]))), call
 
     def of(self, process: int) -> tuple[IntArray, IntArray, IntArray]:
-        """Return thread and start of the launch, and the duration, of each activity of a process.
+        """Return, per activity of a process, its launching thread, launch time and duration in ns.
 
-        Those without a call are left out. If none has one, starts count instead, thread ABSENT.
+        Activities without a launch call are left out. If no activity has one, all are returned with
+        thread ABSENT, and with their own start as the launch time.
         """
         activities, calls = self._trace.activities, self._trace.calls
         rows_of, call_of = self._rows_and_calls
         rows = rows_of.get(process, np.empty(0, dtype=np.int64))
         has_call = call_of[rows] >= 0
         rows = rows[has_call] if has_call.any() else rows
-        call, started = call_of[rows], numbers(activities["start_ns"])[rows]
-        start = np.where(call >= 0, taken(numbers(calls["start_ns"]), call), started)
+        call, start_ns = call_of[rows], numbers(activities["start_ns"])[rows]
+        launched_ns = np.where(call >= 0, taken(numbers(calls["start_ns"]), call), start_ns)
         thread = taken(numbers(calls["thread"]), call, ABSENT)
-        return thread, start, numbers(activities["dur_ns"])[rows]
+        return thread, launched_ns, numbers(activities["dur_ns"])[rows]
 
 
 def thread_of_steps(
@@ -86,25 +92,26 @@ def thread_of_steps(
 ) -> tuple[int, bool]:
     """Return the thread whose marks are the steps of a process, and whether that is in doubt.
 
-    `by_thread` has the marks of each thread, of which `steps_of` makes steps. Candidates launch at
-    least half as much work as the busiest of these threads; the one in whose steps most work is
-    launched is chosen. In doubt: at least half as much is launched in the steps of another one.
+    `by_thread` has the marks of each thread; `steps_of` turns them into steps. Candidates launch at
+    least half as much work as the busiest of these threads. The candidate in whose steps most work
+    is launched is chosen; that is in doubt if the steps of another have at least half as much.
     """
     if len(by_thread) == 1:
         return next(iter(by_thread)), False
-    launcher, start_ns, dur_ns = launched.of(process)
+    launcher, launched_ns, dur_ns = launched.of(process)
     threads, index = ranked(launcher)
     sums_ns = group_sums(index, dur_ns, len(threads))
     work_ns = dict(zip(threads.tolist(), sums_ns.tolist(), strict=True))
-    marks = {thread: (work_ns.get(thread, 0), len(own)) for thread, own in by_thread.items()}
-    busiest = sorted(marks, key=lambda thread: marks[thread])[-_MOST:]
-    most_ns, _ = marks[busiest[-1]]
+    # Per thread, the ns of the work that it launches and the number of its marks.
+    weight = {thread: (work_ns.get(thread, 0), len(marks)) for thread, marks in by_thread.items()}
+    busiest = sorted(weight, key=lambda thread: weight[thread])[-_MOST:]
+    most_ns, _ = weight[busiest[-1]]
     in_steps_ns = {
-        thread: int(dur_ns[steps_of(by_thread[thread]).at(start_ns) >= 0].sum())
+        thread: int(dur_ns[steps_of(by_thread[thread]).at(launched_ns) >= 0].sum())
         for thread in busiest
-        if 2 * marks[thread][0] >= most_ns
+        if 2 * weight[thread][0] >= most_ns
     }
-    chosen = max(in_steps_ns, key=lambda thread: (in_steps_ns[thread], marks[thread], -thread))
+    chosen = max(in_steps_ns, key=lambda thread: (in_steps_ns[thread], weight[thread], -thread))
     others_ns = [ns for thread, ns in in_steps_ns.items() if thread != chosen]
     return chosen, 0 < in_steps_ns[chosen] <= 2 * max(others_ns, default=0)
 
@@ -124,20 +131,18 @@ class Owners(Struct, frozen=True):
 def owners_of(
     process: IntArray, dur_ns: IntArray, in_step: BoolArray, first: int, marking: Collection[int]
 ) -> Owners:
-    """Choose the process whose steps divide a device: those with most device time inside.
+    """Return the process whose steps have most time of a device, and that is its owner.
 
     The arrays are per activity: its process, its duration, and whether a step of that process
-    launched it. `first` is the process that the device is listed for, `marking` those with steps.
+    launched it. `first` is the process that the device is listed for, `marking` are the processes
+    with steps. If none of these uses the device, it has no steps, and `first` is the owner.
     """
     users, user = ranked(process)
     total_ns, in_steps_ns = (group_sums(user, ns, len(users)) for ns in (dur_ns, dur_ns * in_step))
-    candidates = [candidate for candidate, own in enumerate(users.tolist()) if own in marking]
-    if not candidates:  # no steps, so it does not matter whose
+    candidates = [index for index, process in enumerate(users.tolist()) if process in marking]
+    if not candidates:
         return Owners(first, 0, int(total_ns.sum()), 0)
-    best = max(
-        candidates,
-        key=lambda candidate: (in_steps_ns[candidate], users[candidate] == first, -candidate),
-    )
+    best = max(candidates, key=lambda index: (in_steps_ns[index], users[index] == first, -index))
     return Owners(int(users[best]), int(total_ns[best]), int(total_ns.sum()), len(users) - 1)
 
 
@@ -145,9 +150,10 @@ def shared_steps_note(trace: Trace, shared: Mapping[int, Owners]) -> Note:
     """Return the note on devices that several processes used; `shared` is by device."""
 
     def text_of(device: int) -> str:
-        own = shared[device]
-        others = (own.total_ns - own.own_ns) / own.total_ns if own.total_ns else 0.0
-        return f"{called(trace, device)} {whose(trace, own.owner)} (others {percent(others)})"
+        owners = shared[device]
+        others_ns = owners.total_ns - owners.own_ns
+        others = percent(others_ns / owners.total_ns if owners.total_ns else 0.0)
+        return f"{called(trace, device)} {whose(trace, owners.owner)} (others {others})"
 
     processes = listed(shared, text_of, "; ")
     return note_of("assumed", "steps-of-one-process", count=len(shared), processes=processes)
@@ -187,17 +193,17 @@ class Growth(NamedTuple):
 
 
 def _growth(steps: Sequence[StepTime]) -> Growth | None:
-    """Return how steps of the same devices grow, None unless Spearman's correlation is high."""
-    count, times = len(steps), np.array([step.ns for step in steps])
+    """Return how steps of the same devices grow, None unless they do so steadily and largely."""
+    count, times_ns = len(steps), np.array([step.ns for step in steps])
     if count < _LEAST_GROWING or len({step.devices for step in steps}) > 1:
         return None
     third = count // 3
-    first_ns, last_ns = (median_of(part.tolist()) for part in (times[:third], times[-third:]))
+    first_ns, last_ns = (median_of(part.tolist()) for part in (times_ns[:third], times_ns[-third:]))
     if last_ns <= first_ns or last_ns < _LARGELY * first_ns:
         return None
-    # Equal times share the mean of their ranks: the order of the steps must not rank them.
-    _, index, alike = np.unique(times, return_inverse=True, return_counts=True)
-    rank = (np.cumsum(alike) - (alike - 1) / 2)[index]
+    # Spearman's correlation of time and order. Equal times share the mean of their ranks.
+    _, index, equal = np.unique(times_ns, return_inverse=True, return_counts=True)
+    rank = (np.cumsum(equal) - (equal - 1) / 2)[index]
     if np.corrcoef(rank, np.arange(count))[0, 1] < _STEADILY:
         return None
     return Growth(steps[0].step, steps[-1].step, first_ns, last_ns)
@@ -244,9 +250,9 @@ class StepSpread(Struct, frozen=True):
     @property
     def growth(self) -> Growth | None:
         """Return the steps that grow steadily and much: all of them, or all but a quarter."""
-        rest = len(self.used) // 4
-        stretches = (self.used, self.used[: len(self.used) - rest], self.used[rest:])
-        return next(filter(None, map(_growth, stretches)), None)
+        quarter = len(self.used) // 4
+        tried = (self.used, self.used[: len(self.used) - quarter], self.used[quarter:])
+        return next(filter(None, map(_growth, tried)), None)
 
     @property
     def beyond_median_ns(self) -> int:
@@ -269,26 +275,21 @@ def mean_components(components: Sequence[Components]) -> Components:
 
 
 def step_spread(windows: Mapping[int, Iterable[Window]]) -> StepSpread | None:
-    """Return the times of the steps used in the windows of all devices, None without any."""
-    lengths: list[int] = []
-    of_step: defaultdict[int, list[tuple[int, Components]]] = defaultdict(list)
+    """Return the times of the used steps among the windows of all devices, None without any."""
+    lengths_ns: list[int] = []
+    of_step: defaultdict[int, dict[int, Components]] = defaultdict(dict)
     for device, of_device in windows.items():
         for window in of_device:
-            if window.role == "step" and window.used:
-                lengths.append(window.dur_ns)
-                if window.step is not None:
-                    of_step[window.step].append((device, window.account.components))
+            if window.step is not None and window.used:
+                lengths_ns.append(window.dur_ns)
+                of_step[window.step][device] = window.account.components
     steps = tuple(
-        StepTime(
-            step,
-            mean_components([own for _, own in parts]),
-            frozenset(device for device, _ in parts),
-        )
-        for step, parts in sorted(of_step.items())
+        StepTime(step, mean_components([*by_device.values()]), frozenset(by_device))
+        for step, by_device in sorted(of_step.items())
     )
     if not steps:
         return None
-    return StepSpread(steps, round(Fraction(sum(lengths), len(lengths))))
+    return StepSpread(steps, round(Fraction(sum(lengths_ns), len(lengths_ns))))
 
 
 def spread_of(devices: Iterable[DeviceReport]) -> StepSpread | None:
@@ -297,15 +298,18 @@ def spread_of(devices: Iterable[DeviceReport]) -> StepSpread | None:
 
 
 def late_after(devices: Sequence[DeviceReport], step: int, time_ns: int) -> tuple[int, int] | None:
-    """Return the number of the next step that came late, and the mean idle ns per device before it.
+    """Return the number of the step that came late after `step`, and the idle ns before it.
 
-    None unless the longest gaps from `step` to the next one are more than half of `time_ns`.
+    The idle time is the mean of the devices that have the step, as far as their longest gaps show
+    it. None unless it is more than half of `time_ns`.
     """
     with_step = [device for device in devices if any(w.step == step for w in device.windows)]
     gaps = [gap for device in with_step for gap in device.gaps if gap.step == step]
     late = [(gap.before_step, gap.dur_ns) for gap in gaps if gap.before_step is not None]
     idle_ns = sum(ns for _, ns in late) // max(len(with_step), 1)
-    return (min(number for number, _ in late), idle_ns) if late and 2 * idle_ns > time_ns else None
+    if not late or 2 * idle_ns <= time_ns:
+        return None
+    return min(number for number, _ in late), idle_ns
 
 
 def median_of(times: Sequence[int]) -> int:
@@ -351,17 +355,17 @@ def own_ns(components: Components) -> int:
 
 
 def most_and_least(devices: Sequence[DeviceReport], most: int) -> list[int]:
-    """Return indices of devices: all in their order if there are at most `most`.
+    """Return the indices of at most `most` devices: all in their order if there are no more.
 
-    Else those with most and least own time per step, as many as `most`, the slowest first.
+    Else those with most and with least own time per step, half each, the slowest first.
     """
-    rows = range(len(devices))
+    indices = range(len(devices))
     if len(devices) <= most:
-        return list(rows)
+        return list(indices)
     mean_own_ns = [
         own_ns(device.chosen.components) / max(sum(w.used for w in device.windows), 1)
         for device in devices
     ]
-    order = sorted(rows, key=lambda row: (-mean_own_ns[row], row))
-    least = most // 2
-    return [*order[: most - least], *order[len(order) - least :]]
+    slowest_first = sorted(indices, key=lambda index: (-mean_own_ns[index], index))
+    fast = most // 2
+    return [*slowest_first[: most - fast], *slowest_first[len(devices) - fast :]]

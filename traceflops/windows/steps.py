@@ -1,17 +1,16 @@
-"""Steps: the iteration of the user's loop that each activity belongs to, by markers on the host.
+"""Steps that marks on the host name, and the step in which each activity was launched.
 
-Without markers steps come from what repeats on the device (see `periodicity`). A step here is the
-time [start, end) in which the host issued it. The device executes it later; `choice` turns steps
-into windows of devices. Where no launch was recorded, an activity belongs to the step in which it
-started on the device.
+A step here is the time [start, end) in which the host launched its work. The device executes that
+work later: `choice` turns steps into windows of devices. Without marks, steps come from what
+repeats on the device (see `periodicity`).
 """
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache, partial
 
 import numpy as np
 from msgspec import Struct
@@ -19,6 +18,7 @@ from msgspec.structs import replace
 
 from traceflops.categories.programs import of_ml, of_pytorch
 from traceflops.characters import shortened
+from traceflops.devices.processes import device_name
 from traceflops.facts import Fact, fact
 from traceflops.remedies import in_words_of, sentence
 from traceflops.table.arrays import ABSENT, BoolArray, IntArray
@@ -26,12 +26,19 @@ from traceflops.table.columns import codes, is_one_of, names, numbers
 from traceflops.table.grouping import distinct, groups
 from traceflops.table.links import Links
 from traceflops.table.nesting import taken
-from traceflops.table.trace import Note, Trace, counted_note
+from traceflops.table.trace import Note, Trace, counted_note, note_of
+from traceflops.timeline.account import LinkedTrace
 from traceflops.timeline.intervals import ENDLESS
-from traceflops.units import capitalized
+from traceflops.units import capitalized, listed
 from traceflops.windows.engine_passes import serving_marks
 from traceflops.windows.selection import marked_groups
-from traceflops.windows.step_times import Launched, Steps, thread_of_steps
+from traceflops.windows.step_times import (
+    Launched,
+    Owners,
+    Steps,
+    shared_steps_note,
+    thread_of_steps,
+)
 
 _NAME_THEM = "name the annotations that begin a step with --step-mark"
 _LIKELY = "Some ranges look like steps: try --step-mark {}."
@@ -88,9 +95,9 @@ def step_number(label: str, step_mark: str | None) -> int | None:
     -1 if the name has no number, None if it begins no step. `step_mark` is the expression of the
     user; if it does not match, the names of PyTorch's profiler and of annotations still count.
     """
-    candidates = [] if step_mark is None else _marked(step_mark, [label])
-    candidates += [_number(pattern, label) for pattern in (_PROFILER_STEP, _ANNOTATED_STEP)]
-    return next((number for number in candidates if number != _NO_MATCH), None)
+    by_pattern = [] if step_mark is None else _marked(step_mark, [label])
+    by_pattern += [_number(pattern, label) for pattern in (_PROFILER_STEP, _ANNOTATED_STEP)]
+    return next((number for number in by_pattern if number != _NO_MATCH), None)
 
 
 def find_marked_steps(trace: Trace, step_mark: str | None) -> FoundSteps | None:
@@ -154,60 +161,66 @@ def _numbered(label: str, group: str | None) -> int:
 def steps_by_process(
     trace: Trace, rows: IntArray, number: IntArray, source: str, how: Fact
 ) -> FoundSteps:
-    """Return the steps of each process from `rows` of the marks and the step `number` of each."""
+    """Return the steps of each process, of one of its threads, from marks that may be steps.
+
+    `rows` are the rows of the marks, `number` is the step number of each.
+    """
     marks = trace.marks
     thread, start = numbers(marks["thread"])[rows], numbers(marks["start_ns"])[rows]
     end = start + numbers(marks["dur_ns"])[rows]
     recorded_until_ns = int((numbers(marks["start_ns"]) + numbers(marks["dur_ns"], 0)).max())
 
-    def steps_of(index: IntArray) -> Steps:
-        """Return the steps of one thread, whose marks are at `index` of `rows`."""
+    def steps_of(of_thread: IntArray) -> Steps:
+        """Return the steps of one thread; `of_thread` are indices of `rows`."""
         # Ranges that are never closed end with the recording, each inside the one before. (Two may
         # also be a loop and its last step.)
-        are_open = len(index) > 2 and (end[index] == recorded_until_ns).all()
-        index = index if are_open else index[~_is_inner(start[index], end[index])]
+        are_open = len(of_thread) > 2 and (end[of_thread] == recorded_until_ns).all()
+        is_step = are_open | ~_is_nested(start[of_thread], end[of_thread])
+        index = of_thread[is_step]
         index = index[np.argsort(start[index], kind="stable")]
         is_numbered = (number[index] != _NO_NUMBER).all()
-        numbered = number[index] if is_numbered else np.arange(len(index), dtype=np.int64)
+        step_number = number[index] if is_numbered else np.arange(len(index), dtype=np.int64)
         # If all marks are instants or never closed, each step lasts until the next.
-        are_instants = are_open or (start[index] == end[index]).all()
-        ends = _next(start[index]) if are_instants else end[index]
-        return Steps(numbered, start[index], ends)
+        are_instants = (start[index] == end[index]).all()
+        ends = _next(start[index]) if are_open or are_instants else end[index]
+        return Steps(step_number, start[index], ends)
 
     by_process: dict[int, Steps] = {}
     launched = Launched(trace)
-    elsewhere, nested, in_doubt = 0, 0, False
+    on_other_threads, nested, in_doubt = 0, 0, False
     for process, in_process in groups(numbers(marks["process"])[rows]):
         by_thread = {name: in_process[index] for name, index in groups(thread[in_process])}
         chosen, is_doubtful = thread_of_steps(launched, process, by_thread, steps_of)
         by_process[process] = steps_of(by_thread[chosen])
-        elsewhere += len(in_process) - len(by_thread[chosen])
+        on_other_threads += len(in_process) - len(by_thread[chosen])
         nested += len(by_thread[chosen]) - len(by_process[process])
         in_doubt |= is_doubtful
     notes = []
-    if elsewhere:
+    if on_other_threads:
         wording = _OTHER_THREADS + (_IN_DOUBT if in_doubt else "")
-        notes.append(counted_note("dropped", "steps-on-other-threads", wording, elsewhere))
+        notes.append(counted_note("dropped", "steps-on-other-threads", wording, on_other_threads))
     if nested:
         notes.append(counted_note("assumed", "steps-nested", _NESTED, nested))
     return FoundSteps(by_process, source, how, tuple(notes), are_passes=how == _PASSES)
 
 
-def _is_inner(start: IntArray, end: IntArray) -> BoolArray:
-    """Return, per mark of a thread, whether it is left out since it lies within another.
+def _is_nested(start: IntArray, end: IntArray) -> BoolArray:
+    """Return, per mark of a thread, whether nesting shows that it is no step.
 
-    The outer marks are the steps. But a single mark around all others is left out: the loop.
+    Outer marks are steps, marks inside of them are not. But a single mark around all others is no
+    step: it is the loop, and the others are judged without it.
     """
-    order = np.lexsort((-end, start))
+    order = np.lexsort((-end, start))  # outer marks before those inside of them
     reach = np.maximum.accumulate(end[order])[:-1]
-    is_within = np.concatenate([[False], (end[order][1:] <= reach) & (start[order][1:] < reach)])
-    is_inner = np.zeros(len(start), dtype=np.bool_)
-    if len(order) > 2 and is_within[1:].all():
-        is_inner[order[0]] = True  # and the others are judged without it
-        is_inner[order[1:]] = _is_inner(start[order[1:]], end[order[1:]])
+    is_inside = (end[order][1:] <= reach) & (start[order][1:] < reach)
+    is_nested = np.zeros(len(start), dtype=np.bool_)
+    if len(order) > 2 and is_inside.all():
+        loop, others = order[0], order[1:]
+        is_nested[loop] = True
+        is_nested[others] = _is_nested(start[others], end[others])
     else:
-        is_inner[order] = is_within
-    return is_inner
+        is_nested[order[1:]] = is_inside
+    return is_nested
 
 
 def some_marks(trace: Trace) -> str:
@@ -232,9 +245,11 @@ def how_to_mark(trace: Trace, mark: str | None) -> str:
         return _LIKELY.format(shlex.quote(mark))
     if not of_ml(trace):
         return ""  # other programs need not have steps
-    lack = in_words_of(["torch"] if of_pytorch(trace) else [], trace, "steps")
-    how, named = sentence(trace, lack), is_one_of(trace.marks["kind"], "annotation").any()
-    ways = [f"{how} when recording"] * bool(how) + [_NAME_THEM] * bool(named)
+    ways = []
+    if how := sentence(trace, in_words_of(["torch"] if of_pytorch(trace) else [], trace, "steps")):
+        ways.append(f"{how} when recording")
+    if is_one_of(trace.marks["kind"], "annotation").any():
+        ways.append(_NAME_THEM)
     return f"{capitalized(', or '.join(ways))}." if ways else ""
 
 
@@ -255,36 +270,56 @@ def _next(start: IntArray) -> IntArray:
 def step_of_activity(trace: Trace, links: Links, marked: FoundSteps) -> IntArray:
     """Return, per activity, the index of its step among those of its process, -1 if unknown.
 
-    It is the step in which the activity was launched, or started if no launch of the process is
-    recorded. Activities of CPUs are their own launches.
+    It is the step in which the activity was launched. If no launch of the process is recorded, it
+    is the one in which the activity started on the device. Operators of CPUs launch themselves.
     """
-    issued, is_issued = _issued(trace, links)
-    started = numbers(trace.activities["start_ns"])
-    index = np.full(len(issued), -1)
-    for process, in_process in groups(numbers(trace.activities["process"])):
+    launched_ns, has_launch = _launch_times(trace, links)
+    start_ns = numbers(trace.activities["start_ns"])
+    index = np.full(len(launched_ns), -1)
+    for process, rows in groups(numbers(trace.activities["process"])):
         steps = marked.by_process.get(process)
         if steps is None:
             continue
-        rows = in_process[is_issued[in_process]]
-        times, rows = (issued, rows) if len(rows) else (started, in_process)
-        index[rows] = steps.at(times[rows])
+        launched = rows[has_launch[rows]]
+        if len(launched):
+            index[launched] = steps.at(launched_ns[launched])
+        else:
+            index[rows] = steps.at(start_ns[rows])
     return index
+
+
+def marked_notes(
+    linked: LinkedTrace, marked: FoundSteps, owners: Mapping[int, Owners]
+) -> Iterator[Note]:
+    """Yield the notes of the marks, and notes on devices without steps or of several processes."""
+    yield from marked.notes
+    if set(without_launches(linked.trace, linked.links).tolist()) & marked.by_process.keys():
+        yield note_of("assumed", "steps-by-device-time")
+    without_steps = [
+        device for device, owner in owners.items() if owner.owner not in marked.by_process
+    ]
+    if without_steps and len(without_steps) < len(owners):
+        devices = listed(without_steps, partial(device_name, linked.trace))
+        count = len(without_steps)
+        yield note_of("missing", "devices-without-steps", count=count, devices=devices)
+    shared = {device: owner for device, owner in owners.items() if owner.others}
+    if shared:
+        yield shared_steps_note(linked.trace, shared)
 
 
 def without_launches(trace: Trace, links: Links) -> IntArray:
     """Return the processes with activities, none of which has a recorded launch."""
-    _, is_issued = _issued(trace, links)
+    _, has_launch = _launch_times(trace, links)
     process = numbers(trace.activities["process"])
-    launches = np.bincount(process, weights=is_issued)
-    return np.flatnonzero((launches == 0) & (np.bincount(process) > 0))
+    return np.setdiff1d(process, process[has_launch])
 
 
-def _issued(trace: Trace, links: Links) -> tuple[IntArray, BoolArray]:
-    """Return, per activity, the time in ns when the host issued it, and whether that is known."""
+def _launch_times(trace: Trace, links: Links) -> tuple[IntArray, BoolArray]:
+    """Return, per activity, the time in ns when the host launched it, and whether that is known."""
     activities = trace.activities
     call = links.call_of_activity
-    issued = taken(numbers(trace.calls["start_ns"]), call)
+    launched_ns = taken(numbers(trace.calls["start_ns"]), call)
     if "op" not in names(activities["kind"]):  # operators of a CPU
-        return issued, call >= 0
+        return launched_ns, call >= 0
     is_op = is_one_of(activities["kind"], "op")
-    return np.where(is_op, numbers(activities["start_ns"]), issued), (call >= 0) | is_op
+    return np.where(is_op, numbers(activities["start_ns"]), launched_ns), (call >= 0) | is_op

@@ -24,8 +24,8 @@ _SMALL_PART: Final = 20
 class Stretch(Struct, frozen=True):
     """A window of one device before it has an account.
 
-    For role `step`, `place` is the index of the step and `launched` the number of activities that
-    were launched in it; None for other roles.
+    For role `step`, `place` is the index of the step (among those of a process) and `launched` the
+    number of activities that were launched in it; None for other roles.
     """
 
     role: WindowRole
@@ -60,7 +60,7 @@ def tile(
     is_paced: BoolArray,
     behind: Behind | None = None,
 ) -> list[Stretch]:
-    """Divide the span of one device into windows in order: steps and the time between them.
+    """Return the windows of one device in order: its steps and the time between them.
 
     All arrays are per activity. `launched_in` is the step that launched it (-1: unknown). A
     step that launched nothing on this device has no window; without any step the span is the only
@@ -70,13 +70,15 @@ def tile(
     is_launched = launched_in >= 0
     if not is_launched.any():
         return [Stretch("span", None, *span, None)]
+    # Steps with work on this device are numbered 0, 1, ...; `step` is that number per activity.
     present = distinct(launched_in[is_launched])
     step, steps = np.searchsorted(present, launched_in[is_launched]), len(present)
-    start, end, begins = start_ns[is_launched], end_ns[is_launched], is_paced[is_launched]
-    # Work that may run ahead begins its step only if it starts after the step before ended.
-    paced_end = group_most(step[begins], end[begins], steps)
-    begins = begins | (start >= np.append(NEVER, paced_end)[step])
-    starts = group_least(step[begins], start[begins], steps)
+    start, end, is_paced = start_ns[is_launched], end_ns[is_launched], is_paced[is_launched]
+    # A step begins with its first paced work. Other work may run ahead of its step: it counts only
+    # if it starts after all paced work of the step before has ended.
+    paced_end_before = np.append(NEVER, group_most(step[is_paced], end[is_paced], steps))[step]
+    may_begin = is_paced | (start >= paced_end_before)
+    starts = group_least(step[may_begin], start[may_begin], steps)
     if behind is not None:
         in_first = launched_in == present[0]
         starts[0] = _first_pass_start(start_ns[in_first], end_ns[in_first], behind.unrecorded)
@@ -84,44 +86,62 @@ def tile(
     own_ends = group_most(step, end, steps)
     ends = np.append(starts[1:], np.maximum(own_ends[-1], starts[-1]))
     if behind is not None:
-        pass_before = np.searchsorted(present, behind.place, side="right") - 1
-        # Work that belongs to no pass, but begins behind it, ends the pass. An engine launches some
-        # work of a pass after the annotation: work with a name that runs behind more than half of
-        # the passes is such. Only if all work behind a pass takes longer than the pass itself, none
-        # of it is its own.
-        is_late = ~is_launched & (pass_before >= 0)
-        pairs = distinct(behind.name[is_late] * steps + pass_before[is_late])
-        passes_of_name = np.bincount(pairs // steps, minlength=int(behind.name.max(initial=0)) + 1)
-        is_odd = is_late & ~(2 * passes_of_name[behind.name] > steps)
-        own_ns, late_ns, odd_ns = (
-            group_sums(pass_before[mask], (end_ns - start_ns)[mask], steps)
-            for mask in (is_launched, is_late, is_odd)
-        )
-        first_odd, first_late = (
-            group_least(pass_before[mask], start_ns[mask], steps) for mask in (is_odd, is_late)
-        )
-        if_long = np.where(late_ns >= own_ns, first_late, ENDLESS)
-        others = np.where(odd_ns * TRIFLE > own_ns, first_odd, if_long)
-        ends = np.maximum(starts, np.minimum(ends, np.maximum(own_ends, others)))
+        last_pass = np.searchsorted(present, behind.place, side="right") - 1
+        dur_ns = end_ns - start_ns
+        foreign = _foreign_start(start_ns, dur_ns, behind.name, is_launched, last_pass, steps)
+        ends = np.maximum(starts, np.minimum(ends, np.maximum(own_ends, foreign)))
     return with_rest(span, present, starts, ends, np.bincount(step))
 
 
-def _first_pass_start(start_ns: IntArray, end_ns: IntArray, unrecorded: Intervals) -> int:
-    """Return when the first pass begins, from the times of its activities.
+def _foreign_start(
+    start_ns: IntArray,
+    dur_ns: IntArray,
+    name: IntArray,
+    is_launched: BoolArray,
+    last_pass: IntArray,
+    passes: int,
+) -> IntArray:
+    """Return, per pass, when work after it begins that is not its own; ENDLESS without any.
 
-    If it did only a trifle before a time in which nothing was recorded, it begins after that time.
+    The arrays are per activity: its start, duration and name, whether it was launched during the
+    annotation of a pass, and the last pass annotated before its launch (-1: none).
+
+    An engine also launches work of a pass after the annotation. Such work has a name that runs
+    after more than half of the passes. But if the work after a pass takes at least as long as the
+    pass itself, none of it belongs to the pass.
     """
-    work_before = np.append(0, np.cumsum(end_ns - start_ns))
+    is_after = ~is_launched & (last_pass >= 0)
+    name_and_pass = distinct(name[is_after] * passes + last_pass[is_after])
+    passes_of_name = np.bincount(name_and_pass // passes, minlength=int(name.max(initial=0)) + 1)
+    is_usual = 2 * passes_of_name[name] > passes
+    is_foreign = is_after & ~is_usual
+    own_ns, after_ns, foreign_ns = (
+        group_sums(last_pass[mask], dur_ns[mask], passes)
+        for mask in (is_launched, is_after, is_foreign)
+    )
+    first_after, first_foreign = (
+        group_least(last_pass[mask], start_ns[mask], passes) for mask in (is_after, is_foreign)
+    )
+    if_no_foreign = np.where(after_ns >= own_ns, first_after, ENDLESS)
+    return np.where(foreign_ns * TRIFLE > own_ns, first_foreign, if_no_foreign)
+
+
+def _first_pass_start(start_ns: IntArray, end_ns: IntArray, unrecorded: Intervals) -> int:
+    """Return the time in ns when the first pass begins, from the times of its activities.
+
+    If it did only a trifle of its work before a time in `unrecorded`, it begins after that time.
+    """
+    work_before_ns = np.append(0, np.cumsum(end_ns - start_ns))
     resumed = np.searchsorted(start_ns, unrecorded.end_ns)  # the first activity after each time
     resumed = resumed[resumed < len(start_ns)]
-    resumed = resumed[work_before[resumed] * TRIFLE <= work_before[-1]]
+    resumed = resumed[work_before_ns[resumed] * TRIFLE <= work_before_ns[-1]]
     return int(start_ns[resumed.max(initial=0)])
 
 
 def paced(step: IntArray, stream: IntArray, is_kernel: BoolArray) -> BoolArray:
-    """Return, per activity, whether its step has kernels in the same queue, or none at all.
+    """Return, per activity, whether its queue runs kernels in its step, or the step has no kernel.
 
-    Other queues have only copies, which may run ahead: they say nothing on the length of steps.
+    Other queues have only copies, which may run ahead: they do not show when a step begins or ends.
     """
     queue = joint_codes(step, stream)
     return np.isin(queue, queue[is_kernel]) | ~np.isin(step, step[is_kernel])
@@ -144,25 +164,26 @@ def with_rest(
 def from_the_marks(
     tiled: list[Stretch], marked_ns: IntArray, account: DeviceAccount
 ) -> list[Stretch]:
-    """Return the windows of a device with steps that begin at their mark, not their first work.
+    """Return the windows `tiled` of a device with each step begun at its mark, not its first work.
 
-    A step begins at its mark on the host (`marked_ns`, per place), or when the work before it ends
-    if that is later. If its first work waited long after the launch, for work that is not recorded,
-    it begins with that work. So do all steps if the difference is small.
+    The mark is on the host (`marked_ns`, per place); a step begins no earlier than the work before
+    it ends. A step still begins with its first work if that started long after its launch: then it
+    waited for work that is not recorded. If all this makes little difference, no step is moved.
     """
     steps = [stretch for stretch in tiled if stretch.role == "step"]
     if not steps or not all(step.dur_ns for step in steps):
         return tiled  # windows that start together could not be moved apart
     first_ns, work = np.array([step.start_ns for step in steps]), account.work
-    first = np.searchsorted(work.start_ns, first_ns)
-    ended_ns = np.append(NEVER, np.maximum.accumulate(work.end_ns))[first]
-    marks = np.maximum(marked_ns[[step.place or 0 for step in steps]], ended_ns)
+    first = np.searchsorted(work.start_ns, first_ns)  # the first activity of each step
+    ended_before_ns = np.append(NEVER, np.maximum.accumulate(work.end_ns))[first]
+    earliest_ns = np.maximum(marked_ns[[step.place or 0 for step in steps]], ended_before_ns)
     called_ns = work.call_start_ns[np.minimum(first, len(work.start_ns) - 1)]
-    waits = (called_ns != ABSENT) & (first_ns - called_ns > LONGEST_START_NS)
-    begin_ns = np.maximum.accumulate(np.where(waits, first_ns, np.minimum(first_ns, marks)))
+    has_waited = (called_ns != ABSENT) & (first_ns - called_ns > LONGEST_START_NS)
+    begin_ns = np.where(has_waited, first_ns, np.minimum(first_ns, earliest_ns))
+    begin_ns = np.maximum.accumulate(begin_ns)
     if (first_ns - begin_ns).sum() * _SMALL_PART < steps[-1].end_ns - begin_ns[0]:
         return tiled
-    # What ends with the start of a step moves with it: the step or the stretch before.
+    # The window before a step ends where the step begins, so it is moved, too.
     moved = dict(zip(first_ns.tolist(), begin_ns.tolist(), strict=True))
     windows = [
         replace(
