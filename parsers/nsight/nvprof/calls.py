@@ -1,7 +1,7 @@
-"""The names of CUDA calls by the numbers that CUPTI has for them.
+"""The names of CUDA calls by their CUPTI numbers, which is all that a database of nvprof has.
 
-A database of nvprof has only numbers (NVIDIA's `cupti_runtime_cbid.h`, `cupti_driver_cbid.h`).
-The lists have the calls that launch work, wait or allocate memory. Names have no API version.
+They are from NVIDIA's `cupti_runtime_cbid.h` and `cupti_driver_cbid.h`: the calls that launch work,
+wait or allocate memory. Names have no API version.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ _DRIVER: Final = (
     "cuCoredumpGetAttribute 716 cuMemPrefetchAsync_v2 cuMemPrefetchAsync_v2_ptsz 720 "
     "cuStreamBeginCaptureToGraph"
 )
-"""A number is that of the name after it; the names that follow have the next numbers."""
+"""A number belongs to the name after it; the names that follow have the next numbers."""
 
 
 def _numbered(text: str) -> Iterator[tuple[int, str]]:
