@@ -1,6 +1,6 @@
-"""Files of other tools that people hand in: how to recognise each, what it is, what to do instead.
+"""Files of other tools that users give us: how to recognise each, what it is, what to do instead.
 
-A new kind is a row. It is recognised by bytes that its beginning matches or contains, or, if
+A new kind is a row. It is recognised by bytes that its beginning matches or contains or, if its
 content cannot tell, by the suffix of its name. Messages never show content of a file.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import partial
 from pathlib import PurePath
 from typing import Final
 
@@ -36,10 +37,11 @@ _NEURON: Final = "traceflops reads GPUs only; neuron-profile and Neuron Explorer
 
 
 class OtherFile(Struct, frozen=True):
-    """A kind of file that is not read: `what` it is, and a `hint` what to do.
+    """A kind of file that is not read: `what` it is, and a `hint` on what to do instead.
 
-    Its name has one of `suffixes`, or its head fits all conditions given: it matches `begins`, one
-    of its first lines `line`, and it contains `all_of`, any of `one_of` and none of `lacks`.
+    A file is of this kind if its name has one of `suffixes`, or if its head meets all conditions
+    that are given: it matches the pattern `begins`; one of its first lines matches the pattern
+    `line`; it contains all texts of `all_of`, at least one of `one_of` and none of `lacks`.
     """
 
     what: str
@@ -55,22 +57,27 @@ class OtherFile(Struct, frozen=True):
         """Return whether a file that begins with `head` and is called `name` is of this kind."""
         if PurePath(name).suffix.lower() in self.suffixes:
             return True
+        if not (self.begins or self.line or self.all_of or self.one_of):  # known by suffix alone
+            return False
+        if self.begins and not re.match(self.begins, head):
+            return False
         lines = head.splitlines()[:_LINES_LOOKED_AT] if self.line else ()
-        return bool(
-            (self.begins or self.line or self.all_of or self.one_of)  # not known by suffix alone
-            and (not self.begins or re.match(self.begins, head))
-            and (not self.line or any(re.match(self.line, line) for line in lines))
-            and all(sign in head for sign in self.all_of)
-            and (not self.one_of or any(sign in head for sign in self.one_of))
-            and not any(sign in head for sign in self.lacks)
-        )
+        if self.line and not any(re.match(self.line, line) for line in lines):
+            return False
+        if self.one_of and not any(text in head for text in self.one_of):
+            return False
+        has_all = all(text in head for text in self.all_of)
+        return has_all and not any(text in head for text in self.lacks)
 
 
-OTHER_FILES: Final = (
-    OtherFile(
+_JSON_FILE: Final = partial(OtherFile, begins=_JSON)
+_JSON_TRACE: Final = partial(OtherFile, begins=_JSON, lacks=_KINETO)
+"""JSON files, and those that are no traces of PyTorch."""
+
+OTHER_FILES: Final[tuple[OtherFile, ...]] = (
+    _JSON_FILE(
         "a trace of an Ascend NPU (trace_view.json or msprof)",
         ASCEND,
-        begins=_JSON,
         one_of=(
             *(b'"Ascend Hardware"', b'"AI Core Freq"', b'"Overlap Analysis"', b"AscendCL@"),
             *(b'"name": "CANN"', b'"name":"CANN"', b'"torch_to_npu"', b'"async_npu"'),
@@ -92,17 +99,15 @@ OTHER_FILES: Final = (
             b'"Communication Time Info"',
         ),
     ),
-    OtherFile(
+    _JSON_FILE(
         "a profile of Triton's Proton (hatchet), which has sums per kernel and no times",
         "record a timeline of the same run: torch.profiler, nsys or rocprofv3 (traceflops recipe)",
-        begins=_JSON,
         all_of=(b'"frame"', b'"children"', b'"name"'),
         lacks=(b'"traceEvents"', b'"ph"', b'"segments"'),
     ),
-    OtherFile(
+    _JSON_FILE(
         "a log of NCCL Inspector, which has collectives without the work around them",
         "give the traces of all ranks (a folder): traceflops ranks their collectives",
-        begins=_JSON,
         all_of=(b'"inspector_output_format_version"',),
     ),
     OtherFile(
@@ -111,17 +116,15 @@ OTHER_FILES: Final = (
         begins=_PICKLE,
         one_of=(b"pg_config", b"pg_status", b"nccl_comm_state", b"comm_lib_version"),
     ),
-    OtherFile(
+    _JSON_FILE(
         "a dump of PyTorch's flight recorder, which has collectives without GPU times",
         _HANG,
-        begins=_JSON,
         one_of=(b'"pg_status"', b'"time_discovered_completed_ns"'),
         lacks=(*_KINETO, b'"traceEvents"'),
     ),
-    OtherFile(
+    _JSON_FILE(
         "a trace of Intel's unitrace",
         "record with torch.profiler on XPU (ProfilerActivity.XPU), whose traces are read",
-        begins=_JSON,
         all_of=(b'"traceEvents"',),
         one_of=(
             *(b'"HOST<', b" HOST<", b'"DEVICE<', b" DEVICE<"),
@@ -135,10 +138,9 @@ OTHER_FILES: Final = (
         begins=rb"\n",
         all_of=(b"Kineto events",),
     ),
-    OtherFile(
+    _JSON_FILE(
         "a speedscope profile of a CPU (py-spy, rbspy, or another sampler)",
         _TRACE,
-        begins=_JSON,
         all_of=(b"speedscope.app/file-format-schema",),
     ),
     OtherFile(
@@ -176,45 +178,35 @@ OTHER_FILES: Final = (
         "give the trace beside it: NAME.pt.trace.json, or plugins/profile/TIME/HOST.xplane.pb",
         begins=rb"[\s\S]{12}\x09[\s\S]{8,12}\x1a.brain\.Event:",
     ),
-    OtherFile(
+    _JSON_TRACE(
         "a timeline of TensorFlow 1 (RunMetadata), which is not read",
         "record with nsys profile, or from TensorFlow 2.3 on with tf.profiler.experimental, whose "
         "HOST.xplane.pb is read",
-        begins=_JSON,
         all_of=(b'"traceEvents"', b'"Allocators"', b'"process_name"', b' Compute"'),
-        lacks=_KINETO,
     ),
-    OtherFile(
+    _JSON_TRACE(
         "a trace of Chrome's own (DevTools or chrome://tracing), not of a GPU program",
         _TRACE,
-        begins=_JSON,
         one_of=(
             *(b'"CrRendererMain"', b'"CrBrowserMain"', b"devtools.timeline"),
             b'"source":"DevTools',
         ),
-        lacks=_KINETO,
     ),
-    OtherFile(
+    _JSON_TRACE(
         "a trace of VizTracer, which has Python functions and no GPU work",
         _TRACE,
-        begins=_JSON,
         one_of=(b'"viztracer_metadata"', b'"cat":"FEE"', b'"cat": "FEE"'),
-        lacks=_KINETO,
     ),
-    OtherFile(
+    _JSON_TRACE(
         "a trace of Triton Inference Server's requests, without GPU work",
         "record the server with nsys profile, or its model with torch.profiler",
-        begins=_JSON,
         one_of=(b'"REQUEST_START"', b'"HTTP_RECV_START"', b'"GRPC_WAITREAD_START"'),
-        lacks=_KINETO,
     ),
-    OtherFile(
+    _JSON_TRACE(
         "a timeline of Horovod, which has collectives and no GPU work",
         "record the program with nsys profile, or with the profiler of its framework "
         "(torch.profiler, tf.profiler.experimental)",
-        begins=_JSON,
         one_of=(b'"NEGOTIATE_ALLREDUCE"', b'"NEGOTIATE_BROADCAST"', b'"NEGOTIATE_ALLGATHER"'),
-        lacks=_KINETO,
     ),
     OtherFile(
         "a trace of MXNet's own profiler, which is not read",
@@ -412,7 +404,7 @@ UNKNOWN_FILES: Final = (
         line=rb"==PROF==|  Section: ",
     ),
 )
-"""Kinds that are tried if no format fits: such a log may contain a table that a format reads."""
+"""Kinds that are tried last, if no format fits: some logs contain a table that a format reads."""
 
 
 def other_file(
