@@ -109,10 +109,7 @@ def read_report(source: ByteSource) -> ncu_pages.NcuFile:
 
 
 def _counted(data: bytes, offset: int) -> tuple[bytes, int]:
-    """Return the message at `offset`, after its 4-byte length, and the offset where it ends.
-
-    Raises EOFError if the data end before.
-    """
+    """Return the message after its length at `offset`, and its end. Raises EOFError if cut."""
     begin = offset + 4
     end = begin + int.from_bytes(data[offset:begin], "little")
     if max(begin, end) > len(data):
@@ -121,10 +118,7 @@ def _counted(data: bytes, offset: int) -> tuple[bytes, int]:
 
 
 def _read_blocks(data: bytes, offset: int, report: _Report) -> None:
-    """Read the blocks from `offset` on into `report`, up to the first that is damaged or cut.
-
-    The payload of a block has messages in this order: sources, results, ranges.
-    """
+    """Read the blocks from `offset` on into `report`, up to the first that is damaged or cut."""
     texts: Sequence[str] = ()
     try:
         while offset < len(data):
@@ -141,7 +135,7 @@ def _read_blocks(data: bytes, offset: int, report: _Report) -> None:
             sources, results, ranges, size = (n if isinstance(n, int) else 0 for n in counts)
             payload = data[offset : offset + size]
             offset += size
-            position = messages_read = 0
+            position = messages_read = 0  # its messages: sources, then results, then ranges
             while position < len(payload):
                 message, position = _counted(payload, position)
                 if not message:  # each has content: the rest of the payload is damaged
@@ -285,10 +279,7 @@ def _decimal(content: object, struct_format: str | None) -> float | None:
 
 
 def _device(metrics: Metrics, report: _Report, page: ncu_pages.NcuPage) -> str:
-    """Return a kernel's device as "number|compute capability"; add the device's facts to the page.
-
-    A fact is taken from the kernel's own metrics, else from the session.
-    """
+    """Return a kernel's device as "number|compute capability"; add its facts to the page."""
 
     def printed(value: Value) -> str:
         if isinstance(value, str):

@@ -162,10 +162,7 @@ def _add(batch: pa.RecordBatch, label: str, builder: Gathered, counts: Counter[s
 
 
 def _device_facts(file: ArrowTable) -> Iterator[tuple[str, str]]:
-    """Yield (name, text) of facts: those of the first device of a table, the number of devices.
-
-    The devices of a table are alike. A damaged table has no facts.
-    """
+    """Yield facts as (name, text): of the first device (all are alike), the number of devices."""
     fact_of: dict[str, str] = {}  # by column
     for column in file.columns:
         table, fact = _pair_of(column) or ("", "")

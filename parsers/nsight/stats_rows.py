@@ -263,10 +263,7 @@ def _range_codes(rows: _Rows, names: Names) -> Array:
 
 
 def _total_kinds(rows: _Rows) -> Array:
-    """Return the kind of each row of totals as a text, "" for calls that are not CUDA's.
-
-    It comes from the report, the category or the name of the row.
-    """
+    """Return the kind of each total by report, category or name; "" for calls not of CUDA."""
     report = rows.part.report
     names, name = texts_of(rows.cells, "name")
     if report.kind == "call":

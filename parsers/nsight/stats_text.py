@@ -230,10 +230,7 @@ class Console(Struct):
             self.line_before = line
 
     def _header(self, rule: str) -> Iterator[bytes]:
-        """Begin the table with its header in the line before `rule`, a line of dashes, if known.
-
-        Yields the header as CSV.
-        """
+        """Begin the table whose header is above `rule`, a line of dashes, if known; yield it."""
         header = self.line_before
         columns = tuple(dashes.span() for dashes in _DASHES.finditer(rule))
         if "|" in header:

@@ -50,10 +50,7 @@ class _Changes(NamedTuple):
 
 
 class History(Struct, frozen=True, dict=True):
-    """The allocator's events on one GPU, in order of time.
-
-    `held` (blocks) and `segments` are the state at the end.
-    """
+    """The allocator's events on a GPU by time; `held` and `segments` are the state at the end."""
 
     action: IntArray
     time_ns: IntArray
@@ -76,10 +73,7 @@ class History(Struct, frozen=True, dict=True):
 
     @cached_property
     def _by_address(self) -> tuple[IntArray, BoolArray]:
-        """The indices in `_rows`, sorted by address and then by time, and which come first there.
-
-        The second array marks the first event at each address.
-        """
+        """`_rows` sorted by address, then time; and which of them are first at their address."""
         rows = self._rows[np.argsort(self.address[self._rows], kind="stable")]
         address = self.address[rows]
         return rows, np.append(True, address[1:] != address[:-1])[: len(address)]

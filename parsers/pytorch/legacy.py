@@ -125,12 +125,10 @@ def move_ids(rows: Rows, ops_before: int) -> None:
 
 
 def without_nested_work(table: TableBuilder) -> TableBuilder:
-    """Return device work cut into pieces: at each time only the work of the innermost operator.
-
-    Work without an operator is of kind kernel, all other work of kind op.
-    """
+    """Return device work in pieces: at each time only the work of the innermost operator."""
     columns = {name: table.column(name) for name in ("process", "device", "name", "external_id")}
     kinds, external = table.names["kind"].codes(("kernel", "op")), columns["external_id"]
+    # Work without an operator is of kind kernel, all other work of kind op.
     columns["kind"] = np.where(external == ABSENT, kinds[0], kinds[1])
     start = table.column("start_ns")
     row, begins, ends = innermost_pieces(columns["device"], start, start + table.column("dur_ns"))
@@ -153,10 +151,7 @@ def linked_to_ops(tables: Mapping[str, pa.Table]) -> pa.Table:
 
 
 def use_old_spelling(args: Sequence[Any]) -> None:
-    """Move the input sizes that old files spell `Input dims` to `Input Dims`, in place.
-
-    These files write [] for unknown sizes and types, which become missing.
-    """
+    """Move sizes that old files spell `Input dims` to `Input Dims`, in place; [] is unknown."""
     for op_args in args:
         if op_args.old_input_dims:
             texts = (op_args.old_input_dims, op_args.input_types)

@@ -39,10 +39,7 @@ class Owner(NamedTuple):
 
 
 def owner_codes(names: Names, pids: Sequence[Any], ranks: IntArray | None) -> Array | int:
-    """Return the code in `names` of each event's owner; a single code if all have the same.
-
-    `ranks` are the ranks in the events' arguments, negative without one.
-    """
+    """Return the code in `names` of each event's owner, or one for all; `ranks` < 0: unknown."""
     has_ranks = ranks is not None and bool((ranks >= 0).any())
     if pids and not has_ranks and pids.count(pids[0]) == len(pids):
         return names[_owner_text(pids[0])]
@@ -161,10 +158,7 @@ def _rank_keys(
 def _process_keys(
     tables: Mapping[str, TableBuilder], owners: Mapping[str, Owner]
 ) -> dict[str, tuple[int, ...]]:
-    """Return (pid,) as the key of each owner; one without operators gets the most frequent pid.
-
-    Without GPUs each process is shown as a device.
-    """
+    """Return (pid,) as the key of each owner, without operators that of the most frequent pid."""
     operators, counts = tables["ops"], Counter[int]()
     texts = [*operators.names["process"]]
     rows = np.bincount(operators.column("process"), minlength=len(texts)).tolist()

@@ -360,10 +360,7 @@ def _assemble(stream: EventStream[KinetoBlock], collected: Collected, python_sta
 
 
 def _complete_groups(collected: Collected, metadata: Metadata) -> None:
-    """Fill in facts of process groups that collectives lack or shorten ("..."), in place.
-
-    They are columns of activities and operators with a text per row.
-    """
+    """Fill in texts of process groups that collectives lack or shorten ("..."), in place."""
     for table in (collected.tables[name] for name in ("activities", "ops")):
         groups = [metadata.groups.get(name, {}) for name in table.names["collective_group"]]
         for column in GROUP_COLUMNS if groups else ():

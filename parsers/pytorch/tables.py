@@ -247,10 +247,7 @@ class KinetoRows:
             )
 
     def _timed(self, group: Group, instant: bool = False) -> tuple[Group, dict[str, IntArray]]:
-        """Return the events with a valid start, and their start_ns and dur_ns; count odd ones.
-
-        `instant`: a missing duration is not odd.
-        """
+        """Return the events with a valid start, and start_ns and dur_ns; count odd ones."""
         timed = group
         start_ns, has_start = convert.nanoseconds([event.ts for event in group.events])
         if not has_start.all():

@@ -79,10 +79,7 @@ def _narrowed(values: Sequence[Any]) -> IntArray:
 
 
 def integer(value: object) -> int:
-    """Return an integer, the integer in a text, or a whole float as int64; else ABSENT.
-
-    2^63 and above wraps around.
-    """
+    """Return an integer, also of text or whole float, as int64 (2^63 wraps around), else ABSENT."""
     if isinstance(value, str):
         text = value.strip()
         # An int64 has 19 digits: 40 leave room for zeros and are parsed quickly.
@@ -132,10 +129,7 @@ def nanoseconds(values: Sequence[Any]) -> tuple[IntArray, BoolArray]:
 
 
 def _nanoseconds_at_once(values: Sequence[Any], kinds: set[type]) -> IntArray | None:
-    """Return times in nanoseconds, None if they cannot be converted at once, fast and exactly.
-
-    Possible are integers, numbers, and raw texts with three decimals; `kinds` are the types.
-    """
+    """Return times in ns if values of these types can be converted at once and exactly, or None."""
     with suppress(OverflowError, ValueError):  # too large for 64 bits, or for `int`
         if kinds <= {int}:
             whole = np.fromiter(values, np.int64, len(values))
@@ -170,10 +164,10 @@ def _rounded_nanoseconds(micros: npt.NDArray[np.float64]) -> IntArray:
 
 def exact_nanoseconds(value: object) -> int | None:
     """Return one time in microseconds (number, text or raw JSON) as nanoseconds, or None."""
-    is_raw = isinstance(value, msgspec.Raw)
-    text = bytes(value).decode(errors="replace") if is_raw else str(value)
+    if isinstance(value, msgspec.Raw):
+        value = bytes(value).decode(errors="replace")
     try:
-        micros = Decimal(text.strip().strip('"').strip())
+        micros = Decimal(str(value).strip().strip('"').strip())
     except (ArithmeticError, ValueError):
         return None
     if not micros.is_finite() or micros.copy_abs() > LIMIT_NS // 1000:

@@ -186,10 +186,7 @@ class Stats(Struct, frozen=True):
         return has
 
     def texts(self, name: str) -> tuple[IntArray, list[str]]:
-        """Return per event the index of the text of its stat `name`, or -1; and the texts.
-
-        A stat has a text, or a reference to the name of a stat.
-        """
+        """Return per event the index of the text of its stat `name`, or -1; and the texts."""
         stats = np.flatnonzero(self._have_name(name))
         names, plane, columns = Names(), self._plane, self._columns
         own_texts = plane.block.texts(columns.begins[_TEXT][stats], columns.ends[_TEXT][stats])
@@ -246,9 +243,7 @@ def _plane(data: bytes, block: Block, begin: int, end: int) -> Plane:
     for number in (_LINES, _EVENT_NAMES, _STAT_NAMES, _STATS):
         begins, ends, is_whole = split(data, begin, end, number, others)
         parts[number] = Messages(block, begins, ends)
-        lost = max(
-            lost, int(not is_whole)
-        )  # damage of the plane shows for each number: count it once
+        lost = max(lost, int(not is_whole))  # damage shows for each number: count it once
     lines = []
     spans = parts[_LINES].begin.tolist(), parts[_LINES].end.tolist()
     for first, last in zip(*spans, strict=True):
@@ -265,10 +260,7 @@ def _plane(data: bytes, block: Block, begin: int, end: int) -> Plane:
 
 
 def _names(entries: Messages) -> dict[int, str]:
-    """Return the names in the entries (key, value) of a map of metadata, by key.
-
-    The name for display is preferred to the name.
-    """
+    """Return the names in a map of metadata (key, value), if there are any those for display."""
     entry = entries.columns((_KEY,), (_VALUE,))
     has_value = entry.sound & entry.has(_VALUE)
     value = entry.part(_VALUE, has_value).columns((), (_VALUE_NAME, _DISPLAY_NAME))

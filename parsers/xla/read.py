@@ -267,8 +267,8 @@ class _XlaRecording(trace_builder.Gathered):
         name = np.array(plane.by_name(marks, lambda text: mark_names[text or sinks.UNNAMED]))
         is_step = marks["step_num"] != ABSENT
         keys, step_numbers = (marks[column][is_step].tolist() for column in ("name", "step_num"))
-        words = (plane.event_names.get(key, "")[:_LONGEST_NAME] for key in keys)
-        words = (re.sub("(?i)[^a-z]|step", "", word) for word in words)
+        step_names = (plane.event_names.get(key, "")[:_LONGEST_NAME] for key in keys)
+        words = (re.sub("(?i)[^a-z]|step", "", step_name) for step_name in step_names)
         pairs = zip(words, step_numbers, strict=True)
         name[is_step] = mark_names.codes(f"{word} step {number}".strip() for word, number in pairs)
         sinks.add_marks(self, marks, process=self._process, thread=marks["thread"], name=name)

@@ -318,10 +318,7 @@ def _places(rows: Sequence[Mapping[str, Any]], host: str | None) -> dict[int, st
 
 
 def _facts(product: Any, row: Mapping[str, Any], columns: Sequence[str]) -> DeviceFacts:
-    """Return the facts in a row; `columns` are its columns for `_FACTS`, in the same order.
-
-    A 0 or an implausible number is unknown.
-    """
+    """Return the facts in a row; `columns` are its columns for `_FACTS`, in the same order."""
     memory, major, minor, *units, clock = (whole_number(row.get(column)) for column in columns)
     is_version = 0 < major < _MOST_SMALL and 0 <= minor < _MOST_SMALL
     sm_count, warp_size = (count if 0 < count < _MOST_SMALL else None for count in units)

@@ -43,10 +43,7 @@ Key = tuple[int, int]
 
 
 def fill_nccl(reading: ReportReading, ranges: Sequence[Batch]) -> None:
-    """Fill in the collectives and ranks that the payloads of NCCL's ranges name.
-
-    `ranges` are those that `read_nvtx` returned.
-    """
+    """Fill in collectives and ranks that payloads of NCCL's `ranges` (of `read_nvtx`) name."""
     range_count = sum(batch.count for batch in ranges)
     if not range_count:
         return

@@ -199,14 +199,12 @@ def _ownerless(tables: Mapping[str, pa.Table]) -> Iterator[Note]:
 
 
 def _launches_without_work(tables: Mapping[str, pa.Table]) -> int:
-    """Return how many launches of CUDA graphs left no GPU operation.
-
-    A launch and its operations have the same process and correlation.
-    """
+    """Return how many launches of CUDA graphs left no GPU operation."""
     calls, activities = tables["calls"], tables["activities"]
     if not activities.num_rows:  # a report without any work has a note on that
         return 0
     is_launch = matching(calls["name"], lambda name: "GraphLaunch" in name)
+    # A launch and its operations have the same process and correlation.
     call_ids, work_ids = (numbers(table["correlation"], ABSENT) for table in (calls, activities))
     launches = np.flatnonzero(is_launch & (call_ids != ABSENT))
     work = np.flatnonzero(np.isin(work_ids, call_ids[launches]))

@@ -149,10 +149,7 @@ def read_nvtx(reading: ReportReading) -> list[Batch]:
 
 
 def _add(reading: ReportReading, batch: Batch, text: IntArray, texts: OpTexts) -> Iterator[Batch]:
-    """Add rows to operators and marks, and yield those that are ranges of NCCL.
-
-    Row i of the batch has text number `text[i]` of `texts`.
-    """
+    """Add rows to operators and marks; yield NCCL's ranges. Row i has text `text[i]` of `texts`."""
     # Marks end when they begin, ranges that are still open with the last record.
     start, end = batch["start"], batch["end"]
     is_open = end == ABSENT

@@ -314,10 +314,7 @@ class ProcessRegistry(Struct):
         return adopted
 
     def _settled_processes(self, builder: Gathered) -> dict[int, int]:
-        """Return the final number of each process by its preliminary one, sorted by rank and key.
-
-        Processes without a rank come after the others, work of an unknown process last.
-        """
+        """Return the final number of each process: by rank, then by key for those without one."""
         final: dict[int, int] = {}
         ownerless, ranks = self.keys.get(ABSENT), self.ranks.ranks
         pieces = [piece for table in _COLUMNS["process"] for _, piece in builder[table].pieces]

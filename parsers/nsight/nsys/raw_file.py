@@ -82,10 +82,7 @@ class RawFile(Struct):
     _schemas_at: int | None = None
 
     def open(self) -> None:
-        """Read the head and seek to the first block of events.
-
-        Raises ValueError if the layout is unknown, EOFError if there are no events.
-        """
+        """Read the head, seek to the first events. Raises ValueError or EOFError if it cannot."""
         self.sections = self._contents()
         if self.sections:
             self._begin, size = self.sections[_RAW]
@@ -113,10 +110,7 @@ class RawFile(Struct):
         self.expected_texts = counts.get(_TEXT_COUNT, 0)
 
     def _searched_begin(self) -> int:
-        """Return the offset of the first _BEGIN. Raises EOFError if there is none.
-
-        What comes before it is private and is skipped.
-        """
+        """Return the offset of the first _BEGIN; parts before it are private. Raises EOFError."""
         self.stream.seek(0)
         offset, window = 0, b""
         while block := self.stream.read(_READ_BYTES):
@@ -241,10 +235,7 @@ class RawFile(Struct):
         return Parts(data, begin, end) if is_whole and offset + size == len(data) else None
 
     def _read_tail(self) -> bool:
-        """Read the tail; return whether the bytes after the texts are a tail, else seek back.
-
-        Counts unknown parts, which some writers add after the tail.
-        """
+        """Read the tail and count unknown parts after it; return False if this is not a tail."""
         begin = self.stream.tell()
         try:
             threads, tail = self._counted(), self._counted()  # names of threads are not needed

@@ -185,10 +185,7 @@ def _texts(file: RawFile, columns: list[str]) -> Iterator[pa.RecordBatch]:
 
 
 def _streams(file: RawFile) -> Iterator[dict[str, int]]:
-    """Yield rows of the table of a program's output: the ids of a file's name and its content.
-
-    The content is the text after the name.
-    """
+    """Yield the ids of texts that are names of output files, and of the next: its content."""
     first_id = 0
     for parts in file.texts:
         for text_id, end in enumerate(parts.end.tolist(), first_id):

@@ -189,10 +189,7 @@ def read_tables(sources: Sequence[ByteSource], format_: str) -> list[Trace]:
 
 
 def _read_folder(files: Sequence[ArrowTable], format_: str) -> Trace:
-    """Return the trace in the files of a folder, each with a table of the same report.
-
-    Raises NotATrace if none of the tables has records.
-    """
+    """Return the trace in the tables of a folder. Raises NotATrace if none of them has records."""
     # Of two files with the same table the first counts.
     tables = {_table_of(file.source.name, file.columns) or "": file for file in reversed(files)}
     first = files[0].source

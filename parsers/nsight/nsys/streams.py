@@ -91,10 +91,7 @@ class Streams(NamedTuple):
         return np.array([*self.files, *self.contents], np.int64)
 
     def facts(self, texts: Mapping[int, str | None]) -> dict[str, str]:
-        """Return {PROGRAM_ERROR: class} if the output of a process ends with an error, else {}.
-
-        `texts` are the texts by id. Output on stderr is searched before that on stdout.
-        """
+        """Return {PROGRAM_ERROR: class} if an output (texts by id) ends with an error, else {}."""
         for ending in (ERRORS, OUTPUT):
             for file, content in zip(self.files, self.contents, strict=True):
                 has_ending = (texts.get(file) or "").endswith(ending)
@@ -138,10 +135,7 @@ def error_of(output: str) -> str | None:
 
 
 def _exception_line(lines: Sequence[str]) -> int | None:
-    """Return the index of the line that names the exception of the last traceback, None if none.
-
-    It is the first line after the head of the traceback that is not indented.
-    """
+    """Return the index of the last traceback's exception, the first unindented line, or None."""
     head = next((n for n in reversed(range(len(lines))) if _TRACEBACK in lines[n]), None)
     if head is None or "Exception ignored in" in lines[max(head - 1, 0)]:
         return None

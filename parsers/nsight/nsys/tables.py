@@ -47,10 +47,7 @@ class Folder(Struct):
         return frozenset(self.files[table].columns) if table in self.files else frozenset()
 
     def unused(self, families: tuple[str, ...]) -> dict[str, int]:
-        """Return the row counts of tables with rows that were not read, by name, in order.
-
-        `families` are the beginnings of the names of tables to look at.
-        """
+        """Return row counts of tables not read by name; `families` are beginnings of names."""
         names = sorted(n for n in self.files.keys() - self.asked if n.startswith(families))
         counts = {}
         for name in names:

@@ -148,10 +148,7 @@ def _copies(reading: ReportReading, table: TableBuilder, rows: Batch) -> Columns
 
 
 def _columns(kind: str, reading: ReportReading, table: TableBuilder, rows: Batch) -> Columns:
-    """Return the columns of a trace that only records of this kind have.
-
-    `kind` is the name of the records' table in the report; `table` is the trace's table.
-    """
+    """Return the columns that only records of the report's table `kind` have in `table`."""
     names = table.names
     if kind == "KERNEL":
         return _kernels(rows)
