@@ -182,11 +182,9 @@ class _Samples(Struct):
         mask: int | None = None
         for column, bit in reasons.items():
             text = cells[column]
-            if bit:
-                value = self._cell(text, _FLAGS.get(text.lower(), _number(text)), _MOST_MASK)
-            else:
-                number = float(int(text, 16)) if _MASK.fullmatch(text) else np.nan
-                value = self._cell(text, number, _MOST_MASK)
+            hexadecimal = float(int(text, 16)) if _MASK.fullmatch(text) else np.nan
+            number = _FLAGS.get(text.lower(), _number(text)) if bit else hexadecimal
+            value = self._cell(text, number, _MOST_MASK)
             if not np.isnan(value):
                 mask = (mask or 0) | (bit * (value > 0) if bit else int(value))
         return np.nan if mask is None else mask

@@ -19,7 +19,6 @@ _JSON: Final = rb"\s*[\[{]"
 _PICKLE: Final = rb"\x80[\x02-\x05]"
 _OF_KINETO: Final = (b'"schemaVersion"', b'"deviceProperties"')
 _KINETO: Final = (*_OF_KINETO, b'"cpu_op"')
-
 _TRACE: Final = (
     "record with torch.profiler (prof.export_chrome_trace), nsys or rocprofv3: traceflops recipe"
 )
@@ -73,7 +72,10 @@ class OtherFile(Struct, frozen=True):
 _JSON_FILE: Final = partial(OtherFile, begins=_JSON)
 _JSON_TRACE: Final = partial(OtherFile, begins=_JSON, lacks=_KINETO)
 """JSON files, and those that are no traces of PyTorch."""
-
+_CPU_TOOL: Final = partial(OtherFile, hint=_TRACE)
+_PACKED: Final = partial(OtherFile, hint=_UNPACK)
+_OF_RUN: Final = partial(OtherFile, hint=_SAME_RUN)
+_NVPROF_TEXT: Final = partial(OtherFile, hint=_NVPROF)
 OTHER_FILES: Final[tuple[OtherFile, ...]] = (
     _JSON_FILE(
         "a trace of an Ascend NPU (trace_view.json or msprof)",
@@ -143,29 +145,24 @@ OTHER_FILES: Final[tuple[OtherFile, ...]] = (
         _TRACE,
         all_of=(b"speedscope.app/file-format-schema",),
     ),
-    OtherFile(
+    _CPU_TOOL(
         "a picture (SVG), such as a flame graph of py-spy or perf",
-        _TRACE,
         begins=rb"\s*(?:<\?xml[^>]{0,200}>\s*)?(?:<!DOCTYPE svg[^>]{0,300}>\s*)?<svg",
     ),
-    OtherFile(
+    _CPU_TOOL(
         "stacks and their counts (py-spy --format raw, or folded stacks of perf)",
-        _TRACE,
         begins=rb"[^\n;,{}\[\]\"<]{1,300};[^\n,\"]{1,4000} \d{1,12}\r?\n",
     ),
-    OtherFile(
+    _CPU_TOOL(
         "the stacks of a Python process (faulthandler or py-spy dump), without times",
-        _TRACE,
         begins=rb"(?:Current thread|Thread|Process) (?:0x)?[0-9a-f]{1,20}[ :]",
     ),
-    OtherFile(
-        "statistics of Python's cProfile, without GPU work",
-        _TRACE,
-        begins=rb"[\x7b\xfb][\x29\xa9]\x03",
+    _CPU_TOOL(
+        "statistics of Python's cProfile, without GPU work", begins=rb"[\x7b\xfb][\x29\xa9]\x03"
     ),
-    OtherFile("a recording of Linux perf, without GPU work", _TRACE, begins=rb"PERFILE2|PERFFILE"),
-    OtherFile("a memray recording, without GPU work", _TRACE, begins=rb"memray\0"),
-    OtherFile("a pprof profile, without GPU work", _TRACE, begins=rb"\n\x04\x08[\0-\x7f]\x10"),
+    _CPU_TOOL("a recording of Linux perf, without GPU work", begins=rb"PERFILE2|PERFFILE"),
+    _CPU_TOOL("a memray recording, without GPU work", begins=rb"memray\0"),
+    _CPU_TOOL("a pprof profile, without GPU work", begins=rb"\n\x04\x08[\0-\x7f]\x10"),
     OtherFile(
         "PyTorch's memory timeline as a page, without GPU times",
         f"{_SAME_RUN}, or a memory snapshot (torch.cuda.memory._dump_snapshot)",
@@ -216,22 +213,18 @@ OTHER_FILES: Final[tuple[OtherFile, ...]] = (
             rb'\s*"args"\s*:\s*\{\s*"name"\s*:\s*"cpu/0"'
         ),
     ),
-    OtherFile("a Tracy capture", _TRACE, begins=rb"tlZ\x04|tZst|tr\xfdP|tracy\0"),
+    _CPU_TOOL("a Tracy capture", begins=rb"tlZ\x04|tZst|tr\xfdP|tracy\0"),
     OtherFile(
         "a git-lfs pointer, not the file itself",
         "run git lfs pull and try again",
         begins=rb"version https://git-lfs",
     ),
-    OtherFile(
-        "a zip archive inside another archive, which is not read", _UNPACK, begins=rb"PK\x03\x04"
-    ),
-    OtherFile("a tar archive, which is not read", _UNPACK, begins=rb"[\s\S]{257}ustar"),
-    OtherFile("packed with bzip2, which is not read", _UNPACK, begins=rb"BZh[1-9]"),
-    OtherFile("packed with xz, which is not read", _UNPACK, begins=rb"\xfd7zXZ\x00"),
-    OtherFile(
-        "packed in LZ4's legacy format, which is not read", _UNPACK, begins=rb"\x02\x21\x4c\x18"
-    ),
-    OtherFile("a 7z or rar archive, which is not read", _UNPACK, begins=rb"7z\xbc\xaf|Rar!"),
+    _PACKED("a zip archive inside another archive, which is not read", begins=rb"PK\x03\x04"),
+    _PACKED("a tar archive, which is not read", begins=rb"[\s\S]{257}ustar"),
+    _PACKED("packed with bzip2, which is not read", begins=rb"BZh[1-9]"),
+    _PACKED("packed with xz, which is not read", begins=rb"\xfd7zXZ\x00"),
+    _PACKED("packed in LZ4's legacy format, which is not read", begins=rb"\x02\x21\x4c\x18"),
+    _PACKED("a 7z or rar archive, which is not read", begins=rb"7z\xbc\xaf|Rar!"),
     OtherFile(
         "a session of the Visual Profiler (XML), which is not read",
         "give a recording that it names, or record again: nvprof --export-profile run.nvvp",
@@ -275,9 +268,8 @@ OTHER_FILES: Final[tuple[OtherFile, ...]] = (
             rb'\s*,\s*"ph"\s*:\s*"M"\s*,\s*"pid"\s*:\s*1\s*,\s*"sort_index"\s*:\s*0)'
         ),
     ),
-    OtherFile(
+    _OF_RUN(
         "a PyTorch execution trace (Chakra) without GPU times",
-        _SAME_RUN,
         begins=rb'\s*\{(?=[^{}\[\]]*"schema"\s*:)[^{}\[\]]*"nodes"\s*:|\s*\{\s*"nodes"\s*:',
     ),
     OtherFile(
@@ -300,9 +292,7 @@ OTHER_FILES: Final[tuple[OtherFile, ...]] = (
         "record again with such a version",
         begins=rb'\s*\{\s*"displayTimeUnit"\s*:\s*"ns"\s*,\s*"metadata"\s*:\s*\{\s*"highres-ticks"',
     ),
-    OtherFile(
-        "a memory timeline export without GPU times", _SAME_RUN, begins=rb"\s*\[\s*\[\s*-?\d"
-    ),
+    _OF_RUN("a memory timeline export without GPU times", begins=rb"\s*\[\s*\[\s*-?\d"),
     OtherFile(
         "a rocprofv2 text listing (ROCm 5.5 and 5.6), not a table",
         "record with rocprofv3 --kernel-trace, or with rocprofv2 --plugin file (ROCm 5.7 or later)",
@@ -336,14 +326,12 @@ OTHER_FILES: Final[tuple[OtherFile, ...]] = (
 """Kinds that are tried before any format, in this order; the first that fits counts."""
 
 UNKNOWN_FILES: Final = (
-    OtherFile(
+    _NVPROF_TEXT(
         "a summary of nvprof as CSV (totals by kernel and call), not its recording",
-        _NVPROF,
         line=rb'\s*"?(?:Type"?,"?)?Time\(%\)"?,"?Time"?,"?Calls"?,',
     ),
-    OtherFile(
+    _NVPROF_TEXT(
         "a GPU trace of nvprof as CSV (--print-gpu-trace), not its recording",
-        _NVPROF,
         line=rb'\s*"?Start"?,"?Duration"?,"?Grid X"?,',
     ),
     OtherFile(
@@ -351,14 +339,12 @@ UNKNOWN_FILES: Final = (
         "nvprof's counters are not read; those of Nsight Compute are: ncu --csv --page raw",
         line=rb'\s*"?Device"?,"?(?:Context"?,"?Stream"?,"?)?Kernel"?,"?(?:Invocations|Correlation_ID)"?,',
     ),
-    OtherFile(
+    _NVPROF_TEXT(
         "console text of nvprof, not its recording",
-        _NVPROF,
         one_of=(b"== NVPROF is profiling", b"== Profiling result", b"== Profiling application"),
     ),
-    OtherFile(
+    _OF_RUN(
         "a printed table of torch.profiler (key_averages().table()), not the trace",
-        _SAME_RUN,
         all_of=(b"# of Calls",),
         one_of=(b"Self CPU", b"Self CUDA"),
     ),

@@ -81,11 +81,7 @@ def _page_of(names: Sequence[str]) -> Plan | None:
         return None
     is_details = "metric name" in titles and "metric value" in titles
     roles = _ROLES | _METRIC if is_details else _ROLES
-    fields = {
-        role: Field(titles.index(title), kind)
-        for role, (title, kind) in roles.items()
-        if title in titles
-    }
+    fields = {r: Field(titles.index(t), kind) for r, (t, kind) in roles.items() if t in titles}
     free_column = fields["name"].place  # kernel names may contain the separator
     if is_details:
         layout = next((text for title, text in _LAYOUTS if title in titles), "details (2022)")
@@ -251,8 +247,7 @@ def _add_rules(rules: Cells, page: NcuPage) -> None:
 def _add_raw_rows(cells: Cells, file: NcuFile) -> None:
     """Add rows of a raw page: a row per kernel, with a metric in each of many columns.
 
-    A row without a kernel holds the units of the rows below it. It begins a new page, unless it is
-    the first row of the current one.
+    A row without a kernel holds the units of the rows below; all but the first begin a new page.
     """
     names, name = texts_of(cells, "name")
     is_kernel = np.array([bool(text.strip()) for text in names], np.bool_)[name]

@@ -127,8 +127,8 @@ class NcuRun(Struct):
 def runs(files: Sequence[NcuFile]) -> list[NcuRun]:
     """Return the files grouped into runs of a program, in the order of the first file of each.
 
-    A file joins an earlier run of the same folder and rank if it repeats values of that run, or
-    has other counters of the same kernels (another pass).
+    A file joins a run of its folder and rank whose values it repeats, or to whose kernels it has
+    other counters (another pass).
     """
     runs_by_origin: list[tuple[Hashable, NcuRun]] = []
     for file in files:
@@ -168,11 +168,7 @@ def _add(page: NcuPage, run: NcuRun) -> None:
     """
     with_values = [earlier for earlier in run.pages if earlier.table.count]
     counters = _names([page], "counter")
-    same_pass = [
-        earlier
-        for earlier in with_values
-        if not _differ_both_ways(counters, _names([earlier], "counter"))
-    ]
+    same_pass = [p for p in with_values if not _differ_both_ways(counters, _names([p], "counter"))]
     if page.table.count and any(_repeats(page, earlier) for earlier in same_pass):
         run.repeated += 1
         page = NcuPage(page.source, page.layout, page.metrics, odd=page.odd)
@@ -182,9 +178,7 @@ def _add(page: NcuPage, run: NcuRun) -> None:
         for number, pid in enumerate(_pids(page), first_number):
             page.processes[pid] = number
             for earlier in same_pass:
-                if pid in earlier.processes and _launches(page, pid).isdisjoint(
-                    _launches(earlier, pid)
-                ):
+                if pid in earlier.processes and not _launches(page, pid) & _launches(earlier, pid):
                     page.processes[pid] = earlier.processes[pid]
         page.repetition = same_pass[0].repetition
     elif page.table.count:
@@ -250,9 +244,8 @@ def trace_of(run: NcuRun) -> Trace:
     rules = builder["kernel_rules"]
     if rules.count:  # pages may repeat a rule: keep its first row
         _, first = group_rows([rules.column(name) for name in _RULE_KEY])
-        builder.tables["kernel_rules"] = trace_builder.chosen(
-            rules, np.isin(np.arange(rules.count), first)
-        )
+        is_first = np.isin(np.arange(rules.count), first)
+        builder.tables["kernel_rules"] = trace_builder.chosen(rules, is_first)
     counts["launches"] = len(launches)
     layouts = dict.fromkeys(page.layout for page in run.pages if page.layout)
     facts = {"page": ", ".join(layouts)} if layouts else {}

@@ -81,12 +81,9 @@ def read_recipes(files: Sequence[ArrowTable]) -> list[Trace]:
         )
     traces = []
     for file in range_files:
-        folder = PurePath(file.source.folder)
-        devices = [
-            device
-            for device in device_files
-            if len(range_files) == 1 or PurePath(device.source.folder) in (folder, folder.parent)
-        ]
+        folder, is_only = PurePath(file.source.folder), len(range_files) == 1
+        near = (folder, folder.parent)
+        devices = [d for d in device_files if is_only or PurePath(d.source.folder) in near]
         label, builder, counts = file.source.label, Gathered(), Counter[str]()
         try:
             for batch in file.batches(_USED):

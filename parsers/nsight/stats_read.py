@@ -122,8 +122,7 @@ def _headed_pieces(source: ByteSource) -> Iterator[tuple[_Heading, bytes]]:
 def _takes(reports: dict[str, ReportPart], part: ReportPart) -> bool:
     """Add a table to a profile's reports; return False if it must be of another profile.
 
-    If the profile has a table of this report, the new one must be equal (then it is dropped) or
-    have later records (then they are appended).
+    A second table of a report must be equal, to be dropped, or have later records, to be appended.
     """
     earlier = reports.setdefault(part.report.name, part)
     if earlier is part:
@@ -158,8 +157,7 @@ def _starts(part: ReportPart) -> IntArray:
 def _profiles(parts: Sequence[ReportPart]) -> dict[str, list[ReportPart]]:
     """Return the tables of a file by the name of their profile, "" if the file has only one.
 
-    A table that does not fit its profile (`_takes`) begins another one. Profiles of one name are
-    numbered.
+    A table that does not fit its profile (`_takes`) begins another, with a number in the name.
     """
     names = {part.profile for part in parts} - {""}
     only_name = names.pop() if len(names) == 1 else ""

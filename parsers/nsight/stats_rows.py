@@ -214,8 +214,7 @@ def _add_activities(rows: _Rows) -> None:
 def _add_launches(rows: _Rows) -> None:
     """Add kernels and the calls that launched them; a row has one of each.
 
-    Rows with the same start of the call, process and thread have the same call. The report has no
-    correlation ids, so make them up.
+    Rows with equal start of the call, process and thread share a call. Make up correlation ids.
     """
     kernels, calls = rows.timed(), rows.timed("call_start", "call_duration")
     activities = rows.part["activities"]

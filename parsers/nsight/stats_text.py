@@ -101,8 +101,7 @@ def whole_lines(source: ByteSource) -> Iterator[bytes]:
 def plain_tables(blocks: Iterator[bytes], console: Console, _source: ByteSource) -> Iterator[bytes]:
     """Yield blocks of whole lines as CSV that has nothing but tables.
 
-    A text with a CSV header near its beginning is CSV; any other has the tables of a console. The
-    last parameter, which is unused, makes this a `Filter`.
+    A text with a CSV header near its beginning is CSV; any other has the tables of a console.
     """
     beginning = b""
     for block in blocks:

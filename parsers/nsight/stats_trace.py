@@ -189,10 +189,8 @@ class Assembly:
         self._rank = next((rank for rank in ranks_in_names if rank is not None), None)
         # A process with several ranks has an unknown one.
         pairs = {pair for part in parts for pair in part.ranks}
-        rank_counts = Counter(pid for pid, _ in pairs)
-        self._ranks = {
-            pid: rank for pid, rank in pairs if rank_counts[pid] == 1 and 0 <= rank < 2**31
-        }
+        counts = Counter(pid for pid, _ in pairs)
+        self._ranks = {pid: rank for pid, rank in pairs if counts[pid] == 1 and 0 <= rank < 2**31}
         self._resolution_ns = 1
         self._repeated: list[str] = []
         self._has_unknown_process = False

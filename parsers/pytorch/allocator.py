@@ -90,8 +90,7 @@ class History(Struct, frozen=True, dict=True):
     def held_at_start(self) -> Blocks:
         """Blocks that were held before the first event.
 
-        They are still held and have no event, or the first event at their address frees them; then
-        the stack that allocated them is unknown.
+        They have no event, or the first one at their address frees them: then the stack is unknown.
         """
         rows, is_first = self._by_address
         freed = rows[is_first & (self.action[rows] == FREE)]

@@ -166,8 +166,7 @@ class KinetoReader:
     def _usual_events(self, text: bytes | memoryview) -> list[Any]:
         """Return the events of a JSON list, each of the type of its category.
 
-        Metadata events (phase M) have no category. From the first one near the end of the text on,
-        all events are of type LooseEvent.
+        From the first metadata event (phase M, no category) near the end on, they are LooseEvents.
         """
         usual, end = _usual_decoder(self._python_stacks), bytes(text[-_METADATA_BYTES:])
         begin = end.rfind(b"{", 0, end.find(b'"M"') + 1)  # of the metadata event

@@ -173,8 +173,7 @@ def _process_keys(
 def _rank_numbers(keys: Sequence[tuple[int, ...]]) -> list[int | None]:
     """Return the rank of each key: the number at the only position where the keys differ.
 
-    The rank of a single key is its first number. If keys differ at several positions, or in length,
-    ranks are unknown (None).
+    Of a single key it is the first number; if keys differ otherwise, ranks are unknown (None).
     """
     if len({len(key) for key in keys}) > 1:
         return [None] * len(keys)

@@ -239,9 +239,8 @@ def read_pytorch(
     python_stacks: bool = True,
 ) -> Trace:
     """Return the trace in `source`. Raises InputError if it is not a PyTorch trace."""
-    reader = KinetoReader(python_stacks)
     stream = EventStream[KinetoBlock](
-        source, reader, pool or WorkerPool(), HEADER_KEYS, block_bytes
+        source, KinetoReader(python_stacks), pool or WorkerPool(), HEADER_KEYS, block_bytes
     )
     collected = Collected()
     for block in stream:
@@ -286,8 +285,7 @@ def _refusal(stream: EventStream[KinetoBlock], counts: Mapping[str, int]) -> Inp
 def _lend_correlations(collected: Collected) -> None:
     """Fill in missing correlations of calls and device work, in place, from arrows.
 
-    A row gets the id of the arrow that starts or ends at its start. If several arrows do, the row
-    gets none: equal times could be chance.
+    A row gets the id of the only arrow that starts or ends at its start; several may be chance.
     """
     if not collected.flows:
         return

@@ -135,8 +135,7 @@ def read_snapshot(source: ByteSource) -> Trace:
     held_blocks_of: defaultdict[int, list[_Block]] = defaultdict(list)
     for segment, blocks_inside in zip(segments, blocks, strict=True):
         segments_of[segment.device].append(segment)
-        held = [block for block in blocks_inside if block.state == _HELD]
-        held_blocks_of[segment.device] += held
+        held_blocks_of[segment.device] += [b for b in blocks_inside if b.state == _HELD]
     reader = _Reader(source)
     for device in sorted({*segments_of, *(n for n, events in enumerate(traces) if events)}):
         events = traces[device] if device < len(traces) else []
@@ -300,8 +299,7 @@ _CODES: Final = {
 def _frame(frame: Any) -> tuple[str, int]:
     """Return a frame's text and its kind.
 
-    Kinds are 0 for Python of the program, 1 for Python of PyTorch, 2 for an operator or a backward
-    function, 3 for any other frame.
+    Kinds: 0 Python of the program, 1 Python of PyTorch, 2 operator or backward function, 3 other.
     """
     fields = frame if isinstance(frame, dict) else {}
     texts = (fields.get(key) for key in ("filename", "name"))

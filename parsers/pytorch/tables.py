@@ -316,8 +316,7 @@ def _same_numbers(args: Sequence[Any], *fields: str) -> dict[str, IntArray]:
 def _devices(group: Group) -> IntArray:
     """Return the device number of each event: its pid, else the argument `device`.
 
-    In files of several ranks (`rank` in the arguments) the pid may be another number: there the
-    argument comes first.
+    In files of several ranks (with `rank`) the argument comes first: the pid may be something else.
     """
     rank, device = _numbers(group.args, "rank"), _numbers(group.args, "device")
     pid = convert.trailing_integers([event.pid for event in group.events])

@@ -104,9 +104,7 @@ class Plane(Struct, dict=True):
             sound = event.sound
             count, line = int(np.count_nonzero(sound)), line_of[chunk][sound]
             self.lost += len(sound) - count
-            name, offset_ps, dur_ps, occurrences = (
-                event.numbers[number][sound] for number in numbers
-            )
+            name, offset_ps, dur_ps, occurrences = (event.numbers[n][sound] for n in numbers)
             offset_ps, dur_ps, zero_ns = _or_0(offset_ps), _or_0(dur_ps), line_ns[line]
             is_valid = (zero_ns >= 0) & (zero_ns < _MOST_PS)
             for ps in (offset_ps, dur_ps):

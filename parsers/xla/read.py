@@ -236,9 +236,8 @@ class _XlaRecording(trace_builder.Gathered):
 
     def _add_host(self, plane: Plane, events: Batch, stats: Stats, thread: IntArray) -> None:
         """Add calls, Python frames, marks and allocated memory; `thread` has a value per line."""
-        columns = {
-            name: stats.numbers(name)[events["row"]] for name in ("correlation_id", "step_num")
-        }
+        row = events["row"]
+        columns = {name: stats.numbers(name)[row] for name in ("correlation_id", "step_num")}
         rows = events.with_numbers({**columns, "thread": thread[events["line"]]})
         kind = plane.by_name(rows, partial(_kind_of, _HOST_KINDS, _MARK))
         # An unknown name with a correlation is a call of the driver.

@@ -288,7 +288,8 @@ class ProcessRegistry(Struct):
         ownerless = self.keys.get(ABSENT)
         if ownerless is None:
             return {}
-        users: set[tuple[int, int]] = set()  # (process, device) pairs that have activities
+        # Find the processes with activities on a device of each ordinal.
+        users: set[tuple[int, int]] = set()  # (process, device)
         for count, piece in builder["activities"].pieces:
             pair = [np.broadcast_to(piece[name], count) for name in ("process", "device")]
             _, first_row = group_rows(pair)
@@ -298,6 +299,7 @@ class ProcessRegistry(Struct):
             if process != ownerless and (process, device) in users:
                 users_of_ordinal[ordinal].add(process)
         all_users = set().union(*users_of_ordinal.values())
+        # Adopt the devices that only one of them can have used, and their rows.
         adopted = {}
         for (process, ordinal), device in self._ordinals.items():
             candidates = users_of_ordinal.get(ordinal) or all_users

@@ -83,8 +83,7 @@ _CLASSES_PASSED: Final = frozenset({6, 7, 8, 9, 10, 11, 28, 29, 48, 102})
 class _Plain(NamedTuple):
     """Types of events that each become a row of `table`; `payload` is the field with the payload.
 
-    `numbers` and `text` are fields of the payload. Missing numbers of the columns `maybe` are
-    unknown, not 0.
+    `numbers` and `text` are its fields. Missing numbers of the columns `maybe` are unknown, not 0.
     """
 
     table: str

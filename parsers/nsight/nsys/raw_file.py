@@ -103,9 +103,7 @@ class RawFile(Struct):
         if self.stream.read(len(_BEGIN)) != _BEGIN:
             raise ValueError("no events where they should begin")
         self.head = self._counted()
-        counts = {
-            key: value for key, value in messages.fields(self._counted()) if isinstance(value, int)
-        }
+        counts = {key: n for key, n in messages.fields(self._counted()) if isinstance(n, int)}
         self.expected_events = counts.get(_EVENT_COUNT, 0)
         self.expected_texts = counts.get(_TEXT_COUNT, 0)
 
@@ -244,9 +242,8 @@ class RawFile(Struct):
             return False
         is_end = self.is_cut or self.stream.tell() == self._end
         # If more follows, both must be messages of parts; else this is a block of texts.
-        if not is_end and not all(
-            messages.parts_of(part, _REPEATED)[1] for part in (threads, tail)
-        ):
+        is_tail = is_end or all(messages.parts_of(part, _REPEATED)[1] for part in (threads, tail))
+        if not is_tail:
             self.stream.seek(begin)
             return False
         self.tail = tail

@@ -22,8 +22,7 @@ Condition = Among | Present
 class Folder(Struct):
     """The tables of a report, each in a file of `files`; `asked` are those that were read.
 
-    `missing` are tables known to lack rows from the start. `_lost` are tables whose file turned
-    out to be damaged, with the name of the error.
+    `missing` are tables known to lack rows from the start, `_lost` those with a damaged file.
     """
 
     source: ByteSource

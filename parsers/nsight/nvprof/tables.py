@@ -94,9 +94,8 @@ class _TablePart(NamedTuple):
 class Nvprof(Folder, kw_only=True):
     """The tables of an export, made from those of a database when they are read.
 
-    `pids` are the processes with calls, `device_of` maps contexts to devices. `own_threads` maps
-    thread numbers of the database to the small ones used here. `left_out` counts unused records by
-    the code of their note.
+    `pids` are the processes with calls, `device_of` maps contexts to devices, `own_threads` thread
+    numbers of the database to small ones. `left_out` counts unused records by code of their note.
     """
 
     database: Database
