@@ -289,10 +289,7 @@ def _add_kernels(cells: Cells, page: NcuPage, marks: Marks) -> None:
     codes = page.table.names["counter"].codes(metrics.values())
     text = narrow(np.concatenate(text_indices))
     page.printed.append((pa.array(all_texts), text, counters, narrow(counter)))
-    columns = {
-        name: column if np.ndim(column) == 0 else np.asarray(column)[kernel]
-        for name, column in launch.items()
-    }
+    columns = {n: c if np.ndim(c) == 0 else np.asarray(c)[kernel] for n, c in launch.items()}
     page.table.add(len(kernel), **columns, counter=codes[counter])
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -63,9 +63,11 @@ def _owner_text(pid: Any, rank: int = -1) -> str:
     return f"{rank if 0 <= rank < _MOST_RANKS else ''}|{label}|{trailing_integer(pid)}"
 
 
-def split_ranks(
-    tables: Mapping[str, TableBuilder], rank: int | None
-) -> list[tuple[int | None, int | None]]:
+Tables: TypeAlias = Mapping[str, TableBuilder]
+Owners: TypeAlias = Mapping[str, Owner]
+
+
+def split_ranks(tables: Tables, rank: int | None) -> list[tuple[int | None, int | None]]:
     """Replace, in place, the codes of owners in all tables by the numbers of processes.
 
     Return rank and pid of each process, None if unknown. `rank` is that of a file of one rank.
@@ -112,10 +114,7 @@ def _device_shift(pids: Sequence[int]) -> int:
 
 
 def _common_pids(
-    tables: Mapping[str, TableBuilder],
-    owners: Mapping[str, Owner],
-    process_of: Mapping[str, int],
-    shift: int,
+    tables: Tables, owners: Owners, process_of: Mapping[str, int], shift: int
 ) -> dict[int, int]:
     """Return the pid of most host events of each process, without multiples of `shift`."""
     counts: defaultdict[int, Counter[int]] = defaultdict(Counter)
@@ -129,9 +128,7 @@ def _common_pids(
     return {process: pids.most_common(1)[0][0] for process, pids in counts.items()}
 
 
-def _rank_keys(
-    tables: Mapping[str, TableBuilder], owners: Mapping[str, Owner], shift: int
-) -> dict[str, tuple[int, ...]]:
+def _rank_keys(tables: Tables, owners: Owners, shift: int) -> dict[str, tuple[int, ...]]:
     """Return a key per owner: numbers that are equal for owners of the same rank.
 
     The first kind of numbers that the file has is used for all: the ranks in arguments (an owner
@@ -155,9 +152,7 @@ def _rank_keys(
     return {text: first_key if key is None else key for text, key in keys.items()}
 
 
-def _process_keys(
-    tables: Mapping[str, TableBuilder], owners: Mapping[str, Owner]
-) -> dict[str, tuple[int, ...]]:
+def _process_keys(tables: Tables, owners: Owners) -> dict[str, tuple[int, ...]]:
     """Return (pid,) as the key of each owner, without operators that of the most frequent pid."""
     operators, counts = tables["ops"], Counter[int]()
     texts = [*operators.names["process"]]
@@ -184,7 +179,7 @@ def _rank_numbers(keys: Sequence[tuple[int, ...]]) -> list[int | None]:
     return [key[index] for key in keys]
 
 
-def number_devices(tables: Mapping[str, TableBuilder], several: bool) -> list[tuple[int, int]]:
+def number_devices(tables: Tables, several: bool) -> list[tuple[int, int]]:
     """Replace, in place, the file's device numbers by those of the trace.
 
     Return (process, number in the file) of each device. `several`: the file is of several

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -113,6 +113,7 @@ _SEVERAL: Final = 0.1
 _NO_WORK: Final = "no-device-work"
 _ON_CPU: Final = ": the operators ran on the CPU"
 _SHOWN_INSTEAD: Final = "; CPU operators are shown if no file has any"
+Tables: TypeAlias = Mapping[str, pa.Table]
 
 
 def _reading_notes(
@@ -138,10 +139,7 @@ def _reading_notes(
 
 
 def _content_notes(
-    stream: EventStream[Any],
-    collected: Collected,
-    tables: Mapping[str, pa.Table],
-    facts: Mapping[str, str],
+    stream: EventStream[Any], collected: Collected, tables: Tables, facts: Mapping[str, str]
 ) -> Iterator[Note]:
     """Yield the notes on what a file lacks: device work, calls, shapes; `facts` are its header's.
 
@@ -170,10 +168,7 @@ def _content_notes(
 
 
 def _no_work(
-    stream: EventStream[Any],
-    collected: Collected,
-    tables: Mapping[str, pa.Table],
-    facts: Mapping[str, str],
+    stream: EventStream[Any], collected: Collected, tables: Tables, facts: Mapping[str, str]
 ) -> Note:
     """Return the note that a file has no device work, with the first reason that holds."""
     damage, odd = stream.damage, collected.odd

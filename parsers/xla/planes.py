@@ -145,9 +145,8 @@ class Plane(Struct, dict=True):
         one_group = np.zeros(len(launches), np.int64)  # `innermost` takes a group per instant
         for other_line, rows in groups(line[others]):
             event_start, event_end = start[others[rows]], end[others[rows]]
-            event = innermost(
-                np.zeros_like(event_start), event_start, event_end, one_group, start[launches]
-            )
+            group = np.zeros_like(event_start)
+            event = innermost(group, event_start, event_end, one_group, start[launches])
             is_around = (event >= 0) & (event_end[event] >= end[launches])
             length_ns = np.where(is_around, event_end[event] - event_start[event], _ENDLESS)
             is_shorter = length_ns < shortest_ns

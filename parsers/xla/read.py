@@ -330,9 +330,7 @@ def _ops(stats: Stats, names: Names) -> IntArray:
     texts_of = [[*texts, ""] for _, texts in columns]  # the last: for the code -1
     codes = []
     for row in distinct_rows.tolist():
-        module, op, path, annotation = (
-            texts[code] for texts, code in zip(texts_of, row, strict=True)
-        )
+        module, op, path, annotation = (texts[i] for texts, i in zip(texts_of, row, strict=True))
         module_op = "/".join(filter(None, (module, op)))
         label = ": ".join(filter(None, (module_op, path))) or annotation.partition("#")[0]
         codes.append(names[label] if label else -1)

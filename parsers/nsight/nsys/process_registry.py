@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -36,6 +36,7 @@ from traceflops.units import several
 
 BY_COMMUNICATOR: Final = "ranks-by-communicator"
 _FORMATS: Final = "nsys-"
+Numbers: TypeAlias = Mapping[int, int]
 _NOTES: Final = NoteTable(
     assumed={
         BY_COMMUNICATOR: (
@@ -65,10 +66,7 @@ class Ranks(Struct, frozen=True):
 
 
 def settled(
-    workers: Sequence[int],
-    listed: Mapping[int, int],
-    in_name: int | None,
-    places: Mapping[int, RankPlace],
+    workers: Sequence[int], listed: Numbers, in_name: int | None, places: Mapping[int, RankPlace]
 ) -> Ranks:
     """Return the ranks of the processes with GPU work (`workers`, their keys).
 
@@ -335,7 +333,7 @@ class ProcessRegistry(Struct):
         return final
 
     def _settled_devices(
-        self, builder: Gathered, user_of: Mapping[int, int], process_of: Mapping[int, int]
+        self, builder: Gathered, user_of: Numbers, process_of: Numbers
     ) -> dict[int, int]:
         """Return the final number of each device by its preliminary one.
 
@@ -363,9 +361,7 @@ class ProcessRegistry(Struct):
                 final[device] = builder.device(("gpu", gpu), process, gpu, facts, place)
         return final
 
-    def _settled_streams(
-        self, devices: Mapping[int, int], process_of: Mapping[int, int]
-    ) -> dict[int, int]:
+    def _settled_streams(self, devices: Numbers, process_of: Numbers) -> dict[int, int]:
         """Return the final number of each stream by its preliminary one.
 
         `devices` and `process_of` have the final numbers of a device and of its process. A stream

@@ -310,27 +310,19 @@ def _origin_by_times(clocks: bytes, started: int) -> int | None:
     The session's clock is the first clock of a pair (`started`, 0), or one that is equal to it.
     The newest pair of a calendar time and a time of that clock counts. None if there is none.
     """
-    times_of_clocks: list[tuple[Any, Any, tuple[int, int]]] = []
+    records: list[tuple[Any, Any, tuple[int, int]]] = []  # two clocks, and what both show
     messages = (part for own in parts_of(clocks, _PAIRS)[0] for part in parts_of(own, 1)[0])
     for message in map(last_fields, messages):  # fields 1 and 2 are the clocks, 3 their times
         content = message.get(3)
         for pair in map(last_fields, parts_of(content, 1)[0] if isinstance(content, bytes) else ()):
             times = pair.get(1, 0), pair.get(2, 0)  # on the first and on the second clock
             if all(isinstance(time, int) for time in times):
-                times_of_clocks.append((message.get(1), message.get(2), times))
-    session_clocks = {first for first, _, times in times_of_clocks if times == (started, 0)}
-    session_clocks |= {
-        first
-        for first, second, times in times_of_clocks
-        if second in session_clocks and times == (0, 0)
-    }
+                records.append((message.get(1), message.get(2), times))
+    own_clocks = {first for first, _, times in records if times == (started, 0)}
+    own_clocks |= {a for a, b, times in records if b in own_clocks and times == (0, 0)}
     # Only times of the calendar's clock are so large: they count from 1970.
-    calendar_times = [
-        times
-        for _, second, times in times_of_clocks
-        if second in session_clocks and times[0] > _RECENT_NS
-    ]
-    if not calendar_times:
+    pairs = [times for _, b, times in records if b in own_clocks and times[0] > _RECENT_NS]
+    if not pairs:
         return None
-    calendar, session = max(calendar_times)
+    calendar, session = max(pairs)
     return calendar + started - session

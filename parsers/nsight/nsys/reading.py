@@ -19,7 +19,7 @@ from traceflops.table.columns import ABSENT, LIMIT_NS, Array, IntArray, count_tr
 from traceflops.table.grouping import distinct
 
 CUPTI: Final = "CUPTI_ACTIVITY_KIND_"
-GPU_PAGE_FAULTS: Final = "CUDA_UM_GPU_PAGE_FAULT_EVENTS"
+PAGE_FAULTS: Final = "CUDA_UM_GPU_PAGE_FAULT_EVENTS"
 _IDS: Final = {"correlation": "correlationId", "graph": "graphId", "graph_node": "graphNodeId"}
 """Columns of a trace, and the columns of a report for them, in which 0 and below mean "none"."""
 Columns: TypeAlias = dict[str, Array | int]

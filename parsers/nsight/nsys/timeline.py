@@ -12,13 +12,7 @@ import pyarrow as pa
 
 from traceflops.parsers.io.database_query import Batch, Wanted, by_distinct
 from traceflops.parsers.nsight.nsys import enums
-from traceflops.parsers.nsight.nsys.reading import (
-    CUPTI,
-    GPU_PAGE_FAULTS,
-    Columns,
-    ReportReading,
-    Shown,
-)
+from traceflops.parsers.nsight.nsys.reading import CUPTI, PAGE_FAULTS, Columns, ReportReading, Shown
 from traceflops.parsers.shared.sinks import at_least
 from traceflops.table.builder import TableBuilder
 from traceflops.table.columns import (
@@ -250,7 +244,7 @@ def read_page_faults(reading: ReportReading) -> None:
     """Add marks for GPU page faults in unified memory; they last until the fault is served."""
     names = reading.builder["marks"].names
     kinds = {"kind": names["kind"]["page_fault"], "name": names["name"]["GPU page faults"]}
-    for batch in reading.batches(GPU_PAGE_FAULTS, (*_SPAN, "globalPid", "deviceId")):
+    for batch in reading.batches(PAGE_FAULTS, (*_SPAN, "globalPid", "deviceId")):
         rows = reading.timed(batch)
         unknown = np.full(rows.count, ABSENT)
         rows = rows.with_numbers({"contextId": unknown, "streamId": unknown})

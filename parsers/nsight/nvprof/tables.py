@@ -24,7 +24,7 @@ from traceflops.parsers.io.database_rows import Database
 from traceflops.parsers.io.notes import NoteTable
 from traceflops.parsers.nsight.nsys.enums import MARK, THREAD_BITS
 from traceflops.parsers.nsight.nsys.read import trace_of_file
-from traceflops.parsers.nsight.nsys.reading import CUPTI, GPU_PAGE_FAULTS
+from traceflops.parsers.nsight.nsys.reading import CUPTI, PAGE_FAULTS
 from traceflops.parsers.nsight.nsys.tables import Folder
 from traceflops.parsers.nsight.nvprof.calls import DRIVER_CALLS, RUNTIME_CALLS
 from traceflops.parsers.shared.sanity_checks import COUNTED_WHILE_TIMED
@@ -326,7 +326,7 @@ _PARTS: Final[Mapping[str, tuple[_TablePart, ...]]] = {
         ),
     ),
     f"{CUPTI}MEMSET": (_TablePart("MEMSET", _FILL, _copies),),
-    GPU_PAGE_FAULTS: (
+    PAGE_FAULTS: (
         _TablePart("UNIFIED_MEMORY_COUNTER", _SPAN, _faults, ("counterKind", "srcId", "processId")),
     ),
     f"{CUPTI}GRAPH_TRACE": (_TablePart("GRAPH_TRACE", _WORK, _work),),
