@@ -80,7 +80,7 @@ def _page_of(names: Sequence[str]) -> Plan | None:
     if "id" not in titles or "kernel name" not in titles:
         return None
     is_details = "metric name" in titles and "metric value" in titles
-    roles = _ROLES | _METRIC if is_details else _ROLES
+    roles = {**_ROLES, **_METRIC} if is_details else _ROLES
     fields = {r: Field(titles.index(t), kind) for r, (t, kind) in roles.items() if t in titles}
     free_column = fields["name"].place  # kernel names may contain the separator
     if is_details:

@@ -207,8 +207,8 @@ def _metadata_notes(
     if metadata.step_ns is not None:
         before, recorded = metadata.step_ns
         change = f"{100 * (recorded - before) / before:+.1f}"
-        texts = {"before": duration(before), "recorded": duration(recorded)}
-        yield _NOTES.note("recording-cost", **texts, change=change)
+        was, now = duration(before), duration(recorded)
+        yield _NOTES.note("recording-cost", before=was, recorded=now, change=change)
     if processes.num_rows > 1:
         if processes["rank"].null_count < processes.num_rows:
             yield _NOTES.note("merged-ranks", processes.num_rows)

@@ -137,14 +137,14 @@ def read_nvtx(reading: ReportReading) -> list[Batch]:
         if without_text.count:
             registered.append(without_text)
     if registered:
-        ids, texts = texts_of(reading.tables, [batch["textId"] for batch in registered])
+        ids, texts = texts_of(reading.tables, [rows["textId"] for rows in registered])
         shown = [_UNNAMED if text is None else text for text in texts]
         parsed = op_texts(string_column([*shown, _UNNAMED]))  # the last one: for ids without a text
         index_of_id = Lookup(ids, np.arange(len(ids)))
-        for batch in registered:
-            index = index_of_id(batch["textId"])
+        for rows in registered:
+            index = index_of_id(rows["textId"])
             reading.odd["unnamed"] += count_true(index == ABSENT)
-            nccl += _add(reading, batch, np.where(index == ABSENT, len(ids), index), parsed)
+            nccl += _add(reading, rows, np.where(index == ABSENT, len(ids), index), parsed)
     return nccl
 
 
