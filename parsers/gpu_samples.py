@@ -44,14 +44,14 @@ _COUNTERS: Final[Mapping[Sampled, tuple[str, ...]]] = {
     Sampled.MEMORY_UTILISATION: (r"utilization\.memory|dmon mem|umc_activity",),
     Sampled.MEMORY_USED: (r"memory\.used|dmon fb|used_vram|vram_used",),
 }
-"""Patterns of column names by counter, the preferred first; columns that fit one are averaged."""
+"""Patterns of column names by counter, the best first; columns that match the same are averaged."""
 _MOST: Final = {"mhz": 2e4, "w": 1e4, "c": 200.0, "percent": 100.0, "bytes": 1e9}
 """The largest plausible cell for each unit of a counter ("bytes" are MiB in a cell)."""
 _NAMES: Final = (*_COUNTERS, Sampled.THROTTLE)
 _BLOCK_BYTES: Final = 1 << 20
 _MOST_MASK: Final = 2.0**53  # a double holds smaller masks exactly
 _IN_TURN: Final = 4
-"""The mean gap between samples of one GPU is less than so many times the shortest."""
+"""Samples of a single GPU are evenly spaced: their mean gap is below 4 times the shortest one."""
 _NVIDIA: Final = r"clocks_(throttle|event)_reasons\."
 _REASONS: Final[Mapping[str, int]] = {
     f"{_NVIDIA}active": 0,
@@ -66,7 +66,7 @@ _REASONS: Final[Mapping[str, int]] = {
     "throttle_status": 1 << 16,
     "dmon tviol": 1 << 17,
 }
-"""Columns of throttle reasons, and the bit that each sets if it is on; 0: it is a mask itself."""
+"""Columns of throttle reasons, and the bit that each sets if it is on. 0: the cell is a mask."""
 _KEYS: Final = {
     "time": "timestamp|dmon time",
     "date": "dmon date",
@@ -102,10 +102,10 @@ _NOTES: Final = NoteTable(
 
 
 class _Header(Struct, frozen=True):
-    """The column indices of a table.
+    """What the columns of a table are, by index.
 
-    `width` is the number of columns, `keys` the column of each role of _KEYS, `counters` the
-    columns of each counter (a list per pattern that matches any), `reasons` the bit of a column.
+    `width` is the number of columns, `keys` has the column of each role of _KEYS, `counters` the
+    columns of each counter (a list per pattern that matches any), `reasons` the bit by column.
     """
 
     width: int
@@ -115,32 +115,32 @@ class _Header(Struct, frozen=True):
 
     @classmethod
     def of(cls, cells: Sequence[str]) -> _Header | None:
-        """Return the header that these cells are, or None if they are not a header."""
-        plain = [_UNIT.sub("", cell).rstrip().lower() for cell in cells[:_MOST_COLUMNS]]
+        """Return what the columns with these titles are, None if the cells are not a header."""
+        titles = [_UNIT.sub("", cell).rstrip().lower() for cell in cells[:_MOST_COLUMNS]]
 
         def columns(pattern: str) -> list[int]:
-            return [n for n, name in enumerate(plain) if re.fullmatch(pattern, name)]
+            return [n for n, title in enumerate(titles) if re.fullmatch(pattern, title)]
 
-        keys = {role: some[0] for role, pattern in _KEYS.items() if (some := columns(pattern))}
+        keys = {role: found[0] for role, pattern in _KEYS.items() if (found := columns(pattern))}
         counters = {
-            counter: [some for pattern in patterns if (some := columns(pattern))]
+            counter: [found for pattern in patterns if (found := columns(pattern))]
             for counter, patterns in _COUNTERS.items()
         }
         reasons = {n: bit for pattern, bit in _REASONS.items() for n in columns(pattern)}
-        # Without a counter, a row has nothing to read; any line may have such words by chance.
-        is_header = any(counters.values()) and keys.keys() & {"time", "date", "gpu", "bus"}
+        # A header has a counter, and a time or a GPU: any line may have one of these by chance.
+        is_header = any(counters.values()) and len(keys) > 0
         return cls(len(cells), keys, counters, reasons) if is_header else None
 
 
 class _Samples(Struct):
     """The rows read so far, in flat arrays.
 
-    `rows` has the time in ns and the GPU's number of each row, `values` one value per row and
-    name of _NAMES. `times` is the kind of time of all rows, `gpus` the number of each GPU text,
-    `named` whether any row names its GPU. `lost` counts rows and `bad` cells that are ignored.
+    `rows` has the time in ns and the GPU's number of each row, `values` a value per row and name
+    of _NAMES. `time_kind` is the kind of time of all rows, `gpus` maps GPU texts to numbers,
+    `named` is whether any row names its GPU. `lost` counts rows and `bad` cells that are ignored.
     """
 
-    times: str = ""
+    time_kind: str = ""
     rows: array[int] = field(default_factory=lambda: array("q"))
     values: array[float] = field(default_factory=lambda: array("d"))
     gpus: dict[str, int] = field(default_factory=dict)
@@ -156,31 +156,38 @@ class _Samples(Struct):
         self.named |= bool(gpu)
         is_whole = len(cells) == header.width and _GPU.fullmatch(gpu)
         # All rows of a file have times of one kind: a day cannot be compared with a time of day.
-        if time is None or not is_whole or self.times not in ("", time[0]):
+        if time is None or not is_whole or self.time_kind not in ("", time[0]):
             self.lost += 1
             return
-        self.times, time_ns = time
+        self.time_kind, time_ns = time
         self.rows.extend((time_ns, self.gpus.setdefault(gpu, len(self.gpus))))
         for counter, column_lists in header.counters.items():
-            most = _MOST[counter.rpartition("_")[2]]  # a counter's name ends with its unit
-            unit = 2**20 if counter == Sampled.MEMORY_USED else 1  # its cells are MiB
-            # The mean of the first list of columns in which a cell has a value, else NaN.
-            cell_values = (
-                [self._cell(cells[n], _number(cells[n]), most) for n in columns]
-                for columns in column_lists
-            )
-            given = ([value for value in some if not np.isnan(value)] for some in cell_values)
-            values = next(filter(None, given), [np.nan])
-            self.values.append(unit * sum(values) / len(values))
-        mask: int | None = None  # the bits of the throttle reasons; None if no cell tells any
-        for n, bit in header.reasons.items():
-            text = cells[n]
+            self.values.append(self._counter(counter, column_lists, cells))
+        self.values.append(self._throttle_mask(header.reasons, cells))
+
+    def _counter(
+        self, counter: Sampled, column_lists: Sequence[Sequence[int]], cells: Sequence[str]
+    ) -> float:
+        """Return the mean of the first of the lists of columns that has a value, else NaN."""
+        most = _MOST[counter.rpartition("_")[2]]  # a counter's name ends with its unit
+        unit = 2**20 if counter == Sampled.MEMORY_USED else 1  # its cells are MiB
+        for columns in column_lists:
+            values = [self._cell(cells[n], _number(cells[n]), most) for n in columns]
+            if given := [value for value in values if not np.isnan(value)]:
+                return unit * sum(given) / len(given)
+        return np.nan
+
+    def _throttle_mask(self, reasons: Mapping[int, int], cells: Sequence[str]) -> float:
+        """Return the bits of the throttle reasons in a row, NaN if no cell tells any."""
+        mask: int | None = None
+        for column, bit in reasons.items():
+            text = cells[column]
             hexadecimal = float(int(text, 16)) if _MASK.fullmatch(text) else np.nan
-            value = _FLAGS.get(text.lower(), _number(text)) if bit else hexadecimal
-            value = self._cell(text, value, _MOST_MASK)
+            number = _FLAGS.get(text.lower(), _number(text)) if bit else hexadecimal
+            value = self._cell(text, number, _MOST_MASK)
             if not np.isnan(value):
                 mask = (mask or 0) | (bit * (value > 0) if bit else int(value))
-        self.values.append(np.nan if mask is None else mask)
+        return np.nan if mask is None else mask
 
     def _cell(self, text: str, value: float, most: float) -> float:
         """Return a cell's value; NaN if above `most`, counted as bad unless the cell says null."""
@@ -197,7 +204,7 @@ def _number(text: str) -> float:
 
 
 def _time(text: str) -> tuple[str, int] | None:
-    """Return the kind of a time (as TIME_OF_DAY) and the time in ns, None if it is no time."""
+    """Return the kind of a time (such as TIME_OF_DAY) and the time in ns, None for other texts."""
     time = _TIME.fullmatch(text)
     if time is None:
         return None
@@ -205,14 +212,14 @@ def _time(text: str) -> tuple[str, int] | None:
         # Digits, not a float, which has no ns: the fraction is filled with zeros to nine digits.
         return _UNIX_TIME, int(time["unix"] + f"{time['part'] or '':0<9}")
     hour, minute, second = map(int, time.group(4, 5, 6))
-    clock = int(f"{(hour * 60 + minute) * 60 + second}{time[7] or '':0<9}")
+    time_of_day_ns = int(f"{(hour * 60 + minute) * 60 + second}{time[7] or '':0<9}")
     if not time[1]:
-        return TIME_OF_DAY, clock
+        return TIME_OF_DAY, time_of_day_ns
     try:
         day = date(*map(int, time.group(1, 2, 3))).toordinal() - _EPOCH
     except ValueError:
         return None
-    return LOCAL_TIME, day * DAY_NS + clock
+    return LOCAL_TIME, day * DAY_NS + time_of_day_ns
 
 
 def _split(line: str) -> list[str]:
@@ -222,8 +229,8 @@ def _split(line: str) -> list[str]:
     amd-smi) do not separate cells: they become semicolons.
     """
     is_dmon = line.startswith("#")
-    line = _QUOTED.sub(lambda quoted: quoted[1].replace(",", ";"), line)
-    cells = line.removeprefix("#").split("," if "," in line else None)
+    unquoted = _QUOTED.sub(lambda quoted: quoted[1].replace(",", ";"), line)
+    cells = unquoted.removeprefix("#").split("," if "," in unquoted else None)
     return [f"dmon {cell.strip()}" if is_dmon else cell.strip() for cell in cells]
 
 
@@ -231,7 +238,7 @@ def _samples(source: ByteSource, damage: Damage) -> _Samples:
     """Return the rows of a file, each read by the last header above it.
 
     Lines that do not begin with a digit are tried as headers, at most _MOST_TRIES of them: dmon
-    repeats its header after each screenful. What damage the text has is counted in `damage`.
+    repeats its header after each screenful. Damage of the text is counted in `damage`.
     """
     samples, header, header_line, tries = _Samples(), None, "", 0
     blocks = (text for text, _ in line_blocks(source, _BLOCK_BYTES, damage))
@@ -271,13 +278,14 @@ def _trace(source: ByteSource) -> Trace:
     values = np.array(samples.values).reshape(-1, len(_NAMES)).T
     if problem := _problem(samples, time_ns, values):
         raise InputError(f"{problem} in the samples: {source.label}", _AGAIN)
-    if samples.times == TIME_OF_DAY:
+    if samples.time_kind == TIME_OF_DAY:
         # A large step back is midnight: all later rows are a day later.
-        time_ns += DAY_NS * np.cumsum(np.diff(time_ns, prepend=time_ns[0]) < -DAY_NS // 2)
+        is_new_day = np.diff(time_ns, prepend=time_ns[0]) < -DAY_NS // 2
+        time_ns += DAY_NS * np.cumsum(is_new_day)
     # Devices are numbered in the order of their PCI bus, or of the GPU numbers that are given.
-    is_bus = any(":" in text for text in samples.gpus)
-    gpu_texts = sorted(samples.gpus, key=str if is_bus else lambda text: int(text or 0))
-    device_of = np.empty(len(gpu_texts), np.int64)
+    has_bus = any(":" in text for text in samples.gpus)
+    gpu_texts = sorted(samples.gpus, key=str if has_bus else lambda text: int(text or 0))
+    device_of = np.empty(len(gpu_texts), np.int64)  # by the number in `samples.gpus`
     device_of[[samples.gpus[text] for text in gpu_texts]] = np.arange(len(gpu_texts))
     counters = TableBuilder("counters")
     for name, value in zip(_NAMES, values, strict=True):
@@ -290,25 +298,28 @@ def _trace(source: ByteSource) -> Trace:
             time_ns=time_ns[is_value],
             value=value[is_value],
         )
-    numbers = [n if is_bus else int(text or 0) for n, text in enumerate(gpu_texts)]
+    numbers = [n if has_bus else int(text or 0) for n, text in enumerate(gpu_texts)]
+    devices = [(0, number, trace_builder.NOTHING_KNOWN) for number in numbers]
     tables = {
         "processes": trace_builder.processes_table([trace_builder.ProcessFacts(source.label)]),
-        "devices": trace_builder.devices_table(
-            [(0, number, trace_builder.NOTHING_KNOWN) for number in numbers]
-        ),
+        "devices": trace_builder.devices_table(devices),
         "counters": trace_builder.in_order_of_time(counters),
     }
+    is_unix_time = samples.time_kind == _UNIX_TIME
     about = Source(
-        GPU_SAMPLES,
-        (SourceFile(source.label, source.stored_bytes, source.text_bytes),),
-        "amd-smi" if samples.times == _UNIX_TIME else "nvidia-smi",
-        0 if samples.times == _UNIX_TIME else None,  # the origin; that of local times is unknown
-        facts={"times": samples.times},
+        format=GPU_SAMPLES,
+        files=(SourceFile(source.label, source.stored_bytes, source.text_bytes),),
+        tool="amd-smi" if is_unix_time else "nvidia-smi",
+        origin_unix_ns=0 if is_unix_time else None,  # the time zone of local times is unknown
+        facts={"times": samples.time_kind},
         event_counts={"samples": len(gpu)},
     )
     notes = [*text_notes(damage, source.cut)]
     notes += _NOTES.counted({"bad-cells": samples.bad}, "bad-cells")
-    notes += [_NOTES.note("gpus-by-bus")] * is_bus + [_NOTES.note("one-gpu")] * (not samples.named)
+    if has_bus:
+        notes.append(_NOTES.note("gpus-by-bus"))
+    if not samples.named:
+        notes.append(_NOTES.note("one-gpu"))
     if np.isnan(values[[_NAMES.index(n) for n in (Sampled.UTILISATION, Sampled.THROTTLE)]]).all():
         notes.append(_NOTES.note("no-utilisation"))
     return Trace(about, tables, tuple(replace(note, file=source.label) for note in notes))
@@ -320,7 +331,7 @@ def _problem(samples: _Samples, time_ns: IntArray, values: FloatArray) -> str | 
         return "no row with a time"
     if np.isnan(values).all():
         return "no value"
-    # Of several GPUs that are sampled in turn, the rows come in bunches: some gaps are short.
+    # Rows of several GPUs come in bunches: some gaps are much shorter than the mean.
     gaps_ns = np.diff(np.sort(time_ns))
     if not samples.named and len(gaps_ns) and _IN_TURN * gaps_ns.min() < gaps_ns.mean():
         return "several GPUs without their numbers"

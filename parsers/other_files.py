@@ -1,6 +1,6 @@
-"""Files of other tools that people hand in: how to recognise each, what it is, what to do instead.
+"""Files of other tools that users give us: how to recognise each, what it is, what to do instead.
 
-A new kind is a row. It is recognised by bytes that its beginning matches or contains, or, if
+A new kind is a row. It is recognised by bytes that its beginning matches or contains or, if its
 content cannot tell, by the suffix of its name. Messages never show content of a file.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import partial
 from pathlib import PurePath
 from typing import Final
 
@@ -18,7 +19,6 @@ _JSON: Final = rb"\s*[\[{]"
 _PICKLE: Final = rb"\x80[\x02-\x05]"
 _OF_KINETO: Final = (b'"schemaVersion"', b'"deviceProperties"')
 _KINETO: Final = (*_OF_KINETO, b'"cpu_op"')
-
 _TRACE: Final = (
     "record with torch.profiler (prof.export_chrome_trace), nsys or rocprofv3: traceflops recipe"
 )
@@ -36,10 +36,11 @@ _NEURON: Final = "traceflops reads GPUs only; neuron-profile and Neuron Explorer
 
 
 class OtherFile(Struct, frozen=True):
-    """A kind of file that is not read: `what` it is, and a `hint` what to do.
+    """A kind of file that is not read: `what` it is, and a `hint` on what to do instead.
 
-    Its name has one of `suffixes`, or its head fits all conditions given: it matches `begins`, one
-    of its first lines `line`, and it contains `all_of`, any of `one_of` and none of `lacks`.
+    A file is of this kind if its name has one of `suffixes`, or if its head meets all conditions
+    that are given: it matches the pattern `begins`; one of its first lines matches the pattern
+    `line`; it contains all texts of `all_of`, at least one of `one_of` and none of `lacks`.
     """
 
     what: str
@@ -55,15 +56,17 @@ class OtherFile(Struct, frozen=True):
         """Return whether a file that begins with `head` and is called `name` is of this kind."""
         if PurePath(name).suffix.lower() in self.suffixes:
             return True
+        if not (self.begins or self.line or self.all_of or self.one_of):  # known by suffix alone
+            return False
+        if self.begins and not re.match(self.begins, head):
+            return False
         lines = head.splitlines()[:_LINES_LOOKED_AT] if self.line else ()
-        return bool(
-            (self.begins or self.line or self.all_of or self.one_of)  # not known by suffix alone
-            and (not self.begins or re.match(self.begins, head))
-            and (not self.line or any(re.match(self.line, line) for line in lines))
-            and all(sign in head for sign in self.all_of)
-            and (not self.one_of or any(sign in head for sign in self.one_of))
-            and not any(sign in head for sign in self.lacks)
-        )
+        if self.line and not any(re.match(self.line, line) for line in lines):
+            return False
+        if self.one_of and not any(text in head for text in self.one_of):
+            return False
+        has_all = all(text in head for text in self.all_of)
+        return has_all and not any(text in head for text in self.lacks)
 
 
 LFS_POINTER: Final = OtherFile(
@@ -71,12 +74,17 @@ LFS_POINTER: Final = OtherFile(
     "run git lfs pull and try again",
     begins=rb"version https://git-lfs",
 )
-
-OTHER_FILES: Final = (
-    OtherFile(
+_JSON_FILE: Final = partial(OtherFile, begins=_JSON)
+_JSON_TRACE: Final = partial(OtherFile, begins=_JSON, lacks=_KINETO)
+"""JSON files, and those that are no traces of PyTorch."""
+_CPU_TOOL: Final = partial(OtherFile, hint=_TRACE)
+_PACKED: Final = partial(OtherFile, hint=_UNPACK)
+_OF_RUN: Final = partial(OtherFile, hint=_SAME_RUN)
+_NVPROF_TEXT: Final = partial(OtherFile, hint=_NVPROF)
+OTHER_FILES: Final[tuple[OtherFile, ...]] = (
+    _JSON_FILE(
         "a trace of an Ascend NPU (trace_view.json or msprof)",
         ASCEND,
-        begins=_JSON,
         one_of=(
             *(b'"Ascend Hardware"', b'"AI Core Freq"', b'"Overlap Analysis"', b"AscendCL@"),
             *(b'"name": "CANN"', b'"name":"CANN"', b'"torch_to_npu"', b'"async_npu"'),
@@ -98,17 +106,15 @@ OTHER_FILES: Final = (
             b'"Communication Time Info"',
         ),
     ),
-    OtherFile(
+    _JSON_FILE(
         "a profile of Triton's Proton (hatchet), which has sums per kernel and no times",
         "record a timeline of the same run: torch.profiler, nsys or rocprofv3 (traceflops recipe)",
-        begins=_JSON,
         all_of=(b'"frame"', b'"children"', b'"name"'),
         lacks=(b'"traceEvents"', b'"ph"', b'"segments"'),
     ),
-    OtherFile(
+    _JSON_FILE(
         "a log of NCCL Inspector, which has collectives without the work around them",
         "give the traces of all ranks (a folder): traceflops ranks their collectives",
-        begins=_JSON,
         all_of=(b'"inspector_output_format_version"',),
     ),
     OtherFile(
@@ -117,17 +123,15 @@ OTHER_FILES: Final = (
         begins=_PICKLE,
         one_of=(b"pg_config", b"pg_status", b"nccl_comm_state", b"comm_lib_version"),
     ),
-    OtherFile(
+    _JSON_FILE(
         "a dump of PyTorch's flight recorder, which has collectives without GPU times",
         _HANG,
-        begins=_JSON,
         one_of=(b'"pg_status"', b'"time_discovered_completed_ns"'),
         lacks=(*_KINETO, b'"traceEvents"'),
     ),
-    OtherFile(
+    _JSON_FILE(
         "a trace of Intel's unitrace",
         "record with torch.profiler on XPU (ProfilerActivity.XPU), whose traces are read",
-        begins=_JSON,
         all_of=(b'"traceEvents"',),
         one_of=(
             *(b'"HOST<', b" HOST<", b'"DEVICE<', b" DEVICE<"),
@@ -141,36 +145,30 @@ OTHER_FILES: Final = (
         begins=rb"\n",
         all_of=(b"Kineto events",),
     ),
-    OtherFile(
+    _JSON_FILE(
         "a speedscope profile of a CPU (py-spy, rbspy, or another sampler)",
         _TRACE,
-        begins=_JSON,
         all_of=(b"speedscope.app/file-format-schema",),
     ),
-    OtherFile(
+    _CPU_TOOL(
         "a picture (SVG), such as a flame graph of py-spy or perf",
-        _TRACE,
         begins=rb"\s*(?:<\?xml[^>]{0,200}>\s*)?(?:<!DOCTYPE svg[^>]{0,300}>\s*)?<svg",
     ),
-    OtherFile("a picture", _TRACE, begins=rb"\x89PNG|\xff\xd8\xff|GIF8"),
-    OtherFile(
+    _CPU_TOOL("a picture", begins=rb"\x89PNG|\xff\xd8\xff|GIF8"),
+    _CPU_TOOL(
         "stacks and their counts (py-spy --format raw, or folded stacks of perf)",
-        _TRACE,
         begins=rb"[^\n;,{}\[\]\"<]{1,300};[^\n,\"]{1,4000} \d{1,12}\r?\n",
     ),
-    OtherFile(
+    _CPU_TOOL(
         "the stacks of a Python process (faulthandler or py-spy dump), without times",
-        _TRACE,
         begins=rb"(?:Current thread|Thread|Process) (?:0x)?[0-9a-f]{1,20}[ :]",
     ),
-    OtherFile(
-        "statistics of Python's cProfile, without GPU work",
-        _TRACE,
-        begins=rb"[\x7b\xfb][\x29\xa9]\x03",
+    _CPU_TOOL(
+        "statistics of Python's cProfile, without GPU work", begins=rb"[\x7b\xfb][\x29\xa9]\x03"
     ),
-    OtherFile("a recording of Linux perf, without GPU work", _TRACE, begins=rb"PERFILE2|PERFFILE"),
-    OtherFile("a memray recording, without GPU work", _TRACE, begins=rb"memray\0"),
-    OtherFile("a pprof profile, without GPU work", _TRACE, begins=rb"\n\x04\x08[\0-\x7f]\x10"),
+    _CPU_TOOL("a recording of Linux perf, without GPU work", begins=rb"PERFILE2|PERFFILE"),
+    _CPU_TOOL("a memray recording, without GPU work", begins=rb"memray\0"),
+    _CPU_TOOL("a pprof profile, without GPU work", begins=rb"\n\x04\x08[\0-\x7f]\x10"),
     OtherFile(
         "PyTorch's memory timeline as a page, without GPU times",
         f"{_SAME_RUN}, or a memory snapshot (torch.cuda.memory._dump_snapshot)",
@@ -183,45 +181,35 @@ OTHER_FILES: Final = (
         "give the trace beside it: NAME.pt.trace.json, or plugins/profile/TIME/HOST.xplane.pb",
         begins=rb"[\s\S]{12}\x09[\s\S]{8,12}\x1a.brain\.Event:",
     ),
-    OtherFile(
+    _JSON_TRACE(
         "a timeline of TensorFlow 1 (RunMetadata), which is not read",
         "record with nsys profile, or from TensorFlow 2.3 on with tf.profiler.experimental, whose "
         "HOST.xplane.pb is read",
-        begins=_JSON,
         all_of=(b'"traceEvents"', b'"Allocators"', b'"process_name"', b' Compute"'),
-        lacks=_KINETO,
     ),
-    OtherFile(
+    _JSON_TRACE(
         "a trace of Chrome's own (DevTools or chrome://tracing), not of a GPU program",
         _TRACE,
-        begins=_JSON,
         one_of=(
             *(b'"CrRendererMain"', b'"CrBrowserMain"', b"devtools.timeline"),
             b'"source":"DevTools',
         ),
-        lacks=_KINETO,
     ),
-    OtherFile(
+    _JSON_TRACE(
         "a trace of VizTracer, which has Python functions and no GPU work",
         _TRACE,
-        begins=_JSON,
         one_of=(b'"viztracer_metadata"', b'"cat":"FEE"', b'"cat": "FEE"'),
-        lacks=_KINETO,
     ),
-    OtherFile(
+    _JSON_TRACE(
         "a trace of Triton Inference Server's requests, without GPU work",
         "record the server with nsys profile, or its model with torch.profiler",
-        begins=_JSON,
         one_of=(b'"REQUEST_START"', b'"HTTP_RECV_START"', b'"GRPC_WAITREAD_START"'),
-        lacks=_KINETO,
     ),
-    OtherFile(
+    _JSON_TRACE(
         "a timeline of Horovod, which has collectives and no GPU work",
         "record the program with nsys profile, or with the profiler of its framework "
         "(torch.profiler, tf.profiler.experimental)",
-        begins=_JSON,
         one_of=(b'"NEGOTIATE_ALLREDUCE"', b'"NEGOTIATE_BROADCAST"', b'"NEGOTIATE_ALLGATHER"'),
-        lacks=_KINETO,
     ),
     OtherFile(
         "a trace of MXNet's own profiler, which is not read",
@@ -231,18 +219,14 @@ OTHER_FILES: Final = (
             rb'\s*"args"\s*:\s*\{\s*"name"\s*:\s*"cpu/0"'
         ),
     ),
-    OtherFile("a Tracy capture", _TRACE, begins=rb"tlZ\x04|tZst|tr\xfdP|tracy\0"),
+    _CPU_TOOL("a Tracy capture", begins=rb"tlZ\x04|tZst|tr\xfdP|tracy\0"),
     LFS_POINTER,
-    OtherFile(
-        "a zip archive inside another archive, which is not read", _UNPACK, begins=rb"PK\x03\x04"
-    ),
-    OtherFile("a tar archive, which is not read", _UNPACK, begins=rb"[\s\S]{257}ustar"),
-    OtherFile("packed with bzip2, which is not read", _UNPACK, begins=rb"BZh[1-9]"),
-    OtherFile("packed with xz, which is not read", _UNPACK, begins=rb"\xfd7zXZ\x00"),
-    OtherFile(
-        "packed in LZ4's legacy format, which is not read", _UNPACK, begins=rb"\x02\x21\x4c\x18"
-    ),
-    OtherFile("a 7z or rar archive, which is not read", _UNPACK, begins=rb"7z\xbc\xaf|Rar!"),
+    _PACKED("a zip archive inside another archive, which is not read", begins=rb"PK\x03\x04"),
+    _PACKED("a tar archive, which is not read", begins=rb"[\s\S]{257}ustar"),
+    _PACKED("packed with bzip2, which is not read", begins=rb"BZh[1-9]"),
+    _PACKED("packed with xz, which is not read", begins=rb"\xfd7zXZ\x00"),
+    _PACKED("packed in LZ4's legacy format, which is not read", begins=rb"\x02\x21\x4c\x18"),
+    _PACKED("a 7z or rar archive, which is not read", begins=rb"7z\xbc\xaf|Rar!"),
     OtherFile(
         "a session of the Visual Profiler (XML), which is not read",
         "give a recording that it names, or record again: nvprof --export-profile run.nvvp",
@@ -286,9 +270,8 @@ OTHER_FILES: Final = (
             rb'\s*,\s*"ph"\s*:\s*"M"\s*,\s*"pid"\s*:\s*1\s*,\s*"sort_index"\s*:\s*0)'
         ),
     ),
-    OtherFile(
+    _OF_RUN(
         "a PyTorch execution trace (Chakra) without GPU times",
-        _SAME_RUN,
         begins=rb'\s*\{(?=[^{}\[\]]*"schema"\s*:)[^{}\[\]]*"nodes"\s*:|\s*\{\s*"nodes"\s*:',
     ),
     OtherFile(
@@ -311,9 +294,7 @@ OTHER_FILES: Final = (
         "record again with such a version",
         begins=rb'\s*\{\s*"displayTimeUnit"\s*:\s*"ns"\s*,\s*"metadata"\s*:\s*\{\s*"highres-ticks"',
     ),
-    OtherFile(
-        "a memory timeline export without GPU times", _SAME_RUN, begins=rb"\s*\[\s*\[\s*-?\d"
-    ),
+    _OF_RUN("a memory timeline export without GPU times", begins=rb"\s*\[\s*\[\s*-?\d"),
     OtherFile(
         "a rocprofv2 text listing (ROCm 5.5 and 5.6), not a table",
         "record with rocprofv3 --kernel-trace, or with rocprofv2 --plugin file (ROCm 5.7 or later)",
@@ -347,14 +328,12 @@ OTHER_FILES: Final = (
 """Kinds that are tried before any format, in this order; the first that fits counts."""
 
 UNKNOWN_FILES: Final = (
-    OtherFile(
+    _NVPROF_TEXT(
         "a summary of nvprof as CSV (totals by kernel and call), not its recording",
-        _NVPROF,
         line=rb'\s*"?(?:Type"?,"?)?Time\(%\)"?,"?Time"?,"?Calls"?,',
     ),
-    OtherFile(
+    _NVPROF_TEXT(
         "a GPU trace of nvprof as CSV (--print-gpu-trace), not its recording",
-        _NVPROF,
         line=rb'\s*"?Start"?,"?Duration"?,"?Grid X"?,',
     ),
     OtherFile(
@@ -362,14 +341,12 @@ UNKNOWN_FILES: Final = (
         "nvprof's counters are not read; those of Nsight Compute are: ncu --csv --page raw",
         line=rb'\s*"?Device"?,"?(?:Context"?,"?Stream"?,"?)?Kernel"?,"?(?:Invocations|Correlation_ID)"?,',
     ),
-    OtherFile(
+    _NVPROF_TEXT(
         "console text of nvprof, not its recording",
-        _NVPROF,
         one_of=(b"== NVPROF is profiling", b"== Profiling result", b"== Profiling application"),
     ),
-    OtherFile(
+    _OF_RUN(
         "a printed table of torch.profiler (key_averages().table()), not the trace",
-        _SAME_RUN,
         all_of=(b"# of Calls",),
         one_of=(b"Self CPU", b"Self CUDA"),
     ),
@@ -415,7 +392,7 @@ UNKNOWN_FILES: Final = (
         line=rb"==PROF==|  Section: ",
     ),
 )
-"""Kinds that are tried if no format fits: such a log may contain a table that a format reads."""
+"""Kinds that are tried last, if no format fits: some logs contain a table that a format reads."""
 
 
 def other_file(

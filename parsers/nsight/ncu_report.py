@@ -63,14 +63,16 @@ _LINK: Final = re.compile(r"@url:([^:@]*):([^@]*)@")
 _REFERENCE: Final = re.compile(r"@\w+:(?:[^:@]*:)?([^:@]*)@")
 """Addresses in texts of reports (text, address), and references into the report."""
 Content: TypeAlias = int | bytes
+Message: TypeAlias = Mapping[int, Content]
 Value: TypeAlias = float | str | None
 Metrics: TypeAlias = dict[str, Value]
 
 
 class _Report(Struct):
-    """The content of a file. `devices` are facts by number; `odd` counts what is unreadable.
+    """The content of a file. `odd` counts what is unreadable, by the code of its note.
 
-    `results` are the profiled kernels: process, table of texts, encoded message. `debugged` is the
+    `results` has process, table of texts and encoded message of each profiled kernel; `devices`
+    has the facts about each GPU by its number; `facts` describe the recording. `debugged` is the
     machine code that was built for the debugger.
     """
 
@@ -113,7 +115,7 @@ def read_report(source: ByteSource) -> ncu_pages.NcuFile:
 
 
 def _counted(data: bytes, offset: int) -> tuple[bytes, int]:
-    """Return the bytes behind their length at `offset`, and the offset behind. Raises EOFError."""
+    """Return the message after its length at `offset`, and its end. Raises EOFError if cut."""
     begin = offset + 4
     end = begin + int.from_bytes(data[offset:begin], "little")
     if max(begin, end) > len(data):
@@ -122,10 +124,7 @@ def _counted(data: bytes, offset: int) -> tuple[bytes, int]:
 
 
 def _read_blocks(data: bytes, offset: int, report: _Report) -> None:
-    """Read the blocks from `offset` on into `report`, up to the first that is damaged or cut.
-
-    The payload of a block has messages in this order: sources, results, ranges.
-    """
+    """Read the blocks from `offset` on into `report`, up to the first that is damaged or cut."""
     texts: Sequence[str] = ()
     try:
         while offset < len(data):
@@ -133,28 +132,28 @@ def _read_blocks(data: bytes, offset: int, report: _Report) -> None:
             head = dict(fields(message))
             if not head:  # nothing but padding: no block
                 raise EOFError
-            table, _ = parts_of(_bytes(head.get(_TEXTS)), 1)
-            texts = [
-                message_text(text) for text in table
-            ] or texts  # else those of the block before
+            text_parts, _ = parts_of(_bytes(head.get(_TEXTS)), 1)
+            if text_parts:  # else the block uses the texts of the block before
+                texts = [message_text(text) for text in text_parts]
             _keep_facts(_bytes(head.get(_SESSION)), report)
             process = _small(last_fields(_bytes(head.get(_PROCESS))).get(1))
             counts = (head.get(key) for key in (_SOURCES, _RESULTS, _RANGES, _PAYLOAD))
             sources, results, ranges, size = (n if isinstance(n, int) else 0 for n in counts)
             payload = data[offset : offset + size]
             offset += size
-            begin = number = 0
-            while begin < len(payload):
-                message, begin = _counted(payload, begin)
+            position = messages_read = 0  # its messages: sources, then results, then ranges
+            while position < len(payload):
+                message, position = _counted(payload, position)
                 if not message:  # each has content: the rest of the payload is damaged
                     raise EOFError
-                if number < sources and _OF_DEBUGGER in message:
+                if messages_read < sources and _OF_DEBUGGER in message:
                     report.debugged.append(message)
-                if sources <= number < sources + results:
+                is_range = messages_read >= sources + results
+                if messages_read >= sources and not is_range:
                     report.results.append((process, texts, message))
-                report.odd["ranges-unread"] += number >= sources + results
-                number += 1
-            if number != sources + results + ranges:
+                report.odd["ranges-unread"] += is_range
+                messages_read += 1
+            if messages_read != sources + results + ranges:
                 raise EOFError
     except (EOFError, ValueError):
         offset = len(data) + 1  # counts as cut
@@ -162,7 +161,7 @@ def _read_blocks(data: bytes, offset: int, report: _Report) -> None:
 
 
 def _keep_facts(session: bytes, report: _Report) -> None:
-    """Add the facts of a session to the report: when, by which version, on which GPUs."""
+    """Add the facts in a session's message to the report: its time, ncu's version, the GPUs."""
     created = last_fields(session).get(_CREATED)
     if isinstance(created, int) and 0 < created < 2**33:  # later is damage
         report.facts["created"] = f"{datetime.fromtimestamp(created, UTC):%Y-%m-%d %H:%M:%S} UTC"
@@ -185,17 +184,20 @@ def _add(
     report: _Report,
     page: ncu_pages.NcuPage,
 ) -> None:
-    """Add a launch's metrics and rules to `page`. Raises ValueError at damage."""
-    kernel: dict[int, Content] = {}  # all other fields
-    messages, rules = [], []
+    """Add the metrics and rules in a kernel's `message` to `page`. Raises ValueError at damage.
+
+    `launch` has the kernel's process and number (`dispatch`); its device is added.
+    """
+    kernel: dict[int, Content] = {}  # the fields that occur once
+    metric_messages, rule_messages = [], []
     for key, content in fields(message):
         if key == _METRIC:
-            messages.append(_bytes(content))
+            metric_messages.append(_bytes(content))
         elif key == _RULE:
-            rules.append(_bytes(content))
+            rule_messages.append(_bytes(content))
         else:
             kernel[key] = content
-    metrics = _metrics(messages, texts, report.odd)
+    metrics = _metrics(metric_messages, texts, report.odd)
     name = next(filter(None, (message_text(kernel.get(key)) for key in _NAMES)), ncu_pages.UNNAMED)
     launch["device"] = page.devices[_device(metrics, report, page)]
     page.rows["kernels"] += 1
@@ -210,49 +212,58 @@ def _add(
         counter=page.table.names["counter"].codes(counters),
         value=np.fromiter(counters.values(), np.float64),
     )
-    for rule in map(last_fields, rules):
+    for rule in map(last_fields, rule_messages):
         for item in map(last_fields, parts_of(_bytes(rule.get(_BODY)), 1)[0]):
-            advice, speedup = (last_fields(_bytes(item.get(key))) for key in (_MESSAGE, _SPEEDUP))
-            if _ADVICE not in advice:
-                continue
-            percent = _decimal(speedup.get(_PERCENT), "<d")
-            columns = {
-                "name": name,
-                "section": message_text(rule.get(_SECTION)),
-                "rule": message_text(rule.get(_RULE_ID)),
-                "kind": _word(ncu_pages.RULE_KINDS, advice.get(_ADVICE_KIND)),
-                # Pages print addresses in brackets, and no references.
-                "text": _REFERENCE.sub(r"\1", _LINK.sub(r"\1 (\2)", message_text(advice[_ADVICE]))),
-                "speedup_kind": _word(ncu_pages.SPEEDUP_KINDS, speedup.get(_SPEEDUP_KIND)),
-            }
-            page.rows["rules"] += 1
-            page.rules.add(
-                1,
-                **launch,
-                **{role: page.rules.names[role][text] for role, text in columns.items() if text},
-                speedup_share=np.array([np.nan if percent is None else percent / 100]),
-            )
+            _add_rule(rule, item, launch, name, page)
+
+
+def _add_rule(
+    rule: Message, item: Message, launch: Mapping[str, int], name: str, page: ncu_pages.NcuPage
+) -> None:
+    """Add an item of a rule's body to `page`: advice on a launch of the kernel `name`."""
+    advice, speedup = (last_fields(_bytes(item.get(key))) for key in (_MESSAGE, _SPEEDUP))
+    if _ADVICE not in advice:
+        return
+    # As CSV pages do, print a link as "text (address)" and only the text of a reference.
+    text = _LINK.sub(r"\1 (\2)", message_text(advice[_ADVICE]))
+    columns = {
+        "name": name,
+        "section": message_text(rule.get(_SECTION)),
+        "rule": message_text(rule.get(_RULE_ID)),
+        "kind": _word(ncu_pages.RULE_KINDS, advice.get(_ADVICE_KIND)),
+        "text": _REFERENCE.sub(r"\1", text),
+        "speedup_kind": _word(ncu_pages.SPEEDUP_KINDS, speedup.get(_SPEEDUP_KIND)),
+    }
+    codes = {role: page.rules.names[role][word] for role, word in columns.items() if word}
+    percent = _decimal(speedup.get(_PERCENT), "<d")
+    share = np.array([np.nan if percent is None else percent / 100])
+    page.rows["rules"] += 1
+    page.rules.add(1, **launch, **codes, speedup_share=share)
 
 
 def _metrics(messages: Sequence[bytes], texts: Sequence[str], odd: Counter[str]) -> Metrics:
-    """Return metrics by name, None without a value; the last counts. Raises ValueError."""
+    """Return each metric's value by its name, None if it has no value. Counts odd ones in `odd`.
+
+    Of a name that occurs twice the last value counts. Raises ValueError if a message is damaged.
+    """
     metrics: Metrics = {}
     for message in messages:
-        index, value, instances = 0, b"", 0
+        name_index, value_message, instances = 0, b"", 0
         for key, content in fields(message):
             instances += key == _INSTANCE
             if key == _INDEX:
-                index = content if isinstance(content, int) else len(texts)
+                name_index = content if isinstance(content, int) else len(texts)
             elif key == _VALUE:
-                value = _bytes(content)
-        if index >= len(texts):
+                value_message = _bytes(content)
+        if name_index >= len(texts):
             odd["names-lost"] += 1
             continue
         odd["instances-apart"] += instances
-        metric = metrics[texts[index]] = _value(value)
-        if not isinstance(metric, float):
-            lacks = "instances-unread" if instances else "not-available"
-            odd["no-number" if isinstance(metric, str) else lacks] += 1
+        value = metrics[texts[name_index]] = _value(value_message)
+        if isinstance(value, str):
+            odd["no-number"] += 1
+        elif value is None:
+            odd["instances-unread" if instances else "not-available"] += 1
     return metrics
 
 
@@ -267,53 +278,57 @@ def _value(message: bytes) -> Value:
     return value
 
 
-def _decimal(content: object, form: str | None) -> float | None:
-    """Return the finite number that bytes are in a format of `struct`, else None."""
-    if not isinstance(content, bytes) or form is None or len(content) != struct.calcsize(form):
+def _decimal(content: object, struct_format: str | None) -> float | None:
+    """Return the finite number in bytes of a `struct` format; None if they do not hold one."""
+    if not isinstance(content, bytes) or struct_format is None:
         return None
-    value = float(struct.unpack(form, content)[0])
+    if len(content) != struct.calcsize(struct_format):
+        return None
+    value = float(struct.unpack(struct_format, content)[0])
     return value if isfinite(value) else None
 
 
 def _device(metrics: Metrics, report: _Report, page: ncu_pages.NcuPage) -> str:
-    """Return a kernel's device as "number|compute capability"; add its facts to the page.
-
-    Facts are the kernel's own metrics, else those of the session.
-    """
+    """Return a kernel's device as "number|compute capability"; add its facts to the page."""
 
     def printed(value: Value) -> str:
-        return "" if value is None else value if isinstance(value, str) else f"{value:.0f}"
+        if isinstance(value, str):
+            return value
+        return "" if value is None else f"{value:.0f}"
 
     number = metrics.get("launch__device_id")
     if number is None and len(report.devices) == 1:
         (number,) = report.devices
-    facts = report.devices.get(int(number), {}) if isinstance(number, int | float) else {}
-    own = {name: metrics.get(name) for name in (*ncu_pages.FACTS, *_CAPABILITY)}
-    facts = facts | {name: value for name, value in own.items() if value is not None}
+    facts: dict[str, Value] = {}
+    if isinstance(number, int | float):
+        facts |= report.devices.get(int(number), {})
+    for name in (*ncu_pages.FACTS, *_CAPABILITY):
+        if (value := metrics.get(name)) is not None:
+            facts[name] = value
     capability = ".".join(printed(facts.get(name)) for name in _CAPABILITY)
     device = f"{printed(number)}|{capability}"
     page.facts.setdefault(device, {name: printed(facts.get(name)) for name in ncu_pages.FACTS})
     return device
 
 
-def _sizes(
-    kernel: Mapping[int, Content], metrics: Metrics, rows: int, *, is_old: bool
-) -> dict[str, Array | int]:
-    """Return the columns with the sizes of a launch, repeated in `rows` rows.
+def _sizes(kernel: Message, metrics: Metrics, rows: int, *, is_old: bool) -> dict[str, Array | int]:
+    """Return the columns with the sizes of a launch; those by axis are repeated in `rows` rows.
 
-    Writers of 2018 and 2019 (`is_old`) wrote the grid in threads instead of blocks. If metrics
-    show that, it is divided by the block; if they contradict both, the grid is unknown.
+    The grid comes from the metrics of its axes, else from the kernel's message. ncu of 2018 and
+    2019 (`is_old`) wrote the grid in threads, not blocks. If the metrics confirm that, the grid is
+    divided by the block; if they fit neither unit, the grid is unknown.
     """
     messages = [last_fields(_bytes(kernel.get(key))) for key in (_GRID, _BLOCK)]
     grid, block = ([max(0, _small(m.get(axis, 0))) for axis in (1, 2, 3)] for m in messages)
-    counted = [axis for axis in map(metrics.get, _OWN_GRID) if isinstance(axis, float)]
-    threads, size = metrics.get(_THREADS), metrics.get(_SIZE)
-    if len(counted) == 3 and all(0 < axis < _MOST for axis in counted):
-        grid = [int(axis) for axis in counted]
-    elif size != prod(grid) and (is_old or threads == prod(grid)):
-        pairs = list(zip(grid, block, strict=True))
-        fits = threads == prod(grid) and all(b and g % b == 0 for g, b in pairs)
-        grid = [g // b for g, b in pairs] if fits else [0, 0, 0]
+    grid_metrics = [size for size in map(metrics.get, _OWN_GRID) if isinstance(size, float)]
+    is_in_threads = metrics.get(_THREADS) == prod(grid)
+    is_in_blocks = metrics.get(_SIZE) == prod(grid)
+    if len(grid_metrics) == 3 and all(0 < size < _MOST for size in grid_metrics):
+        grid = [int(size) for size in grid_metrics]
+    elif not is_in_blocks and (is_old or is_in_threads):
+        axes = list(zip(grid, block, strict=True))
+        is_divisible = all(b and g % b == 0 for g, b in axes)
+        grid = [g // b for g, b in axes] if is_in_threads and is_divisible else [0, 0, 0]
     block_threads, all_threads = prod(block), prod(grid) * prod(block)
     return {
         "threads": all_threads if 0 < all_threads < ncu_pages.TOO_MANY else ABSENT,
@@ -324,7 +339,7 @@ def _sizes(
 
 
 def _word(words: Sequence[str], number: object) -> str:
-    """Return the word with a number, counted from 1; "" if no word has it."""
+    """Return the word at a position counted from 1; "" if there is none."""
     return words[number - 1] if isinstance(number, int) and 0 < number <= len(words) else ""
 
 
@@ -333,5 +348,5 @@ def _bytes(content: object) -> bytes:
 
 
 def _small(content: object) -> int:
-    """Return a number of a process, a device or a size; ABSENT if it is not one."""
+    """Return a process id, device number or size; ABSENT if the content cannot be one."""
     return content if isinstance(content, int) and content < _MOST else ABSENT

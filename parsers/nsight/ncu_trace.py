@@ -1,7 +1,8 @@
 """Makes traces of pages of Nsight Compute: counters of kernels, without times.
 
-Several calls of ncu may each record some of the counters: pages with different counters of the
-same kernels are passes of one run; with the same counters, other processes. A report is one page.
+Several calls of ncu may each record some of the counters. Pages with different counters of the same
+kernels are therefore passes of one run; pages with the same counters have more launches or other
+processes of a pass. A binary report counts as one page.
 """
 
 from __future__ import annotations
@@ -115,7 +116,7 @@ def _has_layout(file: NcuFile) -> bool:
 
 
 class NcuRun(Struct):
-    """The files of a run and their pages; `repeated` counts pages with nothing new."""
+    """One run of a program: its files and their pages; `repeated` counts pages with nothing new."""
 
     files: list[NcuFile] = field(default_factory=list)
     pages: list[NcuPage] = field(default_factory=list)
@@ -124,21 +125,22 @@ class NcuRun(Struct):
 
 
 def runs(files: Sequence[NcuFile]) -> list[NcuRun]:
-    """Return the runs of files. Files of a folder and rank are of one run if they are passes of it.
+    """Return the files grouped into runs of a program, in the order of the first file of each.
 
-    That is, they have other counters of the same kernels, or repeat values of the run.
+    A file joins a run of its folder and rank whose values it repeats, or to whose kernels it has
+    other counters (another pass).
     """
     runs_by_origin: list[tuple[Hashable, NcuRun]] = []
     for file in files:
         origin = (file.source.folder, rank_in_name(file.source.name))
         counters, kernels = (_names(file.pages, column) for column in ("counter", "name"))
-        for other, run in runs_by_origin:
-            if other != origin:
+        for run_origin, run in runs_by_origin:
+            if run_origin != origin:
                 continue
-            if all(any(_repeats(page, held) for held in run.pages) for page in file.pages):
+            if all(any(_repeats(page, earlier) for earlier in run.pages) for page in file.pages):
                 break
-            has_others = _is_new(counters, _names(run.pages, "counter"))
-            if has_others and not kernels.isdisjoint(_names(run.pages, "name")):
+            are_others = _differ_both_ways(counters, _names(run.pages, "counter"))
+            if are_others and not kernels.isdisjoint(_names(run.pages, "name")):
                 break
         else:
             run = NcuRun()
@@ -153,37 +155,37 @@ def _names(pages: Iterable[NcuPage], column: str) -> set[str]:
     return {name for page in pages for name in page.table.names[column]}
 
 
-def _is_new(counters: set[str], others: set[str]) -> bool:
+def _differ_both_ways(counters: set[str], others: set[str]) -> bool:
     """Return whether each of two sets of counters has some that the other lacks."""
     return bool(counters - others) and bool(others - counters)
 
 
 def _add(page: NcuPage, run: NcuRun) -> None:
-    """Add a page to a run, and set its pass (`repetition`) and the numbers of its processes.
+    """Append a page to a run, and set its pass (`repetition`) and the numbers of its processes.
 
-    A page with new counters is another pass. One with the same counters is of the same pass, with
-    more launches or processes. One that only repeats values loses its rows.
+    A page with other counters is a new pass. A page with the same counters continues their pass,
+    with more launches or processes; if it only repeats values, its rows are dropped.
     """
-    held = [other for other in run.pages if other.table.count]
+    with_values = [earlier for earlier in run.pages if earlier.table.count]
     counters = _names([page], "counter")
-    same = [other for other in held if not _is_new(counters, _names([other], "counter"))]
-    if page.table.count and any(_repeats(page, other) for other in same):
+    same_pass = [p for p in with_values if not _differ_both_ways(counters, _names([p], "counter"))]
+    if page.table.count and any(_repeats(page, earlier) for earlier in same_pass):
         run.repeated += 1
         page = NcuPage(page.source, page.layout, page.metrics, odd=page.odd)
-    elif page.table.count and same:
-        # A process id that recurs is the same process if the page continues its launches.
-        first_number = sum(len(other.processes) for other in same)
+    elif page.table.count and same_pass:
+        # A process id that recurs is the same process unless both pages have the same launch of it.
+        first_number = sum(len(earlier.processes) for earlier in same_pass)
         for number, pid in enumerate(_pids(page), first_number):
             page.processes[pid] = number
-            for other in same:
-                if pid in other.processes and not _launches(page, pid) & _launches(other, pid):
-                    page.processes[pid] = other.processes[pid]
-        page.repetition = same[0].repetition
+            for earlier in same_pass:
+                if pid in earlier.processes and not _launches(page, pid) & _launches(earlier, pid):
+                    page.processes[pid] = earlier.processes[pid]
+        page.repetition = same_pass[0].repetition
     elif page.table.count:
         page.processes = {pid: number for number, pid in enumerate(_pids(page))}
-        # The first page with values is pass 0, which `passes` counts from the beginning.
-        page.repetition = run.passes if held else 0
-        run.passes += bool(held)
+        # `passes` starts at 1 for pass 0, that of the first page with values.
+        page.repetition = run.passes if with_values else 0
+        run.passes += bool(with_values)
     run.pages.append(page)
 
 
@@ -200,28 +202,33 @@ def _launches(page: NcuPage, pid: int) -> set[int]:
 
 
 def _repeats(page: NcuPage, other: NcuPage) -> bool:
-    """Return whether most values are on another page, too, and none differs but by rounding."""
+    """Return whether `other` has most values of `page`, all of them equal but for rounding."""
     if not set(_pids(page)) <= set(_pids(other)):  # equal values of another process are no repeat
         return False
-    own, others = _values(page), _values(other)
-    shared = own.keys() & others.keys()
+    values, other_values = _values(page), _values(other)
+    shared = values.keys() & other_values.keys()
+    # Pages of one layout print a value alike; other layouts round it.
     tolerance = 0.0 if page.layout == other.layout else _PRINTED
-    return 2 * len(shared) > len(own) and all(
-        isclose(own[key], others[key], rel_tol=tolerance, abs_tol=tolerance) for key in shared
+    return 2 * len(shared) > len(values) and all(
+        isclose(values[key], other_values[key], rel_tol=tolerance, abs_tol=tolerance)
+        for key in shared
     )
 
 
 def _values(page: NcuPage) -> dict[tuple[int, int, str, str], float]:
     """Return the values of a page by process, launch, kernel and counter."""
-    table = page.table
-    texts = ((list(table.names[name]), table.column(name).tolist()) for name in ("name", "counter"))
-    names, counters = ([by_code[code] for code in codes] for by_code, codes in texts)
-    ids = (table.column(name).tolist() for name in ("process", "dispatch"))
-    return dict(zip(zip(*ids, names, counters, strict=True), table.column("value"), strict=True))
+
+    def texts(column: str) -> list[str]:
+        distinct_texts = list(page.table.names[column])
+        return [distinct_texts[code] for code in page.table.column(column).tolist()]
+
+    ids = (page.table.column(name).tolist() for name in ("process", "dispatch"))
+    keys = zip(*ids, texts("name"), texts("counter"), strict=True)
+    return dict(zip(keys, page.table.column("value"), strict=True))
 
 
 def trace_of(run: NcuRun) -> Trace:
-    """Return the trace of a run. It uses up the tables of the run's pages."""
+    """Return the trace of a run. The pages' tables are moved into the trace, not copied."""
     builder = trace_builder.Gathered()
     launches: set[tuple[int, ...]] = set()
     counts: Counter[str] = Counter()
@@ -237,9 +244,8 @@ def trace_of(run: NcuRun) -> Trace:
     rules = builder["kernel_rules"]
     if rules.count:  # pages may repeat a rule: keep its first row
         _, first = group_rows([rules.column(name) for name in _RULE_KEY])
-        builder.tables["kernel_rules"] = trace_builder.chosen(
-            rules, np.isin(np.arange(rules.count), first)
-        )
+        is_first = np.isin(np.arange(rules.count), first)
+        builder.tables["kernel_rules"] = trace_builder.chosen(rules, is_first)
     counts["launches"] = len(launches)
     layouts = dict.fromkeys(page.layout for page in run.pages if page.layout)
     facts = {"page": ", ".join(layouts)} if layouts else {}
@@ -257,10 +263,10 @@ def trace_of(run: NcuRun) -> Trace:
 
 
 def _number(page: NcuPage, builder: trace_builder.Gathered) -> None:
-    """Replace process ids and device codes in a page by those of the trace; fill in repetition."""
+    """Replace process ids and device codes in a page by the trace's; fill in `repetition`."""
 
-    def small(text: str) -> int | None:
-        """Return a number of at most five digits, None if it is none."""
+    def small_number(text: str) -> int | None:
+        """Return a number of at most five digits, None for any other text."""
         return int(text) if text.isascii() and text.isdecimal() and len(text) < 6 else None
 
     label = page.source.label
@@ -276,21 +282,22 @@ def _number(page: NcuPage, builder: trace_builder.Gathered) -> None:
     devices = []
     for text in page.devices:
         facts = page.facts.get(text, {})
-        units = facts.get("device__attribute_multiprocessor_count", "").replace(",", "")
+        sm_count = facts.get("device__attribute_multiprocessor_count", "").replace(",", "")
         gpu_number, _, capability = text.partition("|")
-        major, minor = map(small, capability.strip().partition(".")[::2])
-        if major is None or minor is None:
+        major, minor = map(small_number, capability.strip().partition(".")[::2])
+        if major is None or minor is None:  # half a version identifies nothing
             major = minor = None
         device = trace_builder.DeviceFacts(
             product=facts.get("device__attribute_display_name") or None,
             compute_major=major,
             compute_minor=minor,
-            sm_count=small(units),
+            sm_count=small_number(sm_count),
             architecture=None if major is None else f"sm{major}{minor}",
         )
         # A device needs a process, and a page does not tell which ones use it: take the first.
-        process = next(iter(processes.values()))
-        devices.append(builder.device(text, process, small(gpu_number.strip()) or 0, device))
+        first_process = next(iter(processes.values()))
+        number = small_number(gpu_number.strip()) or 0
+        devices.append(builder.device(text, first_process, number, device))
     for table in (page.table, page.rules):
         process_of_row = by_distinct(table.column("process"), lambda pid, _: processes[pid])
         table.replace("process", process_of_row)
@@ -313,10 +320,10 @@ def _notes(run: NcuRun) -> Iterator[Note]:
                 notes.append(_NOTES.note("marks-ambiguous", number=file.marks.ambiguous))
         else:  # a binary report
             odd, counts = file.pages[0].odd, file.pages[0].rows
-            version, apart = file.facts.get("tool_version"), odd["instances-apart"]
+            version, unread_values = file.facts.get("tool_version"), odd["instances-apart"]
             by = f", written by Nsight Compute {version}" if version else ""
-            in_brackets = f" ({apart:,})" if apart else ""
-            notes.append(_NOTES.note("raw-report", by=by, apart=in_brackets))
+            apart = f" ({unread_values:,})" if unread_values else ""
+            notes.append(_NOTES.note("raw-report", by=by, apart=apart))
             if odd["input-cut"] or file.source.cut is not None:
                 notes.append(_NOTES.note("input-cut", counts["kernels"]))
             notes += _NOTES.counted(odd, "rows-lost", "names-lost", *_NO_VALUES, "ranges-unread")

@@ -1,6 +1,6 @@
-"""Converts values of Nsight Compute to base units: bytes, ns, Hz, and what else is counted.
+"""Converts values of Nsight Compute to base units: bytes, ns, Hz, instructions, cycles ...
 
-Units have prefixes (Mbyte, us, Ghz) row by row. A file's decimal mark is known only at its end.
+Each row has its own unit prefix (Mbyte, us, Ghz). A file's decimal mark is known only at its end.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from traceflops.table.columns import Array, BoolArray, IntArray, count_true
 from traceflops.table.grouping import ranked
 
 WHATS: Final = ("number", "not-available", "instances-unread", "no-number")
-"""What a cell is: a number, or the code of the note on cells that are not."""
+"""Kinds of cells: numbers, and the codes of the notes on all other kinds."""
 _NUMBER, _NOT_AVAILABLE, _INSTANCES, _TEXT = range(len(WHATS))
 _PREFIXES: Final = {"": 0, "k": 3, "m": 6, "g": 9, "t": 12, "p": 15}
 _SCALED: Final = re.compile(r"([KMGTP]?)(byte|bit|hz|inst|cycle|sector|request|op|flop)s?", re.I)
 LONGEST: Final = 60
 """The most characters of a unit or a number."""
 _MOST_DIGITS: Final = 250
-"""A number with fewer digits is a double, also in the base unit, and short when written out."""
+"""A number with a smaller exponent fits a double, even in its base unit."""
 _NUMBER_TEXT: Final = re.compile(r"[-+]?[\d.,]+(?:[eE][-+]?\d{1,3})?|[-+]?inf|nan", re.I)
 _LIST: Final = re.compile(r"^([^(]*)\(.*\)?$", re.S)
 _COUNTS: Final = re.compile(r"__\w*?(?:inst_|ops_)")
@@ -43,8 +43,8 @@ _CLEAR: Final = {
     rf"|^-?[0-9]{{1,3}}(?:[{other}][0-9]{{3}}){{2,}}$"
     for mark, other in (".,", ",.")
 }
-"""Numbers that tell the decimal mark: with it alone at an unusual place, behind marks of thousands,
-and with two or more marks of thousands (the other mark)."""
+"""By decimal mark, the numbers that show that the file uses it: with only this mark (1.5), with it
+after thousands marks (1,234.5), or with two thousands marks and no decimal mark (1,234,567)."""
 
 
 class Unit(NamedTuple):
@@ -74,12 +74,12 @@ def unit_of(text: str) -> Unit:
 
 
 def fits(counter: str, unit: Unit) -> bool:
-    """Return whether a unit fits a counter, by what the counter's name says it counts.
+    """Return whether a counter can have a unit, by what the counter's name says it counts.
 
-    Bytes and times are printed in different units: without a known unit their value is unknown.
+    A value whose unit does not fit is unknown: its factor to the base unit is not known.
     """
     name, _, rollup = counter.partition(".")
-    # A label has its unit in it; percentages and ratios have none that is printed in several ways.
+    # The unit is part of a label's name. Percentages and ratios are printed in only one unit.
     if "__" not in name or ".pct" in counter or rollup.endswith(".ratio"):
         return True
     top, _, bottom = unit.base.partition("/")
@@ -89,27 +89,29 @@ def fits(counter: str, unit: Unit) -> bool:
         return unit.base == "ns"
     if "__bytes" in name or "_t_bytes" in name:
         return top == "byte"
-    # Instructions and operations have a unit that counts such things, or none; others have any.
+    # Instructions and operations have a unit of such things or none; other counters may have any.
     return _COUNTS.search(name) is None or top in ("", "inst", "op", "flop", "thread", "warp")
 
 
 class Marks(Struct):
-    """How many numbers of a file clearly have each decimal mark, and one that is ambiguous."""
+    """How many numbers of a file clearly use each decimal mark, and the first ambiguous number."""
 
     counts: Counter[str] = field(default_factory=Counter)
     ambiguous: str = ""
 
     def see(self, texts: Sequence[str]) -> None:
-        """Count the marks of some numbers."""
-        # Patterns on all cells at once decide the easy ones; the others follow one by one.
+        """Count the decimal marks of printed numbers."""
+        # Patterns on all cells at once decide plain numbers; other texts follow one by one.
         cells = pa.array(texts, pa.string())
-        easy = _is_easy(cells)
-        unclear = easy & _matches(cells, _AMBIGUOUS) & ~_matches(cells, _LESS_THAN_ONE)
+        is_plain = _is_plain(cells)
+        # In 1.234 the mark may separate thousands; in 0.234 it cannot.
+        may_be_thousands = _matches(cells, _AMBIGUOUS) & ~_matches(cells, _LESS_THAN_ONE)
+        is_unclear = is_plain & may_be_thousands
         for mark, pattern in _CLEAR.items():
-            clear = easy & ~unclear & _matches(cells, pattern)
-            self.counts[mark] += count_true(clear)
-        examples = [texts[row] for row in np.flatnonzero(unclear)[:1].tolist()]
-        for row in np.flatnonzero(~easy).tolist():
+            shows_mark = is_plain & ~is_unclear & _matches(cells, pattern)
+            self.counts[mark] += count_true(shows_mark)
+        examples = [texts[row] for row in np.flatnonzero(is_unclear)[:1].tolist()]
+        for row in np.flatnonzero(~is_plain).tolist():
             text = texts[row].strip()
             if (mark_of_text := clear_mark(text)) is not None:
                 self.counts[mark_of_text] += 1
@@ -119,12 +121,12 @@ class Marks(Struct):
 
     @property
     def comma(self) -> bool:
-        """Whether the comma is the decimal mark; if that is unclear, it is the point."""
+        """Whether the comma is the decimal mark; where numbers do not tell, the point is."""
         return self.counts[","] > self.counts["."]
 
     @property
     def is_open(self) -> bool:
-        """Whether a number is ambiguous and no number tells the decimal mark."""
+        """Whether a number is ambiguous and no other number shows the decimal mark."""
         return bool(self.ambiguous) and not self.counts.total()
 
 
@@ -139,44 +141,47 @@ def values_of(
 ) -> Array:
     """Return the value of each row in base units, NaN if it is no number or its unit is unknown.
 
-    Row i is the number `texts[text[i]]` of `counters[counter[i]]`, which is a counter's name and
-    unit. `odd` counts cells by the codes of notes. `comma`: the comma is the decimal mark.
+    Row i has the text `texts[text[i]]` of the counter `counters[counter[i]]`, a name and a unit.
+    Counts odd rows in `odd` by the code of their note. `comma`: the comma is the decimal mark.
     """
     units = [unit_of(unit) for _, unit in counters]
     fitting = [fits(name, unit) for (name, _), unit in zip(counters, units, strict=True)]
     has_unit = np.array(fitting, np.bool_)[counter]
     power = np.array([unit.power for unit in units], np.int64)[counter]
-    powers, index = ranked(power)
-    exponents = pa.array([f"e{p}" for p in powers.tolist()]).take(pa.array(index))
-    plain, what = plain_numbers(texts, comma=comma)
-    what = what[text]
     # Append the power to the text ("1.5e9") and convert that: exact, unlike a multiplication.
+    powers, index = ranked(power)
+    exponents = pa.array([f"e{exponent}" for exponent in powers.tolist()]).take(pa.array(index))
+    plain, what_of_text = plain_numbers(texts, comma=comma)
     joined = pc.binary_join_element_wise(plain.take(pa.array(text)), exponents, "")
     values = decimals(pa.chunked_array([pc.cast(joined, pa.float64())]))
+    what = what_of_text[text]
     is_number = what == _NUMBER
-    # Only a unit with a prefix leaves a few digits; a 0 is not counted.
+    # ncu rounds values of prefixed units to a few digits; a 0 is exact.
     is_rounded = is_number & has_unit & (power != 0) & (values != 0)
-    rows = {"unit-unknown": is_number & ~has_unit, "values-rounded": is_rounded}
-    rows |= {code: what == kind for kind, code in enumerate(WHATS) if kind != _NUMBER}
-    odd.update({code: count_true(of_code) for code, of_code in rows.items()})
+    odd_rows = {"unit-unknown": is_number & ~has_unit, "values-rounded": is_rounded}
+    odd_rows |= {code: what == kind for kind, code in enumerate(WHATS) if kind != _NUMBER}
+    odd.update({code: count_true(rows) for code, rows in odd_rows.items()})
     return np.where(has_unit, values, np.nan)
 
 
 def plain_numbers(texts: Sequence[str], *, comma: bool) -> tuple[pa.Array, IntArray]:
-    """Return numbers with a decimal point, null for other texts; and indices in WHATS."""
+    """Return each text as a number with a decimal point, null if it is none, and its kind.
+
+    Kinds are indices in WHATS. `comma`: the comma is the decimal mark of the texts.
+    """
     cells = pa.array(texts, pa.string())
     thousands = "." if comma else ","
-    plain = pc.replace_substring(pc.replace_substring(cells, thousands, ""), ",", ".")
-    easy = _is_easy(cells)  # digits and marks: patterns decide all of them at once
-    is_number = easy & _matches(plain, r"^-?[0-9]+(?:\.[0-9]+)?$")
-    is_text = easy & (np.asarray(pc.count_substring(plain, ".")) > 1)  # such as a version
+    pointed = pc.replace_substring(pc.replace_substring(cells, thousands, ""), ",", ".")
+    is_plain = _is_plain(cells)  # patterns decide all of these at once
+    is_number = is_plain & _matches(pointed, r"^-?[0-9]+(?:\.[0-9]+)?$")
+    is_text = is_plain & (np.asarray(pc.count_substring(pointed, ".")) > 1)  # such as a version
     what = np.where(is_number, _NUMBER, _TEXT)
-    values = pc.if_else(pa.array(is_number), plain, None)
-    others = ~(is_number | is_text)  # n/a, lists, exponents: read one by one
-    if not others.any():
+    values = pc.if_else(pa.array(is_number), pointed, None)
+    is_other = ~(is_number | is_text)  # n/a, lists, exponents: read one by one
+    if not is_other.any():
         return values, what
-    read: list[str | None] = []
-    for row in np.flatnonzero(others).tolist():
+    other_values: list[str | None] = []
+    for row in np.flatnonzero(is_other).tolist():
         text, value = texts[row].strip(), None
         listed = _LIST.match(text)  # the total of all instances, then a list of them in brackets
         number = listed[1].strip() if listed else text
@@ -188,13 +193,13 @@ def plain_numbers(texts: Sequence[str], *, comma: bool) -> tuple[pa.Array, IntAr
                 decimal = Decimal(number.replace(thousands, "").replace(",", "."))
                 if decimal.is_finite() and abs(decimal.adjusted()) < _MOST_DIGITS:
                     what[row], value = _NUMBER, f"{decimal:f}"
-        read.append(value)
-    read_values = pa.array(read, pa.string())
-    return pc.replace_with_mask(values, pa.array(others), read_values), what
+        other_values.append(value)
+    values = pc.replace_with_mask(values, pa.array(is_other), pa.array(other_values, pa.string()))
+    return values, what
 
 
-def _is_easy(cells: pa.Array) -> BoolArray:
-    """Return which cells are at most LONGEST digits, points and commas, with a sign or not."""
+def _is_plain(cells: pa.Array) -> BoolArray:
+    """Return which cells are at most LONGEST digits, points and commas, maybe after a minus."""
     return _matches(cells, r"^-?[0-9][0-9.,]*$") & (np.asarray(pc.binary_length(cells)) <= LONGEST)
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import PurePath
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -55,12 +55,12 @@ _NOTES: Final = NoteTable(
 
 
 def is_of_recipe(file: ArrowTable) -> bool:
-    """Return whether a file is the output of nvtx_gpu_proj_trace, or a table of devices."""
+    """Return whether a file is the output of nvtx_gpu_proj_trace or a recipe's table of devices."""
     return set(file.columns) >= _RANGES or (_GPU, "name") in map(_pair_of, file.columns)
 
 
 def _pair_of(column: str) -> tuple[str, str] | None:
-    """Return the two words of a column whose name is a pair as text, ('a', 'b'), else None."""
+    """Return (a, b) for a column with the name "('a', 'b')", None for any other column."""
     match = _TUPLE.match(column[:200])
     return (match[1], match[2]) if match else None
 
@@ -68,22 +68,22 @@ def _pair_of(column: str) -> tuple[str, str] | None:
 def read_recipes(files: Sequence[ArrowTable]) -> list[Trace]:
     """Return a trace per file of ranges, with the facts of the device tables that belong to it.
 
-    A device table belongs to the files of ranges in its folder or directly below it; to the only
-    file if there is one. Raises InputError if there are no ranges.
+    A device table belongs to the files of ranges in its folder and directly below it, and to a
+    single file of ranges wherever that is. Raises InputError if there are no ranges.
     """
-    ranges = [file for file in files if set(file.columns) >= _RANGES]
-    devices = [file for file in files if not {*file.columns} >= _RANGES]
-    if not ranges:
+    range_files = [file for file in files if {*file.columns} >= _RANGES]
+    device_files = [file for file in files if not {*file.columns} >= _RANGES]
+    if not range_files:
         raise NotATrace(
             f"only a list of the machine's GPUs: {files[0].source.label}",
             "give the SQLite export of the report (nsys export --type sqlite), or the recipe's "
             "trace.parquet beside it",
         )
     traces = []
-    for file in ranges:
-        folder, is_only = PurePath(file.source.folder), len(ranges) == 1
+    for file in range_files:
+        folder, is_only = PurePath(file.source.folder), len(range_files) == 1
         near = (folder, folder.parent)
-        beside = [d for d in devices if is_only or PurePath(d.source.folder) in near]
+        devices = [d for d in device_files if is_only or PurePath(d.source.folder) in near]
         label, builder, counts = file.source.label, Gathered(), Counter[str]()
         try:
             for batch in file.batches(_USED):
@@ -93,12 +93,12 @@ def read_recipes(files: Sequence[ArrowTable]) -> list[Trace]:
         if not builder["marks"].count:
             hint = "run the recipe again, or use nsys export"
             raise InputError(f"no range with a valid time: {label}", hint)
-        sources = [table.source for table in (file, *beside)]
+        sources = [table.source for table in (file, *devices)]
         source = Source(
             format=FORMAT,
             files=tuple(SourceFile(s.label, s.stored_bytes, s.stored_bytes) for s in sources),
             tool="Nsight Systems recipe nvtx_gpu_proj_trace",
-            facts=dict(fact for device in beside for fact in _device_facts(device)),
+            facts=dict(fact for device in devices for fact in _device_facts(device)),
             event_counts={
                 "nvtx_gpu_proj_trace": counts["ranges"],
                 "GPU operations in ranges": counts["operations"],
@@ -109,47 +109,47 @@ def read_recipes(files: Sequence[ArrowTable]) -> list[Trace]:
             _NOTES.note("no-device-work"),
             *overflow_notes(builder.tables.values(), label),
         )
-        of_file = tuple(replace(note, file=label) for note in notes)
-        traces.append(Trace(source, builder.finish(), of_file))
+        notes_of_file = tuple(replace(note, file=label) for note in notes)
+        traces.append(Trace(source, builder.finish(), notes_of_file))
     return traces
 
 
 def _add(batch: pa.RecordBatch, label: str, builder: Gathered, counts: Counter[str]) -> None:
     """Add ranges with a time to the marks of `builder`; count ranges, operations and odd rows."""
-    start, length = (integers(batch, f"Projected {what}") for what in ("Start", "Duration"))
-    has_time = (start != ABSENT) & (np.abs(start) < LIMIT_NS) & (length >= 0) & (length < LIMIT_NS)
-    operations = integers(batch, "NumGPUOps")
+    start_ns, dur_ns = (integers(batch, f"Projected {what}") for what in ("Start", "Duration"))
+    has_start = (start_ns != ABSENT) & (np.abs(start_ns) < LIMIT_NS)
+    has_time = has_start & (dur_ns >= 0) & (dur_ns < LIMIT_NS)
+    # The code of each range's name in the table of marks, -1 if it has none.
     table = builder["marks"]
     names = batch.column("Name")
     if pa.types.is_dictionary(names.type):
         names = names.cast(names.type.value_type)
-    # The code of each range's name in the table of marks, -1 if it has none.
     name = np.full(batch.num_rows, -1, np.int32)
     if pa.types.is_string(names.type) or pa.types.is_large_string(names.type):
         coded = names.dictionary_encode()
         # The appended -1 is for null, whose code is -1.
         code_of = np.append(table.names["name"].codes(texts_in(coded)), np.int32(-1))
         name = code_of[codes(coded)].astype(np.int32)
+    operations = integers(batch, "NumGPUOps")
+    is_plausible = (operations > 0) & (operations < _MOST_OPERATIONS)
     counts["ranges"] += batch.num_rows
     counts["no-time"] += count_true(~has_time)
-    counts["operations"] += int(
-        operations[(operations > 0) & (operations < _MOST_OPERATIONS)].sum()
-    )
+    counts["operations"] += int(operations[is_plausible].sum())
     counts["nameless-ranges"] += count_true(name < 0)
     # A process per distinct pid and rank.
     pids, ranks = integers(batch, "PID"), integers(batch, "Rank")
-    group, first = group_rows([pids, ranks])
+    group, first_row = group_rows([pids, ranks])
     processes = []
-    for pid, rank in zip(pids[first].tolist(), ranks[first].tolist(), strict=True):
-        own_rank = rank if 0 <= rank < (2**31) else None
-        facts = ProcessFacts(label, own_rank, pid=None if pid == ABSENT else pid)
+    for pid, rank in zip(pids[first_row].tolist(), ranks[first_row].tolist(), strict=True):
+        valid_rank = rank if 0 <= rank < 2**31 else None
+        facts = ProcessFacts(label, valid_rank, pid=None if pid == ABSENT else pid)
         processes.append(builder.process((pid, rank), facts))
     columns: dict[str, Array] = {
         "process": np.array(processes, np.int64)[group],
         "thread": integers(batch, "TID"),
         "name": np.where(name < 0, table.names["name"][UNNAMED_RANGE], name),
-        "start_ns": start,
-        "dur_ns": length,
+        "start_ns": start_ns,
+        "dur_ns": dur_ns,
     }
     table.add(
         count_true(has_time),
@@ -159,17 +159,21 @@ def _add(batch: pa.RecordBatch, label: str, builder: Gathered, counts: Counter[s
 
 
 def _device_facts(file: ArrowTable) -> Iterator[tuple[str, str]]:
-    """Yield the facts of a table's first device (its devices are alike), and how many there are."""
-    pairs = {column: _pair_of(column) or ("", "") for column in file.columns}
-    columns = [c for c, (table, fact) in pairs.items() if table == _GPU and fact in _FACTS]
+    """Yield facts as (name, text): of the first device (all are alike), the number of devices."""
+    fact_of: dict[str, str] = {}  # by column
+    for column in file.columns:
+        table, fact = _pair_of(column) or ("", "")
+        if table == _GPU and fact in _FACTS:
+            fact_of[column] = _FACTS[fact]
     try:
-        batch = next(file.batches(columns), None)
+        batch = next(file.batches([*fact_of]), None)
     except ARROW_UNREADABLE:
         return
-    row: Mapping[str, Any] = batch.slice(0, 1).to_pylist()[0] if batch else {}
-    for column, value in row.items():
+    if not batch:
+        return
+    for column, value in batch.slice(0, 1).to_pylist()[0].items():
         if isinstance(value, str | int | float):
             text = str(int(value) if isinstance(value, float) else value)
-            yield _FACTS[pairs[column][1]], text[:200]
-    if batch and batch.num_rows > 1:
+            yield fact_of[column], text[:200]
+    if batch.num_rows > 1:
         yield "gpus", str(batch.num_rows)

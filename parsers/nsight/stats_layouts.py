@@ -1,6 +1,6 @@
 """The reports of `nsys stats`: which one a CSV header belongs to, and which columns are read.
 
-The unit of a column is in brackets behind its name; it depends on options and releases.
+The unit of a column is in brackets after its name; it depends on options and releases.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ TIME_UNITS: Final[Mapping[str, int]] = {
     **dict.fromkeys(("ms", "msec", "msecond"), 6),
     **dict.fromkeys(("s", "sec", "second", "seconds"), 9),
 }
-"""Spellings of times, as powers of ten of 1 ns."""
+"""Spellings of units of time, as powers of ten of 1 ns."""
 _BYTE_UNITS: Final[Mapping[str | None, int]] = {
     **dict.fromkeys(("b", "byte", "bytes"), 1),
     **{f"{prefix}b": 1_000**power for power, prefix in enumerate("kmgt", 1)},
@@ -28,14 +28,13 @@ _SCALES: Final[Mapping[str, Mapping[str | None, int]]] = {
     "time": {None: 1, **{unit: 10**power for unit, power in TIME_UNITS.items()}},
     "size": _BYTE_UNITS,
 }
-"""ns or bytes per unit, by kind of column. A time without unit is in ns; a size without is unknown.
-"""
+"""By kind of column: ns (or bytes) per unit. Times without a unit are in ns, sizes are unknown."""
 
 
 class Report(NamedTuple):
-    """A report: its name, the columns that it needs (separated by |), what its rows are.
+    """A report: its name, the columns that identify it (separated by |), what its rows are.
 
-    `kind` is the kind of its totals; "" if each row has its own kind.
+    `kind` is the kind of its totals, "" if rows differ in kind.
     """
 
     name: str
@@ -91,14 +90,14 @@ _ROLES: Final[tuple[tuple[str, str, str], ...]] = (
     ("thread", "integer", "tid"),
     ("rank", "integer", "rank"),
 )
-"""Each role, the kind of its cells, and the columns that have it (separated by |), best first."""
+"""Roles, the kind of their cells, and the titles of their columns (separated by |), best first."""
 _TWINS: Final = {
     **dict.fromkeys(("nvtx_startend_sum", "nvtxsssum"), ("nvtx_pushpop_sum", "nvtx_startend_sum")),
     **dict.fromkeys(("osrt_sum", "osrtsum"), ("cuda_api_sum", "osrt_sum")),
 }
-"""Reports with the columns of another one, by their name: that other one, and the right one."""
+"""Old and new names of reports that look like another one: that other report, and the new name."""
 _LEAST_COLUMNS, _MOST_COLUMNS = 3, 200
-"""No report has fewer or more."""
+"""No report has fewer columns, or more."""
 _UNIT: Final = re.compile(r"^(.*?)\(([^()]*)\)$")
 _IN_TITLE: Final = re.compile(r"\((?:by )?\w+ in (\w+)\)", re.I)
 """A unit in a title: `(by size in KiB)`."""
@@ -112,22 +111,23 @@ def unit_in_title(line: str) -> str | None:
 
 
 def with_unit(names: Sequence[str], unit: str | None) -> list[str]:
-    """Return column names; those of times (or sizes) without a unit get the `unit` of the title."""
-    kind = "time" if unit in TIME_UNITS else "size" if unit in _BYTE_UNITS else ""
-    words = {word for _, k, spellings in _ROLES if k == kind for word in spellings.split("|")}
-    return [f"{name} ({unit})" if name.strip().lower() in words else name for name in names]
+    """Return column names; those of times (or sizes) without a unit get the title's `unit`."""
+    unit_kind = "time" if unit in TIME_UNITS else "size" if unit in _BYTE_UNITS else ""
+    spellings = (columns for _, kind, columns in _ROLES if kind == unit_kind)
+    takes_unit = {column for columns in spellings for column in columns.split("|")}
+    return [f"{name} ({unit})" if name.strip().lower() in takes_unit else name for name in names]
 
 
 def report_named(report: Report, name: str) -> Report:
-    """Return a report with its right name, if `name`, from the file, shows that it is a twin."""
-    like, right_name = _TWINS.get(name, ("", ""))
-    return report._replace(name=right_name) if report.name == like else report
+    """Return the report, renamed if its `name` in the file shows that it is a twin (_TWINS)."""
+    twin, right_name = _TWINS.get(name, ("", ""))
+    return report._replace(name=right_name) if report.name == twin else report
 
 
 class StatsTable(NamedTuple):
     """A report as it is in a file. `scales` are ns or bytes per unit, by role of the column.
 
-    `without_unit`: a time column names no unit, so it is in ns.
+    `without_unit`: a time column names no unit and is taken to be in ns.
     """
 
     report: Report
@@ -139,21 +139,21 @@ def _report_of(names: Sequence[str]) -> Plan | None:
     """Return which columns to read of the report with this header; None if it is no report."""
     if not _LEAST_COLUMNS <= len(names) <= _MOST_COLUMNS:
         return None
-    words: list[str] = []
+    titles: list[str] = []  # without the unit
     units: list[str | None] = []
     for name in names:
         match = _UNIT.match(name.strip())
-        words.append(" ".join((match[1] if match else name).lower().split()))
+        titles.append(" ".join((match[1] if match else name).lower().split()))
         units.append(match[2].strip().lower() if match else None)
-    report = next((r for r in REPORTS if {*r.needs.split("|")} <= {*words}), None)
+    report = next((r for r in REPORTS if {*r.needs.split("|")} <= {*titles}), None)
     if report is None:
         return None
     fields: dict[str, Field] = {}
     scales: dict[str, int] = {}
     without_unit = False
     for role, kind, spellings in _ROLES:
-        columns = [words.index(word) for word in spellings.split("|") if word in words]
-        # In a report of sizes, min and max are sizes, too.
+        columns = [titles.index(title) for title in spellings.split("|") if title in titles]
+        # In a report of sizes, min and max are sizes, and no times.
         if not columns or (kind == "time" and report.records == "sizes"):
             continue
         column = columns[0]

@@ -1,7 +1,8 @@
-"""Reads one file of `nsys stats` reports: its tables, and the profile of each.
+"""Reads one file of `nsys stats` reports: its tables, and the profile that each belongs to.
 
-A file may have the reports of several profiles (runs or ranks), which are never added up. A line
-before each table names profile and report, except with --quiet; names of profiles may repeat.
+A profile is one recorded run or rank. A file may have the reports of several profiles, which are
+never added up. Unless nsys stats ran with --quiet, a line (heading) before each table names its
+profile and report; several profiles may have the same name.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from operator import itemgetter
 from pathlib import PureWindowsPath
 from typing import Final, NamedTuple
 
+import numpy as np
 from msgspec import Struct, field
 
 from traceflops.parsers.io.csv_lines import Damage
@@ -24,9 +26,11 @@ from traceflops.parsers.nsight import stats_text
 from traceflops.parsers.nsight.stats_layouts import STATS_TABLES, report_named
 from traceflops.parsers.nsight.stats_rows import ReportPart, add_rows
 from traceflops.table.builder import TableBuilder
+from traceflops.table.columns import IntArray
 
 _RECORDS: Final = ("activities", "calls", "marks")
 _FIGURES: Final = {"totals": ("count", "total_ns", "bytes")}
+"""Columns by which two tables of a report are compared; in other tables, the times."""
 _HEADING: Final = re.compile(
     rb"^(?:Processing \[([^\]\r\n]{1,4096})\] with \[([^\]\r\n]{0,4096})\]"
     rb"|Running \[([^\]\r\n]{1,4096}\.py)\s++([^\]\r\n]{1,4096})\])[^\r\n]*",
@@ -35,9 +39,9 @@ _HEADING: Final = re.compile(
 
 
 class StatsFile(Struct):
-    """The reports of one profile in a file; `profile` is its name if the file has several.
+    """The reports (`parts`) of one profile in a file; `profile` is its name if there are several.
 
-    `unread` are titles of unknown tables. `is_further`: it is not the first profile of its file.
+    `unread` are titles of unknown tables. `is_further`: the file has a profile before this one.
     """
 
     source: ByteSource
@@ -62,7 +66,7 @@ class _Heading(NamedTuple):
 
 
 def read_stats(source: ByteSource, block_bytes: int = TEXT_BLOCK_BYTES) -> list[StatsFile]:
-    """Return the content of a file, one item per profile; one without parts if it has no report."""
+    """Return the profiles in a file; a file without any report gets one without parts."""
     damage, console = Damage(), stats_text.Console(STATS_TABLES)
     parts: list[ReportPart] = []
 
@@ -72,6 +76,7 @@ def read_stats(source: ByteSource, block_bytes: int = TEXT_BLOCK_BYTES) -> list[
     for heading, pieces in groupby(_headed_pieces(source), key=itemgetter(0)):
         console.begin(heading.report)
         lines = (piece for _, piece in pieces)
+        # The tables below one heading are read like a file of their own.
         section = stats_text.Filtered(source, partial(stats_text.plain_tables, lines, console))
         text, plan = CsvText(section, STATS_TABLES, block_bytes, damage), None
         for block in text:
@@ -92,7 +97,7 @@ def read_stats(source: ByteSource, block_bytes: int = TEXT_BLOCK_BYTES) -> list[
 
 
 def _headed_pieces(source: ByteSource) -> Iterator[tuple[_Heading, bytes]]:
-    """Yield the content in pieces of whole lines, each with the heading above it."""
+    """Yield the content of a file in pieces of whole lines, each with the heading above it."""
     heading = _Heading()
     for number, block in enumerate(stats_text.whole_lines(source)):
         if number == 0:
@@ -100,7 +105,7 @@ def _headed_pieces(source: ByteSource) -> Iterator[tuple[_Heading, bytes]]:
         begin = 0
         if any(start in block for start in (b"Processing [", b"Running [")):
             for match in _HEADING.finditer(block):
-                # A row may have a name that looks like a heading.
+                # A row may have a name that looks like a heading. A limit stops hostile files.
                 if heading.number >= 500 or stats_text.is_row(match[0]):
                     continue
                 if match.start() > begin:
@@ -114,63 +119,68 @@ def _headed_pieces(source: ByteSource) -> Iterator[tuple[_Heading, bytes]]:
         yield heading, block[begin:]
 
 
-def _takes(tables: dict[str, ReportPart], part: ReportPart) -> bool:
-    """Add a table to those of a profile; return False if it must belong to another profile.
+def _takes(reports: dict[str, ReportPart], part: ReportPart) -> bool:
+    """Add a table to a profile's reports; return False if it must be of another profile.
 
-    Of the same report the new table must be equal (then it is dropped) or have later records.
+    A second table of a report must be equal, to be dropped, or have later records, to be appended.
     """
-    held = tables.setdefault(part.report.name, part)
-    if held is part:
+    earlier = reports.setdefault(part.report.name, part)
+    if earlier is part:
         return True
-    if not any(table.count for table in part.tables.values()):  # contradicts nothing
-        held.odd.update(part.odd)
+    if not any(table.count for table in part.tables.values()):  # no rows: contradicts nothing
+        earlier.odd.update(part.odd)
         return True
-    figures, starts = [], []  # of the table that is there, and of the new one
-    for tables_of in (held.tables, part.tables):
-        figures.append(
-            [
-                (name, table.column(column).tobytes())
-                for name, table in sorted(tables_of.items())
-                for column in _FIGURES.get(name, ("start_ns", "dur_ns"))
-            ]
-        )
-        records = next((tables_of[name] for name in _RECORDS if name in tables_of), None)
-        starts += [records.column("start_ns")] if records is not None and records.count else []
-    is_equal = figures[0] == figures[1]
-    held.odd["table-repeated"] += is_equal
-    goes_on = len(starts) == 2 and bool(starts[1].min() >= starts[0].max())
+    is_equal = _figures(earlier) == _figures(part)
+    earlier.odd["table-repeated"] += is_equal
+    start_ns, later_ns = _starts(earlier), _starts(part)
+    goes_on = len(start_ns) > 0 and len(later_ns) > 0 and bool(later_ns.min() >= start_ns.max())
     if goes_on and not is_equal:
-        held.absorb(part)
+        earlier.absorb(part)
     return goes_on or is_equal
 
 
-def _profiles(parts: Sequence[ReportPart]) -> dict[str, list[ReportPart]]:
-    """Return the tables of a file by profile, whose name is "" if there is only one.
+def _figures(part: ReportPart) -> list[tuple[str, bytes]]:
+    """Return the numbers of a report, by which two tables of it are compared."""
+    return [
+        (name, table.column(column).tobytes())
+        for name, table in sorted(part.tables.items())
+        for column in _FIGURES.get(name, ("start_ns", "dur_ns"))
+    ]
 
-    A table that does not fit its profile (`_takes`) begins another one, with a number in the name.
+
+def _starts(part: ReportPart) -> IntArray:
+    """Return the start times of a report's records, empty if it has none."""
+    records = next((part.tables[name] for name in _RECORDS if name in part.tables), None)
+    return np.empty(0, np.int64) if records is None else records.column("start_ns")
+
+
+def _profiles(parts: Sequence[ReportPart]) -> dict[str, list[ReportPart]]:
+    """Return the tables of a file by the name of their profile, "" if the file has only one.
+
+    A table that does not fit its profile (`_takes`) begins another, with a number in the name.
     """
-    named = {part.profile for part in parts} - {""}
-    only = named.pop() if len(named) == 1 else ""
+    names = {part.profile for part in parts} - {""}
+    only_name = names.pop() if len(names) == 1 else ""
     profiles: list[tuple[str, dict[str, ReportPart]]] = []
     current: dict[str, dict[str, ReportPart]] = {}
     for part in parts:
-        name = part.profile or only
+        name = part.profile or only_name
         if name not in current or not _takes(current[name], part):
             current[name] = {part.report.name: part}
             profiles.append((PureWindowsPath(name).name, current[name]))
     if len(profiles) < 2:
         return {"": list(profiles[0][1].values())} if profiles else {}
-    times, used = Counter(base for base, _ in profiles), Counter[str]()
+    counts, numbers = Counter(base for base, _ in profiles), Counter[str]()
     by_name = {}
     for base, tables in profiles:
-        used[base] += 1
-        is_unique = base and times[base] == 1
-        by_name[base if is_unique else f"{base} {used[base]}".strip()] = list(tables.values())
+        numbers[base] += 1
+        is_unique = base and counts[base] == 1
+        by_name[base if is_unique else f"{base} {numbers[base]}".strip()] = list(tables.values())
     return by_name
 
 
 def labels_of(totals: TableBuilder) -> list[tuple[str, str]]:
-    """Return the kind and the name of each sum."""
+    """Return (kind, name) of each row of a table of totals."""
     kinds, names = list(totals.names["kind"]), list(totals.names["name"])
     codes = zip(totals.column("kind").tolist(), totals.column("name").tolist(), strict=True)
     return [(kinds[kind], names[name]) for kind, name in codes]

@@ -1,6 +1,7 @@
 """Turns what `nsys stats` prints into plain CSV: removes messages, converts console tables.
 
-A line of dashes shows the columns of a console table; numbers are printed as in some country.
+A line of dashes shows where the columns of a console table are. Numbers have the marks for
+decimals and thousands of the user's locale.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ _MARKED: Final = (b"==PR", b"==WA", b"==ER", b"==LO", b"==IN"), re.compile(rb"==
 _NUMBER_CELL: Final = re.compile(rb'(?:^|[,;\t])"?-?\d[\d.]*"?(?=[,;\t\r\n]|\Z)')
 _SEPARATORS: Final = (",", ";", "\t")
 _HEADER_LINES: Final = 400
-"""The first header must be in so many lines at the beginning."""
+"""The first header must be in this many lines at the beginning."""
 _RULE: Final = re.compile(
     r"[\s+|]*(?:-{2,}[\s+|]+)+-{2,}[\s+|]*\Z|[\s+|]*(?:={2,}[\s+|]+)+={2,}[\s+|]*\Z", re.ASCII
 )
-"""At least two runs of dashes; a pattern that matches a single run, too, takes quadratic time."""
+"""Lines of at least two runs of dashes. To allow a single run would take quadratic time."""
 _DASHES: Final = re.compile(r"[-=]+")
 _TITLE: Final = re.compile(r"\s*\*\* ([^*]{1,200}?)\s*(?::\s*)?")
 _TITLED: Final = re.compile(
@@ -49,6 +50,7 @@ _TITLED: Final = re.compile(
 )
 """The part of a title that states a unit, and the line below it."""
 _BETWEEN: Final = re.compile(r"[\s|;]+|,(?!\d)|(?<!\d),")
+"""Separates the cells of an unknown table; a comma between digits is part of a number."""
 Filter = Callable[[ByteSource], Iterator[bytes]]
 
 
@@ -68,7 +70,7 @@ class Filtered(ByteSource):
 
 
 def from_header(source: ByteSource, tables: Tables) -> Filtered:
-    """Return the source without what is before its first header, and without lines of ncu's log."""
+    """Return the source from its first header on, without lines of ncu's log."""
 
     def blocks(inner: ByteSource) -> Iterator[bytes]:
         lines = whole_lines(inner)
@@ -82,36 +84,35 @@ def from_header(source: ByteSource, tables: Tables) -> Filtered:
 
 def whole_lines(source: ByteSource) -> Iterator[bytes]:
     """Yield the content in blocks of whole lines; the last line may lack its line end."""
-    rest = b""
+    unfinished = b""  # a line whose end is in a later block
     for block in source.blocks():
-        block = rest + block
-        stop = block.rfind(b"\n") + 1
+        text = unfinished + block
+        stop = text.rfind(b"\n") + 1
         if stop:
-            yield block[:stop]
-        rest = block[stop:]
-        if len(rest) > (8 << 20):  # no line of a table is so long
-            yield rest
-            rest = b""
-    if rest:
-        yield rest
+            yield text[:stop]
+        unfinished = text[stop:]
+        if len(unfinished) > (8 << 20):  # no line of a table is so long
+            yield unfinished
+            unfinished = b""
+    if unfinished:
+        yield unfinished
 
 
 def plain_tables(blocks: Iterator[bytes], console: Console, _source: ByteSource) -> Iterator[bytes]:
     """Yield blocks of whole lines as CSV that has nothing but tables.
 
-    The text is CSV if its beginning has a CSV header; else its tables are those of a console. The
-    last parameter makes it a `Filter`: blocks are given instead of the source.
+    A text with a CSV header near its beginning is CSV; any other has the tables of a console.
     """
-    first = b""
+    beginning = b""
     for block in blocks:
-        first += block
-        if len(first) >= (1 << 17):
+        beginning += block
+        if len(beginning) >= (1 << 17):
             break
-    first, blocks = _with_units(first), map(_with_units, blocks)
-    header = first_header(first, console.tables)
+    beginning = _with_units(beginning)
+    header = first_header(beginning, console.tables)
     if header is not None:
         console.title = ""  # the table below the title is known: it is no unread one
-    for block in chain([first[header:]], blocks):
+    for block in chain([beginning[header:]], map(_with_units, blocks)):
         if header is None:
             yield from console.rows(block)
         else:
@@ -125,11 +126,11 @@ def _with_units(text: bytes) -> bytes:
         """Return a title and its header with units; both unchanged if it is no such header."""
         title, header = (part.decode(errors="replace") for part in match.groups())
         unit = unit_in_title(title)
-        mark = next((mark for mark in _SEPARATORS if mark.encode() in match[2]), None)
-        if unit is None or mark is None:
+        separator = next((mark for mark in _SEPARATORS if mark.encode() in match[2]), None)
+        if unit is None or separator is None:
             return match[0]
-        cells = [cell.strip('"') for cell in header.split(mark)]
-        return match[1] + mark.join(with_unit(cells, unit)).encode()
+        cells = [cell.strip('"') for cell in header.split(separator)]
+        return match[1] + separator.join(with_unit(cells, unit)).encode()
 
     return _TITLED.sub(with_units_of, text) if b" in " in text else text  # all such titles have it
 
@@ -148,10 +149,10 @@ def first_header(text: bytes, tables: Tables) -> int | None:
 def _without_messages(
     text: bytes, beginnings: Sequence[bytes], messages: re.Pattern[bytes]
 ) -> bytes:
-    """Return the lines of `text` without messages.
+    """Return the lines of `text` that are no messages.
 
-    A message begins with one of `beginnings` (four bytes, compared in all lines at once, which is
-    fast), matches the pattern `messages`, and is no row of a table.
+    A message begins with one of `beginnings` (four bytes each), matches the pattern `messages` and
+    is no row of a table. The four bytes are compared in all lines at once, as most lines are rows.
     """
     data: Bytes = np.frombuffer(text, np.uint8)
     if not len(data):
@@ -159,18 +160,18 @@ def _without_messages(
     padded = np.append(data, np.frombuffer(b"\n\0\0\0", np.uint8))  # the last line may be short
     line_ends = np.flatnonzero(data == ord("\n"))
     starts = np.append(0, line_ends[line_ends < len(data) - 1] + 1)
-    key = np.zeros(len(starts), np.int64)  # the first four bytes of each line as a number
+    first_four = np.zeros(len(starts), np.int64)  # of each line, as a number
     for byte in range(4):
-        key = key << 8 | padded[starts + byte]
-    candidates = np.isin(key, [int.from_bytes(beginning, "big") for beginning in beginnings])
+        first_four = first_four << 8 | padded[starts + byte]
+    may_be_message = np.isin(first_four, [int.from_bytes(four, "big") for four in beginnings])
     ends = np.append(starts[1:], len(text))
-    parts, kept_from = [], 0
-    for line in np.flatnonzero(candidates).tolist():
+    kept, kept_from = [], 0
+    for line in np.flatnonzero(may_be_message).tolist():
         begin, end = int(starts[line]), int(ends[line])
         if messages.match(text, begin, end) and not is_row(text[begin:end]):
-            parts.append(text[kept_from:begin])
+            kept.append(text[kept_from:begin])
             kept_from = end
-    return b"".join([*parts, text[kept_from:]]) if kept_from else text
+    return b"".join([*kept, text[kept_from:]]) if kept_from else text
 
 
 def is_row(line: bytes) -> bool:
@@ -181,9 +182,10 @@ def is_row(line: bytes) -> bool:
 class Console(Struct):
     """Turns console tables into rows of CSV, line by line.
 
-    `unread` are the titles of tables that have rows but no known header. `columns` are begin and
-    end of each column of the current table in a line, `line_before` is the last line that is no
-    line of dashes. `mark` is the decimal mark, `unit` that of the last title.
+    `unread` are the titles of tables that have rows but no known header. `plan` and `columns` are
+    of the current table: what to read, and where in a line each column begins and ends.
+    `line_before` is the last line that is no line of dashes, `mark` the decimal mark, `title` and
+    `unit` those of the last title.
     """
 
     tables: Tables
@@ -197,7 +199,7 @@ class Console(Struct):
     _has_rows: bool = False
 
     def begin(self, title: str) -> None:
-        """Begin the part below a title ("" at the end of the text); note the last one if unread."""
+        """Begin the part below a title ("" at the end); add the last title to `unread` if it is."""
         if self.title and self._has_rows and len(self.unread) < 100:
             self.unread.append(self.title)
         self.title, self._has_rows, self.plan, self.line_before = title, False, None, ""
@@ -216,10 +218,10 @@ class Console(Struct):
             if title is not None:
                 self.begin(title[1])
             elif self.plan is None:
-                # Not in a table: two numbers show that the title has rows without known header.
+                # Outside of known tables, a line with two numbers is a row of an unknown one.
                 cells = _BETWEEN.split(line[:1000]) if self.title else ()
-                has_numbers = sum(is_number(cell.strip('"')) for cell in cells) > 1
-                self._has_rows = self._has_rows or has_numbers
+                is_row_of_unknown = sum(is_number(cell.strip('"')) for cell in cells) > 1
+                self._has_rows = self._has_rows or is_row_of_unknown
             elif not line.strip():
                 self.plan = None
             else:
@@ -227,16 +229,15 @@ class Console(Struct):
             self.line_before = line
 
     def _header(self, rule: str) -> Iterator[bytes]:
-        """Begin the table whose header is above a line of dashes, `rule`, if the table is known."""
+        """Begin the table whose header is above `rule`, a line of dashes, if known; yield it."""
+        header = self.line_before
         columns = tuple(dashes.span() for dashes in _DASHES.finditer(rule))
-        if "|" in self.line_before:
-            names = [cell.strip() for cell in self.line_before.strip().strip("|").split("|")]
+        if "|" in header:
+            names = [cell.strip() for cell in header.strip().strip("|").split("|")]
         else:
-            names = re.split(r"\s{2,}", self.line_before.strip())
-            if len(names) != len(columns):  # close together, or missing: cut at the dashes
-                names = [
-                    self.line_before[begin : max(end, begin)].strip() for begin, end in columns
-                ]
+            names = re.split(r"\s{2,}", header.strip())
+            if len(names) != len(columns):  # names close together, or missing: cut at the dashes
+                names = [header[begin:end].strip() for begin, end in columns]
         names = with_unit(names, self.unit)
         self.unit = None  # a title is for one table
         plan = self.tables.of_header(names)
@@ -254,7 +255,7 @@ class Console(Struct):
             ends = [*(begin for begin, _ in self.columns[1:]), len(line)]
             starts = [0, *ends[:-1]]
             cells = [line[begin:end].strip() for begin, end in zip(starts, ends, strict=True)]
-        # Every row has a number; a title or a name that goes on does not begin with one.
+        # Every row has a cell that begins with a digit; a title or a continued name has none.
         if len(cells) != plan.columns or not any(cell[:1].isdigit() for cell in cells):
             return
         for column in plan.fields.values():

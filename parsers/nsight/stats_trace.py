@@ -1,4 +1,4 @@
-"""Reads the `nsys stats` reports of all given files: one trace per profile."""
+"""Reads the `nsys stats` reports of all given files: one trace per profile (a recorded run)."""
 
 from __future__ import annotations
 
@@ -44,6 +44,7 @@ _REPORT: Final = re.compile(
 _DEVICE: Final = re.compile(r"^(.*?)\((\d{1,9})\)$")
 _RECORDS: Final = ("activities", "calls", "marks")
 _PROJECTED: Final = "projected marks"
+"""Stands for the table of marks where only ranges that are projected on the GPU count."""
 _TIMELINES: Final = {
     **dict.fromkeys(("kernel", "memcpy", "memset"), "activities"),
     "call": "calls",
@@ -58,10 +59,10 @@ _ORDER: Final = (
     *("nvtx_sum", "nvtx_pushpop_sum", "nvtx_startend_sum"),
     *("cuda_api_gpu_sum", "cuda_kern_exec_sum", "nvtx_gpu_proj_sum", "cuda_gpu_mem_size_sum"),
 )
-"""The reports with most information first: of each kind of record only one report is used."""
+"""Reports, those with most information first: of each kind of record only one report is used."""
 _PRIORITY: Final = {name: priority for priority, name in enumerate(_ORDER)}
 _SIBLINGS: Final = frozenset({"nvtx_pushpop_sum", "nvtx_startend_sum"})
-"""Reports of one kind of record, but of different records: both are used."""
+"""Reports of the same kind of records, but of different ones: both are used."""
 _MOST_NAMED: Final = 3
 _OF_ROWS: Final = (
     *("bad-cells", "no-time", "no-duration", "negative-duration", "other-calls", "beyond"),
@@ -77,7 +78,7 @@ _USELESS: Final[tuple[tuple[str, type[InputError], str, str], ...]] = (
     ("other-calls", NotATrace, "a report of API calls, but not CUDA's", _TRACES),
     ("no-time", InputError, "no row has a valid time", _UNCHANGED),
 )
-"""The errors for files without usable rows: the first whose oddity they have counts."""
+"""The errors for files without usable rows, by what is odd in them; the first that is counts."""
 NOTES: Final = NoteTable(
     repaired={
         "no-duration": "{n} [record|records] without a duration: counted as 0 ns.",
@@ -127,18 +128,19 @@ NOTES: Final = NoteTable(
 
 
 def read_reports(sources: Sequence[ByteSource]) -> list[Trace]:
-    """Return a trace per profile: files of a folder with the same name, except for the report's.
+    """Return a trace per profile.
 
+    Files in a folder are of the same profile if their names differ only in the name of a report.
     A file that cannot be read becomes a note. Raises InputError if no file has a usable row.
     """
-    read, failed = read_each(sources, read_stats, close=True)
+    files_read, failed = read_each(sources, read_stats, close=True)
     profiles: defaultdict[tuple[str, str, str], list[StatsFile]] = defaultdict(list)
-    for file in chain.from_iterable(read):
+    for file in chain.from_iterable(files_read):
         stem = _ENDINGS.sub("", file.source.name)
         report = _REPORT.search(stem)
         if report is not None:
             stem = stem[: report.start()]
-            if len(file.parts) == 1:  # of several tables the name would be of one
+            if len(file.parts) == 1:  # with several tables, the file's name is that of one of them
                 file.parts[0].report = report_named(file.parts[0].report, report[1])
         profiles[file.source.folder, stem.strip("_.-"), file.profile].append(file)
     traces: list[Trace] = []
@@ -157,7 +159,7 @@ def read_reports(sources: Sequence[ByteSource]) -> list[Trace]:
 
 
 def _no_rows(empty: Sequence[StatsFile]) -> InputError:
-    """Return the error that no file has a usable row, with the most likely reason."""
+    """Return the error for files without any usable row, with the most likely reason."""
     name = empty[0].source.label
     odd = {code for file in empty for part in file.parts for code, n in part.odd.items() if n}
     for code, error_type, text, hint in _USELESS:
@@ -172,7 +174,7 @@ def _no_rows(empty: Sequence[StatsFile]) -> InputError:
 
 
 class Assembly:
-    """Makes the trace of the reports of one profile, whose rows it uses up."""
+    """Makes the trace of one profile from its reports, whose rows are moved, not copied."""
 
     def __init__(self, files: Sequence[StatsFile]) -> None:
         """Sort the reports of the files by priority; collect process ids and ranks."""
@@ -183,24 +185,25 @@ class Assembly:
         records = [part.tables[name] for part in parts for name in _RECORDS if name in part.tables]
         pids = {pid for table in records for pid in distinct(table.column("process")).tolist()}
         self._pids = sorted(pids - {ABSENT})
-        in_names = (rank_in_name(file.profile or file.source.name) for file in files)
-        self._rank = next((rank for rank in in_names if rank is not None), None)
+        ranks_in_names = (rank_in_name(file.profile or file.source.name) for file in files)
+        self._rank = next((rank for rank in ranks_in_names if rank is not None), None)
+        # A process with several ranks has an unknown one.
         pairs = {pair for part in parts for pair in part.ranks}
-        times = Counter(pid for pid, _ in pairs)
-        self._ranks = {p: rank for p, rank in pairs if times[p] == 1 and 0 <= rank < (2**31)}
+        counts = Counter(pid for pid, _ in pairs)
+        self._ranks = {pid: rank for pid, rank in pairs if counts[pid] == 1 and 0 <= rank < 2**31}
         self._resolution_ns = 1
         self._repeated: list[str] = []
-        self._is_of_nobody = False
+        self._has_unknown_process = False
 
     def trace(self) -> Trace | None:
         """Return the trace, None if the files have no record."""
         for pid in self._pids:
             self._process(pid)
-        taken: dict[str, str] = {}  # the report that filled each table, or kind of totals
+        used: dict[str, str] = {}  # by table of records, or kind of totals: the report used for it
         for part in self._parts:
-            self._add_records(part, taken)
+            self._add_records(part, used)
         for part in self._parts:
-            self._add_totals(part, taken)
+            self._add_totals(part, used)
         if not any(table.count for table in self.builder.tables.values()):
             return None
         tables = self.builder.finish()
@@ -221,25 +224,25 @@ class Assembly:
         return Trace(source, tables, tuple(self._notes(tables)))
 
     def _process(self, pid: int) -> int:
-        """Return the number of a process; without an id, that of the only process, if any."""
-        if pid == ABSENT and len(self._pids) == 1:
-            pid = self._pids[0]
-        self._is_of_nobody |= pid == ABSENT
-        own_pid = None if pid == ABSENT else pid
-        rank = self._ranks.get(pid, self._rank)
-        facts = trace_builder.ProcessFacts(self.files[0].name, rank, None, None, own_pid)
-        return self.builder.process(own_pid, facts)
+        """Return the trace's number of a process; an unknown one (ABSENT) is the only known one."""
+        is_assigned = pid == ABSENT and len(self._pids) == 1
+        likely_pid = self._pids[0] if is_assigned else pid
+        self._has_unknown_process |= likely_pid == ABSENT
+        known_pid = None if likely_pid == ABSENT else likely_pid
+        rank = self._ranks.get(likely_pid, self._rank)
+        facts = trace_builder.ProcessFacts(self.files[0].name, rank, None, None, known_pid)
+        return self.builder.process(known_pid, facts)
 
-    def _add_records(self, part: ReportPart, taken: dict[str, str]) -> None:
-        """Add records to tables that no better report has filled; `taken` is updated."""
-        if part.report.records == "launches" and "activities" in taken and "calls" in part.tables:
+    def _add_records(self, part: ReportPart, used: dict[str, str]) -> None:
+        """Add a report's records to tables that no better report has filled; update `used`."""
+        if part.report.records == "launches" and "activities" in used and "calls" in part.tables:
             self._link(part)
-        wanted = [name for name in _RECORDS if name in part.tables and part.tables[name].count]
+        filled = [name for name in _RECORDS if name in part.tables and part.tables[name].count]
         # Each report of marks has other marks: all are used.
-        fresh = [name for name in wanted if name == "marks" or name not in taken]
-        if wanted and not fresh:
+        new = [name for name in filled if name == "marks" or name not in used]
+        if filled and not new:
             self._repeated.append(part.report.name)
-        for name in fresh:
+        for name in new:
             table = part.tables.pop(name)
             for _, columns in table.pieces:
                 pids = np.atleast_1d(columns.get("process", ABSENT))
@@ -250,7 +253,7 @@ class Assembly:
             self.builder[name].absorb(table)
         # Marks on the GPU replace only sums of such marks (see `_TIMELINES`).
         is_projected = part.report.name == "nvtx_gpu_proj_trace"
-        taken |= {_PROJECTED if is_projected else name: part.report.name for name in fresh}
+        used |= {_PROJECTED if is_projected else name: part.report.name for name in new}
 
     def _link(self, part: ReportPart) -> None:
         """Link the calls of a report to the same kernels of a better one, or drop them.
@@ -276,7 +279,7 @@ class Assembly:
         calls.replace("correlation", held.column("correlation")[same[launched]])
 
     def _number_devices(self, texts: Sequence[str], table: TableBuilder) -> None:
-        """Replace indexes into `texts` (names) in the column `device` by device numbers."""
+        """Replace codes of device texts by device numbers in the column `device`, in place."""
         process = self._process(ABSENT)
         devices: dict[str, tuple[int, trace_builder.DeviceFacts]] = {}
         for text in texts:  # `NVIDIA H100 (0)`, or `0`
@@ -284,47 +287,45 @@ class Assembly:
             name, ordinal = (match[1].strip(), match[2]) if match else (text.strip(), text)
             is_number = ordinal.isascii() and ordinal.isdecimal() and len(ordinal) < 10
             product = name if name and not name.isdecimal() else None
-            devices[text] = (
-                int(ordinal) if is_number else 0,
-                trace_builder.DeviceFacts(product=product),
-            )
+            facts = trace_builder.DeviceFacts(product=product)
+            devices[text] = (int(ordinal) if is_number else 0, facts)
         for text in sorted(texts, key=lambda text: (devices[text][0], text)):
             self.builder.device(text, process, *devices[text])
         # For a known text, `device` returns the number given above, whatever the ordinal.
-        codes = np.array([self.builder.device(text, process, 0) for text in texts], np.int64)
+        numbers = np.array([self.builder.device(text, process, 0) for text in texts], np.int64)
         for _, columns in table.pieces:
-            columns["device"] = codes[columns["device"]]
+            columns["device"] = numbers[columns["device"]]
 
-    def _add_totals(self, part: ReportPart, taken: dict[str, str]) -> None:
-        """Add the sums of a report for which there are no records and no better report.
+    def _add_totals(self, part: ReportPart, used: dict[str, str]) -> None:
+        """Add a report's totals of kinds without records and without a better report.
 
-        Sizes fill in the bytes of sums of times with the same kind and name. `taken` is updated.
+        Sizes first fill in the bytes of times with the same kind and name. Updates `used`.
         """
         table, report = part.tables.get("totals"), part.report.name
         if table is None or not table.count:
             return
         if part.report.records == "sizes":
-            totals = self.builder["totals"]
-            row_of = {label: row for row, label in enumerate(labels_of(totals))}
-            rows = np.array([row_of.get(label, -1) for label in labels_of(table)], np.int64)
-            bytes_ = totals.column("bytes").copy()
+            times = self.builder["totals"]
+            row_of_label = {label: row for row, label in enumerate(labels_of(times))}
+            rows = np.array([row_of_label.get(label, -1) for label in labels_of(table)], np.int64)
+            bytes_ = times.column("bytes").copy()
             bytes_[rows[rows >= 0]] = table.column("bytes")[rows >= 0]
-            totals.replace("bytes", bytes_)
+            times.replace("bytes", bytes_)
             table = trace_builder.chosen(table, rows < 0)
         kinds = list(table.names["kind"])
-        wanted = []
+        is_wanted = []
         for kind in kinds:
-            other = taken.get(kind)
+            other = used.get(kind)
             is_first = other is None or {other, report} <= _SIBLINGS  # siblings complete each other
-            wanted.append(is_first and _TIMELINES[kind] not in taken)
-        used = distinct(table.column("kind")).tolist()
-        if used and not any(wanted[code] for code in used):
+            is_wanted.append(is_first and _TIMELINES[kind] not in used)
+        codes = distinct(table.column("kind")).tolist()
+        if codes and not any(is_wanted[code] for code in codes):
             self._repeated.append(report)
             return
-        table = trace_builder.chosen(table, np.array(wanted, np.bool_)[table.column("kind")])
+        table = trace_builder.chosen(table, np.array(is_wanted, np.bool_)[table.column("kind")])
         for _, columns in table.pieces:
             columns["process"] = self._process(ABSENT)
-        taken |= {kinds[code]: report for code in used if wanted[code]}
+        used |= {kinds[code]: report for code in codes if is_wanted[code]}
         self.builder["totals"].absorb(table)
 
     def _notes(self, tables: Mapping[str, pa.Table]) -> Iterator[Note]:
@@ -333,14 +334,15 @@ class Assembly:
             bad_cells = Counter({"bad-cells": file.damage.bad_cells.total()})
             odd = sum((part.odd for part in file.parts), bad_cells)
             notes = [*text_notes(file.damage, file.source.cut), *NOTES.counted(odd, *_OF_ROWS)]
-            if file.profile:  # has a name only beside others
+            if file.profile:  # named only if the file has several
                 notes.append(NOTES.note("several-profiles"))
             if file.unread:
                 titles = [printable(title, len(title)) for title in file.unread[:_MOST_NAMED]]
                 listed = "; ".join(titles) + (", ..." if len(file.unread) > _MOST_NAMED else "")
                 notes.append(NOTES.note("tables-unread", len(file.unread), titles=listed))
             notes += NOTES.counted(odd, "table-repeated")
-            notes += [NOTES.note("unit-assumed")] if odd["no-unit"] else []
+            if odd["no-unit"]:
+                notes.append(NOTES.note("unit-assumed"))
             notes += NOTES.counted(odd, "sizes-without-unit", "sizes-rounded")
             yield from (replace(note, file=file.name) for note in notes)
         name = self.files[0].name if len(self.files) == 1 else None
@@ -354,9 +356,9 @@ class Assembly:
         has_calls = tables["calls"].num_rows > 0
         if not tables["activities"].num_rows:
             # With calls there is a timeline, but not of the GPU.
-            is_summed = tables["totals"].num_rows and not has_calls
-            notes.append(NOTES.note("no-timeline" if is_summed else "no-device-work"))
-        elif self._is_of_nobody and len(self._pids) > 1:  # the GPU trace has no process ids
+            has_only_totals = tables["totals"].num_rows and not has_calls
+            notes.append(NOTES.note("no-timeline" if has_only_totals else "no-device-work"))
+        elif self._has_unknown_process and len(self._pids) > 1:  # the GPU trace has no process ids
             notes.append(NOTES.note("process-unknown", len(self._pids)))
         elif not has_calls:
             notes.append(NOTES.note("no-calls"))

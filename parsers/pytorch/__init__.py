@@ -3,7 +3,7 @@
 {"traceEvents": [...], "distributedInfo": ...}
 -> KinetoReader   a block of text -> events, typed by category       (block, events)
 -> KinetoBlock    events by category and phase -> columns            (tables, values)
--> Collected      all blocks of a file                               (reader)
+-> Collected      all blocks of a file                               (block)
 -> split_ranks    the rank that each event belongs to                (merged_ranks)
 read_metadata  rank, devices, groups: the keys beside the events  (metadata)
 -> Trace

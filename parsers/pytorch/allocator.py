@@ -19,11 +19,15 @@ _SIGNS: Final = np.array([0, 1, -1, 1, -1, 1, -1, 0])
 _WHOLE: Final = (3, 4)
 """Actions on whole segments; a block never reaches from one segment into the next."""
 _ROUNDED: Final = 512
-"""Sizes of blocks are multiples of this."""
+"""Blocks take multiples of this many bytes."""
 
 
 class Blocks(NamedTuple):
-    """Blocks or segments: address, size in bytes, and the code of a stack (or a flag)."""
+    """Blocks or segments: address, size in bytes, and a code of each.
+
+    The code of a block is that of its stack, -1 if unknown. The code of a segment is 1 if it is
+    expandable, else 0; `_segments_after` gives it another meaning.
+    """
 
     address: IntArray
     size: IntArray
@@ -31,11 +35,11 @@ class Blocks(NamedTuple):
 
 
 class _Changes(NamedTuple):
-    """Changes of allocated memory in bytes.
+    """Changes of allocated memory in bytes, in order of time.
 
-    Row 0 is the start; it stands for all blocks held then whose stack is unknown. Then come a row
-    per block held at the start, and a row per event. `total` is what is allocated after a change;
-    up to the first event it is all that was held at the start. `stack` is -1 for unknown.
+    Row 0 is the start, without a change. Then come a row per block that was held at the start, and
+    a row per event. `total` is the memory allocated after a change; in all rows of the start it is
+    the sum of the blocks held then. `stack` is -1 if unknown.
     """
 
     time_ns: IntArray
@@ -46,7 +50,7 @@ class _Changes(NamedTuple):
 
 
 class History(Struct, frozen=True, dict=True):
-    """The events of one device in order of time; `held` and `segments` are its state at the end."""
+    """The allocator's events on a GPU by time; `held` and `segments` are the state at the end."""
 
     action: IntArray
     time_ns: IntArray
@@ -58,7 +62,7 @@ class History(Struct, frozen=True, dict=True):
 
     @property
     def moved(self) -> float:
-        """The sum of all sizes as a float, with which to check that sums of integers fit."""
+        """The sum of all sizes, as a float that cannot overflow."""
         columns = (self.size, self.held.size, self.segments.size)
         return float(sum(sizes.sum(dtype=np.float64) for sizes in columns))
 
@@ -69,7 +73,7 @@ class History(Struct, frozen=True, dict=True):
 
     @cached_property
     def _by_address(self) -> tuple[IntArray, BoolArray]:
-        """These indices by address, in order of time for each, and which are the first there."""
+        """`_rows` sorted by address, then time; and which of them are first at their address."""
         rows = self._rows[np.argsort(self.address[self._rows], kind="stable")]
         address = self.address[rows]
         return rows, np.append(True, address[1:] != address[:-1])[: len(address)]
@@ -79,12 +83,15 @@ class History(Struct, frozen=True, dict=True):
         """Number of events that allocate what is allocated already, or free what is free."""
         rows, is_first = self._by_address
         action = self.action[rows]
-        same = np.append(False, action[1:] == action[:-1])[: len(action)]
-        return int(np.count_nonzero(same & ~is_first))
+        repeats_action = np.append(False, action[1:] == action[:-1])[: len(action)]
+        return int(np.count_nonzero(repeats_action & ~is_first))
 
     @cached_property
     def held_at_start(self) -> Blocks:
-        """Blocks held before the first event: without events, or first freed (stack -1)."""
+        """Blocks that were held before the first event.
+
+        They have no event, or the first one at their address frees them: then the stack is unknown.
+        """
         rows, is_first = self._by_address
         freed = rows[is_first & (self.action[rows] == FREE)]
         without_events = ~np.isin(self.held.address, self.address[self._rows])
@@ -96,7 +103,6 @@ class History(Struct, frozen=True, dict=True):
 
     @cached_property
     def _changes(self) -> _Changes:
-        """All changes of allocated memory; rows of the start have its total."""
         rows, held = self._rows, self.held_at_start
         start = np.full(1 + len(held.size), self.time_ns[0] if len(self.time_ns) else 0)
         stack = np.where(self.action[rows] == ALLOC, self.stack[rows], -1)
@@ -123,8 +129,8 @@ class History(Struct, frozen=True, dict=True):
         peak of allocated memory). The last two are left out if reserved memory is unknown.
         """
         time, change, address, stack, total = self._changes
-        # Row 0 stands for all blocks of the start without a known stack, if there are any, or for
-        # the lack of any change.
+        # Of the blocks held at the start, show those with a known stack. Row 0 is shown if it must
+        # stand for the others, or if it is the only one.
         is_shown = (np.arange(len(time)) > len(self.held_at_start.size)) | (stack >= 0)
         is_shown[0] = not is_shown[1:].all() or len(time) == 1
         common = {"time_ns": time[is_shown], "address": address[is_shown]}
@@ -132,65 +138,68 @@ class History(Struct, frozen=True, dict=True):
         value = change[is_shown].astype(np.float64)
         yield "change", {**common, "stack": shown_stack, "value": value}
         yield "allocated", {**common, "value": total[is_shown].astype(np.float64)}
-        # Reserved memory is the size of the segments at the end, with events undone: unknown if
-        # that is below 0.
+        # Go back from the segments at the end by undoing events. If that leads below 0, events are
+        # missing and reserved memory is unknown.
         rows = np.flatnonzero(np.isin(self.action, list(SEGMENTS)))
-        grown = np.cumsum(np.append(0, self.size[rows] * _SIGNS[self.action[rows]]))
-        reserved = int(self.segments.size.sum()) - int(grown[-1]) + grown
+        growth = np.cumsum(np.append(0, self.size[rows] * _SIGNS[self.action[rows]]))
+        reserved = int(self.segments.size.sum()) - int(growth[-1]) + growth
         if len(self.segments.size) + len(rows) == 0 or int(reserved.min()) < 0:
             return
         reserved_stack = np.append(-1, self.stack[rows]).astype(np.int32)
-        of_segments = {"time_ns": np.append(time[0], self.time_ns[rows]), "stack": reserved_stack}
-        yield "reserved", {**of_segments, "value": reserved.astype(np.float64)}
-        # The peak: the last change at the first time at which the total is highest.
+        reserved_time = np.append(time[0], self.time_ns[rows])
+        values = reserved.astype(np.float64)
+        yield "reserved", {"time_ns": reserved_time, "stack": reserved_stack, "value": values}
+        # The peak is the last change at the first time at which the total is highest.
         highest = int(np.argmax(total))
         peak = int(np.flatnonzero((total == total[highest]) & (time == time[highest]))[-1])
-        # Held at the peak is what the last change at each address, up to it, allocated.
+        # A block is held then if the last change at its address up to the peak allocated it. In
+        # reversed order, `unique` finds the last change instead of the first.
         last = peak - np.unique(address[: peak + 1][::-1], return_index=True)[1]
-        last = last[change[last] > 0]
-        held = Blocks(address[last], change[last], stack[last])
+        allocating = last[change[last] > 0]
+        held = Blocks(address[allocating], change[allocating], stack[allocating])
         largest = np.array([_largest_gap(*self._segments_after(peak), held)], np.float64)
         yield "largest_free", {"time_ns": time[peak : peak + 1], "value": largest}
 
     def _segments_after(self, row: int) -> tuple[Blocks, IntArray]:
         """Return the segments after a change (a row of `_changes`), and where whole ones begin.
 
-        They are the segments at the end with code 1, and those of later events, which are undone: 1
-        for one that was freed, -1 for one that was taken. The sum of codes at an address tells
-        whether it was reserved.
+        An address was reserved then if the codes of the returned blocks that cover it add up to
+        more than 0. Segments at the end have the code 1. Later events are undone: they have 1 for
+        memory that was given back, -1 for memory that was taken.
         """
         first = 1 + len(self.held_at_start.size)
         event = self._rows[row - first] if row >= first else -1  # -1: before all events
-        later = np.flatnonzero(np.isin(self.action, list(SEGMENTS)))
-        later = later[later > event]
+        segment_events = np.flatnonzero(np.isin(self.action, list(SEGMENTS)))
+        later = segment_events[segment_events > event]
         ranges = Blocks(
             np.append(self.segments.address, self.address[later]),
             np.append(self.segments.size, self.size[later]),
             np.append(np.ones(len(self.segments.size)), -_SIGNS[self.action[later]]),
         )
         begins = self.address[later[np.isin(self.action[later], _WHOLE)]]
-        # The code of `segments` says whether one is expandable: it may be a part of a longer one.
+        # An expandable segment (code 1) is left out: it may be a part of a longer one.
         return ranges, np.append(self.segments.address[self.segments.code == 0], begins)
 
 
 def _largest_gap(segments: Blocks, begins: IntArray, held: Blocks) -> int:
-    """Return the size of the largest free range in segments, within one segment.
+    """Return the size of the largest free range within one segment, in bytes.
 
-    Memory is reserved where the codes of `segments` that cover it (1 or -1) add up to more than 0;
-    `begins` are the addresses at which segments begin (see `_segments_after`).
+    `segments` and `begins` are as `_segments_after` returns them, `held` the allocated blocks.
     """
-    rounded = -(-held.size // _ROUNDED) * _ROUNDED
+    held_sizes = -(-held.size // _ROUNDED) * _ROUNDED
     address = np.concatenate([segments.address, held.address])
-    ends = address + np.concatenate([segments.size, rounded])
-    exists = np.concatenate([segments.code, np.zeros(len(held.size))])
-    taken = np.concatenate([np.zeros(len(segments.size)), np.ones(len(held.size))])
+    ends = address + np.concatenate([segments.size, held_sizes])
     edges = np.concatenate([address, ends])
     order = np.argsort(edges, kind="stable")
     edges, width = edges[order], np.diff(edges[order], append=edges[order][-1:])
-    # Between two edges memory is free if a segment covers it and no block does.
-    is_free = np.cumsum(np.append(exists, -exists)[order]) > 0
-    is_free &= np.cumsum(np.append(taken, -taken)[order]) <= 0
+    # Between an edge and the next: how many segments, and how many blocks, cover the memory? Each
+    # counts + from its begin and - from its end.
+    segment_codes = np.concatenate([segments.code, np.zeros(len(held.size))])
+    block_codes = np.concatenate([np.zeros(len(segments.size)), np.ones(len(held.size))])
+    is_reserved = np.cumsum(np.append(segment_codes, -segment_codes)[order]) > 0
+    is_allocated = np.cumsum(np.append(block_codes, -block_codes)[order]) > 0
+    is_free = is_reserved & ~is_allocated
     # Join adjacent free ranges: a used range, or the begin of a segment, starts a new piece.
-    piece = np.cumsum((~is_free & (width > 0)) | np.isin(edges, begins))
-    sizes = np.bincount(piece, weights=np.where(is_free, width, 0))
-    return int(sizes.max(initial=0))
+    is_new_piece = (~is_free & (width > 0)) | np.isin(edges, begins)
+    piece_sizes = np.bincount(np.cumsum(is_new_piece), weights=np.where(is_free, width, 0))
+    return int(piece_sizes.max(initial=0))

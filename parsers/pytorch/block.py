@@ -1,6 +1,6 @@
-"""Reads blocks of the text of many events into rows.
+"""Reads blocks of text, each with many events, into rows of tables.
 
-A block depends on no other, so blocks can be read in any order and by any process.
+No block depends on another, so any process can read them, in any order.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from traceflops.parsers.pytorch import events as kineto
 from traceflops.parsers.pytorch import legacy
 from traceflops.parsers.pytorch.tables import Group, KinetoRows
 from traceflops.parsers.pytorch.values import DigitsLost, as_text, integer, integers, nanoseconds
+from traceflops.table.builder import TableBuilder
 from traceflops.table.columns import IntArray
 
 A = TypeVar("A", bound=kineto.Args)
@@ -28,24 +29,26 @@ _PATIENCE = 4
 _METADATA_BYTES: Final = 1 << 16
 """How near the end of a text to look for names of processes and threads (without category)."""
 _NO_ARGS: Final = kineto.Args()
+_TABLES: Final = ("activities", "calls", "ops", "marks", "counters")
 
 
 class KinetoBlock:
-    """The rows and counts of a block of decoded events. Raises DigitsLost (see ExactEvent)."""
+    """The rows and counts of a block of decoded events.
+
+    `flows` are ids and times of the arrows between calls and device work, as (2, n) arrays;
+    `legacy_ops` counts operators of old files. Raises DigitsLost if times must be read exactly.
+    """
 
     def __init__(self, events: list[Any], python_stacks: bool) -> None:
         """Add the events to the tables, one category and phase after the other."""
-        self._unwanted = (
-            kineto.IGNORED if python_stacks else kineto.IGNORED | kineto.PYTHON_CATEGORIES
-        )
+        unwanted = kineto.IGNORED if python_stacks else kineto.IGNORED | kineto.PYTHON_CATEGORIES
         self.rows = KinetoRows()
         self.counts: Counter[str] = Counter()
         self.flows: list[IntArray] = []
-        """Ids and times of the arrows between calls and device work, as (2, n) arrays."""
         self.legacy_ops = 0
         for category, phase, group in self._groups(events):
             self.counts[category or f"phase {phase}"] += len(group)
-            if category in self._unwanted:
+            if category in unwanted:
                 continue
             # Count events that are skipped for their category or phase.
             is_arrow = category in kineto.FLOW_CATEGORIES or category == legacy.ARROWS
@@ -55,16 +58,12 @@ class KinetoBlock:
             elif not category and phase == "X":
                 self.rows.odd["no-category"] += len(group)
             if phase == "X":
-                adder = _ADDERS.get(category)
-                if adder is not None:
+                if (adder := _ADDERS.get(category)) is not None:
                     adder(self.rows, group)
             elif phase == "i":
-                may_be = isinstance(
-                    group.args[0], kineto.MemoryArgs
-                )  # all arguments are of one type
-                memory, instants = group.parted(
-                    [may_be and event.name == "[memory]" for event in group.events]
-                )
+                has_memory = isinstance(group.args[0], kineto.MemoryArgs)  # all are of one type
+                is_memory = [has_memory and event.name == "[memory]" for event in group.events]
+                memory, instants = group.parted(is_memory)
                 if len(memory):
                     self.rows.add_memory(memory)
                 if len(instants):
@@ -75,43 +74,65 @@ class KinetoBlock:
                 self.flows.append(rows[:, has_time])
 
     def _groups(self, events: list[Any]) -> Iterator[tuple[str, str, Group]]:
-        """Yield each category and phase, with its events and their arguments."""
+        """Yield (category, phase, events with their arguments) for each category and phase."""
         by_type: defaultdict[Any, list[Any]] = defaultdict(list)
         for event in events:
             by_type[event.__class__].append(event)
-        for kind, group in by_type.items():
-            # Events decoded by category have a type of their own for each.
-            if kind not in (kineto.LooseEvent, kineto.ExactEvent):
-                has_args = "args" in kind.__struct_fields__
-                for phase, same in _by_phase(group):
-                    args = [event.args for event in same] if has_args else [_NO_ARGS] * len(same)
-                    yield kind.__struct_config__.tag, phase, Group(same, args)
+        for event_type, events_of_type in by_type.items():
+            if event_type in (kineto.LooseEvent, kineto.ExactEvent):
+                yield from self._loose_groups(events_of_type)
                 continue
-            # Decoded without regard to the category, which is found here; arguments are still text.
-            by_category: defaultdict[str, list[Any]] = defaultdict(list)
-            categories = [legacy.category(event) for event in group]
-            for event, category in zip(group, categories, strict=True):
-                by_category[category].append(event)
-            if legacy.OPS in by_category or legacy.WORK in by_category:
-                self.legacy_ops += legacy.number_ops(group, categories)
-            for category, members in by_category.items():
-                for phase, same in _by_phase(members):
-                    # Old files write memory events without a category.
-                    is_memory = phase == "i" and category not in kineto.KNOWN_CATEGORIES
-                    args_type = (
-                        kineto.MemoryArgs if is_memory else kineto.ARGS.get(category, kineto.Args)
-                    )
-                    args = _read_args([event.args for event in same], args_type, self.rows.odd)
-                    if category in (legacy.OPS, legacy.WORK):
-                        legacy.add_ids(args, same, category == legacy.WORK)
-                    yield category, phase, Group(same, args)
+            # These were decoded by category: each has a type of its own.
+            has_args = "args" in event_type.__struct_fields__
+            for phase, same in _by_phase(events_of_type):
+                args = [event.args for event in same] if has_args else [_NO_ARGS] * len(same)
+                yield event_type.__struct_config__.tag, phase, Group(same, args)
+
+    def _loose_groups(self, events: list[Any]) -> Iterator[tuple[str, str, Group]]:
+        """Yield the groups of events of any category, whose arguments are still text."""
+        by_category: defaultdict[str, list[Any]] = defaultdict(list)
+        categories = [legacy.category(event) for event in events]
+        for event, category in zip(events, categories, strict=True):
+            by_category[category].append(event)
+        if legacy.OPS in by_category or legacy.WORK in by_category:
+            self.legacy_ops += legacy.number_ops(events, categories)
+        for category, members in by_category.items():
+            for phase, same in _by_phase(members):
+                args_type: type[kineto.Args] = kineto.ARGS.get(category, kineto.Args)
+                if phase == "i" and category not in kineto.KNOWN_CATEGORIES:
+                    args_type = kineto.MemoryArgs  # old files write these without a category
+                args = _read_args([event.args for event in same], args_type, self.rows.odd)
+                if category in (legacy.OPS, legacy.WORK):
+                    legacy.add_ids(args, same, category == legacy.WORK)
+                yield category, phase, Group(same, args)
+
+
+class Collected:
+    """The rows and counts of all blocks of one file."""
+
+    def __init__(self) -> None:
+        self.tables = {name: TableBuilder(name) for name in _TABLES}
+        self.counts: Counter[str] = Counter()
+        self.odd: Counter[str] = Counter()
+        self.flows: list[IntArray] = []
+
+    def absorb(self, block: KinetoBlock) -> None:
+        """Add a block. Blocks must come in the order of the text: it numbers old operators."""
+        if block.legacy_ops or legacy.WORK in block.counts:
+            for rows in (block.rows.ops, block.rows.activities):
+                legacy.move_ids(rows, self.counts[legacy.OPS])
+        for name, table in self.tables.items():
+            table.absorb(getattr(block.rows, name))
+        self.counts.update(block.counts)
+        self.odd.update(block.rows.odd)
+        self.flows.extend(block.flows)
 
 
 class KinetoReader:
     """Reads blocks of text, also in worker processes.
 
-    Most blocks can be decoded with the types of their categories. After _PATIENCE blocks in a row
-    that cannot, all are decoded as LooseEvent; after DigitsLost, as ExactEvent.
+    Most blocks can be decoded with a type per category. After _PATIENCE blocks in a row that
+    cannot, all further ones are decoded as LooseEvent; after DigitsLost, as ExactEvent.
     """
 
     element = kineto.ExactEvent
@@ -125,43 +146,41 @@ class KinetoReader:
         """Return the rows of a JSON list of events, None if it cannot be decoded."""
         if not self._exact and self._odd_blocks < _PATIENCE:
             try:
-                block = KinetoBlock(self._usual(text), self._python_stacks)
+                block = KinetoBlock(self._usual_events(text), self._python_stacks)
                 self._odd_blocks = 0
                 return block
             except UNDECODABLE:
                 self._odd_blocks += 1
             except DigitsLost:
                 self._exact = True
-        for element in (
-            (kineto.ExactEvent,) if self._exact else (kineto.LooseEvent, kineto.ExactEvent)
-        ):
+        event_types = (kineto.LooseEvent, kineto.ExactEvent)
+        for event_type in event_types[1:] if self._exact else event_types:
             try:
-                return KinetoBlock(list_decoder(element).decode(text), self._python_stacks)
+                return KinetoBlock(list_decoder(event_type).decode(text), self._python_stacks)
             except DigitsLost:
                 self._exact = True
             except UNDECODABLE:  # as an ExactEvent, times too large for a double can be decoded
                 continue
         return None
 
-    def _usual(self, text: bytes | memoryview) -> list[Any]:
-        """Return the events of a list, by the types of their categories.
+    def _usual_events(self, text: bytes | memoryview) -> list[Any]:
+        """Return the events of a JSON list, each of the type of its category.
 
-        From the first metadata event (phase M) near the end on, events are decoded as LooseEvent:
-        such events have no category.
+        From the first metadata event (phase M, no category) near the end on, they are LooseEvents.
         """
-        usual, last = _usual_decoder(self._python_stacks), bytes(text[-_METADATA_BYTES:])
-        begin = last.rfind(b"{", 0, last.find(b'"M"') + 1)
+        usual, end = _usual_decoder(self._python_stacks), bytes(text[-_METADATA_BYTES:])
+        begin = end.rfind(b"{", 0, end.find(b'"M"') + 1)  # of the metadata event
         if begin < 0:
             return usual.decode(text)
-        # Decode the list up to that event, and the rest as another list.
-        before = len(text) - len(last) + len(last[:begin].rstrip(b", \t\r\n"))
+        # Decode the events before it as a list of their own, and the others as another one.
+        before = len(text) - len(end) + len(end[:begin].rstrip(b", \t\r\n"))
         events: list[Any] = usual.decode(b"".join((text[:before], b"]")))
-        events += list_decoder(kineto.LooseEvent).decode(b"[" + last[begin:])
+        events += list_decoder(kineto.LooseEvent).decode(b"[" + end[begin:])
         return events
 
 
 def _by_phase(events: list[Any]) -> Iterator[tuple[str, list[Any]]]:
-    """Yield each phase with its events; one without phase but with a duration is complete (X)."""
+    """Yield each phase with its events; an event with a duration but no phase is complete (X)."""
     phases = [event.ph for event in events]
     first = phases[0]
     if first.__class__ is str and phases.count(first) == len(phases):
@@ -171,7 +190,7 @@ def _by_phase(events: list[Any]) -> Iterator[tuple[str, list[Any]]]:
     for event in events:
         is_complete = event.ph is None and getattr(event, "dur", None) is not None
         phase = "X" if is_complete else event.ph
-        # A phase that is no text is wrong, and its text may be long.
+        # A phase that is not a text is wrong, and may be long once it is printed.
         groups[phase if phase.__class__ is str else str(phase)[:20]].append(event)
     yield from groups.items()
 
@@ -183,12 +202,13 @@ def _usual_decoder(python_stacks: bool) -> msgspec.json.Decoder[list[Any]]:
 
 def _add_ops(rows: KinetoRows, group: Group) -> None:
     """Add ops, except step markers, which old files write as ops: these become annotations."""
+    ops = group
     texts = {name for name in [event.name for event in group.events] if name.__class__ is str}
     if any(text.startswith(_STEP_NAME) for text in texts):
         is_step = [as_text(event.name).startswith(_STEP_NAME) for event in group.events]
-        steps, group = group.parted(is_step)
+        steps, ops = group.parted(is_step)
         rows.add_host_marks(steps, "annotation")
-    rows.add_ops(group)
+    rows.add_ops(ops)
 
 
 _ADDERS: Final[dict[str, Callable[[KinetoRows, Group], None]]] = {
@@ -218,23 +238,25 @@ def _read_args(texts: Sequence[msgspec.Raw], args_type: type[A], odd: Counter[st
         return _narrowed(list_decoder(_loose(args_type)).decode(together), args_type)
     args: list[A] = []
     for text in objects:
+        if text == b"null":
+            args.append(args_type())
+            continue
         decoded = [args_type()]
-        # First as it is, then with invalid UTF-8 replaced.
-        for candidate in (text, valid_utf8(text)) if text != b"null" else ():
+        for candidate in (text, valid_utf8(text)):  # as it is, or with invalid UTF-8 replaced
             with suppress(*UNDECODABLE):
                 loose = list_decoder(_loose(args_type)).decode(b"[" + candidate + b"]")
                 decoded = _narrowed(loose, args_type)
                 odd["arguments-repaired"] += candidate != text
                 break
         else:
-            odd["bad-arguments"] += text != b"null"
+            odd["bad-arguments"] += 1
         args += decoded[:1]  # damaged text may read as several objects
     return args
 
 
 @cache
 def _loose(args_type: type[kineto.Args]) -> Any:
-    """Return a type of arguments that accepts any JSON value in its fields, except raw ones."""
+    """Return a type of arguments like `args_type` that accepts any JSON value in its fields."""
     fields = [
         (field.name, Any, msgspec.field(name=field.encode_name, default=field.default))
         for field in msgspec.structs.fields(args_type)
@@ -244,7 +266,7 @@ def _loose(args_type: type[kineto.Args]) -> Any:
 
 
 def _narrowed(loose: list[A], args_type: type[A]) -> list[A]:
-    """Return the arguments with their integer fields converted to integers, in place."""
+    """Convert the integer fields of arguments to integers, in place; return the arguments."""
     fields = msgspec.structs.fields(args_type)
     names = [f.name for f in fields if f.type in (int, int | None)]
     for args in loose:

@@ -1,6 +1,6 @@
 """What a Kineto event looks like to the JSON decoder, and which table each category feeds.
 
-Usual text is decoded in one pass: the category of an event is its tag, which tells the type of its
+Most text is decoded in one pass: the category of an event is its tag, which tells the type of its
 arguments (`tagged_events`). Other text (events without a category, numbers written as text, times
 that are not exact as doubles) is decoded as `LooseEvent` or `ExactEvent`, whose arguments stay text
 until a second pass. Fields of type Any may have any JSON value; `values` converts them.
@@ -197,22 +197,22 @@ ARGS: Final[dict[str, type[Args]]] = {
     **dict.fromkeys(PYTHON_CATEGORIES, PythonArgs),
     INSTANT: MemoryArgs,
 }
-"""The type of the arguments that are read of each category; of other categories none are."""
+"""By category: the type of the arguments. Arguments of other categories are not read."""
 
 
 def tagged_events(python_stacks: bool) -> list[type[msgspec.Struct]]:
-    """Return a type of event per known category, for decoding by tag (the category).
+    """Return a type of event per known category, which decoders choose by the category as tag.
 
-    Its `args` have the type in `ARGS`; of categories that no table needs only the phase is decoded.
+    Its `args` have the type in `ARGS`. If no table needs a category, only its phase is decoded.
     """
     unused = IGNORED if python_stacks else IGNORED | PYTHON_CATEGORIES
     types = []
     for category in sorted(KNOWN_CATEGORIES):
         names = ("ph",) if category in unused else ("ph", "name", "pid", "tid", "ts", "dur")
         fields: list[Any] = [(name, Any, None) for name in names]
-        args = ARGS.get(category)
-        if args is not None and category not in unused:
-            fields.append(("args", args, msgspec.field(default_factory=args)))
+        args_type = ARGS.get(category)
+        if args_type is not None and category not in unused:
+            fields.append(("args", args_type, msgspec.field(default_factory=args_type)))
         if category in FLOW_CATEGORIES:
             fields.append(("id", Any, None))
         types.append(msgspec.defstruct(category, fields, tag_field="cat", tag=category, gc=False))

@@ -1,10 +1,10 @@
 """What `export_chrome_trace` of torch.autograd.profiler wrote in PyTorch 0.4 to 1.8.
 
-It is a list of events without categories: operators of `CPU functions` and, after each, its arrow
-and device times, of `CUDA functions` (or `XPU functions` and others in ports). A device time is the
-time between two CUDA events around the operator, so device times of nested operators are nested.
-Later versions write the same list without device times. Ranges of the user are among the operators
-(`ranges_from_ops`), as in Kineto files of some versions.
+It is a list of events without categories. Operators have the process `CPU functions`. After each
+come an arrow and its device work, with the process `CUDA functions` (`XPU functions` and others in
+ports). Device work lasts from a CUDA event before the operator to one after it, so that of nested
+operators is nested. Later versions write the same list without device work. Ranges of the user are
+among the operators (`ranges_from_ops`), as in Kineto files of some versions.
 """
 
 from __future__ import annotations
@@ -77,10 +77,10 @@ def category(event: Any) -> str:
 
 
 def number_ops(events: Sequence[Any], categories: Sequence[str]) -> int:
-    """Set the id of each operator to its number in the block, of device work to its operator's.
+    """Number the operators of a block (`id`), give device work its operator's number; return count.
 
-    Return how many operators there are. The operator of device work is the last one before it, if
-    the arrow between them confirms that, else ABSENT. -1 is the last operator of the block before.
+    Device work belongs to the last operator before it if the arrow between them confirms that, else
+    to none (ABSENT). The number -1 is the last operator of the block before.
     """
     count = 0
     op: Any = None
@@ -98,7 +98,7 @@ def number_ops(events: Sequence[Any], categories: Sequence[str]) -> int:
                 arrow_start = event
         elif kind == WORK:
             # The arrow starts at the operator, and its end, just before the work, has the same id.
-            # Without an operator yet in this block, both may be in the block before.
+            # Before the first operator of a block, both may be in the block before.
             is_of_op = op is None or (
                 arrow_start is not None
                 and (arrow_start.ts, arrow_start.tid) == (op.ts, op.tid)
@@ -108,11 +108,11 @@ def number_ops(events: Sequence[Any], categories: Sequence[str]) -> int:
     return count
 
 
-def add_ids(args: Sequence[Any], events: Sequence[Any], of_device: bool) -> None:
-    """Copy ids and, if `of_device`, devices of events into their arguments, in place."""
+def add_ids(args: Sequence[Any], events: Sequence[Any], is_device_work: bool) -> None:
+    """Copy the ids of events, and devices of device work, into their arguments, in place."""
     for event_args, event in zip(args, events, strict=True):
         event_args.external_id = event.id
-        if of_device:
+        if is_device_work:
             event_args.device = trailing_integer(event.tid)
 
 
@@ -125,13 +125,10 @@ def move_ids(rows: Rows, ops_before: int) -> None:
 
 
 def without_nested_work(table: TableBuilder) -> TableBuilder:
-    """Return device work without nesting: at each time only the work of the innermost operator.
-
-    Work of an operator around it is cut into pieces. Work without an operator is of kind kernel,
-    other work of kind op.
-    """
+    """Return device work in pieces: at each time only the work of the innermost operator."""
     columns = {name: table.column(name) for name in ("process", "device", "name", "external_id")}
     kinds, external = table.names["kind"].codes(("kernel", "op")), columns["external_id"]
+    # Work without an operator is of kind kernel, all other work of kind op.
     columns["kind"] = np.where(external == ABSENT, kinds[0], kinds[1])
     start = table.column("start_ns")
     row, begins, ends = innermost_pieces(columns["device"], start, start + table.column("dur_ns"))
@@ -147,14 +144,14 @@ def without_nested_work(table: TableBuilder) -> TableBuilder:
 
 
 def linked_to_ops(tables: Mapping[str, pa.Table]) -> pa.Table:
-    """Return the activities with the row of their operator as correlation, written as -1 - row."""
+    """Return the activities with -1 - row of their operator as correlation, ABSENT without one."""
     activities, ops = tables["activities"], tables["ops"]
     row = first_of_same(ops, "external_id", activities)
     return with_numbers(activities, "correlation", np.where(row >= 0, -1 - row, ABSENT))
 
 
 def use_old_spelling(args: Sequence[Any]) -> None:
-    """Fill in `Input Dims` from `Input dims`, as old files spell it; they write [] for unknown."""
+    """Move sizes that old files spell `Input dims` to `Input Dims`, in place; [] is unknown."""
     for op_args in args:
         if op_args.old_input_dims:
             texts = (op_args.old_input_dims, op_args.input_types)
@@ -167,8 +164,9 @@ def ranges_from_ops(tables: MutableMapping[str, TableBuilder]) -> None:
     """Move ranges from the operators to the marks, in place, as annotations.
 
     A range is host code around operators, as `record_function` makes it. Its name has no namespace
-    (`aten::`) and is not one of autograd; it has neither inputs nor a number of autograd, and one
-    of its name has others inside. Before PyTorch 1.6 no operator has a namespace: none can be told.
+    (`aten::`) and is not that of an autograd node; it has no inputs and no sequence number; and it,
+    or another range of this name, has operators inside. Before PyTorch 1.6 operators had no
+    namespace, so ranges cannot be told from them.
     """
     ops, marks = tables["ops"], tables["marks"]
     labels = list(ops.names["name"])
@@ -177,31 +175,35 @@ def ranges_from_ops(tables: MutableMapping[str, TableBuilder]) -> None:
         return
     of_autograd = np.array([_BACKWARD.fullmatch(label) is not None for label in labels], np.bool_)
     name = ops.column("name")
-    may_be = ~(has_namespace | of_autograd)[name] & (ops.column("input_dims") == -1)  # no inputs
-    may_be &= ops.column("sequence") == ABSENT  # no number of autograd
+    may_be_range = ~(has_namespace | of_autograd)[name]
+    may_be_range &= (ops.column("input_dims") == -1) & (ops.column("sequence") == ABSENT)
+    # Which names have other operators inside, at least once?
     process, thread, start, dur = (ops.column(column) for column in ("process", *_COPIED))
     parent = OpTree.nested(joint_codes(process, thread), start, start + dur).parent
-    around = distinct(parent[parent >= 0])
-    is_around = np.bincount(name[around[may_be[around]]], minlength=len(labels)) > 0
-    rows = np.flatnonzero(may_be & is_around[name])
-    if not len(rows):
+    parents = distinct(parent[parent >= 0])
+    parent_names = name[parents[may_be_range[parents]]]
+    is_parent_name = np.bincount(parent_names, minlength=len(labels)) > 0
+    is_range = may_be_range & is_parent_name[name]
+    if not is_range.any():
         return
     codes = {}
     for column in ("process", "name"):
         texts = list(ops.names[column])
-        of_rows = (texts[code] for code in ops.column(column)[rows].tolist())
-        codes[column] = marks.names[column].codes(of_rows)
-    times = {name: ops.column(name)[rows] for name in _COPIED}
-    marks.add(len(rows), **codes, **times, kind=marks.names["kind"]["annotation"])
-    rest = np.delete(np.arange(ops.count), rows)
-    used = dict.fromkeys(name for _, piece in ops.pieces for name in piece)
+        range_texts = (texts[code] for code in ops.column(column)[is_range].tolist())
+        codes[column] = marks.names[column].codes(range_texts)
+    times = {column: ops.column(column)[is_range] for column in _COPIED}
+    kind = marks.names["kind"]["annotation"]
+    marks.add(int(np.count_nonzero(is_range)), **codes, **times, kind=kind)
+    # Keep the other operators.
+    columns = dict.fromkeys(column for _, piece in ops.pieces for column in piece)
     tables["ops"] = kept = TableBuilder(ops.table)
     kept.names = ops.names
-    kept.add(len(rest), **{name: ops.column(name)[rest] for name in used})
+    others = {column: ops.column(column)[~is_range] for column in columns}
+    kept.add(int(np.count_nonzero(~is_range)), **others)
 
 
 def content_notes(tables: Mapping[str, pa.Table], arrows: int, shown: str) -> Iterator[Note]:
-    """Yield the notes on what the format lacks; `shown` says what the report shows instead."""
+    """Yield the notes on what the format lacks; `shown` tells what reports show instead of work."""
     if tables["activities"].num_rows:
         yield _NOTES.note("operator-times", tables["activities"].num_rows)
         yield _NOTES.note("no-calls")

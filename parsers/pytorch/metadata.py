@@ -47,7 +47,11 @@ DEEPEST: Final = 12
 
 
 class Metadata(Struct, frozen=True):
-    """The facts of one file."""
+    """The facts of one file; what it does not say is None.
+
+    `base_ns` is what its times count from, in ns since 1970. `by_id` has the properties of devices
+    by their numbers, `common` those of all devices if they are alike.
+    """
 
     rank: int | None
     rank_from_name: bool
@@ -60,9 +64,9 @@ class Metadata(Struct, frozen=True):
     common: DeviceFacts | None
     is_rocm: bool
     description: Mapping[str, object] | None
-    """The words by which the trace describes its run, None without any."""
+    """What the trace says about its run: values by known word (docs/selfdescribing.md)."""
     description_problem: str
-    """Which of them were left out and why, or ""."""
+    """What was left out of the description and why, "" if nothing was."""
     groups: Mapping[str, Mapping[str, str]]
     """By name of a process group: texts for columns of its collectives."""
 
@@ -75,8 +79,8 @@ class Metadata(Struct, frozen=True):
         On ROCm the numbers count CPU sockets first, so they do not match the list. There, and if no
         entry has the number, the properties are known only if all entries agree.
         """
-        named = None if self.is_rocm else self.by_id.get(local_id)
-        return named or self.common
+        listed_facts = None if self.is_rocm else self.by_id.get(local_id)
+        return listed_facts or self.common
 
 
 def read_metadata(header: Mapping[str, msgspec.Raw], file_name: str) -> Metadata:
@@ -87,23 +91,9 @@ def read_metadata(header: Mapping[str, msgspec.Raw], file_name: str) -> Metadata
     )
     rank = _between(distributed.get("rank"), 0, _INT32_MAX)
     listed_gpus = _value(header, "deviceProperties")
-    devices = [
-        (
-            _integer(entry.get("id")),
-            DeviceFacts(
-                product=_optional_text(entry.get("name")),
-                memory_bytes=_between(entry.get("totalGlobalMem"), 0, 2**63 - 1),
-                compute_major=_between(entry.get("computeMajor"), 0, _INT32_MAX),
-                compute_minor=_between(entry.get("computeMinor"), 0, _INT32_MAX),
-                # Kineto writes maxComputeUnits for GPUs of Intel (XPU).
-                sm_count=_between(entry.get("numSms", entry.get("maxComputeUnits")), 0, _INT32_MAX),
-                warp_size=_between(entry.get("warpSize"), 0, _INT32_MAX),
-            ),
-        )
-        for entry in _objects(listed_gpus)
-    ]
-    # One if all GPUs are alike, but for a few bytes of memory.
-    alike = {replace(facts, memory_bytes=None) for _, facts in devices}
+    devices = [(_integer(entry.get("id")), _device_facts(entry)) for entry in _objects(listed_gpus)]
+    # GPUs are alike if their facts are equal but for the memory, which may differ by a few bytes.
+    kinds_of_gpus = {replace(facts, memory_bytes=None) for _, facts in devices}
     host_in_name = _HOST_IN_NAME.match(file_name)
     names = [_optional_text(_value(header, key)) for key in _IDENTITY_KEYS]
     names.append(host_in_name[1] if host_in_name else None)
@@ -114,7 +104,7 @@ def read_metadata(header: Mapping[str, msgspec.Raw], file_name: str) -> Metadata
     facts |= {key: distributed.get(key) for key in ("backend", "nccl_version")}
     facts[GPUS_LISTED] = "0" if listed_gpus == [] else None  # None: the fact is left out
     facts[RECORDER] = "tf.record" if _COST_KEY in header else None
-    description, problem = _described(header)
+    description, problem = _description_of(header)
     return Metadata(
         rank=rank_in_name(file_name) if rank is None else rank,
         rank_from_name=rank is None,
@@ -124,7 +114,7 @@ def read_metadata(header: Mapping[str, msgspec.Raw], file_name: str) -> Metadata
         base_ns=_between(_value(header, "baseTimeNanoseconds"), -LIMIT_NS, LIMIT_NS),
         facts={k: as_text(v)[:200] for k, v in facts.items() if isinstance(v, str | int | float)},
         by_id=dict(reversed(devices)),  # the first entry of an id counts
-        common=devices[0][1] if len(alike) == 1 else None,
+        common=devices[0][1] if len(kinds_of_gpus) == 1 else None,
         is_rocm=any(key in header for key in _ROCM_KEYS),
         description=description,
         description_problem=problem,
@@ -137,6 +127,18 @@ def read_metadata(header: Mapping[str, msgspec.Raw], file_name: str) -> Metadata
             for entry in _objects(distributed.get("pg_config"), 10_000)
         },
         step_ns=None if unrecorded is None or recorded is None else (unrecorded, recorded),
+    )
+
+
+def _device_facts(entry: Mapping[str, Any]) -> DeviceFacts:
+    return DeviceFacts(
+        product=_optional_text(entry.get("name")),
+        memory_bytes=_between(entry.get("totalGlobalMem"), 0, 2**63 - 1),
+        compute_major=_between(entry.get("computeMajor"), 0, _INT32_MAX),
+        compute_minor=_between(entry.get("computeMinor"), 0, _INT32_MAX),
+        # Kineto writes maxComputeUnits for GPUs of Intel (XPU).
+        sm_count=_between(entry.get("numSms", entry.get("maxComputeUnits")), 0, _INT32_MAX),
+        warp_size=_between(entry.get("warpSize"), 0, _INT32_MAX),
     )
 
 
@@ -153,8 +155,8 @@ def _value(header: Mapping[str, msgspec.Raw], key: str) -> Any:
 def _integer(value: object) -> int | None:
     """Return a number that fits an int64, None for anything else."""
     number = integer(value)
-    wrapped = isinstance(value, int | str) and number != ABSENT and number != int(value)
-    return None if number == ABSENT or wrapped else number
+    has_wrapped = isinstance(value, int | str) and number != ABSENT and number != int(value)
+    return None if number == ABSENT or has_wrapped else number
 
 
 def _between(value: object, low: int, high: int) -> int | None:
@@ -166,41 +168,39 @@ def _optional_text(value: object) -> str | None:
     return value.strip() or None if isinstance(value, str) else None
 
 
-def _described(header: Mapping[str, msgspec.Raw]) -> tuple[Mapping[str, object] | None, str]:
-    """Return the description of its run in a trace (docs/selfdescribing.md), and what is left out.
+def _description_of(header: Mapping[str, msgspec.Raw]) -> tuple[Mapping[str, object] | None, str]:
+    """Return `Metadata.description` and `Metadata.description_problem`.
 
-    It is untrusted: size, depth and words are limited; traceflops.mfu checks the values.
+    The description is untrusted: size, depth and words are limited; traceflops.mfu checks values.
     """
     raw = header.get(_DESCRIPTION_KEY)
     if raw is None:
         return None, ""
+    size = len(bytes(raw))
+    if size > LARGEST_BYTES:
+        return None, f"ignored, larger than {LARGEST_BYTES:,} bytes ({size:,})"
     try:
-        size = len(bytes(raw))
-        if size > LARGEST_BYTES:
-            raise ValueError(f"larger than {LARGEST_BYTES:,} bytes ({size:,})")
-        try:
-            # Decimals, so that 1.1 stays exactly 1.1.
-            described = msgspec.json.Decoder(float_hook=Decimal).decode(raw)
-        except (*UNDECODABLE, ArithmeticError):
-            raise ValueError("not readable as JSON") from None
-        if not isinstance(described, dict):
-            raise ValueError("not a JSON object")
-        # All values at a depth, level by level.
-        level: list[object] = [described]
-        for _ in range(DEEPEST):
-            objects = [inner.values() for inner in level if isinstance(inner, dict)]
-            lists = [inner for inner in level if isinstance(inner, list)]
-            level = [inner for values in (*objects, *lists) for inner in values]
-        if any(isinstance(inner, dict | list) for inner in level):
-            raise ValueError(f"nested more than {DEEPEST} levels deep")
-    except ValueError as error:
-        return None, f"ignored, {error}"
-    words, others = dict[str, object](), list[str]()
-    for key, value in described.items():
+        # Decimals, so that 1.1 stays exactly 1.1.
+        description = msgspec.json.Decoder(float_hook=Decimal).decode(raw)
+    except (*UNDECODABLE, ArithmeticError):
+        return None, "ignored, not readable as JSON"
+    if not isinstance(description, dict):
+        return None, "ignored, not a JSON object"
+    # Go down level by level: are there objects or lists below the deepest one?
+    level: list[object] = [description]
+    for _ in range(DEEPEST):
+        objects = [value.values() for value in level if isinstance(value, dict)]
+        lists = [value for value in level if isinstance(value, list)]
+        level = [value for values in (*objects, *lists) for value in values]
+    if any(isinstance(value, dict | list) for value in level):
+        return None, f"ignored, nested more than {DEEPEST} levels deep"
+    words, unknown = dict[str, object](), list[str]()
+    for key, value in description.items():
         if (word := key.replace("-", "_")) in DESCRIPTION_WORDS:
             words[word] = value
         else:
-            others.append(key)
-    ignored = listed(others, printable, most=6)
-    problem = f"{several(len(others), 'unknown key')} ignored: {ignored}" if others else ""
-    return words or None, problem
+            unknown.append(key)
+    if not unknown:
+        return words or None, ""
+    count, ignored = several(len(unknown), "unknown key"), listed(unknown, printable, most=6)
+    return words or None, f"{count} ignored: {ignored}"

@@ -6,10 +6,9 @@ torch.profiler writes it, from 2020 to PyTorch 2.13. Its categories: docs/parser
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +21,7 @@ from traceflops.parsers.io.json_mend import INVALID_UTF8, event_text_notes
 from traceflops.parsers.io.notes import NoteTable, printable
 from traceflops.parsers.io.worker_pool import BLOCK_BYTES, WorkerPool
 from traceflops.parsers.pytorch import legacy
-from traceflops.parsers.pytorch.block import KinetoBlock, KinetoReader
+from traceflops.parsers.pytorch.block import Collected, KinetoBlock, KinetoReader
 from traceflops.parsers.pytorch.events import KNOWN_CATEGORIES, PYTHON_CATEGORIES
 from traceflops.parsers.pytorch.merged_ranks import number_devices, split_ranks
 from traceflops.parsers.pytorch.metadata import GROUP_COLUMNS, HEADER_KEYS, Metadata, read_metadata
@@ -30,8 +29,7 @@ from traceflops.parsers.pytorch.values import optional_codes
 from traceflops.parsers.shared import trace_builder
 from traceflops.parsers.shared.formats import Format, Reading
 from traceflops.remedies import GPUS_LISTED, LEGACY, RECORDER, with_activities
-from traceflops.table.builder import TableBuilder
-from traceflops.table.columns import ABSENT, IntArray, codes, names, numbers
+from traceflops.table.columns import ABSENT, codes, names, numbers
 from traceflops.table.grouping import distinct, joint_codes
 from traceflops.table.patterns import (
     launches_nothing,
@@ -115,6 +113,7 @@ _SEVERAL: Final = 0.1
 _NO_WORK: Final = "no-device-work"
 _ON_CPU: Final = ": the operators ran on the CPU"
 _SHOWN_INSTEAD: Final = "; CPU operators are shown if no file has any"
+Tables: TypeAlias = Mapping[str, pa.Table]
 
 
 def _reading_notes(
@@ -123,15 +122,15 @@ def _reading_notes(
     """Yield the notes on the text of a file and its events."""
     yield from event_text_notes(stream.source, stream.damage, "rank and world size")
     counts, known = collected.counts, KNOWN_CATEGORIES | legacy.CATEGORIES
-    unknown = [
-        (category, count)
+    unknown = {
+        category: count
         for category, count in sorted(counts.items())
         if category not in known and not category.startswith(_UNCATEGORISED)
-    ]
+    }
     if unknown:
-        names = ", ".join(f"{printable(name)} ({count:,})" for name, count in unknown[:6])
-        total = sum(count for _, count in unknown)
-        yield _NOTES.note("unknown-category", total, listed=names)
+        first = islice(unknown.items(), 6)
+        texts = ", ".join(f"{printable(category)} ({count:,})" for category, count in first)
+        yield _NOTES.note("unknown-category", sum(unknown.values()), listed=texts)
     frames = sum(counts.get(category, 0) for category in PYTHON_CATEGORIES)
     if frames and not python_stacks:
         yield _NOTES.note("python-stacks-left-out", frames)
@@ -140,55 +139,63 @@ def _reading_notes(
 
 
 def _content_notes(
-    stream: EventStream[Any],
-    collected: Collected,
-    tables: Mapping[str, pa.Table],
-    facts: Mapping[str, str],
+    stream: EventStream[Any], collected: Collected, tables: Tables, facts: Mapping[str, str]
 ) -> Iterator[Note]:
     """Yield the notes on what a file lacks: device work, calls, shapes; `facts` are its header's.
 
     Old files (see `legacy`) have notes of their own.
     """
-    counts, damage = collected.counts, stream.damage
+    counts = collected.counts
     if legacy.OPS in counts:
         yield from legacy.content_notes(tables, counts.get(legacy.ARROWS, 0), _SHOWN_INSTEAD)
         return
-    # How records may be missing, "" if none are.
-    is_cut = stream.source.cut is not None or damage.cut_bytes is not None
-    lost = "lost" * (is_cut or damage.dropped_places > 0)
-    skipped = sum(collected.odd[code] for code in ("no-time", "no-category", "odd-phase"))
-    lost = lost or "skipped" * (skipped > 0)
     calls, ops = tables["calls"].num_rows, tables["ops"]
     if not tables["activities"].num_rows:
-        # The first reason that holds chooses the text; a text times False is empty.
-        why = lost or "calls" * (calls > 0) or "recorder" * (RECORDER in facts)
-        key, shown = f"{_NO_WORK} {why}".rstrip(), _SHOWN_INSTEAD if ops.num_rows else ""
-        if launches_nothing(tables["calls"]) and not lost:
-            key, shown = "nothing-launched", _ON_CPU if ops.num_rows else ""
-        operator = None
-        if key == _NO_WORK:
-            # An operator that ran elsewhere says why, else the list of GPUs or the Python frames.
-            tells = {" mps": operator_of_mps, " gpu": operator_of_gpus, " cpu": operator_of_cpus}
-            for why, tell in tells.items():
-                operator = operator or tell(names(ops["name"]))
-                key += why * (operator is not None and key == _NO_WORK)
-            is_unlisted = ops.num_rows > 0 and facts.get(GPUS_LISTED) == "0"
-            is_python = bool(set(names(tables["marks"]["kind"])) & {"python", "module"})
-            if operator is None:
-                key += " unlisted" * is_unlisted or " functions" * (is_python and not ops.num_rows)
-        called, activities = several(calls, "API call"), with_activities(counts)
-        yield _NOTES.note(key, shown=shown, calls=called, activities=activities, operator=operator)
+        yield _no_work(stream, collected, tables, facts)
     elif not calls:
         yield _NOTES.note("no-calls")
-    launched = numbers(tables["calls"]["correlation"], ABSENT)
-    # A runtime call and the driver call inside it have one correlation on purpose.
-    api = codes(tables["calls"]["api"])[launched != ABSENT]
-    launched = joint_codes(api, launched[launched != ABSENT])
-    repeated = len(launched) - len(distinct(launched))
-    if repeated > _SEVERAL * calls and tables["processes"].num_rows == 1:  # merged ranks repeat ids
+    # A runtime call and the driver call inside it have the same correlation on purpose, so only
+    # calls of the same API count as repeated. Merged ranks repeat correlations, too.
+    correlation = numbers(tables["calls"]["correlation"], ABSENT)
+    has_correlation = correlation != ABSENT
+    api = codes(tables["calls"]["api"])[has_correlation]
+    launches = joint_codes(api, correlation[has_correlation])
+    repeated = len(launches) - len(distinct(launches))
+    if repeated > _SEVERAL * calls and tables["processes"].num_rows == 1:
         yield _NOTES.note("repeated-launches", repeated, calls=several(calls, "runtime call"))
     if ops.num_rows and ops["input_dims"].null_count == ops.num_rows:
         yield _NOTES.note("no-shapes")
+
+
+def _no_work(
+    stream: EventStream[Any], collected: Collected, tables: Tables, facts: Mapping[str, str]
+) -> Note:
+    """Return the note that a file has no device work, with the first reason that holds."""
+    damage, odd = stream.damage, collected.odd
+    calls, ops = tables["calls"].num_rows, tables["ops"]
+    called = several(calls, "API call")
+    shown = _SHOWN_INSTEAD if ops.num_rows else ""
+    if stream.source.cut is not None or damage.cut_bytes is not None or damage.dropped_places:
+        return _NOTES.note(f"{_NO_WORK} lost", shown=shown)
+    if any(odd[code] for code in ("no-time", "no-category", "odd-phase")):
+        return _NOTES.note(f"{_NO_WORK} skipped", shown=shown)
+    if launches_nothing(tables["calls"]):
+        return _NOTES.note("nothing-launched", shown=_ON_CPU if ops.num_rows else "", calls=called)
+    if calls:
+        return _NOTES.note(f"{_NO_WORK} calls", calls=called)
+    if RECORDER in facts:
+        return _NOTES.note(f"{_NO_WORK} recorder", shown=shown)
+    activities = with_activities(collected.counts)
+    # An operator that ran elsewhere tells why.
+    kinds = {"mps": operator_of_mps, "gpu": operator_of_gpus, "cpu": operator_of_cpus}
+    for variant, operator_of in kinds.items():
+        if (operator := operator_of(names(ops["name"]))) is not None:
+            return _NOTES.note(f"{_NO_WORK} {variant}", operator=operator, activities=activities)
+    if ops.num_rows and facts.get(GPUS_LISTED) == "0":
+        return _NOTES.note(f"{_NO_WORK} unlisted")
+    if not ops.num_rows and {"python", "module"} & {*names(tables["marks"]["kind"])}:
+        return _NOTES.note(f"{_NO_WORK} functions")
+    return _NOTES.note(_NO_WORK, shown=shown, activities=activities)
 
 
 def _metadata_notes(
@@ -219,27 +226,6 @@ _EPOCH_NS: Final = 10**17
 _TIMED: Final = ("activities", "calls", "ops", "marks")
 
 
-class Collected:
-    """The rows and counts of all blocks of one file."""
-
-    def __init__(self) -> None:
-        self.tables = {name: TableBuilder(name) for name in (*_TIMED, "counters")}
-        self.counts: Counter[str] = Counter()
-        self.odd: Counter[str] = Counter()
-        self.flows: list[IntArray] = []
-
-    def absorb(self, block: KinetoBlock) -> None:
-        """Add a block. Call it in the order of the text: operators of old files are numbered so."""
-        if block.legacy_ops or legacy.WORK in block.counts:
-            for rows in (block.rows.ops, block.rows.activities):
-                legacy.move_ids(rows, self.counts[legacy.OPS])
-        for name, table in self.tables.items():
-            table.absorb(getattr(block.rows, name))
-        self.counts.update(block.counts)
-        self.odd.update(block.rows.odd)
-        self.flows.extend(block.flows)
-
-
 def read_pytorch(
     source: ByteSource,
     pool: WorkerPool | None = None,
@@ -248,23 +234,22 @@ def read_pytorch(
     python_stacks: bool = True,
 ) -> Trace:
     """Return the trace in `source`. Raises InputError if it is not a PyTorch trace."""
-    reader = KinetoReader(python_stacks)
     stream = EventStream[KinetoBlock](
-        source, reader, pool or WorkerPool(), HEADER_KEYS, block_bytes
+        source, KinetoReader(python_stacks), pool or WorkerPool(), HEADER_KEYS, block_bytes
     )
     collected = Collected()
     for block in stream:
         collected.absorb(block)
     counts, damage = collected.counts, stream.damage
-    whole = damage.array_closed and not damage.dropped_places
-    is_empty_kineto = not counts and "schemaVersion" in stream.header and whole
+    is_whole = damage.array_closed and not damage.dropped_places
+    is_empty_kineto = not counts and "schemaVersion" in stream.header and is_whole
     if not (KNOWN_CATEGORIES | {legacy.OPS}) & counts.keys() and not is_empty_kineto:
         raise _refusal(stream, counts)
     if collected.odd["no-time"] and not any(collected.tables[name].count for name in _TIMED):
         hint = "ts and dur must be in microseconds; convert other units"
         raise InputError(f"no event has a valid time: {source.label}", hint)
     _lend_correlations(collected)
-    # Operators are the work only without device work: then a range must not count as one.
+    # Without device work, operators are shown as the work: ranges must not be among them.
     if not collected.tables["activities"].count:
         legacy.ranges_from_ops(collected.tables)
     if legacy.WORK in collected.counts:
@@ -274,7 +259,7 @@ def read_pytorch(
 
 
 def _refusal(stream: EventStream[KinetoBlock], counts: Mapping[str, int]) -> InputError:
-    """Return the error for a file without any event of PyTorch; `counts` are by category."""
+    """Return the error for a file without any PyTorch event; `counts` has events by category."""
     source, damage = stream.source, stream.damage
     if not counts and damage.dropped_places and "schemaVersion" in stream.header:
         places = several(damage.dropped_places, "damaged place")
@@ -293,59 +278,59 @@ def _refusal(stream: EventStream[KinetoBlock], counts: Mapping[str, int]) -> Inp
 
 
 def _lend_correlations(collected: Collected) -> None:
-    """Fill in missing correlations, in place: the id of the arrow at the start of the row.
+    """Fill in missing correlations of calls and device work, in place, from arrows.
 
-    Times at which several arrows start or end are left out: equal times could be chance.
+    A row gets the id of the only arrow that starts or ends at its start; several may be chance.
     """
     if not collected.flows:
         return
     ids, times = np.concatenate(collected.flows, axis=1)
-    instants, first, counts = np.unique(times, return_index=True, return_counts=True)
-    instants, ids = instants[counts == 1], ids[first[counts == 1]]
-    if not len(instants):
+    distinct_times, first, counts = np.unique(times, return_index=True, return_counts=True)
+    is_single = counts == 1
+    arrow_times, arrow_ids = distinct_times[is_single], ids[first[is_single]]
+    if not len(arrow_times):
         return
     for table in (collected.tables["activities"], collected.tables["calls"]):
         correlation, start = table.column("correlation"), table.column("start_ns")
-        nearest = np.minimum(np.searchsorted(instants, start), len(instants) - 1)
-        lends = (correlation == ABSENT) & (instants[nearest] == start)
-        if lends.any():
-            table.replace("correlation", np.where(lends, ids[nearest], correlation))
+        # The first arrow at the start or later; for starts after all arrows, the last one.
+        arrow = np.minimum(np.searchsorted(arrow_times, start), len(arrow_times) - 1)
+        is_filled = (correlation == ABSENT) & (arrow_times[arrow] == start)
+        if is_filled.any():
+            table.replace("correlation", np.where(is_filled, arrow_ids[arrow], correlation))
 
 
 def _assemble(stream: EventStream[KinetoBlock], collected: Collected, python_stacks: bool) -> Trace:
     """Return the trace of one file, whose events are collected: one process per rank in it."""
     source = stream.source
     metadata = read_metadata(stream.header, source.name)
-    processes = split_ranks(collected.tables, metadata.rank)
-    if len(processes) == 1:  # the header has the groups of one rank only
+    ranks = split_ranks(collected.tables, metadata.rank)
+    if len(ranks) == 1:  # the header has the groups of one rank only
         _complete_groups(collected, metadata)
-    used = number_devices(collected.tables, len(processes) > 1)
-    facts = [
-        (process, n, metadata.facts_of(n) or trace_builder.NOTHING_KNOWN) for process, n in used
+    devices = number_devices(collected.tables, len(ranks) > 1)
+    host, world_size = metadata.host, metadata.world_size
+    process_facts = [
+        trace_builder.ProcessFacts(source.label, rank, world_size, host, pid) for rank, pid in ranks
+    ]
+    device_facts = [
+        (process, number, metadata.facts_of(number) or trace_builder.NOTHING_KNOWN)
+        for process, number in devices
     ]
     tables = {
-        "processes": trace_builder.processes_table(
-            [
-                trace_builder.ProcessFacts(
-                    source.label, rank, metadata.world_size, metadata.host, pid
-                )
-                for rank, pid in processes
-            ]
-        ),
-        "devices": trace_builder.devices_table(facts),
+        "processes": trace_builder.processes_table(process_facts),
+        "devices": trace_builder.devices_table(device_facts),
         **{name: trace_builder.in_order_of_time(table) for name, table in collected.tables.items()},
     }
     if legacy.WORK in collected.counts:
         tables["activities"] = legacy.linked_to_ops(tables)
     starts = [tables[name]["start_ns"][0].as_py() for name in _TIMED if tables[name].num_rows]
-    # What to add to the times to get ns since 1970: their base, or 0 if they already are that.
+    # Times count from a base that the header tells or, if they are so large, from 1970.
     origin_ns = metadata.base_ns
     if origin_ns is None and starts and max(starts) > _EPOCH_NS:
         origin_ns = 0
     notes = (
         *_reading_notes(stream, collected, python_stacks),
         *_content_notes(stream, collected, tables, metadata.facts),
-        *_metadata_notes(metadata, [local for _, local in used], tables["processes"]),
+        *_metadata_notes(metadata, [number for _, number in devices], tables["processes"]),
     )
     return Trace(
         source=Source(
@@ -368,15 +353,18 @@ def _assemble(stream: EventStream[KinetoBlock], collected: Collected, python_sta
 
 
 def _complete_groups(collected: Collected, metadata: Metadata) -> None:
-    """Fill in, in place, facts of process groups that collectives lack or shorten ("...")."""
-    for rows in (collected.tables[name] for name in ("activities", "ops")):
-        groups = [metadata.groups.get(name, {}) for name in rows.names["collective_group"]]
+    """Fill in texts of process groups that collectives lack or shorten ("..."), in place."""
+    for table in (collected.tables[name] for name in ("activities", "ops")):
+        groups = [metadata.groups.get(name, {}) for name in table.names["collective_group"]]
         for column in GROUP_COLUMNS if groups else ():
-            texts = [*(group.get(column) for group in groups), None]  # None: of no group, code -1
-            given = optional_codes(rows.names[column], texts)[rows.column("collective_group")]
-            is_short = np.array(["..." in text for text in rows.names[column]] + [True])
-            own = rows.column(column)
-            rows.replace(column, np.where(is_short[own] & (given >= 0), given, own))
+            # The last element of each array is for code -1: a row without a group, or a text.
+            texts = [*(group.get(column) for group in groups), None]
+            from_header = optional_codes(table.names[column], texts)
+            header_code = from_header[table.column("collective_group")]
+            is_short = np.array(["..." in text for text in table.names[column]] + [True])
+            code = table.column(column)
+            is_filled = is_short[code] & (header_code >= 0)
+            table.replace(column, np.where(is_filled, header_code, code))
 
 
 def _read(sources: Sequence[ByteSource], reading: Reading) -> list[Trace]:
@@ -385,8 +373,8 @@ def _read(sources: Sequence[ByteSource], reading: Reading) -> list[Trace]:
     for source in sources:
         expected = source.expected_text_bytes
         reading.pool.expect(expected)
-        keeps = expected <= _STACKS_BELOW_BYTES if stacks is None else stacks
-        traces.append(read_pytorch(source, reading.pool, python_stacks=keeps))
+        keeps_stacks = expected <= _STACKS_BELOW_BYTES if stacks is None else stacks
+        traces.append(read_pytorch(source, reading.pool, python_stacks=keeps_stacks))
     return traces
 
 

@@ -1,8 +1,9 @@
 """Reads a memory snapshot of PyTorch (torch.cuda.memory._dump_snapshot) into a Trace.
 
-Its counters are those of the profiler's memory events, with the stack of the allocation; its marks
-are the allocator's calls for GPU memory. What was held before the recorded events follows from the
-state at the snapshot by undoing them. Sizes are as requested. See docs/parsers/memory_snapshot.md.
+Counters are named like those of the profiler's memory events and have the stack of the allocation;
+marks are the allocator's calls for GPU memory. What was held before the recorded events follows
+from the state at the snapshot by undoing them. Sizes are as requested. See
+docs/parsers/memory_snapshot.md.
 """
 
 from __future__ import annotations
@@ -60,12 +61,13 @@ _OF_TORCH: Final = re.compile(r"(?:^|[/\\])torch[/\\]")
 _OF_PYTHON: Final = re.compile(r"\.pyx?$|^<")
 _OPERATOR: Final = re.compile(r"\bat::_ops::(\w+)::call\(")
 _BACKWARD: Final = re.compile(r"(?<!::)\btorch::autograd::(?:\w++::)*(\w++)::apply\(")
+"""Frames of C++ that name an operator or a backward function; of Python files, and of PyTorch's."""
 _Size = Annotated[int, msgspec.Meta(ge=0, le=2**44)]
 _Address = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 
 
 class _Event(msgspec.Struct, gc=False):
-    """One event; `frames` is converted later, once for all events that share it."""
+    """One event; `frames` is converted later, once for all events that share the list."""
 
     action: str
     size: _Size = 0
@@ -112,15 +114,15 @@ _KEYS: Final = frozenset({"name", "filename", "line"}).union(
 
 
 def read_snapshot(source: ByteSource) -> Trace:
-    """Return a snapshot as a trace. Raises InputError if it is damaged, or no snapshot."""
+    """Return a snapshot as a trace. Raises InputError if it is damaged or not a snapshot."""
     value = unpickled(source, _KEYS)
     try:
         snapshot = msgspec.convert(value, _Snapshot)
         segments = msgspec.convert(snapshot.segments, list[_Segment])
-        # Refuse a list that is shared by several places: a small file could so become huge.
+        # A pickle may contain a list many times. Refuse that: a small file could become huge.
         lists = [*snapshot.device_traces, *(segment.blocks for segment in segments)]
-        filled = [id(items) for items in lists if items.__class__ is list and items]
-        if len(set(filled)) < len(filled):
+        list_ids = [id(items) for items in lists if items.__class__ is list and items]
+        if len(set(list_ids)) < len(list_ids):
             raise msgspec.ValidationError("lists in several places at once")
         blocks = [msgspec.convert(segment.blocks, list[_Block]) for segment in segments]
         traces = [msgspec.convert(events, list[_Event]) for events in snapshot.device_traces]
@@ -129,15 +131,15 @@ def read_snapshot(source: ByteSource) -> Trace:
             f"not a memory snapshot of PyTorch: {source.label} ({str(error)[:200]})",
             "give what torch.cuda.memory._dump_snapshot wrote",
         ) from None
-    by_device: defaultdict[int, list[tuple[_Segment, list[_Block]]]] = defaultdict(list)
-    for segment, inside in zip(segments, blocks, strict=True):
-        by_device[segment.device].append((segment, inside))
+    segments_of: defaultdict[int, list[_Segment]] = defaultdict(list)  # by device
+    held_blocks_of: defaultdict[int, list[_Block]] = defaultdict(list)
+    for segment, blocks_inside in zip(segments, blocks, strict=True):
+        segments_of[segment.device].append(segment)
+        held_blocks_of[segment.device] += [b for b in blocks_inside if b.state == _HELD]
     reader = _Reader(source)
-    for device in sorted({*by_device, *(n for n, events in enumerate(traces) if events)}):
-        own = by_device[device]
-        held = [block for _, inside in own for block in inside if block.state == _HELD]
+    for device in sorted({*segments_of, *(n for n, events in enumerate(traces) if events)}):
         events = traces[device] if device < len(traces) else []
-        reader.add(device, events, [segment for segment, _ in own], held)
+        reader.add(device, events, segments_of[device], held_blocks_of[device])
     return reader.trace()
 
 
@@ -165,16 +167,16 @@ class _Reader:
         blocks: Sequence[_Block],
     ) -> None:
         """Add counters and marks of one device; `blocks` are those held at the snapshot."""
-        times = _column(events, "time_us")
-        if (times == ABSENT).any():  # the writer gave no times: use the order of the events
-            times = np.arange(len(events))
+        recorded_us = _column(events, "time_us")
+        if (recorded_us == ABSENT).any():  # the writer gave no times: use the order of the events
+            times_us = np.arange(len(events))
         else:
             self._has_times |= bool(len(events))
-            self._odd["times-ordered"] += int(np.count_nonzero(np.diff(times) < 0))
-            times = np.maximum.accumulate(times)
+            self._odd["times-ordered"] += int(np.count_nonzero(np.diff(recorded_us) < 0))
+            times_us = np.maximum.accumulate(recorded_us)
         history = History(
             action=np.array([_CODES.get(event.action, 0) for event in events], np.int64),  # 0: none
-            time_ns=times * 1_000,
+            time_ns=times_us * 1_000,
             address=_column(events, "addr"),
             size=_column(events, "size"),
             stack=self._stack_codes(events),
@@ -196,35 +198,33 @@ class _Reader:
             if missing := abs(history.missing):
                 self._notes.append(_NOTES.note("state-differs", missing, gpu=device))
         # Counters: the series of the history, and the sizes of requests that failed.
-        failed = history.action == _FAILED
-        refused: dict[str, Array] = {
-            "time_ns": history.time_ns[failed],
-            "value": history.size[failed].astype(np.float64),
-            "stack": history.stack[failed].astype(np.int32),
+        is_failed = history.action == _FAILED
+        failed: dict[str, Array] = {
+            "time_ns": history.time_ns[is_failed],
+            "value": history.size[is_failed].astype(np.float64),
+            "stack": history.stack[is_failed].astype(np.int32),
         }
         number, counters = len(self._devices), self._tables["counters"]
-        for quantity, series in (*history.series(), ("failed", refused)):
-            label = counters.names["name"][f"device_memory.{quantity}_bytes"]
+        for quantity, series in (*history.series(), ("failed", failed)):
+            name = counters.names["name"][f"device_memory.{quantity}_bytes"]
             count = len(series["time_ns"])
-            counters.add(count, process=0, device=number, name=label, **series)
+            counters.add(count, process=0, device=number, name=name, **series)
         marks = self._tables["marks"]
         kind = marks.names["kind"]["event"]
         for code, action in _MARKED.items():
             start = history.time_ns[history.action == code]
-            of_kind = {"kind": kind, "name": marks.names["name"][action]}
-            marks.add(len(start), process=0, start_ns=start, dur_ns=0, **of_kind)
+            name = marks.names["name"][action]
+            marks.add(len(start), process=0, start_ns=start, dur_ns=0, kind=kind, name=name)
         self._devices.append(device)
 
     def trace(self) -> Trace:
         """Return the trace of the collected rows."""
         source, rank = self._source, rank_in_name(self._source.name)
+        process = trace_builder.ProcessFacts(source.label, rank)
+        devices = [(0, device, trace_builder.NOTHING_KNOWN) for device in self._devices]
         tables = {
-            "processes": trace_builder.processes_table(
-                [trace_builder.ProcessFacts(source.label, rank)]
-            ),
-            "devices": trace_builder.devices_table(
-                [(0, device, trace_builder.NOTHING_KNOWN) for device in self._devices]
-            ),
+            "processes": trace_builder.processes_table([process]),
+            "devices": trace_builder.devices_table(devices),
             **{name: trace_builder.in_order_of_time(table) for name, table in self._tables.items()},
         }
         self._odd["unknown-action"] = self._counts[_OTHER]
@@ -248,35 +248,37 @@ class _Reader:
         )
 
     def _stack_codes(self, rows: Sequence[_Event] | Sequence[_Block]) -> IntArray:
-        """Return the code of the stack of each row, -1 for none; shared lists are converted once.
-
-        A stack is a text of at most _MOST_FRAMES frames, innermost first: the operator that Python
-        called, then the program's Python frames or, if there are none, PyTorch's. Backward runs in
-        a thread without Python: there it is operators and backward functions, else all frames.
-        """
+        """Return the code of each row's stack, -1 for none; shared lists are converted once."""
         codes = np.full(len(rows), -1, np.int64)
-        for n, frames in enumerate(row.frames for row in rows):
-            if frames.__class__ is not list or not frames:
-                continue
-            if id(frames) not in self._stacks:
-                # The texts of frames by their kind, a number of `_frame`.
-                kinds: list[list[str]] = [[], [], [], []]
-                program, torch, called, others = kinds
-                for frame in frames:
-                    if id(frame) not in self._frames:
-                        self._frames[id(frame)] = _frame(frame)
-                    text, kind = self._frames[id(frame)]
-                    # Innermost first: outside of the first Python frame only Python counts.
-                    if kind < 2 or not (program or torch):
-                        kinds[kind].append(text)
-                    if len(program) == _MOST_FRAMES:
-                        break
-                python = program or torch
-                shown = [*called[-1:], *python] if python else called or others
-                names = self._tables["counters"].names["stack"]
-                self._stacks[id(frames)] = names[" < ".join(shown[:_MOST_FRAMES])]
-            codes[n] = self._stacks[id(frames)]
+        names = self._tables["counters"].names["stack"]
+        for index, frames in enumerate(row.frames for row in rows):
+            if frames.__class__ is list and frames:
+                if id(frames) not in self._stacks:
+                    self._stacks[id(frames)] = names[self._stack_text(frames)]
+                codes[index] = self._stacks[id(frames)]
         return codes
+
+    def _stack_text(self, frames: Sequence[Any]) -> str:
+        """Return a stack as a text of at most _MOST_FRAMES frames, innermost first.
+
+        It has the operator that Python called, then the program's Python frames or, if there are
+        none, PyTorch's. Backward runs in a thread without Python: then it has the operators and
+        backward functions or, if there are none, all frames.
+        """
+        texts_by_kind: list[list[str]] = [[], [], [], []]
+        program, torch, operators, others = texts_by_kind  # the kinds of `_frame`
+        for frame in frames:
+            if id(frame) not in self._frames:
+                self._frames[id(frame)] = _frame(frame)
+            text, kind = self._frames[id(frame)]
+            # Outside of the innermost Python frame only Python counts.
+            if kind < 2 or not (program or torch):
+                texts_by_kind[kind].append(text)
+            if len(program) == _MOST_FRAMES:
+                break
+        python = program or torch
+        shown = [*operators[-1:], *python] if python else operators or others
+        return " < ".join(shown[:_MOST_FRAMES])
 
 
 def _column(rows: Sequence[Any], name: str) -> IntArray:
@@ -295,18 +297,23 @@ _CODES: Final = {
 
 
 def _frame(frame: Any) -> tuple[str, int]:
-    """Return a frame's text, and 0 for Python, 1 for PyTorch, 2 for an operator, else 3."""
+    """Return a frame's text and its kind.
+
+    Kinds: 0 Python of the program, 1 Python of PyTorch, 2 operator or backward function, 3 other.
+    """
     fields = frame if isinstance(frame, dict) else {}
-    path, name, line = (fields.get(key) for key in ("filename", "name", "line"))
-    path, name = (text if isinstance(text, str) else "" for text in (path, name))
-    if not _OF_PYTHON.search(path):
-        if (called := _OPERATOR.search(name)) is not None:
-            return f"aten::{called[1][:_LONGEST]}", 2
-        if (backward := _BACKWARD.search(name)) is not None:
-            return backward[1][:_LONGEST], 2
-    file = re.split(r"[/\\]", path)[-1][:_LONGEST]
+    texts = (fields.get(key) for key in ("filename", "name"))
+    path, name = (text if isinstance(text, str) else "" for text in texts)
+    if _OF_PYTHON.search(path):
+        kind = 1 if _OF_TORCH.search(path) else 0
+    elif (operator := _OPERATOR.search(name)) is not None:
+        return f"aten::{operator[1][:_LONGEST]}", 2
+    elif (backward := _BACKWARD.search(name)) is not None:
+        return backward[1][:_LONGEST], 2
+    else:
+        kind = 3
+    file, line = re.split(r"[/\\]", path)[-1][:_LONGEST], fields.get("line")
     where = f"{file}({line})" if isinstance(line, int) and 0 < line < 10**9 else file
-    kind = 3 if not _OF_PYTHON.search(path) else 1 if _OF_TORCH.search(path) else 0
     return ": ".join(filter(None, (where, name[:_LONGEST]))), kind
 
 

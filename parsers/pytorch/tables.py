@@ -38,7 +38,7 @@ _COLLECTIVE_NUMBERS = {
     "collective_source": "source",
     "collective_destination": "destination",
 }
-"""The columns of a collective, and the arguments that fill them."""
+"""The columns of a collective, and the fields of `CollectiveArgs` that fill them."""
 
 
 class Group(Struct):
@@ -73,39 +73,37 @@ class KinetoRows:
         """How many events were odd, by the code of the note on them."""
 
     def add_activities(self, group: Group, kind: str) -> None:
-        """Add device work of one kind; the direction of copies follows from their names."""
-        group, times = self._timed(group)
-        args, table = group.args, self.activities
+        """Add device work of one kind; the direction of copies follows from their texts."""
+        timed, times = self._timed(group)
+        args, table = timed.args, self.activities
         columns: dict[str, Array] = {}
         if kind == "memcpy":
             texts = [
                 (convert.as_text(event.name), convert.as_text(a.kind))
-                for event, a in zip(group.events, args, strict=True)
+                for event, a in zip(timed.events, args, strict=True)
             ]
-            directions = [direction_named(name) or direction_named(other) for name, other in texts]
+            directions = [direction_named(name) or direction_named(text) for name, text in texts]
             columns["direction"] = convert.optional_codes(table.names["direction"], directions)
         sizes = _numbers(args, "bytes")
-        negative = (sizes < 0) & (sizes != ABSENT)
-        self.odd["negative-size"] += int(negative.sum())
-        if not _none_of([a.name for a in args]):
+        is_negative = (sizes < 0) & (sizes != ABSENT)
+        self.odd["negative-size"] += int(is_negative.sum())
+        if not _all_none([a.name for a in args]):
             # Only nodes of graphs are annotated in this argument.
             labels = [a.name if a.graph_node > 0 else None for a in args]
             columns["annotation"] = convert.optional_codes(table.names["annotation"], labels)
-        if not _none_of(stacks := [a.stack for a in args]):
-            columns["source"] = convert.optional_codes(
-                table.names["source"], map(convert.source_lines, stacks)
-            )
+        if not _all_none(stacks := [a.stack for a in args]):
+            lines = map(convert.source_lines, stacks)
+            columns["source"] = convert.optional_codes(table.names["source"], lines)
+        stream, queue = _numbers(args, "stream"), _numbers(args, "queue")
         _add_named(
             table,
-            group,
+            timed,
             **times,
-            device=_devices(group),
-            stream=convert.first_known(
-                _numbers(args, "stream"), _tids(group), _numbers(args, "queue")
-            ),
+            device=_devices(timed),
+            stream=convert.first_known(stream, _tids(timed), queue),
             kind=table.names["kind"][kind],
             external_id=_external_ids(args),
-            bytes=np.where(negative, ABSENT, sizes),
+            bytes=np.where(is_negative, ABSENT, sizes),
             grid=convert.triples([a.grid for a in args]),
             block=convert.triples([a.block for a in args]),
             registers_per_thread=_numbers(args, "registers"),
@@ -117,19 +115,19 @@ class KinetoRows:
         )
 
     def add_calls(self, group: Group, api: str) -> None:
-        """Add runtime or driver calls; those of HIP name their kernel, with its sizes."""
-        group, times = self._timed(group)
-        table, args = self.calls, group.args
+        """Add runtime or driver calls; those of HIP have their kernel's name and sizes."""
+        timed, times = self._timed(group)
+        table, args = self.calls, timed.args
         columns: dict[str, Array] = {}
-        if not _none_of(kernels := [a.kernel for a in args]):
-            sides = [(None, None) if a.kernel is None else (a.grid, a.block) for a in args]
-            columns["grid"], columns["block"] = map(convert.triples, zip(*sides, strict=True))
+        if not _all_none(kernels := [a.kernel for a in args]):
+            sizes = [(None, None) if a.kernel is None else (a.grid, a.block) for a in args]
+            columns["grid"], columns["block"] = map(convert.triples, zip(*sizes, strict=True))
             columns["kernel"] = convert.optional_codes(table.names["kernel"], kernels)
         _add_named(
             table,
-            group,
+            timed,
             **times,
-            thread=_tids(group),
+            thread=_tids(timed),
             external_id=_external_ids(args),
             api=table.names["api"][api],
             **_same_numbers(args, "correlation"),
@@ -138,45 +136,37 @@ class KinetoRows:
 
     def add_ops(self, group: Group) -> None:
         """Add framework operators; their shapes and types stay JSON as recorded."""
-        group, times = self._timed(group)
-        table, args = self.ops, group.args
+        timed, times = self._timed(group)
+        table, args = self.ops, timed.args
         flags, columns = [a.finished for a in args], dict[str, Array]()
-        if not _none_of(flags):
+        if not _all_none(flags):
             columns["finished"] = convert.integers(
                 [None if flag is None else int(flag not in _UNFINISHED) for flag in flags]
             )
         legacy.use_old_spelling(args)
-        # Many operators have the same shapes: encode each distinct set only once.
+        # Many operators have the same shapes: encode each distinct set of inputs only once. The
+        # dictionary gives a new key the next number.
         number_of: defaultdict[bytes, int] = defaultdict()
         number_of.default_factory = number_of.__len__
-        texts = [
+        inputs = [
             b"\0".join((a.input_dims, a.input_types, a.input_strides, a.concrete_inputs))
             for a in args
         ]
-        codes = np.fromiter(map(number_of.__getitem__, texts), np.int32, len(args))
-        _, first = np.unique(codes, return_index=True)
-        examples = [args[row] for row in first.tolist()]
+        input_number = np.fromiter(map(number_of.__getitem__, inputs), np.int32, len(args))
+        _, first_row = np.unique(input_number, return_index=True)
+        examples = [args[row] for row in first_row.tolist()]
         for name in _JSON_COLUMNS:
-            distinct = convert.json_codes(table.names[name], [getattr(a, name) for a in examples])
-            columns[name] = distinct[codes]
-        if not _none_of([a.kernel_backend for a in args]):
-            facts = [  # those of kernels that Inductor generated
-                {
-                    field: value
-                    for field in _GENERATED
-                    if a.kernel_backend is not None and (value := getattr(a, field)) is not None
-                }
-                for a in args
-            ]
-            columns["generated_kernel"] = convert.optional_codes(
-                table.names["generated_kernel"],
-                [msgspec.json.encode(of_op).decode() if of_op else None for of_op in facts],
-            )
+            codes = convert.json_codes(table.names[name], [getattr(a, name) for a in examples])
+            columns[name] = codes[input_number]
+        if not _all_none([a.kernel_backend for a in args]):
+            facts = map(_generated_kernel, args)
+            names = table.names["generated_kernel"]
+            columns["generated_kernel"] = convert.optional_codes(names, facts)
         _add_named(
             table,
-            group,
+            timed,
             **times,
-            thread=_tids(group),
+            thread=_tids(timed),
             **_same_numbers(args, "external_id", "sequence", "forward_thread"),
             **columns,
             **_collective(table, args),
@@ -184,107 +174,115 @@ class KinetoRows:
 
     def add_host_marks(self, group: Group, kind: str) -> None:
         """Add named ranges of the host."""
-        group, times = self._timed(group)
-        names, inputs = self.marks.names, dict[str, Array]()
-        if group.args and hasattr(group.args[0], "input_dims"):
+        timed, times = self._timed(group)
+        names, columns = self.marks.names, dict[str, Array]()
+        if timed.args and hasattr(timed.args[0], "input_dims"):
             for name in ("input_dims", "input_types"):
-                inputs[name] = convert.json_codes(
-                    names[name], [getattr(a, name) for a in group.args]
-                )
-        kinds = {"kind": names["kind"][kind]}
-        _add_named(self.marks, group, **times, **kinds, thread=_tids(group), **inputs)
+                texts = [getattr(a, name) for a in timed.args]
+                columns[name] = convert.json_codes(names[name], texts)
+        _add_named(
+            self.marks, timed, **times, kind=names["kind"][kind], thread=_tids(timed), **columns
+        )
 
     def add_instants(self, group: Group) -> None:
         """Add instants: marks that are 0 ns long."""
-        group, times = self._timed(group, instant=True)
+        timed, times = self._timed(group, instant=True)
         kind = self.marks.names["kind"]["instant"]
         start = times["start_ns"]
-        _add_named(self.marks, group, start_ns=start, dur_ns=0, kind=kind, thread=_tids(group))
+        _add_named(self.marks, timed, start_ns=start, dur_ns=0, kind=kind, thread=_tids(timed))
 
     def add_device_marks(self, group: Group, kind: str) -> None:
         """Add annotations and waits on the device timeline; they are not work."""
-        group, times = self._timed(group)
-        args, names = group.args, self.marks.names
+        timed, times = self._timed(group)
+        args, names = timed.args, self.marks.names
         _add_named(
             self.marks,
-            group,
+            timed,
             **times,
             kind=names["kind"][kind],
-            device=_devices(group),
-            stream=convert.first_known(_numbers(args, "stream"), _tids(group)),
+            device=_devices(timed),
+            stream=convert.first_known(_numbers(args, "stream"), _tids(timed)),
             sync_kind=convert.optional_codes(names["sync_kind"], [a.sync_kind for a in args]),
             **_same_numbers(args, "correlation", "wait_stream", "wait_correlation"),
         )
 
     def add_python(self, group: Group) -> None:
         """Add python frames; those of an nn.Module are marks of kind module."""
-        group, times = self._timed(group)
-        modules = _numbers(group.args, "module")
+        timed, times = self._timed(group)
+        modules = _numbers(timed.args, "module")
         python, module = self.marks.names["kind"].codes(("python", "module"))
         _add_named(
             self.marks,
-            group,
+            timed,
             **times,
             kind=np.where(modules == ABSENT, python, module),
-            thread=_tids(group),
-            python_id=_numbers(group.args, "python_id"),
-            python_parent=convert.integers([a.parent for a in group.args]),
+            thread=_tids(timed),
+            python_id=_numbers(timed.args, "python_id"),
+            python_parent=convert.integers([a.parent for a in timed.args]),
             python_module=modules,
         )
 
     def add_memory(self, group: Group) -> None:
         """Add changes and recorded totals of memory, in bytes, of the device or the host."""
-        group, times = self._timed(group, instant=True)
-        args = group.args
-        on_device = _numbers(args, "device_type") > 0  # 0 is the CPU
-        names, owner = self.counters.names["name"], _owners(self.counters, group)
+        timed, times = self._timed(group, instant=True)
+        args = timed.args
+        is_on_device = _numbers(args, "device_type") > 0  # 0 is the CPU
+        names = self.counters.names["name"]
         columns = {
-            "process": owner,
-            "device": np.where(on_device, _numbers(args, "device"), ABSENT),
+            "process": _owners(self.counters, timed),
+            "device": np.where(is_on_device, _numbers(args, "device"), ABSENT),
             "time_ns": times["start_ns"],
             "address": _numbers(args, "address"),
         }
-        for field, what in (
-            ("bytes", "change_bytes"),
-            ("allocated", "allocated_bytes"),
-            ("reserved", "reserved_bytes"),
-        ):
+        for field, quantity in (("bytes", "change"), ("allocated",) * 2, ("reserved",) * 2):
             values = _numbers(args, field)
-            rows = values != ABSENT
-            labels = {on: f"{'device' if on else 'host'}_memory.{what}" for on in (True, False)}
+            is_given = values != ABSENT
+            labels = {on: f"{'device' if on else 'host'}_memory.{quantity}_bytes" for on in (0, 1)}
             _add(
                 self.counters,
-                int(rows.sum()),
-                **{n: c if isinstance(c, int) else c[rows] for n, c in columns.items()},
-                name=names.codes(map(labels.__getitem__, on_device[rows].tolist())),
-                value=values[rows].astype(np.float64),
+                int(is_given.sum()),
+                **{n: c if isinstance(c, int) else c[is_given] for n, c in columns.items()},
+                name=names.codes(map(labels.__getitem__, is_on_device[is_given].tolist())),
+                value=values[is_given].astype(np.float64),
             )
 
     def _timed(self, group: Group, instant: bool = False) -> tuple[Group, dict[str, IntArray]]:
-        """Return the events with a valid start, with start_ns and dur_ns; count odd ones."""
-        start, is_time = convert.nanoseconds([event.ts for event in group.events])
-        if not is_time.all():
-            self.odd["no-time"] += int(np.count_nonzero(~is_time))
-            group, start = group.where(is_time.tolist()), start[is_time]
-        dur, has_dur = convert.nanoseconds([event.dur for event in group.events])
+        """Return the events with a valid start, and start_ns and dur_ns; count odd ones."""
+        timed = group
+        start_ns, has_start = convert.nanoseconds([event.ts for event in group.events])
+        if not has_start.all():
+            self.odd["no-time"] += int(np.count_nonzero(~has_start))
+            timed, start_ns = group.where(has_start.tolist()), start_ns[has_start]
+        dur_ns, has_dur = convert.nanoseconds([event.dur for event in timed.events])
         if not has_dur.all():
             self.odd["no-duration"] += 0 if instant else int(np.count_nonzero(~has_dur))
-            dur = np.where(has_dur, dur, 0)
-        if len(dur) and int(dur.min()) < 0:
-            self.odd["negative-duration"] += int((dur < 0).sum())
-            dur = np.maximum(dur, 0)
-        return group, {"start_ns": start, "dur_ns": dur}
+            dur_ns = np.where(has_dur, dur_ns, 0)
+        if len(dur_ns) and int(dur_ns.min()) < 0:
+            self.odd["negative-duration"] += int((dur_ns < 0).sum())
+            dur_ns = np.maximum(dur_ns, 0)
+        return timed, {"start_ns": start_ns, "dur_ns": dur_ns}
 
 
 def _add(table: Rows, count: int, **columns: Array | int) -> None:
-    """Add rows, without columns that are null in all rows (-1 for codes, else ABSENT)."""
+    """Add rows, without the columns that are null in all rows, which saves memory."""
     given: dict[str, Array | int] = {}
     for name, values in columns.items():
         if isinstance(values, int):
             given[name] = values
-        elif not len(values) or (values != (-1 if values.dtype == np.int32 else ABSENT)).any():
+            continue
+        null = -1 if values.dtype == np.int32 else ABSENT  # codes are int32
+        if not len(values) or (values != null).any():
             given[name] = narrow(values)
     table.add(count, **given)
+
+
+def _generated_kernel(args: Any) -> str | None:
+    """Return the facts of a kernel that Inductor generated as JSON, None for other operators."""
+    if args.kernel_backend is None:
+        return None
+    facts = {field: getattr(args, field) for field in _GENERATED}
+    given = {field: value for field, value in facts.items() if value is not None}
+    return msgspec.json.encode(given).decode()
 
 
 def _add_named(table: Rows, group: Group, **columns: Array | int) -> None:
@@ -304,25 +302,25 @@ def _owners(table: Rows, group: Group) -> Array | int:
 def _numbers(args: Sequence[Any], field: str) -> IntArray:
     """Return a field of the arguments of each event as int64."""
     values = [*map(attrgetter(field), args)]
-    # Fast: a default is the same object in all, so that `count` compares only identities.
+    # Fast: a default is the same object in all, so `count` only compares identities.
     if values[:1] == [ABSENT] and values.count(ABSENT) == len(values):
         return np.full(len(values), ABSENT, np.int64)
     return convert.typed_integers(values)
 
 
 def _same_numbers(args: Sequence[Any], *fields: str) -> dict[str, IntArray]:
-    """Return columns whose names are those of the arguments that fill them."""
+    """Return columns that have the same names as the arguments that fill them."""
     return {field: _numbers(args, field) for field in fields}
 
 
 def _devices(group: Group) -> IntArray:
     """Return the device number of each event: its pid, else the argument `device`.
 
-    If arguments name a rank, it is the argument first: the pid may be another number there.
+    In files of several ranks (with `rank`) the argument comes first: the pid may be something else.
     """
-    rank, own = _numbers(group.args, "rank"), _numbers(group.args, "device")
+    rank, device = _numbers(group.args, "rank"), _numbers(group.args, "device")
     pid = convert.trailing_integers([event.pid for event in group.events])
-    return np.where(rank >= 0, convert.first_known(own, pid), convert.first_known(pid, own))
+    return np.where(rank >= 0, convert.first_known(device, pid), convert.first_known(pid, device))
 
 
 def _tids(group: Group) -> IntArray:
@@ -333,7 +331,7 @@ def _external_ids(args: Sequence[Any]) -> IntArray:
     return convert.first_known(_numbers(args, "external_id"), _numbers(args, "old_external_id"))
 
 
-def _none_of(values: Sequence[object]) -> bool:
+def _all_none(values: Sequence[object]) -> bool:
     return values.count(None) == len(values)
 
 

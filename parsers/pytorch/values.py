@@ -30,8 +30,10 @@ class DigitsLost(Exception):
 
 
 def as_text(value: object) -> str:
-    """Return a name as text, whatever JSON type the writer used."""
-    return value if isinstance(value, str) else "" if value is None else str(value)
+    """Return a name as text, whatever JSON type the writer used; "" for null."""
+    if isinstance(value, str):
+        return value
+    return "" if value is None else str(value)
 
 
 def optional_codes(names: Names, values: Iterable[Any]) -> npt.NDArray[np.int32]:
@@ -77,28 +79,28 @@ def _narrowed(values: Sequence[Any]) -> IntArray:
 
 
 def integer(value: object) -> int:
-    """Return an integer, also of text or float, as int64 (2^63 wraps around), else ABSENT."""
+    """Return an integer, also of text or whole float, as int64 (2^63 wraps around), else ABSENT."""
     if isinstance(value, str):
         text = value.strip()
         # An int64 has 19 digits: 40 leave room for zeros and are parsed quickly.
         if not text.removeprefix("-").isdecimal() or len(text) > 40:
             return ABSENT
-        value = int(text)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return ABSENT
-    if isinstance(value, float):
+        number = int(text)
+    elif isinstance(value, float):
         if not value.is_integer() or abs(value) > _INT64_MAX:
             return ABSENT
-        value = int(value)
-    wrapped = value & (2**64 - 1)
+        number = int(value)
+    elif isinstance(value, int) and not isinstance(value, bool):
+        number = value
+    else:
+        return ABSENT
+    wrapped = number & (2**64 - 1)
     return wrapped - 2**64 if wrapped > _INT64_MAX else wrapped
 
 
 def trailing_integer(value: object) -> int:
-    """Return a number, or the one at the end of a text such as `stream 7`, else ABSENT."""
-    if isinstance(value, str) and " " in value:
-        value = value.rsplit(" ", 1)[1]
-    return integer(value)
+    """Return an integer, or the one at the end of a text such as `stream 7`, else ABSENT."""
+    return integer(value.rsplit(" ", 1)[-1] if isinstance(value, str) else value)
 
 
 def trailing_integers(values: Sequence[Any]) -> IntArray:
@@ -109,48 +111,52 @@ def trailing_integers(values: Sequence[Any]) -> IntArray:
 
 
 def nanoseconds(values: Sequence[Any]) -> tuple[IntArray, BoolArray]:
-    """Return microsecond times as integer nanoseconds, and which of the values are valid times.
+    """Return times in microseconds as whole nanoseconds, and which of the values are valid times.
 
     Raises DigitsLost if a time was decoded as a double that is not exact to the ns.
     """
     kinds = set(map(type, values))
     if kinds == {_NONE}:
         return np.zeros(len(values), dtype=np.int64), np.zeros(len(values), dtype=np.bool_)
-    # Usual lists at once: of integers, of numbers, of raw texts with three decimals. If that cannot
-    # be exact, an error leads to the slow way at the end.
-    if kinds <= {int}:
-        with suppress(OverflowError):
-            whole = np.fromiter(values, np.int64, len(values))
-            if len(whole) and max(int(whole.max()), -int(whole.min())) > LIMIT_NS // 1000:
-                raise OverflowError
-            return whole * 1000, np.ones(len(values), dtype=np.bool_)
-    elif kinds <= {int, float}:
-        with suppress(OverflowError):
-            micros = np.array(values, dtype=np.float64)
-            if np.abs(micros).max() < _EXACT_BELOW_US:
-                return _rounded_nanoseconds(micros), np.ones(len(values), dtype=np.bool_)
-    elif kinds == {msgspec.Raw}:
-        with suppress(ValueError, OverflowError):
-            text = b",".join(map(bytes, values))
-            if not _THOUSANDTHS.fullmatch(text):
-                raise ValueError
-            digits = text.replace(b".", b"").split(b",")
-            printed = np.fromiter(map(int, digits), np.int64, len(digits))
-            if max(int(printed.max()), -int(printed.min())) > LIMIT_NS:
-                raise OverflowError
-            return printed, np.ones(len(values), dtype=np.bool_)
+    times = _nanoseconds_at_once(values, kinds)
+    if times is not None:
+        return times, np.ones(len(values), dtype=np.bool_)
     if any(value.__class__ is float and abs(value) >= _EXACT_BELOW_US for value in values):
         raise DigitsLost
-    times = [exact_nanoseconds(value) for value in values]
-    is_time = np.array([time is not None for time in times], np.bool_)
-    return np.array([time or 0 for time in times], np.int64), is_time
+    exact = [exact_nanoseconds(value) for value in values]
+    is_time = np.array([time is not None for time in exact], np.bool_)
+    return np.array([time or 0 for time in exact], np.int64), is_time
+
+
+def _nanoseconds_at_once(values: Sequence[Any], kinds: set[type]) -> IntArray | None:
+    """Return times in ns if values of these types can be converted at once and exactly, or None."""
+    with suppress(OverflowError, ValueError):  # too large for 64 bits, or for `int`
+        if kinds <= {int}:
+            whole = np.fromiter(values, np.int64, len(values))
+            is_small = not len(whole) or _largest(whole) <= LIMIT_NS // 1000
+            return whole * 1000 if is_small else None
+        if kinds <= {int, float}:
+            micros = np.array(values, dtype=np.float64)
+            is_exact = np.abs(micros).max() < _EXACT_BELOW_US
+            return _rounded_nanoseconds(micros) if is_exact else None
+        text = b",".join(map(bytes, values)) if kinds == {msgspec.Raw} else b""
+        if _THOUSANDTHS.fullmatch(text):
+            digits = text.replace(b".", b"").split(b",")
+            thousandths = np.fromiter(map(int, digits), np.int64, len(digits))
+            return thousandths if _largest(thousandths) <= LIMIT_NS else None
+    return None
+
+
+def _largest(values: IntArray) -> int:
+    """Return the largest absolute value."""
+    return max(int(values.max()), -int(values.min()))
 
 
 def _rounded_nanoseconds(micros: npt.NDArray[np.float64]) -> IntArray:
     """Return times below 2^43 microseconds in nanoseconds.
 
-    A decimal of at most three places is at most 2^-11 away from its double there, and its
-    fraction times 1000 at most 0.49: rounding gives back the exact thousandths.
+    Doubles there are at most 2^-11 us apart from the decimal of three places that they stand for,
+    which is less than half a nanosecond: rounding gives back the exact thousandths.
     """
     floor = np.floor(micros)
     return floor.astype(np.int64) * 1000 + np.rint((micros - floor) * 1000).astype(np.int64)
@@ -160,9 +166,8 @@ def exact_nanoseconds(value: object) -> int | None:
     """Return one time in microseconds (number, text or raw JSON) as nanoseconds, or None."""
     if isinstance(value, msgspec.Raw):
         value = bytes(value).decode(errors="replace")
-    text = str(value).strip().strip('"').strip()
     try:
-        micros = Decimal(text)
+        micros = Decimal(str(value).strip().strip('"').strip())
     except (ArithmeticError, ValueError):
         return None
     if not micros.is_finite() or micros.copy_abs() > LIMIT_NS // 1000:
@@ -179,28 +184,29 @@ def triples(values: Sequence[Any]) -> IntArray:
     """Return lists [x, y, z] as an (n, 3) array; values that are no such list are ABSENT."""
     if set(map(type, values)) == {tuple}:  # decoded as three integers
         return typed_integers([*chain.from_iterable(values)]).reshape(-1, 3)
-    out = np.full((len(values), 3), ABSENT, dtype=np.int64)
+    array = np.full((len(values), 3), ABSENT, dtype=np.int64)
     rows = [n for n, v in enumerate(values) if isinstance(v, list | tuple) and len(v) == 3]
     flat = [item for row in rows for item in values[row]]
-    out[rows] = integers(flat).reshape(-1, 3)
-    return out
+    array[rows] = integers(flat).reshape(-1, 3)
+    return array
 
 
-def source_lines(stack: object) -> str | None:
+def source_lines(stacks: object) -> str | None:
     """Return the lines of code that a fused kernel came from, one per text in a list of stacks.
 
     It is the innermost frame outside PyTorch, else the innermost one. None if there is no frame.
     """
     lines: dict[str, None] = {}
-    for text in stack[:100] if isinstance(stack, list) else ():
+    for text in stacks[:100] if isinstance(stacks, list) else ():
         frames = ["{}({}): {}".format(*frame) for frame in _FRAME.findall(as_text(text))]
-        own = [frame for frame in frames if not _OF_TORCH.search(frame)]
-        lines |= dict.fromkeys((own or frames)[-1:])
+        program_frames = [frame for frame in frames if not _OF_TORCH.search(frame)]
+        lines |= dict.fromkeys((program_frames or frames)[-1:])
     return ", ".join(lines) or None
 
 
 def first_known(first: IntArray, *others: IntArray) -> IntArray:
     """Return, per row, the first value that is not ABSENT."""
+    known = first
     for other in others:
-        first = np.where(first == ABSENT, other, first)
-    return first
+        known = np.where(known == ABSENT, other, known)
+    return known

@@ -1,6 +1,7 @@
 """Planes of an XPlane file: their lines, the events on the lines, the stats of each event.
 
-A plane is a device or a host. The numbers below are of fields in xplane.proto (openxla/xla).
+A plane is a device or a host, a line one of its streams or threads, a stat a named value. The
+numbers below are those of fields in xplane.proto (openxla/xla).
 """
 
 from __future__ import annotations
@@ -32,19 +33,19 @@ _MOST_BYTES: Final = 1 << 31  # the largest message of Protocol Buffers
 _MOST_PLANES: Final = 1_024
 _CHUNK: Final = 1 << 18  # how many events are decoded at once
 _MOST_PS: Final = 2**62
-"""So much time (also in ns) is damage; the sum of two such times fits into 64 bits."""
+"""Times from here on (in ps or ns) are damage; the sum of two smaller ones fits into 64 bits."""
 _PS_A_NS: Final = 1_000
 _NO_TIME: Final = -1
 _NO_STAT: Final = -1
 _ROCM_LAUNCHES: Final = re.compile(r"Host Threads/")
-"""Lines of ROCm's tracer, whose thread numbers differ from those of other lines."""
+"""Lines of launches by ROCm's tracer, whose thread numbers differ from those of other lines."""
 _ENDLESS: Final = np.iinfo(np.int64).max
 MOST_THREADS: Final = 1_024
-"""More lines are not compared with all calls; a process has fewer threads."""
+"""With more lines, they are not compared with launches; a process has fewer threads."""
 
 
 class Line(Struct, frozen=True):
-    """A stream of a device, a thread of a host, or derived from other lines.
+    """A stream of a device, a thread of a host, or a line derived from others (steps, modules).
 
     `begin` and `end` are the byte offsets of its events in the file, one each per event.
     """
@@ -59,7 +60,8 @@ class Line(Struct, frozen=True):
 class Plane(Struct, dict=True):
     """A device or a host. Times of its events count from `zero_ns`.
 
-    `lost` counts unreadable events, and lists of which the rest is unreadable.
+    Events and stats refer to their names by the keys of `event_names` and `stat_names`. `stats` are
+    the distinct names of stats. `lost` counts unreadable events, and lists that are cut short.
     """
 
     name: str
@@ -74,13 +76,13 @@ class Plane(Struct, dict=True):
 
     @cached_property
     def stat_of(self) -> Lookup:
-        """The code in `stats` of the name of each stat, by key; several keys may share a name."""
+        """From a stat's key to the code of its name in `stats`; several keys may share a name."""
         keys = np.array([*self.stat_names], np.int64)
         codes = self.stats.codes(self.stat_names.values())
         return Lookup(keys, codes.astype(np.int64))
 
     def by_name(self, rows: Batch, value_of: Callable[[str], int]) -> IntArray:
-        """Return `value_of` the name of each event; it is called once per distinct name."""
+        """Return `value_of(name)` of each event, called only once per distinct name."""
         return by_distinct(rows["name"], lambda key, _: value_of(self.event_names.get(key, "")))
 
     def about(self) -> Stats:
@@ -89,9 +91,9 @@ class Plane(Struct, dict=True):
 
     def events(self) -> Iterator[Events]:
         """Yield the events of all lines in chunks (see `Events`); adds to `lost`."""
-        none = np.empty(0, np.int64)
-        begin = np.concatenate([none, *(line.begin for line in self.lines)])
-        end = np.concatenate([none, *(line.end for line in self.lines)])
+        empty = np.empty(0, np.int64)
+        begin = np.concatenate([empty, *(line.begin for line in self.lines)])
+        end = np.concatenate([empty, *(line.end for line in self.lines)])
         line_of = np.repeat(np.arange(len(self.lines)), [len(line.begin) for line in self.lines])
         line_ns = np.array([line.start_ns - self.zero_ns for line in self.lines], np.int64)
         numbers = (_EVENT_NAME, _OFFSET, _DURATION, _OCCURRENCES)
@@ -102,56 +104,58 @@ class Plane(Struct, dict=True):
             sound = event.sound
             count, line = int(np.count_nonzero(sound)), line_of[chunk][sound]
             self.lost += len(sound) - count
-            name, offset_ps, dur_ps, occurrences = (
-                event.numbers[number][sound] for number in numbers
-            )
+            name, offset_ps, dur_ps, occurrences = (event.numbers[n][sound] for n in numbers)
             offset_ps, dur_ps, zero_ns = _or_0(offset_ps), _or_0(dur_ps), line_ns[line]
-            fits = (zero_ns >= 0) & (zero_ns < _MOST_PS)
+            is_valid = (zero_ns >= 0) & (zero_ns < _MOST_PS)
             for ps in (offset_ps, dur_ps):
-                fits &= (ps >= 0) & (ps < _MOST_PS)
+                is_valid &= (ps >= 0) & (ps < _MOST_PS)
             # Round start and end, not the duration, so that adjacent events stay adjacent.
-            start, end_ns = (
-                zero_ns + (np.where(fits, ps, 0) + _PS_A_NS // 2) // _PS_A_NS
+            start_ns, end_ns = (
+                zero_ns + (np.where(is_valid, ps, 0) + _PS_A_NS // 2) // _PS_A_NS
                 for ps in (offset_ps, offset_ps + dur_ps)
             )
             # An event with a number of occurrences is a sum of many: it has no time, either.
-            start[~fits | (occurrences != ABSENT)] = _NO_TIME
-            columns = {"line": line, "name": _or_0(name), "start": start, "end": end_ns}
+            start_ns[~is_valid | (occurrences != ABSENT)] = _NO_TIME
+            columns = {"line": line, "name": _or_0(name), "start": start_ns, "end": end_ns}
             rows = Batch(count, {**columns, "row": np.arange(count)}, {})
             owner = np.cumsum(sound)[event.owner] - 1  # the row among the sound events
             yield rows, _stats_of(self, owner, event.each, count)
 
     def threads(self) -> IntArray:
-        """Return the thread of each line: its id or, for lines of ROCm's launches, that of another.
+        """Return the thread of each line.
 
-        It is the line that, for most of the launches, has the shortest event around them.
+        It is the line's id. Lines of ROCm's launches have ids of another kind: they get the id of
+        the line that has the shortest event around most of their launches.
         """
         thread = np.array([line.id for line in self.lines], np.int64)
-        is_launch = np.array([bool(_ROCM_LAUNCHES.match(line.name)) for line in self.lines])
+        has_launches = np.array([bool(_ROCM_LAUNCHES.match(line.name)) for line in self.lines])
         # Nothing to compare launches with, no launches, or too much to compare.
-        if all(is_launch) or not any(is_launch) or len(thread) > MOST_THREADS:
+        if all(has_launches) or not any(has_launches) or len(thread) > MOST_THREADS:
             return thread
         lost = self.lost
         pieces = [(rows["line"], rows["start"], rows["end"]) for rows, _ in self.events()]
         self.lost = lost  # the caller reads the events again: do not count lost ones twice
         line, start, end = map(np.concatenate, zip(*pieces, strict=True))
-        # For each launch the line with the shortest event around it, -1 for none.
-        calls = np.flatnonzero(is_launch[line] & (start >= 0))
-        others = np.flatnonzero(~is_launch[line] & (start >= 0) & (end > start))
-        shortest, nearest = np.full(len(calls), _ENDLESS), np.full(len(calls), -1, np.int64)
-        none = np.zeros(len(calls), np.int64)
-        for other, rows in groups(line[others]):
-            begin, until = start[others[rows]], end[others[rows]]
-            event = innermost(np.zeros_like(begin), begin, until, none, start[calls])
-            encloses = (event >= 0) & (until[event] >= end[calls])
-            length = np.where(encloses, until[event] - begin[event], _ENDLESS)
-            nearer = length < shortest
-            shortest[nearer], nearest[nearer] = length[nearer], other
-        for launches, rows in groups(line[calls]):
-            votes = nearest[rows]
-            count = np.bincount(votes[votes >= 0], minlength=1)
-            if 2 * count.max() > len(votes):  # most launches agree
-                thread[launches] = thread[count.argmax()]
+        is_launch, has_time = has_launches[line], start >= 0
+        launches = np.flatnonzero(is_launch & has_time)
+        others = np.flatnonzero(~is_launch & has_time & (end > start))
+        # For each launch: the shortest event around it, and the line of that event, -1 for none.
+        shortest_ns = np.full(len(launches), _ENDLESS)
+        line_around = np.full(len(launches), -1, np.int64)
+        one_group = np.zeros(len(launches), np.int64)  # `innermost` takes a group per instant
+        for other_line, rows in groups(line[others]):
+            event_start, event_end = start[others[rows]], end[others[rows]]
+            group = np.zeros_like(event_start)
+            event = innermost(group, event_start, event_end, one_group, start[launches])
+            is_around = (event >= 0) & (event_end[event] >= end[launches])
+            length_ns = np.where(is_around, event_end[event] - event_start[event], _ENDLESS)
+            is_shorter = length_ns < shortest_ns
+            shortest_ns[is_shorter], line_around[is_shorter] = length_ns[is_shorter], other_line
+        for launch_line, rows in groups(line[launches]):
+            candidates = line_around[rows]
+            counts = np.bincount(candidates[candidates >= 0], minlength=1)
+            if 2 * counts.max() > len(candidates):  # most launches agree
+                thread[launch_line] = thread[counts.argmax()]
         return thread
 
 
@@ -167,35 +171,36 @@ class Stats(Struct, frozen=True):
     def numbers(self, name: str) -> IntArray:
         """Return the stat `name` of each event as a number, ABSENT without it."""
         numbers = np.full(self.count, ABSENT)
-        stats, columns = self._named(name), self._columns.numbers
+        has_name, columns = self._have_name(name), self._columns.numbers
         value = np.where(columns[_UNSIGNED] != ABSENT, columns[_UNSIGNED], columns[_SIGNED])
-        numbers[self._owner[stats]] = value[stats]
+        numbers[self._owner[has_name]] = value[has_name]
         return numbers
 
     def has(self, name: str) -> BoolArray:
         """Return whether each event has a stat of this name."""
         has = np.zeros(self.count, np.bool_)
-        has[self._owner[self._named(name)]] = True
+        has[self._owner[self._have_name(name)]] = True
         return has
 
     def texts(self, name: str) -> tuple[IntArray, list[str]]:
         """Return per event the index of the text of its stat `name`, or -1; and the texts."""
-        stats = np.flatnonzero(self._named(name))
+        stats = np.flatnonzero(self._have_name(name))
         names, plane, columns = Names(), self._plane, self._columns
-        spelled = plane.block.texts(columns.begins[_TEXT][stats], columns.ends[_TEXT][stats])
-        of_text = [-1 if text is None else names[message_text(text)] for text in spelled]
-        of_ref = by_distinct(
+        own_texts = plane.block.texts(columns.begins[_TEXT][stats], columns.ends[_TEXT][stats])
+        text_code = [-1 if text is None else names[message_text(text)] for text in own_texts]
+        reference_code = by_distinct(
             columns.numbers[_TEXT_REF][stats],
-            lambda ref, _: names[plane.stat_names[ref]] if ref in plane.stat_names else -1,
+            lambda key, _: names[plane.stat_names[key]] if key in plane.stat_names else -1,
         )
         codes = np.full(self.count, -1)
-        # A stat has a text or a reference: the other is -1.
-        codes[self._owner[stats]] = np.maximum(np.array(of_text, np.int64), of_ref)
+        # At least one of the two codes is -1.
+        codes[self._owner[stats]] = np.maximum(np.array(text_code, np.int64), reference_code)
         return codes, list(names)
 
-    def _named(self, name: str) -> BoolArray:
-        stats: BoolArray = self._which == self._plane.stats.get(name, _NO_STAT)
-        return stats
+    def _have_name(self, name: str) -> BoolArray:
+        """Return which stats have this name."""
+        have_name: BoolArray = self._which == self._plane.stats.get(name, _NO_STAT)
+        return have_name
 
 
 Events = tuple[Batch, Stats]
@@ -206,7 +211,10 @@ The column `row` is the index of an event in the stats; it stays valid if events
 
 
 def planes_of(source: ByteSource) -> tuple[tuple[Plane, ...], str | None, str, bool]:
-    """Return planes, host, last error, and whether a part lacks. Raises InputError if too large."""
+    """Return the planes, the host's name, the last error, and whether the file is incomplete.
+
+    Raises InputError if the file is too large or has too many planes.
+    """
     data = source.head(_MOST_BYTES + 1)
     if len(data) > _MOST_BYTES:
         raise InputError(
@@ -232,44 +240,46 @@ def _plane(data: bytes, block: Block, begin: int, end: int) -> Plane:
     for number in (_LINES, _EVENT_NAMES, _STAT_NAMES, _STATS):
         begins, ends, is_whole = split(data, begin, end, number, others)
         parts[number] = Messages(block, begins, ends)
-        lost = max(lost, int(not is_whole))  # if the plane is damaged, each number says so: count 1
+        lost = max(lost, int(not is_whole))  # damage shows for each number: count it once
     lines = []
     spans = parts[_LINES].begin.tolist(), parts[_LINES].end.tolist()
     for first, last in zip(*spans, strict=True):
-        own: dict[int, int | slice] = {}
-        begins, ends, is_whole = split(data, first, last, _LINE_EVENTS, own)
+        line: dict[int, int | slice] = {}
+        begins, ends, is_whole = split(data, first, last, _LINE_EVENTS, line)
         lost += int(not is_whole)
         if len(begins):  # lines without events say nothing
-            key, start = own.get(_LINE_ID, 0), own.get(_LINE_START, 0)
+            key, start = line.get(_LINE_ID, 0), line.get(_LINE_START, 0)
             start_ns = start if isinstance(start, int) and start < _MOST_PS else _NO_TIME
             line_id = signed(key) if isinstance(key, int) else 0
-            lines.append(Line(line_id, _text(data, own.get(_LINE_NAME)), start_ns, begins, ends))
+            lines.append(Line(line_id, _text(data, line.get(_LINE_NAME)), start_ns, begins, ends))
     events, stats = (_names(parts[number]) for number in (_EVENT_NAMES, _STAT_NAMES))
     return Plane(_text(data, others.get(_NAME)), block, lines, events, stats, parts[_STATS], lost)
 
 
 def _names(entries: Messages) -> dict[int, str]:
-    """Return the names of a map of metadata by key, preferring the name for display."""
+    """Return the names in a map of metadata (key, value), if there are any those for display."""
     entry = entries.columns((_KEY,), (_VALUE,))
-    rows = entry.sound & entry.has(_VALUE)
-    value = entry.part(_VALUE, rows).columns((), (_VALUE_NAME, _DISPLAY_NAME))
-    names, shown = (
+    has_value = entry.sound & entry.has(_VALUE)
+    value = entry.part(_VALUE, has_value).columns((), (_VALUE_NAME, _DISPLAY_NAME))
+    names, display_names = (
         entries.block.texts(np.where(value.sound, value.begins[part], ABSENT), value.ends[part])
         for part in (_VALUE_NAME, _DISPLAY_NAME)
     )
-    keys = _or_0(entry.numbers[_KEY][rows]).tolist()
-    texts = (message_text(display or name) for display, name in zip(shown, names, strict=True))
+    keys = _or_0(entry.numbers[_KEY][has_value]).tolist()
+    pairs = zip(display_names, names, strict=True)
+    texts = (message_text(display_name or name) for display_name, name in pairs)
     return dict(zip(keys, texts, strict=True))
 
 
 def _stats_of(plane: Plane, owner: IntArray, stats: Messages, count: int) -> Stats:
+    """Return the stats of `count` events; `owner` is the event of each message in `stats`."""
     columns = stats.columns((_STAT_NAME, _UNSIGNED, _SIGNED, _TEXT_REF), (_TEXT,))
-    which = plane.stat_of(_or_0(columns.numbers[_STAT_NAME]))
-    return Stats(count, plane, owner, columns, np.where(columns.sound, which, ABSENT))
+    name_code = plane.stat_of(_or_0(columns.numbers[_STAT_NAME]))
+    return Stats(count, plane, owner, columns, np.where(columns.sound, name_code, ABSENT))
 
 
 def _or_0(values: Array) -> IntArray:
-    """Return numbers with 0 in place of ABSENT: writers leave out zeros."""
+    """Return numbers with 0 instead of ABSENT: writers leave out zeros."""
     return np.where(values == ABSENT, 0, values)
 
 

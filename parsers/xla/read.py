@@ -43,6 +43,7 @@ _WITH_REGISTERS: Final = ("regs", "static_shared", "dynamic_shared")
 _LONGEST, _LONGEST_NAME, _MOST_NAMED, _MOST_FACT = 1_000, 40, 4, 2**50
 _DETAIL: Final = re.compile(r"(\w+):(\d{1,18}(?:,\d{1,18}){0,2})(?!\d)")
 _KERNEL, _MEMCPY, _MEMSET, _GRAPH, _NO_WORK = range(5)
+"""Kinds of events of a stream."""
 _DIRECTION_CODES: Final[Mapping[str | None, int]] = {None: -1} | dict(
     zip(sinks.DIRECTIONS, range(5), strict=True)
 )
@@ -52,6 +53,7 @@ _BY_DETAILS: Final = (
     ("memcpy_details", _MEMCPY),
     ("kernel_details", _KERNEL),
 )
+"""A stat that an event of a stream may have, and the kind that it shows."""
 _BY_NAME: Final = (
     (re.compile("Memcpy[DHPO]"), _MEMCPY),
     (re.compile("Memset$"), _MEMSET),
@@ -72,6 +74,7 @@ _APIS: Final = (
 )
 _DRIVER: Final = 1
 _FRAMES, _MARK, _MEMORY = range(len(_APIS), len(_APIS) + 3)
+"""Kinds of events of the host; the kind of a call is the index of its API in _APIS."""
 _ALLOCATOR: Final = re.compile(r"GPU_(\d{1,9})_")
 _FRAME: Final = re.compile(r"\$(?:(.+\.py):(\d+) |\S+ )(.+)")
 _HOST_KINDS: Final = (
@@ -79,7 +82,7 @@ _HOST_KINDS: Final = (
     (_FRAME, _FRAMES),
     (re.compile("Memory(Dea|A)llocation$"), _MEMORY),
 )
-"""Kinds of events of the host by name: a call's is the index of its API; others are marks."""
+"""Kinds of events of the host by name; all others are marks."""
 _OF_FRAMEWORK: Final = {
     JAX: re.compile(r"PjitFunction\("),
     TENSORFLOW: re.compile(r"Eager(Kernel|Local)?Execute|ExecutorState::|TFE_Py_"),
@@ -101,11 +104,12 @@ _NOTES: Final = NoteTable(
 
 
 def _trace(source: ByteSource, python_stacks: bool) -> Trace:
-    """Return the trace in a file. Raises InputError if it has neither GPUs nor other events."""
+    """Return the trace in a file. Raises InputError if it has neither GPU work nor other events."""
     planes, host, error, is_cut = planes_of(source)
     recording = _XlaRecording(source, planes, host, python_stacks)
-    is_other = [p.name.startswith("/device:") and not _GPU.match(p.name) for p in planes]
-    others = [p.name for p, other in zip(planes, is_other, strict=True) if other and p.lines]
+    # Devices that are not GPUs are only named.
+    devices = [plane.name for plane in planes if plane.name.startswith("/device:") and plane.lines]
+    others = [name for name in devices if not _GPU.match(name)]
     listed = ", ".join(
         re.sub(r"[^\w:/# .-]", "?", name)[:_LONGEST_NAME] for name in others[:_MOST_NAMED]
     )
@@ -113,8 +117,9 @@ def _trace(source: ByteSource, python_stacks: bool) -> Trace:
         path = source.path or source.label
         if is_cut:
             raise InputError(f"cut off or damaged before its first GPU: {path}", "copy it again")
-        of_other = f"of another device than a GPU ({listed}), whose ops are not read"
-        what = of_other if others else "without events"
+        what = "without events"
+        if others:
+            what = f"of another device than a GPU ({listed}), whose ops are not read"
         raise NotATrace(f"{path} is an XPlane file {what}", "XProf reads it")
     notes = [_NOTES.note("input-cut")] if is_cut else []
     if lost := sum(plane.lost for plane in planes):
@@ -125,9 +130,9 @@ def _trace(source: ByteSource, python_stacks: bool) -> Trace:
         notes.append(_NOTES.note("planes-unread", len(others), listed=listed))
     notes = [replace(n, file=source.label) for n in (*notes, *span_notes(recording.odd))]
     tables = recording.finish()
-    # Which framework ran, by the ranges that only it has.
+    # Each framework has ranges that only it writes.
     labels = names(tables["marks"]["name"])
-    frameworks = [name for name, mark in _OF_FRAMEWORK.items() if any(map(mark.match, labels))]
+    frameworks = [name for name, range_ in _OF_FRAMEWORK.items() if any(map(range_.match, labels))]
     about = Source(
         format="xplane",
         files=(SourceFile(source.label, source.stored_bytes, source.text_bytes),),
@@ -154,13 +159,14 @@ class _XlaRecording(trace_builder.Gathered):
         facts = trace_builder.ProcessFacts(source.label, rank_in_name(source.name), host=host)
         self._process = self.process(0, facts)
         self._gpus: dict[int, int] = {}
-        # Newer files count from the start of the recording, older ones from 1970.
+        # Times of older files count from 1970: make them count from the first line. Those of newer
+        # files count from the start of the recording, which a stat of a plane tells.
         starts = [line.start_ns for plane in planes for line in plane.lines]
-        began_ns = min((start for start in starts if start > _RECENT_NS), default=0)
-        self.origin_unix_ns = began_ns or None
+        first_unix_ns = min((start for start in starts if start > _RECENT_NS), default=0)
+        self.origin_unix_ns = first_unix_ns or None
         for plane in planes:
-            plane.zero_ns = began_ns
-            if plane.name == _CALENDAR and not began_ns:
+            plane.zero_ns = first_unix_ns
+            if plane.name == _CALENDAR and not first_unix_ns:
                 unix_ns = int(plane.about().numbers("profile_start_time")[0])
                 self.origin_unix_ns = unix_ns if unix_ns > _RECENT_NS else None
         # GPUs first: the host's records of memory refer to them.
@@ -173,75 +179,73 @@ class _XlaRecording(trace_builder.Gathered):
                     self._add_host(plane, timed(rows, self.odd), stats, thread)
 
     def _add_gpu(self, plane: Plane, number: int) -> None:
-        """Add the work on the streams of the GPU `number`, and marks from its derived lines."""
+        """Add the work on the streams of GPU `number`, and marks from its derived lines."""
         device = self.device(number, self._process, number, _facts(plane.about()))
         self._gpus[number] = device
         streams = [_STREAM.match(line.name) for line in plane.lines]
         stream_of = np.array([int(match[1]) if match else ABSENT for match in streams], np.int64)
         line_names = np.array([line.name for line in plane.lines], np.str_)
-        labels, annotations = (self["activities"].names[name] for name in ("name", "annotation"))
         for events, stats in plane.events():
-            # By the details that an event has, else by its name.
+            # The kind of an event follows from its details, else from its name.
             kind_of_event = plane.by_name(events, partial(_kind_of, _BY_NAME, _KERNEL))
             for detail, kind_with_detail in _BY_DETAILS:
                 kind_of_event = np.where(stats.has(detail), kind_with_detail, kind_of_event)
             rows = timed(events, self.odd)  # those with a valid time; "row" counts all events
             # Work is what lies on a line of a stream; all other lines are derived from these.
-            is_work = stream_of[rows["line"]] != ABSENT
-            kind = np.where(is_work, kind_of_event[rows["row"]], _NO_WORK)
-            self.counts["no work"] += int(np.count_nonzero(kind == _NO_WORK))
+            stream = stream_of[rows["line"]]
+            kind = np.where(stream != ABSENT, kind_of_event[rows["row"]], _NO_WORK)
+            self.counts["no work"] += count_true(kind == _NO_WORK)
+            rows_with_stream = rows.with_numbers({"stream": stream})
             for work_kind, word in enumerate(_WORK):
-                work = rows.only(kind == work_kind)
+                work = rows_with_stream.only(kind == work_kind)
                 self.counts[word] += work.count
-                if not work.count:
-                    continue
-                row = work["row"]
-                common: dict[str, Any] = {
-                    "rows": work,
-                    "process": self._process,
-                    "device": device,
-                    "stream": stream_of[work["line"]],
-                    "name": plane.by_name(work, lambda name: labels[name or sinks.UNNAMED]),
-                    "correlation": stats.numbers("correlation_id")[row],
-                    "graph": stats.numbers("cuda_graph_id")[row],
-                    "annotation": _ops(stats, annotations)[row],
-                }
-                if work_kind == _GRAPH:
-                    sinks.add_work(self, kind="graph", **common)
-                elif work_kind == _KERNEL:
-                    details = _Details(stats, "kernel_details", row)
-                    shared = details.sum("static_shared", "dynamic_shared", "group_mem")
-                    sinks.add_work(
-                        self,
-                        kind="kernel",
-                        **common,
-                        grid=details.triple("grid"),
-                        block=details.triple("block"),
-                        registers_per_thread=details.sum("regs"),
-                        shared_memory_bytes=np.where(shared <= _MOST_SHARED, shared, ABSENT),
-                    )
-                else:
-                    size = _Details(stats, f"{word}_details", row).sum("size")
-                    direction = plane.by_name(
-                        work, lambda name: _DIRECTION_CODES[sinks.direction_named(name)]
-                    )
-                    sinks.add_work(self, kind=word, **common, direction=direction, bytes=size)
-            for line, word in _MARKED.items():  # the derived lines, such as "Steps"
+                if work.count:
+                    self._add_work(word, plane, work, stats, device)
+            for line, mark_kind in _MARKED.items():  # the derived lines, such as "Steps"
                 marks = rows.only((line_names == line)[rows["line"]])
-                self._add_marks(word, plane, marks, device=device)
+                self._add_marks(mark_kind, plane, marks, device=device)
 
-    def _add_host(self, plane: Plane, rows: Batch, stats: Stats, thread: IntArray) -> None:
+    def _add_work(self, kind: str, plane: Plane, work: Batch, stats: Stats, device: int) -> None:
+        """Add device work of one kind, with its details."""
+        row = work["row"]
+        labels, annotations = (self["activities"].names[name] for name in ("name", "annotation"))
+        columns: dict[str, Any] = {
+            "process": self._process,
+            "device": device,
+            "stream": work["stream"],
+            "name": plane.by_name(work, lambda name: labels[name or sinks.UNNAMED]),
+            "correlation": stats.numbers("correlation_id")[row],
+            "graph": stats.numbers("cuda_graph_id")[row],
+            "annotation": _ops(stats, annotations)[row],
+        }
+        details = _Details(stats, f"{kind}_details", row)
+        if kind == "kernel":
+            shared = details.sum("static_shared", "dynamic_shared", "group_mem")
+            columns |= {
+                "grid": details.triple("grid"),
+                "block": details.triple("block"),
+                "registers_per_thread": details.sum("regs"),
+                "shared_memory_bytes": np.where(shared <= _MOST_SHARED, shared, ABSENT),
+            }
+        elif kind != "graph":
+            columns["bytes"] = details.sum("size")
+            columns["direction"] = plane.by_name(
+                work, lambda name: _DIRECTION_CODES[sinks.direction_named(name)]
+            )
+        sinks.add_work(self, kind=kind, rows=work, **columns)
+
+    def _add_host(self, plane: Plane, events: Batch, stats: Stats, thread: IntArray) -> None:
         """Add calls, Python frames, marks and allocated memory; `thread` has a value per line."""
-        kind = plane.by_name(rows, partial(_kind_of, _HOST_KINDS, _MARK))
-        row = rows["row"]
+        row = events["row"]
         columns = {name: stats.numbers(name)[row] for name in ("correlation_id", "step_num")}
-        columns["thread"] = thread[rows["line"]]
-        rows = rows.with_numbers(columns)
+        rows = events.with_numbers({**columns, "thread": thread[events["line"]]})
+        kind = plane.by_name(rows, partial(_kind_of, _HOST_KINDS, _MARK))
         # An unknown name with a correlation is a call of the driver.
-        kind = np.where((kind == _MARK) & (columns["correlation_id"] > 0), _DRIVER, kind)
+        kind = np.where((kind == _MARK) & (rows["correlation_id"] > 0), _DRIVER, kind)
+        is_call = kind < _FRAMES
         calls, frames, marks, memory = (
-            rows.only(of_kind)
-            for of_kind in (kind < _FRAMES, kind == _FRAMES, kind == _MARK, kind == _MEMORY)
+            rows.only(chosen)
+            for chosen in (is_call, kind == _FRAMES, kind == _MARK, kind == _MEMORY)
         )
         self.counts.update(call=calls.count, python=frames.count, mark=marks.count)
         names, apis = self["calls"].names["name"], self["calls"].names["api"]
@@ -252,42 +256,43 @@ class _XlaRecording(trace_builder.Gathered):
             thread=calls["thread"],
             name=plane.by_name(calls, lambda name: names[name or sinks.UNNAMED]),
             correlation=calls["correlation_id"],
-            # The kind of a call is the index of its API; others are larger.
-            api=apis.codes(api for _, api in _APIS)[kind[kind < _FRAMES]],
+            api=apis.codes(api for _, api in _APIS)[kind[is_call]],
         )
         if self._python_stacks:
             self._add_marks("python", plane, frames, thread=frames["thread"])
-        # Steps, StepTraceAnnotation(name, step_num=...), get a number. A name may be "train",
-        # "train_step" or "step 7": the number is that of `step_num`.
+        # Steps, made by StepTraceAnnotation(name, step_num=...), are named by the letters of their
+        # name ("train" of "train_step 7") and `step_num`.
         mark_names = self["marks"].names["name"]
         name = np.array(plane.by_name(marks, lambda text: mark_names[text or sinks.UNNAMED]))
         is_step = marks["step_num"] != ABSENT
-        steps = marks.only(is_step)
-        words = (
-            (re.sub("(?i)[^a-z]|step", "", plane.event_names.get(key, "")[:_LONGEST_NAME]), number)
-            for key, number in zip(steps["name"].tolist(), steps["step_num"].tolist(), strict=True)
-        )
-        name[is_step] = mark_names.codes(f"{word} step {n}".strip() for word, n in words)
+        keys, step_numbers = (marks[column][is_step].tolist() for column in ("name", "step_num"))
+        step_names = (plane.event_names.get(key, "")[:_LONGEST_NAME] for key in keys)
+        words = (re.sub("(?i)[^a-z]|step", "", step_name) for step_name in step_names)
+        pairs = zip(words, step_numbers, strict=True)
+        name[is_step] = mark_names.codes(f"{word} step {number}".strip() for word, number in pairs)
         sinks.add_marks(self, marks, process=self._process, thread=marks["thread"], name=name)
-        # How much memory is allocated on GPUs, which the names of allocators tell.
+        self._add_memory(memory, stats)
+
+    def _add_memory(self, rows: Batch, stats: Stats) -> None:
+        """Add how much memory is allocated on GPUs, which the names of allocators tell."""
         code, texts = stats.texts("allocator_name")
         allocators = [*map(_ALLOCATOR.match, texts), None]  # the last: no name, code -1
-        of_text = [self._gpus.get(int(gpu[1]), ABSENT) if gpu else ABSENT for gpu in allocators]
-        device = np.array(of_text, np.int64)[code[memory["row"]]]
-        held = stats.numbers("bytes_allocated")[memory["row"]]
-        is_known = (device != ABSENT) & (held >= 0)
+        devices = [self._gpus.get(int(gpu[1]), ABSENT) if gpu else ABSENT for gpu in allocators]
+        device = np.array(devices, np.int64)[code[rows["row"]]]
+        allocated_bytes = stats.numbers("bytes_allocated")[rows["row"]]
+        is_known = (device != ABSENT) & (allocated_bytes >= 0)
         self["counters"].add(
             count_true(is_known),
             process=self._process,
             device=device[is_known],
             name=self["counters"].names["name"]["device_memory.allocated_bytes"],
-            time_ns=memory["start_ns"][is_known],
-            value=held[is_known] * 1.0,
+            time_ns=rows["start_ns"][is_known],
+            value=allocated_bytes[is_known] * 1.0,
         )
         self.counts["memory"] += count_true(is_known)
 
     def _add_marks(self, kind: str, plane: Plane, rows: Batch, **columns: Array | int) -> None:
-        """Add marks of one kind, with readable names; `columns` are further ones."""
+        """Add marks of one kind, with readable names; `columns` are further columns."""
         table = self["marks"]
         times = {name: rows[name] for name in ("start_ns", "dur_ns")}
         name = plane.by_name(rows, lambda text: table.names["name"][_readable(text)])
@@ -300,7 +305,7 @@ def _facts(about: Stats) -> trace_builder.DeviceFacts:
 
     def number(name: str, factor: int = 1, least: int = 1) -> int | None:
         value = int(about.numbers(name)[0])
-        # Larger numbers, or 0 for unknown, are no facts.
+        # Numbers below `least` are unknown, very large ones damaged.
         return value * factor if least <= value < _MOST_FACT else None
 
     (code,), names = about.texts("gpu_device_name")
@@ -317,25 +322,23 @@ def _facts(about: Stats) -> trace_builder.DeviceFacts:
 def _ops(stats: Stats, names: Names) -> IntArray:
     """Return the code in `names` of each event's op, "module/op: path in the program", -1 without.
 
-    Events of TensorFlow have one annotation instead, in which arguments follow a #.
+    Events of TensorFlow have an annotation instead, in which arguments follow a #.
     """
     columns = [stats.texts(name) for name in ("hlo_module", "hlo_op", "name", "annotation")]
     rows = np.stack([codes for codes, _ in columns], axis=1)
-    distinct, inverse = np.unique(rows, axis=0, return_inverse=True)
-    texts = [[*texts, ""] for _, texts in columns]  # the last: for the code -1
-    labels = (
-        ": ".join(filter(None, (module + "/" * bool(module and op) + op, path)))
-        or annotation.partition("#")[0]
-        for module, op, path, annotation in (
-            [texts[n][code] for n, code in enumerate(row)] for row in distinct.tolist()
-        )
-    )
-    codes = [names[label] if label else -1 for label in labels]
+    distinct_rows, inverse = np.unique(rows, axis=0, return_inverse=True)
+    texts_of = [[*texts, ""] for _, texts in columns]  # the last: for the code -1
+    codes = []
+    for row in distinct_rows.tolist():
+        module, op, path, annotation = (texts[i] for texts, i in zip(texts_of, row, strict=True))
+        module_op = "/".join(filter(None, (module, op)))
+        label = ": ".join(filter(None, (module_op, path))) or annotation.partition("#")[0]
+        codes.append(names[label] if label else -1)
     return np.array(codes, np.int64)[inverse.reshape(-1)]
 
 
 def _readable(name: str) -> str:
-    """Return a name; that of a Python function (`$file.py:12 f`) in the spelling of PyTorch."""
+    """Return a name; that of a Python function (`$file.py:12 f`) as PyTorch writes it."""
     frame = _FRAME.match(name)
     if frame is None:
         return name or sinks.UNNAMED
@@ -344,8 +347,8 @@ def _readable(name: str) -> str:
 
 
 def _kind_of(kinds: Iterable[tuple[re.Pattern[str], int]], other: int, name: str) -> int:
-    """Return the first kind whose pattern a name begins with, `other` if none fits."""
-    return next((kind for sign, kind in kinds if sign.match(name)), other)
+    """Return the first kind whose pattern matches the beginning of a name, else `other`."""
+    return next((kind for pattern, kind in kinds if pattern.match(name)), other)
 
 
 class _Details:
@@ -355,7 +358,7 @@ class _Details:
         """Parse each distinct text once."""
         codes, texts = stats.texts(name)
         self._code = codes[row]
-        self._numbers: list[dict[str, list[int]]] = []
+        self._numbers: list[dict[str, list[int]]] = []  # by code
         for text in texts:
             numbers = {
                 key: [int(digits) for digits in value.split(",")]
@@ -363,19 +366,24 @@ class _Details:
             }
             # If AMD's recorder does not know these, it writes parts of an address.
             if numbers.get("regs", [0])[0] > _MOST_REGISTERS:
-                numbers = {k: v for k, v in numbers.items() if k not in _WITH_REGISTERS}
+                for key in _WITH_REGISTERS:
+                    numbers.pop(key, None)
             self._numbers.append(numbers)
         self._numbers.append({})  # for the code -1: no text
 
     def sum(self, *names: str) -> IntArray:
         """Return the sum of the named numbers per event, ABSENT if it has none of them."""
-        values = ([ns[name][0] for name in names if name in ns] for ns in self._numbers)
-        return np.array([sum(own) if own else ABSENT for own in values], np.int64)[self._code]
+        sums = []
+        for numbers in self._numbers:
+            values = [numbers[name][0] for name in names if name in numbers]
+            sums.append(sum(values) if values else ABSENT)
+        return np.array(sums, np.int64)[self._code]
 
     def triple(self, name: str) -> IntArray:
-        """Return the three numbers of `name` per event, (events, 3), ABSENT if not three."""
-        triples = (numbers.get(name, []) for numbers in self._numbers)
-        return np.array([t if len(t) == 3 else [ABSENT] * 3 for t in triples])[self._code]
+        """Return the three numbers of `name` as [events, 3]; all ABSENT if there are not three."""
+        lists = (numbers.get(name, []) for numbers in self._numbers)
+        triples = [sizes if len(sizes) == 3 else [ABSENT] * 3 for sizes in lists]
+        return np.array(triples)[self._code]
 
 
 XPLANE: Final = Format(

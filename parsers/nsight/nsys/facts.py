@@ -40,6 +40,7 @@ _OF_CAPTURE: Final = {
     **{f"{of}CUDA_GRAPH_TRACE_OPTIONS:MODE": "cuda_graph_trace" for of in _OF_ALL},
     **{f"{of}COLLECT_GPU_MEMORY_USAGE": "gpu_memory_usage" for of in _OF_ALL},
 }
+"""Names of settings in a report, and the names of the facts that they become."""
 _CUDA_TRACED: Final = tuple(f"{of}COLLECT_CUDA_TRACE" for of in _OF_ALL)
 _CONTEXTS: Final = "TARGET_INFO_CUDA_CONTEXT_INFO"
 _SESSION: Final = "TARGET_INFO_SESSION_START_TIME"
@@ -102,7 +103,7 @@ Diagnostics: TypeAlias = Sequence[tuple[int, str]]
 
 
 def _pairs_of(tables: Tables, table: str, names: Iterable[str]) -> list[tuple[str, str]]:
-    """Return (name, value) from a table of such pairs, of the given names that have a value."""
+    """Return the (name, value) rows of a table of settings with one of `names` and a value."""
     wanted = Wanted(texts=("name", "value"))
     rows = tables.whole(table, wanted, (Among("name", tuple(names)),))
     pairs = zip(rows.texts["name"], rows.texts["value"], strict=True)
@@ -110,103 +111,104 @@ def _pairs_of(tables: Tables, table: str, names: Iterable[str]) -> list[tuple[st
 
 
 def facts_of(tables: Tables, diagnostics: Diagnostics) -> dict[str, str]:
-    """Return the versions, settings and UTC offset of the recording, as far as they are known."""
+    """Return the known facts of the recording by name: versions, settings, UTC offset."""
     facts: dict[str, str] = {}
-    asked_for = [(table, _OF_EXPORT) for table in _EXPORTS] + [("META_DATA_CAPTURE", _OF_CAPTURE)]
-    for table, wanted in asked_for:
-        for name, value in _pairs_of(tables, table, wanted):
+    settings = [(table, _OF_EXPORT) for table in _EXPORTS] + [("META_DATA_CAPTURE", _OF_CAPTURE)]
+    for table, fact_names in settings:
+        for name, value in _pairs_of(tables, table, fact_names):
             if value.isprintable():  # others are damaged
-                facts.setdefault(wanted[name], value[:40])
-    # The setting proves that CUDA was traced only where it is true: since 2025 it may be false
-    # although CUDA was.
-    asked = (value.lower() for _, value in _pairs_of(tables, "META_DATA_CAPTURE", _CUDA_TRACED))
-    began = any(text.startswith("CUDA injection initialized") for _, text in diagnostics)
-    if "true" in asked or began or tables.whole(_CONTEXTS, Wanted(integers=("contextId",))).count:
+                facts.setdefault(fact_names[name], value[:40])
+    # Was CUDA traced? Only "true" counts: since 2025 the setting may be false although it was.
+    is_on = (value.lower() for _, value in _pairs_of(tables, "META_DATA_CAPTURE", _CUDA_TRACED))
+    has_begun = any(text.startswith("CUDA injection initialized") for _, text in diagnostics)
+    contexts = Wanted(integers=("contextId",))
+    if "true" in is_on or has_begun or tables.whole(_CONTEXTS, contexts).count:
         facts[CUDA_TRACE] = "true"
     for severity, text in diagnostics:
         if severity == ERROR and (error := _CUPTI_ERROR.search(text)):
             facts.setdefault(CUPTI_ERROR, error[0])
         if known := _NEW_DRIVER.search(text):
             facts.setdefault(NEW_DRIVER, known[1])
-    # The UTC offset: from the beginning of the recording in UTC and in local time.
+    # The UTC offset is the start of the recording in local time minus that in UTC.
     rows = tables.whole(_SESSION, Wanted(texts=("utcTime", "localTime")))
     for times in zip(rows.texts["utcTime"], rows.texts["localTime"], strict=True):
         with suppress(ValueError, TypeError):
             utc, local = (datetime.fromisoformat(text or "").replace(tzinfo=None) for text in times)
-            minutes = round((local - utc).total_seconds() / 60)
-            if abs(minutes) <= 14 * 60:  # no time zone is farther from UTC
-                hours, rest = divmod(abs(minutes), 60)
-                facts[UTC_OFFSET] = f"{'-' if minutes < 0 else '+'}{hours:02}:{rest:02}"
+            offset_minutes = round((local - utc).total_seconds() / 60)
+            if abs(offset_minutes) <= 14 * 60:  # no time zone is farther from UTC
+                hours, minutes = divmod(abs(offset_minutes), 60)
+                facts[UTC_OFFSET] = f"{'-' if offset_minutes < 0 else '+'}{hours:02}:{minutes:02}"
                 break
     return facts
 
 
 def origin_of(tables: Tables) -> int | None:
-    """Return the beginning of the session in ns since 1970, None if it is unknown."""
-    rows = tables.whole(_SESSION, Wanted(integers=("utcEpochNs",)))
-    return next((row for row in rows["utcEpochNs"].tolist() if 0 < row < (2**62)), None)
+    """Return when the session began, in ns since 1970; None if it is unknown."""
+    times = tables.whole(_SESSION, Wanted(integers=("utcEpochNs",)))["utcEpochNs"].tolist()
+    return next((time for time in times if 0 < time < 2**62), None)
 
 
 def host_of(tables: Tables) -> str | None:
-    """Return the name of the machine on which the program ran."""
+    """Return the name of the machine on which the program ran, None if it is unknown."""
     hosts = _pairs_of(tables, "TARGET_INFO_SYSTEM_ENV", ("Hostname",))
     return hosts[0][1] if hosts else None
 
 
 def identities_of(tables: Tables, host: str | None) -> tuple[str, ...]:
-    """Return the names of machines and users, which are removed from what is shared."""
-    values = [v for table in _EXPORTS for _, v in _pairs_of(tables, table, _MACHINE)]
-    return tuple(dict.fromkeys(name for name in (host, *values) if name))
+    """Return the distinct names of machines and users, which redaction removes."""
+    names = [name for table in _EXPORTS for _, name in _pairs_of(tables, table, _MACHINE)]
+    return tuple(dict.fromkeys(name for name in (host, *names) if name))
 
 
 def ranks_of(tables: Tables) -> dict[int, int]:
-    """Return the ranks of processes by their keys (`enums.processes_of`)."""
+    """Return the MPI rank of each process by its key (`enums.processes_of`)."""
     rows = tables.whole("MPI_RANKS", Wanted(integers=("globalPid", "rank")))
     pairs = zip(rows["globalPid"].tolist(), rows["rank"].tolist(), strict=True)
     return {pid >> THREAD_BITS: rank for pid, rank in pairs if pid != ABSENT and 0 <= rank < 2**31}
 
 
 def diagnostics_of(tables: Tables) -> Diagnostics:
-    """Return the messages of the profiler, each with its severity."""
+    """Return (severity, first 400 characters) of the profiler's messages, each on one line."""
     rows = tables.whole("DIAGNOSTIC_EVENT", Wanted(integers=("severity",), texts=("text",)))
-    plain = (" ".join((text or "")[:400].split()) for text in rows.texts["text"])
-    return list(zip(rows["severity"].tolist(), plain, strict=True))
+    lines = (" ".join((text or "")[:400].split()) for text in rows.texts["text"])
+    return list(zip(rows["severity"].tolist(), lines, strict=True))
 
 
 def warnings_of(diagnostics: Diagnostics, *, has_work: bool = True) -> Iterator[Note]:
-    """Yield notes on the profiler's warnings and errors. Messages of a known form are quoted.
+    """Yield notes on the profiler's warnings and errors; messages of a known form are quoted.
 
-    Others may contain command lines, paths and variables of the environment: they are only counted.
-    Where no GPU work is recorded, those on CUDA, which may say why, come first.
+    Others may contain command lines, paths or environment variables, so they are only counted. If
+    no GPU work was recorded, messages about CUDA come first: they may say why.
     """
     quoted: Counter[str] = Counter()
-    others: Counter[int] = Counter()
-    for severity, plain in diagnostics:
-        if any(pattern.fullmatch(plain) for pattern in _QUOTED) and severity in _SEVERITIES:
-            quoted[plain] += 1
-        elif severity in _SEVERITIES and not _EMPTY_TABLE.fullmatch(plain):
-            others[severity] += 1
-    in_order = sorted(quoted, key=lambda text: not has_work and "CUDA" not in text)
-    for text in in_order[_MOST_QUOTED:]:
-        others[WARNING] += quoted.pop(text)
-    for text in in_order[:_MOST_QUOTED]:
-        yield Note("missing", "profiler-warning", f"Nsight Systems warned: {text}", quoted[text])
-    if others:
-        more = "further " if quoted else ""
-        counted = [several(others[other], more + _SEVERITIES[other]) for other in sorted(others)]
+    unquoted: Counter[int] = Counter()  # by severity
+    for severity, message in diagnostics:
+        if any(pattern.fullmatch(message) for pattern in _QUOTED) and severity in _SEVERITIES:
+            quoted[message] += 1
+        elif severity in _SEVERITIES and not _EMPTY_TABLE.fullmatch(message):
+            unquoted[severity] += 1
+    in_order = sorted(quoted, key=lambda message: not has_work and "CUDA" not in message)
+    for message in in_order[_MOST_QUOTED:]:
+        unquoted[WARNING] += quoted.pop(message)
+    for message in in_order[:_MOST_QUOTED]:
+        text = f"Nsight Systems warned: {message}"
+        yield Note("missing", "profiler-warning", text, quoted[message])
+    if unquoted:
+        further = "further " if quoted else ""
+        counts = (several(unquoted[key], further + _SEVERITIES[key]) for key in sorted(unquoted))
         text = (
-            f"Nsight Systems reported {' and '.join(counted)} that may name paths or settings. "
+            f"Nsight Systems reported {' and '.join(counts)} that may name paths or settings. "
             "Open the report in Nsight Systems to see them."
         )
-        yield Note("missing", "profiler-warnings", text, others.total())
+        yield Note("missing", "profiler-warnings", text, unquoted.total())
 
 
 class Devices(Struct):
-    """The GPUs of a report by their numbers. An ordinal is the number of a GPU within a process."""
+    """The GPUs of a report by their numbers in it. An ordinal is a process's number for a GPU."""
 
     by_gpu: dict[int, DeviceFacts] = field(default_factory=dict)
     by_ordinal: dict[tuple[int | None, int], DeviceFacts] = field(default_factory=dict)
-    """By (pid, ordinal), or (None, ordinal)."""
+    """Facts by (pid, ordinal); by (None, ordinal) for processes without facts of their own."""
     gpus: dict[tuple[int, int], int] = field(default_factory=dict)
     """Numbers of GPUs by (pid, ordinal)."""
     by_cuda: dict[int, int] = field(default_factory=dict)
@@ -223,8 +225,8 @@ class Devices(Struct):
     def gpu_of(self, pid: int | None, ordinal: int) -> int | None:
         """Return the number of the GPU that a process calls `ordinal`, None if it is unknown.
 
-        If the process is unknown (None), it is the GPU with this ordinal in all processes. If no
-        ordinals are listed at all, ordinal 0 (or an unknown one) is the only GPU of the machine.
+        For an unknown process (`pid` None), all processes must call the same GPU by this ordinal.
+        If the report lists no ordinals, ordinal 0 or -1 (unknown) is the machine's only GPU.
         """
         if not self.gpus and ordinal <= 0:
             return self.only
@@ -234,66 +236,69 @@ class Devices(Struct):
         return candidates.pop() if len(candidates) == 1 else None
 
     def facts_of(self, gpu: int | None, pid: int | None, ordinal: int) -> DeviceFacts:
-        """Return the facts of a GPU or, if it is None, of the one that the process calls `ordinal`.
+        """Return the facts of GPU number `gpu`; if None, of the GPU a process calls `ordinal`.
 
-        Sets `ambiguous` or `by_number` if which GPU that is must be guessed.
+        If that GPU must be guessed, sets `by_number`, or `ambiguous` if a guess is not safe.
         """
         keys = ((pid, ordinal), (None, ordinal))
-        of_ordinal = [self.by_ordinal[key] for key in keys if key in self.by_ordinal]
+        facts_of_ordinal = [self.by_ordinal[key] for key in keys if key in self.by_ordinal]
         if gpu is not None and gpu in self.by_gpu:
-            return _filled(self.by_gpu[gpu], *of_ordinal)
-        if of_ordinal:
-            return _filled(*of_ordinal)
+            return _filled(self.by_gpu[gpu], *facts_of_ordinal)
+        if facts_of_ordinal:
+            return _filled(*facts_of_ordinal)
         if not self.by_gpu:
             return NOTHING_KNOWN
         first, *others = self.by_gpu.values()
         if all(other == first for other in others):
             return first
-        # Which GPU it is depends on CUDA_VISIBLE_DEVICES, which is not read. Take the GPU with that
-        # number in the report, and the one with it in CUDA: use the facts that both share.
+        # Which GPU has the ordinal depends on CUDA_VISIBLE_DEVICES, which is not read. Look at the
+        # GPU with this number in the report and at the one with it in CUDA: if they are of one
+        # product, use the facts in which they agree.
         numbers = (ordinal, self.by_cuda.get(ordinal, ABSENT))
-        by_report, by_cuda = (self.by_gpu.get(number, NOTHING_KNOWN) for number in numbers)
-        if by_report.product is None or by_report.product != by_cuda.product:
+        in_report, in_cuda = (self.by_gpu.get(number, NOTHING_KNOWN) for number in numbers)
+        if in_report.product is None or in_report.product != in_cuda.product:
             self.ambiguous = True
             return NOTHING_KNOWN
         self.by_number = True
-        differing = [f for f in _FIELDS if getattr(by_report, f) != getattr(by_cuda, f)]
-        return replace(by_report, **dict.fromkeys(differing))
+        differing = [f for f in _FIELDS if getattr(in_report, f) != getattr(in_cuda, f)]
+        return replace(in_report, **dict.fromkeys(differing))
 
 
 def devices_of(tables: Tables, host: str | None) -> Devices:
-    """Return the GPUs of a report on the machine `host`; the first facts given for a GPU count."""
+    """Return the GPUs of a report on the machine `host`; of repeated facts the first ones count."""
     devices = Devices()
-    uuids: dict[str, int] = {}
-    products: dict[int, str | None] = {}
+    gpu_of_uuid: dict[str, int] = {}
+    product_of_ordinal: dict[int, str | None] = {}
+    # The GPUs of the machine. Old exports have only their names here, by ordinal.
     rows = _rows(tables, "TARGET_INFO_GPU", _GPU)
     if "id" in tables.columns("TARGET_INFO_GPU"):
         for row in rows:
             if row["id"] != ABSENT:
                 _fill(devices.by_gpu, row["id"], _facts(row["name"], row, _FACTS))
-                uuids.setdefault((row["uuid"] or "").lower(), row["id"])
+                gpu_of_uuid.setdefault((row["uuid"] or "").lower(), row["id"])
         devices.places = _places(rows, host)
-        times = Counter(row["cuDevice"] for row in rows)
         # A number in CUDA that several GPUs have identifies none of them.
-        devices.by_cuda = {row["cuDevice"]: row["id"] for row in rows if times[row["cuDevice"]] < 2}
+        counts = Counter(row["cuDevice"] for row in rows)
+        unique = [row for row in rows if counts[row["cuDevice"]] == 1]
+        devices.by_cuda = {row["cuDevice"]: row["id"] for row in unique}
     else:
-        products = {row["deviceId"]: row["name"] for row in rows}
-    # If rows are lost, there may be others.
+        product_of_ordinal = {row["deviceId"]: row["name"] for row in rows}
+    # If rows of the table are lost, the machine may have more GPUs.
     if len(devices.by_gpu) == 1 and "TARGET_INFO_GPU" not in tables.lost:
         devices.only = next(iter(devices.by_gpu))
-    # Exports of 2020 and 2021 list GPUs by pid and ordinal, or only names by ordinal.
+    # Exports of 2020 and 2021 list the facts by pid and ordinal.
     for row in _rows(tables, "TARGET_INFO_CUDA_GPU", _CUDA_GPU):
         ordinal = row["deviceId"]
-        facts = _facts(row["name"] or products.get(ordinal), row, _OLD_FACTS)
+        facts = _facts(row["name"] or product_of_ordinal.get(ordinal), row, _OLD_FACTS)
         for pid in (_positive(row["pid"]), None):  # None: for processes without own facts
             _fill(devices.by_ordinal, (pid, ordinal), facts)
-    for ordinal, product in products.items():
+    for ordinal, product in product_of_ordinal.items():
         _fill(devices.by_ordinal, (None, ordinal), DeviceFacts(product=product))
+    # Newer ones list which GPU each process calls by which ordinal.
     for row in _rows(tables, "TARGET_INFO_CUDA_DEVICE", _CUDA_DEVICE):
         gpu = row["gpuId"]
-        if gpu == ABSENT:
-            # "?", since a GPU without a UUID has the key "".
-            gpu = uuids.get((row["uuid"] or "?").lower(), ABSENT)
+        if gpu == ABSENT:  # "?": GPUs without a UUID have the key ""
+            gpu = gpu_of_uuid.get((row["uuid"] or "?").lower(), ABSENT)
         if ABSENT not in (gpu, row["cudaId"], row["pid"]):
             devices.gpus.setdefault((row["pid"], row["cudaId"]), gpu)
     return devices
@@ -309,46 +314,57 @@ def _rows(tables: Tables, table: str, wanted: Wanted) -> list[dict[str, Any]]:
 
 
 def _places(rows: Sequence[Mapping[str, Any]], host: str | None) -> dict[int, str]:
-    """Return what alone identifies each GPU by number: its UUID, else machine and slot."""
-    names: dict[int, list[str]] = {}
+    """Return, by GPU number, what identifies the GPU in all reports: its UUID, else host and slot.
+
+    A text that several GPUs have is not used; a GPU without any is left out.
+    """
+    texts_of_gpu: dict[int, list[str]] = {}
     for row in rows:
-        uuid, bus = row["uuid"] or "", row["busLocation"]
-        # A UUID of nothing but zeros is none.
-        by_uuid = [f"{EVERYWHERE}{uuid.lower()}"] if uuid.strip("GPUgpu-0 ") else []
-        by_slot = [f"{EVERYWHERE}{host} {bus}"] if host and bus else []
-        names.setdefault(row["id"], by_uuid + by_slot)
-    counts = Counter(name for of_gpu in names.values() for name in of_gpu)
-    unique = {gpu: [n for n in of_gpu if counts[n] == 1] for gpu, of_gpu in names.items()}
-    return {gpu: of_gpu[0] for gpu, of_gpu in unique.items() if of_gpu}
+        uuid, slot = row["uuid"] or "", row["busLocation"]
+        has_uuid = bool(uuid.strip("GPUgpu-0 "))  # a UUID of nothing but zeros is none
+        texts = [f"{EVERYWHERE}{uuid.lower()}"] if has_uuid else []
+        texts += [f"{EVERYWHERE}{host} {slot}"] if host and slot else []
+        texts_of_gpu.setdefault(row["id"], texts)
+    counts = Counter(text for texts in texts_of_gpu.values() for text in texts)
+    places = {}
+    for gpu, texts in texts_of_gpu.items():
+        if unique := [text for text in texts if counts[text] == 1]:
+            places[gpu] = unique[0]
+    return places
 
 
 def _facts(product: Any, row: Mapping[str, Any], columns: Sequence[str]) -> DeviceFacts:
-    """Return the facts in a row, with `columns` in the order of `_FACTS`; 0 is unknown."""
-    memory, major, minor, *others, clock = (whole_number(row.get(column)) for column in columns)
+    """Return the facts in a row; `columns` are its columns for `_FACTS`, in the same order."""
+    memory, major, minor, *units, clock = (whole_number(row.get(column)) for column in columns)
     is_version = 0 < major < _MOST_SMALL and 0 <= minor < _MOST_SMALL
-    first, second = (major, minor) if is_version else (None, None)
-    units, warp = (value if 0 < value < _MOST_SMALL else None for value in others)
+    sm_count, warp_size = (count if 0 < count < _MOST_SMALL else None for count in units)
     memory_bytes, clock_hz = _positive(memory), _positive(clock)
-    # Implausibly small numbers are of MiB, or of kHz.
-    if memory_bytes is not None and memory_bytes < _LEAST_BYTES:
+    if memory_bytes is not None and memory_bytes < _LEAST_BYTES:  # the number is in MiB
         memory_bytes <<= 20
-    if clock_hz is not None and clock_hz < _SLOWEST_HZ:
+    if clock_hz is not None and clock_hz < _SLOWEST_HZ:  # the number is in kHz
         clock_hz *= 1_000
-    name = product if isinstance(product, str) and product else None
-    return DeviceFacts(name, memory_bytes, first, second, units, warp, clock_hz=clock_hz)
+    return DeviceFacts(
+        product=product if isinstance(product, str) and product else None,
+        memory_bytes=memory_bytes,
+        compute_major=major if is_version else None,
+        compute_minor=minor if is_version else None,
+        sm_count=sm_count,
+        warp_size=warp_size,
+        clock_hz=clock_hz,
+    )
 
 
 def _fill(facts: dict[_Key, DeviceFacts], key: _Key, more: DeviceFacts) -> None:
-    """Add facts under a key, in place; facts that are there already stay."""
+    """Add facts under a key, in place; facts that are already known under it stay."""
     facts[key] = _filled(facts[key], more) if key in facts else more
 
 
 def _filled(facts: DeviceFacts, *others: DeviceFacts) -> DeviceFacts:
-    """Return facts in which unknown ones are taken from others of the same product."""
+    """Return `facts` with unknown ones filled in from `others` that name no other product."""
     for other in others:
         if None in (facts.product, other.product) or facts.product == other.product:
-            missing = (name for name in _FIELDS if getattr(facts, name) is None)
-            facts = replace(facts, **{name: getattr(other, name) for name in missing})
+            unknown = (name for name in _FIELDS if getattr(facts, name) is None)
+            facts = replace(facts, **{name: getattr(other, name) for name in unknown})
     return facts
 
 

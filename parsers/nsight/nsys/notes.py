@@ -14,8 +14,8 @@ from traceflops.parsers.nsight.nsys.reading import CUPTI, ReportReading
 from traceflops.parsers.nsight.nsys.timeline import UNNAMED_KERNEL
 from traceflops.parsers.shared.sanity_checks import span_notes
 from traceflops.remedies import GENERATION, NSYS, NVPROF
-from traceflops.table.columns import ABSENT, BoolArray, codes, count_true, names, numbers, validity
-from traceflops.table.grouping import distinct, joint_codes
+from traceflops.table.columns import ABSENT, count_true, is_one_of, matching, numbers, validity
+from traceflops.table.grouping import distinct, shared_codes
 from traceflops.table.patterns import launches_nothing
 from traceflops.table.trace import CUDA_TRACE, CUPTI_ERROR, PROGRAM_ERROR, Note
 from traceflops.units import several, time_amount
@@ -121,6 +121,7 @@ def content_notes(
     yield from _NOTES.counted(
         odd, "open-range", "unnamed", "copy-kind", "metrics-left-out", "device-unknown"
     )
+    # GPU operations and the calls that launched them.
     is_work_lost = not lost.isdisjoint(CUPTI + table for table in _WORK_TABLES)
     if is_work_lost:
         yield _NOTES.note("work-lost")
@@ -128,19 +129,21 @@ def content_notes(
     if not activities.num_rows:
         yield _no_work(tables, reading, facts)
     elif not tables["calls"].num_rows:
-        why = "lost" if f"{CUPTI}RUNTIME" in lost else facts.get(GENERATION, "")
-        yield _NOTES.note(f"no-calls {why}".rstrip())
+        variant = "lost" if f"{CUPTI}RUNTIME" in lost else facts.get(GENERATION, "")
+        yield _NOTES.note(f"no-calls {variant}".rstrip())
     yield from _ownerless(tables)
-    if unnamed := count_true(_have(activities["name"], UNNAMED_KERNEL)):
+    if unnamed := count_true(is_one_of(activities["name"], UNNAMED_KERNEL)):
         yield _NOTES.note("kernels-unnamed", unnamed)
     if moved := reading.registry.moved_streams:
         yield renumbered_note(moved, "context")
-    replays = _have(activities["kind"], "graph")
-    if replays.any():
-        length = time_amount(int(numbers(activities["dur_ns"])[replays].sum()))
-        yield _NOTES.note("graphs-opaque", count_true(replays), length=length)
+    # CUDA graphs.
+    is_replay = is_one_of(activities["kind"], "graph")
+    if is_replay.any():
+        length = time_amount(int(numbers(activities["dur_ns"])[is_replay].sum()))
+        yield _NOTES.note("graphs-opaque", count_true(is_replay), length=length)
     if not is_work_lost and (launches := _launches_without_work(tables)):
         yield _NOTES.note("graph-launches-lost", launches)
+    # Sizes of collectives, shapes of operators.
     if odd["nccl-ranges"] and not odd["nccl-payloads"]:
         key = "nccl-sizes bytes" if odd["nccl-blobs"] else "nccl-sizes"
         yield _NOTES.note(key, odd["nccl-ranges"])
@@ -153,7 +156,7 @@ def content_notes(
     if unknown := tables["devices"]["product"].null_count:
         key = "gpu-unknown ambiguous" if devices.ambiguous else "gpu-unknown"
         yield _NOTES.note(key, unknown)
-    # Tables that were not read: those with times, which are of records, come first.
+    # Tables that were not read. Name those first whose rows are records, which have a time.
     unused = reading.tables.unused((CUPTI, "NVTX_"))
     timed = {name for name in unused if {"start", "timestamp"} & reading.tables.columns(name)}
     in_order = sorted(unused, key=lambda name: name not in timed)
@@ -166,25 +169,26 @@ def content_notes(
 def _no_work(
     tables: Mapping[str, pa.Table], reading: ReportReading, facts: Mapping[str, str]
 ) -> Note:
-    """Return the note why there are no GPU operations; `facts` say whether CUDA was traced."""
+    """Return the note on why there are no GPU operations; `facts` say whether CUDA was traced."""
     calls = tables["calls"].num_rows
     if reading.odd["no-time"]:
         return _NOTES.note("no-device-work skipped")
     if launches_nothing(tables["calls"]) and not reading.tables.lost:
         return _NOTES.note("nothing-launched", calls=several(calls, "CUDA API call"))
-    others = sum(reading.counts[table] for table in _OF_CUDA)
-    # If CUDA was recorded, its work must be lost; else its end or the settings tell why.
-    counts = ((calls, "CUDA API call"), (others, "other CUDA record" if calls else "CUDA record"))
-    listed = " and ".join(several(count, noun) for count, noun in counts if count)
+    # If there are CUDA records, the GPU operations must have been lost.
+    records = sum(reading.counts[table] for table in _OF_CUDA)
+    counts = ((calls, "CUDA API call"), (records, "other CUDA record" if calls else "CUDA record"))
+    if listed := " and ".join(several(count, noun) for count, noun in counts if count):
+        return _NOTES.note("no-device-work lost", others=listed)
+    # Else the program's error, that of the profiler or the settings of the recording tell why.
     failed = "failed" if CUPTI_ERROR in facts else facts.get(CUDA_TRACE)
-    why = "error" if PROGRAM_ERROR in facts else failed
-    return _NOTES.note(f"no-device-work {'lost' if listed else why}", others=listed)
+    return _NOTES.note(f"no-device-work {'error' if PROGRAM_ERROR in facts else failed}")
 
 
 def _ownerless(tables: Mapping[str, pa.Table]) -> Iterator[Note]:
-    """Yield a note on work of an unknown process, which has no launch calls."""
-    has_pid = validity(tables["processes"]["pid"])
-    # None: all pids are known. Without any calls there is a note on that.
+    """Yield a note if the process of GPU operations is unknown: no calls are linked to them."""
+    has_pid = validity(tables["processes"]["pid"])  # per process; None: all have one
+    # A report without any calls has a note on that.
     if has_pid is None or not tables["calls"].num_rows:
         return
     work, devices = (
@@ -196,23 +200,18 @@ def _ownerless(tables: Mapping[str, pa.Table]) -> Iterator[Note]:
         yield _NOTES.note(key, work, processes=processes, devices=several(devices, "device"))
 
 
-def _have(column: pa.ChunkedArray, *texts: str) -> BoolArray:
-    """Return which rows of a column have one of the texts."""
-    return np.isin(
-        codes(column), [code for code, text in enumerate(names(column)) if text in texts]
-    )
-
-
 def _launches_without_work(tables: Mapping[str, pa.Table]) -> int:
-    """Return how many launches of graphs (calls of one correlation) left no device work."""
+    """Return how many launches of CUDA graphs left no GPU operation."""
     calls, activities = tables["calls"], tables["activities"]
-    launching = [name for name in names(calls["name"]) if "GraphLaunch" in name]
-    if not launching or not activities.num_rows:  # another note is on a report without any work
+    if not activities.num_rows:  # a report without any work has a note on that
         return 0
-    ids, done = (numbers(table["correlation"], ABSENT) for table in (calls, activities))
-    launches = np.flatnonzero(_have(calls["name"], *launching) & (ids != ABSENT))
-    work = np.flatnonzero(np.isin(done, ids[launches]))
-    process = (numbers(calls["process"])[launches], numbers(activities["process"])[work])
-    keys = joint_codes(np.concatenate(process), np.concatenate([ids[launches], done[work]]))
-    launched = distinct(keys[: len(launches)])
-    return count_true(~np.isin(launched, keys[len(launches) :]))
+    is_launch = matching(calls["name"], lambda name: "GraphLaunch" in name)
+    # A launch and its operations have the same process and correlation.
+    call_ids, work_ids = (numbers(table["correlation"], ABSENT) for table in (calls, activities))
+    launches = np.flatnonzero(is_launch & (call_ids != ABSENT))
+    work = np.flatnonzero(np.isin(work_ids, call_ids[launches]))
+    launch_keys, work_keys = shared_codes(
+        (numbers(calls["process"])[launches], call_ids[launches]),
+        (numbers(activities["process"])[work], work_ids[work]),
+    )
+    return count_true(~np.isin(distinct(launch_keys), work_keys))

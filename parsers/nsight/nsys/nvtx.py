@@ -1,8 +1,8 @@
 """NVTX ranges and marks of a report: operators of PyTorch, and ranges of the program itself.
 
-There are millions of texts and nearly all differ: they come through Arrow, stay bytes, and are
-parsed a batch at a time, since Python strings would take most of the reading time. The text of an
-operator (emit_nvtx) is `aten::mm, seq = 12, op_id = 34, sizes = [[2, 3], [3, 4]]`.
+There are millions of texts and nearly all differ. Python strings of them would take most of the
+reading time, so texts come through Arrow, stay bytes and are parsed a batch at a time. The text of
+an operator (emit_nvtx) is `aten::mm, seq = 12, op_id = 34, sizes = [[2, 3], [3, 4]]`.
 """
 
 from __future__ import annotations
@@ -37,10 +37,12 @@ from traceflops.table.columns import (
 )
 from traceflops.table.grouping import distinct
 
+_NAME: Final = "^(?P<name>.*?)(?:, (?:seq|op_id|sizes|input_op_ids) = |$)"
+_SIZES: Final = ", sizes = (?P<sizes>.*?)(?:, input_op_ids = |$)"
 _SEQUENCE: Final = ", seq = (?P<digits>[0-9]{0,18})"
 _ID: Final = ", op_id = (?P<digits>[0-9]{0,18})"
 _OPERATOR: Final = re.compile(r"[\w.]+::|\w*Backward\d*$")
-"""Names of operators. Ranges of the program (`record_function`) have ids, too, but other names."""
+"""Names of operators. Ranges of the program (`record_function`) have an op_id, too."""
 _BARE: Final = re.compile(r"[a-z_]\w*")
 _SIZES_TEXT: Final = re.compile(r"\[[\[\]\d, -]*\]")
 _UNNAMED: Final = "(unnamed range)"
@@ -50,14 +52,16 @@ _NCCL: Final = re.compile(r"p?nccl[A-Z]")
 """Functions of NCCL; PyTorch's own ranges around them are named `nccl:all_reduce`."""
 _FITS: Final = f"octet_length({{c}}) <= {LONGEST_VALUE}"
 _HAS_TEXT: Final = f"CASE WHEN typeof({{c}}) <> 'text' THEN 0 WHEN {_FITS} THEN 1 END"
-"""1 if there is a text, 0 if not, null if it is too long: then `text_rows` reads the slow way."""
+"""1 if there is a text, 0 if not, null if it is too long: then `text_rows` reads row by row."""
 _TEXT: Final = f"CASE WHEN typeof({{c}}) = 'text' AND {_FITS} THEN {{c}} ELSE '' END"
 
 
 class OpTexts(NamedTuple):
-    """Parsed texts, with a value per text. `name` is an index in `names`, `sizes` in `all_sizes`.
+    """Parsed texts of ranges; arrays have a value per text.
 
-    A text without sizes has -1, without `sequence` or `op_id` ABSENT. Other texts are all name.
+    `name` is an index in `names`, `sizes` one in `all_sizes` (-1 if a text has no sizes). A text
+    without `sequence` or `op_id` has ABSENT. `is_op`: the text is that of a PyTorch operator; the
+    name of any other text is the whole text.
     """
 
     name: IntArray
@@ -70,13 +74,16 @@ class OpTexts(NamedTuple):
 
 
 def op_texts(column: pa.Array) -> OpTexts:
-    """Return a column of texts, parsed."""
+    """Return the parsed texts of a column."""
     column = column.cast(pa.binary())  # a file may contain invalid UTF-8
-    name, names = _coded(_part(column, "^(?P<name>.*?)(?:, (?:seq|op_id|sizes|input_op_ids) = |$)"))
-    sizes, texts = _coded(_part(column, ", sizes = (?P<sizes>.*?)(?:, input_op_ids = |$)"))
+    name, names = _coded(_group(column, _NAME))
+    sizes, size_texts = _coded(_group(column, _SIZES))
     sequence, op_id = _number(column, _SEQUENCE), _number(column, _ID)
+    # Only operators have a sequence number or sizes. An id alone is no proof: ranges of the program
+    # (`record_function`) have one, too.
+    is_op = (sequence != ABSENT) | (sizes >= 0)
     # Before PyTorch 1.7 operators had no namespace (`mm, seq = 12`) and no id: add `aten::`.
-    is_old = (op_id == ABSENT) & ((sequence != ABSENT) | (sizes >= 0))
+    is_old = is_op & (op_id == ABSENT)
     with_namespace = np.arange(len(names))
     for index in distinct(name[is_old]).tolist():
         if _BARE.fullmatch(names[index]):
@@ -84,13 +91,11 @@ def op_texts(column: pa.Array) -> OpTexts:
             names.append(f"aten::{names[index]}")
     if len(names) > len(with_namespace):
         name = np.where(is_old, with_namespace[name], name)
-    is_op = (sequence != ABSENT) | (sizes >= 0)
     if len(names):
-        # An id alone is no proof: ranges of the program (`record_function`) have one, too.
-        like_op = np.array([bool(_OPERATOR.match(text)) for text in names], np.bool_)
-        is_op |= (op_id != ABSENT) & like_op[name]
+        is_op_name = np.array([bool(_OPERATOR.match(text)) for text in names], np.bool_)
+        is_op |= (op_id != ABSENT) & is_op_name[name]
     all_sizes: list[str | None] = []
-    for text in texts:
+    for text in size_texts:
         try:
             is_list = _SIZES_TEXT.fullmatch(text) and msgspec.json.decode(text) is not None
         except UNDECODABLE:
@@ -99,15 +104,15 @@ def op_texts(column: pa.Array) -> OpTexts:
     return OpTexts(name, names, is_op, sequence, op_id, sizes, all_sizes)
 
 
-def _part(column: pa.Array, pattern: str) -> pa.Array:
-    """Return what the group of a pattern matches in each text, null if nothing matches."""
+def _group(column: pa.Array, pattern: str) -> pa.Array:
+    """Return what the pattern's only group matches in each text, null if nothing matches."""
     match = pc.extract_regex(column, f"(?s){pattern}")
     return pc.if_else(match.is_valid(), match.field(0), None)
 
 
 def _number(column: pa.Array, pattern: str) -> IntArray:
-    """Return the number whose digits a pattern matches in each text, ABSENT for none."""
-    digits = _part(column, pattern)
+    """Return the number that the pattern's group matches in each text, ABSENT if there is none."""
+    digits = _group(column, pattern)
     digits = pc.if_else(pc.equal(digits, b""), None, digits)
     return numbers(digits.cast(pa.string()).cast(pa.int64()), ABSENT)
 
@@ -120,8 +125,8 @@ def _coded(column: pa.Array) -> tuple[IntArray, list[str]]:
 
 
 def read_nvtx(reading: ReportReading) -> list[Batch]:
-    """Add operators and marks; return those marks that are ranges of NCCL, with texts `name`."""
-    registered: list[Batch] = []
+    """Add operators and marks; return the marks that are ranges of NCCL, with the texts `name`."""
+    registered: list[Batch] = []  # rows with the id of a text (a registered string), not a text
     nccl: list[Batch] = []
     for batch in text_rows(reading.tables):
         reading.counts["NVTX"] += batch.rows.count
@@ -129,56 +134,56 @@ def read_nvtx(reading: ReportReading) -> list[Batch]:
         own = batch.only(is_used & batch.has_text)
         if own.rows.count:
             nccl += _add(reading, own.rows, np.arange(own.rows.count), op_texts(own.texts))
-        others = batch.rows.only(is_used & ~batch.has_text)
-        registered += [others] if others.count else []
+        without_text = batch.rows.only(is_used & ~batch.has_text)
+        if without_text.count:
+            registered.append(without_text)
     if registered:
-        # Their texts are in the table of texts; those that are missing there are unnamed.
-        ids, texts = texts_of(reading.tables, [batch["textId"] for batch in registered])
+        ids, texts = texts_of(reading.tables, [rows["textId"] for rows in registered])
         shown = [_UNNAMED if text is None else text for text in texts]
-        parsed = op_texts(string_column([*shown, _UNNAMED]))
-        row_of = Lookup(ids, np.arange(len(ids)))
+        parsed = op_texts(string_column([*shown, _UNNAMED]))  # the last one: for ids without a text
+        index_of_id = Lookup(ids, np.arange(len(ids)))
         for rows in registered:
-            row = row_of(rows["textId"])
-            reading.odd["unnamed"] += count_true(row == ABSENT)
-            nccl += _add(reading, rows, np.where(row == ABSENT, len(ids), row), parsed)
+            index = index_of_id(rows["textId"])
+            reading.odd["unnamed"] += count_true(index == ABSENT)
+            nccl += _add(reading, rows, np.where(index == ABSENT, len(ids), index), parsed)
     return nccl
 
 
 def _add(reading: ReportReading, batch: Batch, text: IntArray, texts: OpTexts) -> Iterator[Batch]:
-    """Add rows to operators and marks; yield the ranges of NCCL. Row i has the text `text[i]`."""
+    """Add rows to operators and marks; yield NCCL's ranges. Row i has text `text[i]` of `texts`."""
+    # Marks end when they begin, ranges that are still open with the last record.
     start, end = batch["start"], batch["end"]
     is_open = end == ABSENT
     if is_open.any():
-        # Marks end when they begin, open ranges with the last record.
         is_range = np.isin(batch["eventType"], RANGES)
         reading.odd["open-range"] += count_true(is_open & is_range)
-        last = np.where(is_range, np.maximum(start, reading.latest_ns), start)
-        end = np.where(is_open, last, end)
-    own = {"end": end, "text": text, "name": texts.name[text]}
-    rows = reading.timed(batch.with_numbers(own))
+        assumed_end = np.where(is_range, np.maximum(start, reading.latest_ns), start)
+        end = np.where(is_open, assumed_end, end)
+    columns = {"end": end, "text": text, "name": texts.name[text]}
+    rows = reading.timed(batch.with_numbers(columns))
     # PyTorch's ranges of operators nest and are in the default domain.
     is_default = (rows["domainId"] == 0) | (rows["domainId"] == ABSENT)
     is_op = texts.is_op[rows["text"]] & np.isin(rows["eventType"], STACKED) & is_default
     ops, marks = rows.only(is_op), rows.only(~is_op)
-    names, sizes = reading.builder["ops"].names, texts.sizes[ops["text"]]
-    columns: dict[str, Array] = {}
+    op_names, sizes = reading.builder["ops"].names, texts.sizes[ops["text"]]
+    dims: dict[str, Array] = {}
     if (sizes >= 0).any():
-        columns["input_dims"] = _codes(names["input_dims"], texts.all_sizes, sizes)
+        dims["input_dims"] = _codes(op_names["input_dims"], texts.all_sizes, sizes)
     reading.add(
         "ops",
         ops,
-        name=_codes(names["name"], texts.names, ops["name"]),
+        name=_codes(op_names["name"], texts.names, ops["name"]),
         external_id=texts.op_id[ops["text"]],
         sequence=texts.sequence[ops["text"]],
-        **columns,
+        **dims,
     )
-    names = reading.builder["marks"].names
-    kinds = names["kind"]
+    mark_names = reading.builder["marks"].names
+    kinds = mark_names["kind"]
     reading.add(
         "marks",
         marks,
         kind=np.where(marks["eventType"] == MARK, kinds["instant"], kinds["annotation"]),
-        name=_codes(names["name"], texts.names, marks["name"]),
+        name=_codes(mark_names["name"], texts.names, marks["name"]),
     )
     is_nccl = np.array([bool(_NCCL.match(name)) for name in texts.names], np.bool_)
     if is_nccl.any():
@@ -188,8 +193,8 @@ def _add(reading: ReportReading, batch: Batch, text: IntArray, texts: OpTexts) -
 
 
 def _codes(names: Names, texts: Sequence[str | None], indices: IntArray) -> Array:
-    """Return the codes in `names` of `texts[index]` for each index; -1 for index -1 and None."""
-    codes = np.full(len(texts) + 1, -1, np.int32)
+    """Return the code in `names` of each index's text; -1 for the index -1 and the text None."""
+    codes = np.full(len(texts) + 1, -1, np.int32)  # the last one, at index -1, stays -1
     for index in distinct(indices[indices >= 0]).tolist():
         text = texts[index]
         if text is not None:
@@ -198,61 +203,61 @@ def _codes(names: Names, texts: Sequence[str | None], indices: IntArray) -> Arra
 
 
 class TextRows(NamedTuple):
-    """Rows as numbers, and their texts as an Arrow column, "" for rows without a text."""
+    """Rows of NVTX_EVENTS: the columns of numbers, and the texts, "" for a row without one."""
 
     rows: Batch
     texts: pa.Array
     has_text: BoolArray
 
     def only(self, chosen: BoolArray) -> TextRows:
-        """Return the marked rows."""
+        """Return the chosen rows."""
         if chosen.all():
             return self
-        places = number_column(np.flatnonzero(chosen), pa.int64())
-        return TextRows(self.rows.only(chosen), self.texts.take(places), self.has_text[chosen])
+        indices = number_column(np.flatnonzero(chosen), pa.int64())
+        return TextRows(self.rows.only(chosen), self.texts.take(indices), self.has_text[chosen])
 
 
 def text_rows(tables: Tables) -> Iterator[TextRows]:
-    """Yield ranges and marks with their own texts: fast while that works, else row by row."""
-    done = 0  # rows read fast
+    """Yield the rows of NVTX_EVENTS through Arrow while that works, and the others row by row."""
+    rows_done = 0
     tables.asked.add(_TABLE)
     if isinstance(tables, Database) and "text" in tables.columns(_TABLE):
         try:
             # Read the next batch in a thread while the caller uses this one.
             with ThreadPoolExecutor(1) as pool:
-                batches = _fast(tables)
+                batches = _arrow_rows(tables)
                 coming = pool.submit(next, batches, None)
                 while (batch := coming.result()) is not None:
                     coming = pool.submit(next, batches, None)
-                    done += batch.rows.count
+                    rows_done += batch.rows.count
                     yield batch
             return
         except NotFast:
-            pass  # go on below, behind these rows
-    for rows in tables.batches(_TABLE, Wanted(integers=_COLUMNS, texts=("text",))):
-        skipped = min(done, rows.count)
-        done -= skipped
-        rest = rows.only(np.arange(rows.count) >= skipped)
-        if rest.count:
-            texts = rest.texts["text"]
-            has_text = np.array([value is not None for value in texts], np.bool_)
-            column = string_column([value or "" for value in texts])
-            yield TextRows(Batch(rest.count, rest.numbers, {}), column, has_text)
+            pass  # read the rows after these below
+    for batch_rows in tables.batches(_TABLE, Wanted(integers=_COLUMNS, texts=("text",))):
+        skipped = min(rows_done, batch_rows.count)
+        rows_done -= skipped
+        rows = batch_rows.only(np.arange(batch_rows.count) >= skipped)
+        if rows.count:
+            texts = rows.texts["text"]
+            has_text = np.array([text is not None for text in texts], np.bool_)
+            column = string_column([text or "" for text in texts])
+            yield TextRows(Batch(rows.count, rows.numbers, {}), column, has_text)
 
 
-def _fast(database: Database) -> Iterator[TextRows]:
+def _arrow_rows(database: Database) -> Iterator[TextRows]:
     """Yield rows through a database driver for Arrow. Raises NotFast if it is missing or fails."""
     present = [name for name in _COLUMNS if name in database.columns(_TABLE)]
     table = Table(_TABLE, dict.fromkeys(present, "INTEGER"))
-    plain = select(table, Wanted(integers=_COLUMNS), quick=True)
-    columns, _, rest = plain.rpartition(" FROM ")
-    own = ", ".join(sql.format(c=quoted("text")) for sql in (_HAS_TEXT, _TEXT))
-    for batch in record_batches(database.file.uri, f"{columns}, {own} FROM {rest}"):
-        _, *read, texts = batch.columns
+    query = select(table, Wanted(integers=_COLUMNS), quick=True)
+    columns, _, source = query.rpartition(" FROM ")
+    text_columns = ", ".join(sql.format(c=quoted("text")) for sql in (_HAS_TEXT, _TEXT))
+    for batch in record_batches(database.file.uri, f"{columns}, {text_columns} FROM {source}"):
+        _, *integers, texts = batch.columns  # the first is the row number
         if texts.null_count or not pa.types.is_string(texts.type):
             raise NotFast
-        if any(column.null_count or not pa.types.is_int64(column.type) for column in read):
+        if any(column.null_count or not pa.types.is_int64(column.type) for column in integers):
             raise NotFast
-        *values, has_text = map(numbers, read)
+        *values, has_text = map(numbers, integers)
         rows = Batch(batch.num_rows, dict(zip(_COLUMNS, values, strict=True)), {})
         yield TextRows(rows, texts, has_text == 1)

@@ -25,14 +25,15 @@ from traceflops.table.columns import (
 )
 
 Numbers = tuple[tuple[int, str], ...]
-"""Numbers of fields, each with a column of an export. A field that a message lacks is 0."""
+"""Field numbers of a message, each with the export's column for it. A missing field means 0."""
 _CUPTI: Final = "CUPTI_ACTIVITY_KIND_"
 _TYPE: Final = 1
 _CALL, _WORK, _NVTX, _DIAGNOSTIC, _FAULT, _SAMPLE = 108, 107, 102, 110, 125, 104
+"""Fields of an event: its type, and its payload of one of these kinds."""
 
 
 def numbered(text: str) -> Numbers:
-    """Return numbers of fields with their columns, from a text such as "1 start 2 end"."""
+    """Return field numbers with their columns, from a text such as "1 start 2 end"."""
     words = text.split()
     return tuple((int(n), name) for n, name in zip(words[::2], words[1::2], strict=True))
 
@@ -49,7 +50,7 @@ _SYNC, _LATER = "syncType", "syncType since 2025"
 
 
 class _Work(NamedTuple):
-    """Work of one kind: its table, the field of the payload with its details, their columns."""
+    """A kind of device work: its table, and the payload's field with its details (`numbers`)."""
 
     table: str
     part: int
@@ -76,13 +77,13 @@ _CLASSES: Final[Mapping[int, str]] = {
 }
 """The table of a call by its class."""
 _CLASSES_PASSED: Final = frozenset({6, 7, 8, 9, 10, 11, 28, 29, 48, 102})
-"""Unused classes: calls of libraries, and beginning and end of tracing one."""
+"""Classes of calls that are skipped: library calls, and the start and end of tracing one."""
 
 
 class _Plain(NamedTuple):
-    """Events that are a row of `table` each: their types, the field with the payload, its numbers.
+    """Types of events that each become a row of `table`; `payload` is the field with the payload.
 
-    Numbers in `maybe` are unknown, not 0, if a message lacks them; `text` is the field of a text.
+    `numbers` and `text` are its fields. Missing numbers of the columns `maybe` are unknown, not 0.
     """
 
     table: str
@@ -104,7 +105,8 @@ _SAMPLED: Final = 31
 _OF_SAMPLE: Final = numbered("1 start 11 globalTid")
 _FRAME, _OF_FRAME = 4, numbered("1 symbol 2 module")
 _PASSED: Final = frozenset({27, 28, 31, 41, 76})
-"""Unused types: processes, modules, scheduling of the CPU, samples without one, ends of domains."""
+"""Types of events that are skipped: processes, modules, scheduling of the CPU, CPU samples without
+a stack, ends of domains."""
 UNREAD: Final[Mapping[str, str]] = {
     "class 103": "CUDA overheads",
     "113": "CUDA graphs being made",
@@ -114,14 +116,14 @@ UNREAD: Final[Mapping[str, str]] = {
     **dict.fromkeys(("131", "132", "133", "149"), "CUDA graphs being made"),
     **dict.fromkeys(("142", "151", "152", "153", "154"), "newer CUDA calls, copies or overheads"),
 }
-"""What unread events are, by their types or by the classes of their calls."""
+"""Descriptions of unread events, by type, or by the class of a call."""
 
 
 class Events(Struct):
     """The rows of events by table, and counts of events that are unread or damaged.
 
-    `unread` counts by type. `damaged_tables` lack rows; `unknown` counts damaged events whose type
-    is unknown, too. `samples` is the number of samples so far.
+    `unread` counts by the keys of UNREAD. `damaged` counts damaged events, `unknown` those of them
+    whose type is damaged, too. `damaged_tables` lack rows. `samples` counts samples so far.
     """
 
     tables: dict[str, list[pa.RecordBatch]] = field(default_factory=lambda: defaultdict(list))
@@ -132,7 +134,7 @@ class Events(Struct):
     samples: int = 0
 
     def add(self, parts: Parts) -> None:
-        """Add the events in a block, by type: work, calls, ranges, warnings, faults, samples."""
+        """Add the events in a block to the tables; count those of other types as unread."""
         events = Messages(Block(parts.data), parts.begin, parts.end)
         columns = events.columns((_TYPE,), (_CALL, _WORK, _NVTX, _DIAGNOSTIC, _FAULT, _SAMPLE))
         self.unknown += count_true(~columns.sound)
@@ -140,31 +142,31 @@ class Events(Struct):
         kind = np.where(columns.sound, columns.numbers[_TYPE], ABSENT)
         is_work = np.isin(kind, [*_WORKS]) & columns.has(_WORK)
         is_call = np.isin(kind, _CALLS) & columns.has(_CALL)
-        # Types without use (samples of other kinds, too) and damaged events are not unread.
-        is_read = is_work | is_call | np.isin(kind, [*_PASSED]) | ~columns.sound
+        # Events that are skipped on purpose, or damaged, do not count as unread.
+        is_done = is_work | is_call | np.isin(kind, [*_PASSED]) | ~columns.sound
         if is_work.any():
             self._add_work(columns.part(_WORK, is_work), kind[is_work])
         if is_call.any():
             self._add_calls(columns.part(_CALL, is_call))
         for table, types, payload, numbers, maybe, text in _PLAIN:
-            rows = np.isin(kind, types) & columns.has(payload)
-            is_read |= rows
-            if rows.any():
-                payloads = columns.part(payload, rows)
-                read = payloads.columns(_keys(numbers), text)
-                texts = [payloads.block.texts(read.begins[n], read.ends[n]) for n in text]
-                self._add_rows(table, _named(read, numbers, maybe), read.sound, *texts)
+            is_plain = np.isin(kind, types) & columns.has(payload)
+            is_done |= is_plain
+            if is_plain.any():
+                payloads = columns.part(payload, is_plain)
+                contents = payloads.columns(_keys(numbers), text)
+                texts = [payloads.block.texts(contents.begins[n], contents.ends[n]) for n in text]
+                self._add_rows(table, _named(contents, numbers, maybe), contents.sound, *texts)
         is_sample = (kind == _SAMPLED) & columns.has(_SAMPLE)
         if is_sample.any():
             self._add_samples(columns.part(_SAMPLE, is_sample))
-        self._count_unread(kind[~is_read])
+        self._count_unread(kind[~is_done])
 
     def _add_calls(self, payloads: Messages) -> None:
         """Add calls to the tables of their classes; count those of unknown classes as unread."""
         calls = payloads.columns(_keys(_OF_CALL))
         of_calls = _named(calls, _OF_CALL)
         classes = of_calls["eventClass"]
-        # The class of damaged ones is unknown: most calls are of this table.
+        # The class of a damaged call is unknown; most calls are of this table.
         self._drop(count_true(~calls.sound), f"{_CUPTI}RUNTIME")
         for table in dict.fromkeys(_CLASSES.values()):
             rows = calls.sound & np.isin(classes, [c for c in _CLASSES if _CLASSES[c] == table])
@@ -174,38 +176,40 @@ class Events(Struct):
         self._count_unread(classes[unknown], "class ")
 
     def _add_work(self, payloads: Messages, kind: IntArray) -> None:
-        """Add device work; `kind` is the type of each event."""
+        """Add device work to the tables of its kinds; `kind` is the type of each event."""
         parts = sorted({work.part for works in _WORKS.values() for work in works})
         common = payloads.columns(_keys(_OF_WORK), parts)
-        places = _named(common, _OF_WORK)
-        is_read = ~common.sound  # damaged ones are counted as dropped, not as unread
-        for number, work in ((number, work) for number, works in _WORKS.items() for work in works):
-            self._drop(count_true((kind == number) & ~common.sound), work.table)
-            rows = (kind == number) & common.sound & common.has(work.part)
-            is_read |= rows
-            if not rows.any():
-                continue
-            details = common.part(work.part, rows).columns(_keys(work.numbers))
-            own = _named(details, work.numbers, (_SYNC,))
-            if _SYNC in own:  # the kind of a wait moved to another field in 2025
-                later = own.pop(_LATER)
-                own[_SYNC] = np.where(own[_SYNC] == ABSENT, later, own[_SYNC])
-            columns = {name: values[rows] for name, values in places.items()}
-            self._add_rows(work.table, columns | own, details.sound)
-        self._count_unread(kind[~is_read])
+        common_columns = _named(common, _OF_WORK)
+        is_done = ~common.sound  # damaged events count as dropped, not as unread
+        for event_type, works in _WORKS.items():
+            is_of_type = kind == event_type
+            for work in works:
+                self._drop(count_true(is_of_type & ~common.sound), work.table)
+                is_work = is_of_type & common.sound & common.has(work.part)
+                is_done |= is_work
+                if not is_work.any():
+                    continue
+                details = common.part(work.part, is_work).columns(_keys(work.numbers))
+                columns = {name: values[is_work] for name, values in common_columns.items()}
+                columns |= _named(details, work.numbers, (_SYNC,))
+                if _SYNC in columns:  # the kind of a wait moved to another field in 2025
+                    old, new = columns[_SYNC], columns.pop(_LATER)
+                    columns[_SYNC] = np.where(old == ABSENT, new, old)
+                self._add_rows(work.table, columns, details.sound)
+        self._count_unread(kind[~is_done])
 
     def _add_samples(self, payloads: Messages) -> None:
-        """Add samples of CPUs, and of the stack of each only the innermost frame, its first."""
+        """Add CPU samples that have a stack, and the innermost (first) frame of each stack."""
         samples = payloads.columns(_keys(_OF_SAMPLE), repeated=_FRAME)
-        owner, first = np.unique(samples.owner, return_index=True)
+        sample, first = np.unique(samples.owner, return_index=True)
         frames = Messages(samples.each.block, samples.each.begin[first], samples.each.end[first])
-        of_frames = frames.columns(_keys(_OF_FRAME))
-        own = {name: values[owner] for name, values in _named(samples, _OF_SAMPLE).items()}
-        ids = self.samples + np.arange(len(owner))
-        self.samples += len(owner)
-        self._add_rows("COMPOSITE_EVENTS", own | {"id": ids}, of_frames.sound)
-        frame = _named(of_frames, _OF_FRAME) | {"id": ids, "stackDepth": np.zeros_like(ids)}
-        self._add_rows("SAMPLING_CALLCHAINS", frame, of_frames.sound)
+        frame_columns = frames.columns(_keys(_OF_FRAME))
+        ids = self.samples + np.arange(len(sample))
+        self.samples += len(sample)
+        rows = {name: values[sample] for name, values in _named(samples, _OF_SAMPLE).items()}
+        self._add_rows("COMPOSITE_EVENTS", rows | {"id": ids}, frame_columns.sound)
+        rows = _named(frame_columns, _OF_FRAME) | {"id": ids, "stackDepth": np.zeros_like(ids)}
+        self._add_rows("SAMPLING_CALLCHAINS", rows, frame_columns.sound)
 
     def _count_unread(self, kinds: IntArray, prefix: str = "") -> None:
         values, counts = np.unique(kinds, return_counts=True)
@@ -214,7 +218,8 @@ class Events(Struct):
 
     def _drop(self, count: int, table: str) -> None:
         self.damaged += count
-        self.damaged_tables |= {table} if count else set()
+        if count:
+            self.damaged_tables.add(table)
 
     def _add_rows(
         self,
@@ -223,17 +228,16 @@ class Events(Struct):
         sound: BoolArray | None = None,
         texts: list[bytes | None] | None = None,
     ) -> None:
-        """Add one row per message to a table.
+        """Add a row per message to a table: `columns`, and `texts` as the column `text`.
 
-        Each of `columns` and `texts` (the column `text`) has a value per message. `sound` says
-        which messages are undamaged, None that all are; damaged ones are counted, not added.
+        Only messages that are `sound` (None: all) are added; the others are counted as damaged.
         """
         arrays = {}
         for name, values in columns.items():
             narrow = values.astype(np.int32)
             fits = bool((narrow == values).all())  # 32 bits take half the memory
-            kind = pa.int32() if fits else pa.int64()
-            arrays[name] = number_column(narrow if fits else values, kind)
+            integer_type = pa.int32() if fits else pa.int64()
+            arrays[name] = number_column(narrow if fits else values, integer_type)
         if texts is not None:
             arrays["text"] = bytes_column(texts)
         batch = pa.RecordBatch.from_arrays([*arrays.values()], names=[*arrays])
@@ -249,7 +253,7 @@ def _keys(numbers: Numbers) -> list[int]:
 
 
 def _named(columns: Columns, numbers: Numbers, maybe: Collection[str] = ()) -> dict[str, IntArray]:
-    """Return columns by name; a missing number is 0, but in the columns of `maybe` ABSENT."""
+    """Return the columns of `numbers` by name; a missing field is 0, or ABSENT if in `maybe`."""
     named = {name: columns.numbers[number] for number, name in numbers}
     return {
         name: values if name in maybe else np.where(values == ABSENT, 0, values)

@@ -29,9 +29,9 @@ CLOCKS: Final = "Time Conversion Data"
 _BEGIN: Final = b"QDTEXT00"
 _END: Final = b"U3w[END]"
 _PACKED_BY, _AT_TEXTS, _AT_SCHEMAS = 1, 2, 3
-"""Fields of the section of offsets."""
+"""Fields of the section of offsets: the codec, where the texts begin, where the schemas begin."""
 _EVENT_COUNT, _TEXT_COUNT = 1, 3
-"""Fields of the message behind the head."""
+"""Fields of the message after the head."""
 _TRAILER_BYTES: Final = 8 + len(_END)
 _MOST_BYTES: Final = 1 << 27
 """The largest size of an unpacked block, and of the head or the tail of the file."""
@@ -43,7 +43,7 @@ _UNREADABLE: Final = (ValueError, OSError, EOFError)
 
 
 class Parts(NamedTuple):
-    """The parts of a message that repeats one field: its bytes, and begin and end of each part."""
+    """A message that repeats one field: its bytes, and where each repeated part begins and ends."""
 
     data: bytes
     begin: IntArray
@@ -51,12 +51,13 @@ class Parts(NamedTuple):
 
 
 class RawFile(Struct):
-    """An open report. `blocks` yields its events; `texts` and `tail` are known after the last one.
+    """An open report: a head, blocks of events, blocks of texts, and a tail.
 
-    `version` is the writer's, from the first line. `is_cut`: the end of the file is missing.
-    `expected_events` and `expected_texts` are the counts that the file states. Events refer to
-    `texts` by number; `texts_lost`: later texts are missing. `damaged` counts blocks that were left
-    out. `_begin` and `_end` are offsets of the section of events, `_texts_at` that of the texts.
+    `blocks` yields the events; `texts` and `tail` are known after the last one. Events refer to
+    texts by number. `version` is the writer's. `is_cut`: the end of the file is missing.
+    `expected_events` and `expected_texts` are the counts that the file states, `events` those that
+    could be read. `damaged` counts blocks that were left out; `texts_lost`: later texts are
+    missing. `_begin` and `_end` are offsets of the section of events, `_texts_at` of the texts.
     """
 
     source: ByteSource
@@ -81,7 +82,7 @@ class RawFile(Struct):
     _schemas_at: int | None = None
 
     def open(self) -> None:
-        """Read the head and seek to the first block. Raises ValueError or EOFError if it cannot."""
+        """Read the head, seek to the first events. Raises ValueError or EOFError if it cannot."""
         self.sections = self._contents()
         if self.sections:
             self._begin, size = self.sections[_RAW]
@@ -95,43 +96,45 @@ class RawFile(Struct):
             first = self._begin + len(_BEGIN)
             self._texts_at = min(first + texts, self._end)
             self._schemas_at = first + schemas if isinstance(schemas, int) else None
-        else:
-            # The end, which has the offsets, is missing: search the beginning of the events. What
-            # is before them is private and is skipped.
+        else:  # the end of the file, which has the offsets, is missing
             self._end, self.is_cut = self.size, True
-            self.stream.seek(0)
-            offset, window, begin = 0, b"", -1
-            while begin < 0:
-                block = self.stream.read(_READ_BYTES)
-                if not block:
-                    raise EOFError
-                window = window[-len(_BEGIN) :] + block
-                offset += len(block)
-                begin = window.find(_BEGIN)
-            self._begin = offset - len(window) + begin
+            self._begin = self._searched_begin()
         self.stream.seek(self._begin)
         if self.stream.read(len(_BEGIN)) != _BEGIN:
             raise ValueError("no events where they should begin")
         self.head = self._counted()
-        index = {
-            key: value for key, value in messages.fields(self._counted()) if isinstance(value, int)
-        }
-        self.expected_events = index.get(_EVENT_COUNT, 0)
-        self.expected_texts = index.get(_TEXT_COUNT, 0)
+        counts = {key: n for key, n in messages.fields(self._counted()) if isinstance(n, int)}
+        self.expected_events = counts.get(_EVENT_COUNT, 0)
+        self.expected_texts = counts.get(_TEXT_COUNT, 0)
+
+    def _searched_begin(self) -> int:
+        """Return the offset of the first _BEGIN; parts before it are private. Raises EOFError."""
+        self.stream.seek(0)
+        offset, window = 0, b""
+        while block := self.stream.read(_READ_BYTES):
+            window = window[-len(_BEGIN) :] + block  # _BEGIN may lie across two blocks
+            offset += len(block)
+            index = window.find(_BEGIN)
+            if index >= 0:
+                return offset - len(window) + index
+        raise EOFError
 
     def _contents(self) -> dict[str, tuple[int, int]]:
-        """Return offset and size of the sections that are read; empty if the file is cut off."""
+        """Return (offset, size) of the sections that are read, by name; {} if the file is cut off.
+
+        Raises ValueError if the sections of events or of their offsets are missing.
+        """
         if self.size < _TRAILER_BYTES:
             return {}
-        # The trailer at the end tells where the list of sections before it begins.
-        behind = self.size - _TRAILER_BYTES
-        self.stream.seek(behind)
+        # The list of sections comes before the trailer, which holds the offset of the list.
+        trailer_offset = self.size - _TRAILER_BYTES
+        self.stream.seek(trailer_offset)
         trailer = self.stream.read(_TRAILER_BYTES)
         begin = int.from_bytes(trailer[:8], "little")
-        if trailer[8:] != _END or not behind - _MOST_BYTES < begin < behind:
+        if trailer[8:] != _END or not trailer_offset - _MOST_BYTES < begin < trailer_offset:
             return {}
         self.stream.seek(begin)
-        entries, is_whole = messages.parts_of(self.stream.read(behind - begin), _REPEATED)
+        entries, is_whole = messages.parts_of(self.stream.read(trailer_offset - begin), _REPEATED)
         sections: dict[str, tuple[int, int]] = {}
         for entry in map(messages.last_fields, entries if is_whole else ()):
             # Field 1 is the name, 2 the offset, 3 the size.
@@ -153,25 +156,27 @@ class RawFile(Struct):
         return self.stream.read(min(size, _MOST_BYTES))
 
     def blocks(self) -> Iterator[Parts]:
-        """Yield the events of each block; read the blocks of texts that follow, and the tail."""
+        """Yield the events of each block; then read the blocks of texts and the tail."""
         texts, is_last = 0, False
         while not is_last:
-            of_texts = self._is_of_texts()
-            # Only when all texts are read, what follows is the tail.
-            if of_texts and texts >= self.expected_texts and self._read_tail():
+            has_texts = self._is_at_texts()
+            # The tail follows when all texts are read.
+            if has_texts and texts >= self.expected_texts and self._read_tail():
                 break
             packed = self._packed()
             parts = self._parts(*packed) if packed is not None else None
-            # Behind a block without a readable size, only texts whose place is known can be read.
-            is_last = packed is None and (of_texts or self._texts_at is None)
-            if packed is None and not is_last:  # the next block of events is unknown: skip to texts
-                self.stream.seek(self._texts_at or self._end)
-            # The block before a cut is incomplete, not damaged.
-            at_cut = is_last and (self.is_cut or self.stream.tell() >= self._end)
-            self.damaged += parts is None and not at_cut
+            if packed is None:
+                # Without the size of this block, the next one cannot be found. After a block of
+                # events go on with the texts, if their offset is known.
+                is_last = has_texts or self._texts_at is None
+                if not is_last:
+                    self.stream.seek(self._texts_at or self._end)
             if parts is None:
-                self.texts_lost = self.texts_lost or (of_texts and texts < self.expected_texts)
-            elif not of_texts:
+                # The block before a cut is incomplete, not damaged.
+                is_at_cut = is_last and (self.is_cut or self.stream.tell() >= self._end)
+                self.damaged += not is_at_cut
+                self.texts_lost = self.texts_lost or (has_texts and texts < self.expected_texts)
+            elif not has_texts:
                 self.events += len(parts.begin)
                 yield parts
             elif not self.texts_lost:  # else the numbers of these texts are unknown
@@ -179,7 +184,8 @@ class RawFile(Struct):
                 texts += len(parts.begin)
         self.texts_lost = self.texts_lost or texts < self.expected_texts
 
-    def _is_of_texts(self) -> bool:
+    def _is_at_texts(self) -> bool:
+        """Return whether the next block is one of texts: by offset, else by the count of events."""
         if self._texts_at is not None:
             return self.stream.tell() >= self._texts_at
         return self.events >= self.expected_events
@@ -198,27 +204,27 @@ class RawFile(Struct):
         return self.stream.read(size)
 
     def _packed(self) -> tuple[bytes, int] | None:
-        """Return the next block, packed, and its unpacked size; None if there is no whole one."""
+        """Return the bytes of the next block and their unpacked size; None if it is not whole."""
         offset = self.stream.tell()
         try:
-            packed, plain = self._varint(), self._varint()
-            end = self._end if self._is_of_texts() else self._texts_at or self._end
+            packed_bytes, plain_bytes = self._varint(), self._varint()
+            end = self._end if self._is_at_texts() else self._texts_at or self._end
             room = end - self.stream.tell()
-            if 0 < packed <= room and 0 < plain <= _MOST_BYTES:
-                block = self.stream.read(packed)
+            if 0 < packed_bytes <= room and 0 < plain_bytes <= _MOST_BYTES:
+                packed = self.stream.read(packed_bytes)
                 self.source.progress(self.stream.tell())
-                if len(block) == packed:
-                    return block, plain
+                if len(packed) == packed_bytes:
+                    return packed, plain_bytes
         except _UNREADABLE:
             pass
         self.stream.seek(offset)
         return None
 
-    def _parts(self, packed: bytes, plain: int) -> Parts | None:
-        """Return the parts in a packed block with `plain` bytes unpacked; None if it is damaged."""
-        self.plain_bytes += plain
+    def _parts(self, packed: bytes, plain_bytes: int) -> Parts | None:
+        """Return the parts in a packed block of this unpacked size; None if it is damaged."""
+        self.plain_bytes += plain_bytes
         self.source.refuse_expansion(self.plain_bytes)
-        data = _unpacked(packed, plain) or b""
+        data = _unpacked(packed, plain_bytes) or b""
         try:
             size, offset = messages.varint(data, 0)
         except ValueError:
@@ -227,7 +233,7 @@ class RawFile(Struct):
         return Parts(data, begin, end) if is_whole and offset + size == len(data) else None
 
     def _read_tail(self) -> bool:
-        """Read the tail behind the texts; count unknown parts that some writers add behind it."""
+        """Read the tail and count unknown parts after it; return False if this is not a tail."""
         begin = self.stream.tell()
         try:
             threads, tail = self._counted(), self._counted()  # names of threads are not needed
@@ -236,13 +242,12 @@ class RawFile(Struct):
             return False
         is_end = self.is_cut or self.stream.tell() == self._end
         # If more follows, both must be messages of parts; else this is a block of texts.
-        if not is_end and not all(
-            messages.parts_of(part, _REPEATED)[1] for part in (threads, tail)
-        ):
+        is_tail = is_end or all(messages.parts_of(part, _REPEATED)[1] for part in (threads, tail))
+        if not is_tail:
             self.stream.seek(begin)
             return False
         self.tail = tail
-        # The parts behind the tail may be packed or not: try both.
+        # The parts after the tail may be packed or not: try both.
         while not self.is_cut and self.unknown_parts < 1_000:
             offset = self.stream.tell()
             if offset >= self._end:
@@ -258,24 +263,26 @@ class RawFile(Struct):
         return True
 
 
-def _unpacked(packed: bytes, plain: int) -> bytes | None:
-    """Return the content of a packed block; None if it is damaged or not `plain` bytes long.
+def _unpacked(packed: bytes, plain_bytes: int) -> bytes | None:
+    """Return the content of a packed block; None if it is damaged or not `plain_bytes` long.
 
-    The codec does not tell how many bytes it wrote; the rest would be uninitialised memory. So
-    check that the content does not fit into one byte less.
+    The codec does not tell how many bytes it wrote, and bytes after these would be uninitialised
+    memory. So check that the content does not fit into one byte less.
     """
     codec = pa.Codec("lz4_raw")
-    if plain > _MOST_PACKED * len(packed):
+    if plain_bytes > _MOST_PACKED * len(packed):
         return None
     try:
-        data: bytes = codec.decompress(packed, plain, asbytes=True)
+        data: bytes = codec.decompress(packed, plain_bytes, asbytes=True)
     except (OSError, ValueError, MemoryError):
         return None
+    if plain_bytes == 1:  # cannot be checked so
+        return data
     try:
-        codec.decompress(packed, plain - 1) if plain > 1 else None
+        codec.decompress(packed, plain_bytes - 1)
     except OSError:
         return data
-    return data if plain == 1 else None  # a block of one byte cannot be checked so
+    return None
 
 
 def opened(source: ByteSource) -> RawFile:
@@ -284,7 +291,7 @@ def opened(source: ByteSource) -> RawFile:
     if source.path is not None:
         try:
             stream = source.path.open("rb")
-            if stream.read(len(MAGIC)) != MAGIC:  # the file is compressed: unpack it below
+            if stream.read(len(MAGIC)) != MAGIC:  # a compressed file: unpack it below
                 stream.close()
                 stream = None
         except OSError as error:
@@ -293,10 +300,12 @@ def opened(source: ByteSource) -> RawFile:
     stream = stream or io.BytesIO(b"".join(source.blocks()))
     source.text_bytes = size = stream.seek(0, io.SEEK_END)
     stream.seek(max(size - _READ_BYTES, 0))
-    last = stream.read()
-    unpadded = last.rstrip(b"\0")  # a copy may be padded with zeros to whole blocks
-    if unpadded.endswith(_END):  # else the zeros may belong to a file that is cut off
-        size -= len(last) - len(unpadded)
+    # A copy may be padded with zeros to whole blocks. Without the end mark before them, the zeros
+    # may be part of a file that is cut off.
+    end = stream.read()
+    unpadded = end.rstrip(b"\0")
+    if unpadded.endswith(_END):
+        size -= len(end) - len(unpadded)
     stream.seek(len(MAGIC))
     version = _VERSION.match(stream.read(80))
     return RawFile(source, stream, size, version[1].decode() if version else "")

@@ -85,7 +85,7 @@ _RECENT_NS: Final = 10**18
 
 
 class Report(Folder, kw_only=True):
-    """The tables of a report, and notes on what was lost of it and what only an export shows.
+    """The tables of a .nsys-rep file, and notes on what is lost and what only its export shows.
 
     `origin` is the note that this is not an export, which version wrote it, and what exports add.
     """
@@ -94,7 +94,7 @@ class Report(Folder, kw_only=True):
     own_notes: tuple[Note, ...] = ()
 
     def notes(self) -> tuple[Note, ...]:
-        """Return what was lost, and what only an export shows."""
+        """Return the notes on what was lost, and on what only an export shows."""
         return self.own_notes
 
 
@@ -104,7 +104,7 @@ def report_of(source: ByteSource) -> Report:
     with file.stream:
         try:
             file.open()
-            # Parse several blocks at a time.
+            # Parse several blocks at a time, which is faster.
             events = Events()
             waiting: list[Parts] = []
             waiting_bytes = 0
@@ -120,9 +120,9 @@ def report_of(source: ByteSource) -> Report:
             others, counts = _target_tables(file.head, file.tail, file.section(CLOCKS))
         except (ValueError, EOFError, OSError):
             raise _refused(file) from None
-    # If so few events can be read, the layout must be another one.
-    is_empty = not file.events and bool(file.damaged or (file.expected_events and not file.is_cut))
-    if is_empty or 2 * events.damaged > file.events:
+    # If no or few events can be read, the layout must be another one.
+    is_unreadable = bool(file.damaged or (file.expected_events and not file.is_cut))
+    if (not file.events and is_unreadable) or 2 * events.damaged > file.events:
         raise _refused(file)
     # To save memory, rows of events are freed when they are read: they can be read only once.
     tables = {
@@ -131,22 +131,21 @@ def report_of(source: ByteSource) -> Report:
     }
     if release := _RELEASE.match(file.version):
         row = {"name": "EXPORT_PRODUCT_VERSION", "value": ".".join(release.groups())}
-        others["META_DATA_EXPORT"] = [pa.RecordBatch.from_pylist([row])]
-    for name, batches in others.items():
-        tables[name] = ArrowTable(source, batches[0].schema, partial(_rows, batches))
-    tables[_STRINGS] = ArrowTable(source, _OF_STRINGS, partial(_texts, file))
+        others["META_DATA_EXPORT"] = pa.RecordBatch.from_pylist([row])
     if streams := list(_streams(file)):
-        batch = pa.RecordBatch.from_pylist(streams)
-        tables[STREAMS] = ArrowTable(source, batch.schema, partial(_rows, [batch]))
+        others[STREAMS] = pa.RecordBatch.from_pylist(streams)
+    for name, batch in others.items():
+        tables[name] = ArrowTable(source, batch.schema, partial(_rows, [batch]))
+    tables[_STRINGS] = ArrowTable(source, _OF_STRINGS, partial(_texts, file))
     by = _writer(file.version)
     origin = replace(_NOTES.note("raw-report", by=by and f", {by}"), file=source.label)
     own_notes = tuple(replace(n, file=source.label) for n in _notes(file, events, counts))
-    lost = set(events.damaged_tables)  # the tables that lack rows
+    missing = set(events.damaged_tables)  # the tables that lack rows
     if file.events < file.expected_events or events.unknown:
-        lost |= _OF_EVENTS
+        missing |= _OF_EVENTS
     if file.texts_lost:
-        lost.add(_STRINGS)
-    return Report(source, tables, origin=origin, missing=frozenset(lost), own_notes=own_notes)
+        missing.add(_STRINGS)
+    return Report(source, tables, origin=origin, missing=frozenset(missing), own_notes=own_notes)
 
 
 def _refused(file: RawFile) -> NotATrace:
@@ -165,7 +164,7 @@ def _refused(file: RawFile) -> NotATrace:
 def _rows(
     batches: list[pa.RecordBatch], columns: list[str], *, once: bool = False
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the columns of batches; with `once`, remove each batch from the list before."""
+    """Yield the columns of batches; `once`: forget each batch before it is yielded, for good."""
     waiting = batches if once else [*batches]
     waiting.reverse()
     while waiting:
@@ -173,26 +172,26 @@ def _rows(
 
 
 def _texts(file: RawFile, columns: list[str]) -> Iterator[pa.RecordBatch]:
-    """Yield the texts with their numbers; those that are blocks of an environment are null."""
-    first = 0
+    """Yield the texts of a file with their ids; a text with a NUL, an environment, is null."""
+    first_id = 0
     for parts in file.texts:
         spans = zip(parts.begin.tolist(), parts.end.tolist(), strict=True)
         texts = [parts.data[begin:end] for begin, end in spans]
         values = [None if b"\0" in text else text for text in texts]
-        ids = pa.array(range(first, first + len(values)), pa.int64())
-        first += len(values)
+        ids = pa.array(range(first_id, first_id + len(values)), pa.int64())
+        first_id += len(values)
         batch = pa.RecordBatch.from_pydict({"id": ids, "value": pa.array(values, pa.binary())})
         yield batch.select(columns)
 
 
 def _streams(file: RawFile) -> Iterator[dict[str, int]]:
-    """Yield the numbers of a file's name and of the next text: what the program wrote to it."""
-    first = 0
+    """Yield the ids of texts that are names of output files, and of the next: its content."""
+    first_id = 0
     for parts in file.texts:
-        for place, end in enumerate(parts.end.tolist()):
+        for text_id, end in enumerate(parts.end.tolist(), first_id):
             if parts.data[end - len(ERRORS) : end].endswith((OUTPUT.encode(), ERRORS.encode())):
-                yield {"filenameId": first + place, "contentId": first + place + 1}
-        first += len(parts.begin)
+                yield {"filenameId": text_id, "contentId": text_id + 1}
+        first_id += len(parts.begin)
 
 
 def _notes(file: RawFile, events: Events, counts: Mapping[str, int]) -> Iterator[Note]:
@@ -200,7 +199,7 @@ def _notes(file: RawFile, events: Events, counts: Mapping[str, int]) -> Iterator
     if file.is_cut:
         expected = several(file.expected_events, "event")
         yield _NOTES.note("input-cut", events=f"{file.events:,}", expected=expected)
-    # Of a cut file the note above tells how many events are missing.
+    # If the file is cut, the note above tells how many events are missing.
     missing = 0 if file.is_cut else max(0, file.expected_events - file.events)
     losses = ((file.damaged, "block"), (missing + events.damaged, "event"))
     if lost := [several(count, noun) for count, noun in losses if count]:
@@ -211,8 +210,9 @@ def _notes(file: RawFile, events: Events, counts: Mapping[str, int]) -> Iterator
         kinds = []
         for key, count in events.unread.most_common(_MOST_NAMED):
             # A key is the type of an event, or "class" and the class of a call.
-            name, number = UNREAD.get(key), key if " " in key else f"type {key}"
-            kinds.append(f"{count:,} {f'{name} ({number})' if name else f'of {number}'}")
+            name, type_words = UNREAD.get(key), key if " " in key else f"type {key}"
+            what = f"{name} ({type_words})" if name else f"of {type_words}"
+            kinds.append(f"{count:,} {what}")
         listed = ", ".join(kinds) + (", …" if len(events.unread) > _MOST_NAMED else "")
         yield _NOTES.note("only-in-export", events.unread.total(), listed=listed)
     counts = {"unknown-parts": file.unknown_parts, **counts}
@@ -229,21 +229,22 @@ def _writer(version: str) -> str:
 
 def _target_tables(
     head: bytes, tail: bytes, clocks: bytes
-) -> tuple[dict[str, list[pa.RecordBatch]], dict[str, int]]:
-    """Return tables of GPUs, ordinals and the session's start; counts by codes of notes."""
+) -> tuple[dict[str, pa.RecordBatch], dict[str, int]]:
+    """Return the tables about GPUs and the session by name, and counts by the code of a note."""
     machines, _ = parts_of(tail, _MACHINE)
     hardware = [part for machine in machines for part in parts_of(machine, _HARDWARE)[0]]
 
     def listed(key: int) -> list[dict[int, Any]]:
-        """Return the messages in a field of the hardware of all machines."""
+        """Return the messages in a field of the hardware of all machines, at most 4,096."""
         parts = (part for own in hardware for part in parts_of(own, key)[0])
         return [last_fields(part) for part in islice(parts, 4_096)]
 
+    # Field 3 is the pid; one of fields 1 and 2 is the GPU's number in the report, the other its
+    # ordinal in the process, and which is which is unknown. A row can be used all the same if the
+    # pid also has the row with the two exchanged.
     numbers = listed(_NUMBERS)
-    # Field 3 is the pid. Which of 1 and 2 is the GPU's own number is unknown: a row is certain if
-    # the pid also has a row with the two exchanged.
-    pairs = {tuple(row.get(key, 0) for key in (3, 1, 2)) for row in numbers}
-    certain = [row for row in numbers if (row.get(3, 0), row.get(2, 0), row.get(1, 0)) in pairs]
+    known = {tuple(row.get(key, 0) for key in (3, 1, 2)) for row in numbers}
+    certain = [row for row in numbers if (row.get(3, 0), row.get(2, 0), row.get(1, 0)) in known]
     origin = _origin(head, clocks)
     old_gpus = [_row(gpu, _OF_OLD_GPU, numbered("1 name")) for gpu in listed(_OLD_GPU)]
     rows = {
@@ -252,9 +253,11 @@ def _target_tables(
         "TARGET_INFO_CUDA_DEVICE": [_row(row, _OF_NUMBERS) for row in certain],
         "TARGET_INFO_SESSION_START_TIME": [] if origin is None else [{"utcEpochNs": origin}],
     }
-    tables = {name: [pa.RecordBatch.from_pylist(some)] for name, some in rows.items() if some}
     counts = {"gpu-numbers": len(numbers) - len(certain)}
-    return tables, counts | ({"several-machines": len(machines)} if len(machines) > 1 else {})
+    if len(machines) > 1:
+        counts["several-machines"] = len(machines)
+    tables = {name: pa.RecordBatch.from_pylist(some) for name, some in rows.items() if some}
+    return tables, counts
 
 
 def _row(message: Mapping[int, Any], numbers: Numbers, texts: Numbers = ()) -> dict[str, Any]:
@@ -267,7 +270,10 @@ def _row(message: Mapping[int, Any], numbers: Numbers, texts: Numbers = ()) -> d
 
 
 def _origin(head: bytes, clocks: bytes) -> int | None:
-    """Return the session's start in ns since 1970 by offsets (`head`) or `clocks`, or None."""
+    """Return when the session began, in ns since 1970; None if it is unknown.
+
+    The head has differences between clocks; `clocks`, the section of that name, has times.
+    """
     started, messages = 0, []
     try:
         for key, value in fields(head):
@@ -277,45 +283,45 @@ def _origin(head: bytes, clocks: bytes) -> int | None:
                 started = value
     except ValueError:
         return None
-    # How far the first clock of each pair is ahead of the second, as (first, second, ns).
-    edges: list[tuple[int, int, int]] = []
+    # How far (in ns) the first clock of each pair is ahead of the second.
+    differences: list[tuple[int, int, int]] = []
     for offset in map(last_fields, messages):
-        # Fields 1 and 2 are the clocks, 5 is the difference, in digits of at most 64 bits.
-        digits = message_text(offset.get(5))
-        number = digits.removeprefix("-")
-        if number.isascii() and number.isdecimal() and len(number) <= 20:
-            edges.append((offset.get(1, 0), offset.get(2, 0), int(digits)))
-    # What each clock shows when the session's clock shows 0, from clock to clock.
+        # Fields 1 and 2 are the clocks, 5 is the difference as a text of at most 64 bits.
+        text = message_text(offset.get(5))
+        digits = text.removeprefix("-")
+        if digits.isascii() and digits.isdecimal() and len(digits) <= 20:
+            differences.append((offset.get(1, 0), offset.get(2, 0), int(text)))
+    # Go from clock to clock: what does each show when the session's clock shows 0?
     times = {_SESSION: 0}
-    for _ in edges:  # a path has at most as many edges as there are
-        for first, second, ahead in edges:
+    for _ in differences:  # each pass reaches at least one more clock, or no more are reachable
+        for first, second, ahead_ns in differences:
             if first in times:
-                times.setdefault(second, times[first] - ahead)
+                times.setdefault(second, times[first] - ahead_ns)
             elif second in times:
-                times[first] = times[second] + ahead
+                times[first] = times[second] + ahead_ns
     time = signed(times.get(_UTC, 0) % 2**64)
-    origin = time if 0 < time < _LATEST else None  # else damaged, or of another clock
-    return _by_pairs(clocks, started) if origin is None else origin
+    # Any other time is damaged or that of another clock.
+    return time if 0 < time < _LATEST else _origin_by_times(clocks, started)
 
 
-def _by_pairs(clocks: bytes, started: int) -> int | None:
-    """Return when the session began in ns since 1970, from pairs of times of two clocks, or None.
+def _origin_by_times(clocks: bytes, started: int) -> int | None:
+    """Return when the session began, in ns since 1970, from simultaneous times of two clocks.
 
-    The session's clock is the first clock of a pair (`started`, 0), or one that is equal to it. Use
-    the newest pair of times of the calendar and of that clock.
+    The session's clock is the first clock of a pair (`started`, 0), or one that is equal to it.
+    The newest pair of a calendar time and a time of that clock counts. None if there is none.
     """
-    edges: list[tuple[Any, Any, tuple[int, int]]] = []
+    records: list[tuple[Any, Any, tuple[int, int]]] = []  # two clocks, and what both show
     messages = (part for own in parts_of(clocks, _PAIRS)[0] for part in parts_of(own, 1)[0])
-    for edge in map(last_fields, messages):  # fields 1 and 2 are the clocks
-        times = edge.get(3)
-        for pair in map(last_fields, parts_of(times, 1)[0] if isinstance(times, bytes) else ()):
-            same_time = pair.get(1, 0), pair.get(2, 0)  # on the first and on the second clock
-            if all(isinstance(time, int) for time in same_time):
-                edges.append((edge.get(1), edge.get(2), same_time))
-    own = {first for first, _, pair in edges if pair == (started, 0)}
-    own |= {first for first, second, pair in edges if second in own and pair == (0, 0)}
-    # The calendar's clock is the one with times that count from 1970.
-    pairs = [pair for _, second, pair in edges if second in own and pair[0] > _RECENT_NS]
+    for message in map(last_fields, messages):  # fields 1 and 2 are the clocks, 3 their times
+        content = message.get(3)
+        for pair in map(last_fields, parts_of(content, 1)[0] if isinstance(content, bytes) else ()):
+            times = pair.get(1, 0), pair.get(2, 0)  # on the first and on the second clock
+            if all(isinstance(time, int) for time in times):
+                records.append((message.get(1), message.get(2), times))
+    own_clocks = {first for first, _, times in records if times == (started, 0)}
+    own_clocks |= {a for a, b, times in records if b in own_clocks and times == (0, 0)}
+    # Only times of the calendar's clock are so large: they count from 1970.
+    pairs = [times for _, b, times in records if b in own_clocks and times[0] > _RECENT_NS]
     if not pairs:
         return None
     calendar, session = max(pairs)

@@ -52,6 +52,7 @@ _BY_COLUMNS: Final[tuple[tuple[str, frozenset[str]], ...]] = (
 )
 """Columns by which a table is recognised if its file was renamed."""
 _WORK: Final = ("CUPTI_ACTIVITY_KIND_", "NVTX_EVENTS", "OSRT_API")
+"""Beginnings of the names of tables with records; a folder without any of these is not a report."""
 _OPENERS: Final = {"Parquet": open_parquet, "Arrow": open_arrow}
 _INSTEAD: Final = {
     "Parquet": (
@@ -62,7 +63,7 @@ _INSTEAD: Final = {
         "give the folder written by nsys export --type arrowdir, or the SQLite export of the report"
     ),
 }
-"""What to give instead of an unknown file."""
+"""The hint for an unknown file of each format."""
 
 
 def read_nsys(database: Database) -> Sequence[Trace]:
@@ -78,7 +79,7 @@ def read_raw(source: ByteSource) -> Trace:
 
 
 def trace_of_file(tables: Tables, format_: str) -> Trace:
-    """Return the trace in the tables of one file. Raises InputError if all of it is lost."""
+    """Return the trace in the tables of one file. Raises InputError if all rows are lost."""
     source = tables.source
     file = SourceFile(source.label, source.stored_bytes, source.text_bytes)
     return trace_of(tables, format_, (file,), source.label, rank_in_name(source.label))
@@ -87,10 +88,11 @@ def trace_of_file(tables: Tables, format_: str) -> Trace:
 def trace_of(
     tables: Tables, format_: str, files: tuple[SourceFile, ...], name: str, own_rank: int | None
 ) -> Trace:
-    """Return the trace in the tables of a report. Raises InputError if all of it is lost.
+    """Return the trace in the tables of a report. Raises InputError if all rows are lost.
 
     `name` is the name of the report, `own_rank` the rank in the names of its files.
     """
+    # Read all records; `reading` counts the odd ones.
     host = report_facts.host_of(tables)
     registry = ProcessRegistry(
         report_facts.devices_of(tables, host), name, host, report_facts.ranks_of(tables), own_rank
@@ -106,12 +108,13 @@ def trace_of(
     read_switches(reading)
     timeline.read_memory(reading)
     timeline.read_metrics(reading)
-    streams = streams_of(tables)
     # Only now it is known which texts are needed.
+    streams = streams_of(tables)
     texts = reading.resolve_names(streams.ids)
     fill_nccl(reading, nccl)
     registry.settle(reading.builder)
     finished = timeline.with_kinds_of_calls(reading.builder.finish())
+    # Facts about the recording, and notes.
     diagnostics = report_facts.diagnostics_of(tables)
     facts = {**report_facts.facts_of(tables, diagnostics), **streams.facts(texts)}
     majors = finished["devices"]["compute_major"].drop_null().to_pylist()
@@ -143,7 +146,7 @@ def trace_of(
 
 
 def _table_of(name: str, columns: Sequence[str]) -> str | None:
-    """Return which table of a report a file has, by its name or columns; None if it has none."""
+    """Return the name of the report's table in a file, by the file's name or columns, or None."""
     stem = name.partition(".")[0]
     if _NAMES.fullmatch(stem):
         return stem
@@ -151,10 +154,13 @@ def _table_of(name: str, columns: Sequence[str]) -> str | None:
 
 
 def read_tables(sources: Sequence[ByteSource], format_: str) -> list[Trace]:
-    """Return the traces in Parquet or Arrow files. Raises InputError if no file is known."""
+    """Return the traces in Parquet or Arrow files: one per folder, and those of recipes.
+
+    Files that cannot be read become notes. Raises InputError if no file can be read.
+    """
 
     def opened(source: ByteSource) -> ArrowTable:
-        """Return the table in a file. Raises NotATrace if it is not of a report or a recipe."""
+        """Return the table in a file. Raises NotATrace if it is not of a report or recipe."""
         file = _OPENERS[format_](source)
         if not is_of_recipe(file) and _table_of(source.name, file.columns) is None:
             names = [printable(name, _LONGEST_NAME) for name in file.columns[:_MOST_NAMED]]
@@ -175,23 +181,25 @@ def read_tables(sources: Sequence[ByteSource], format_: str) -> list[Trace]:
         try:
             if folder is None:
                 traces += read_recipes(group)
-                continue
-            # The tables of one report by name; of two files with the same table the first counts.
-            tables = {
-                _table_of(file.source.name, file.columns) or "": file for file in reversed(group)
-            }
-            first = group[0].source
-            if not any(table.startswith(_WORK) for table in tables):
-                hint = "give the whole folder written by nsys export --type parquetdir or arrowdir"
-                raise NotATrace(f"no table of GPU operations among the files: {first.label}", hint)
-            used = [file.source for file in tables.values()]
-            read = tuple(SourceFile(s.label, s.stored_bytes, s.stored_bytes) for s in used)
-            rank = rank_in_name(re.split(r"[/\\]", first.folder.rstrip("/\\"))[-1])
-            # All reports have files of the same names, so name the report after its folder, if the
-            # user gave that. If the user gave files, the name of their folder stays private.
-            name = first.label.rpartition("/")[0] or first.inside or first.label
-            tables_of = Folder(first, tables)
-            traces.append(trace_of(tables_of, f"nsys-{format_.lower()}", read, name, rank))
+            else:
+                traces.append(_read_folder(group, f"nsys-{format_.lower()}"))
         except InputError as error:
             failed += [(file.source, error) for file in group]
     return with_set_aside(without_clashes(traces), failed)
+
+
+def _read_folder(files: Sequence[ArrowTable], format_: str) -> Trace:
+    """Return the trace in the tables of a folder. Raises NotATrace if none of them has records."""
+    # Of two files with the same table the first counts.
+    tables = {_table_of(file.source.name, file.columns) or "": file for file in reversed(files)}
+    first = files[0].source
+    if not any(table.startswith(_WORK) for table in tables):
+        hint = "give the whole folder written by nsys export --type parquetdir or arrowdir"
+        raise NotATrace(f"no table of GPU operations among the files: {first.label}", hint)
+    sources = [file.source for file in tables.values()]
+    source_files = tuple(SourceFile(s.label, s.stored_bytes, s.stored_bytes) for s in sources)
+    rank = rank_in_name(re.split(r"[/\\]", first.folder.rstrip("/\\"))[-1])
+    # All reports have files of the same names, so name the report after its folder, if the user
+    # gave that. If the user gave files, the name of their folder stays private.
+    name = first.label.rpartition("/")[0] or first.inside or first.label
+    return trace_of(Folder(first, tables), format_, source_files, name, rank)

@@ -1,4 +1,4 @@
-"""A report while it is read; replaces the ids by which its rows refer to names."""
+"""A report while it is read: the rows so far, counts, and names that are still ids of texts."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from traceflops.table.columns import ABSENT, LIMIT_NS, Array, IntArray, count_tr
 from traceflops.table.grouping import distinct
 
 CUPTI: Final = "CUPTI_ACTIVITY_KIND_"
-GPU_PAGE_FAULTS: Final = "CUDA_UM_GPU_PAGE_FAULT_EVENTS"
+PAGE_FAULTS: Final = "CUDA_UM_GPU_PAGE_FAULT_EVENTS"
 _IDS: Final = {"correlation": "correlationId", "graph": "graphId", "graph_node": "graphNodeId"}
-"""By column of a trace, columns of a report in which 0 and below stand for none."""
+"""Columns of a trace, and the columns of a report for them, in which 0 and below mean "none"."""
 Columns: TypeAlias = dict[str, Array | int]
 Shown = Callable[[str], str]
-"""Returns how a text is shown."""
+"""Returns the name that a text becomes."""
 
 
 class ReportReading(Struct):
-    """A report, the rows that were read of it, and counts of its records and of odd ones.
+    """A report, the rows read so far (`builder`), and counts of records by kind (`counts`).
 
-    `calling` are ids of threads that call CUDA, per batch; `latest_ns` is the latest end of a
-    record.
+    `odd` counts odd records by the code of their note. `calling` has the ids of threads that call
+    CUDA, an array per batch of calls. `latest_ns` is the latest end of GPU work or a call.
     """
 
     tables: Tables
@@ -54,18 +54,21 @@ class ReportReading(Struct):
         return distinct(np.concatenate([np.empty(0, np.int64), *self.calling]))
 
     def timed(self, batch: Batch) -> Batch:
-        """Return the rows with a valid start, with `start_ns` and `dur_ns`; count odd ones."""
+        """Return the rows that have a start, with columns `start_ns` and `dur_ns`; count odd ones.
+
+        A row without an end, or with an end before its start, gets the duration 0.
+        """
         is_time = np.abs(batch["start"]) < LIMIT_NS
         is_time &= batch["start"] != ABSENT  # abs(ABSENT), the smallest int64, is itself
         self.odd["no-time"] += batch.count - count_true(is_time)
         rows = batch.only(is_time)
         start, end = rows["start"], rows["end"]
-        is_end = (np.abs(end) < LIMIT_NS) & (end != ABSENT)
-        is_early = is_end & (end < start)
-        self.odd["no-duration"] += count_true(~is_end)
-        self.odd["negative-duration"] += count_true(is_early)
-        dur = np.where(is_end & ~is_early, end, start) - start
-        return rows.with_numbers({"start_ns": start, "dur_ns": dur})
+        has_end = (np.abs(end) < LIMIT_NS) & (end != ABSENT)
+        is_before_start = has_end & (end < start)
+        self.odd["no-duration"] += count_true(~has_end)
+        self.odd["negative-duration"] += count_true(is_before_start)
+        dur_ns = np.where(has_end & ~is_before_start, end, start) - start
+        return rows.with_numbers({"start_ns": start, "dur_ns": dur_ns})
 
     def add(
         self,
@@ -76,10 +79,10 @@ class ReportReading(Struct):
         /,
         **columns: Array | int,
     ) -> None:
-        """Append timed rows to a table, with their process, thread, device, stream and times.
+        """Append timed rows to a table: `columns`, and process, thread, device, stream and times.
 
-        If `unnamed` is given, the column `name` has ids of texts; `resolve_names` replaces them by
-        codes of the texts as `shown` returns them, or of `unnamed` if there is no text.
+        If `unnamed` is given, the column `name` has ids of texts. `resolve_names` replaces them by
+        codes of the names that `shown` makes of the texts, or of `unnamed` for ids without a text.
         """
         given = rows.numbers
         owner = rows["globalTid" if "globalTid" in given else "globalPid"]
@@ -88,37 +91,37 @@ class ReportReading(Struct):
         if "globalTid" in given:
             common["thread"] = threads_of(owner)
         if "deviceId" in given:
-            place = (rows[name] for name in ("deviceId", "contextId", "streamId"))
-            common |= self.registry.place(process, *place)
+            ids = (rows[name] for name in ("deviceId", "contextId", "streamId"))
+            common |= self.registry.place(process, *ids)
         common |= {column: present(rows[own]) for column, own in _IDS.items() if own in given}
         common |= {name: rows[name] for name in ("start_ns", "dur_ns")}
-        into = self.builder[table]
-        into.add(rows.count, **common, **columns)
+        builder = self.builder[table]
+        builder.add(rows.count, **common, **columns)
         if unnamed is not None and rows.count:
-            columns_added = into.pieces[-1][1]
-            self._unresolved.append((into, columns_added, unnamed, shown))
+            columns_added = builder.pieces[-1][1]
+            self._unresolved.append((builder, columns_added, unnamed, shown))
 
     def resolve_names(self, others: IntArray) -> Mapping[int, str | None]:
-        """Replace, in place, ids of names by codes of their texts, once all rows are read.
+        """Replace, in place, ids in columns `name` by codes of their names, once all rows are read.
 
-        Returns the texts of `others`, which are ids of texts that are no names.
+        Returns the texts by id of `others`, ids of texts that are not names.
         """
         ids = [np.atleast_1d(columns["name"]) for _, columns, _, _ in self._unresolved]
         text_ids, texts = texts_of(self.tables, [*ids, others])
         coders: dict[tuple[str, str, Shown | None], Coder] = {}
-        for (table, columns, unnamed, shown), own in zip(self._unresolved, ids, strict=True):
+        for (table, columns, unnamed, shown), name_ids in zip(self._unresolved, ids, strict=True):
             key = table.table, unnamed, shown
             if key not in coders:
                 shown_texts = [shown(text) if shown and text else text for text in texts]
                 coders[key] = TextsById(text_ids, shown_texts).coder(table.names["name"], unnamed)
-            columns["name"] = compact(coders[key](own))
+            columns["name"] = compact(coders[key](name_ids))
         self._unresolved.clear()
-        places = np.flatnonzero(np.isin(text_ids, others)).tolist()
-        return {int(text_ids[place]): texts[place] for place in places}
+        indices = np.flatnonzero(np.isin(text_ids, others)).tolist()
+        return {int(text_ids[index]): texts[index] for index in indices}
 
 
 def texts_of(tables: Tables, ids: Sequence[IntArray]) -> tuple[IntArray, list[str | None]]:
-    """Return those of the ids that have a text, and the text of each.
+    """Return the distinct ids that have a text in the report, and the text of each.
 
     A text with a NUL becomes None: it is the environment of the process, which is private.
     """

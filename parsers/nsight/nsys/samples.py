@@ -25,26 +25,26 @@ def read_samples(reading: ReportReading) -> None:
     if not innermost.count:
         return
     names = reading.builder["marks"].names
-    # The name of a frame: library!function, or the part that is known.
     columns = innermost["symbol"], innermost["module"]
     text_ids, texts = texts_of(reading.tables, columns)
-    text_of = dict(zip(text_ids.tolist(), texts, strict=True))
-    group, first = group_rows(columns)
+    text_of_id = dict(zip(text_ids.tolist(), texts, strict=True))
+    frame, first_row = group_rows(columns)  # frames with equal symbol and module share a name
 
-    def named(frame: int, _: int) -> int:
-        symbol, module = (text_of.get(int(ids[first[frame]])) or "" for ids in columns)
+    def name_code(frame: int, _: int) -> int:
+        """Return the code of a frame's name: library!function, or the part that is known."""
+        symbol, module = (text_of_id.get(int(ids[first_row[frame]])) or "" for ids in columns)
         function = "" if _ADDRESS.fullmatch(symbol) else symbol
         parts = module.rpartition("/")[2], function
         return names["name"]["!".join(filter(None, parts)) or _UNKNOWN]
 
-    name_of = Lookup(innermost["id"], by_distinct(group, named))
+    name_of_sample = Lookup(innermost["id"], by_distinct(frame, name_code))
     count = 0
     for batch in reading.batches(_SAMPLES, ("id", "start", "globalTid")):
         rows = batch.only(np.isin(batch["globalTid"], callers))
         rows = reading.timed(rows.with_numbers({"end": rows["start"]}))  # a sample has no length
         rows = rows.only(np.arange(rows.count) < _MOST - count)
         count += rows.count
-        name = name_of(rows["id"])
+        name = name_of_sample(rows["id"])
         name = np.where(name < 0, names["name"][_UNKNOWN], name)
         reading.add("marks", rows, name=name, kind=names["kind"]["sample"])
 
@@ -52,27 +52,28 @@ def read_samples(reading: ReportReading) -> None:
 def read_switches(reading: ReportReading) -> None:
     """Add a mark for each time in which a thread that calls CUDA is off the CPU.
 
-    It lasts from the record of a switch-out to the thread's next switch-in, and counts between the
-    first call and the last. A lost record hides such a time, or makes one of two.
+    A mark lasts from a switch-out to the same thread's next switch-in. Marks before the first CUDA
+    call or after the last one are left out. A lost record hides a mark, or joins two.
     """
     callers, names = reading.callers(), reading.builder["marks"].names
-    kept = [
-        rows.only(np.isin(rows["globalTid"], callers))
-        for rows in reading.batches(_SWITCHES, ("start", "isSchedIn", "globalTid"))
+    columns = ("start", "isSchedIn", "globalTid")
+    batches = [
+        batch.only(np.isin(batch["globalTid"], callers))
+        for batch in reading.batches(_SWITCHES, columns)
     ]
-    count = sum(rows.count for rows in kept)
+    count = sum(batch.count for batch in batches)
     if not 0 < count <= _MOST:  # a part of the records would show threads wrongly off the CPU
         return
-    start, is_in, thread = (
-        np.concatenate([rows[name] for rows in kept])
-        for name in ("start", "isSchedIn", "globalTid")
-    )
-    order = np.lexsort((start, thread))
-    begin, end = order[:-1], order[1:]
-    off = (is_in[begin] == 0) & (is_in[end] != 0) & (thread[begin] == thread[end])
-    begin, end = begin[off], end[off]
-    columns = {"start": start[begin], "end": start[end], "globalTid": thread[begin]}
-    rows = reading.timed(Batch(len(begin), columns, {}))
-    called = reading.builder["calls"].column("start_ns")  # not empty: these threads have called
-    rows = rows.only((rows["start"] >= called.min()) & (rows["end"] <= called.max()))
-    reading.add("marks", rows, name=names["name"]["(off the CPU)"], kind=names["kind"]["off_cpu"])
+    time, is_in, thread = (np.concatenate([batch[name] for batch in batches]) for name in columns)
+    # Look at each switch and the next one, in the order of threads and times.
+    order = np.lexsort((time, thread))
+    switch, following = order[:-1], order[1:]
+    is_out_then_in = (is_in[switch] == 0) & (is_in[following] != 0)
+    is_off_cpu = is_out_then_in & (thread[switch] == thread[following])
+    switch_out, switch_in = switch[is_off_cpu], following[is_off_cpu]
+    spans = {"start": time[switch_out], "end": time[switch_in], "globalTid": thread[switch_out]}
+    rows = reading.timed(Batch(len(switch_out), spans, {}))
+    call_starts = reading.builder["calls"].column("start_ns")  # not empty: there are callers
+    is_within = (rows["start"] >= call_starts.min()) & (rows["end"] <= call_starts.max())
+    name, kind = names["name"]["(off the CPU)"], names["kind"]["off_cpu"]
+    reading.add("marks", rows.only(is_within), name=name, kind=kind)

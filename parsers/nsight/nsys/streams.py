@@ -1,4 +1,4 @@
-"""What a program wrote, which Nsight Systems stores: only the class of an error at its end is read.
+"""The error at the end of a program's output, which Nsight Systems stores: only its class is read.
 
     StringIds                     ProcessStreams
     310 .../pid_7_stderr.log  <-  filenameId  310
@@ -23,7 +23,7 @@ from traceflops.table.trace import PROGRAM_ERROR
 
 STREAMS: Final = "ProcessStreams"
 OUTPUT, ERRORS = "_stdout.log", "_stderr.log"
-"""How the names of the files end to which a program writes."""
+"""Endings of the names of the files with a program's output."""
 _TRACEBACK: Final = "Traceback (most recent call last)"
 _EXCEPTION: Final = re.compile(r"(?:\w+\.)*(\w+Error|\w*Exception|KeyboardInterrupt)(?::|$)")
 _WHO: Final = "accelerator|cuda|hip|gpu|runtime|fatal|internal|libomptarget|nccl|cublas|cudnn|mpi"
@@ -35,17 +35,17 @@ _ERROR: Final = re.compile(
     r"|segmentation fault",
     re.IGNORECASE,
 )
-"""A line that tells of an error; an `error: 0.1` is a result."""
+"""A line that reports an error; `error: 0.1` is a result, and no match."""
 _NOT_FOUND: Final = re.compile(
     r":\s*(?:(?:command )?not found|no such file or directory)\s*$", re.I
 )
-"""A last line of a shell or the system: whether the program ended with it is not said."""
+"""A last line of a shell or the system; the program may have gone on after it."""
 _FINISHED: Final = re.compile(
     r"^\W*(?:all )?(?:done|finished|completed?|passed|saved)\b(?!.*\b(?:with|error|fail))"
     r"|(?<!not )\b(?:done|finished|completed?|passed|saved|successfully)\W*$",
     re.IGNORECASE,
 )
-"""A last line of a program that did its work: an error before it did not stop it."""
+"""A last line of a program that did its work despite an error in an earlier line."""
 _WARNING: Final = re.compile(r"\bwarn", re.IGNORECASE)
 _CLASSES: Final = tuple(
     (name, re.compile(pattern, re.IGNORECASE))
@@ -76,11 +76,11 @@ _CLASSES: Final = tuple(
         ("access", r"illegal memory access|misaligned address|segmentation fault|SIGSEGV"),
     )
 )
-"""Classes of errors; the first that matches what follows the error counts."""
+"""Classes of errors; the first one found in the error's line or after it counts."""
 
 
 class Streams(NamedTuple):
-    """The ids of texts: names of files, and what the program wrote to each."""
+    """The output of a program: ids of the texts with the files' names and with their contents."""
 
     files: Sequence[int]
     contents: Sequence[int]
@@ -91,49 +91,54 @@ class Streams(NamedTuple):
         return np.array([*self.files, *self.contents], np.int64)
 
     def facts(self, texts: Mapping[int, str | None]) -> dict[str, str]:
-        """Return the class of the error that ends any process's output, if there is one."""
+        """Return {PROGRAM_ERROR: class} if an output (texts by id) ends with an error, else {}."""
         for ending in (ERRORS, OUTPUT):
             for file, content in zip(self.files, self.contents, strict=True):
-                is_of_kind = (texts.get(file) or "").endswith(ending)
-                if is_of_kind and (error := error_of(texts.get(content) or "")):
+                has_ending = (texts.get(file) or "").endswith(ending)
+                if has_ending and (error := error_of(texts.get(content) or "")):
                     return {PROGRAM_ERROR: error}
         return {}
 
 
 def streams_of(tables: Tables) -> Streams:
-    """Return which texts of a report are what its program wrote."""
+    """Return the ids of the texts of a report that are its program's output."""
     rows = tables.whole(STREAMS, Wanted(integers=("filenameId", "contentId")))
     return Streams(rows["filenameId"].tolist(), rows["contentId"].tolist())
 
 
-def error_of(written: str) -> str | None:
-    """Return the class of the error with which a text ends, None if it ends with none."""
-    lines = [line for line in written[-(1 << 16) :].splitlines() if line.strip()]
-    raised, last = _raised(lines), len(lines) - 1
-    # The first of the last lines that tells of an error.
-    for begin in range(max(len(lines) - 6, 0), len(lines)):
-        line = lines[begin]
-        if begin == raised or (_ERROR.search(line) and not _WARNING.search(line)):
+def error_of(output: str) -> str | None:
+    """Return the class of the error that ends a program's output, None if none does.
+
+    Python's own exceptions have their name as class, exceptions of the program "python".
+    """
+    lines = [line for line in output[-(1 << 16) :].splitlines() if line.strip()]
+    exception_line, last = _exception_line(lines), len(lines) - 1
+    # Find the first error among the last six lines.
+    for first in range(max(len(lines) - 6, 0), len(lines)):
+        line = lines[first]
+        if first == exception_line or (_ERROR.search(line) and not _WARNING.search(line)):
             break
     else:
         return "not-found" if lines and _NOT_FOUND.search(lines[last]) else None
-    if begin < last and _FINISHED.search(lines[last]):
-        return None  # it went on
-    rest = "\n".join(lines[begin:])
-    own_class = next((name for name, pattern in _CLASSES if pattern.search(rest)), None)
-    if own_class is not None or (exception := _EXCEPTION.match(line)) is None:
-        return own_class or "unknown"
-    # Python's own exception by its name; "python" for one of a program.
-    own_type = getattr(builtins, exception[1], None)
-    is_own = isinstance(own_type, type) and issubclass(own_type, BaseException)
-    return exception[1] if is_own else "python"
+    if first < last and _FINISHED.search(lines[last]):
+        return None  # the program went on
+    message = "\n".join(lines[first:])
+    for name, pattern in _CLASSES:
+        if pattern.search(message):
+            return name
+    exception = _EXCEPTION.match(line)
+    if exception is None:
+        return "unknown"
+    python_type = getattr(builtins, exception[1], None)
+    is_builtin = isinstance(python_type, type) and issubclass(python_type, BaseException)
+    return exception[1] if is_builtin else "python"
 
 
-def _raised(lines: Sequence[str]) -> int | None:
-    """Return the line with the exception of the last traceback: the first not indented."""
-    begin = next((n for n in reversed(range(len(lines))) if _TRACEBACK in lines[n]), None)
-    if begin is None or "Exception ignored in" in lines[max(begin - 1, 0)]:
+def _exception_line(lines: Sequence[str]) -> int | None:
+    """Return the index of the last traceback's exception, the first unindented line, or None."""
+    head = next((n for n in reversed(range(len(lines))) if _TRACEBACK in lines[n]), None)
+    if head is None or "Exception ignored in" in lines[max(head - 1, 0)]:
         return None
-    after = range(begin + 1, len(lines))
-    raised = next((n for n in after if not lines[n][0].isspace()), None)
-    return raised if raised is not None and _EXCEPTION.match(lines[raised]) else None
+    after = range(head + 1, len(lines))
+    unindented = next((n for n in after if not lines[n][0].isspace()), None)
+    return unindented if unindented is not None and _EXCEPTION.match(lines[unindented]) else None

@@ -13,16 +13,16 @@ from traceflops.parsers.io.arrow_files import ARROW_UNREADABLE, ArrowTable
 from traceflops.parsers.io.database_query import Among, Batch, Present, Wanted, one_batch
 from traceflops.parsers.io.database_rows import Database
 from traceflops.parsers.io.inputs import ByteSource
-from traceflops.table.columns import ABSENT, Array, numbers
+from traceflops.table.columns import ABSENT, Array, BoolArray, numbers
 from traceflops.table.trace import Note
 
 Condition = Among | Present
 
 
 class Folder(Struct):
-    """The tables of a report, each in a file. Rows of the tables `asked` were read.
+    """The tables of a report, each in a file of `files`; `asked` are those that were read.
 
-    `missing` are tables known to lack rows from the start, `_lost` those with damaged files.
+    `missing` are tables known to lack rows from the start, `_lost` those with a damaged file.
     """
 
     source: ByteSource
@@ -38,7 +38,7 @@ class Folder(Struct):
 
     @property
     def lost(self) -> frozenset[str]:
-        """The tables of which rows are lost, as far as they were read."""
+        """The tables that are known to lack rows so far."""
         return self.missing | frozenset(self._lost)
 
     def columns(self, table: str) -> frozenset[str]:
@@ -46,11 +46,14 @@ class Folder(Struct):
         return frozenset(self.files[table].columns) if table in self.files else frozenset()
 
     def unused(self, families: tuple[str, ...]) -> dict[str, int]:
-        """Return the row counts of tables that were not read; `families` are prefixes of names."""
+        """Return row counts of tables not read by name; `families` are beginnings of names."""
         names = sorted(n for n in self.files.keys() - self.asked if n.startswith(families))
-        first = {name: Wanted(integers=self.files[name].columns[:1]) for name in names}
-        counts = {name: self.whole(name, wanted).count for name, wanted in first.items()}
-        return {name: count for name, count in counts.items() if count}
+        counts = {}
+        for name in names:
+            first_column = Wanted(integers=self.files[name].columns[:1])
+            if count := self.whole(name, first_column).count:
+                counts[name] = count
+        return counts
 
     def whole(self, table: str, wanted: Wanted, conditions: Sequence[Condition] = ()) -> Batch:
         """Return the rows of a table at once."""
@@ -59,30 +62,23 @@ class Folder(Struct):
     def batches(
         self, table: str, wanted: Wanted, conditions: Sequence[Condition] = ()
     ) -> Iterator[Batch]:
-        """Yield the rows of a table that fulfil the conditions, in batches, up to any damage.
+        """Yield the rows of a table that meet all conditions, in batches, up to any damage.
 
-        A missing column is ABSENT in all rows, so no row fulfils a condition on it.
+        A missing column is ABSENT in all rows, so no row meets a condition on it.
         """
         self.asked.add(table)
         if table not in self.files:
             return
-        asked = dict.fromkeys((*wanted.integers, *wanted.reals, *wanted.texts))
-        asked |= dict.fromkeys(condition.column for condition in conditions)
+        names = dict.fromkeys((*wanted.integers, *wanted.reals, *wanted.texts))
+        names |= dict.fromkeys(condition.column for condition in conditions)
         try:
-            for rows in self.files[table].batches(list(asked)):
+            for rows in self.files[table].batches(list(names)):
                 columns = {name: integers(rows, name) for name in wanted.integers}
                 columns |= {name: _reals(_column(rows, name)) for name in wanted.reals}
                 texts = {name: _texts(rows, name) for name in wanted.texts}
                 keep = np.ones(rows.num_rows, np.bool_)
                 for condition in conditions:
-                    name = condition.column
-                    if isinstance(condition, Present):
-                        keep &= np.asarray(_column(rows, name).is_valid(), np.bool_)
-                    elif isinstance(condition.values[0], int):
-                        keep &= np.isin(integers(rows, name), condition.values)
-                    else:
-                        of_rows = _texts(rows, name)
-                        keep &= np.array([text in condition.values for text in of_rows], np.bool_)
+                    keep &= _meets(rows, condition)
                 yield Batch(rows.num_rows, columns, texts).only(keep)
         except ARROW_UNREADABLE as error:
             self._lost.setdefault(table, type(error).__name__)
@@ -106,8 +102,18 @@ def _column(rows: pa.RecordBatch, name: str) -> pa.Array:
     return rows.column(names.index(name)) if name in names else pa.nulls(rows.num_rows)
 
 
+def _meets(rows: pa.RecordBatch, condition: Condition) -> BoolArray:
+    """Return which rows meet a condition."""
+    name = condition.column
+    if isinstance(condition, Present):
+        return np.asarray(_column(rows, name).is_valid(), np.bool_)
+    if isinstance(condition.values[0], int):
+        return np.isin(integers(rows, name), condition.values)
+    return np.array([text in condition.values for text in _texts(rows, name)], np.bool_)
+
+
 def integers(rows: pa.RecordBatch, name: str) -> Array:
-    """Return a column as int64, ABSENT for null. Exact floats and texts of digits are converted."""
+    """Return a column as int64, ABSENT for null; whole floats and texts of digits are converted."""
     column = _column(rows, name)
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
@@ -119,15 +125,15 @@ def integers(rows: pa.RecordBatch, name: str) -> Array:
         return numbers(column.cast(pa.int64()), ABSENT)
     if pa.types.is_floating(kind):
         reals = _reals(column)
-        exact = (np.abs(reals) < (2.0**53)) & (reals == np.floor(reals))  # a NaN is not
-        return np.where(exact, np.where(exact, reals, 0.0).astype(np.int64), ABSENT)
+        is_exact = (np.abs(reals) < (2.0**53)) & (reals == np.floor(reals))  # False for NaN
+        return np.where(is_exact, np.where(is_exact, reals, 0.0).astype(np.int64), ABSENT)
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return np.array([whole_number(text) for text in column.to_pylist()], np.int64)
     return np.full(len(column), ABSENT, np.int64)
 
 
 def whole_number(value: object) -> int:
-    """Return an integer, which may be a text; ABSENT if it is none or too large."""
+    """Return an integer or the integer in a text; ABSENT for anything else or a long text."""
     if isinstance(value, str):
         digits = value.removeprefix("-")
         is_small = digits.isascii() and digits.isdecimal() and len(digits) < 19

@@ -1,8 +1,8 @@
 """Reads databases of nvprof and the Visual Profiler (.nvvp, .nvprof) as if they were nsys exports.
 
-Both have the records of CUPTI: a database becomes the tables that an export would have. Numbers are
-those of the enumerations in NVIDIA's header `cupti_activity.h`: kinds of memory count from 1 (in
-exports from 0), and calls have numbers (`traceflops.parsers.nsight.nvprof.calls`).
+Both have the records of CUPTI, so a database becomes the tables that an export would have. Its
+numbers are those of NVIDIA's header `cupti_activity.h`: kinds of memory count from 1 (in exports
+from 0), and calls have numbers instead of names (`traceflops.parsers.nsight.nvprof.calls`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from traceflops.parsers.io.database_rows import Database
 from traceflops.parsers.io.notes import NoteTable
 from traceflops.parsers.nsight.nsys.enums import MARK, THREAD_BITS
 from traceflops.parsers.nsight.nsys.read import trace_of_file
-from traceflops.parsers.nsight.nsys.reading import CUPTI, GPU_PAGE_FAULTS
+from traceflops.parsers.nsight.nsys.reading import CUPTI, PAGE_FAULTS
 from traceflops.parsers.nsight.nsys.tables import Folder
 from traceflops.parsers.nsight.nvprof.calls import DRIVER_CALLS, RUNTIME_CALLS
 from traceflops.parsers.shared.sanity_checks import COUNTED_WHILE_TIMED
@@ -40,7 +40,7 @@ _APIS: Final[Mapping[str, tuple[int, Mapping[int, str]]]] = {
     "RUNTIME": (1 << 40, RUNTIME_CALLS),
     "DRIVER": (1 << 41, DRIVER_CALLS),
 }
-"""Per API: the first id that we give to names of its calls, and the names by number."""
+"""By API: the id that `StringIds` gets for the name of call 0, and the names by number."""
 _OVERHEADS: Final[Mapping[int, str]] = {
     2: "compiling",
     3: "flushing buffers",
@@ -54,12 +54,12 @@ _OVERHEADS: Final[Mapping[int, str]] = {
 _OVERHEAD_IDS: Final = 1 << 42
 _MASK: Final = (1 << THREAD_BITS) - 1
 _PROCESS, _THREAD = 1, 2
-"""Kinds of objects that own rows."""
+"""Kinds of objects that a row may belong to."""
 _INSTANT, _BEGINS, _ENDS = 1, 2, 4
-"""The flags of a marker."""
+"""The flags of a marker: a mark, the begin of a range, the end of a range."""
 _PUSHED, _STARTED = 59, 60
 _MIGRATIONS: Final = {1: 11, 2: 12, 8: 13}
-"""The kind of copy that a kind of unified memory counter counts."""
+"""The kinds of unified memory counters that are copies, and the kinds of copies in exports."""
 _FROM_DEVICE, _GPU_FAULT = 2, 4
 _OF_GPU: Final = {
     "id": "id",
@@ -76,10 +76,11 @@ Reader = Callable[[object], Iterator[pa.RecordBatch]]
 
 
 class _TablePart(NamedTuple):
-    """Rows of a table of an export, made from a `table` of the database.
+    """How to make rows of a table of an export from a `table` of the database.
 
-    `columns` maps columns of the export to columns of the database. `fill` returns all columns,
-    given these, `others` and `blobs` of a batch. `whole`: all rows must be in one batch.
+    `columns` maps columns of the export to columns of the database. `fill` returns all columns of
+    the export, given these and the database's columns `others` and `blobs`. `whole`: it needs all
+    rows in one batch.
     """
 
     table: str
@@ -93,8 +94,8 @@ class _TablePart(NamedTuple):
 class Nvprof(Folder, kw_only=True):
     """The tables of an export, made from those of a database when they are read.
 
-    `pids` are the processes with calls, `device_of` maps contexts to devices. `own_threads` maps
-    the database's numbers of threads to small ones. `left_out` counts unused records by kind.
+    `pids` are the processes with calls, `device_of` maps contexts to devices, `own_threads` thread
+    numbers of the database to small ones. `left_out` counts unused records by code of their note.
     """
 
     database: Database
@@ -110,16 +111,18 @@ class Nvprof(Folder, kw_only=True):
 
     @property
     def lost(self) -> frozenset[str]:
-        """The tables of which rows are lost."""
+        """The tables of an export that lack rows, since a table of the database does."""
         lost = self.database.lost
-        return frozenset(t for t, parts in _PARTS.items() for p in parts if CUPTI + p.table in lost)
+        return frozenset(
+            table for table, parts in _PARTS.items() for part in parts if CUPTI + part.table in lost
+        )
 
     def columns(self, table: str) -> frozenset[str]:
-        """Return the columns of a table, else those of the database's own table."""
+        """Return the columns of a table of the export or, if there is none, of the database."""
         return Folder.columns(self, table) or self.database.columns(table)
 
     def unused(self, families: tuple[str, ...]) -> dict[str, int]:
-        """Return the row counts of tables that were not read; `families` are prefixes of names."""
+        """Return row counts of tables of the database that were not read (see `Folder.unused`)."""
         return self.database.unused(families)
 
     def notes(self) -> tuple[Note, ...]:
@@ -127,14 +130,14 @@ class Nvprof(Folder, kw_only=True):
         return self.database.notes()
 
     def thread_ids(self, pids: IntArray, threads: IntArray) -> IntArray:
-        """Return ids as in exports: pid, and a number of 24 bits that is given here."""
+        """Return global ids as in exports: the pid, and 24 bits for a new number of the thread."""
 
-        def number(thread: int, _: int) -> int:
+        def small_number(thread: int, _: int) -> int:
             if thread not in self.own_threads and len(self.own_threads) < _MASK:
                 self.own_threads[thread] = len(self.own_threads) + 1
             return self.own_threads.get(thread, 0)
 
-        return (pids & _MASK) << THREAD_BITS | by_distinct(threads & 0xFFFF_FFFF, number)
+        return (pids & _MASK) << THREAD_BITS | by_distinct(threads & 0xFFFF_FFFF, small_number)
 
 
 def nvprof_tables(database: Database) -> Nvprof:
@@ -156,21 +159,21 @@ def nvprof_tables(database: Database) -> Nvprof:
         present = [p for p in parts if {"start", "timestamp"} & database.columns(CUPTI + p.table)]
         if present:
             add(name, present[0].columns, partial(_rows, tables, present))
-    # The GPUs; in newer versions their name is the number of a text.
+    # The GPUs; newer versions have the id of a text as their name.
     rows = database.whole(f"{CUPTI}DEVICE", _GPU)
     texts = database.whole(_TEXTS, Wanted(integers=("_id_",), texts=("value",)))
-    by_id = TextsById(texts["_id_"], texts.texts["value"])
-    columns: dict[str, Any] = {name: rows[own] for name, own in _OF_GPU.items()}
-    columns["name"] = [by_id[number] for number in rows["name"].tolist()]
+    text_of_id = TextsById(texts["_id_"], texts.texts["value"])
+    columns: dict[str, Any] = {name: rows[own_name] for name, own_name in _OF_GPU.items()}
+    columns["name"] = [text_of_id[text_id] for text_id in rows["name"].tolist()]
     columns["uuid"] = [
         str(UUID(digits)) if digits and len(digits) == 32 else None for digits in rows.texts["uuid"]
     ]
     gpus = pa.RecordBatch.from_pydict(columns)
     add("TARGET_INFO_GPU", ("id",), lambda _: iter([gpus]))
     # Every process numbers the GPUs as the database does.
-    callers = tables.pids[:4_096]
-    ids, users = np.tile(gpus["id"], len(callers)), np.repeat(callers, len(gpus))
-    ordinals = pa.RecordBatch.from_pydict({"gpuId": ids, "cudaId": ids, "pid": users})
+    users = tables.pids[:4_096]
+    gpu_ids, user_of_id = np.tile(gpus["id"], len(users)), np.repeat(users, len(gpus))
+    ordinals = pa.RecordBatch.from_pydict({"gpuId": gpu_ids, "cudaId": gpu_ids, "pid": user_of_id})
     add("TARGET_INFO_CUDA_DEVICE", ("gpuId",), lambda _: iter([ordinals]))
     add("StringIds", ("id", "value"), partial(_texts, database))
     return tables
@@ -178,13 +181,13 @@ def nvprof_tables(database: Database) -> Nvprof:
 
 def _rows(tables: Nvprof, parts: Iterable[_TablePart], _: object) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a table of an export, made from `parts` of the database."""
+    database = tables.database
     for part in parts:
         columns = tuple(dict.fromkeys((*part.columns.values(), *part.others)))
         wanted, table = Wanted(integers=columns, blobs=part.blobs), CUPTI + part.table
-        database = tables.database
         batches = [database.whole(table, wanted)] if part.whole else database.batches(table, wanted)
         for batch in batches:
-            named = {name: batch[own] for name, own in part.columns.items()}
+            named = {name: batch[own_name] for name, own_name in part.columns.items()}
             yield pa.RecordBatch.from_pydict(part.fill(tables, batch, named))
 
 
@@ -193,23 +196,24 @@ def _texts(database: Database, _: object) -> Iterator[pa.RecordBatch]:
     for batch in database.batches(_TEXTS, Wanted(integers=("_id_",), texts=("value",))):
         ids = np.where(batch["_id_"] > 0, batch["_id_"], ABSENT)
         yield pa.RecordBatch.from_pydict({"id": ids, "value": pa.array(batch.texts["value"])})
-    for api, (first, calls) in _APIS.items():
+    for api, (first_id, calls) in _APIS.items():
         names = [calls.get(n, f"{api.lower()} call {n}") for n in range(_MOST_CALLS)]
-        yield pa.RecordBatch.from_pydict({"id": first + np.arange(_MOST_CALLS), "value": names})
-    of_overheads = [_OVERHEAD_IDS + kind for kind in _OVERHEADS]
-    yield pa.RecordBatch.from_pydict({"id": of_overheads, "value": list(_OVERHEADS.values())})
+        yield pa.RecordBatch.from_pydict({"id": first_id + np.arange(_MOST_CALLS), "value": names})
+    overhead_ids = [_OVERHEAD_IDS + kind for kind in _OVERHEADS]
+    yield pa.RecordBatch.from_pydict({"id": overhead_ids, "value": list(_OVERHEADS.values())})
 
 
 def _work(tables: Nvprof, batch: Batch, named: Numbers) -> Numbers:
-    """Return the columns of device work. It is of the only process with calls, else of none.
+    """Return the columns of device work; it belongs to the only process with calls, else to none.
 
     Work from 0 to 0 is work that CUPTI could not time: its start is unknown.
     """
-    if "deviceId" not in named:  # of a wait: the device of its context
-        named = named | {"deviceId": tables.device_of(named["contextId"])}
-    only = int(tables.pids[0]) & _MASK if len(tables.pids) == 1 else 0
-    start = np.where((named["start"] == 0) & (named["end"] == 0), ABSENT, named["start"])
-    return named | {"start": start, "globalPid": np.full(batch.count, only << THREAD_BITS)}
+    pid = int(tables.pids[0]) & _MASK if len(tables.pids) == 1 else 0
+    is_untimed = (named["start"] == 0) & (named["end"] == 0)
+    columns = named | {"start": np.where(is_untimed, ABSENT, named["start"])}
+    if "deviceId" not in named:  # a wait has only a context
+        columns["deviceId"] = tables.device_of(named["contextId"])
+    return columns | {"globalPid": np.full(batch.count, pid << THREAD_BITS)}
 
 
 def _copies(tables: Nvprof, batch: Batch, named: Numbers) -> Numbers:
@@ -220,21 +224,23 @@ def _copies(tables: Nvprof, batch: Batch, named: Numbers) -> Numbers:
 
 
 def _migrations(tables: Nvprof, batch: Batch, named: Numbers) -> Numbers:
-    """Return the columns of those counters that are copies; count others, except GPU faults."""
+    """Return the columns of unified memory counters that are copies; count unused counters."""
     kind_of = Lookup(*map(np.array, (list(_MIGRATIONS), list(_MIGRATIONS.values()))))
-    kind = kind_of(batch["counterKind"])
-    copies = kind != ABSENT
-    tables.left_out["unified-memory"] += count_true(~copies & (batch["counterKind"] != _GPU_FAULT))
-    device = np.where(batch["counterKind"] == _FROM_DEVICE, batch["srcId"], batch["dstId"])
-    owner = (batch["processId"] & _MASK) << THREAD_BITS
-    columns = named | {"copyKind": kind, "deviceId": device, "globalPid": owner}
-    return {name: column[copies] for name, column in columns.items()}
+    counter = batch["counterKind"]
+    copy_kind = kind_of(counter)
+    is_copy = copy_kind != ABSENT
+    is_used = is_copy | (counter == _GPU_FAULT)  # `_faults` reads these
+    tables.left_out["unified-memory"] += count_true(~is_used)
+    device = np.where(counter == _FROM_DEVICE, batch["srcId"], batch["dstId"])
+    global_pid = (batch["processId"] & _MASK) << THREAD_BITS
+    columns = named | {"copyKind": copy_kind, "deviceId": device, "globalPid": global_pid}
+    return {name: column[is_copy] for name, column in columns.items()}
 
 
 def _faults(tables: Nvprof, batch: Batch, named: Numbers) -> Numbers:
-    """Return the columns of counters of unified memory that are page faults of a GPU."""
-    owner = (batch["processId"] & _MASK) << THREAD_BITS
-    columns = named | {"deviceId": batch["srcId"], "globalPid": owner}
+    """Return the columns of unified memory counters that are page faults of a GPU."""
+    global_pid = (batch["processId"] & _MASK) << THREAD_BITS
+    columns = named | {"deviceId": batch["srcId"], "globalPid": global_pid}
     is_fault = batch["counterKind"] == _GPU_FAULT
     return {name: column[is_fault] for name, column in columns.items()}
 
@@ -251,38 +257,42 @@ def _calls(api: str, tables: Nvprof, batch: Batch, named: Numbers) -> Numbers:
 
 
 def _owners(tables: Nvprof, batch: Batch) -> IntArray:
-    """Return the ids of the threads of rows. Their objects are bytes: a pid, a thread's number."""
+    """Return the global thread ids of rows, from the objects that they belong to.
+
+    An object is eight bytes, the pid and the thread's number; that of a process has no thread.
+    """
     objects = (bytes.fromhex(text or "").ljust(8, b"\0")[:8] for text in batch.texts["objectId"])
-    both = np.frombuffer(b"".join(objects), "<u4").reshape(-1, 2).astype(np.int64)
+    pid, thread = np.frombuffer(b"".join(objects), "<u4").reshape(-1, 2).astype(np.int64).T
     kind = batch["objectKind"]
-    pid = np.where(np.isin(kind, (_PROCESS, _THREAD)), both[:, 0], 0)
-    return tables.thread_ids(pid, np.where(kind == _THREAD, both[:, 1], 0))
+    has_pid = np.isin(kind, (_PROCESS, _THREAD))
+    return tables.thread_ids(np.where(has_pid, pid, 0), np.where(kind == _THREAD, thread, 0))
 
 
 def _overheads(tables: Nvprof, batch: Batch, named: Numbers) -> Numbers:
     """Return the columns of overheads, with the kinds of an export."""
-    kind = batch["overheadKind"]  # 1 is compiling; the others are n << 16, n + 2 in exports
-    kind = np.where(kind == 1, 2, np.where(kind >> 16 > 0, (kind >> 16) + 2, 0))
-    owner = _owners(tables, batch)
-    return named | {"overheadType": kind, "nameId": _OVERHEAD_IDS + kind, "globalTid": owner}
+    # nvprof's kind 1 (compiling) is 2 in exports, n << 16 is n + 2.
+    kind, high_bits = batch["overheadKind"], batch["overheadKind"] >> 16
+    export_kind = np.where(kind == 1, 2, np.where(high_bits > 0, high_bits + 2, 0))
+    name_ids, owner = _OVERHEAD_IDS + export_kind, _owners(tables, batch)
+    return named | {"overheadType": export_kind, "nameId": name_ids, "globalTid": owner}
 
 
 def _ranges(tables: Nvprof, batch: Batch, named: Numbers) -> Numbers:
-    """Return the columns of ranges and marks. The database has a row per begin and per end."""
+    """Return the columns of marks and ranges. The database has a row per begin and per end."""
     flags, owner = batch["flags"], _owners(tables, batch)
+    is_mark, is_end = flags & _INSTANT > 0, flags & _ENDS > 0
+    # The begin and the end of a range have the same process and id.
     key = joint_codes(owner >> THREAD_BITS, batch["id"])
-    ends = flags & _ENDS > 0
-    end = Lookup(key[ends], batch["timestamp"][ends])(key)
-    is_mark = flags & _INSTANT > 0
-    kind = np.where(is_mark, MARK, np.where(batch["objectKind"] == _THREAD, _PUSHED, _STARTED))
+    end_ns = Lookup(key[is_end], batch["timestamp"][is_end])(key)
+    range_type = np.where(batch["objectKind"] == _THREAD, _PUSHED, _STARTED)
     columns = named | {
-        "end": np.where(is_mark, ABSENT, end),
-        "eventType": kind,
+        "end": np.where(is_mark, ABSENT, end_ns),
+        "eventType": np.where(is_mark, MARK, range_type),
         "globalTid": owner,
         "textId": np.where(named["textId"] > 0, named["textId"], ABSENT),
     }
-    begins = flags & (_INSTANT | _BEGINS) > 0
-    return {name: column[begins] for name, column in columns.items()}
+    is_first = flags & (_INSTANT | _BEGINS) > 0
+    return {name: column[is_first] for name, column in columns.items()}
 
 
 _SPAN: Final = {name: name for name in ("start", "end")}
@@ -316,7 +326,7 @@ _PARTS: Final[Mapping[str, tuple[_TablePart, ...]]] = {
         ),
     ),
     f"{CUPTI}MEMSET": (_TablePart("MEMSET", _FILL, _copies),),
-    GPU_PAGE_FAULTS: (
+    PAGE_FAULTS: (
         _TablePart("UNIFIED_MEMORY_COUNTER", _SPAN, _faults, ("counterKind", "srcId", "processId")),
     ),
     f"{CUPTI}GRAPH_TRACE": (_TablePart("GRAPH_TRACE", _WORK, _work),),
@@ -339,7 +349,7 @@ _PARTS: Final[Mapping[str, tuple[_TablePart, ...]]] = {
         ),
     ),
 }
-"""The parts of each table of an export."""
+"""By table of an export: the tables of the database that have its rows."""
 NVPROF: Final = "nvprof"
 _RECENT_NS: Final = 10**18
 """A time in ns that is later than this counts from 1970."""
@@ -359,29 +369,27 @@ def read_nvprof(database: Database) -> Sequence[Trace]:
     tables = nvprof_tables(database)
     trace = trace_of_file(tables, NVPROF)
     # Give threads the numbers of the database again.
-    sides = (tables.own_threads.values(), tables.own_threads)
-    own_thread = Lookup(*(np.array(list(side), np.int64) for side in sides))
+    small_numbers, own_numbers = tables.own_threads.values(), tables.own_threads.keys()
+    own_number = Lookup(*(np.array(list(side), np.int64) for side in (small_numbers, own_numbers)))
     changed: dict[str, pa.Table] = {}
     for name in ("calls", "ops", "marks"):
         table = trace.table(name)
-        changed[name] = with_numbers(table, "thread", own_thread(numbers(table["thread"], ABSENT)))
+        changed[name] = with_numbers(table, "thread", own_number(numbers(table["thread"], ABSENT)))
     # Times count from 1970, or are of an unknown clock (None).
     starts = [numbers(trace.table(name)["start_ns"]) for name in ("activities", "calls", "marks")]
     earliest = min((int(start.min()) for start in starts if len(start)), default=0)
     origin = 0 if earliest > _RECENT_NS else None
-    kept = [note for note in trace.notes if note.code != "nccl-sizes"]  # its advice is for nsys
+    # The advice of the note on NCCL's sizes is for nsys: replace it by nvprof's own.
+    kept = [note for note in trace.notes if note.code != "nccl-sizes"]
     counted = tables.left_out | Counter({"nccl-sizes": len(trace.notes) - len(kept)})
     notes = [*_NOTES.counted(counted, "unified-memory", "nccl-sizes")]
     metrics, counts = f"{CUPTI}{METRIC}", dict(trace.source.event_counts)
     counters = [name for name in database.tables if name.startswith((f"{CUPTI}EVENT", metrics))]
-    notes += [COUNTED_WHILE_TIMED] if any(map(database.has_rows, counters)) else []
-    counts |= {METRIC: database.whole(metrics, Wanted()).count} if metrics in counters else {}
+    if any(map(database.has_rows, counters)):
+        notes.append(COUNTED_WHILE_TIMED)
+    if metrics in counters:
+        counts[METRIC] = database.whole(metrics, Wanted()).count
     source = replace(trace.source, tool=NVPROF, origin_unix_ns=origin, event_counts=counts)
-    return [
-        replace(
-            trace,
-            source=source,
-            tables={**trace.tables, **changed},
-            notes=(*kept, *(replace(note, file=database.source.label) for note in notes)),
-        )
-    ]
+    all_tables = {**trace.tables, **changed}
+    all_notes = (*kept, *(replace(note, file=database.source.label) for note in notes))
+    return [replace(trace, source=source, tables=all_tables, notes=all_notes)]
