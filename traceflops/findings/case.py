@@ -77,29 +77,19 @@ NO_RULES: Final[FindingRules] = FindingRules()
 class Case(Protocol):
     """The analysis of one recording, as rules read it.
 
-    source            where the trace came from
-    steps             how steps were chosen
     total             the time of the chosen windows of all devices
-    measured          FLOPs, bytes and MFU
     idle              what the host did in idle time
     host_bound        whether the host is fast enough
     synchronisations  the calls in which the host waits for a GPU
-    launches          what launching took
-    devices           the devices with their windows
-    spread            how the steps used differ, None where none is used
-    serving           the passes that a serving engine annotates
-    ranks             who waits for whom
+    spread            how the steps used differ, None if none is used
     notes             what was repaired, dropped or assumed
-    gpu_samples       what was sampled of clocks and power
     recorded          whether launches have device records
-    untimed           what a recording without a timeline says
-    prepared          the recording itself
+    untimed           what a recording without a timeline tells
     losses            what takes the time
-    finding_rules     what the user changes of the rules
     windows_used      how many windows are chosen
     of_no_job         whether the files are of several jobs and the user chose none
     on_host           whether all work is on the CPU
-    program           the facts of the program that choose a remedy; see `program`
+    program           the facts of the program that choose a remedy; see `program_of`
     replay_or_reason  the recording ready for what-if, or None and why it is not
     """
 
@@ -207,10 +197,8 @@ def without_work_ns(case: Case) -> int:
     return components.window_ns - components.start_up_ns - busy_ns
 
 
-_AMD_WARP: Final = 64
-"""Lanes of a warp on some AMD GPUs; NVIDIA's have 32."""
-_VOLTA: Final = 7
-"""Nsight Compute profiles GPUs from this major compute capability on."""
+_AMD_WARP: Final = 64  # lanes of a warp on some AMD GPUs; NVIDIA's have 32
+_VOLTA: Final = 7  # Nsight Compute profiles GPUs from this major compute capability on
 
 
 def program_of(case: Case) -> frozenset[str]:

@@ -30,19 +30,16 @@ from traceflops.windows.records import chosen_time
 
 _CLOCKS: Final = "clocks"
 _BESIDE: Final = "beside-communication"
-_QUARTERS: Final = 4
-"""The steps, in their order, are compared by quarters."""
+_QUARTERS: Final = 4  # the steps, in their order, are compared by quarters
 _ORDINALS: Final = ("first", "second", "third", "last")
-_SUBS: Final = ("gemm", "convolution")
-"""Subcategories of the kernels that are called products here."""
+_SUBS: Final = ("gemm", "convolution")  # subcategories of the kernels that are called products here
 
 
 class _Slower(Struct, frozen=True):
     """How much slower the products of a device run in a `later` quarter than in an `earlier` one.
 
-    They take `times` as long. `excess_ns` is the time of all products beyond that at the speed of
-    the earlier quarter, `as_before` the part of their time that remains at that speed. `row` is the
-    kernel with most time.
+    They take `times` as long. At the earlier speed, all products would save `excess_ns`, and keep
+    the part `as_before` of their time. `row` is the kernel with most time.
     """
 
     device: int
@@ -89,9 +86,8 @@ def slower_kernels(case: Case) -> Iterator[Cause]:
 def _slower(case: Case, prepared: Prepared, device: int) -> _Slower | None:
     """Return the largest slow-down on which most products of a device agree, None without one.
 
-    Runs of the same name and grid are one kernel. Compared are the kernels that ran often enough
-    in all quarters of the steps; they need half of the time of all products. Each counts by its
-    time.
+    Runs of the same name and grid are one kernel. Kernels that ran often enough in all quarters of
+    the steps are compared, weighted by time; they must have half of the time of all products.
     """
     windows = [
         window for window in prepared.windows[device] if window.used and window.step is not None
@@ -159,8 +155,7 @@ def _medians(
 ) -> tuple[FloatArray, IntArray]:
     """Return median times (ns) and counts of runs, each of shape (groups, _QUARTERS).
 
-    Each run has its `group`, its `column` and its `dur_ns`. The median of fewer than `least` runs
-    is NaN; of an even number it is the longer of the middle two.
+    `group`, `column` and `dur_ns` are per run. The median of fewer than `least` runs is NaN.
     """
     cell = group * _QUARTERS + column
     order = np.lexsort((dur_ns, cell))

@@ -1,7 +1,6 @@
 """Rules of communication: exposed, in many small collectives, or far below the rate of the links.
 
-Communication is exposed while one collective runs and nothing else does. It waits while other ranks
-have not begun.
+Communication is exposed while nothing else runs, and waits while other ranks have not begun.
 """
 
 from __future__ import annotations
@@ -45,8 +44,7 @@ _MIB: Final = 2**20
 _ALONE: Final = 0.9
 """A collective ran beside no other work if at least this share of its time is exposed."""
 _FSDP: Final = re.compile(r"FSDP|FullySharded|fully_shard|/_?fsdp/")
-_WORTH_NAMING: Final = 0.005
-"""Groups with a smaller share of the window are not named."""
+_WORTH_NAMING: Final = 0.005  # groups with a smaller share of the window are not named
 _PAIRS: Final = ("send", "recv", "send_recv")
 _USUAL: Final = {
     "all_reduce": "dp",
@@ -404,10 +402,8 @@ def _waiting_changes(
 
     If collectives of equal size take very different times, hiding or faster links gain little. If
     the first collective takes most of the time, a recording of one step does not tell whether the
-    ranks began apart once, or are uneven in each step.
-
-    `alone` are the collectives `named` so that ran alone, as rows of the records. Only the
-    `fastest` of them may be all transfer.
+    ranks began apart once, or are uneven in each step. `alone` are the collectives `named` so that
+    ran alone, as rows of the records; only the `fastest` may be all transfer.
     """
     records = exposed.records
     took_ns = records.dur_ns[alone]

@@ -27,10 +27,8 @@ PAGEABLE, PINNED = "pageable", "pinned"
 _RULE: Final = "host-copies"
 _PIECE: Final = 10
 """Data copied in pieces may end with a piece this many times smaller than the others."""
-_ALIKE: Final = 3
-"""One direction is slow if the other one is more than this many times as fast."""
-_MANY: Final = 10
-"""Fewer copies may happen only once, and need no mending."""
+_ALIKE: Final = 3  # one direction is slow if the other one is more than this many times as fast
+_MANY: Final = 10  # fewer copies may happen only once, and need no mending
 
 
 def between_host_and_device(trace: Trace) -> BoolArray:

@@ -29,8 +29,7 @@ _NEVER: Final = frozenset({"waves", "waves-few", "spills"})
 UNCOALESCED: Final = "uncoalesced global access"
 _HUMP: Final = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 """Where a word begins in CamelCase."""
-_PART: Final = re.compile("L1|L2|DRAM", re.I)
-"""Parts of the memory system."""
+_PART: Final = re.compile("L1|L2|DRAM", re.I)  # parts of the memory system
 _EVEN: Final = re.compile(r"\bwhich is 1\.0x of\b")
 """What a rule says of memory traffic that is already as small as it can be."""
 _FEWER: Final = re.compile("instructions|divergence")
@@ -44,8 +43,7 @@ _QUEUES: Final = frozenset({"mio_throttle", "lg_throttle", "tex_throttle"})
 def largest_estimate(speed: KernelSpeed, held: Fact | None, least: _Least) -> Fact | None:
     """Return the largest estimated speed-up that is real, None if none is worth telling.
 
-    `held` is what holds the kernel back: NVIDIA's rule is named if it is about something else.
-    `least` gives thresholds by name.
+    `held` is what holds the kernel back: a rule is named if it is about something else.
     """
     rules = [
         rule

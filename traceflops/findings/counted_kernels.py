@@ -34,8 +34,7 @@ from traceflops.mfu.traced.work_tables import KernelRow
 from traceflops.table.trace import Trace
 
 _MOST: Final = 3
-_LEAST_WAVES: Final = 0.1
-"""Fewer waves than this are told without their number."""
+_LEAST_WAVES: Final = 0.1  # fewer waves than this are told without their number
 _GRIDS: Final = frozenset({"counted-kernel.waves", "counted-kernel.waves-few"})
 _STALLS: Final = frozenset(
     {
@@ -349,8 +348,7 @@ def short_names(names: Sequence[str]) -> dict[str, str]:
     return shown
 
 
-_TERA: Final = 1000
-"""FLOP per ns in a TFLOP per second."""
+_TERA: Final = 1000  # FLOP per ns in a TFLOP per second
 
 
 def kernel_with_most(measured: Measurement, trace: Trace) -> Fact | None:

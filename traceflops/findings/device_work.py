@@ -43,8 +43,7 @@ _Reached = tuple["KernelRow", float]
 class _Roof(Struct, frozen=True):
     """A rule on kernels of the subcategories `subs` that run far below their roof.
 
-    Without `subs` it is about all that no other rule names. `component` is the top category,
-    `limits` the rule with the thresholds.
+    Without `subs` it is about all that no other rule names. `limits` is the rule with thresholds.
     """
 
     rule: str
@@ -234,8 +233,7 @@ def _recompute(facts: KernelFacts) -> Iterator[Cause]:
 
 _ALIGN: Final = {"fp16": 8, "bf16": 8, "fp8": 16, "int8": 16, "tf32": 4}
 """The length of a row must be a multiple of 16 bytes, which tensor cores load: as elements."""
-_PADDED: Final = 64
-"""Tensor cores compute padded dimensions, of a multiple of so many elements."""
+_PADDED: Final = 64  # tensor cores compute padded dimensions, of a multiple of so many elements
 _UNALIGNED_KERNEL: Final = re.compile(r"_align([124])\b")
 
 
@@ -266,9 +264,8 @@ def product_rules(facts: KernelFacts) -> Iterator[Cause]:
 def _padding(work: Work, *, only_sure: bool = False) -> float:
     """Return how many times the FLOPs of a product grow if misaligned dimensions are padded.
 
-    Padded are N and the lengths of the operands' rows in memory, which strides tell if known. With
-    `only_sure` and without strides it is N alone: in the gradient of a weight K counts tokens,
-    which are no length of a row.
+    These are N and the lengths of the operands' rows in memory, by their strides if known. With
+    `only_sure` and without strides it is N alone: K may count tokens, which are no row's length.
     """
     signature = work.signature
     if not isinstance(signature, Product) or not signature.flops:

@@ -58,19 +58,15 @@ _OF_RECORDED: Final = (late_rank, rank_balance, slow_link, kernel_rules, low_clo
 _WAITS, _NEARLY = "host-waits", 0.9
 _INPUT: Final = "input-wait"
 _PINNING: Final = {"blocking-copy", "pageable-copies"}
-_AS_GRAPHS: Final = "launching.graph"
-"""How codes of remedies begin that replay steps as graphs."""
+_AS_GRAPHS: Final = "launching.graph"  # how codes of remedies begin that replay steps as graphs
 _SMALL_COPIES: Final = ("host-copies.remedy.tiny", "host-copies.remedy.join")
 """Remedies of copies that do not pin memory."""
 _LAUNCHING: Final = ("other-calls", "eager-overhead", "launch-latency", "thread-handover")
-_IDLE: Final = "idle"
-"""The section of a report that shows causes of idle time."""
-_WITH_CAUSES: Final = ("loss-idle", "loss-communication")
-"""Losses that have causes of their own."""
+_IDLE: Final = "idle"  # the section of a report that shows causes of idle time
+_WITH_CAUSES: Final = ("loss-idle", "loss-communication")  # losses that have causes of their own
 _TIMES: Final = 3
 """A cause without a gain, or a kernel, stands before gains of less than 1/_TIMES of its time."""
-_NEAR: Final = 0.5
-"""Kernels that reach this part of their roof are near what the GPU can do."""
+_NEAR: Final = 0.5  # kernels that reach this part of their roof are near what the GPU can do
 _SURE: Final[Mapping[Level, float]] = {"high": 1.0, "medium": 0.9, "low": 0.8}
 """Weight of a gain in the order of findings, by its confidence."""
 
@@ -225,8 +221,7 @@ def _is_told(loss: Finding, causes: Sequence[Finding]) -> bool:
 def _of_operators(case: Case) -> Iterator[Finding]:
     """Yield what is wrong with operators of CPUs, in a recording of nothing else.
 
-    The general doubts about steps and stacks do not apply. Operators of unknown gain only launch
-    work, so their time says little.
+    General doubts on steps and stacks do not apply. Operators of unknown gain only launch work.
     """
     basis = replace(gain_basis(case), doubts=())
     for cause in training_mode(KernelFacts(case, case.prepared)) if case.prepared else ():
@@ -257,8 +252,7 @@ def reasons_first(findings: Sequence[Finding], *, waits_cost_most: bool = False)
 
     A reason that gains about half as much (`_tells_why`) takes the place of what it explains, so
     both stand together. If waits cost most of the idle time, they explain slow launching, since
-    after a wait the host has no lead. Much waiting for input comes first: it hides what the program
-    itself can do.
+    after a wait the host has no lead. Much waiting for input comes first: it hides all else.
     """
 
     def explains(why: Finding, finding: Finding) -> bool:

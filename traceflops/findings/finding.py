@@ -40,15 +40,12 @@ class Verdict(Struct, frozen=True):
 _LEAST: Final[dict[Severity, float]] = {"high": 0.20, "medium": 0.10, "low": 0.03}
 """The share of the device time from which a finding has a severity."""
 
-_WIDEST: Final = 4
-"""A range is told only if its upper end is at most this many times the lower one."""
-_LONGEST_NAME, _ROW_NAME = 100, 160
-"""Most characters of a name in a sentence, and in a row."""
+_WIDEST: Final = 4  # a range is told only if its upper end is at most this many times the lower one
+_LONGEST_NAME, _ROW_NAME = 100, 160  # most characters of a name in a sentence, and in a row
 _SIGNATURE: Final = re.compile(r"(?<=>)\([^()]*\)$")
 """The parameters behind the template arguments of a demangled kernel."""
 
-MOST_ROWS: Final = 3
-"""Rows of evidence of a finding."""
+MOST_ROWS: Final = 3  # rows of evidence of a finding
 WORTH_SAYING: Final = _LEAST["low"]
 """What takes a smaller share is neither listed nor named in the verdict."""
 
@@ -159,8 +156,7 @@ class Remedied(Struct, frozen=True, kw_only=True):
 class Cause(Remedied, frozen=True):
     """What a rule finds in a recording, before its gain is known; see `RuleRow` for its defaults.
 
-    `claim` is the statement, `details` its reasons and figures, `advice` what to do. `doubts` are
-    reasons to be less sure.
+    `claim` is the statement, `details` are its reasons and figures, `doubts` reasons against it.
     """
 
     rule: str

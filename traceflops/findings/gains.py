@@ -35,8 +35,7 @@ from traceflops.replay.what_if import Outcome, Replay
 from traceflops.table.columns import is_one_of
 
 _LEVELS: Final[tuple[Level, ...]] = ("high", "medium", "low")
-_MOST_ASKED: Final = 120
-"""Longer edits, which list many names, are not shown; in characters."""
+_MOST_ASKED: Final = 120  # longer edits, which list many names, are not shown; in characters
 _OF_GPU: Final = KERNELS | {"communication", "other", "graph"}
 _INFERRED: Final = "doubt.inferred"
 _HARDLY: Final = 0.1
@@ -155,8 +154,7 @@ def weighed(cause: Cause, basis: GainBasis) -> Finding | None:
 def _replayed(cause: Cause, replay: Replay, basis: GainBasis) -> GainEstimate | None:
     """Return what a remedy gains by replay, None if the gain is too little to be told.
 
-    A remedy that `frees` work from waiting is not bounded by the time of its cause on the path:
-    whatever waited moves, too.
+    The time on the path is no bound if a remedy `frees` work from waiting: what waited moves, too.
     """
     # The cause's part of the critical path: its components; of kernels only those of its names
     bound_ns = sum(
@@ -266,8 +264,7 @@ def _beside_host(cause: Cause, replay: Replay, basis: GainBasis) -> GainEstimate
 def _bounded(bound_ns: int, replay: Replay, why: Fact) -> GainEstimate:
     """Return the estimate that a remedy gains at most `bound_ns`, its time on the path.
 
-    The time is that of all windows; if it is 0, the gain is unknown. `why` is the doubt that says
-    why replay does not tell more.
+    The time is of all windows; if it is 0, the gain is unknown. The doubt `why` explains the bound.
     """
     if not bound_ns:
         return GainEstimate(None, (why,))

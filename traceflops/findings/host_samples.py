@@ -18,8 +18,7 @@ _MPI_LIBRARY: Final = re.compile(
 )
 _ARGUMENTS: Final = re.compile(r"(?<=\w)\(.*|::h[0-9a-f]{16}$")
 """What follows the name of a function in a symbol: its parameters, or a hash of Rust."""
-_TEMPLATE: Final = re.compile(r"(?<=\w)<[^<>]*>")
-"""The innermost template arguments."""
+_TEMPLATE: Final = re.compile(r"(?<=\w)<[^<>]*>")  # the innermost template arguments
 _RETURNED: Final = re.compile(r"^.*(?<!operator)\s(?=[\w:~]+$)")
 """The type that a function returns, before its name."""
 _MOSTLY, _NEARLY_ALL = 0.5, 0.9

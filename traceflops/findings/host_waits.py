@@ -17,8 +17,7 @@ from traceflops.findings.finding import MOST_ROWS, Cause, Row, Where, row_name
 from traceflops.findings.rules import advice_of, rule_of
 from traceflops.table.patterns import FREES
 
-WAITING: Final = ("sync-call", "blocking-copy")
-"""Rules of idle time in which the host waits."""
+WAITING: Final = ("sync-call", "blocking-copy")  # rules of idle time in which the host waits
 _FRAME: Final = re.compile(r"(<[\w .-]+>|\S+)\((\d+)\): (<[\w :]+>(?!\S)|\S*)")
 """A frame of Python: its file, line and function."""
 _HARDLY: Final = 0.005

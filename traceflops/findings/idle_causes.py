@@ -53,23 +53,19 @@ _BY_FACT: Final = {
 }
 """Rules by class and by what the innermost name of idle time reveals."""
 _HARDLY: Final = 4
-"""A function of the user hardly does anything but launch if launching takes so many times as long
-as all else."""
-_IN_THREAD: Final = "_SingleProcessDataLoaderIter"
-"""A data loader without workers."""
+"""A user's function hardly does anything but launch if that takes so many times as long as else."""
+_IN_THREAD: Final = "_SingleProcessDataLoaderIter"  # a data loader without workers
 _BESIDE_WORKERS: Final = ("eager_overhead*1.5", "data_input=0")
 """Workers will share the CPU with the launching thread, whose work may take 1.5 times as long."""
 _BESIDE_STACKS: Final = (*launching.LAUNCHING, "compiled-runtime", "optimizer-loop", "host-code")
 """Rules of time in which Python runs, or waits to run."""
 _BY_LABEL: Final = ("host-code", "host-unrecorded")
 """Rules whose owner depends on the label of the largest culprit."""
-_OF_HOST: Final = ("compiled-runtime", *_BY_LABEL)
-"""Rules of what the host does before it launches."""
+_OF_HOST: Final = ("compiled-runtime", *_BY_LABEL)  # rules of what the host does before it launches
 _KNOWN_TO_WORK: Final = ("launching", "sampled", "on-cpu")
 """Facts by which the host works during unrecorded time, so that less work saves time."""
 _LONGEST_GAPS: Final = 100
-_SEVERAL: Final = 3
-"""In this many steps, what happens in each step is seen again."""
+_SEVERAL: Final = 3  # in this many steps, what happens in each step is seen again
 
 
 def idle_causes(case: Case) -> Iterator[Cause]:
@@ -123,8 +119,7 @@ def idle_causes(case: Case) -> Iterator[Cause]:
 def _mostly_launches(idle: IdleClass, by_rule: Mapping[str, list[Culprit]]) -> bool:
     """Return whether the largest culprit of host code is also that of launching, and more there.
 
-    Then only launching is told. A function of the user may do more than launch: it must launch
-    _HARDLY times as long.
+    Then only launching is told. A function of the user must launch _HARDLY times as long.
     """
     label = idle.culprits[0].label
     launches = next(filter(None, (by_rule.get(rule, []) for rule in launching.LAUNCHING)), [])

@@ -57,8 +57,7 @@ AROUND_ALL: Final = "around-all"
 AROUND_ONCE: Final = "around-once"
 """That range occurs once: it does not even tell that the host works."""
 _NEARLY_ALL: Final = 0.9
-_MOSTLY: Final = 0.75
-"""Idle time is one of short gaps if so much of it is in them."""
+_MOSTLY: Final = 0.75  # idle time is one of short gaps if so much of it is in them
 
 
 def what_is_known(case: Case, rule: str, idle: IdleClass) -> tuple[set[str], dict[str, Value]]:
@@ -271,8 +270,7 @@ _KINDS: Final = ("host_code", "eager_overhead")
 def operators_of_cpu(case: Case) -> frozenset[Culprit]:
     """Return the operators that hold up the GPU in long gaps and mostly launch nothing.
 
-    They are work of the CPU, whatever their class: most of their time is in operators during which
-    their thread makes no call to the GPU.
+    They are work of the CPU, whatever their class: in most of their time they make no GPU call.
     """
     culprits = [
         culprit

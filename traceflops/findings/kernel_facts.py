@@ -47,9 +47,8 @@ _COMPILED: Final = "CompiledFxGraph"
 class KernelFacts(Struct, frozen=True, dict=True):
     """The kernels and copies of the chosen windows, sorted by queue and start.
 
-    All columns and masks have a value per kernel or copy. Without work of GPUs they are about the
-    parts of operators of CPUs. The product of a kernel is the matmul, convolution or attention, a
-    row of ops, that it works for.
+    Columns and masks have a value per kernel or copy; without GPU work, per part of an operator of
+    the CPU. The product of a kernel is the op (matmul, convolution, attention) that it works for.
     """
 
     case: Case
@@ -278,8 +277,7 @@ def largest_of(facts: KernelFacts, time: FloatArray) -> tuple[Fact, Where]:
     """Return which kernel or op takes most time, and where; `time` is per kernel, in ns, not all 0.
 
     Kernels are added up by op and shapes, without an op by name, and by the scope of their launch.
-    The place is the module of that scope if it has half of the time. Shapes are those of the first
-    tensors, without vectors and lists.
+    The place is the module of that scope if it has half of the time. Vectors' shapes are left out.
     """
     launched, scopes = facts.prepared.as_launched.linked, facts.scopes
     ops, timed = launched.trace.ops, np.flatnonzero(time > 0)

@@ -32,10 +32,8 @@ from traceflops.timeline.intervals import latest_end_before
 from traceflops.windows.prepared import Prepared
 
 _NEARLY_ALL: Final = 0.9
-_WARP: Final = 32
-"""Lanes of a warp if the device does not tell."""
-_SCHEDULERS: Final = 4
-"""Schedulers of a multiprocessor; each issues for one warp at a time."""
+_WARP: Final = 32  # lanes of a warp if the device does not tell
+_SCHEDULERS: Final = 4  # schedulers of a multiprocessor; each issues for one warp at a time
 
 
 def small_grids(facts: KernelFacts) -> Iterator[Cause]:
@@ -114,8 +112,7 @@ _WHOLE_REGISTERS: Final = (7, 0)
 _SHAPE: Final = ["device", "grid", "block", "registers_per_thread", "shared_memory_bytes"]
 _FEW_WAVES: Final = 2
 """A last wave is told after at most so many full waves: with more it takes a quarter or less."""
-_FEW: Final = 0.5
-"""A larger part of the warps, or of the room for blocks, leaves little idle."""
+_FEW: Final = 0.5  # a larger part of the warps, or of the room for blocks, leaves little idle
 
 
 class LaunchShape(NamedTuple):

@@ -20,10 +20,8 @@ from traceflops.windows.records import chosen_time
 
 LATENCY: Final = "launch-latency"
 _LAUNCH_BOUND: Final = "launch-bound"
-_MOST_PLACES: Final = 5
-"""Places named in one sentence where the GPU waits for launches."""
-_OFTEN: Final = 4
-"""The host waits often if it waits once in so many launches."""
+_MOST_PLACES: Final = 5  # places named in one sentence where the GPU waits for launches
+_OFTEN: Final = 4  # the host waits often if it waits once in so many launches
 
 
 def at_floor(case: Case) -> bool:

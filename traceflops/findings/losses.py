@@ -21,8 +21,7 @@ from traceflops.mfu.traced.coverage import ENOUGH, TOO_LITTLE
 from traceflops.timeline.records import Account
 from traceflops.units import PART_NAMES
 
-LOSS: Final = "loss-"
-"""How the names of the rules of losses begin."""
+LOSS: Final = "loss-"  # how the names of the rules of losses begin
 _MOST_PARTS, _LARGE = 3, 0.1
 """Of memory work at most so many parts are named, each of at least this share of it."""
 _SHORT_NS, _FEW_GAPS, _MANY_GAPS = 10_000, 10, 100
@@ -202,8 +201,7 @@ def _by_cause(
 ) -> tuple[Loss, ...]:
     """Return idle time as one loss, or as two if much of it may be work that is not recorded.
 
-    In that case no cause is told, since nothing tells which gaps hold that work. If copies are not
-    recorded, all idle time may be copies.
+    In that case no cause is told, since nothing tells which gaps hold that work.
     """
     components = total.components
     if components.start_up_ns >= WORTH_SAYING * components.window_ns > 0:
@@ -294,8 +292,7 @@ def _copies_ns(moved: Mapping[str, int]) -> int:
 def _made_of(moved: Mapping[str, int]) -> Fact | None:
     """Return what memory work is: copies or moved pages if these are most, else its large parts.
 
-    Large parts are sorted by time, and all kernels are one part. None if the large parts together
-    are not most of the work.
+    Large parts are sorted by time; kernels are one part. None if they are not most of the work.
     """
     total_ns, copies_ns = sum(moved.values()), _copies_ns(moved)
     moves_ns = moved.get(MIGRATIONS, 0) + copies_ns

@@ -31,8 +31,7 @@ _FIRST_FLASH: Final = re.compile(r"fmha_\w*(fwd|bwd|fprop|dgrad)\w*_loop")
 _KINDS: Final = ("compute", "other")
 """Kinds of work of which one kernel may be the main part of a program."""
 _MEMORY, _GRAPH = "memory", "graph"
-_NARROW_BITS: Final = 8
-"""Weights of so few bits are quantized: lower precision is no advice."""
+_NARROW_BITS: Final = 8  # weights of so few bits are quantized: lower precision is no advice
 _FEW_TOKENS: Final = 64
 """With so few tokens per pass, reading the weights takes longer than computing with them."""
 _FAMILY: Final = re.compile(r"_*[a-z]+(?:_[a-z]+)+(?![a-z0-9])")
@@ -204,8 +203,7 @@ def _largest_family(
     """Return the family of kernels with the most time: its name, and the rows of its kernels.
 
     A family has one category, and names that begin with the same words or, with `by_whole_name`,
-    are the same. Kernels that TensorRT chose (`of_engine`) are one family per category. A family of
-    one kernel has the name of that kernel.
+    are equal. Kernels that TensorRT chose (`of_engine`) are one family per category.
     """
     families: defaultdict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     for row in rows:
@@ -233,9 +231,8 @@ def _may_gain(
 ) -> bool:
     """Return whether kernels of a kind (`top`) may be worth making faster.
 
-    Compute kernels are if they may be far below the peak: their FLOPs are unknown, or more than
-    half of their time is lost. A memory kernel is only if it has nearly all of the time, and the
-    time that its bytes need is unknown.
+    Compute kernels are if they may be far below the peak: FLOPs are unknown, or half of the time is
+    lost. A memory kernel is if it has nearly all of the time, and its bytes' time is unknown.
     """
     losses_by_name = {loss.name: loss for loss in losses}
     if top == _MEMORY:

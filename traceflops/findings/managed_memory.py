@@ -31,10 +31,8 @@ _NEARLY_ALL: Final = 0.9
 _LEAST_CORRELATION: Final = 0.9
 """With less correlation, the time after a page does not depend on its bytes alone."""
 _LEAST_GAPS: Final = 20
-_LITTLE: Final = 3
-"""A remedy is little that gains less than one part in so many of the time."""
-_SURE_ERRORS: Final = 2
-"""Standard errors by which a fixed time may be longer than fitted."""
+_LITTLE: Final = 3  # a remedy is little that gains less than one part in so many of the time
+_SURE_ERRORS: Final = 2  # standard errors by which a fixed time may be longer than fitted
 
 
 def between_pages(case: Case, idle: IdleClass) -> tuple[set[str], dict[str, Value]]:
@@ -152,8 +150,7 @@ _UNIFIED: Final = "unified-memory"
 _MIGRATION: Final = "migration"
 _PREFETCH: Final = "prefetch"
 _EVICTION: Final = "eviction"
-_MUCH: Final = 4
-"""Memory is short if one in so many migrated bytes is moved out to make room."""
+_MUCH: Final = 4  # memory is short if one in so many migrated bytes is moved out to make room
 _NSYS: Final = "nsys"
 _MOST_WAITING: Final = 3
 

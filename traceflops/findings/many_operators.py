@@ -27,8 +27,7 @@ from traceflops.table.nesting import OpTree
 from traceflops.table.trace import Trace
 from traceflops.timeline.intervals import Intervals
 
-_TURNS, _LONGEST = 100, 16
-"""The fewest turns of a loop, and the most operators in a turn."""
+_TURNS, _LONGEST = 100, 16  # the fewest turns of a loop, and the most operators in a turn
 _MUCH: Final = 0.3
 _MANY, _SMALL = 1_000, 0.01
 """Operators are many and small from this number on, if no call takes a larger share of the time."""

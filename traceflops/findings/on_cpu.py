@@ -53,20 +53,16 @@ from traceflops.timeline.records import Account
 from traceflops.windows.prepared import Prepared
 
 _MOST: Final = 2
-_LARGE: Final = 0.2
-"""The second largest part is named, too, from this share of the time on."""
-_MANY: Final = 3
-"""With so many calls, no single one should take most of the time."""
-_MOSTLY: Final = 0.8
-"""An operator with this share of its kind of work is told instead of the kind."""
+_LARGE: Final = 0.2  # the second largest part is named, too, from this share of the time on
+_MANY: Final = 3  # with so many calls, no single one should take most of the time
+_MOSTLY: Final = 0.8  # an operator with this share of its kind of work is told instead of the kind
 _OVERLAP: Final = 1.01
 """Operators that take more than this times the busy time ran beside each other."""
 _LITTLE: Final = 0.1
 _COMMUNICATION, _DISPATCH = "communication", "dispatch within operators"
 _SEVERAL, _NO_LAUNCH_NS = 3, 100_000_000
 """Operators with so many calls of such a mean time compute: no launch or start-up takes so long."""
-_TERA: Final = 1000
-"""FLOPs per ns in a TFLOP/s."""
+_TERA: Final = 1000  # FLOPs per ns in a TFLOP/s
 _READS: Final = "aten::_local_scalar_dense"
 _BACKWARD: Final = re.compile(r"autograd::engine::evaluate_function: ")
 _OF_LISTS: Final = re.compile(r"aten::_foreach_")
@@ -236,9 +232,8 @@ def _of_operators(
     """Yield operators by kind; an operator that is nearly all of its kind is told instead.
 
     Each operator of unknown kind is a kind of its own. Up to `_MOST` operators of a kind are named;
-    of more, the two with most time if they have half of it, else only their number is told.
-    Details are a single call that takes most of its operator's time, and the rate by the FLOPs of
-    `known`.
+    of more, the two with most time if they have half of it, else only their number is told. Details
+    are a single call with most of its operator's time, and the rate by the FLOPs of `known`.
     """
     kinds: defaultdict[str, Counter[str]] = defaultdict(Counter)
     calls: dict[tuple[str, str], tuple[int, int]] = {}

@@ -23,8 +23,7 @@ _BYTES: Final = {"fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2}
 _KINDS: Final = ("gemm", "convolution", "attention")
 _HAS_TF32: Final = re.compile(r"\bampere_|(?:\bsm|cutlass_)(?:[89]\d|1\d\d)_")
 """Names of kernels that only GPUs with TF32 run."""
-_LEAST_TOLD: Final = 0.1
-"""Kinds of products with a smaller share of the time of all are not named."""
+_LEAST_TOLD: Final = 0.1  # kinds of products with a smaller share of the time of all are not named
 
 
 def precision_rules(facts: KernelFacts, product: BoolArray) -> Iterator[Cause]:
@@ -90,8 +89,7 @@ def _faster(
     size_ratio, rate_ratio = _BYTES[fast] / _BYTES[slow], facts.rate(slow) / rate
     before_ns = facts.roof_ns
     after_ns = np.maximum(facts.flops / rate, size_ratio * facts.bytes_ns)
-    # With unknown FLOPs, bytes or computing may limit a kernel: it keeps the larger ratio, or at
-    # least that of rates.
+    # With unknown FLOPs, bytes or computing may limit a kernel: it keeps the larger ratio.
     is_known, unknown = before_ns > 0, np.full(len(before_ns), max(size_ratio, rate_ratio))
     kept = np.divide(after_ns, before_ns, out=unknown, where=is_known)
     least = np.where(is_known, kept, rate_ratio)

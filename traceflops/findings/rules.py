@@ -24,8 +24,7 @@ from traceflops.attribution.idle_classes import CLASSES
 from traceflops.facts import Fact, Value, fact
 from traceflops.findings.finding import Cause, Finding, Owner, severity_of
 
-_HOST: Final = "host"
-"""Stands for all of ON_HOST."""
+_HOST: Final = "host"  # stands for all of ON_HOST
 ON_HOST: Final = frozenset({*CLASSES, BESIDE, CALLS_BESIDE}) - {
     *("graph_gaps", "launch_latency", "device_wait", "host_page_faults", "unexplained")
 }

@@ -35,8 +35,7 @@ from traceflops.windows.selection import Selection
 from traceflops.windows.started_up import BEFORE_WORK, set_up, upload
 
 START_UP: Final = "start-up"
-_HARDLY: Final = 0.01
-"""A GPU that works for a smaller share of the time has hardly begun."""
+_HARDLY: Final = 0.01  # a GPU that works for a smaller share of the time has hardly begun
 
 
 def start_up(case: Case) -> Finding | None:
@@ -121,17 +120,14 @@ def main_kind(prepared: Prepared | None) -> str | None:
 
 
 LITTLE_WORK: Final = "little-work"
-RECORD: Final = "little-work.record"
-"""The code of what to record instead."""
-_FEWEST: Final = 2
-"""A single kernel or launch cannot show that nothing repeats."""
+RECORD: Final = "little-work.record"  # the code of what to record instead
+_FEWEST: Final = 2  # a single kernel or launch cannot show that nothing repeats
 
 
 def _cold_call(prepared: Prepared, limits: Mapping[str, float]) -> Fact | None:
     """Return the statement that each kernel runs for its first time: launches load it, GPUs wait.
 
-    None if a kernel runs again, if most launches are not that slow, or if the GPU works for much
-    of the time.
+    None if a kernel runs again, if most launches are fast, or if the GPU is busy for much time.
     """
     trace, activities = prepared.trace, prepared.trace.activities
     rows = np.flatnonzero(is_one_of(activities["kind"], "kernel"))

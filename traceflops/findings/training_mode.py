@@ -82,8 +82,7 @@ def _with_statistics(prepared: Prepared) -> tuple[BoolArray, BoolArray]:
     """Return two masks of ops: batch norms in training that keep running statistics.
 
     Without running statistics a norm computes its statistics in every mode. The mode of norms in
-    the first mask is recorded. Those in the second are of unknown mode, but seem to be in training,
-    where a module counts its batches.
+    the first mask is recorded; those in the second seem to be in training, as they count batches.
     """
     ops = prepared.trace.ops
     # Is there an addition to an integer without dimensions for each batch norm?

@@ -36,8 +36,7 @@ from traceflops.windows.records import DeviceReport, chosen_time
 from traceflops.windows.step_times import STANDS_OUT, StepSpread, StepTime, late_after, median_of
 
 UNEVEN_STEPS: Final = "uneven-steps"
-_LEAST_STEPS: Final = 3
-"""Of two steps the median is their mean, and one is always longer."""
+_LEAST_STEPS: Final = 3  # of two steps the median is their mean, and one is always longer
 _ANOTHER_SIZE: Final = 0.1
 """Steps whose launches have more or fewer blocks by this share work on another size."""
 _HARDLY: Final = 0.1
@@ -275,8 +274,8 @@ def _times(
 ) -> Iterator[tuple[_Times, _Times, float]]:
     """Yield what took how long in slow and in usual steps, and a share: its most in usual steps.
 
-    First that is by span; then, if `part`, the component that is longer, is idle, by culprit of
-    idle time and by class; else by kernel.
+    They are by span first; then, if the longer `part` is idle time, by culprit, then by class of
+    idle time; else by kernel.
     """
     spans = _spans(prepared, least_ns)
     yield spans(slow), spans(usual), _HARDLY

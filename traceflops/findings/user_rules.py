@@ -31,8 +31,7 @@ GROUP: Final = "findings"
 _HINT: Final = "see docs/findings.md for the format of a file of finding rules"
 _ID: Final = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _LONGEST: Final = 500
-_TOO_LARGE: Final = 1e12
-"""Thresholds must be below this, which refuses infinity."""
+_TOO_LARGE: Final = 1e12  # thresholds must be below this, which refuses infinity
 _USUAL: Final = "Kernels of this rule take {share} of the time."
 
 
