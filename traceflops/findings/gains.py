@@ -228,7 +228,7 @@ def _direct(cause: Cause, estimate: GainEstimate, basis: GainBasis) -> GainEstim
     gain, least_ns = estimate.gain, basis.least_sure * basis.step_ns
     if gain is None:
         return estimate
-    # Only a time that the report shows bounds the gain: readers would compare the two.
+    # The gain is bounded only by a time that the report shows: readers would compare the two.
     if not _SHOWS_TIME.intersection(cause.evidence[:1]):
         return replace(estimate, gain=gain.narrowed(least_ns))
     share_ns = cause.share * basis.step_ns

@@ -306,9 +306,10 @@ def _filled(edit: str, idle: IdleClass) -> str:
         "{compiles}": _BY_NAME["recompilation"].pattern,
         "{loads}": _BY_NAME["code-loading"].pattern,
     }
+    filled = edit
     for field, pattern in values.items():
-        edit = edit.replace(field, pattern)
-    return edit
+        filled = filled.replace(field, pattern)
+    return filled
 
 
 def _where(case: Case, idle: IdleClass) -> Where:

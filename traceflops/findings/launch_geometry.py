@@ -158,9 +158,10 @@ def launch_shape(trace: Trace, name: str) -> LaunchShape:
         blocks, sizes = prod(grid), tuple(size for size in grid if size > 1) or (1,)
         fewer = units if units and blocks < units else None
         of_blocks = fact("launch.blocks", sizes=sizes, blocks=blocks, threads=threads, units=fewer)
+    # The blocks that a multiprocessor has room for; `room` only knows those of NVIDIA.
     registers, shared = (_only(numbers(own[column], -1)[:, np.newaxis]) for column in _SHAPE[-2:])
     fits = None
-    if maker == "nvidia" and compute is not None:  # `room` knows NVIDIA's multiprocessors
+    if maker == "nvidia" and compute is not None:
         fits = room(compute, threads, *(size[0] if size else None for size in (registers, shared)))
     if fits is None or compute is None:
         return LaunchShape(of_blocks)

@@ -56,7 +56,7 @@ def main_kernel_findings(
     trace: Trace,
     limits: Mapping[str, float],
 ) -> Iterator[Finding]:
-    """Give a finding if one kernel leads the largest kind of work and has much of the time.
+    """Give a finding if one of several kernels leads the largest kind of work, with much time.
 
     `of` is what shares are of, `limits` are the thresholds of MAIN_KERNEL.
     """
@@ -64,8 +64,8 @@ def main_kernel_findings(
     shares = {kind: total.components.share(kind) or 0.0 for kind in (*_KINDS, _MEMORY)}
     top, least = max(shares, key=lambda kind: shares[kind]), limits["least_share"]
     rows = [row for row in kernels.to_pylist() if row["top"] == top]
-    is_single = kernels.num_rows < 2  # nobody needs to be told that it is the main one
-    if shares[top] < least or is_single or not _may_gain(top, rows, total, losses, limits):
+    is_leading = shares[top] >= least and kernels.num_rows > 1
+    if not is_leading or not _may_gain(top, rows, total, losses, limits):
         return
     of_engine = _of_engine(rows, program)
     family, variants = _largest_family(rows, of_engine, by_whole_name=top == _MEMORY)
@@ -79,9 +79,8 @@ def main_kernel_findings(
         return
     tokens, mean_ns = _decoded(serving), time_ns // max(count, 1)
     shape = _common_shape(trace, variants, f"{top}/{sub}")
-    knows = {*program, *_known_of_launches(shape, mean_ns, limits)} - {
-        "" if is_engine else _TENSORRT
-    }
+    knows = {*program, *_known_of_launches(shape, mean_ns, limits)}
+    knows -= set() if is_engine else {_TENSORRT}
     if top == "compute":
         knows |= {top, sub, *_known(largest["name"], sub, tokens)}
     values: dict[str, Value] = {

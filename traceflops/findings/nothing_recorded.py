@@ -163,9 +163,9 @@ def led_by_error(verdict: Verdict, trace: Trace, *, is_little: bool) -> Verdict:
     interrupted later. A program that worked until it was interrupted may have been stopped on
     purpose, and one that did not find a file may have done without.
     """
-    is_little = is_little or not trace.activities.num_rows
+    has_done_little = is_little or not trace.activities.num_rows
     error = trace.source.facts.get(PROGRAM_ERROR)
-    if error is None or (error in _MAY_WORK and not is_little):
+    if error is None or (error in _MAY_WORK and not has_done_little):
         return verdict
     rest = tuple(part for part in verdict.parts if part.code != RECORD)
     if _EXCEPTION.fullmatch(error):
@@ -173,7 +173,7 @@ def led_by_error(verdict: Verdict, trace: Trace, *, is_little: bool) -> Verdict:
     else:
         kind = fact(f"program-error.{error}") if error in _CLASSES else None
     stopped = fact(STOPPED, error=kind)
-    help_ = (_HELP_WITH.get(error, _HELP),) if is_little else ()
+    help_ = (_HELP_WITH.get(error, _HELP),) if has_done_little else ()
     return replace(verdict, parts=(stopped, *help_, *rest))
 
 

@@ -60,7 +60,8 @@ def standstill(prepared: Prepared, limits: Mapping[str, float]) -> Standstill | 
     """Return how long the GPUs stood still; None if nothing shows that they did.
 
     Two things show it: gaps before queued work, and launches that take many times as long as
-    identical ones. Many of them must be equally long, and half of the longer gaps among these.
+    identical ones. Many of them must be equally long; of gaps that are half as long or longer, at
+    least half must have that length.
     """
     known, first, count = _identical(_launches(prepared))
     usual_ns = known.ns[first + (count - 1) // 2]  # the lower median
@@ -71,7 +72,7 @@ def standstill(prepared: Prepared, limits: Mapping[str, float]) -> Standstill | 
         return None
     row, over_ns, usual_ns = known.row[is_slow], over_ns[is_slow], usual_ns[is_slow]
     gaps_ns = _queued_gaps(prepared)
-    # Of the lengths of launches, the one that most launches and gaps have
+    # Of the lengths that launches have, the one that most launches and gaps share, about
     lengths = np.sort(np.concatenate([over_ns, gaps_ns]))
     low, high = ((1 + sign * limits["alike"]) * over_ns for sign in (-1, 1))
     alike = np.searchsorted(lengths, high, side="right") - np.searchsorted(lengths, low)

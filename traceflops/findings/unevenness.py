@@ -90,7 +90,8 @@ def uneven_findings(
     }
     most_ns = STANDS_OUT * spread.median_ns
     slow = {step.step for step in spread.used if step.ns > most_ns}
-    if slow and slow <= reading and 2 * len(reading) < len(spread.used):
+    prompts_explain = slow <= reading and 2 * len(reading) < len(spread.used)
+    if slow and prompts_explain:
         return
     whole_ns = sum(step.ns for step in spread.used)
     share = spread.beyond_median_ns / whole_ns if whole_ns else 0.0

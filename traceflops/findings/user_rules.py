@@ -93,7 +93,8 @@ def read_finding_rules(path: Path | None, *, redact: bool = False) -> FindingRul
         silent = _texts(document.pop("silent", []), "silent")
         installed = (plugin.name for plugin in plugins(GROUP))
         rule_ids = {*all_rules().rules, *(rule.id for rule in own), *installed}
-        for unknown in (rule_id for rule_id in silent if rule_id not in rule_ids):
+        unknown = next((rule_id for rule_id in silent if rule_id not in rule_ids), None)
+        if unknown is not None:
             near = get_close_matches(unknown, rule_ids, 1, 0)[0]
             raise ValueError(f"silent: no rule {unknown!r}; there is {near!r}")
         limits = {rule: _limits(rule, given) for rule, given in document.items()}

@@ -72,6 +72,7 @@ class Instants(Struct, frozen=True):
         ended = extreme(np.maximum, np.where(role == _LAST, time_ns[candidate], NEVER), NEVER)
         before = np.maximum(ended, extreme(np.minimum, begin, NEVER))
         counts = (role == PACED) | (role == _COPY) & (begin >= before[instant])
+        # The begin of the first candidate that counts
         begin = np.where(counts, begin, ENDLESS)
         time, node = extreme(np.minimum, begin, ENDLESS), np.full_like(self.device, -1)
         first = np.flatnonzero(counts & (begin == time[instant]))[::-1]
@@ -80,18 +81,23 @@ class Instants(Struct, frozen=True):
         marked = np.maximum(ended, time_ns[self.mark])
         is_marked = (self.mark >= 0) & (marked < time)
         time, node = np.where(is_marked, marked, time), np.where(is_marked, self.mark, node)
+        # Without candidates, the end of the device's last work
         bare = np.setdiff1d(np.arange(len(self.device)), with_work)
         if len(bare):
-            # The work of each device that ends last
-            rows = np.flatnonzero(graph.nodes.device >= 0)
-            device = graph.nodes.device[rows]
-            latest = group_most(device, time_ns[rows], int(device.max(initial=-1)) + 1)
-            is_last = np.flatnonzero(time_ns[rows] == latest[device])[::-1]
-            last_node = np.full(len(latest), -1, dtype=np.int64)
-            last_node[device[is_last]] = rows[is_last]  # the first of several is written last
-            last = last_node[self.device[bare]]
+            last = _last_work(graph, time_ns)[self.device[bare]]
             time[bare], node[bare] = time_ns[last], last
         return time, node
+
+
+def _last_work(graph: RecordedGraph, time_ns: IntArray) -> IntArray:
+    """Return, by device, the node of its work that ends last, the first of several; -1: none."""
+    rows = np.flatnonzero(graph.nodes.device >= 0)
+    device = graph.nodes.device[rows]
+    latest = group_most(device, time_ns[rows], int(device.max(initial=-1)) + 1)
+    is_last = np.flatnonzero(time_ns[rows] == latest[device])[::-1]
+    last_node = np.full(len(latest), -1, dtype=np.int64)
+    last_node[device[is_last]] = rows[is_last]  # the first of several is written last
+    return last_node
 
 
 class Spans(Struct, frozen=True):
