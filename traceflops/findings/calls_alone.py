@@ -1,11 +1,11 @@
-"""Where the time of a thread goes that launches GPU work of which nothing is recorded.
+"""How a thread that launches GPU work spends its time, where the GPU work itself is not recorded.
 
-    |malloc|   |copy     |launch|wait  |   |read    |   |free|      # of one thread, outermost
-            own                          own          own
+    |malloc|   |copy     |launch|wait  |   |read    |   |free|      # its outermost calls
+            own                          own          own           # its time outside GPU calls
 
-The first call of a name may set up what the later ones use: what it takes beyond their median is
-left out, of its kind and of the whole. Copies and waits keep their time: it is that of what they
-move or await.
+The first call of a name may also set up what later calls use. The time that it takes beyond the
+median of its name is called set-up, and is left out of its kind and of the total. Copies and waits
+keep all of their time: they last as long as the GPU work that they move or await.
 """
 
 from __future__ import annotations
@@ -33,95 +33,101 @@ from traceflops.table.trace import Trace
 from traceflops.timeline.first_calls import FEW
 from traceflops.timeline.intervals import Intervals
 
-_CALLS: Final = {"allocates": "allocate", "copies": "copy", "waits_for_device": "wait"}
-_SYSTEM: Final = {
-    "uses_files": "files",
-    "awaits_input": "input",
-    "sleeps": "sleep",
-    "waits": "others",
+_GPU_CALLS: Final = {"allocate": "allocates", "copy": "copies", "wait": "waits_for_device"}
+_SYSTEM_CALLS: Final = {
+    "files": "uses_files",
+    "input": "awaits_input",
+    "sleep": "sleeps",
+    "others": "waits",
 }
-"""Kinds of calls by what their names reveal (`has_fact`): those of a GPU, and of the system."""
+"""What the name of a call reveals (`has_fact`), by kind of call: to the GPU, and to the system."""
 _MOST_NAMES: Final = 2
 
 
 def calls_alone(trace: Trace) -> tuple[Fact, ...]:
     """Return the kind of call that takes most of the time of the thread that launches most.
 
-    Nothing if the trace has operators, which say more, or if no kind takes much.
+    The total is that thread's time from its first call to its last, without set-up. Nothing is
+    returned if the trace has operators, which say more, or if no kind takes much.
     """
-    calls = trace.calls
+    calls, marks = trace.calls, trace.marks
     launches = matching(calls["name"], LAUNCH.match)
     if trace.ops.num_rows or not launches.any() or calls.num_rows < FEW:
         return ()
-    thread, thread_of_mark = shared_codes(thread_columns(calls), thread_columns(trace.marks))
-    threads, count = np.unique(thread[launches], return_counts=True)
-    busiest = threads[count.argmax()]
-    row = outermost(calls, np.flatnonzero(thread == busiest))
-    is_system = is_one_of(trace.marks["kind"], "system")
-    marks = np.flatnonzero(is_system & (thread_of_mark == busiest))
-    # Time in calls, and the rest of the thread from its first call to its last
-    (_, start, end), (_, begin, stop) = host_span(calls), host_span(trace.marks)
-    name, dur_ns = codes(calls["name"])[row], end[row] - start[row]
-    spent_ns = _usual(name, dur_ns)
-    # Copies and waits take as long as the GPU does: a long first one is no set-up.
-    for reveals in ("copies", "waits_for_device"):
-        spent_ns = np.where(has_fact(calls["name"], reveals)[row], dur_ns, spent_ns)
+    thread_of_call, thread_of_mark = shared_codes(thread_columns(calls), thread_columns(marks))
+    busiest = np.bincount(thread_of_call[launches]).argmax()
+    row = outermost(calls, np.flatnonzero(thread_of_call == busiest))
+    is_system = is_one_of(marks["kind"], "system")
+    system = np.flatnonzero(is_system & (thread_of_mark == busiest))
+    # The thread's time inside GPU calls and outside of them
+    (_, start, end), (_, mark_start, mark_end) = host_span(calls), host_span(marks)
     inside = Intervals.of(start[row], end[row])
-    rest = Intervals.one(int(start[row].min()), int(end[row].max())).subtract(inside)
-    first_ns = int(dur_ns.sum() - spent_ns.sum())
-    whole_ns = inside.length_ns + rest.length_ns - first_ns
-    # Time by kind; calls of the system count outside calls of the GPU
+    outside = Intervals.one(int(start[row].min()), int(end[row].max())).subtract(inside)
+    spent_ns = _without_set_up(calls, row)
+    set_up_ns = int((end[row] - start[row]).sum() - spent_ns.sum())
+    total_ns = inside.length_ns + outside.length_ns - set_up_ns
+    # Time by kind. A GPU call may contain system calls: only those outside of it count.
     times = {"launch": int(spent_ns[launches[row]].sum())}
-    for reveals, kind in _CALLS.items():
+    for kind, reveals in _GPU_CALLS.items():
         times[kind] = int(spent_ns[has_fact(calls["name"], reveals)[row]].sum())
-    for reveals, kind in _SYSTEM.items():
-        some = marks[has_fact(trace.marks["name"], reveals)[marks]]
-        times[kind] = Intervals.of(begin[some], stop[some]).intersect(rest).length_ns
-    kind = max(times, key=lambda kind: times[kind])
-    share = times[kind] / whole_ns if whole_ns > 0 else 0.0
+    for kind, reveals in _SYSTEM_CALLS.items():
+        own = system[has_fact(marks["name"], reveals)[system]]
+        times[kind] = Intervals.of(mark_start[own], mark_end[own]).intersect(outside).length_ns
+    largest = max(times, key=lambda kind: times[kind])
+    share = times[largest] / total_ns if total_ns > 0 else 0.0
     if severity_of(share) not in ("high", "medium"):
         return ()
-    # The share of time in no call at all: what runs then is not recorded.
-    outside = rest.subtract(Intervals.of(begin[marks], stop[marks])).length_ns / whole_ns
-    reveals = next((reveals for reveals, of in _CALLS.items() if of == kind), "")
-    of_kind = has_fact(calls["name"], reveals)[row] if reveals else np.zeros(len(row), np.bool_)
-    # The names with most of that time, those with a tenth of it or more
-    labels = names(calls["name"])
-    sums = np.bincount(name[of_kind], spent_ns[of_kind], minlength=len(labels))
-    first = np.argsort(-sums)[:_MOST_NAMES]
-    largest = tuple(labels[code] for code in first if 10 * sums[code] >= sums.sum())
+    # What the thread does in no call at all is not recorded.
+    in_system = Intervals.of(mark_start[system], mark_end[system])
+    in_no_call = outside.subtract(in_system).length_ns / total_ns
     return (
         fact(
             "calls-alone.lead",
-            what=fact(f"calls-alone.{kind}"),
+            what=fact(f"calls-alone.{largest}"),
             share=share,
-            whole_ns=whole_ns,
-            first_ns=first_ns if severity_of(first_ns / whole_ns) else None,
-            names=largest if reveals else None,
-            outside=outside if severity_of(outside) in ("high", "medium") else None,
+            whole_ns=total_ns,
+            first_ns=set_up_ns if severity_of(set_up_ns / total_ns) else None,
+            names=_longest_names(calls, row, spent_ns, largest),
+            outside=in_no_call if severity_of(in_no_call) in ("high", "medium") else None,
         ),
     )
 
 
 def outermost(calls: pa.Table, row: IntArray) -> IntArray:
-    """Return the calls of one thread (rows) that lie in no other call, by start."""
+    """Return the rows of one thread's calls that lie in no other call, sorted by start."""
     _, start, end = host_span(calls)
-    row = row[np.lexsort((-end[row], start[row]))]  # an outer call before those that begin with it
-    reach = np.maximum.accumulate(end[row])
-    is_inner: BoolArray = np.append(False, end[row][1:] <= reach[:-1])
+    row = row[np.lexsort((-end[row], start[row]))]  # of equal starts, the outer call first
+    latest_end = np.maximum.accumulate(end[row])
+    is_inner: BoolArray = np.append(False, end[row][1:] <= latest_end[:-1])
     return np.asarray(row[~is_inner])
 
 
-def _usual(name: IntArray, dur_ns: IntArray) -> IntArray:
-    """Return how long each call takes; the first of many of a name, their median at most.
+def _without_set_up(calls: pa.Table, row: IntArray) -> IntArray:
+    """Return the time of each call in ns, without the set-up in the first call of its name.
 
-    A first call also sets up what it needs, which is not done again.
+    Copies and waits take as long as the GPU does: a long first one is no set-up.
     """
-    spent_ns = dur_ns.copy()
+    _, start, end = host_span(calls)
+    name, dur_ns = codes(calls["name"])[row], (end - start)[row]
     order = np.lexsort((dur_ns, name))
     _, begin, count = np.unique(name[order], return_index=True, return_counts=True)
     median_ns = dur_ns[order][begin + count // 2]
-    first = np.unique(name, return_index=True)[1]
-    many = first[count >= FEW]
-    spent_ns[many] = np.minimum(spent_ns[many], median_ns[count >= FEW])
-    return np.asarray(spent_ns)
+    _, first = np.unique(name, return_index=True)
+    is_often = count >= FEW  # a median of fewer calls would be no measure of the usual time
+    spent_ns = dur_ns.copy()
+    spent_ns[first[is_often]] = np.minimum(dur_ns[first[is_often]], median_ns[is_often])
+    keeps_all = has_fact(calls["name"], "copies") | has_fact(calls["name"], "waits_for_device")
+    return np.where(keeps_all[row], dur_ns, spent_ns)
+
+
+def _longest_names(
+    calls: pa.Table, row: IntArray, spent_ns: IntArray, kind: str
+) -> tuple[str, ...] | None:
+    """Return the names with a tenth or more of a kind's time; None if it is no kind of GPU call."""
+    if kind not in _GPU_CALLS:
+        return None
+    labels, of_kind = names(calls["name"]), has_fact(calls["name"], _GPU_CALLS[kind])[row]
+    code = codes(calls["name"])[row[of_kind]]
+    sums = np.bincount(code, spent_ns[of_kind], minlength=len(labels))
+    longest = np.argsort(-sums)[:_MOST_NAMES]
+    return tuple(labels[code] for code in longest if 10 * sums[code] >= sums.sum())

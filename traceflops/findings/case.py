@@ -39,32 +39,32 @@ if TYPE_CHECKING:
     from traceflops.windows.step_times import StepSpread
 
 Rule = Callable[["Case"], Iterator["Cause | Candidate"]]
-"""What gives the causes that it finds; a Candidate is a cause in the words of a user's rule."""
+"""A function that yields the causes it finds; a Candidate is a cause as a user's rule states it."""
 _ABOVE_0: Final = 1e-18
-"""Less than the share of any time in a recording."""
+"""A positive number below the share of any recorded time: it stands for "more than nothing"."""
 
 
 class FindingRules(Struct, frozen=True):
-    """What a user changes: thresholds by rule, ids of silent findings, and rules of their own."""
+    """What a user changes: thresholds by rule and name, ids of rules to silence, own rules."""
 
     thresholds: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     silent: frozenset[str] = frozenset()
     own: tuple[Rule, ...] = ()
 
     def limits(self, rule: str) -> Mapping[str, float]:
-        """Return all thresholds of a rule: the user's, and those of the house for the rest.
+        """Return the thresholds of a rule by name: the user's, else those of `rules.toml`.
 
-        A user's 0 counts as hardly more: nothing at all is never enough for a finding.
+        A user's 0 becomes _ABOVE_0, so that a share of 0 never makes a finding.
         """
         own = self.thresholds.get(rule, {}).items()
         return {**thresholds()[rule], **{name: max(value, _ABOVE_0) for name, value in own}}
 
     @property
     def changes(self) -> str:
-        """Return what is changed in words, "" if nothing is."""
-        limits = sum(map(len, self.thresholds.values()))
+        """Return in words how many rules and thresholds are changed, "" if none is."""
+        changed = sum(map(len, self.thresholds.values()))
         parts = (
-            f"{several(limits, 'threshold')} changed" if limits else "",
+            f"{several(changed, 'threshold')} changed" if changed else "",
             f"{several(len(self.silent), 'rule')} silent" if self.silent else "",
             f"{several(len(self.own), 'rule')} added" if self.own else "",
         )
@@ -75,31 +75,21 @@ NO_RULES: Final[FindingRules] = FindingRules()
 
 
 class Case(Protocol):
-    """The analysis that findings are about.
+    """The analysis of one recording, as rules read it.
 
-    source            where the trace came from
-    steps             how steps were chosen
     total             the time of the chosen windows of all devices
-    measured          FLOPs, bytes and MFU
     idle              what the host did in idle time
     host_bound        whether the host is fast enough
     synchronisations  the calls in which the host waits for a GPU
-    launches          what launching took
-    devices           the devices with their windows
-    spread            how the steps used differ, None where none is used
-    serving           the passes that a serving engine annotates
-    ranks             who waits for whom
+    spread            how the steps used differ, None if none is used
     notes             what was repaired, dropped or assumed
-    gpu_samples       what was sampled of clocks and power
     recorded          whether launches have device records
-    untimed           what a recording without a timeline says
-    prepared          the recording itself
+    untimed           what a recording without a timeline tells
     losses            what takes the time
-    finding_rules     what the user changes of the rules
     windows_used      how many windows are chosen
-    of_no_job         whether the files are of several jobs and none of them is chosen
+    of_no_job         whether the files are of several jobs and the user chose none
     on_host           whether all work is on the CPU
-    program           the facts of the program that choose a remedy; see `program`
+    program           the facts of the program that choose a remedy; see `program_of`
     replay_or_reason  the recording ready for what-if, or None and why it is not
     """
 
@@ -157,7 +147,7 @@ class Case(Protocol):
 
 
 def limit(case: Case, rule: str, name: str) -> float:
-    """Return one threshold of a rule: the user's, else that of the house."""
+    """Return one threshold of a rule: the user's, else that of `rules.toml`."""
     return case.finding_rules.limits(rule)[name]
 
 
@@ -184,9 +174,9 @@ def share_of_window(case: Case, time_ns: int) -> float:
 
 
 def without_work_ns(case: Case) -> int:
-    """Return how long the busiest stream of each device has no work but communication; summed, ns.
+    """Return for how many ns of the chosen windows each device's busiest stream lacks work, summed.
 
-    Start-up does not count: the program does not do it again and again.
+    Communication is no work here. Start-up is left out, because it happens only once.
     """
     prepared = case.prepared
     if prepared is None:
@@ -196,27 +186,25 @@ def without_work_ns(case: Case) -> int:
         row, stream = account.rows.row, prepared.linked.columns.stream
         works = np.flatnonzero(~is_top(prepared.linked.categorised, "communication", row))
         start, end = account.rows.start_ns[works], account.rows.end_ns[works]
-        # Time in which work of its stream that began before still runs counts once.
-        number = ranked(stream[row[works]])[1]
-        start = np.maximum(start, latest_end_before(number, start, end))
+        _, stream_number = ranked(stream[row[works]])
+        # Begin after all earlier work of the stream, so that overlaps count once.
+        start = np.maximum(start, latest_end_before(stream_number, start, end))
         chosen = chosen_time(prepared.windows[device])
         inside_ns = chosen.length_within(start, np.maximum(start, end))
-        of_stream = group_sums(number, inside_ns, int(number.max(initial=-1)) + 1)
+        of_stream = group_sums(stream_number, inside_ns, int(stream_number.max(initial=-1)) + 1)
         busy_ns += int(of_stream.max(initial=0))
     components = case.total.components
     return components.window_ns - components.start_up_ns - busy_ns
 
 
-_AMD_WARP: Final = 64
-"""Lanes of a warp that no GPU of NVIDIA has."""
-_VOLTA: Final = 7
-"""The major compute capability from which Nsight Compute profiles GPUs."""
+_AMD_WARP: Final = 64  # lanes of a warp on some AMD GPUs; NVIDIA's have 32
+_VOLTA: Final = 7  # Nsight Compute profiles GPUs from this major compute capability on
 
 
 def program_of(case: Case) -> frozenset[str]:
-    """Return facts of the program of a recording or summary, on which remedies depend.
+    """Return the names of facts about the program, on which the choice of remedies depends.
 
-    torch      it runs PyTorch: by the profiler, else by its kernels
+    torch      it runs PyTorch, as the profiler or the names of kernels show
     ml         a framework, engine or library of machine learning runs
     tensorrt   TensorRT runs
     openacc    its kernels are loops of OpenACC, by their names
@@ -224,10 +212,10 @@ def program_of(case: Case) -> frozenset[str]:
     graphs     it launches graphs
     trains     a backward pass or an optimizer runs
     serves     a serving engine annotates its passes
-    amd        the GPUs are AMD's: by the profiler, themselves, or the calls
+    amd        the GPUs are AMD's, as the profiler, the devices or the calls show
     nvidia     the GPUs are NVIDIA's
-    old-nvidia they are older than Volta, so Nsight Compute does not profile them
-    other-gpu  the accelerators are neither's (XPU, MTIA, HPU)
+    old-nvidia all GPUs are older than Volta, so Nsight Compute does not profile them
+    other-gpu  the accelerators are neither AMD's nor NVIDIA's (XPU, MTIA, HPU)
     """
     if case.prepared is not None:
         serves = {"serves"} if case.serving.passes else set[str]()
@@ -239,7 +227,8 @@ def program_of(case: Case) -> frozenset[str]:
 
 def program_of_trace(trace: Trace) -> frozenset[str]:
     """Return the facts of the program of a trace; see `program_of`."""
-    of_program = {
+    capabilities = filter(None, trace.devices["compute_major"].to_pylist())
+    holds = {
         "torch": programs.of_pytorch(trace),
         "ml": programs.of_ml(trace),
         "tensorrt": programs.of_tensorrt(trace),
@@ -247,18 +236,15 @@ def program_of_trace(trace: Trace) -> frozenset[str]:
         "compiled": programs.of_compiled(trace),
         "graphs": programs.of_graphs(trace),
         "trains": programs.of_training(trace),
-        "old-nvidia": max(filter(None, trace.devices["compute_major"].to_pylist()), default=_VOLTA)
-        < _VOLTA,
+        "old-nvidia": max(capabilities, default=_VOLTA) < _VOLTA,
     }
-    return frozenset(
-        {*(name for name, holds in of_program.items() if holds), gpus_of(trace)} - {""}
-    )
+    return frozenset({*(name for name in holds if holds[name]), gpus_of(trace)} - {""})
 
 
 def gpus_of(trace: Trace) -> str:
-    """Return who made the GPUs: amd, nvidia, other-gpu, or "" if nothing tells."""
+    """Return who made the GPUs: "amd", "nvidia", "other-gpu", or "" if the trace does not tell."""
     tool, calls = family(trace.source.format), names(trace.calls["name"])
-    if accelerator(trace.source.event_counts) != CUDA:  # ROCm is recorded as CUDA
+    if accelerator(trace.source.event_counts) != CUDA:  # PyTorch records ROCm as CUDA, too
         return "other-gpu"
     if (
         tool == ROCPROF

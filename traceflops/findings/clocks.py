@@ -24,22 +24,22 @@ from traceflops.table.grouping import group_rows
 from traceflops.table.trace import Trace
 from traceflops.timeline.device_span import is_top
 from traceflops.timeline.intervals import Intervals
+from traceflops.timeline.records import Window
 from traceflops.windows.prepared import Prepared
 from traceflops.windows.records import chosen_time
 
 _CLOCKS: Final = "clocks"
 _BESIDE: Final = "beside-communication"
-_QUARTERS: Final = 4
-"""Of the steps, in their order."""
+_QUARTERS: Final = 4  # the steps, in their order, are compared by quarters
 _ORDINALS: Final = ("first", "second", "third", "last")
-_SUBS: Final = ("gemm", "convolution")
+_SUBS: Final = ("gemm", "convolution")  # subcategories of the kernels that are called products here
 
 
 class _Slower(Struct, frozen=True):
-    """How many times as long products take in a later quarter of the steps as in an earlier one.
+    """How much slower the products of a device run in a `later` quarter than in an `earlier` one.
 
-    `excess_ns` is what all products take beyond their time at the speed of the earlier quarter,
-    `as_before` the part of their time that is left at that speed. `row` is the largest kernel.
+    They take `times` as long. At the earlier speed, all products would save `excess_ns`, and keep
+    the part `as_before` of their time. `row` is the kernel with most time.
     """
 
     device: int
@@ -86,109 +86,125 @@ def slower_kernels(case: Case) -> Iterator[Cause]:
 def _slower(case: Case, prepared: Prepared, device: int) -> _Slower | None:
     """Return the largest slow-down on which most products of a device agree, None without one.
 
-    Products of the same name and grid are compared between quarters of the steps if they run in all
-    quarters, and if these have half of the time. Agreement is weighted by time.
+    Runs of the same name and grid are one kernel. Kernels that ran often enough in all quarters of
+    the steps are compared, weighted by time; they must have half of the time of all products.
     """
     windows = [
         window for window in prepared.windows[device] if window.used and window.step is not None
     ]
     if len(windows) < limit(case, _CLOCKS, "least_steps"):
         return None
-    rows, table = prepared.accounts[device].rows, prepared.trace.activities
-    begins = [window.start_ns for window in windows]
-    window_of_row = np.searchsorted(begins, rows.start_ns, side="right") - 1
-    ends = np.array([window.end_ns for window in windows])
-    sides, categorised = axes(table["grid"])[rows.row], prepared.linked.categorised
-    is_product = [kind.top == "compute" and kind.sub in _SUBS for kind in categorised.categories]
-    chosen = (window_of_row >= 0) & (rows.start_ns < ends[window_of_row])
-    chosen &= np.array([*is_product, False])[categorised.category[rows.row]]  # -1: no category
-    chosen &= sides[:, 0] != UNKNOWN_SIZE
-    if not chosen.any():
+    row, window_of_run, dur_ns = _product_runs(prepared, device, windows)
+    if not len(row):
         return None
-    row, quarter = rows.row[chosen], window_of_row[chosen] * _QUARTERS // len(windows)
-    dur = (rows.end_ns - rows.start_ns)[chosen]
-    group, first = group_rows((codes(table["name"])[row], *sides[chosen].T))
-    # A row per kernel and a column per quarter
-    medians, count = _medians(group, quarter, dur, len(first), limit(case, _CLOCKS, "least_runs"))
-    sums = np.bincount(group * _QUARTERS + quarter, dur, medians.size)
+    table, quarter = prepared.trace.activities, window_of_run * _QUARTERS // len(windows)
+    kernel, first = group_rows((codes(table["name"])[row], *axes(table["grid"])[row].T))
+    # Medians, counts and times have a row per kernel and a column per quarter.
+    least_runs = limit(case, _CLOCKS, "least_runs")
+    medians, count = _medians(kernel, quarter, dur_ns, len(first), least_runs)
+    sums = np.bincount(kernel * _QUARTERS + quarter, dur_ns, medians.size)
     time_ns = sums.reshape(-1, _QUARTERS).astype(np.float64)
     measured = ~np.isnan(medians).any(axis=1)
     few = measured.sum() < limit(case, _CLOCKS, "least_kernels")
     if few or 2 * time_ns[measured].sum() < time_ns.sum():
         return None
-    weight = time_ns[measured].sum(axis=1) / time_ns[measured].sum()
-    speed = medians[measured] / medians[measured].min(axis=1, keepdims=True)
-    mean = weight @ speed
+    # The slowest quarter, and the fastest one before it: kernels that speed up are no slow-down.
+    usual_ns, weight = medians[measured], time_ns[measured].sum(axis=1) / time_ns[measured].sum()
+    relative = usual_ns / usual_ns.min(axis=1, keepdims=True)
+    mean = weight @ relative
     later = int(mean.argmax())
-    earlier = int(mean[: later + 1].argmin())  # kernels that speed up are no slow-down
-    ratio = speed[:, later] / speed[:, earlier]
+    earlier = int(mean[: later + 1].argmin())
+    ratio = relative[:, later] / relative[:, earlier]
     times = float(weight @ ratio)
     agrees = float(weight[ratio > (1 + times) / 2].sum())  # at least half as much slower
     are_unsure = agrees < limit(case, _CLOCKS, "least_agree")
     if are_unsure or times < 1 + limit(case, _CLOCKS, "least_slower"):
         return None
-    excess = (time_ns[measured] * (1 - medians[measured][:, [earlier]] / medians[measured])).sum()
-    own_ns, kernel_ns, excess_ns = time_ns.sum(axis=1), int(time_ns.sum()), round(excess)
-    largest = int(own_ns.argmax())
-    name = names(table["name"])[codes(table["name"])[row[first[largest]]]]
-    longest = Row(short_name(kernel_name(name)), int(own_ns[largest]), int(count[largest].sum()))
-    return _Slower(device, earlier, later, times, excess_ns, 1 - excess_ns / kernel_ns, longest)
+    # The time of all quarters beyond that at the speed of the earlier one
+    excess_ns = round((time_ns[measured] * (1 - usual_ns[:, [earlier]] / usual_ns)).sum())
+    as_before = 1 - excess_ns / int(time_ns.sum())
+    of_kernel_ns = time_ns.sum(axis=1)
+    most = int(of_kernel_ns.argmax())
+    name = names(table["name"])[codes(table["name"])[row[first[most]]]]
+    largest = Row(short_name(kernel_name(name)), int(of_kernel_ns[most]), int(count[most].sum()))
+    return _Slower(device, earlier, later, times, excess_ns, as_before, largest)
+
+
+def _product_runs(
+    prepared: Prepared, device: int, windows: Sequence[Window]
+) -> tuple[IntArray, IntArray, IntArray]:
+    """Return per run of a product: its row in `activities`, the index of its window, its ns.
+
+    Runs of an unknown grid are left out. `windows` are sorted, and not empty.
+    """
+    rows, categorised = prepared.accounts[device].rows, prepared.linked.categorised
+    begins = [window.start_ns for window in windows]
+    ends = np.array([window.end_ns for window in windows])
+    window = np.searchsorted(begins, rows.start_ns, side="right") - 1  # -1: before all windows
+    is_inside = (window >= 0) & (rows.start_ns < ends[window])
+    is_product = [kind.top == "compute" and kind.sub in _SUBS for kind in categorised.categories]
+    # Category -1, that of runs without one, finds the False at the end.
+    of_product = np.array([*is_product, False])[categorised.category[rows.row]]
+    has_grid = axes(prepared.trace.activities["grid"])[rows.row, 0] != UNKNOWN_SIZE
+    chosen = is_inside & of_product & has_grid
+    return rows.row[chosen], window[chosen], (rows.end_ns - rows.start_ns)[chosen]
 
 
 def _medians(
-    group: IntArray, quarter: IntArray, dur: IntArray, groups: int, least: float
+    group: IntArray, column: IntArray, dur_ns: IntArray, groups: int, least: float
 ) -> tuple[FloatArray, IntArray]:
-    """Return median times and counts of runs, a row per group and a column per quarter.
+    """Return median times (ns) and counts of runs, each of shape (groups, _QUARTERS).
 
-    All but `groups` and `least` are per run. The median of fewer than `least` runs is NaN.
+    `group`, `column` and `dur_ns` are per run. The median of fewer than `least` runs is NaN.
     """
-    key = group * _QUARTERS + quarter
-    order = np.lexsort((dur, key))
-    count = np.bincount(key, minlength=groups * _QUARTERS)
+    cell = group * _QUARTERS + column
+    order = np.lexsort((dur_ns, cell))
+    count = np.bincount(cell, minlength=groups * _QUARTERS)
     middle = np.cumsum(count) - count + count // 2
     enough = count >= least
     medians = np.full(groups * _QUARTERS, np.nan)
-    medians[enough] = dur[order][middle[enough]]
+    medians[enough] = dur_ns[order][middle[enough]]
     return medians.reshape(groups, _QUARTERS), count.reshape(groups, _QUARTERS)
 
 
 def slowed_kernels(case: Case) -> Iterator[Cause]:
-    """Give a cause if kernels take longer while their device communicates than alone.
+    """Give a cause if kernels take longer beside communication of their device than alone.
 
-    Known are launches that ran beside communication as a whole, if launches alike (by name, grid,
-    block and shapes) ran alone.
+    Launches of the same name, grid, block and shapes are compared: those that ran beside
+    communication all the time with those that ran alone.
     """
     prepared = case.prepared
     if prepared is None:
         return
-    excess_ns, known_ns, beside_ns = 0.0, 0, 0
+    # Of the time beside communication: how much is lost, how much is compared, and all of it
+    lost_ns, compared_ns, beside_ns = 0.0, 0, 0
     for device, account in prepared.accounts.items():
         rows = account.rows
-        talking = is_top(prepared.linked.categorised, "communication", rows.row)
-        inside = chosen_time(prepared.windows[device]).contains(rows.start_ns) & ~talking
-        start, end, row = rows.start_ns[inside], rows.end_ns[inside], rows.row[inside]
-        spans = Intervals.of(rows.start_ns[talking], rows.end_ns[talking])
-        covered = spans.length_within(start, end)
+        communicates = is_top(prepared.linked.categorised, "communication", rows.row)
+        chosen = chosen_time(prepared.windows[device]).contains(rows.start_ns) & ~communicates
+        start, end, row = rows.start_ns[chosen], rows.end_ns[chosen], rows.row[chosen]
+        communication = Intervals.of(rows.start_ns[communicates], rows.end_ns[communicates])
+        covered_ns = communication.length_within(start, end)
+        # Median times of each group of launches: column 0 alone, column 1 beside communication
         group, is_sized = identical_launches(prepared, row)
-        whole = is_sized & ((covered == 0) | (covered == end - start))
-        is_beside, least = np.sign(covered[whole]), limit(case, _BESIDE, "least_runs")
-        count = int(group.max(initial=-1)) + 1
-        # Of the four columns, 0 is of launches that ran alone, 1 of those beside communication.
-        medians, _ = _medians(group[whole], is_beside, (end - start)[whole], count, least)
+        counts = is_sized & ((covered_ns == 0) | (covered_ns == end - start))
+        column, least = np.sign(covered_ns[counts]), limit(case, _BESIDE, "least_runs")
+        groups = int(group.max(initial=-1)) + 1
+        medians, _ = _medians(group[counts], column, (end - start)[counts], groups, least)
         lost = 1 - medians[:, 0] / np.maximum(medians[:, 1], 1)  # NaN: cannot be compared
-        of_device_ns = np.where(np.isnan(lost[group]), 0, covered)
-        if of_device_ns.any():
-            excess_ns += float((np.nan_to_num(lost)[group] * of_device_ns).sum())
-            known_ns += int(of_device_ns.sum())
-            beside = Intervals.of(start[covered > 0], end[covered > 0])
-            beside_ns += beside.intersect(spans).length_ns
-    # At most, all kernels beside communication lose as much as those that can be compared.
-    most_ns = round(excess_ns * beside_ns / max(known_ns, 1))
+        known_ns = np.where(np.isnan(lost[group]), 0, covered_ns)
+        if known_ns.any():
+            lost_ns += float((np.nan_to_num(lost)[group] * known_ns).sum())
+            compared_ns += int(known_ns.sum())
+            beside = Intervals.of(start[covered_ns > 0], end[covered_ns > 0])
+            beside_ns += beside.intersect(communication).length_ns
+    # At most, all kernels beside communication lose as much as those that are compared.
+    most_ns = round(lost_ns * beside_ns / max(compared_ns, 1))
     share = share_of_window(case, most_ns)
-    if not known_ns or share < limit(case, _BESIDE, "least_share"):
+    if not compared_ns or share < limit(case, _BESIDE, "least_share"):
         return
-    longer = excess_ns / (known_ns - excess_ns)
-    few = known_ns / beside_ns if 2 * known_ns < beside_ns else None  # told if little is known
+    longer = lost_ns / (compared_ns - lost_ns)
+    few = compared_ns / beside_ns if 2 * compared_ns < beside_ns else None
     gain = Gain(0, most_ns // case.windows_used, None)
     yield cause(case, _BESIDE, share, {"longer": longer, "few": few}, gain=gain)
 
@@ -199,7 +215,7 @@ _REASONS: Final = {"thermal": 0x20 | 0x40 | 1 << 17, "supply": 0x80 | 0x8, "powe
 
 
 def low_clocks(case: Case) -> Iterator[Cause]:
-    """Give a cause if GPUs run far below their clocks; rule late-rank tells it of late ranks."""
+    """Give a cause if GPUs run far below their clocks, except late ranks: see rule late-rank."""
     slow = case.ranks.slow if case.ranks is not None else None
     late = slow.ranks if slow is not None and slow.cause == "slow_clock" else ()
     reports = {device.device: device for device in case.devices if device.rank not in late}
@@ -238,7 +254,7 @@ def low_clocks(case: Case) -> Iterator[Cause]:
 
 
 def samples_verdict(sampled: Sequence[GpuSamples], trace: Trace) -> Verdict | None:
-    """Return what to say of samples without a recording; None without samples."""
+    """Return the verdict on samples that come without a recording; None without samples."""
     if not sampled:
         return None
     slowest = max(sampled, key=lambda gpu: gpu.below or 0.0)
@@ -251,15 +267,15 @@ def samples_verdict(sampled: Sequence[GpuSamples], trace: Trace) -> Verdict | No
 
 
 def clocks_of_late(case: Case, slow: SlowRank) -> tuple[Fact | None, Fact | None]:
-    """Return how the clock of a late rank compares with others, and the remedy.
+    """Return how the clock of the late rank compares with those of other ranks, and the remedy.
 
-    Both are None unless its clock and that of a rank that is not late were sampled. Without a lower
-    clock there is no remedy: its kernels are slow for another reason.
+    Both are None unless the clocks of the late rank and of a rank that is not late were sampled.
+    The remedy is None if the clock is not lower: the kernels are slow for another reason.
     """
     rank_of = {device.device: device.rank for device in case.devices}
     sampled = [gpu for gpu in case.gpu_samples if _is_known(case, gpu)]
     own = next((gpu for gpu in sampled if rank_of.get(gpu.device) == slow.rank), None)
-    late = {None, *slow.ranks}  # None: of an unknown rank
+    late = {None, *slow.ranks}  # a GPU of unknown rank (None) may be late
     others = [
         gpu.clock_mhz
         for gpu in sampled
@@ -277,18 +293,18 @@ def clocks_of_late(case: Case, slow: SlowRank) -> tuple[Fact | None, Fact | None
 
 
 def _is_known(case: Case, gpu: GpuSamples) -> bool:
-    """Return whether enough samples fall into busy time."""
+    """Return whether enough samples of a GPU fall into its busy time."""
     return gpu.busy >= limit(case, _LOW_CLOCK, "least_samples")
 
 
 def _values(gpu: GpuSamples) -> dict[str, Value]:
-    """Return how low a clock is and why."""
+    """Return the values of texts about a low clock: how low it is, and why."""
     assert gpu.clock_mhz is not None
     return {"mhz": gpu.clock_mhz, "below": gpu.below or None, "reason": gpu.reason_words}
 
 
 def _reasons(gpu: GpuSamples) -> frozenset[str]:
-    """Return the key of _REASONS that holds for the most samples, nothing if none holds."""
+    """Return the one key of _REASONS that holds for most samples; empty if none holds for any."""
 
     def share(name: str) -> float:
         shares = (part for bit, part in (gpu.reasons or {}).items() if bit & _REASONS[name])

@@ -1,7 +1,6 @@
 """Rules of communication: exposed, in many small collectives, or far below the rate of the links.
 
-Time is exposed where one collective runs and nothing else does; `wait_ns` is the part in which
-other ranks had not begun.
+Communication is exposed while nothing else runs, and waits while other ranks have not begun.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from msgspec import Struct
@@ -43,10 +42,9 @@ SLOW_LINK: Final = "slow-link"
 _WORK: Final = ("compute", "memory", "other", "graph")
 _MIB: Final = 2**20
 _ALONE: Final = 0.9
-"""A collective whose exposed time is a larger share of its time ran beside no other work."""
+"""A collective ran beside no other work if at least this share of its time is exposed."""
 _FSDP: Final = re.compile(r"FSDP|FullySharded|fully_shard|/_?fsdp/")
-_WORTH_NAMING: Final = 0.005
-"""Share of the window."""
+_WORTH_NAMING: Final = 0.005  # groups with a smaller share of the window are not named
 _PAIRS: Final = ("send", "recv", "send_recv")
 _USUAL: Final = {
     "all_reduce": "dp",
@@ -56,14 +54,29 @@ _USUAL: Final = {
     **dict.fromkeys(_PAIRS, "pp"),
 }
 """What groups without a known role are for, by kind, in training."""
-_Group = tuple[str, str | None, IntArray]
-"""Kind ("" for unknown), role of the group of ranks, and places in the columns of `_Exposed`."""
+
+
+class _Group(NamedTuple):
+    """Collectives of one kind ("" if unknown) whose groups of ranks have the same role.
+
+    `places` are those in the columns of `_Exposed`.
+    """
+
+    kind: str
+    role: str | None
+    places: IntArray
+
+    @property
+    def name(self) -> str:
+        """Return kind and role in words, "" if both are unknown."""
+        return _collective_name(self.kind, self.role)
 
 
 class _Exposed(Struct, frozen=True):
-    """Communication of the chosen windows: rows of `records`, and exposed times in ns.
+    """The communication of the chosen windows: columns with an entry per collective.
 
-    `name` is the code of the kernel's name if its kind is unknown, else -1.
+    `row` is its row in `records`. `name` is the code of the kernel's name if the kind is unknown,
+    else -1. `wait_ns` is the part of `exposed_ns` in which other ranks had not begun.
     """
 
     records: CommRecords
@@ -76,22 +89,19 @@ class _Exposed(Struct, frozen=True):
         """Return a group per kind and role, or kernel of unknown kind, the most exposed first."""
         rows, records = self.row, self.records
         roles = [group.role for group in records.groups]
-        # Groups with the same role count as one: they get the place of the first of them.
-        place_of_role = np.array([roles.index(role) for role in roles], dtype=np.int64)
-        number, _ = group_rows((records.kind[rows], place_of_role[records.group[rows]], self.name))
+        # Groups of ranks with the same role count as the first of them.
+        group_of_role = np.array([roles.index(role) for role in roles], dtype=np.int64)
+        number, _ = group_rows((records.kind[rows], group_of_role[records.group[rows]], self.name))
         by_role = []
         for _, places in groups(number):
             first = rows[places[0]]
             kind, role = int(records.kind[first]), roles[int(records.group[first])]
-            by_role.append((KINDS[kind] if kind >= 0 else "", role, places))
-        return sorted(by_role, key=lambda entry: -int(self.exposed_ns[entry[2]].sum()))
+            by_role.append(_Group(KINDS[kind] if kind >= 0 else "", role, places))
+        return sorted(by_role, key=lambda group: -int(self.exposed_ns[group.places].sum()))
 
 
 def _exposed(case: Case) -> _Exposed | None:
-    """Return the communication of the chosen windows, None if kernels are not known one by one.
-
-    A row is chosen by its start. Waiting counts only as far as it is exposed.
-    """
+    """Return the collectives that begin in the chosen windows, None without records of each."""
     if case.ranks is not None:
         records = case.ranks.records
     elif case.prepared is not None:
@@ -124,7 +134,7 @@ def communication(case: Case) -> Iterator[Cause]:
     exposed = _exposed(case)
     parts = case.total.components.parts()
     is_beside_work = any(ns for name, ns in parts.items() if name not in ("idle", "communication"))
-    # Most of it may be stages of a pipeline that wait for each other.
+    # Stages of a pipeline that wait for each other are the subject of another rule.
     is_bubble = False
     if exposed is not None and case.ranks is not None and case.ranks.pipeline is not None:
         waits_ns = exposed.wait_ns[exposed.records.is_pair[exposed.row]].sum()
@@ -133,43 +143,31 @@ def communication(case: Case) -> Iterator[Cause]:
     if is_beside_work and not is_bubble:
         yield _not_hidden(case, share, exposed)
     if exposed is not None:
-        for kind, role, places in exposed.by_group()[:MOST_ROWS]:
-            if kind not in _PAIRS:  # sends are of one micro-batch each, and cannot be joined
-                yield from _small(case, exposed, _collective_name(kind, role), places)
+        for group in exposed.by_group()[:MOST_ROWS]:
+            if group.kind not in _PAIRS:  # sends are of one micro-batch each: none can be joined
+                yield from _small(case, exposed, group)
     yield from _slow(case, share)
 
 
 def _not_hidden(case: Case, share: float, exposed: _Exposed | None) -> Cause:
-    """Return that collectives run while nothing else does, by kind and role of the group."""
+    """Return the cause that collectives run while nothing else does, by kind and role."""
     by_group = exposed.by_group() if exposed is not None else []
     knows_waits = case.ranks is not None and not case.ranks.partial
     details: tuple[Fact, ...] = ()
-    first: Fact | None = None
-    knows = set[str]()
-    waits: dict[str, Any] = {}
+    first: Fact | None = None  # what to do before hiding communication
+    knows = set[str]()  # facts that choose the remedy
+    changes: dict[str, Any] = {}
     parts, rows = list[Fact](), list[Row]()
     if exposed is not None:
-        for kind, role, places in by_group[:MOST_ROWS]:
-            name, exposed_ns = _collective_name(kind, role), int(exposed.exposed_ns[places].sum())
-            part = share_of_window(case, exposed_ns)
-            wait_ns = int(exposed.wait_ns[places].sum()) if knows_waits else 0
-            waiting = share_of_window(case, wait_ns)
-            if kind and part >= _WORTH_NAMING:
-                code = "part-waiting" if waiting >= _WORTH_NAMING else "part"
-                parts.append(fact(f"{EXPOSED}.{code}", kind=name, share=part, waiting=waiting))
-            if not name and case.prepared is not None:  # a kernel of unknown kind
-                column = case.prepared.trace.activities["name"]
-                kernel = exposed.records.row[exposed.row[places[0]]]
-                name = short_name(names(column)[codes(column)[kernel]])
-            rows.append(Row(name, exposed_ns, len(places)))
+        parts, rows = _parts_and_rows(case, exposed, by_group[:MOST_ROWS], knows_waits)
         mostly = limit(case, EXPOSED, "mostly_waiting")
         if not knows_waits:  # one rank may tell by its fastest collectives what limits it
-            reason, details, waits = _what_limits(case, exposed, by_group, mostly)
+            reason, details, changes = _what_limits(case, exposed, by_group, mostly)
             knows.add(reason)
             first = fact(f"{EXPOSED}.record-first") if reason != "link-limited" else None
         elif exposed.wait_ns.sum() >= mostly * max(int(exposed.exposed_ns.sum()), 1):
             first = fact(f"{EXPOSED}.balance-first")
-        # Of many short collectives the time is latency, not bytes.
+        # Many short collectives are limited by latency, not by bytes.
         took_ns = exposed.records.dur_ns[exposed.row]
         count = len(took_ns) // max(case.windows_used, 1)
         median_ns = int(np.median(took_ns)) if count else 0
@@ -179,8 +177,8 @@ def _not_hidden(case: Case, share: float, exposed: _Exposed | None) -> Cause:
             latency = fact(f"{EXPOSED}.latency", count=count, median_ns=median_ns, per=per)
             details = (*details, latency)
             knows.add("latency")
-    kind, role = by_group[0][:2] if by_group else ("", None)
-    knows |= {_purpose(case, kind, role), kind} if kind else set()
+    if by_group and by_group[0].kind:
+        knows |= {_purpose(case, by_group[0].kind, by_group[0].role), by_group[0].kind}
     trace = case.prepared.trace if case.prepared is not None else None
     columns = (trace.marks["name"], trace.ops["name"]) if trace is not None else ()
     has_fsdp = any(_FSDP.search(name) for column in columns for name in names(column))
@@ -192,41 +190,61 @@ def _not_hidden(case: Case, share: float, exposed: _Exposed | None) -> Cause:
     made = cause(case, EXPOSED, share, values, details, frozenset(knows), rows=tuple(rows))
     then = made.advice
     advice = fact(f"{EXPOSED}.advice", first=first, then=then) if then else first
-    # A rank that waits for others has nothing to hide.
-    return replace(made, **({"advice": advice} | waits))
+    # `changes` may replace the advice: a rank that waits for others has nothing to hide.
+    return replace(made, **({"advice": advice} | changes))
+
+
+def _parts_and_rows(
+    case: Case, exposed: _Exposed, by_group: Sequence[_Group], knows_waits: bool
+) -> tuple[list[Fact], list[Row]]:
+    """Return the share of each group worth naming as a fact, and all groups as rows."""
+    parts, rows = [], []
+    for group in by_group:
+        name, exposed_ns = group.name, int(exposed.exposed_ns[group.places].sum())
+        part = share_of_window(case, exposed_ns)
+        wait_ns = int(exposed.wait_ns[group.places].sum()) if knows_waits else 0
+        waiting = share_of_window(case, wait_ns)
+        if group.kind and part >= _WORTH_NAMING:
+            code = "part-waiting" if waiting >= _WORTH_NAMING else "part"
+            parts.append(fact(f"{EXPOSED}.{code}", kind=name, share=part, waiting=waiting))
+        if not name and case.prepared is not None:  # a kernel of unknown kind
+            column = case.prepared.trace.activities["name"]
+            kernel = exposed.records.row[exposed.row[group.places[0]]]
+            name = short_name(names(column)[codes(column)[kernel]])
+        rows.append(Row(name, exposed_ns, len(group.places)))
+    return parts, rows
 
 
 def _what_limits(
     case: Case, exposed: _Exposed, by_group: Sequence[_Group], mostly: float
 ) -> tuple[str, tuple[Fact, ...], dict[str, Any]]:
-    """Return what limits the largest group of one rank, how that is known, and what is told of it.
+    """Return what limits the largest group of one rank, details on it, and changes of the cause.
 
-    "link-limited": its links; "waits": other ranks, for which it waits; or "unknown". `mostly` is
-    the share from which waiting is most of the time.
+    The limit is "link-limited" (the links), "waits" (for other ranks) or "unknown". Waiting is most
+    of the time if its share is above `mostly`.
     """
     if not by_group:
         return "unknown", (), {}
-    kind, role, places = by_group[0]
+    places = by_group[0].places
     share = share_of_window(case, int(exposed.exposed_ns[places].sum()))
     took_ns = exposed.records.dur_ns[exposed.row[places]]
-    # Other work beside a collective may slow it down.
-    is_alone = exposed.exposed_ns[places] >= _ALONE * took_ns
-    fastest = Fastest.of(exposed.records, exposed.row[places[is_alone]])
+    # Only collectives that ran alone are compared: other work may slow one down.
+    alone = exposed.row[places[exposed.exposed_ns[places] >= _ALONE * took_ns]]
+    fastest = Fastest.of(exposed.records, alone)
     if fastest is not None:
-        # `part` of the time is left if all calls were as fast as the fastest: the rest is waiting.
+        # If all calls were as fast as the fastest, `part` of the time would remain: all else waits.
         if fastest.part < 1 - mostly:
-            like = exposed.row[places[is_alone]]
-            named = _collective_name(kind, role)
-            told = waiting_texts(case, exposed.records, exposed.row, like, fastest, named)
-            return "waits", (), told
-        values: dict[str, Value] = {
-            "kind": _collective_name(kind, role),
-            "share": fastest.part * share,
-        }
+            named = by_group[0].name
+            return "waits", (), _waiting_changes(case, exposed, alone, fastest, named)
         if fastest.bytes >= limit(case, "small-collectives", "most_mib") * _MIB:
-            values |= {"mib": fastest.bytes / _MIB, "rate": fastest.rate}
+            values: dict[str, Value] = {
+                "kind": by_group[0].name,
+                "share": fastest.part * share,
+                "mib": fastest.bytes / _MIB,
+                "rate": fastest.rate,
+            }
             return "link-limited", (Fact(f"{EXPOSED}.link", values),), {}
-    # Else by how long the bytes need on the links: if that is much of the time, these limit it.
+    # The links limit if the bytes need much of the time at the peak of the links.
     need: float | None = None
     if case.prepared is not None:
         links = links_of(case.prepared, case.measured.devices, None)
@@ -239,12 +257,12 @@ def _what_limits(
 
 
 def _purpose(case: Case, kind: str, role: str | None) -> str:
-    """Return what a group is for: its role, else what such collectives are usually for."""
+    """Return what a group of ranks is for, by its role or by the usual use of such collectives."""
     if kind == "all_to_all" and case.ranks is not None and case.ranks.experts():
         return "ep"
     if kind == "all_reduce" and case.measured.inference is not None and role in (None, "tp"):
         return "serving"
-    # Without gradients only tensor parallelism needs them; a summary does not say if there are any.
+    # Without gradients only tensor parallelism reduces. A summary does not tell if there are any.
     if kind == "all_reduce" and case.prepared is not None and "trains" not in case.program:
         return role or "tp"
     return role or _USUAL.get(kind, "any")
@@ -255,21 +273,21 @@ def _collective_name(kind: str, role: str | None) -> str:
     return " of ".join(filter(None, (kind.replace("_", "-"), role)))
 
 
-def _small(case: Case, exposed: _Exposed, name: str, places: IntArray) -> Iterator[Cause]:
+def _small(case: Case, exposed: _Exposed, group: _Group) -> Iterator[Cause]:
     """Give a cause if many small collectives of a group follow each other with no work between."""
     records, rule = exposed.records, "small-collectives"
-    order = places[
-        np.lexsort((records.start_ns[exposed.row[places]], records.place[exposed.row[places]]))
-    ]
-    row = exposed.row[order]
-    size, busy_ns, took_ns = records.bytes[row], records.busy_ns[row], records.dur_ns[row]
+    row = exposed.row[group.places]
+    order = np.lexsort((records.start_ns[row], records.place[row]))
+    places, row = group.places[order], row[order]
+    size, took_ns = records.bytes[row], records.dur_ns[row]
     is_small = (size > 0) & (size <= limit(case, rule, "most_mib") * _MIB)
-    follows = (records.place[row[1:]] == records.place[row[:-1]]) & is_small[:-1] & is_small[1:]
-    follows &= records.group[row[1:]] == records.group[row[:-1]]
-    # Other work between two collectives: over half as long as the second one takes
-    worked = np.diff(busy_ns) * 2 > took_ns[1:]
-    joined = order[1:][follows & ~worked]
-    joined_bytes = size[1:][follows & ~worked]
+    # Each collective but the first, against the one before it
+    same_device = records.place[row[1:]] == records.place[row[:-1]]
+    same_ranks = records.group[row[1:]] == records.group[row[:-1]]
+    has_work_between = np.diff(records.busy_ns[row]) * 2 > took_ns[1:]  # over half of its own time
+    both_small = is_small[1:] & is_small[:-1]
+    can_join = same_device & same_ranks & both_small & ~has_work_between
+    joined, joined_bytes = places[1:][can_join], size[1:][can_join]
     time_ns = int((exposed.exposed_ns - exposed.wait_ns)[joined].sum())
     share, windows = share_of_window(case, time_ns), max(case.windows_used, 1)
     few = len(joined) < limit(case, rule, "least_per_step") * windows
@@ -282,8 +300,8 @@ def _small(case: Case, exposed: _Exposed, name: str, places: IntArray) -> Iterat
         case,
         rule,
         share,
-        {"count": len(joined), "name": name, "kib": kib},
-        rows=(Row(name, time_ns, len(joined)),),
+        {"count": len(joined), "name": group.name, "kib": kib},
+        rows=(Row(group.name, time_ns, len(joined)),),
         gain=Gain(max(0, round((time_ns - as_one_ns) / windows)), time_ns // windows, None),
     )
 
@@ -295,13 +313,13 @@ def _slow(case: Case, share: float) -> Iterator[Cause]:
     if ranks is None or ranks.partial:
         return  # without all ranks, transfers contain waiting and look slow
     slow = [
-        # Bytes by bandwidth is the time taken; of it, what a good rate would save.
+        # The ns that a good rate would save: bytes / bandwidth is the time that calls take.
         (rate.count * rate.bytes / rate.algorithm * (1 - rate.of_peak / good), rate)
         for rate in ranks.rates()
         if rate.of_peak is not None and rate.of_peak < poor and not rate.slow  # rule slow-link
         if rate.bytes >= limit(case, rule, "least_mib") * _MIB
     ]
-    slow.sort(key=lambda entry: -entry[0])
+    slow.sort(key=lambda saved_and_rate: -saved_and_rate[0])
     lost_ns = sum(ns * len(rate.members) for ns, rate in slow)
     part = min(lost_ns / max(int(ranks.waits.transfer_ns.sum()), 1), 1.0)
     if not slow or part * share < least:
@@ -319,16 +337,16 @@ def _slow(case: Case, share: float) -> Iterator[Cause]:
             "good": good,
         },
         rows=tuple(
-            Row(_collective_name(entry.kind, entry.role), round(ns), entry.count)
-            for ns, entry in slow[:MOST_ROWS]
+            Row(_collective_name(rate.kind, rate.role), round(ns), rate.count)
+            for ns, rate in slow[:MOST_ROWS]
         ),
         edits=(f"communication*{1 - part:.4f}",),
     )
 
 
 def slow_link_fact(ranks: RankReport | None) -> Fact | None:
-    """Return which group transfers far slower than groups alike, None if that costs little."""
-    claim = next((found.claim for found in _slow_links(ranks, frozenset())), None)
+    """Return which group transfers far slower than similar groups, None if that costs little."""
+    claim = next((slow.claim for slow in _slow_links(ranks, frozenset())), None)
     if claim is None:
         return None
     values = {name: value for name, value in claim.values.items() if name != "share"}
@@ -336,12 +354,12 @@ def slow_link_fact(ranks: RankReport | None) -> Fact | None:
 
 
 def slow_link_findings(ranks: RankReport | None, program: frozenset[str]) -> Iterator[Finding]:
-    """Give a finding if one group transfers far slower than groups alike."""
+    """Give a finding if one group transfers far slower than similar groups."""
     yield from filter(None, map(as_loss, _slow_links(ranks, program)))
 
 
 def slow_link(case: Case) -> Iterator[Cause]:
-    """Give a cause if one group transfers far slower than groups alike."""
+    """Give a cause if one group transfers far slower than similar groups."""
     yield from _slow_links(case.ranks, case.program)
 
 
@@ -375,21 +393,20 @@ def _slow_links(ranks: RankReport | None, program: frozenset[str]) -> Iterator[C
     yield cause_of(program, SLOW_LINK, share, values, (cost,), rows=rows)
 
 
-def waiting_texts(
-    case: Case, records: CommRecords, chosen: IntArray, like: IntArray, fastest: Fastest, named: str
+def _waiting_changes(
+    case: Case, exposed: _Exposed, alone: IntArray, fastest: Fastest, named: str
 ) -> dict[str, Any]:
-    """Return what differs in the cause of a rank that waits: its texts, gain and remedy.
+    """Return the fields that differ in the cause of a rank that waits: texts, gain and remedy.
 
         first of the recording |##########|    others of its size |#|  |#|  |#|
 
-    Where collectives of equal size take very different times, hiding or faster links gain little.
-    Of a first collective that is most of the time, a recording of one step does not tell whether
-    ranks began apart, or are uneven in each step.
-
-    `chosen` are its collectives as rows of `records`, `like` those that are `named`, which take
-    most time; of them only the `fastest` may be all transfer.
+    If collectives of equal size take very different times, hiding or faster links gain little. If
+    the first collective takes most of the time, a recording of one step does not tell whether the
+    ranks began apart once, or are uneven in each step. `alone` are the collectives `named` so that
+    ran alone, as rows of the records; only the `fastest` may be all transfer.
     """
-    took_ns = records.dur_ns[like]
+    records = exposed.records
+    took_ns = records.dur_ns[alone]
     waited_ns = round((1 - fastest.part) * int(took_ns.sum()))
     windows = max(case.windows_used, 1)
     rank = records.ranks[0] if len(records.ranks) == 1 else None
@@ -400,10 +417,10 @@ def waiting_texts(
         "waiting": share_of_window(case, waited_ns),
         "least_ns": fastest.least_ns,
     }
-    first = like[int(np.argmin(records.start_ns[like]))]
-    is_first = windows == 1 and records.start_ns[first] == records.start_ns[chosen].min()
-    # More than half of the time in one call, the first of all.
-    is_skew = bool(is_first and 2 * records.dur_ns[first] > took_ns.sum())
+    first = alone[int(np.argmin(records.start_ns[alone]))]
+    is_first_of_all = records.start_ns[first] == records.start_ns[exposed.row].min()
+    is_most = 2 * records.dur_ns[first] > took_ns.sum()
+    is_skew = bool(windows == 1 and is_first_of_all and is_most)
     first_ns = int(records.dur_ns[first])
     return {
         "name": fact(f"{EXPOSED}.title-waits", **values),

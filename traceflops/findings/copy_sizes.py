@@ -1,7 +1,7 @@
 """How large and fast copies between CPU and GPU are: whether pinning or joining them helps.
 
-A copy of a few bytes takes as long as its launch, whatever its memory; so does a copy of pageable
-memory that fits into the driver's own buffer. Larger ones reach the speed of the link if pinned.
+A copy of a few bytes takes as long as its launch, pinned or not; so does a copy of pageable memory
+that fits into the driver's own buffer. Larger copies reach the speed of the link if pinned.
 """
 
 from __future__ import annotations
@@ -28,11 +28,9 @@ WAYS: Final = ("HtoD", "DtoH")
 PAGEABLE, PINNED = "pageable", "pinned"
 _RULE: Final = "host-copies"
 _PIECE: Final = 10
-"""The last copy of some data may be so many times smaller than the others."""
-_ALIKE: Final = 3
-"""One way is slow if the other one is more than so many times as fast."""
-_MANY: Final = 10
-"""Fewer copies may be made once, and need no mending."""
+"""Data copied in pieces may end with a piece this many times smaller than the others."""
+_ALIKE: Final = 3  # one direction is slow if the other one is more than this many times as fast
+_MANY: Final = 10  # fewer copies may happen only once, and need no mending
 
 
 def between_host_and_device(trace: Trace) -> BoolArray:
@@ -47,17 +45,17 @@ def are_small(size: int | None, count: int) -> bool:
 
 
 def small_copies(case: Case, *, by_calls: bool = False) -> tuple[set[str], dict[str, Value]]:
-    """Return {"tiny"} or {"small"} if most time goes to such copies, and their size for texts.
+    """Return {"tiny"} or {"small"} if most time goes to such copies, and their median size.
 
-    The time is that of the copies or, `by_calls`, of the calls that start them: these are known to
-    block, so then even a few copies matter. Small copies must be several per step, else there is
-    nothing to join. Nothing is returned if any size is unknown.
+    The time is that of the copies or, with `by_calls`, of the calls that start them. These calls
+    are known to block, so then even a few copies matter. There must be several small copies per
+    step, else there is nothing to join. Both results are empty if any size is unknown.
     """
     if case.prepared is None:
         return set(), {}
     chosen, trace = case.prepared.chosen, case.prepared.trace
-    own = between_host_and_device(trace)[chosen.row]
-    row, time_ns = chosen.row[own], chosen.inside_ns[own]
+    is_copy = between_host_and_device(trace)[chosen.row]
+    row, time_ns = chosen.row[is_copy], chosen.inside_ns[is_copy]
     if by_calls:
         called_ns = numbers(trace.calls["dur_ns"])
         time_ns = taken(called_ns, case.prepared.linked.links.call_of_activity[row], 0)
@@ -66,50 +64,50 @@ def small_copies(case: Case, *, by_calls: bool = False) -> tuple[set[str], dict[
         return set(), {}
     order = np.argsort(size, kind="stable")
     reached_ns = np.cumsum(time_ns[order])
-    most = int(size[order][np.searchsorted(2 * reached_ns, reached_ns[-1])])  # weighted median
-    if most <= limit(case, _RULE, "tiny_bytes"):
-        return {"tiny"}, {"bytes": most}
-    is_small = most <= limit(case, _RULE, "small_bytes") and len(row) >= 2 * case.windows_used
-    return ({"small"}, {"bytes": most}) if is_small else (set(), {})
+    median = int(size[order][np.searchsorted(2 * reached_ns, reached_ns[-1])])  # weighted by time
+    if median <= limit(case, _RULE, "tiny_bytes"):
+        return {"tiny"}, {"bytes": median}
+    is_small = median <= limit(case, _RULE, "small_bytes") and len(row) >= 2 * case.windows_used
+    return ({"small"}, {"bytes": median}) if is_small else (set(), {})
 
 
 def same_uploads(case: Case) -> dict[str, Value]:
-    """Return how `often` copies of the same sizes go to a GPU, and the bytes of `each` time.
+    """Return how `often` the same data seem to go to a GPU, by the sizes of copies, and their size.
 
-    What is left of the data at the end is a copy of less than the usual size. Empty where that is
-    not most of what is copied, not often, small, or more than the memory of the GPU.
+    The data are the bytes of `each` time, copied in pieces. The result is empty if these copies
+    are few or small, less than half of what is uploaded, or more than the memory of the GPU.
     """
     if case.prepared is None:
         return {}
     trace, row = case.prepared.trace, case.prepared.chosen.row
-    own = between_host_and_device(trace) & is_one_of(trace.activities["direction"], "HtoD")
-    row = row[own[row]]
+    is_upload = between_host_and_device(trace) & is_one_of(trace.activities["direction"], "HtoD")
+    row = row[is_upload[row]]
     size, device = (numbers(trace.activities[name], ABSENT)[row] for name in ("bytes", "device"))
     if not (size > 0).any():
         return {}
     # Several GPUs may get the same data once each: look at the one that gets most.
-    number, of_device = ranked(device)
-    gets_most = int(group_sums(of_device, np.maximum(size, 0), len(number)).argmax())
-    size = size[of_device == gets_most]
-    room = int(numbers(trace.devices["memory_bytes"], ABSENT)[number[gets_most]])
+    devices, device_place = ranked(device)
+    gets_most = int(group_sums(device_place, np.maximum(size, 0), len(devices)).argmax())
+    size = size[device_place == gets_most]
+    memory = int(numbers(trace.devices["memory_bytes"], ABSENT)[devices[gets_most]])
     sizes, counts = np.unique(size[size > 0], return_counts=True)
     moved = sizes * counts
-    # The same data are copied as often as the counts of all its pieces allow.
-    pieces = _PIECE * sizes >= sizes[moved.argmax()]
-    often, moved_again = int(np.gcd.reduce(counts[pieces])), int(moved[pieces].sum())
+    # Each piece of the data is copied equally often, or several times as often: take the divisor.
+    is_piece = _PIECE * sizes >= sizes[moved.argmax()]
+    often, moved_again = int(np.gcd.reduce(counts[is_piece])), int(moved[is_piece].sum())
     each = moved_again // often
     is_most = 2 * moved_again >= int(moved.sum())
-    if often < _MANY or not is_most or not limit(case, _RULE, "small_bytes") < each <= room:
+    if often < _MANY or not is_most or not limit(case, _RULE, "small_bytes") < each <= memory:
         return {}
     return {"often": often, "each": each}
 
 
 def slower_way(copies: Sequence[MemoryOperation]) -> dict[str, Any]:
-    """Return directions and rates (GB/s) of a `slow` way and a `fast` one, {} if none is slow.
+    """Return a direction that is far slower than the other one: both and their rates, else {}.
 
-    `copies` are those of large size by direction and memory, most time first. The way with most of
-    the time is slow if it reaches less than a third of the other one, although a link is as fast
-    both ways, and the kind of its host memory is not recorded.
+    The rates `slow` and `fast` are in GB/s. `copies` are large, a row per direction and memory,
+    most time first. The direction with most of the time is slow if it reaches less than a third of
+    the other's rate, although links are as fast both ways, and its kind of host memory is unknown.
     """
     slow, fast = copies[0], max(copies, key=lambda copy: copy.bytes_per_ns or 0.0)
     is_most = 2 * slow.sum_ns > sum(copy.sum_ns for copy in copies)
@@ -127,24 +125,24 @@ def host_link(measured: Measurement) -> HostLink | None:
     return links.pop() if len(links) == 1 else None
 
 
-def part_of_speed(case: Case, of: str) -> tuple[float | None, dict[str, Value]]:
-    """Return which part of the speed there could be copies of a memory reach, and texts' values.
+def part_of_speed(case: Case, memory: str) -> tuple[float | None, dict[str, Value]]:
+    """Return what part of the possible rate copies of a kind of memory reach, and values of texts.
 
-    That is the speed of the link; if that is unknown, pageable copies could be as fast as the
-    pinned ones of this recording. Copies that run at once share the link. The part is None if
-    neither is known.
+    The possible rate is that of the link. If the link is unknown, pageable copies could be as fast
+    as the pinned copies of this recording. Copies that run at once share the link. The part is None
+    if a rate is unknown.
     """
     if case.prepared is None:
         return None, {}
     copies = [copy for copy in memory_operations(case.prepared) if copy.name in WAYS]
     rates = {}
-    for memory in (PAGEABLE, PINNED):
-        own = [copy for copy in copies if copy.memory == memory and copy.bytes_per_ns]
-        moved, took_ns = sum(copy.bytes or 0 for copy in own), sum(copy.sum_ns for copy in own)
+    for kind in (PAGEABLE, PINNED):
+        timed = [copy for copy in copies if copy.memory == kind and copy.bytes_per_ns]
+        moved, took_ns = sum(copy.bytes or 0 for copy in timed), sum(copy.sum_ns for copy in timed)
         if moved and took_ns:
-            rates[memory] = moved / took_ns
-    rate, link = rates.get(of), host_link(case.measured)
-    best = rates.get(PINNED) if of == PAGEABLE else None
+            rates[kind] = moved / took_ns
+    rate, link = rates.get(memory), host_link(case.measured)
+    best = rates.get(PINNED) if memory == PAGEABLE else None
     than = fact("pageable-copies.than-pinned", rate=best) if best is not None else None
     if link is not None:
         best = float(link.bandwidth)

@@ -1,7 +1,4 @@
-"""What Nsight Compute estimates that mending one thing would gain, and which estimates to tell.
-
-And which remedies are for those who only call a kernel.
-"""
+"""Which of Nsight Compute's estimated speed-ups to tell, and remedies for callers of a kernel."""
 
 from __future__ import annotations
 
@@ -33,23 +30,21 @@ _NEVER: Final = frozenset({"waves", "waves-few", "spills"})
 UNCOALESCED: Final = "uncoalesced global access"
 _HUMP: Final = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 """Where a word begins in CamelCase."""
-_PART: Final = re.compile("L1|L2|DRAM", re.I)
-"""Parts of the memory system."""
+_PART: Final = re.compile("L1|L2|DRAM", re.I)  # parts of the memory system
 _EVEN: Final = re.compile(r"\bwhich is 1\.0x of\b")
 """What a rule says of memory traffic that is already as small as it can be."""
 _FEWER: Final = re.compile("instructions|divergence")
 _LESS_MOVED: Final = re.compile("access|conflict")
 _RELIEVES: Final = {name: _FEWER if name in COMPUTING else _LESS_MOVED for name in ROOFS}
-"""Words in names of NVIDIA's rules whose remedies take work from a unit, by its roof."""
+"""Words in names of NVIDIA's rules whose remedies take work from a unit, by the unit's roof."""
 _QUEUES: Final = frozenset({"mio_throttle", "lg_throttle", "tex_throttle"})
 """Waits for queues of L1: what shortens these waits takes work from L1."""
 
 
 def largest_estimate(speed: KernelSpeed, held: Fact | None, least: _Least) -> Fact | None:
-    """Return the largest of NVIDIA's estimates that can be gained, None if none is worth telling.
+    """Return the largest estimated speed-up that is real, None if none is worth telling.
 
-    `held` is what holds the kernel back; the rule is named if it is about something else. `least`
-    gives thresholds by name.
+    `held` is what holds the kernel back: a rule is named if it is about something else.
     """
     rules = [
         rule
@@ -57,9 +52,9 @@ def largest_estimate(speed: KernelSpeed, held: Fact | None, least: _Least) -> Fa
         if (rule.speedup_share or 0.0) >= WORTH_SAYING and not gains_nothing(speed, rule, least)
     ]
     code = held.code.removeprefix(f"{COUNTED_KERNEL}.") if held else ""
-    if not rules or code in _NEVER:  # these causes must be mended first
+    if not rules or code in _NEVER:
         return None
-    best, about = rules[0], _ESTIMATED.get(code)  # rules come by speed-up
+    best, about = rules[0], _ESTIMATED.get(code)  # rules are sorted by speed-up
     nearest = speed.roof[1] if speed.roof is not None else 1.0
     if nearest < least("far") and 2 * (best.speedup_share or 0.0) < 1 - nearest:
         return None  # the kernel is so far below its roofs that this would hardly help
@@ -68,7 +63,7 @@ def largest_estimate(speed: KernelSpeed, held: Fact | None, least: _Least) -> Fa
 
 
 def estimated(rule: KernelRule, by: str | None = None) -> Fact | None:
-    """Return an estimated speed-up, None without one; `by` names the rule if it is to be told."""
+    """Return the speed-up that a rule estimates, None without one; `by` is its name to be told."""
     # A local estimate is of a part of the kernel's time.
     code = "estimate-local" if rule.speedup_kind == "local" else "estimate"
     return counted_fact(code, share=rule.speedup_share, rule=by) if rule.speedup_share else None
@@ -79,18 +74,19 @@ def gains_nothing(speed: KernelSpeed, rule: KernelRule, least: _Least | None = N
     least, name = least or thresholds()[COUNTED_KERNEL].__getitem__, rule_name(rule)
     roof, share = speed.roof or ("", 0.0)
     if "compression" in name or _EVEN.search(rule.text):
-        return True  # needs memory allocated for it; or traffic is as small as it can be
+        return True  # compression needs special allocations; or traffic is already minimal
     if "occupancy" in name and not speed.has_more_blocks:
         return True  # the grid has no blocks for more room
-    # At its roof a kernel gains only from less work for that unit.
-    waits = speed.stalls[0][0] if roof == "l1" and "stall" in name and speed.stalls else ""
-    if share >= least("near") and not (_RELIEVES[roof].search(name) or waits in _QUEUES):
+    # A kernel at the roof of a unit gains only from less work for that unit.
+    is_of_l1 = roof == "l1" and "stall" in name and bool(speed.stalls)
+    main_stall = speed.stalls[0][0] if is_of_l1 else ""
+    if share >= least("near") and not (_RELIEVES[roof].search(name) or main_stall in _QUEUES):
         return True
-    # To balance a part of the memory system that is not busy gains nothing.
-    named = _PART.search(rule.rule or "")
-    if named is None and "imbalance" in name:
-        named = _PART.search(rule.text)
-    return speed.throughputs.get(named[0].lower() if named else "", 1.0) < least("busy")
+    # Nothing is gained by balancing a part of the memory system that is not busy.
+    part = _PART.search(rule.rule or "")
+    if part is None and "imbalance" in name:
+        part = _PART.search(rule.text)
+    return speed.throughputs.get(part[0].lower() if part else "", 1.0) < least("busy")
 
 
 def rule_name(rule: KernelRule) -> str:
@@ -100,7 +96,7 @@ def rule_name(rule: KernelRule) -> str:
 
 
 def cut(name: str) -> str:
-    """Return a name without signs that end a sentence; a long one loses its middle."""
+    """Return a name without punctuation that ends a sentence; a long name loses its middle."""
     plain = " ".join(name.replace(";", ",").replace(". ", " ").split())
     return shortened(plain, _NAME)
 
@@ -128,10 +124,10 @@ _OF_CALLERS: Final = frozenset(
 
 
 def for_callers(case: Case, speed: KernelSpeed, advice: Fact | None) -> Fact | None:
-    """Return advice, replaced if it is to change the code of a framework's or library's kernel.
+    """Return advice on a kernel, replaced if it would change the code of a library's kernel.
 
-    If all counted kernels are such, it tells how to count others. Code that was built for the
-    debugger has to be built again before it is changed.
+    If all counted kernels are of frameworks or libraries, the advice tells how to count others.
+    Code that was built for the debugger has to be built again before it is changed.
     """
     if advice is None or advice.code in _OF_CALLERS:
         return advice
@@ -140,6 +136,6 @@ def for_callers(case: Case, speed: KernelSpeed, advice: Fact | None) -> Fact | N
     if not is_of_library(speed.name):
         return advice
     work = case.measured.executed.work
-    are_all = work is not None and all(is_of_library(each.name) for each in work.speeds)
-    is_told = are_all and "nvidia" in case.program
-    return counted_fact("remedy.library", how=counted_fact("choose") if is_told else None)
+    are_all = work is not None and all(is_of_library(counted.name) for counted in work.speeds)
+    tells_how = are_all and "nvidia" in case.program
+    return counted_fact("remedy.library", how=counted_fact("choose") if tells_how else None)

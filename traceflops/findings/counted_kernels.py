@@ -35,8 +35,7 @@ from traceflops.mfu.traced.work_tables import KernelRow
 from traceflops.table.trace import Trace
 
 _MOST: Final = 3
-_LEAST_WAVES: Final = 0.1
-"""Fewer waves than this are told without their number."""
+_LEAST_WAVES: Final = 0.1  # fewer waves than this are told without their number
 _GRIDS: Final = frozenset({"counted-kernel.waves", "counted-kernel.waves-few"})
 _STALLS: Final = frozenset(
     {
@@ -59,7 +58,7 @@ _OF_KINDS: Final = frozenset({("product", "sm"), ("product", "vector"), ("once",
 _OF_PIPES: Final = frozenset({"fp64", "tensor", "alu", "xu", "lsu"})
 """Pipes with a remedy of their own."""
 _ALSO: Final = ("sm", "dram")
-"""Roofs that are told beside a nearer one: both must be relieved."""
+"""Roofs that are told beside a nearer one, since both must be relieved."""
 _CONFLICTS: Final = re.compile(r"(\d+(?:\.\d+)?) ?- ?way bank conflict")
 _SEEDS: Final = re.compile(
     r"(?:init|set_?up|seed|state)\w*(?:<[^(]*>)?\([^)]*\bcurandState", re.IGNORECASE
@@ -67,11 +66,11 @@ _SEEDS: Final = re.compile(
 """Kernels that set up random number generators, which is what takes their time."""
 _OWN_WORD: Final = re.compile(r"\w+(?=[<(]|$)")
 _SAYING_LITTLE: Final = 7
-"""A shorter name of a function, such as "kernel", is told with its template arguments."""
+"""A function's name of fewer characters, such as "kernel", is told with its template arguments."""
 
 
 def counted_kernels(case: Case) -> Iterator[Finding]:
-    """Give the kernels that take most time, if only counters tell times.
+    """Give findings on the kernels that take most time, if only counters tell times.
 
     Kernels of which nothing was counted come first: any of them may be the one that matters.
     """
@@ -92,15 +91,15 @@ def counted_kernels(case: Case) -> Iterator[Finding]:
         if (speed.duration_ns or 0) >= max(least_ns, shortest_ns * speed.launches)
         and speed.roof is not None
     ]
-    # Without roofs, only the first is told, and that only if no uncounted ones are.
+    # Without roofs, only the first kernel is told, and none if uncounted ones are told.
     judged = with_roof[:_MOST] or speeds[: 0 if uncounted else 1]
-    held_by = ((speed, _held_back(case, speed, "", None)[0]) for speed in judged)
-    small = [speed for speed, held in held_by if held is not None and held.code in _GRIDS]
+    held_back = ((speed, _held_back(case, speed, "", None)[0]) for speed in judged)
+    small = [speed for speed, held in held_back if held is not None and held.code in _GRIDS]
     for speed in judged:
         others: tuple[str, ...] = ()
         if speed in small:
             if speed is not small[0]:
-                continue  # all small grids are told in one finding
+                continue  # the finding on the first one names all small grids
             others = tuple({names[other.name]: 0 for other in small if other.name != speed.name})
         share = (speed.duration_ns or 0) / total_ns if total_ns else 0.0
         kind = kinds.get(speed.name, "")
@@ -110,7 +109,7 @@ def counted_kernels(case: Case) -> Iterator[Finding]:
 def _uncounted(case: Case, speeds: Sequence[KernelSpeed]) -> Iterator[Finding]:
     """Give a finding that names the kernels for which neither a time nor a rate was counted.
 
-    Rows with a grid or of several launches are not judged: some of these may have been counted.
+    Rows with a grid or of several launches count as counted: some of their launches may be.
     """
     may_be_counted = {
         speed.name
@@ -131,7 +130,7 @@ def _uncounted(case: Case, speeds: Sequence[KernelSpeed]) -> Iterator[Finding]:
 
 
 def counted_main_kernel(case: Case) -> Iterator[Finding]:
-    """Give what counters of another run say of the kernel that takes most of the timed run."""
+    """Give what counters of another run say about the kernel with most time of this recording."""
     kernels = longest_first(case.measured)
     speed = speed_of(case.measured, kernels[0]) if kernels else None
     if speed is None:
@@ -153,7 +152,7 @@ def longest_first(measured: Measurement) -> list[KernelRow]:
 
 
 def speed_of(measured: Measurement, kernel: KernelRow) -> KernelSpeed | None:
-    """Return what counters of another run say of a kernel's speed, None without any."""
+    """Return the speed of a kernel by counters of another run, None without any."""
     work = measured.executed.work
     speeds = work.speeds if work is not None else ()
     # The runs may shorten names differently.
@@ -163,16 +162,16 @@ def speed_of(measured: Measurement, kernel: KernelRow) -> KernelSpeed | None:
 
 
 def _kind(top: str, sub: str) -> str:
-    """Return "product" if tensor cores may do it, "once" if it moves each byte once, else ""."""
+    """Return "product" if tensor cores may compute it, "once" if it moves bytes once, else ""."""
     return "product" if sub in _PRODUCTS else "once" if top == "memory" else ""
 
 
 def _finding(
     case: Case, speed: KernelSpeed, name: str, kind: str, share: float, others: tuple[str, ...] = ()
 ) -> Iterator[Finding]:
-    """Give what holds a kernel back, nothing if counters do not tell it.
+    """Give a finding on what holds a kernel back, nothing if counters do not tell it.
 
-    `name` and `kind` are those of `short_names` and `_kind`; `others` have too small a grid, too.
+    `name` and `kind` come from `short_names` and `_kind`; `others` have too small a grid as well.
     """
     wasted = tuple(_wasted(case, speed))
     held, advice = _held_back(case, speed, kind, _relief(speed, kind, wasted))
@@ -184,7 +183,7 @@ def _finding(
         estimate = largest_estimate(speed, held, least)
         estimated = estimate.values if estimate is not None else {}
         gained = estimated.get("share")
-        # The remedies below are more specific than that of what holds the kernel back.
+        # The remedies below are more specific than the one for what holds the kernel back.
         is_much = isinstance(gained, float) and gained >= least("excess")
         if is_much and estimated.get("rule") == UNCOALESCED:
             advice = counted_fact("remedy.coalesce")
@@ -201,7 +200,7 @@ def _finding(
 
 
 def roofs(speed: KernelSpeed, near: float) -> Iterator[Fact]:
-    """Give the share of the nearest roof, and of main ones from `near` on; all if none is known."""
+    """Give the share of the nearest roof, of `_ALSO` from `near` on; all if none is the nearest."""
     shares = speed.shares
     if speed.roof is not None:
         also = {name: shares[name] for name in _ALSO if shares.get(name, 0.0) >= near}
@@ -214,7 +213,7 @@ def roofs(speed: KernelSpeed, near: float) -> Iterator[Fact]:
 
 
 def _wasted(case: Case, speed: KernelSpeed) -> Iterator[Fact]:
-    """Give what a kernel wastes: lanes without a thread, sectors of memory, bank conflicts."""
+    """Give what a kernel wastes: idle lanes, sectors of memory that no thread reads, conflicts."""
     # Idle lanes matter only to a kernel that computing limits.
     is_computing = speed.roof is not None and speed.roof[0] in COMPUTING
     if is_computing and speed.lanes and speed.lanes < limit(case, COUNTED_KERNEL, "lanes") * _WARP:
@@ -236,7 +235,7 @@ def _relief(speed: KernelSpeed, kind: str, wasted: Sequence[Fact]) -> Fact | Non
     if speed.roof is None:
         return None
     roof, _ = speed.roof
-    if roof not in COMPUTING and any(one.code.endswith(".excess") for one in wasted):
+    if roof not in COMPUTING and any(waste.code.endswith(".excess") for waste in wasted):
         return counted_fact("remedy.coalesce")
     parts = tuple(counted_fact(f"remedy.pipe.{pipe}") for pipe in speed.pipes if pipe in _OF_PIPES)
     if roof == "sm" and parts:
@@ -251,9 +250,9 @@ def _relief(speed: KernelSpeed, kind: str, wasted: Sequence[Fact]) -> Fact | Non
 def _held_back(
     case: Case, speed: KernelSpeed, kind: str, relief: Fact | None
 ) -> tuple[Fact | None, Fact | None]:
-    """Return what holds a kernel back (None if its roof does), and what to do.
+    """Return what holds a kernel back (None if its roof does), and what to do about that.
 
-    `relief` is what takes work from its roof. What matters most is asked first.
+    `relief` is the advice for a kernel at its roof. The first check that applies decides.
     """
     least = partial(limit, case, COUNTED_KERNEL)
     share = speed.roof[1] if speed.roof is not None else 0.0
@@ -309,7 +308,7 @@ def _few_warps(
     case: Case, speed: KernelSpeed, kind: str, relief: Fact | None
 ) -> tuple[Fact, Fact | None] | None:
     """Return why too few warps run at once and what to do, None if enough do."""
-    # It spills although a thread has all registers it can have: that comes before occupancy.
+    # A thread has all the registers it can have, and still spills: that matters before occupancy.
     if speed.registers == _MOST_REGISTERS and speed.spills:
         spills = counted_fact("spills", registers=speed.registers, spills=speed.spills)
         return spills, counted_fact("remedy.spills")
@@ -326,22 +325,22 @@ def _few_warps(
 
 
 def _limiter(limiter: str, kind: str) -> Fact:
-    """Return what to do about a limiter of what runs at once; products are limited by tiles."""
+    """Return what to do about what limits the blocks that run at once, by kind of kernel."""
     has_own = kind == "directives" or (kind == "product" and limiter in _TILED)
     return counted_fact(f"remedy.{kind if has_own else 'limiter'}.{limiter}")
 
 
 def short_names(names: Sequence[str]) -> dict[str, str]:
-    """Return by full name a short one that no other kernel has, and that can end a sentence.
+    """Return the short name by full name of each kernel, one that no other kernel has.
 
-    That is the function's own word; if it says too little, the name without its parameters.
+    It is the function's own word or, if that says too little, the name without its parameters.
     """
-    own = dict(zip(names, from_own_word([readable(name) for name in names]), strict=True))
-    words = {name: _OWN_WORD.match(text) for name, text in own.items()}
+    texts = dict(zip(names, from_own_word([readable(name) for name in names]), strict=True))
+    words = {name: _OWN_WORD.match(text) for name, text in texts.items()}
     times = Counter(word[0] for word in words.values() if word)
     shown: dict[str, str] = {}
     for name, word in words.items():
-        text, is_enough = own[name], False
+        text, is_enough = texts[name], False
         if word:
             has_templates = text[word.end() :].startswith("<")
             is_long = len(word[0]) >= _SAYING_LITTLE
@@ -351,12 +350,11 @@ def short_names(names: Sequence[str]) -> dict[str, str]:
     return shown
 
 
-_TERA: Final = 1000
-"""In FLOP per ns."""
+_TERA: Final = 1000  # FLOP per ns in a TFLOP per second
 
 
 def kernel_with_most(measured: Measurement, trace: Trace) -> Fact | None:
-    """Return which kernel has most of the time, its speed, and whether its grids are small."""
+    """Return which kernel takes most time, its speed, and whether its grids are small."""
     kernels = longest_first(measured)
     if not kernels:
         return None
@@ -376,9 +374,9 @@ def kernel_with_most(measured: Measurement, trace: Trace) -> Fact | None:
 
 
 def counted_with_most(measured: Measurement) -> Fact | None:
-    """Return which kernel has most of the time of counted launches, if only these are known.
+    """Return which kernel has most of the time of counted launches, if counters tell little else.
 
-    None if a time is missing, or if speeds are known: findings tell more of them.
+    None if a time is missing, or if speeds are known: then findings tell more.
     """
     work = measured.executed.work
     rows = work.counted if work is not None and not work.speeds else ()
@@ -390,7 +388,7 @@ def counted_with_most(measured: Measurement) -> Fact | None:
     for way, moved in () if limits else (("read", most.read), ("written", most.written)):
         if moved and most.time_ns:  # the other way was not counted
             limits.append(counted_fact(way, gigabytes=moved / most.time_ns))
-    if limits and (most.flops, most.vector) == (0, 0):  # counted, and none: it only moves bytes
+    if limits and (most.flops, most.vector) == (0, 0):  # counted as 0: it only moves bytes
         limits.append(counted_fact("no-flops"))
     limits += [
         counted_fact("counter", name=name, mean=total / most.launches)

@@ -24,9 +24,10 @@ _BITS: Final = (
     (4, re.compile(r"fp4|e2m1|int4|uint4|w4a|awq|gptq|marlin|q4_", re.IGNORECASE)),
     (8, re.compile(r"fp8|e4m3|e5m2|float8|int8|w8a|i8i8|q8_|mul_mat_(vec_)?q\b", re.IGNORECASE)),
 )
-"""Most bits of a weight, by words in the names of kernels; 16 without any."""
+"""Most bits of a weight, by words in the names of kernels."""
 _UNTOLD_BITS: Final = 16
 _UNTOLD_TYPE: Final = "bf16"
+"""What is assumed of weights and of computing if the name of the kernel tells nothing."""
 _FP4: Final = re.compile(r"fp4|e2m1", re.IGNORECASE)
 _FP4_BY_FP4: Final = re.compile(
     r"_VSI(S[0-9A-Z]*_)\1|_VS<((?=[\w:]*?e2m1)[\w:]+), ?\2|mxf4|w4a4"
@@ -39,7 +40,7 @@ _OF_EXPERTS: Final = re.compile(r"moe|expert|grouped_gemm", re.IGNORECASE)
 
 
 def decode(case: Case) -> Iterator[Cause]:
-    """Give causes of passes of a server."""
+    """Give causes in the passes of a serving engine."""
     yield from _weights(case)
     yield from _few_tokens(case)
     yield from _between(case)
@@ -70,7 +71,7 @@ def _decode(case: Case) -> PhaseUse | None:
 
 
 def _rows(kernels: Sequence[KernelRow]) -> tuple[Row, ...]:
-    """Return rows for the first of these kernels."""
+    """Return the first of these kernels as rows of evidence."""
     return tuple(
         Row(short_name(kernel.name), kernel.sum_ns, kernel.count) for kernel in kernels[:MOST_ROWS]
     )
@@ -79,21 +80,22 @@ def _rows(kernels: Sequence[KernelRow]) -> tuple[Row, ...]:
 def _few_tokens(case: Case) -> Iterator[Cause]:
     """Give a cause if decode passes compute too few tokens for the weights they read.
 
-    Enough are as many as take as long to compute as the weights to read: per token and weight 2
-    FLOPs, per weight bits / 8 bytes to read. What is not known of the computing is taken as in
-    bfloat16, and not told. Of several kinds of GPUs, that with the fewest tokens counts.
+    Tokens are enough if computing takes as long as reading the weights: a weight has bits / 8
+    bytes, and costs 2 FLOPs per token. Unknown data types are taken as bfloat16, and not told. Of
+    several kinds of GPUs, the one that needs the fewest tokens counts.
     """
     phase, products = _decode(case), _products(case)
     times: Counter[tuple[int, str]] = Counter()
     for row in products:
         times[weight_bits(row.name), _computes_in(row.name)] += row.sum_ns
     bits, dtype = times.most_common(1)[0][0] if times else (_UNTOLD_BITS, _UNTOLD_TYPE)
-    devices = [each for each in case.measured.devices if each.bandwidth and "bf16" in each.rates]
-    is_known = all(dtype in device.rates for device in devices)
+    devices = [gpu for gpu in case.measured.devices if gpu.bandwidth and "bf16" in gpu.rates]
+    is_known = all(dtype in gpu.rates for gpu in devices)
+    # Tokens until computing takes as long as reading: FLOPs per byte * bytes per weight / 2
     enough = [
-        device.rates[dtype if is_known else _UNTOLD_TYPE] / device.bandwidth * bits / 16
-        for device in devices
-        if device.bandwidth
+        gpu.rates[dtype if is_known else _UNTOLD_TYPE] / gpu.bandwidth * bits / 16
+        for gpu in devices
+        if gpu.bandwidth
     ]
     if phase is None or not enough or not phase.queries:
         return
@@ -102,21 +104,21 @@ def _few_tokens(case: Case) -> Iterator[Cause]:
     few = tokens < min(enough) * limit(case, "decode-batch", "most_of_ridge")
     if not few or share < limit(case, "decode-batch", "least_share"):
         return
-    # Weights look 16 bits wide if no name tells else: with 8-bit kernels about, that is no fact.
+    # 16 bits may be an assumption: it is not told if other kernels have narrow weights.
     has_narrow = any(
         row.category.sub == "quantize" or weight_bits(row.name) < _UNTOLD_BITS
         for row in case.measured.kernels
     )
-    are_told = (bits < _UNTOLD_BITS and is_known) or not has_narrow
-    are_experts = any(_OF_EXPERTS.search(row.name) for row in products)
+    is_sure = (bits < _UNTOLD_BITS and is_known) or not has_narrow
+    has_experts = any(_OF_EXPERTS.search(row.name) for row in products)
     values = {
         "tokens": float(tokens),
-        "bits": bits if are_told else None,
-        "many": several(round(min(enough)), "token") if are_told else "many tokens",
-        "effect": fact(f"decode-batch.{'experts' if are_experts else 'cheap'}"),
+        "bits": bits if is_sure else None,
+        "many": several(round(min(enough)), "token") if is_sure else "many tokens",
+        "effect": fact(f"decode-batch.{'experts' if has_experts else 'cheap'}"),
     }
     passes = case.serving.passes  # none without annotations of an engine
-    is_one = bool(passes) and all(each.batch == 1 for each in passes)
+    is_one = bool(passes) and all(one_pass.batch == 1 for one_pass in passes)
     knows = frozenset({"one-request"} if is_one else ())
     yield cause(case, "decode-batch", share, values, knows=knows, rows=_rows(products))
 
@@ -131,9 +133,9 @@ def weight_bits(kernel: str) -> int:
 
 
 def _computes_in(kernel: str) -> str:
-    """Return the data type in which a product computes, by its name: bfloat16 if that tells none.
+    """Return the data type in which a product computes, by its name; bfloat16 if it tells none.
 
-    Names that leave open whether both operands are FP4 give UNKNOWN_TYPE.
+    The result is UNKNOWN_TYPE if the name does not tell whether both operands are FP4.
     """
     if _FP4_BY_FP4.search(kernel):
         return "fp4"
@@ -146,12 +148,15 @@ def _computes_in(kernel: str) -> str:
 
 
 def _between(case: Case) -> Iterator[Cause]:
-    """Give a cause if the GPU is idle from one pass to the next. Half of that or more is gained."""
+    """Give a cause if the GPU is idle for long from one pass to the next.
+
+    Overlapping this work with passes gains all of the idle time at best, and about half at least.
+    """
     kinds = [kind for kind in case.serving.kinds if kind.followed]
     gaps, passes = sum(kind.followed for kind in kinds), len(case.serving.passes)
-    # The last pass has no next one: it counts as the others do.
-    each_ns = sum(kind.between_ns for kind in kinds) * passes // max(gaps, 1) // case.windows_used
-    share = share_of_window(case, each_ns * case.windows_used)
+    # The last pass has no gap after it: it is given the mean of the others.
+    idle_ns = sum(kind.between_ns for kind in kinds) * passes // max(gaps, 1) // case.windows_used
+    share = share_of_window(case, idle_ns * case.windows_used)
     if share < limit(case, "between-passes", "least_share"):
         return
     worst = max(kinds, key=lambda kind: kind.between_ns)
@@ -170,32 +175,31 @@ def _between(case: Case) -> Iterator[Cause]:
         },
         tuple(fact("part.largest", name=name) for name, _ in named[:1]),
         rows=tuple(Row(name, time_ns) for name, time_ns in named),
-        gain=Gain(each_ns // 2, each_ns, None),
+        gain=Gain(idle_ns // 2, idle_ns, None),
     )
 
 
 def _mixed(case: Case) -> Iterator[Cause]:
     """Give a cause if passes that read prompts delay the tokens of requests that generate.
 
-    These are mixed passes or, without any, prefill passes before a decode pass that has more
-    sequences than they read: the others waited.
+    Such are mixed passes or, without any, prefill passes before a decode pass that has more
+    sequences than they read: the other sequences had to wait.
     """
     rule, passes = "mixed-passes", case.serving.passes
     kinds = {kind.kind: kind for kind in case.serving.kinds}
     decode, is_mixed = kinds.get("decode"), "mixed" in kinds
-    slow = [each for each in passes if each.kind == "mixed"]
-    runs = [
-        (key, [*run]) for key, run in groupby(passes, key=lambda each: (each.device, each.kind))
-    ]
-    for ((device, kind), prefills), (following, decodes) in pairwise(runs if not is_mixed else []):
-        read = [each.batch for each in prefills if each.batch is not None]
-        others = (decodes[0].batch or 0) - sum(read)
+    slow = [one_pass for one_pass in passes if one_pass.kind == "mixed"]
+    by_kind = groupby(passes, key=lambda one_pass: (one_pass.device, one_pass.kind))
+    runs = [(key, [*run]) for key, run in by_kind] if not is_mixed else []
+    for ((device, kind), prefills), (next_key, decodes) in pairwise(runs):
+        read = [prefill.batch for prefill in prefills if prefill.batch is not None]
+        waiting = (decodes[0].batch or 0) - sum(read)
         are_known = len(read) == len(prefills)
-        if kind == "prefill" and following == (device, "decode") and others > 0 and are_known:
+        if kind == "prefill" and next_key == (device, "decode") and waiting > 0 and are_known:
             slow += prefills
     if decode is None or not slow or decode.passes < limit(case, rule, "least_passes"):
         return
-    slow_ns = [each.duration_ns for each in slow]
+    slow_ns = [one_pass.duration_ns for one_pass in slow]
     share, usual_ns = share_of_window(case, sum(slow_ns)), median_low(slow_ns)
     is_slow = usual_ns >= limit(case, rule, "times") * decode.p50_ns
     if not is_slow or share < limit(case, rule, "least_share"):

@@ -1,6 +1,6 @@
-"""Rules of memory: copies that nothing hides, fills, small pieces, room for a larger batch.
+"""Rules of memory: copies and fills beside no other work, small pieces, room for a larger batch.
 
-And the verdict on a memory snapshot, which has nothing but memory.
+And the verdict on a memory snapshot, a recording of nothing but memory.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ from traceflops.windows.prepared import Prepared
 from traceflops.windows.records import chosen_time
 
 _MOSTLY: Final = 0.9
-"""What is offloaded is copied both ways: copies of input are nearly all to the GPU."""
+"""From this share of uploads on, copies are of input: offloaded data are copied both ways."""
 _FEW: Final = 10
-"""Copies of one kind that take less than one part in so many of all are not told."""
+"""A kind with less than 1/_FEW of the time of copies is not told. Fewer copies are made once."""
 _TAKES: Final = ("segment_alloc", "segment_map")
 """Marks of a memory snapshot: calls that take memory of the GPU."""
 _ALLOCATED: Final = re.compile(r"aten::empty(_strided)?$")
 """The operators that allocate: all others call one of these."""
 _ASKED: Final = re.compile(r"(cuda|hip)Malloc(Async)?(_v\d+)?$|(cu|hip)MemAlloc(Async)?(_v2)?$")
 _FREED: Final = re.compile(r"(cuda|hip|cuMem)Free(Async)?(_v\d+)?$")
-_LOADER: Final = "DataLoader"
+_LOADER, _PIN = "DataLoader", "pin_memory=True"
 _BURST_NS, _MANY = 10**9, 10
 """Calls that take memory are told if there are many; those of one second are a burst."""
 LAUNCHING_CLASSES: Final = ("other_calls", "eager_overhead", "optimizer_loop", "launch_latency")
@@ -58,7 +58,7 @@ LAUNCHING_CLASSES: Final = ("other_calls", "eager_overhead", "optimizer_loop", "
 def host_copies(case: Case) -> Iterator[Cause]:
     """Give a cause if the GPU does nothing but copy to or from the CPU for too long.
 
-    It is `pageable-copies` if most of that is of pageable memory, else `host-copies`.
+    Its rule is `pageable-copies` if most of the copying is of pageable memory, else `host-copies`.
     """
     if case.prepared is None:
         return
@@ -67,42 +67,39 @@ def host_copies(case: Case) -> Iterator[Cause]:
     share = share_of_window(case, alone_ns)
     if share < limit(case, "host-copies", "least_share"):
         return
-    copies = [copy for copy in memory_operations(case.prepared) if copy.name in copy_sizes.WAYS]
-    copies.sort(key=lambda copy: -copy.sum_ns)
-    total_ns = sum(copy.sum_ns for copy in copies)
-    copies = [copy for copy in copies if _FEW * copy.sum_ns >= total_ns]  # kinds worth telling
-    times = Counter[str | None]()
-    for copy in copies:
-        times[copy.memory] += copy.sum_ns
-    memory = next((kind for kind, time_ns in times.items() if 2 * time_ns > total_ns), None)
+    copies, memory, are_uploads = _kinds_of_copies(case.prepared)
     is_pageable = memory == copy_sizes.PAGEABLE
+    rule = "pageable-copies" if is_pageable else "host-copies"
+    sizes, values = copy_sizes.small_copies(case)
+    again = {} if sizes or "torch" in case.program else copy_sizes.same_uploads(case)
+    again |= {"memory": None if are_pinned(case) else fact("host-copies.pinned")} if again else {}
+    # The speed of small copies tells nothing about pinning or the link.
+    is_judged = not sizes and (is_pageable or not again)
+    part, speeds = copy_sizes.part_of_speed(case, memory) if memory and is_judged else (None, {})
+    is_slow = part is not None and part < limit(case, rule, "poor")
+    # With little other work nothing hides copies; copies made once are not worth hiding.
     room = share_of_window(case, others_ns)
     is_little = room < share
-    # Copies that are made once are not hidden, nor do they pay for pinning their memory.
+    # Copies that are made once do not pay for pinning their memory either.
     are_few = not case.steps.used and sum(copy.count for copy in copies) < _FEW
     hides_none = is_little or are_few
-    knows, values = copy_sizes.small_copies(case)
-    again = {} if knows or "torch" in case.program else copy_sizes.same_uploads(case)
-    again |= {"memory": None if are_pinned(case) else fact("host-copies.pinned")} if again else {}
-    knows |= {"again"} if again else set()
-    # The speed of small copies says nothing of pinning, nor of the link.
-    is_large = knows <= {"again"} if is_pageable else not knows
-    part, speeds = copy_sizes.part_of_speed(case, memory) if memory and is_large else (None, {})
-    rule = "pageable-copies" if is_pageable else "host-copies"
-    is_slow = part is not None and part < limit(case, rule, "poor")
-    uploaded_ns = sum(copy.sum_ns for copy in copies if copy.name == "HtoD")
-    knows |= {"uploads"} if uploaded_ns >= _MOSTLY * total_ns else set()
-    knows |= {"little-work"} if is_little else set()
-    knows |= {"beside-nothing"} if hides_none else set()
-    knows |= {"once"} if are_few and is_pageable else set()
-    knows |= {"fast"} if part is not None and not is_slow else set()
-    knows |= {"slow-link"} if is_slow and not is_pageable else set()
-    tables, pinned = (trace.ops, trace.marks), "pin_memory=True"
-    loads = any(_LOADER in name for table in tables for name in names(table["name"]))
-    knows |= {"loader"} if loads else set()
+    loads = any(
+        _LOADER in name for table in (trace.ops, trace.marks) for name in names(table["name"])
+    )
+    choosing = {
+        "again": bool(again),
+        "uploads": are_uploads,
+        "little-work": is_little,
+        "beside-nothing": hides_none,
+        "once": are_few and is_pageable,
+        "fast": part is not None and not is_slow,
+        "slow-link": is_slow and not is_pageable,
+        "loader": loads,
+    }
+    knows = sizes | {name for name, holds in choosing.items() if holds}
     back = any((copy.name, copy.memory) == ("DtoH", copy_sizes.PAGEABLE) for copy in copies)
-    values |= {"loader": pinned if loads else None, "back": pinned if back else None}
-    # Copies that nothing hides get faster if pinned; others may be hidden, or left out.
+    values |= {"loader": _PIN if loads else None, "back": _PIN if back else None}
+    # Pinning makes copies faster that nothing hides; others can be hidden or left out entirely.
     is_faster = is_slow and is_pageable and hides_none and not again
     gain_ns = alone_ns * (1 - part) if part is not None and is_faster else alone_ns
     if knows == {"little-work", "beside-nothing"} and (ways := copy_sizes.slower_way(copies)):
@@ -123,8 +120,25 @@ def host_copies(case: Case) -> Iterator[Cause]:
     )
 
 
+def _kinds_of_copies(prepared: Prepared) -> tuple[list[MemoryOperation], str | None, bool]:
+    """Return the kinds of copies worth telling, the memory of most, and whether most are uploads.
+
+    Kinds are sorted by time, the longest first. The memory is None if none has most of the time.
+    """
+    copies = [copy for copy in memory_operations(prepared) if copy.name in copy_sizes.WAYS]
+    copies.sort(key=lambda copy: -copy.sum_ns)
+    total_ns = sum(copy.sum_ns for copy in copies)
+    copies = [copy for copy in copies if _FEW * copy.sum_ns >= total_ns]
+    memory_ns = Counter[str | None]()
+    for copy in copies:
+        memory_ns[copy.memory] += copy.sum_ns
+    memory = next((kind for kind, time_ns in memory_ns.items() if 2 * time_ns > total_ns), None)
+    uploaded_ns = sum(copy.sum_ns for copy in copies if copy.name == "HtoD")
+    return copies, memory, uploaded_ns >= _MOSTLY * total_ns
+
+
 def are_pinned(case: Case, ways: Sequence[str] = ("HtoD",)) -> bool:
-    """Return whether copies of these `ways` are mostly of pinned memory."""
+    """Return whether copies in these directions are mostly of pinned memory."""
     if case.prepared is None:
         return False
     copies = [copy for copy in memory_operations(case.prepared) if copy.name in ways]
@@ -140,18 +154,20 @@ def reads_back(case: Case) -> bool:
 
 
 def times_alone_ns(prepared: Prepared, copies: BoolArray) -> tuple[int, int]:
-    """Return how long only `copies` (a mask) run in the chosen windows, and how long others run."""
-    alone = busy = 0
+    """Return two times in chosen windows: in which only `copies` run, and in which others run.
+
+    `copies` is a mask of the activities. Both times are sums over the devices.
+    """
+    alone_ns = others_ns = 0
     for device, account in prepared.accounts.items():
-        rows = account.rows
-        is_copy = copies[rows.row]
+        rows, is_copy = account.rows, copies[account.rows.row]
         copying, others = (
             Intervals.of(rows.start_ns[some], rows.end_ns[some]) for some in (is_copy, ~is_copy)
         )
         chosen = chosen_time(prepared.windows[device])
-        alone += copying.subtract(others).intersect(chosen).length_ns
-        busy += others.intersect(chosen).length_ns
-    return alone, busy
+        alone_ns += copying.subtract(others).intersect(chosen).length_ns
+        others_ns += others.intersect(chosen).length_ns
+    return alone_ns, others_ns
 
 
 def _named(copies: MemoryOperation) -> str:
@@ -160,13 +176,16 @@ def _named(copies: MemoryOperation) -> str:
 
 
 def _copied(copies: MemoryOperation) -> Fact:
-    """Return how many copies of a kind there are, and how fast; launches limit small ones."""
+    """Return how many copies of a kind there are, and their rate unless launches limit it."""
     rate = None if copy_sizes.are_small(copies.bytes, copies.count) else copies.bytes_per_ns
     return fact("host-copies.copies", count=copies.count, direction=_named(copies), rate=rate)
 
 
 def memory_headroom(case: Case) -> Iterator[Cause]:
-    """Give a cause if launching is too slow, and a batch twice as large (as many launches) fits."""
+    """Give a cause if launching is too slow, and memory has room for a batch twice as large.
+
+    A larger batch does more work with as many launches.
+    """
     pace, prepared = case.host_bound, case.prepared
     if prepared is None or pace is None or not pace.is_bound or prepared.plan.layout.are_passes:
         return  # the batch of a server's pass follows from the requests
@@ -186,12 +205,12 @@ def memory_headroom(case: Case) -> Iterator[Cause]:
 
 
 def allocator_state(case: Case) -> set[str]:
-    """Return what is wrong with PyTorch's cache of GPU memory: a name of the remedy, or nothing.
+    """Return what is wrong with PyTorch's cache of GPU memory: the name of a remedy, or nothing.
 
-    allocator-uncached  it is off: nearly each operator that allocates asks the driver, which gets
-                        as much back
+    allocator-uncached  the cache is off: nearly each operator that allocates asks the driver for
+                        memory, and gives it back
     allocator-async     the same, with CUDA's asynchronous allocator
-    allocator-full      an operator that asks the driver first gives back several blocks
+    allocator-full      an operator gives several blocks back to the driver before it asks for one
     """
     prepared = case.prepared
     if prepared is None or "torch" not in case.program:
@@ -199,22 +218,23 @@ def allocator_state(case: Case) -> set[str]:
     calls, ops = prepared.trace.calls, prepared.trace.ops
     asked, freed = (matching(calls["name"], name.match) for name in (_ASKED, _FREED))
     allocates = matching(ops["name"], _ALLOCATED.match)
-    op = prepared.linked.links.op_of_call
-    # Calls in each op that give memory back to the driver, and that take some from it
-    gives, takes = (
-        np.bincount(op[some & (op >= 0)], minlength=ops.num_rows) for some in (freed, asked)
+    op_of_call = prepared.linked.links.op_of_call
+    frees_of_op, asks_of_op = (
+        np.bincount(op_of_call[some & (op_of_call >= 0)], minlength=ops.num_rows)
+        for some in (freed, asked)
     )
-    count, asking = int(allocates.sum()), int((allocates & (takes > 0)).sum())
+    count, asking = int(allocates.sum()), int((allocates & (asks_of_op > 0)).sum())
     least = limit(case, "memory-alloc", "uncached") * count
     if count < _MANY or asking < least or freed.sum() < least:
-        return {"allocator-full"} if ((gives > 1) & (takes > 0)).any() else set()
+        is_full = ((frees_of_op > 1) & (asks_of_op > 0)).any()
+        return {"allocator-full"} if is_full else set()
     is_async = matching(calls["name"], lambda name: "Async" in name)
     is_mostly_async = 2 * (asked & is_async).sum() > asked.sum()
     return {"allocator-async" if is_mostly_async else "allocator-uncached"}
 
 
 def _asker(op: str, callers: str) -> str:
-    """Return an operator and the first of its `callers`, the line that called it."""
+    """Return the names of an operator and of the function that called it: "NAME in CALLER"."""
     return " in ".join(map(function_name, filter(None, (op, callers.partition(BETWEEN)[0]))))
 
 
@@ -225,16 +245,15 @@ def memory_verdict(prepared: Prepared) -> Verdict | None:
 
 
 def memory_facts(prepared: Prepared) -> tuple[Fact, ...]:
-    """Return what to say of the memory of the fullest GPU, nothing if that is unknown.
+    """Return statements on the memory of the fullest GPU, nothing if that is unknown.
 
-    That is failures, the peak, unused bytes, and calls for more, which all devices of its process
-    share.
+    They are about failed allocations, the peak, unused bytes, and calls for more memory.
     """
     used, trace = memory_use(prepared), prepared.trace
     use = fullest_gpu(used)
     if use is None:
         return ()
-    most = next((asks for asks in holders(prepared, use) if asks.recorded and asks.op), None)
+    most = next((held for held in holders(prepared, use) if held.recorded and held.op), None)
     named = "snapshot.gpu" if use.local_id is not None else "snapshot.gpu-of-unknown-number"
     rank = use.rank if len(trace.ranks) > 1 else None
     peak = fact(
@@ -248,27 +267,32 @@ def memory_facts(prepared: Prepared) -> tuple[Fact, ...]:
     if use.unused_at_peak:
         largest = use.largest_free or None
         facts.append(fact("snapshot.unused", bytes=use.unused_at_peak, largest=largest))
-    takes = is_one_of(trace.marks["kind"], "event") & is_one_of(trace.marks["name"], *_TAKES)
-    takes &= numbers(trace.marks["process"]) == use.process
-    times = numbers(trace.marks["start_ns"])[takes]
-    if len(times) >= _MANY:  # times are sorted
-        at_once = int((np.searchsorted(times, times + _BURST_NS) - np.arange(len(times))).max())
-        is_all = at_once == len(times)
-        burst = fact("snapshot.all") if is_all else fact("snapshot.of-them", count=at_once)
-        gpus = {gpu.device for gpu in used if gpu.process == use.process and not gpu.on_host}
-        taken = fact(
-            "snapshot.taken",
-            whose=fact("snapshot.the-gpu" if len(gpus) < 2 else "snapshot.its-gpus"),
-            count=len(times),
-            # Without an origin the file has no real times, only an order.
-            burst=burst if trace.source.origin_unix_ns is not None else None,
-        )
-        facts.append(taken)
-    return tuple(facts)
+    gpus = {gpu.device for gpu in used if gpu.process == use.process and not gpu.on_host}
+    return (*facts, *_taken(trace, use.process, len(gpus)))
+
+
+def _taken(trace: Trace, process: int, gpus: int) -> Iterator[Fact]:
+    """Give how often a process took memory of its GPUs, if often, and the most in one second."""
+    is_taking = is_one_of(trace.marks["kind"], "event") & is_one_of(trace.marks["name"], *_TAKES)
+    is_own = numbers(trace.marks["process"]) == process
+    times_ns = numbers(trace.marks["start_ns"])[is_taking & is_own]  # sorted
+    count = len(times_ns)
+    if count < _MANY:
+        return
+    in_burst = np.searchsorted(times_ns, times_ns + _BURST_NS) - np.arange(count)
+    most = int(in_burst.max())
+    burst = fact("snapshot.all") if most == count else fact("snapshot.of-them", count=most)
+    yield fact(
+        "snapshot.taken",
+        whose=fact("snapshot.the-gpu" if gpus < 2 else "snapshot.its-gpus"),
+        count=count,
+        # Without an origin the file has no real times, only an order.
+        burst=burst if trace.source.origin_unix_ns is not None else None,
+    )
 
 
 def _failed(trace: Trace, process: int) -> Iterator[Fact]:
-    """Give how many allocations of a process failed, and the size and caller of the last one."""
+    """Give how many allocations of a process failed, if any, and size and caller of the last."""
     table = trace.counters
     is_failure = is_one_of(table["name"], "device_memory.failed_bytes")
     rows = np.flatnonzero(is_failure & (numbers(table["process"]) == process))
@@ -290,7 +314,7 @@ _FILL: Final = "memset"
 
 
 def fills(case: Case) -> Iterator[Cause]:
-    """Give a cause if the GPU does nothing but fill memory for too long, beside other work."""
+    """Give a cause if the GPU does nothing but fill memory for too long, and has other work."""
     if case.prepared is None:
         return
     is_fill = is_one_of(case.prepared.trace.activities["kind"], _FILL)
@@ -298,10 +322,10 @@ def fills(case: Case) -> Iterator[Cause]:
     share = share_of_window(case, alone_ns)
     if share < limit(case, _FILLS, "least_share") or not others_ns:
         return
-    own = [one for one in memory_operations(case.prepared) if one.kind == _FILL]
-    count = sum(one.count for one in own)
+    kinds = [kind for kind in memory_operations(case.prepared) if kind.kind == _FILL]
+    count = sum(kind.count for kind in kinds)
     # Rate and size are told of one kind of fills only.
-    size, rate = (own[0].bytes, own[0].bytes_per_ns) if len(own) == 1 else (None, None)
+    size, rate = (kinds[0].bytes, kinds[0].bytes_per_ns) if len(kinds) == 1 else (None, None)
     yield cause(
         case,
         _FILLS,
@@ -321,12 +345,12 @@ _MOVES: Final = frozenset({"copy", "memset"})
 
 
 def small_pieces(case: Case) -> Iterator[Cause]:
-    """Give a cause if most of the time the same calls allocate and copy small pieces, in turn.
+    """Give a cause if a series of calls is repeated that allocates and copies a small piece.
 
         |alloc|  |fill| |copy| |wait|    |alloc|  |fill| |copy| |wait|    ...    # of one thread
         |<--------- a piece --------->|
 
-    Nothing where kernels do more than fill memory: they may need each piece before the next.
+    Nothing is given if kernels do more than fill memory: they may need each piece before the next.
     """
     subs = {row.category.sub for row in case.measured.kernels}
     if case.prepared is None or len(case.devices) != 1 or not subs or not subs <= _MOVES:
@@ -343,27 +367,32 @@ def small_pieces(case: Case) -> Iterator[Cause]:
     row = outermost(calls, np.flatnonzero(inside & (thread == busiest)))
     name = codes(calls["name"])[row]
     start_ns, dur_ns = (numbers(calls[column])[row] for column in ("start_ns", "dur_ns"))
+    # A piece begins with an allocation, and has the most usual number of calls.
     begin = np.flatnonzero(allocates[row])
-    distances, counts = np.unique(np.diff(begin), return_counts=True)
-    if not len(counts):
+    distance = np.diff(begin)
+    sizes, times = np.unique(distance, return_counts=True)
+    if not len(sizes):
         return
-    size = int(distances[counts.argmax()])
-    begin = begin[:-1][np.diff(begin) == size]
-    places = begin[:, np.newaxis] + np.arange(size)
-    pieces, each, counts = np.unique(name[places], axis=0, return_inverse=True, return_counts=True)
-    alike = each.reshape(-1) == counts.argmax()
-    piece_ns = (start_ns[begin + size] - start_ns[begin])[alike]
-    called_ns, count = int(dur_ns[places[alike]].sum()), int(counts.max())
-    # A pause after some pieces is none of their time.
+    size = int(sizes[times.argmax()])
+    begin = begin[:-1][distance == size]
+    places = begin[:, np.newaxis] + np.arange(size)  # a row per piece, a column per call
+    # Of these pieces, the most frequent series of names
+    series, number, times = np.unique(name[places], axis=0, return_inverse=True, return_counts=True)
+    usual, count = times.argmax(), int(times.max())
+    is_usual = number.reshape(-1) == usual
+    piece_ns = (start_ns[begin + size] - start_ns[begin])[is_usual]
+    # A pause after a piece, which makes the mean longer, is not part of its time.
     each_ns = min(int(np.median(piece_ns)), int(piece_ns.sum()) // count)
     whole_ns = each_ns * count
-    sizes, values = copy_sizes.small_copies(case)
+    small, values = copy_sizes.small_copies(case)
     share, least = share_of_window(case, whole_ns), limit(case, _PIECES, "least_share")
-    if count < limit(case, _PIECES, "least_pieces") or share < least or not sizes:
+    if count < limit(case, _PIECES, "least_pieces") or share < least or not small:
         return
     labels = names(calls["name"])
-    told = tuple(labels[code] for code in pieces[counts.argmax()].tolist())
-    values = {**values, "count": count, "each_ns": each_ns, "calls": told}
-    called_ns -= called_ns // count  # one of them stays
+    of_piece = tuple(labels[code] for code in series[usual].tolist())
+    values = {**values, "count": count, "each_ns": each_ns, "calls": of_piece}
+    # At least the calls of all pieces but one are saved, at most all the time.
+    called_ns = int(dur_ns[places[is_usual]].sum())
+    called_ns -= called_ns // count
     gain = Gain(called_ns // case.windows_used, whole_ns // case.windows_used, None)
     yield cause(case, _PIECES, share, values, gain=gain)

@@ -36,15 +36,14 @@ KERNELS: Final = frozenset({"compute", "memory"})
 """Components of the critical path whose parts are named after kernels."""
 _MOST_EDITS: Final = 20
 
-
 _Reached = tuple["KernelRow", float]
 """Kernels of one name, and the part of their roof that they reach."""
 
 
 class _Roof(Struct, frozen=True):
-    """A rule on kernels of some categories far below their roof; of none: all that no other has.
+    """A rule on kernels of the subcategories `subs` that run far below their roof.
 
-    `component` is that of the categories, `limits` the rule with the thresholds.
+    Without `subs` it is about all that no other rule names. `limits` is the rule with thresholds.
     """
 
     rule: str
@@ -76,17 +75,9 @@ def _far_below_roof(
     `left` is, by kernel name, the share of its time that remains after the edits of other causes.
     Kernels whose distance to the roof these causes explain are left out of the share.
     """
-    poor, good = (limit(case, roof.limits, name) for name in ("poor", "good"))
-    least_ns = limit(case, _BANDWIDTH, "least_ns")  # what takes less is limited by its launch
-    below: list[_Reached] = []
-    for row in case.measured.kernels:
-        top, sub = row.category.top, row.category.sub
-        is_of_roof = sub in roof.subs if roof.subs else sub not in _NAMED_SUBS
-        if is_of_roof and top == roof.component and row.sum_ns >= least_ns * row.count:
-            part = reached(case, row)
-            below += [(row, part)] if 0 < part < poor else []  # 0: unknown
-    below.sort(key=lambda pair: -pair[0].sum_ns * (1 - pair[1] / good))
-    # Other causes explain a kernel whose edits gain at least half of its distance to good.
+    good = limit(case, roof.limits, "good")
+    below = _below(case, roof)
+    # Other causes explain a kernel if their edits gain at least half of its distance to good.
     explained = [
         (row, part)
         for row, part in below
@@ -101,11 +92,11 @@ def _far_below_roof(
     where = Where()
     if facts is not None:
         is_chosen = facts.named({row.name for row, _ in chosen}.__contains__)
-        time = np.where(is_chosen, facts.ns, 0.0)
-        if time.any():
-            largest, where = largest_of(facts, time)
+        chosen_ns = np.where(is_chosen, facts.ns, 0.0)
+        if chosen_ns.any():
+            largest, where = largest_of(facts, chosen_ns)
             details = (largest,)
-    # Kernels with unknown needs may be as poor as those of their category.
+    # Launches whose FLOPs or bytes are unknown may be as poor as others of their category.
     poor_of = {row.category: part for row, part in reversed(chosen)}
     alike = [
         (row, poor_of[row.category])
@@ -130,10 +121,29 @@ def _far_below_roof(
     )
 
 
-def _why_slow(case: Case, chosen: Sequence[_Reached], time_ns: int) -> frozenset[str]:
-    """Return what most of the time of slow kernels tells of a remedy.
+def _below(case: Case, roof: _Roof) -> list[_Reached]:
+    """Return the kernels of a roof that reach less than its `poor` part, the largest losses first.
 
-    Large tensors that are read and written in order need no better kernel.
+    Very short kernels are left out: their launch limits them.
+    """
+    poor, good = (limit(case, roof.limits, name) for name in ("poor", "good"))
+    least_ns = limit(case, _BANDWIDTH, "least_ns")
+    below: list[_Reached] = []
+    for row in case.measured.kernels:
+        top, sub = row.category.top, row.category.sub
+        is_of_roof = sub in roof.subs if roof.subs else sub not in _NAMED_SUBS
+        if is_of_roof and top == roof.component and row.sum_ns >= least_ns * row.count:
+            part = reached(case, row)
+            if 0 < part < poor:  # 0: unknown
+                below.append((row, part))
+    return sorted(below, key=lambda pair: -pair[0].sum_ns * (1 - pair[1] / good))
+
+
+def _why_slow(case: Case, chosen: Sequence[_Reached], time_ns: int) -> frozenset[str]:
+    """Return what holds for kernels with most of the time, as facts that choose the remedy.
+
+    "fused-norm": they normalise in one launch. "slow-gpu": they are very slow although they read
+    and write large tensors in order, so no better kernel would help.
     """
     slow, large = (limit(case, _BANDWIDTH, name) for name in ("slow_gpu", "large_mb"))
     fused_norm_ns = in_order_ns = 0
@@ -146,16 +156,17 @@ def _why_slow(case: Case, chosen: Sequence[_Reached], time_ns: int) -> frozenset
 
 
 def _as_if(chosen: Sequence[_Reached], reached: float) -> tuple[str, ...]:
-    """Return the edits with which kernels reach a part of what they could."""
+    """Return the edits with which kernels reach the part `reached` of their roof."""
     return tuple(
         rf"kernel:^{re.escape(row.name)}(\.kd)?$*{part / reached:.4f}" for row, part in chosen
     )
 
 
 def reached(case: Case, row: KernelRow) -> float:
-    """Return how much of the roof kernels reach, 0 where that is not known of all of them.
+    """Return the part of their roof that kernels of one name reach, 0 if it is not known of all.
 
-    The roof of a device is the longer of the times that FLOPs and bytes need at its peaks.
+    The roof is the longer of the times that their FLOPs and bytes need at the peaks of a device;
+    of several devices, that of the slowest one.
     """
     most_ns = 0.0
     flops, size = row.measured.flops, row.measured.min_bytes
@@ -164,7 +175,7 @@ def reached(case: Case, row: KernelRow) -> float:
         of_flops = flops / rate if flops and rate else 0.0
         bandwidth = device.bandwidth if row.path == "memory" else None
         of_bytes = size / bandwidth if size and bandwidth else 0.0
-        # What computes may wait for its bytes: both must be known.
+        # Bytes may limit compute kernels as well, so both must be known of them.
         is_known = row.category.top != "compute" or (of_flops and size)
         need_ns = max(of_flops, of_bytes) if is_known else 0.0
         if not need_ns:
@@ -176,7 +187,7 @@ def reached(case: Case, row: KernelRow) -> float:
 def kernel_rules(case: Case) -> Iterator[Cause]:
     """Yield what is wrong with the kernels of the chosen windows.
 
-    Kernels for which a rule tells why they are slow are not called slow besides.
+    A kernel is only called slow if no rule tells why it is slow.
     """
     left: dict[str, float] = {}
     facts = KernelFacts(case, case.prepared) if case.prepared is not None else None
@@ -196,13 +207,10 @@ def kernel_rules(case: Case) -> Iterator[Cause]:
 
 
 def _recompute(facts: KernelFacts) -> Iterator[Cause]:
-    """Yield a cause where computing forward work again takes enough time.
-
-    Communication computes nothing, whatever the function that calls it.
-    """
+    """Yield a cause if recomputing forward work takes enough time, communication apart."""
     communicates = is_top(facts.prepared.linked.categorised, "communication", facts.row)
-    time = np.where(facts.in_phase("recompute") & ~communicates, facts.ns, 0.0)
-    share = share_of_window(facts.case, int(time.sum()))
+    recompute_ns = np.where(facts.in_phase("recompute") & ~communicates, facts.ns, 0.0)
+    share = share_of_window(facts.case, int(recompute_ns.sum()))
     if not takes_enough(facts.case, share):
         return
     used = [use.share_of_device for use in memory_use(facts.prepared)]
@@ -211,21 +219,21 @@ def _recompute(facts: KernelFacts) -> Iterator[Cause]:
     may_be_full = most is None or most > limit(facts.case, "recompute", "most_memory")
     free = fact("recompute.room", free=1 - most) if most is not None else None
     room = free or fact("recompute.room-unknown")
-    largest, where = largest_of(facts, time)
+    largest, where = largest_of(facts, recompute_ns)
     yield cause(
         facts.case,
         "recompute",
         share,
         details=(largest, room),
-        rows=rows_of(facts, time),
+        rows=rows_of(facts, recompute_ns),
         where=where,
         doubts=(fact("doubt.memory-missing"),) * may_be_full,
     )
 
 
 _ALIGN: Final = {"fp16": 8, "bf16": 8, "fp8": 16, "int8": 16, "tf32": 4}
-"""Elements that a row must be a multiple of, by data type: 16 bytes, what tensor cores load."""
-_PADDED: Final = 64
+"""The length of a row must be a multiple of 16 bytes, which tensor cores load: as elements."""
+_PADDED: Final = 64  # tensor cores compute padded dimensions, of a multiple of so many elements
 _UNALIGNED_KERNEL: Final = re.compile(r"_align([124])\b")
 
 
@@ -234,31 +242,30 @@ def product_rules(facts: KernelFacts) -> Iterator[Cause]:
     product = facts.is_sub(*PRODUCTS)
     if not product.any():
         return
-    padding = facts.of_works(_padding, 1.0)
-    # In the gradient of a weight K counts tokens: it is no sign unless the name is one.
-    weight_gradient = facts.in_phase("backward") & ~facts.named(_UNALIGNED_KERNEL.search)
+    is_unaligned = facts.named(_UNALIGNED_KERNEL.search)
+    # In the gradient of a weight K counts tokens: it is a sign only if the kernel's name is one.
+    may_be_gradient = facts.in_phase("backward") & ~is_unaligned
     sure_padding = facts.of_works(partial(_padding, only_sure=True), 1.0)
-    padding = np.where(weight_gradient, sure_padding, padding)
-    # Without an op the name tells that 16-bit numbers are loaded less than 16 bytes at a time.
-    told_by_name = facts.named(_UNALIGNED_KERNEL.search) & (facts.product < 0)
-    told_by_name &= facts.named(lambda name: operand_type(name) in HALF)
-    least = padding * facts.roof_ns / limit(facts.case, "kernel-faults", "most_reached")
-    kept = np.where(
-        told_by_name, limit(facts.case, "misaligned-product", "kept"), least / facts.product_ns
-    )
+    padding = np.where(may_be_gradient, sure_padding, facts.of_works(_padding, 1.0))
     # FP32 without tensor cores needs no alignment.
     is_slow = facts.roof_ns < limit(facts.case, "matrix-rate", "good") * facts.product_ns
-    padded = (padding > 1) & (facts.roof_ns > 0) & is_slow & ~facts.is_type("fp32")
-    yield from kernel_cause(facts, "misaligned-product", product & (padded | told_by_name), kept)
+    is_padded = (padding > 1) & (facts.roof_ns > 0) & is_slow & ~facts.is_type("fp32")
+    # Without an op, the name alone tells that 16-bit numbers are loaded in less than 16 bytes.
+    is_half = facts.named(lambda name: operand_type(name) in HALF)
+    told_by_name = is_unaligned & is_half & (facts.product < 0)
+    least_ns = padding * facts.roof_ns / limit(facts.case, "kernel-faults", "most_reached")
+    kept = np.where(
+        told_by_name, limit(facts.case, "misaligned-product", "kept"), least_ns / facts.product_ns
+    )
+    yield from kernel_cause(facts, "misaligned-product", product & (is_padded | told_by_name), kept)
     yield from precision_rules(facts, product & ~facts.in_phase("optimizer"))
 
 
 def _padding(work: Work, *, only_sure: bool = False) -> float:
-    """Return how many times the FLOPs of a product are if misaligned dimensions are padded.
+    """Return how many times the FLOPs of a product grow if misaligned dimensions are padded.
 
-    Those are N and the lengths of the rows in memory of both operands, by their strides if known.
-    `only_sure`: where strides do not tell, N alone. In the gradient of a weight K counts tokens,
-    which are no length of a row.
+    These are N and the lengths of the operands' rows in memory, by their strides if known. With
+    `only_sure` and without strides it is N alone: K may count tokens, which are no row's length.
     """
     signature = work.signature
     if not isinstance(signature, Product) or not signature.flops:

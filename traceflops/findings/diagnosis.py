@@ -1,4 +1,4 @@
-"""What to fix first: what rules say of a recording, with the gain of each by replay."""
+"""What to fix first: the findings of all rules in their order, each with its gain by replay."""
 
 from __future__ import annotations
 
@@ -54,22 +54,19 @@ RULES: Final[tuple[Rule, ...]] = (
     memory_headroom,
 )
 _OF_RECORDED: Final = (late_rank, rank_balance, slow_link, kernel_rules, low_clocks)
-"""Rules that look only at recorded work: they hold even if other work is not recorded."""
+"""Rules that hold even if some work is not recorded: they look at recorded work alone."""
 _WAITS, _NEARLY = "host-waits", 0.9
 _INPUT: Final = "input-wait"
 _PINNING: Final = {"blocking-copy", "pageable-copies"}
-_AS_GRAPHS: Final = "launching.graph"
-"""How codes of remedies begin that replay steps as graphs."""
+_AS_GRAPHS: Final = "launching.graph"  # how codes of remedies begin that replay steps as graphs
 _SMALL_COPIES: Final = ("host-copies.remedy.tiny", "host-copies.remedy.join")
-"""Remedies of these rules that do not pin memory."""
+"""Remedies of copies that do not pin memory."""
 _LAUNCHING: Final = ("other-calls", "eager-overhead", "launch-latency", "thread-handover")
-_IDLE: Final = "idle"
-"""What shows causes of idle time."""
-_WITH_CAUSES: Final = ("loss-idle", "loss-communication")
+_IDLE: Final = "idle"  # the section of a report that shows causes of idle time
+_WITH_CAUSES: Final = ("loss-idle", "loss-communication")  # losses that have causes of their own
 _TIMES: Final = 3
-"""What holds so many times the time of causes with a gain stands before them."""
-_NEAR: Final = 0.5
-"""Kernels that reach so much of their roof are near what the GPU can do."""
+"""A cause without a gain, or a kernel, stands before gains of less than 1/_TIMES of its time."""
+_NEAR: Final = 0.5  # kernels that reach this part of their roof are near what the GPU can do
 _SURE: Final[Mapping[Level, float]] = {"high": 1.0, "medium": 0.9, "low": 0.8}
 """Weight of a gain in the order of findings, by its confidence."""
 
@@ -83,19 +80,21 @@ def diagnosed(case: Case) -> tuple[Finding, ...]:
 def _diagnosed(case: Case) -> Iterator[Finding]:
     """Yield the findings in the order shown, those of silent rules included.
 
-    Files of several jobs have none: each job has its own. Without a timeline of enough device work,
-    only losses, kernels with counters, and the health of the trace are left.
+    Files of several jobs have none: each job has its own. Without a timeline of enough device work
+    there are only losses, kernels with counters, operators of CPUs, and the health of the trace.
     """
     if case.of_no_job:
         return
     prepared, limits = case.prepared, case.finding_rules.limits(LITTLE_WORK)
     is_judged = case.recorded in ENOUGH and (not prepared or prepared.knows_replays)
     if not case.windows_used or case.on_host or case.recorded not in (*ENOUGH, *PARTIAL):
-        alone = counted_kernels(case) if not case.devices else ()
-        alone = _of_operators(case) if case.on_host and case.windows_used else alone
-        yield from (*alone, *totals_in_fp32(case), *many_kernels(case), *case.losses)
+        if case.on_host and case.windows_used:
+            yield from _of_operators(case)
+        elif not case.devices:
+            yield from counted_kernels(case)
+        yield from (*totals_in_fp32(case), *many_kernels(case), *case.losses)
     elif prepared is not None and is_judged and little_work(prepared, limits):
-        yield from _causes(case, ())  # users hear of their own rules anyway
+        yield from _causes(case, ())  # the user's own rules are asked in any case
     else:
         yield from _of_timeline(case, is_judged=is_judged)
     yield from trace_health(case)
@@ -104,41 +103,39 @@ def _diagnosed(case: Case) -> Iterator[Finding]:
 def _of_timeline(case: Case, *, is_judged: bool) -> Iterator[Finding]:
     """Yield what the timeline says: start-up if that leads, causes by gain, then other losses.
 
-    If it is not `is_judged`, too much work is not recorded to ask why the GPU is idle. If identical
-    launches are uneven, faster kernels are no remedy.
+    Without `is_judged` too much work is not recorded to ask why the GPU is idle.
     """
     uneven, asked = uneven_launches(case), RULES if is_judged else _OF_RECORDED
-    if uneven is not None:
+    if uneven is not None:  # if identical launches are uneven, faster kernels are no remedy
         asked = tuple(rule for rule in asked if rule is not kernel_rules)
     causes = sold_once([*_causes(case, asked)])
     due_ns = sum(wait.idle_after_ns for wait in case.synchronisations)
     findings = reasons_first(causes, waits_cost_most=2 * due_ns > case.total.components.idle_ns)
-    still = next((loss for loss in case.losses if loss.rule == STANDSTILL), None)
-    findings = without_stalled(findings, still)
-    if case.prepared is not None:  # of summaries nothing is replayed: no gain is known of most
+    standstill = next((loss for loss in case.losses if loss.rule == STANDSTILL), None)
+    findings = without_stalled(findings, standstill)
+    if case.prepared is not None:  # summaries are not replayed: most of their gains are unknown
         step_ns = case.total.components.window_ns / case.windows_used
         findings = longest_first(findings, step_ns)
-    # What counters say of the main kernel stands before all that gain little; first of all if
-    # kernels ran one by one: such a run is made for the sake of its counters.
+    # What counters say about the main kernel stands before findings of low priority. If kernels
+    # ran one by one, it stands first: such a run is made for the sake of its counters.
     if counted := [*counted_main_kernel(case)]:
         goes_first = case.recorded == "serialized"
-        large = [each for each in findings if each.priority != "low" and not goes_first]
-        findings = [*large, *counted, *(each for each in findings if each not in large)]
+        before = [one for one in findings if one.priority != "low" and not goes_first]
+        findings = [*before, *counted, *(one for one in findings if one not in before)]
     ordered = _with_main_kernel(case, findings, uneven)
     starts, leads = start_up(case), False
-    if starts is not None:
-        # Shares of findings are of the chosen time only: as parts of all of it they are smaller.
+    if starts is not None and case.steps.measured is None:  # else the user left start-up out
+        # Findings have shares of the chosen time, start-up of all time: make them comparable.
         largest = max((finding.share for finding in (*findings, *case.losses)), default=0.0)
         leads = starts.severity == "high" and starts.share > kept(case) * largest
         leads = leads or starts.share >= limit(case, starts.rule, "most_share")
-        leads &= case.steps.measured is None  # the user left it out
     others = [starts] if starts is not None and not leads else []
     rules = {finding.rule for finding in ordered}
     sections = {name for finding in ordered for name in finding.evidence[:1]}
     for loss in case.losses:
         is_of_sweep = loss.rule == UNEVEN_STEPS and is_sweep(case)  # steps differ on purpose
         if loss.rule not in rules and not _is_told(loss, ordered) and not is_of_sweep:
-            # A cause that is shown in the same section has the remedy.
+            # A cause that the same section shows already gives details and a remedy.
             has_cause = loss.rule in _WITH_CAUSES and loss.evidence[0] in sections
             others.append(replace(loss, details=(), advice=None) if has_cause else loss)
     if starts is not None and leads:
@@ -149,30 +146,29 @@ def _of_timeline(case: Case, *, is_judged: bool) -> Iterator[Finding]:
 
 
 def longest_first(findings: Sequence[Finding], step_ns: float) -> list[Finding]:
-    """Return findings with a grave one of unknown gain before those that gain less.
+    """Return findings, the longest one of unknown gain moved to the front if others gain little.
 
-    The first finding says what to do first: a gain that is known is not the larger one. What may
-    gain a third of the grave one's time in a step of `step_ns` stays before it. One of unknown gain
-    that already leads has its reason: `reasons_first`.
+    Only high severity counts. A finding stays in its place if another one may gain a third of its
+    time in a step of `step_ns`, or if such a finding leads already (see `reasons_first`).
     """
-    first = max(
-        (one for one in findings if one.gain is None and one.severity == "high"),
-        key=lambda one: one.share,
+    longest = max(
+        (finding for finding in findings if finding.gain is None and finding.severity == "high"),
+        key=lambda finding: finding.share,
         default=None,
     )
-    if first is None or (findings[0].gain is None and findings[0].severity == first.severity):
+    if longest is None or (findings[0].gain is None and findings[0].severity == "high"):
         return [*findings]
     gained = (min(one.share, one.gain.high_ns / step_ns) for one in findings if one.gain)
-    if _TIMES * max(gained, default=0.0) > first.share:
+    if _TIMES * max(gained, default=0.0) > longest.share:
         return [*findings]
-    return [first, *(one for one in findings if one is not first)]
+    return [longest, *(finding for finding in findings if finding is not longest)]
 
 
 def sold_once(findings: Sequence[Finding]) -> list[Finding]:
-    """Return findings without the lesser ones of those that one edit mends.
+    """Return findings without the lesser ones of those that the same change of the program mends.
 
-    That is of two that pin the memory of the same copies, and of all that replay steps as graphs.
-    Findings on copies whose remedy is to join small ones pin nothing.
+    These are the two that pin the memory of copies, and all that replay steps as graphs. Findings
+    on copies whose remedy is to join small ones pin nothing.
     """
     pins = [
         finding
@@ -180,19 +176,22 @@ def sold_once(findings: Sequence[Finding]) -> list[Finding]:
         if finding.rule in _PINNING
         and not (finding.advice and finding.advice.code in _SMALL_COPIES)
     ]
-    graphs = [one for one in findings if one.advice and one.advice.code.startswith(_AS_GRAPHS)]
-    are_two = {one.rule for one in pins} == _PINNING
-    # `_order` is lowest for the least gain.
-    lesser = [*sorted(pins, key=_order)[:1]] if are_two else []
+    graphs = [
+        finding
+        for finding in findings
+        if finding.advice and finding.advice.code.startswith(_AS_GRAPHS)
+    ]
+    are_both = {finding.rule for finding in pins} == _PINNING
+    lesser = sorted(pins, key=_order)[:1] if are_both else []
     lesser += sorted(graphs, key=_order)[:-1]
-    return [one for one in findings if not any(one is other for other in lesser)]
+    return [finding for finding in findings if not any(finding is other for other in lesser)]
 
 
 def _with_main_kernel(case: Case, findings: list[Finding], uneven: Finding | None) -> list[Finding]:
-    """Return findings with the kernel that takes much of the time, if no other tells of it.
+    """Return findings with the kernel that takes much of the time, if no other is about it.
 
-    If launches are `uneven`, these take its place. Only findings that gain a third of its time or
-    more stand before it, or large and sure gains.
+    A finding on `uneven` launches takes its place. Before it stand only findings that may gain a
+    third of its time, and large and sure gains.
     """
     main = uneven or next((loss for loss in case.losses if loss.rule == MAIN_KERNEL), None)
     if main is None or _is_told(main, findings):
@@ -211,19 +210,18 @@ def _with_main_kernel(case: Case, findings: list[Finding], uneven: Finding | Non
 
 
 def _is_told(loss: Finding, causes: Sequence[Finding]) -> bool:
-    """Return whether a loss is the main kernel, and a cause is mostly about the same kernel.
+    """Return whether a loss is the main kernel, and some cause is mostly about the same kernel.
 
-    Causes of idle time only tell which kernel the GPU waits for.
+    Causes of idle time do not count: they only tell which kernel the GPU waits for.
     """
     kernels = [cause.rows[0].name for cause in causes if cause.rows and _IDLE not in cause.evidence]
     return loss.rule == MAIN_KERNEL and any(loss.rows[0].name in name for name in kernels)
 
 
 def _of_operators(case: Case) -> Iterator[Finding]:
-    """Yield what is wrong with operators of CPUs, where these are all the work.
+    """Yield what is wrong with operators of CPUs, in a recording of nothing else.
 
-    The recording itself shows it: how many steps or stacks there are does not matter. Without a
-    gain the operators only launch, and their time says little.
+    General doubts on steps and stacks do not apply. Operators of unknown gain only launch work.
     """
     basis = replace(gain_basis(case), doubts=())
     for cause in training_mode(KernelFacts(case, case.prepared)) if case.prepared else ():
@@ -233,14 +231,16 @@ def _of_operators(case: Case) -> Iterator[Finding]:
 
 
 def _causes(case: Case, asked: Sequence[Rule]) -> Iterator[Finding]:
-    """Yield what these rules and those of the user find; ours not if they gain next to nothing."""
+    """Yield what the rules `asked` and those of the user find.
+
+    What gains next to nothing is left out, except findings of the user's own rules.
+    """
     basis, rules = gain_basis(case), case.finding_rules
     least_ns = limit(case, "priority", "nothing") * basis.step_ns
     for rule in (*asked, *more_rules(rules)):
         for rule_cause in rule(case):
             cause = rule_cause.as_cause() if isinstance(rule_cause, Candidate) else rule_cause
             finding = weighed(cause, basis) if cause.rule not in rules.silent else None
-            # Users hear of their own rules anyway.
             if finding is not None and (
                 rule not in RULES or finding.gain is None or finding.gain.high_ns > least_ns
             ):
@@ -248,12 +248,11 @@ def _causes(case: Case, asked: Sequence[Rule]) -> Iterator[Finding]:
 
 
 def reasons_first(findings: Sequence[Finding], *, waits_cost_most: bool = False) -> list[Finding]:
-    """Return findings by sure gain, the largest first; before what is slow comes why it is slow.
+    """Return findings sorted by sure gain, the largest first, but reasons before what they explain.
 
-    A reason that gains about half as much takes the place of what it explains (`_tells_why`), so
-    both stand together. If waits cost most of the idle time, launching is only slow because the
-    host has no lead: then the waits are the reason. Much waiting for input comes first: only the
-    time without it is that of the program.
+    A reason that gains about half as much (`_tells_why`) takes the place of what it explains, so
+    both stand together. If waits cost most of the idle time, they explain slow launching, since
+    after a wait the host has no lead. Much waiting for input comes first: it hides all else.
     """
 
     def explains(why: Finding, finding: Finding) -> bool:
@@ -265,20 +264,20 @@ def reasons_first(findings: Sequence[Finding], *, waits_cost_most: bool = False)
 
     def key(finding: Finding) -> tuple[bool, float, float]:
         # A finding stands right behind its reason, as if it gained 1 ns less.
-        reasons = [
+        behind_reasons = [
             _order(why) - 1 for why in findings if why is not finding and explains(why, finding)
         ]
-        # False, which sorts first, for much waiting for input.
+        # Much waiting for input sorts first, as False.
         is_program = finding.rule != _INPUT or finding.severity != "high"
-        return is_program, -min([_order(finding), *reasons]), -finding.share
+        return is_program, -min([_order(finding), *behind_reasons]), -finding.share
 
     return sorted(findings, key=key)
 
 
 def _tells_why(why: Finding, finding: Finding) -> bool:
-    """Return whether one finding says why another has its cost, and is large enough for that.
+    """Return whether the finding `why` explains the cost of another, and gains enough for that.
 
-    Of waits for the GPU nearly any other cause is the reason: each loop that logs has such waits.
+    Nearly any cause explains waits for the GPU: each loop that logs has such waits.
     """
     # Without a gain of its own (`_order` -1), a finding is explained by a reason of any size.
     is_large = _order(finding) < 0 or 2 * _order(why) >= _order(finding)
@@ -288,17 +287,17 @@ def _tells_why(why: Finding, finding: Finding) -> bool:
         return may_be_as_much or (is_large and _sureness(why) >= _sureness(finding))
     if finding.gain is not None and why.gain is not None:
         is_large |= why.gain.high_ns >= _NEARLY * finding.gain.high_ns > 0
-    # What one rank does too long explains the same on all ranks, unless they hardly differ in it.
+    # What takes one rank too long explains the same name on all ranks, if the rank loses much.
     is_of_rank = finding.where.rank is None and why.where.rank is not None
-    is_of_rank &= 2 * why.share >= finding.share
+    is_much = 2 * why.share >= finding.share
     is_same = [row.name for row in why.rows[:1]] == [row.name for row in finding.rows[:1]]
     row = all_rules().rules.get(finding.rule)
     is_explained = row is not None and why.rule in row.explained_by
-    return is_large and (is_explained or (is_of_rank and is_same))
+    return is_large and (is_explained or (is_of_rank and is_much and is_same))
 
 
 def _order(finding: Finding) -> float:
-    """Return the gain weighted by its sureness, -1 without a gain."""
+    """Return the expected gain in ns, weighted by its sureness; -1 if it is unknown."""
     return finding.gain.expected_ns * _sureness(finding) if finding.gain is not None else -1.0
 
 
@@ -316,16 +315,17 @@ def _stands_out(finding: Finding) -> bool:
 
 
 def _nothing(case: Case) -> Iterator[Finding]:
-    """Give that nothing stands out if the GPU does little but run kernels.
+    """Give the finding that nothing stands out, if the GPU does little but run kernels.
 
-    Copies over links and graphs whose kernels are not recorded do not count as kernels.
+    Copies over links, and graphs whose kernels are not recorded, do not count as kernels. If it is
+    not known how near kernels come to their roofs, the finding says so.
     """
     components, rows = case.total.components, case.measured.kernels
     moved_ns = sum(row.sum_ns for row in rows if row.path in ("host", "peer"))
     rule, lost_ns = "nothing-stands-out", components.idle_ns + components.communication_ns
-    more_ns = min(moved_ns, components.memory_ns) + components.graph_ns
+    no_kernels_ns = lost_ns + min(moved_ns, components.memory_ns) + components.graph_ns
     share = share_of_window(case, lost_ns)
-    is_much = share_of_window(case, lost_ns + more_ns) > limit(case, rule, "most_share")
+    is_much = share_of_window(case, no_kernels_ns) > limit(case, rule, "most_share")
     if is_much or share_of_window(case, components.start_up_ns) >= WORTH_SAYING:
         return
     busy_ns = components.window_ns - components.start_up_ns - components.idle_ns
@@ -334,9 +334,9 @@ def _nothing(case: Case) -> Iterator[Finding]:
     known_ns = sum(ns for ns, part in parts if part > 0)
     if 2 * near_ns < busy_ns <= 2 * known_ns:
         return  # losses tell how far below its roofs the GPU runs
-    if 2 * near_ns < busy_ns:  # how near most kernels come to their roofs is not known
+    if 2 * near_ns < busy_ns:
         how = remedy(case, "shapes")
-        # The remedy for PyTorch is to record shapes: without a way to, it is left out.
+        # The remedy for PyTorch is to record shapes: it is left out if the tool cannot do that.
         program = case.program if how else case.program - {"torch"}
         yield statement(
             "kernels-unjudged",

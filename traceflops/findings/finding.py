@@ -15,15 +15,15 @@ from traceflops.characters import function_name, shortened
 from traceflops.facts import Fact, in_words, quoted
 
 Owner = Literal["yours", "framework", "library", "input pipeline", "configuration", "cluster"]
-"""Who mends it; `configuration` are the options of an engine or launcher."""
+"""Who can mend what a finding says; `configuration` are options of an engine or launcher."""
 Level = Literal["high", "medium", "low"]
 Severity = Literal["high", "medium", "low"]
 
 
 class Verdict(Struct, frozen=True):
-    """What the chosen windows lose most time to: statements, the largest loss and its share.
+    """The statements with which a report begins: what the chosen windows lose most time to.
 
-    `headline` is the class of a report that begins with it.
+    `headline` is the class of such a report, `loss` the rule of the largest loss.
     """
 
     parts: tuple[Fact, ...]
@@ -40,25 +40,22 @@ class Verdict(Struct, frozen=True):
 _LEAST: Final[dict[Severity, float]] = {"high": 0.20, "medium": 0.10, "low": 0.03}
 """The share of the device time from which a finding has a severity."""
 
-_WIDEST: Final = 4
-"""A range is told only if its upper end is at most so many times the lower one."""
-_LONGEST_NAME, _ROW_NAME = 100, 160
-"""Most characters of a name in a sentence, and in a row."""
+_WIDEST: Final = 4  # a range is told only if its upper end is at most this many times the lower one
+_LONGEST_NAME, _ROW_NAME = 100, 160  # most characters of a name in a sentence, and in a row
 _SIGNATURE: Final = re.compile(r"(?<=>)\([^()]*\)$")
 """The parameters behind the template arguments of a demangled kernel."""
 
-MOST_ROWS: Final = 3
-"""Rows of evidence of a finding."""
+MOST_ROWS: Final = 3  # rows of evidence of a finding
 WORTH_SAYING: Final = _LEAST["low"]
 """What takes a smaller share is neither listed nor named in the verdict."""
 
 
 class Gain(Struct, frozen=True):
-    """By how much a step gets shorter, in ns; `point_ns` is None if no single figure is sure.
+    """By how much a remedy shortens a step, in ns; `point_ns` is None if no single figure is sure.
 
-    It is at most the time of the cause itself; `further_ns` is the most that replay gains beyond
-    that time. If it `may_be_more`, only the lower bound is told: both bounds are that one, and
-    `most_ns` is the real upper bound.
+    The bounds are at most the time of the cause itself; `further_ns` is the most that replay gains
+    beyond. If the gain `may_be_more`, only the lower bound is told: `low_ns` and `high_ns` are
+    both that bound, and `most_ns` is the real upper bound.
     """
 
     low_ns: int
@@ -73,9 +70,7 @@ class Gain(Struct, frozen=True):
         """Return the gain that order and priority go by: the single figure, else the middle."""
         if self.point_ns is not None:
             return self.point_ns
-        if (
-            self.most_ns is not None
-        ):  # only the lower bound is told: take half of the real upper one
+        if self.most_ns is not None:  # only the lower bound is told: take half of the upper one
             return max(self.low_ns, self.most_ns // 2)
         return (self.low_ns + self.high_ns) // 2
 
@@ -85,9 +80,9 @@ class Gain(Struct, frozen=True):
         return Gain(min(self.low_ns, most_ns), min(self.high_ns, most_ns), point)
 
     def narrowed(self, least_ns: float) -> Gain:
-        """Return the gain as one bound if its ends are too far apart to be told as a range.
+        """Return the gain with one bound only if its ends are too far apart to be told as a range.
 
-        That is the lower bound if it is at least `least_ns`, else the upper one.
+        The lower bound is kept if it is at least `least_ns`, else the upper one.
         """
         if self.high_ns <= _WIDEST * self.low_ns or self.low_ns <= 0:
             return self
@@ -131,20 +126,19 @@ class Where(Struct, frozen=True):
 
 
 class Remedied(Struct, frozen=True, kw_only=True):
-    """Where a cause shows, and what of the recording its remedy changes.
+    """Where a cause shows, and what its remedy changes in a replay of the recording.
 
     edits      edits of what-if that stand for the remedy; the first is dropped if the recording
-               cannot answer all
-    partly     edits of a lesser remedy: the gain is between both
+               cannot answer all of them
+    partly     edits of a lesser remedy: the gain is between those of both
     on_path    components of the critical path that the cause is part of; the gain is at most their
                time there
-    kernels    if the cause is of some kernels alone: the share of time that the remedy leaves, by
-               their names
+    kernels    the share of time that the remedy leaves, by name, if the cause is in some kernels
     frees      the remedy frees work from waiting: `on_path` does not bound its gain
-    gain       per step, if a formula tells it instead of a replay
+    gain       per step, if a formula gives it instead of a replay
     direct_ns  time of the cause in all windows, the most that its remedy gains directly; by
                default that of its share
-    joins      other rules of idle time that this one tells as well
+    joins      other rules of idle time that this cause covers as well
     """
 
     rows: tuple[Row, ...] = ()
@@ -162,8 +156,7 @@ class Remedied(Struct, frozen=True, kw_only=True):
 class Cause(Remedied, frozen=True):
     """What a rule finds in a recording, before its gain is known; see `RuleRow` for its defaults.
 
-    `claim` is the statement, `details` its reasons and figures, `advice` what to do. `doubts` are
-    reasons to be less sure.
+    `claim` is the statement, `details` are its reasons and figures, `doubts` reasons against it.
     """
 
     rule: str
@@ -177,7 +170,7 @@ class Cause(Remedied, frozen=True):
     doubts: tuple[Fact, ...] = ()
 
     def as_finding(self) -> Finding:
-        """Return what it costs, without owner and gain."""
+        """Return the cause as a finding on what it costs, without owner and gain."""
         return Finding(
             self.rule,
             severity_of(self.share) or "low",
@@ -203,7 +196,7 @@ class Candidate(Remedied, frozen=True):
     doubts: tuple[str, ...] = ()
 
     def as_cause(self) -> Cause:
-        """Return the same with its words as facts."""
+        """Return the candidate as a cause, its plain texts as facts."""
         return Cause(
             self.rule,
             self.share,
@@ -218,16 +211,16 @@ class Candidate(Remedied, frozen=True):
 
 
 class Finding(Struct, frozen=True):
-    """One statement, by the rule that made it.
+    """One statement about a recording, by the rule that made it.
 
     `claim` is the statement, `details` its reasons and figures, `advice` what to do; `title`,
     `sentence` and `remedy` are these in words. `share` is the part of the device time it is about.
-    `mfu_without` is the MFU if that time were not spent, the most that mending it can gain; None if
-    MFU is not known exactly. `evidence` names the sections of a report that show it, the best
-    first.
+    `mfu_without` is the MFU if that time were not spent, the most that a remedy can reach; None if
+    MFU is not known exactly. `evidence` names the sections of a report that show the finding, the
+    best first.
 
-    A finding with a cause also has an owner and the gain of the remedy alone per step: None if the
-    recording cannot tell, for the reasons of its confidence. `edits` are those of what-if that were
+    A finding with a cause also has an owner, and per step the gain of its remedy alone: None if the
+    recording cannot tell, for the reasons in `confidence`. `edits` are those of what-if that were
     replayed for the whole remedy, if they are short enough to show.
     """
 
@@ -272,7 +265,7 @@ def row_name(label: str) -> str:
 
 
 def as_loss(cause: Cause) -> Finding | None:
-    """Return a cause as what it costs, where nothing is replayed; None if that is little."""
+    """Return a cause as a finding on what it costs, without a replay; None if it costs little."""
     return cause.as_finding() if severity_of(cause.share) is not None else None
 
 

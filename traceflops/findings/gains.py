@@ -1,4 +1,7 @@
-"""What remedies gain: by replay; if that cannot tell, at most their time on the critical path."""
+"""What remedies gain: by replay or, if that cannot tell, at most their time on the critical path.
+
+A window here is a chosen step, or all the chosen time of a recording without steps.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +35,7 @@ from traceflops.replay.what_if import Outcome, Replay
 from traceflops.table.columns import is_one_of
 
 _LEVELS: Final[tuple[Level, ...]] = ("high", "medium", "low")
-_MOST_ASKED: Final = 120
-"""Longer edits, which list many names, are not shown; in characters."""
+_MOST_ASKED: Final = 120  # longer edits, which list many names, are not shown; in characters
 _OF_GPU: Final = KERNELS | {"communication", "other", "graph"}
 _INFERRED: Final = "doubt.inferred"
 _HARDLY: Final = 0.1
@@ -48,11 +50,11 @@ _ON_GPU: Final = ("kernel:", "communication", "rank ", "recompute")
 class GainBasis(Struct, frozen=True):
     """What the gains of one recording are measured with.
 
-    `refusal` says why there is no replay. `step_ns` is the mean of the chosen windows, `idle_ns`
-    how much of it the busiest stream lacks work: the most that faster host code gains. `alone_ns`
-    is the exposed communication of the device with least of it: the most that hiding it gains.
-    `mfu` is as recorded. `doubts` and `strengths` hold for all findings; `levels` are the least
-    shares of a step for each priority.
+    `refusal` says why there is no replay. `step_ns` is the mean length of the `windows`, in which
+    the busiest stream lacks work for `idle_ns`: the most that faster host code gains. `alone_ns` is
+    the exposed communication of the device with least of it: the most that hiding it gains. `mfu`
+    is that of the recording. `doubts` and `strengths` hold for all findings. `levels` are the least
+    shares of a step for each priority, `least_sure` that of a lower bound worth telling.
     """
 
     replay: Replay | None
@@ -71,7 +73,7 @@ class GainBasis(Struct, frozen=True):
 class GainEstimate(Struct, frozen=True):
     """What a remedy gains, the doubts about that, further details, and the edits to show.
 
-    `is_widest`: the doubts widen the range more than what a lesser remedy leaves.
+    `is_widest` tells whether doubts widen the range more than the lesser remedy does.
     """
 
     gain: Gain | None
@@ -98,8 +100,8 @@ def gain_basis(case: Case) -> GainBasis:
         strong.append(fact("strength.steps", count=len(case.steps.used)))
     levels: dict[Severity, float] = {name: limit(case, "priority", name) for name in _LEVELS}
     step_ns = case.total.components.window_ns / case.windows_used
-    # Hiding communication shortens a device by its own exposed time alone, so a window gets shorter
-    # by no more than that of the device with least of it.
+    # Hiding communication saves each device its own exposed time, so all of them together save no
+    # more than the device with the least.
     alone_ns = min(
         device.chosen.components.communication_ns // used
         for device in case.devices
@@ -121,10 +123,10 @@ def gain_basis(case: Case) -> GainBasis:
 
 
 def weighed(cause: Cause, basis: GainBasis) -> Finding | None:
-    """Return a cause as a finding with its gain, None if that is too little to be told.
+    """Return a cause as a finding with its gain, None if the gain is too little to be told.
 
-    Where nothing is replayed, kernels gain at most what the remedy takes off them, and hidden
-    communication what the device with least of it has exposed. Of all else nothing is known.
+    Without a replay, a remedy of kernels gains at most the time that it takes off them, and one of
+    communication at most `basis.alone_ns`. The gain of all others is unknown.
     """
     least_ns = basis.levels["low"] * basis.step_ns
     most_ns: int | None = None
@@ -150,12 +152,11 @@ def weighed(cause: Cause, basis: GainBasis) -> Finding | None:
 
 
 def _replayed(cause: Cause, replay: Replay, basis: GainBasis) -> GainEstimate | None:
-    """Return what a remedy gains by replay, None if that is too little to be told.
+    """Return what a remedy gains by replay, None if the gain is too little to be told.
 
-    A remedy that `frees` work from waiting is not bounded by the time of its cause on the path:
-    whatever waited moves, too.
+    The time on the path is no bound if a remedy `frees` work from waiting: what waited moves, too.
     """
-    # The cause's part of the critical path; of named kernels only these
+    # The cause's part of the critical path: its components; of kernels only those of its names
     bound_ns = sum(
         part.ns
         for part in replay.critical
@@ -165,10 +166,10 @@ def _replayed(cause: Cause, replay: Replay, basis: GainBasis) -> GainEstimate | 
     least_ns = basis.levels["low"] * replay.before_ns
     if not cause.frees and cause.on_path and bound_ns < least_ns:
         return _beside_host(cause, replay, basis)
-    # Is the remedy known to leave the work of the GPU as it is?
+    # A remedy of the host leaves the work of the GPU as it is.
     changes_gpu = any(text.startswith(_ON_GPU) for text in cause.edits)
+    changes_gpu = changes_gpu or not cause.on_path.isdisjoint(_OF_GPU)
     is_of_host = bool(cause.edits or cause.on_path) and not changes_gpu
-    is_of_host = is_of_host and cause.on_path.isdisjoint(_OF_GPU)
     # Faster host code gains nothing where the GPU hardly ever waits for it.
     if is_of_host and not cause.frees and basis.idle_ns < basis.levels["low"] * basis.step_ns:
         return None
@@ -182,11 +183,12 @@ def _replayed(cause: Cause, replay: Replay, basis: GainBasis) -> GainEstimate | 
 
 
 def _edited(cause: Cause, replay: Replay, bound_ns: int) -> GainEstimate:
-    """Return what the edits of a cause gain, from the lesser remedy to the whole.
+    """Return what the edits of a cause gain, from the lesser remedy to the whole one.
 
-    Without an answer that is at most its time on the path; `bound_ns` is that, for all windows.
+    If replay cannot tell, it is at most the time of the cause on the critical path: that of its
+    rules there or, if the path has none, `bound_ns`. Both are for all windows together.
     """
-    # Of idle time the path tells which rule it belongs to, of anything else only the component.
+    # The path tells to which rule its idle time belongs; of other time, only the component.
     rules = {cause.rule, *cause.joins}
     own = (part.ns for part in replay.critical if rule_of_idle(part.component, part.name) in rules)
     path_ns = sum(own) or bound_ns
@@ -194,13 +196,13 @@ def _edited(cause: Cause, replay: Replay, bound_ns: int) -> GainEstimate:
         return _bounded(path_ns, replay, fact("doubt.no-edit"))
     try:
         whole = part = _outcome(cause.edits, replay)
-        # If even the whole may gain nothing, the range begins at 0: the lesser form is not needed.
+        # If even the whole remedy may gain nothing, the range begins at 0 without the lesser one.
         if cause.partly and whole.most_ns < whole.before_ns:
             part = _outcome(cause.partly, replay)
     except UsageError as error:
         return _bounded(path_ns, replay, fact("doubt.refused", why=error.reason))
     now_ns, windows = whole.before_ns, max(whole.windows, 1)
-    after_ns = None if cause.partly else whole.after_ns  # between two forms no one figure is sure
+    after_ns = None if cause.partly else whole.after_ns  # between two remedies no figure is sure
     gain = Gain(
         max(0, (now_ns - max(whole.most_ns, part.most_ns)) // windows),
         max(0, -((min(whole.least_ns, part.least_ns) - now_ns) // windows)),  # rounded up
@@ -219,14 +221,14 @@ def _edited(cause: Cause, replay: Replay, bound_ns: int) -> GainEstimate:
 
 
 def _direct(cause: Cause, estimate: GainEstimate, basis: GainBasis) -> GainEstimate:
-    """Return an estimate with no wide range, and a gain of at most the time of the cause itself.
+    """Return an estimate without a wide range, with a gain of at most the time of the cause itself.
 
-    What replay gains beyond that time is told apart, as a detail if it is sure and large.
+    What replay gains beyond that time becomes a detail if it is sure and large.
     """
     gain, least_ns = estimate.gain, basis.least_sure * basis.step_ns
     if gain is None:
         return estimate
-    # Only a time that the report shows bounds the gain: readers would compare the two.
+    # The gain is bounded only by a time that the report shows: readers would compare the two.
     if not _SHOWS_TIME.intersection(cause.evidence[:1]):
         return replace(estimate, gain=gain.narrowed(least_ns))
     share_ns = cause.share * basis.step_ns
@@ -242,25 +244,27 @@ def _direct(cause: Cause, estimate: GainEstimate, basis: GainBasis) -> GainEstim
 
 
 def _beside_host(cause: Cause, replay: Replay, basis: GainBasis) -> GainEstimate | None:
-    """Return what kernels off the critical path gain at most, None if that is too little.
+    """Return what faster kernels off the critical path gain at most, None if that is too little.
 
     Unrecorded host code and calls on the path may really wait for kernels that run beside them. So
-    may any work on the path if the busiest stream hardly ever lacks work.
+    may anything on the path if the busiest stream hardly ever lacks work.
     """
     if not cause.kernels or cause.direct_ns is None:
         return None
     is_busy = basis.idle_ns < _HARDLY * basis.step_ns
-    beside = (p.ns for p in replay.critical if is_busy or p.component in (BESIDE, CALLS_BESIDE))
-    most_ns = min(sum(beside) // max(replay.windows, 1), cause.direct_ns // basis.windows)
+    waiting = (
+        part.ns for part in replay.critical if is_busy or part.component in (BESIDE, CALLS_BESIDE)
+    )
+    most_ns = min(sum(waiting) // max(replay.windows, 1), cause.direct_ns // basis.windows)
     if most_ns < basis.levels["low"] * basis.step_ns:
         return None
     return GainEstimate(Gain(0, most_ns, None), (fact("doubt.beside-host"),))
 
 
 def _bounded(bound_ns: int, replay: Replay, why: Fact) -> GainEstimate:
-    """Return that a remedy gains at most its time on the path, no gain if it has none there.
+    """Return the estimate that a remedy gains at most `bound_ns`, its time on the path.
 
-    `bound_ns` is that time, for all windows; `why` is the doubt that replay does not tell more.
+    The time is of all windows; if it is 0, the gain is unknown. The doubt `why` explains the bound.
     """
     if not bound_ns:
         return GainEstimate(None, (why,))
@@ -268,14 +272,14 @@ def _bounded(bound_ns: int, replay: Replay, why: Fact) -> GainEstimate:
 
 
 def _per_window(time_ns: int, replay: Replay) -> int:
-    """Return a time of all windows as the mean of one, rounded up."""
+    """Return a time of all windows as the mean per window, rounded up."""
     return -(-time_ns // max(replay.windows, 1))
 
 
 def _outcome(edits: Sequence[str], replay: Replay) -> Outcome:
-    """Return what edits do together; without the first if the recording cannot answer all.
+    """Return what edits do together; without the first one if the recording cannot answer all.
 
-    The main edits of a cause are its last ones.
+    The main edits of a cause are its last ones. Raises UsageError if these have no answer either.
     """
     try:
         return replay.outcome([parse_edit(text) for text in edits])
@@ -289,8 +293,8 @@ def _finding(cause: Cause, basis: GainBasis, estimate: GainEstimate) -> Finding:
     """Return a cause as a finding with its gain, priority, MFU afterwards and confidence."""
     gain = estimate.gain
     # The doubts that explain most of the range come first.
-    first, second = estimate.doubts, cause.doubts
-    own = (*first, *second) if estimate.is_widest else (*second, *first)
+    of_gain, of_cause = estimate.doubts, cause.doubts
+    own = (*of_gain, *of_cause) if estimate.is_widest else (*of_cause, *of_gain)
     general = basis.doubts
     if cause.kernels and 2 * (cause.direct_ns or 0) > basis.step_ns * basis.windows:
         # Recorded kernels have most of the time: doubts about steps, stacks and host hardly matter.
@@ -301,7 +305,7 @@ def _finding(cause: Cause, basis: GainBasis, estimate: GainEstimate) -> Finding:
     unsure = len(general) + max(len(own), is_wide)
     severity = severity_of(cause.share)
     if cause.direct_ns is not None and not cause.kernels:
-        # Of a wait beside work on the GPU only the idle time after it weighs.
+        # While the GPU works, waiting costs nothing: only the idle time after the wait counts.
         direct = cause.direct_ns / (basis.step_ns * basis.windows)
         severity = severity_of(min(direct, cause.share))
     # The part of a step that is expected to be gained

@@ -1,4 +1,4 @@
-"""What samples and switches of the CPU tell of time in which nothing else is recorded."""
+"""What samples of the CPU and its thread switches tell about otherwise unrecorded host time."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ _MPI_LIBRARY: Final = re.compile(
 )
 _ARGUMENTS: Final = re.compile(r"(?<=\w)\(.*|::h[0-9a-f]{16}$")
 """What follows the name of a function in a symbol: its parameters, or a hash of Rust."""
-_TEMPLATE: Final = re.compile(r"(?<=\w)<[^<>]*>")
+_TEMPLATE: Final = re.compile(r"(?<=\w)<[^<>]*>")  # the innermost template arguments
 _RETURNED: Final = re.compile(r"^.*(?<!operator)\s(?=[\w:~]+$)")
+"""The type that a function returns, before its name."""
 _MOSTLY, _NEARLY_ALL = 0.5, 0.9
 
 
 def switched(case: Case, idle: IdleClass) -> dict[str, Value]:
-    """Return for which part of unrecorded idle time the launching thread is `off` the CPU, or `on`.
+    """Return which part of a class of idle time the launching thread is `off` the CPU, or `on` it.
 
-    `off` is given if it is most: the thread waits for input or output, a timer, another thread, or
-    a core. `on` is given if it is nearly all, and any switch off the CPU is recorded.
+    `off` is None below a half; the thread then waits for input or output, a timer, another thread
+    or a core. `on` is None unless it is nearly all, and some switch off the CPU is recorded.
     """
     part = _off_cpu(case, idle)
     on = 1 - part if 0 < part <= 1 - _NEARLY_ALL else None
@@ -45,18 +46,21 @@ def only_waits(case: Case) -> bool:
 
     What it waits for may set the pace, such as a camera or a timer.
     """
-    idle = (one for one in case.idle.by_class() if one.kind == UNRECORDED)
-    return any(_off_cpu(case, one) >= _NEARLY_ALL for one in idle)
+    unrecorded = (idle for idle in case.idle.by_class() if idle.kind == UNRECORDED)
+    return any(_off_cpu(case, idle) >= _NEARLY_ALL for idle in unrecorded)
 
 
 def sampled(case: Case, kind: str = UNRECORDED) -> dict[str, Value]:
-    """Return values for texts on where the host was sampled in idle time of a class."""
+    """Return where the host was sampled in idle time of a class, as values of texts."""
     counts = sampled_in(case.prepared, kind) if case.prepared is not None else Counter()
     return _values_of_samples(case, counts)
 
 
 def outside_samples(case: Case) -> Fact | None:
-    """Return where the host was sampled before the first GPU work, or after the last if more."""
+    """Return where the host was sampled before the first GPU work or after the last one.
+
+    The side with more samples is told; None if samples are few.
+    """
     if case.prepared is None:
         return None
     before, after = sampled_outside(case.prepared)
@@ -67,10 +71,10 @@ def outside_samples(case: Case) -> Fact | None:
 
 
 def _values_of_samples(case: Case, counts: Counter[str]) -> dict[str, Value]:
-    """Return what samples per function say, as values of a text.
+    """Return the library with most of the samples and its main functions, as values of texts.
 
-    That is the library with most samples, and its functions; if it has less than half, the
-    functions of all libraries. Nothing if samples are few.
+    `counts` are samples by "library!function". If no library has half of them, the functions are
+    those of all. The result is empty if samples are few.
     """
     total, libraries = counts.total(), Counter[str]()
     if total < limit(case, "host-unrecorded", "least_samples"):
@@ -80,10 +84,10 @@ def _values_of_samples(case: Case, counts: Counter[str]) -> dict[str, Value]:
     ((library, most),) = libraries.most_common(1)
     is_most, functions = 2 * most >= total, Counter[str]()
     for name, count in counts.items():
-        file, _, function = name.partition("!")  # library!function
+        file, _, function = name.partition("!")
         if _library(name) == library or not is_most:
             changes = 1
-            while changes:  # templates stand in each other
+            while changes:  # template arguments are nested
                 function, changes = _TEMPLATE.subn("", function)
             plain = _RETURNED.sub("", _ARGUMENTS.sub("", function))
             functions[short_name(plain or file)] += count
@@ -99,5 +103,5 @@ def _values_of_samples(case: Case, counts: Counter[str]) -> dict[str, Value]:
 
 
 def _library(name: str) -> str:
-    """Return the library of a sample; those that MPI is made of are one."""
+    """Return the library of a sample; all libraries of MPI are one."""
     return MPI if _MPI_LIBRARY.match(name) else name.partition("!")[0]

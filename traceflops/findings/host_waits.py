@@ -1,4 +1,4 @@
-"""Rule `host-waits`: calls in which the host waits long, even if the GPU works meanwhile."""
+"""Rule `host-waits`: calls in which the host waits long, even while the GPU works."""
 
 from __future__ import annotations
 
@@ -17,27 +17,25 @@ from traceflops.findings.finding import MOST_ROWS, Cause, Row, Where, row_name
 from traceflops.findings.rules import advice_of, rule_of
 from traceflops.table.patterns import FREES
 
-WAITING: Final = ("sync-call", "blocking-copy")
-"""Rules of classes of idle time in which the host waits."""
+WAITING: Final = ("sync-call", "blocking-copy")  # rules of idle time in which the host waits
 _FRAME: Final = re.compile(r"(<[\w .-]+>|\S+)\((\d+)\): (<[\w :]+>(?!\S)|\S*)")
+"""A frame of Python: its file, line and function."""
 _HARDLY: Final = 0.005
-"""Share of the time for which the GPU must be idle behind waits; else more was queued."""
+"""If the GPU is idle after waits for a smaller share of the time, it had more work queued."""
 
 
 def host_waits(case: Case) -> Iterator[Cause]:
-    """Give a cause where the host waits long in each step, even if the GPU works meanwhile."""
+    """Give a cause if the host waits long in each step, even while the GPU works."""
     steps = case.windows_used if len(case.steps.used) > 1 else 0
     waits = [wait for wait in case.synchronisations if wait.count >= steps > 0]
-    # Where one call waits, another behind it waits as well: only the first is told, and replayed
-    # with those that free memory.
+    # Without the call that waits longest, the next one would wait: only that call is told. It is
+    # replayed together with calls that free memory, which also wait.
     waits = [wait for wait in waits if wait.call == waits[0].call]
     blocked_ns = sum(wait.blocked_ns for wait in waits)
     share = share_of_window(case, blocked_ns)
     after = share_of_window(case, sum(wait.idle_after_ns for wait in waits))
     if not waits or share < limit(case, "idle-cause", "least_share") or after < _HARDLY:
         return
-    synchronises, copies = WAITING
-    waiting = copies if "Memcpy" in waits[0].call else synchronises
     rows = tuple(
         Row(
             row_name(f"{wait.call} in {wait.site}" if wait.site else wait.call),
@@ -49,14 +47,16 @@ def host_waits(case: Case) -> Iterator[Cause]:
     site_ns = sum(wait.blocked_ns for wait in waits if wait.site == waits[0].site)
     operations = memory_operations(case.prepared) if case.prepared is not None else ()
     frees = [
-        one.name
-        for one in operations
-        if one.kind == "call" and one.count >= steps and FREES.fullmatch(one.name)
+        call.name
+        for call in operations
+        if call.kind == "call" and call.count >= steps and FREES.fullmatch(call.name)
     ]
     calls = "|".join(dict.fromkeys(re.escape(name) for name in (waits[0].call, *frees)))
     label, part = function_name(rows[0].name), share_of_window(case, rows[0].time_ns)
-    usual = fact("sentence", text=fact(f"idle.remedy.{waiting.replace('-', '_')}"))
-    is_copying = waiting == "blocking-copy"
+    # The remedy is that of the rule for idle time in such calls.
+    is_copying = "Memcpy" in waits[0].call
+    rule = "blocking-copy" if is_copying else "sync-call"
+    usual = fact("sentence", text=fact(f"idle.remedy.{rule.replace('-', '_')}"))
     knows, values = small_copies(case, by_calls=True) if is_copying else (set[str](), {})
     knows |= {"reads"} if reads_back(case) else set()
     yield cause(
@@ -67,7 +67,7 @@ def host_waits(case: Case) -> Iterator[Cause]:
             fact("part.largest", name=label, part=part),
             *((fact("host-waits.frees", call=frees[0]),) if frees else ()),
         ),
-        advice=advice_of(waiting, case.program | knows, values) or usual,
+        advice=advice_of(rule, case.program | knows, values) or usual,
         rows=rows,
         where=frame_of(waits[0].site) if 2 * site_ns >= blocked_ns else Where(),
         edits=tuple(edit.replace("{calls}", calls) for edit in rule_of("host-waits").edits),
@@ -76,20 +76,22 @@ def host_waits(case: Case) -> Iterator[Cause]:
 
 
 def after_waits(case: Case, idle: IdleClass) -> int:
-    """Return the idle time that the waits of a class cost: until the host is ahead again.
+    """Return the idle time in ns that the waits of a class cost, until the host is ahead again.
 
-    Behind copies, of which the host needs the values, that is no more than launching takes.
+    After copies whose values the host needs, that is the idle time of the class itself and at most
+    all idle time of launching.
     """
     calls = {name for culprit in idle.culprits for name in culprit.evidence[:1]}
     after = (wait.idle_after_ns for wait in case.synchronisations if wait.call in calls)
-    after_ns = max(sum(after) - idle.idle_ns, 0)
+    further_ns = max(sum(after) - idle.idle_ns, 0)
     if idle.kind == "blocking_copy" and reads_back(case):
-        behind = (one.idle_ns for one in case.idle.by_class() if one.kind in LAUNCHING_CLASSES)
-        after_ns = min(after_ns, sum(behind))
-    return idle.idle_ns + after_ns
+        classes = case.idle.by_class()
+        launching = (other.idle_ns for other in classes if other.kind in LAUNCHING_CLASSES)
+        further_ns = min(further_ns, sum(launching))
+    return idle.idle_ns + further_ns
 
 
 def frame_of(name: str) -> Where:
-    """Return the file, line and function that a name begins with."""
+    """Return the file, line and function with which a name begins, if it is a Python frame."""
     match = _FRAME.match(name)
     return Where(match[1], int(match[2]), match[3]) if match else Where()

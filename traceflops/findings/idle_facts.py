@@ -1,4 +1,4 @@
-"""What is known of a class of idle time: facts that choose its remedy, and values of its texts."""
+"""What is known of the idle time of a rule: facts that choose its remedy, values of its texts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,15 @@ from traceflops.findings.owners import LIBRARY_RANGE, only_launches, owner_of
 from traceflops.flops.ops.table import RULES
 from traceflops.remedies import PYTORCH, advice, family, in_words_of, remedy
 from traceflops.table.columns import codes, is_one_of, names, numbers, thread_columns
-from traceflops.table.grouping import exact_sums, group_rows, group_sums, groups, shared_codes
+from traceflops.table.grouping import (
+    exact_sums,
+    group_rows,
+    group_sums,
+    groups,
+    in_order,
+    places_in_groups,
+    shared_codes,
+)
 from traceflops.timeline.intervals import Intervals
 
 _ENGINES: Final = {"vllm/": "vllm", "vllm::": "vllm", "sglang/": "sglang"}
@@ -37,25 +45,23 @@ _ENGINES: Final = {"vllm/": "vllm", "vllm::": "vllm", "sglang/": "sglang"}
 _DALI: Final = "[DALI]"
 _WORKERS: Final = "_MultiProcessingDataLoaderIter"
 TORCH_OPTIMIZER: Final = re.compile(r"^$|zero_grad|torch/optim/|\b(Adagrad|Adam|AdamW|SGD)\b")
-"""Optimizers with an option `fused`, and what is the same for all."""
+"""Optimizers with an option `fused`, and code that all optimizers share."""
 _COMPUTES: Final = re.compile(r"aten::(\w*conv\w*|\w*mm|\w*matmul|linear|\w*_norm|\w*attention\w*)")
 """Operators that need no value on the CPU: where they wait, their library does."""
 _OF_MPI: Final = re.compile(r"P?MPI_")
 _PINS: Final = re.compile(r"HostAlloc|MallocHost|HostRegister|HostMalloc")
 CLAIMS: Final = ("launching", "per-byte", "sampled", "off-cpu", "on-cpu", "one-gap", "ranged")
-"""What is known of host time, with a title and a claim of its own."""
+"""Facts on host time, each with a title and a claim of its own."""
 AROUND_ALL: Final = "around-all"
-"""The range with most untraced host time encloses nearly all: it is no place and nobody's."""
+"""The range with most untraced host time encloses nearly all time: it names no place or owner."""
 AROUND_ONCE: Final = "around-once"
-"""That is one range: it does not even tell that the host works."""
+"""That range occurs once: it does not even tell that the host works."""
 _NEARLY_ALL: Final = 0.9
-"""Of the time of operators on the CPU: the one that takes it is the title. Of the chosen time."""
-_MOSTLY: Final = 0.75
-"""What is said of short gaps holds if so much of the time is in them."""
+_MOSTLY: Final = 0.75  # idle time is one of short gaps if so much of it is in them
 
 
 def what_is_known(case: Case, rule: str, idle: IdleClass) -> tuple[set[str], dict[str, Value]]:
-    """Return facts that choose the remedy of a class of idle time, and values of its text."""
+    """Return facts that choose the remedy of the idle time of a rule, and values of its text."""
     largest, knows = idle.culprits[0], set[str]()
     values: dict[str, Value] = {}
     if rule in (*LAUNCHING, "host-code", "host-unrecorded"):
@@ -65,13 +71,16 @@ def what_is_known(case: Case, rule: str, idle: IdleClass) -> tuple[set[str], dic
     knows |= {"one-kernel"} if ended else set()
     values["kernel"] = short_name(ended[0]) if ended else None
     if rule == "data-input":
-        knows |= {"workers"} if any(_WORKERS in one.label for one in idle.culprits) else set()
+        has_workers = any(_WORKERS in culprit.label for culprit in idle.culprits)
+        knows |= {"workers"} if has_workers else set()
         knows |= {"dali"} if largest.label.startswith(_DALI) else set()
         values["pin"] = None if are_pinned(case) else "pin_memory=True"
     if rule == "memory-alloc":
-        pinning = (one.idle_ns for one in idle.culprits if _PINS.search(_call_of(one)))
-        knows |= {"pinned"} if 2 * sum(pinning) >= idle.idle_ns else allocator_state(case)
-        # One call, made once, has most of the time.
+        pinning_ns = (
+            culprit.idle_ns for culprit in idle.culprits if _PINS.search(_call_of(culprit))
+        )
+        knows |= {"pinned"} if 2 * sum(pinning_ns) >= idle.idle_ns else allocator_state(case)
+        # A call that is made once has most of the time.
         is_once = 2 * largest.idle_ns >= idle.idle_ns
         is_once = is_once and memory_calls(case).get(_call_of(largest)) == 1
         knows |= {"steps"} if case.steps.used else {"one-call"} if is_once else set()
@@ -81,7 +90,7 @@ def what_is_known(case: Case, rule: str, idle: IdleClass) -> tuple[set[str], dic
         knows |= {"pinned"} if are_pinned(case, WAYS) else set()
     if rule in WAITING:
         knows |= {"reads"} if reads_back(case) else set()
-        # An operator that waits though it reads no value back
+        # An operator that waits although it reads no value back
         values["operator"] = next(filter(_COMPUTES.fullmatch, largest.evidence), None)
         knows |= {"of-operator"} if values["operator"] else set()
     if rule == "optimizer-loop" and not TORCH_OPTIMIZER.search(largest.label):
@@ -106,7 +115,10 @@ def what_is_known(case: Case, rule: str, idle: IdleClass) -> tuple[set[str], dic
 
 
 def _of_launches(case: Case, rule: str, idle: IdleClass) -> tuple[set[str], dict[str, Value]]:
-    """Return what launches work, whether graphs fit, and what drains the queue before launches."""
+    """Return facts on launching: what launches, whether graphs fit, what drains the queue before.
+
+    The value `call` is the wait that costs most idle time, for launch latency alone.
+    """
     knows = engines_of(idle.culprits[0]) if rule != "host-unrecorded" else set[str]()
     sums = case.launches.total if case.launches else LaunchSums()
     # Only a graph starts several operations with one launch.
@@ -116,16 +128,16 @@ def _of_launches(case: Case, rule: str, idle: IdleClass) -> tuple[set[str], dict
     knows |= {"waits"} if case.synchronisations else set()
     if rule != LATENCY or not case.synchronisations:
         return knows, {}
-    drained_ns = sum(one.blocked_before_ns for one in idle.culprits)
+    drained_ns = sum(culprit.blocked_before_ns for culprit in idle.culprits)
     knows |= {"drained"} if 2 * drained_ns > idle.idle_ns else set()
     return knows, {"call": max(case.synchronisations, key=attrgetter("idle_after_ns")).call}
 
 
 def _of_unrecorded(case: Case, idle: IdleClass) -> tuple[set[str], dict[str, Value]]:
-    """Return what samples, ranges and the program say of untraced host time.
+    """Return what samples, ranges and the program tell about untraced host time.
 
-    Of `CLAIMS` at most one is returned, the first that holds: off the CPU, sampled, launching, on
-    the CPU, one gap that is half of the window, ranges with most of the time.
+    The facts contain at most one of `CLAIMS`, the first that holds: off the CPU, sampled,
+    launching, on the CPU, one gap that is half of the window, ranges with most of the time.
     """
     largest, knows = idle.culprits[0], set[str]()
     around = ranges_around_all(case, largest.label)
@@ -139,19 +151,24 @@ def _of_unrecorded(case: Case, idle: IdleClass) -> tuple[set[str], dict[str, Val
     launches = "torch" in case.program and is_bound and is_short
     switches = switched(case, idle)
     samples = {} if launches else sampled(case)
-    own = "off-cpu" if switches["off"] else "sampled" if samples else "launching"
-    own = "on-cpu" if own == "launching" and not launches and switches["on"] else own
-    window_ns = case.total.components.window_ns
-    if (
-        not (launches or largest.label)
-        and own == "launching"
-        and 2 * largest.longest_ns >= window_ns
-    ):
-        own, values["gap_ns"] = "one-gap", largest.longest_ns
-    is_told = own != "launching" or launches
-    tells = [one for one in idle.culprits if one.label and (around != 1 or one is not largest)]
-    ranged_ns = sum(one.idle_ns for one in tells)
-    knows |= {own} if is_told else {"ranged"} if 2 * ranged_ns > idle.idle_ns else set()
+    in_ranges = [
+        culprit
+        for culprit in idle.culprits
+        if culprit.label and (around != 1 or culprit is not largest)
+    ]
+    if switches["off"]:
+        knows.add("off-cpu")
+    elif samples:
+        knows.add("sampled")
+    elif launches:
+        knows.add("launching")
+    elif switches["on"]:
+        knows.add("on-cpu")
+    elif not largest.label and 2 * largest.longest_ns >= case.total.components.window_ns:
+        values["gap_ns"] = largest.longest_ns
+        knows.add("one-gap")
+    elif 2 * sum(culprit.idle_ns for culprit in in_ranges) > idle.idle_ns:
+        knows.add("ranged")
     values |= {**samples, **switches}
     values["ranges"] = remedy(case, in_words_of(case.program, case, "ranges"))
     knows |= {"mpi"} if samples.get("library") == MPI else set()
@@ -171,11 +188,11 @@ def _of_unrecorded(case: Case, idle: IdleClass) -> tuple[set[str], dict[str, Val
 def memory_calls(case: Case) -> dict[str, int]:
     """Return how often each call that allocates or frees memory is made in the chosen windows."""
     operations = memory_operations(case.prepared) if case.prepared is not None else ()
-    return {one.name: one.count for one in operations if one.kind == "call"}
+    return {call.name: call.count for call in operations if call.kind == "call"}
 
 
 def _call_of(culprit: Culprit) -> str:
-    """Return the innermost name of a culprit, "" for all further ones of a class together."""
+    """Return the innermost name of a culprit, "" for the sum of small ones, which has none."""
     return next(iter(culprit.evidence), "")
 
 
@@ -192,8 +209,8 @@ _ENDS_FEW: Final = 0.2
 def ended_by(case: Case) -> tuple[str, float] | None:
     """Return the kernel that ends most of the idle time, and its share; None if no kernel does.
 
-    The host is late for that one. None also if it is a large part of all launches: then it says
-    nothing about what is late.
+    The host is late in launching it. The result is None, too, if the kernel is a large part of all
+    launches: then it does not tell what is late.
     """
     if case.prepared is None or not case.prepared.accounts:
         return None
@@ -203,41 +220,42 @@ def ended_by(case: Case) -> tuple[str, float] | None:
         return None
     idle_ns = exact_sums(name[gaps.activity], gaps.end_ns - gaps.start_ns, len(labels))
     most = int(np.argmax(idle_ns))
-    of_name = (name == most) & is_one_of(activities["kind"], "kernel")
+    launches = np.count_nonzero((name == most) & is_one_of(activities["kind"], "kernel"))
     part = idle_ns[most] / max(sum(idle_ns), 1)
-    is_one = 0 < np.count_nonzero(of_name) <= _ENDS_FEW * len(name)
-    return (kernel_name(labels[most]), part) if is_one and part >= _ENDS_MOST else None
+    tells = 0 < launches <= _ENDS_FEW * len(name) and part >= _ENDS_MOST
+    return (kernel_name(labels[most]), part) if tells else None
 
 
 def ranges_around_all(case: Case, label: str) -> int:
     """Return how many ranges called `label` enclose nearly all chosen time and launch most work.
 
-    0 where they do not: a range beside most launches is a place, however long it is, since it is
-    what they wait for.
+    If they do not, return 0: such a range is a place, since the launches outside wait for it.
     """
     if case.prepared is None or not label:
         return 0
     prepared, marks = case.prepared, case.prepared.trace.marks
     process, start, end = host_span(marks)
-    # Which marks get this name: numbers of steps are no part of it.
+    # Which ranges have this name: labels leave out the numbers of steps.
     name_of, texts = names_by_process(prepared.trace), (*names(marks["name"]), "")
     code = codes(marks["name"])
     group, first = group_rows((code, process))
     pairs = zip(code[first].tolist(), process[first].tolist(), strict=True)
-    is_called = np.array([name_of(texts[name], own) == label for name, own in pairs], np.bool_)
-    called = is_one_of(marks["kind"], "annotation") & is_called[group]
-    process, start, end = process[called], start[called], end[called]
+    has_label = np.array([name_of(texts[name], own) == label for name, own in pairs], np.bool_)
+    called_so = is_one_of(marks["kind"], "annotation") & has_label[group]
+    process, start, end = process[called_so], start[called_so], end[called_so]
     ranges = {number: Intervals.of(start[own], end[own]) for number, own in groups(process)}
+    # How much of the chosen time lies in them
     chosen_ns = enclosed_ns = launched_ns = 0
     for number, chosen in prepared.windows_of_process.items():
         chosen_ns += chosen.length_ns
         enclosed_ns += ranges.get(number, Intervals.empty()).intersect(chosen).length_ns
+    # How much GPU work was launched in them
     row = prepared.chosen.row
     call = prepared.linked.links.call_of_activity[row]
     row, call = row[call >= 0], call[call >= 0]
     work_ns = numbers(prepared.trace.activities["dur_ns"])[row]
-    callers, called_ns, _ = (column[call] for column in host_span(prepared.trace.calls))
-    for number, own in groups(callers):
+    caller, called_ns, _ = (column[call] for column in host_span(prepared.trace.calls))
+    for number, own in groups(caller):
         is_inside = ranges.get(number, Intervals.empty()).contains(called_ns[own])
         launched_ns += int(work_ns[own[is_inside]].sum())
     is_all = enclosed_ns >= _NEARLY_ALL * chosen_ns > 0 and 2 * launched_ns > int(work_ns.sum())
@@ -250,10 +268,9 @@ _KINDS: Final = ("host_code", "eager_overhead")
 
 
 def operators_of_cpu(case: Case) -> frozenset[Culprit]:
-    """Return operators that hold up the GPU in long gaps and mostly launch nothing.
+    """Return the operators that hold up the GPU in long gaps and mostly launch nothing.
 
-    They are work of the CPU, whatever their class: on their thread, for most of their time, no call
-    of the GPU is recorded.
+    They are work of the CPU, whatever their class: in most of their time they make no GPU call.
     """
     culprits = [
         culprit
@@ -268,23 +285,22 @@ def operators_of_cpu(case: Case) -> frozenset[Culprit]:
     used = [code for code, label in enumerate(labels) if label in wanted]
     row = np.flatnonzero(np.isin(codes(ops["name"]), used))
     start, dur_ns = numbers(ops["start_ns"])[row], numbers(ops["dur_ns"])[row]
-    # In this order: what begins with a call has it, and what ends with culprit.
-    parts = ((ops, row), (calls, np.arange(calls.num_rows)), (ops, row))
-    thread = np.concatenate(shared_codes(*(thread_columns(table, some) for table, some in parts)))
-    times = np.concatenate([start, numbers(calls["start_ns"]), start + dur_ns])
-    order, count = np.lexsort((times, thread)), len(row)
-    before = np.empty(len(order), dtype=np.int64)
-    before[order] = np.cumsum((order >= count) & (order < count + calls.num_rows))
-    begun, ended = before[:count], before[count + calls.num_rows :]
-    name, is_idle = codes(ops["name"])[row], begun == ended
-    sums = group_sums(name, dur_ns, len(labels))
-    idle = group_sums(name, np.where(is_idle, dur_ns, 0), len(labels))
-    of_cpu = {labels[code] for code in used if 2 * idle[code] >= sums[code]}
+    # Does a call of the thread begin during the operator, its first and last instant included?
+    of_op, of_call = shared_codes(thread_columns(ops, row), thread_columns(calls))
+    call_start = numbers(calls["start_ns"])
+    order = in_order(of_call, call_start)
+    before, until = (
+        places_in_groups(of_call[order], call_start[order], of_op, at_ns)
+        for at_ns in (start - 1, start + dur_ns)
+    )
+    name, alone_ns = codes(ops["name"])[row], np.where(until == before, dur_ns, 0)
+    sums, alone = (group_sums(name, ns, len(labels)) for ns in (dur_ns, alone_ns))
+    of_cpu = {labels[code] for code in used if 2 * alone[code] >= sums[code]}
     return frozenset(culprit for culprit in culprits if culprit.label in of_cpu)
 
 
 def are_views(culprits: Collection[Culprit]) -> bool:
     """Return whether most of the time is in operators that only make views of tensors."""
-    total_ns = sum(one.idle_ns for one in culprits)
-    rules = ((RULES.get(one.label), one.idle_ns) for one in culprits)
+    total_ns = sum(culprit.idle_ns for culprit in culprits)
+    rules = ((RULES.get(culprit.label), culprit.idle_ns) for culprit in culprits)
     return 2 * sum(ns for rule, ns in rules if rule and rule.kind == "view") >= total_ns

@@ -1,4 +1,4 @@
-"""What rules on kernels look at, and how such a rule becomes a cause. See `KernelFacts`."""
+"""What rules on kernels look at (`KernelFacts`), and how such a rule makes a cause."""
 
 from __future__ import annotations
 
@@ -41,13 +41,14 @@ from traceflops.windows.prepared import Prepared
 PRODUCTS = ("compute/gemm", "compute/convolution", "compute/attention")
 _MOST_NAMES, _MOST_SHAPES = 50, 3
 _COMPILED: Final = "CompiledFxGraph"
-"""In the names of ranges of compiled graphs: the rest is a hash, which names no place in code."""
+"""A part of the names of ranges of compiled graphs, whose hashes name no place in the code."""
 
 
 class KernelFacts(Struct, frozen=True, dict=True):
-    """The kernels and copies of the chosen windows, by queue and start; columns are per kernel.
+    """The kernels and copies of the chosen windows, sorted by queue and start.
 
-    Without work of GPUs they are the parts of operators of CPUs.
+    Columns and masks have a value per kernel or copy; without GPU work, per part of an operator of
+    the CPU. The product of a kernel is the op (matmul, convolution, attention) that it works for.
     """
 
     case: Case
@@ -55,7 +56,7 @@ class KernelFacts(Struct, frozen=True, dict=True):
 
     @cached_property
     def _places(self) -> IntArray:
-        """Return the place of each among the chosen activities."""
+        """Return the indices of the kernels in the columns of the chosen activities."""
         chosen, activities = self.prepared.chosen, self.prepared.trace.activities
         kernel = np.flatnonzero(is_one_of(activities["kind"], "kernel", "memcpy", "op")[chosen.row])
         keys = (
@@ -66,17 +67,17 @@ class KernelFacts(Struct, frozen=True, dict=True):
 
     @cached_property
     def row(self) -> IntArray:
-        """Return the row of each in the table of activities."""
+        """Return their rows in the table of activities."""
         return self.prepared.chosen.row[self._places]
 
     @cached_property
     def ns(self) -> IntArray:
-        """Return the time inside the windows."""
+        """Return their times inside the windows, in ns."""
         return self.prepared.chosen.inside_ns[self._places]
 
     @cached_property
     def name(self) -> IntArray:
-        """Return the code of the name."""
+        """Return the codes of their names."""
         return codes(self.prepared.trace.activities["name"])[self.row]
 
     def named(self, test: Callable[[str], object]) -> BoolArray:
@@ -92,7 +93,7 @@ class KernelFacts(Struct, frozen=True, dict=True):
 
     @cached_property
     def op(self) -> IntArray:
-        """Return the op that launched it, -1 for unknown; a part of an op is of that."""
+        """Return the op that launched each kernel, -1 for unknown; for a part of an op, that op."""
         return ops_that_launched(self.prepared, self.row)
 
     def by_op(self, ops: BoolArray) -> BoolArray:
@@ -109,18 +110,18 @@ class KernelFacts(Struct, frozen=True, dict=True):
 
     @cached_property
     def product(self) -> IntArray:
-        """Return the op (matmul, convolution or attention) that it works for, -1 for none."""
+        """Return the product of each kernel, -1 for none."""
         return self.case.measured.executed.attribution.owner[self.row]
 
-    def of_works(self, fact: Callable[[Work], float], missing: float) -> FloatArray:
-        """Return a figure of the work of its product; `missing` without a product or known work."""
+    def of_works(self, figure: Callable[[Work], float], missing: float) -> FloatArray:
+        """Return a figure of the product of each kernel, `missing` if its work is not known."""
         work = self.case.measured.executed.attribution.work
-        facts = [fact(each) if isinstance(each, Work) else missing for each in work.works]
-        return np.append(facts, missing)[taken(work.place, self.product, len(facts))]
+        figures = [figure(done) if isinstance(done, Work) else missing for done in work.works]
+        return np.append(figures, missing)[taken(work.place, self.product, len(figures))]
 
     @cached_property
     def dtype(self) -> tuple[IntArray, list[str]]:
-        """Return the number of the data type of its product, -1 for none, and the types."""
+        """Return the data type of each product, as an index or -1 for none, and all types."""
         code, types = types_of_ops(self.prepared, self.case.measured.executed.attribution)
         return taken(code, self.product), types
 
@@ -150,41 +151,41 @@ class KernelFacts(Struct, frozen=True, dict=True):
 
     @cached_property
     def own_rate(self) -> FloatArray:
-        """Return the peak for the data type of its product, 0 if it is unknown."""
+        """Return the peak for the data type of the product in FLOP per ns, 0 if it is unknown."""
         code, types = self.dtype
         return np.array([*map(self.rate, types), 0.0])[code]
 
     @cached_property
     def flops(self) -> FloatArray:
-        """Return the FLOPs of its product, 0 if they are unknown."""
+        """Return the FLOPs of the product, 0 if they are unknown."""
         return self.of_works(lambda work: float(work.flops), 0.0)
 
     @cached_property
     def bytes_ns(self) -> FloatArray:
-        """Return how long the bytes of its product take at the peak, 0 if that is unknown."""
+        """Return how long the bytes of the product take at the peak, 0 if that is unknown."""
         rate = self.peaks.bandwidth if self.peaks else None
         return self.of_works(lambda work: float(work.min_bytes or 0), 0.0) / (rate or np.inf)
 
     @cached_property
     def roof_ns(self) -> FloatArray:
-        """Return the time that its product needs at the peaks, 0 if FLOPs or their rate is unknown.
+        """Return the time that the product needs at the peaks, 0 if FLOPs or rate are unknown.
 
         Bytes alone would give too short a time.
         """
-        bounded = (self.own_rate > 0) & (self.flops > 0)
-        of_flops = np.divide(self.flops, self.own_rate, out=np.zeros(len(bounded)), where=bounded)
-        return np.where(bounded, np.maximum(of_flops, self.bytes_ns), 0.0)
+        is_known = (self.own_rate > 0) & (self.flops > 0)
+        flops_ns = np.divide(self.flops, self.own_rate, out=np.zeros(len(is_known)), where=is_known)
+        return np.where(is_known, np.maximum(flops_ns, self.bytes_ns), 0.0)
 
     @cached_property
     def product_ns(self) -> FloatArray:
-        """Return the time of all kernels of its product, or its own without one; at least 1."""
-        products = np.maximum(self.product, 0)
-        times = np.bincount(products, np.where(self.product >= 0, self.ns, 0), 1)
-        return np.maximum(np.where(self.product >= 0, times[products], self.ns), 1.0)
+        """Return the ns of all kernels of the same product, or of the kernel alone; at least 1."""
+        has_product, product = self.product >= 0, np.maximum(self.product, 0)
+        sums = np.bincount(product, np.where(has_product, self.ns, 0), 1)
+        return np.maximum(np.where(has_product, sums[product], self.ns), 1.0)
 
     @cached_property
     def scopes(self) -> Scopes:
-        """Return the modules or the annotation around its launch, of replays at the capture."""
+        """Return the modules or the annotation around launches; for graphs, around the capture."""
         linked = self.prepared.as_launched.linked
         call, op = linked.links.call_of_activity[self.row], linked.links.op_of_activity[self.row]
         return launch_scopes(linked, call, op, self.prepared.selection.step_mark)
@@ -202,10 +203,10 @@ def kernel_cause(
 ) -> Iterator[Cause]:
     """Give a cause if kernels take enough time and the remedy saves enough of it.
 
-    `rows` and `kept` are per kernel: whether the rule is about it, and the share of its time that
-    the whole remedy leaves; `least` is the least share it may leave, if that is less. `host` are
-    edits for launching them. `values` fill the claim: with a `name`, it names the largest kernel,
-    else a detail does. `knows` are further facts that choose the remedy.
+    Per kernel, `rows` tells whether the rule is about it, and `kept` which share of its time the
+    whole remedy leaves; `least` is the least share that may be left, if that is less. `host` are
+    edits of launching them. `values` fill the claim, which names the largest kernel if they have a
+    `name`: else a detail does. `knows` are further facts that choose the remedy.
     """
     time = np.where(rows, facts.ns, 0)
     saved = time * (1 - np.clip(kept, 0, 1))
@@ -215,12 +216,14 @@ def kernel_cause(
         return
     largest, where = largest_of(facts, saved)
     sure_part = limit(facts.case, "kernel-faults", "least_part")
-    # By name, the share of time left of the kernels that save most
+    # The share of time left by name, of the kernels that save most
     labels = names(facts.prepared.trace.activities["name"])
     saves_ns, takes_ns = (np.bincount(facts.name, ns, len(labels)) for ns in (saved, facts.ns))
-    first = np.argsort(-saves_ns, kind="stable")[:_MOST_NAMES]
-    changes = {
-        labels[code]: 1 - saves_ns[code] / takes_ns[code] for code in first if saves_ns[code] > 0
+    saves_most = np.argsort(-saves_ns, kind="stable")[:_MOST_NAMES]
+    left = {
+        labels[code]: 1 - saves_ns[code] / takes_ns[code]
+        for code in saves_most
+        if saves_ns[code] > 0
     }
     on_path = rule_of(rule).on_path
     most = saved if least is None else time * (1 - np.clip(least, 0, 1))
@@ -233,20 +236,23 @@ def kernel_cause(
         knows,
         rows=rows_of(facts, time),
         where=where,
-        edits=(*host, *_edits(changes, 1.0)),
+        edits=(*host, *_edits(left, 1.0)),
         on_path=on_path | frozenset({"eager_overhead", "optimizer_loop"} if host else ()),
-        kernels={kernel_name(name): left for name, left in changes.items()},
-        partly=_edits(changes, sure_part),
+        kernels={kernel_name(name): share_left for name, share_left in left.items()},
+        partly=_edits(left, sure_part),
         direct_ns=None if host else int(most.sum()),  # launches take time beside the kernels
     )
 
 
 def _edits(left: dict[str, float], part: float) -> tuple[str, ...]:
-    """Return edits that save a part of what kernels can save; `left` is the share left, by name."""
-    alike: defaultdict[str, list[str]] = defaultdict(list)
+    """Return edits that save a `part` of what kernels can save, one edit per share of time left.
+
+    `left` is the share left by name if all is saved.
+    """
+    by_share: defaultdict[str, list[str]] = defaultdict(list)
     for name, share in left.items():
-        alike[f"{1 - part * (1 - share):.3f}"].append(re.escape(name))
-    return tuple(f"kernel:^(?:{'|'.join(some)})$*{share}" for share, some in alike.items())
+        by_share[f"{1 - part * (1 - share):.3f}"].append(re.escape(name))
+    return tuple(f"kernel:^(?:{'|'.join(same)})$*{share}" for share, same in by_share.items())
 
 
 def rows_of(facts: KernelFacts, time: FloatArray) -> tuple[Row, ...]:
@@ -254,11 +260,11 @@ def rows_of(facts: KernelFacts, time: FloatArray) -> tuple[Row, ...]:
     labels = names(facts.prepared.trace.activities["name"])
     sums = np.bincount(facts.name, time, len(labels))
     count = np.bincount(facts.name[time > 0], minlength=len(labels))
-    first = np.argsort(-sums, kind="stable")[:MOST_ROWS]
+    longest = np.argsort(-sums, kind="stable")[:MOST_ROWS]
     return tuple(
-        Row(row_name(labels[number]), int(sums[number]), int(count[number]))
-        for number in first
-        if sums[number] > 0
+        Row(row_name(labels[code]), int(sums[code]), int(count[code]))
+        for code in longest
+        if sums[code] > 0
     )
 
 
@@ -270,28 +276,28 @@ def takes_enough(case: Case, share: float) -> bool:
 def largest_of(facts: KernelFacts, time: FloatArray) -> tuple[Fact, Where]:
     """Return which kernel or op takes most time, and where; `time` is per kernel, in ns, not all 0.
 
-    Kernels are added up by op and shapes, or else by name, and by scope. The place is a module, if
-    that has half of the time. Shapes are those of the first tensors, without vectors and lists.
+    Kernels are added up by op and shapes, without an op by name, and by the scope of their launch.
+    The place is the module of that scope if it has half of the time. Vectors' shapes are left out.
     """
     launched, scopes = facts.prepared.as_launched.linked, facts.scopes
     ops, timed = launched.trace.ops, np.flatnonzero(time > 0)
     owner = launched.links.op_of_activity[facts.row[timed]]
     if facts.prepared.replays is None:  # else products are rows of another table of ops
         owner = np.where(facts.product[timed] >= 0, facts.product[timed], owner)
-    keys = [taken(codes(ops[column]), owner) for column in ("name", "input_dims")]
-    label = np.where(owner >= 0, -1, facts.name[timed])
-    called = range_names(facts.prepared.trace)
+    op_keys = [taken(codes(ops[column]), owner) for column in ("name", "input_dims")]
+    name_key = np.where(owner >= 0, -1, facts.name[timed])
+    # Scopes with the same text count as the first of them; -1, the last entry, is for no scope.
+    name_of = range_names(facts.prepared.trace)
     texts = [
-        text if is_module else called(text)
+        text if is_module else name_of(text)
         for text, is_module in zip(scopes.texts, scopes.is_module, strict=True)
     ]
-    # Of scopes with the same text, only the first is used; -1, the last entry, is for none.
     first_of: dict[str, int] = {}
-    places = [first_of.setdefault(text, place) for place, text in enumerate(texts)]
-    scope_place = np.array([*places, -1])[scopes.scope[timed]]
-    group, first = group_rows((*keys, scope_place, label))
+    same_text = [first_of.setdefault(text, place) for place, text in enumerate(texts)]
+    scope_of = np.array([*same_text, -1])[scopes.scope[timed]]
+    group, first = group_rows((*op_keys, scope_of, name_key))
     largest = int(first[np.argmax(np.bincount(group, time[timed]))])
-    row, scope = int(owner[largest]), int(scope_place[largest])
+    row, scope = int(owner[largest]), int(scope_of[largest])
     kernel = names(facts.prepared.trace.activities["name"])[facts.name[timed[largest]]]
     dims = read_shapes(ops["input_dims"][row].as_py() or "[]") if row >= 0 else None
     tensors = [shape for shape in dims or () if not isinstance(shape, Shapes) and len(shape) > 1]
@@ -303,5 +309,5 @@ def largest_of(facts: KernelFacts, time: FloatArray) -> tuple[Fact, Where]:
     )
     if scope < 0 or not scopes.is_module[scope]:
         return longest, Where()
-    is_most = 2 * time[timed[scope_place == scope]].sum() >= time.sum()
+    is_most = 2 * time[timed[scope_of == scope]].sum() >= time.sum()
     return longest, Where(module=texts[scope] if is_most else None)

@@ -1,4 +1,4 @@
-"""Rules of ranks that wait: for a late rank, for uneven experts, for other stages of a pipeline."""
+"""Rules of ranks that wait for a late rank, for uneven experts, or for stages of a pipeline."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _BY_REASON: Final = frozenset(
         *("device_wait", "slow_host", "unknown"),
     }
 )
-"""Reasons with texts of their own; others are classes of idle time."""
+"""Reasons with texts of their own; other reasons are classes of idle time."""
 _OF_HOST: Final = frozenset({"host_code", "eager_overhead"})
 """Classes of idle time in code that all ranks run: if several are late, their hosts are slow."""
 _OWNERS: Final[Mapping[str, Owner]] = {
@@ -54,7 +54,7 @@ _OWNERS: Final[Mapping[str, Owner]] = {
 def late_rank_fact(ranks: RankReport | None, *, lasting: bool = False) -> Fact | None:
     """Return which ranks the others wait for and for how long, None if that costs little.
 
-    `lasting`: also None if it happened in one step only.
+    With `lasting`, return None also if it happened in one step only.
     """
     slow = ranks.slow if ranks is not None else None
     if ranks is None or slow is None or severity_of(_share(ranks, slow)) is None:
@@ -89,7 +89,7 @@ def clocks_apart_ns(ranks: RankReport | None) -> int | None:
 def waiting_for(ranks: RankReport | None) -> tuple[Fact, tuple[Fact, ...]] | None:
     """Return for whom communication mostly waits, and statements on how much of it is waiting.
 
-    None if most of it is transfer, or if a late rank is found: that finding says it.
+    None if most of it is transfer, or if ranks are late: a finding of its own tells that.
     """
     if ranks is None or late_rank_fact(ranks) is not None:
         return None
@@ -98,7 +98,7 @@ def waiting_for(ranks: RankReport | None) -> tuple[Fact, tuple[Fact, ...]] | Non
     total_ns = waited_ns + int(waits.transfer_ns.sum())
     if 2 * waited_ns <= total_ns:
         return None
-    # Nobody causes the waiting for a collective that several ranks join last at the same time.
+    # If several ranks join a collective last, at the same time, no single one causes the waiting.
     clear_ns = np.where(waits.tie[waits.collective], 0, waits.wait_ns)
     caused_ns = exact_sums(waits.last[waits.collective], clear_ns, len(ranks.records.ranks))
     rank = ranks.records.ranks[caused_ns.index(max(caused_ns))]
@@ -127,7 +127,7 @@ def late_rank(case: Case) -> Iterator[Cause]:
         assert case.ranks is not None
         slow, (_, why) = case.ranks.slow, case.replay_or_reason
         assert slow is not None
-        if case.prepared is None:  # of summaries: no replay, but they tell how late the rank is
+        if case.prepared is None:  # a summary is not replayed, but tells how late the rank is
             doubts = (fact("doubt.refused", why=why), fact("doubt.as-late"))
             gain = Gain(0, slow.lost_ns_per_step, None)
             late = replace(late, gain=gain, doubts=doubts)
@@ -147,8 +147,8 @@ def _causes(ranks: RankReport | None, program: frozenset[str]) -> Iterator[Cause
     slow, is_of_hosts = ranks.slow, _is_of_hosts(ranks.slow)
     why, advice = late_rank_reason(slow)
     lost_ns = slow.lost_ns_per_step * ranks.cycles.count
-    # Edits: what holds up the hosts goes, if it has one name; late ranks are as fast as the others.
-    # Of a label "call in function" an edit takes the call.
+    # One edit removes what holds up the hosts, others make late ranks as fast as the others. Of a
+    # label such as "call in function" the edit takes the call.
     name = re.escape(_label(slow).partition(" in ")[0])
     stall = (f"host:^{name}$=0",) if name and slow.cause in STALLS else ()
     as_others = tuple(f"rank {rank}=median" for rank in slow.ranks)
@@ -157,9 +157,9 @@ def _causes(ranks: RankReport | None, program: frozenset[str]) -> Iterator[Cause
     if owner is None and (slow.cause in _BY_REASON or not slow.label):
         owner = "yours"
     elif owner is None:
-        owner = owner_of(slow.label)  # without a file, it may be a name of anybody's
-        is_bare = function_name(slow.label) == slow.label
-        owner = None if owner == "yours" and is_bare else owner
+        owner = owner_of(slow.label)
+        has_no_file = function_name(slow.label) == slow.label
+        owner = None if owner == "yours" and has_no_file else owner
     yield cause_of(
         program,
         RULE,
@@ -173,7 +173,7 @@ def _causes(ranks: RankReport | None, program: frozenset[str]) -> Iterator[Cause
         where=Where(rank=slow.rank),
         edits=() if is_of_hosts else (*stall, *as_others),
         partly=as_others if stall else (),
-        # Replay cannot change hosts: at most, nobody waits for these ranks any more.
+        # Replay cannot change hosts: at most, nobody waits for these ranks any longer.
         gain=Gain(0, slow.lost_ns_per_step, None) if is_of_hosts else None,
         doubts=(fact("doubt.hosts"),) if is_of_hosts else (),
     )
@@ -202,12 +202,12 @@ def _is_of_hosts(slow: SlowRank) -> bool:
 
 
 def _label(slow: SlowRank) -> str:
-    """Return the name of what holds up a rank, "" if the hosts are slow: no code is at fault."""
+    """Return the name of what holds up a rank, "" for slow hosts, where no code is at fault."""
     return "" if _is_of_hosts(slow) else slow.label
 
 
 def _share(ranks: RankReport, slow: SlowRank) -> float:
-    """Return the share of the time that is lost to late ranks."""
+    """Return the share of the time of all steps that is lost to late ranks."""
     length_ns = int(ranks.cycles.length_ns.sum())
     if not ranks.cycles.has_steps:  # a rank may become late before the first cycle
         length_ns = max(length_ns, ranks.recorded_ns)
@@ -250,11 +250,12 @@ def _experts(case: Case) -> Iterator[Cause]:
 
 
 def _bubbles(case: Case) -> Iterator[Cause]:
-    """Give a cause if the bubbles of a pipeline, in which stages have no work, cost much."""
+    """Give a cause if the bubbles of a pipeline, times in which a stage has no work, cost much."""
     pipeline, rule = case.ranks.pipeline if case.ranks is not None else None, "pipeline-bubble"
     if pipeline is None or pipeline.ideal is None or not pipeline.steps:
         return
-    turns = pipeline.steps * len(pipeline.ranks)  # both times below: per step and stage
+    # The mean times per step and stage
+    turns = pipeline.steps * len(pipeline.ranks)
     bubble_ns = sum(rank.bubble_ns for rank in pipeline.ranks) / turns
     busy_ns = sum(rank.busy_ns for rank in pipeline.ranks) / turns
     share = bubble_ns * case.windows_used / case.total.components.window_ns
@@ -277,6 +278,6 @@ def _bubbles(case: Case) -> Iterator[Cause]:
             for stage in emptiest
         ),
         where=Where(rank=emptiest[0].rank),
-        # Bubbles shrink with more micro-batches: 1.5 to 4 times as many leave 2/3 to 1/4 of them.
+        # Bubbles shrink with more micro-batches: 1.5 to 4 times as many leave 2/3 to 1/4 of each.
         gain=Gain(round(min(bubble_ns, ideal_ns) / 3), round(bubble_ns * 3 / 4), None),
     )

@@ -32,37 +32,35 @@ from traceflops.timeline.intervals import latest_end_before
 from traceflops.windows.prepared import Prepared
 
 _NEARLY_ALL: Final = 0.9
-_WARP: Final = 32
-"""Lanes of a warp if the device does not tell."""
-_SCHEDULERS: Final = 4
-"""Per multiprocessor, each of which runs one warp at a time."""
+_WARP: Final = 32  # lanes of a warp if the device does not tell
+_SCHEDULERS: Final = 4  # schedulers of a multiprocessor; each issues for one warp at a time
 
 
 def small_grids(facts: KernelFacts) -> Iterator[Cause]:
     """Yield a cause of long kernels whose blocks leave most lanes of the GPU idle.
 
     Collectives leave room on purpose. Products have a rule of their own, and kernels beside others
-    may fill the GPU together: of these only idle lanes of warps count.
+    may fill the GPU together: for both only the idle lanes of their warps count.
     """
     limits = facts.case.finding_rules.limits("small-grid")
     activities, devices = facts.prepared.trace.activities, facts.prepared.trace.devices
-    # Per kernel; unknown numbers are negative
+    # Numbers per kernel; unknown ones are not positive.
     device = numbers(activities["device"])[facts.row]
     units, warp = numbers(devices["sm_count"])[device], numbers(devices["warp_size"], _WARP)[device]
     blocks, threads = (product_of(axes(activities[c]))[facts.row] for c in ("grid", "block"))
-    warps = -(-np.maximum(threads, 1) // np.maximum(warp, 1))
+    warps = -(-np.maximum(threads, 1) // np.maximum(warp, 1))  # of a block
+    # Three parts that are in use: lanes in warps, multiprocessors, schedulers; 1.0 if unknown
     is_known = (blocks > 0) & (threads > 0)
-    # The part of the lanes of its warps that have a thread; unknown counts as full (1.0)
     lanes = np.where(is_known, threads / (warps * np.maximum(warp, 1)), 1.0)
-    # The smaller part: of multiprocessors with a block, or of their schedulers with a warp
     schedulers = _SCHEDULERS * np.maximum(units, 1)
-    of_warps = np.where(is_known, blocks.astype(np.float64) * warps / schedulers, 1.0)
-    filled = np.minimum(np.minimum(blocks / np.maximum(units, 1), of_warps), 1.0)
-    filled = np.where((units > 0) & (blocks > 0), filled, 1.0)
+    of_schedulers = np.where(is_known, blocks.astype(np.float64) * warps / schedulers, 1.0)
+    of_units = np.minimum(np.minimum(blocks / np.maximum(units, 1), of_schedulers), 1.0)
+    of_units = np.where((units > 0) & (blocks > 0), of_units, 1.0)
     is_alone = ~facts.is_sub(*PRODUCTS) & ~_overlaps(facts)
-    filled = np.where(is_alone, filled * lanes, lanes)
-    small = (filled <= limits["most_filled"]) & (facts.ns >= limits["least_ns"])
-    small &= ~is_top(facts.prepared.linked.categorised, "communication", facts.row)
+    filled = np.where(is_alone, of_units * lanes, lanes)
+    communicates = is_top(facts.prepared.linked.categorised, "communication", facts.row)
+    is_long = facts.ns >= limits["least_ns"]
+    small = (filled <= limits["most_filled"]) & is_long & ~communicates
     if not small.any():
         return
     largest = int(np.argmax(np.where(small, facts.ns, 0)))
@@ -104,25 +102,24 @@ def _overlaps(facts: KernelFacts) -> BoolArray:
     device, start = (numbers(activities[name])[facts.row] for name in ("device", "start_ns"))
     end = start + numbers(activities["dur_ns"])[facts.row]
     is_beside = latest_end_before(device, start, end) > start
-    # With time reversed: another one begins before the end of this one, and not before it.
-    later = latest_end_before(device, -end, -start) > -end
-    return np.asarray(is_beside | later)
+    # In reversed time, kernels "begin" at their end: this finds those that others begin beside.
+    is_joined = latest_end_before(device, -end, -start) > -end
+    return np.asarray(is_beside | is_joined)
 
 
 _WHOLE_REGISTERS: Final = (7, 0)
-"""From here on no option of the compiler leaves blocks half of a multiprocessor."""
+"""From this compute capability on, no compiler option leaves blocks half of a multiprocessor."""
 _SHAPE: Final = ["device", "grid", "block", "registers_per_thread", "shared_memory_bytes"]
 _FEW_WAVES: Final = 2
-"""Most full waves before a last wave that is told: with more it takes a quarter or less."""
-_FEW: Final = 0.5
-"""More than this part of the warps, or of the room for blocks, leaves little idle."""
+"""A last wave is told after at most so many full waves: with more it takes a quarter or less."""
+_FEW: Final = 0.5  # a larger part of the warps, or of the room for blocks, leaves little idle
 
 
 class LaunchShape(NamedTuple):
     """What all launches of a kernel have in common: blocks, room for them, and the last wave.
 
-    A fact is None if launches differ, if it is unknown, or if it leaves little idle. `limiters`
-    say what limits the warps at once, `warps_share` how many there are of the most possible.
+    A fact is None if launches differ, if it is unknown, or if little is idle. `limiters` say what
+    limits the warps that run at once, `warps_share` is their share of the most possible.
     """
 
     blocks: Fact | None = None
@@ -132,12 +129,12 @@ class LaunchShape(NamedTuple):
     warps_share: float = 1.0
 
     def told(self) -> dict[str, Value]:
-        """Return the facts that texts tell of it."""
+        """Return the facts as values of texts."""
         return {"blocks": self.blocks, "room": self.room, "last_wave": self.last_wave}
 
     @property
     def is_few(self) -> bool:
-        """Return whether there are known to be blocks for at most half of the multiprocessors."""
+        """Return whether the blocks are known to reach at most half of the multiprocessors."""
         values = self.blocks.values if self.blocks is not None else {}
         blocks, units = values.get("blocks"), values.get("units")
         return isinstance(blocks, int) and isinstance(units, int) and blocks <= _FEW * units
@@ -150,19 +147,21 @@ def launch_shape(trace: Trace, name: str) -> LaunchShape:
     block = _only(axes(own["block"]))
     if block is None:
         return LaunchShape()
+    # The maker, compute capability and multiprocessors of the devices, if all are of one kind
     threads, grid = prod(block), _only(axes(own["grid"]))
     used = np.intersect1d(numbers(own["device"]), np.arange(trace.devices.num_rows))
     devices = {SeenDevice.of(row) for row in take_rows(trace.devices, used).to_pylist()}
     kinds = {(device.maker(), device.compute, device.units) for device in devices}
     maker, compute, units = kinds.pop() if len(kinds) == 1 else (None, None, None)
-    blocks, of_blocks = 0, None  # unknown
+    blocks, of_blocks = 0, None
     if grid is not None:
         blocks, sizes = prod(grid), tuple(size for size in grid if size > 1) or (1,)
         fewer = units if units and blocks < units else None
         of_blocks = fact("launch.blocks", sizes=sizes, blocks=blocks, threads=threads, units=fewer)
+    # The blocks that a multiprocessor has room for; `room` only knows those of NVIDIA.
     registers, shared = (_only(numbers(own[column], -1)[:, np.newaxis]) for column in _SHAPE[-2:])
     fits = None
-    if maker == "nvidia" and compute is not None:  # `room` knows NVIDIA's multiprocessors
+    if maker == "nvidia" and compute is not None:
         fits = room(compute, threads, *(size[0] if size else None for size in (registers, shared)))
     if fits is None or compute is None:
         return LaunchShape(of_blocks)
@@ -172,20 +171,21 @@ def launch_shape(trace: Trace, name: str) -> LaunchShape:
         share = warps / fits.all
         return LaunchShape(of_blocks, of_grid if share <= _FEW else None, None, ("grid",), share)
     share, at_once = fits.warps / fits.all, fits.blocks * (units or 0)
-    # Half of the warps is told only where large blocks are why.
+    # Half of the warps is few only if large blocks are the reason.
     is_few = share < _FEW or (share == _FEW and "blocks" in fits.limiters)
     of_room = fact("launch.room", warps=fits.warps, all=fits.all, limiters=fits.limiters)
-    # A last wave is told only where nothing but registers can limit blocks, and these are known.
+    # A last wave is told only if registers alone can limit blocks, and are known.
     is_exact = registers is not None and shared == (0,) and compute >= _WHOLE_REGISTERS
     waves, last = divmod(blocks, at_once) if is_exact and at_once else (0, 0)
     is_told = 0 < waves <= _FEW_WAVES and 0 < last <= _FEW * at_once
     wave = fact("launch.last-wave", at_once=at_once, last=last) if is_told else None
-    limiters = () if units and blocks == at_once else fits.limiters  # the grid leaves no more
+    # A grid that just fits has no blocks that anything could limit.
+    limiters = () if units and blocks == at_once else fits.limiters
     return LaunchShape(of_blocks, of_room if is_few else None, wave, limiters, share)
 
 
 def few_blocks(trace: Trace, name: str) -> Fact | None:
-    """Return the most blocks of the smallest launches that take half of the time of one name.
+    """Return the most blocks of a kernel's smallest launches that have half of its time together.
 
     None if that is more than half of the multiprocessors, or unknown.
     """
@@ -197,10 +197,10 @@ def few_blocks(trace: Trace, name: str) -> Fact | None:
 
 
 def full_grids(trace: Trace, kernels: Collection[str], many: float) -> Fact | None:
-    """Return the fewest blocks of launches of these kernels, all but those of a tenth of the time.
+    """Return the fewest blocks of these kernels' launches, small ones of a tenth of the time apart.
 
-    None if that is less than `many` times the multiprocessors, or unknown: a larger grid saves at
-    most the part of a last wave.
+    None if that is less than `many` times the multiprocessors, or unknown. From there on, a larger
+    grid saves no more than a part of the last wave.
     """
     blocks, ns, units = _launches_by_blocks(trace, kernels)
     if not len(blocks):
@@ -212,7 +212,7 @@ def full_grids(trace: Trace, kernels: Collection[str], many: float) -> Fact | No
 def _launches_by_blocks(trace: Trace, kernels: Collection[str]) -> tuple[IntArray, IntArray, int]:
     """Return blocks and ns of launches of kernels, the smallest first, and the multiprocessors.
 
-    Nothing where blocks, time or multiprocessors are unknown.
+    The arrays are empty if blocks, time or multiprocessors are unknown.
     """
     activities = trace.activities
     rows = np.flatnonzero(matching(activities["name"], kernels.__contains__))
@@ -226,16 +226,16 @@ def _launches_by_blocks(trace: Trace, kernels: Collection[str]) -> tuple[IntArra
 
 def _only(rows: IntArray) -> tuple[int, ...] | None:
     """Return the row that all rows are; None if they differ, are unknown (negative) or missing."""
-    known = len(rows) > 0 and bool((rows == rows[0]).all() and (rows[0] >= 0).all())
-    return tuple(rows[0].tolist()) if known else None
+    are_same = len(rows) > 0 and bool((rows == rows[0]).all() and (rows[0] >= 0).all())
+    return tuple(rows[0].tolist()) if are_same else None
 
 
 def identical_launches(prepared: Prepared, row: IntArray) -> tuple[IntArray, BoolArray]:
-    """Return, per activity of `row`, a number that identical launches share, and whether they are.
+    """Return, per activity of `row`, a number that identical launches share, and if it is sure.
 
-    They have the same kernel, device, grid, block and shapes of inputs. Without shapes only a grid
-    larger than the GPU tells the size of the work: persistent kernels have a grid that just fills
-    it, for any size.
+    Identical launches have the same kernel, device, grid, block and shapes of inputs. Without
+    shapes only a grid larger than the GPU tells the size of the work: the grid of a persistent
+    kernel just fills the GPU, for work of any size.
     """
     table, op = prepared.trace.activities, prepared.linked.links.op_of_activity[row]
     shape = taken(codes(prepared.trace.ops["input_dims"]), op)

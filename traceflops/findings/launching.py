@@ -1,4 +1,4 @@
-"""Whether the host launches too slowly: its pace, kernels too short for it, graphs that fit."""
+"""Whether the host launches too slowly: its lead, very short kernels, whether graphs would fit."""
 
 from __future__ import annotations
 
@@ -20,21 +20,19 @@ from traceflops.windows.records import chosen_time
 
 LATENCY: Final = "launch-latency"
 _LAUNCH_BOUND: Final = "launch-bound"
-_MOST_PLACES: Final = 5
-"""Of those where launches are starved, named in one sentence."""
-_OFTEN: Final = 4
-"""The host waits often: once for so many launches."""
+_MOST_PLACES: Final = 5  # places named in one sentence where the GPU waits for launches
+_OFTEN: Final = 4  # the host waits often if it waits once in so many launches
 
 
 def at_floor(case: Case) -> bool:
-    """Return whether most launches reach the GPU as fast as they can."""
+    """Return whether most launches reach the GPU about as fast as they can."""
     pace = case.host_bound
     most = limit(case, LATENCY, "most_of_floor")
     return pace is not None and pace.lead_median_ns <= most * pace.floor_ns
 
 
 def are_short(case: Case) -> bool:
-    """Return whether kernels are shorter than what the host does for each, which takes the time."""
+    """Return whether most kernels are short, and what the host does for each takes the time."""
     replay, _ = case.replay_or_reason
     if replay is None or case.launches is None or not at_floor(case):
         return False
@@ -44,9 +42,9 @@ def are_short(case: Case) -> bool:
 
 
 def of_short_kernels(case: Case, late: Cause) -> Cause:
-    """Return the cause of launch latency where the host takes longer than the kernels it launches.
+    """Return the cause `late` of launch latency, changed for kernels shorter than their launches.
 
-    Nothing replays that: what is left idle is gained at most.
+    No replay can tell the gain: at most it is the idle time of launching.
     """
     assert case.launches is not None
     sums, waits = case.launches.total, sum(wait.count for wait in case.synchronisations)
@@ -72,12 +70,15 @@ def of_short_kernels(case: Case, late: Cause) -> Cause:
 
 
 def pace_facts(case: Case) -> Iterator[Fact]:
-    """Give how many launches are starved and where, how far the host leads, whether graphs fit."""
+    """Give facts on slow launching: for how many launches the GPU waits, the lead, short kernels.
+
+    Short kernels are told if graphs would fit the steps.
+    """
     pace = case.host_bound
     if pace is None or not pace.is_bound:
         return
     yield fact("idle.starved", share=pace.starved_share, where=tuple(pace.bound_in[:_MOST_PLACES]))
-    if pace.verdict == "host-bound":  # only then the median lead is short
+    if pace.verdict == "host-bound":  # otherwise the median lead is long
         yield fact("idle.lead", lead_ns=pace.lead_median_ns)
     if case.launches is not None and fits_graphs(case):
         sums, launched = case.launches.total, _launched(case)
@@ -91,7 +92,7 @@ def pace_facts(case: Case) -> Iterator[Fact]:
 
 
 def slowed_by_stacks(case: Case) -> Fact | None:
-    """Return that the recording slows the host, where it has very many Python functions."""
+    """Return the doubt that recording slowed the host, if it has very many Python functions."""
     if case.prepared is None:
         return None
     marks, windows = case.prepared.trace.marks, case.prepared.windows.values()
@@ -105,23 +106,17 @@ def slowed_by_stacks(case: Case) -> Fact | None:
 def fits_graphs(case: Case) -> bool:
     """Return whether steps are alike, have many short kernels, and no graph launches them."""
     launched, launches = _launched(case), case.launches
-    if (
-        len(launched) < limit(case, _LAUNCH_BOUND, "least_steps")
-        or launches is None
-        or not launches.total.kernels
-    ):
+    if launches is None or len(launched) < limit(case, _LAUNCH_BOUND, "least_steps"):
         return False
-    sums = launches.total
-    return (
-        max(launched) <= min(launched) * (1 + limit(case, _LAUNCH_BOUND, "most_unlike"))
-        and sums.short_kernels >= limit(case, _LAUNCH_BOUND, "least_short") * sums.kernels
-        # A graph starts many operations with one launch.
-        and sums.operations <= sums.launches * (1 + limit(case, _LAUNCH_BOUND, "most_unlike"))
-    )
+    sums, most = launches.total, 1 + limit(case, _LAUNCH_BOUND, "most_unlike")
+    are_alike = max(launched) <= most * min(launched)
+    are_short = sums.short_kernels >= limit(case, _LAUNCH_BOUND, "least_short") * sums.kernels > 0
+    has_graphs = sums.operations > most * sums.launches  # a launch of a graph starts many
+    return are_alike and are_short and not has_graphs
 
 
 def _launched(case: Case) -> list[int]:
-    """Return how much each chosen step launched on each device."""
+    """Return the number of launches of each chosen step on each device."""
     windows = (window for device in case.devices for window in device.windows)
     return [
         window.launched
@@ -133,7 +128,7 @@ def _launched(case: Case) -> list[int]:
 LAUNCHING: Final = ("eager-overhead", "other-calls", LATENCY)
 """Rules whose remedy is to launch less often; others are joined to them."""
 _BESIDE: Final = ("optimizer-loop", "thread-handover", "host-code")
-"""Rules that have a remedy of their own where they take more than launching itself."""
+"""Rules that have a remedy of their own if they take more time than launching itself."""
 
 _REPLAYS: Final = re.compile("GraphLaunch")
 
@@ -141,37 +136,39 @@ Culprits = Mapping[str, Sequence["Culprit"]]
 
 
 def joined(by_rule: Culprits, least_ns: float) -> dict[str, list[Culprit]]:
-    """Return culprits by rule, those of launching as one rule.
+    """Return culprits by rule, those of launching joined under one rule.
 
-    A launch costs an operator, its latency, a handover to another thread. What launches less often
-    saves all of these, so they are told and weighed together.
+    A launch costs an operator, its latency, a handover to another thread. A remedy that launches
+    less often saves all of these, so they are told and weighed together.
 
-    Parts below `least_ns` are not joined, nor is the latency of launches after a wait, which has
-    drained the queue, or that of graphs. Of host code only functions that only call operators are.
+    Not joined are parts below `least_ns`, launch latency after waits, which have drained the queue,
+    and that of graphs. Of host code, only functions that do nothing but call operators are joined.
     """
     parts = {rule: list(by_rule.get(rule, ())) for rule in (*LAUNCHING, *_BESIDE)}
-    parts["host-code"] = [one for one in parts["host-code"] if only_launches(one.label)]
-    parts[LATENCY] = [one for one in parts[LATENCY] if not _REPLAYS.search(one.label)]
-    sums = {rule: sum(one.idle_ns for one in some) for rule, some in parts.items()}
-    if 2 * sum(one.blocked_before_ns for one in parts[LATENCY]) > sums[LATENCY]:
+    parts["host-code"] = [own for own in parts["host-code"] if only_launches(own.label)]
+    parts[LATENCY] = [own for own in parts[LATENCY] if not _REPLAYS.search(own.label)]
+    sums = {rule: sum(own.idle_ns for own in culprits) for rule, culprits in parts.items()}
+    if 2 * sum(own.blocked_before_ns for own in parts[LATENCY]) > sums[LATENCY]:
         sums[LATENCY] = 0
     large = {rule for rule, idle_ns in sums.items() if idle_ns >= least_ns > 0}
     launch_ns = sum(sums[rule] for rule in LAUNCHING if rule in large)
-    # What is no launching joins it only if it is the lesser part.
+    # Other rules join only if they take no more time than launching.
     chosen = {rule for rule in large if rule in LAUNCHING or sums[rule] <= launch_ns}
     lead = next((rule for rule in LAUNCHING if rule in large), None)
     if lead is None or len(chosen) < 2:
-        return {rule: list(some) for rule, some in by_rule.items()}
-    taken = [one for rule in (lead, *sorted(chosen - {lead})) for one in parts[rule]]
-    left = {rule: [one for one in some if one not in taken] for rule, some in by_rule.items()}
-    return {rule: some for rule, some in {**left, lead: taken}.items() if some}
+        return {rule: list(culprits) for rule, culprits in by_rule.items()}
+    together = [own for rule in (lead, *sorted(chosen - {lead})) for own in parts[rule]]
+    left = {
+        rule: [own for own in culprits if own not in together] for rule, culprits in by_rule.items()
+    }
+    return {rule: culprits for rule, culprits in {**left, lead: together}.items() if culprits}
 
 
 def parts_of(rule: str, idle: IdleClass) -> dict[str, IdleClass]:
-    """Return the idle time of a cause by rule: of launching that may be several."""
+    """Return the idle time of a rule by the rules that `joined` has put together."""
     if rule not in LAUNCHING:
         return {rule: idle}
     by_kind: defaultdict[str, list[Culprit]] = defaultdict(list)
     for culprit in idle.culprits:
         by_kind[culprit.kind].append(culprit)
-    return {kind.replace("_", "-"): IdleClass(kind, tuple(some)) for kind, some in by_kind.items()}
+    return {kind.replace("_", "-"): IdleClass(kind, tuple(own)) for kind, own in by_kind.items()}

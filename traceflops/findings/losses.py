@@ -21,18 +21,17 @@ from traceflops.mfu.traced.coverage import ENOUGH, TOO_LITTLE
 from traceflops.timeline.records import Account
 from traceflops.units import PART_NAMES
 
-LOSS: Final = "loss-"
-"""What the rules of losses begin with."""
+LOSS: Final = "loss-"  # how the names of the rules of losses begin
 _MOST_PARTS, _LARGE = 3, 0.1
-"""At most so many parts of memory work are named, each at least so large a share of it."""
+"""Of memory work at most so many parts are named, each of at least this share of it."""
 _SHORT_NS, _FEW_GAPS, _MANY_GAPS = 10_000, 10, 100
-"""The longest gap that is called short; how many gaps are at most few, and at least many."""
+"""The longest gap that is called short; the most gaps that are few; the fewest that are many."""
 
 
 class _LossKind(Struct, frozen=True):
-    """A loss: whether its name is plural (`many`), what it is made of, why it cannot be judged.
+    """A kind of loss: whether its name is plural (`many`), what it is made of, why it is unjudged.
 
-    `in_compute`: it is a line of the waterfall that splits the compute component.
+    With `in_compute` it is a line of the waterfall, which splits the compute component.
     """
 
     many: bool = False
@@ -52,24 +51,27 @@ _KINDS: Final = {
     "recompute": _LossKind(in_compute=True),
     "overcompute": _LossKind(many=True, in_compute=True),
 }
-"""By component, and by line of the waterfall. Of some work nothing says if it is useful."""
+"""By component, and by line of the waterfall. Whether some work is useful, nothing tells."""
 
 _MOSTLY: Final = ("loss.mostly", "loss.mostly-waiting")
 _NO_TIME: Final = RoofTime(0, 0, 0, 0)
 
 _HARDLY_ANY: Final = 1e-9
-"""Prints as "less than" the least share, for known bytes that need less than a nanosecond."""
+"""Prints as "less than" the least share: for known bytes that need less than a nanosecond."""
 
 
 class Loss(Struct, frozen=True):
     """A part of the device time that is lost: its name, what texts call it, and its share.
 
-    `gloss` says what it is made of, `needed` the share that its bytes need at the peak bandwidth
-    (None if too few are known), `known` the share of work whose bytes are known (None if that is
-    enough to stand for all), `rate` how fast its copies are if it is mostly copies, `details` what
-    most of it is, `advice` what to do; `rule` is that of what most of it is, "" for none. `unknown`
-    says why it is not judged: then it is neither ranked, nor first in a verdict. `of_compute` is
-    the share of it that is time of compute, too.
+    gloss       what the part is made of
+    unknown     why it is not judged; then it is neither ranked, nor first in a verdict
+    needed      the share of time that its bytes need at the peak bandwidth, None if unknown
+    known       the share of time whose bytes are known, None if that stands for all
+    rate        how fast its copies are, if it is mostly copies
+    details     what most of it is
+    advice      what to do
+    rule        the rule of what most of it is, "" for none
+    of_compute  the share of time that belongs to the compute component as well
     """
 
     name: str
@@ -88,7 +90,7 @@ class Loss(Struct, frozen=True):
 
     @property
     def headline(self) -> str:
-        """Return the class of a report that begins with it."""
+        """Return the class of a report that begins with this loss."""
         if self.rule:
             return rule_of(self.rule).headline
         row = all_rules().rules.get(f"{LOSS}{self.name}")
@@ -96,37 +98,36 @@ class Loss(Struct, frozen=True):
 
     @property
     def is_mostly(self) -> bool:
-        """Return whether its gloss names only the larger part of it."""
+        """Return whether the gloss names only the larger part of the loss."""
         return self.gloss is not None and self.gloss.code in _MOSTLY
 
     def brief(self) -> Loss:
-        """Return the same for a short sentence: only what it is mostly is said."""
+        """Return the loss for a short sentence, which tells only what it mostly is."""
         gloss = self.gloss if self.is_mostly else None
         return replace(self, gloss=gloss, needed=None, rate=None)
 
     def of_rest(self, rest: float) -> Loss:
-        """Return the same with shares of a part of the time; `rest` is its share of all."""
+        """Return the loss with shares of a part of the time; `rest` is that part's share of all."""
         shares = {name: getattr(self, name) for name in ("share", "needed", "known", "of_compute")}
         of_part = {name: share / rest for name, share in shares.items() if share is not None}
         return replace(self, **of_part)
 
     def claim(self, of: Fact | None = None) -> Fact:
-        """Return that it takes its share; `of` says of what."""
+        """Return the statement that the loss takes its share; `of` names the whole."""
         return self._fact("claim", of=of)
 
     def sized(self, of: Fact | None = None) -> Fact:
-        """Return what it is called and its share; its gloss, too, if that is all of it."""
+        """Return the name and the share; the gloss, too, unless it is about a part only."""
         return self._fact("sized-of" if self.gloss and not self.is_mostly else "sized", of=of)
 
     def unjudged(self) -> Fact:
-        """Return that it takes its share, and why that is not judged."""
+        """Return the statement that the loss takes its share, and why that is not judged."""
         return self._fact("unjudged", why=self.unknown)
 
     def at_peak(self, of: Fact) -> tuple[Fact, ...]:
-        """Return the rate of its copies, else the share of time that its bytes take at peak.
+        """Return the rate of the copies, else the share of time that the bytes need at the peak.
 
-        Nothing if both are unknown. `known` is None if (nearly) all bytes are known. `of` names the
-        time that shares are of.
+        The result is empty if both are unknown. `of` names the time that shares are of.
         """
         if self.rate is not None:
             return (self.rate,)
@@ -154,12 +155,12 @@ def all_losses(
     may_draw: bool = False,
     waiting: tuple[Fact, tuple[Fact, ...]] | None = None,
 ) -> tuple[Loss, ...]:
-    """Return what takes device time and is not compute at the peak, the largest first.
+    """Return the parts of the device time that are not compute at the peak, the largest first.
 
     Losses inside compute need known FLOPs. `moved` is the time of memory work by what moves,
-    `waits` who causes idle time. If idle time may hide lost records, that part is a loss of its
-    own, in which the GPU `may_draw`; if the trace `lacks_copies`, no idle time is judged.
-    `waiting` is for whom communication mostly waits, and statements on how much.
+    `waits` are the causes of idle time. Idle time that may hide lost records is a loss of its own,
+    in which the GPU `may_draw`; if the trace `lacks_copies`, no idle time is judged. `waiting`
+    tells for whom communication mostly waits, with statements on how much.
     """
     roofs, moved = measured.roofs if measured is not None else NO_ROOFS, moved or {}
     times = {"memory": roofs.memory, "inefficiency": roofs.compute}
@@ -190,7 +191,7 @@ def all_losses(
             whom, details = waiting
             loss = replace(loss, gloss=fact("loss.mostly-waiting", whom=whom), details=details)
         if name == "inefficiency" and needed is not None and 2 * needed < loss.share:
-            loss = replace(loss, needed=None)  # bytes are not why compute is below its peak
+            loss = replace(loss, needed=None)  # bytes do not explain why compute is below its peak
         losses.append(loss)
     return tuple(sorted((loss for loss in losses if loss.share > 0), key=lambda loss: -loss.share))
 
@@ -200,8 +201,7 @@ def _by_cause(
 ) -> tuple[Loss, ...]:
     """Return idle time as one loss, or as two if much of it may be work that is not recorded.
 
-    The cause of the rest is not told then: nothing says which gaps hold that work. If no copies are
-    recorded, all of it may be copies.
+    In that case no cause is told, since nothing tells which gaps hold that work.
     """
     components = total.components
     if components.start_up_ns >= WORTH_SAYING * components.window_ns > 0:
@@ -223,31 +223,31 @@ def _by_cause(
 
 
 def _gaps(waits: IdleCulprits, idle_ns: int) -> tuple[Fact, ...]:
-    """Return that a few long gaps are most of the idle time, or many short ones; else nothing."""
-    lengths = waits.histogram  # the longest gaps last
-    if sum(length.gaps for length in lengths) < _MANY_GAPS:
-        return ()  # so few gaps say nothing of how the time is spread
-    for count in range(1, len(lengths) + 1):
-        gaps = sum(length.gaps for length in lengths[-count:])
-        gaps_ns = sum(length.idle_ns for length in lengths[-count:])
+    """Return that most of the idle time is in few long gaps or in many short ones, else nothing."""
+    bins = waits.histogram  # by length, the longest gaps last
+    if sum(own.gaps for own in bins) < _MANY_GAPS:
+        return ()  # so few gaps do not tell how idle time is spread
+    for count in range(1, len(bins) + 1):
+        gaps = sum(own.gaps for own in bins[-count:])
+        gaps_ns = sum(own.idle_ns for own in bins[-count:])
         if gaps <= _FEW_GAPS and idle_ns <= 2 * gaps_ns:
             code = "gaps" if gaps > 1 else "gap"
             return (fact(f"loss.{code}", count=gaps, mean_ns=gaps_ns // gaps),)
-    short = [length for length in lengths if length.to_ns <= _SHORT_NS]
-    gaps, gaps_ns = sum(length.gaps for length in short), sum(length.idle_ns for length in short)
+    short = [own for own in bins if own.to_ns <= _SHORT_NS]
+    gaps, gaps_ns = sum(own.gaps for own in short), sum(own.idle_ns for own in short)
     if gaps < _MANY_GAPS or idle_ns > 2 * gaps_ns:
         return ()
     return (fact("loss.short-gaps", count=gaps, mean_ns=gaps_ns // gaps),)
 
 
 def _with_largest_cause(idle: Loss, waits: IdleCulprits, idle_ns: int) -> Loss:
-    """Return idle time with its largest cause, and with what to do about that."""
+    """Return idle time with its largest class and culprit, and what to do about these."""
     if not waits.culprits:
         return replace(idle, details=_gaps(waits, idle_ns))
     largest = waits.by_class()[0]
     culprit, kind = largest.culprits[0], CLASSES[largest.kind]
     is_alone = culprit.idle_ns == largest.idle_ns
-    due = fact(
+    largest_cause = fact(
         "loss.culprits",
         share=largest.idle_ns / idle_ns,
         kind=kind,
@@ -256,19 +256,18 @@ def _with_largest_cause(idle: Loss, waits: IdleCulprits, idle_ns: int) -> Loss:
     )
     blocked_ns = sum(culprit.blocked_before_ns for culprit in largest.culprits)
     waited = (fact("loss.after-wait"),) * (2 * blocked_ns > largest.idle_ns)
-    # Not each class of idle time has a rule of its own.
     is_most, rule = 2 * largest.idle_ns >= idle_ns, largest.kind.replace("_", "-")
     return replace(
         idle,
         gloss=fact("loss.mostly", what=kind) if is_most else None,
-        rule=rule if is_most and rule in all_rules().rules else "",
-        details=(due, *waited),
+        rule=rule if is_most and rule in all_rules().rules else "",  # some classes have no rule
+        details=(largest_cause, *waited),
         advice=fact("sentence", text=Fact(largest.remedy)) if largest.remedy else None,
     )
 
 
 def _copy_rate(measured: Measurement | None) -> Fact | None:
-    """Return how fast copies between CPU and GPU are, None if unknown or limited by launching."""
+    """Return the rate of copies between CPU and GPU, None if unknown or if launches limit it."""
     copies = [
         row
         for row in (measured.kernels if measured else ())
@@ -293,19 +292,19 @@ def _copies_ns(moved: Mapping[str, int]) -> int:
 def _made_of(moved: Mapping[str, int]) -> Fact | None:
     """Return what memory work is: copies or moved pages if these are most, else its large parts.
 
-    The largest part is the first; all kernels are one part. None if the large parts together are
-    not most of it.
+    Large parts are sorted by time; kernels are one part. None if they are not most of the work.
     """
     total_ns, copies_ns = sum(moved.values()), _copies_ns(moved)
     moves_ns = moved.get(MIGRATIONS, 0) + copies_ns
-    of_moves = ((what, ns) for what, ns in moved.items() if not what.endswith(KERNELS))
-    for what, ns in (*of_moves, (COPIES, copies_ns), (f"{COPIES} and {MIGRATIONS}", moves_ns)):
+    moves = ((what, ns) for what, ns in moved.items() if not what.endswith(KERNELS))
+    for what, ns in (*moves, (COPIES, copies_ns), (f"{COPIES} and {MIGRATIONS}", moves_ns)):
         if 2 * ns > total_ns:
             return quoted(what) if ns == total_ns else fact("loss.mostly", what=what)
     parts = sorted(moved.items(), key=lambda part: -part[1])
     large = {what: ns for what, ns in parts[:_MOST_PARTS] if ns >= _LARGE * total_ns}
     if 2 * sum(large.values()) <= total_ns:
         return None
+    # Kernels of several kinds become one part, such as "norm and elementwise kernels".
     times = {what: ns for what, ns in large.items() if not what.endswith(KERNELS)}
     kernels = [what.removesuffix(KERNELS).strip() for what in large if what.endswith(KERNELS)]
     if kernels:

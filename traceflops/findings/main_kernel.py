@@ -29,20 +29,19 @@ MAIN_KERNEL: Final = "main-kernel"
 _FIRST_FLASH: Final = re.compile(r"fmha_\w*(fwd|bwd|fprop|dgrad)\w*_loop")
 """Kernels of the first FlashAttention."""
 _KINDS: Final = ("compute", "other")
-"""Kinds of work of which one kernel may be the program; of `other` nothing else is known."""
+"""Kinds of work of which one kernel may be the main part of a program."""
 _MEMORY, _GRAPH = "memory", "graph"
-_NARROW_BITS: Final = 8
-"""Weights of so few bits are quantized: lower precision is no advice."""
+_NARROW_BITS: Final = 8  # weights of so few bits are quantized: lower precision is no advice
 _FEW_TOKENS: Final = 64
-"""So many tokens per pass are too few to keep the arithmetic of weights busy."""
+"""With so few tokens per pass, reading the weights takes longer than computing with them."""
 _FAMILY: Final = re.compile(r"_*[a-z]+(?:_[a-z]+)+(?![a-z0-9])")
 """The words with which names of variants begin: `_matmul_ogs` of `_matmul_ogs_NNT_16x128`."""
 _OF_VECTORS: Final = re.compile(r"gemv|mat_?vec|mul_?vec|^triton_(?:red|per)_fused", re.IGNORECASE)
 _CUT_OFF: Final = "_"
-"""What a name of many kernels ends with that was cut short when it was recorded."""
+"""A name that ends so was cut short when it was recorded, and may stand for many kernels."""
 _TENSORRT, _TORCH = "tensorrt", "torch"
 _LOWER: Final = {"INT8": (6, 1), "FP8": (8, 9)}
-"""Types of lower precision, and from which compute capability on TensorRT uses them."""
+"""Types of lower precision, and the compute capability from which on TensorRT uses them."""
 _OPERATOR: Final = re.compile(r"aten::")
 _FUNCTION: Final = re.compile(r"(?:void )?([^<(\[]+)")
 
@@ -57,7 +56,7 @@ def main_kernel_findings(
     trace: Trace,
     limits: Mapping[str, float],
 ) -> Iterator[Finding]:
-    """Give a finding where one kernel leads the largest kind of work and has much of the time.
+    """Give a finding if one of several kernels leads the largest kind of work, with much time.
 
     `of` is what shares are of, `limits` are the thresholds of MAIN_KERNEL.
     """
@@ -65,24 +64,23 @@ def main_kernel_findings(
     shares = {kind: total.components.share(kind) or 0.0 for kind in (*_KINDS, _MEMORY)}
     top, least = max(shares, key=lambda kind: shares[kind]), limits["least_share"]
     rows = [row for row in kernels.to_pylist() if row["top"] == top]
-    is_all = kernels.num_rows < 2  # a single kernel is all of it anyway
-    if shares[top] < least or is_all or not _may_gain(top, rows, total, losses, limits):
+    is_leading = shares[top] >= least and kernels.num_rows > 1
+    if not is_leading or not _may_gain(top, rows, total, losses, limits):
         return
     of_engine = _of_engine(rows, program)
     family, variants = _largest_family(rows, of_engine, by_whole_name=top == _MEMORY)
     name, sub, time_ns = short_name(family), variants[0]["sub"], _sum_ns(variants)
     largest = max(variants, key=lambda row: row["sum_ns"])
     is_engine = largest["name"] in of_engine
-    share = min(whole := time_ns / total.components.window_ns, shares[top])
-    if share < least or name.endswith(_CUT_OFF):
-        return  # too little, or a name cut short, which may stand for many kernels
-    count, idle = sum(row["count"] for row in variants), total.components.share("idle") or 0.0
-    if time_ns < limits["least_ns"] * count and idle > limits["most_idle"]:
-        return  # launching limits it
+    whole_share = time_ns / total.components.window_ns  # too large if launches overlap
+    share = min(whole_share, shares[top])
+    count = sum(row["count"] for row in variants)
+    if share < least or name.endswith(_CUT_OFF) or _is_launch_bound(time_ns, count, total, limits):
+        return
     tokens, mean_ns = _decoded(serving), time_ns // max(count, 1)
     shape = _common_shape(trace, variants, f"{top}/{sub}")
     knows = {*program, *_known_of_launches(shape, mean_ns, limits)}
-    knows -= {"" if is_engine else _TENSORRT}
+    knows -= set() if is_engine else {_TENSORRT}
     if top == "compute":
         knows |= {top, sub, *_known(largest["name"], sub, tokens)}
     values: dict[str, Value] = {
@@ -98,7 +96,7 @@ def main_kernel_findings(
         **(_of_build(trace, variants, limits["many_blocks"]) if is_engine else {}),
     }
     of_family = "" if len(variants) == 1 else "-tensorrt" if is_engine else "-family"
-    claim = f"claim{of_family}{'-overlapping' if whole > share else ''}"
+    claim = f"claim{of_family}{'-overlapping' if whole_share > share else ''}"
     yield statement(
         MAIN_KERNEL,
         share,
@@ -110,15 +108,21 @@ def main_kernel_findings(
     )
 
 
+def _is_launch_bound(time_ns: int, count: int, total: Account, limits: Mapping[str, float]) -> bool:
+    """Return whether launching limits `count` short launches: the GPU is often idle."""
+    is_idle = (total.components.share("idle") or 0.0) > limits["most_idle"]
+    return is_idle and time_ns < limits["least_ns"] * count
+
+
 def _decoded(serving: Serving) -> int:
-    """Return the tokens of a decode pass where all passes are of decode, else 0."""
+    """Return the tokens of a decode pass if all passes are of decode, else 0."""
     if [kind.kind for kind in serving.kinds] != ["decode"]:
         return 0
     return (serving.kinds[0].tokens or 0) // serving.kinds[0].passes
 
 
 def _common_shape(trace: Trace, variants: Sequence[Mapping[str, Any]], kind: str) -> LaunchShape:
-    """Return what the launches of a kernel have in common, nothing of several kernels.
+    """Return what the launches of a single kernel have in common, nothing of several kernels.
 
     Products leave room on purpose: only few blocks are told of them.
     """
@@ -131,7 +135,7 @@ def _common_shape(trace: Trace, variants: Sequence[Mapping[str, Any]], kind: str
 def _known_of_launches(
     shape: LaunchShape, mean_ns: int, limits: Mapping[str, float]
 ) -> Iterator[str]:
-    """Yield what the length and the shape of a kernel's launches tell."""
+    """Yield facts that choose a remedy, by the length and shape of a kernel's launches."""
     if mean_ns >= limits["long_ns"]:
         yield "long"
     if shape.warps_share < limits["few_warps"]:
@@ -148,9 +152,9 @@ def _whole_graphs(
     trace: Trace,
     least: float,
 ) -> Iterator[Finding]:
-    """Give a finding where graphs recorded as a whole are most of the GPU work.
+    """Give a finding if graphs that are recorded as a whole are most of the GPU work.
 
-    Its remedy is to record their kernels: no finding where the tool cannot.
+    Its remedy is to record their kernels: without a way to do that, no finding is given.
     """
     loss = next((loss for loss in losses if loss.name == _GRAPH), None)
     components = total.components
@@ -174,7 +178,7 @@ def _whole_graphs(
 
 
 def _of_engine(rows: Sequence[dict[str, Any]], program: frozenset[str]) -> frozenset[str]:
-    """Return the names of kernels that TensorRT chose: all, but beside PyTorch those it names."""
+    """Return the names of kernels that TensorRT chose: all, or with PyTorch those it has named."""
     if _TENSORRT not in program:
         return frozenset()
     kernels = (row["name"] for row in rows if row["top"] == "compute")
@@ -184,7 +188,7 @@ def _of_engine(rows: Sequence[dict[str, Any]], program: frozenset[str]) -> froze
 def _of_build(
     trace: Trace, variants: Sequence[dict[str, Any]], many_blocks: float
 ) -> dict[str, Value]:
-    """Return what another build of an engine may use: types the GPUs have, room in their grids."""
+    """Return values on what another build of an engine may use: lower types, larger batches."""
     devices = [SeenDevice.of(row).compute for row in trace.devices.to_pylist()]
     lower = [name for name, least in _LOWER.items() if all(has and has >= least for has in devices)]
     full = full_grids(trace, {row["name"] for row in variants}, many_blocks)
@@ -195,10 +199,10 @@ def _of_build(
 def _largest_family(
     rows: Sequence[dict[str, Any]], of_engine: frozenset[str], *, by_whole_name: bool
 ) -> tuple[str, list[dict[str, Any]]]:
-    """Return the name and the rows of the kernels of one name and category with the most time.
+    """Return the family of kernels with the most time: its name, and the rows of its kernels.
 
-    Names of one family begin with the same words, unless they are taken `by_whole_name`; kernels
-    that TensorRT chose (`of_engine`) are one. A kernel that is alone has its own name.
+    A family has one category, and names that begin with the same words or, with `by_whole_name`,
+    are equal. Kernels that TensorRT chose (`of_engine`) are one family per category.
     """
     families: defaultdict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     for row in rows:
@@ -224,24 +228,24 @@ def _may_gain(
     losses: Sequence[Loss],
     limits: Mapping[str, float],
 ) -> bool:
-    """Return whether kernels of a kind may be what to make faster.
+    """Return whether kernels of a kind (`top`) may be worth making faster.
 
-    Of compute they are where they may be far below peak: their FLOPs are not known, or more than
-    half of it is lost. Of memory work only one that has nearly all of the time, where what its
-    bytes need is unknown.
+    Compute kernels are if they may be far below the peak: FLOPs are unknown, or half of the time is
+    lost. A memory kernel is if it has nearly all of the time, and its bytes' time is unknown.
     """
-    known = {loss.name: loss for loss in losses}
+    losses_by_name = {loss.name: loss for loss in losses}
     if top == _MEMORY:
         least_ns = limits["nearly_all"] * total.components.window_ns
         longest_ns = max((row["sum_ns"] for row in rows if row["kind"] == "kernel"), default=0)
-        return longest_ns >= least_ns and known[_MEMORY].needed is None
+        return longest_ns >= least_ns and losses_by_name[_MEMORY].needed is None
     compute = total.components.share("compute") or 0.0
-    lost = known["inefficiency"].share if "inefficiency" in known else compute
+    inefficiency = losses_by_name.get("inefficiency")
+    lost = inefficiency.share if inefficiency is not None else compute
     return top != "compute" or 2 * lost >= compute
 
 
 def _known(name: str, sub: str, tokens: int) -> Iterator[str]:
-    """Give what name and `tokens` of a pass of a compute kernel say that chooses a remedy."""
+    """Give facts that choose the remedy of a compute kernel, by its name and `tokens` per pass."""
     if 0 < tokens <= _FEW_TOKENS:
         yield "few-tokens"
     if sub == "gemm" and _OF_VECTORS.search(name):

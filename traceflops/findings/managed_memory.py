@@ -1,4 +1,4 @@
-"""Pages of managed memory: what the host does between those that it brings back.
+"""Pages of managed memory: what the host does between two pages that it brings back from a GPU.
 
 And rule `unified-memory`: pages that migrate while kernels run.
 """
@@ -29,27 +29,26 @@ from traceflops.windows.records import chosen_time
 
 _NEARLY_ALL: Final = 0.9
 _LEAST_CORRELATION: Final = 0.9
-"""From here on the time after a page tells how much of it is work on its bytes."""
+"""With less correlation, the time after a page does not depend on its bytes alone."""
 _LEAST_GAPS: Final = 20
-_LITTLE: Final = 3
-"""What takes over so many times as long as its remedy gains is mended elsewhere."""
-_SURE_ERRORS: Final = 2
-"""Standard errors by which a fixed time may be longer than fitted."""
+_LITTLE: Final = 3  # a remedy is little that gains less than one part in so many of the time
+_SURE_ERRORS: Final = 2  # standard errors by which a fixed time may be longer than fitted
 
 
 def between_pages(case: Case, idle: IdleClass) -> tuple[set[str], dict[str, Value]]:
-    """Return what is known of the time between pages, and values of its text; `gain_ns` at most.
+    """Return facts on the time between pages, and values of texts; `gain_ns` is the most gained.
 
-    That is work on the data, but for a fixed time per page, where it grows with the bytes. Without
-    faults the pages would also move as fast as the link: if both gain little, the work itself leads
-    ("own-work"). Code runs then, rather than page faults, where the CPU is sampled at least half as
-    often as while it is busy.
+    "per-byte": the time grows with the bytes of a page, so it is work on the data except for a
+    fixed time per page. Without faults that time would go, and pages would move as fast as the
+    link. "own-work": both gain little. "sampled": samples of the CPU are at least half as many as
+    when it is busy, so code runs between the pages.
     """
     if case.prepared is None:
         return set(), {}
     values: dict[str, Value] = {"bytes": _fetched_twice(case.prepared.trace) or None}
     if (times := _times_after_pages(case.prepared.trace)) is not None:
-        gaps, each_byte_ns, each_ns = sum(one.gaps for one in idle.culprits), *times
+        each_byte_ns, each_ns = times
+        gaps = sum(culprit.gaps for culprit in idle.culprits)
         fixed_ns = min(round(gaps * each_ns), idle.idle_ns)
         moving_ns, least_ns = _times_to_host(case, case.prepared)
         most_ns = fixed_ns + moving_ns - least_ns
@@ -66,31 +65,30 @@ def between_pages(case: Case, idle: IdleClass) -> tuple[set[str], dict[str, Valu
     count = samples.get("samples")
     spacing_ns = sample_spacing_ns(case.prepared.trace)
     if isinstance(count, int) and 2 * count * spacing_ns >= idle.idle_ns:
-        # Code runs then, whatever part of it is page faults.
         return {"sampled"}, {**values, **samples, "gain_ns": idle.idle_ns}
     return set(), values
 
 
 def _times_to_host(case: Case, prepared: Prepared) -> tuple[int, int]:
-    """Return how long pages that the host brings back take, and what the link needs for them.
+    """Return how many ns the pages take that the host brings back, and how many the link needs.
 
-    If the link is unknown, they may come as fast as the fastest prefetch; 0 without any.
+    If the link is unknown, it counts as fast as the fastest prefetch; without any, it needs 0 ns.
     """
     work, chosen = prepared.trace.activities, prepared.chosen
     size, dur_ns = numbers(work["bytes"], 0), numbers(work["dur_ns"])
-    own = on_demand(work, "migration DtoH")[chosen.row]
-    asked = is_prefetch(work, _MIGRATION) & (dur_ns > 0)
-    link, reached = host_link(case.measured), size[asked] / dur_ns[asked]
+    to_host = on_demand(work, "migration DtoH")[chosen.row]
+    prefetched = is_prefetch(work, _MIGRATION) & (dur_ns > 0)
+    link, reached = host_link(case.measured), size[prefetched] / dur_ns[prefetched]
     rate = float(link.bandwidth) if link is not None else reached.max(initial=0.0)
-    moving_ns, moved = int(chosen.inside_ns[own].sum()), int(size[chosen.row[own]].sum())
+    moving_ns, moved = int(chosen.inside_ns[to_host].sum()), int(size[chosen.row[to_host]].sum())
     return moving_ns, min(round(moved / rate), moving_ns) if rate else 0
 
 
 def _times_after_pages(trace: Trace) -> tuple[float, float] | None:
-    """Return ns per byte of a page, and at most ns per page, from one page to the next.
+    """Return the ns from one page to the next: those per byte, and at most those per page.
 
-    Fitted to the pages that the host brings back; None where they are few, have one size, or where
-    the time depends on something else.
+    They are fitted to the pages that the host brings back. None if the pages are few or of one
+    size, or if the time depends on something else.
 
         ns  |            ' .   slope: the host works on the bytes
             |        . '
@@ -104,53 +102,58 @@ def _times_after_pages(trace: Trace) -> tuple[float, float] | None:
     begin_ns, device = begin_ns[order], device[order]
     end_ns = begin_ns + numbers(work["dur_ns"])[order]
     to_host = on_demand(work, "migration DtoH")[order]
+    # Pages with another one right behind them on their device
     page = np.flatnonzero(to_host[:-1] & to_host[1:] & (device[1:] == device[:-1]))
     size = numbers(work["bytes"], 0)[order][page].astype(np.float64)
     gap_ns = (begin_ns[page + 1] - end_ns[page]).astype(np.float64)
-    spread, count = ((size - size.mean()) ** 2).sum() if len(page) else 0.0, len(page)
+    count = len(page)
+    spread = ((size - size.mean()) ** 2).sum() if count else 0.0
     if count < _LEAST_GAPS or not spread or not gap_ns.std():
         return None
     slope, fixed_ns = np.polyfit(size, gap_ns, 1)
     if slope <= 0 or np.corrcoef(size, gap_ns)[0, 1] < _LEAST_CORRELATION:
         return None
+    # The standard error of the intercept of a linear regression
     variance = ((gap_ns - slope * size - fixed_ns) ** 2).sum() / (count - 2)
     error_ns = np.sqrt(variance * (1 / count + size.mean() ** 2 / spread))
     return float(slope), float(max(fixed_ns, 0.0) + _SURE_ERRORS * error_ns)
 
 
 def _fetched_twice(trace: Trace) -> int:
-    """Return the bytes prefetched to a GPU that the host fetches before the next kernel there.
+    """Return the bytes that are prefetched to a GPU in vain: the host takes them back at once.
 
-    They are as many as those that migrate to it again during that kernel; 0 where most do not.
+    That happens before the next kernel there, during which as many bytes migrate to the GPU again.
+    Prefetches of which less than nearly all is taken back do not count.
     """
     work = trace.activities
     is_kernel, device = is_one_of(work["kind"], "kernel"), numbers(work["device"])
     order = np.lexsort((numbers(work["start_ns"]), device))
-    # A stretch begins with each kernel of a device.
+    # A stretch is a kernel of a device with all that begins before the next kernel.
     stretch = np.cumsum(is_kernel[order].astype(np.int64))
     stretches, number = ranked(joint_codes(device[order], stretch))
     count, size = len(stretches), numbers(work["bytes"], 0)[order]
-    asked = is_prefetch(work, "migration HtoD")[order]
-    place, last = np.arange(len(order)), np.full(count, len(order))
-    last[number[asked]] = place[asked]
-    back = on_demand(work, "migration DtoH")[order] & (place > last[number])
-    again = on_demand(work, "migration HtoD")[order]
-    gone, come, more = (
-        group_sums(number, np.where(some, size, 0), count) for some in (asked, back, again)
+    is_prefetched = is_prefetch(work, "migration HtoD")[order]
+    place, last_prefetch = np.arange(len(order)), np.full(count, len(order))
+    last_prefetch[number[is_prefetched]] = place[is_prefetched]
+    is_back = on_demand(work, "migration DtoH")[order] & (place > last_prefetch[number])
+    is_again = on_demand(work, "migration HtoD")[order]
+    prefetched, back, again = (
+        group_sums(number, np.where(some, size, 0), count)
+        for some in (is_prefetched, is_back, is_again)
     )
+    # What migrates again in the next stretch of the same device
     of_device = device[order][np.unique(number, return_index=True)[1]]
-    is_next = np.append(of_device[1:] == of_device[:-1], False)[:count]
-    more = np.where(is_next, np.append(more[1:], 0)[:count], 0)
-    twice = np.minimum(np.minimum(gone, come), more)
-    return int(twice[twice >= _NEARLY_ALL * gone].sum())
+    has_next = np.append(of_device[1:] == of_device[:-1], False)[:count]
+    again_next = np.where(has_next, np.append(again[1:], 0)[:count], 0)
+    twice = np.minimum(np.minimum(prefetched, back), again_next)
+    return int(twice[twice >= _NEARLY_ALL * prefetched].sum())
 
 
 _UNIFIED: Final = "unified-memory"
 _MIGRATION: Final = "migration"
 _PREFETCH: Final = "prefetch"
 _EVICTION: Final = "eviction"
-_MUCH: Final = 4
-"""Memory is short if one in so many migrated bytes is moved out to make room."""
+_MUCH: Final = 4  # memory is short if one in so many migrated bytes is moved out to make room
 _NSYS: Final = "nsys"
 _MOST_WAITING: Final = 3
 
@@ -158,10 +161,10 @@ _MOST_WAITING: Final = 3
 class _Migrations(Struct):
     """Pages that migrate on demand, and page faults of GPUs, during kernels of chosen windows.
 
-    `inside_ns` is their time, `by_name` the same by the code of the kernel's name, `held_ns` the
-    time from the first of them in a kernel to the last. `faults` counts recorded page faults.
-    `bytes` is what migrates in all, `evicted` what of it is moved out to make room, `fetched` what
-    comes to the GPU while kernels run.
+    `inside_ns` is their time, `by_name` that time by the code of the kernel's name, `held_ns` the
+    time from the first to the last of them in each kernel. `faults` counts recorded page faults.
+    `bytes` are all bytes that migrate, `evicted` those that are moved out to make room, `fetched`
+    those that come to the GPU while kernels run.
     """
 
     by_name: IntArray
@@ -177,9 +180,9 @@ class _Migrations(Struct):
 def unified_memory(case: Case) -> Iterator[Cause]:
     """Give a cause if pages migrate on demand, or are waited for, while kernels run.
 
-    Between two migrations a kernel may wait for page faults: if these are not recorded, all time
-    from the first migration to the last may be gained. At least half of the time of migrations is.
-    But what comes to the GPU must still cross the link, and be read or written once in its memory.
+    Between two migrations a kernel may wait for page faults: if these are not recorded, up to all
+    time from the first migration to the last is gained. At least half of the time of migrations is
+    gained. Not gained is the time in which bytes cross the link, and are used once in GPU memory.
     """
     if case.prepared is None:
         return
@@ -225,7 +228,7 @@ def unified_memory(case: Case) -> Iterator[Cause]:
 
 
 def _migrations(prepared: Prepared) -> _Migrations:
-    """Return what migrates on demand while kernels run; prefetches are asked for, not on demand."""
+    """Return what migrates on demand, so without prefetches, and page faults of GPUs."""
     table, marks = prepared.trace.activities, prepared.trace.marks
     found = _Migrations(np.zeros(len(names(table["name"])), dtype=np.int64))
     moves = matching(table["direction"], lambda direction: direction.startswith(_MIGRATION))
@@ -237,31 +240,31 @@ def _migrations(prepared: Prepared) -> _Migrations:
     if not (moves.any() or faults.any()):
         return found
     computes, name = is_one_of(table["kind"], "kernel"), codes(table["name"])
-    of_fault, begin, lasts = (
+    fault_device, fault_start, fault_dur = (
         numbers(marks[column], ABSENT)[faults] for column in ("device", "start_ns", "dur_ns")
     )
     for device, account in prepared.accounts.items():
         rows, chosen = account.rows, chosen_time(prepared.windows[device])
-        own, moved, runs = of_fault == device, moves[rows.row], computes[rows.row]
+        own, is_move, is_kernel = fault_device == device, moves[rows.row], computes[rows.row]
         moving = Intervals.of(
-            np.concatenate([rows.start_ns[moved], begin[own]]),
-            np.concatenate([rows.end_ns[moved], (begin + lasts)[own]]),
+            np.concatenate([rows.start_ns[is_move], fault_start[own]]),
+            np.concatenate([rows.end_ns[is_move], (fault_start + fault_dur)[own]]),
         ).intersect(chosen)
-        found.faults += int(chosen.contains(begin[own]).sum())
-        kernels = Intervals.of(rows.start_ns[runs], rows.end_ns[runs])
-        found.bytes += int(size[rows.row[moved]].sum())
+        found.faults += int(chosen.contains(fault_start[own]).sum())
+        start, end = rows.start_ns[is_kernel], rows.end_ns[is_kernel]
+        kernels = Intervals.of(start, end)
+        found.bytes += int(size[rows.row[is_move]].sum())
         found.evicted += int(size[rows.row[evicts[rows.row]]].sum())
-        comes = moved & to_gpu[rows.row] & kernels.intersect(chosen).contains(rows.start_ns)
+        comes = is_move & to_gpu[rows.row] & kernels.intersect(chosen).contains(rows.start_ns)
         found.fetched += int(size[rows.row[comes]].sum())
         found.kernels_ns += kernels.intersect(chosen).length_ns
         found.inside_ns += moving.intersect(kernels).length_ns
-        begin_ns, end_ns = rows.start_ns[runs], rows.end_ns[runs]
-        each_ns = moving.length_within(begin_ns, end_ns)
-        found.by_name += group_sums(name[rows.row[runs]], each_ns, len(found.by_name))
-        begin_ns, end_ns = begin_ns[each_ns > 0], end_ns[each_ns > 0]
-        # The first and last stretch of migration that each kernel overlaps
-        first = np.searchsorted(moving.end_ns, begin_ns, side="right")
-        last = np.searchsorted(moving.start_ns, end_ns, side="left") - 1
-        begin_ns = np.maximum(begin_ns, moving.start_ns[first])
-        found.held_ns += Intervals.of(begin_ns, np.minimum(end_ns, moving.end_ns[last])).length_ns
+        of_kernel_ns = moving.length_within(start, end)
+        found.by_name += group_sums(name[rows.row[is_kernel]], of_kernel_ns, len(found.by_name))
+        # From the first stretch of migration that a kernel overlaps to the last one
+        start, end = start[of_kernel_ns > 0], end[of_kernel_ns > 0]
+        first = np.searchsorted(moving.end_ns, start, side="right")
+        last = np.searchsorted(moving.start_ns, end, side="left") - 1
+        held_from = np.maximum(start, moving.start_ns[first])
+        found.held_ns += Intervals.of(held_from, np.minimum(end, moving.end_ns[last])).length_ns
     return found

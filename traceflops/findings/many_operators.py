@@ -1,9 +1,9 @@
-"""Many small operators of a CPU that are one thing: a loop of the program, or a launch each.
+"""Many small operators of a CPU: a loop of the program, or operators that each launch GPU work.
 
 And rules on totals by name: many kernels as short as a launch, and much elementwise work.
 
 ```text
-ge lt and where | ge lt and where | ...      # 4 names in turn: a loop, `turns` times
+ge lt and where | ge lt and where | ...      # the same 4 names again and again: turns of a loop
 ```
 """
 
@@ -35,20 +35,20 @@ from traceflops.table.nesting import OpTree
 from traceflops.table.trace import Trace
 from traceflops.timeline.intervals import Intervals
 
-_TURNS, _LONGEST = 100, 16
-"""A loop has so many turns at least, of so many operators at most."""
+_TURNS, _LONGEST = 100, 16  # the fewest turns of a loop, and the most operators in a turn
 _MUCH: Final = 0.3
 _MANY, _SMALL = 1_000, 0.01
-"""So many operators, of which no call takes more of the time, are small ones."""
+"""Operators are many and small from this number on, if no call takes a larger share of the time."""
 _SHORT_NS, _BRIEF_NS, _SEVERAL = 10_000_000, 5_000, 100
-"""Less time than that, in many operators of hardly more than their overhead, judges nothing."""
+"""A recording shorter than the first is judged by nothing if it has at least the third number of
+operators, of which most take no longer than the second: their time is overhead."""
 _NAMED: Final = 5
 _WAITS: Final = ("aten::nonzero", "aten::_local_scalar_dense", "aten::masked_select")
-"""Operators that bring a value or a size to the CPU: on a GPU they wait for all work before."""
+"""Operators that bring a value or a size to the CPU: on a GPU they wait for all earlier work."""
 
 
 class _Loop(NamedTuple):
-    """Rows of outermost operators in turn: `turns` times the names of the first `period`."""
+    """Rows of outermost operators that repeat the names of the first `period` rows."""
 
     rows: IntArray
     period: int
@@ -67,11 +67,11 @@ def many_operators(
     *,
     is_gpu: bool,
 ) -> tuple[Fact, ...]:
-    """Return one statement on many operators: a loop with much of the time, or many small ones.
+    """Return a statement on many operators: a loop with much of the time, or many small ones.
 
-    `kernels` are the operators by name, `of` is what shares are of, `is_gpu` says that they launch
-    work of a GPU. A loop in the time of a data loader of its thread (`loading`: by process and
-    thread) is the loading itself.
+    The result is empty if neither is found. `kernels` are the operators by name, `of` is what
+    shares are of. With `is_gpu`, operators launch work of a GPU. A loop that runs mostly within the
+    time of a data loader of its thread (`loading`: by process and thread) is the loading itself.
     """
     ops = trace.ops
     if not ops.num_rows or not window_ns:
@@ -86,13 +86,12 @@ def many_operators(
         process, thread = (int(column[loop.rows[0]]) for column in thread_columns(ops))
         loads = loading.get((process, thread), Intervals.empty())
         is_loading = 2 * own.intersect(loads).length_ns > own.length_ns
-        # A loop that reaches beyond the window has no share.
-        if _MUCH <= share <= 1 and not is_loading:
-            inside = (start >= first_ns) & (end <= last_ns)
-            inside &= _threads(ops) == _threads(ops)[loop.rows[0]]
-            # The operator that waits for the GPU in each turn: a value on the CPU is read at once.
-            inside &= end - start > _BRIEF_NS
-            counts = {name: int((is_one_of(ops["name"], name) & inside).sum()) for name in _WAITS}
+        if _MUCH <= share <= 1 and not is_loading:  # above 1, the loop leaves the window
+            in_loop = (start >= first_ns) & (end <= last_ns)
+            in_loop &= _threads(ops) == _threads(ops)[loop.rows[0]]
+            # Does an operator wait for the GPU in each turn? A value on the CPU is read at once.
+            is_long = in_loop & (end - start > _BRIEF_NS)
+            counts = {name: int((is_one_of(ops["name"], name) & is_long).sum()) for name in _WAITS}
             waiting = [name for name, count in counts.items() if is_gpu and count >= loop.turns]
             label, name = names(ops["name"]), codes(ops["name"])[loop.rows[: loop.period]]
             parts = tuple(dict.fromkeys(short_name(label[code]) for code in name.tolist()))
@@ -106,11 +105,11 @@ def many_operators(
 
 
 def little_on_cpu(trace: Trace, window_ns: int) -> tuple[Fact, ...]:
-    """Return that so little work of a CPU is recorded that it is all overhead, or nothing."""
+    """Return a statement if so little work of a CPU is recorded that it is all overhead."""
     count = trace.ops.num_rows
     if count < _SEVERAL or window_ns >= _SHORT_NS:
         return ()
-    # Without what it calls, the usual operator does next to nothing; time between does not count.
+    # Own times, without the operators that an operator calls
     parent, dur_ns = OpTree.of(trace.ops).parent, numbers(trace.ops["dur_ns"])
     is_called = parent >= 0
     own_ns = dur_ns - group_sums(parent[is_called], dur_ns[is_called], count)
@@ -126,23 +125,27 @@ def _threads(ops: pa.Table) -> IntArray:
 
 
 def _longest_loop(ops: pa.Table) -> _Loop | None:
-    """Return the longest stretch of outermost operators of a thread that repeat in turn."""
+    """Return the loop with most operators, None if no names repeat often enough.
+
+    Operators count only if they are outermost in their thread. For each period, a loop is a stretch
+    in which each name is the same as one period later.
+    """
     tree = OpTree.of(ops)
     rows = tree.order[tree.parent[tree.order] < 0]
     thread = _threads(ops)[rows]
     name = codes(ops["name"])[rows]
     best: _Loop | None = None
     for period in range(1, min(_LONGEST, len(rows) // _TURNS) + 1):
-        same = (name[period:] == name[:-period]) & (thread[period:] == thread[:-period])
-        edges = np.flatnonzero(np.diff(np.concatenate([[False], same, [False]]).astype(np.int8)))
+        repeats = (name[period:] == name[:-period]) & (thread[period:] == thread[:-period])
+        # Stretches of True, by their edges
+        edges = np.flatnonzero(np.diff(np.concatenate([[False], repeats, [False]]).astype(np.int8)))
         if not len(edges):
             continue
         begins, ends = edges[::2], edges[1::2]
         longest = int(np.argmax(ends - begins))
-        count = int(ends[longest] - begins[longest]) + period
-        found = _Loop(rows[begins[longest] : begins[longest] + count], period)
-        if found.turns >= _TURNS and (best is None or count > len(best.rows)):
-            best = found
+        loop = _Loop(rows[begins[longest] : ends[longest] + period], period)
+        if loop.turns >= _TURNS and (best is None or len(loop.rows) > len(best.rows)):
+            best = loop
     return best
 
 
@@ -152,9 +155,9 @@ _KERNEL, _UNKNOWN = "kernel", "other"
 
 
 def many_kernels(case: Case) -> Iterator[Finding]:
-    """Give kernels that take as long as launching them, else elementwise ones with much time.
+    """Give a finding on many kernels as short as their launch, else on much elementwise work.
 
-    `share` is of the time of all work on GPUs, counts are of launches.
+    Shares are of the time of all work on GPUs, counts are of launches.
     """
     rows = case.untimed.rows.to_pylist() if case.untimed is not None else []
     # Totals of some tools lack shares or counts.
@@ -166,11 +169,11 @@ def many_kernels(case: Case) -> Iterator[Finding]:
     if tiny_count >= least and share >= limit(case, _TINY, "least_share"):
         yield _of_kernels(case, _TINY, tiny, tiny_count / count)
         return
-    alike = [row for row in rows if row["sub"] == "elementwise"]
-    many = sum(row["count"] for row in alike) >= limit(case, _ELEMENTWISE, "least_count")
-    share = sum(row["share"] for row in alike)
-    if many and share >= limit(case, _ELEMENTWISE, "least_share"):
-        yield _of_kernels(case, _ELEMENTWISE, alike, None)
+    elementwise = [row for row in rows if row["sub"] == "elementwise"]
+    are_many = sum(row["count"] for row in elementwise) >= limit(case, _ELEMENTWISE, "least_count")
+    share = sum(row["share"] for row in elementwise)
+    if are_many and share >= limit(case, _ELEMENTWISE, "least_share"):
+        yield _of_kernels(case, _ELEMENTWISE, elementwise, None)
 
 
 def _of_kernels(
@@ -183,7 +186,7 @@ def _of_kernels(
         kinds[row["sub"]] += row["share"]
     main = kinds.most_common(_MOST_KINDS)
     large = [kind for kind, part in main if part >= _PART * share and kind != _UNKNOWN]
-    large = large if 2 * sum(kinds[kind] for kind in large) >= share else []  # else not mostly
+    large = large if 2 * sum(kinds[kind] for kind in large) >= share else []
     values: dict[str, Value] = {
         "count": count,
         "of_count": of_count,

@@ -1,4 +1,7 @@
-"""Rules on memory kernels: unfused attention, optimizers and runs, casts, copies of layout."""
+"""Rules on memory kernels: unfused attention, optimizers and runs, casts, changes of layout.
+
+A run is a row of kernels in a queue that could be fused into fewer.
+"""
 
 from __future__ import annotations
 
@@ -59,23 +62,23 @@ _SOFTMAX: Final = {
     1: ("aten::_softmax", "aten::_safe_softmax"),
     2: ("aten::_softmax_backward_data",),
 }
-"""Ops of softmax and its gradient, by how many products lie before it, and as many after it."""
+"""Ops of softmax and of its gradient, by how many products come before it, and after it."""
 _BMM: Final = ("aten::bmm", "aten::baddbmm", "aten::baddbmm_")
 _FLOATS: Final = ("float", "double", "c10::BFloat16", "c10::Half")
 
 
 def memory_rules(facts: KernelFacts) -> Iterator[Cause]:
-    """Yield what is wrong with the memory kernels of the chosen windows; each is told once."""
-    rest = facts.is_sub(*_FUSABLE, "memory/optimizer")  # what no rule has told so far
+    """Yield causes in the memory kernels of the chosen windows; each kernel is in one at most."""
+    rest = facts.is_sub(*_FUSABLE, "memory/optimizer")  # kernels that are in no cause so far
     if not rest.any():
         return
-    nothing = np.zeros(len(facts.row))  # such kernels go altogether
+    nothing = np.zeros(len(facts.row))  # the time left of kernels that a remedy removes
     attention, kept = _attention(facts)
     yield from kernel_cause(facts, "unfused-attention", attention, kept)
     rest &= ~attention
     optimizer = facts.in_phase("optimizer") & ~facts.named(_FUSED_OPTIMIZER.search) & rest
     rest &= ~optimizer
-    # What a fused optimizer leaves of kernels for lists of tensors, and of those for each tensor
+    # The time that a fused optimizer leaves of kernels for lists of tensors, and for single tensors
     of_lists = limit(facts.case, "unfused-optimizer", "kept_lists")
     of_loop = limit(facts.case, "unfused-optimizer", "kept_loop")
     kept = np.where(facts.named(_LISTS.search), of_lists, of_loop)
@@ -85,19 +88,19 @@ def memory_rules(facts: KernelFacts) -> Iterator[Cause]:
     rest &= ~layout
     yield from kernel_cause(facts, "convolution-layout", layout, nothing)
     rest &= facts.is_sub(*_FUSABLE) & ~facts.in_phase("optimizer")
-    # Kernels that only convert types, by the types of their op or by name
+    # Kernels that only convert types, by the types of their op or by their name
     ops = facts.prepared.trace.ops
     copying = is_one_of(ops["name"], *_COPYING_OPS) & matching(ops["input_types"], _converts)
     casts = facts.by_op(copying) | facts.named(_CAST.search)
     casts &= rest & facts.is_sub("memory/copy", "memory/elementwise")
-    run, kept = _runs(facts, rest, casts)
-    # The share of launches that is left if each run is one kernel
-    left = 1 - np.count_nonzero(run[1:] & run[:-1]) / len(run)
+    in_run, kept = _runs(facts, rest, casts)
+    # The share of launches that is left if each run becomes one kernel
+    left = 1 - np.count_nonzero(in_run[1:] & in_run[:-1]) / len(in_run)
     host = (f"eager_overhead*{left:.3f}",) if left < 1 else ()
-    runs = [*kernel_cause(facts, "fusable-kernels", run, kept, host)]
-    yield from runs
-    if runs:  # else they may be told below
-        rest &= ~run
+    causes = [*kernel_cause(facts, "fusable-kernels", in_run, kept, host)]
+    yield from causes
+    if causes:  # if runs gain too little, their kernels may be told below
+        rest &= ~in_run
     yield from kernel_cause(facts, "casts", casts & rest, nothing)
     makes_dense = facts.within(is_one_of(ops["name"], "aten::contiguous", "aten::clone"))
     copies = rest & facts.is_sub("memory/copy") & ~casts & makes_dense
@@ -105,38 +108,38 @@ def memory_rules(facts: KernelFacts) -> Iterator[Cause]:
 
 
 def loss_softmax(facts: KernelFacts) -> Iterator[Cause]:
-    """Yield a cause where the softmax of the loss, on logits in memory, leads all memory work.
+    """Yield a cause if the softmax of the loss, on logits in memory, leads all memory work.
 
     Losses that are fused with the linear layer never write the logits. They save memory for sure,
     but not always time: https://arxiv.org/abs/2411.09009, table 1. So no gain is told.
     """
     if "trains" not in facts.case.program:
         return
-    rows = facts.is_sub("memory/softmax") & facts.named(_OF_LOSS.search)
-    rows &= ~facts.named(_LINEAR_LOSS.search)
-    time = np.where(rows, facts.ns, 0.0)
-    share = share_of_window(facts.case, int(time.sum()))
-    memory = is_top(facts.prepared.linked.categorised, "memory", facts.row)
-    times = np.bincount(facts.name, np.where(memory, facts.ns, 0))
-    if not takes_enough(facts.case, share) or times[facts.name[rows]].max() < times.max():
+    is_loss = facts.is_sub("memory/softmax") & facts.named(_OF_LOSS.search)
+    is_loss &= ~facts.named(_LINEAR_LOSS.search)
+    loss_ns = np.where(is_loss, facts.ns, 0.0)
+    share = share_of_window(facts.case, int(loss_ns.sum()))
+    is_memory = is_top(facts.prepared.linked.categorised, "memory", facts.row)
+    by_name = np.bincount(facts.name, np.where(is_memory, facts.ns, 0))
+    if not takes_enough(facts.case, share) or by_name[facts.name[is_loss]].max() < by_name.max():
         return
-    largest, where = largest_of(facts, time)
+    largest, where = largest_of(facts, loss_ns)
     yield cause(
         facts.case,
         "loss-softmax",
         share,
         details=(largest,),
-        rows=rows_of(facts, time),
+        rows=rows_of(facts, loss_ns),
         where=where,
         doubts=(fact("doubt.loss-fused"),),
     )
 
 
 def _attention(facts: KernelFacts) -> tuple[BoolArray, FloatArray]:
-    """Return a mask of kernels of unfused attention, and the share of time left of each.
+    """Return the mask of kernels of unfused attention, and the share of time left of each.
 
-    A fused kernel takes as long as the FLOPs of the products need at a part of the peak; all that
-    lies between the products goes.
+    A fused kernel takes as long as the FLOPs of the products need at a part of the peak; the
+    kernels between the products are saved.
     """
     inside = np.zeros(facts.prepared.trace.ops.num_rows, dtype=np.bool_)
     for rows in _unfused(facts):
@@ -150,11 +153,10 @@ def _attention(facts: KernelFacts) -> tuple[BoolArray, FloatArray]:
 
 
 def _unfused(facts: KernelFacts) -> Iterator[IntArray]:
-    """Yield rows of ops of attention: from a batched product to that after the softmax.
+    """Yield the rows of ops of each attention: from a batched product to that after the softmax.
 
     In the backward pass there are two products before and two after the gradient of the softmax.
-    The scores of which the softmax is taken must have the shape of a product's result. `reach` is
-    the number of products on each side.
+    The scores of which the softmax is taken must have the shape of a product's result.
     """
     ops, work = facts.prepared.trace.ops, facts.case.measured.executed.attribution.work
     order = facts.prepared.linked.op_tree.order
@@ -167,10 +169,12 @@ def _unfused(facts: KernelFacts) -> Iterator[IntArray]:
     for reach, is_softmax in softmax.items():
         candidates = np.flatnonzero(is_softmax[order[marks]])
         candidates = candidates[(candidates >= reach) & (candidates < len(marks) - reach)]
+        # The `reach` neighbours on each side must be products of one thread, with few ops between.
         around = order[marks[candidates[:, None] + [*range(-reach, 0), *range(1, reach + 1)]]]
-        fits = product[around].all(axis=1) & (thread[around] == thread[around[:, :1]]).all(axis=1)
-        fits &= marks[candidates + reach] - marks[candidates - reach] < most
-        for candidate in candidates[fits].tolist():
+        are_products = product[around].all(axis=1)
+        same_thread = (thread[around] == thread[around[:, :1]]).all(axis=1)
+        are_near = marks[candidates + reach] - marks[candidates - reach] < most
+        for candidate in candidates[are_products & same_thread & are_near].tolist():
             rows = order[marks[candidate - reach] : marks[candidate + reach] + 1]
             dims = ops["input_dims"][int(order[marks[candidate]])].as_py()
             shapes = read_shapes(dims or "[]")
@@ -183,49 +187,47 @@ def _unfused(facts: KernelFacts) -> Iterator[IntArray]:
 
 
 def _runs(facts: KernelFacts, fusable: BoolArray, casts: BoolArray) -> tuple[BoolArray, FloatArray]:
-    """Return a mask of kernels in runs that can be fused, and the share of time left of each.
+    """Return the mask of kernels in runs that can be fused, and the share of time left of each.
 
-    Up to `most_fused` of a run become one that takes a part of the longest of them: results in
-    between stay on chip. Kernels that reduce keep their time, in which the rest can be done. One
-    kernel over and over, or little but casts, are independent tensors and no run. A long kernel
-    with most of the time of its run is left out: its time is not that of results in between.
+    Up to `most_fused` kernels of a run become one that takes a part of the longest of them, since
+    results in between stay on chip. Kernels that reduce keep their time, in which the others can be
+    done. Rows of the same kernel, or of little but casts, work on independent tensors: no runs.
     """
     limits, ops = facts.case.finding_rules.limits("fusable-kernels"), facts.prepared.trace.ops
     adds_gradients = matching(ops["name"], lambda name: name.endswith("::AccumulateGrad"))
-    accumulates = facts.within(adds_gradients)  # each for a tensor of its own
-    # `product` is the row of a matrix product: such kernels do more than move memory.
-    eligible = fusable & ~facts.named(_NO_RUN.search) & (facts.product < 0) & ~accumulates
+    accumulates = facts.within(adds_gradients)  # each adds to a tensor of its own
+    has_no_product = facts.product < 0  # kernels of products do more than move memory
+    eligible = fusable & ~facts.named(_NO_RUN.search) & has_no_product & ~accumulates
     reduces = facts.is_sub(*_REDUCING)
     activities = facts.prepared.trace.activities
     device, stream = (numbers(activities[name], ABSENT)[facts.row] for name in ("device", "stream"))
     queue = joint_codes(device, stream)
     run = _in_a_row(queue, eligible)
-    # Kernels of one name in a run are taken together. One that takes more than all others, and far
-    # longer than one of these, is left out: far longer is as all others of the shortest run told.
-    each, _ = group_rows((run, facts.name))
-    own_ns, count = np.bincount(each, facts.ns)[each], np.bincount(each)[each]
+    # Kernels of one name that take more time than all others of their run, and that on average take
+    # many times as long as these, are no work on results in between: they end the run.
+    same, _ = group_rows((run, facts.name))
+    own_ns, count = np.bincount(same, facts.ns)[same], np.bincount(same)[same]
     others_ns, others = np.bincount(run, facts.ns)[run] - own_ns, np.bincount(run)[run] - count
-    times = limits["least_run"] - 1
-    outweighs = (own_ns > others_ns) & (own_ns * others > times * others_ns * count)
-    eligible &= reduces | ~outweighs
+    is_far_longer = own_ns * others > (limits["least_run"] - 1) * others_ns * count
+    eligible &= reduces | ~((own_ns > others_ns) & is_far_longer)
+    # Each run: is it long enough, of enough names, and not mostly casts?
     run = _in_a_row(queue, eligible)
-    first, length = np.flatnonzero(np.diff(run, prepend=-1)), np.bincount(run)
-    _, each = group_rows((run, facts.name))
-    enough = length >= limits["least_run"]
-    enough &= np.bincount(run[each]) >= limits["least_names"]
-    enough &= 2 * np.bincount(run, casts) <= length
-    of_reducing = np.bincount(run, np.where(reduces, facts.ns, 0))
-    of_others = np.bincount(run, facts.ns) - of_reducing
-    fused = np.ceil(length / limits["most_fused"])
-    longest = np.maximum.reduceat(facts.ns, first)
-    needed = limits["kept_of_longest"] * longest * fused
-    # Per run: what the kernels that reduce do not have time for
-    left = np.maximum(needed - of_reducing, 0) / np.maximum(of_others, 1)
-    return eligible & enough[run] & ~reduces, left[run]
+    length = np.bincount(run)
+    _, first_of_name = group_rows((run, facts.name))
+    is_long = length >= limits["least_run"]
+    has_names = np.bincount(run[first_of_name]) >= limits["least_names"]
+    has_work = 2 * np.bincount(run, casts) <= length
+    # What a fused run needs, beyond the time of the kernels that reduce
+    reducing_ns = np.bincount(run, np.where(reduces, facts.ns, 0))
+    others_ns = np.bincount(run, facts.ns) - reducing_ns
+    longest_ns = np.maximum.reduceat(facts.ns, np.flatnonzero(np.diff(run, prepend=-1)))
+    needed_ns = limits["kept_of_longest"] * longest_ns * np.ceil(length / limits["most_fused"])
+    left = np.maximum(needed_ns - reducing_ns, 0) / np.maximum(others_ns, 1)
+    return eligible & (is_long & has_names & has_work)[run] & ~reduces, left[run]
 
 
 def _in_a_row(queue: IntArray, eligible: BoolArray) -> IntArray:
-    """Return the run of each kernel: eligible ones in a row of a queue, or one that is not."""
+    """Return the number of the run of each kernel: a row of eligible ones, or one that is not."""
     opens = np.ones(len(eligible), dtype=np.bool_)
     opens[1:] = ~eligible[1:] | ~eligible[:-1] | (queue[1:] != queue[:-1])
     return np.cumsum(opens) - 1

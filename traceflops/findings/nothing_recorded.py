@@ -1,7 +1,7 @@
-"""Verdicts of recordings that are not as usual.
+"""Verdicts of unusual recordings.
 
-They have no work of the program, events instead of times of kernels, an error at the end, or
-nothing but Python functions.
+They have no work of the program, times of events instead of kernels, an error of the program at
+the end, or nothing but Python functions.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from traceflops.timeline.records import Components
 _OF_PROFILER: Final = re.compile(r"(^|/)torch/profiler/")
 _UNNAMED: Final = "(unnamed range)"
 NO_PROGRAM: Final = "verdict.no-program"
-"""The code of what is said where nothing is of the program."""
+"""The code of the statement that nothing recorded is of the program."""
 _NO_WORK, _ON_CPU = "verdict.no-gpu-operations", "verdict.on-cpu"
 _ONLY, _MISSING = "verdict.only-cpu-records", "verdict.records-missing"
 _NEARLY_ALL: Final = 0.9
-"""Of the time of Python functions: the others call the profiler."""
+"""If functions of the profiler have this share of the time, the others only call them."""
 
 
 def nothing_recorded(trace: Trace) -> Fact | None:
-    """Return why a trace has no work of the program, None where it has some or nothing tells.
+    """Return why a trace has no work of the program, None if it has some or nothing tells why.
 
     Overhead in a queue, such as an allocation for which it waits, is due to the program.
     """
@@ -60,26 +60,27 @@ def nothing_recorded(trace: Trace) -> Fact | None:
     if skipped(trace.notes, ops) is not None or ops:
         return None
     start, dur = (numbers(marks[name], 0) for name in ("start_ns", "dur_ns"))
-    # All may be of the profiler at its start. Ranges without a name tell nothing of a program.
+    # All may be overhead of the profiler; ranges without a name are no sign of a program.
     is_overhead = is_one_of(marks["kind"], "overhead")
     is_own = is_overhead | is_one_of(marks["name"], _UNNAMED)
     is_own &= numbers(marks["stream"], ABSENT) == ABSENT
     has_others = trace.calls.num_rows or trace.totals.num_rows
     if is_overhead.any() and is_own.all() and not has_others:
         return fact(NO_PROGRAM, span_ns=int((start + dur).max() - start.min()))
-    python = is_one_of(marks["kind"], "python")
-    of_profiler = python & matching(marks["name"], _OF_PROFILER.search)
-    all_ns, own_ns = (
-        Intervals.of(start[some], (start + dur)[some]).length_ns for some in (python, of_profiler)
+    is_python = is_one_of(marks["kind"], "python")
+    of_profiler = is_python & matching(marks["name"], _OF_PROFILER.search)
+    python_ns, profiler_ns = (
+        Intervals.of(start[some], (start + dur)[some]).length_ns
+        for some in (is_python, of_profiler)
     )
-    is_only = of_profiler.any() and own_ns >= _NEARLY_ALL * all_ns
+    is_only = of_profiler.any() and profiler_ns >= _NEARLY_ALL * python_ns
     return fact("verdict.only-profiler") if is_only else None
 
 
 def of_what_was_read(verdict: Verdict, trace: Trace, lost: int) -> Verdict:
-    """Return a verdict that denies no work of a GPU that may have been skipped.
+    """Return a verdict that does not deny GPU work which the reader may have skipped.
 
-    `lost` is the number of calls without a record. CPU samples are told where nothing else is.
+    `lost` is the number of calls without a record. CPU samples are told if nothing else is.
     """
     why = skipped(trace.notes, trace.ops.num_rows)
     samples = trace.source.event_counts.get(CPU_SAMPLES, 0)
@@ -111,11 +112,11 @@ _EVENT_TIMES: Final = "event-times"
 
 
 def waits_for_host(trace: Trace) -> Fact | None:
-    """Return how many operators start on the GPU as soon as on the CPU, None if too few do.
+    """Return the share of operators that start on the GPU as soon as on the CPU, None if small.
 
-    If most do, and the GPU is done as soon as the CPU, then the GPU waits for the host. PyTorch's
-    old profiler times operators by events on the GPU. An event after an operator comes when its
-    work is done, so times between events include gaps: when kernels run is unknown.
+    If most do, and the GPU is done as soon as the CPU, the GPU waits for the host. PyTorch's old
+    profiler times operators by events on the GPU. An event after an operator comes when its work
+    is done, so times between events include gaps: when kernels run is unknown.
     """
     works, ops = trace.activities, trace.ops
     # In LEGACY traces a correlation is -1 - (row of its operator).
@@ -123,23 +124,22 @@ def waits_for_host(trace: Trace) -> Fact | None:
     if trace.source.tool != LEGACY or not len(row) or not (is_op := row >= 0).any():
         return None
     # When the first work of each operator begins on the GPU
-    begins = np.full(ops.num_rows, np.iinfo(np.int64).max)
-    start = numbers(works["start_ns"])
-    np.minimum.at(begins, row[is_op], start[is_op])
-    called = numbers(ops["start_ns"])
+    gpu_start = np.full(ops.num_rows, np.iinfo(np.int64).max)
+    start, cpu_start = numbers(works["start_ns"]), numbers(ops["start_ns"])
+    np.minimum.at(gpu_start, row[is_op], start[is_op])
     timed = distinct(row[is_op])
     limits = thresholds()[_EVENT_TIMES]
     most_ns = limits["most_lead_ns"]
-    at_once = float((begins[timed] - called[timed] <= most_ns).mean())
-    end_ns = int((start + numbers(works["dur_ns"])).max())
-    left_ns = end_ns - int((called + numbers(ops["dur_ns"])).max())
-    if at_once < limits["least_at_once"] or left_ns > most_ns:
+    at_once = float((gpu_start[timed] - cpu_start[timed] <= most_ns).mean())
+    gpu_end_ns = int((start + numbers(works["dur_ns"])).max())
+    cpu_end_ns = int((cpu_start + numbers(ops["dur_ns"])).max())
+    if at_once < limits["least_at_once"] or gpu_end_ns - cpu_end_ns > most_ns:
         return None
     return fact("verdict.waits-for-host", share=at_once, within_ns=most_ns)
 
 
 def of_events(verdict: Verdict, trace: Trace, components: Components) -> Verdict:
-    """Return a verdict that does not say how busy the GPU is, if events are all that timed it."""
+    """Return a verdict that does not say how busy the GPU is, if only events timed its work."""
     covered_ns = components.window_ns - components.idle_ns - components.start_up_ns
     if trace.source.tool != LEGACY or not covered_ns:
         return verdict
@@ -155,7 +155,7 @@ _DEBUG: Final = "verdict.debug-build"
 SAID_FIRST: Final = (STOPPED, _DEBUG)
 """Codes of what comes before all else: it explains the rest."""
 _MAY_WORK: Final = ("interrupted", "not-found")
-"""Classes that a program which did its work may end with."""
+"""Errors with which a program may end although it did its work."""
 _CLASSES: Final = frozenset(
     {
         *("python", "interrupted", "memory", "other-gpu", "driver", "no-gpu", "library", "module"),
@@ -173,14 +173,14 @@ _HELP_WITH: Final = {
 def led_by_error(verdict: Verdict, trace: Trace, *, is_little: bool) -> Verdict:
     """Return a verdict that first says that the program's output ends with an error, if it does.
 
-    Whether the program stopped there is not recorded: it may have gone on in silence. Where hardly
-    any work is recorded, that is why: the remedy is to correct the error, or to interrupt it later.
-    A program that worked until it was interrupted may have been stopped on purpose, and one that
-    did not find a file may have done without.
+    Whether the program stopped there is not recorded: it may have gone on in silence. If hardly any
+    work is recorded (`is_little`), the error is the reason: it must be corrected, or the program be
+    interrupted later. A program that worked until it was interrupted may have been stopped on
+    purpose, and one that did not find a file may have done without.
     """
-    is_little = is_little or not trace.activities.num_rows
+    has_done_little = is_little or not trace.activities.num_rows
     error = trace.source.facts.get(PROGRAM_ERROR)
-    if error is None or (error in _MAY_WORK and not is_little):
+    if error is None or (error in _MAY_WORK and not has_done_little):
         return verdict
     rest = tuple(part for part in verdict.parts if part.code != RECORD)
     if _EXCEPTION.fullmatch(error):
@@ -188,7 +188,7 @@ def led_by_error(verdict: Verdict, trace: Trace, *, is_little: bool) -> Verdict:
     else:
         kind = fact(f"program-error.{error}") if error in _CLASSES else None
     stopped = fact(STOPPED, error=kind)
-    help_ = (_HELP_WITH.get(error, _HELP),) if is_little else ()
+    help_ = (_HELP_WITH.get(error, _HELP),) if has_done_little else ()
     return replace(verdict, parts=(stopped, *help_, *rest))
 
 
@@ -211,8 +211,8 @@ _FRONT_ENDS: Final = {
 def functions_alone(rows: pa.Table) -> tuple[Fact, ...]:
     """Return how much of the time of functions is waiting, and where operators may be recorded.
 
-    `rows` are the functions by name, with their own times in all. If the functions are those of the
-    front end of a serving engine, the engine is named: its operators run in another process.
+    `rows` are the functions by name, with their own time. If they are those of the front end of a
+    serving engine, the engine is named: its operators run in another process.
     """
     names, times = rows["name"].to_pylist(), rows["sum_ns"].to_pylist()
     all_ns = sum(times)

@@ -1,4 +1,4 @@
-"""What takes most time if all recorded work is operators of CPUs, their waits, what helps."""
+"""Recordings of nothing but operators of CPUs: what takes most time, what waits, what helps."""
 
 from __future__ import annotations
 
@@ -54,42 +54,38 @@ from traceflops.timeline.records import Account
 from traceflops.windows.prepared import Prepared
 
 _MOST: Final = 2
-_LARGE: Final = 0.2
-"""Share of the time from which what comes second is named, too."""
-_MANY: Final = 3
-"""With so many calls, no single one should take most of the time."""
-_MOSTLY: Final = 0.8
-"""Share of a kind of work from which its largest operator is told instead of it."""
+_LARGE: Final = 0.2  # the second largest part is named, too, from this share of the time on
+_MANY: Final = 3  # with so many calls, no single one should take most of the time
+_MOSTLY: Final = 0.8  # an operator with this share of its kind of work is told instead of the kind
 _OVERLAP: Final = 1.01
 """Operators that take more than this times the busy time ran beside each other."""
 _LITTLE: Final = 0.1
 _COMMUNICATION, _DISPATCH = "communication", "dispatch within operators"
 _SEVERAL, _NO_LAUNCH_NS = 3, 100_000_000
-"""Operators with so many calls of such a mean time compute: no launch, nor start-up, takes it."""
-_TERA: Final = 1000
-"""FLOPs per ns in a TFLOP/s."""
+"""Operators with so many calls of such a mean time compute: no launch or start-up takes so long."""
+_TERA: Final = 1000  # FLOPs per ns in a TFLOP/s
 _READS: Final = "aten::_local_scalar_dense"
 _BACKWARD: Final = re.compile(r"autograd::engine::evaluate_function: ")
 _OF_LISTS: Final = re.compile(r"aten::_foreach_")
 _PRODUCTS, _MAIN, _LARGE_NS = "products", 0.5, 1_000_000
-"""From such a share and mean time of GEMMs and convolutions on, a faster device is a remedy."""
+"""A faster device is a remedy from this share and mean time of GEMMs and convolutions on."""
 _KNOWS: Final = {
     **dict.fromkeys(("gemm", "convolution", "attention"), _PRODUCTS),
     "rng_dropout": "random",
 }
-"""What kinds of operators tell a remedy."""
+"""Facts that choose a remedy, by kind of operators."""
 _IN_THREAD: Final = re.compile("_SingleProcessDataLoaderIter")
 _JOINS: Final = re.compile(r"aten::_(fused|foreach)_")
 _LOADING, _OPTIMIZER = "data_input", "optimizer_loop"
 _RANGES: Final = {_LOADING: "data_input", _OPTIMIZER: "optimizer"}
-"""Classes of time between operators whose ranges hold operators, too, and what names reveal."""
+"""Classes of idle time whose ranges also hold operators, and the fact that reveals the ranges."""
 
 
 class OfGpu(NamedTuple):
-    """What the CPU tells of a GPU without records: what shows that there is one, and its waits.
+    """What the CPU tells about a GPU without records: `lacks`, the sign that there is one, `waits`.
 
-    `is_queue` says that operators wait in the same calls in which they launch. `recorded_ns` is the
-    time of which `waits` tell shares; None where they tell shares of steps, or nothing.
+    With `is_queue`, operators wait in the same calls in which they launch. `recorded_ns` is the
+    time that the shares in `waits` are of; None if they are of steps, or if there are none.
     """
 
     lacks: Fact | None = None
@@ -99,14 +95,14 @@ class OfGpu(NamedTuple):
 
 
 class OnCpu(NamedTuple):
-    """What to say if all work is operators of CPUs: what takes most time, and signs of a GPU."""
+    """Statements if all work is operators of CPUs: what takes most time, and signs of a GPU."""
 
     leads: tuple[Fact, ...]
     gpu: OfGpu
 
 
 def of_gpu(trace: Trace, attribution: Attribution, steps: Intervals | None = None) -> OfGpu:
-    """Return what a trace without work of GPUs still tells of one, with what its ops did.
+    """Return what a trace without GPU work still tells about a GPU; `attribution` has its FLOPs.
 
     `steps` is the time of the steps that shares are of; None without steps.
     """
@@ -131,7 +127,7 @@ def of_gpu(trace: Trace, attribution: Attribution, steps: Intervals | None = Non
 def _has_device_thread(trace: Trace) -> bool:
     """Return whether the backward pass has threads of its own, and an optimizer takes lists.
 
-    Both happen for tensors on a GPU: on a CPU, autograd runs on the thread that asks for it, and
+    Both happen for tensors on a GPU: on a CPU, autograd runs on the thread that calls it, and
     optimizers by default take tensors one by one.
     """
     ops = trace.ops
@@ -183,10 +179,10 @@ def leading(
 ) -> tuple[Fact, ...]:
     """Return facts that name the one or two largest parts of the time of CPUs, or nothing.
 
-    `kernels` are the operators by name, `idle` is what ran between them, `of` says what shares are
-    of (`recorded_ns`, else the chosen windows), and `kind` is what most of the start-up is. `knows`
-    are facts of the program, for a remedy; operators in `ranges` of the classes of idle time count
-    as these. If operators ran at the same time, they are left out: their times are no shares.
+    `kernels` are the operators by name, `idle` is what ran between them, `of` names the time that
+    shares are of (`recorded_ns`, else the chosen windows), and `kind` is what most of the start-up
+    is. `knows` are facts of the program that choose a remedy. Operators in `ranges` count for the
+    class of idle time of their range. Operators that overlap are left out: their sum is no share.
     """
     window_ns = recorded_ns or total.components.window_ns
     if not window_ns:  # operators of 0 ns
@@ -194,7 +190,7 @@ def leading(
     rows = kernels.to_pylist()
     busy_ns = total.components.window_ns - total.components.idle_ns - total.components.start_up_ns
     is_apart = sum(row["sum_ns"] for row in rows) <= _OVERLAP * busy_ns
-    gaps = {each.kind for each in idle.by_class()}
+    gaps = {idle_class.kind for idle_class in idle.by_class()}
     held = {kind: own for kind, own in (ranges or {}).items() if kind in gaps}
     held = held if is_apart else {kind: own._replace(ops_ns={}) for kind, own in held.items()}
     others = [*_outside(rows if is_apart else [], held.values())]
@@ -227,7 +223,7 @@ def leading(
 
 
 def reading(kernels: pa.Table, total: Account, of: Fact) -> tuple[Fact, ...]:
-    """Return how long operators read values of a GPU, of which nothing else is known."""
+    """Return the share of time in which operators read values of an unrecorded GPU, if large."""
     for row in kernels.to_pylist():
         share = row["sum_ns"] / max(total.components.window_ns, 1)
         if row["name"] == _READS and share >= WORTH_SAYING:
@@ -240,9 +236,9 @@ def _of_operators(
 ) -> Iterator[_Part]:
     """Yield operators by kind; an operator that is nearly all of its kind is told instead.
 
-    Operators of no known kind are each a kind of their own. Up to `_MOST` operators of a kind are
-    named; of more, the two with most time if they have half of it, else only the number is told.
-    Details tell a single call of many that is most of its time, and the rate; `known` has FLOPs.
+    Each operator of unknown kind is a kind of its own. Up to `_MOST` operators of a kind are named;
+    of more, the two with most time if they have half of it, else only their number is told. Details
+    are a single call with most of its operator's time, and the rate by the FLOPs of `known`.
     """
     kinds: defaultdict[str, Counter[str]] = defaultdict(Counter)
     calls: dict[tuple[str, str], tuple[int, int]] = {}
@@ -261,7 +257,7 @@ def _of_operators(
         count, max_ns = calls[kind, name]
         share = (most_ns if is_one else all_ns) / window_ns
         first = times.most_common(_MOST)
-        two = None if is_one else tuple(short_name(each) for each, _ in first)
+        two = None if is_one else tuple(short_name(operator) for operator, _ in first)
         two_ns = sum(ns for _, ns in first)
         said = fact(
             "verdict.cpu-part",
@@ -281,7 +277,7 @@ def _of_operators(
             rate = float(own.measured.flops_per_ns or 0) or None
         speed = fact("verdict.cpu-rate", name=short_name(name), rate=rate)
         details = (once,) * is_once + (speed,) * (rate is not None)
-        runs = sum(calls[kind, each][0] for each in times)
+        runs = sum(calls[kind, operator][0] for operator in times)
         is_large = share >= _MAIN and all_ns >= _LARGE_NS * runs
         knows = {facts_of[kind]} - {"", "" if is_large else _PRODUCTS}
         yield _Part(share, said, frozenset(knows), details)
@@ -290,7 +286,7 @@ def _of_operators(
 def _outside(
     rows: Sequence[dict[str, Any]], held: Collection[Ranged]
 ) -> Iterator[dict[str, str | int]]:
-    """Yield the rows of operators with what they take outside of ranges."""
+    """Yield the rows of operators with the time that they take outside of the ranges `held`."""
     for row in rows:
         left_ns = row["sum_ns"] - sum(own.ops_ns.get(row["name"], 0) for own in held)
         if left_ns > 0 or not row["sum_ns"]:
@@ -300,32 +296,32 @@ def _outside(
 def _between_operators(
     idle: IdleCulprits, window_ns: int, held: Mapping[str, Ranged]
 ) -> Iterator[_Part]:
-    """Yield what the host did while no operator ran, by class; named if one has half of it.
+    """Yield what the host did while no operator ran, by class; a culprit with half of it is named.
 
-    Classes whose ranges are `held` have the time of the operators in these, too.
+    A class with ranges in `held` has the time of the operators in these ranges, too.
     """
-    for each in idle.by_class():
-        largest, own = each.culprits[0], held.get(each.kind)
-        knows = own.knows if own is not None else frozenset[str]()
-        if each.kind == "memory_alloc" and GPU_FREES.match(largest.label.partition(" in ")[0]):
+    for gaps in idle.by_class():
+        largest, ranges = gaps.culprits[0], held.get(gaps.kind)
+        knows = ranges.knows if ranges is not None else frozenset[str]()
+        if gaps.kind == "memory_alloc" and GPU_FREES.match(largest.label.partition(" in ")[0]):
             knows = frozenset({"frees"})
-        elif each.kind == _LOADING and _IN_THREAD.search(largest.label):
+        elif gaps.kind == _LOADING and _IN_THREAD.search(largest.label):
             knows = frozenset({"loads-alone"})
-        elif each.kind == _OPTIMIZER and not TORCH_OPTIMIZER.search(largest.label):
+        elif gaps.kind == _OPTIMIZER and not TORCH_OPTIMIZER.search(largest.label):
             knows = frozenset()
-        name = short_name(largest.label) if 2 * largest.idle_ns >= each.idle_ns else None
-        where, most = (name, None) if largest.idle_ns == each.idle_ns else (None, name)
-        values = {"kind": CLASSES[each.kind], "where": where, "most": most}
-        inside_ns = sum(own.ops_ns.values()) if own is not None else 0
-        share = (each.idle_ns + inside_ns) / window_ns
+        name = short_name(largest.label) if 2 * largest.idle_ns >= gaps.idle_ns else None
+        where, most = (name, None) if largest.idle_ns == gaps.idle_ns else (None, name)
+        values = {"kind": CLASSES[gaps.kind], "where": where, "most": most}
+        inside_ns = sum(ranges.ops_ns.values()) if ranges is not None else 0
+        share = (gaps.idle_ns + inside_ns) / window_ns
         said = fact("verdict.cpu-between", **values, share=share)
         yield _Part(share, said, knows)
 
 
 def ranged(trace: Trace, chosen: Intervals) -> dict[str, Ranged]:
-    """Return what data loaders and optimizers take of a time by their ranges, by class of time.
+    """Return the ranges of data loaders and optimizers in the `chosen` time, by class of idle time.
 
-    An operator is in a range of its own thread: loaders may work ahead in other ones.
+    An operator counts only in ranges of its own thread: loaders may work ahead in other threads.
     """
     marks, works, found = trace.marks, trace.activities, dict[str, Ranged]()
     start, dur_ns = (numbers(marks[name]) for name in ("start_ns", "dur_ns"))
@@ -357,11 +353,11 @@ def ranged(trace: Trace, chosen: Intervals) -> dict[str, Ranged]:
 
 
 def _waits(trace: Trace, steps: Intervals | None) -> tuple[tuple[Fact, ...], int | None]:
-    """Return the share of time in calls that may wait for a GPU, and their largest name.
+    """Return a statement on the share of time in calls that may wait for a GPU, and its basis.
 
-    The share is of the steps; without steps of all that is recorded, whose time is returned as
-    well. Nothing if no call after the last launch waits for the GPU: it may have worked on. Nor for
-    several processes, whose times overlap.
+    The share is of the steps; without steps it is of all recorded time, which is returned as well.
+    No statement is returned if no call after the last launch waits for the GPU, which may have
+    worked on, or if there are several processes, whose times overlap.
     """
     calls, ops = trace.calls, trace.ops
     (process, start, end), (_, op_start, op_end) = host_span(calls), host_span(ops)
@@ -376,7 +372,7 @@ def _waits(trace: Trace, steps: Intervals | None) -> tuple[tuple[Fact, ...], int
     told = recorded if steps is None else steps
     if not (recorded.length_ns and told.length_ns):
         return (), None
-    # What waits after the last step tells of it, too: who leads is told by all that is recorded.
+    # Who leads is told by all recorded time: a wait after the last step is for that step, too.
     code = "cpu-leads-gpu" if waits.length_ns < _LITTLE * recorded.length_ns else "cpu-waits"
     of = fact("basis.recording" if steps is None else "basis.step")
     name, waits_ns = codes(calls["name"])[rows], told.length_within(start[rows], end[rows])
@@ -405,7 +401,7 @@ def cpu_facts(prepared: Prepared) -> frozenset[str]:
     emptied  most time of calls that free memory of a GPU is in no operator
     """
     calls = prepared.trace.calls
-    # Memory that is freed outside of operators: none asks for memory after it.
+    # Memory that is freed outside of operators is not freed for one that asks for memory.
     row = np.flatnonzero(matching(calls["name"], GPU_FREES.match))
     dur_ns, is_alone = numbers(calls["dur_ns"])[row], prepared.linked.links.op_of_call[row] < 0
     holds = {
@@ -417,7 +413,7 @@ def cpu_facts(prepared: Prepared) -> frozenset[str]:
 
 
 def _are_copied(prepared: Prepared) -> bool:
-    """Return whether the operator after most of those that draw numbers copies to the GPU."""
+    """Return whether most random numbers are drawn right before an operator copies to a GPU."""
     ops, calls, tree = prepared.trace.ops, prepared.trace.calls, prepared.linked.op_tree
     draws = matching(ops["name"], _DRAWS.match)
     if not draws.any():
@@ -428,6 +424,6 @@ def _are_copied(prepared: Prepared) -> bool:
     copied_ns = np.sort(numbers(calls["start_ns"])[matching(calls["name"], COPIES.search)])
     until, since = np.searchsorted(copied_ns, start + dur_ns), np.searchsorted(copied_ns, start)
     thread = joint_codes(numbers(ops["process"]), numbers(ops["thread"], ABSENT))[outermost]
-    # What follows the last operator of a thread is of another thread.
-    follows = np.append((until > since)[1:] & (thread[1:] == thread[:-1]), False)
-    return bool(2 * dur_ns[is_random & follows].sum() > dur_ns[is_random].sum())
+    # Does the next operator of the same thread copy?
+    copy_follows = np.append((until > since)[1:] & (thread[1:] == thread[:-1]), False)
+    return bool(2 * dur_ns[is_random & copy_follows].sum() > dur_ns[is_random].sum())

@@ -1,4 +1,4 @@
-"""Whose code a name of the host is, by where its file lies and by who makes such names."""
+"""Whose code a function or range of the host is, by the folder of its file or by its name."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _EAGER: Final = re.compile(
 )
 """Operators, and functions of frameworks that only call operators one by one."""
 _WRAPPER: Final = re.compile(r"torch\.nn\.modules\.(module\.)?Module\.(__call__|forward)")
-"""Ranges that a profiler puts around every module: what it is does not tell which."""
+"""Ranges that a profiler puts around every module, without telling which it is."""
 _INSTALLED: Final = re.compile(r"(^|/)(site|dist)-packages/")
 
 
@@ -45,10 +45,10 @@ def owner_of(label: str) -> Owner | None:
 
 
 def is_wrapper(label: str) -> bool:
-    """Return whether a name is the same around all code of a kind, so that it is no place."""
+    """Return whether a name is the same around all modules, so that it names no place."""
     return _WRAPPER.fullmatch(label) is not None
 
 
 def only_launches(label: str) -> bool:
-    """Return whether this is code of a framework or library that only calls operators."""
+    """Return whether a name is that of framework or library code that only calls operators."""
     return owner_of(label) != "yours" and _EAGER.search(label) is not None

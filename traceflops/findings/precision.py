@@ -23,8 +23,7 @@ _BYTES: Final = {"fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2}
 _KINDS: Final = ("gemm", "convolution", "attention")
 _HAS_TF32: Final = re.compile(r"\bampere_|(?:\bsm|cutlass_)(?:[89]\d|1\d\d)_")
 """Names of kernels that only GPUs with TF32 run."""
-_LEAST_TOLD: Final = 0.1
-"""Kinds of products with a smaller share of the time of all are not named."""
+_LEAST_TOLD: Final = 0.1  # kinds of products with a smaller share of the time of all are not named
 
 
 def precision_rules(facts: KernelFacts, product: BoolArray) -> Iterator[Cause]:
@@ -34,10 +33,11 @@ def precision_rules(facts: KernelFacts, product: BoolArray) -> Iterator[Cause]:
     """
     by_name = [operand_type(name) for name in names(facts.prepared.trace.activities["name"])]
     type_by_name = np.array(by_name)[facts.name]
-    is_unknown = facts.product < 0  # without an op only the name tells the type
+    has_no_op = facts.product < 0  # then only the name tells the type
 
     def of(*types: str) -> BoolArray:
-        return product & (facts.is_type(*types) | is_unknown & np.isin(type_by_name, types))
+        is_named_so = has_no_op & np.isin(type_by_name, types)
+        return product & (facts.is_type(*types) | is_named_so)
 
     # Programs other than PyTorch may need FP64: it is told only if the GPU is slow at it.
     is_torch = "torch" in facts.case.program
@@ -48,14 +48,17 @@ def precision_rules(facts: KernelFacts, product: BoolArray) -> Iterator[Cause]:
     yield from single
     half = next((name for name in HALF if facts.rate(name)), "")
     of_half = of(*HALF, "fp8", "int8")
-    # Where other products are in 16 bits already, these are likely in FP32 on purpose.
+    # If other products are in 16 bits already, these are likely in FP32 on purpose.
     most = limit(facts.case, "single-precision", "most_others") * facts.ns[product].sum()
     if half and facts.ns[of_half].sum() < most and not single and is_torch:
         yield from _faster(facts, "single-precision", {name: of(name) for name in SINGLE}, half)
 
 
 def totals_in_fp32(case: Case) -> Iterator[Finding]:
-    """Give products in plain FP32 among totals by name, if names tell that the GPU has TF32."""
+    """Give a finding on products in plain FP32, by the names of kernels that have totals alone.
+
+    The names must tell that the GPU has TF32.
+    """
     rows = case.untimed.rows.to_pylist() if case.untimed is not None else ()
     plain = [
         row
@@ -78,30 +81,33 @@ def _faster(
 ) -> Iterator[Cause]:
     """Yield a cause of products that need less time in another data type, `fast`.
 
-    `by_type` has a mask of kernels per data type, that with the least rate first.
+    `by_type` has a mask of kernels per data type, the type with the least rate first.
     """
     rate, slow = facts.rate(fast), next(iter(by_type))
     if not rate or facts.rate(slow) >= rate:
         return
-    size = _BYTES[fast] / _BYTES[slow]
-    before = facts.roof_ns
-    after = np.maximum(facts.flops / rate, size * facts.bytes_ns)
-    # If FLOPs are unknown, so is what limits a kernel: the remedy may save as on either.
-    of_bytes = max(size, facts.rate(slow) / rate)
-    kept = np.divide(after, before, out=np.full(len(before), of_bytes), where=before > 0)
-    least = np.where(before > 0, kept, facts.rate(slow) / rate)
+    size_ratio, rate_ratio = _BYTES[fast] / _BYTES[slow], facts.rate(slow) / rate
+    before_ns = facts.roof_ns
+    after_ns = np.maximum(facts.flops / rate, size_ratio * facts.bytes_ns)
+    # With unknown FLOPs, bytes or computing may limit a kernel: it keeps the larger ratio.
+    is_known, unknown = before_ns > 0, np.full(len(before_ns), max(size_ratio, rate_ratio))
+    kept = np.divide(after_ns, before_ns, out=unknown, where=is_known)
+    least = np.where(is_known, kept, rate_ratio)
     knows = frozenset({"fp16-only"} if fast == "fp16" else ())
-    of_types = {name: rows & (kept < 1) for name, rows in by_type.items()}
+    of_types = {name: mask & (kept < 1) for name, mask in by_type.items()}
     rows = np.logical_or.reduce([*of_types.values()])
     values = _named(facts, rows, of_types)
     yield from kernel_cause(facts, rule, rows, kept, knows=knows, values=values, least=least)
 
 
 def _named(facts: KernelFacts, rows: BoolArray, of_types: dict[str, BoolArray]) -> dict[str, Value]:
-    """Return values for texts on products: kinds, most time first, and data types, from masks."""
+    """Return values of texts on products: their kinds, most time first, and their data types.
+
+    `rows` is the mask of the products, `of_types` has one per data type.
+    """
     times = {sub: int(facts.ns[rows & facts.is_sub(f"compute/{sub}")].sum()) for sub in _KINDS}
-    order = sorted(times, key=lambda sub: -times[sub])
-    large = [sub for sub in order if times[sub] >= _LEAST_TOLD * sum(times.values())]
+    by_time = sorted(times, key=lambda sub: -times[sub])
+    large = [sub for sub in by_time if times[sub] >= _LEAST_TOLD * sum(times.values())]
     has_no_tf32 = all(map(without_tf32, facts.prepared.trace.devices.to_pylist()))
     by_word: dict[str, list[Fact]] = {}
     for sub in large:

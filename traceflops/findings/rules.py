@@ -1,4 +1,4 @@
-"""The rules as rows: `rules.toml` has one per finding, with all but the figures of a recording.
+"""The rules as rows of `rules.toml`, which hold all of a finding but the figures of a recording.
 
     rules.toml:  [host-copies] owner, evidence, thresholds, remedies, edits, ...
     a function:  share of the time, values, rows, where                 -> cause(case, ...): Cause
@@ -24,8 +24,7 @@ from traceflops.attribution.idle_classes import CLASSES
 from traceflops.facts import Fact, Value, fact
 from traceflops.findings.finding import Cause, Finding, Owner, severity_of
 
-_HOST: Final = "host"
-"""Stands for all of ON_HOST."""
+_HOST: Final = "host"  # stands for all of ON_HOST
 ON_HOST: Final = frozenset({*CLASSES, BESIDE, CALLS_BESIDE}) - {
     *("graph_gaps", "launch_latency", "device_wait", "host_page_faults", "unexplained")
 }
@@ -35,8 +34,8 @@ ON_HOST: Final = frozenset({*CLASSES, BESIDE, CALLS_BESIDE}) - {
 class Remedy(Struct, frozen=True):
     """What may help a program for which all facts of `fits` and none of `not_if` hold.
 
-    `name` is that of its text; with a dot, of a text that several rules share. `edits`, `partly`
-    and `doubts` stand for those of the rule where it does something else than they do.
+    `name` is that of its text; one with a dot is that of a text which several rules share. `edits`,
+    `partly` and `doubts` replace those of the rule; None keeps them.
     """
 
     name: str
@@ -48,11 +47,11 @@ class Remedy(Struct, frozen=True):
 
 
 class RuleRow(Struct, frozen=True):
-    """One rule: whose it is, where a report shows it, when it speaks, what mends it.
+    """One rule: who mends its causes, where a report shows them, its thresholds and remedies.
 
     `headline` is the class of a report that begins with it; `explained_by` are rules that say why
-    work is slow if this one only says that it is. `edits`, `partly`, `on_path`, `frees` and
-    `doubts` are those of a Cause; of `remedies` the first that fits is told.
+    work is slow where this one only says that it is. `edits`, `partly`, `on_path`, `frees` and
+    `doubts` are those of a Cause; the first of the `remedies` that fits is told.
     """
 
     headline: str
@@ -93,7 +92,7 @@ def rule_of(name: str) -> RuleRow:
 
 @cache
 def thresholds() -> Mapping[str, Mapping[str, float]]:
-    """Return the named thresholds of all rules, and those that several share."""
+    """Return the thresholds by rule and name; those that several rules share, by subject."""
     defaults = {name: row.thresholds for name, row in all_rules().rules.items() if row.thresholds}
     return {**all_rules().shared, **defaults}
 
@@ -109,13 +108,13 @@ def cause_of(
     """Return a cause by the row of its rule; the facts of `program` choose its remedy.
 
     `values` and `share` fill its texts; `changes` are fields of the Cause that differ from the row.
-    The owner is never the framework unless the program uses PyTorch.
+    The owner is the framework only if the program uses PyTorch: else it is the user.
     """
     row, filled = rule_of(rule), {"share": share, **(values or {})}
-    told = _first_that_fits(rule, program) or Remedy("")
+    remedy = _first_that_fits(rule, program) or Remedy("")
     # A remedy may have edits and doubts instead of those of its rule.
     acts = {
-        name: getattr(row, name) if (own := getattr(told, name)) is None else own
+        name: getattr(row, name) if (own := getattr(remedy, name)) is None else own
         for name in ("edits", "partly", "doubts")
     }
     made = Cause(
@@ -148,7 +147,7 @@ def statement(
 ) -> Finding:
     """Return a finding without a gain, by the row of its rule; see `cause_of` for parameters.
 
-    Callers decide whether it is told: the least severity is "low", however small its share is.
+    The severity is at least "low", however small the share is: callers decide what is told.
     """
     filled = {"share": share, **(values or {})}
     made = Finding(
@@ -177,6 +176,6 @@ def advice_of(
 
 
 def _first_that_fits(rule: str, program: frozenset[str]) -> Remedy | None:
-    """Return the first remedy of a rule for which the facts of a program are right."""
-    fitting = (one for one in rule_of(rule).remedies if one.fits <= program)
-    return next((one for one in fitting if not one.not_if & program), None)
+    """Return the first remedy of a rule whose conditions the facts of a program meet."""
+    fitting = (remedy for remedy in rule_of(rule).remedies if remedy.fits <= program)
+    return next((remedy for remedy in fitting if not remedy.not_if & program), None)

@@ -1,11 +1,11 @@
-"""A GPU that is held up: identical launches differ, or it stood still, equally long each time.
+"""A GPU that is held up: identical launches differ, or it stands still, equally long each time.
 
 ```text
 |k|k|......gap......|k|k|......gap......|k|kkkkkkkkkkkkkkkkk|k|      all but k and | are lost
      work is queued      work is queued     one launch of k
 ```
 
-One thing stopped the GPU each time: neither that kernel is slow, nor what came before the gaps.
+The same thing stops the GPU each time: neither that kernel is slow, nor what comes before the gaps.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _IDLE, _COMPUTE = "idle", "compute"
 
 
 class Standstill(NamedTuple):
-    """How often and how long a GPU stood still, with one kernel that was running meanwhile.
+    """How often and how long GPUs stood still in gaps and during launches, and one such kernel.
 
-    `gaps` and `launches` are numbers of times, `gaps_ns` and `launches_ns` their time; `usual_ns`
+    `gaps` and `launches` are counts, `gaps_ns` and `launches_ns` the time lost in them; `usual_ns`
     is what identical launches of the kernel `name` take, and `top` its kind of work.
     """
 
@@ -52,45 +52,35 @@ class Standstill(NamedTuple):
 
     @property
     def all_ns(self) -> int:
-        """Return all of the time."""
+        """Return the time lost in gaps and launches together."""
         return self.gaps_ns + self.launches_ns
 
 
 def standstill(prepared: Prepared, limits: Mapping[str, float]) -> Standstill | None:
     """Return how long the GPUs stood still; None if nothing shows that they did.
 
-    Launches that take many times as long as identical ones, and gaps before queued work, show it
-    if they are equally long beyond what is usual, and other such gaps are not as many.
+    Two things show it: gaps before queued work, and launches that take many times as long as
+    identical ones. Many of them must be equally long; of gaps that are half as long or longer, at
+    least half must have that length.
     """
     known, first, count = _identical(_launches(prepared))
     usual_ns = known.ns[first + (count - 1) // 2]  # the lower median
-    row, over_ns = known.row, known.ns - usual_ns
-    slow = (count >= limits["least_runs"]) & (over_ns >= limits["least_ns"])
-    slow &= over_ns > limits["many_times"] * usual_ns
-    if not slow.any():
+    over_ns = known.ns - usual_ns
+    is_slow = (count >= limits["least_runs"]) & (over_ns >= limits["least_ns"])
+    is_slow &= over_ns > limits["many_times"] * usual_ns
+    if not is_slow.any():
         return None
-    # Lengths of gaps before which the work after them had been launched
-    gaps = [np.empty(0, dtype=np.int64)]
-    for number, account in prepared.accounts.items():
-        work = account.work
-        reach_ns, starts_ns = np.maximum.accumulate(work.end_ns)[:-1], work.start_ns[1:]
-        # Stream waits of unknown end wait for earlier work as well, and none of that runs in a gap.
-        held_ns = np.where(work.waited_until_ns == ENDLESS, NEVER, work.waited_until_ns)
-        ready_ns = np.maximum(work.call_start_ns, held_ns)[1:]
-        is_chosen = chosen_time(prepared.windows[number]).contains(starts_ns)
-        is_queued = (account.timed_call[1:] >= 0) & (ready_ns <= reach_ns)
-        gaps.append((starts_ns - reach_ns)[is_chosen & is_queued & (starts_ns > reach_ns)])
-    gaps_ns = np.concatenate(gaps)
-    row, over_ns, usual_ns = row[slow], over_ns[slow], usual_ns[slow]
-    # The length that most have, of those that launches have.
+    row, over_ns, usual_ns = known.row[is_slow], over_ns[is_slow], usual_ns[is_slow]
+    gaps_ns = _queued_gaps(prepared)
+    # Of the lengths that launches have, the one that most launches and gaps share, about
     lengths = np.sort(np.concatenate([over_ns, gaps_ns]))
     low, high = ((1 + sign * limits["alike"]) * over_ns for sign in (-1, 1))
     alike = np.searchsorted(lengths, high, side="right") - np.searchsorted(lengths, low)
     best = int(alike.argmax())
     in_gaps = gaps_ns[(low[best] <= gaps_ns) & (gaps_ns <= high[best])]
     in_launches = over_ns[(low[best] <= over_ns) & (over_ns <= high[best])]
-    as_long = int((2 * gaps_ns >= over_ns[best]).sum())
-    if not len(in_gaps) or alike[best] < limits["least_times"] or 2 * len(in_gaps) < as_long:
+    long_gaps = int((2 * gaps_ns >= over_ns[best]).sum())
+    if not len(in_gaps) or alike[best] < limits["least_times"] or 2 * len(in_gaps) < long_gaps:
         return None
     name, categorised = prepared.trace.activities["name"], prepared.linked.categorised
     label = kernel_name(names(name)[codes(name)[row[best]]])
@@ -99,32 +89,49 @@ def standstill(prepared: Prepared, limits: Mapping[str, float]) -> Standstill | 
     return Standstill(len(in_gaps), len(in_launches), *sums, label, int(usual_ns[best]), top)
 
 
+def _queued_gaps(prepared: Prepared) -> IntArray:
+    """Return the lengths (ns) of gaps of all devices whose next work was ready before the gap."""
+    gaps = [np.empty(0, dtype=np.int64)]
+    for device, account in prepared.accounts.items():
+        work = account.work
+        latest_end, next_start = np.maximum.accumulate(work.end_ns)[:-1], work.start_ns[1:]
+        # A stream wait of unknown end waits for earlier work, too, and none of that runs in a gap.
+        held_ns = np.where(work.waited_until_ns == ENDLESS, NEVER, work.waited_until_ns)
+        ready_ns = np.maximum(work.call_start_ns, held_ns)[1:]
+        is_chosen = chosen_time(prepared.windows[device]).contains(next_start)
+        is_queued = (account.timed_call[1:] >= 0) & (ready_ns <= latest_end)
+        gaps.append((next_start - latest_end)[is_chosen & is_queued & (next_start > latest_end)])
+    return np.concatenate(gaps)
+
+
 def with_standstill(
     losses: Sequence[Loss], still: Standstill | None, window_ns: int
 ) -> tuple[Loss, ...]:
-    """Return losses with a standstill as one of its own: it is neither idle nor slow work."""
+    """Return losses with a standstill as a loss of its own: it is neither idle nor slow work."""
     if still is None or severity_of(still.all_ns / window_ns) is None:
         return tuple(losses)
     work = "inefficiency" if still.top == _COMPUTE else still.top
+    # The shares that the standstill takes from other losses, first from unexplained idle time
     left = {_IDLE: still.gaps_ns / window_ns, work: still.launches_ns / window_ns}
-    gloss = Fact("loss.stalls", _values(still))
-    share = still.all_ns / window_ns
-    part = fact("loss.standstill")
-    found = list[Loss]()
-    # Of idle time, what nothing recorded explains comes first.
+    others = list[Loss]()
     for loss in sorted(losses, key=lambda loss: loss.unknown is None):
         taken = min(left.get(loss.name, 0.0), loss.share)
         left[loss.name] = left.get(loss.name, 0.0) - taken
-        if 2 * taken > loss.share:  # what it mostly is was said of the standstill
-            plain = {"gloss": None, "details": (), "advice": None, "rule": ""}
-            loss = replace(loss, **plain) if loss.name == _IDLE else loss
+        if loss.name == _IDLE and 2 * taken > loss.share:  # its words are about the standstill
+            loss = replace(loss, gloss=None, details=(), advice=None, rule="")
         if loss.share > taken:
-            found.append(replace(loss, share=loss.share - taken))
-    # Compute of unknown efficiency is no loss that it could be taken from.
-    compute = left[work] if still.top == _COMPUTE else 0.0
-    stalls = Loss(STANDSTILL, part, True, share, gloss=gloss, rule=STANDSTILL, of_compute=compute)
-    found.append(stalls)
-    return tuple(sorted(found, key=lambda loss: -loss.share))
+            others.append(replace(loss, share=loss.share - taken))
+    stalls = Loss(
+        STANDSTILL,
+        fact("loss.standstill"),
+        True,
+        still.all_ns / window_ns,
+        gloss=Fact("loss.stalls", _values(still)),
+        rule=STANDSTILL,
+        # Compute of unknown efficiency is no loss from which the share could be taken.
+        of_compute=left[work] if still.top == _COMPUTE else 0.0,
+    )
+    return tuple(sorted([*others, stalls], key=lambda loss: -loss.share))
 
 
 def standstill_findings(still: Standstill | None, window_ns: int) -> tuple[Finding, ...]:
@@ -149,27 +156,26 @@ def _values(still: Standstill) -> dict[str, Value]:
 
 
 def without_stalled(findings: Sequence[Finding], still: Finding | None) -> list[Finding]:
-    """Return findings without those that sell a standstill as late starts or as a slow kernel."""
+    """Return findings and a standstill, without those that call it late work or a slow kernel."""
     if still is None:
         return [*findings]
     name = still.rows[0].name
-    rest = [
-        one
-        for one in findings
-        if (one.rule != "device-wait" or one.share > 2 * still.share)
-        and name not in [row.name for row in one.rows[:1]]
+    others = [
+        finding
+        for finding in findings
+        if (finding.rule != "device-wait" or finding.share > 2 * still.share)
+        and name not in [row.name for row in finding.rows[:1]]
     ]
-    return [*rest, still]
+    return [*others, still]
 
 
 _TENTH: Final = 10
 
 
 class KernelLaunches(Columns, frozen=True):
-    """Launches of kernels: row of activities, time in ns, and a number that identical ones share.
+    """Launches of kernels: their rows in activities, times, and a number per identical launches.
 
-    Of a grid that fits the GPU at once and has no shapes that number is -1: persistent kernels have
-    it for all sizes.
+    The number `group` is -1 if the size of the work is unknown (`identical_launches`).
     """
 
     row: IntArray
@@ -178,9 +184,9 @@ class KernelLaunches(Columns, frozen=True):
 
 
 def _identical(launches: KernelLaunches) -> tuple[KernelLaunches, IntArray, IntArray]:
-    """Return launches of which identical ones are known, by group and time.
+    """Return the launches of known groups sorted by group and time, and two columns per launch.
 
-    And, per launch, the place of the first of its group and how many there are.
+    These are the index of the first launch of its group, and the size of the group.
     """
     known = launches.only(launches.group >= 0)
     known = known.only(np.lexsort((known.ns, known.group)))
@@ -191,10 +197,10 @@ def _identical(launches: KernelLaunches) -> tuple[KernelLaunches, IntArray, IntA
 
 
 def uneven_launches(case: Case) -> Finding | None:
-    """Return that identical launches take many times as long as the fastest tenth of them.
+    """Return the finding that identical launches take many times as long as the fastest tenth.
 
-    They do the same work unless data decide it, so something outside holds up the GPU: faster
-    kernels are no remedy. None where that is little of the time, or of few kernels.
+    They do the same work unless it depends on the data, so something outside holds up the GPU:
+    faster kernels are no remedy. None if slow launches take little time, or are of few kernels.
     """
     if case.prepared is None:
         return None
@@ -204,20 +210,19 @@ def uneven_launches(case: Case) -> Finding | None:
     fast_ns = np.maximum(known.ns[first + count // _TENTH], 1)
     is_slow = (known.ns > limits["many_times"] * fast_ns) & (count >= limits["least_runs"])
     slow = known.only(is_slow)
-    name = codes(case.prepared.trace.activities["name"])[slow.row]
-    kernels, index = np.unique(name, return_inverse=True)
+    column = case.prepared.trace.activities["name"]
+    kernels, kernel = np.unique(codes(column)[slow.row], return_inverse=True)
     slow_ns, all_ns = int(slow.ns.sum()), int(launches.ns.sum())
     if slow_ns < limits["least_slow"] * all_ns or len(kernels) < limits["least_kernels"]:
         return None
-    by_kernel = group_sums(index, slow.ns, len(kernels))
+    by_kernel = group_sums(kernel, slow.ns, len(kernels))
     largest = int(by_kernel.argmax())
     times = slow.ns // fast_ns[is_slow]
-    labels = names(case.prepared.trace.activities["name"])
-    largest_name = short_name(kernel_name(labels[kernels[largest]]))
+    largest_name = short_name(kernel_name(names(column)[kernels[largest]]))
     share = min(slow_ns / case.total.components.window_ns, 1.0)
     values: dict[str, Value] = {
         "share": share,
-        "times": int(times[index == largest].max()),
+        "times": int(times[kernel == largest].max()),
         "name": largest_name,
         "kernels": len(kernels),
         "many": int(limits["many_times"]),
@@ -235,10 +240,7 @@ def uneven_launches(case: Case) -> Finding | None:
 
 
 def _launches(prepared: Prepared) -> KernelLaunches:
-    """Return the launches of kernels in the chosen windows, without those that communicate.
-
-    Identical launches have the same `group`; it is -1 where the size of the work is unknown.
-    """
+    """Return the launches of kernels in the chosen windows, without those that communicate."""
     table, categorised = prepared.trace.activities, prepared.linked.categorised
     is_kernel = is_one_of(table["kind"], "kernel")
     rows = [np.empty(0, dtype=np.int64)]

@@ -1,12 +1,11 @@
-"""Rule `start-up`: what the program does once is no part of what it does again and again.
+"""Rule `start-up`: the time of what a program does once, apart from what it does again and again.
 
-A recording of hardly any GPU work has nothing else, and nothing of how a program runs:
+A recording with hardly any GPU work is nothing but start-up, and does not tell how a program runs:
 
     |<--------------- recorded --------------->|
     |-------- start-up --------|GPU|---------- |      # milliseconds, and busy for less
 
-Copies, idle time and launches in such a window are those of a beginning. Fills before the first
-kernel are of memory that was just allocated: they are start-up.
+Fills before the first kernel are start-up, too: they are of memory that was just allocated.
 """
 
 from __future__ import annotations
@@ -36,14 +35,13 @@ from traceflops.windows.selection import Selection
 from traceflops.windows.started_up import BEFORE_WORK, set_up, upload
 
 START_UP: Final = "start-up"
-_HARDLY: Final = 0.01
-"""A GPU that works for a smaller share of the time has hardly begun."""
+_HARDLY: Final = 0.01  # a GPU that works for a smaller share of the time has hardly begun
 
 
 def start_up(case: Case) -> Finding | None:
-    """Return how much of the time is start-up and what most of it is, None if it is little.
+    """Return a finding on the share of start-up and what most of it is, None if it is little.
 
-    The time is that of the chosen windows, and of those that are left out as start-up.
+    The share is of the chosen windows and of those that are left out as start-up.
     """
     chosen, before = case.total.components, _left_out(case)
     whole, set_up_ns, uploads_ns = chosen + before, 0, 0
@@ -61,28 +59,28 @@ def start_up(case: Case) -> Finding | None:
     measured = case.steps.measured
     if share < WORTH_SAYING and not measured:
         return None
+    # Busy time is told if it is hardly any; chosen time and other work if windows are left out.
     busy_ns = whole.window_ns - whole.start_up_ns - whole.idle_ns
     beside_ns = before.window_ns - before.start_up_ns - set_up_ns
     is_hardly = busy_ns < _HARDLY * whole.window_ns and not before.window_ns
-    rest, beside = ("measured_ns", "warm_ns") if measured else ("rest_ns", "beside_ns")
+    chosen_name, beside_name = ("measured_ns", "warm_ns") if measured else ("rest_ns", "beside_ns")
     is_beside = beside_ns >= _HARDLY * whole.window_ns
     basis = "step" if case.steps.used else "span" if before.window_ns else "window"
     upload_kind = fact(f"{START_UP}.upload")
-    # Busy time is told if it is hardly any, other work only if windows are left out before it.
     values: dict[str, Value] = {
         "busy_ns": round(busy_ns / case.windows_used) if is_hardly else None,
         "time_ns": round(once_ns / case.windows_used),
         "window_ns": round(whole.window_ns / case.windows_used),
         "range": measured,
-        rest: round(chosen.window_ns / case.windows_used) if before.window_ns else None,
-        beside: round(beside_ns / case.windows_used) if is_beside or measured else None,
+        chosen_name: round(chosen.window_ns / case.windows_used) if before.window_ns else None,
+        beside_name: round(beside_ns / case.windows_used) if is_beside or measured else None,
         "what": fact(f"{START_UP}.{basis}"),
         "kind": upload_kind if 2 * uploads_ns > once_ns else main_kind(prepared),
     }
     knows = {"children"} if values["kind"] == KINDS["children"] else set[str]()
     advice = advice_of(START_UP, case.program | knows)
     if measured:
-        advice = None  # it was warmed up
+        advice = None
     elif before.window_ns:
         # Most of the work after start-up may be of kernels that run several times.
         rows, least = case.measured.kernels, FEWEST_ROUNDS * case.windows_used
@@ -108,7 +106,7 @@ def _left_out(case: Case) -> Components:
 
 
 def main_kind(prepared: Prepared | None) -> str | None:
-    """Return what most of the start-up is, in words; None if it is of several kinds."""
+    """Return the kind of most of the start-up in words, None if no kind is most of it."""
     by_kind = Counter[str]()
     for device, account in prepared.accounts.items() if prepared is not None else ():
         assert prepared is not None
@@ -125,28 +123,23 @@ def main_kind(prepared: Prepared | None) -> str | None:
 
 
 LITTLE_WORK: Final = "little-work"
-RECORD: Final = "little-work.record"
-"""The code of what to record instead."""
-_FEWEST: Final = 2
-"""Of a single kernel, or launch, nothing can repeat."""
+RECORD: Final = "little-work.record"  # the code of what to record instead
+_FEWEST: Final = 2  # a single kernel or launch cannot show that nothing repeats
 
 
 def _cold_call(prepared: Prepared, limits: Mapping[str, float]) -> Fact | None:
-    """Return that each kernel runs once, as at first: its launch loads it, and the GPU waits.
+    """Return the statement that each kernel runs for its first time: launches load it, GPUs wait.
 
-    None where a kernel runs again, where most launches are not that slow, or where the GPU works
-    for much of the time.
+    None if a kernel runs again, if most launches are fast, or if the GPU is busy for much time.
     """
-    trace = prepared.trace
-    rows = np.flatnonzero(is_one_of(trace.activities["kind"], "kernel"))
-    process, name = (
-        numbers(trace.activities["process"])[rows],
-        codes(trace.activities["name"])[rows],
-    )
+    trace, activities = prepared.trace, prepared.trace.activities
+    rows = np.flatnonzero(is_one_of(activities["kind"], "kernel"))
+    process, name = numbers(activities["process"])[rows], codes(activities["name"])[rows]
     call = prepared.linked.links.call_of_activity[rows]
-    is_new = len(rows) >= _FEWEST and len(group_rows((process, name))[1]) == len(rows)
-    # Of several GPUs, one may be idle because others work.
-    if not is_new or len(prepared.accounts) != 1 or (call < 0).any():
+    _, first = group_rows((process, name))
+    none_repeats = len(rows) >= _FEWEST and len(first) == len(rows)
+    # With several GPUs, one may be idle because others work.
+    if not none_repeats or len(prepared.accounts) != 1 or (call < 0).any():
         return None
     took_ns = numbers(trace.calls["dur_ns"])[distinct(call)]  # a graph is one launch of many
     [account] = prepared.accounts.values()
@@ -160,10 +153,10 @@ def _cold_call(prepared: Prepared, limits: Mapping[str, float]) -> Fact | None:
 
 
 def little_work(prepared: Prepared, limits: Mapping[str, float]) -> tuple[Fact, ...]:
-    """Return that a recording holds too little GPU work to judge, and what to record instead.
+    """Return statements that a recording has too little GPU work, and what to record instead.
 
-    Nothing where it has steps, where a part of it is chosen, or where there is more than `limits`,
-    the thresholds of LITTLE_WORK.
+    The result is empty if there are steps, if a part of the recording is chosen, or if there is
+    more work than `limits`, the thresholds of LITTLE_WORK.
     """
     if prepared.selection != Selection() or prepared.plan.choice.used or prepared.on_host:
         return ()
@@ -171,10 +164,11 @@ def little_work(prepared: Prepared, limits: Mapping[str, float]) -> tuple[Fact, 
         return cold, fact(RECORD)
     spans_ns, busy_ns, fills_ns, begun = [0], [0], 0, []
     for account in prepared.accounts.values():
-        # Fills before the first kernel of a device are no work.
+        # Fills before the first kernel of a device are no work, unless it has no kernels at all.
         kind, row = prepared.trace.activities["kind"], account.rows.row
         is_kernel, is_fill = (is_one_of(kind, name)[row] for name in ("kernel", "memset"))
-        counts = ~is_fill | (np.cumsum(is_kernel) > 0) | (not is_kernel.any())
+        has_begun = (np.cumsum(is_kernel) > 0) | (not is_kernel.any())
+        counts = has_begun | ~is_fill
         start_ns, end_ns = account.rows.start_ns[counts], account.rows.end_ns[counts]
         begun.append(account.rows.span[0])
         fills_ns += int((account.rows.end_ns - account.rows.start_ns).sum())
@@ -191,10 +185,12 @@ def little_work(prepared: Prepared, limits: Mapping[str, float]) -> tuple[Fact, 
         return ()
     is_before = 2 * rest.before_ns >= rest.recorded_ns
     code = "after-start-up" if is_before else "of-recording"
-    # What of the host is recorded before the GPU begins; ranges that go on are about more.
-    (_, *marks), begin_ns = host_span(prepared.trace.marks), int(min(begun))
-    spans = [[times[marks[1] <= begin_ns] for times in marks]]
-    spans += [[*host_span(table)[1:]] for table in (prepared.trace.calls, prepared.trace.ops)]
+    # Is the host recorded before the GPU begins? Marks that go on after that are about more.
+    begin_ns = int(min(begun))
+    _, mark_start, mark_end = host_span(prepared.trace.marks)
+    is_over = mark_end <= begin_ns
+    spans = [(mark_start[is_over], mark_end[is_over])]
+    spans += [host_span(table)[1:] for table in (prepared.trace.calls, prepared.trace.ops)]
     starts, ends = (np.concatenate(column) for column in zip(*spans, strict=True))
     recorded = Intervals.of(starts, ends).within(NEVER, begin_ns)
     if is_before and 2 * recorded.length_ns < rest.before_ns:

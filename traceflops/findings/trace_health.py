@@ -1,7 +1,7 @@
 """Rule `trace-health`: what a recording is not fit for, and how to record better.
 
-Notes tell it, what the trace lacks of all that its profiler can record, and what the profiler cost.
-What matters to no figure is not said.
+It follows from notes, from what the trace lacks of all that its profiler can record, and from what
+the profiler cost. Findings are only about what matters to a figure.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ RULE: Final = "trace-health"
 class _Unfit(Struct, frozen=True):
     """What a note makes a recording unfit for: its texts are `trace-health.CODE`.
 
-    What to do is how to record its `lack`; without a lack it is a text of the code. `by_note`: it
-    is the advice of the note. `of_all`: a few records do not matter.
+    The advice is how to record the `lack`; without a lack it is a text of the code, or `by_note`
+    that of the note. With `of_all`, a few records do not matter.
     """
 
     code: str
@@ -74,12 +74,12 @@ _NOTES: Final = {
     "times-too-coarse": _Unfit("times-too-coarse"),
     "python-stacks-left-out": _Unfit("python-stacks-left-out"),
 }
-"""By code of a note; the worst first."""
+"""By code of a note, the worst first."""
 _ALONE: Final = fact(f"{RULE}.profiler.remedy")
 
 
 class _Lack(Struct, frozen=True):
-    """Something missing: the code of its title, when it matters, notes that say the same."""
+    """Something that a trace lacks: the code of its title, when it matters, notes on the same."""
 
     code: str
     matters: str
@@ -108,15 +108,14 @@ def trace_health(case: Case) -> Iterator[Finding]:
     notes = {note.code: note for note in reversed(case.notes)}  # the first note of each code
     for code, unfit in _NOTES.items():
         if (note := notes.get(code)) is not None and _matters(case, unfit, note.count):
-            is_apart = (
-                code == "no-steps" and case.steps.after_start_up
-            )  # start-up counts for nothing
+            # Without steps, start-up may distort figures: not if it is left out anyway.
+            is_harmless = code == "no-steps" and case.steps.after_start_up
             claim = fact(
                 f"{RULE}.says",
                 note=code,
                 what=note.statement,
                 scope=note.scope or None,
-                unfit=None if is_apart else fact(f"{RULE}.{unfit.code}.unfit"),
+                unfit=None if is_harmless else fact(f"{RULE}.{unfit.code}.unfit"),
             )
             how = way_to_record(case, unfit.lack) if unfit.lack else None
             if unfit.by_note:
@@ -141,8 +140,9 @@ def trace_health(case: Case) -> Iterator[Finding]:
     }
     for lack in missing:
         row = _LACKS.get(lack.code)
-        is_said = row is not None and bool(row.notes & {*notes})  # by a note, above
-        if row is not None and matters[row.matters] and not is_said:
+        if row is None or row.notes & {*notes}:  # a note has a finding on it already
+            continue
+        if matters[row.matters]:
             what, cost = (fact(f"lack.{lack.code}.{part}") for part in ("what", "cost"))
             claim = fact(f"{RULE}.lacks", lack=lack.code, what=what, cost=cost)
             yield _finding(row.code, claim, _record(lack.how))
@@ -150,14 +150,17 @@ def trace_health(case: Case) -> Iterator[Finding]:
 
 
 def _record(how: How | None) -> Fact | None:
-    """Return how to record something, None if unknown; `option` is the same without a verb."""
+    """Return the advice to record something, None if it is unknown how."""
     if how is None or not how.text:
         return None
     return fact(f"{RULE}.record", how=how.clause, option=how.text)
 
 
 def _coverage(case: Case, missing: set[str]) -> Iterator[Finding]:
-    """Give findings if much idle time has no record, or steps are few; `missing` are codes."""
+    """Give findings if much idle time has no record, or steps are few.
+
+    `missing` are the codes of what the trace lacks.
+    """
     steps = len(case.steps.used)
     nameless_ns = sum(
         culprit.idle_ns
@@ -165,13 +168,12 @@ def _coverage(case: Case, missing: set[str]) -> Iterator[Finding]:
         if culprit.kind == "host_unrecorded" and not culprit.label
     )
     share = share_of_window(case, nameless_ns)
-    no_calls = missing & {"calls", "calls-but-moments"}  # that has a finding of its own
-    if not no_calls and share >= limit(case, RULE, "unrecorded"):
-        advice = _record(way_to_record(case, "stacks")) or _record(
-            way_to_record(case, "annotations")
-        )
+    lacks_calls = missing & {"calls", "calls-but-moments"}  # these have a finding of their own
+    if not lacks_calls and share >= limit(case, RULE, "unrecorded"):
+        ways = (_record(way_to_record(case, lack)) for lack in ("stacks", "annotations"))
+        advice = next(filter(None, ways), None)
         yield _finding("unrecorded", fact(f"{RULE}.unrecorded.claim", share=share), advice)
-    if 0 < steps < limit(case, RULE, "few_steps"):  # 0 is a doubt of each gain
+    if 0 < steps < limit(case, RULE, "few_steps"):  # no steps at all are a doubt of each gain
         of_torch = "-torch" if family(case.source.format) == PYTORCH else ""
         claim = fact(f"{RULE}.few-steps.claim", steps=steps)
         yield _finding("few-steps", claim, fact(f"{RULE}.few-steps.remedy{of_torch}"))
@@ -184,7 +186,7 @@ def _overhead(case: Case, prepared: Prepared) -> Iterator[Finding]:
     share = share_of_window(case, own.idle_ns)
     if share >= limit(case, RULE, "least_overhead"):
         yield _finding("profiler", fact(f"{RULE}.profiler.claim-idle", share=share), _ALONE)
-    # Launches for which the GPU waits: others may be long because the queue is full.
+    # Only launches for which the GPU waits: others may be long because the queue is full.
     calls = prepared.trace.calls
     starved = [_NONE]
     for device, account in prepared.accounts.items():
@@ -204,14 +206,14 @@ def _overhead(case: Case, prepared: Prepared) -> Iterator[Finding]:
 
 def _matters(case: Case, unfit: _Unfit, count: int | None) -> bool:
     """Return whether a note matters here; `count` is how many records it is about, if known."""
-    if unfit is _CLOCKS:  # clocks matter only between devices, and ranks may be aligned without
+    if unfit is _CLOCKS:  # clocks matter only between devices; ranks may be aligned without them
         is_aligned = case.ranks is not None and case.ranks.alignment.basis != ""
         return len(case.devices) > 1 and not is_aligned
     if unfit is _TIMELINE:
         return not case.windows_used
     works = sum(sums.count for device in case.devices for sums in device.whole.kinds.values())
     if unfit is _LOST and not works:
-        return False  # told as missing: nothing of its kind was recorded
+        return False  # without any work, other findings tell that it is missing
     return not unfit.of_all or count is None or count >= limit(case, RULE, "least_records") * works
 
 

@@ -1,4 +1,4 @@
-"""Rule on dropout and batch norm that work as in training, where nothing else is of training."""
+"""Rule on dropout and batch norm that work as in training, in a program that does not train."""
 
 from __future__ import annotations
 
@@ -23,31 +23,31 @@ _NORM_KERNEL: Final = re.compile(
 )
 _NORM: Final = re.compile(r"aten::(native_|cudnn_|miopen_)?batch_norm$")
 _RUNNING_MEAN, _TRAINING = 3, 5
-"""Places of arguments of batch norm."""
+"""Positions of arguments of batch norm."""
 _OF_SCALARS: Final = re.compile(r"\[\[\], ?\[\]")
 _OF_INTEGERS: Final = re.compile(r"\[\"(__int64|long( int)?)\"")
 """Arguments of the addition by which a module counts its batches."""
 _DROPOUT: Final = re.compile(r"aten::(feature_)?(alpha_)?dropout_?$")
 _DRAWS: Final = ("aten::bernoulli_", "aten::bernoulli")
 _DRAWS_ITSELF: Final = ("aten::native_dropout", "aten::_fused_dropout")
-"""Dropout of GPUs, which is called only where numbers are drawn."""
+"""Dropout of GPUs, which is only called to draw numbers."""
 
 
 def training_mode(facts: KernelFacts) -> Iterator[Cause]:
-    """Yield a cause where dropout draws or batch norm computes statistics, and nothing trains.
+    """Yield a cause if dropout draws or batch norm computes statistics, and nothing trains.
 
-    On a CPU it gains at most all of their time; what it leaves of kernels is unknown. No gain is
-    told either where counted batches alone show the mode of a norm.
+    The gain is at most all of their time on a CPU. On a GPU it is unknown, as the remedy leaves
+    some kernels. It is unknown, too, if only counted batches show the mode of a norm.
     """
     case = facts.case
     if "trains" in case.program:
         return
     recorded, counted = map(facts.within, _with_statistics(facts.prepared))
     op = facts.prepared.trace.ops["name"]
-    draws = facts.prepared.linked.op_tree.below(is_one_of(op, *_DRAWS)) > 0
-    drops_out = matching(op, _DROPOUT.match) & draws | is_one_of(op, *_DRAWS_ITSELF)
+    has_draws = facts.prepared.linked.op_tree.below(is_one_of(op, *_DRAWS)) > 0
+    is_dropout = matching(op, _DROPOUT.match) & has_draws
     is_kind = {
-        "dropout": facts.within(drops_out),
+        "dropout": facts.within(is_dropout | is_one_of(op, *_DRAWS_ITSELF)),
         "norm": recorded | counted | facts.named(_NORM_KERNEL.search),
     }
     time = np.where(np.logical_or.reduce([*is_kind.values()]), facts.ns, 0.0)
@@ -56,7 +56,7 @@ def training_mode(facts: KernelFacts) -> Iterator[Cause]:
         return
     kinds = [kind for kind, rows in is_kind.items() if time[rows].any()]
     largest, where = largest_of(facts, time)
-    # Operators whose GPU work is not recorded only launch it: their time is not what goes.
+    # Operators whose GPU work is not recorded only launch it: less work would not save their time.
     done = case.measured.executed
     gains = (
         not time[counted].any()
@@ -79,17 +79,19 @@ def training_mode(facts: KernelFacts) -> Iterator[Cause]:
 
 
 def _with_statistics(prepared: Prepared) -> tuple[BoolArray, BoolArray]:
-    """Return, per op, whether it is batch norm in training that also keeps running statistics.
+    """Return two masks of ops: batch norms in training that keep running statistics.
 
-    Without these a norm computes its statistics in every mode. In the first array are norms whose
-    mode is recorded. That of others is in the second: a module in training counts its batches.
+    Without running statistics a norm computes its statistics in every mode. The mode of norms in
+    the first mask is recorded; those in the second seem to be in training, as they count batches.
     """
     ops = prepared.trace.ops
-    # Each batch norm may come with an addition to an integer without dimensions.
-    adds = is_one_of(ops["name"], "aten::add_")
-    adds &= matching(ops["input_dims"], _OF_SCALARS.match)
-    adds &= matching(ops["input_types"], _OF_INTEGERS.match)
-    counts = 0 < int(is_one_of(ops["name"], "aten::batch_norm").sum()) <= int(adds.sum())
+    # Is there an addition to an integer without dimensions for each batch norm?
+    is_count = is_one_of(ops["name"], "aten::add_")
+    is_count &= matching(ops["input_dims"], _OF_SCALARS.match)
+    is_count &= matching(ops["input_types"], _OF_INTEGERS.match)
+    norms = int(is_one_of(ops["name"], "aten::batch_norm").sum())
+    counts_batches = 0 < norms <= int(is_count.sum())
+    # The mode of each norm: True in training, None if unknown. Equal arguments are read once.
     is_norm = matching(ops["name"], _NORM.match)
     rows = np.flatnonzero(is_norm)
     kind, first = group_rows([codes(ops[name])[rows] for name in ("input_dims", "concrete_inputs")])
@@ -98,9 +100,9 @@ def _with_statistics(prepared: Prepared) -> tuple[BoolArray, BoolArray]:
         call.boolean(_TRAINING) if any(mean.shape for mean in call.given(_RUNNING_MEAN)) else False
         for call in calls
     ]
-    by_mode = []
-    for trains in (True, None):
-        is_so = is_norm.copy()
-        is_so[rows] = np.array([mode is trains for mode in modes], dtype=np.bool_)[kind]
-        by_mode.append(is_so)
-    return by_mode[0], by_mode[1] & counts
+    masks = []
+    for wanted in (True, None):
+        has_mode = is_norm.copy()
+        has_mode[rows] = np.array([mode is wanted for mode in modes], dtype=np.bool_)[kind]
+        masks.append(has_mode)
+    return masks[0], masks[1] & counts_batches

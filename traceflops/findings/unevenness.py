@@ -1,7 +1,7 @@
-"""Rule `uneven-steps`: what steps take beyond the median, which they are, what they have more of.
+"""Rule `uneven-steps`: the time of steps beyond their median, which are slow, and of what.
 
-Mending it gains at most all of that time. Longer steps may have had more to do, but not in idle
-time: half of that is gained at least.
+A remedy gains at most all of that time. Slow steps may have more to do, but not in idle time: at
+least half of their additional idle time is gained.
 """
 
 from __future__ import annotations
@@ -37,12 +37,11 @@ from traceflops.windows.records import DeviceReport, chosen_time
 from traceflops.windows.step_times import STANDS_OUT, StepSpread, StepTime, late_after, median_of
 
 UNEVEN_STEPS: Final = "uneven-steps"
-_LEAST_STEPS: Final = 3
-"""Of two steps the median is their mean, and one is always longer."""
+_LEAST_STEPS: Final = 3  # of two steps the median is their mean, and one is always longer
 _ANOTHER_SIZE: Final = 0.1
 """Steps whose launches have more or fewer blocks by this share work on another size."""
 _HARDLY: Final = 0.1
-"""A span is what slow steps have more of if usual ones have at most this share of its time."""
+"""A span makes steps slow if the usual steps have at most this share of its time."""
 _IDLE: Final = "idle"
 _PROMPTS: Final = ("prefill", "mixed")
 _SPANS: Final = ("annotation", "python", "overhead")
@@ -53,7 +52,7 @@ _KINDS: Final = {
     "evaluation": r"\b(eval|evaluat(e|ion)|validat(e|ion))$",
     "profiler": r"^(Activity Buffer Request|Buffer Flush|Instrumentation)$",
 }
-"""Why steps are slow, by names of functions and ranges that they have more of."""
+"""Why steps are slow, by names of functions and ranges that take longer in them."""
 _WARM_UP, _PROFILER = "warm-up", "profiler"
 _SPORADIC: Final = ("other_calls", "eager_overhead", "launch_latency")
 """Classes of idle time whose usual remedy does not help if only some steps have more of them."""
@@ -61,9 +60,9 @@ _KERNELS: Final = "uneven-steps.remedy.kernels"
 
 
 class _More(Struct, frozen=True):
-    """What slow steps have more of: its name, and by how much per step.
+    """What takes longer in slow steps: its name, and by how much per step.
 
-    `usual_ns` is what usual steps have; `remedy` the code of what to do, "" for a span.
+    `usual_ns` is its time in usual steps; `remedy` the code of what to do, "" for a span.
     """
 
     name: str
@@ -77,12 +76,13 @@ def uneven_findings(
 ) -> Iterator[Finding]:
     """Give a finding if the steps used take much longer together than if each were the median.
 
-    None if the long ones are passes of a server that read prompts: these must take longer.
+    Nothing is given if the slow steps are passes of a server that read prompts, which take longer.
     """
     if spread is None or len(spread.used) < _LEAST_STEPS:
         return
-    # Prompts make steps long where all slow ones, and few others, read some.
-    starts = np.array([each.start_ns for each in serving.passes if each.kind in _PROMPTS])
+    # Prompts explain slow steps if all slow steps, and few others, read some.
+    reads = [one_pass for one_pass in serving.passes if one_pass.kind in _PROMPTS]
+    starts = np.array([one_pass.start_ns for one_pass in reads])
     reading = {
         window.step
         for device in devices
@@ -91,7 +91,8 @@ def uneven_findings(
     }
     most_ns = STANDS_OUT * spread.median_ns
     slow = {step.step for step in spread.used if step.ns > most_ns}
-    if slow and slow <= reading and 2 * len(reading) < len(spread.used):
+    prompts_explain = slow <= reading and 2 * len(reading) < len(spread.used)
+    if slow and prompts_explain:
         return
     whole_ns = sum(step.ns for step in spread.used)
     share = spread.beyond_median_ns / whole_ns if whole_ns else 0.0
@@ -114,7 +115,7 @@ def uneven_findings(
 
 
 def uneven_steps(case: Case) -> Iterator[Cause]:
-    """Give uneven steps as a cause: which steps are slow, and what they have more of."""
+    """Give uneven steps as a cause: which steps are slow, and what takes longer in them."""
     spread = case.spread
     finding = next(uneven_findings(spread, case.devices, case.serving), None)
     if spread is None or finding is None or is_sweep(case) or period_ns(case) is not None:
@@ -124,12 +125,12 @@ def uneven_steps(case: Case) -> Iterator[Cause]:
     more = _more(case, spread, slow) if slow else None
     if more is not None and _LOADER.search(more.name):
         return  # rule data-input tells it, with its gain
-    # Why steps are slow: a key of _KINDS, "" if unknown; warm-up, if they are the first, and idle.
+    # Why steps are slow: a key of _KINDS, warm-up if they are the first and idle, "" if unknown.
     name = more.name if more is not None and not more.remedy else ""
     kind = next((kind for kind, named in _KINDS.items() if name and re.search(named, name)), "")
     if slow and tuple(slow) == spread.used[: len(slow)] and largest_part(spread)[0] == _IDLE:
         kind = _WARM_UP
-    # Which steps stand out, and what they have more of, or what only they have
+    # Which steps stand out, and what takes longer in them, or occurs only in them
     which, has_more = fact(f"{UNEVEN_STEPS}.none"), None
     if more is not None:
         code = f"{UNEVEN_STEPS}.{'more' if more.usual_ns else 'only'}"
@@ -142,7 +143,7 @@ def uneven_steps(case: Case) -> Iterator[Cause]:
             steps=listed([str(step.step) for step in slow]),
             more=has_more,
         )
-    # No gain is told of what ends by itself (warm-up), or of waits that may set the pace.
+    # No gain is told of what ends by itself, nor of waits that may set the pace.
     waits = more is not None and more.name == CLASSES[UNRECORDED] and only_waits(case)
     doubt = "leaving-out" if kind in (_WARM_UP, _PROFILER) else "off-cpu" if waits else None
     windows = [
@@ -168,7 +169,7 @@ def uneven_steps(case: Case) -> Iterator[Cause]:
 
 
 def is_sweep(case: Case) -> bool:
-    """Return whether most steps differ from the median in blocks: then steps differ on purpose."""
+    """Return whether steps differ on purpose: most launch another number of blocks than usual."""
     prepared = case.prepared
     if prepared is None:
         return False
@@ -178,21 +179,22 @@ def is_sweep(case: Case) -> bool:
         start, end = (
             np.array([(w.start_ns, w.end_ns) for w in used], dtype=np.int64).reshape(-1, 2).T
         )
-        sums = np.append(0, np.cumsum(grid[account.rows.row]))
-        first, last = (np.searchsorted(account.rows.start_ns, edge) for edge in (start, end))
-        launched = sums[last] - sums[first]
-        usual = np.sort(launched)[(len(used) - 1) // 2] if used else 0
-        others = np.abs(launched - usual) > _ANOTHER_SIZE * usual
-        if usual and 2 * others.sum() > len(used):
+        # Blocks per step, as differences of the sum up to the first work of each
+        up_to = np.append(0, np.cumsum(grid[account.rows.row]))
+        first, stop = (np.searchsorted(account.rows.start_ns, edge) for edge in (start, end))
+        blocks = up_to[stop] - up_to[first]
+        usual = np.sort(blocks)[(len(used) - 1) // 2] if used else 0
+        differs = np.abs(blocks - usual) > _ANOTHER_SIZE * usual
+        if usual and 2 * differs.sum() > len(used):
             return True
     return False
 
 
 def _gain(case: Case, spread: StepSpread, slow: Sequence[StepTime]) -> Gain:
-    """Return the gain per step if slow steps took the median.
+    """Return the gain per step if slow steps became as short as the median.
 
-    At most that is all their time beyond the median. At least it is half of their additional idle
-    time: that nothing runs then is known, but not how much of it can go.
+    At most it is all their time beyond the median. At least it is half of their additional idle
+    time: nothing runs then, but how much can be saved is not known.
     """
     usual_ns = spread.median_ns
     usual_idle_ns = median_of([step.components.idle_ns for step in spread.used])
@@ -200,7 +202,7 @@ def _gain(case: Case, spread: StepSpread, slow: Sequence[StepTime]) -> Gain:
         max(min(step.components.idle_ns - usual_idle_ns, step.ns - usual_ns), 0) for step in slow
     )
     beyond_ns = sum(step.ns - usual_ns for step in slow) if slow else spread.beyond_median_ns
-    # Unless idle time is known, work that is not recorded may have run in it.
+    # If idle time is not known for sure, work that is not recorded may have run in it.
     least_ns = idle_ns // 2 if case.total.knows_idle else 0
     return Gain(least_ns // len(spread.used), beyond_ns // len(spread.used), None)
 
@@ -208,29 +210,32 @@ def _gain(case: Case, spread: StepSpread, slow: Sequence[StepTime]) -> Gain:
 def _advice(
     case: Case, kind: str, spread: StepSpread, slow: Sequence[StepTime], more: _More | None
 ) -> Fact:
-    """Return what to do, and how to look at the steps without the slow ones."""
-    # The longest run of steps that are not slow
+    """Return what to do about slow steps, and how to look at the steps without them."""
+    # The longest run of steps that are not slow; each slow step begins a new run.
     runs, slow_steps = [list[int]()], {step.step for step in slow}
     for step in spread.used:
-        runs.append([]) if step.step in slow_steps else runs[-1].append(step.step)
+        if step.step in slow_steps:
+            runs.append([])
+        else:
+            runs[-1].append(step.step)
     longest = max(runs, key=len)
     first, last = (longest[0], longest[-1]) if longest else (0, 0)
     leave_out = fact(f"{UNEVEN_STEPS}.remedy.leave-out", first=first, last=last)
-    without = leave_out if slow and first < last else None  # one step alone is no run
+    without = leave_out if slow and first < last else None  # a single step is no run
     if without is not None and kind == _WARM_UP:
         return without
     code = f"{UNEVEN_STEPS}.remedy.{'span' if more else 'compare'}"
     usual = fact(more.remedy if more and more.remedy else code)
     if more and more.remedy.startswith("idle."):
         usual = fact("sentence", text=usual)  # texts of idle time are clauses
-    # Other kinds have remedies of their own for PyTorch only.
+    # The remedies of kinds are for PyTorch, except that of the profiler.
     if kind == _PROFILER or (kind in _KINDS and "torch" in case.program):
         usual = fact(f"{UNEVEN_STEPS}.remedy.{kind}")
     return fact("joined", parts=(usual, without)) if without else usual
 
 
 def _more(case: Case, spread: StepSpread, slow: Sequence[StepTime]) -> _More | None:
-    """Return the span, culprit or kernel that is at least half of what slow steps take longer.
+    """Return the span, culprit or kernel that is at least half of the time that slow steps add.
 
     A span that usual steps hardly have comes first; None if nothing explains so much.
     """
@@ -248,31 +253,31 @@ def _more(case: Case, spread: StepSpread, slow: Sequence[StepTime]) -> _More | N
     (part, _), median_ns = largest_part(spread), spread.median_ns
     least_ns = sum(step.ns - median_ns for step in slow) // (2 * len(slow))
     for of_slow, of_usual, most in _times(case, prepared, when_slow, when_usual, part, least_ns):
-        more = []
+        longer = []
         for (name, remedy), ns in of_slow.items():
             usual_ns = of_usual.get((name, remedy), 0) // max(usual_count, 1)
             if name and usual_ns <= most * ns // max(slow_count, 1):
                 more_ns = ns // max(slow_count, 1) - usual_ns
-                more.append(_More(name, more_ns, usual_ns, remedy))
-        largest = max(more, key=lambda each: each.more_ns, default=None)
+                longer.append(_More(name, more_ns, usual_ns, remedy))
+        largest = max(longer, key=lambda more: more.more_ns, default=None)
         if largest is not None and largest.more_ns >= least_ns:
             return largest
     return None
 
 
 _When = Mapping[int, Intervals]
-"""Some time of each device."""
+"""The time of some steps, by device."""
 _Times = Mapping[tuple[str, str], int]
-"""What took how many ns of such time, by name and code of the remedy."""
+"""The ns that something took in some steps, by its name and the code of its remedy."""
 
 
 def _times(
     case: Case, prepared: Prepared, slow: _When, usual: _When, part: str, least_ns: int
 ) -> Iterator[tuple[_Times, _Times, float]]:
-    """Yield times of slow and of usual steps, and the part of them that usual steps may have.
+    """Yield what took how long in slow and in usual steps, and a share: its most in usual steps.
 
-    These are of spans; then, by the `part` that is longer, of culprits of idle time by name and by
-    class, or of kernels.
+    They are by span first; then, if the longer `part` is idle time, by culprit, then by class of
+    idle time; else by kernel.
     """
     spans = _spans(prepared, least_ns)
     yield spans(slow), spans(usual), _HARDLY
@@ -290,7 +295,7 @@ def _times(
 def _spans(prepared: Prepared, least_ns: int) -> Callable[[_When], _Times]:
     """Return a function that adds up the time of functions and ranges by name.
 
-    Only of names that once take half of `least_ns` or more: others hardly make a step long.
+    Names that never take half of `least_ns` are left out: they hardly make a step long.
     """
     marks, process_of = prepared.trace.marks, numbers(prepared.trace.devices["process"])
     code_of_mark = codes(marks["name"])
@@ -299,22 +304,22 @@ def _spans(prepared: Prepared, least_ns: int) -> Callable[[_When], _Times]:
     start, dur, process = (numbers(marks[name]) for name in ("start_ns", "dur_ns", "process"))
     long = distinct(code_of_mark[is_host & (2 * dur >= least_ns)])
     rows = np.flatnonzero(is_host & np.isin(code_of_mark, long))
-    labels, called = names(marks["name"]), range_names(prepared.trace)
+    labels, name_of_range = names(marks["name"]), range_names(prepared.trace)
 
-    def times(when: _When) -> _Times:
-        """Return the time of each name within `when`, which has intervals by device."""
+    def times_in(when: _When) -> _Times:
+        """Return the time of each name in some steps."""
         times: Counter[tuple[str, str]] = Counter()
-        for device, some in when.items():
+        for device, intervals in when.items():
             ranges = rows[process[rows] == process_of[device]]
-            inside_ns = some.length_within(start[ranges], start[ranges] + dur[ranges])
+            inside_ns = intervals.length_within(start[ranges], start[ranges] + dur[ranges])
             for code, rows_of_code in groups(code_of_mark[ranges]):
                 label = labels[code]
-                # A function of Python keeps its file; a range is named as `called` says.
-                name = label if function_name(label) != label else called(label)
+                is_function = function_name(label) != label  # of Python: it keeps its file
+                name = label if is_function else name_of_range(label)
                 times[name, ""] += int(inside_ns[rows_of_code].sum())
         return times
 
-    return times
+    return times_in
 
 
 def _idle_times(culprits: Sequence[Culprit], by_class: bool) -> Counter[tuple[str, str]]:
@@ -329,7 +334,7 @@ def _idle_times(culprits: Sequence[Culprit], by_class: bool) -> Counter[tuple[st
 
 
 def _kernel_times(prepared: Prepared, when: _When) -> _Times:
-    """Return how long kernels and copies ran in some time of each device."""
+    """Return how long kernels and copies ran in some steps."""
     column = prepared.trace.activities["name"]
     times: Counter[tuple[str, str]] = Counter()
     for device, some in when.items():

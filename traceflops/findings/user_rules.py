@@ -31,15 +31,14 @@ GROUP: Final = "findings"
 _HINT: Final = "see docs/findings.md for the format of a file of finding rules"
 _ID: Final = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _LONGEST: Final = 500
-_TOO_LARGE: Final = 1e12
-"""No threshold is so large; infinity is refused, too."""
+_TOO_LARGE: Final = 1e12  # thresholds must be below this, which refuses infinity
 _USUAL: Final = "Kernels of this rule take {share} of the time."
 
 
 class KernelRule(Struct, frozen=True):
     """A rule of a file: kernels whose names match a pattern take at least a share of the time.
 
-    In `sentence`, {share} is replaced by what they take. `edits` stand for the remedy in what-if.
+    Their share replaces {share} in `sentence`. `edits` stand for the remedy in what-if.
     """
 
     id: str
@@ -54,8 +53,8 @@ class KernelRule(Struct, frozen=True):
     def __call__(self, case: Case) -> Iterator[Candidate]:
         """Give a candidate if the kernels take enough time."""
         names = [row.name for row in case.measured.kernels]
-        alike = matches(self.kernels, names, ignore_case=True).tolist()
-        rows = [*compress(case.measured.kernels, alike)]
+        is_matched = matches(self.kernels, names, ignore_case=True).tolist()
+        rows = [*compress(case.measured.kernels, is_matched)]
         share = share_of_window(case, sum(row.sum_ns for row in rows))
         if not rows or share < self.least_share:
             return
@@ -70,14 +69,14 @@ class KernelRule(Struct, frozen=True):
             rows=tuple(Row(row.name, row.sum_ns, row.count) for row in rows[:MOST_ROWS]),
             edits=self.edits,
             on_path=frozenset(row.category.top for row in rows),
-            frees=True,  # is said even if the gain is small
+            frees=True,  # a finding even if the gain is small
         )
 
 
 def read_finding_rules(path: Path | None, *, redact: bool = False) -> FindingRules:
-    """Return what a file changes; a UsageError says what is wrong with it.
+    """Return what a file of rules changes; `redact` leaves out the words of its rules.
 
-    `redact` leaves out the words of its rules.
+    Raises UsageError if something is wrong with the file.
     """
     if path is None:
         return NO_RULES
@@ -94,14 +93,15 @@ def read_finding_rules(path: Path | None, *, redact: bool = False) -> FindingRul
         silent = _texts(document.pop("silent", []), "silent")
         installed = (plugin.name for plugin in plugins(GROUP))
         rule_ids = {*all_rules().rules, *(rule.id for rule in own), *installed}
-        for unknown in (rule_id for rule_id in silent if rule_id not in rule_ids):
+        unknown = next((rule_id for rule_id in silent if rule_id not in rule_ids), None)
+        if unknown is not None:
             near = get_close_matches(unknown, rule_ids, 1, 0)[0]
             raise ValueError(f"silent: no rule {unknown!r}; there is {near!r}")
         limits = {rule: _limits(rule, given) for rule, given in document.items()}
     except ValueError as error:
         raise UsageError(f"{where}: {error}", _HINT) from None
     own = tuple(rule for rule in own if rule.id not in silent)
-    if redact:  # without any words of their author, by their numbers
+    if redact:  # rules are told by numbers, without any words of their author
         own = tuple(
             replace(
                 rule,
@@ -124,9 +124,9 @@ def more_rules(rules: FindingRules) -> Iterator[Rule]:
 
 
 def _installed(point: EntryPoint, number: int) -> Rule:
-    """Return an installed rule, loaded when it first runs; a UsageError tells of one that fails.
+    """Return an installed rule, which is loaded when it runs, and raises UsageError if it fails.
 
-    Of a redacted recording it says only from which package the rule is, and its share.
+    For a redacted recording its candidates tell only the package of the rule, and the share.
     """
 
     def rule(case: Case) -> Iterator[Candidate]:
@@ -152,7 +152,7 @@ def _installed(point: EntryPoint, number: int) -> Rule:
 
 
 def _limits(rule: str, given: object) -> dict[str, float]:
-    """Return the thresholds that a file gives for a rule; a ValueError if one is wrong."""
+    """Return the thresholds that a file gives for a rule. Raises ValueError if one is wrong."""
     limits = thresholds().get(rule)
     if limits is None or not isinstance(given, dict):
         raise ValueError(f"unknown rule {rule!r}; with thresholds: {', '.join(thresholds())}")
@@ -166,7 +166,7 @@ def _limits(rule: str, given: object) -> dict[str, float]:
 
 
 def _own(table: object, number: int) -> KernelRule:
-    """Return a rule of the file from its [[rule]] table; a ValueError if it cannot be followed."""
+    """Return the rule of a [[rule]] table of the file. Raises ValueError if the table is wrong."""
     if not isinstance(table, dict):
         raise ValueError("a rule must be a [[rule]] table")
     names = [field.name for field in fields(KernelRule)]
@@ -177,30 +177,30 @@ def _own(table: object, number: int) -> KernelRule:
         text = table.get(name)
         if not isinstance(text, str) or not text.isprintable() or not 0 < len(text) <= _LONGEST:
             raise ValueError(f"rule {number}: {name!r} must be one line of 1 to {_LONGEST} signs")
-    made = KernelRule(**table | {"edits": _texts(table.get("edits", []), "edits")})
-    problem = None
+    rule = KernelRule(**table | {"edits": _texts(table.get("edits", []), "edits")})
+    problem = None  # the last one that is found
     try:
-        matches(made.kernels, ("",))
+        matches(rule.kernels, ("",))
     except ValueError as error:
         problem = f"bad regular expression: {error}"
-    if not _ID.fullmatch(made.id) or made.id in {*all_rules().rules, *thresholds()}:
-        problem = f"id {made.id!r} must be words of a-z and 0-9 with - between, and its own"
-    if made.owner not in get_args(Owner):
+    if not _ID.fullmatch(rule.id) or rule.id in {*all_rules().rules, *thresholds()}:
+        problem = f"id {rule.id!r} must be words of a-z and 0-9 with - between, and its own"
+    if rule.owner not in get_args(Owner):
         problem = f"owner must be one of {', '.join(get_args(Owner))}"
-    if not isinstance(made.least_share, int | float) or not 0 <= made.least_share <= 1:
+    if not isinstance(rule.least_share, int | float) or not 0 <= rule.least_share <= 1:
         problem = "least_share must be from 0 to 1"
-    for edit in made.edits:
+    for edit in rule.edits:
         try:
             parse_edit(edit)
         except UsageError as error:
             problem = error.message
     if problem:
         raise ValueError(f"rule {number}: {problem}")
-    return made
+    return rule
 
 
 def _texts(value: object, name: str) -> tuple[str, ...]:
-    """Return a list of texts as a tuple; a ValueError with its name if it is none."""
+    """Return a list of texts as a tuple. Raises ValueError, with its `name`, if it is none."""
     if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
         raise ValueError(f"{name!r} must be a list of texts")
     return tuple(value)

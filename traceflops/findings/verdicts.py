@@ -1,4 +1,4 @@
-"""The statements at the top: how much of the devices was used, what is lost, what is unknown."""
+"""The verdict at the top: how much of the devices was used, what is lost, what is unknown."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from traceflops.windows.device_records import MATERIAL, LaunchRecords
 from traceflops.windows.records import StepChoice
 
 _NOT_WORKING: Final = frozenset({"idle", "communication", "standstill"})
-"""Surely lost, whatever the other work is: if large, they stand before what cannot be judged."""
+"""Surely lost, whatever the other work is: if large, these stand before what cannot be judged."""
 
 NO_DURATIONS: Final = "verdict.no-durations"
-"""The code of what is said where how long the GPU works is unknown."""
+"""The code of the statement that it is unknown how long the GPU works."""
 _MOSTLY_BUSY, _OVERLAP = 0.95, 1.01
 _NEXT_TO_NOTHING: Final = 1_000
-"""A busy time of less than one in so many parts is told without "at least": as "<0.1 %"."""
+"""A busy time of less than one part in so many is told as "<0.1 %", without "at least"."""
 _FILLS: Final = quoted("fills")
-"""What memory work is made of in a program that only sets up its memory."""
+"""The gloss of memory work in a program that only sets up its memory."""
 _MOST: Final = 0.5
 _ON_CPU: Final = {
     "call": "verdict.api-calls",
@@ -58,11 +58,11 @@ def verdict(
 ) -> Verdict:
     """Return what the chosen windows lose most time to, and what cannot be judged.
 
-    Lost is what is not compute; with known FLOPs, also what compute loses against its peak. That
-    stands first unless something that cannot be judged takes more, and the GPU is hardly idle or
-    communicating. `losses` are the largest first; `on_cpu` says what leads if all work is
-    operators on the CPU; `late_rank` is the statement on the rank or link that holds others up;
-    `of` says what shares are of.
+    All that is not compute is lost; with known FLOPs, also what compute loses against its peak. The
+    loss stands first unless something that cannot be judged takes more, and the GPU is hardly idle
+    or communicating. `losses` are sorted, the largest first; `on_cpu` tells what leads if all work
+    is operators on the CPU; `late_rank` is the statement on the rank or link that holds others up;
+    `of` names the time that shares are of.
     """
     early = _without_gpu_work(total, devices, measured, losses, on_cpu)
     if early is not None:
@@ -76,7 +76,7 @@ def verdict(
     figures = (fact("verdict.figure", text=figure),) if figure else ()
     lead = (*figures, *filter(None, [late_rank]))
     most_unknown = max((share for share, _ in unknown), default=0.0)
-    facts_of_unknown = tuple(item for _, facts in unknown for item in facts)
+    unknown_facts = tuple(statement for _, facts in unknown for statement in facts)
     is_surely_lost = any(
         loss.name in _NOT_WORKING and severity_of(loss.share) == "high" for loss in judged
     )
@@ -84,7 +84,7 @@ def verdict(
         has_waterfall = measured is not None and measured.waterfall is not None
         shown = [loss.brief() for loss in judged] if late_rank else judged
         parts = _taken(shown, of)
-        # Only if all time is judged, losses are known to be the largest.
+        # Losses are known to be the largest only if all time is judged.
         if has_waterfall and not unknown:
             first, second = shown[0].sized(of), [loss.sized() for loss in shown[1:]]
             code = "largest-two" if second else "largest"
@@ -92,12 +92,12 @@ def verdict(
             parts = (Fact(f"verdict.{code}", values),)
         headline = "straggler" if late_rank else judged[0].headline
         led = () if late_rank else _mostly_busy(total, measured, of, devices)
-        statements = (*lead, *led, *parts, *_at_peak(shown, of), *facts_of_unknown)
+        statements = (*lead, *led, *parts, *_at_peak(shown, of), *unknown_facts)
         return Verdict(statements, headline, judged[0].name, shares[judged[0].name])
     busy = _busy(total, of, devices, on_host=on_cpu is not None, is_all=not (large or unknown))
     parts = (*_taken(judged, None), *_at_peak(judged, of))
     headline = "straggler" if late_rank else _class_of_busy(total, large)
-    return Verdict((*lead, busy, *facts_of_unknown, *parts), headline)
+    return Verdict((*lead, busy, *unknown_facts, *parts), headline)
 
 
 def _without_gpu_work(
@@ -107,7 +107,7 @@ def _without_gpu_work(
     losses: Sequence[Loss],
     on_cpu: OnCpu | None,
 ) -> Verdict | None:
-    """Return what to say if no GPU does any work in the chosen windows, None if one does.
+    """Return the verdict if no GPU does any work in the chosen windows, None if one does.
 
     Filling memory is no work of a program. It is told only if it takes most of the time: otherwise
     the usual verdict tells why the GPU is idle.
@@ -135,7 +135,7 @@ def _without_gpu_work(
 def _without_start_up(
     total: Account, losses: Sequence[Loss], of: Fact
 ) -> tuple[Account, Sequence[Loss], Fact]:
-    """Return time, losses, and what shares are of; without start-up if that is much of the time."""
+    """Return time, losses and basis of shares, without start-up if that is much of the time."""
     components = total.components
     share = components.share("start_up") or 0.0
     rest = replace(total, components=replace(components, start_up_ns=0))
@@ -145,9 +145,9 @@ def _without_start_up(
 
 
 def _class_of_busy(total: Account, losses: Sequence[Loss]) -> str:
-    """Return the class of a report on a busy device: that of what takes most of the time.
+    """Return the class of a report on a busy device: the class of what takes most of the time.
 
-    Idle time counts only if it is more than half of all.
+    Idle time counts only if it is more than half of all time.
     """
     share = {name: total.components.share(name) or 0.0 for name in total.components.parts()}
     of_idle = (loss.headline for loss in losses if loss.name == "idle" and not loss.unknown)
@@ -160,7 +160,10 @@ def _class_of_busy(total: Account, losses: Sequence[Loss]) -> str:
 
 
 def basis_of(steps: StepChoice, part_ns: int = 0) -> Fact:
-    """Return what shares are of; `part_ns` is the length of a window of a longer run, else 0."""
+    """Return the name of the time that shares are of, for texts.
+
+    `part_ns` is the length of the recording if it is a window of a longer run, else 0.
+    """
     if steps.after_start_up:
         return fact("basis.range" if steps.measured else "basis.after", range=steps.measured)
     if part_ns and not steps.used:
@@ -175,11 +178,11 @@ def records_verdict(
     on_cpu: OnCpu | None = None,
     called: tuple[Fact, ...] = (),
 ) -> Verdict | None:
-    """Return what to say if too much is not recorded to judge anything, else None.
+    """Return the verdict if too much is not recorded to judge anything, else None.
 
-    `how` is the clause that says how to record it, or ""; `late_rank` the statement on the rank
-    that holds others up, which recorded work alone can tell; `on_cpu` says what the CPU did,
-    `called` what takes the time of a host without operators.
+    `how` is the clause on how to record it, or ""; `late_rank` the statement on the rank that holds
+    others up, which needs only recorded work; `on_cpu` tells what the CPU did, `called` what takes
+    the time of a host without operators.
     """
     late = tuple(filter(None, [late_rank]))
     match records.state:
@@ -189,8 +192,8 @@ def records_verdict(
             return Verdict((missing, *called, *host), "records-missing")
         case "incomplete" if records.timed.lack():
             timed = records.timed
-            untold = fact(NO_DURATIONS, unknown=timed.lost, operations=timed.calls)
-            return Verdict((untold, *late), "records-missing")
+            untimed = fact(NO_DURATIONS, unknown=timed.lost, operations=timed.calls)
+            return Verdict((untimed, *late), "records-missing")
         case "incomplete":
             incomplete = fact("verdict.records-incomplete", lost=records.lost, calls=records.words)
             launches = (records.kernel + records.graph).calls
@@ -210,7 +213,7 @@ def serialized_verdict(
 ) -> Verdict | None:
     """Return which kernel takes most of the time if kernels were recorded one by one, else None.
 
-    Then only the times of kernels are those of the program.
+    In such a recording only the times of kernels are those of the program.
     """
     most = kernel_with_most(measured, trace) if records.state == "serialized" else None
     unread = trace.source.event_counts.get(METRIC)
@@ -219,7 +222,7 @@ def serialized_verdict(
 
 
 def lost_graphs(records: LaunchRecords, total: Account) -> Fact | None:
-    """Return how many graph launches have no record, None if their work hardly takes time."""
+    """Return how many graph launches have no record, None if their work takes hardly any time."""
     is_much = total.idle_causes.unrecorded_ns > MATERIAL * total.components.window_ns
     if not (is_much and records.is_judged and records.graph.lack()):
         return None
@@ -227,35 +230,35 @@ def lost_graphs(records: LaunchRecords, total: Account) -> Fact | None:
 
 
 def led_by(later: Verdict, lack: Fact | None) -> Verdict:
-    """Return a verdict that first says, after the utilisation, what the recording lacks."""
+    """Return the verdict with what the recording lacks, right behind the utilisation."""
     if lack is None:
         return later
     figures = tuple(part for part in later.parts if part.code == "verdict.figure")
     others = tuple(part for part in later.parts if part not in figures)
-    others = () if lack.code == NO_PROGRAM else others  # all else would be of the profiler
+    others = () if lack.code == NO_PROGRAM else others  # all else is of the profiler
     headline = "cut-file" if lack.code.startswith("verdict.cut") else "records-missing"
     return replace(later, parts=(*figures, lack, *others), headline=headline)
 
 
 def cut_file(of: Recording) -> Fact | None:
-    """Return that a file is cut off, None if none is."""
+    """Return the statement that a file is cut off, None if none is."""
     code = "verdict.cut" if len(of.source.files) == 1 else "verdict.cut-one"
     return fact(code) if is_cut_off(of) else None
 
 
 def jobs_verdict(count: int) -> Verdict:
-    """Return what to say of files of several jobs, which have no figures in common."""
+    """Return the verdict on files of several jobs, which have no figures in common."""
     return Verdict((fact("verdict.jobs", count=count),), "jobs")
 
 
 def untimed_verdict(
     untimed: Untimed | None, measured: Measurement, trace: Trace, late_rank: Fact | None = None
 ) -> Verdict | None:
-    """Return what a trace without a timeline says; None for any other trace."""
+    """Return the verdict on a trace without a timeline; None for any other trace."""
     if untimed is None:
         return None
     if untimed.categories.num_rows:
-        largest = untimed.categories.slice(0, 1).to_pylist()[0]  # rows come by time
+        largest = untimed.categories.slice(0, 1).to_pylist()[0]  # rows are sorted by time
         is_known = untimed.device_ns is not None and largest["share"] is not None
         time_ns = untimed.device_ns if is_known else None
         counts = untimed.categories["count"].to_pylist()
@@ -292,19 +295,22 @@ def untimed_verdict(
 
 
 def _taken(lost: Sequence[Loss], of: Fact | None) -> tuple[Fact, ...]:
-    """Return what losses take; only the first says what shares are of."""
+    """Return the shares of losses; only the first statement names what shares are of."""
     return tuple(loss.claim(of if number == 0 else None) for number, loss in enumerate(lost))
 
 
 def _at_peak(lost: Sequence[Loss], of: Fact) -> tuple[Fact, ...]:
-    """Return what losses need at the peak, those of which the bytes are known."""
+    """Return what the losses of known bytes need at the peak."""
     return tuple(part for loss in lost for part in loss.at_peak(of))
 
 
 def _unknown(
     total: Account, measured: Measurement | None, losses: Sequence[Loss]
 ) -> list[tuple[float, tuple[Fact, ...]]]:
-    """Return shares that cannot be judged, as compute without a waterfall, each with statements."""
+    """Return the shares that cannot be judged, each with its statements, the largest first.
+
+    Compute without a waterfall is one of them.
+    """
     parts = [
         (loss.share, (loss.unjudged(), *loss.details))
         for loss in losses
@@ -323,11 +329,11 @@ def _unknown(
 def _mostly_busy(
     total: Account, measured: Measurement | None, of: Fact, devices: int
 ) -> tuple[Fact, ...]:
-    """Return that GPUs are hardly ever idle, and the kind of kernels with most of the time.
+    """Return the statement that GPUs are hardly ever idle, with the kind of most kernels.
 
-    The kind is left out where kernels overlap, so that its time is no part of the busy time. Where
-    copies or fills lead, the loss says it all. Convolutions have at least the time of their kernels
-    where GEMMs run, too: convolution libraries call these.
+    The kind is left out if kernels overlap: its time is no part of the busy time then. If copies or
+    fills lead, the loss tells it all, and nothing is returned. The time of convolutions is a lower
+    bound if GEMMs run, too: convolution libraries call these.
     """
     components = total.components
     busy_ns = components.window_ns - components.start_up_ns - components.idle_ns
@@ -349,9 +355,9 @@ def _mostly_busy(
 
 
 def _busy(total: Account, of: Fact, devices: int, *, on_host: bool, is_all: bool) -> Fact:
-    """Return how much of the time is busy; with what, if no part is large enough for a statement.
+    """Return the share of busy time, and what most of it is if it is too little for a statement.
 
-    `is_all`: there is no other statement, so not much time can be unrecorded.
+    With `is_all` there is no other statement, so not much time can be unrecorded.
     """
     busy = total.components.parts()
     del busy["idle"], busy["start_up"]
@@ -360,13 +366,13 @@ def _busy(total: Account, of: Fact, devices: int, *, on_host: bool, is_all: bool
     unrecorded_ns = total.idle_causes.unrecorded_ns  # the GPU may be busy then, too
     is_more = busy_ns * _NEXT_TO_NOTHING > window_ns
     is_least = unrecorded_ns >= WORTH_SAYING * window_ns and is_more
-    is_said = busy[most] >= WORTH_SAYING * window_ns or not busy[most]
+    has_statement = busy[most] >= WORTH_SAYING * window_ns or not busy[most]
     how = "only" if is_all else "at-least" if is_least else ""
     who = f"{'cpu' if on_host else 'gpu'}{'s' if devices > 1 else ''}"
     return fact(
         "-".join(filter(None, ("verdict.busy", how, who))),
         share=busy_ns / window_ns,
         of=of,
-        most=None if is_said else PART_NAMES[most],
+        most=None if has_statement else PART_NAMES[most],
         least=WORTH_SAYING,
     )

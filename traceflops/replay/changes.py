@@ -62,7 +62,7 @@ class Value(Struct, frozen=True):
 
 
 class Recorded(Struct, frozen=True, dict=True):
-    """A recording and what edits look up in it."""
+    """A recording, and what edits look up in it: masks of activities, ranks, times of threads."""
 
     prepared: Prepared
     phases: Phases | None
@@ -92,9 +92,9 @@ class Recorded(Struct, frozen=True, dict=True):
 
     @cached_property
     def recomputes(self) -> tuple[BoolArray, BoolArray]:
-        """Return which activities, and which ops, recompute activations; none without phases."""
+        """Return masks of the activities and of the ops that recompute activations."""
         trace = self.prepared.trace
-        # Phases of other ops than those of the trace (of a capture, too) say nothing.
+        # Phases of other ops than those of the trace, as of a capture, tell nothing.
         if self.phases is None or len(self.phases.phase) != trace.ops.num_rows:
             return np.zeros(trace.activities.num_rows, bool), np.zeros(trace.ops.num_rows, bool)
         op = self.phases.is_in("recompute")
@@ -127,14 +127,17 @@ class Recorded(Struct, frozen=True, dict=True):
         return self.rank_of_device[numbers(self.prepared.trace.activities["device"])]
 
     def named_on_host(self, rows: Callable[[pa.ChunkedArray], BoolArray]) -> Stretches:
-        """Return when each thread is in a call, operator, range or function that `rows` selects."""
+        """Return when each thread is in a call, operator, range or function that `rows` selects.
+
+        `rows` returns the mask of a column of names.
+        """
         trace = self.prepared.trace
-        named = {name: rows(trace.table(name)["name"]) for name in ("marks", "ops", "calls")}
-        named["marks"] &= is_one_of(trace.marks["kind"], *_RANGES)
-        return self.on_host({name: np.flatnonzero(some) for name, some in named.items()})
+        masks = {name: rows(trace.table(name)["name"]) for name in ("marks", "ops", "calls")}
+        masks["marks"] &= is_one_of(trace.marks["kind"], *_RANGES)
+        return self.on_host({name: np.flatnonzero(mask) for name, mask in masks.items()})
 
     def on_host(self, rows: Mapping[str, IntArray]) -> Stretches:
-        """Return when each thread that has calls is in one of some rows, given by table."""
+        """Return when each thread is in one of the `rows` by table; threads without calls apart."""
         tables = {name: self.prepared.trace.table(name) for name in rows}
         start, dur = (
             np.concatenate([numbers(tables[name][column])[rows[name]] for name in rows])
@@ -146,7 +149,7 @@ class Recorded(Struct, frozen=True, dict=True):
 
     @cached_property
     def starts_up(self) -> Stretches:
-        """Return when each thread starts up, or waits while devices of its process do."""
+        """Return when each thread starts up, or waits while a device of its process starts up."""
         linked, threads = self.prepared.linked, self._threads["calls"]
         of_process = {number: own.all for number, own in linked.comparable_start_up.items()}
         owner = numbers(self.prepared.trace.devices["process"])
@@ -173,7 +176,7 @@ class Recorded(Struct, frozen=True, dict=True):
         return {name: np.where(has_calls[number], number, -1) for name, number in threads.items()}
 
     def once(self, target: str, look_up: Callable[[], T]) -> T:
-        """Return what `look_up` finds for a target (time by thread, or nodes), looked up once."""
+        """Return what `look_up` returns for a target, which is called only once per target."""
         if target not in self._looked_up:
             self._looked_up[target] = look_up()
         looked_up: T = self._looked_up[target]
@@ -181,7 +184,7 @@ class Recorded(Struct, frozen=True, dict=True):
 
 
 class Changed(Struct, frozen=True):
-    """A world under change; `without` is the time of each thread that edits removed.
+    """A world that edits have changed; `without` is the time of each thread that they removed.
 
     If communication `is_hidden`, nothing waits for it, however long it takes.
     """
@@ -199,21 +202,21 @@ class Changed(Struct, frozen=True):
         is_gone = (dur == 0) & (world.dur_ns > 0)
         if not is_gone.any():
             return replace(self, world=replace(world, dur_ns=dur))
-        # Work that is gone begins at once after the work before it in its queue. Negative times
-        # stay: it overlapped that work.
+        # Removed work begins right after the work before it in its queue. Negative lags and delays
+        # stay: they tell that both overlapped.
         into_gone = is_gone[edges.target] & (edges.kind == STREAM)
         delay = np.where(is_gone, np.minimum(world.delay_ns, 0), world.delay_ns)
         lag = np.where(into_gone, np.minimum(world.lag_ns, 0), world.lag_ns)
         return replace(self, world=replace(world, dur_ns=dur, delay_ns=delay, lag_ns=lag))
 
     def communication_ns(self, windows: Spans) -> Iterator[int]:
-        """Yield the least time of each window in ns: its communication cannot be hidden below that.
+        """Yield the ns that each window takes at least, even if its communication is hidden.
 
-        It is the communication of the queue with the most of it, of work that begins in the window.
+        These are the communication, begun in the window, of the queue that communicates most.
         """
         graph = self.graph
         nodes, base = graph.nodes, graph.as_recorded()
-        # All are in the order of start, as nodes are.
+        # Nodes are sorted by start, and so are these.
         communication = self.work_of(self.recorded.communicates)
         start = (nodes.time_ns - nodes.dur_ns)[communication]
         dur_ns = self.world.dur_ns[communication]
@@ -232,7 +235,10 @@ class Changed(Struct, frozen=True):
         return replace(self, world=replace(self.world, lag_ns=lag))
 
     def with_host(self, when: Stretches, value: Value) -> Changed:
-        """Return the world with new times for some time of each thread, except what was removed."""
+        """Return the world with another length of some time of each thread.
+
+        `when` is that time; what earlier edits removed of it does not count again.
+        """
         nodes, edges, lag = self.graph.nodes, self.graph.edges, self.world.lag_ns.copy()
         call_ns = numbers(self.recorded.prepared.trace.calls["dur_ns"])
         # The recorded time that each edge stands for: up to the thread's next point, or for a
@@ -243,12 +249,12 @@ class Changed(Struct, frozen=True):
         thread, start = nodes.thread[source], nodes.at_ns[source]
         launched = start + np.minimum(taken(call_ns, nodes.call[source], 0), lag[rows])
         end = np.where(edges.kind[rows] == HOST, nodes.at_ns[target], launched)
-        # Shorten the lag by the share of that time (without what is removed already) that is cut.
+        # Shorten the lag by the share of that time that is cut, both without what is removed.
         left = when.subtract(self.without)
         length_ns = left.end_ns - left.start_ns
-        cut, span = length_ns - value.of(length_ns), (thread, start, end)
-        cut_ns = left.up_to(cut, thread, end) - left.up_to(cut, thread, start)
-        left_ns = np.maximum(end - start - self.without.length_within(*span), 1)
+        cut = length_ns - value.of(length_ns)  # per stretch
+        cut_ns = left.up_to(cut, thread, end) - left.up_to(cut, thread, start)  # per edge
+        left_ns = np.maximum(end - start - self.without.length_within(thread, start, end), 1)
         less = cut_ns.astype(np.float64) * np.minimum(lag[rows], left_ns) / left_ns
         lag[rows] = np.maximum(lag[rows] - less.astype(np.int64), 0)
         without = self.without.union(when) if value == Value(0) else self.without

@@ -1,4 +1,4 @@
-"""The critical path of the chosen windows: from their end back to what each node waited for last.
+"""The critical path of the chosen windows: from their end back along what each node waited for.
 
 The pieces of the path (GPU work, time of a thread, lags) add up exactly to the time of the windows.
 """
@@ -49,7 +49,10 @@ class PathPart(Struct, frozen=True):
 
 
 class Pieces(Columns, frozen=True):
-    """Pieces of a path: kind (of an edge, WORK or DELAY), node at their end, source, and time."""
+    """Pieces of a path: their time, their kind (of an edge, or WORK or DELAY), and their ends.
+
+    `node` is the node at the end of a piece, `source` that which it waited for last, -1 for none.
+    """
 
     kind: IntArray
     node: IntArray
@@ -88,62 +91,74 @@ def parts_of(
     pieces: Pieces,
     without: Stretches = NOWHERE,
 ) -> tuple[PathPart, ...]:
-    """Return a path by component and name, the largest part first.
+    """Return the parts of a path by component and name, the largest first.
 
-    `without` is, by thread, the time that edits removed.
+    `without` is the time of each thread that edits removed.
     """
-    sums: Counter[tuple[str, str]] = Counter()
     is_work, is_host = pieces.kind == WORK, pieces.kind == HOST
-    # Work: by component and name of the kernel.
-    work, activities = pieces.only(is_work), prepared.trace.activities
-    categorised, labels = prepared.linked.categorised, names(activities["name"])
-    row, top = graph.nodes.row[work.node], categorised.top()
+    sums: Counter[tuple[str, str]] = Counter()
+    for (component, name), ns in (
+        *_of_work(prepared, graph, pieces.only(is_work)),
+        *_of_host(prepared, graph, pieces.only(is_host), without),
+        *_of_lags(prepared, graph, pieces.only(~is_work & ~is_host)),
+    ):
+        sums[component, name] += ns
+    ordered = sorted(sums.items(), key=lambda part: (-part[1], part[0]))
+    return tuple(PathPart(*key, ns) for key, ns in ordered if ns)
+
+
+def _of_work(
+    prepared: Prepared, graph: RecordedGraph, work: Pieces
+) -> Iterator[tuple[tuple[str, str], int]]:
+    """Yield ((component, name of the kernel), ns) of GPU work on a path."""
+    activities, categorised = prepared.trace.activities, prepared.linked.categorised
+    labels, top, row = names(activities["name"]), categorised.top(), graph.nodes.row[work.node]
     category = categorised.category[row]
     for code, rows in groups(codes(activities["name"])[row]):
         for number, same in groups(category[rows]):
             label = kernel_name(labels[code]) if code >= 0 else ""
             component = top[number] if number >= 0 else "other"
-            sums[component, label] += int(work.ns[rows[same]].sum())
-    for key, ns in _of_host(prepared, graph, pieces.only(is_host), without):
-        sums[key] += ns
-    # The rest are lags and delays. First, pages that the host brings back by touching them: no call
-    # starts these.
-    rest = pieces.only(~is_work & ~is_host)
-    is_fault = np.append(on_demand(activities, "migration DtoH"), False)[graph.nodes.row[rest.node]]
-    is_fault &= np.isin(rest.kind, (VIRTUAL, DELAY))
-    sums["host_page_faults", ""] += int(rest.ns[is_fault].sum())
-    rest = rest.only(~is_fault)
-    # Then how many ns of each launch its call starts up; 0 for other pieces.
-    nodes, start_up_ns = graph.nodes, np.zeros_like(rest.ns)
-    launches = np.flatnonzero(rest.kind == LAUNCH)
-    launches = launches[nodes.call[rest.source[launches]] >= 0]
-    source = rest.source[launches]
+            yield (component, label), int(work.ns[rows[same]].sum())
+
+
+def _of_lags(
+    prepared: Prepared, graph: RecordedGraph, lags: Pieces
+) -> Iterator[tuple[tuple[str, str], int]]:
+    """Yield ((component, ""), ns) of lags and delays on a path."""
+    # Pages that the host brings back by touching them: no call starts these.
+    nodes, activities = graph.nodes, prepared.trace.activities
+    is_fault = np.append(on_demand(activities, "migration DtoH"), False)[nodes.row[lags.node]]
+    is_fault &= np.isin(lags.kind, (VIRTUAL, DELAY))
+    yield ("host_page_faults", ""), int(lags.ns[is_fault].sum())
+    lags = lags.only(~is_fault)
+    # How long the call of each launch starts up; 0 for other pieces
+    start_up_ns, launches = np.zeros_like(lags.ns), np.flatnonzero(lags.kind == LAUNCH)
+    launches = launches[nodes.call[lags.source[launches]] >= 0]
+    source = lags.source[launches]
     threads, first = np.unique(nodes.thread[source], return_index=True)
     start_up = _starts_up(prepared, threads, nodes.call[source[first]])
     begin = nodes.at_ns[source]
     start_up_ns[launches] = start_up.length_within(
-        nodes.thread[source], begin, begin + rest.ns[launches]
+        nodes.thread[source], begin, begin + lags.ns[launches]
     )
-    sums[_START_UP, ""] += int(start_up_ns.sum())
-    # Then lags by kind, without start-up in launches; and delays, explained or not.
-    # After a long silence nothing connects two threads: the host's time is not recorded.
-    is_long = (rest.kind == HANDOVER) & (rest.ns > LONGEST_HANDOVER_NS)
-    sums[UNRECORDED, ""] += int((rest.ns - start_up_ns)[is_long].sum())
-    for kind, rows in groups(np.where(is_long, DELAY, rest.kind)):
+    yield (_START_UP, ""), int(start_up_ns.sum())
+    # Lags by kind, without start-up. After a long silence nothing recorded connects two threads.
+    is_long = (lags.kind == HANDOVER) & (lags.ns > LONGEST_HANDOVER_NS)
+    yield (UNRECORDED, ""), int((lags.ns - start_up_ns)[is_long].sum())
+    for kind, rows in groups(np.where(is_long, DELAY, lags.kind)):
         if kind != DELAY:
-            sums[EDGE_NAMES[kind], ""] += int((rest.ns - start_up_ns)[rows].sum())
-    # Work that follows from nothing recorded has no source.
-    is_unexplained = graph.is_unexplained[rest.node] | (rest.source < 0)
-    for name, chosen in ((UNEXPLAINED, is_unexplained), ("late_start", ~is_unexplained)):
-        sums[name, ""] += int(rest.ns[(rest.kind == DELAY) & chosen].sum())
-    ordered = sorted(sums.items(), key=lambda part: (-part[1], part[0]))
-    return tuple(PathPart(*key, ns) for key, ns in ordered if ns)
+            yield (EDGE_NAMES[kind], ""), int((lags.ns - start_up_ns)[rows].sum())
+    # Delays; work that follows from nothing recorded has no source.
+    is_delay = lags.kind == DELAY
+    is_unexplained = graph.is_unexplained[lags.node] | (lags.source < 0)
+    yield (UNEXPLAINED, ""), int(lags.ns[is_delay & is_unexplained].sum())
+    yield ("late_start", ""), int(lags.ns[is_delay & ~is_unexplained].sum())
 
 
 def _starts_up(prepared: Prepared, thread: IntArray, call: IntArray) -> Stretches:
-    """Return when threads start up, or devices of their process sit idle for that.
+    """Return when threads start up, or when devices of their process are idle for start-up.
 
-    Threads are distinct, in ascending order; `call` is a call of each.
+    Threads are distinct and in ascending order; `call` is any call of each.
     """
     calls, owner = prepared.trace.calls, numbers(prepared.trace.devices["process"])
     process, tid = (numbers(calls[name], ABSENT)[call] for name in ("process", "thread"))
@@ -151,7 +166,7 @@ def _starts_up(prepared: Prepared, thread: IntArray, call: IntArray) -> Stretche
     for device, account in prepared.accounts.items():
         by_kind = account.start_up_by_kind
         gaps[int(owner[device])] += [by_kind[kind] for kind in GAPS if kind in by_kind]
-    # Processes without are left out, or with a clock that is not that of their devices.
+    # Left out are processes without start-up, and those whose clock differs from their devices'.
     start_up, stretches = prepared.linked.comparable_start_up, []
     for number, rows in groups(process):
         if number not in start_up:
@@ -171,11 +186,11 @@ def _of_host(
 ) -> Iterator[tuple[tuple[str, str], int]]:
     """Yield ((class, name), ns) of host time on a path, with the classes of idle time.
 
-    All items sum to the time of `pieces`: the recorded time is scaled to it, and the last item is
-    the rest. `without` is, by thread, the time that edits removed.
+    All items add up to the time of `pieces`: recorded times are scaled to it, and the last item is
+    the remainder. `without` is the time of each thread that edits removed.
     """
-    # Cut the recorded time of each thread at its points (launches and waits), like idle time: a
-    # long piece is then one without any of these.
+    # Cut the recorded time of each thread at its points (launches and waits), as idle time is: so a
+    # long piece has none of these inside.
     at_ns = distinct(graph.nodes.at_ns[pieces.node])
     thread, last_call, spans = _of_threads(graph, pieces)
     left = spans.subtract(without)
@@ -213,9 +228,9 @@ def _of_host(
 
 
 def _of_threads(graph: RecordedGraph, pieces: Pieces) -> tuple[IntArray, IntArray, Stretches]:
-    """Return the threads on a path that call the GPU, the last call of each, and their time on it.
+    """Return the threads on a path that call the GPU, the last call of each, and their stretches.
 
-    That time is the recorded one.
+    The stretches are the recorded times of their pieces on the path.
     """
     nodes = graph.nodes
     points = np.flatnonzero(nodes.call >= 0)[::-1]

@@ -65,7 +65,7 @@ _OF_CLASSES: Final = {
     **{name: name for name in (*_HOST, "eager_overhead", "launch_latency", "start_up")},
     "sync_call": "sync",
 }
-"""Classes of idle time, and the target that edits each."""
+"""The target that edits each class of idle time."""
 _CALLED: Final = {
     _plain(word): target for name, target in _OF_CLASSES.items() for word in (name, CLASSES[name])
 }
@@ -78,7 +78,7 @@ _HELP: Final = (
 
 
 class Edit(Struct, frozen=True):
-    """One edit: its text, target and new value; `is_word` if the value is a word such as `off`."""
+    """One edit: its text, target and value; `is_word` tells of a word such as `off` as value."""
 
     text: str
     target: str
@@ -94,7 +94,7 @@ def parse_edit(text: str) -> Edit:
     target, sign, word = (part.strip() for part in match.groups())
     target = _CALLED.get(_plain(target), target)
     kind, _, pattern = target.partition(":")
-    # Is there such a target, and a pattern only where one is allowed or needed?
+    # Only some targets may have a pattern, and some must have one.
     if _kind(target) not in _APPLIED or (pattern and kind not in _NAMED):
         near = get_close_matches(_plain(target), (*_APPLIED, *_CALLED), 1)
         meant = f"did you mean {near[0]}? " if near else ""
@@ -125,7 +125,7 @@ def parse_edits(texts: Sequence[str]) -> list[Edit]:
 
 
 def _value(text: str, sign: str, word: str) -> Value:
-    """Return the value after a sign (=, / or *). Raises UsageError if `word` is none."""
+    """Return the value that `word` gives after a sign (=, / or *). Raises UsageError if none."""
     if sign == "=":
         value = Value(0 if word == "0" else parse_duration(f"the value of {text!r}", word))
     else:
@@ -160,8 +160,7 @@ def apply(edit: Edit, changed: Changed) -> Changed:
 def _kernel(edit: Edit, changed: Changed) -> Changed:
     """Return the world with other durations of the kernels and copies that match the target.
 
-    The target is a pattern of names or of categories such as `compute/matmul`. Raises UsageError
-    where nothing matches.
+    The target is a pattern of names or categories. Raises UsageError if nothing matches.
     """
 
     def matching_nodes() -> IntArray:
@@ -191,8 +190,7 @@ def _check(is_recorded: bool, edit: Edit, reason: str) -> None:
 def _on_host(edit: Edit, changed: Changed) -> Changed:
     """Return the world with other times of matching calls, operators, ranges and functions.
 
-    The target is a class such as `data_input`, whose names a fact describes, or `host:` and a
-    pattern.
+    The target is a class such as `data_input`, whose names a fact reveals, or `host:PATTERN`.
     """
     fact, recorded = _HOST.get(edit.target), changed.recorded
     rows = partial(_has_fact, FACTS[fact], re.IGNORECASE) if fact else partial(named, edit.target)
@@ -235,18 +233,16 @@ def _start_up(edit: Edit, changed: Changed) -> Changed:
 def _sync(edit: Edit, changed: Changed) -> Changed:
     """Return a world in which calls of some names do not wait, and their work starts at once."""
     edges, nodes = changed.graph.edges, changed.graph.nodes
-    # All waits (`sync`); or those in the named calls, and the work that these launch, as copies do.
+    # All waits (`sync`), or the waits in named calls and the work that these launch, as copies do
     is_wait, is_launched = edges.kind == SYNC, np.zeros(len(nodes.time_ns), dtype=np.bool_)
     if edit.target != "sync":
         called = named(edit.target, changed.recorded.prepared.trace.calls["name"]).astype(np.int8)
         is_wait &= taken(called, nodes.call[edges.target], 0) > 0
-        is_launch = edges.kind == LAUNCH
-        is_launched[edges.target[is_launch & (taken(called, nodes.call[edges.source], 0) > 0)]] = (
-            True
-        )
+        launches = (edges.kind == LAUNCH) & (taken(called, nodes.call[edges.source], 0) > 0)
+        is_launched[edges.target[launches]] = True
     is_recorded = bool(is_wait.any() or is_launched.any())
     _check(is_recorded, edit, "no call that waits for the device was recorded")
-    # The waits never decide; the thread goes on at once; and the launched work has no delay.
+    # Waits never decide when a call ends; the thread goes on at once; launched work has no delay.
     ends_wait = np.zeros(len(nodes.time_ns), dtype=np.bool_)
     ends_wait[edges.target[is_wait]] = True
     inside_wait = ends_wait[edges.target] & (edges.kind == HOST)
@@ -260,11 +256,10 @@ def _launch_latency(edit: Edit, changed: Changed) -> Changed:
     edges, world = changed.graph.edges, changed.world
     is_launch = edges.kind == LAUNCH
     _check(bool(is_launch.any()), edit, "no launch call was recorded")
-    # The launches that decided when their work could begin. A delay after these, if it is ordinary,
-    # is part of the recorded latency.
+    # Launches that decided when work could begin; an ordinary delay is part of their latency.
     end_ns = changed.graph.nodes.time_ns[edges.source] + edges.lag_ns
     decides = is_launch & (end_ns == changed.graph.ready_ns[edges.target])
-    waited = np.zeros(len(world.dur_ns), dtype=np.bool_)  # per node, for its launch alone
+    waited = np.zeros(len(world.dur_ns), dtype=np.bool_)  # per node
     waited[edges.target[decides]] = True
     waited &= ~changed.graph.is_unexplained
     delay = np.where(waited, 0, world.delay_ns)
@@ -293,7 +288,7 @@ def _rank(edit: Edit, changed: Changed) -> Changed:
     """Return a world in which kernels and host of a rank take the times of the median rank.
 
     Of two ranks the median is the faster one. Kernels are compared by name. Kernels of other ranks
-    that were slowed because they ran beside communication that waited for this rank speed up, too.
+    speed up, too, if communication that waited for this rank slowed them.
     """
     match = _RANK.fullmatch(edit.target)
     assert match is not None
@@ -302,10 +297,11 @@ def _rank(edit: Edit, changed: Changed) -> Changed:
     has_work = bool(((ranks == rank) & ~recorded.communicates).any())
     others = distinct(ranks[(ranks != rank) & (ranks >= 0)])
     _check(has_work and len(others) > 0, edit, "its work, or that of others, is missing")
+    # A factor per activity; the ratios are times of other ranks over own ones, by name.
     table = recorded.prepared.trace.activities
     count = len(names(table["name"]))
-    factor = np.ones(table.num_rows)  # by activity
-    ratios = [np.ones(count)]  # by rank (1 for this one) and name
+    factor = np.ones(table.num_rows)
+    ratios = [np.ones(count)]  # this rank's own
     own = _runs_of(recorded, rank)
     for other in others.tolist():
         theirs = _runs_of(recorded, other)
@@ -316,24 +312,25 @@ def _rank(edit: Edit, changed: Changed) -> Changed:
     factor[own.row] = np.nanquantile(np.array(ratios), 0.5, axis=0, method="lower")[own.name]
     nodes = changed.work_of(factor != 1)
     dur = changed.world.dur_ns[nodes] * factor[changed.graph.nodes.row[nodes]]
+    changed = changed.with_work(nodes, np.rint(dur).astype(np.int64))
     # The host of the rank takes the median time of all ranks' hosts.
-    slower = changed.with_work(nodes, np.rint(dur).astype(np.int64))
-    calls, edges = recorded.prepared.trace.calls, slower.graph.edges
-    process = taken(numbers(calls["process"]), slower.graph.nodes.call)
+    calls, edges = recorded.prepared.trace.calls, changed.graph.edges
+    process = taken(numbers(calls["process"]), changed.graph.nodes.call)
     rank_of_node = np.where(process >= 0, recorded.rank_of_process[process], ABSENT)
-    owner = np.where(edges.kind == HOST, rank_of_node[edges.target], ABSENT)
-    lag_ns = slower.world.lag_ns
-    host_ns = {number: int(lag_ns[rows].sum()) for number, rows in groups(owner) if number >= 0}
+    rank_of_edge = np.where(edges.kind == HOST, rank_of_node[edges.target], ABSENT)
+    lag_ns = changed.world.lag_ns
+    by_rank = groups(rank_of_edge)
+    host_ns = {number: int(lag_ns[rows].sum()) for number, rows in by_rank if number >= 0}
     if not host_ns.get(rank):
-        return slower
+        return changed
     share = median_low(host_ns.values()) / host_ns[rank]
-    return slower.with_lags(owner == rank, np.rint(lag_ns * share).astype(np.int64))
+    return changed.with_lags(rank_of_edge == rank, np.rint(lag_ns * share).astype(np.int64))
 
 
 class _Runs(Columns, frozen=True):
     """Runs of kernels of a rank, without communication, sorted by name and start.
 
-    `is_beside` says that communication ran at the same time.
+    `is_beside` tells whether communication ran at the same time.
     """
 
     row: IntArray
@@ -346,34 +343,31 @@ class _Runs(Columns, frozen=True):
         return np.bincount(self.name, self.dur_ns, count).astype(np.float64)
 
     def compared(self, others: _Runs, count: int) -> tuple[FloatArray, FloatArray]:
-        """Return two factors by name (of `count` names): others' time over own, and what remains.
+        """Return two factors for each of `count` names: `ratio` and `remaining`.
 
-        The second is the part of others' runs beside communication that remains if that does not
-        slow them; 1 if it does not. If it does, the first is told from runs without communication.
-        Names that have runs of one kind only get the usual factor.
+        The ratio is the time of the others' runs over that of own runs. The remaining part is how
+        much shorter the others' runs beside communication are if that no longer slows them: 1 if it
+        does not. If it does, the ratio is that of runs without communication, if there are any.
         """
-        # Runs with and without communication beside them are compared in pairs: the n-th run of a
-        # name on one rank with the n-th on the other, where both have equally many.
-        runs = [np.bincount(each.name, minlength=count) for each in (self, others)]
-        own_mean = _over(self.sums(count), runs[0])
-        other_mean = _over(others.sums(count), runs[1])
-        is_paired = runs[0] == runs[1]
+        own_count, other_count = (np.bincount(r.name, minlength=count) for r in (self, others))
+        own_mean = _over(self.sums(count), own_count)
+        other_mean = _over(others.sums(count), other_count)
+        # Pairs: the n-th runs of a name on both ranks, if both have equally many.
+        is_paired = own_count == other_count
         own_runs, other_runs = self.only(is_paired[self.name]), others.only(is_paired[others.name])
         is_alone = ~own_runs.is_beside & ~other_runs.is_beside
-        own_alone, other_alone = (
-            each.only(is_alone).sums(count) for each in (own_runs, other_runs)
-        )
+        own_alone, other_alone = (r.only(is_alone).sums(count) for r in (own_runs, other_runs))
         ratio, has_alone = _over(other_alone, own_alone), own_alone > 0
-        # How long the others' runs beside communication would take alone, by that ratio.
+        # How long the others' runs beside communication take, and would take alone by that ratio
         beside, expected = (
-            each.only(other_runs.is_beside).sums(count) for each in (other_runs, own_runs)
+            r.only(other_runs.is_beside).sums(count) for r in (other_runs, own_runs)
         )
         expected *= np.where(has_alone, ratio, 0)
         usual = float(_over(expected.sum(), beside[has_alone].sum()))
         if not usual < _SLOWED:  # not slowed, or not known (NaN)
             return _over(other_mean, own_mean), np.ones(count)
         remaining = np.where(has_alone & (beside > 0), _over(expected, beside), usual)
-        other_mean -= (1 - usual) * _over(others.only(others.is_beside).sums(count), runs[1])
+        other_mean -= (1 - usual) * _over(others.only(others.is_beside).sums(count), other_count)
         return np.where(has_alone, ratio, _over(other_mean, own_mean)), remaining
 
 

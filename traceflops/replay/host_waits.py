@@ -33,8 +33,8 @@ from traceflops.timeline.intervals import NEVER, latest_end_before
 _USUAL_RETURN_NS: Final = 6_000
 _USUAL_CALL_NS: Final = 2_500  # a call that need not wait
 _LATE_NS, _LATE_SHARE = 200_000, 50
-"""A call waited for something else if it returns later than both: so many ns, and 1/50 of its own
-duration after the work. So did a call that takes that many ns with nothing to wait for."""
+"""A call waited for something else if it returns more than _LATE_NS, and 1/_LATE_SHARE of its own
+duration, after the work; also if it takes more than _LATE_NS with nothing to wait for."""
 _SKEW_NS: Final = 20_000
 """A call may seem to return this long before the work that it waited for ended: clocks differ."""
 _ALL: Final = ("Device", "Ctx", "Context", "Thread")
@@ -44,7 +44,7 @@ _NEARLY_ALL: Final = 0.95
 class Awaited(Struct, frozen=True):
     """Work that calls waited for, and the point at which each wait ends; a row per wait.
 
-    `binds` says that the work still ran when the call began, `is_guess` that no record tells of it.
+    `binds` tells whether the work still ran when the call began, `is_guess` that it is inferred.
     """
 
     work: IntArray
@@ -69,10 +69,9 @@ class HostWaits(Struct, frozen=True, dict=True):
 
     @cached_property
     def _frees(self) -> BoolArray:
-        """Return which calls free memory once all work is done; calls of a pool do not wait.
+        """Return which calls free memory once all work is done; calls that free to a pool do not.
 
-        They are told apart by name and process: such calls nearly always return after all work that
-        was launched before them.
+        Calls of a name and process wait if nearly all return after all work launched before.
         """
         calls, work = self._calls, self.work
         frees = np.flatnonzero(matching(calls["name"], FREES.fullmatch))
@@ -97,8 +96,8 @@ class HostWaits(Struct, frozen=True, dict=True):
         waits[work.call[work.is_blocking]] = True
         waits[work.call[work.full[0]]] = True
         of_process = np.isin(numbers(self._calls["process"]), distinct(work.process))
-        # Steps that begin before their first work: its call, and the begin of the step. The thread
-        # of that call is taken to have done what comes before it.
+        # A step that begins before its first work begins at a point of the thread that launches
+        # this work: collect the call of the work, and the begin of the step.
         calls, begins = [self.work.row[:0]], [self.work.start[:0]]
         for device, windows in self.work.prepared.windows.items():
             account = self.work.prepared.accounts[device]
@@ -124,14 +123,14 @@ class HostWaits(Struct, frozen=True, dict=True):
 
     @cached_property
     def own_ns(self) -> IntArray:
-        """Return how long the call of each point takes without a wait: usually, for its name."""
+        """Return how long calls of the same name usually take without a wait, per point, in ns."""
         begin = self.work.calls_ns[0]
         order = np.argsort(self.work.called, kind="stable")
         latest_end = np.append(LONG_AGO, np.maximum.accumulate(self.work.end[order]))
         awaited = latest_end[np.searchsorted(self.work.called[order], begin)]
         duration = numbers(self._calls["dur_ns"])
         # Calls without a wait: all work launched before had ended, or their queue had room again.
-        # (A longer call waits for something else.)
+        # A longer call waited for something else.
         is_free = (awaited <= begin) & self._synchronises & (duration <= _LATE_NS)
         held_up, slot = self.work.full
         is_free[self.work.call[held_up[self.work.end[slot] <= self.work.called[held_up]]]] = True
@@ -146,8 +145,8 @@ class HostWaits(Struct, frozen=True, dict=True):
         held_up, slot = work.full
         still_runs = work.end[slot] > work.called[held_up]
         all_true, none_true = np.ones(len(copies), np.bool_), np.zeros(len(slot), np.bool_)
-        # Each kind apart: if the first call is removed, one that frees memory behind it still
-        # waits. The columns of `parts` are the fields of Awaited.
+        # The two kinds are apart, since a call that frees memory behind another wait still waits if
+        # that one is removed. The columns of `parts` are the fields of Awaited.
         is_point = end_of_call >= 0
         waits = np.flatnonzero(self._synchronises & ~self._frees & is_point)
         frees = np.flatnonzero(self._frees & is_point)
@@ -201,7 +200,7 @@ class HostWaits(Struct, frozen=True, dict=True):
         call_begin, call_end = (ns[call] for ns in self.work.calls_ns)
         done = np.where(by_time, call_end + _SKEW_NS, np.iinfo(np.int64).max)
         work = self.work.last_launched(queue, call_begin, done)
-        # If that work had not begun when the call returned: the last one that had.
+        # If that work had not begun when the call returned, the call waited for the last that had.
         last_begun = taken(queue, np.searchsorted(start[queue], call_end) - 1)
         begun_before = np.where(taken(start, work) < call_end, work, last_begun)
         work = np.where(taken(end, work, LONG_AGO) <= call_end + _SKEW_NS, begun_before, -1)
@@ -234,7 +233,7 @@ class HostWaits(Struct, frozen=True, dict=True):
 
 
 _REST_NS: Final = 20_000
-_SURE_NS: Final = 1_000_000  # a sure hand-over takes at most so long, there and back
+_SURE_NS: Final = 1_000_000  # a hand-over is sure if it takes at most this
 _ENDLESS: Final = int(np.iinfo(np.int64).max)
 _BEGINS, _CALLS, _ENDS = range(3)
 
@@ -242,9 +241,9 @@ _BEGINS, _CALLS, _ENDS = range(3)
 class HostPoints(Struct, frozen=True):
     """Moments of the host (points), sorted by thread and time; `call` is a row of calls or -1.
 
-    `start_of_call` and `end_of_call` are the points of each row of calls, -1 for none. Per
-    hand-over: `gave` is the point of the thread that waits, `took` that of the one it waits for,
-    `is_sure` whether it took little time.
+    `start_of_call` and `end_of_call` are the points of each row of calls, -1 for none. Of each
+    hand-over, `gave` is the point of the thread that waits, `took` that of the thread that it waits
+    for, and `is_sure` tells whether it took little time.
     """
 
     thread: IntArray
@@ -272,9 +271,10 @@ def threads_of(trace: Trace) -> dict[str, IntArray]:
 def host_points(
     trace: Trace, begins: BoolArray, waits: BoolArray, marked: IntArray, marked_ns: IntArray
 ) -> HostPoints:
-    """Return the points: starts of calls in `begins` or `waits`, ends of those in `waits`.
+    """Return the points of the host, four kinds in one.
 
-    Also hand-overs between threads, and the times `marked_ns` in the threads of calls `marked`.
+    These are starts of calls in the masks `begins` or `waits`, ends of those in `waits`, both sides
+    of hand-overs between threads, and times `marked_ns` in the threads of the calls `marked`.
     """
     numbered = threads_of(trace)
     of_call, of_op = numbered["calls"], numbered["ops"]
@@ -284,16 +284,16 @@ def host_points(
     call = np.concatenate([first, last])
     time = np.concatenate([start[first], end[last]])
     is_end = np.arange(len(call)) >= len(first)
-    # Hand-overs: in the first row who gave, in the second who took.
+    # Hand-overs: the first row is of the threads that gave, the second of those that took.
     threads, processes, times_ns = _hand_overs(trace, of_call, of_op, of_call[call], time)
-    # All points: those of calls, who gave, who took, marks.
+    # All points: of calls, of threads that gave, of threads that took, of marks
     none = np.full(threads.size + len(marked), -1, dtype=np.int64)
     calls = np.append(call, none)
     thread = np.concatenate([of_call[call], threads.ravel(), of_call[marked]])
     times = np.concatenate([time, times_ns.ravel(), marked_ns])
     owner = numbers(trace.calls["process"])
     process = np.concatenate([owner[call], processes.ravel(), owner[marked]])
-    # At one time: first what begins (took, mark), then calls in their order, then who gave.
+    # Points at one time: first those that begin (took, mark), then calls in their order, then gave.
     counts = (len(call), threads.shape[1], threads.shape[1], len(marked))
     tie = np.repeat([_CALLS, _ENDS, _BEGINS, _BEGINS], counts)
     inner = np.append(2 * start[call] + is_end, none)
@@ -309,7 +309,7 @@ def host_points(
 
 
 class _Rests(Columns, frozen=True):
-    """Rests of threads, sorted by thread and time; first and last ones have no begin or end."""
+    """Rests of threads, sorted by thread and time; a first one has no begin, a last one no end."""
 
     thread: IntArray
     process: IntArray
@@ -318,7 +318,10 @@ class _Rests(Columns, frozen=True):
 
 
 def _rests(trace: Trace, of_call: IntArray, of_op: IntArray) -> _Rests:
-    """Return the long times without calls and ops of all threads (`of_call`, `of_op`: by row)."""
+    """Return the long times of all threads without calls and ops.
+
+    `of_call` and `of_op` are the threads of the rows of both tables.
+    """
     process, start, dur = (
         np.concatenate([numbers(table[name]) for table in (trace.calls, trace.ops)])
         for name in ("process", "start_ns", "dur_ns")
@@ -349,7 +352,7 @@ def _hand_overs(
     rests = _rests(trace, of_call, of_op)
     process_of = np.zeros(int(max(of_call.max(), of_op.max(initial=0))) + 1, dtype=np.int64)
     process_of[of_call] = numbers(trace.calls["process"])
-    # All points of a process in order of time: which lie inside each rest of a thread?
+    # Which points of the process lie inside each rest of a thread?
     order = in_order(process_of[thread], time)
     point_process, point_time = process_of[thread][order], time[order]
     is_inner = (rests.start_ns != NEVER) & (rests.end_ns != _ENDLESS)
@@ -362,7 +365,7 @@ def _hand_overs(
     first_point, last_point = order[first], order[stop - 1]
 
     def edge_of_rest(edge: IntArray, threads: IntArray, at_ns: IntArray, back: int) -> IntArray:
-        """Return the edge of a rest of each thread: the last up to a time, or with 0 the next."""
+        """Return an edge of each thread's rests: the last up to a time; with `back` 0 the next."""
         row = places_in_groups(rests.thread, edge, threads, at_ns) - back
         row = np.where((row >= 0) & (row < len(edge)), row, -1)
         return np.where(taken(rests.thread, row) == threads, taken(edge, row), NEVER)

@@ -4,8 +4,7 @@ The lag of an edge is the usual one of its kind (a launch onto an idle queue, th
 busy queue), or the recorded one if that is less. Dependencies without a record are inferred from
 times, and marked `inferred`.
 
-Before nodes are sorted they are numbered: work, arrivals at collectives, collectives, moments of
-the host.
+Before nodes are sorted, they are numbered by kind: work, arrivals, collectives, host moments.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ from traceflops.table.nesting import taken
 from traceflops.windows.prepared import Prepared
 
 _CAP_TIMES, _LEAST_CAP_NS = 3, 20_000
-"""The longest ordinary delay of work: so many usual lags behind its launch call, or so many ns."""
+"""The longest ordinary delay of work: so many usual launch lags, but at least so many ns."""
 _JITTER_NS: Final = 2_000
 _AT_ONCE: Final = 3  # work that starts within this many usual gaps of a queue follows at once
 _ENDLESS: Final = int(np.iinfo(np.int64).max)
@@ -60,7 +59,7 @@ def recorded_graph(prepared: Prepared, ranks: RankReport | None) -> RecordedGrap
 
 
 class _Meetings(Struct, frozen=True):
-    """Collectives of ranks: work and collective of each member, last arrival of each collective."""
+    """Collectives of ranks: work and collective of each member, and when all have arrived."""
 
     member: IntArray
     number: IntArray
@@ -192,8 +191,8 @@ class _GraphBuilder(Struct, frozen=True, dict=True):
             ready = np.maximum(ready, np.where(source >= 0, since + lag, LONG_AGO))
             yield _edges(source, self.begin, lag, kind, guess)
         is_late = work.start - ready > np.maximum(launch, _JITTER_NS)
-        # Late work waited for another queue, without a record: for what ended right before. If its
-        # own queue is unknown and it follows at once, that was work of its queue: no guess.
+        # Late work waited for another queue without a record: for the work that ended right before.
+        # If its own queue is unknown and it follows at once, that work is of its queue: no guess.
         asked = np.flatnonzero(is_late & (held < 0))
         other = work.ended_before[asked]
         gap = work.start[asked] - taken(work.end, other, LONG_AGO)
@@ -201,8 +200,8 @@ class _GraphBuilder(Struct, frozen=True, dict=True):
         at_once = (work.stream[asked] == ABSENT) & (gap <= _AT_ONCE * in_queue[asked])
         lag = np.minimum(wait[asked], gap)
         yield _edges(np.where(fits, other, -1), self.begin[asked], lag, EVENT, ~at_once)
-        # Late work without a launch: launched by the last point of its process before it. The first
-        # work of a queue may be launched before the recording; a migration is never launched.
+        # Late work without a launch counts as launched by the last point of its process before it.
+        # The first work of a queue may be launched before the recording; migrations never are.
         is_unlaunched = (work.call < 0) & ((work.before >= 0) | work.migrates)
         asked = np.flatnonzero(is_late & is_unlaunched)
         process, time = self.host.points.process, self.host.time_ns
@@ -215,8 +214,8 @@ class _GraphBuilder(Struct, frozen=True, dict=True):
     def _launches(self) -> tuple[IntArray, IntArray, IntArray]:
         """Return, per work, the node that launches it or -1, its time, and the usual lag from it.
 
-        The node is the start of the call. It is its end if the call waited for a full queue and so
-        took unusually long, provided that usual lags run from the end, and work began after it.
+        The node is the start of the call. It is the end if the call took long because it waited for
+        a full queue, provided that usual lags run from the end, and the work began after it.
         """
         work, points = self.work, self.host.points
         usual_ns, ns_in_call = work.launch  # lag from the start; the part before the call's end
@@ -236,12 +235,12 @@ class _GraphBuilder(Struct, frozen=True, dict=True):
         return source, since, usual_ns - np.where(from_end, ns_in_call, 0)
 
     def _of_host(self) -> Iterator[Edges]:
-        """Yield edges into points: from the one before, from awaited work, and hand-overs."""
+        """Yield edges into points: from the point before, from awaited work, of hand-overs."""
         host, points, time = self.host, self.host.points, self.host.time_ns
         awaited, before = host.awaited, before_in(points.thread)
         lag = time - taken(time, before, 0)
-        # A wait is an edge of its own: the thread itself needs the usual time of the call, and no
-        # time while it waits for another thread, up to the point at which it takes over (`took`).
+        # Waits and hand-overs have edges of their own. So the edge of the thread has the usual time
+        # of a call that waits, and no time up to the point at which the thread takes over (`took`).
         wait_ends = awaited.point[awaited.binds]
         lag[wait_ends] = np.minimum(lag, host.own_ns)[wait_ends]
         lag[points.took] = 0

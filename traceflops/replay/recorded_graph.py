@@ -25,8 +25,7 @@ EDGE_NAMES: Final = (
     *("host", "launch_latency", "stream_order", "stream_wait", "return_from_wait"),
     *("thread_handover", "other_ranks", "unrecorded_launch"),
 )
-LONG_AGO: Final = -(1 << 61)
-"""Before all times, with room for lags."""
+LONG_AGO: Final = -(1 << 61)  # before all times, with room for lags
 
 
 class Nodes(Struct, frozen=True):
@@ -35,7 +34,7 @@ class Nodes(Struct, frozen=True):
     GPU work has the `row` of its activity, its `device`, its duration `dur_ns`, and `cap_ns`, the
     longest ordinary delay. Moments of the host have `row` -1, the number of their `thread`, their
     recorded time `at_ns` on the clock of their process, and the row of their `call` or -1.
-    `time_ns` is the end, on one clock for all. `process` is -1 where ranks meet.
+    `time_ns` is when a node ends, on one clock for all. `process` is -1 where ranks meet.
     """
 
     time_ns: IntArray
@@ -95,13 +94,13 @@ class RecordedGraph(Struct, frozen=True, dict=True):
 
     @cached_property
     def delay_ns(self) -> IntArray:
-        """Return, per node, how long after `ready_ns` it began, 0 without predecessors."""
+        """Return, per node, the ns from `ready_ns` to its begin, 0 without predecessors."""
         begun = self.nodes.time_ns - self.nodes.dur_ns
         return np.where(self.ready_ns == LONG_AGO, 0, begun - self.ready_ns)
 
     @cached_property
     def is_unexplained(self) -> BoolArray:
-        """Return which nodes began later than an ordinary delay explains."""
+        """Return which nodes began later than the longest ordinary delay explains."""
         return np.asarray(self.delay_ns > self.nodes.cap_ns)
 
     def as_recorded(self, *, pinned: bool = False) -> World:
@@ -141,10 +140,10 @@ class RecordedGraph(Struct, frozen=True, dict=True):
 
     @cached_property
     def _follows(self) -> tuple[IntArray, IntArray, IntArray]:
-        """Return chains of moments: each waits for nothing but the one before it in its thread.
+        """Return chains of moments, in which each waits only for the one before in its thread.
 
-        Three columns with a row per moment of a thread, in the order of threads: its node; the edge
-        from the moment before, -1 where a chain begins; the row at which its chain begins.
+        There are three columns with a row per moment, sorted by thread: its node; the edge from the
+        moment before, -1 where a chain begins; the row at which its chain begins.
         """
         edges, (first, count) = self.edges, self._edges_of
         points = np.flatnonzero(self.nodes.thread >= 0)
@@ -159,7 +158,7 @@ class RecordedGraph(Struct, frozen=True, dict=True):
 
     @cached_property
     def _visited(self) -> tuple[IntArray, IntArray]:
-        """Return the nodes that a replay visits, and for each node the number of its visited one.
+        """Return the nodes that a replay visits and, per node, the number of its visited one.
 
         Of a chain of moments only the first is visited. Visited nodes are numbered from 1 on.
         """
@@ -219,17 +218,16 @@ class RecordedGraph(Struct, frozen=True, dict=True):
     def _limits(self, world: World, lag_ns: IntArray) -> dict[int, list[tuple[int, int]]]:
         """Return what some visited nodes wait for besides their first two edges.
 
-        That is, by index among the visited nodes, pairs: an index into `ends` of `times`, and a lag
-        in ns. Index 0 is LONG_AGO: its lag leads to the earliest begin (`world.floor_ns`). The
-        others are the third edge of the node and later ones. `lag_ns` is per edge.
+        The result has pairs by index among the visited nodes: an index into `ends` of `times`, and
+        a lag in ns. Index 0 is LONG_AGO, and its lag leads to the earliest begin (`floor_ns`). The
+        other pairs are the third and later edges of the node. `lag_ns` is per edge.
         """
         number, target = self._visited[1], self.edges.target
         floored = np.flatnonzero(world.floor_ns > LONG_AGO)
         floor_lag = (world.floor_ns[floored] - LONG_AGO).tolist()
         index = (number[floored] - 1).tolist()
         limits = {node: [(0, ns)] for node, ns in zip(index, floor_lag, strict=True)}
-        # Edges are sorted by target: it is a third or later one if two before it have the same
-        # target.
+        # Edges are sorted by target: the third and later ones have that of the edge two before.
         further = np.flatnonzero(target[2:] == target[:-2]) + 2
         columns = (number[target[further]] - 1, number[self.edges.source[further]], lag_ns[further])
         for node, source, lag in zip(*(column.tolist() for column in columns), strict=True):
@@ -237,7 +235,7 @@ class RecordedGraph(Struct, frozen=True, dict=True):
         return limits
 
     def decisive(self, world: World, time_ns: IntArray) -> IntArray:
-        """Return the incoming edge that decided when each node began, its first one; -1: none."""
+        """Return, per node, the first incoming edge that decided when it began, -1 for none."""
         edges = self.edges
         begun = time_ns - world.dur_ns - world.delay_ns
         binds = np.flatnonzero(time_ns[edges.source] + world.lag_ns == begun[edges.target])

@@ -1,6 +1,7 @@
 """All GPU work of a recording by queue, and the usual lags of launches and queues.
 
-Here work is numbered from 0 in the order of device, process, queue and start.
+A work is a kernel, copy or fill. All are numbered from 0, sorted by device, process, queue and
+start; unless otherwise said, columns have a value per work.
 """
 
 from __future__ import annotations
@@ -24,21 +25,19 @@ from traceflops.windows.prepared import Prepared
 USUAL_LAUNCH_NS: Final = 6_000
 _USUAL_GAP_NS: Final = 1_000
 """Usual lags of a launch and of a queue, where too few are seen to measure them."""
-CLOSE_NS: Final = 25_000
-"""Work begins at most so long after the end of what its queue waited for."""
-_ENOUGH: Final = 8
-"""So many cases at least are needed for a median, or to believe in the limit of a queue."""
+CLOSE_NS: Final = 25_000  # work begins at most this long after the end of what its queue waited for
+_ENOUGH: Final = 8  # the fewest cases for a median, or for the limit of a queue
 _LONG_CALL_NS: Final = 20_000
 _LEAST_LIMIT: Final = 64
 _MOST_TOLD: Final = 0.9
-"""A queue has a limit if it explains at least this share of the long launch calls."""
+"""A queue has a limit if that explains at least this share of its long launch calls."""
 
 
 def typical(group: IntArray, values: IntArray, known: BoolArray, otherwise: int) -> IntArray:
-    """Return, per row, the median of the known values of its group.
+    """Return, per row, the median of those values of its group that are `known` (a mask).
 
-    Groups with few known values get the median of all known values, or `otherwise` if there are
-    none. Group -1 has no group.
+    Groups with few known values, and rows of no group (-1), get the median of all known values, or
+    `otherwise` if there are none.
     """
     known_values = values[known]
     overall = int(np.median(known_values)) if len(known_values) else otherwise
@@ -58,20 +57,23 @@ def before_in(group: IntArray) -> IntArray:
 
 
 def last_up_to(group: IntArray, time: IntArray, at_group: IntArray, at_ns: IntArray) -> IntArray:
-    """Return the last row of each asked group up to the asked time, or -1; rows are sorted."""
+    """Return, per pair of `at_group` and `at_ns`, the last row of the group up to then, or -1.
+
+    Rows of `group` and `time` are sorted.
+    """
     last = places_in_groups(group, time, at_group, at_ns) - 1
     return np.where((last >= 0) & (taken(group, last) == at_group), last, -1)
 
 
 class RecordedWork(Struct, frozen=True, dict=True):
-    """All GPU work, its queues and launches: one value per work; times in ns on one clock."""
+    """All GPU work, its queues and launches; times are in ns, on one clock for all processes."""
 
     prepared: Prepared
     ranks: RankReport | None
 
     @cached_property
     def row(self) -> IntArray:
-        """Return the activity of each work, without migrations of pages inside a kernel."""
+        """Return the activity of each work; migrations of pages inside a kernel are no work."""
         activities, is_migration = self.prepared.trace.activities, self._migrates
         is_kernel, kept = is_one_of(activities["kind"], "kernel"), []
         for account in self.prepared.accounts.values():
@@ -109,17 +111,17 @@ class RecordedWork(Struct, frozen=True, dict=True):
 
     @cached_property
     def process(self) -> IntArray:
-        """Return the process of each."""
+        """Return the process of each work."""
         return self._column("process")
 
     @cached_property
     def device(self) -> IntArray:
-        """Return the device of each."""
+        """Return the device of each work."""
         return self._column("device")
 
     @cached_property
     def stream(self) -> IntArray:
-        """Return the stream of each, as recorded."""
+        """Return the recorded stream of each work."""
         return self._column("stream")
 
     @cached_property
@@ -134,22 +136,22 @@ class RecordedWork(Struct, frozen=True, dict=True):
 
     @cached_property
     def start(self) -> IntArray:
-        """Return when each started."""
+        """Return when each work started."""
         return self._column("start_ns") - self.offset_ns[self.process]
 
     @cached_property
     def end(self) -> IntArray:
-        """Return when each ended."""
+        """Return when each work ended."""
         return self.start + self._column("dur_ns")
 
     @cached_property
     def queue(self) -> IntArray:
-        """Return the number of the queue of each: a stream of a process on a device."""
+        """Return the number of the queue of each work: a stream of a process on a device."""
         return joint_codes(joint_codes(self.device, self.process), self.stream)
 
     @cached_property
     def call(self) -> IntArray:
-        """Return the call that launched each, -1 where none is known."""
+        """Return the call that launched each work, -1 if none is known."""
         return self.prepared.linked.links.call_of_activity[self.row]
 
     @cached_property
@@ -166,9 +168,9 @@ class RecordedWork(Struct, frozen=True, dict=True):
 
     @cached_property
     def is_blocking(self) -> BoolArray:
-        """Return which copies block the host: most of the copy passed inside its call.
+        """Return which copies block the host: most of the copy ran inside its call.
 
-        A call returns a little before the end of a copy whose last part is staged.
+        A call may return a little before the end of a copy whose last part is staged.
         """
         is_copy = is_one_of(self.prepared.trace.activities["kind"], "memcpy")[self.row]
         dur = self.end - self.start
@@ -178,12 +180,12 @@ class RecordedWork(Struct, frozen=True, dict=True):
 
     @cached_property
     def before(self) -> IntArray:
-        """Return the work before each in its queue, or -1."""
+        """Return the work before each work in its queue, or -1."""
         return before_in(self.queue)
 
     @cached_property
     def free(self) -> IntArray:
-        """Return when the queue of each was free: the end of the work before it, or LONG_AGO."""
+        """Return when the queue was free for each work: the end of the one before, or LONG_AGO."""
         return taken(self.end, self.before, LONG_AGO)
 
     @cached_property
@@ -195,8 +197,7 @@ class RecordedWork(Struct, frozen=True, dict=True):
     def held(self) -> tuple[IntArray, BoolArray]:
         """Return the work of another queue that each waited for, or -1, and whether it is a guess.
 
-        If the recorded wait does not name it, it is the work of the other queues that was launched
-        before and ended last.
+        If no record names the work, it is the last to end of those launched before in other queues.
         """
         waits = self.prepared.linked.stream_waits
         call = np.where(self.opens, self.call, -1)
@@ -225,8 +226,8 @@ class RecordedWork(Struct, frozen=True, dict=True):
     def is_behind_unseen(self) -> BoolArray:
         """Return which work seems to wait for work from before the recording.
 
-        It is the first in its queue, was launched before any recorded work of the device began, and
-        begins long after its launch returned.
+        Such work is the first in its queue, was launched before any recorded work of the device
+        began, and begins long after its launch returned.
         """
         first_start = group_least(self.device, self.start, int(self.device.max()) + 1)
         is_late = self.start - taken(self.calls_ns[1], self.call, LONG_AGO) > CLOSE_NS
@@ -244,13 +245,13 @@ class RecordedWork(Struct, frozen=True, dict=True):
     def launch(self) -> tuple[IntArray, IntArray]:
         """Return the usual lag of each launch onto an idle queue, and the part inside its call.
 
-        A lag runs from the start of the call to the start of the work. It is the median by the
-        name of the call, counted from that end of the call from which it varies less; from the
-        start if the work began during the call or blocked it.
+        A lag runs from the start of the call to the start of the work. The usual lag is a median by
+        name of the call: of times from the start, or from the end of the call if these vary less.
+        If the work began during the call or blocked it, the start counts.
         """
         called, returned = (taken(ns, self.call, LONG_AGO) for ns in self.calls_ns)
-        # Launches that had nothing to wait for. All work before them had ended when they were made,
-        # or so long before they began that they did not wait for it.
+        # Launches with nothing to wait for: the work before them had ended when they were called,
+        # or ended so long before they began that they did not wait for it.
         is_idle = self.opens & (self.start >= called) & ~self.is_behind_unseen
         is_idle &= np.maximum(self.free, taken(self.end, self.held[0], LONG_AGO)) <= called
         ended_before = taken(self.end, self.ended_before, LONG_AGO)
@@ -284,10 +285,10 @@ class RecordedWork(Struct, frozen=True, dict=True):
 
     @cached_property
     def full(self) -> tuple[IntArray, IntArray]:
-        """Return pairs: work whose launch waited because its queue was full, and what freed a slot.
+        """Return pairs: work whose launch waited for a full queue, and the work that freed a slot.
 
-        The limit of a queue is the most launches that it had unfinished when a call returned. It is
-        believed if long launch calls return right after the work so many launches before has ended.
+        The limit of a queue is the most launches that were unfinished when a call returned. It is
+        believed if long calls return right after the end of the work so many launches before.
         """
         pairs = [np.empty((2, 0), dtype=np.int64)]
         called, returned = (taken(ns, self.call, LONG_AGO) for ns in self.calls_ns)
@@ -312,7 +313,7 @@ class RecordedWork(Struct, frozen=True, dict=True):
 
     @cached_property
     def is_only(self) -> BoolArray:
-        """Return which work is in the only queue of its process."""
+        """Return which work is in the only queue of its process, as a mask."""
         queues = np.unique(self.queue, return_index=True)[1]
         count = np.bincount(self.process[queues], minlength=int(self.process.max()) + 1)
         return np.asarray(count[self.process] == 1)

@@ -16,15 +16,15 @@ from traceflops.windows.prepared import Prepared
 from traceflops.windows.tiling import paced
 
 _LAST, _COPY, PACED = range(3)
-"""Roles of nodes: the last of a queue in the step before; the first of a queue of copies alone; the
-first of a queue with kernels."""
+"""Roles of nodes: the last of a queue in the step before; the first of a queue of nothing but
+copies; the first of a queue with kernels."""
 
 
 class Candidates(Columns, frozen=True):
-    """The work of which one decides when an instant is, several rows per instant.
+    """The nodes of which one decides the time of an instant; several rows per instant.
 
-    `instant` is its number, in ascending order. _LAST nodes end the step before; a _COPY counts
-    only if it begins after them. With `ahead_ns` the instant is that long before the node begins.
+    `instant` is the number of the instant, in ascending order. _LAST nodes end the step before; a
+    _COPY counts only if it begins after these. The instant is `ahead_ns` before the node begins.
     """
 
     instant: IntArray
@@ -36,9 +36,9 @@ class Candidates(Columns, frozen=True):
 class Instants(Struct, frozen=True):
     """Begins or ends of windows, one per row of `device` and `mark`.
 
-    Each is the begin of the first of its candidates; without any, the end of the device's last
-    work. If the step begins at a moment of the host (node `mark`, else -1), and that comes earlier,
-    it is that moment, but not before the step before has ended.
+    An instant is the begin of the first of its candidates or, without any, the end of the device's
+    last work. If the step begins at a moment of the host (node `mark`, else -1), and that is
+    earlier, it is that moment, but not before the end of the step before.
     """
 
     device: IntArray
@@ -54,46 +54,54 @@ class Instants(Struct, frozen=True):
     def at(
         self, graph: RecordedGraph, world: World, time_ns: IntArray
     ) -> tuple[IntArray, IntArray]:
-        """Return the times of the instants where nodes end at `time_ns`, and their nodes."""
-        one = self.candidates
-        begin = time_ns[one.node] - world.dur_ns[one.node] - one.ahead_ns
-        opens = np.flatnonzero(differ_from_before(one.instant))
-        with_work = one.instant[opens]
+        """Return the times of the instants if nodes end at `time_ns`, and the nodes that decide."""
+        own = self.candidates
+        instant, candidate, role = own.instant, own.node, own.role
+        begin = time_ns[candidate] - world.dur_ns[candidate] - own.ahead_ns
+        opens = np.flatnonzero(differ_from_before(instant))
+        with_work = instant[opens]
 
         def extreme(best: np.ufunc, values: IntArray, none: int) -> IntArray:
+            """Return the best of the candidates' values per instant, `none` without candidates."""
             best_values = np.full(len(self.device), none, dtype=np.int64)
             if len(opens):
                 best_values[with_work] = best.reduceat(values, opens)
             return best_values
 
-        ended = extreme(np.maximum, np.where(one.role == _LAST, time_ns[one.node], NEVER), NEVER)
-        before = np.maximum(ended, extreme(np.minimum, begin, NEVER))
         # Queues of copies alone may run ahead: they count only after the end of the step before.
-        counts = (one.role == PACED) | (one.role == _COPY) & (begin >= before[one.instant])
+        ended = extreme(np.maximum, np.where(role == _LAST, time_ns[candidate], NEVER), NEVER)
+        before = np.maximum(ended, extreme(np.minimum, begin, NEVER))
+        counts = (role == PACED) | (role == _COPY) & (begin >= before[instant])
+        # The begin of the first candidate that counts
         begin = np.where(counts, begin, ENDLESS)
         time, node = extreme(np.minimum, begin, ENDLESS), np.full_like(self.device, -1)
-        first = np.flatnonzero(counts & (begin == time[one.instant]))[::-1]
-        node[one.instant[first]] = one.node[first]  # the first of several is written last
-        # The moment of the host at which the step begins.
+        first = np.flatnonzero(counts & (begin == time[instant]))[::-1]
+        node[instant[first]] = candidate[first]  # the first of several is written last
+        # The moment of the host at which the step begins, if that is earlier
         marked = np.maximum(ended, time_ns[self.mark])
         is_marked = (self.mark >= 0) & (marked < time)
         time, node = np.where(is_marked, marked, time), np.where(is_marked, self.mark, node)
+        # Without candidates, the end of the device's last work
         bare = np.setdiff1d(np.arange(len(self.device)), with_work)
         if len(bare):
-            # By device, its work that ends last.
-            rows = np.flatnonzero(graph.nodes.device >= 0)
-            device = graph.nodes.device[rows]
-            latest = group_most(device, time_ns[rows], int(device.max(initial=-1)) + 1)
-            is_last = np.flatnonzero(time_ns[rows] == latest[device])[::-1]
-            last_node = np.full(len(latest), -1, dtype=np.int64)
-            last_node[device[is_last]] = rows[is_last]  # the first of several is written last
-            last = last_node[self.device[bare]]
+            last = _last_work(graph, time_ns)[self.device[bare]]
             time[bare], node[bare] = time_ns[last], last
         return time, node
 
 
+def _last_work(graph: RecordedGraph, time_ns: IntArray) -> IntArray:
+    """Return, by device, the node of its work that ends last, the first of several; -1: none."""
+    rows = np.flatnonzero(graph.nodes.device >= 0)
+    device = graph.nodes.device[rows]
+    latest = group_most(device, time_ns[rows], int(device.max(initial=-1)) + 1)
+    is_last = np.flatnonzero(time_ns[rows] == latest[device])[::-1]
+    last_node = np.full(len(latest), -1, dtype=np.int64)
+    last_node[device[is_last]] = rows[is_last]  # the first of several is written last
+    return last_node
+
+
 class Spans(Struct, frozen=True):
-    """Windows of devices, or windows that follow each other: where each begins and ends."""
+    """Where windows of devices begin and end; windows that follow each other may be one span."""
 
     first: Instants
     last: Instants
@@ -120,7 +128,7 @@ class Spans(Struct, frozen=True):
     def rows(
         self, graph: RecordedGraph, world: World, time_ns: IntArray
     ) -> Iterator[tuple[int, int, int, int]]:
-        """Yield device, begin and end in a replay, and the node that ends it, of each."""
+        """Yield the device, begin and end in a replay, and the ending node of each span."""
         columns = (self.device, *self.at(graph, world, time_ns))
         yield from zip(*(column.tolist() for column in columns), strict=True)
 
@@ -131,11 +139,11 @@ class Spans(Struct, frozen=True):
 
 
 class _Heads(Struct, frozen=True):
-    """The work that decides when a step begins on a device, by each queue's begin in it.
+    """The work that decides when each step of a device begins; empty if launches tell no steps.
 
-    Of the times in `at_ns`, which are sorted, each is a begin in step `step`, whose work stands
-    from `first[step]` on: as indices into the rows of the device's account, and their roles. A step
-    begins with the first work that was launched in it. Empty if steps are not told by launches.
+    A step begins with the first work that was launched in it. The times `at_ns`, which are sorted,
+    are those at which queues begin work of the steps `step`. The entries of `index` (rows of the
+    device's account) and `role` from `first[step]` to `first[step + 1]` are a step's candidates.
     """
 
     at_ns: IntArray
@@ -146,7 +154,7 @@ class _Heads(Struct, frozen=True):
 
     @classmethod
     def of(cls, prepared: Prepared, device: int, is_kernel: BoolArray) -> _Heads:
-        """Return those of a device; `is_kernel` is per activity."""
+        """Return the heads of the steps of a device; `is_kernel` is a mask of activities."""
         launched_in, activities = prepared.plan.layout.launched_in, prepared.trace.activities
         if launched_in is None:
             return cls(*np.empty((2, 0), dtype=np.int64), *np.zeros((3, 1), dtype=np.int64))
@@ -182,7 +190,7 @@ class _Heads(Struct, frozen=True):
 
 
 def spans_of(prepared: Prepared, graph: RecordedGraph, *, joined: bool = True) -> Spans:
-    """Return the chosen windows of all devices; with `joined`, adjacent ones as one span."""
+    """Return the chosen windows of all devices; with `joined`, adjacent windows are one span."""
     times: tuple[list[IntArray], list[IntArray]] = ([], [])
     instants: tuple[list[Instants], list[Instants]] = ([], [])
     is_kernel = is_one_of(prepared.trace.activities["kind"], "kernel")
@@ -203,7 +211,7 @@ def spans_of(prepared: Prepared, graph: RecordedGraph, *, joined: bool = True) -
 def _instants(
     prepared: Prepared, graph: RecordedGraph, device: int, heads: _Heads, time_ns: IntArray
 ) -> Instants:
-    """Return begins or ends of windows of one device, which were at these times."""
+    """Return the begins or ends of windows of a device that were recorded at these times."""
     rows, process = prepared.accounts[device].rows, numbers(prepared.trace.activities["process"])
     index = np.searchsorted(rows.start_ns, time_ns)
     has_next, following = index < len(rows.row), np.minimum(index, len(rows.row) - 1)
@@ -211,7 +219,7 @@ def _instants(
     for index_of_time in np.flatnonzero(heads.find(time_ns) < 0).tolist():
         moment = int(process[rows.row[following[index_of_time]]]), int(time_ns[index_of_time])
         mark[index_of_time] = graph.moments.get(moment, -1)
-    # A step that begins at a moment of the host begins here with its next work.
+    # The candidates of a step that begins at a moment of the host are those of its next work.
     work_ns = np.where((mark >= 0) & has_next, rows.start_ns[following], time_ns)
     step = heads.find(work_ns)
     with_step, alone = np.flatnonzero(step >= 0), np.flatnonzero((step < 0) & has_next)
@@ -226,7 +234,7 @@ def _instants(
 
 
 def _joined(graph: RecordedGraph, parts: Sequence[Instants], times: Sequence[IntArray]) -> Instants:
-    """Return the instants of all devices, which were at some `times`, one after the other."""
+    """Return the instants of all devices as one; `times` are their recorded times, per device."""
     counts = np.array([len(part.device) for part in parts], dtype=np.int64)
     before = np.cumsum(counts) - counts
     moved = [

@@ -25,8 +25,8 @@ from traceflops.timeline.intervals import Intervals, latest_end_before
 class Stretches(Struct, frozen=True):
     """When each of some threads does something: [start_ns, end_ns), sorted by thread and start.
 
-    Those of one thread are disjoint and do not touch. `known` are all threads that are meant, also
-    those without any, in ascending order.
+    The stretches of a thread neither overlap nor touch. `known` are all threads that the set is
+    about, also those without a stretch, in ascending order.
     """
 
     known: IntArray
@@ -47,11 +47,11 @@ class Stretches(Struct, frozen=True):
 
     @property
     def length_ns(self) -> int:
-        """How many nanoseconds the sets hold together."""
+        """How many nanoseconds the stretches of all threads have together."""
         return int((self.end_ns - self.start_ns).sum())
 
     def by_thread(self) -> Iterator[tuple[int, Intervals]]:
-        """Yield each thread that has some, and its set."""
+        """Yield each thread that has stretches, and these."""
         for thread, rows in groups(self.thread):
             yield thread, Intervals(self.start_ns[rows], self.end_ns[rows])
 
@@ -74,24 +74,25 @@ class Stretches(Struct, frozen=True):
         """Return the instants that are not in the other."""
         if not len(other.thread):
             return self
-        # What remains begins with a stretch and behind each one met, and ends before the next.
+        # Pieces that remain begin at the start of a stretch or behind one of the other that it
+        # meets (`behind`), and end before the next one of the other.
         first, stop = self._met(other)
         behind, own = runs(first - 1, stop)
         next_ns = np.append(other.start_ns, 0)[behind + 1]
         return self._pieces(own, taken(other.end_ns, behind), next_ns)
 
     def cut(self, at_ns: IntArray) -> Stretches:
-        """Return the same in pieces that end at each of some instants, which are sorted."""
+        """Return the same, cut into pieces at each of some sorted instants."""
         first = np.searchsorted(at_ns, self.start_ns, side="right")
         stop = np.searchsorted(at_ns, self.end_ns, side="left")
         behind, own = runs(first - 1, stop)
         return self._pieces(own, taken(at_ns, behind), np.append(at_ns, 0)[behind + 1])
 
     def up_to(self, ns: IntArray, thread: IntArray, time_ns: IntArray) -> IntArray:
-        """Return the sum of a number per stretch, up to times of threads; see the differences only.
+        """Return the sum of `ns`, a number per stretch, over the stretches up to times of threads.
 
-        Inside a stretch it grows evenly. The sums of other threads are included, so only those of
-        one thread can be compared.
+        Inside a stretch the sum grows evenly. It includes all threads before, so only differences
+        between sums of one thread have a meaning.
         """
         if not len(self.thread):
             return np.zeros_like(time_ns)
@@ -104,7 +105,7 @@ class Stretches(Struct, frozen=True):
         return np.where(last < 0, 0, (np.cumsum(ns) - ns)[index] + part)
 
     def length_within(self, thread: IntArray, start_ns: IntArray, end_ns: IntArray) -> IntArray:
-        """Return, per [start, end) of a thread, how many nanoseconds of its set lie in it."""
+        """Return, per [start, end) of a thread, how many ns of its stretches lie in it."""
         ns = self.end_ns - self.start_ns
         return self.up_to(ns, thread, end_ns) - self.up_to(ns, thread, start_ns)
 
@@ -113,13 +114,17 @@ class Stretches(Struct, frozen=True):
         return np.isin(thread, self.known)
 
     def _met(self, other: Stretches) -> tuple[IntArray, IntArray]:
-        """Return, per stretch, the first one of the other that it meets, and the end of these."""
+        """Return, per stretch, the range of those of the other that it meets: first, last + 1."""
         first = places_in_groups(other.thread, other.end_ns, self.thread, self.start_ns)
         stop = places_in_groups(other.thread, other.start_ns, self.thread, self.end_ns - 1)
         return first, np.maximum(first, stop)
 
     def _pieces(self, own: IntArray, start_ns: IntArray, end_ns: IntArray) -> Stretches:
-        """Return pieces of stretches (`own`), of which the first and the last keep their edges."""
+        """Return pieces of the stretches `own`; empty ones are left out.
+
+        The first piece of a stretch begins, and its last ends, as the stretch does. `start_ns` and
+        `end_ns` are the other edges, per piece.
+        """
         opens = differ_from_before(own)
         closes = np.append(opens[1:], True)[: len(own)]
         start = np.where(opens, self.start_ns[own], start_ns)

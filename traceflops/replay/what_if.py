@@ -1,7 +1,7 @@
 """How long steps would take under edits, and their critical path then.
 
-Gains compare a replay with a replay. The interval spans all readings of what is uncertain: whether
-inferred dependencies exist, and whether unexplained delays move with the rest or stay in place.
+Gains compare a replay with a replay. They span all readings of what is uncertain in a recording:
+whether inferred dependencies exist, and whether unexplained delays move with earlier work or stay.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class WhatIf(Struct, frozen=True):
 class Reading(Struct, frozen=True):
     """One reading of what is uncertain: a graph, the world of the recording, its windows.
 
-    `unlike` are the codes of how it differs from the likely reading.
+    `unlike` has the codes of its differences from the likely reading.
     """
 
     graph: RecordedGraph
@@ -116,10 +116,9 @@ class Replayed(Struct, frozen=True):
         return sum(self.windows_ns)
 
     def no_longer_than(self, *others: Replayed) -> Replayed:
-        """Return the shortest of this replay and the `others` whose world is nowhere shorter.
+        """Return the shortest of this replay and those `others` in whose world nothing is shorter.
 
-        A window can become longer although nothing in it does: if its first work begins earlier and
-        its end stays.
+        If only the first work of a window begins earlier, the window becomes longer.
         """
         slower = [other for other in others if self.changed.world.is_within(other.changed.world)]
         return min((self, *slower), key=lambda replay: replay.total_ns)
@@ -302,7 +301,7 @@ class Replay(Struct, frozen=True, dict=True):
             is_partial = self.ranks.partial if self.ranks else max(sizes, default=0) != 1
             yield fact("doubt.ranks-missing" if is_partial else "doubt.collectives-apart")
         elif 2 * (max(after) - min(after)) > gain:
-            # The readings are too far apart. How far are those that differ in one thing only?
+            # The readings are too far apart. How far apart are those that differ in one thing only?
             changes = dict.fromkeys((_INFERRED, _PINNED), 0)
             timed = zip(self.readings, after, strict=True)
             for (reading, ns), (other, other_ns) in combinations(timed, 2):
@@ -353,7 +352,7 @@ class Replay(Struct, frozen=True, dict=True):
             self._outcome([edit], replays, with_path=True)
             for edit, replays in zip(answered, alone, strict=True)
         )
-        # Add edits one by one: one that only shortens makes the result of the others no longer.
+        # Add edits one by one: an edit that only shortens must not make the others' result longer.
         added: Sequence[Replayed] = self._bases
         for count, replays in enumerate(alone, 1):
             with_edit = replays
