@@ -1,6 +1,6 @@
-"""The scripts of the page, Bokeh's figures, and the policy that lets these run and nothing else.
+"""The scripts of the page, Bokeh's figures, and the policy that allows these scripts only.
 
-No text of a trace enters a figure: labels are numbers and our own words.
+No text of a trace is in a figure: labels are numbers and our own words.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ from traceflops.reports.page.section import Section
 _ENDS_A_SCRIPT: Final = re.compile(r"<(?:/?script|!--)", re.IGNORECASE)
 _BOKEH: Final = "bokeh-packed"
 _MOST_AT_BEST, _PIECE = 4 << 20, 1 << 18
-_AROUND: Final = 32  # bytes of the frame of what is compressed, and some to spare
+"""Bytes up to which the best compression is used, and that are compressed at a time."""
+_GZIP_FRAME: Final = 32  # bytes of header and trailer, rounded up
 _SETTINGS: Final = {"HOME": os.devnull, "USERPROFILE": os.devnull, "HOLOVIEWSRC": ""}
 _LOG: Final = logging.getLogger(__name__)
 
 
 class Scripts(Struct, frozen=True):
-    """What runs in a page: `theme` first, then scripts; `data` is what they read, by element."""
+    """The scripts of a page (`theme` runs first), their data by element id, and the policy."""
 
     theme: str
     scripts: tuple[str, ...]
@@ -42,14 +43,14 @@ class Scripts(Struct, frozen=True):
 
 
 class Embedded(Struct, frozen=True):
-    """Figures as they go into a page: a script and the element of each figure."""
+    """Figures as markup: a script for all, and the element of each figure by its name."""
 
     script: str
     divs: Mapping[str, str]
 
 
 def scripts_of(parts: Sequence[Section], drawn: Embedded | None) -> Scripts:
-    """Return what sections need to run. Raises ValueError if a script would end its element."""
+    """Return the scripts of sections. Raises ValueError if one contains the end of its element."""
     theme = template("theme.js")
     names = dict.fromkeys(name for part in parts for name in part.scripts)
     scripts = [template(name) for name in ("report.js", *names)]
@@ -81,13 +82,13 @@ def packed(content: bytes) -> str:
 
 
 def packed_bytes(content: bytes, most: int) -> int:
-    """Return the length of bytes once packed, or for very long ones some length above `most`."""
+    """Return the length of `packed(content)`; very long content is given up above `most`."""
     deflate, size = zlib.compressobj(_level(content)), 0
-    for at in range(0, len(content), _PIECE):
-        size += len(deflate.compress(content[at : at + _PIECE]))
+    for start in range(0, len(content), _PIECE):
+        size += len(deflate.compress(content[start : start + _PIECE]))
         if size > most and len(content) > _MOST_AT_BEST:
             return size
-    return (size + len(deflate.flush()) + _AROUND) * 4 // 3  # Base64
+    return (size + len(deflate.flush()) + _GZIP_FRAME) * 4 // 3  # Base64
 
 
 def _level(content: bytes) -> int:
@@ -96,28 +97,30 @@ def _level(content: bytes) -> int:
 
 
 def embed(figures: Mapping[str, Callable[[], Any]]) -> Embedded:
-    """Return the figures that these functions make, embedded together to share one document."""
+    """Return the figures that these functions make, in one document, which keeps them small."""
     with _to_log():
         with without_settings("bokeh.embed"):
             from bokeh.embed import components
-        script, divs = components(
-            {name: made() for name, made in figures.items()}, wrap_script=False
-        )
+        models = {name: make_figure() for name, make_figure in figures.items()}
+        script, divs = components(models, wrap_script=False)
     return Embedded(script, divs)
 
 
 @contextmanager
 def without_settings(module: str) -> Iterator[None]:
-    """Let a module load without files of the home folder and the code that HOLOVIEWSRC names."""
+    """Import a module inside without the user's settings.
+
+    Files in the home folder are not read, and the code that HOLOVIEWSRC names does not run.
+    """
     if module in sys.modules:
         yield
         return
-    before = {name: os.environ.get(name) for name in _SETTINGS}
+    values_before = {name: os.environ.get(name) for name in _SETTINGS}
     os.environ.update(_SETTINGS)
     try:
         yield
     finally:
-        for name, value in before.items():
+        for name, value in values_before.items():
             del os.environ[name]
             if value is not None:
                 os.environ[name] = value
@@ -130,7 +133,7 @@ class _ToLog(logging.Handler):
 
 @contextmanager
 def _to_log() -> Iterator[None]:
-    """Write warnings and logs of the libraries to our log at debug level, not to the user."""
+    """Redirect warnings and logs of the libraries to our own log, at debug level."""
     logger = logging.getLogger("bokeh")
     before = logger.handlers, logger.propagate
     with warnings.catch_warnings(record=True) as caught:

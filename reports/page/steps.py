@@ -1,7 +1,7 @@
-"""The steps: windows in order of time as means over devices, bars to draw, and their table.
+"""The steps: windows in order of time, as means over devices, drawn as bars and as a table.
 
-Few steps are rows of bars; more are a chart that zooms, with a bar per step. In the table each
-component stands against its median over the steps used.
+Few steps are drawn as HTML, more as a chart that zooms. The table compares each component with its
+median over the used steps.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from traceflops.units import unit_for
 from traceflops.windows.records import DeviceReport
 from traceflops.windows.step_times import counting, mean_components, median_of
 
-MOST_BARS = 200
-MOST_SMALL = 40  # how many steps are drawn one by one; beyond that, neighbours share a bar
+MOST_BARS = 200  # with more steps, neighbours share a bar
+MOST_SMALL = 40  # the same for small drawings
 MOST_STILL: Final = 20
-"""Up to so many bars need no chart that zooms, which takes half a million bytes of a page."""
+"""Bars up to which no chart that zooms is needed, as it takes half a million bytes of a page."""
 
 _NAMES = {"step": "{}", "between": "before {}", "span": "whole span", "range": "chosen range"}
 _ORDER = {"before": 0, "step": 1, "between": 1, "range": 1, "span": 1, "after": 2}
@@ -32,7 +32,7 @@ MOST_ROWS: Final = 200
 _FIRST: Final = 50
 _TIME: Final = "time"
 STEPS: Final = "steps"  # what the chart of steps is called in its document
-_HATCH: Final = {
+_HATCH: Final = {  # Bokeh's names of patterns
     "horizontal": "horizontal_line",
     "cross": "cross",
     "double": "horizontal_wave",
@@ -40,7 +40,7 @@ _HATCH: Final = {
     "diagonal": "right_diagonal_line",
     "dot": "dot",
 }
-_PALE: Final = 0.4
+_PALE: Final = 0.4  # opacity of unused steps
 _MOST_TICKS: Final = 24
 EDGES: Final = ("left", "bottom", "right", "top")  # columns of Boxes
 _MOST_OUTLINED: Final = 60
@@ -48,7 +48,10 @@ _LEAST_PLACES: Final = 5
 
 
 class StepRow(Struct, frozen=True):
-    """A window as the mean over its devices (of a used step those that use it), and some sums."""
+    """A window as the mean over its devices; of a used step, over those that use it.
+
+    `longest_ns` is of the slowest device; `activities` and `launches` are sums.
+    """
 
     label: str
     role: str
@@ -63,12 +66,12 @@ class StepRow(Struct, frozen=True):
 
     @property
     def dur_ns(self) -> int:
-        """Return the mean length."""
+        """The mean length in ns."""
         return self.components.window_ns
 
 
 class StepBar(Struct, frozen=True):
-    """One drawn bar: a row, or the mean of several neighbouring rows."""
+    """A bar: a row, or the mean of several neighbouring rows."""
 
     label: str
     rows: int
@@ -77,15 +80,15 @@ class StepBar(Struct, frozen=True):
 
 
 def window_rows(devices: Iterable[DeviceReport]) -> list[StepRow]:
-    """Return a row per window by time: `before`, each step after its `between`, `after`.
+    """Return a row per window in order of time: `before`, each step after its `between`, `after`.
 
-    Figures are means and sums over the devices that count for it. The reason to leave it out is
-    that of the first device that has one; the sum of launches is unknown if that of a device is.
+    The reason why a window is left out is that of the first device that has one. The sum of
+    launches is None if the launches of any device are unknown.
     """
     groups: dict[tuple[int, int, str], list[Window]] = {}
     for device in devices:
-        step = -1  # of windows that belong to no step
-        # Backwards, so that what lies between two steps gets the number of the later one.
+        step = -1  # for windows that belong to no step
+        # Backwards, so that a window between two steps gets the number of the later one.
         for window in reversed(device.windows):
             if window.role != "between":
                 step = -1 if window.step is None else window.step
@@ -112,11 +115,11 @@ def window_rows(devices: Iterable[DeviceReport]) -> list[StepRow]:
 
 
 def drawn_bars(all_rows: Sequence[StepRow], most: int = MOST_BARS) -> list[StepBar]:
-    """Return at most `most` bars: steps, several to a bar if need be, or the used window."""
-    chosen = [row for row in all_rows if row.role == "step"]
-    chosen = chosen or [row for row in all_rows if row.used]
-    width = max(-(-len(chosen) // most), 1)  # steps per bar, rounded up
-    groups = [chosen[start : start + width] for start in range(0, len(chosen), width)]
+    """Return at most `most` bars of one or more steps each; without steps, of the used window."""
+    steps = [row for row in all_rows if row.role == "step"]
+    chosen = steps or [row for row in all_rows if row.used]
+    per_bar = max(-(-len(chosen) // most), 1)  # rounded up
+    groups = [chosen[start : start + per_bar] for start in range(0, len(chosen), per_bar)]
     return [
         StepBar(
             label=rows[0].label if len(rows) == 1 else f"{rows[0].label}{UNKNOWN}{rows[-1].label}",
@@ -129,27 +132,33 @@ def drawn_bars(all_rows: Sequence[StepRow], most: int = MOST_BARS) -> list[StepB
 
 
 def steps_page(analysis: Analysis, rows: Sequence[StepRow]) -> dict[str, Any]:
-    """Return the table of windows: rows shown (`first`, then `worst` ones), medians, components."""
+    """Return the table of windows: `rows` of `total`, components, and their medians over steps.
+
+    Of too many windows, the first `first` and the `worst` longest others are shown.
+    """
     components = [name for name in LOOKS if any(row.components.parts()[name] for row in rows)]
     used = [row for row in rows if row.used and row.role == "step"]
     medians: dict[str, int] = {}
+    slowest = None
     if len(used) > 1:
         medians = {_TIME: median_of([row.dur_ns for row in used])} | {
             name: median_of([row.components.parts()[name] for row in used]) for name in components
         }
-    spread = analysis.spread if len(used) > 1 else None
-    slowest = str(spread.longest.step) if spread is not None else None
+        slowest = str(analysis.spread.longest.step) if analysis.spread is not None else None
     shown = []
     for row in chosen_rows(rows):
         is_step, parts = row.role == "step", row.components.parts()
-        # What lies between steps is not compared with their medians.
+        # Only steps are compared with the medians of steps.
         compared = medians if is_step else {}
         step_ns = compared.get(_TIME, 0)
-        time = _part(row.dur_ns, compared.get(_TIME), step_ns)
-        times = [_part(parts[name], compared.get(name), step_ns) for name in components]
-        link, is_slowest = f"step={row.label}" if is_step else "", row.label == slowest
-        shown.append({"row": row, "link": link, "time": time, "parts": times})
-        shown[-1]["slowest"] = is_step and is_slowest
+        shown_row = {
+            "row": row,
+            "link": f"step={row.label}" if is_step else "",
+            "time": _part(row.dur_ns, compared.get(_TIME), step_ns),
+            "parts": [_part(parts[name], compared.get(name), step_ns) for name in components],
+            "slowest": is_step and row.label == slowest,
+        }
+        shown.append(shown_row)
     return {
         "rows": shown,
         "total": len(rows),
@@ -164,26 +173,33 @@ def chosen_rows(rows: Sequence[StepRow]) -> list[StepRow]:
     """Return all rows, or of too many the first and the longest later ones, in order of time."""
     if len(rows) <= MOST_ROWS:
         return list(rows)
-    by_length = sorted(range(_FIRST, len(rows)), key=lambda place: -rows[place].dur_ns)
+    by_length = sorted(range(_FIRST, len(rows)), key=lambda index: -rows[index].dur_ns)
     longest = sorted(by_length[: MOST_ROWS - _FIRST])
-    return [rows[place] for place in (*range(_FIRST), *longest)]
+    return [rows[index] for index in (*range(_FIRST), *longest)]
 
 
 def _part(ns: int, median_ns: int | None, median_step_ns: int) -> dict[str, Any]:
-    """Return a time beside its median; much more is above 1/20 of the median step."""
-    more_ns = 0 if median_ns is None else ns - median_ns
-    more = "" if median_ns is None else signed_duration(more_ns) if more_ns else "±0"
-    is_much = bool(more_ns) and 20 * more_ns > median_step_ns
-    return {"ns": ns, "more": more, "is_much": is_much}
+    """Return a time and how much it is above its median; "" if there is no median.
+
+    It `is_much` if that is more than 1/20 of the median step.
+    """
+    if median_ns is None:
+        return {"ns": ns, "more": "", "is_much": False}
+    more_ns = ns - median_ns
+    more = signed_duration(more_ns) if more_ns else "±0"
+    return {"ns": ns, "more": more, "is_much": bool(more_ns) and 20 * more_ns > median_step_ns}
 
 
 def step_bars(bars: Sequence[StepBar], axis: str) -> Any:
-    """Return a Bokeh figure with a bar per step or window. WebGL would take 194 kB more."""
+    """Return a Bokeh figure with a bar per step or window, named `axis`.
+
+    It is drawn without WebGL, which would make the page 194 kB larger.
+    """
     import bokeh.models as bk
     from bokeh.plotting import figure
 
     boxes = boxes_of(bars)
-    # A range of steps that is chosen here is also chosen in the timeline: see draw.js.
+    # draw.js also selects in the timeline what is selected here.
     select = bk.BoxSelectTool(dimensions="width", mode="replace")
     hover = bk.HoverTool(tooltips=boxes.tooltips(axis), visible=False)
     zooms = [bk.BoxZoomTool(dimensions="width"), bk.PanTool(dimensions="width")]
@@ -235,10 +251,10 @@ def step_bars(bars: Sequence[StepBar], axis: str) -> Any:
 
 
 class Boxes(Struct, frozen=True):
-    """Bars stacked by component: a box per component with a time, a row of `columns` each.
+    """Bars stacked by component: a box (a row of `columns`) per component that has a time.
 
-    `across` are the ends of the axis of bars, whose places are 0, 1, ...; `highest` is that of the
-    axis of time. `ticks` are the places that are labelled.
+    Bars are at 0, 1, ... on an axis from `across[0]` to `across[1]`; `ticks` are those that have a
+    label. The axis of time, in `unit`, ends at `highest`.
     """
 
     columns: dict[str, Any]
@@ -248,7 +264,7 @@ class Boxes(Struct, frozen=True):
     ticks: list[tuple[int, str]]
 
     def tooltips(self, axis: str) -> list[tuple[str, str]]:
-        """Return what is shown of a box under the pointer; `axis` says what a bar is."""
+        """Return the tooltip of a box; `axis` is the noun for what a bar stands for."""
         return [
             (axis, "@label"),
             ("component", f"@component, @value{{0,0.00}} {self.unit} (@percent{{0.0}} %)"),
@@ -257,23 +273,24 @@ class Boxes(Struct, frozen=True):
 
 
 def boxes_of(bars: Sequence[StepBar]) -> Boxes:
-    """Return the boxes of bars, of which one at least has a time."""
+    """Return the boxes of bars; at least one bar must have a time."""
     unit = unit_for(max(bar.components.window_ns for bar in bars))
+    unit_ns, looks = TIME_UNITS[unit], list(LOOKS.values())
     parts = np.array([list(bar.components.parts().values()) for bar in bars], dtype=np.float64)
-    place, component = np.nonzero(parts)
-    looks, value, unit_ns = list(LOOKS.values()), parts[place, component], TIME_UNITS[unit]
-    top, total = parts.cumsum(axis=1)[place, component], np.maximum(parts.sum(axis=1)[place], 1)
+    bar_of, component = np.nonzero(parts)  # of each box
+    value, top = parts[bar_of, component], parts.cumsum(axis=1)[bar_of, component]
+    total = np.maximum(parts.sum(axis=1)[bar_of], 1)
     hatches = [_HATCH.get(look.pattern, "blank") for look in looks]
     columns = {
-        "left": place - 0.44,  # bars are 1 apart, with a space between them
+        "left": bar_of - 0.44,  # bars are 1 apart, with a space between them
         "bottom": (top - value) / unit_ns,
-        "right": place + 0.44,
+        "right": bar_of + 0.44,
         "top": top / unit_ns,
         "value": value / unit_ns,
         "percent": 100 * value / total,
         "whole": total / unit_ns,
-        "opacity": np.array([1.0 if bar.used else _PALE for bar in bars])[place],
-        "label": np.array([bar.label for bar in bars])[place],
+        "opacity": np.array([1.0 if bar.used else _PALE for bar in bars])[bar_of],
+        "label": np.array([bar.label for bar in bars])[bar_of],
         "component": np.array([look.label for look in looks])[component],
         "colour": np.array([look.colour for look in looks])[component],
         "ink": np.array([look.ink for look in looks])[component],
@@ -281,7 +298,7 @@ def boxes_of(bars: Sequence[StepBar]) -> Boxes:
         "hatch": np.array(hatches)[component],
     }
     middle = (len(bars) - 1) / 2
-    half = max(len(bars), _LEAST_PLACES) / 2 + 0.2  # few bars stand in the middle and stay slim
+    half = max(len(bars), _LEAST_PLACES) / 2 + 0.2  # few bars are in the middle and stay slim
     return Boxes(
         columns,
         unit,
