@@ -99,10 +99,7 @@ def with_hashes(trace: Trace, hashes: Mapping[str, str]) -> Trace:
 
 
 def left_out(trace: Trace, names: Iterable[str]) -> Trace:
-    """Return a trace without the named parts (see LEAVABLE), with a note on each.
-
-    Python stacks are frames and the stacks of allocations.
-    """
+    """Return a trace without the named parts (see LEAVABLE), with a note on each."""
     tables, notes = dict(trace.tables), list(trace.notes)
     for name in dict.fromkeys(names):
         if name == _STACKS:

@@ -303,10 +303,7 @@ def _facts(prepared: Prepared, rows: IntArray) -> Iterator[str]:
 
 
 def _host_threads(trace: Trace) -> dict[int, _Threads]:
-    """Return the threads of each process that has ops, calls or marks of host code.
-
-    Rows of unknown length are not shown.
-    """
+    """Return the threads of processes with ops, calls or marks of host code of known length."""
     all_rows, processes = {}, {}
     for name in _HOST_TABLES:
         table = trace.table(name)
@@ -362,10 +359,7 @@ def _host(trace: Trace, shown: _Threads, pid: int, write: Write) -> Iterator[byt
 def _arrows(
     prepared: Prepared, origin_ns: int, thread_of_call: IntArray, thread_of_activity: IntArray
 ) -> Iterator[bytes]:
-    """Yield an arrow from each call to each activity that it launched, if both are shown.
-
-    The thread of what is not shown is -1.
-    """
+    """Yield an arrow from each call to each activity that it launched; thread -1 is not shown."""
     trace, call_of_activity = prepared.trace, prepared.linked.links.call_of_activity
     is_launched, is_shown = call_of_activity >= 0, thread_of_activity >= 0
     rows = np.flatnonzero(is_launched & is_shown)

@@ -60,10 +60,7 @@ def _parquet(table: pa.Table) -> bytes:
 
 
 def _with_plain_lists(table: pa.Table) -> pa.Table:
-    """Return a table with lists instead of fixed-size lists.
-
-    Before version 25, Arrow cannot write null lists of fixed size to Parquet.
-    """
+    """Return a table without fixed-size lists: Arrow before 25 cannot write nulls in them."""
     for index, field in enumerate(table.schema):
         if pa.types.is_fixed_size_list(field.type):
             plain_type, chunks = pa.list_(field.type.value_type), []
@@ -295,10 +292,7 @@ def _report_rows(report: Mapping[str, Any]) -> dict[str, list[Row]]:
 
 
 def save_tables(analysis: Analysis, folder: Path, format_: str) -> list[Path]:
-    """Write the tables that have rows, all or none; return their paths.
-
-    Files that an earlier report left for tables that now have no rows are removed.
-    """
+    """Write the tables that have rows, all or none; remove stale ones; return the paths."""
     from traceflops.reports.json.report import report_object
 
     written = {}

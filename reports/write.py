@@ -64,10 +64,7 @@ def save(
     authored: Authored = NOTHING,
     mark: bytes = b"",
 ) -> Path:
-    """Write the report in the format of the suffix, followed by `mark`; return its path.
-
-    Raises UsageError if it cannot be written.
-    """
+    """Write the report and `mark`; return its path. Raises UsageError if it cannot be written."""
     target = Path(path)
     check_target(target, force=force)
     write_pieces(target, [_rendered(target.suffix.lower(), analysis, command, authored), mark])

@@ -31,10 +31,7 @@ from traceflops.reports.view.utilisation import roof, roofline, share_of_bandwid
 
 
 def measured_object(measured: Measurement) -> dict[str, Any]:
-    """Return the utilisation of a trace.
-
-    Model FLOPs are null if no executed FLOPs are known to be of the model.
-    """
+    """Return the utilisation of a trace; model FLOPs are null if none are known to be such."""
     executed, outside, roofs = measured.executed, measured.executed.outside, measured.roofs
     counted = executed.executed_flops > 0
     split = counted and (executed.model_flops > 0 or not executed.unsplit_flops)

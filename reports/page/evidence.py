@@ -52,10 +52,7 @@ def step_rows(analysis: Analysis) -> set[str]:
 
 
 def places(analysis: Analysis, finding: Finding, steps: Container[str]) -> Iterator[Place]:
-    """Yield the places that show a finding, the best first.
-
-    `steps` are the labels of steps that have a row on the page.
-    """
+    """Yield the places that show a finding, the best first; `steps` have a row on the page."""
     subject = finding.rule.removeprefix(LOSS)  # of a loss: the component that is lost
     spread = analysis.spread
     if finding.rule == UNEVEN_STEPS and spread is not None:

@@ -84,10 +84,7 @@ def category_link(top: str, sub: str, categories: Sequence[Mapping[str, Any]]) -
 
 
 def _shown_rows(table: pa.Table) -> list[int]:
-    """Return the indices of the first MOST_KERNELS rows, and of the first later ones by category.
-
-    So the page has some kernels of each category.
-    """
+    """Return the first MOST_KERNELS rows, then later ones, so that each category has a few."""
     counts: Counter[tuple[str, str]] = Counter()
     later = []
     categories = zip(table["top"].to_pylist(), table["sub"].to_pylist(), strict=True)

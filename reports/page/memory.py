@@ -134,10 +134,7 @@ def use_label(use: MemoryUse, devices: Sequence[DeviceReport]) -> str:
 
 
 def _row(use: MemoryUse, devices: Sequence[DeviceReport], origin_ns: int) -> dict[str, Any]:
-    """Return a row of the table: bytes and texts.
-
-    Bytes count from 0 at the start of the recording unless `is_total`.
-    """
+    """Return a row of the table; bytes count from 0 at the start unless `is_total`."""
     allocated, growth = use.allocated, UNKNOWN
     step = f", step {count(allocated.peak_step)}" if allocated.peak_step is not None else ""
     growth_bytes = allocated.growth  # from the end of the first step to the end of the last one

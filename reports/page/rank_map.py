@@ -229,10 +229,7 @@ def _farthest(deviation: FloatArray, ranks: int, steps: int) -> tuple[FloatArray
 
 
 def _cell(relative: float, ns: float, scale: Sequence[float], has_text: bool) -> Cell:
-    """Return the cell of a deviation, without its link; the title says how far off it is.
-
-    The title is "" for an unknown deviation (NaN).
-    """
+    """Return a cell without its link; its title is how far off it is, "" if unknown (NaN)."""
     if np.isnan(relative):
         return Cell("none", "", "", "")
     share = ("\N{MINUS SIGN}" if relative < 0 else "+") + percent(abs(relative))

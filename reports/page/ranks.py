@@ -80,10 +80,7 @@ def ranks_page(analysis: Analysis) -> dict[str, Any]:
 
 
 def lanes(link: str, text: str, turns: Sequence[Turn]) -> dict[str, Any]:
-    """Return a drawing of a collective: a lane for each of the first and last ranks to start.
-
-    Times are in 1/1000 of the whole length; `text` is a sentence on the collective.
-    """
+    """Return a lane per rank, of those first and last to start, in 1/1000 of the whole length."""
     half = _MOST_LANES // 2
     shown = [*turns[:half], *turns[-half:]] if len(turns) > _MOST_LANES else turns
     length_ns = max(turn.from_ns + turn.wait_ns + turn.transfer_ns for turn in turns) or 1

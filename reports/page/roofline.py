@@ -185,10 +185,7 @@ def roofline_plot(measured: Measurement, width: int = WIDTH) -> RooflinePlot | N
 def reach_plot(
     analysis: Analysis, width: int = WIDTH, margin: int = NUMBERS
 ) -> dict[str, Any] | None:
-    """Return a drawing of kernels by time and the share of their roof, None if none is known.
-
-    The area of a dot is the time that its kernel would save at the roof.
-    """
+    """Return kernels by time and share of their roof (area: time to save), None if unknown."""
     measured = analysis.measured
     # The axis is logarithmic: it has no place for a time of 0.
     known = ((row, share_of_roof(measured, row)) for row in measured.kernels if row.sum_ns)
@@ -246,10 +243,7 @@ def drawn_sentence(analysis: Analysis) -> str:
 
 
 def placed_kernels(measured: Measurement) -> tuple[list[KernelRow], dict[str, int], int]:
-    """Return the kernels to draw, the peaks of their types in FLOP/s, and how many have a place.
-
-    A kernel has a place if its intensity, its time and a single peak are known.
-    """
+    """Return the kernels to draw, the peaks of their types in FLOP/s, and how many have a place."""
     dtypes = sorted({dtype for row in measured.kernels if _rate(row) for dtype in row.dtypes})
     peaks = {dtype: roof(measured, (dtype,))[0] for dtype in dtypes}
     placed = []

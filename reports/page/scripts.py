@@ -108,10 +108,7 @@ def embed(figures: Mapping[str, Callable[[], Any]]) -> Embedded:
 
 @contextmanager
 def without_settings(module: str) -> Iterator[None]:
-    """Import a module inside without the user's settings.
-
-    Files in the home folder are not read, and the code that HOLOVIEWSRC names does not run.
-    """
+    """Import a module inside without reading the home folder or running code of HOLOVIEWSRC."""
     if module in sys.modules:
         yield
         return

@@ -179,10 +179,7 @@ def chosen_rows(rows: Sequence[StepRow]) -> list[StepRow]:
 
 
 def _part(ns: int, median_ns: int | None, median_step_ns: int) -> dict[str, Any]:
-    """Return a time and how much it is above its median; "" if there is no median.
-
-    It `is_much` if that is more than 1/20 of the median step.
-    """
+    """Return a time and how much it is above its median; much is over 1/20 of the median step."""
     if median_ns is None:
         return {"ns": ns, "more": "", "is_much": False}
     more_ns = ns - median_ns
@@ -191,10 +188,7 @@ def _part(ns: int, median_ns: int | None, median_step_ns: int) -> dict[str, Any]
 
 
 def step_bars(bars: Sequence[StepBar], axis: str) -> Any:
-    """Return a Bokeh figure with a bar per step or window, named `axis`.
-
-    It is drawn without WebGL, which would make the page 194 kB larger.
-    """
+    """Return a Bokeh figure with a bar per step or window; WebGL would cost 194 kB more."""
     import bokeh.models as bk
     from bokeh.plotting import figure
 

@@ -141,10 +141,7 @@ def _gap(analysis: Analysis, finding: Finding) -> Thumbnail | None:
 def _areas(
     parts: Mapping[str, Intervals], start_ns: int, length_ns: int
 ) -> tuple[tuple[str, str], ...]:
-    """Return the components other than idle with their areas as SVG paths, the uppermost first.
-
-    The height of an area is the share of the time that the component takes; areas are stacked.
-    """
+    """Return SVG paths of components' stacked shares of the time, without idle, uppermost first."""
     edges_ns = start_ns + np.arange(_COLUMNS + 1) * length_ns // _COLUMNS
     shares = {
         name: np.diff(parts[name].covered_before(edges_ns)) / np.diff(edges_ns)

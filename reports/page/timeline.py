@@ -63,10 +63,7 @@ _MOST_STEPS_LISTED: Final = 60
 
 
 class LaneGroup(Struct, frozen=True):
-    """Lanes under one heading: those of a device, or of a thread of a host process.
-
-    `lanes` are indices of the timeline's lanes.
-    """
+    """Lanes (by index) under one heading: those of a device, or of a thread of a host process."""
 
     label: str
     process: int
@@ -317,10 +314,7 @@ def left_out(timeline: Timeline) -> Iterator[str]:
 
 
 def details(timeline: Timeline) -> str:
-    """Return in which ranges single events are drawn, "" if nowhere or everywhere.
-
-    Elsewhere, boxes stand for several events.
-    """
+    """Return in which ranges each box is one event, "" if nowhere or everywhere."""
     single = [level.span for level in timeline.levels if level.is_single]
     if timeline.levels[0].is_single:  # the first level is of the whole timeline
         return ""

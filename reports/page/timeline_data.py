@@ -237,10 +237,7 @@ def _on_path(timeline: Timeline, boxes: Boxes, path: Places) -> IntArray:
 def _by_kind(
     kinds: Sequence[Kind], boxes: tuple[IntArray, IntArray]
 ) -> Iterable[tuple[Kind, IntArray, IntArray]]:
-    """Yield each kind of lane with the indices of its boxes and their rows in the kind's table.
-
-    `boxes` are the lane and the row of each box.
-    """
+    """Yield each kind of lane with the indices of its boxes (lane, row) and their table rows."""
     lane, row = boxes
     kind_numbers = {kind: number for number, kind in enumerate(TABLE_OF)}
     kind_of_box = np.array([kind_numbers[kind] for kind in kinds], dtype=np.int64)[lane]
@@ -253,10 +250,7 @@ def _by_kind(
 def _whats(
     prepared: Prepared, kinds: Sequence[Kind], boxes: tuple[IntArray, IntArray], texts: _Texts
 ) -> tuple[IntArray, list[tuple[int, int, int]]]:
-    """Return a number per box for what it is, and by this number: name, look and category.
-
-    Names and categories are numbers of texts.
-    """
+    """Return a number per box for what it is, and by number: texts of name, category; its look."""
     trace, categorised = prepared.trace, prepared.linked.categorised
     what = np.zeros(len(boxes[0]), dtype=np.int64)
     rows: list[tuple[int, int, int]] = []

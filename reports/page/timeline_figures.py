@@ -154,10 +154,7 @@ def _short(name: str) -> str:
 
 
 def _longest(key: IntArray, ns: IntArray, keys: int) -> tuple[list[int], IntArray]:
-    """Return the keys with most time, and for each time the index of its key in these.
-
-    The index of all other keys is the number of the former.
-    """
+    """Return the keys with most time, and per time the index of its key there, or their number."""
     longest = np.argsort(-group_sums(key, ns, keys), kind="stable")[:_MOST_NAMES]
     place = np.full(keys, len(longest), dtype=np.int64)
     place[longest] = np.arange(len(longest))

@@ -44,10 +44,7 @@ class Figure(Struct, frozen=True):
 
 
 class WorkShown(Struct, frozen=True):
-    """The work of a kernel or operator over launches with known work.
-
-    `bound` is the roof that bounds it, and `by` the source that says so.
-    """
+    """Known work of a kernel or operator; `bound` is its nearest roof, `by` the source of that."""
 
     name: str
     time_ns: int

@@ -160,10 +160,7 @@ def listed(items: Iterable[str], width: int) -> str:
 
 
 def columns(widths: Mapping[str, int], room: int, less: Iterable[str]) -> dict[str, int]:
-    """Return the widths of the columns that have room.
-
-    If not all have, those of `less` are left out in that order until the others have.
-    """
+    """Return the widths of columns; those of `less` are left out in order until all have room."""
     kept = dict(widths)
     for name in less:
         if sum(kept.values()) > room:
@@ -239,10 +236,7 @@ def named_table(
 def view_table(
     table: ReportTable, wide: int, less: Iterable[str], most: int, width: int, *without: str
 ) -> Iterator[Text]:
-    """Yield a table of the view in the terminal; see `named_table`.
-
-    The columns `without` are left out; the others are at least `wide`.
-    """
+    """Yield a table of the view without some columns, others at least `wide`; see `named_table`."""
     title, *heads = (column.head for column in table.columns)
     kept = [index for index, head in enumerate(heads) if head not in without]
     rows = []

@@ -114,10 +114,7 @@ _SHOWN: Final = (
 def render_terminal(
     analysis: Analysis, style: Style | None = None, by: str | None = None
 ) -> list[Text]:
-    """Return the lines of the report, on one screen if possible.
-
-    They list the longest kernels, or the owners of a kind given by `by`, such as "module".
-    """
+    """Return the lines of the report, with the longest kernels or the owners of a kind (`by`)."""
     style = (style or Style()).wide_enough()
     width = style.width
     before = _before_waits(analysis, style)

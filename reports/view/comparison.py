@@ -108,10 +108,7 @@ _SIDE: Final = (
 
 
 def _names(labels: Mapping[str, str], part: Part) -> tuple[str, ...]:
-    """Return texts that name a part: the first kernel of each side, a culprit, or the subject.
-
-    `labels` has the short forms of some names.
-    """
+    """Return texts that name a part: the first kernel of each side, a culprit, or the subject."""
     old, new = part.names
     sides = [old, new] if old and new and set(old) != set(new) else [new or old]
     if not any(map(any, sides)):
@@ -148,10 +145,7 @@ _DETAILS: Final[tuple[Callable[[Part], str], ...]] = (
 
 
 def _first_cells(parts: Sequence[Part]) -> list[tuple[str, ...]]:
-    """Return the first cell of each row; rows that look alike get longer names, then details.
-
-    A cell is a tuple of texts.
-    """
+    """Return the first cell of each row; rows that look alike get longer names, then details."""
     # A kernel whose number of calls changed has one row for the calls and one for their time.
     ends: list[tuple[str, ...]] = []
     for part in parts:
@@ -292,10 +286,7 @@ def more_sentences(comparison: Comparison) -> list[str]:
 
 
 def _memory_sentence(comparison: Comparison) -> str:
-    """Return the change of peak memory and its main holders, "" if it did not change.
-
-    Holders are named if their change is at least a tenth of the largest.
-    """
+    """Return the change of peak memory and its largest holders, "" if it did not change."""
     memory = comparison.memory
     if memory is None or not memory.difference_bytes:
         return ""

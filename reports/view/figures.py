@@ -217,10 +217,7 @@ def _unreturned(name: str) -> str:
 
 
 def _by_functor(label: str) -> str:
-    """Return an element-wise kernel as "kernel<…functor…>", "" for other kernels.
-
-    Element-wise kernels have the same name and differ by their functor.
-    """
+    """Return an element-wise kernel by the functor that distinguishes it, "" for other kernels."""
     functor, head = _FUNCTOR.search(label), label[: label.find("<")]
     if functor is None or "elementwise" not in head:
         return ""
@@ -238,10 +235,7 @@ def _opening(text: str) -> int:
 
 
 def apportioned(parts: Sequence[int], whole: int) -> list[int]:
-    """Return integers in proportion to `parts` that sum to `whole`, by the largest remainder.
-
-    All are 0 if the parts do not sum to more than 0.
-    """
+    """Return integers in proportion to parts that sum to `whole` (largest remainder), or all 0."""
     total = sum(parts)
     if total <= 0:
         return [0] * len(parts)

@@ -70,10 +70,7 @@ class FindingWords(Struct, frozen=True):
 
 
 class Headline(NamedTuple):
-    """What a report says first: its class, its rule or code, and the title.
-
-    `finding` is the index of the finding that it states, None if it states the verdict.
-    """
+    """What a report says first; `finding` is the index of what it states, None for the verdict."""
 
     cls: str
     code: str
@@ -107,10 +104,7 @@ def causes(analysis: Analysis) -> list[FindingWords]:
 
 
 def other_findings(analysis: Analysis, *, losses: bool = True) -> list[Finding]:
-    """Return findings without a cause, but those that the title says in full or notes say.
-
-    Findings on components and uneven steps are only included with `losses`.
-    """
+    """Return findings without a cause that are not said elsewhere; `losses`: also on components."""
     title = opening(analysis).tells
     return [
         finding
@@ -234,10 +228,7 @@ def headline(analysis: Analysis) -> Headline:
 
 
 def _fix_first(analysis: Analysis, *, surely: bool = False) -> Iterator[Fact]:
-    """Yield the first finding with a cause, if it is worth a title; if `surely`, with a sure gain.
-
-    It is a single fact or none.
-    """
+    """Yield the first cause, if it is worth a title; if `surely`, only with a sure gain."""
     best = next(iter(causes(analysis)), None)
     if best is None or best.saving is None or best.finding.priority not in _WORTH_A_TITLE:
         return

@@ -21,10 +21,7 @@ _REMARK: Final = (
 
 
 def gpu_samples_table(analysis: Analysis, title: str = "GPU") -> ReportTable:
-    """Return a row per sampled GPU, the slowest clock first, with the columns that are known.
-
-    `title` is the head of the first column.
-    """
+    """Return a row per sampled GPU under `title`, the slowest clock first, with known columns."""
     rows = sorted(analysis.gpu_samples, key=lambda row: row.clock_mhz or inf)
     labels = {device.device: device.label for device in analysis.devices}
     if analysis.prepared is not None and not labels:  # samples without GPU work

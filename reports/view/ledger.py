@@ -66,10 +66,7 @@ class LedgerRow(Struct):
 
 
 class LedgerCells(Struct, frozen=True):
-    """A ledger as text: amounts in FLOP with the same prefix; a `total` if there are several rows.
-
-    Each row is its label and its cells.
-    """
+    """A ledger as labels and texts, in FLOP with one prefix; several rows have a `total` below."""
 
     prefix: str
     heads: list[str]

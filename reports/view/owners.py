@@ -23,10 +23,7 @@ _NAME, _SHAPES = 90, 50
 
 
 class _Words(NamedTuple):
-    """What owners of a kind and work without one are called; what to record so that there are any.
-
-    `lack` is a code of what a recording may lack.
-    """
+    """What owners of a kind and work without one are called; the code of what else to record."""
 
     owners: str
     without: str

@@ -276,10 +276,7 @@ def outside(analysis: Analysis) -> str:
 
 
 def begins_late(analysis: Analysis) -> bool:
-    """Return whether most of a recording without steps precedes the GPU work.
-
-    A report then begins with `outside`.
-    """
+    """Return whether most of a recording without steps precedes GPU work: the title says so."""
     rest = analysis.outside
     is_most = rest is not None and 2 * rest.before_ns > rest.recorded_ns
     return is_most and not (analysis.on_host or analysis.steps.used)

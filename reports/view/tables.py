@@ -309,10 +309,7 @@ def _gaps(analysis: Analysis) -> ReportTable:
 
 
 def sums_by_kind(untimed: Untimed) -> list[dict[str, Any]]:
-    """Return a section for each kind of event that has sums: its title and first rows.
-
-    A row is the sum of a name; `total` is the number of names.
-    """
+    """Return a section per kind of event: its first sums by name, of `total` sums."""
     sections = []
     for id_, title, kinds in _KINDS:
         table = untimed.of_kind(*kinds)

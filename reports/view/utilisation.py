@@ -110,10 +110,7 @@ def bounds_sentence(measured: Measurement) -> str:
 
 
 def why_not(measured: Measurement, *, is_asked: bool = False) -> list[str]:
-    """Return a line on each thing that is missing for an MFU.
-
-    That nothing trains or runs a model is no lack unless the user asked for an MFU (`is_asked`).
-    """
+    """Return what is missing for an MFU; that nothing is of a model only if it `is_asked` for."""
     lines = []
     for lack in measured.lacks:
         if is_asked or lack not in UNLESS_ASKED:
@@ -208,10 +205,7 @@ def _mean(amount: int, windows: int) -> str:
 
 
 def _executed(measured: Measurement, windows: int) -> Fact:
-    """Return the executed FLOPs per window, with a lower bound if they are not exact.
-
-    The remark has those of the model, and those not split into the model's and others.
-    """
+    """Return the executed FLOPs per window, those of the model, and bounds if not exact."""
     executed = measured.executed
     mark, remarks = "", []
     if not measured.is_exact:

@@ -52,10 +52,7 @@ class Amount(str):
 
 
 def late_rank_words(analysis: Analysis) -> tuple[str, str, str]:
-    """Return the rank or link that delays the others, why, and what to do, each "" if unknown.
-
-    If no rank or link does, the first text says how much of communication is waiting.
-    """
+    """Return which rank or link delays others (else how much is waiting), why, and the remedy."""
     ranks = analysis.ranks
     late = late_rank.late_rank_fact(ranks)
     if late is not None and ranks is not None and ranks.slow is not None:
@@ -270,10 +267,7 @@ def worst_collectives(
 
 
 def rates_table(analysis: Analysis) -> ReportTable:
-    """Return the bandwidth of collectives by kind, group and size, the slow ones first.
-
-    The time that ranks wait for each other does not count.
-    """
+    """Return the bandwidth of collectives by kind, group and size, without waiting; slow first."""
     rates = sorted(_rates(analysis), key=lambda rate: not rate.slow)
     knows_peak = any(rate.of_peak is not None for rate in rates)
     columns = (*_RATES, *(_OF_PEAK if knows_peak else ()))

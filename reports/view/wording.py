@@ -123,10 +123,7 @@ def process_label(devices: Sequence[DeviceReport], process: int, unknown: str) -
 
 
 def steps_used(analysis: Analysis) -> str:
-    """Return how many of the steps are used and which, the share of work left out, slow steps.
-
-    Slow steps are not used because they take longer than the others.
-    """
+    """Return how many of the steps are used and which, the share of work left out, slow steps."""
     steps, share = analysis.steps, analysis.left_out
     if not steps.seen:
         return "no steps found" if analysis.devices else ""
