@@ -145,7 +145,7 @@ def _waits(side: _TimelineSide, device: int, length_ns: int) -> Iterator[StillLa
     span_start_ns, span_end_ns = origin_ns + side.span.start_ns, origin_ns + side.span.end_ns
     rects = []
     for gap in report.gaps:
-        # In ns from the start of the step, which may be inside a gap.
+        # From the start of the step, which may be inside a gap.
         start_ns = max(gap.start_ns - span_start_ns, 0)
         dur_ns = gap.start_ns + gap.dur_ns - span_start_ns - start_ns
         if gap.start_ns < span_end_ns and dur_ns >= _LEAST_WAIT * side.length_ns:

@@ -179,8 +179,8 @@ def findings_shown(analysis: Analysis) -> FindingsShown:
 
     def link(row: Row) -> str:
         """Return the link to the kernel that a row of evidence is about, "" for none."""
-        link = link_to("kernel", kernels[row.name]["name"]) if row.name in kernels else ""
-        return link if len(link) < _LONGEST_LINK else ""
+        target = link_to("kernel", kernels[row.name]["name"]) if row.name in kernels else ""
+        return target if len(target) < _LONGEST_LINK else ""
 
     shown = [
         CauseShown(

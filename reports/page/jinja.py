@@ -48,7 +48,7 @@ def environment(narrower: int = 1) -> Environment:
     from jinja2 import Environment, FunctionLoader, StrictUndefined
     from markupsafe import Markup
 
-    environment = Environment(
+    jinja = Environment(
         loader=FunctionLoader(template),
         autoescape=True,
         undefined=StrictUndefined,
@@ -56,8 +56,8 @@ def environment(narrower: int = 1) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {function.__name__: function for function in _BY_NAME}
-    environment.filters |= {
+    jinja.filters |= {function.__name__: function for function in _BY_NAME}
+    jinja.filters |= {
         "calls": figures.mean_count,
         "change": figures.signed_duration,
         "exact": lambda ns: f"{ns:+,}".replace("-", "\N{MINUS SIGN}"),
@@ -71,9 +71,9 @@ def environment(narrower: int = 1) -> Environment:
         # Only for text that we or Bokeh wrote as markup; nothing of a trace may pass here.
         "trusted": Markup,
     }
-    environment.tests["trace_name"] = lambda text: isinstance(text, Name)
-    environment.globals |= {"looks": palette.LINE_LOOKS, "causes": palette.CAUSE_LABELS}
-    return environment
+    jinja.tests["trace_name"] = lambda text: isinstance(text, Name)
+    jinja.globals |= {"looks": palette.LINE_LOOKS, "causes": palette.CAUSE_LABELS}
+    return jinja
 
 
 def _harmless(value: Any) -> Any:

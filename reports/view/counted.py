@@ -45,8 +45,7 @@ _NO_SHARES: Final = "Speed of light: ncu --set full."
 def counted_table(measured: Measurement, most: int) -> ReportTable:
     """Return the kernels of counted runs with their work, those with most FLOPs first.
 
-    Figures are means per launch. If no figure is known and `speeds_table` has the kernels, there is
-    no row.
+    Figures are means per launch. Without any, there is no row if `speeds_table` has the kernels.
     """
     work = measured.executed.work
     if work is None:
