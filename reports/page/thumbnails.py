@@ -189,7 +189,7 @@ def _largest_rows(analysis: Analysis, finding: Finding, look: str) -> Thumbnail 
     if len(rows) < 2 or not rows[0].time_ns:  # one bar compares nothing
         return None
     width_of_ns = (_WHOLE - _LABELS) / max(row.time_ns for row in rows)
-    shapes, labels = [], []
+    shapes, labels = list[Shape](), []
     for row, (y, height) in zip(rows, _rows(len(rows)), strict=True):
         width = round(row.time_ns * width_of_ns, 2)
         shapes.append(Shape(_LABELS, y, width, height, look if shapes else "ink"))

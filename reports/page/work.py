@@ -95,7 +95,7 @@ def _work(measured: Measurement, row: KernelRow | OpRow) -> WorkShown:
             of_bandwidth = utilisation.share_of_link(measured, row)
     bytes_rate = significant(bytes_per_ns, zeros=True) if bytes_per_ns else UNKNOWN
     of_roof = utilisation.share_of_roof(measured, row)
-    is_kernel = isinstance(row, KernelRow)
+    saved_ns = utilisation.recoverable_ns(measured, row) if isinstance(row, KernelRow) else None
     return WorkShown(
         name=row.name,
         time_ns=work.time_ns,
@@ -109,7 +109,7 @@ def _work(measured: Measurement, row: KernelRow | OpRow) -> WorkShown:
         bound=bound,
         by=nearer.basis if nearer is not None and is_bound else "",
         of_roof=_figure(percent(as_float(of_roof)), of_roof, is_upper),
-        recoverable_ns=utilisation.recoverable_ns(measured, row) if is_kernel else None,
+        recoverable_ns=saved_ns,
     )
 
 
