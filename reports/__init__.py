@@ -1,7 +1,7 @@
 """Renderers: data in, text out. One module per output; nothing here reads a trace.
 
-An Analysis or a Comparison shows itself by what is here: `render_json`, `card` (a few kB of HTML
-for notebooks), `Plots` (its charts) and `save`. `framed` is the whole page in a notebook.
+The methods of Analysis and Comparison call these: `render_json`, `card` (a few kB of HTML for
+notebooks), `framed` (the whole page in a notebook), `Plots` (charts) and `save`.
 """
 
 from __future__ import annotations

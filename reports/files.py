@@ -1,9 +1,9 @@
-"""Files that are whole or not there, and never written over somebody else's.
+"""Writes files atomically, and never over a file that traceflops did not write.
 
-A file is written beside its place under a name of its own (`.NAME.*.traceflops-part`) and then
-renamed. A link is followed: what it leads to is replaced, the link stays; one that leads to nothing
-only where that is forced. What a killed run left behind is removed by a later one that writes the
-same file.
+A file is written beside its target under another name (`.NAME.*.traceflops-part`) and then renamed.
+A link is followed: its target is replaced, the link stays. A link to a missing file is only
+followed with --force. Parts that a killed run left behind are removed by a later run that writes
+the same file.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _BEGINS = {
     ".md": rb"<!-- traceflops\.(?:report|comparison)/",
     ".xml": rb"<testsuites name=\"traceflops check\"",
 }
-"""How a report of ours begins, by suffix; an archive says it at its end."""
+"""Patterns of how our reports begin, by suffix; an archive has its mark at the end."""
 MARK: Final = b"traceflops.output/1"
-"""What tables (at the end) and timelines (at the beginning) of ours say in their files."""
+"""The mark in our files: of tables near the end, of timelines near the beginning."""
 _HEADER: Final = re.compile(rb'"[a-z]\w*"(?:,"[a-z]\w*")+\n')
-"""How a table of ours begins as CSV, in which no mark has a place."""
+"""The first line of our tables as CSV, which cannot have a mark."""
 _IN_ARCHIVE: Final = b"traceflops.report/"
-_LOOKED_AT: Final = 1 << 16
+_END_BYTES: Final = 1 << 16  # how much of each end of a file is searched for marks
 _UNFINISHED: Final = ".traceflops-part"
 _ABANDONED_S: Final = 24 * 3600
 _LONGEST_STEM: Final = 60
@@ -55,9 +55,9 @@ _REMEDIES: Final = {
 
 
 def check_replaced(target: Path, *, force: bool) -> None:
-    """Refuse a target that cannot be, or that is a file of somebody else unless forced."""
+    """Raise UsageError if a target cannot be written, or unless forced, is a file not by us."""
     check_place(target)
-    if target.is_symlink() and not target.exists() and not force:  # its place was not asked for
+    if target.is_symlink() and not target.exists() and not force:
         raise UsageError(
             f"a link to a file that does not exist: {target}",
             "choose another name with -o, or give --force to make that file",
@@ -70,7 +70,7 @@ def check_replaced(target: Path, *, force: bool) -> None:
 
 
 def check_place(target: Path) -> None:
-    """Refuse a target where no file can be: its folder is not there or closed, or it is no file."""
+    """Raise UsageError if no file can be written there: no folder, no permission, no file."""
     try:
         real = _real(target)
         if real.is_dir():
@@ -86,10 +86,10 @@ def check_place(target: Path) -> None:
 
 
 def _real(target: Path) -> Path:
-    """Return the file that is meant: of a link, what it leads to."""
+    """Return the file itself: the target of a link. Raises UsageError for a loop of links."""
     try:
         real = target.resolve()
-    except RuntimeError:  # what Python before 3.13 says of a link that leads to itself
+    except RuntimeError:  # Python before 3.13 raises this for a loop
         real = target
     if real.is_symlink():
         raise UsageError(f"a link that leads to itself: {target}", "give another name with -o")
@@ -97,97 +97,100 @@ def _real(target: Path) -> Path:
 
 
 def is_report(target: Path) -> bool:
-    """Return whether a file is a report of ours: it begins, or as an archive ends, as these do."""
-    suffix, (begins, ends) = target.suffix.lower(), _both_ends(target)
+    """Return whether traceflops wrote a file as a report, by its beginning or as an archive."""
+    suffix, (beginning, end) = target.suffix.lower(), _both_ends(target)
     if suffix == ".zip":
-        return _IN_ARCHIVE in ends
-    return suffix in _BEGINS and re.match(_BEGINS[suffix], begins) is not None
+        return _IN_ARCHIVE in end
+    return suffix in _BEGINS and re.match(_BEGINS[suffix], beginning) is not None
 
 
 def is_ours(target: Path) -> bool:
-    """Return whether traceflops wrote a file: a report, a table or a timeline."""
-    suffix, (begins, ends) = target.suffix.lower(), _both_ends(target)
+    """Return whether traceflops wrote a file: a report, a table, a timeline or a pack."""
+    suffix, (beginning, end) = target.suffix.lower(), _both_ends(target)
     if suffix == ".gz":
         with suppress(zlib.error):
-            begins = zlib.decompressobj(wbits=31).decompress(begins, _LOOKED_AT)  # 31: gzip
-    marked = {".csv": _HEADER.match(begins) is not None}
-    marked |= dict.fromkeys((".json", ".gz"), MARK in begins)
-    marked |= dict.fromkeys((".parquet", ".arrow"), MARK in ends)
-    marked[".tfpack"] = PACK.encode() in begins
-    return marked.get(suffix, False) or is_report(target)
+            beginning = zlib.decompressobj(wbits=31).decompress(beginning, _END_BYTES)  # 31: gzip
+    is_marked = {
+        ".csv": _HEADER.match(beginning) is not None,
+        ".tfpack": PACK.encode() in beginning,
+        **dict.fromkeys((".json", ".gz"), MARK in beginning),
+        **dict.fromkeys((".parquet", ".arrow"), MARK in end),
+    }
+    return is_marked.get(suffix, False) or is_report(target)
 
 
 def ends_in(target: Path, mark: bytes) -> bool:
-    """Return whether a file ends so."""
-    return _both_ends(target)[1].endswith(mark)
+    """Return whether a file ends with a mark."""
+    _, end = _both_ends(target)
+    return end.endswith(mark)
 
 
 def _both_ends(target: Path) -> tuple[bytes, bytes]:
-    """Return how a file begins and ends; nothing where it cannot be read."""
+    """Return the first and the last _END_BYTES of a file, b"" if it cannot be read."""
     try:
         if not target.is_file():
             return b"", b""
         with target.open("rb") as file:
-            begins = file.read(_LOOKED_AT)
-            file.seek(-min(_LOOKED_AT, target.stat().st_size), os.SEEK_END)
-            return begins, file.read()
+            beginning = file.read(_END_BYTES)
+            file.seek(-min(_END_BYTES, target.stat().st_size), os.SEEK_END)
+            return beginning, file.read()
     except OSError:
         return b"", b""
 
 
 def write_pieces(target: Path, pieces: Iterable[bytes]) -> None:
-    """Write a file under another name and rename it, so that it is whole or not there."""
+    """Write a file atomically. Raises UsageError if it cannot be written."""
     write_together([(target, pieces)])
 
 
 def write_together(files: Iterable[tuple[Path, Iterable[bytes]]]) -> None:
-    """Write files so that all of them are whole, or none is new."""
-    unfinished: dict[Path, Path] = {}  # what files will be, by the name that they are written as
+    """Write several files, all of them or no new one. Raises UsageError if that is impossible."""
+    target_of: dict[Path, Path] = {}  # by the name under which a file is written at first
     new: list[Path] = []
     try:
         for target, pieces in files:
             try:
-                _write_beside(_real(target), pieces, unfinished)
+                _write_beside(_real(target), pieces, target_of)
             except OSError as error:
                 raise _unwritable(target, error) from None
-        for name, real in unfinished.items():
+        for part, target in target_of.items():
             try:
-                if not real.exists():
-                    new.append(real)
-                name.replace(real)
+                if not target.exists():
+                    new.append(target)
+                part.replace(target)
             except OSError as error:
-                raise _unwritable(real, error) from None
+                raise _unwritable(target, error) from None
     except BaseException:
         for path in new:
             with suppress(OSError):
                 path.unlink(missing_ok=True)
         raise
     finally:
-        for name in unfinished:
+        for part in target_of:
             with suppress(OSError):
-                name.unlink(missing_ok=True)
+                part.unlink(missing_ok=True)
 
 
-def _write_beside(target: Path, pieces: Iterable[bytes], unfinished: dict[Path, Path]) -> None:
-    """Write what is to become a file; until it is whole, only its owner may read it."""
+def _write_beside(target: Path, pieces: Iterable[bytes], target_of: dict[Path, Path]) -> None:
+    """Write a file under another name, which is added to `target_of`; give it its permissions."""
     stem = os.fsencode(target.name)[:_LONGEST_STEM].decode(sys.getfilesystemencoding(), "ignore")
-    # What runs that were killed left of it goes; those of today may still be at work.
-    with suppress(OSError):  # a folder may be writable and not be listed
-        for beside in target.parent.iterdir():
-            is_part = beside.name.startswith(f".{stem}.") and beside.name.endswith(_UNFINISHED)
-            if is_part and time.time() - beside.stat().st_mtime > _ABANDONED_S:
-                beside.unlink()
-    name = target.with_name(f".{stem}.{token_hex(8)}{_UNFINISHED}")
-    unfinished[name] = target  # before it is there: a signal may come at any time
-    with open(name, "xb", opener=partial(os.open, mode=0o600)) as file:
+    # Remove parts that killed runs left behind; runs of younger parts may still be writing.
+    with suppress(OSError):  # the folder may be writable, but not readable
+        for sibling in target.parent.iterdir():
+            is_part = sibling.name.startswith(f".{stem}.") and sibling.name.endswith(_UNFINISHED)
+            if is_part and time.time() - sibling.stat().st_mtime > _ABANDONED_S:
+                sibling.unlink()
+    part = target.with_name(f".{stem}.{token_hex(8)}{_UNFINISHED}")
+    target_of[part] = target  # before the part exists, as a signal may come at any time
+    with open(part, "xb", opener=partial(os.open, mode=0o600)) as file:  # not yet for others
         file.writelines(pieces)
     try:
-        rights = stat.S_IMODE(target.stat().st_mode)
+        permissions = stat.S_IMODE(target.stat().st_mode)
     except OSError:
         umask = os.umask(0)  # it can only be read by setting it
         os.umask(umask)
-        rights = 0o666 & ~umask
-    name.chmod(rights)
+        permissions = 0o666 & ~umask
+    part.chmod(permissions)
 
 
 def _unwritable(target: Path, error: OSError) -> UsageError:
@@ -195,5 +198,5 @@ def _unwritable(target: Path, error: OSError) -> UsageError:
 
 
 def remedy(error: OSError) -> str:
-    """Return what to do where a file could not be read or written."""
+    """Return what to do about an error of reading or writing a file."""
     return _REMEDIES.get(error.errno or 0, "choose another place")

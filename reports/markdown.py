@@ -1,7 +1,7 @@
-"""The report as Markdown for a ticket or a pull request: what GitHub renders, and plain text reads.
+"""The report as Markdown for a ticket or a pull request on GitHub.
 
-Whatever comes from a trace stands in code spans or has its signs written as entities, so that it
-is neither markup nor a mention, an issue, an emoji or a link.
+Texts from a trace are in code spans, or have special characters as entities, so that nothing in
+them becomes markup, a mention, an issue, an emoji or a link.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Final
 from traceflops._version import __version__
 from traceflops.analysis.result import Analysis
 from traceflops.comparison.result import Comparison
+from traceflops.mfu.measurement import Measurement
 from traceflops.reports.page.memory import memory_page
 from traceflops.reports.view import findings
 from traceflops.reports.view.author_notes import NOTHING, Authored, NoteBlock
@@ -43,10 +44,11 @@ from traceflops.reports.view.texts import words
 from traceflops.reports.view.utilisation import why_not
 from traceflops.reports.view.who_waits import ranks_table, rates_table
 from traceflops.reports.view.wording import doubts, notes_by_weight, provenance
+from traceflops.timeline.aggregates import Untimed
 from traceflops.units import several
 
 SIGN: Final = "<!-- traceflops.report/1 -->"
-"""The first line, by which a file is known to be one of these."""
+"""The first line, by which `files.is_report` recognises such a file."""
 
 _NOTES: Final = 20
 _ROWS: Final = 20
@@ -54,7 +56,8 @@ _CAUSES: Final = 10
 _RANKS: Final = 4
 _PATH: Final = "Critical path"
 _LONGEST: Final = 2_000
-_SIGNS: Final = re.compile(r"[&<>*_`\[\]|\\~@#$!]|:(?=//|[\w+-]+:)|(?<=[wW])\.(?=\w)")
+_SPECIAL: Final = re.compile(r"[&<>*_`\[\]|\\~@#$!]|:(?=//|[\w+-]+:)|(?<=[wW])\.(?=\w)")
+"""Characters that may be markup, or begin a mention, an issue, an emoji or a link."""
 _BEGINS: Final = "@#:."
 _FOOT: Final = f"<sub>traceflops {__version__}</sub>"
 
@@ -84,39 +87,28 @@ _HELD: Final = (
 def render_markdown(
     analysis: Analysis, command: str | None = None, authored: Authored = NOTHING
 ) -> str:
-    """Return the report; `command` is the command line that made it, paths as base names.
-
-    Of a recording without a timeline the totals and counters are all there is, so they come first;
-    else counters come late, folded. If most is lost as idle time, the table of waits comes first.
-    """
-    tables = (waits_table(analysis), components_table(analysis))
+    """Return the report; `command` is the command line that created it, with base names only."""
     measured, untimed = analysis.measured, analysis.untimed
     counted = (speeds_table(measured, _ROWS), counted_table(measured, _ROWS))
-    of_totals = (*untimed_tables(untimed), *counted) if untimed is not None else ()
-    record = untimed.record if untimed is not None else None
-    is_split = measured.waterfall is not None
-    made = f" · {code(command)}" if command else ""
-    rules = []
-    for kernel in rules_said(measured, _ROWS):
-        rules.append(f"- {code(kernel.name)}")
-        for rule in kernel.rules:
-            text = f"{': ' if rule.text else ''}{plain(rule.text)}"
-            rules.append(f"  - **{plain(rule.head)}**{text}")
+    # If most is lost as idle time, the table of waits comes first.
+    tables = [waits_table(analysis), components_table(analysis)]
+    if analysis.verdict.loss != "idle":
+        tables.reverse()
+    waterfall: list[str] = []
+    if measured.waterfall is not None:
+        figure = f"**{measured.figure}** ({plain(measured.basis)})"
+        waterfall = [figure, "", *_table(waterfall_table(measured))]
     shown = notes_by_weight(analysis)[:_NOTES]
     notes = [f"- **{note.kind}**: {plain(note.text)}" for note in shown]
+    created_by = f" · {code(command)}" if command else ""
     sections = (
         _head(analysis, authored.title),
         _authored(authored.blocks),
-        [
-            *(line for table in of_totals for line in (*_table(table), "")),
-            *([f"To record a timeline: {code(record)}"] if record is not None else ()),
-        ],
+        _totals(untimed, counted) if untimed is not None else (),
         _table(jobs_table(analysis)),
-        *map(_table, tables if analysis.verdict.loss == "idle" else reversed(tables)),
+        *map(_table, tables),
         _findings(analysis),
-        [f"**{measured.figure}** ({plain(measured.basis)})", "", *_table(waterfall_table(measured))]
-        if is_split
-        else [],
+        waterfall,
         _table(ranks_table(analysis, _RANKS)),
         _details("Bandwidth", _table(rates_table(analysis))),
         _table(serving_table(analysis)),
@@ -125,21 +117,35 @@ def render_markdown(
         *(_details(title, _table(table)) for title, table in pipeline_tables(analysis)),
         *(_details(_PATH, _table(table)) for table in critical_tables(analysis)),
         *(_details(title, _table(table)) for title, table in host_tables(analysis, _ROWS)),
-        *(
-            _details("Counted kernels", _table(table))
-            for table in (counted if untimed is None else ())
-        ),
-        _details(f"What {SAYS}", rules),
+        *(_details("Counted kernels", _table(t)) for t in (counted if untimed is None else ())),
+        _details(f"What {SAYS}", _rules(measured)),
         _details("Memory", _memory(analysis)),
         _details("Clocks and power", _table(gpu_samples_table(analysis))),
         _details("Notes", [*notes, *_more(len(analysis.notes) - _NOTES)]),
-        [f"<sub>traceflops {__version__}{made}</sub>"],
+        [f"<sub>traceflops {__version__}{created_by}</sub>"],
     )
     return _joined(sections)
 
 
+def _totals(untimed: Untimed, counted: Iterable[ReportTable]) -> Iterator[str]:
+    """Yield all that a recording without a timeline has: sums, counters, how to record more."""
+    for table in (*untimed_tables(untimed), *counted):
+        yield from (*_table(table), "")
+    if untimed.record is not None:
+        yield f"To record a timeline: {code(untimed.record)}"
+
+
+def _rules(measured: Measurement) -> Iterator[str]:
+    """Yield the profiler's messages on kernels as a list."""
+    for kernel in rules_said(measured, _ROWS):
+        yield f"- {code(kernel.name)}"
+        for rule in kernel.rules:
+            text = f": {plain(rule.text)}" if rule.text else ""
+            yield f"  - **{plain(rule.head)}**{text}"
+
+
 def render_comparison(comparison: Comparison) -> str:
-    """Return a comparison for a pull request: sentences and the two sides; the rest is folded."""
+    """Return a comparison for a pull request: sentences, the two sides, and folded tables."""
     (_, sides), *tables = comparison_tables(comparison)
     sections = (
         ["<!-- traceflops.comparison/1 -->", f"## {plain(comparison.sentence)}"],
@@ -155,15 +161,15 @@ def render_comparison(comparison: Comparison) -> str:
 def render_post_mortem(analysis: Analysis, authored: Authored = NOTHING) -> str:
     """Return the post-mortem: a heading per chapter, its sentences as a list."""
     chapters = [
-        [f"## {one.title}", "", *(f"- {plain(sentence)}" for sentence in one.sentences)]
-        for one in post_mortem(analysis)
+        [f"## {chapter.title}", "", *(f"- {plain(sentence)}" for sentence in chapter.sentences)]
+        for chapter in post_mortem(analysis)
     ]
     title = plain(authored.title or "Post-mortem")
     return _joined(([SIGN, f"# {title}"], _authored(authored.blocks), *chapters, [_FOOT]))
 
 
 def _joined(sections: Iterable[Iterable[str]]) -> str:
-    """Return sections of lines as a document."""
+    """Return sections of lines as a document; empty ones are left out."""
     texts = ("\n".join(lines) for lines in map(list, sections) if lines)
     return "\n\n".join(texts) + "\n"
 
@@ -199,7 +205,7 @@ def _authored(blocks: Iterable[NoteBlock]) -> Iterator[str]:
         if number:
             yield ">"
         if block.kind == "code":
-            # Three open a block of code; more than any run inside it, so that none closes it.
+            # Longer than any run of backticks inside the block, so that none ends it.
             fence = "`" * (max(map(longest_run, block.lines), default=0) + 3)
             yield f"> {fence}text"
             yield from (f"> {visible(line)}" for line in block.lines)
@@ -214,51 +220,52 @@ def _authored(blocks: Iterable[NoteBlock]) -> Iterator[str]:
 
 def _findings(analysis: Analysis) -> Iterator[str]:
     """Yield the causes in full, then the other findings."""
-    for one in findings.causes(analysis)[:_CAUSES]:
-        found = one.finding
-        title = f"{found.title}: {one.saves or 'gain unknown'}"
-        yield f"- **{plain(title)}**{f', {one.mfu}' if one.mfu else ''}"
-        yield f"  <br>{plain(found.sentence)}"
-        where = ", ".join(map(code, one.where)) or UNKNOWN
-        yield f"  <br>Where: {' · '.join(filter(None, (where, plain(one.owner))))}"
-        yield f"  <br>Do: {plain(found.remedy)}"
-        yield f"  <br>Sure: {plain(one.sure)}"
-    yield from _more(len(findings.causes(analysis)) - _CAUSES)
+    causes = findings.causes(analysis)
+    for cause in causes[:_CAUSES]:
+        title = f"{cause.finding.title}: {cause.saves or 'gain unknown'}"
+        yield f"- **{plain(title)}**{f', {cause.mfu}' if cause.mfu else ''}"
+        yield f"  <br>{plain(cause.finding.sentence)}"
+        where = ", ".join(map(code, cause.where)) or UNKNOWN
+        yield f"  <br>Where: {' · '.join(filter(None, (where, plain(cause.owner))))}"
+        yield f"  <br>Do: {plain(cause.finding.remedy)}"
+        yield f"  <br>Sure: {plain(cause.sure)}"
+    yield from _more(len(causes) - _CAUSES)
     for finding in findings.other_findings(analysis):
-        said = f"{finding.sentence} {finding.remedy}".rstrip()
-        yield f"- **{plain(finding.severity)}**: {plain(said)}"
+        text = f"{finding.sentence} {finding.remedy}".rstrip()
+        yield f"- **{plain(finding.severity)}**: {plain(text)}"
 
 
 def _attribution(analysis: Analysis) -> Iterator[str]:
-    """Yield whose work the GPUs did: one table, and the others folded away."""
-    for place, (title, table) in enumerate(owner_tables(analysis)):
-        if place:
+    """Yield the tables of device work by owner; all but the first are folded."""
+    for number, (title, table) in enumerate(owner_tables(analysis)):
+        if number:
             yield from ("", *_details(title, _table(table)))
         else:
             yield from (plain(f"{attribution_sentence(analysis)}."), "", *_table(table))
 
 
 def _memory(analysis: Analysis) -> Iterator[str]:
-    """Yield the memory of each device and host, and what was held at the highest peak, if known."""
+    """Yield the memory of each device and host, and what is held at the highest peak, if known."""
     page = memory_page(analysis)
-    if page is not None:
-        yield from _table(table_of(_MEMORY, page.rows, page.total))
-    if page is not None and page.held is not None:
-        held = page.held
+    if page is None:
+        return
+    yield from _table(table_of(_MEMORY, page.rows, page.total))
+    held = page.held
+    if held is not None:
         peak = f"At the peak of {held.label}: {size(held.peak, binary=True)}"
         yield from ("", plain(peak), "")
         yield from _table(table_of(_HELD, held.rows, len(held.rows) + held.others))
 
 
 def _details(title: str, lines: Iterable[str]) -> Iterator[str]:
-    """Yield lines folded away under a title; nothing where there are none."""
+    """Yield lines folded under a title; nothing without lines."""
     folded = list(lines)
     if folded:
         yield from (f"<details><summary>{title}</summary>", "", *folded, "", "</details>")
 
 
 def _table(table: ReportTable) -> Iterator[str]:
-    """Yield a table with how many rows it leaves out and its remark; nothing without rows."""
+    """Yield a table with the number of hidden rows and its remark; nothing without rows."""
     if not table.rows:
         return
     yield _row(column.head for column in table.columns)
@@ -267,8 +274,8 @@ def _table(table: ReportTable) -> Iterator[str]:
         first, *cells = map(_markup, table.columns, row)
         yield _row((f"{'&emsp;' * depth}{first}", *cells))
     yield from _more(table.total - len(table.rows))
-    if said := table.remark:
-        yield from ("", plain(said))
+    if table.remark:
+        yield from ("", plain(table.remark))
 
 
 def _row(cells: Iterable[str]) -> str:
@@ -276,7 +283,7 @@ def _row(cells: Iterable[str]) -> str:
 
 
 def _markup(column: Column, cell: Cell) -> str:
-    """Return a cell: names as code, other texts as they are; of numbers only "<" is markup."""
+    """Return a cell as Markdown: names as code, texts escaped; of numbers only "<" is escaped."""
     if isinstance(cell, tuple):
         return " ".join(_markup(column, piece) for piece in cell)
     if isinstance(cell, Name):
@@ -290,23 +297,21 @@ def _more(number: int) -> Iterator[str]:
         yield f"{several(number, 'more row')} in the HTML or JSON report."
 
 
-# Text that is shown as it is: no markup, mention, issue, emoji or link.
-
-
 def plain(text: str) -> str:
-    """Return text that Markdown shows as it is, on one line: signs are entities.
+    """Return text, on one line, that Markdown shows unchanged: special characters are entities.
 
-    Mentions, issues and the like are looked for once more in what the entities have become, so a
-    space of no width follows the signs that begin them.
+    GitHub looks for mentions, issues and the like again after it has decoded entities, so a
+    zero-width space follows the characters that begin them.
     """
-    shown = visible(text[:_LONGEST]).strip()
-    return _SIGNS.sub(
-        lambda sign: f"&#{ord(sign[0])};{'&#8203;' if sign[0] in _BEGINS else ''}", shown
-    )
+
+    def entity(match: re.Match[str]) -> str:
+        return f"&#{ord(match[0])};{'&#8203;' if match[0] in _BEGINS else ''}"
+
+    return _SPECIAL.sub(entity, visible(text[:_LONGEST]).strip())
 
 
 def code(text: str) -> str:
-    """Return text as a code span that can stand in a table."""
+    """Return text as a code span that is allowed in a table."""
     shown = visible(text).replace("|", "\N{BROKEN BAR}").strip() or " "
     fence = "`" * (longest_run(shown) + 1)
     space = " " if shown.startswith("`") or shown.endswith("`") else ""
@@ -314,10 +319,10 @@ def code(text: str) -> str:
 
 
 def first_of_line(text: str) -> str:
-    """Return a line whose first sign does not make it something else."""
+    """Return a line whose first characters do not make it a list item or a heading."""
     return re.sub(
         r"^(?:[-+=](?=\s|[-=]|$)|\d+[.)](?=\s|$))",
-        lambda signs: "".join(f"&#{ord(sign)};" for sign in signs[0]),
+        lambda match: "".join(f"&#{ord(character)};" for character in match[0]),
         text,
     )
 

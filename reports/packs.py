@@ -1,4 +1,4 @@
-"""Traces as a pack: one small file that every command reads in the place of the recording."""
+"""Packs: one small file with traces, which every command reads instead of the recording."""
 
 from __future__ import annotations
 
@@ -25,24 +25,27 @@ from traceflops.windows.chosen_runs import restrict
 from traceflops.windows.selection import HIDDEN
 
 _STACKS, _HOST = "python-stacks", "host"
-LEAVABLE: Final = (_STACKS, _HOST)  # what may be left out of a pack
+LEAVABLE: Final = (_STACKS, _HOST)  # parts that may be left out of a pack
 _HOST_TABLES: Final = ("calls", "ops")
 
 
 def write_pack(traces: Iterable[Trace], target: Path, *, include_environment: bool = False) -> int:
-    """Write traces, one by one, into a file that is whole or not there; return how many.
+    """Write traces, one by one, into a file, atomically; return their number.
 
     Host and user names and folders are left out unless the environment is included.
     """
     hosts, salt, count = Names(), secrets.token_bytes(16), 0
 
     def digest(place: str) -> str:
-        """Return what stands for a device's place; of a host (guessable) in this pack alone."""
+        """Return a hash for the place of a device (a GPU's id, or "HOST SLOT"), if it may tell it.
+
+        Host names can be guessed, so their hash has a salt and differs between packs.
+        """
         if not place.startswith(EVERYWHERE):
             return place
-        # A host and its slot have a blank between them, a GPU's own id has none.
-        own = b"" if " " not in place.removeprefix(EVERYWHERE) else salt
-        return EVERYWHERE + hashlib.sha256(own + place.encode()).hexdigest()[:16]
+        has_host = " " in place.removeprefix(EVERYWHERE)
+        salted = salt + place.encode() if has_host else place.encode()
+        return EVERYWHERE + hashlib.sha256(salted).hexdigest()[:16]
 
     def counted() -> Iterator[Trace]:
         nonlocal count
@@ -58,7 +61,7 @@ def write_pack(traces: Iterable[Trace], target: Path, *, include_environment: bo
 
 
 def _pieces(traces: Iterable[Trace]) -> Iterator[bytes]:
-    """Yield the bytes of a pack, one batch at a time, so that it is never in memory as a whole."""
+    """Yield the bytes of a pack batch by batch, so that it is never in memory as a whole."""
     sink = io.BytesIO()
     with pa.ipc.new_stream(sink, PARTS) as writer:
         for trace in traces:
@@ -71,10 +74,10 @@ def _pieces(traces: Iterable[Trace]) -> Iterator[bytes]:
 
 
 def pack_of(analysis: Analysis, most_rows: int | None = None) -> bytes | None:
-    """Return a pack of what an analysis is of: the chosen rows, names as they are shown.
+    """Return a pack of the analyzed part of a trace, with the names that reports show.
 
-    None where it was not kept, has more than `most_rows`, or its steps were chosen by a name that
-    is hidden: a pack could not find them again.
+    None if the analysis did not keep the trace, if that has more than `most_rows`, or if its steps
+    were chosen by a name that is redacted: a reader of the pack could not find them again.
     """
     prepared = analysis.prepared
     if prepared is None or prepared.selection.step_mark == HIDDEN:
@@ -82,13 +85,13 @@ def pack_of(analysis: Analysis, most_rows: int | None = None) -> bytes | None:
     rows = sum(table.num_rows for table in prepared.trace.tables.values())
     if most_rows is not None and rows > most_rows:
         return None
-    # The tables are those of the chosen job already. Places of devices may name a host.
+    # The tables are already those of the chosen job. Places of devices may name a host.
     shown = restrict(prepared.trace, replace(prepared.selection, job=None))
     return b"".join(_pieces([replace(redacted(shown), places=())]))
 
 
 def with_hashes(trace: Trace, hashes: Mapping[str, str]) -> Trace:
-    """Return a trace whose files have the hashes that are known by their names."""
+    """Return a trace with the SHA-256 hashes of its files, which `hashes` has by file name."""
     files = tuple(
         replace(file, sha256=file.sha256 or hashes.get(file.name)) for file in trace.source.files
     )
@@ -96,16 +99,15 @@ def with_hashes(trace: Trace, hashes: Mapping[str, str]) -> Trace:
 
 
 def left_out(trace: Trace, names: Iterable[str]) -> Trace:
-    """Return a trace without Python stacks (frames, allocations) or host events; note it."""
+    """Return a trace without the named parts (see LEAVABLE), with a note on each."""
     tables, notes = dict(trace.tables), list(trace.notes)
     for name in dict.fromkeys(names):
         if name == _STACKS:
-            marks = trace.marks
-            frames = is_one_of(marks["kind"], "python")
-            tables["marks"] = without_unused(marks.filter(pa.array(~frames)))
-            whole = trace.counters
-            none = pa.nulls(whole.num_rows, whole.schema.field("stack").type)
-            tables["counters"] = with_column(whole, "stack", none)
+            is_frame = is_one_of(trace.marks["kind"], "python")
+            tables["marks"] = without_unused(trace.marks.filter(pa.array(~is_frame)))
+            counters = trace.counters
+            no_stacks = pa.nulls(counters.num_rows, counters.schema.field("stack").type)
+            tables["counters"] = with_column(counters, "stack", no_stacks)
         else:
             tables |= {table: empty_table(table) for table in _HOST_TABLES}
         text = f"Packed without {name.replace('-', ' ')}."
@@ -114,7 +116,7 @@ def left_out(trace: Trace, names: Iterable[str]) -> Trace:
 
 
 def parse_left_out(text: str | None) -> tuple[str, ...]:
-    """Return what a list leaves out. Raises UsageError for what cannot be left out."""
+    """Return the names in a comma-separated list. Raises UsageError for one not in LEAVABLE."""
     names = tuple(name.strip() for name in (text or "").split(",") if name.strip())
     unknown = [name for name in names if name not in LEAVABLE]
     if unknown:

@@ -1,6 +1,6 @@
-"""Tables in a folder as Parquet, Arrow IPC or CSV: of a trace, and of a report.
+"""Writes the tables of a trace or of a report to a folder, as Parquet, Arrow IPC or CSV.
 
-Those of a report are the rows of its JSON, flat.
+The tables of a report are the rows of its JSON, flattened.
 """
 
 from __future__ import annotations
@@ -40,12 +40,13 @@ from traceflops.table.schema import TABLES
 from traceflops.table.trace import Trace
 
 _FORMULA = tuple("=+-@\t\r\uff0b\uff0d\uff1d\uff20")
-"""Signs with which a formula begins, also as wide ones, which some spreadsheets take for them."""
+"""Characters that begin a formula; some spreadsheets also accept the full-width forms."""
 
 Row = Mapping[str, Any]
 
 _WHOLE: Final = ("_ns", "bytes", "count", "rank", "step", "launches", "activities", "counted")
 _REAL: Final = ("share", "_per_ns", "flops", "intensity", "mfu_without", "activities_per_launch")
+"""Ends of the names of columns with integers, and with other numbers."""
 _YES_NO: Final = {True: "yes", False: "no"}
 _OF_A_JOB: Final = frozenset({"window_ns", "components_ns"})
 
@@ -59,22 +60,23 @@ def _parquet(table: pa.Table) -> bytes:
 
 
 def _with_plain_lists(table: pa.Table) -> pa.Table:
-    """Return a table without lists of fixed size: before version 25, Arrow writes no null there."""
-    for place, field in enumerate(table.schema):
+    """Return a table without fixed-size lists: Arrow before 25 cannot write nulls in them."""
+    for index, field in enumerate(table.schema):
         if pa.types.is_fixed_size_list(field.type):
-            plain, chunks = pa.list_(field.type.value_type), []
-            for lists in table.column(place).chunks:
-                valid = validity(lists)  # None: every list is valid
-                items = np.full(len(lists), field.type.list_size) * (
-                    True if valid is None else valid
+            plain_type, chunks = pa.list_(field.type.value_type), []
+            for lists in table.column(index).chunks:
+                is_valid = validity(lists)  # None: every list is valid
+                lengths = np.full(len(lists), field.type.list_size)
+                lengths = lengths if is_valid is None else lengths * is_valid
+                offsets = np.concatenate(([0], np.cumsum(lengths))).astype(np.int32)
+                bitmap, nulls = pack_validity(is_valid)
+                buffers, items = [bitmap, pa.py_buffer(offsets)], [lists.flatten()]
+                chunk = pa.Array.from_buffers(
+                    plain_type, len(lists), buffers, nulls, children=items
                 )
-                ends = np.concatenate(([0], np.cumsum(items))).astype(np.int32)
-                bitmap, nulls = pack_validity(valid)
-                buffers, values = [bitmap, pa.py_buffer(ends)], [lists.flatten()]
-                chunk = pa.Array.from_buffers(plain, len(lists), buffers, nulls, children=values)
                 chunks.append(chunk)
-            column = pa.chunked_array(chunks, type=plain)
-            table = table.set_column(place, field.with_type(plain), column)
+            column = pa.chunked_array(chunks, type=plain_type)
+            table = table.set_column(index, field.with_type(plain_type), column)
     return table
 
 
@@ -87,35 +89,37 @@ def _arrow(table: pa.Table) -> bytes:
 
 
 def _marked(table: pa.Table) -> pa.Table:
-    """Return a table that says in its file who wrote it."""
+    """Return a table whose metadata has our mark, by which `files.is_ours` recognises its file."""
     return table.replace_schema_metadata({**(table.schema.metadata or {}), b"writer": MARK})
 
 
 def csv_of(table: pa.Table) -> bytes:
-    """Return a table as CSV that no spreadsheet calculates and no terminal obeys.
+    """Return a table as CSV without formulas for spreadsheets and control characters.
 
-    Numbers stay as they are; all else, times too, is text. Triples are "x y z".
+    Numbers are unchanged; all else, also times, is text. Triples are "x y z".
     """
     from pyarrow import csv
 
-    columns = []
-    for column in table.columns:
-        kind = column.type
-        if pa.types.is_fixed_size_list(kind):
-            triples = column.to_pylist()
-            column = pa.array([None if t is None else " ".join(map(str, t)) for t in triples])
-        elif pa.types.is_dictionary(kind):
-            texts = [_inert(text) for text in names(column)]
-            column = dictionary_column(codes(column), texts).dictionary_decode()
-        elif pa.types.is_temporal(kind) or not (
-            pa.types.is_decimal(kind) or pa.types.is_primitive(kind)
-        ):
-            values = column.to_pylist()
-            column = text_column([None if one is None else _inert(str(one)) for one in values])
-        columns.append(column)
+    columns = list(map(_csv_column, table.columns))
     sink = io.BytesIO()
     csv.write_csv(pa.Table.from_arrays(columns, names=[*map(_inert, table.column_names)]), sink)
     return sink.getvalue()
+
+
+def _csv_column(column: pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """Return a column as numbers or harmless texts."""
+    type_ = column.type
+    if pa.types.is_fixed_size_list(type_):
+        triples = column.to_pylist()
+        return pa.array([None if t is None else " ".join(map(str, t)) for t in triples])
+    if pa.types.is_dictionary(type_):
+        texts = [_inert(text) for text in names(column)]
+        return dictionary_column(codes(column), texts).dictionary_decode()
+    is_fixed_width = pa.types.is_decimal(type_) or pa.types.is_primitive(type_)
+    if is_fixed_width and not pa.types.is_temporal(type_):
+        return column
+    values = column.to_pylist()
+    return text_column([None if value is None else _inert(str(value)) for value in values])
 
 
 FORMATS: dict[str, Callable[[pa.Table], bytes]] = {
@@ -123,11 +127,11 @@ FORMATS: dict[str, Callable[[pa.Table], bytes]] = {
     "arrow": _arrow,
     "csv": csv_of,
 }
-"""What writes a table, by the name of the format, which is also the suffix of the file."""
+"""Functions that encode a table, by the name of the format, which is also the suffix."""
 
 
 def check_request(folder: Path, tables: Sequence[str] | None, format_: str, *, force: bool) -> None:
-    """Refuse unknown tables and formats and, unless forced, files of somebody else."""
+    """Raise UsageError for unknown tables and formats and, unless forced, files not by us."""
     unknown = [name for name in tables or () if name not in TABLES]
     if unknown:
         raise UsageError(f"no such table: {unknown[0]}", f"choose from {', '.join(TABLES)}")
@@ -135,7 +139,7 @@ def check_request(folder: Path, tables: Sequence[str] | None, format_: str, *, f
 
 
 def check_folder(folder: Path, names: Iterable[str], format_: str, *, force: bool) -> None:
-    """Refuse unknown formats, what is no folder and, unless forced, files of somebody else."""
+    """Raise UsageError for unknown formats, no folder and, unless forced, files not by us."""
     if format_ not in FORMATS:
         raise UsageError(f"no such format: {format_}", f"choose one of {', '.join(FORMATS)}")
     if folder.exists() and not folder.is_dir():
@@ -145,7 +149,7 @@ def check_folder(folder: Path, names: Iterable[str], format_: str, *, force: boo
 
 
 def table_files(folder: Path, names: Iterable[str], format_: str) -> list[Path]:
-    """Return the files that tables are written to."""
+    """Return the paths of the files of tables."""
     return [folder / f"{name}.{format_}" for name in names]
 
 
@@ -159,21 +163,21 @@ def export_tables(
 ) -> dict[Path, int]:
     """Write each table to its file, all or none; return the number of rows by path.
 
-    The activities carry more columns: `top`, `sub` and `rule` of their category, `call` and `op`,
-    the rows of the other tables that caused them. `redaction` takes names out of all of it.
+    Activities get further columns: `top`, `sub` and `rule` of their category, and `call` and `op`,
+    the rows of those tables that caused them. `redaction` replaces names in all tables.
     """
     shown = redaction.trace(trace) if redaction is not None else trace
     rows: dict[Path, int] = {}
 
     def files() -> Iterator[tuple[Path, Iterable[bytes]]]:
-        """Yield each path with its bytes, made only when it is written; fill `rows` on the way."""
+        """Yield each path with its bytes, one table at a time; fill `rows`."""
         for name in dict.fromkeys(tables or TABLES):
             table = shown.table(name)
             if name == "activities":
                 table = _enriched(table, trace, rules, redaction)
             path = folder / f"{name}.{format_}"
             rows[path] = table.num_rows
-            if shown.job is not None or not shown.jobs:  # several jobs are not read back as one
+            if shown.job is not None or not shown.jobs:  # several jobs cannot be read back as one
                 table = described(table, name, shown)
             yield path, (FORMATS[format_](table),)
 
@@ -184,8 +188,8 @@ def export_tables(
 
 @contextmanager
 def folder_for_tables(folder: Path) -> Iterator[None]:
-    """Make a folder, or raise UsageError; it goes again where nothing could be written to it."""
-    made = [one for one in (folder, *folder.parents) if not one.exists()]
+    """Make a folder, or raise UsageError; remove it again if writing to it fails."""
+    new = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -195,16 +199,16 @@ def folder_for_tables(folder: Path) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        with suppress(OSError):  # one that holds something stays
-            for one in made:
-                one.rmdir()
+        with suppress(OSError):  # a folder that is not empty stays
+            for path in new:
+                path.rmdir()
         raise
 
 
 def _enriched(
     table: pa.Table, trace: Trace, rules: Path | None, redaction: Redaction | None
 ) -> pa.Table:
-    """Return the activities of a trace, as they are shown, with what was found out about each."""
+    """Return the activities with their categories and the rows of what caused them."""
     links = link(trace)
     categorised = categorise(trace, links, load(rules))
     categories, category = categorised.categories, categorised.category
@@ -226,11 +230,11 @@ def _row_column(rows: IntArray) -> pa.Array:
 
 
 def _inert(text: str) -> str:
-    """Return a text that no spreadsheet calculates and no terminal obeys."""
+    """Return a text that is no formula for spreadsheets and has no control characters."""
     shown = text if is_visible(text) else "".join(c if is_visible(c) else " " for c in text)
-    # Some spreadsheets take spaces before a formula away.
-    behind_spaces = shown[:1] == " " and shown.lstrip().startswith(_FORMULA)
-    return f"'{shown}" if text.startswith(_FORMULA) or behind_spaces else shown
+    # Some spreadsheets remove the spaces before a formula.
+    is_after_spaces = shown[:1] == " " and shown.lstrip().startswith(_FORMULA)
+    return f"'{shown}" if text.startswith(_FORMULA) or is_after_spaces else shown
 
 
 REPORT_TABLES: Final = (
@@ -238,14 +242,14 @@ REPORT_TABLES: Final = (
     *("kernel_work", "operator_work", "modules", "devices", "gaps", "memory", "totals"),
     *("jobs", "notes"),
 )
-"""The tables of a folder; one without rows is not written."""
+"""The tables of a report; those without rows are not written."""
 
 
 def _report_rows(report: Mapping[str, Any]) -> dict[str, list[Row]]:
     """Return the rows of each of REPORT_TABLES, from a report as JSON."""
     utilisation, devices, kernels = report["utilisation"], report["devices"], report["kernels"]
     fall = utilisation["waterfall"] or {"lines": ()}
-    # Not cells of a device's row: the first two are tables of their own, `chosen` is spread out.
+    # Fields of a device that are no cells: two are tables of their own; `chosen` becomes several.
     inner = ("windows", "gaps", "whole", "chosen")
 
     def without(row: Row, *names: str) -> Row:
@@ -254,10 +258,14 @@ def _report_rows(report: Mapping[str, Any]) -> dict[str, list[Row]]:
     def of_devices(name: str) -> list[Row]:
         return [{"device": device["label"], **row} for device in devices for row in device[name]]
 
-    def series(row: Row) -> Row:
-        # Its values by step fit in no cell.
-        kinds = {kind: without(row[kind] or {}, "steps") for kind in ("allocated", "reserved")}
-        return {**row, **kinds}
+    def memory(row: Row) -> Row:
+        # The values of each step do not fit into a cell.
+        series = {kind: without(row[kind] or {}, "steps") for kind in ("allocated", "reserved")}
+        return {**row, **series}
+
+    def job_row(job: Row) -> Row:
+        total = {k: v for k, v in (job["total"] or {}).items() if k in _OF_A_JOB}
+        return {**without(job, "total"), **total}
 
     return {
         "findings": report["findings"],
@@ -276,30 +284,25 @@ def _report_rows(report: Mapping[str, Any]) -> dict[str, list[Row]]:
         "modules": report["modules"],
         "devices": [{**without(device, *inner), **device["chosen"]} for device in devices],
         "gaps": of_devices("gaps"),
-        "memory": list(map(series, report["memory"])),
+        "memory": list(map(memory, report["memory"])),
         "totals": (report["untimed"] or {"rows": []})["rows"],
-        "jobs": [
-            {**without(job, "total"), **{k: v for k, v in total.items() if k in _OF_A_JOB}}
-            for job in report["jobs"]
-            for total in (job["total"] or {},)
-        ],
+        "jobs": list(map(job_row, report["jobs"])),
         "notes": report["notes"],
     }
 
 
 def save_tables(analysis: Analysis, folder: Path, format_: str) -> list[Path]:
-    """Write the tables that have rows, all or none; remove earlier ones; return the paths."""
+    """Write the tables that have rows, all or none; remove stale ones; return the paths."""
     from traceflops.reports.json.report import report_object
 
     written = {}
-    for name, found in _report_rows(report_object(analysis)).items():
-        rows = [dict(_flat(row)) for row in found]
+    for name, nested_rows in _report_rows(report_object(analysis)).items():
+        rows = [dict(_flat(row)) for row in nested_rows]
         if rows:
-            heads = dict.fromkeys(name for row in rows for name in row)
+            heads = dict.fromkeys(head for row in rows for head in row)
             columns = [_column(head, [row.get(head) for row in rows]) for head in heads]
-            written[folder / f"{name}.{format_}"] = (
-                FORMATS[format_](pa.Table.from_arrays(columns, names=list(heads))),
-            )
+            table = pa.Table.from_arrays(columns, names=list(heads))
+            written[folder / f"{name}.{format_}"] = (FORMATS[format_](table),)
     with folder_for_tables(folder):
         write_together(written.items())
         for stale in set(table_files(folder, REPORT_TABLES, format_)) - set(written):
@@ -309,12 +312,15 @@ def save_tables(analysis: Analysis, folder: Path, format_: str) -> list[Path]:
 
 
 def _flat(row: Row) -> Iterator[tuple[str, Any]]:
-    """Give the cells of a row; of `components_ns` there is a cell `compute_ns`, and so on."""
+    """Yield the cells of a row by name.
+
+    Objects become cells of their own: `components_ns` becomes `compute_ns` and so on, `allocated`
+    becomes `allocated_peak` and so on.
+    """
     for key, value in row.items():
         if isinstance(value, Mapping):
-            stem, _, unit = key.rpartition("_") if key.endswith("_ns") else (key, "", "")
             for name, inner in value.items():
-                yield (f"{name}_{unit}" if unit else f"{stem}_{name}"), inner
+                yield (f"{name}_ns" if key.endswith("_ns") else f"{key}_{name}"), inner
         elif isinstance(value, list | tuple):
             yield key, ", ".join(map(str, value))
         elif isinstance(value, msgspec.Raw):
@@ -324,14 +330,15 @@ def _flat(row: Row) -> Iterator[tuple[str, Any]]:
 
 
 def _column(name: str, values: Sequence[Any]) -> pa.Array:
-    """Return a column; one without any value has the type that its name says."""
-    kinds = {type(value) for value in values if value is not None}
-    if not kinds:
-        kinds = {int} if name.endswith(_WHOLE) else {float} if name.endswith(_REAL) else {str}
-    if kinds == {bool}:  # beside numbers, truth is 0 or 1
+    """Return a column; the name decides the type if there is no value."""
+    types: set[type] = {type(value) for value in values if value is not None}
+    if not types:
+        types = {int} if name.endswith(_WHOLE) else {float} if name.endswith(_REAL) else {str}
+    if types == {bool}:
         return text_column([None if value is None else _YES_NO[value] for value in values])
-    if not kinds <= {bool, int, float}:
+    if not types <= {bool, int, float}:
         return text_column([None if value is None else str(value) for value in values])
-    known = np.array([value is not None for value in values], dtype=np.bool_)
-    plain = np.array([0 if value is None else value for value in values])
-    return number_column(plain, pa.float64() if float in kinds else pa.int64(), known)
+    # Booleans among numbers are 0 and 1.
+    is_known = np.array([value is not None for value in values], dtype=np.bool_)
+    filled = np.array([0 if value is None else value for value in values])
+    return number_column(filled, pa.float64() if float in types else pa.int64(), is_known)

@@ -1,4 +1,4 @@
-"""Reports into files: chosen by suffix, never over somebody else's file (see `files`)."""
+"""Writes reports to files, in the format of their suffix; see `files` for what is overwritten."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from traceflops.reports.view.author_notes import NOTHING, Authored
 from traceflops.units import listed
 
 _READABLE_FILE: Final = (stat.S_IFREG | 0o644) << 16
-"""What a member of an archive is: a file that all may read, as if it had not been in one."""
+"""The type and permissions of members of an archive: a regular file that everybody may read."""
 
 
 RENDERED: Final = (".html", ".json", ".md", ".zip")
-"""Suffixes by which a report is written; an archive holds the other forms."""
+"""Suffixes of reports; an archive contains the other formats."""
 _COMPARED: Final = (".html", ".json", ".md")
 
 
 def _rendered(suffix: str, analysis: Analysis, command: str | None, authored: Authored) -> bytes:
-    """Return a report in the form that a suffix stands for."""
+    """Return a report in the format of a suffix."""
     if suffix == ".html":
         from traceflops.reports.page.html import render_html
 
@@ -45,12 +45,12 @@ def _rendered(suffix: str, analysis: Analysis, command: str | None, authored: Au
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.comment = b"traceflops.report/1"
-        for form in RENDERED[:-1]:  # all but .zip itself
-            member = zipfile.ZipInfo(f"report{form}")  # of 1980, whenever it is made
+        for format_ in RENDERED[:-1]:  # all but .zip itself
+            member = zipfile.ZipInfo(f"report{format_}")  # dated 1980: equal reports, equal bytes
             member.compress_type = zipfile.ZIP_DEFLATED
             member.external_attr = _READABLE_FILE
-            archive.writestr(member, _rendered(form, analysis, command, authored))
-        if (pack := pack_of(analysis)) is not None:  # which nothing makes smaller
+            archive.writestr(member, _rendered(format_, analysis, command, authored))
+        if (pack := pack_of(analysis)) is not None:  # already compressed
             archive.writestr(zipfile.ZipInfo("recording.tfpack"), pack)
     return content.getvalue()
 
@@ -64,7 +64,7 @@ def save(
     authored: Authored = NOTHING,
     mark: bytes = b"",
 ) -> Path:
-    """Write the report, with the author's title and notes. Raises UsageError where it cannot be."""
+    """Write the report and `mark`; return its path. Raises UsageError if it cannot be written."""
     target = Path(path)
     check_target(target, force=force)
     write_pieces(target, [_rendered(target.suffix.lower(), analysis, command, authored), mark])
@@ -72,10 +72,10 @@ def save(
 
 
 def save_comparison(
-    found: Comparison | Sequence[Comparison], path: str | Path, *, force: bool = False
+    compared: Comparison | Sequence[Comparison], path: str | Path, *, force: bool = False
 ) -> Path:
-    """Write a comparison, or several with one baseline. Raises UsageError where it cannot be."""
-    comparisons = [found] if isinstance(found, Comparison) else found
+    """Write a comparison, or several with one baseline. Raises UsageError if that is impossible."""
+    comparisons = [compared] if isinstance(compared, Comparison) else compared
     target = Path(path)
     check_comparison_target(target, several=len(comparisons) > 1, force=force)
     first, *others = comparisons
@@ -98,7 +98,7 @@ def save_comparison(
 
 
 def check_comparison_target(target: Path, *, several: bool = False, force: bool = False) -> None:
-    """Refuse a target that has no renderer, no folder, or is a file that is not ours."""
+    """Raise UsageError if the suffix is unknown or `files.check_replaced` refuses the target."""
     suffix = target.suffix.lower()
     known = _COMPARED[:2] if several else _COMPARED  # Markdown is for a single one
     if suffix not in known:
@@ -118,7 +118,7 @@ def save_post_mortem(analysis: Analysis, path: Path, authored: Authored = NOTHIN
 
 
 def check_target(target: Path, *, force: bool) -> None:
-    """Refuse a target that has no renderer, no folder, or is a file that is not ours."""
+    """Raise UsageError if the suffix is unknown or `files.check_replaced` refuses the target."""
     suffix = target.suffix.lower()
     if suffix not in RENDERED:
         from traceflops.reports.tables import FORMATS

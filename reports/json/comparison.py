@@ -1,7 +1,7 @@
-"""What differs, as JSON (fields: comparison.toml).
+"""Comparisons as JSON (fields: comparison.toml).
 
 traceflops.comparison/1 compares two recordings, traceflops.comparisons/1 several with one baseline,
-and traceflops.what-if/1 a recording with what edits would make of it.
+and traceflops.what-if/1 a recording with its replay after edits.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ def render_comparison(comparison: Comparison) -> str:
 def comparison_object(comparison: Comparison) -> dict[str, Any]:
     """Return a comparison as plain dicts and lists. Times are ns per window."""
     mfu, memory = comparison.mfu, comparison.memory
-    # Per way of matching: how many matches, and how much charged time on each side.
-    before, after, matches = Counter[str](), Counter[str](), Counter[str]()
+    # By the way in which kernels were matched: the number of matches, and the time of each side.
+    matches, before_ns, after_ns = Counter[str](), Counter[str](), Counter[str]()
     for match in comparison.matches:
         matches[match.way] += 1
-        before[match.way] += sum(kernel.charged_ns for kernel in match.before)
-        after[match.way] += sum(kernel.charged_ns for kernel in match.after)
+        before_ns[match.way] += sum(kernel.charged_ns for kernel in match.before)
+        after_ns[match.way] += sum(kernel.charged_ns for kernel in match.after)
     return {
         "schema": SCHEMA,
         "traceflops_version": __version__,
@@ -68,8 +68,8 @@ def comparison_object(comparison: Comparison) -> dict[str, Any]:
             {
                 "way": way or None,
                 "matches": number,
-                "before_ns": before[way],
-                "after_ns": after[way],
+                "before_ns": before_ns[way],
+                "after_ns": after_ns[way],
             }
             for way, number in matches.items()
         ],
@@ -105,9 +105,8 @@ def comparisons_object(comparisons: Sequence[Comparison]) -> dict[str, Any]:
 
 
 def _side(side: Side) -> dict[str, Any]:
-    """Return one side of a comparison."""
+    """Return one side of a comparison; windows that are no steps have a mean, but no list."""
     flops = side.model_flops / len(side.windows) if side.model_flops and side.windows else None
-    # Windows that are no steps have no numbers: then there is a mean, but no step to list.
     are_steps = all(window.step is not None for window in side.windows)
     times = zip(side.steps, side.series().tolist(), strict=True) if are_steps else ()
     return {
@@ -130,7 +129,7 @@ def _interval(interval: Interval | None) -> dict[str, float] | None:
 
 
 def what_if_object(answer: WhatIf) -> dict[str, Any]:
-    """Return what edits of a recording would gain, each alone and all together, per window."""
+    """Return the gains of edits of a recording, each alone and all together, in ns per window."""
     together = answer.together
     return {
         "schema": SCHEMA_OF_WHAT_IF,
@@ -145,12 +144,13 @@ def what_if_object(answer: WhatIf) -> dict[str, Any]:
 
 
 def _mfu(bounds: ShareRange | None) -> dict[str, Any]:
+    """Return an MFU and its bounds; the MFU itself is null if the bounds differ."""
     exact = bounds.least if bounds is not None and bounds.least == bounds.most else None
     return share_object("mfu", exact, bounds)
 
 
 def _outcome(outcome: Outcome) -> dict[str, Any]:
-    """Return time, gain and MFU after edits, as a range and, where known, a single value."""
+    """Return time, gain and MFU after edits, each as a range and, if known, a single value."""
     least_ns, after_ns, most_ns = outcome.least_ns, outcome.after_ns, outcome.most_ns
     mfu = _mfu(outcome.mfu_after(least_ns, most_ns))
     point = None if after_ns is None else outcome.mfu_after(after_ns, after_ns)

@@ -32,7 +32,7 @@ _OF_A_GAP: Final = (
 
 
 def account_object(account: Account) -> dict[str, Any]:
-    """Return where the time of one or several windows went."""
+    """Return the time of one or several windows by component, and idle time by cause."""
     return {
         "window_ns": account.components.window_ns,
         "components_ns": account.components.parts(),
@@ -44,7 +44,7 @@ def account_object(account: Account) -> dict[str, Any]:
 
 
 def device_object(device: DeviceReport) -> dict[str, Any]:
-    """Return a device: its properties, its windows, their sum, its longest gaps."""
+    """Return a device: its properties, its windows, the sum of those used, its longest gaps."""
     whole = device.whole
     return {
         **fields(device, *_OF_A_DEVICE),
@@ -90,7 +90,7 @@ def device_object(device: DeviceReport) -> dict[str, Any]:
 
 
 def culprits_object(idle: IdleCulprits, idle_ns: int) -> dict[str, Any]:
-    """Return what the CPU did in idle time; `idle_ns` is all of it, not 0 if there are culprits."""
+    """Return what the CPU did in idle time, of which there is `idle_ns` (not 0 with culprits)."""
     return {
         "culprits": [
             {
@@ -107,7 +107,7 @@ def culprits_object(idle: IdleCulprits, idle_ns: int) -> dict[str, Any]:
 
 
 _MOST_COLLECTIVES: Final = 20_000
-"""If a job has more collectives, those with the most waiting are listed."""
+"""Of more collectives, those with most waiting are listed."""
 
 
 def ranks_object(ranks: RankReport) -> dict[str, Any]:
@@ -116,26 +116,22 @@ def ranks_object(ranks: RankReport) -> dict[str, Any]:
     in_time = sorted(by_wait[:_MOST_COLLECTIVES], key=lambda collective: collective.index)
     cycles = ranks.cycles
     by_step = zip(cycles.steps, cycles.slowdown.tolist(), cycles.own_ns.tolist(), strict=True)
-    # How the clocks of the ranks are aligned. Without a residual, offsets have no bounds.
-    clocks, names = ranks.alignment, ranks.records.ranks
+    # Without a residual, the offsets of clocks have no bounds.
+    clocks, numbers = ranks.alignment, ranks.records.ranks
     earliest, latest = clocks.earliest_ns.tolist(), clocks.latest_ns.tolist()
     if clocks.residual_p95_ns is None:
-        earliest = latest = [None] * len(names)
+        earliest = latest = [None] * len(numbers)
+    offsets = [
+        {"rank": rank, "offset_ns": offset, "error_at_least_ns": low, "error_at_most_ns": high}
+        for rank, offset, low, high in zip(
+            numbers, clocks.offset_ns.tolist(), earliest, latest, strict=True
+        )
+    ]
     return {
         "alignment": {
             "basis": clocks.basis or None,
             **fields(clocks, "residual_median_ns", "residual_p95_ns"),
-            "offsets": [
-                {
-                    "rank": rank,
-                    "offset_ns": offset,
-                    "error_at_least_ns": low,
-                    "error_at_most_ns": high,
-                }
-                for rank, offset, low, high in zip(
-                    names, clocks.offset_ns.tolist(), earliest, latest, strict=True
-                )
-            ],
+            "offsets": offsets,
         },
         "matched": ranks.matches.count,
         "unmatched": ranks.unmatched,

@@ -31,7 +31,7 @@ from traceflops.reports.view.utilisation import roof, roofline, share_of_bandwid
 
 
 def measured_object(measured: Measurement) -> dict[str, Any]:
-    """Return the utilisation of a trace; model FLOPs that cannot be split off are null."""
+    """Return the utilisation of a trace; model FLOPs are null if none are known to be such."""
     executed, outside, roofs = measured.executed, measured.executed.outside, measured.roofs
     counted = executed.executed_flops > 0
     split = counted and (executed.model_flops > 0 or not executed.unsplit_flops)
@@ -92,7 +92,7 @@ def share_object(name: str, share: Fraction | None, bounds: ShareRange | None) -
 
 
 def waterfall_object(fall: Waterfall) -> dict[str, Any]:
-    """Return a waterfall: its budget, and the lines that add up to it."""
+    """Return an MFU waterfall: its budget, and the lines that add up to it."""
     return {
         "unit": fall.unit,
         "dtypes": list(fall.dtypes),
@@ -109,7 +109,7 @@ def waterfall_object(fall: Waterfall) -> dict[str, Any]:
 
 
 def _by_recordings(work: MeasuredWork | None) -> dict[str, Any]:
-    """Return what other recordings measured: joins, their agreement, counters, speeds."""
+    """Return what other recordings measured: FLOPs, their agreement, counters, speeds."""
     if work is None:
         return {"joins": [], "cross_check": None, "counted_kernels": [], "speed_of_light": []}
     check = work.check
@@ -136,7 +136,7 @@ def _by_recordings(work: MeasuredWork | None) -> dict[str, Any]:
 
 
 def _counted(kernel: CountedKernel, bandwidth: int | None) -> dict[str, Any]:
-    """Return what counters say of a kernel; `bandwidth` is that of the memory in bytes per ns."""
+    """Return the counted work of a kernel; `bandwidth` is the memory's, in bytes per ns."""
     rate = kernel.bytes_per_ns
     return {
         **fields(kernel, "name", "launches"),
@@ -153,7 +153,7 @@ def _counted(kernel: CountedKernel, bandwidth: int | None) -> dict[str, Any]:
 
 
 def _speed(speed: KernelSpeed) -> dict[str, Any]:
-    """Return how near a counted kernel came to the limits of its device."""
+    """Return how near a counted kernel is to the limits of its device."""
     return {
         **fields(speed, "name", "launches", "grid", "block", "duration_ns"),
         "throughputs": dict(speed.throughputs),
@@ -188,15 +188,15 @@ def _peak(device: DevicePeaks) -> dict[str, Any]:
 
 
 def _ledger(executed: Executed) -> list[dict[str, Any]]:
-    """Return the lines of the ledger; `flops` is the upper bound of a count that is not exact."""
-    least: Counter[str] = Counter()
+    """Return the FLOPs line by line; `flops` is an upper bound if they are not exact."""
+    at_least: Counter[str] = Counter()
     for cell in executed.used_cells:
-        least[cell.line] += cell.at_least
+        at_least[cell.line] += cell.at_least
     return [
         {
             "line": line.name,
             **flop_count("flops", line.flops),
-            **flop_count("flops_at_least", least[line.name]),
+            **flop_count("flops_at_least", at_least[line.name]),
         }
         for line in executed.ledger().lines
     ]
@@ -248,7 +248,7 @@ def kernel_objects(analysis: Analysis) -> list[dict[str, Any]]:
     """Return the kernels, each with the time charged to it, in total and by what launched it."""
     by_kernel = defaultdict(list)
     for charged in analysis.charged or ():
-        # There may be thousands of rows, so fields with their usual value are left out.
+        # There may be thousands of rows: leave out fields with their usual value.
         row = {k: v for k, v in to_builtins(charged).items() if k not in USUAL or v != USUAL[k]}
         by_kernel[tuple(row.pop(name) for name in OF_KERNEL)].append(row)
     kernels: list[dict[str, Any]] = analysis.kernels.to_pylist()
@@ -263,19 +263,20 @@ def kernel_objects(analysis: Analysis) -> list[dict[str, Any]]:
 def sampled_objects(analysis: Analysis) -> Iterator[dict[str, Any]]:
     """Yield the samples of each GPU: clocks under load, reasons for low clocks, other values."""
     prepared = analysis.prepared
-    # Without a prepared trace (of summaries) there are no samples either.
+    # An analysis of summaries has no prepared trace, and no samples.
     local_ids = prepared.trace.devices["local_id"].to_pylist() if prepared else []
     for gpu in analysis.gpu_samples:
         start_ns, end_ns = gpu.slow_ns or (None, None)
+        reasons = None
+        if gpu.reasons is not None:
+            reasons = {THROTTLE_BITS[bit]: share for bit, share in gpu.reasons.items()}
         yield {
             "device": gpu.device,
             "local_id": local_ids[gpu.device],
             "samples": gpu.count,
             "busy_samples": gpu.busy,
             **fields(gpu, "clock_mhz", "max_clock_mhz"),
-            "reasons": {THROTTLE_BITS[bit]: share for bit, share in gpu.reasons.items()}
-            if gpu.reasons is not None
-            else None,
+            "reasons": reasons,
             "slow_start_ns": start_ns,
             "slow_end_ns": end_ns,
             "values": {

@@ -1,7 +1,7 @@
-"""What `traceflops mfu --json` prints (fields: utilisation.toml).
+"""The JSON of `traceflops mfu --json` (fields: utilisation.toml).
 
 traceflops.mfu/1 is the utilisation of a described run. traceflops.utilisation/1 is that of a trace:
-`utilisation` as in a report, and `described` the same by a description.
+`utilisation` as in a report, and `described` by a description of the run.
 
 Counts of FLOPs may exceed 64 bits and be fractions, so each is given twice: as a number and, with
 `_text`, exactly.
@@ -79,21 +79,22 @@ def models_object(models: Iterable[tuple[str, ModelCard]]) -> dict[str, Any]:
 
 
 def _figures(work: DescribedWork | None, rate: Rate | None) -> dict[str, Any]:
-    """Return the figures of a convention, null for those that it does not count."""
-    model = work if work is not None and not work.ledger.executed_only else None
-    counted = work if work is not None and work.is_counted else None
+    """Return the figures by a convention, null for those that it does not count."""
+    ledger = work.ledger if work is not None else None
+    model_ledger = ledger if ledger is not None and not ledger.executed_only else None
+    counted_ledger = ledger if work is not None and work.is_counted else None
     return {
-        "mfu": float(rate.mfu) if rate is not None and model is not None else None,
-        "hfu": float(rate.hfu) if rate is not None and counted is not None else None,
+        "mfu": float(rate.mfu) if rate is not None and model_ledger is not None else None,
+        "hfu": float(rate.hfu) if rate is not None and counted_ledger is not None else None,
         "tflops_per_device": as_float(work.tflops_per_device) if work is not None else None,
         "flops_per_token": as_float(work.flops_per_token) if work is not None else None,
-        **flop_count("model_flops", model.ledger.model if model is not None else None),
-        **flop_count("executed_flops", counted.ledger.executed if counted is not None else None),
+        **flop_count("model_flops", model_ledger.model if model_ledger else None),
+        **flop_count("executed_flops", counted_ledger.executed if counted_ledger else None),
     }
 
 
 def _model(card: ModelCard) -> dict[str, Any]:
-    """Return the model; of an incomplete card only the number of all parameters is known."""
+    """Return the model; an incomplete card only has the number of all parameters."""
     return {
         **fields(card, "name", "source"),
         "parameters": card.total,
@@ -137,11 +138,11 @@ def _run(figures: Utilisation) -> dict[str, Any]:
 
 
 def _peak(figures: Utilisation) -> dict[str, Any] | None:
-    """Return the peak that figures are shares of; its source is --peak if the user gave it."""
+    """Return the peak of which figures are shares; its source is --peak if the user gave it."""
     peak, spec = figures.choice.peak, figures.choice.spec
     if peak is None:
         return None
-    # The label of a peak by --peak is "given", after the data type if that is known.
+    # The label of a peak by --peak is "given", or "given" after its data type.
     from_table = spec is not None and not peak.label.endswith("given")
     return {
         "tflops": float(peak.flops_per_ns / 1000),
@@ -157,16 +158,16 @@ def _peak(figures: Utilisation) -> dict[str, Any] | None:
 def _convention(entry: Entry) -> dict[str, Any]:
     """Return the figures of a run by a convention, without rates if they exceed 100 %."""
     rate = entry.rate
-    impossible = entry.work is not None and rate is not None and max(rate.mfu, rate.hfu) > 1
-    problem = "more than the devices can do" if impossible else entry.problem
-    what = f"convention.{entry.convention.id}"
+    is_impossible = entry.work is not None and rate is not None and max(rate.mfu, rate.hfu) > 1
+    problem = "more than the devices can do" if is_impossible else entry.problem
+    code = f"convention.{entry.convention.id}"
     return {
         "id": entry.convention.id,
         "is_hfu": entry.convention.executed,
         "problem": problem or None,
-        **_figures(entry.work, None if impossible else rate),
-        "counts": words(fact(f"{what}.counts")),
-        "used_by": words(fact(f"{what}.used-by")),
+        **_figures(entry.work, None if is_impossible else rate),
+        "counts": words(fact(f"{code}.counts")),
+        "used_by": words(fact(f"{code}.used-by")),
     }
 
 
@@ -186,7 +187,7 @@ def _described(checked: Reconciliation, explained: Explanation | None) -> dict[s
     described = mfu_object(checked.described, explained)
     del described["schema"], described["traceflops_version"]
     job, counts, fall = checked.job, checked.counts, checked.waterfall
-    again = checked.recomputation
+    recomputed = checked.recomputation
     return {
         **described,
         "lacks": [fields(lack, "problem", "remedy") for lack in checked.lacks],
@@ -205,16 +206,16 @@ def _described(checked: Reconciliation, explained: Explanation | None) -> dict[s
         "difference_of_mfu": as_float(checked.gap),
         "sentence": checked.sentence or None,
         # None if it cannot be compared.
-        "recomputation": again
+        "recomputation": recomputed
         and {
-            "checkpointing": again.checkpoint.name,
-            **flop_count("described_flops", again.described),
-            **flop_count("counted_flops", again.counted),
-            **flop_count("counted_flops_at_least", again.least),
-            **flop_count("counted_flops_at_most", again.most),
-            "agree": again.mismatch is None,
-            "mismatch": again.mismatch
-            and {"code": again.mismatch.code, "words": words(again.mismatch.what)},
+            "checkpointing": recomputed.checkpoint.name,
+            **flop_count("described_flops", recomputed.described),
+            **flop_count("counted_flops", recomputed.counted),
+            **flop_count("counted_flops_at_least", recomputed.least),
+            **flop_count("counted_flops_at_most", recomputed.most),
+            "agree": recomputed.mismatch is None,
+            "mismatch": recomputed.mismatch
+            and {"code": recomputed.mismatch.code, "words": words(recomputed.mismatch.what)},
         },
         "waterfall": waterfall_object(fall) if fall is not None else None,
     }

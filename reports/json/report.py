@@ -26,14 +26,14 @@ from traceflops.windows.prepared import Prepared
 SCHEMA: Final = "traceflops.report/1"
 FINDINGS_SCHEMA: Final = "traceflops.findings/1"
 MOST_BYTES: Final = 8_192
-"""Of the JSON of findings on their own; what programs pass on is often limited."""
+"""The most bytes of the JSON of findings alone: programs that pass it on often have limits."""
 _SHARES: Final = {
     "module_share": ("module", "backward_module"),
     "annotation_share": ("annotation", "compiled_region", "communication"),
     "op_share": ("op", "gradient_accumulation"),
     "none_share": ("none",),
 }
-"""Rules of attribution, by the field that has their share of the operations."""
+"""Rules of attribution, by the field for their share of the operations."""
 _OF_A_PHASE: Final = ("verdict", "launches", "starved_share", "lead_median_ns")
 _OF_A_PASS_KIND: Final = (
     *("kind", "passes", "p50_ns", "p99_ns", "tokens", "tokens_per_s", "cycle_ns", "followed"),
@@ -70,8 +70,8 @@ def findings_object(analysis: Analysis) -> dict[str, Any]:
     """Return the first findings in words, as many as fit in MOST_BYTES of JSON."""
     findings = [finding_object(finding) for finding in analysis.findings]
     for finding in findings:
-        del finding["facts"]  # the words say the same, and there is little room
-    for kept in range(len(findings), -1, -1):  # as many as fit
+        del finding["facts"]  # its words say the same, and there is little room
+    for kept in range(len(findings), -1, -1):
         content = {
             "schema": FINDINGS_SCHEMA,
             "traceflops_version": __version__,
@@ -107,7 +107,7 @@ def gain_object(gain: Gain) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a fact, or a value in one, as plain JSON."""
+    """Return a fact, or a value of a fact, as plain JSON."""
     if isinstance(value, Fact):
         values = {name: _plain(inner) for name, inner in value.values.items()}
         return {"code": value.code, "values": values}
@@ -210,7 +210,7 @@ def report_head(analysis: Analysis, schema: str) -> dict[str, Any]:
 
 
 def _memory(prepared: Prepared) -> list[dict[str, Any]]:
-    """Return memory over time and at its peak, by device and CPU."""
+    """Return memory over time and at its peak, per device and CPU process."""
     return [
         {
             **fields(use, "rank", "file", "device", "on_host", "is_total", "device_bytes"),
@@ -226,7 +226,7 @@ def _memory(prepared: Prepared) -> list[dict[str, Any]]:
 
 
 def _series(series: Series) -> dict[str, Any]:
-    """Return memory over time as JSON: its extremes, and the bytes of each step."""
+    """Return memory over time: its extremes, and the bytes of each step."""
     return {
         "changes": series.curve.changes,
         "first_bytes": series.first,
@@ -242,7 +242,7 @@ def _series(series: Series) -> dict[str, Any]:
 
 
 def _host(analysis: Analysis) -> dict[str, Any]:
-    """Return what the CPU did: while GPUs were idle, to launch, copy and wait, by operator."""
+    """Return what the CPU did: during idle time, launches, copies and waits, operators."""
     pace, launches = analysis.host_bound, analysis.launches
     return {
         "idle": devices.culprits_object(analysis.idle, analysis.components.idle_ns),
@@ -270,7 +270,7 @@ def _host(analysis: Analysis) -> dict[str, Any]:
 
 
 def _attribution(analysis: Analysis) -> dict[str, Any]:
-    """Return the share of work that each kind of owner has, and the work of each module."""
+    """Return the share of work attributed by each rule, and the work of each module."""
     work = analysis.attribution
     if not work:
         return {"attribution": None, "modules": []}

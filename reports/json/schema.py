@@ -13,7 +13,7 @@
            "required": ["sentence", "share"],
            "properties": {"sentence": {"type": "string", "description": "The verdict ..."}, ...}}}}
 
-What writes JSON does not read this; tests hold all that is written against the schemas.
+The code that writes JSON does not use the schemas; tests validate its output with them.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def field_tables() -> dict[str, dict[str, Any]]:
 
 
 def _object(table: str, definitions: dict[str, Schema]) -> Schema:
-    """Return the schema of the object of a table; objects in it are added to `definitions`."""
+    """Return the schema of a table's object; objects in it are added to `definitions`."""
     fields = field_tables()[table]
     properties: Schema = {}
     required: list[str] = []
@@ -58,15 +58,19 @@ def _object(table: str, definitions: dict[str, Schema]) -> Schema:
         inherited = _object(base, definitions)
         properties |= inherited["properties"]
         required += inherited["required"]
-    for field, (kind, about) in ((key, row) for key, row in fields.items() if key != "extends"):
-        name = field.removesuffix("?")  # "name?" is an optional field
+    for key, row in fields.items():
+        if key == "extends":
+            continue
+        kind, about = row
+        name = key.removesuffix("?")  # "name?" is an optional field
         added = {name: _type(kind, definitions) | {"description": about}}
         # FLOPs are given twice: the second field has them as exact text.
         if kind.removesuffix("?") in ("flops", "signed_flops"):
             exact = _type(kind.replace("flops", "exact"), definitions)
             added[f"{name}_text"] = exact | {"description": f"{name} exactly, such as 7 or 7/2."}
         properties |= added
-        required += added if name == field else ()
+        if not key.endswith("?"):
+            required += added
     return {
         "type": "object",
         "additionalProperties": False,

@@ -1,4 +1,4 @@
-"""The first screen: what is wrong, how large, where, what to do, how sure, and what shows it."""
+"""The first screen: what is wrong, how much it costs, where, the remedy, confidence, evidence."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _LEVELS: Final = ("low", "medium", "high")
 
 
 class Spark(Struct, frozen=True):
-    """A drawing of 100 by 100: its text, an SVG path, and the path of what stands out."""
+    """A drawing of 100 by 100 units: its text, an SVG path, and the path of what is marked."""
 
     text: str
     path: str
@@ -45,7 +45,7 @@ class Spark(Struct, frozen=True):
 
 
 class Tile(Struct, frozen=True):
-    """One figure: its label, its value, a text beside it, the section it links to, a drawing.
+    """One figure: its label, its value, a text beside it, the section that it links to.
 
     `spelled` follows the label where that is an abbreviation.
     """
@@ -59,24 +59,24 @@ class Tile(Struct, frozen=True):
 
     @property
     def number(self) -> str:
-        """Return the figure without its unit."""
+        """The figure without its unit."""
         return self.value.rpartition(" ")[0] or self.value
 
     @property
     def unit(self) -> str:
-        """Return its unit, "" for none."""
+        """The unit of the figure, "" for none."""
         return self.value.rpartition(" ")[2] if " " in self.value else ""
 
 
 def case_values(analysis: Analysis) -> dict[str, Any]:
-    """Return the values of the first screen; without findings (`found`) none is its title."""
+    """Return the values of the first screen; `best` is the finding that is its title, or None."""
     found = evidence.findings_shown(analysis) if has_findings(analysis) else None
     opened = opening(analysis)
     heading, more = opened.heading()
     causes = list(found.causes.rows) if found else []
     best = title_finding(analysis) if found else None
-    about = _component(analysis, best.finding) if best else ""
-    parts = step_split.told_parts(analysis, best.finding if best else None, about)
+    best_component = _component(analysis, best.finding) if best else ""
+    parts = step_split.told_parts(analysis, best.finding if best else None, best_component)
     cards = []
     for cause in causes[:_MOST_CARDS]:
         finding = cause.words.finding
@@ -102,7 +102,7 @@ def case_values(analysis: Analysis) -> dict[str, Any]:
         "tiles": list(tiles(analysis, parts)),
         "cards": cards,
         "more": causes[_MOST_CARDS:],
-        # The title already tells of the best finding, if it is of a counted kernel.
+        # The title already says everything about a counted kernel.
         "others": [
             (finding, places)
             for finding, places in (found.others if found else ())
@@ -119,43 +119,46 @@ def case_values(analysis: Analysis) -> dict[str, Any]:
 
 
 def is_judged(analysis: Analysis) -> bool:
-    """Return whether findings were possible, or if recorded in part, any has a confidence."""
-    unjudged = analysis.on_host or analysis.recorded in overview.UNRECORDED
+    """Return whether findings were possible; in a partial recording, whether any has a cause."""
+    if not analysis.components.window_ns:
+        return False
     if analysis.recorded in PARTIAL:
-        unjudged = all(finding.confidence is None for finding in analysis.findings)
-    return bool(analysis.components.window_ns) and not unjudged
+        return any(finding.confidence is not None for finding in analysis.findings)
+    return not analysis.on_host and analysis.recorded not in overview.UNRECORDED
 
 
 def has_findings(analysis: Analysis) -> bool:
-    """Return whether to show findings: some were possible, or some are of counted kernels."""
+    """Return whether to show findings: they were possible, or some are on counted kernels."""
     return is_judged(analysis) or any(f.rule == COUNTED_KERNEL for f in analysis.findings)
 
 
 def _component(analysis: Analysis, finding: Finding) -> str:
     """Return the component that a finding is about.
 
-    For uneven steps it is the one that is most above its usual time in the longest step. Else it is
-    told by the name of the rule, a section of the evidence, or the kernels with the most time.
+    For uneven steps it is the one that exceeds its usual time most in the longest step. Otherwise
+    the rule's name, a section of the evidence, or the category of most of its kernels decides.
     """
     if finding.rule == UNEVEN_STEPS and analysis.spread is not None:
         return largest_part(analysis.spread)[0]
-    of_section = {"communication": "communication", "ranks": "communication", "idle": "idle"}
     if "memory" in finding.rule or "copies" in finding.rule:
         return "memory"
-    kernels, times = evidence.kernels_by_row(analysis), Counter({"compute": 0})
+    of_section = {"communication": "communication", "ranks": "communication", "idle": "idle"}
+    for section in finding.evidence:
+        if section in of_section:
+            return of_section[section]
+    kernels, times_ns = evidence.kernels_by_row(analysis), Counter({"compute": 0})
     for row in finding.rows:
-        named = [kernels[row.name]] if row.name in kernels else []
+        kernel = kernels.get(row.name)
         if finding.rule == MAIN_KERNEL:  # the row has what the names of its variants share
-            named = [kernel for name, kernel in kernels.items() if row.name in name]
-        if named:
-            top = named[0]["top"]
-            times[top if top in LINE_LOOKS else "other"] += row.time_ns
-    largest = max(times, key=lambda top: times[top])
-    return next((of_section[name] for name in finding.evidence if name in of_section), largest)
+            kernel = next((kernels[name] for name in kernels if row.name in name), None)
+        if kernel is not None:
+            top = kernel["top"]
+            times_ns[top if top in LINE_LOOKS else "other"] += row.time_ns
+    return max(times_ns, key=lambda top: times_ns[top])
 
 
 def tiles(analysis: Analysis, parts: Sequence[step_split.StepPart]) -> Iterator[Tile]:
-    """Yield at most four tiles; a figure that is zero or unknown gets none."""
+    """Yield at most four tiles: utilisation, step time, largest loss, peak memory, if known."""
     if not analysis.components.window_ns:
         return
     measured, steps = analysis.measured, analysis.steps
@@ -164,72 +167,69 @@ def tiles(analysis: Analysis, parts: Sequence[step_split.StepPart]) -> Iterator[
         value = words(fact("utilisation.tile", share=(share.least, share.most)))
         yield Tile(name, value, measured.basis, "peak", spelled=f" ({_SPELLED[name]})")
     if steps.typical_ns is None:
-        mean = analysis.mean_ns(analysis.components.window_ns)
-        yield Tile("Window", duration(mean), "no steps found", "steps")
+        mean_ns = analysis.mean_ns(analysis.components.window_ns)
+        yield Tile("Window", duration(mean_ns), "no steps found", "steps")
     else:
-        median = f"median of {wording.steps_counted(analysis)}"
-        used = median if len(steps.seen) > 1 else "the only step"
+        is_single = len(steps.seen) <= 1
+        used = "the only step" if is_single else f"median of {wording.steps_counted(analysis)}"
         text = "; ".join(filter(None, (used, ", ".join(wording.step_times(analysis)))))
-        spark = _step_spark(analysis)
-        yield Tile("Step time", duration(steps.typical_ns), text, "steps", spark)
+        yield Tile("Step time", duration(steps.typical_ns), text, "steps", _step_spark(analysis))
     yield from _largest_loss(analysis, parts)
     uses = memory_use(analysis.prepared) if analysis.prepared is not None else ()
     on_devices = [use for use in uses if not use.on_host and use.allocated.peak]
     if on_devices:
         most = max(on_devices, key=lambda use: use.allocated.peak)
-        capacity = f"allocated, of {size(most.device_bytes, binary=True)}"
-        known = capacity if most.device_bytes else "allocated"
-        # Without what was allocated before the recording, no total is known.
-        text = known if most.is_total else "change since recording start"
+        text = "allocated"
+        if not most.is_total:  # unknown how much was allocated before the recording
+            text = "change since recording start"
+        elif most.device_bytes:
+            text = f"allocated, of {size(most.device_bytes, binary=True)}"
         spark = _curve(most.allocated.curve, most.allocated.peak)
         yield Tile("Peak memory", size(most.allocated.peak, binary=True), text, "memory", spark)
 
 
 def _step_spark(analysis: Analysis) -> Spark | None:
-    """Return the steps as bars, the longest step used marked; None if there are fewer than two."""
+    """Return the steps as bars, the longest used step marked; None if there are fewer than two."""
     bars = drawn_bars(window_rows(analysis.devices), MOST_SMALL)
-    longest = max((bar.components.window_ns for bar in bars), default=0)
-    if len(bars) < 2 or not longest:
+    times_ns = [bar.components.window_ns for bar in bars]
+    longest_ns = max(times_ns, default=0)
+    if len(bars) < 2 or not longest_ns:
         return None
     width = _WHOLE / len(bars)
-    heights = [_WHOLE * bar.components.window_ns / longest for bar in bars]
-    used = [number for number, bar in enumerate(bars) if bar.used]
-    marked = max(used, key=lambda number: heights[number], default=None)
+    heights = [_WHOLE * ns / longest_ns for ns in times_ns]
+    used = [index for index, bar in enumerate(bars) if bar.used]
+    marked = max(used, key=lambda index: heights[index], default=None)
     paths = [  # each bar: from the bottom edge up, right by 80 % of its room, and down
-        f"M{number * width:.2f} 100v{-height:.1f}h{width * 0.8:.2f}v{height:.1f}z"
-        for number, height in enumerate(heights)
+        f"M{index * width:.2f} 100v{-height:.1f}h{width * 0.8:.2f}v{height:.1f}z"
+        for index, height in enumerate(heights)
     ]
-    times = sorted(bar.components.window_ns for bar in bars)
-    text = f"Steps: {duration(times[0])} to {duration(times[-1])}"
-    plain = "".join(path for number, path in enumerate(paths) if number != marked)
+    text = f"Steps: {duration(min(times_ns))} to {duration(longest_ns)}"
+    plain = "".join(path for index, path in enumerate(paths) if index != marked)
     return Spark(text, plain, paths[marked] if marked is not None else "")
 
 
 def _largest_loss(analysis: Analysis, parts: Sequence[step_split.StepPart]) -> Iterator[Tile]:
-    """Yield the largest loss of a step, if it is worth saying.
+    """Yield a tile on the largest loss of a step, if it is worth saying.
 
-    Idle time of a partial recording may be work that was not recorded: nothing is said of it.
-    Memory work is a loss only where FLOPs have a peak; else it may be the GPU's purpose. All idle
-    time is one loss if that is the largest, but a class larger than any other loss is named alone.
+    In a partial recording there is none: idle time may be work that was not recorded. As in the
+    verdict, all idle time together is one loss; but a class of it that is larger than any other
+    loss is named alone.
     """
     if analysis.recorded in PARTIAL:
         return
+    losses = [part for part in parts if part.is_loss]
+    if analysis.on_host:
+        # Operators and the host code between them (culprits) are what a CPU is for: only idle time
+        # without a known cause is lost.
+        losses = [part for part in losses if part.name == "idle"]
     measured = analysis.measured
-    has_peak = measured.mfu_range is not None or measured.hfu_range is not None
-    losses = [
-        part
-        for part in parts
-        if part.is_loss
-        # Running operators and the host code between them (culprits) is what a CPU is for: it only
-        # loses the idle time that has no known cause.
-        and (part.name == "idle" or not analysis.on_host)
-        and (part.name != "memory" or has_peak)
-    ]
+    if measured.mfu_range is None and measured.hfu_range is None:
+        # Without known FLOPs, memory work may be what the GPU is used for.
+        losses = [part for part in losses if part.name != "memory"]
     largest = max(losses, key=lambda part: part.ns, default=None)
-    idle = [loss for loss in losses if loss.name in ("idle", step_split.CULPRIT)]
-    if largest is not None and largest not in idle and sum(one.ns for one in idle) > largest.ns:
-        # As in the verdict.
-        idle_ns, idle_share = sum(one.ns for one in idle), sum(one.share for one in idle)
+    idle = [part for part in losses if part.name in ("idle", step_split.CULPRIT)]
+    idle_ns, idle_share = sum(part.ns for part in idle), sum(part.share for part in idle)
+    if largest is not None and largest not in idle and idle_ns > largest.ns:
         largest = step_split.StepPart("idle", PART_NAMES["idle"], idle_ns, idle_share)
     if largest is not None and largest.share >= WORTH_SAYING:
         text = f"{percent(largest.share)} of the {wording.window(analysis)}"
@@ -238,17 +238,20 @@ def _largest_loss(analysis: Analysis, parts: Sequence[step_split.StepPart]) -> I
 
 
 def _curve(curve: Curve, peak: int) -> Spark | None:
-    """Return a curve as a filled path of columns of highest values, None without a length."""
-    length = int(curve.time_ns[-1] - curve.time_ns[0])
-    if length <= 0:
+    """Return a curve as a filled path: the highest value in each of _POINTS columns of equal time.
+
+    None if the curve has no length. `peak` is the value at the top of the drawing.
+    """
+    length_ns = int(curve.time_ns[-1] - curve.time_ns[0])
+    if length_ns <= 0:
         return None
-    column = (curve.time_ns - curve.time_ns[0]) * (_POINTS - 1) // length
-    tops = np.zeros(_POINTS, dtype=np.int64)
-    np.maximum.at(tops, column, curve.value)
+    column = (curve.time_ns - curve.time_ns[0]) * (_POINTS - 1) // length_ns
+    highest = np.zeros(_POINTS, dtype=np.int64)
+    np.maximum.at(highest, column, curve.value)
     has_value = np.zeros(_POINTS, dtype=bool)
     has_value[column] = True
-    # Per column the last one up to it that has a value; the first column always has one.
+    # A column without a value repeats the last one before it; the first column always has one.
     source = np.maximum.accumulate(np.where(has_value, np.arange(_POINTS), 0))
-    heights = _WHOLE - _WHOLE * tops[source] / peak  # SVG counts from the top
-    steps = "".join(f"V{y:.1f}H{(at + 1) * _WHOLE / _POINTS:.1f}" for at, y in enumerate(heights))
+    tops = _WHOLE - _WHOLE * highest[source] / peak  # SVG counts from the top
+    steps = "".join(f"V{y:.1f}H{number * _WHOLE / _POINTS:.1f}" for number, y in enumerate(tops, 1))
     return Spark("Allocated memory over time", f"M0 100{steps}V100Z")

@@ -1,6 +1,6 @@
-"""The page of a comparison: what changed, by how much, what adds up to that, and how sure.
+"""The page of a comparison: what changed, by how much, for which causes, and how sure that is.
 
-All of it is HTML and SVG; the scripts are those of every page, for the theme and links.
+It is HTML and SVG; its only scripts are those of every page, for the theme and links.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from traceflops.attribution.idle_classes import CLASSES
 from traceflops.comparison.difference import Cause, Part, rounded
 from traceflops.comparison.reasons import sureness, title_of
 from traceflops.comparison.result import Comparison
+from traceflops.comparison.side import Side
 from traceflops.facts import fact
 from traceflops.reports.page.comparison_drawings import bars, cause_words, outstanding, waterfall
 from traceflops.reports.page.comparison_timeline import pair
@@ -48,7 +49,7 @@ _NAME: Final = 28
 _MOST_ROWS: Final = 400  # rows of each table, of all comparisons of a page together
 _MOST_PAIRS: Final = 8
 _NAMED: Final = 3
-_LEAST: Final = 0.02  # share of the largest cause from which another one is named
+_LEAST: Final = 0.02  # share of the largest cause from which another cause is named
 _ENTRIES: Final = {
     "What changed": "case",
     "Part by part": "waterfall",
@@ -58,7 +59,7 @@ _ENTRIES: Final = {
     "Not alike": "alike",
     "Notes": "notes",
 }
-"""The entries of the navigation, by the section of one comparison that each leads to."""
+"""The entries of the navigation, and the section that each leads to."""
 
 
 def render_comparison_page(comparisons: Sequence[Comparison]) -> str:
@@ -66,31 +67,23 @@ def render_comparison_page(comparisons: Sequence[Comparison]) -> str:
     scripts = scripts_of(())
     sides = [comparisons[0].before, *(comparison.after for comparison in comparisons)]
     names = short_labels([side.name for side in sides], _NAME)
+    is_single = len(comparisons) == 1
     shown = [
-        _values(one, (names[0], name), f"-{at}" if len(comparisons) > 1 else "", len(comparisons))
-        for at, (one, name) in enumerate(zip(comparisons, names[1:], strict=True), 1)
+        _values(comparison, (names[0], name), "" if is_single else f"-{number}", len(comparisons))
+        for number, (comparison, name) in enumerate(zip(comparisons, names[1:], strict=True), 1)
     ]
-    figure = _figure(comparisons[0])
     overview: dict[str, Any] | None = None
-    title = f"{figure + ' · ' if figure else ''}{names[0]} → {names[1]}"
-    # A section without content has no entry; "case" is no value here, and is always there.
-    groups = [(entry, [name]) for entry, name in _ENTRIES.items() if shown[0].get(name, True)]
-    if len(comparisons) > 1:  # a common overview first, and the navigation lists the recordings
+    if is_single:
+        figure = _figure(comparisons[0])
+        title = f"{figure + ' · ' if figure else ''}{names[0]} → {names[1]}"
+        # A section without content has no entry. The case has no value of its name: it is always
+        # there.
+        groups = [(entry, [name]) for entry, name in _ENTRIES.items() if shown[0].get(name, True)]
+    else:  # a common overview comes first, and the navigation lists the recordings
         title = f"{names[0]} and {several(len(comparisons), 'other recording')}"
         groups = [("All", ["case"])]
         groups += [(name, [f"case-{number}"]) for number, name in enumerate(names[1:], 1)]
-        tables = compared(comparisons)
-        drawn = [
-            at
-            for at, side in enumerate(sides)
-            if side.windows and any(side is one for one in tables)
-        ]
-        overview = {
-            "title": f"{several(len(comparisons), 'recording')} against {names[0]}.",
-            "bars": bars([sides[i] for i in drawn], [names[i] for i in drawn]) if drawn else None,
-            "runs": runs_table(comparisons),
-            "sides": sides_table(tables),
-        }
+        overview = _overview(comparisons, sides, names)
     context = {
         "document_title": title,
         "several_runs": overview,
@@ -104,33 +97,51 @@ def render_comparison_page(comparisons: Sequence[Comparison]) -> str:
     return environment().get_template("comparison.html.j2").render(context)
 
 
+def _overview(
+    comparisons: Sequence[Comparison], sides: Sequence[Side], names: Sequence[str]
+) -> dict[str, Any]:
+    """Return the overview of several comparisons; `sides` are the baseline and all others."""
+    comparable = compared(comparisons)
+    drawn = [
+        index
+        for index, side in enumerate(sides)
+        if side.windows and any(side is other for other in comparable)
+    ]
+    return {
+        "title": f"{several(len(comparisons), 'recording')} against {names[0]}.",
+        "bars": bars([sides[i] for i in drawn], [names[i] for i in drawn]) if drawn else None,
+        "runs": runs_table(comparisons),
+        "sides": sides_table(comparable),
+    }
+
+
 def _values(comparison: Comparison, names: tuple[str, str], id_: str, many: int) -> dict[str, Any]:
-    """Return what the template shows of one of `many` comparisons; `id_` ends its elements' ids."""
+    """Return the values of one of `many` comparisons; the ids of its elements end with `id_`."""
     sides = (comparison.before, comparison.after)
     shown = compared([comparison])
     has_times = bool(shown) and all(side.windows and side.components.window_ns for side in sides)
-    drawn = has_times and not comparison.is_same
+    is_comparable = has_times and not comparison.is_same
     about = []  # GPUs and numbers of steps, if known
     gpus, steps = [s.facts.get("GPUs", "") for s in sides], [len(s.steps) for s in sides]
     if any(gpus):
         about.append(" → ".join(dict.fromkeys(gpu or UNKNOWN for gpu in gpus)))
     if all(steps):
-        each, after = several(steps[0], "step"), several(steps[1], "step")
-        about.append(f"{each} each" if steps[0] == steps[1] else f"{steps[0]} → {after}")
+        after = several(steps[1], "step")
+        about.append(f"{after} each" if steps[0] == steps[1] else f"{steps[0]} → {after}")
     lead, title = _clauses(comparison)
     interval = comparison.interval
     beside_title, memory = mfu_sentence(comparison), memory_table(comparison)
     timelines: dict[str, Any] | None = None
-    if drawn and many <= _MOST_PAIRS:
+    if is_comparable and many <= _MOST_PAIRS:
         timelines = pair(sides, names)
-    elif drawn:
+    elif is_comparable:
         lacking = [f"A page has timelines of at most {_MOST_PAIRS} comparisons."]
         timelines = {"sides": [], "ticks": [], "lacking": lacking, "looks": set()}
     return {
         "id": id_,
         "names": names,
         "about": about,
-        "is_comparable": drawn,
+        "is_comparable": is_comparable,
         "is_unsure": interval is not None and interval.holds_zero,
         "lead": lead,
         "title": title,
@@ -142,7 +153,7 @@ def _values(comparison: Comparison, names: tuple[str, str], id_: str, many: int)
         "waterfall": waterfall(comparison, names),
         "timelines": timelines,
         "changes": _tables(comparison, id_, _MOST_ROWS // many),
-        "more": [one for one in more_sentences(comparison) if one != beside_title],
+        "more": [text for text in more_sentences(comparison) if text != beside_title],
         "memory": memory if memory.rows else None,
         "counted": counted_change(comparison),
         "sides": sides_table(shown),
@@ -159,9 +170,9 @@ def _clauses(comparison: Comparison) -> tuple[str, str]:
     if comparison.obstacle or comparison.is_same:
         return "", comparison.sentence
     difference_ns, interval = comparison.difference_ns, comparison.interval
-    is_within = bool(difference_ns) and interval is not None and interval.holds_zero
-    title = fact("comparison.title-spread")  # a difference within the spread between steps
-    if not is_within:
+    if difference_ns and interval is not None and interval.holds_zero:
+        title = fact("comparison.title-spread")  # steps differ as much as the two sides
+    else:
         reasons = comparison.reasons if difference_ns else []
         title = title_of(comparison.before, comparison.after, difference_ns, reasons)
     return " ".join(map(words, comparison.caveats)), words(title)
@@ -175,7 +186,7 @@ def _figure(comparison: Comparison) -> str:
 
 
 def _beside(comparison: Comparison) -> Iterator[str]:
-    """Yield the lines below the figure: what it measures, its 95 % interval, the MFU of both."""
+    """Yield the lines below the figure: what it measures, its 95 % interval, the MFUs."""
     if not _figure(comparison):
         return
     yield "step time" if comparison.before.steps else "recording"
@@ -185,25 +196,25 @@ def _beside(comparison: Comparison) -> Iterator[str]:
     elif interval.holds_zero:
         ends = (signed_percent(end / mean_ns) for end in interval)
         yield f"95 % interval {' to '.join(ends)}"
-    else:  # both ends have one sign, so a word stands for it
+    else:  # both ends have the same sign, which becomes a word
         low, high = sorted(100 * abs(end) / mean_ns for end in interval)
-        more = "more" if interval.low_ns > 0 else "less"
-        yield f"95 % interval {low:.1f} to {high:.1f} % {more}"
+        more_or_less = "more" if interval.low_ns > 0 else "less"
+        yield f"95 % interval {low:.1f} to {high:.1f} % {more_or_less}"
     if text := mfu_sentence(comparison):
         yield text
 
 
 def _sums(comparison: Comparison) -> Iterator[tuple[str, int, list[tuple[int, str]]]]:
-    """Yield the sum of the causes that agree with the difference, then of those against it.
+    """Yield the sum of the causes in the direction of the difference, then of those against it.
 
-    The two add up to the difference. Each is a label, its ns, and ns and text of its largest sure
-    causes, of the other sure ones, and of the noise.
+    The two add up to the difference. Each is a label, its ns, and its items: ns and text of the
+    largest sure causes, of the other sure causes together, and of the noise.
     """
     if not comparison.difference_ns:
         return
     is_slower = comparison.difference_ns > 0
-    ways = (("Lost", 1), ("Won back", -1)) if is_slower else (("Gained", -1), ("Given back", 1))
-    for label, sign in ways:
+    signs = (("Lost", 1), ("Won back", -1)) if is_slower else (("Gained", -1), ("Given back", 1))
+    for label, sign in signs:
         causes = [cause for cause in changed_causes(comparison) if cause.ns * sign > 0]
         if not causes:
             continue
@@ -234,15 +245,16 @@ def _sure(comparison: Comparison, names: Sequence[str]) -> Iterator[str]:
     else:
         yield f"{change}: the interval excludes 0."
     for side, name in zip((comparison.before, comparison.after), names, strict=True):
-        if far := outstanding(side):
-            step, ns = far
+        step_and_ns = outstanding(side)
+        if step_and_ns is not None:
+            step, ns = step_and_ns
             yield f"Step {step} of {name} stands out: {duration(ns)}."
 
 
 def _tables(comparison: Comparison, id_: str, most: int) -> list[dict[str, Any]]:
     """Return the tables of causes and of parts, each with at most `most` of its `total` rows.
 
-    A row has the cells below the `heads`, its `share` of the largest one, and the `last` cell.
+    A row has a cell per head of `heads`, its `share` of the largest change, and the `last` cell.
     """
     causes, parts = changed_causes(comparison), changed_parts(comparison)
     if not causes:
@@ -283,7 +295,7 @@ def _tables(comparison: Comparison, id_: str, most: int) -> list[dict[str, Any]]
 def _row(
     change: Cause | Part, largest: Cause | Part, what: Cell, detail: str, cells: Sequence[Cell]
 ) -> dict[str, Any]:
-    """Return what rows of causes and of parts have in common."""
+    """Return a row of either table without its last cell."""
     return {
         "look": change.component,
         "what": what,

@@ -1,8 +1,7 @@
-"""The page: one file that shows an analysis anywhere, without a network and without trust.
+"""The page: a single HTML file that shows an analysis and needs no network.
 
-Everything essential is plain HTML and SVG; scripts add to it. The page carries a
-content security policy that allows its own scripts by their hash and nothing else, so what a
-trace contains cannot run and nothing can be fetched.
+Everything essential is plain HTML and SVG; scripts add to it. A content security policy allows only
+the page's own scripts, by their hash: nothing in a trace can run, and nothing can be fetched.
 """
 
 from __future__ import annotations
@@ -30,13 +29,12 @@ from traceflops.table.packed import PAGE_PACK
 from traceflops.units import plural, several
 
 PAGE_BYTES: Final = 3_000_000  # the most that a page may have
-_WITHOUT_PARTS: Final = 12_000
-"""Bytes of a page beside its sections, scripts, data and style sheet, and some to spare."""
+_FRAME_BYTES: Final = 12_000
+"""Bytes of a page without its sections, scripts, data and style sheet, rounded up."""
 _NARROWER: Final = (1, 4, 16, 64)
-"""How many times less room than usual texts get, until the page is small enough."""
-_MOST_ROWS: Final = 20_000  # rows of the report that are worth writing out to see whether they fit
-_MOST_PACKED_ROWS: Final = 300_000
-"""Rows of a recording that are worth packing to see whether they fit."""
+"""Divisors of the room of texts, tried in turn until the page is small enough."""
+_MOST_ROWS: Final = 20_000  # a report with more rows is not even encoded to see if it fits
+_MOST_PACKED_ROWS: Final = 300_000  # the same for a recording
 _DATA: Final = "report-data"
 _STYLES: Final = ("report.css", "tables.css", "timeline.css", "memory.css")
 
@@ -52,19 +50,19 @@ class _PagePart(Struct, frozen=True):
 def render_html(
     analysis: Analysis, command: str | None = None, authored: Authored = NOTHING
 ) -> str:
-    """Return the page; `command` is what made it, `authored` a title and notes by its author."""
+    """Return the page; `command` created it, `authored` has the author's title and notes."""
     shown = list(sections(analysis))
     if authored.blocks:
         shown.insert(1, Section("authored", CASE, {"blocks": authored.blocks}))
     scripts = scripts_of(shown)
-    # Cut the trace's texts shorter until the page fits: a sign may take five bytes when escaped.
+    # Cut the trace's texts shorter until the page fits: a character may take five bytes escaped.
     for narrower in _NARROWER:
         parts = list(_parts(analysis, shown, narrower))
         if _bytes(parts, scripts) <= PAGE_BYTES:
             break
-    # The closing section knows how many bytes are left, so it comes last.
-    shown_command = base_names(command, analysis.source.files) if command else None
-    last = closing(analysis, shown_command, _bytes(parts, scripts), cuts_texts=narrower > 1)
+    # The closing section is made last, as it needs to know how many bytes are left for its data.
+    base_command = base_names(command, analysis.source.files) if command else None
+    last = closing(analysis, base_command, _bytes(parts, scripts), cuts_texts=narrower > 1)
     parts += _parts(analysis, [last])
     scripts = scripts_of([*shown, last])
     title = overview.document_title(analysis)
@@ -74,7 +72,7 @@ def render_html(
         "title": authored.title,
         "parts": parts,
         "groups": [
-            # Without a section of ranks, their group has only the steps.
+            # Without a section on ranks, the group contains little but steps.
             ("Steps" if group == RANKS and "ranks" not in names else group, names)
             for group, names in names_of.items()
             if names and group != METHOD
@@ -89,14 +87,14 @@ def render_html(
 
 
 def _bytes(parts: Sequence[_PagePart], scripts: Scripts) -> int:
-    """Return an estimate, rather too high, of the bytes of a page of these parts and scripts."""
+    """Return an upper estimate of the bytes of a page of these parts and scripts."""
     texts = [*(part.markup for part in parts), *scripts.scripts, *scripts.data.values()]
     texts.append(style_sheet(_STYLES))
-    return sum(len(text.encode()) for text in texts) + _WITHOUT_PARTS
+    return sum(len(text.encode()) for text in texts) + _FRAME_BYTES
 
 
 def framed(analysis: Analysis) -> str:
-    """Return the page inside a frame that keeps its scripts and styles to itself."""
+    """Return the page in an iframe, for notebooks: its scripts and styles do not leave it."""
     page = html.escape(render_html(analysis))
     return (
         '<iframe title="traceflops report" sandbox="allow-scripts allow-downloads" '
@@ -105,7 +103,7 @@ def framed(analysis: Analysis) -> str:
 
 
 def _parts(analysis: Analysis, shown: Sequence[Section], narrower: int = 1) -> Iterator[_PagePart]:
-    """Yield each section as HTML; texts of the trace get `1 / narrower` of their room."""
+    """Yield each section as HTML; texts of the trace get `1 / narrower` of their usual room."""
     templates = environment(narrower)
     common = {
         "analysis": analysis,
@@ -116,44 +114,45 @@ def _parts(analysis: Analysis, shown: Sequence[Section], narrower: int = 1) -> I
         "sections": {section.name for section in shown},
     }
     for section in shown:
-        made = templates.get_template(f"{section.name}.html.j2")
-        yield _PagePart(section.name, section.group, made.render(common | dict(section.values)))
+        template = templates.get_template(f"{section.name}.html.j2")
+        yield _PagePart(section.name, section.group, template.render(common | dict(section.values)))
 
 
 def closing(
     analysis: Analysis, command: str | None, page_bytes: int, *, cuts_texts: bool = False
 ) -> Section:
-    """Return the last section: what made the page, and its data to download.
+    """Return the last section: the command that created the page, and data to download.
 
-    `page_bytes` is the size of the page without it; data that would exceed PAGE_BYTES is left out.
-    `cuts_texts`: whether texts were cut shorter than usual to keep to PAGE_BYTES.
+    `page_bytes` is the size of the page without it. Data are the report as JSON and the recording
+    as a pack; data that would exceed PAGE_BYTES are left out. `cuts_texts`: whether texts were cut
+    shorter than usual to keep to PAGE_BYTES.
     """
-    room, embedded, left_out = PAGE_BYTES - page_bytes, {}, ""
+    room, data, left_out = PAGE_BYTES - page_bytes, dict[str, bytes](), ""
     per_device = sum(len(device.windows) + len(device.gaps) for device in analysis.devices)
     measured = analysis.measured
     tables = int(analysis.kernels.num_rows) + len(measured.kernels) + len(measured.ops)
     untimed = int(analysis.untimed.rows.num_rows) if analysis.untimed is not None else 0
     rows = per_device + tables + untimed + len(analysis.notes) + len(analysis.source.event_counts)
-    if rows > _MOST_ROWS:  # not even written out to see whether it fits
+    if rows > _MOST_ROWS:
         left_out = f"about {several(rows, 'row')}"
     else:
-        text = render_json(analysis).encode() + b"\n"
-        taken = packed_bytes(text, room)
-        if taken > room:
-            left_out = f"{size(len(text))}, at least {size(taken)} compressed"
+        report = render_json(analysis).encode() + b"\n"
+        report_bytes = packed_bytes(report, room)
+        if report_bytes > room:
+            left_out = f"{size(len(report))}, at least {size(report_bytes)} compressed"
         else:
-            embedded[_DATA] = text
+            data[_DATA] = report
     pack = pack_of(analysis, _MOST_PACKED_ROWS)
-    used = sum(len(packed(content)) for content in embedded.values())
+    used = sum(len(packed(content)) for content in data.values())
     if pack is not None and len(packed(pack)) <= room - used:
-        embedded[PAGE_PACK] = pack
+        data[PAGE_PACK] = pack
     values = {
         "command": command,
         "version": __version__,
         "schema": SCHEMA,
-        "downloads": {id_: size(len(content)) for id_, content in embedded.items()},
+        "downloads": {id_: size(len(content)) for id_, content in data.items()},
         "left_out": left_out,
         "cuts_texts": cuts_texts,
         "redacted": any(note.code == "redacted" for note in analysis.notes),
     }
-    return Section("closing", "", values, ("data.js",) if embedded else (), embedded)
+    return Section("closing", "", values, ("data.js",) if data else (), data)

@@ -1,6 +1,6 @@
-"""The templates of the page and what they may call.
+"""The templates of the page and the functions that they may call.
 
-Texts are cut by what they cost once they are escaped and not by characters alone.
+Texts are cut to a number of characters and of bytes, as escaping makes some of them much longer.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from jinja2 import Environment
     from markupsafe import Markup
 
-_TITLE_WIDTH: Final = 2_000  # how much of a name shows when the pointer rests on it
-_LEAST_WIDTH: Final = 24  # characters that are left of a text in the tightest page
+_TIP_WIDTH: Final = 2_000  # characters of a name in a tooltip
+_LEAST_WIDTH: Final = 24  # characters to which texts are cut at most, however large the page
 _MORE_BYTES: Final = {"&": 4, '"': 4, "'": 4, "<": 3, ">": 3}
 """How many bytes more than one these characters take in HTML."""
 _OPTION: Final = re.compile(r"(?<![^\s(])--?[A-Za-z][\w-]{0,40}")
 _SPARE_BYTES: Final = 200
-"""So many more bytes than characters a text may take: short ones are as long as they look."""
+"""A text may take so many more bytes than characters: short texts are never cut for their bytes."""
 
 
 _BY_NAME: Final[Sequence[Callable[..., Any]]] = (
@@ -48,7 +48,7 @@ def environment(narrower: int = 1) -> Environment:
     from jinja2 import Environment, FunctionLoader, StrictUndefined
     from markupsafe import Markup
 
-    made = Environment(
+    jinja = Environment(
         loader=FunctionLoader(template),
         autoescape=True,
         undefined=StrictUndefined,
@@ -56,14 +56,14 @@ def environment(narrower: int = 1) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {function.__name__: function for function in _BY_NAME}
-    made.filters |= {
+    jinja.filters |= {function.__name__: function for function in _BY_NAME}
+    jinja.filters |= {
         "calls": figures.mean_count,
         "change": figures.signed_duration,
         "exact": lambda ns: f"{ns:+,}".replace("-", "\N{MINUS SIGN}"),
         "shorten": lambda text, width: cut(text, _room(width, narrower)),
         "short_names": lambda names, width: _short_names(names, _room(width, narrower)),
-        "tip": lambda text: tip(text, _room(_TITLE_WIDTH, narrower)),
+        "tip": lambda text: tip(text, _room(_TIP_WIDTH, narrower)),
         "ranges": wording.number_ranges,
         "gap_length": culprits.length_label,
         "function_name": lambda name: without_return_type(characters.function_name(name)),
@@ -71,23 +71,23 @@ def environment(narrower: int = 1) -> Environment:
         # Only for text that we or Bokeh wrote as markup; nothing of a trace may pass here.
         "trusted": Markup,
     }
-    made.tests["trace_name"] = lambda text: isinstance(text, Name)
-    made.globals |= {"looks": palette.LINE_LOOKS, "causes": palette.CAUSE_LABELS}
-    return made
+    jinja.tests["trace_name"] = lambda text: isinstance(text, Name)
+    jinja.globals |= {"looks": palette.LINE_LOOKS, "causes": palette.CAUSE_LABELS}
+    return jinja
 
 
 def _harmless(value: Any) -> Any:
-    """Return a text without invisible characters; markup and other values as they are."""
+    """Return a text without invisible characters; markup and other values unchanged."""
     is_text = isinstance(value, str) and not hasattr(value, "__html__")
     return figures.visible(value) if is_text else value
 
 
 def _whole(text: str) -> Markup:
-    """Return a sentence, escaped, that breaks no line inside an option or before a unit."""
+    """Return a sentence as markup in which no line ends inside an option or before a unit."""
     from markupsafe import Markup, escape
 
-    inert = str(escape(figures.visible(figures.unbroken(text))))
-    return Markup(_OPTION.sub(r'<span class="tight">\g<0></span>', inert))
+    escaped = str(escape(figures.visible(figures.unbroken(text))))
+    return Markup(_OPTION.sub(r'<span class="tight">\g<0></span>', escaped))
 
 
 def template(name: str) -> str:
@@ -97,7 +97,7 @@ def template(name: str) -> str:
 
 
 def style_sheet(names: Iterable[str]) -> str:
-    """Return the style sheets as one; dark colours apply if system or reader ask for them."""
+    """Return the style sheets as one; dark colours apply if the system or the reader wants them."""
     dark = template("dark.css")
     return (
         f"{''.join(map(template, names))}\n@media screen and (prefers-color-scheme: dark) {{\n"
@@ -107,6 +107,7 @@ def style_sheet(names: Iterable[str]) -> str:
 
 
 def _room(width: int, narrower: int) -> int:
+    """Return the width of a text that gets `1 / narrower` of its usual room."""
     return max(width // narrower, min(width, _LEAST_WIDTH))
 
 
@@ -117,26 +118,27 @@ def cost(text: str) -> int:
 
 def cut(text: str, width: int) -> str:
     """Return a text cut to `width` characters and at most _SPARE_BYTES more bytes in HTML."""
-    most = width + _SPARE_BYTES
+    most_bytes = width + _SPARE_BYTES
     shown = shorten_middle(text, width)
-    while len(shown) > 1 and (taken := cost(shown)) > most:
-        # Shorten in proportion, as if all characters cost the same, but by one at least.
-        shown = shorten_middle(text, max(min(len(shown) * most // taken, len(shown) - 1), 1))
+    while len(shown) > 1 and (shown_bytes := cost(shown)) > most_bytes:
+        # Aim at the length that fits if all characters cost the same; at least one less than now.
+        length = min(len(shown) * most_bytes // shown_bytes, len(shown) - 1)
+        shown = shorten_middle(text, max(length, 1))
     return shown
 
 
 def _short_names(names: Iterable[str | None], width: int) -> dict[str, str]:
-    """Return the short form of each name of a table; see `short_labels` and `cut`."""
+    """Return the short form of each name of a table, by name; see `short_labels` and `cut`."""
     distinct = [name for name in dict.fromkeys(names) if name]
-    shown, room = short_labels(distinct, width), width
-    while room > 1 and any(cost(label) > width + _SPARE_BYTES for label in shown):
+    labels, room = short_labels(distinct, width), width
+    while room > 1 and any(cost(label) > width + _SPARE_BYTES for label in labels):
         room -= max(room // 4, 1)
-        shown = short_labels(distinct, room)
-    return {"": "unknown"} | dict(zip(distinct, shown, strict=True))
+        labels = short_labels(distinct, room)
+    return {"": "unknown"} | dict(zip(distinct, labels, strict=True))
 
 
 def tip(text: str, width: int) -> str:
-    """Return a text for a tooltip; a text that is cut ends with its full length."""
+    """Return a text for a tooltip; if it is cut, it ends with the number of all characters."""
     if len(text) <= width and len(shown := cut(text, width)) >= len(text):
         return shown
     length = f" ({count(len(text))} characters)"

@@ -1,6 +1,6 @@
-"""The table of kernels: which rows, their work, and what launched them.
+"""The table of kernels: its rows, their work, and the ways in which each was launched.
 
-Of each way to launch one: op, modules, shapes and types, in words.
+A way is an operator or call with its module, shapes and data types.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ from traceflops.windows.prepared import Prepared
 MOST_KERNELS: Final = 100
 _MOST_PER_CATEGORY: Final = 3
 _MOST_OF_CATEGORIES: Final = 60
-_MOST_WAYS: Final = 300
-Key = tuple[str, ...]  # a row of a kernel table: name, kind, top, sub, rule
+_MOST_WAYS: Final = 300  # of all kernels together
+Key = tuple[str, ...]
 _KEY: Final = ("name", "kind", "top", "sub", "rule")
+"""Columns that identify a row of a kernel table."""
 _COLUMNS: Final = ("op", "call", "scope", "shapes", "dtypes")
 
 
@@ -44,15 +45,15 @@ def kernels_page(analysis: Analysis) -> dict[str, Any]:
 
     Its rows are the MOST_KERNELS with the most time, and the longest of other categories, of
     which `of_categories` is the number. Bars are relative to `largest_ns` and
-    `most_recoverable_ns` (None: unknown). `rates` says what the `counted` columns are, "" without.
+    `most_recoverable_ns` (None: unknown). `rates` explains the `counted` columns.
     """
     table = analysis.kernels
-    places = _places(table)
+    indices = _shown_rows(table)
     # A list of ints would make PyArrow import pandas, which takes long.
-    rows = take_rows(table, np.array(places)).to_pylist()
+    rows = take_rows(table, np.array(indices)).to_pylist()
     work = work_of(analysis.measured, analysis.measured.kernels, [row["name"] for row in rows])
-    ways = launched(analysis.prepared)
-    shown, left_out = _shown(rows, work, ways, analysis.categories.to_pylist())
+    sites = launched(analysis.prepared)
+    shown, left_out = _shown(rows, work, sites, analysis.categories.to_pylist())
     works = [kernel["work"] for kernel in shown]
     counted = work_columns(works)
     saved = [work.recoverable_ns for work in works if work is not None]
@@ -62,44 +63,44 @@ def kernels_page(analysis: Analysis) -> dict[str, Any]:
         "rows": shown,
         "largest_ns": max((row["sum_ns"] for row in rows), default=0),
         "most_recoverable_ns": max((ns for ns in saved if ns is not None), default=None),
-        "of_categories": sum(place >= MOST_KERNELS for place in places),
+        "of_categories": sum(index >= MOST_KERNELS for index in indices),
         "hidden": table.num_rows - len(rows),
         "hidden_ns": sum(table["sum_ns"].to_pylist()) - sum(row["sum_ns"] for row in rows),
-        # Rounding may make what is left a little less than 0.
+        # Rounding may make the rest a little less than 0.
         "hidden_share": None if None in shares else max(sum(shares) - shown_share, 0.0),
         "rates": rates_sentence(analysis.measured) if counted else "",
         "remark": columns_remark(counted, works),
         "counted": counted,
-        "launched": ways,
-        "missing": missing(ways),
+        "launched": sites,
+        "missing": missing(sites),
         "ways_left_out": left_out,
     }
 
 
 def category_link(top: str, sub: str, categories: Sequence[Mapping[str, Any]]) -> str:
-    """Return what follows # in a link to the kernels of a category; `sub` alone if it is unique."""
-    alone = sum(row["sub"] == sub for row in categories) == 1
-    return link_to("category", sub if alone else f"{top}/{sub}")
+    """Return the link (without #) to the kernels of a category, by `sub` alone if it is unique."""
+    is_unique = sum(row["sub"] == sub for row in categories) == 1
+    return link_to("category", sub if is_unique else f"{top}/{sub}")
 
 
-def _places(table: pa.Table) -> list[int]:
-    """Return the first MOST_KERNELS rows, then later ones, the first few of each category."""
+def _shown_rows(table: pa.Table) -> list[int]:
+    """Return the first MOST_KERNELS rows, then later ones, so that each category has a few."""
     counts: Counter[tuple[str, str]] = Counter()
     later = []
     categories = zip(table["top"].to_pylist(), table["sub"].to_pylist(), strict=True)
-    for place, category in enumerate(categories):
+    for index, category in enumerate(categories):
         counts[category] += 1
-        if place >= MOST_KERNELS and counts[category] <= _MOST_PER_CATEGORY:
-            later.append(place)
+        if index >= MOST_KERNELS and counts[category] <= _MOST_PER_CATEGORY:
+            later.append(index)
     return [*range(min(MOST_KERNELS, table.num_rows)), *later[:_MOST_OF_CATEGORIES]]
 
 
 def kernel_places(table: pa.Table) -> dict[str, list[int]]:
-    """Return by kernel the numbers of its rows in the table on the page, from 1 on."""
+    """Return the row numbers of each kernel in the table on the page, from 1 on, by name."""
     numbers: dict[str, list[int]] = {}
     names = table["name"].to_pylist()
-    for number, place in enumerate(_places(table), 1):
-        numbers.setdefault(names[place], []).append(number)
+    for number, index in enumerate(_shown_rows(table), 1):
+        numbers.setdefault(names[index], []).append(number)
     return numbers
 
 
@@ -111,51 +112,57 @@ def _shown(
 ) -> tuple[list[dict[str, Any]], int]:
     """Return the rows with their work and ways, and how many kernels have no room for their ways.
 
-    `link` is what follows # in a link to a row, "" for none; `first_of` is the link to its category
-    if the row is the first of it. `facts` are shown beside the columns. `work` is emptied.
+    `link` leads to a row, without # ("" for none); `first_of` leads to the category, for its first
+    row. `facts` are shown when a row unfolds. `work` is emptied.
     """
     links, shown, left_out, room = DeepLinks("kernel"), [], 0, _MOST_WAYS
     pairs = [(category["top"], category["sub"]) for category in categories]
-    firsts = {(top, sub): category_link(top, sub, categories) for top, sub in pairs}
+    category_links = {(top, sub): category_link(top, sub, categories) for top, sub in pairs}
     labels = kernel_labels([row["name"] for row in rows])
     for row, label in zip(rows, labels, strict=True):
         ways = sites.rows.get(key_of(row), [])
         if len(ways) > room:
             ways, left_out = [], left_out + 1
         room -= len(ways)
-        # Work is known by name alone, so the first row of a name, that with the most time, has it.
+        # Work is known by name alone: the first row of a name, which has the most time, gets it.
         own_work = work.pop(row["name"], None)
-        facts = [
-            ("category", row["sub"].replace("_", " ")),
-            ("kind", row["kind"]),
-            ("category rule", row["rule"]),
-            ("min", duration(row["min_ns"])),
-            ("max", duration(row["max_ns"])),
-        ]
-        if own_work is not None and own_work.intensity.value is not None:
-            facts.append(("FLOP per byte", own_work.intensity.text))
-        if own_work is not None and own_work.by:
-            facts.append(("bound", f"{own_work.bound} by {own_work.by}"))
-        if own_work is not None and own_work.flops.value is not None:
-            launches = numbered(own_work.count, "launch")
-            facts.append(("FLOPs known for", f"{launches}, {duration(own_work.time_ns)}"))
-        shown.append(
-            {
-                "row": row,
-                "label": label,
-                "link": links.of(row["name"]),
-                "category": f"{row['top']}/{row['sub']}",
-                "first_of": firsts.pop((row["top"], row["sub"]), ""),
-                "work": own_work,
-                "ways": list(map(way, ways)),
-                "facts": facts,
-            }
-        )
+        kernel = {
+            "row": row,
+            "label": label,
+            "link": links.of(row["name"]),
+            "category": f"{row['top']}/{row['sub']}",
+            "first_of": category_links.pop((row["top"], row["sub"]), ""),
+            "work": own_work,
+            "ways": list(map(way, ways)),
+            "facts": _facts(row, own_work),
+        }
+        shown.append(kernel)
     return shown, left_out
 
 
+def _facts(row: Mapping[str, Any], work: WorkShown | None) -> list[tuple[str, str]]:
+    """Return the figures of a kernel that have no column, each after its label."""
+    facts = [
+        ("category", row["sub"].replace("_", " ")),
+        ("kind", row["kind"]),
+        ("category rule", row["rule"]),
+        ("min", duration(row["min_ns"])),
+        ("max", duration(row["max_ns"])),
+    ]
+    if work is None:
+        return facts
+    if work.intensity.value is not None:
+        facts.append(("FLOP per byte", work.intensity.text))
+    if work.by:
+        facts.append(("bound", f"{work.bound} by {work.by}"))
+    if work.flops.value is not None:
+        launches = numbered(work.count, "launch")
+        facts.append(("FLOPs known for", f"{launches}, {duration(work.time_ns)}"))
+    return facts
+
+
 class LaunchSites(Struct, frozen=True):
-    """The ways to launch each kernel, the columns known of any, and what a scope is called."""
+    """The ways in which each kernel was launched, the columns known of any, the title of scopes."""
 
     rows: Mapping[Key, list[dict[str, Any]]]
     knows: frozenset[str]
@@ -163,7 +170,7 @@ class LaunchSites(Struct, frozen=True):
 
 
 def launched(prepared: Prepared | None) -> LaunchSites:
-    """Return the ways to launch each kernel; none if the analysis kept no events."""
+    """Return the ways in which each kernel was launched; none if the analysis kept no events."""
     if prepared is None:
         return LaunchSites({}, frozenset(), "")
     sites = launchers(prepared.as_launched)
@@ -184,7 +191,7 @@ def key_of(row: Mapping[str, Any]) -> Key:
 
 
 def missing(sites: LaunchSites) -> str:
-    """Return a sentence on what the trace lacks of launches; "" if nothing, or without launches."""
+    """Return a sentence on what the trace does not record of launches, "" if all or no launches."""
     if not sites.rows:
         return ""
     if not sites.knows & {"op", "call"}:
@@ -195,7 +202,7 @@ def missing(sites: LaunchSites) -> str:
 
 
 def way(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return one way to launch a kernel in words; a backward pass has the scope of the forward."""
+    """Return a way to launch a kernel in words; a backward pass has the scope of its forward."""
     modules = f"{row['modules']:,} modules" if (row["modules"] or 0) > 1 else ""
     return {
         **row,

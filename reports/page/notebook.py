@@ -1,7 +1,7 @@
-"""What notebooks show of an analysis: the case in a few kB of HTML, and charts.
+"""What notebooks show of an analysis: a card of a few kB of HTML, and charts.
 
-The HTML has no scripts, asks for nothing, and takes its colours from the notebook. The charts are
-HoloViews elements of the rows that the page draws; their figures are in `element.dframe()`.
+The card has no scripts, loads nothing, and takes its colours from the notebook. The charts are
+HoloViews elements with the data that the page draws, which `element.dframe()` returns.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from traceflops.units import unit_for
 _MOST_FINDINGS: Final = 4
 _DIVERGING: Final = "RdBu_r"
 _GIB: Final = 2**30
-_BEYOND: Final = 4.0  # by how much the roofs reach beyond the kernels on either side
-_PALE: Final = 0.4
+_BEYOND: Final = 4.0  # factor by which the roofs extend beyond the kernels on either side
+_PALE: Final = 0.4  # opacity of unused steps
 _EDGES: Final = ("left", "bottom", "right", "top")
 _LEAST_PLACES: Final = 5
 _MOST_TICKS: Final = 24
@@ -47,24 +47,28 @@ _SETTINGS: Final = {"HOME": os.devnull, "USERPROFILE": os.devnull, "HOLOVIEWSRC"
 def card(analysis: Analysis) -> str:
     """Return a card of HTML: what is wrong, where the time of a step goes, what to do."""
     opened = opening(analysis)
-    # Without device work, or records of it, findings are no judgement of the program.
-    found = causes(analysis) if has_findings(analysis) else []
-    others = other_findings(analysis) if has_findings(analysis) else []
+    # Without records of device work, findings cannot judge the program.
+    shows_findings = has_findings(analysis)
+    first_causes = causes(analysis)[:_MOST_FINDINGS] if shows_findings else []
+    others = other_findings(analysis) if shows_findings else []
     values = {
         "title": opened.title,
         "rest": opened.rest,
         "figure": analysis.measured.figure or "",
-        "best": title_finding(analysis) if has_findings(analysis) else None,
+        "best": title_finding(analysis) if shows_findings else None,
         "parts": step_parts(analysis),
-        "found": found[:_MOST_FINDINGS],
-        "others": others[: _MOST_FINDINGS - len(found[:_MOST_FINDINGS])],
+        "found": first_causes,
+        "others": others[: _MOST_FINDINGS - len(first_causes)],
         "provenance": provenance(analysis, most_files=1),
     }
     return environment().get_template("notebook.html.j2").render(values)
 
 
 class Plots(Struct, frozen=True):
-    """The charts of one analysis. In a notebook, first `holoviews.extension("bokeh")`."""
+    """The charts of one analysis. In a notebook, call `holoviews.extension("bokeh")` first.
+
+    Charts raise UsageError if there is nothing to plot.
+    """
 
     analysis: Analysis
 
@@ -74,7 +78,7 @@ class Plots(Struct, frozen=True):
         return _stacked(bars, "step" if self.analysis.steps.seen else "window")
 
     def components(self) -> Any:
-        """Return a stacked bar per device: its chosen windows by component."""
+        """Return a stacked bar per device: the time of its used windows by component."""
         devices = self.analysis.devices_used
         bars = [
             StepBar(visible(device.label), None, None, 1, True, device.chosen.components)
@@ -83,7 +87,7 @@ class Plots(Struct, frozen=True):
         return _stacked(bars, "GPU")
 
     def roofline(self) -> Any:
-        """Return kernels as points, FLOP per byte and TFLOP/s, below the roofs of their types."""
+        """Return kernels as points (FLOP per byte, TFLOP/s) below the roofs of their data types."""
         hv = _holoviews()
         measured = self.analysis.measured
         rows, peaks, _ = placed_kernels(measured)
@@ -97,17 +101,14 @@ class Plots(Struct, frozen=True):
             "time_ns": [row.sum_ns for row in rows],
         }
         ends = min(points["intensity"]) / _BEYOND, max(points["intensity"]) * _BEYOND
-        across = np.geomspace(*ends, 200)  # FLOP per byte, evenly on the logarithmic axis
-        roofs = [
-            hv.Curve(
-                (across, np.minimum(across * float(bandwidth), peak) / PER_TERA),
-                "intensity",
-                "rate",
-                label=dtype,
-            ).opts(backend="bokeh", line_width=1.5)
-            for dtype, peak in peaks.items()
-        ]
-        kernels = hv.Points(points, ["intensity", "rate"], ["name", "time_ns"]).opts(
+        intensity = np.geomspace(*ends, 200)  # evenly spaced on the logarithmic axis
+        axes = ["intensity", "rate"]
+        roofs = []
+        for dtype, peak in peaks.items():
+            rate = np.minimum(intensity * float(bandwidth), peak) / PER_TERA
+            curve = hv.Curve((intensity, rate), *axes, label=dtype)
+            roofs.append(curve.opts(backend="bokeh", line_width=1.5))
+        kernels = hv.Points(points, axes, ["name", "time_ns"]).opts(
             backend="bokeh", size=8, color=LOOKS["compute"].colour, tools=["hover"]
         )
         return hv.Overlay([*roofs, kernels]).opts(
@@ -123,48 +124,47 @@ class Plots(Struct, frozen=True):
         """Return the allocated and the reserved memory of each device and host over time."""
         hv = _holoviews()
         prepared = self.analysis.prepared
-        used = memory_use(prepared) if prepared is not None else ()
-        if not used:
+        uses = memory_use(prepared) if prepared is not None else ()
+        if not uses:
             raise _missing("no memory events")
-        first = min(int(use.allocated.curve.time_ns[0]) for use in used)
+        first_ns = min(int(use.allocated.curve.time_ns[0]) for use in uses)
 
-        def curve(label: str, points: Curve) -> Any:
+        def drawn(label: str, curve: Curve) -> Any:
             """Return a curve of GiB over ms; the exact ns and bytes are shown under the pointer."""
             columns = {
-                "ms": (points.time_ns - first) / TIME_UNITS["ms"],
-                "GiB": points.value / _GIB,
-                "time_ns": points.time_ns,
-                "bytes": points.value,
+                "ms": (curve.time_ns - first_ns) / TIME_UNITS["ms"],
+                "GiB": curve.value / _GIB,
+                "time_ns": curve.time_ns,
+                "bytes": curve.value,
             }
             return hv.Curve(columns, "ms", list(columns)[1:], label=label).opts(
                 backend="bokeh", interpolation="steps-post", tools=["hover"]
             )
 
-        return hv.Overlay(
-            [
-                curve(f"{visible(use_label(use, self.analysis.devices))}, {one.what}", one.curve)
-                for use in used
-                for one in filter(None, (use.allocated, use.reserved))
-            ]
-        ).opts(**_SIZE, legend_position="bottom")
+        curves = []
+        for use in uses:
+            label = visible(use_label(use, self.analysis.devices))
+            amounts = filter(None, (use.allocated, use.reserved))
+            curves += [drawn(f"{label}, {amount.what}", amount.curve) for amount in amounts]
+        return hv.Overlay(curves).opts(**_SIZE, legend_position="bottom")
 
     def ranks(self) -> Any:
         """Return a heat map of ranks and steps: own time relative to the median of the step."""
         hv = _holoviews()
         times, labels, _ = own_time_rows(self.analysis)
-        off = times.relative() - 1
-        if off.shape[0] < 2 or not off.size:
+        deviation = times.relative() - 1  # [ranks, steps], relative to the median of the step
+        if deviation.shape[0] < 2 or not deviation.size:
             raise _missing("fewer than two ranks, or no steps")
-        far = float(np.nanmax(np.abs(off))) or 1.0  # a range of colours needs a length
+        largest = float(np.nanmax(np.abs(deviation))) or 1.0  # a range of colours needs a length
         cells = [
-            (str(step), visible(label), off[row, column], times.ns[row, column])
+            (str(step), visible(label), deviation[row, column], times.ns[row, column])
             for row, label in enumerate(labels)
             for column, step in enumerate(times.steps)
         ]
         return hv.HeatMap(cells, ["step", "rank"], ["off median", "own_ns"]).opts(
             **_SIZE,
             cmap=_DIVERGING,
-            clim=(-far, far),
+            clim=(-largest, largest),
             colorbar=True,
             invert_yaxis=True,
             tools=["hover"],
@@ -173,7 +173,7 @@ class Plots(Struct, frozen=True):
     def gaps(self) -> Any:
         """Return a histogram of gaps: the idle time in gaps of each length."""
         hv = _holoviews()
-        lengths = sorted(self.analysis.idle.histogram, key=lambda one: one.from_ns)
+        lengths = sorted(self.analysis.idle.histogram, key=lambda length: length.from_ns)
         if not lengths:
             raise _missing("no idle time between work")
         columns = {
@@ -207,15 +207,15 @@ def _holoviews() -> Any:
 
 
 def _stacked(bars: list[StepBar], axis: str) -> Any:
-    """Return bars stacked by component; `axis` says what a bar is."""
+    """Return bars stacked by component; `axis` is the noun for what a bar stands for."""
     if not any(bar.components.window_ns for bar in bars):
         raise _missing("no device with recorded work")
     hv, boxes = _holoviews(), _boxes_of(bars)
     from bokeh.models import HoverTool
 
-    more = [name for name in boxes.columns if name not in _EDGES]
+    values = [name for name in boxes.columns if name not in _EDGES]
     # Without `datatype` HoloViews would try pandas, whose import takes long.
-    rectangles = hv.Rectangles(boxes.columns, list(_EDGES), more, datatype=["dictionary"])
+    rectangles = hv.Rectangles(boxes.columns, list(_EDGES), values, datatype=["dictionary"])
     return rectangles.opts(
         backend="bokeh",
         color=hv.dim("colour"),

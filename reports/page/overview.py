@@ -1,4 +1,4 @@
-"""What the page shows, chosen and counted: rows, limits and sentences, no markup."""
+"""Limits, sentences and small records that several sections of the page use; no markup."""
 
 from __future__ import annotations
 
@@ -32,23 +32,23 @@ UNRECORDED: Final = {
     "collectives": "Collectives only",
     "serialized": "Counted run",
 }
-"""Titles of recordings in which nothing is judged, by what was recorded."""
+"""Titles of recordings that cannot be judged, by what was recorded."""
 
 
 class Few(Struct, Generic[T], frozen=True):
-    """The rows that are shown of `total`."""
+    """The first rows of `total`."""
 
     rows: Sequence[T]
     total: int
 
     @property
     def hidden(self) -> int:
-        """Return how many rows are not shown."""
+        """The number of rows that are not shown."""
         return self.total - len(self.rows)
 
 
 class Segment(Struct, frozen=True):
-    """One part of a bar of 1000 units."""
+    """One part of a bar that is BAR_UNITS wide."""
 
     component: str
     start: int
@@ -57,26 +57,25 @@ class Segment(Struct, frozen=True):
 
 
 def segments(components: Components) -> list[Segment]:
-    """Return the parts of a 100 % bar, BAR_UNITS wide; their widths are whole numbers."""
-    total = components.window_ns
+    """Return the parts of a bar, BAR_UNITS wide in all; their widths are whole numbers."""
     parts = components.parts()
     widths = apportioned(list(parts.values()), BAR_UNITS)
-    places = zip(parts, widths, accumulate(widths, initial=0), strict=False)
+    starts = accumulate(widths, initial=0)
     return [
-        Segment(component, start, units, parts[component] / total)
-        for component, units, start in places
-        if units
+        Segment(component, start, width, ns / components.window_ns)
+        for (component, ns), start, width in zip(parts.items(), starts, widths, strict=False)
+        if width
     ]
 
 
 def document_title(analysis: Analysis) -> str:
-    """Return the title of the window: the figure that matters most, then the files."""
+    """Return the title of the browser tab: the figure that matters most, then the files."""
     files = some_files([file.name for file in analysis.source.files], 1)
     return f"{_headline(analysis)} · {files} · traceflops"
 
 
 def _headline(analysis: Analysis) -> str:
-    """Return what makes figures doubtful, else MFU, the largest loss, or how busy devices were."""
+    """Return why there are no figures, else the MFU, the largest loss, or how busy devices are."""
     verdict, figure = analysis.verdict, analysis.measured.figure
     if analysis.of_no_job:
         return several(len(analysis.jobs), "job")
@@ -93,31 +92,30 @@ def _headline(analysis: Analysis) -> str:
         return capitalized(products(analysis))
     if not components.window_ns:
         return "Empty window"
-    ran_ns = components.window_ns - components.idle_ns
+    busy = percent((components.window_ns - components.idle_ns) / components.window_ns)
     if analysis.on_host:
-        return f"CPU operators {percent(ran_ns / components.window_ns)}"
-    least = "" if analysis.total.knows_idle else "At least "
-    return f"{least}{percent(ran_ns / components.window_ns)} busy"
+        return f"CPU operators {busy}"
+    return f"{busy} busy" if analysis.total.knows_idle else f"At least {busy} busy"
 
 
 def clocks(analysis: Analysis) -> Origins:
-    """Return the instants from which times count; without events, the start of the recording."""
+    """Return the instants that positions in time count from; without events, the first start."""
     if analysis.prepared is not None:
         return origins(analysis.prepared)
-    first = min((device.whole.start_ns for device in analysis.devices), default=0)
-    of_process = {device.process: first for device in analysis.devices}
-    return Origins(of_process, {device.device: first for device in analysis.devices}, True)
+    first_ns = min((device.whole.start_ns for device in analysis.devices), default=0)
+    of_process = {device.process: first_ns for device in analysis.devices}
+    return Origins(of_process, {device.device: first_ns for device in analysis.devices}, True)
 
 
 def counts_from(clocks: Origins, *, on_host: bool = False) -> str:
-    """Return from where times count, as the end of a sentence."""
+    """Return what positions in time count from, as the end of a sentence."""
     if clocks.aligned:
         return "the first operator" if on_host else "the first GPU operation"
     return "the first GPU operation of the same process (clocks are not aligned)"
 
 
 def steps_sentence(analysis: Analysis) -> str:
-    """Return a sentence on where the steps come from, "" for none."""
+    """Return a sentence on the source of the steps, or on why there are none; "" if unknown."""
     text = analysis.steps.text.strip()
     if analysis.steps.seen:
         text = f"Steps from {text}"
@@ -125,7 +123,7 @@ def steps_sentence(analysis: Analysis) -> str:
 
 
 def other_share(categories: pa.Table) -> float | None:
-    """Return the share of device time of kernels that no rule knows, None if it is unknown."""
+    """Return the share of device time of kernels in no category, None if it is unknown."""
     rows = categories.to_pylist()
     if not rows or any(row["share"] is None for row in rows):
         return None

@@ -1,7 +1,8 @@
-"""The map of ranks and steps: how far the own time of each is off the median of its step.
+"""The map of ranks and steps: how far each own time is off the median of its step.
 
-A row per rank, farthest off first, with what the table of ranks says of it. Of many ranks those
-farthest off have a row each, the others one map in their order.
+The own time of a rank is a step without waiting for other ranks. There is a row per rank, farthest
+off first, with the columns of the table of ranks. Of many ranks, those farthest off have a row
+each, and the others share a picture.
 """
 
 from __future__ import annotations
@@ -22,38 +23,40 @@ from traceflops.windows.step_times import OwnTimes, own_times
 
 _LEAST_STEPS: Final = 2
 _MOST_ROWS, _MOST_FAR, _MOST_COLUMNS = 20, 12, 40
-"""Ranks with a row each; of many those far off on average, and others for their worst step."""
-_MOST_OTHERS, _OTHER_HEIGHT = 40, 5
+"""Ranks with a row each, how many of these are far off on average (others in one step); columns."""
+_MOST_OTHERS, _OTHER_HEIGHT = 40, 5  # rows of the picture, and their height
 _MOST_LABELS, _MOST_TEXTS = 12, 8
 _SCALES: Final = ((0.01, 0.03, 0.10), (0.02, 0.06, 0.20), (0.05, 0.15, 0.50), (0.10, 0.30, 1.00))
-_NOISES: Final = 3  # what is less than so many times the noise has no colour
+"""Shares of the median from which a colour is used, three per direction."""
+_NOISES: Final = 3  # less than so many times the noise has no colour
 _LEAST_SHARE: Final = 0.0005
 _SHOWN: Final = ("Own vs median", "Busy vs median", "Exposed", "Caused wait")
-"""Columns of the ranks that are not behind a choice."""
+"""Columns of the ranks that are visible at first."""
 
 
 class MapLinks(Struct, frozen=True):
-    """Per rank (row) and step (column) the collective that its cell leads to, if it is `there`."""
+    """The collective that each cell leads to [ranks, steps], and those that the page shows."""
 
     collective: IntArray | None = None
     there: Collection[int] = ()
 
     def of(self, row: int, column: int) -> str:
-        """Return what follows # in the link of a cell, "" for none."""
-        found = int(self.collective[row, column]) if self.collective is not None else -1  # none
-        return link_of(found) if found in self.there else ""
+        """Return the link of a cell without its #, "" for none."""
+        if self.collective is None or int(self.collective[row, column]) not in self.there:
+            return ""
+        return link_of(int(self.collective[row, column]))
 
 
 NO_LINKS: Final = MapLinks()
 
 
 def link_of(collective: int) -> str:
-    """Return what follows # in the link to the ranks of a collective."""
+    """Return the link, without its #, to the ranks of a collective."""
     return f"collective={collective}"
 
 
 class Cell(Struct, frozen=True):
-    """One cell of a rank: the class of its colour, its tooltip, its link and its text, if any."""
+    """One cell of a rank: the CSS class of its colour, its tooltip, link and text, if any."""
 
     shade: str
     title: str
@@ -70,10 +73,10 @@ class RankRow(Struct, frozen=True):
 
 
 class RankMap(Struct, frozen=True):
-    """The map: a row per rank, the heads of the other columns, what the colours mean.
+    """The map: a row per rank, the heads of the columns beside it, what the colours mean.
 
-    A cell stands for `each` steps and shows the one farthest off. `heads` say which columns are
-    visible at first; `steps` are labels above the cells.
+    A cell stands for `each` steps and shows the one farthest off. `heads` also say whether a column
+    is visible at first; `steps` are labels above the cells, of which a row has `columns`.
     """
 
     rows: list[RankRow] = field(default_factory=list)
@@ -90,64 +93,67 @@ def rank_map(
 ) -> RankMap:
     """Return the map of own times, with the columns of the table of ranks.
 
-    Ranks of the table come first, in its order; others by how far their mean own time is off.
-    `labels` are those of the rows of `times`. If there is nothing to draw, rows have no cells.
+    Ranks of the table come first, in its order; then the others by the deviation of their mean own
+    time. `labels` are those of the rows of `times`. If there is nothing to draw, rows have no
+    cells.
     """
-    off = times.relative() - 1  # rank by step, relative to the median of the step
+    deviation = times.relative() - 1  # [ranks, steps], relative to the median of the step
     figures = {f"rank {row[0]}": [str(cell) for cell in row[1:]] for row in table.rows}
     heads = [(column.head, column.head in _SHOWN) for column in table.columns[1:]]
-    if len(labels) < 2 or len(times.steps) < _LEAST_STEPS or np.isnan(off).all():
+    if len(labels) < 2 or len(times.steps) < _LEAST_STEPS or np.isnan(deviation).all():
         rows = [RankRow(label, [], texts) for label, texts in figures.items()]
         return RankMap(rows[:_MOST_ROWS], heads)
-    off_ns = times.ns - times.medians
-    known = np.count_nonzero(~np.isnan(off_ns), axis=1)
-    mean = np.nansum(off_ns, axis=1) / np.maximum(known, 1)
-    of_table = {label: place for place, label in enumerate(figures)}
+    deviation_ns = times.ns - times.medians
+    known_steps = np.count_nonzero(~np.isnan(deviation_ns), axis=1)
+    mean_ns = np.nansum(deviation_ns, axis=1) / np.maximum(known_steps, 1)
+    table_order = {label: index for index, label in enumerate(figures)}
     if not figures:
         heads = [("Own vs median", True)]
         figures = {
             label: [signed_duration(round(ns)) if steps else UNKNOWN]
-            for label, ns, steps in zip(labels, mean.tolist(), known.tolist(), strict=True)
+            for label, ns, steps in zip(labels, mean_ns.tolist(), known_steps.tolist(), strict=True)
         }
-    first = [of_table.get(label, len(of_table)) for label in labels]
-    order = np.lexsort((-mean, -np.abs(mean), first)).tolist()  # by the last key first
-    own, rest = _with_rows(off, order)
-    each = -(-len(times.steps) // _MOST_COLUMNS)  # steps per cell, rounded up
+    in_table = [table_order.get(label, len(table_order)) for label in labels]
+    order = np.lexsort((-mean_ns, -np.abs(mean_ns), in_table)).tolist()  # by the last key first
+    own_row, others = _with_rows(deviation, order)
+
+    # Cells: `each` steps per column, their labels and colours.
+    each = -(-len(times.steps) // _MOST_COLUMNS)  # rounded up
     blocks = [times.steps[start : start + each] for start in range(0, len(times.steps), each)]
-    columns = [
-        str(block[0]) if len(block) == 1 else f"{block[0]}{UNKNOWN}{block[-1]}" for block in blocks
-    ]
-    # The edges of colours: the finest above the noise, the usual spread of one rank.
-    some = off[~np.isnan(off).all(axis=1)]
-    noise = np.nanmedian(np.abs(some - np.nanmean(some, axis=1, keepdims=True)))
-    scale = next((edges for edges in _SCALES if edges[0] >= _NOISES * noise), _SCALES[-1])
-    has_texts, unknown, rows = len(columns) <= _MOST_TEXTS, [UNKNOWN] * len(heads), []
-    for rank in own:
+    columns = [f"{b[0]}" if len(b) == 1 else f"{b[0]}{UNKNOWN}{b[-1]}" for b in blocks]
+    scale, has_texts = _scale(deviation), len(columns) <= _MOST_TEXTS
+    rows = []
+    for rank in own_row:
         cells = []
-        for step in _farthest(off[[rank]], 1, each)[1][0].tolist():
-            cell = _cell(float(off[rank, step]), float(off_ns[rank, step]), scale, has_texts)
-            title = f"{labels[rank]}, step {times.steps[step]}: {cell.title}" if cell.title else ""
-            link = links.of(rank, step) if cell.title else ""
-            cells.append(replace(cell, title=title, link=link))
-        rows.append(RankRow(labels[rank], cells, figures.get(labels[rank], unknown)))
-    missed = [label for label in figures if label not in labels]
-    rows += [RankRow(label, [], figures[label]) for label in missed[: _MOST_ROWS - len(rows)]]
+        for step in _farthest(deviation[[rank]], 1, each)[1][0].tolist():
+            relative, ns = float(deviation[rank, step]), float(deviation_ns[rank, step])
+            cell = _cell(relative, ns, scale, has_texts)
+            if cell.title:
+                title = f"{labels[rank]}, step {times.steps[step]}: {cell.title}"
+                cell = replace(cell, title=title, link=links.of(rank, step))
+            cells.append(cell)
+        texts = figures.get(labels[rank], [UNKNOWN] * len(heads))
+        rows.append(RankRow(labels[rank], cells, texts))
+    without_cells = [label for label in figures if label not in labels]
+    for label in without_cells[: _MOST_ROWS - len(rows)]:
+        rows.append(RankRow(label, [], figures[label]))
+    labelled = range(0, len(columns), -(-len(columns) // _MOST_LABELS))
     return RankMap(
         rows,
         heads,
-        [
-            Tick(at + 1, columns[at])
-            for at in range(0, len(columns), -(-len(columns) // _MOST_LABELS))
-        ],
+        [Tick(column + 1, columns[column]) for column in labelled],
         _meanings(scale),
-        _others(off[rest], each, scale) if rest else None,
+        _picture(deviation[others], each, scale) if others else None,
         each,
         len(columns),
     )
 
 
 def own_time_rows(analysis: Analysis) -> tuple[OwnTimes, list[str], bool]:
-    """Return own times, a label per row, and whether they are of two steps or more, not devices."""
+    """Return own times, a label per row, and whether rows are ranks, with collectives matched.
+
+    Otherwise rows are devices: fewer than two steps end with matched collectives.
+    """
     ranks, devices = analysis.ranks, analysis.devices
     steps = [step for step in ranks.cycles.steps if step is not None] if ranks is not None else []
     if ranks is None or len(steps) < _LEAST_STEPS:
@@ -156,40 +162,49 @@ def own_time_rows(analysis: Analysis) -> tuple[OwnTimes, list[str], bool]:
     return times, [f"rank {rank}" for rank in ranks.records.ranks], True
 
 
-def _with_rows(off: FloatArray, order: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Return which ranks are drawn alone, and the others.
+def _scale(deviation: FloatArray) -> Sequence[float]:
+    """Return the finest scale of colours that hides the noise, which is the spread of one rank."""
+    known = deviation[~np.isnan(deviation).all(axis=1)]
+    noise = np.nanmedian(np.abs(known - np.nanmean(known, axis=1, keepdims=True)))
+    return next((scale for scale in _SCALES if scale[0] >= _NOISES * noise), _SCALES[-1])
 
-    `order` is by distance of the mean. Of many ranks the first of it and those farthest off in a
-    single step are drawn alone.
+
+def _with_rows(deviation: FloatArray, order: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Return the ranks that have a row each, and the others.
+
+    Of many ranks, the first in `order` and those farthest off in a single step have a row.
     """
     if len(order) <= _MOST_ROWS:
         return list(order), []
     alone = list(order[:_MOST_FAR])
-    far = np.where(np.isnan(off), 0, np.abs(off)).max(axis=1)
-    far[alone] = -1
-    alone += np.argsort(-far, kind="stable")[: _MOST_ROWS - _MOST_FAR].tolist()
-    return alone, [rank for rank in range(len(off)) if rank not in set(alone)]
+    largest = np.where(np.isnan(deviation), 0, np.abs(deviation)).max(axis=1)
+    largest[alone] = -1
+    alone += np.argsort(-largest, kind="stable")[: _MOST_ROWS - _MOST_FAR].tolist()
+    return alone, [rank for rank in range(len(deviation)) if rank not in set(alone)]
 
 
-def _others(off: FloatArray, each: int, scale: Sequence[float]) -> dict[str, Any]:
-    """Return the picture of ranks (rows of `off`); `each` is the number of steps per cell."""
-    ranks = -(-len(off) // _MOST_OTHERS)  # per row of the picture, rounded up
-    cells, _ = _farthest(off, ranks, each)
+def _picture(deviation: FloatArray, each: int, scale: Sequence[float]) -> dict[str, Any]:
+    """Return the picture of ranks without an own row, with `each` steps per cell.
+
+    `paths` are SVG paths by CSS class, in which a cell is 1 by 1.
+    """
+    ranks = -(-len(deviation) // _MOST_OTHERS)  # per row of the picture, rounded up
+    cells, _ = _farthest(deviation, ranks, each)
     shades = np.array([[_shade(value, scale) for value in row] for row in cells.tolist()])
-    names = [name for name, _ in _meanings(scale)]
     paths = []
-    for name in names:
-        chosen = np.pad((shades == name).astype(np.int8), ((0, 0), (1, 1)))
-        edges = np.diff(chosen, axis=1)  # neighbours in a row share a box
+    for name, _ in _meanings(scale):
+        has_shade = np.pad((shades == name).astype(np.int8), ((0, 0), (1, 1)))
+        edges = np.diff(has_shade, axis=1)  # +1 and -1: neighbours of a shade become one box
         begins, ends = np.argwhere(edges == 1).tolist(), np.argwhere(edges == -1).tolist()
         boxes = [
             f"M{begin} {row}h{end - begin}v1h-{end - begin}z"
             for (row, begin), (_, end) in zip(begins, ends, strict=True)
         ]
-        paths += [(name, "".join(boxes))] if boxes else []
+        if boxes:
+            paths.append((name, "".join(boxes)))
     height, width = cells.shape
     return {
-        "count": len(off),
+        "count": len(deviation),
         "each": ranks,
         "rows": height,
         "columns": width,
@@ -198,29 +213,32 @@ def _others(off: FloatArray, each: int, scale: Sequence[float]) -> dict[str, Any
     }
 
 
-def _farthest(off: FloatArray, ranks: int, steps: int) -> tuple[FloatArray, IntArray]:
-    """Return the value farthest from 0 of each block of `ranks` by `steps` cells, and its step."""
-    rows, columns = -(-off.shape[0] // ranks), -(-off.shape[1] // steps)
+def _farthest(deviation: FloatArray, ranks: int, steps: int) -> tuple[FloatArray, IntArray]:
+    """Return the value farthest from 0 of each block of `ranks` by `steps` cells, and its step.
+
+    Both arrays are [blocks of ranks, blocks of steps].
+    """
+    rows, columns = -(-deviation.shape[0] // ranks), -(-deviation.shape[1] // steps)
     padded = np.full((rows * ranks, columns * steps), np.nan)
-    padded[: off.shape[0], : off.shape[1]] = off
+    padded[: deviation.shape[0], : deviation.shape[1]] = deviation
     blocks = padded.reshape(rows, ranks, columns, steps).transpose(0, 2, 1, 3)
     flat = blocks.reshape(rows, columns, ranks * steps)  # the cells of a block along the last axis
-    far = np.where(np.isnan(flat), -1, np.abs(flat)).argmax(axis=2)
-    values: FloatArray = np.take_along_axis(flat, far[:, :, None], axis=2)[:, :, 0]
-    return values, far % steps + np.arange(columns) * steps
+    farthest = np.where(np.isnan(flat), -1, np.abs(flat)).argmax(axis=2)
+    values: FloatArray = np.take_along_axis(flat, farthest[:, :, None], axis=2)[:, :, 0]
+    return values, farthest % steps + np.arange(columns) * steps
 
 
-def _cell(off: float, off_ns: float, scale: Sequence[float], has_text: bool) -> Cell:
-    """Return a cell without its link, how far off it is as its title; "" if that is unknown."""
-    if np.isnan(off):
+def _cell(relative: float, ns: float, scale: Sequence[float], has_text: bool) -> Cell:
+    """Return a cell without its link; its title is how far off it is, "" if unknown (NaN)."""
+    if np.isnan(relative):
         return Cell("none", "", "", "")
-    share = ("\N{MINUS SIGN}" if off < 0 else "+") + percent(abs(off))
-    text = (share if abs(off) >= _LEAST_SHARE else "0 %") if has_text else ""
-    return Cell(_shade(off, scale), f"{share} ({signed_duration(round(off_ns))})", "", text)
+    share = ("\N{MINUS SIGN}" if relative < 0 else "+") + percent(abs(relative))
+    text = (share if abs(relative) >= _LEAST_SHARE else "0 %") if has_text else ""
+    return Cell(_shade(relative, scale), f"{share} ({signed_duration(round(ns))})", "", text)
 
 
 def _shade(value: float, scale: Sequence[float]) -> str:
-    """Return the class of a colour, from `low-3` to `high-3`; `none` for an unknown value."""
+    """Return the CSS class of a deviation, from `low-3` to `high-3`, `none` for an unknown one."""
     if np.isnan(value):
         return "none"
     level = sum(abs(value) >= edge for edge in scale)
@@ -228,7 +246,7 @@ def _shade(value: float, scale: Sequence[float]) -> str:
 
 
 def _meanings(scale: Sequence[float]) -> list[tuple[str, str]]:
-    """Return each class of a cell with its meaning; `scale` are the edges of the three levels."""
+    """Return each CSS class of a cell with its meaning; `scale` are the edges of three levels."""
     near, far, most = (f"{100 * edge:g}" for edge in scale)
     minus = "\N{MINUS SIGN}"
     return [

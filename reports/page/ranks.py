@@ -1,7 +1,7 @@
-"""The section on ranks: the own time of each in every step, and who is waited for.
+"""The section on ranks: the own time of each rank in every step, and who is waited for.
 
-A cell of the map leads to the collective in which that rank, in that step, met most waiting; its
-ranks stand below each other on aligned clocks.
+A cell of the map links to a drawing of the collective in which ranks waited most for that rank in
+that step: a lane per rank, on aligned clocks.
 """
 
 from __future__ import annotations
@@ -28,60 +28,59 @@ _FULL: Final = 1_000
 def ranks_page(analysis: Analysis) -> dict[str, Any]:
     """Return the values of the section: who is waited for and why, the map, the tables.
 
-    `rows` are the devices shown of `total`, each with what follows # in its link; the first `most`
-    of them have the most own time, the others the least (0: all are shown). `left_out` is what own
-    time excludes; `slowdown` is a sentence on S.
+    `rows` are the devices shown of `total`, each with its link (without #); the first `most` of
+    them have the most own time, the others the least (0: all are shown). `left_out` is what own
+    time excludes; `slowdown` is a sentence on the step time by the mean own time.
     """
     devices, table = analysis.devices, who_waits.ranks_table(analysis, len(analysis.devices))
-    times, labels, of_cycles = own_time_rows(analysis)
-    labels = short_labels(labels, _LABEL)
+    times, full_labels, are_ranks = own_time_rows(analysis)
+    labels = short_labels(full_labels, _LABEL)
     worst, collectives = who_waits.worst_collectives(analysis, _MOST_COLLECTIVES)
-    shown = [devices[row] for row in most_and_least(devices, MOST_DEVICES)]
-    # Only the first device of a rank gets the link to the rank, as links must be unique.
-    first = {device.rank: device.device for device in reversed(shown)}
-    rows = [
-        (device, f"rank={device.rank}")
-        if device.rank is not None and first[device.rank] == device.device
-        else (device, "")
-        for device in shown
-    ]
-    # The rank that is farthest off the median, and in which step.
-    off, farthest = times.relative() - 1, ""
-    far = np.where(np.isnan(off), 0, np.abs(off))
-    if far.any():
-        row, step = divmod(int(far.argmax()), len(times.steps))
-        share = signed_percent(float(off[row, step]))
+    shown = [devices[index] for index in most_and_least(devices, MOST_DEVICES)]
+    # Links must be unique: only the first device of a rank gets the link of the rank.
+    rows, linked = [], set[int]()
+    for device in shown:
+        link = ""
+        if device.rank is not None and device.rank not in linked:
+            linked.add(device.rank)
+            link = f"rank={device.rank}"
+        rows.append((device, link))
+    # Name the rank that is farthest off the median, and in which step.
+    deviation, farthest = times.relative() - 1, ""
+    distance = np.where(np.isnan(deviation), 0, np.abs(deviation))
+    if distance.any():
+        row, step = divmod(int(distance.argmax()), len(times.steps))
+        share = signed_percent(float(deviation[row, step]))
         farthest = f"{labels[row]}, step {times.steps[step]} ({share})"
     cycles, slowdown = analysis.ranks.cycles if analysis.ranks is not None else None, ""
-    if of_cycles and cycles is not None and cycles.overall is not None:
+    if are_ranks and cycles is not None and cycles.overall is not None:
         largest = int(cycles.slowdown.argmax())
         most = f"most in step {cycles.steps[largest]} ({cycles.slowdown[largest]:.3f})"
         slowdown = (
             f"Slowdown S (step time by mean own time): {cycles.overall:.3f}, {most}. A step begins "
             "after the last collective of another, so the first is not shown."
         )
+    links = MapLinks(worst.T if are_ranks else None, collectives)
     return {
         "late": who_waits.late_rank_words(analysis),
-        "map": rank_map(
-            times, labels, table, MapLinks(worst.T if of_cycles else None, collectives)
-        ),
+        "map": rank_map(times, labels, table, links),
         "remark": table.remark,
         "whom": who_waits.waiting_table(analysis),
         "rates": who_waits.rates_table(analysis),
         "collectives": [
-            lanes(link_of(index), said, turns) for index, (said, turns) in collectives.items()
+            lanes(link_of(index), text, turns) for index, (text, turns) in collectives.items()
         ],
         "rows": rows,
         "most": (len(rows) + 1) // 2 if len(devices) > len(rows) else 0,
         "total": len(devices),
-        "left_out": "exposed waiting" if of_cycles else "exposed communication",
+        "left_out": "exposed waiting" if are_ranks else "exposed communication",
         "farthest": farthest,
         "slowdown": slowdown,
     }
 
 
-def lanes(link: str, said: str, turns: Sequence[Turn]) -> dict[str, Any]:
-    """Return a drawing of the first and last turns to start, in 1/1000 of the whole length."""
+def lanes(link: str, text: str, turns: Sequence[Turn]) -> dict[str, Any]:
+    """Return a lane per rank, of those first and last to start, in 1/1000 of the whole length."""
     half = _MOST_LANES // 2
     shown = [*turns[:half], *turns[-half:]] if len(turns) > _MOST_LANES else turns
     length_ns = max(turn.from_ns + turn.wait_ns + turn.transfer_ns for turn in turns) or 1
@@ -100,7 +99,7 @@ def lanes(link: str, said: str, turns: Sequence[Turn]) -> dict[str, Any]:
     ]
     return {
         "link": link,
-        "said": said,
+        "said": text,
         "lanes": drawn,
         "total": len(turns),
         "length": duration(length_ns),

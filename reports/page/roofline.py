@@ -1,7 +1,7 @@
 """The roofline of a trace as a drawing: rate over intensity, both on logarithmic scales.
 
-Everything is in the units of the drawing, so that the template only prints it. Intensities are
-upper bounds, so a dot may belong farther left, never farther right.
+Positions are in units of the drawing, which the template only prints. Intensities are upper bounds:
+the true place of a dot may be farther left, never farther right.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ from traceflops.units import several
 
 WIDTH, NARROW, HEIGHT = 760, 344, 340
 MARGIN: Final = 300  # room for labels beside a wide drawing
-NUMBERS: Final = 14  # room for numbers beside a narrow one, below which the labels stand
+NUMBERS: Final = 14  # room for numbers beside a narrow drawing, which has its labels below
 LEFT, RIGHT, TOP, BOTTOM = 58, 16, 30, 44
 _MOST_DOTS: Final = 60
 _MOST_LABELS, _LONGEST_LABEL, _LINE = 5, 24, 15
 _MOST_DECADES, _SHORT = 9, 2.5
 _SPARE: Final = 0.15
-"""Decades that are left free above the highest value, and half of those below the lowest."""
+"""Decades that are free above the highest value; twice as many are free below the lowest."""
 _SLOPE_SHOWN: Final = 10
-"""By how much the lowest balance is divided, so that the slope of the memory is seen."""
-_SMALLEST, _LARGEST = 3.0, 17.0  # radii; the area of a dot is its share of the time of all of them
+"""The axis begins at the lowest balance divided by this, so that the memory's slope is visible."""
+_SMALLEST, _LARGEST = 3.0, 17.0  # radii; the area of a dot is its share of the time of all dots
 
 _DASHES: Final = ("", "5 3", "1.5 2.5", "8 3 2 3")
-"""How roofs and the edges of their dots are drawn, the highest first; then again."""
+"""Dash patterns of roofs and of the edges of their dots, the highest roof first, then repeated."""
 
 
 class Roof(Struct, frozen=True):
-    """A line that no work can be above: its ends, its text, and its dash pattern."""
+    """A line that no kernel can exceed: its ends, its text, and its dash pattern."""
 
     x1: float
     y1: float
@@ -62,12 +62,12 @@ class Roof(Struct, frozen=True):
 
     @property
     def angle(self) -> float:
-        """Return how steep it rises, in degrees."""
+        """The angle at which it rises, in degrees."""
         return round(math.degrees(math.atan2(self.y1 - self.y2, self.x2 - self.x1)), 1)
 
 
 class Dot(Struct, frozen=True):
-    """One kernel; `dash` is that of its roof, a `label` is in the margin at `label_y`."""
+    """One kernel, with the dash pattern of its roof; a `label` is in the margin at `label_y`."""
 
     x: float
     y: float
@@ -83,9 +83,9 @@ class Dot(Struct, frozen=True):
 class RooflinePlot(Struct, frozen=True):
     """The drawing.
 
-    `ridges` are where the slope of the memory meets the roofs: left of them memory limits. `held`
-    has per roof its data types, its number of dots, and its balance: the FLOP per byte from which
-    on work can reach it.
+    `ridges` are where the slope of the memory meets the roofs: left of them, memory is the limit.
+    `held` has per roof its data types, its number of dots, and its balance: the FLOP per byte from
+    which kernels can reach it.
     """
 
     width: int
@@ -100,13 +100,13 @@ class RooflinePlot(Struct, frozen=True):
 
     @property
     def components(self) -> list[str]:
-        """Return the components that dots have the colours of."""
+        """The components whose colours the dots have."""
         drawn = {dot.component for dot in self.dots}
         return [name for name in ("compute", "memory", "other") if name in drawn]
 
 
 class _Axis(Struct, frozen=True):
-    """A logarithmic scale from 10^low to 10^high, which stand at `start` and `end`."""
+    """A logarithmic scale from 10^low at `start` to 10^high at `end`."""
 
     low: float
     high: float
@@ -114,12 +114,12 @@ class _Axis(Struct, frozen=True):
     end: float
 
     def at(self, value: float) -> float:
-        """Return the place of a value; values beyond the scale stand at its edge."""
+        """Return the position of a value; values beyond the scale are at its edge."""
         share = (math.log10(value) - self.low) / (self.high - self.low)
         return round(self.start + min(max(share, 0.0), 1.0) * (self.end - self.start), 1)
 
     def ticks(self) -> list[Tick]:
-        """Return a tick per power of ten; below _SHORT decades also at 2 and 5 times it."""
+        """Return a tick per power of ten; on less than _SHORT decades also at 2 and 5 times it."""
         steps = (1, 2, 5) if self.high - self.low < _SHORT else (1,)
         powers = range(math.floor(self.low), math.ceil(self.high))
         values = [step * 10.0**power for power in powers for step in steps]
@@ -139,32 +139,33 @@ def roofline_plot(measured: Measurement, width: int = WIDTH) -> RooflinePlot | N
     rates = [*(peak / PER_TERA for peak in peaks.values()), *map(_rate, rows)]
     rates.append(lowest * bandwidth / PER_TERA)
     up = _axis(rates, HEIGHT - BOTTOM, TOP)
-    total = sum(row.measured.time_ns for row in rows)
     # Data types with equal peaks share a roof; the highest comes first.
-    # `held` has per roof its types, how many dots are below it, and its balance. The types of a
-    # kernel that is placed share a roof: its first one tells which.
-    of_peak: dict[int, list[str]] = {}
+    types_of_peak: dict[int, list[str]] = {}
     for dtype, peak in sorted(peaks.items(), key=lambda item: -item[1]):
-        of_peak.setdefault(peak, []).append(dtype)
-    dashes = dict(zip(of_peak, cycle(_DASHES)))
+        types_of_peak.setdefault(peak, []).append(dtype)
+    dashes = dict(zip(types_of_peak, cycle(_DASHES)))
     # The memory roof runs from where it enters the drawing, at the left or below, to the top roof.
     enters = max(10**across.low, 10**up.low * PER_TERA / bandwidth)
     slope = Roof(
         across.at(enters),
         up.at(enters * bandwidth / PER_TERA),
-        across.at(max(of_peak) / bandwidth),
-        up.at(max(of_peak) / PER_TERA),
+        across.at(max(types_of_peak) / bandwidth),
+        up.at(max(types_of_peak) / PER_TERA),
         f"{bandwidth:,} GB/s",
     )
     flats, ridges, held = [], [], []
-    for peak, dtypes in of_peak.items():
+    for peak, dtypes in types_of_peak.items():
         balance, height = peak / bandwidth, up.at(peak / PER_TERA)
         text = f"{listed(dtypes)} {significant(peak / PER_TERA)} TFLOP/s"
         flats.append(Roof(across.at(balance), height, across.end, height, text, dashes[peak]))
         ridges.append(Tick(across.at(balance), significant(balance, 3)))
-        dots = sum(set(row.dtypes) <= set(dtypes) for row in rows)
-        held.append((listed(dtypes), dots, significant(balance, 3)))
-    # Roofs are drawn only of devices with equal peaks, so the first one stands for all.
+        below = sum(set(row.dtypes) <= set(dtypes) for row in rows)
+        held.append((listed(dtypes), below, significant(balance, 3)))
+    total_ns, dots = sum(row.measured.time_ns for row in rows), []
+    for row in rows:
+        dash = dashes[peaks[row.dtypes[0]]]  # all types of a placed kernel have the same peak
+        dots.append(_dot(measured, row, across, up, total_ns, dash))
+    # Devices with different peaks have no roofs, so the first device stands for all.
     device = measured.devices[0]
     spec = device.match.spec
     table = f"{spec.product}: {spec.source}" if spec is not None else device.product
@@ -175,7 +176,7 @@ def roofline_plot(measured: Measurement, width: int = WIDTH) -> RooflinePlot | N
         slope=slope,
         flats=flats,
         ridges=ridges,
-        dots=[_dot(measured, row, across, up, total, dashes[peaks[row.dtypes[0]]]) for row in rows],
+        dots=dots,
         source=f"peak as given, {table}" if device.given else table,
         held=held,
     )
@@ -184,7 +185,7 @@ def roofline_plot(measured: Measurement, width: int = WIDTH) -> RooflinePlot | N
 def reach_plot(
     analysis: Analysis, width: int = WIDTH, margin: int = NUMBERS
 ) -> dict[str, Any] | None:
-    """Return kernels by time and share of their roof (areas: time to recover), None if unknown."""
+    """Return kernels by time and share of their roof (area: time to save), None if unknown."""
     measured = analysis.measured
     # The axis is logarithmic: it has no place for a time of 0.
     known = ((row, share_of_roof(measured, row)) for row in measured.kernels if row.sum_ns)
@@ -193,24 +194,26 @@ def reach_plot(
         return None
     right = width - RIGHT - margin
     across = _axis([analysis.mean_ns(row.sum_ns) for row, _ in rows], LEFT, right)
-    saves = {row.name: recoverable_ns(measured, row) or 0 for row, _ in rows}
-    most = max(saves.values()) or 1
+    saved_ns = {row.name: recoverable_ns(measured, row) or 0 for row, _ in rows}
+    most_ns = max(saved_ns.values()) or 1
     dots = {}
     for row, share in rows:
-        mean_ns, saved = analysis.mean_ns(row.sum_ns), duration(analysis.mean_ns(saves[row.name]))
+        mean_ns, own_ns = analysis.mean_ns(row.sum_ns), saved_ns[row.name]
+        saved = duration(analysis.mean_ns(own_ns))
         text = f"{duration(mean_ns)}, {percent(float(share))} of its roof, {saved} recoverable"
-        # Half as large as in the roofline, as labels stand beside the dots.
-        radius = round(max(_LARGEST * math.sqrt(saves[row.name] / most) / 2, _SMALLEST), 1)
-        place = across.at(mean_ns), _height(share)
-        dots[row.name] = Dot(*place, radius, row.category.top, row.name, text)
-    named = nlargest(_MOST_LABELS, dots.values(), key=lambda dot: saves[dot.name])
+        # Half as large as in the roofline, as there are labels beside the dots.
+        radius = round(max(_LARGEST * math.sqrt(own_ns / most_ns) / 2, _SMALLEST), 1)
+        x, y = across.at(mean_ns), _height(share)
+        dots[row.name] = Dot(x, y, radius, row.category.top, row.name, text)
+    # Label the largest dots, from above, at least a line apart.
+    largest = nlargest(_MOST_LABELS, dots.values(), key=lambda dot: saved_ns[dot.name])
     label_y = -math.inf
-    for dot in sorted((dot for dot in named if saves[dot.name]), key=attrgetter("y")):  # from above
+    for dot in sorted((dot for dot in largest if saved_ns[dot.name]), key=attrgetter("y")):
         label_y = max(dot.y + 4, label_y + _LINE)
         name = shorten_middle(kernel_text(dot.name).partition("<")[0], _LONGEST_LABEL)
-        label = f"{name} {duration(analysis.mean_ns(saves[dot.name]))}"
+        label = f"{name} {duration(analysis.mean_ns(saved_ns[dot.name]))}"
         dots[dot.name] = replace(dot, label=label, label_y=label_y)
-    xs = [  # the axis counts ns
+    xs = [  # the texts of the ticks are ns
         replace(tick, text=duration(float(tick.text.replace(",", "")))) for tick in across.ticks()
     ]
     ys = [Tick(_height(Fraction(quarter, 4)), f"{25 * quarter} %") for quarter in range(5)]
@@ -218,18 +221,17 @@ def reach_plot(
 
 
 def _height(share: Fraction) -> float:
+    """Return the y of a share of the roof; shares above 1 are drawn at 1."""
     return round(HEIGHT - BOTTOM - float(min(share, Fraction(1))) * (HEIGHT - BOTTOM - TOP), 1)
 
 
 def drawn_sentence(analysis: Analysis) -> str:
-    """Return a sentence: how many kernels the roofline shows, and their share of GPU time."""
-    measured = analysis.measured
-    kernels, _, placed = placed_kernels(measured)
+    """Return a sentence on how many kernels the roofline shows, and their share of GPU time."""
+    kernels, _, placed = placed_kernels(analysis.measured)
     names = {row.name for row in kernels}
     rows = [row for row in analysis.kernels.to_pylist() if row["kind"] == "kernel"]
-    drawn = [row for row in rows if row["name"] in names]
     all_kernels = len({row["name"] for row in rows})
-    shares = [row["share"] for row in drawn]
+    shares = [row["share"] for row in rows if row["name"] in names]
     time = f" ({percent(sum(shares))} of GPU time)" if None not in shares else ""
     if all_kernels <= len(names):
         return f"All kernels are shown{time}."
@@ -246,8 +248,9 @@ def placed_kernels(measured: Measurement) -> tuple[list[KernelRow], dict[str, in
     peaks = {dtype: roof(measured, (dtype,))[0] for dtype in dtypes}
     placed = []
     for row in measured.kernels:
-        own = {peaks.get(dtype) for dtype in row.dtypes}
-        if row.measured.intensity and row.measured.time_ns and len(own) == 1 and any(own):
+        own_peaks = {peaks.get(dtype) for dtype in row.dtypes}
+        has_peak = len(own_peaks) == 1 and any(own_peaks)
+        if has_peak and row.measured.intensity and row.measured.time_ns:
             placed.append(row)
     drawn = placed[:_MOST_DOTS]
     used = {dtype for row in drawn for dtype in row.dtypes}
@@ -255,26 +258,28 @@ def placed_kernels(measured: Measurement) -> tuple[list[KernelRow], dict[str, in
 
 
 def _intensity(row: KernelRow) -> float:
+    """Return the FLOP per byte of a kernel, 0 if unknown."""
     return float(row.measured.intensity or 0)
 
 
 def _rate(row: KernelRow) -> float:
+    """Return the TFLOP/s of a kernel, 0 if unknown."""
     return float(row.measured.flops_per_ns or 0) / PER_TERA
 
 
 def _axis(values: list[float], start: float, end: float) -> _Axis:
-    """Return a scale for these values, at most _MOST_DECADES long; lower ones stand at its edge."""
+    """Return a scale for these values, at most _MOST_DECADES long; lower values are at its edge."""
     logs = [math.log10(value) for value in values if value > 0]
     high = max(logs) + _SPARE
     return _Axis(max(min(logs) - 2 * _SPARE, high - _MOST_DECADES), high, start, end)
 
 
 def _dot(
-    measured: Measurement, row: KernelRow, across: _Axis, up: _Axis, total: int, dash: str
+    measured: Measurement, row: KernelRow, across: _Axis, up: _Axis, total_ns: int, dash: str
 ) -> Dot:
-    """Return the dot of a kernel; its area is its share of `total` ns, `dash` that of its roof."""
+    """Return the dot of a kernel; its area is the kernel's share of `total_ns`."""
     work, bound = row.measured, roofline(measured, row)
-    radius = max(_LARGEST * math.sqrt(work.time_ns / total), _SMALLEST)
+    radius = max(_LARGEST * math.sqrt(work.time_ns / total_ns), _SMALLEST)
     text = (
         f"{significant(_rate(row), 3)} TFLOP/s at {significant(_intensity(row), 3)} FLOP/B, "
         f"{listed(row.dtypes)}, {duration(work.time_ns)}"

@@ -18,11 +18,12 @@ from traceflops.reports.page.section import Section
 
 _ENDS_A_SCRIPT: Final = re.compile(r"<(?:/?script|!--)", re.IGNORECASE)
 _MOST_AT_BEST, _PIECE = 4 << 20, 1 << 18
-_AROUND: Final = 32  # bytes of the frame of what is compressed, and some to spare
+"""Bytes up to which the best compression is used, and that are compressed at a time."""
+_GZIP_FRAME: Final = 32  # bytes of header and trailer, rounded up
 
 
 class Scripts(Struct, frozen=True):
-    """What runs in a page: `theme` first, then scripts; `data` is what they read, by element."""
+    """The scripts of a page (`theme` runs first), their data by element id, and the policy."""
 
     theme: str
     scripts: tuple[str, ...]
@@ -31,7 +32,7 @@ class Scripts(Struct, frozen=True):
 
 
 def scripts_of(parts: Sequence[Section]) -> Scripts:
-    """Return what sections need to run. Raises ValueError if a script would end its element."""
+    """Return the scripts of sections. Raises ValueError if one contains the end of its element."""
     theme = template("theme.js")
     names = dict.fromkeys(name for part in parts for name in part.scripts)
     scripts = [template(name) for name in ("report.js", *names)]
@@ -54,13 +55,13 @@ def packed(content: bytes) -> str:
 
 
 def packed_bytes(content: bytes, most: int) -> int:
-    """Return the length of bytes once packed, or for very long ones some length above `most`."""
+    """Return the length of `packed(content)`; very long content is given up above `most`."""
     deflate, size = zlib.compressobj(_level(content)), 0
-    for at in range(0, len(content), _PIECE):
-        size += len(deflate.compress(content[at : at + _PIECE]))
+    for start in range(0, len(content), _PIECE):
+        size += len(deflate.compress(content[start : start + _PIECE]))
         if size > most and len(content) > _MOST_AT_BEST:
             return size
-    return (size + len(deflate.flush()) + _AROUND) * 4 // 3  # Base64
+    return (size + len(deflate.flush()) + _GZIP_FRAME) * 4 // 3  # Base64
 
 
 def _level(content: bytes) -> int:

@@ -1,4 +1,4 @@
-"""A section of the page: its place, what it shows of one analysis, and links to its rows."""
+"""A section of the page, and the links to its rows."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from urllib.parse import quote
 
 from msgspec import Struct, field
 
-_AS_THEY_ARE: Final = ":,;=@/?+$!~*()"
+_UNQUOTED: Final = ":,;=@/?+$!~*()"
 _MOST_BYTES: Final = 200_000
-"""The most that the links of one kind take together; names in them are never cut."""
+"""The most bytes of all links of one kind, as names in links are never cut."""
 
 
 class Section(Struct, frozen=True):
-    """A part of the page; `name` is its id and that of its template.
+    """A section of the page; `name` is its id and the name of its template.
 
-    `group` is its entry in the navigation. `values` are what its template reads, `scripts` the
-    script files that it needs, and `data` what they read, by the id of its element.
+    `group` is its entry in the navigation. The template reads `values`. `scripts` are the script
+    files that the section needs, `data` is what they read, by element id.
     """
 
     name: str
@@ -28,8 +28,8 @@ class Section(Struct, frozen=True):
 
 
 def link_to(kind: str, name: str) -> str:
-    """Return what follows # in the link to a row, percent-encoded."""
-    return f"{kind}={quote(name, safe=_AS_THEY_ARE, errors='replace')}"
+    """Return the link to a row without its #, percent-encoded."""
+    return f"{kind}={quote(name, safe=_UNQUOTED, errors='replace')}"
 
 
 class DeepLinks:
@@ -41,7 +41,7 @@ class DeepLinks:
         self._room = _MOST_BYTES
 
     def of(self, name: str) -> str:
-        """Return the link to a row; "" if it is taken by another row, or no room is left."""
+        """Return the link to a row, "" if another row has it or no room is left."""
         link = link_to(self._kind, name)
         if not name or link in self._taken or len(link) > self._room:
             return ""

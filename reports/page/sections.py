@@ -1,8 +1,8 @@
-"""The sections of the page, in the order in which they are read.
+"""The sections of the page, in their order.
 
     Analysis -> sections() -> Section: name, group, values for its template, figures, scripts, data
 
-Adding a section means its template, and where it belongs here a `yield` with what it shows.
+To add a section, write its template and add a `yield` here.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from traceflops.units import capitalized
 from traceflops.windows.step_times import most_and_least
 
 _TABLES: Final = ("tables.js", "drill.js")
-"""What makes tables sort, filter and unfold, and follows links into them."""
+"""Scripts that make tables sort, filter and unfold, and follow links into them."""
 _MOST_COUNTED: Final = 30
 _MOST_OWNERS, _MOST_SHAPES = 40, 100
 _BY_SHAPE: Final = capitalized(OWNER_WORDS["shape"].owners)
@@ -41,7 +41,7 @@ CASE, TIMELINE, TREE, RANKS, KERNELS, METHOD = GROUPS = (
     *("Case", "Timeline", "Tree", "Ranks", "Kernels"),
     "Method and notes",
 )
-"""The entries of the navigation; what is in the last is folded away."""
+"""The entries of the navigation; the sections of the last one are folded away."""
 
 
 def sections(analysis: Analysis) -> Iterator[Section]:
@@ -61,28 +61,26 @@ def sections(analysis: Analysis) -> Iterator[Section]:
 
 
 def _tree(analysis: Analysis) -> Iterator[Section]:
-    """Yield the trees of the time with tables by owner, and how near kernels came to roofs."""
-    drawn = icicles(analysis)
+    """Yield the time as trees with tables by owner, and the roofline of the kernels."""
+    trees = icicles(analysis)
     tables = [table for table in owner_tables(analysis, _MOST_OWNERS) if table[0] != _BY_SHAPE]
-    if tables or drawn:
-        values: dict[str, Any] = {
-            "icicles": drawn,
+    if tables or trees:
+        values = {
+            "icicles": trees,
             "tables": tables,
             "basis": wording.basis(analysis),
+            "attributed": attribution_sentence(analysis),
         }
-        values |= {"attributed": attribution_sentence(analysis)}
         yield Section("attribution", TREE, values, scripts=_TABLES)
-    plot, reach = (
-        roofline.roofline_plot(analysis.measured),
-        roofline.reach_plot(analysis, roofline.WIDTH + roofline.MARGIN, roofline.MARGIN),
-    )
-    shown = kernels.kernel_places(analysis.kernels)
-    if shown and (plot is not None or reach is not None):  # every dot links to a kernel's row
+    plot = roofline.roofline_plot(analysis.measured)
+    reach = roofline.reach_plot(analysis, roofline.WIDTH + roofline.MARGIN, roofline.MARGIN)
+    kernel_rows = kernels.kernel_places(analysis.kernels)  # dots link to the rows of kernels
+    if kernel_rows and (plot is not None or reach is not None):
         roofs = {
             "plot": plot,
             "narrow": roofline.roofline_plot(analysis.measured, roofline.NARROW),
             "reaches": [reach, roofline.reach_plot(analysis, roofline.NARROW)],
-            "links": {name: link_to("kernel", name) for name in shown},
+            "links": {name: link_to("kernel", name) for name in kernel_rows},
             "drawn": roofline.drawn_sentence(analysis) if plot else "",
             "by_counters": work.counted_at(analysis.measured),
         }
@@ -90,7 +88,7 @@ def _tree(analysis: Analysis) -> Iterator[Section]:
 
 
 def _ranks(analysis: Analysis) -> Iterator[Section]:
-    """Yield ranks (of several devices) and steps, passes of a server, memory and clocks."""
+    """Yield ranks (of several devices), steps, passes of a serving engine, memory and clocks."""
     values: dict[str, Any]
     if len(analysis.devices) > 1:
         values = {
@@ -118,37 +116,25 @@ def _ranks(analysis: Analysis) -> Iterator[Section]:
     passes = serving_table(analysis)
     if passes.rows:
         yield Section("serving", RANKS, {"passes": passes})
-    if (used := memory.memory_page(analysis)) is not None:
-        yield Section("memory", RANKS, {"memory": used, **memory.EDGES})
+    if (memory_values := memory.memory_page(analysis)) is not None:
+        yield Section("memory", RANKS, {"memory": memory_values, **memory.EDGES})
     sampled = gpu_samples_table(analysis)
     if sampled.rows:
         yield Section("clocks", RANKS, {"sampled": sampled})
 
 
 def _kernels(analysis: Analysis) -> Iterator[Section]:
-    """Yield kernels, operators, collectives, counted work, idle time and the path, if recorded."""
-    values: dict[str, Any]
+    """Yield kernels, operators, collectives, counted work, idle time and the critical path."""
     if analysis.devices:
-        shown = kernels.kernels_page(analysis)
-        yield Section("kernels", KERNELS, {"kernels": shown}, scripts=_TABLES)
-    operators = work.operators_page(analysis) if analysis.devices else None
-    if operators is not None:
-        tables = owner_tables(analysis, _MOST_SHAPES)
-        by_shape = [table for title, table in tables if title == _BY_SHAPE]
-        values = {"operators": operators, "by_shape": by_shape}
-        yield Section("operators", KERNELS, values, scripts=_TABLES)
+        yield Section("kernels", KERNELS, {"kernels": kernels.kernels_page(analysis)}, {}, _TABLES)
+        operators = work.operators_page(analysis)
+        if operators is not None:
+            tables = owner_tables(analysis, _MOST_SHAPES)
+            by_shape = [table for title, table in tables if title == _BY_SHAPE]
+            values = {"operators": operators, "by_shape": by_shape}
+            yield Section("operators", KERNELS, values, scripts=_TABLES)
     if analysis.collectives:
-        window_ns = analysis.components.window_ns
-        shares = [row.sum_ns / window_ns if window_ns else None for row in analysis.collectives]
-        rows = list(zip(analysis.collectives, shares, strict=True))
-        few = Few(rows[: overview.MOST_COLLECTIVES], len(rows))
-        parts_ns = (analysis.components.communication_ns, analysis.total.hidden_communication_ns)
-        hidden = ""
-        if all_ns := sum(parts_ns):
-            exposed, unseen = (duration(analysis.mean_ns(ns)) for ns in parts_ns)
-            hidden = f"{exposed} exposed, {unseen} hidden ({percent(parts_ns[1] / all_ns)})."
-        values = {"collectives": few, "hidden": hidden}
-        yield Section("communication", KERNELS, values, scripts=_TABLES)
+        yield _communication(analysis)
     speeds = speeds_table(analysis.measured, _MOST_COUNTED)
     if speeds.rows:
         said = rules_said(analysis.measured, _MOST_COUNTED)
@@ -165,20 +151,36 @@ def _kernels(analysis: Analysis) -> Iterator[Section]:
         yield Section("critical", KERNELS, {"tables": paths})
 
 
+def _communication(analysis: Analysis) -> Section:
+    """Return the section on collectives, each with its share of the window, and hidden time."""
+    window_ns = analysis.components.window_ns
+    shares = [row.sum_ns / window_ns if window_ns else None for row in analysis.collectives]
+    rows = list(zip(analysis.collectives, shares, strict=True))
+    exposed_ns = analysis.components.communication_ns
+    hidden_ns = analysis.total.hidden_communication_ns
+    sentence = ""
+    if exposed_ns or hidden_ns:
+        exposed, hidden = (duration(analysis.mean_ns(ns)) for ns in (exposed_ns, hidden_ns))
+        share = percent(hidden_ns / (exposed_ns + hidden_ns))
+        sentence = f"{exposed} exposed, {hidden} hidden ({share})."
+    few = Few(rows[: overview.MOST_COLLECTIVES], len(rows))
+    return Section("communication", KERNELS, {"collectives": few, "hidden": sentence}, {}, _TABLES)
+
+
 def _idle(analysis: Analysis) -> Section:
     """Return the section on idle time: longest gaps with culprits, waits, the launch lead."""
     clocks = overview.clocks(analysis)
     gaps = analysis.gaps(overview.MOST_GAPS)
-    starts = [gap.start_ns - clocks.of_device[gap.device] for gap in gaps]
-    of_device = {device.device: device.label for device in analysis.devices}
-    labels = [of_device[gap.device] for gap in gaps]
-    due = gap_culprits(gaps)
+    starts_ns = [gap.start_ns - clocks.of_device[gap.device] for gap in gaps]
+    label_of = {device.device: device.label for device in analysis.devices}
+    labels = [label_of[gap.device] for gap in gaps]
+    culprits = gap_culprits(gaps)
     values = {
-        "gaps": list(zip(gaps, labels, starts, due, gap_links(analysis), strict=True)),
+        "gaps": list(zip(gaps, labels, starts_ns, culprits, gap_links(analysis), strict=True)),
         "devices": labels,
-        "names": [  # all that the table has, to be shortened together so that they stay different
+        "names": [  # all names in the table: shortened together, they stay different
             name
-            for gap, (_, culprit) in zip(gaps, due, strict=True)
+            for gap, (_, culprit) in zip(gaps, culprits, strict=True)
             for name in (gap.after, gap.before, gap.op or gap.call, gap.waited_for, culprit)
         ],
         "counts_from": overview.counts_from(clocks, on_host=analysis.on_host),
@@ -191,25 +193,20 @@ def _idle(analysis: Analysis) -> Section:
 
 
 def _method(analysis: Analysis) -> Iterator[Section]:
-    """Yield what is folded away: peak, categories, host, how it was recorded, notes, method."""
-    other_share = overview.other_share(analysis.categories)
-    if analysis.devices:
+    """Yield the folded sections: peak, categories, host, post-mortem, recording, notes, method."""
+    devices, other_share = analysis.devices, overview.other_share(analysis.categories)
+    if devices:
         yield Section("peak", METHOD, {"peak": work.peak_page(analysis)})
         rows = analysis.categories.to_pylist()
         links = [kernels.category_link(row["top"], row["sub"], rows) for row in rows]
-        values: dict[str, Any] = {
-            "categories": rows,
-            "category_links": links,
-            "other_share": other_share,
-        }
+        values = {"categories": rows, "category_links": links, "other_share": other_share}
         yield Section("categories", METHOD, values, scripts=_TABLES)
         tables = [table for table in host_tables(analysis, _MOST_HOST) if table[1].rows]
         if tables:
             yield Section("host", METHOD, {"tables": tables})
-    if case.is_judged(analysis):  # else there is no finding to tell of
+    if case.is_judged(analysis):
         yield Section("post-mortem", METHOD, {"chapters": post_mortem(analysis)})
-    devices = analysis.devices
-    shown = [devices[row] for row in most_and_least(devices, overview.MOST_DEVICES)]
+    shown = [devices[index] for index in most_and_least(devices, overview.MOST_DEVICES)]
     units = {peaks.device: peaks.match.seen.counted_units() for peaks in analysis.measured.devices}
     recorded = {"devices": Few(shown, len(devices)), "counted_units": units}
     yield Section("recording", METHOD, recorded)

@@ -1,7 +1,7 @@
-"""The steps: windows in order of time as means over devices, bars to draw, and their table.
+"""The steps: windows in order of time, as means over devices, drawn as bars and as a table.
 
-Few steps are rows of bars; more are columns side by side. In the table each
-component stands against its median over the steps used.
+Few steps are rows of bars, more are columns side by side. The table compares each component with
+its median over the used steps.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from traceflops.timeline.records import Components, Window
 from traceflops.windows.records import DeviceReport
 from traceflops.windows.step_times import counting, mean_components, median_of
 
-MOST_BARS = 200
-MOST_SMALL = 40  # how many steps are drawn one by one; beyond that, neighbours share a bar
+MOST_BARS = 200  # with more steps, neighbours share a bar
+MOST_SMALL = 40  # the same for small drawings
 MOST_LISTED: Final = 20  # bars up to this number are rows with links; more stand side by side
 
 _NAMES = {"step": "{}", "between": "before {}", "span": "whole span", "range": "chosen range"}
@@ -36,7 +36,10 @@ _FILLED: Final = 0.88  # share of a column's room that it takes
 
 
 class StepRow(Struct, frozen=True):
-    """A window as the mean over its devices (of a used step those that use it), and some sums."""
+    """A window as the mean over its devices; of a used step, over those that use it.
+
+    `longest_ns` is of the slowest device; `activities` and `launches` are sums.
+    """
 
     label: str
     role: str
@@ -52,12 +55,12 @@ class StepRow(Struct, frozen=True):
 
     @property
     def dur_ns(self) -> int:
-        """Return the mean length."""
+        """The mean length in ns."""
         return self.components.window_ns
 
 
 class StepBar(Struct, frozen=True):
-    """One drawn bar: a row, or the mean of several neighbouring rows.
+    """A bar: a row, or the mean of several neighbouring rows.
 
     `first` and `last` are the numbers of its steps, None for other windows.
     """
@@ -89,15 +92,15 @@ class StepColumns(Struct, frozen=True):
 
 
 def window_rows(devices: Iterable[DeviceReport]) -> list[StepRow]:
-    """Return a row per window by time: `before`, each step after its `between`, `after`.
+    """Return a row per window in order of time: `before`, each step after its `between`, `after`.
 
-    Figures are means and sums over the devices that count for it. The reason to leave it out is
-    that of the first device that has one; the sum of launches is unknown if that of a device is.
+    The reason why a window is left out is that of the first device that has one. The sum of
+    launches is None if the launches of any device are unknown.
     """
     groups: dict[tuple[int, int, str], list[Window]] = {}
     for device in devices:
-        step = -1  # of windows that belong to no step
-        # Backwards, so that what lies between two steps gets the number of the later one.
+        step = -1  # for windows that belong to no step
+        # Backwards, so that a window between two steps gets the number of the later one.
         for window in reversed(device.windows):
             if window.role != "between":
                 step = -1 if window.step is None else window.step
@@ -125,11 +128,11 @@ def window_rows(devices: Iterable[DeviceReport]) -> list[StepRow]:
 
 
 def drawn_bars(all_rows: Sequence[StepRow], most: int = MOST_BARS) -> list[StepBar]:
-    """Return at most `most` bars: steps, several to a bar if need be, or the used window."""
-    chosen = [row for row in all_rows if row.role == "step"]
-    chosen = chosen or [row for row in all_rows if row.used]
-    width = max(-(-len(chosen) // most), 1)  # steps per bar, rounded up
-    groups = [chosen[start : start + width] for start in range(0, len(chosen), width)]
+    """Return at most `most` bars of one or more steps each; without steps, of the used window."""
+    steps = [row for row in all_rows if row.role == "step"]
+    chosen = steps or [row for row in all_rows if row.used]
+    per_bar = max(-(-len(chosen) // most), 1)  # rounded up
+    groups = [chosen[start : start + per_bar] for start in range(0, len(chosen), per_bar)]
     return [
         StepBar(
             label=rows[0].label if len(rows) == 1 else f"{rows[0].label}{UNKNOWN}{rows[-1].label}",
@@ -144,27 +147,33 @@ def drawn_bars(all_rows: Sequence[StepRow], most: int = MOST_BARS) -> list[StepB
 
 
 def steps_page(analysis: Analysis, rows: Sequence[StepRow]) -> dict[str, Any]:
-    """Return the table of windows: rows shown (`first`, then `worst` ones), medians, components."""
+    """Return the table of windows: `rows` of `total`, components, and their medians over steps.
+
+    Of too many windows, the first `first` and the `worst` longest others are shown.
+    """
     components = [name for name in LOOKS if any(row.components.parts()[name] for row in rows)]
     used = [row for row in rows if row.used and row.role == "step"]
     medians: dict[str, int] = {}
+    slowest = None
     if len(used) > 1:
         medians = {_TIME: median_of([row.dur_ns for row in used])} | {
             name: median_of([row.components.parts()[name] for row in used]) for name in components
         }
-    spread = analysis.spread if len(used) > 1 else None
-    slowest = str(spread.longest.step) if spread is not None else None
+        slowest = str(analysis.spread.longest.step) if analysis.spread is not None else None
     shown = []
     for row in chosen_rows(rows):
         is_step, parts = row.role == "step", row.components.parts()
-        # What lies between steps is not compared with their medians.
+        # Only steps are compared with the medians of steps.
         compared = medians if is_step else {}
         step_ns = compared.get(_TIME, 0)
-        time = _part(row.dur_ns, compared.get(_TIME), step_ns)
-        times = [_part(parts[name], compared.get(name), step_ns) for name in components]
-        link, is_slowest = f"step={row.label}" if is_step else "", row.label == slowest
-        shown.append({"row": row, "link": link, "time": time, "parts": times})
-        shown[-1]["slowest"] = is_step and is_slowest
+        shown_row = {
+            "row": row,
+            "link": f"step={row.label}" if is_step else "",
+            "time": _part(row.dur_ns, compared.get(_TIME), step_ns),
+            "parts": [_part(parts[name], compared.get(name), step_ns) for name in components],
+            "slowest": is_step and row.label == slowest,
+        }
+        shown.append(shown_row)
     return {
         "rows": shown,
         "total": len(rows),
@@ -179,17 +188,18 @@ def chosen_rows(rows: Sequence[StepRow]) -> list[StepRow]:
     """Return all rows, or of too many the first and the longest later ones, in order of time."""
     if len(rows) <= MOST_ROWS:
         return list(rows)
-    by_length = sorted(range(_FIRST, len(rows)), key=lambda place: -rows[place].dur_ns)
+    by_length = sorted(range(_FIRST, len(rows)), key=lambda index: -rows[index].dur_ns)
     longest = sorted(by_length[: MOST_ROWS - _FIRST])
-    return [rows[place] for place in (*range(_FIRST), *longest)]
+    return [rows[index] for index in (*range(_FIRST), *longest)]
 
 
 def _part(ns: int, median_ns: int | None, median_step_ns: int) -> dict[str, Any]:
-    """Return a time beside its median; much more is above 1/20 of the median step."""
-    more_ns = 0 if median_ns is None else ns - median_ns
-    more = "" if median_ns is None else signed_duration(more_ns) if more_ns else "±0"
-    is_much = bool(more_ns) and 20 * more_ns > median_step_ns
-    return {"ns": ns, "more": more, "is_much": is_much}
+    """Return a time and how much it is above its median; much is over 1/20 of the median step."""
+    if median_ns is None:
+        return {"ns": ns, "more": "", "is_much": False}
+    more_ns = ns - median_ns
+    more = signed_duration(more_ns) if more_ns else "±0"
+    return {"ns": ns, "more": more, "is_much": bool(more_ns) and 20 * more_ns > median_step_ns}
 
 
 def columns_of(bars: Sequence[StepBar]) -> StepColumns:

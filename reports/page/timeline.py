@@ -1,4 +1,4 @@
-"""The timeline on the page: what is drawn of a trace, and what its scripts must know."""
+"""The timeline on the page: the values of its template, and the header that its scripts read."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ _MOST_STEPS_LISTED: Final = 60
 
 
 class LaneGroup(Struct, frozen=True):
-    """Neighbouring lanes under one heading: a device, or a thread of a host process."""
+    """Lanes (by index) under one heading: those of a device, or of a thread of a host process."""
 
     label: str
     process: int
@@ -72,7 +72,7 @@ class LaneGroup(Struct, frozen=True):
 
 
 def timeline_content(analysis: Analysis) -> tuple[dict[str, Any], bytes] | None:
-    """Return the values of the section and its boxes, or None if no event has a time."""
+    """Return the values of the section and its boxes as bytes, None if no event has a time."""
     prepared = analysis.prepared
     gaps = analysis.gaps(MOST_GAPS)
     drawn = drawable(prepared, gaps) if prepared is not None else None
@@ -82,25 +82,26 @@ def timeline_content(analysis: Analysis) -> tuple[dict[str, Any], bytes] | None:
     labels = lane_labels(analysis, drawn.outline)
     replay, _ = analysis.replay_or_reason
     path = replay.places if replay is not None else None
-    flops = np.maximum(activity_flops(analysis.measured.executed), 0)  # unknown ones add nothing
+    flops = np.maximum(activity_flops(analysis.measured.executed), 0)  # -1: unknown
     header = _header(analysis, prepared, drawn, groups, labels)
     timeline, content = packed(prepared, drawn, header, flops, path)
-    kinds = {lane.kind for lane in timeline.lanes}
     drawn_parts = parts_ns(prepared, timeline, drawn.whole, 1)
     numbers = list(timeline.steps)
+    is_many = len(numbers) > _MOST_STEPS_LISTED
     span, start_label = first_range(drawn.outline)
-    # The drawing without scripts has one host process only.
-    first = drawn.outline.hosts[0] if drawn.outline.hosts else None
-    headed = [(g.label, g.lanes) for g in groups if not g.is_host or g.process == first]
-    # Which looks the legend explains: for ranges and frames those of the kinds of marks recorded.
-    there = set(prepared.trace.marks["kind"].unique().to_pylist())
+    # The drawing without scripts only has the first host process.
+    first_host = drawn.outline.hosts[0] if drawn.outline.hosts else None
+    headed = [(g.label, g.lanes) for g in groups if not g.is_host or g.process == first_host]
+    # The legend explains ranges and Python frames by the kinds of marks that were recorded.
+    lane_kinds = {lane.kind for lane in timeline.lanes}
+    mark_kinds = set(prepared.trace.marks["kind"].unique().to_pylist())
     hosts = {group.process: group.label.rpartition(" · ")[0] for group in groups if group.is_host}
     values = {
         "hosts": list(hosts.items()),
         "places": list(places(analysis, timeline, gaps)),
-        # Few steps are listed to choose from (one is no choice); of many a number is asked for.
-        "steps": numbers if 1 < len(numbers) <= _MOST_STEPS_LISTED else [],
-        "asked": (numbers[0], numbers[-1]) if len(numbers) > _MOST_STEPS_LISTED else None,
+        # Few steps are listed to choose from; of many, the reader enters a number.
+        "steps": numbers if len(numbers) > 1 and not is_many else [],
+        "asked": (numbers[0], numbers[-1]) if is_many else None,
         "sentences": list(sentences(analysis, timeline)),
         "left_out": list(left_out(timeline)),
         "aligned": timeline.aligned,
@@ -113,14 +114,14 @@ def timeline_content(analysis: Analysis) -> tuple[dict[str, Any], bytes] | None:
         "host_looks": [
             look
             for look, kind in _HOST_KINDS.items()
-            if kind in kinds and (kind in ("op", "call") or look in there)
+            if kind in lane_kinds and (kind in ("op", "call") or look in mark_kinds)
         ],
     }
     return values, content
 
 
 def gap_links(analysis: Analysis) -> list[str | None]:
-    """Return the link of each of the longest gaps, None if the timeline lacks its device."""
+    """Return the link of each of the longest gaps, None if its device is not drawn."""
     prepared, gaps = analysis.prepared, analysis.gaps(MOST_GAPS)
     if prepared is None or not prepared.accounts:
         return [None] * len(gaps)
@@ -131,8 +132,9 @@ def gap_links(analysis: Analysis) -> list[str | None]:
 def lane_groups(analysis: Analysis, timeline: Timeline) -> list[LaneGroup]:
     """Return the lanes under their headings: devices by number, then host threads by process."""
     labels = {device.device: device.label for device in analysis.devices}
-    by_key: dict[tuple[bool, int, int], LaneGroup] = {}  # is host, device or process, thread
-    for place, lane in enumerate(timeline.lanes):
+    # The keys sort the groups: whether they are of a host, device or process, thread.
+    by_key: dict[tuple[bool, int, int], LaneGroup] = {}
+    for index, lane in enumerate(timeline.lanes):
         if lane.device is not None:
             key = (False, lane.device, 0)
             label = labels.get(lane.device, f"device {lane.device}")
@@ -140,10 +142,9 @@ def lane_groups(analysis: Analysis, timeline: Timeline) -> list[LaneGroup]:
             thread = ABSENT if lane.track is None else lane.track
             key = (True, timeline.hosts.index(lane.process), thread)
             owner = process_label(analysis.devices, lane.process, f"process {lane.process}")
-            # The owner of a single process is "".
-            label = f"{owner} CPU · thread {_number(lane.track)}".lstrip()
+            label = f"{owner} CPU · thread {_number(lane.track)}".lstrip()  # owner may be ""
         group = by_key.setdefault(key, LaneGroup(label, lane.process, lane.device is None, []))
-        group.lanes.append(place)
+        group.lanes.append(index)
     groups = [by_key[key] for key in sorted(by_key)]
     short = short_labels([group.label for group in groups], LABEL_WIDTH)
     return [replace(group, label=label) for group, label in zip(groups, short, strict=True)]
@@ -154,7 +155,7 @@ def _number(track: int | None) -> str:
 
 
 def lane_labels(analysis: Analysis, timeline: Timeline) -> list[str]:
-    """Return the label of each lane: that of its track in the first row, "" in further rows."""
+    """Return the label of each lane: its stream, thread or kind; "" for nested events."""
     on_cpu = {device.device for device in analysis.devices if device.type == "cpu"}
 
     def label(lane: Lane) -> str:
@@ -172,11 +173,15 @@ def _header(
     groups: Sequence[LaneGroup],
     labels: Sequence[str],
 ) -> dict[str, Any]:
-    """Return what the script needs beside the boxes; times are ns since `origins`."""
+    """Return what the scripts need beside the boxes; times are ns since `origins`."""
     outline, whole = drawn.outline, drawn.whole
-    parts = parts_ns(prepared, outline, whole, _BINS)
-    # The overview counts in 1/1000 of the time that all devices have in a bin.
+    # The overview: the share of each component in each bin, in 1/1000 of the time of all devices.
     bin_ns = max((whole.end_ns - whole.start_ns) * len(outline.chosen.devices) / _BINS, 1)
+    overview = []
+    for name, part_ns in parts_ns(prepared, outline, whole, _BINS).items():
+        if part_ns.any():
+            thousandths = [min(round(1000 * ns / bin_ns), 1000) for ns in part_ns.tolist()]
+            overview.append([LOOK_NAMES.index(name), thousandths])
     process = {device.device: device.process for device in analysis.devices}
     looks = {
         name: [look.label, look.colour, look.pattern, look.ink, look.outline]
@@ -187,17 +192,10 @@ def _header(
             [label, lane.kind == "stream"]
             for label, lane in zip(labels, outline.lanes, strict=True)
         ],
-        # Of devices the script needs no process: `process_of_device` has it.
+        # -1 for devices, as `process_of_device` has their processes.
         "groups": [[g.label, g.process if g.is_host else -1, g.lanes] for g in groups],
         "looks": [looks.get(name, [name, None, "", None, None]) for name in LOOK_NAMES],
-        "overview": [
-            [
-                LOOK_NAMES.index(name),
-                [min(round(1000 * ns / bin_ns), 1000) for ns in column.tolist()],
-            ]
-            for name, column in parts.items()
-            if column.any()
-        ],
+        "overview": overview,
         "whole": _ends(whole),
         "start": _ends(first_range(outline)[0]),
         "zero": "operator" if analysis.on_host else "GPU operation",
@@ -216,12 +214,12 @@ def _header(
 
 
 def _waits(analysis: Analysis, outline: Timeline) -> Iterator[list[Any]]:
-    """Yield start, end and device of the longest gaps, what was waited for, and its class."""
+    """Yield the longest gaps with a known cause: start and end in ns, device, cause, its class."""
     process = {device.device: device.process for device in analysis.devices}
     drawn = [gap for gap in analysis.gaps(MOST_GAPS) if gap.device in outline.chosen.devices]
-    longest = [gap for gap in drawn if gap.waited_for or gap.culprits]
-    causes = [gap.waited_for or function_name(gap.culprits[0].label) for gap in longest]
-    for gap, name in zip(longest, short_labels(causes, _WAIT_WIDTH), strict=True):
+    explained = [gap for gap in drawn if gap.waited_for or gap.culprits]
+    causes = [gap.waited_for or function_name(gap.culprits[0].label) for gap in explained]
+    for gap, name in zip(explained, short_labels(causes, _WAIT_WIDTH), strict=True):
         start_ns = gap.start_ns - outline.origin_ns[process[gap.device]]
         words = "stream wait" if gap.waited_for else CLASSES[gap.culprits[0].kind]
         yield [start_ns, start_ns + gap.dur_ns, gap.device, name, words]
@@ -232,7 +230,7 @@ def _ends(span: Span) -> list[int]:
 
 
 LABEL_WIDTH: Final = 60
-_MARK_LABELS: Final = {
+_MARK_LABELS: Final = {  # of kinds of marks that may not be drawn
     "python": "other Python frame",
     "module": "module call",
     "gpu_annotation": "GPU annotation",
@@ -251,13 +249,13 @@ _MARK_LABELS: Final = {
 def places(
     analysis: Analysis, timeline: Timeline, gaps: Sequence[Gap]
 ) -> Iterator[tuple[str, str]]:
-    """Yield links and labels of where one can go: typical steps or the window, then gaps."""
+    """Yield links and labels of ranges to look at: typical steps or the window, then gaps."""
     steps = timeline.representative
     if steps is not None:
-        named = {steps.median: "median", steps.worst: "longest used"}
+        names = {steps.median: "median", steps.worst: "longest used"}
         if steps.median == steps.worst:
-            named = {steps.median: "only step" if len(timeline.steps) == 1 else "median"}
-        for number, name in named.items():
+            names = {steps.median: "only step" if len(timeline.steps) == 1 else "median"}
+        for number, name in names.items():
             if number in timeline.steps:
                 length_ns = steps.median_ns if number == steps.median else steps.worst_ns
                 yield f"step={number}", f"Step {number}, {name}, {duration(length_ns)}"
@@ -265,31 +263,30 @@ def places(
         length_ns = timeline.window.end_ns - timeline.window.start_ns
         yield "window", f"Window, {duration(length_ns)}"
     labels = _labels(analysis)
-    many = len(analysis.devices) > 1
+    has_devices = len(analysis.devices) > 1
     rows = zip(gaps, timeline.gaps, gap_culprits(gaps), strict=True)
-    for place, (gap, span, (words, _)) in enumerate(rows, 1):
+    for number, (gap, span, (culprit_class, _)) in enumerate(rows, 1):
         if span is not None:
-            where = f" on {labels[gap.device]}" if many else ""
-            due = f", {words}" if words else ""
-            yield f"gap={place}", f"Gap {place}, {duration(gap.dur_ns)}{due}{where}"
+            cause = f", {culprit_class}" if culprit_class else ""
+            where = f" on {labels[gap.device]}" if has_devices else ""
+            yield f"gap={number}", f"Gap {number}, {duration(gap.dur_ns)}{cause}{where}"
 
 
 def sentences(analysis: Analysis, timeline: Timeline) -> Iterator[str]:
     """Yield sentences on what is drawn: which devices, threads and clocks."""
-    chosen, number = timeline.chosen, len(timeline.chosen.devices)
-    labels = _labels(analysis)
+    chosen, drawn = timeline.chosen, len(timeline.chosen.devices)
     if analysis.on_host:
         yield "Operators by CPU thread."
-    elif number == chosen.of:
-        yield f"GPU streams{'' if number == 1 else f' of all {count(number)} GPUs'}."
+    elif drawn == chosen.of:
+        yield f"GPU streams{'' if drawn == 1 else f' of all {count(drawn)} GPUs'}."
     else:
-        yield f"GPU streams of {count(number)} of {count(chosen.of)} GPUs."
-        busiest, median = (labels[d] for d in (chosen.busiest, chosen.median))
+        yield f"GPU streams of {count(drawn)} of {count(chosen.of)} GPUs."
+        labels = _labels(analysis)
         yield (
-            f"These are the busiest ({busiest}), the median ({median}), the least busy, and those "
-            "with the longest gaps."
+            f"These are the busiest ({labels[chosen.busiest]}), the median "
+            f"({labels[chosen.median]}), the least busy, and those with the longest gaps."
         )
-    if timeline.steps and number > 1:  # a single GPU is the first to start
+    if timeline.steps and drawn > 1:  # a single GPU is always the first
         yield "A step line marks the first GPU to start the step."
     if timeline.hosts:
         processes = len(timeline.hosts)
@@ -303,7 +300,7 @@ def sentences(analysis: Analysis, timeline: Timeline) -> Iterator[str]:
 
 
 def left_out(timeline: Timeline) -> Iterator[str]:
-    """Yield what is not drawn, each kind with its number."""
+    """Yield the number and noun of each kind of thing that is not drawn."""
     left = timeline.left_out
     if left.hosts:
         yield f"CPU threads of {numbered(left.hosts, 'more process')}"
@@ -317,24 +314,24 @@ def left_out(timeline: Timeline) -> Iterator[str]:
 
 
 def details(timeline: Timeline) -> str:
-    """Return in which ranges single events are drawn, "" if nowhere, or everywhere."""
+    """Return in which ranges each box is one event, "" if nowhere or everywhere."""
     single = [level.span for level in timeline.levels if level.is_single]
-    if timeline.levels[0].is_single:
+    if timeline.levels[0].is_single:  # the first level is of the whole timeline
         return ""
     steps = timeline.representative
     typical = sorted({steps.median, steps.worst}) if steps is not None else []
     drawn = [n for n in typical if n in timeline.steps]
     where = [f"in step {n}" for n in drawn if with_room(timeline.steps[n]) in single]
-    if with_room(timeline.window) in single and not typical:  # drawn in place of typical steps
+    if with_room(timeline.window) in single and not typical:
         where.append("in the window")
-    gaps = [around(gap) in single for gap in timeline.gaps if gap is not None]
-    if any(gaps):
-        where.append(f"around {'the' if all(gaps) else 'some of the'} longest gaps")
+    is_gap_single = [around(gap) in single for gap in timeline.gaps if gap is not None]
+    if any(is_gap_single):
+        where.append(f"around {'the' if all(is_gap_single) else 'some of the'} longest gaps")
     return " and ".join(where)
 
 
 def first_range(timeline: Timeline) -> tuple[Span, str]:
-    """Return the range that is drawn first and its name: the median step, else the window."""
+    """Return the range that is shown at first and its name: the median step, else the window."""
     steps = timeline.representative
     if steps is not None and steps.median in timeline.steps:
         return timeline.steps[steps.median], f"Step {steps.median} (median)"
@@ -345,4 +342,4 @@ def _labels(analysis: Analysis) -> dict[int, str]:
     """Return the short labels of devices by number."""
     devices = analysis.devices
     labels = short_labels([device.label for device in devices], LABEL_WIDTH)
-    return {one.device: label for one, label in zip(devices, labels, strict=True)}
+    return {device.device: label for device, label in zip(devices, labels, strict=True)}

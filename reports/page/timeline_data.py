@@ -1,7 +1,7 @@
-"""The boxes of a timeline as bytes: a header in JSON, then columns of numbers, then gzip.
+"""The boxes of a timeline as bytes: a header in JSON, then columns of numbers, all in gzip.
 
-A column is as wide as its largest number needs, and stored byte by byte: the lowest byte of all
-numbers, then the next one. Most of those are 0 and cost next to nothing once compressed.
+Numbers of a column take as many bytes as the largest one needs. A column has the lowest byte of all
+numbers, then the next byte of all: the higher bytes are mostly 0 and compress to almost nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from traceflops.drawing.coarsening import Boxes
 from traceflops.drawing.lanes import TABLE_OF, Kind
 from traceflops.drawing.timeline import Budget, Drawable, Level, Timeline
-from traceflops.reports.page.timeline_figures import Known
+from traceflops.reports.page.timeline_figures import Known, Pieces
 from traceflops.reports.view.palette import LOOKS
 from traceflops.reports.view.recorded_shapes import shape_words
 from traceflops.reports.view.short_names import short_labels
@@ -27,9 +27,10 @@ from traceflops.timeline.intervals import Intervals
 from traceflops.windows.prepared import Prepared
 
 Places = tuple[IntArray, Mapping[tuple[int, int], Intervals]]
+"""The critical path: its activities, and its intervals by process and thread."""
 
 _MOST_PACKED: Final = 1_420_000
-"""Bytes after compression; as text in the page they are a third more."""
+"""Bytes after compression; Base64 in the page takes a third more."""
 
 _MOST_TEXT: Final = 1_000_000  # bytes of texts before compression
 _NAME_WIDTHS: Final = (2_000, 400, 120, 48, 24)
@@ -37,27 +38,27 @@ _SHAPES_WIDTH: Final = 400
 _NO_CAUSE: Final = (-1, -1)
 HOST_LOOKS: Final = ("annotation", "module", "python", "op", "call")
 LOOK_NAMES: Final = (*LOOKS, *HOST_LOOKS)
-"""What boxes can look like, by the numbers that the bytes hold: components, then host events."""
+"""The looks of boxes, in the order of their numbers: components, then host events."""
 
 
 class _Texts:
-    """Numbers texts, and shortens them until all fit."""
+    """Gives each text a number, and shortens all of them until they fit."""
 
     def __init__(self) -> None:
-        self._places: dict[str, int] = {}
+        self._numbers: dict[str, int] = {}
 
-    def place(self, text: str) -> int:
+    def number(self, text: str) -> int:
         """Return the number of a text; a new text gets the next one."""
-        return self._places.setdefault(text, len(self._places))
+        return self._numbers.setdefault(text, len(self._numbers))
 
     def shown(self, most_bytes: int) -> list[str]:
         """Return all texts by number, cut to the largest width at which they fit, or the least."""
         for width in _NAME_WIDTHS:
             # Shortening is slow: skip a width at which the texts cannot fit.
-            least = sum(min(len(text), width) for text in self._places)
-            if least > most_bytes and width != _NAME_WIDTHS[-1]:
+            least_bytes = sum(min(len(text), width) for text in self._numbers)
+            if least_bytes > most_bytes and width != _NAME_WIDTHS[-1]:
                 continue
-            shown = short_labels(list(self._places), width)
+            shown = short_labels(list(self._numbers), width)
             if sum(len(text.encode()) for text in shown) <= most_bytes:
                 break
         return shown
@@ -70,19 +71,19 @@ def packed(
     flops: IntArray,
     path: Places | None = None,
 ) -> tuple[Timeline, bytes]:
-    """Return a timeline as detailed as fits the page, and its bytes with `extra` in their header.
+    """Return a timeline as detailed as fits the page, and its bytes with `extra` in the header.
 
-    `flops` are per activity. `path` is the critical path: its activities, and intervals by thread.
-    A timeline that is still too large at 1/64 of the usual detail is returned as it is.
+    `flops` are per activity, `path` is the critical path. A timeline that is still too large at
+    1/64 of the usual detail is returned nevertheless.
     """
     share, known = 1.0, Known(prepared, drawable.outline, flops)
-    while True:  # with a smaller budget of boxes and texts until it fits
+    while True:  # reduce the budget of boxes and texts until all fits
         timeline = drawable.within(Budget().times(share))
         content = _bytes(prepared, timeline, extra, int(_MOST_TEXT * share), path, known)
         size = len(zlib.compress(content, 6))
         if size <= _MOST_PACKED or share < 1 / 64:
             return timeline, content
-        # Aim a little lower, and by at least 30 %: not all bytes shrink with the budget.
+        # Reduce by at least 30 %, as not all bytes shrink with the budget.
         share *= min(0.9 * _MOST_PACKED / size, 0.7)
 
 
@@ -96,8 +97,8 @@ def _bytes(
 ) -> bytes:
     """Return a timeline before compression: 4 bytes of header length, the header, the columns.
 
-    The header is JSON with `extra`, texts of at most about `most_text` bytes, and the place and
-    width of each column. `path` is the critical path, `known` has the figures of boxes.
+    The header is JSON with `extra`, texts of about `most_text` bytes at most, and the offset and
+    width of each column. `known` makes the figures of levels.
     """
     texts = _Texts()
     kinds = [lane.kind for lane in timeline.lanes]
@@ -110,41 +111,45 @@ def _bytes(
     for level in timeline.levels:
         of_level = slice(begin, begin + len(level.boxes))
         begin = of_level.stop
-        header = _level(level, len(kinds), columns)
-        header["what"] = _add(columns, what[of_level])
-        header["cause"] = _add(columns, cause[of_level])
+        level_header = _level(level, len(kinds), columns)
+        level_header["what"] = _add(columns, what[of_level])
+        level_header["cause"] = _add(columns, cause[of_level])
         if path is not None:
-            header["path"] = _add(columns, _on_path(timeline, level.boxes, path))
-        header["launch"] = _add(columns, _launches(prepared, kinds, level.boxes))
-        header["counters"] = _counters(level, columns)
+            level_header["path"] = _add(columns, _on_path(timeline, level.boxes, path))
+        level_header["launch"] = _add(columns, _launches(prepared, kinds, level.boxes))
+        level_header["counters"] = _counters(level, columns)
         figures = known.of(level, complete=not timeline.left_out.work)
-        header["figures"] = {"bin": figures.bin_ns}
+        level_header["figures"] = {"bin": figures.bin_ns}
         for name in ("idle", "kernels", "parts", "flops"):
-            of_device = header["figures"][name] = {}
-            for device, pieces in getattr(figures, name).items():
-                base = int(pieces.start_ns[0]) if len(pieces.start_ns) else 0
-                of_device[device] = {
-                    "base": base,
-                    "count": len(pieces.start_ns),
-                    "after": _add(columns, np.diff(pieces.start_ns, prepend=base)),
-                    "ns": _add(columns, pieces.ns),
-                    "key": _add(columns, pieces.key),
-                }
-        levels.append(header)
+            pieces_of = getattr(figures, name).items()
+            level_header["figures"][name] = {d: _pieces(pieces, columns) for d, pieces in pieces_of}
+        levels.append(level_header)
     header = {
         **extra,
         "levels": levels,
         "whats": what_rows,
         "causes": cause_rows,
-        "keys": [(texts.place(words), texts.place(name)) for words, name in known.names],
+        "keys": [(texts.number(words), texts.number(name)) for words, name in known.names],
         "texts": texts.shown(most_text),
     }
     text = json.dumps(header, separators=(",", ":")).encode()
     return len(text).to_bytes(4, "little") + text + columns
 
 
+def _pieces(pieces: Pieces, columns: bytearray) -> dict[str, Any]:
+    """Append the columns of pieces of time; return where they are. Starts follow `base`."""
+    base = int(pieces.start_ns[0]) if len(pieces.start_ns) else 0
+    return {
+        "base": base,
+        "count": len(pieces.start_ns),
+        "after": _add(columns, np.diff(pieces.start_ns, prepend=base)),
+        "ns": _add(columns, pieces.ns),
+        "key": _add(columns, pieces.key),
+    }
+
+
 def _counters(level: Level, columns: bytearray) -> list[dict[str, Any]]:
-    """Add the columns of the counters of a level; return where they are."""
+    """Append the columns of the counters of a level; return where they are."""
     return [
         {
             "base": int(counts.start_ns[0]) if len(counts.start_ns) else 0,
@@ -158,31 +163,31 @@ def _counters(level: Level, columns: bytearray) -> list[dict[str, Any]]:
 
 
 def _add(columns: bytearray, values: IntArray) -> list[int]:
-    """Append a column of non-negative numbers, byte plane by byte plane; return place and width."""
+    """Append a column of non-negative numbers; return its offset and the bytes of a number."""
     width = max((int(values.max()).bit_length() + 7) // 8, 1) if len(values) else 1
-    planes = values.astype("<u8").view(np.uint8).reshape(-1, 8)[:, :width]
-    place = len(columns)
-    columns += np.ascontiguousarray(planes.T).tobytes()
-    return [place, width]
+    bytes_of_value = values.astype("<u8").view(np.uint8).reshape(-1, 8)[:, :width]
+    offset = len(columns)
+    columns += np.ascontiguousarray(bytes_of_value.T).tobytes()
+    return [offset, width]
 
 
 def _level(level: Level, lanes: int, columns: bytearray) -> dict[str, Any]:
-    """Add the columns of the boxes of a level; return where they are.
+    """Append the columns of the boxes of a level; return where they are.
 
-    A start is stored as the gap after the box before in its lane, and in each lane's first box as
-    the time since `base`: small numbers compress well.
+    Small numbers compress well: a start is stored as the time since the end of the box before it in
+    its lane; of the first box of a lane, since `base`.
     """
     boxes = level.boxes
     base = int(boxes.start_ns.min()) if len(boxes) else level.span.start_ns
-    before = np.full(len(boxes), base, dtype=np.int64)
+    previous_end = np.full(len(boxes), base, dtype=np.int64)
     follows = np.flatnonzero(boxes.lane[1:] == boxes.lane[:-1]) + 1
-    before[follows] = boxes.end_ns[follows - 1]
+    previous_end[follows] = boxes.end_ns[follows - 1]
     length = boxes.end_ns - boxes.start_ns
     return {
         "span": [level.span.start_ns, level.span.end_ns],
         "base": base,
         "lanes": np.bincount(boxes.lane, minlength=lanes).tolist(),
-        "gap": _add(columns, boxes.start_ns - before),
+        "gap": _add(columns, boxes.start_ns - previous_end),
         "length": _add(columns, length),
         "more": _add(columns, boxes.count - 1),
         "idle": _add(columns, length - boxes.busy_ns),
@@ -190,48 +195,49 @@ def _level(level: Level, lanes: int, columns: bytearray) -> dict[str, Any]:
 
 
 def _launches(prepared: Prepared, kinds: Sequence[Kind], boxes: Boxes) -> IntArray:
-    """Return for each box of one activity how to find its launch call, 0 if that has no own box.
+    """Return a code per box that leads from an activity to its launch call; 0 if there is no way.
 
-    The first such activity has 1 + the code of its call's place among all boxes, later ones 1 + the
-    code of the distance to the call before. The code (zigzag: 0, -1, 1, -2 -> 0, 1, 2, 3) keeps
-    numbers small, since neighbours are mostly launched by neighbouring calls.
+    Both must have a box of their own. The code is 1 + the zigzag of the distance, in boxes, from
+    the launch call of the activity before to this one's (for the first: from box 0). Zigzag maps
+    0, -1, 1, -2 to 0, 1, 2, 3. Neighbours are mostly launched by neighbours, so codes are small.
     """
     kind = np.where(boxes.count == 1, np.array(kinds)[boxes.lane], "")  # "" for merged events
-    activities, calls = np.flatnonzero(kind == "stream"), np.flatnonzero(kind == "call")
-    calls = calls[np.argsort(boxes.row[calls])]
-    call = prepared.linked.links.call_of_activity[boxes.row[activities]]
-    # The box of each activity's launch call, found by its row in the table of calls.
-    place = np.searchsorted(boxes.row[calls], call)
-    place = taken(calls, np.where(place < len(calls), place, -1))
-    has_box = (call >= 0) & (taken(boxes.row, place, -2) == call)
+    activity_box, call_box = np.flatnonzero(kind == "stream"), np.flatnonzero(kind == "call")
+    call_box = call_box[np.argsort(boxes.row[call_box])]
+    call = prepared.linked.links.call_of_activity[boxes.row[activity_box]]
+    # Find the box of each activity's launch call by its row in the table of calls.
+    place = np.searchsorted(boxes.row[call_box], call)
+    launch_box = taken(call_box, np.where(place < len(call_box), place, -1))
+    is_launched = call >= 0
+    has_box = is_launched & (taken(boxes.row, launch_box, -2) == call)
     code = np.zeros(len(boxes), dtype=np.int64)
-    away = np.diff(place[has_box], prepend=0)
-    code[activities[has_box]] = 1 + ((away << 1) ^ (away >> 63))
+    distance = np.diff(launch_box[has_box], prepend=0)
+    code[activity_box[has_box]] = 1 + ((distance << 1) ^ (distance >> 63))
     return code
 
 
 def _on_path(timeline: Timeline, boxes: Boxes, path: Places) -> IntArray:
-    """Return 1 for each box on the critical path (of a thread: for half its time), else 0."""
-    rows, threads = path
+    """Return 1 for each box on the critical path, else 0; a host event by half its time."""
+    path_rows, path_of_thread = path
     kinds = np.array([lane.kind for lane in timeline.lanes])[boxes.lane]
-    is_on_path: IntArray = ((kinds == "stream") & np.isin(boxes.row, rows)).astype(np.int64)
+    is_on_path: IntArray = ((kinds == "stream") & np.isin(boxes.row, path_rows)).astype(np.int64)
     for number, lane in enumerate(timeline.lanes):
-        track = ABSENT if lane.track is None else lane.track
-        spans = threads.get((lane.process, track)) if lane.kind != "stream" else None
-        if spans is not None:
+        thread = ABSENT if lane.track is None else lane.track
+        on_path = path_of_thread.get((lane.process, thread)) if lane.kind != "stream" else None
+        if on_path is not None:
             # Boxes are ordered by lane.
             of_lane = slice(*np.searchsorted(boxes.lane, [number, number + 1]).tolist())
             start, end = boxes.start_ns[of_lane], boxes.end_ns[of_lane]
             origin = timeline.origin_ns[lane.process]
-            inside = spans.length_within(start + origin, end + origin)
-            is_on_path[of_lane] = (inside > 0) & (2 * inside >= end - start)
+            path_ns = on_path.length_within(start + origin, end + origin)
+            is_on_path[of_lane] = (path_ns > 0) & (2 * path_ns >= end - start)
     return is_on_path
 
 
 def _by_kind(
     kinds: Sequence[Kind], boxes: tuple[IntArray, IntArray]
 ) -> Iterable[tuple[Kind, IntArray, IntArray]]:
-    """Yield each kind of lane with the numbers of its boxes (lane, row) and their table rows."""
+    """Yield each kind of lane with the indices of its boxes (lane, row) and their table rows."""
     lane, row = boxes
     kind_numbers = {kind: number for number, kind in enumerate(TABLE_OF)}
     kind_of_box = np.array([kind_numbers[kind] for kind in kinds], dtype=np.int64)[lane]
@@ -244,41 +250,42 @@ def _by_kind(
 def _whats(
     prepared: Prepared, kinds: Sequence[Kind], boxes: tuple[IntArray, IntArray], texts: _Texts
 ) -> tuple[IntArray, list[tuple[int, int, int]]]:
-    """Return what each box is as a number, and by it texts of name and category, and a look."""
+    """Return a number per box for what it is, and by number: texts of name, category; its look."""
     trace, categorised = prepared.trace, prepared.linked.categorised
     what = np.zeros(len(boxes[0]), dtype=np.int64)
     rows: list[tuple[int, int, int]] = []
     for kind, of_kind, row in _by_kind(kinds, boxes):
         table = trace.table(TABLE_OF[kind])
-        # Events of one name are told apart by a key: a category, the kind of a mark, an interface.
-        # By the key a look and a text.
-        key, shown = np.zeros(table.num_rows, dtype=np.int64), [("op", "op")]
+        # A key distinguishes events with the same name: a category, the kind of a mark, an API.
+        # `looks` has the look and the category in words of each key.
+        key, looks = np.zeros(table.num_rows, dtype=np.int64), [("op", "op")]
         if kind == "stream":
             key, categories = categorised.category, categorised.categories
-            shown = [(c.top, f"{c.top}, {c.sub.replace('_', ' ')}") for c in categories]
+            looks = [(c.top, f"{c.top}, {c.sub.replace('_', ' ')}") for c in categories]
         elif TABLE_OF[kind] == "marks":
-            key, shown = codes(table["kind"]), [(name, name) for name in names(table["kind"])]
+            key, looks = codes(table["kind"]), [(name, name) for name in names(table["kind"])]
         elif kind == "call":
             key = codes(table["api"])
-            shown = [("call", f"{api} call") for api in names(table["api"])]
-        name, second = codes(table["name"])[row], key[row]
-        group, first = group_rows([name, second])
-        what[of_kind] = group + len(rows)  # numbers continue those of the kinds before
+            looks = [("call", f"{api} call") for api in names(table["api"])]
+        box_name, box_key = codes(table["name"])[row], key[row]
+        group, first = group_rows([box_name, box_key])
+        what[of_kind] = group + len(rows)  # continues the numbers of earlier kinds
         labels = names(table["name"])
-        for code, other in zip(name[first].tolist(), second[first].tolist(), strict=True):
-            look, category = shown[other]
-            number = LOOK_NAMES.index(look if look in LOOK_NAMES else "other")
-            rows.append((texts.place(labels[code]), number, texts.place(category)))
+        pairs = zip(box_name[first].tolist(), box_key[first].tolist(), strict=True)
+        for name_code, key_code in pairs:
+            look, category = looks[key_code]
+            look_number = LOOK_NAMES.index(look if look in LOOK_NAMES else "other")
+            rows.append((texts.number(labels[name_code]), look_number, texts.number(category)))
     return what, rows
 
 
 def _causes(
     prepared: Prepared, kinds: Sequence[Kind], boxes: tuple[IntArray, IntArray], texts: _Texts
 ) -> tuple[IntArray, list[tuple[int, int]]]:
-    """Return the cause of each box as a number, and by that number the op and its input shapes.
+    """Return a number per box for the operator that caused it, 0 for none, and its texts by number.
 
-    Ops and shapes are numbers of texts, -1 if unknown; 0 is no cause. The op of an op itself is
-    not repeated.
+    Texts are the numbers of the operator's name and input shapes, -1 if unknown. The name is also
+    -1 for the box of an operator itself, as its box already has it.
     """
     links, ops = prepared.linked.links, prepared.trace.ops
     cause = np.zeros(len(boxes[0]), dtype=np.int64)
@@ -289,14 +296,18 @@ def _causes(
     for kind, of_kind, row in _by_kind(kinds, boxes):
         if TABLE_OF[kind] == "marks":
             continue  # nothing links them to an op
-        op = row if kind == "op" else op_of[kind][row]
-        of_kind, op = of_kind[op >= 0], op[op >= 0]
-        # For an op the shapes alone count: its box already has the name.
-        group, first = group_rows([np.full(len(op), -1) if kind == "op" else name[op], shapes[op]])
-        cause[of_kind] = group + len(rows)
-        for one in op[first].tolist():
-            label = -1 if kind == "op" else texts.place(labels[name[one]])
-            known = shapes[one] >= 0
-            text = shape_words(dims[shapes[one]], _SHAPES_WIDTH) if known else ""
-            rows.append((label, texts.place(text) if known else -1))
+        is_op = kind == "op"
+        op = row if is_op else op_of[kind][row]
+        has_op = op >= 0
+        op = op[has_op]
+        # Boxes of the same operator and shapes have the same number.
+        name_of_box = np.full(len(op), -1) if is_op else name[op]
+        group, first = group_rows([name_of_box, shapes[op]])
+        cause[of_kind[has_op]] = group + len(rows)
+        for op_row in op[first].tolist():
+            label = -1 if is_op else texts.number(labels[name[op_row]])
+            shape = -1
+            if shapes[op_row] >= 0:
+                shape = texts.number(shape_words(dims[shapes[op_row]], _SHAPES_WIDTH))
+            rows.append((label, shape))
     return cause, rows

@@ -1,7 +1,8 @@
-"""What figures of any stretch of the timeline are made of, beside its boxes.
+"""Numbers from which the page's scripts compute figures of any range of the timeline.
 
-Idle time comes slice by slice, with what the host did. Where boxes do not tell each event of the
-devices, sums of bins of equal length do instead: their figures are exact from edge to edge.
+They are idle time with what the host did, kernels, components and FLOPs. Where each box is one
+event, the scripts count kernels and components from the boxes. Elsewhere they get sums per bin (of
+equal length), so that figures between edges of bins are exact.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _LONGEST_PATH: Final = 1_000
 
 
 class Pieces(Struct, frozen=True, eq=False):
-    """Pieces of time in order of start, or sums in bins; `key` is a place in `Known.names`."""
+    """Pieces of time in order of start, or sums per bin; `key` is an index of `Known.names`."""
 
     start_ns: IntArray
     ns: IntArray
@@ -46,10 +47,10 @@ class Pieces(Struct, frozen=True, eq=False):
 
 
 class Figures(Struct, frozen=True):
-    """The figures of a level by device; `bin_ns` is 0 if they are not summed in bins.
+    """The figures of a level by device; `bin_ns` is 0 if they are not sums per bin.
 
-    `kernels` and `parts` exist only in bins: the time of kernels by name, and of components.
-    `flops` have FLOPs in `ns`, all of a kernel at its start.
+    `kernels` and `parts` exist only as sums: the time of kernels by name, and of components, whose
+    keys are indices of WORK. `flops` have FLOPs in `ns`, all of a kernel at its start.
     """
 
     bin_ns: int
@@ -60,10 +61,10 @@ class Figures(Struct, frozen=True):
 
 
 class Known:
-    """Makes the figures of any level, from the idle time and the FLOPs of the devices drawn."""
+    """Idle time and FLOPs of the devices drawn, from which it makes the figures of any level."""
 
     def __init__(self, prepared: Prepared, timeline: Timeline, flops: IntArray) -> None:
-        """Take the idle time and the FLOPs per activity, in times of the timeline."""
+        """Collect idle time and FLOPs (`flops` per activity); times count as in the timeline."""
         process = numbers(prepared.trace.devices["process"])
         self._prepared = prepared
         self._origin = {d: timeline.origin_ns[int(process[d])] for d in timeline.chosen.devices}
@@ -82,68 +83,78 @@ class Known:
 
     @property
     def names(self) -> list[tuple[str, str]]:
-        """Return the name of each key, and the class of what the host did."""
+        """The class of what the host did ("" for kernels) and the name of each key."""
         return list(self._names)
 
     def of(self, level: Level, *, complete: bool) -> Figures:
         """Return the figures of a level; `complete`: its lanes show all work of the devices.
 
-        If also each box is one event, kernels and components are counted from the boxes instead;
-        then idle time and FLOPs are given piece by piece, in bins of no length (0).
+        If each box is one event, too, the scripts count kernels and components from the boxes; then
+        idle time and FLOPs are not summed.
         """
         span = level.span
         if complete and level.is_single:
             ends = (span.start_ns, span.end_ns)
-            idle = {device: one.within(*ends) for device, one in self._idle.items()}
-            begun = {device: _begun(one, ends) for device, one in self._flops.items()}
-            return Figures(0, idle, {}, {}, begun)
-        # The edges of bins; their length is 1, 2 or 5 of a decade of ns.
-        length = round_above((span.end_ns - span.start_ns) * len(self._origin) // _MOST_BINS)
-        first, end = span.start_ns // length, -(-span.end_ns // length)
-        edges: IntArray = np.arange(first, end + 1, dtype=np.int64) * length
-        idle, kernels, parts = {}, {}, {}
+            idle = {device: pieces.within(*ends) for device, pieces in self._idle.items()}
+            flops = {device: _begun(pieces, ends) for device, pieces in self._flops.items()}
+            return Figures(0, idle, {}, {}, flops)
+        # Bins are 1, 2 or 5 times a power of ten ns long, and begin at multiples of that.
+        bin_ns = round_above((span.end_ns - span.start_ns) * len(self._origin) // _MOST_BINS)
+        first, end = span.start_ns // bin_ns, -(-span.end_ns // bin_ns)
+        edges: IntArray = np.arange(first, end + 1, dtype=np.int64) * bin_ns
+        idle = {}
         for device, pieces in self._idle.items():
-            longest, which = _longest(pieces.key, pieces.ns, len(self._names))
+            longest, place = _longest(pieces.key, pieces.ns, len(self._names))
             keys = np.append(np.array(longest, dtype=np.int64), self._keys([("", _REST)]))
-            idle[device] = _in_bins(Pieces(pieces.start_ns, pieces.ns, keys[which]), edges)
+            idle[device] = _in_bins(Pieces(pieces.start_ns, pieces.ns, keys[place]), edges)
         column = self._prepared.trace.activities["name"]
         code, texts = codes(column), names(column)
-        for device, origin_ns in self._origin.items():
-            account = self._prepared.accounts[device]
-            rows, times = account.rows, account.timeline.parts
-            ns = rows.end_ns - rows.start_ns
-            longest, which = _longest(code[rows.row], ns, len(texts))
-            keys = self._keys([*(("", texts[name]) for name in longest), ("", _REST)])
-            pieces = Pieces(rows.start_ns - origin_ns, ns, keys[which])
-            kernels[device] = _in_bins(pieces, edges)
-            # Components by bin; a key is a place in WORK.
-            low, high = edges[:-1] + origin_ns, edges[1:] + origin_ns
-            sums = np.stack([times[name].length_within(low, high) for name in WORK])
-            bins, component = np.nonzero(sums.T)
-            parts[device] = Pieces(edges[bins], sums[component, bins], component)
-        flops = {}  # the sum of those that begin in each bin
+        kernels = {device: self._kernels(device, edges, code, texts) for device in self._origin}
+        parts = {device: self._components(device, edges) for device in self._origin}
+        flops = {}
         for device, pieces in self._flops.items():
             inside = _begun(pieces, edges)
-            place = np.searchsorted(edges, inside.start_ns, side="right") - 1
-            bins, group = np.unique(place, return_inverse=True)
+            bin_of_piece = np.searchsorted(edges, inside.start_ns, side="right") - 1
+            bins, group = np.unique(bin_of_piece, return_inverse=True)
             sums = group_sums(group, inside.ns, len(bins))
             flops[device] = Pieces(edges[bins], sums, np.zeros_like(bins))
-        return Figures(length, idle, kernels, parts, flops)
+        return Figures(bin_ns, idle, kernels, parts, flops)
+
+    def _kernels(
+        self, device: int, edges: IntArray, code: IntArray, texts: Sequence[str]
+    ) -> Pieces:
+        """Return the time of each kernel per bin, and of all but the longest together.
+
+        `code` is the name of each activity, as an index of `texts`.
+        """
+        rows = self._prepared.accounts[device].rows
+        ns = rows.end_ns - rows.start_ns
+        longest, place = _longest(code[rows.row], ns, len(texts))
+        keys = self._keys([*(("", texts[name]) for name in longest), ("", _REST)])
+        return _in_bins(Pieces(rows.start_ns - self._origin[device], ns, keys[place]), edges)
+
+    def _components(self, device: int, edges: IntArray) -> Pieces:
+        """Return the time of each component per bin."""
+        parts = self._prepared.accounts[device].timeline.parts
+        low_ns, high_ns = edges[:-1] + self._origin[device], edges[1:] + self._origin[device]
+        sums = np.stack([parts[name].length_within(low_ns, high_ns) for name in WORK])
+        bins, component = np.nonzero(sums.T)  # in order of bins
+        return Pieces(edges[bins], sums[component, bins], component)
 
     def _keys(self, called: list[tuple[str, str]]) -> IntArray:
-        """Return the keys of classes and names; new ones get the next keys."""
-        keys = [self._names.setdefault(one, len(self._names)) for one in called]
+        """Return the keys of pairs of class and name; new pairs get the next keys."""
+        keys = [self._names.setdefault(pair, len(self._names)) for pair in called]
         return np.array(keys, dtype=np.int64)
 
 
 @lru_cache(maxsize=1 << 16)
 def _short(name: str) -> str:
-    """Return a function name without its path; a name too long for one is left as it is."""
+    """Return a function name without its path; a name too long for one is unchanged."""
     return name if len(name) > _LONGEST_PATH else function_name(name)
 
 
 def _longest(key: IntArray, ns: IntArray, keys: int) -> tuple[list[int], IntArray]:
-    """Return the keys with most time, and per time the place of its key there, or behind them."""
+    """Return the keys with most time, and per time the index of its key there, or their number."""
     longest = np.argsort(-group_sums(key, ns, keys), kind="stable")[:_MOST_NAMES]
     place = np.full(keys, len(longest), dtype=np.int64)
     place[longest] = np.arange(len(longest))
@@ -158,13 +169,14 @@ def _begun(pieces: Pieces, edges: Sequence[int] | IntArray) -> Pieces:
 
 def _in_bins(pieces: Pieces, edges: IntArray) -> Pieces:
     """Return one piece per bin and key: the time of the pieces inside the bin."""
-    start, end = (
-        np.clip(at, *edges[[0, -1]]) for at in (pieces.start_ns, pieces.start_ns + pieces.ns)
-    )
-    # Every pair of a piece and a bin that it overlaps.
+    start = np.clip(pieces.start_ns, edges[0], edges[-1])
+    end = np.clip(pieces.start_ns + pieces.ns, edges[0], edges[-1])
+    # Make every pair of a piece and a bin that it overlaps.
     first = np.searchsorted(edges, start, side="right") - 1
     bins, piece = runs(first, np.searchsorted(edges, end, side="left"))
     ns = np.minimum(end[piece], edges[bins + 1]) - np.maximum(start[piece], edges[bins])
+    # Sum by bin and key, as one number.
     keys = int(pieces.key.max(initial=0)) + 1
-    both, group = np.unique(bins * keys + pieces.key[piece], return_inverse=True)
-    return Pieces(edges[both // keys], group_sums(group, ns, len(both)), both % keys)
+    bin_and_key, group = np.unique(bins * keys + pieces.key[piece], return_inverse=True)
+    sums = group_sums(group, ns, len(bin_and_key))
+    return Pieces(edges[bin_and_key // keys], sums, bin_and_key % keys)

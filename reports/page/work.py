@@ -1,7 +1,6 @@
-"""The counted work of kernels and operators, and the table of operators.
+"""The work of kernels and operators (FLOPs, bytes, rates), and the table of operators.
 
-Each figure of work stands in words and as a number; operators have the device time of what they
-launched.
+Each figure is a text and a number; operators have the device time of what they launched.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _COLUMNS: Final = {
 
 
 class Figure(Struct, frozen=True):
-    """A figure as text, and the number (None: unknown) that sorts its column and is in a CSV."""
+    """A figure as text, and the number (None: unknown) by which the page sorts and exports it."""
 
     text: str
     value: float | None
@@ -45,7 +44,7 @@ class Figure(Struct, frozen=True):
 
 
 class WorkShown(Struct, frozen=True):
-    """The work of a kernel or operator over launches with known work; `by` tells its `bound`."""
+    """Known work of a kernel or operator; `bound` is its nearest roof, `by` the source of that."""
 
     name: str
     time_ns: int
@@ -62,7 +61,7 @@ class WorkShown(Struct, frozen=True):
     recoverable_ns: int | None
 
     def has(self, column: str) -> bool:
-        """Return whether a column is known."""
+        """Return whether the value of a column is known."""
         value = getattr(self, column)
         return value.value is not None if isinstance(value, Figure) else bool(value)
 
@@ -70,55 +69,58 @@ class WorkShown(Struct, frozen=True):
 def work_of(
     measured: Measurement, rows: Iterable[KernelRow | OpRow], names: Iterable[str]
 ) -> dict[str, WorkShown]:
-    """Return the work of the rows with these names, {} if no FLOPs or bytes of any are known."""
+    """Return the work of rows with these names, by name; {} if all FLOPs and bytes are unknown."""
     wanted = set(names)
-    rows = [row for row in rows if row.name in wanted]
-    if not any(row.measured.flops or row.measured.min_bytes for row in rows):
+    chosen = [row for row in rows if row.name in wanted]
+    if not any(row.measured.flops or row.measured.min_bytes for row in chosen):
         return {}
-    shown = {}
-    for row in rows:
-        work, bound = row.measured, utilisation.bound_word(measured, row)
-        nearer = utilisation.roofline(measured, row)
-        # What bounds it has a source only if a roof bounds it: what is slow is far below any.
-        is_bound = nearer is not None and bound not in ("", utilisation.SLOW)
-        peak, _ = utilisation.roof(measured, row.dtypes)
-        rate, share, intensity = utilisation.rate_words(work, peak)
-        per_ns, upper = work.flops_per_ns, not work.is_exact
-        mark = utilisation.AT_MOST if work.flops and upper else ""
-        amount = flops(work.flops) if work.flops else UNKNOWN
-        # A kernel that helps another has no bytes of its own: they are counted with the other.
-        used = work.bytes_per_ns or None
-        of_roof = utilisation.share_of_roof(measured, row)
-        of_memory = utilisation.share_of_bandwidth(measured, row)
-        of_link = utilisation.share_of_link(measured, row)
-        of_bandwidth = (of_memory if of_memory is not None else of_link) if used else None
-        saved = utilisation.recoverable_ns(measured, row) if isinstance(row, KernelRow) else None
-        shown[row.name] = WorkShown(
-            name=row.name,
-            time_ns=work.time_ns,
-            count=row.counted if isinstance(row, KernelRow) else row.count,
-            flops=Figure(f"{mark}{amount}", work.flops or None, bool(mark)),
-            rate=_figure(rate, per_ns / utilisation.THOUSAND if per_ns else None, upper),
-            of_peak=_figure(share, work.share_of_peak(peak) if per_ns else None, upper),
-            bytes_rate=_figure(significant(used, zeros=True) if used else UNKNOWN, used),
-            of_bandwidth=_figure(percent(as_float(of_bandwidth)), of_bandwidth),
-            intensity=_figure(intensity, work.intensity or None, upper),
-            bound=bound,
-            by=nearer.basis if nearer is not None and is_bound else "",
-            of_roof=_figure(percent(as_float(of_roof)), of_roof, upper),
-            recoverable_ns=saved,
-        )
-    return shown
+    return {row.name: _work(measured, row) for row in chosen}
+
+
+def _work(measured: Measurement, row: KernelRow | OpRow) -> WorkShown:
+    work, bound = row.measured, utilisation.bound_word(measured, row)
+    nearer = utilisation.roofline(measured, row)
+    # A slow kernel is far below all roofs: none of them bounds it.
+    is_bound = bound not in ("", utilisation.SLOW)
+    peak, _ = utilisation.roof(measured, row.dtypes)
+    rate, share, intensity = utilisation.rate_words(work, peak)
+    flops_per_ns, is_upper = work.flops_per_ns, not work.is_exact
+    mark = utilisation.AT_MOST if work.flops and is_upper else ""
+    amount = flops(work.flops) if work.flops else UNKNOWN
+    # A kernel that helps another one has no bytes (0): they are counted with the other.
+    bytes_per_ns, of_bandwidth = work.bytes_per_ns or None, None
+    if bytes_per_ns:
+        of_bandwidth = utilisation.share_of_bandwidth(measured, row)
+        if of_bandwidth is None:
+            of_bandwidth = utilisation.share_of_link(measured, row)
+    bytes_rate = significant(bytes_per_ns, zeros=True) if bytes_per_ns else UNKNOWN
+    of_roof = utilisation.share_of_roof(measured, row)
+    saved_ns = utilisation.recoverable_ns(measured, row) if isinstance(row, KernelRow) else None
+    return WorkShown(
+        name=row.name,
+        time_ns=work.time_ns,
+        count=row.counted if isinstance(row, KernelRow) else row.count,
+        flops=Figure(f"{mark}{amount}", work.flops or None, bool(mark)),
+        rate=_figure(rate, flops_per_ns / utilisation.THOUSAND if flops_per_ns else None, is_upper),
+        of_peak=_figure(share, work.share_of_peak(peak) if flops_per_ns else None, is_upper),
+        bytes_rate=_figure(bytes_rate, bytes_per_ns),
+        of_bandwidth=_figure(percent(as_float(of_bandwidth)), of_bandwidth),
+        intensity=_figure(intensity, work.intensity or None, is_upper),
+        bound=bound,
+        by=nearer.basis if nearer is not None and is_bound else "",
+        of_roof=_figure(percent(as_float(of_roof)), of_roof, is_upper),
+        recoverable_ns=saved_ns,
+    )
 
 
 def work_columns(works: Iterable[WorkShown | None]) -> Set[str]:
-    """Return the columns of work that any of these rows fills."""
+    """Return the columns of work that are known for any of these rows."""
     known = [work for work in works if work is not None]
     return {column for column in _COLUMNS if any(work.has(column) for work in known)}
 
 
 def columns_remark(columns: Set[str], works: Iterable[WorkShown | None]) -> str:
-    """Return a remark: which columns are unknown, and why a share of the peak can exceed 100 %."""
+    """Return a remark on the unknown columns, and on shares of the peak above 100 %, if any."""
     lacks = [text for name, text in _COLUMNS.items() if name not in columns]
     above = any((work.of_peak.value or 0) > 1 for work in works if work is not None)
     texts = (f"Unknown: {listed(lacks)}." if lacks else "", utilisation.ABOVE if above else "")
@@ -134,9 +136,9 @@ def counted_at(measured: Measurement) -> str:
 
 def rates_sentence(measured: Measurement) -> str:
     """Return a sentence on what the FLOPs and rates of a table cover."""
-    at = counted_at(measured)
-    moved = f"counted at {at}" if at else "minimum traffic"
-    sentence = f"Rates cover launches with known work; bytes are {moved}."
+    level = counted_at(measured)
+    counted = f"counted at {level}" if level else "minimum traffic"
+    sentence = f"Rates cover launches with known work; bytes are {counted}."
     if not any(row.path == "host" for row in measured.kernels):
         return sentence
     return f"{sentence} Host copies are compared with the host link, not the memory."
@@ -149,8 +151,8 @@ def _figure(text: str, value: Fraction | None, at_most: bool = False) -> Figure:
 def operators_page(analysis: Analysis) -> dict[str, Any] | None:
     """Return the table of operators by device time, or None if the trace has none.
 
-    `rest` are operators all of whose kernels were launched by operators inside them, so no device
-    time is their own. `unknown_share` is the share of `all_ns`, the time of all kernels.
+    `rest` are operators without own device time: operators inside them launch all their kernels.
+    `unknown_share` is the share of `all_ns`, the time of all kernels, that has no operator.
     """
     if analysis.prepared is None:
         return None
@@ -165,10 +167,10 @@ def operators_page(analysis: Analysis) -> dict[str, Any] | None:
         {"row": row, "label": label, "link": links.of(row["name"]), "work": work.get(row["name"])}
         for row, label in zip(rows, labels(names), strict=True)
     ]
-    # Rows are ordered by their own time, so those without any come last. If none has any, all are
-    # in one table.
+    # Rows are ordered by their own time: those without any come last. If no row has any, all are in
+    # the first table.
     own = [operator for operator in shown if operator["row"]["sum_ns"]] or shown
-    rest = shown[len(own) :] if own[-1] is not shown[-1] else []
+    rest = shown[len(own) :]
     counted = work_columns(operator["work"] for operator in own)
     return {
         "rows": own,
@@ -197,24 +199,17 @@ def peak_page(analysis: Analysis) -> dict[str, Any]:
 
     def mean_flops(amount: int) -> str:
         """Return FLOPs per window and device; unknown if the peaks of several types are mixed."""
-        is_one = fall is not None and fall.unit == _ONE_TYPE
-        return flops(Fraction(amount, windows)) if is_one else UNKNOWN
+        is_one_type = fall is not None and fall.unit == _ONE_TYPE
+        return flops(Fraction(amount, windows)) if is_one_type else UNKNOWN
 
     ledger = mean_ledger(analysis)
     rows = ledger_rows(ledger)
     total = " total" if len(analysis.devices_used) > 1 else ""
-    lines = (
-        []
-        if fall is None
-        else [
-            (
-                part,
-                analysis.mean_ns(round(part.share * window_ns)),
-                mean_flops(fall.amount(part.name)),
-            )
-            for part in parts(fall)
-        ]
-    )
+    lines = []
+    if fall is not None:
+        for part in parts(fall):
+            mean_ns = analysis.mean_ns(round(part.share * window_ns))
+            lines.append((part, mean_ns, mean_flops(fall.amount(part.name))))
     devices = several(len(analysis.devices_used), unit(analysis))
     return {
         "figure": measured.figure or "",

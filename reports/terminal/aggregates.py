@@ -1,4 +1,4 @@
-"""What a terminal shows summed by name: hardware counters, and traces without a timeline."""
+"""Sums by name in a terminal: hardware counters, traces without a timeline, held memory."""
 
 from __future__ import annotations
 
@@ -43,27 +43,27 @@ _LESS_OF_SPEEDS: Final = (
 
 
 def counted_lines(measured: Measurement, width: int) -> Iterator[Text]:
-    """Yield what hardware counters say of kernels: how near to their limits, and their work."""
+    """Yield the kernels measured with counters: how near to their limits, and their work."""
     yield from speeds_lines(measured, _COUNTED_ROWS, width)
     yield from _counted(counted.counted_table(measured, _COUNTED_ROWS), _LESS_COUNTED, width)
 
 
 def speeds_lines(measured: Measurement, most: int, width: int) -> Iterator[Text]:
-    """Yield how near to their limits counted kernels came, and what rules say of the first one."""
-    # The column of the roof that is nearest to the first kernel is never left out.
+    """Yield how near counted kernels are to their limits, and messages on the first kernel."""
+    # The nearest roof of the first kernel keeps its column.
     decisive = counted.decisive_column(measured)
     less = [head for head in _LESS_OF_SPEEDS if head != decisive]
     yield from _counted(counted.speeds_table(measured, most), less, width)
-    for one in counted.rules_said(measured, 1):
-        yield from lines.headline(f"{counted.SAYS} of {one.name}")
-        for rule in one.rules[:_RULES]:
+    for kernel in counted.rules_said(measured, 1):
+        yield from lines.headline(f"{counted.SAYS} of {kernel.name}")
+        for rule in kernel.rules[:_RULES]:
             is_short = len(rule.text) <= _RULE
             text = rule.text if is_short else f"{rule.text[:_RULE].rpartition(' ')[0]} …"
             yield from lines.hanging("  ", ": ".join(filter(None, (rule.head, text))), width)
 
 
 def _counted(table: ReportTable, less: Sequence[str], width: int) -> Iterator[Text]:
-    """Yield a table of counted work with its remark; columns of `less` give way first."""
+    """Yield a table of counted work with its remark; columns of `less` are left out first."""
     if not table.rows:
         return
     yield from lines.view_table(table, _COUNTED_CELL, less, _COUNTED_NAME, width)
@@ -91,40 +91,44 @@ def untimed_lines(untimed: Untimed, style: lines.Style) -> Iterator[Text]:
 
 
 def memory_lines(prepared: Prepared, width: int) -> Iterator[Text]:
-    """Yield what holds most memory at the peak, of the GPU with the highest peak."""
+    """Yield what holds most memory at the peak of the GPU with the highest peak."""
     use = fullest_gpu(memory_use(prepared))
-    found = holders(prepared, use) if use is not None else ()
-    if use is None or not found:
+    at_peak = holders(prepared, use) if use is not None else ()
+    if use is None or not at_peak:
         return
-    yield from lines.headline(f"Held at the peak ({min(len(found), _ROWS)} of {count(len(found))})")
-    for one in found[:_ROWS]:
-        share = percent(one.bytes / use.allocated.peak)
-        head = f"  {size(one.bytes, binary=True):>9} {share:>7}  "
-        calls = " < ".join(filter(None, (function_name(one.op), function_name(one.scope))))
-        who = (calls or "not recorded") if one.recorded else "before the recording"
+    shown = at_peak[:_ROWS]
+    yield from lines.headline(f"Held at the peak ({len(shown)} of {count(len(at_peak))})")
+    for holder in shown:
+        share = percent(holder.bytes / use.allocated.peak)
+        head = f"  {size(holder.bytes, binary=True):>9} {share:>7}  "
+        calls = " < ".join(filter(None, (function_name(holder.op), function_name(holder.scope))))
+        who = (calls or "not recorded") if holder.recorded else "before the recording"
         yield from lines.hanging(head, who, width)
 
 
 def snapshot_lines(prepared: Prepared, width: int) -> Iterator[Text]:
-    """Yield what a memory snapshot says; only a snapshot tells the largest free block."""
-    if any(one.largest_free is not None for one in memory_use(prepared)):
+    """Yield what a memory snapshot says, if there is one: only it has the largest free block."""
+    if any(use.largest_free is not None for use in memory_use(prepared)):
         yield Text()
         yield from lines.paragraph(" ".join(map(words, memory_facts(prepared))), width)
         yield from memory_lines(prepared, width)
 
 
 def _sums(rows: Sequence[dict[str, Any]], most: int, style: lines.Style) -> Iterator[Text]:
-    """Yield rows with their sums; without room first the sizes go, then the counts."""
+    """Yield rows with their sums; without room, bytes are left out first, then counts."""
     has_sizes = any(row.get("bytes") is not None for row in rows)
-    widths = _CELLS | ({"bytes": 10} if has_sizes else {})
+    all_widths = _CELLS | ({"bytes": 10} if has_sizes else {})
     room = style.width - 4  # without the indent, the coloured mark, and the space after it
-    widths = lines.columns(widths, room - lines.LEAST_NAME, ("bytes", "count"))
-    width = min(most, room - sum(widths.values()))
-    for row, name in zip(rows, lines.cut_to([row["name"] for row in rows], width), strict=True):
+    widths = lines.columns(all_widths, room - lines.LEAST_NAME, ("bytes", "count"))
+    name_width = min(most, room - sum(widths.values()))
+    names = lines.cut_to([row["name"] for row in rows], name_width)
+    for row, name in zip(rows, names, strict=True):
         line = Text("  ")
         line.append_text(style.drawn(look(row["top"])) if row["top"] else Text(" "))
         line.append(f" {name}{duration(row['sum_ns']):>12}{percent(row['share']):>9}")
-        times = f"{count(row['count'])} ×" if row["count"] is not None else ""
-        line.append(f"{times:>12}" if "count" in widths else "", "dim")
-        has_bytes = "bytes" in widths and row["bytes"] is not None
-        yield line.append(f"{size(row['bytes']):>10}" if has_bytes else "", "dim")
+        if "count" in widths:
+            times = f"{count(row['count'])} ×" if row["count"] is not None else ""
+            line.append(f"{times:>12}", "dim")
+        if "bytes" in widths and row["bytes"] is not None:
+            line.append(f"{size(row['bytes']):>10}", "dim")
+        yield line

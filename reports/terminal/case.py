@@ -1,4 +1,4 @@
-"""The first lines in a terminal: what is wrong, how large, where, what to do, how sure."""
+"""The first lines in a terminal: what is wrong, how large, where, the remedy, the confidence."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from traceflops.units import several
 
 _NAME: Final = 60
 _INDENT: Final = "   "
-_BETWEEN: Final = 3
-_SMALL: Final = 0.01
+_BETWEEN: Final = 3  # least columns between the title and the figure
+_SMALL: Final = 0.01  # share of a step below which parts are summed up
 _QUESTION: Final = 72
 _PARAMETERS: Final = re.compile(r"[(<]")
 
@@ -31,61 +31,79 @@ _PARAMETERS: Final = re.compile(r"[(<]")
 def case_lines(analysis: Analysis, style: Style, most: int = 3) -> Iterator[Text]:
     """Yield the title, where the time of a step goes, and `most` findings with their remedies."""
     opened = findings.opening(analysis)
-    # The figure stands at the right of the title; if it has no room, in the next line.
+    # The figure is at the right of the title; if it has no room there, in the next line.
     figure = analysis.measured.figure or ""
     lines = [Text(line, "bold") for line in wrapped(opened.title, style.width)]
     room = style.width - lines[-1].cell_len - cell_len(figure) if lines else 0
-    if figure and room >= _BETWEEN:
+    has_room = bool(figure) and room >= _BETWEEN
+    if has_room:
         lines[-1].append(" " * room + figure, "bold")
-        figure = ""
     yield from lines
     best = findings.title_finding(analysis)
     if best is not None:
         yield from _title_facts(best, opened, style.width)
     yield from paragraph(opened.rest, style.width)
-    yield from provenance(analysis, style, figure)
+    yield from provenance(analysis, style, "" if has_room else figure)
     for sentence in step_split.scope(analysis):
         yield from paragraph(sentence, style.width)
-    # If counters were read, kernels ran one by one: no step can be described or drawn.
+    # When counters were read, kernels ran one by one: no step can be described or drawn.
     is_counted = analysis.recorded == "serialized"
-    for sentence in why_not(analysis.measured)[: 1 if analysis.devices and not is_counted else 0]:
-        yield from paragraph(sentence, style.width)
-    # Nor where there is too little to split, or times are those of launches, not of the work.
+    if analysis.devices and not is_counted:
+        for sentence in why_not(analysis.measured)[:1]:
+            yield from paragraph(sentence, style.width)
+    # The same holds for too little work, or times of launches instead of the work.
     is_drawn = not (is_counted or findings.is_little(analysis) or analysis.only_launches)
     if analysis.total.components.window_ns and is_drawn:
         yield Text()
         yield from _step(analysis, style)
-    # The findings with a cause, the largest gain first; if there are none, the others.
-    shown = findings.causes(analysis)
-    if shown:
-        yield Text()
-    for number, one in enumerate(shown[:most], 1):
-        is_title = best is not None and one.finding is best.finding
-        yield from _finding(number, one, style.width, opened if is_title else None)
-    if sum(one.finding.gain is not None for one in shown[:most]) > 1:  # somebody may add them up
-        yield from paragraph(ALONE, style.width, "dim", _INDENT)
-    if len(shown) > most:
-        more = several(len(shown) - most, "more finding")
-        yield from paragraph(f"… {more} on the page and in --json", style.width, "dim", _INDENT)
-    others = [] if shown else findings.other_findings(analysis, losses=False)
-    other_lines: list[Text] = []
-    for other in others:
+    causes = findings.causes(analysis)
+    if causes:
+        yield from _causes(causes, best, opened, style.width, most)
+    else:
+        yield from _others(analysis, best, opened, style.width)
+
+
+def _causes(
+    causes: list[findings.FindingWords],
+    best: findings.FindingWords | None,
+    opened: findings.Opening,
+    width: int,
+    most: int,
+) -> Iterator[Text]:
+    """Yield the first `most` findings with a cause; `best` is the one in the title."""
+    yield Text()
+    for number, cause in enumerate(causes[:most], 1):
+        is_title = best is not None and cause.finding is best.finding
+        yield from _finding(number, cause, width, opened if is_title else None)
+    if sum(cause.finding.gain is not None for cause in causes[:most]) > 1:  # do not add them up
+        yield from paragraph(ALONE, width, "dim", _INDENT)
+    if len(causes) > most:
+        more = several(len(causes) - most, "more finding")
+        yield from paragraph(f"… {more} on the page and in --json", width, "dim", _INDENT)
+
+
+def _others(
+    analysis: Analysis, best: findings.FindingWords | None, opened: findings.Opening, width: int
+) -> Iterator[Text]:
+    """Yield the findings without a cause, without what the first lines already say."""
+    lines: list[Text] = []
+    for other in findings.other_findings(analysis, losses=False):
         is_title = best is not None and other is best.finding
-        # Of the finding in the title only what that leaves out.
         sentence = findings.left_to_say(other, opened) if is_title else other.sentence
         if sentence in opened.rest and (other.remedy or "") in opened.rest:
             continue
-        other_lines += paragraph(sentence, style.width)
+        lines += paragraph(sentence, width)
         if other.remedy and not is_title:
-            other_lines += hanging("help: ", other.remedy, style.width)
-    yield from (Text(), *other_lines) if other_lines else ()
+            lines += hanging("help: ", other.remedy, width)
+    if lines:
+        yield from (Text(), *lines)
 
 
 def _title_facts(
     best: findings.FindingWords, opened: findings.Opening, width: int
 ) -> Iterator[Text]:
     """Yield what the title does not say of its finding, `best`, and its remedy."""
-    # A title with neither of these is itself about what is saved.
+    # A title that states no finding, with nothing after it, already says what is saved.
     saves = best.saves if opened.tells or opened.rest else ""
     title, rows = opened.title, best.finding.rows[:1]
     is_named = any(_PARAMETERS.split(row.name)[0] in title for row in rows)
@@ -96,37 +114,36 @@ def _title_facts(
 
 
 def _step(analysis: Analysis, style: Style) -> Iterator[Text]:
-    """Yield the parts of a step as a bar, their times below it, and sentences on it."""
+    """Yield the parts of a step as a bar, their times below it, and sentences on the step."""
     parts = step_split.step_parts(analysis)
     yield style.bar([(LINE_LOOKS[part.name], part.ns) for part in parts])
+    # Sum up small parts, unless there is only one.
     small = [part for part in parts if part.share < _SMALL]
-    # A single small part takes no more room than a sum of one.
     shown = parts if len(small) == 1 else [part for part in parts if part.share >= _SMALL]
     marked = []
     for part in shown:
         text = f" {part.short} {duration(part.ns)} {percent(part.share)}"
         marked.append((style.drawn(LINE_LOOKS[part.name]), text))
     if len(small) > 1:
-        rest = duration(sum(part.ns for part in small))
-        marked.append((Text(), f"{len(small)} more parts {rest}"))
-    line = Text()  # as many parts as fit
+        small_time = duration(sum(part.ns for part in small))
+        marked.append((Text(), f"{len(small)} more parts {small_time}"))
+    line = Text()
     for mark, text in marked:
         if line and line.cell_len + len(_INDENT) + mark.cell_len + cell_len(text) > style.width:
             yield line
             line = Text()
         line.append(_INDENT if line else "").append_text(mark).append(text)
     yield line
-    rest = step_split.outside(analysis)
-    is_said = rest in step_split.scope(analysis) or step_split.begins_late(
-        analysis
-    )  # the latter in the title
-    window = f"{wording.basis(analysis)}. {'' if is_said else rest}"
+    outside = step_split.outside(analysis)
+    # The scope or the title may have said this.
+    is_said = outside in step_split.scope(analysis) or step_split.begins_late(analysis)
+    window = f"{wording.basis(analysis)}. {'' if is_said else outside}"
     for text in (window.rstrip(), critical_sentence(analysis), wording.uneven_steps(analysis)):
         yield from paragraph(text, style.width)
 
 
 def provenance(analysis: Analysis, style: Style, first: str = "") -> Iterator[Text]:
-    """Yield warnings, then `first`, devices (unless of no job), steps, selection and files."""
+    """Yield warnings, then `first` and what was analyzed: devices, steps, selection, files."""
     for text in wording.doubts(analysis):
         yield from hanging("warning: ", text, style.width, "bold")
     typical_ns, files = analysis.steps.typical_ns, analysis.source.files
@@ -143,36 +160,39 @@ def provenance(analysis: Analysis, style: Style, first: str = "") -> Iterator[Te
 
 
 def _finding(
-    number: int, one: findings.FindingWords, width: int, opened: findings.Opening | None
+    number: int, cause: findings.FindingWords, width: int, opened: findings.Opening | None
 ) -> Iterator[Text]:
-    """Yield what a finding saves, what to do, what shows it; `opened` if the title is of it."""
+    """Yield what a finding saves, its remedy and its evidence.
+
+    `opened` is given if the title states the finding: then only what the title does not say.
+    """
+    title = cause.finding.title
     if opened is not None:
-        yield from hanging(
-            f"{number}  ", findings.left_to_say(one.finding, opened) or one.finding.title, width
-        )
+        text = findings.left_to_say(cause.finding, opened) or title
+        yield from hanging(f"{number}  ", text, width)
     else:
-        title, saves = one.finding.title, one.saves or "gain unknown"
+        saves = cause.saves or "gain unknown"
         room = width - len(_INDENT) - len(title) - len(saves)
         if room > 1:
             yield Text.assemble(f"{number}  ", (title, "bold"), " " * room, saves)
         else:
             yield from hanging(f"{number}  ", title, width, "bold")
             yield from paragraph(saves, width, "", _INDENT)
-        # Where and who: not worth a line for what gains little, unless nothing gains more.
-        if one.finding.priority != "low" or number == 1:
-            for line in joined(
-                filter(None, (*_places(one, width), one.owner, one.mfu, f"sure: {one.level}")),
-                width - len(_INDENT),
-            ):
+        # Where it is and who can fix it is not worth a line if little is gained.
+        if cause.finding.priority != "low" or number == 1:
+            places = _places(cause, width)
+            parts = filter(None, (*places, cause.owner, cause.mfu, f"sure: {cause.level}"))
+            for line in joined(parts, width - len(_INDENT)):
                 yield Text(_INDENT).append_text(line)
-        yield from hanging(f"{_INDENT}help: ", one.finding.remedy, width)
-        yield from paragraph(one.finding.sentence, width, "dim", _INDENT) if number == 1 else ()
-    if number == 1 and one.reasons:
-        yield from hanging(f"{_INDENT}why {one.level}: ", one.reasons, width, "dim")
-    question = f"{_INDENT}try: traceflops what-if TRACE {shlex.join(one.finding.edits)}"
-    if number == 1 and one.finding.edits and cell_len(question) <= min(width, _QUESTION):
+        yield from hanging(f"{_INDENT}help: ", cause.finding.remedy, width)
+        if number == 1:
+            yield from paragraph(cause.finding.sentence, width, "dim", _INDENT)
+    if number == 1 and cause.reasons:
+        yield from hanging(f"{_INDENT}why {cause.level}: ", cause.reasons, width, "dim")
+    question = f"{_INDENT}try: traceflops what-if TRACE {shlex.join(cause.finding.edits)}"
+    if number == 1 and cause.finding.edits and cell_len(question) <= min(width, _QUESTION):
         yield Text(question, "dim")
 
 
-def _places(one: findings.FindingWords, width: int) -> Iterator[str]:
-    return (kernel_label(name, min(_NAME, width - len(_INDENT))) for name in one.where)
+def _places(cause: findings.FindingWords, width: int) -> Iterator[str]:
+    return (kernel_label(name, min(_NAME, width - len(_INDENT))) for name in cause.where)

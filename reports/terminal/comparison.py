@@ -1,4 +1,4 @@
-"""A comparison in a terminal: the sentence, two bars on one scale, what adds up to the change."""
+"""A comparison in a terminal: sentences, two bars on one scale, the causes of the difference."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _LESS: Final = (
     *("Start-up", "Idle", "MFU", "How sure"),
     *("Occupancy", "Nearest roof", "Before", "After", "Share"),
 )
-"""Columns that are left out, in this order, if there is no room."""
+"""Columns that are left out, in this order, until the others have room."""
 
 
 def render_comparison(comparison: Comparison, style: Style) -> list[Text]:
@@ -58,39 +58,48 @@ def render_comparison(comparison: Comparison, style: Style) -> list[Text]:
     sides = compared([comparison])
     if sides and all(side.windows for side in sides):
         lines += [Text(), *_bars(sides, style)]
-    # What is not alike and the peak of memory are no tables here, but sentences.
+    # The tables of what is not alike and of peak memory are sentences here.
     recordings, _, *tables, _ = (table for _, table in comparison_tables(comparison))
     lines += _tables([recordings], width)
-    lines += headline("Not alike") if comparison.unlike else ()
-    of_before, of_after = list[str](), list[str]()
-    # What has no value but that it is there is "recorded" on a side.
-    for one in comparison.unlike:
-        if one.after == UNRECORDED:
-            of_before.append(one.what if one.before == "recorded" else f"{one.what} {one.before}")
-        elif one.before == UNRECORDED:
-            of_after.append(one.what if one.after == "recorded" else f"{one.what} {one.after}")
-        else:
-            lines += hanging(f"  {one.what}: ", f"{one.before} → {one.after}", width)
-    for side, recorded in ((comparison.before, of_before), (comparison.after, of_after)):
-        if recorded:
-            lines += hanging("  ", f"recorded of {side.name} only: {', '.join(recorded)}", width)
+    lines += _unlike(comparison, width)
     return fitted([*lines, *_tables(tables, width)], style)
 
 
+def _unlike(comparison: Comparison, width: int) -> Iterator[Text]:
+    """Yield what else differs between the recordings, then what only one side recorded."""
+    if comparison.unlike:
+        yield from headline("Not alike")
+
+    def with_value(what: str, value: str) -> str:
+        return what if value == "recorded" else f"{what} {value}"  # "recorded" is no value
+
+    only_before, only_after = list[str](), list[str]()
+    for unlike in comparison.unlike:
+        if unlike.after == UNRECORDED:
+            only_before.append(with_value(unlike.what, unlike.before))
+        elif unlike.before == UNRECORDED:
+            only_after.append(with_value(unlike.what, unlike.after))
+        else:
+            yield from hanging(f"  {unlike.what}: ", f"{unlike.before} → {unlike.after}", width)
+    for side, only in ((comparison.before, only_before), (comparison.after, only_after)):
+        if only:
+            yield from hanging("  ", f"recorded of {side.name} only: {', '.join(only)}", width)
+
+
 def render_runs(comparisons: Sequence[Comparison], style: Style) -> list[Text]:
-    """Return the comparison of several recordings with one baseline as lines."""
+    """Return the lines of a comparison of several recordings with one baseline."""
     style = style.wide_enough()
     tables = (sides_table(compared(comparisons)), runs_table(comparisons))
     lines = [Text(f"Against {comparisons[0].before.name}", "bold"), *_tables(tables, style.width)]
-    for one in comparisons:
-        lines += [Text(), Text(one.after.name, "bold"), *paragraph(one.sentence, style.width, "")]
-        lines += _tables([counted_change(one)], style.width)
+    for run in comparisons:
+        lines += [Text(), Text(run.after.name, "bold"), *paragraph(run.sentence, style.width, "")]
+        lines += _tables([counted_change(run)], style.width)
     return fitted(lines, style)
 
 
 def _tables(tables: Sequence[ReportTable] | Iterator[ReportTable], width: int) -> Iterator[Text]:
-    """Yield the tables that have rows, each with what it leaves out and its remark."""
-    most = _NAME + max(width - _WIDE, 0)  # names get what a wide terminal has more
+    """Yield the tables that have rows, each with the number of hidden rows and its remark."""
+    most = _NAME + max(width - _WIDE, 0)  # in a wide terminal, names get all additional room
     for table in tables:
         if table.rows:
             left_out = ("Component",) if width < _WIDE else ()
@@ -101,17 +110,16 @@ def _tables(tables: Sequence[ReportTable] | Iterator[ReportTable], width: int) -
 
 
 def _bars(sides: Sequence[Side], style: Style) -> Iterator[Text]:
-    """Yield a bar per side, as long as its mean step, and the meaning of the colours."""
-    longest = max(side.mean_ns for side in sides) or 1
-    name = min(max(len(side.name) for side in sides), 24)
-    width = min(_BAR, style.width - name - 14)  # 9 for the time, 3 spaces, a margin of 2
-    names = cut_to([side.name for side in sides], name)
-    for side, shown in zip(sides, names, strict=True):
-        room = int(width * side.mean_ns / longest)
+    """Yield a bar per side, in proportion to its mean step, and the meaning of the colours."""
+    longest_ns = max(side.mean_ns for side in sides) or 1
+    name_width = min(max(len(side.name) for side in sides), 24)
+    width = min(_BAR, style.width - name_width - 14)  # 9 for the time, 3 spaces, a margin of 2
+    names = cut_to([side.name for side in sides], name_width)
+    for side, name in zip(sides, names, strict=True):
+        length = int(width * side.mean_ns / longest_ns)
         parts = side.components.parts().items()
-        bar = style.bar([(LOOKS[part], ns) for part, ns in parts], room)
-        label = f"{shown} {duration(float(side.mean_ns)):>9}  "
-        yield Text.assemble(label, bar)
+        bar = style.bar([(LOOKS[part], ns) for part, ns in parts], length)
+        yield Text.assemble(f"{name} {duration(float(side.mean_ns)):>9}  ", bar)
     looks = [LOOKS[part] for part in COMPONENTS if any(s.components.parts()[part] for s in sides)]
     marks = (f"{look.block if style.unicode else look.ascii} {look.label}" for look in looks)
     yield Text("  ".join(marks), "dim")

@@ -1,4 +1,4 @@
-"""What is in a trace, as text and as JSON (schema traceflops.info/1)."""
+"""The inventory of a trace as text and as JSON (schema traceflops.info/1)."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ def info_object(inventory: Inventory) -> dict[str, Any]:
         "jobs": [
             {
                 **fields(job, "number", "format", "files", "ranks", "chosen"),
-                **_contents_object(mine),
+                **_contents_object(own_inventory),
             }
-            for job, mine in zip(inventory.jobs, of_jobs, strict=True)
+            for job, own_inventory in zip(inventory.jobs, of_jobs, strict=True)
         ],
         "notes": [note.as_dict() for note in inventory.notes],
     }
 
 
 def _contents_object(inventory: Inventory | None) -> dict[str, Any]:
-    """Return what is in a trace and what is missing; all null if nothing of it is selected."""
+    """Return what is in a trace and what is missing; all null if no part of it is selected."""
     if inventory is None:
         return dict.fromkeys(("world_size", "devices", "rows", "steps", "missing", "record"))
     return {
@@ -77,12 +77,14 @@ def render_info(inventory: Inventory) -> list[str]:
     notes = [f"note        {visible(note.text)}" for note in inventory.notes]
     if not inventory.of_jobs:
         return [*jobs, *_inventory(inventory), *notes]
-    pairs = zip(jobs, inventory.of_jobs, strict=True)
-    return [*(line for job, inner in pairs for line in (job, *_inventory(inner), "")), *notes]
+    lines = []
+    for job_line, own_inventory in zip(jobs, inventory.of_jobs, strict=True):
+        lines += [job_line, *_inventory(own_inventory), ""]
+    return [*lines, *notes]
 
 
 def _inventory(inventory: Inventory | None) -> Iterator[str]:
-    """Yield where a recording comes from, its devices, what it holds, and what is missing."""
+    """Yield the source of a recording, its devices, its contents, and what is missing."""
     if inventory is None:
         yield _line("", "nothing of it is selected")
         return
@@ -127,16 +129,16 @@ def _inventory(inventory: Inventory | None) -> Iterator[str]:
 
 
 def _device(device: DeviceEntry) -> str:
-    """Return the rank of a device, what it is, and how many operations it did."""
-    where = ranks_text(device.ranks or ((device.rank,) if device.rank is not None else ()))
-    where = where or "rank unknown"
+    """Return the rank of a device, its properties, and the number of its operations."""
+    ranks = device.ranks or ((device.rank,) if device.rank is not None else ())
+    where = ranks_text(ranks) or "rank unknown"
     if device.run is not None:
-        where = f"{where}, run {device.run} of {device.runs}"
+        where += f", run {device.run} of {device.runs}"
     properties = [shorten_middle(device.name, 70)]
     if device.architecture is not None and device.architecture not in device.name:
         properties.append(visible(device.architecture))
     if device.sm_count is not None:
-        # Only of GPUs with CUs is the architecture recorded.
+        # An architecture is only recorded for GPUs with CUs.
         properties.append(f"{device.sm_count} {'CUs' if device.architecture else 'SMs/CUs'}")
     if device.partition is not None:
         properties.append(f"partition {device.partition}")

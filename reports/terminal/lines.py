@@ -20,8 +20,8 @@ from traceflops.reports.view.utilisation import Fact
 from traceflops.units import several
 
 LEAST_NAME: Final = 20
-"""Names get at least so many characters; columns that can be left out give way."""
-_NARROWEST: Final = 40  # rows are laid out for at least this width; a narrower terminal wraps them
+"""Names get at least so many characters; if need be, other columns are left out for that."""
+_NARROWEST: Final = 40  # rows have room for at least this width; a narrower terminal wraps them
 _WIDEST_BAR: Final = 100
 _LEAST_REMARK: Final = 20
 _LEAST_LABEL: Final = 12
@@ -32,7 +32,7 @@ _PLAIN: Final = {"–": "-", "·": "|", "×": "x", "µ": "u", "…": "~", "→":
 
 
 class Style(Struct, frozen=True):
-    """What the terminal can show: its width in columns, Unicode, colour."""
+    """What the terminal can show: its width in characters, Unicode, colour."""
 
     width: int = 100
     unicode: bool = True
@@ -43,20 +43,20 @@ class Style(Struct, frozen=True):
         return replace(self, width=max(self.width, _NARROWEST))
 
     def drawn(self, look: Look, cells: int = 1) -> Text:
-        """Return a component's part of a bar, `cells` wide."""
+        """Return a piece of a bar, `cells` wide, in the look of a component."""
         fill = look.ascii
         if self.unicode:
             fill = "█" if self.colour and look.hatch is None else look.block
         return Text(fill * cells, look.colour if self.colour else "")
 
     def bar(self, parts: Sequence[tuple[Look, int]], width: int = _WIDEST_BAR) -> Text:
-        """Return a bar with parts as long as their amounts, at most as wide as the terminal."""
-        numbers = apportioned([amount for _, amount in parts], min(width, self.width))
-        looks = (look for look, _ in parts)
-        return Text().join(self.drawn(look, n) for look, n in zip(looks, numbers, strict=True))
+        """Return a bar whose parts are in proportion to their amounts; it fits the terminal."""
+        lengths = apportioned([amount for _, amount in parts], min(width, self.width))
+        pairs = zip(parts, lengths, strict=True)
+        return Text().join(self.drawn(look, length) for (look, _), length in pairs)
 
     def plain(self, text: str) -> str:
-        """Return text in characters the terminal has."""
+        """Return text in characters that the terminal has."""
         if self.unicode:
             return text
         for fancy, simple in _PLAIN.items():
@@ -65,24 +65,27 @@ class Style(Struct, frozen=True):
 
 
 def fitted(lines: Iterable[Text], style: Style) -> list[Text]:
-    """Return lines (changed in place) in the terminal's characters and width, right-stripped."""
+    """Return lines in the terminal's characters, cut to its width; they may be changed in place."""
     shown = []
     for line in lines:
-        if not style.unicode:
-            plain, done = Text(), 0
-            for span in sorted(line.spans, key=lambda span: span.start):  # which do not overlap
-                plain.append(style.plain(line.plain[done : span.start]))
-                plain.append(style.plain(line.plain[span.start : span.end]), str(span.style))
-                done = span.end
-            plain.append(style.plain(line.plain[done:]))
-            line = plain
-        line.rstrip()
-        if line.cell_len > style.width:
-            mark = style.plain("…")
-            line.truncate(style.width - len(mark), overflow="crop")
-            line.append(mark)
-        shown.append(line)
+        fitting = line if style.unicode else _ascii(line, style)
+        fitting.rstrip()
+        if fitting.cell_len > style.width:
+            ellipsis = style.plain("…")
+            fitting.truncate(style.width - len(ellipsis), overflow="crop")
+            fitting.append(ellipsis)
+        shown.append(fitting)
     return shown
+
+
+def _ascii(line: Text, style: Style) -> Text:
+    """Return a line in ASCII with the same styles; spans of styles do not overlap."""
+    plain, end = Text(), 0
+    for span in sorted(line.spans, key=lambda span: span.start):
+        plain.append(style.plain(line.plain[end : span.start]))
+        plain.append(style.plain(line.plain[span.start : span.end]), str(span.style))
+        end = span.end
+    return plain.append(style.plain(line.plain[end:]))
 
 
 def headline(title: str) -> tuple[Text, Text]:
@@ -97,20 +100,21 @@ def paragraph(text: str, width: int, style: str = "dim", indent: str = "") -> It
 
 
 def hanging(head: str, text: str, width: int, style: str = "") -> Iterator[Text]:
-    """Yield a text behind its head; further lines are indented by the width of the head."""
-    for place, line in enumerate(wrapped(visible(text), width - len(head))):
-        yield Text(f"{'' if place else head:<{len(head)}}{line}", style)
+    """Yield a text after its head; further lines are indented by the width of the head."""
+    for number, line in enumerate(wrapped(visible(text), width - len(head))):
+        yield Text(f"{'' if number else head:<{len(head)}}{line}", style)
 
 
 def remarked(line: Text, remark: str, width: int) -> Iterator[Text]:
     """Yield a line with a remark behind it, or below it if there is no room."""
-    start = line.cell_len if width - line.cell_len >= _LEAST_REMARK else 2
-    lines = wrapped(visible(remark), width - start)
-    if start == line.cell_len:
-        line.append("".join(lines[:1]), "dim")
-        lines = lines[1:]
+    has_room = width - line.cell_len >= _LEAST_REMARK
+    indent = line.cell_len if has_room else 2
+    below = wrapped(visible(remark), width - indent)
+    if has_room:
+        line.append("".join(below[:1]), "dim")
+        below = below[1:]
     yield line
-    yield from (Text(" " * start).append(more, "dim") for more in lines)
+    yield from (Text(" " * indent).append(text, "dim") for text in below)
 
 
 def fact_lines(facts: Iterable[Fact], width: int, label: int = _FACT) -> Iterator[Text]:
@@ -121,19 +125,19 @@ def fact_lines(facts: Iterable[Fact], width: int, label: int = _FACT) -> Iterato
 
 
 def note_lines(notes: Sequence[str], most: int, where: str, width: int) -> Iterator[Text]:
-    """Yield the first `most` notes, and how many more are `where` the caller says."""
+    """Yield the first `most` notes and the number of the others; `where` says where these are."""
     if notes:
         yield Text()
     for note in notes[:most]:
-        for place, line in enumerate(wrapped(visible(note), width - len("note "))):
-            yield Text.assemble("     " if place else ("note ", "bold"), line)
+        for number, line in enumerate(wrapped(visible(note), width - len("note "))):
+            yield Text.assemble("     " if number else ("note ", "bold"), line)
     if len(notes) > most:
-        more = f"{several(len(notes) - most, 'more note')} {where}"
-        yield from hanging("note ", more, width, "dim")
+        others = f"{several(len(notes) - most, 'more note')} {where}"
+        yield from hanging("note ", others, width, "dim")
 
 
 def joined(parts: Iterable[str], width: int) -> Iterator[Text]:
-    """Yield parts separated by dots; a line ends between two parts unless one is too long."""
+    """Yield parts separated by dots; lines end between parts, unless a part is too long."""
     line = ""
     for part in parts:
         longer = f"{line} · {part}" if line else part
@@ -156,7 +160,7 @@ def listed(items: Iterable[str], width: int) -> str:
 
 
 def columns(widths: Mapping[str, int], room: int, less: Iterable[str]) -> dict[str, int]:
-    """Return the columns that have room; those of `less` are left out first, in that order."""
+    """Return the widths of columns; those of `less` are left out in order until all have room."""
     kept = dict(widths)
     for name in less:
         if sum(kept.values()) > room:
@@ -165,39 +169,39 @@ def columns(widths: Mapping[str, int], room: int, less: Iterable[str]) -> dict[s
 
 
 def widened(widths: Mapping[str, int], rows: Iterable[Sequence[str]]) -> dict[str, int]:
-    """Return the widths of columns, enlarged to their longest text and a space."""
-    longest = [1 + max(map(cell_len, texts)) for texts in zip(*rows, strict=True)]
-    pairs = zip(widths.items(), longest or [0] * len(widths), strict=True)  # without rows 0
-    return {name: max(width, needed) for (name, width), needed in pairs}
+    """Return the widths of columns, enlarged if needed to their longest text and a space."""
+    needed = [1 + max(map(cell_len, texts)) for texts in zip(*rows, strict=True)]
+    needed = needed or [0] * len(widths)  # without rows
+    return {name: max(widths[name], least) for name, least in zip(widths, needed, strict=True)}
 
 
 def cells(texts: Mapping[str, str], widths: Mapping[str, int]) -> str:
-    """Return the cells of a row, aligned to the right of their columns."""
+    """Return the cells of a row, each aligned to the right of its column."""
     return "".join(f"{texts[name]:>{width}}" for name, width in widths.items())
 
 
-def heading(title: str, name: int, widths: Mapping[str, int]) -> Iterator[Text]:
-    """Yield the line of headings; a title wider than the column of names (`name`) comes before."""
+def heading(title: str, name_width: int, widths: Mapping[str, int]) -> Iterator[Text]:
+    """Yield the line of heads; a title wider than the column of names comes on a line before it."""
     heads = cells({head: head for head in widths}, widths)
-    if len(title) >= name:
-        yield from paragraph(title, name + sum(widths.values()), "bold")
-        title = ""
-    yield Text(f"{title:<{name}}{heads}", "bold")
+    fits = len(title) < name_width
+    if not fits:
+        yield from paragraph(title, name_width + sum(widths.values()), "bold")
+    yield Text(f"{title if fits else '':<{name_width}}{heads}", "bold")
 
 
 def cut_to(names: Sequence[str], width: int) -> list[str]:
     """Return the names of a table, each exactly `width` cells wide; see `short_labels`."""
     room = width
-    short = short_labels(names, room)
-    # Some characters are two cells wide: shorten the names that are still too wide.
-    while room > 1 and any(cell_len(label) > width for label in short):
+    labels = short_labels(names, room)
+    # Some characters are two cells wide: shorten the labels that are still too wide.
+    while room > 1 and any(cell_len(label) > width for label in labels):
         room -= 1
         shorter = short_labels(names, room)
-        pairs = zip(short, shorter, strict=True)
-        short = [new if cell_len(old) > width else old for old, new in pairs]
-        if len(set(map(str.strip, short))) < len(set(names)):
-            short = shorter  # mixed, two names became equal
-    return [label + " " * (width - cell_len(label)) for label in short]
+        pairs = zip(labels, shorter, strict=True)
+        labels = [new if cell_len(old) > width else old for old, new in pairs]
+        if len(set(map(str.strip, labels))) < len(set(names)):
+            labels = shorter  # labels of different lengths became equal
+    return [label + " " * (width - cell_len(label)) for label in labels]
 
 
 def named_table(
@@ -214,19 +218,19 @@ def named_table(
     `widths` are the least widths of the other columns; those in `less` are left out first. Names
     have at most `most` cells; those of a tree are indented by their `depths`.
     """
-    widths = widened(widths, [texts for _, texts in rows])
-    kept = columns(widths, width - LEAST_NAME, less)
-    name = max(min(most, width - sum(kept.values())), _LEAST_LABEL)
+    needed = widened(widths, [texts for _, texts in rows])
+    kept = columns(needed, width - LEAST_NAME, less)
+    name_width = max(min(most, width - sum(kept.values())), _LEAST_LABEL)
     yield Text()
-    yield from heading(title, name, kept)
-    # The deepest row must keep room for its label.
+    yield from heading(title, name_width, kept)
+    # Indent by at most 2 per level, so that the deepest row keeps room for its label.
     deepest = max(depths, default=0)
-    step = min(2, (name - _LEAST_LABEL) // max(deepest, 1))
-    width = name - 1 - step * deepest
-    labels = cut_to(_sharing_room([cell for cell, _ in rows], width), width)
+    indent = min(2, (name_width - _LEAST_LABEL) // max(deepest, 1))
+    label_width = name_width - 1 - indent * deepest
+    labels = cut_to(_sharing_room([cell for cell, _ in rows], label_width), label_width)
     for label, (_, texts), depth in zip(labels, rows, depths or [0] * len(rows), strict=True):
-        row = f"{' ' * step * depth}{label}{' ' * step * (deepest - depth)}"
-        yield Text(f"{row} {cells(dict(zip(widths, texts, strict=True)), kept)}".rstrip())
+        row = f"{' ' * indent * depth}{label}{' ' * indent * (deepest - depth)}"
+        yield Text(f"{row} {cells(dict(zip(needed, texts, strict=True)), kept)}".rstrip())
 
 
 def view_table(
@@ -234,34 +238,27 @@ def view_table(
 ) -> Iterator[Text]:
     """Yield a table of the view without some columns, others at least `wide`; see `named_table`."""
     title, *heads = (column.head for column in table.columns)
-    kept = [at for at, head in enumerate(heads) if head not in without]
-    heads = [heads[at] for at in kept]
+    kept = [index for index, head in enumerate(heads) if head not in without]
     rows = []
-    for name, *cells_ in table.rows:
-        texts = [cell if isinstance(cell, str) else " ".join(cell) for cell in cells_]
-        rows.append((name, [texts[at] for at in kept]))
-    widths = {head: max(wide, len(head) + 2) for head in heads}
+    for name, *other_cells in table.rows:
+        texts = [cell if isinstance(cell, str) else " ".join(cell) for cell in other_cells]
+        rows.append((name, [texts[index] for index in kept]))
+    widths = {heads[index]: max(wide, len(heads[index]) + 2) for index in kept}
     yield from named_table(title, rows, widths, less, most, width, table.depths)
 
 
 def _sharing_room(cells: Sequence[Cell], width: int) -> list[str]:
-    """Return cells as texts; names in a cell that are too long together are shortened equally."""
-    rooms = []  # the most that each name of a cell may have
-    for cell in cells:
-        room, pieces = width, (cell,) if isinstance(cell, str) else cell
-        ordered = sorted((p for p in pieces if isinstance(p, Name)), key=len)
-        left = width - len(" ".join(pieces)) + sum(map(len, ordered))
-        for number, name in enumerate(ordered if len(pieces) > 1 else ()):
-            room = max(left // (len(ordered) - number), 1)
-            if len(name) > room:
-                break
-            room, left = width, left - len(name)  # short names leave room to long ones
-        rooms.append(room)
+    """Return cells as texts; names of a cell that are too long together are shortened equally."""
+    rooms = [_room_of_name(cell, width) for cell in cells]
     short: dict[tuple[str, int], str] = {}  # by name and room
     for room in set(rooms):
-        of_room = [cell for cell, own in zip(cells, rooms, strict=True) if own == room]
-        names = [p for cell in of_room if not isinstance(cell, str) for p in cell]
-        names = [piece for piece in names if isinstance(piece, Name)]
+        names = [
+            piece
+            for cell, own_room in zip(cells, rooms, strict=True)
+            if own_room == room and not isinstance(cell, str)
+            for piece in cell
+            if isinstance(piece, Name)
+        ]
         short |= zip(((name, room) for name in names), short_labels(names, room), strict=True)
     return [
         cell if isinstance(cell, str) else " ".join(short.get((p, room), p) for p in cell)
@@ -269,20 +266,39 @@ def _sharing_room(cells: Sequence[Cell], width: int) -> list[str]:
     ]
 
 
+def _room_of_name(cell: Cell, width: int) -> int:
+    """Return how long each name in a cell may be so that all of the cell fits into `width`.
+
+    Short names leave their room to long ones; it is `width` if no name is too long.
+    """
+    if isinstance(cell, str) or len(cell) == 1:
+        return width
+    names = sorted((piece for piece in cell if isinstance(piece, Name)), key=len)
+    left = width - len(" ".join(cell)) + sum(map(len, names))
+    for number, name in enumerate(names):
+        room = max(left // (len(names) - number), 1)
+        if len(name) > room:
+            return room
+        left -= len(name)
+    return width
+
+
 def ledger_table(ledger: Ledger, unit: str, width: int = 80) -> Iterator[Text]:
-    """Yield a ledger in one unit for all its cells; without room for the passes only sums."""
+    """Yield a ledger with the same prefix in all cells; only sums if passes have no room."""
     rows = ledger_rows(ledger)
     if not rows:
         return
     table = ledger_cells(rows)
-    # The longest head needs a cell more.
+    # The longest head needs one more character.
     widths = [_LEDGER_CELL + (head == "weight grad") for head in table.heads[:-2]]
     if width < _LEDGER_LABEL + sum(widths) + _LEDGER_SUM + _LEDGER_SHARE:
         table, widths = ledger_cells(rows, passes=False), []
     widths += [_LEDGER_SUM, _LEDGER_SHARE]
-    total = [table.total] if table.total is not None else []
-    lines = [(f"{table.prefix}FLOP per {unit}", table.heads), *table.rows, *total]
-    for place, (label, texts) in enumerate(lines):
+
+    def line(label: str, texts: Sequence[str], style: str = "") -> Text:
         row = "".join(f"{text:>{wide}}" for text, wide in zip(texts, widths, strict=True))
-        shown = visible(label)[:_LEDGER_LABEL] if place else label
-        yield Text(f"{shown:<{_LEDGER_LABEL}}{row}", "" if place else "bold")
+        return Text(f"{label:<{_LEDGER_LABEL}}{row}", style)
+
+    yield line(f"{table.prefix}FLOP per {unit}", table.heads, "bold")
+    for label, texts in (*table.rows, *([table.total] if table.total is not None else ())):
+        yield line(visible(label)[:_LEDGER_LABEL], texts)

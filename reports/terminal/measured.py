@@ -1,4 +1,4 @@
-"""What a trace says of utilisation, in a terminal, and a description compared with it."""
+"""The utilisation of a trace in a terminal, and a comparison with a description of the run."""
 
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ def render_measured(
 ) -> list[Text]:
     """Return the lines of `traceflops mfu TRACE`; `checked` compares it with a description.
 
-    Rows have known FLOPs; kernels without have counted bytes, operators any bytes.
+    Kernels are listed if their FLOPs are known or their bytes counted, operators if either is
+    known.
     """
     style, measured = (style or Style()).wide_enough(), analysis.measured
     kernels = [
@@ -65,17 +66,6 @@ def render_measured(
     if analysis.only_launches:  # their times are not those of the work
         kernels, ops = [], []
     known = "FLOPs" if any(row.measured.flops for row in kernels) else "bytes"
-    # The ledger as means per window; if that tells no purpose (its sum is said elsewhere), the
-    # described one.
-    ledger, ledger_lines = measured.executed.ledger(), list[Text]()
-    described = checked.described if checked is not None else None
-    if ledger.lines and not is_unsplit(ledger):
-        per, bounds = window(analysis), "" if measured.is_exact else ", upper bounds of a range"
-        ledger_lines = [Text(), *ledger_table(mean_ledger(analysis), per, style.width)]
-        ledger_lines.append(Text(f"Averages per {per} and {unit(analysis)}{bounds}.", "dim"))
-    elif described is not None and described.work.ledger.lines:
-        ledger_lines = [Text(), *ledger_table(described.work.ledger, described.unit, style.width)]
-        ledger_lines.append(Text("As described, for the whole job.", "dim"))
     figures = (
         *utilisation.facts(analysis),
         *(described_facts(checked) if checked is not None else ()),
@@ -85,7 +75,7 @@ def render_measured(
         *_waterfall(analysis, style, checked),
         *([Text()] if figures else ()),
         *fact_lines(figures, style.width),
-        *ledger_lines,
+        *_ledger_lines(analysis, checked, style.width),
         *_table(f"Kernels with known {known}", kernels, analysis, style.width),
         *_table("Operators", ops, analysis, style.width),
         *counted_lines(measured, style.width),
@@ -94,10 +84,24 @@ def render_measured(
     return fitted(lines, style)
 
 
+def _ledger_lines(analysis: Analysis, checked: Reconciliation | None, width: int) -> Iterator[Text]:
+    """Yield the ledger of the trace; if the purpose of its FLOPs is unknown, the described one."""
+    ledger = analysis.measured.executed.ledger()
+    described = checked.described if checked is not None else None
+    if ledger.lines and not is_unsplit(ledger):
+        per, is_exact = window(analysis), analysis.measured.is_exact
+        bounds = "" if is_exact else ", upper bounds of a range"
+        yield from (Text(), *ledger_table(mean_ledger(analysis), per, width))
+        yield Text(f"Averages per {per} and {unit(analysis)}{bounds}.", "dim")
+    elif described is not None and described.work.ledger.lines:
+        yield from (Text(), *ledger_table(described.work.ledger, described.unit, width))
+        yield Text("As described, for the whole job.", "dim")
+
+
 def render_measured_conventions(
     analysis: Analysis, style: Style, checked: Reconciliation
 ) -> list[Text]:
-    """Return the figures of all conventions over the device windows of a trace."""
+    """Return the figures by all conventions, over the device windows of a trace."""
     style = style.wide_enough()
     lines = (
         *_head(analysis, style, checked),
@@ -108,22 +112,26 @@ def render_measured_conventions(
 
 
 def _head(analysis: Analysis, style: Style, checked: Reconciliation | None) -> Iterator[Text]:
-    """Yield the figure, or why there is none, and the recording and the run that it is of."""
+    """Yield the figures of trace and description, or why there are none, the recording, the run."""
     measured, described = analysis.measured, list[str]()
-    if checked is not None:  # its figure, or why there is none, and how it compares
-        described += [checked.rate.sentence] if checked.rate is not None else []
-        known = {lack.what for lack in measured.lacks}  # said already
+    if checked is not None:  # the described figure, or why there is none, and how it compares
+        if checked.rate is not None:
+            described.append(checked.rate.sentence)
+        lacks_of_trace = {lack.what for lack in measured.lacks}
         for lack in checked.lacks:
-            if lack.what not in known:
+            if lack.what not in lacks_of_trace:
                 line = fact("missing.line-described", what=lack.what, how=lack.how)
                 described.append(words(line))
-        described += [checked.sentence] if checked.sentence else []
-    # A description tells itself why it has no figure. If the trace's figure is no MFU, why is said.
-    sentences = [] if described else utilisation.why_not(measured, is_asked=True)
+        if checked.sentence:
+            described.append(checked.sentence)
     if measured.figure is not None:
-        missing = sentences if measured.mfu is None and checked is None else []
-        sentences = [f"{measured.figure} ({measured.basis})", *missing]
-    for sentence in (*sentences, *described):
+        yield from paragraph(f"{measured.figure} ({measured.basis})", style.width, "bold")
+    # Say why there is no MFU, unless the description says something.
+    is_other_figure = measured.figure is not None and measured.mfu is None and checked is None
+    if not described and (measured.figure is None or is_other_figure):
+        for sentence in utilisation.why_not(measured, is_asked=True):
+            yield from paragraph(sentence, style.width, "bold")
+    for sentence in described:
         yield from paragraph(sentence, style.width, "bold")
     yield from provenance(analysis, style)
     if checked is not None:
@@ -131,7 +139,7 @@ def _head(analysis: Analysis, style: Style, checked: Reconciliation | None) -> I
 
 
 def _waterfall(analysis: Analysis, style: Style, checked: Reconciliation | None) -> Iterator[Text]:
-    """Yield the waterfall of the trace, else of the description, as a bar with its lines."""
+    """Yield the MFU waterfall of the trace, else of the description, as a bar with its lines."""
     fall, width = analysis.measured.waterfall, style.width
     if fall is None and checked is not None:
         fall = checked.waterfall
@@ -162,39 +170,39 @@ def _waterfall(analysis: Analysis, style: Style, checked: Reconciliation | None)
 
 
 def described_facts(checked: Reconciliation) -> Iterator[utilisation.Fact]:
-    """Yield the figures from which the described one is made.
+    """Yield the figures behind the described one.
 
-    HFU is one if it stands for more than MFU, or if the trace has no MFU to stand beside it; but
-    not if it is the figure itself.
+    The described HFU is one of them if it differs from MFU, or if the trace has no MFU to compare;
+    but not if it is the described figure itself.
     """
     work, job = checked.described.work, checked.job
     rate, convention = checked.rate, work.ledger.convention
-    is_more = rate is not None and (rate.hfu != rate.mfu or checked.measured.mfu is None)
-    if rate is not None and is_more and not rate.is_hfu:
+    is_other = rate is not None and (rate.hfu != rate.mfu or checked.measured.mfu is None)
+    if rate is not None and is_other and not rate.is_hfu:
         remark = "with other executed FLOPs, as described"
         yield utilisation.Fact("described HFU", exact_percent(rate.hfu), remark)
     if checked.host_mfu is not None:
         remark = f"{convention}, over CPU step markers"
         yield utilisation.Fact("MFU (host)", exact_percent(checked.host_mfu), remark)
     elif checked.host_ran_ahead:
-        yield utilisation.Fact(
-            "MFU (host)", UNKNOWN, "the CPU ran ahead: its step markers are not step times"
-        )
+        remark = "the CPU ran ahead: its step markers are not step times"
+        yield utilisation.Fact("MFU (host)", UNKNOWN, remark)
     if checked.needed is not None:
         windows = f"{several(job.windows, 'window')}, {count(job.shown)}"  # one per step and device
         remark = f"{convention}, {windows} of {several(job.devices, 'device')}"
         yield utilisation.Fact("needed", flops(checked.needed), remark)
-    if (counts := checked.counts) is not None:
-        what = "as model FLOPs, padding included" if checked.is_padded else "as model FLOPs"
-        value = flops(counts.counted) if not counts.is_open else f"≥ {flops(counts.least)}"
-        most = "; upper bound unknown" if counts.is_open else ""
-        if counts.is_open and counts.most is not None:
-            most = f"; at most {flops(counts.most)}"
-        yield utilisation.Fact("trace shows", value, f"{what}{most}")
+    counts = checked.counts
+    if counts is not None:
+        remark = "as model FLOPs, padding included" if checked.is_padded else "as model FLOPs"
+        value = flops(counts.counted)
+        if counts.is_open:  # FLOPs of some work are not known
+            value = f"≥ {flops(counts.least)}"
+            most = f"at most {flops(counts.most)}" if counts.most is not None else ""
+            remark = f"{remark}; {most or 'upper bound unknown'}"
+        yield utilisation.Fact("trace shows", value, remark)
     if work.tokens_per_s is not None:
-        yield utilisation.Fact(
-            f"{what_counts(checked.described)}s per s", significant(work.tokens_per_s), "whole job"
-        )
+        label = f"{what_counts(checked.described)}s per s"
+        yield utilisation.Fact(label, significant(work.tokens_per_s), "whole job")
 
 
 def _table(
@@ -203,27 +211,28 @@ def _table(
     """Yield kernels or operators with their time, rates and what bounds them."""
     if not rows:
         return
-    measured, shown, is_above = analysis.measured, [], False
+    measured, shown, is_above_peak = analysis.measured, [], False
     for row in rows:
         work, bound = row.measured, utilisation.bound_word(measured, row)
         peak, _ = utilisation.roof(measured, row.dtypes)
         if work.flops_per_ns and (work.share_of_peak(peak) or 0) > 1:
-            is_above = True
+            is_above_peak = True
         time = duration(analysis.mean_ns(work.time_ns))
         rate, share, intensity = utilisation.rate_words(work, peak)
-        moved = significant(work.bytes_per_ns, zeros=True) if work.bytes_per_ns else UNKNOWN
-        bound = _BOUNDS.get(bound, bound) or UNKNOWN
-        shown.append((row.name, (time, rate, share, moved, intensity, bound)))  # as in _CELLS
-    title = ", ".join(filter(None, (title, each(analysis))))
-    yield from named_table(title, shown, _CELLS, _LESS, _WIDEST, width)
-    if is_above:  # a share above 100 % asks for an explanation
+        bandwidth = significant(work.bytes_per_ns, zeros=True) if work.bytes_per_ns else UNKNOWN
+        short_bound = _BOUNDS.get(bound, bound) or UNKNOWN
+        cells = (time, rate, share, bandwidth, intensity, short_bound)  # the columns of _CELLS
+        shown.append((row.name, cells))
+    heading = ", ".join(filter(None, (title, each(analysis))))
+    yield from named_table(heading, shown, _CELLS, _LESS, _WIDEST, width)
+    if is_above_peak:
         yield from paragraph(utilisation.ABOVE, width)
 
 
 def _notes(analysis: Analysis, style: Style, checked: Reconciliation | None) -> Iterator[Text]:
-    """Yield the notes of the description and the analysis, without those said as doubts."""
+    """Yield the notes of the description and the analysis that were not printed as warnings."""
     notes = [note.text for note in (*analysis.measured.notes, *analysis.notes)]
     described = map(words, checked.described.notes) if checked is not None else ()
-    said = doubts(analysis)
-    shown = [text for text in dict.fromkeys((*described, *notes)) if text not in said]
+    warnings = doubts(analysis)
+    shown = [text for text in dict.fromkeys((*described, *notes)) if text not in warnings]
     yield from note_lines(shown, _NOTES, "in --json", style.width)

@@ -1,4 +1,7 @@
-"""A utilisation in a terminal: the metric with its name, the figures behind it, and its ledger."""
+"""The utilisation of a described run in a terminal: the metric, its figures, and its ledger.
+
+A ledger lists the FLOPs of a model line by line.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ _EXTRAS: Final = {
     "algorithmic": "recomputed (flash)",
     "overcompute": "padded or masked",
 }
-"""What is executed besides the model FLOPs, by the first word of its lines."""
+"""FLOPs executed besides those of the model, by the first word of their lines in the ledger."""
 
 _CANDIDATES_SHOWN: Final = 6
 _LABEL: Final = 20
@@ -55,7 +58,7 @@ def render_utilisation(figures: Utilisation, style: Style) -> list[Text]:
 
 
 def render_conventions(figures: Utilisation, style: Style) -> list[Text]:
-    """Return the figures of all conventions side by side, and why some have none."""
+    """Return the figures by all conventions, and why some have none."""
     style = style.wide_enough()
     width = style.width
     lines = (*_head(figures, width), *conventions_table(figures, width), *_notes(figures, width))
@@ -68,9 +71,9 @@ def conventions_table(figures: Utilisation, width: int) -> Iterator[Text]:
     heads = {name: name for name in _COLUMNS}
     if figures.card.is_convolutional:
         heads["per token"] = "sample"
-    # The last column, of users, is shown if it has room beside all others.
-    room = width - sum(widths.values()) - 2
-    room = room if room >= _SHORTEST and len(widths) == len(_COLUMNS) else 0
+    # The last column, users of the convention, is only shown if all columns have room.
+    left = width - sum(widths.values()) - 2
+    room = left if left >= _SHORTEST and len(widths) == len(_COLUMNS) else 0
     yield Text()
     yield Text(f"{_row(heads, widths)}{'  used by' if room else ''}", "bold")
     without: dict[str, list[str]] = {}  # conventions without a figure, by the reason
@@ -88,9 +91,9 @@ def conventions_table(figures: Utilisation, width: int) -> Iterator[Text]:
                 flops(per_token) if per_token is not None else UNKNOWN,
             )
             row = Text(_row(dict(zip(_COLUMNS, texts, strict=True)), widths))
-            user = words(fact(f"convention.{entry.convention.id}.used-by"))
-            user = user if len(user) <= room else f"{user[: room - 1].rstrip(' ,;')}…"
-            yield row.append(f"  {user}" if room else "", "dim")
+            users = words(fact(f"convention.{entry.convention.id}.used-by"))
+            short = users if len(users) <= room else f"{users[: room - 1].rstrip(' ,;')}…"
+            yield row.append(f"  {short}" if room else "", "dim")
     yield Text()
     for problem, names in without.items():
         yield from paragraph(f"not computed: {', '.join(names)} ({problem})", width)
@@ -102,10 +105,11 @@ def render_explanation(figures: Utilisation, explained: Explanation, style: Styl
     shown = explained.likely[:_CANDIDATES_SHOWN]
     hidden = len(explained.candidates) - len(shown)
     candidates: list[Text] = []
-    for one in shown:
-        off = "fits" if one.reproduces else exact_percent(one.error)
-        head = f"{explained.shown(one.value):>9}{off:>9}  "
-        candidates += hanging(head, one.text, style.width, "" if one.reproduces else "dim")
+    for candidate in shown:
+        error = "fits" if candidate.reproduces else exact_percent(candidate.error)
+        head = f"{explained.shown(candidate.value):>9}{error:>9}  "
+        text_style = "" if candidate.reproduces else "dim"
+        candidates += hanging(head, candidate.text, style.width, text_style)
     lines = (
         *paragraph(explained.sentence, style.width, "bold"),
         *run_lines(figures, style.width),
@@ -124,7 +128,7 @@ def _notes(figures: Utilisation, width: int) -> Iterator[Text]:
 
 
 def _head(figures: Utilisation, width: int) -> Iterator[Text]:
-    """Yield the figure, or why there is none, and what was run."""
+    """Yield the metric, or why there is none, and what was run."""
     rate, sentences = figures.rate, []
     if rate is not None and figures.is_possible:
         sentences = [rate.sentence]
@@ -141,8 +145,10 @@ def _head(figures: Utilisation, width: int) -> Iterator[Text]:
 def run_lines(figures: Utilisation, width: int) -> Iterator[Text]:
     """Yield what was run: model, devices, tokens, time, and what differs from usual training."""
     run, spec, work = figures.run, figures.choice.spec, figures.work
-    named = f"{count(run.devices)} × {spec.product}" if spec is not None else ""
-    parts = [shorten_middle(figures.card.name, _NAME), named or several(run.devices, "device")]
+    devices = several(run.devices, "device")
+    if spec is not None:
+        devices = f"{count(run.devices)} × {spec.product}"
+    parts = [shorten_middle(figures.card.name, _NAME), devices]
     if work.tokens is not None:
         parts.append(_sizes(figures, run.shape(figures.card)))
     if figures.unit == "step" and work.seconds is not None:
@@ -157,7 +163,7 @@ def run_lines(figures: Utilisation, width: int) -> Iterator[Text]:
         parts.append(f"LoRA with {count(run.lora.parameters(figures.card))} weights")
     elif run.is_frozen:
         parts.append("base weights frozen")
-    if run.frozen - {"all"}:  # "all" is said above
+    if run.frozen - {"all"}:  # "all" are the base weights
         parts.append(f"frozen: {', '.join(sorted(run.frozen - {'all'}))}")
     if run.frozen_layers:
         parts.append(f"first {run.frozen_layers} layers frozen")
@@ -167,8 +173,8 @@ def run_lines(figures: Utilisation, width: int) -> Iterator[Text]:
 
 
 def _sizes(figures: Utilisation, shape: RunShape) -> str:
-    """Return the size of one step in words: samples, sequences, documents or tokens."""
-    real = ""  # the share that is no padding
+    """Return the size of a step in words: samples, sequences, documents or tokens."""
+    real = ""  # the share of tokens that are no padding
     if shape.tokens != shape.slot_tokens:
         real = f", {exact_percent(Fraction(shape.tokens, shape.slot_tokens))} real"
     if figures.card.is_convolutional:
@@ -187,7 +193,7 @@ def _sizes(figures: Utilisation, shape: RunShape) -> str:
 
 
 def _unit(figures: Utilisation) -> str:
-    """Return the unit that FLOPs are of; a convolutional net has samples, not sequences."""
+    """Return the unit to which FLOPs refer; a convolutional net has samples, not sequences."""
     return "sample" if figures.card.is_convolutional and figures.unit != "step" else figures.unit
 
 
@@ -197,46 +203,44 @@ def what_counts(figures: Utilisation) -> str:
 
 
 def _facts(figures: Utilisation) -> Iterator[Fact]:
-    """Yield the figures from which the metric is made."""
-    done, unit = figures.work, _unit(figures)
+    """Yield the figures from which the metric is computed."""
+    work, unit = figures.work, _unit(figures)
     item, rate = what_counts(figures), figures.rate
-    # If the metric is HFU, it stands above; a published rate tells nothing of executed FLOPs.
-    if rate is not None and not rate.is_hfu and done.is_counted:
-        # What HFU counts besides MFU, as shares of the peak.
-        extras = {what: rate.ledger.total(first) for first, what in _EXTRAS.items()}
+    # A metric that is HFU was already printed; a published rate does not tell executed FLOPs.
+    if rate is not None and not rate.is_hfu and work.is_counted:
+        # HFU is MFU and these shares of the peak.
+        extras = {label: rate.ledger.total(first_word) for first_word, label in _EXTRAS.items()}
         parts = [
-            f"{exact_percent(share(extra, rate.seconds, rate.devices, rate.peak))} {what}"
-            for what, extra in extras.items()
+            f"{exact_percent(share(extra, rate.seconds, rate.devices, rate.peak))} {label}"
+            for label, extra in extras.items()
             if extra
         ]
         none = "no other executed FLOPs in the description"
         yield Fact("HFU", exact_percent(rate.hfu), " + ".join(("MFU", *parts)) if parts else none)
-    if done.tflops_per_device is not None:
-        what = "executed" if done.ledger.executed_only else "model"
-        yield Fact(f"{what} rate", f"{significant(done.tflops_per_device)} TFLOP/s", "per device")
-    if done.tokens_per_s is not None:
-        each = significant(done.tokens_per_s / done.devices)
-        yield Fact(
-            "throughput", f"{significant(done.tokens_per_s)} {item}s/s", f"{each} per device"
-        )
-    per_token, basis = done.flops_per_token, f"by {done.ledger.convention}"
+    if work.tflops_per_device is not None:
+        which = "executed" if work.ledger.executed_only else "model"
+        yield Fact(f"{which} rate", f"{significant(work.tflops_per_device)} TFLOP/s", "per device")
+    if work.tokens_per_s is not None:
+        remark = f"{significant(work.tokens_per_s / work.devices)} per device"
+        yield Fact("throughput", f"{significant(work.tokens_per_s)} {item}s/s", remark)
+    per_token, basis = work.flops_per_token, f"by {work.ledger.convention}"
     if per_token is not None:
         if unit != item:
-            yield Fact(f"FLOPs per {unit}", flops(done.ledger.figure), basis)
+            yield Fact(f"FLOPs per {unit}", flops(work.ledger.figure), basis)
         yield Fact(f"FLOPs per {item}", flops(per_token), basis)
     peak, spec, card = figures.choice.peak, figures.choice.spec, figures.card
     if peak is not None:
         remark = f"{peak.label}, per {spec.one_device_is if spec is not None else 'device'}"
-        if spec is not None and not peak.label.endswith("given"):  # the user needs no source
+        if spec is not None and not peak.label.endswith("given"):  # by the user: without a source
             remark += f"; source {spec.confidence}: {spec.source}"
         yield Fact("peak", f"{significant(peak.flops_per_ns / 1000, 5)} TFLOP/s", remark)
-    if done.tokens is not None:
-        weights = ""  # how many of them a token uses
+    if work.tokens is not None:
+        remark = ""
         if card.complete and not card.is_convolutional:
             who = "each token uses" if card.encoder is None else "encoder and decoder tokens use"
             active = f"{count(card.active)} active; " if card.active < card.total else ""
-            weights = f"{active}{who} {count(card.weights())} weights"
-        yield Fact("parameters", count(card.total), weights)
+            remark = f"{active}{who} {count(card.weights())} weights"
+        yield Fact("parameters", count(card.total), remark)
 
 
 def _share(value: Fraction) -> str:
@@ -244,6 +248,6 @@ def _share(value: Fraction) -> str:
 
 
 def _row(texts: Mapping[str, str], widths: Mapping[str, int]) -> str:
-    """Return a row of the table: the first column aligned left, numbers right."""
-    first, *_ = widths
-    return f"{texts[first]:<{widths[first]}}{cells(texts, dict(list(widths.items())[1:]))}"
+    """Return a row of the table: the first column is aligned left, numbers are aligned right."""
+    (first, first_width), *others = widths.items()
+    return f"{texts[first]:<{first_width}}{cells(texts, dict(others))}"

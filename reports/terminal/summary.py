@@ -1,4 +1,4 @@
-"""The report in a terminal: what matters, in a screenful."""
+"""The report in a terminal: what matters most, on one screen."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ _SHARES: Final = {
     "start_up": "start-up",
     "idle": "idle",
 }
-"""By component the head of its column in the table of devices."""
+"""Heads of the columns in the table of devices, by component."""
 _FIGURES: Final = {"time": 9, "share": 9, "rate": 14}
 _PASS: Final = 9
 _PASS_LESS: Final = ("Tokens", "Exposed", "MBU", "Comm", "Count", "p99", "Tokens/s")
@@ -84,13 +84,13 @@ _WAIT: Final = {"time": 9, "share": 9}
 _WAIT_NAME: Final = 27
 _LEAST_BAR: Final = 6
 _BESIDE_LABEL: Final = 70
-"""The room that long labels leave to the bar and the columns of the table of devices."""
+"""Characters that labels of devices leave to the bar and the other columns."""
 _SEVERAL_PER_LAUNCH: Final = 1.05
-"""GPU operations per launch call above which they are told: calls, as of graphs, launch several."""
+"""GPU operations per launch call that are worth a line: calls such as of graphs launch several."""
 
 
 class Shown(NamedTuple):
-    """How many rows of each part are shown."""
+    """The number of rows of each part of the report."""
 
     findings: int
     kernels: int
@@ -99,7 +99,7 @@ class Shown(NamedTuple):
     notes: int
 
 
-_SCREEN: Final = 40  # a report takes at most so many lines, if showing fewer rows achieves that
+_SCREEN: Final = 40  # lines; rows are left out to keep to it
 _SHOWN: Final = (
     Shown(findings=3, kernels=5, waits=3, collectives=2, notes=2),
     Shown(findings=3, kernels=5, waits=3, collectives=1, notes=1),
@@ -114,52 +114,65 @@ _SHOWN: Final = (
 def render_terminal(
     analysis: Analysis, style: Style | None = None, by: str | None = None
 ) -> list[Text]:
-    """Return the lines of the report, with the owners of a kind (`by`) or the longest kernels."""
+    """Return the lines of the report, with the longest kernels or the owners of a kind (`by`)."""
     style = (style or Style()).wide_enough()
-    # Of a recording without a timeline there are totals and counters, or only memory events; of
-    # jobs of which none is chosen a line for each.
-    first: list[Text] = []
-    if analysis.untimed is not None:
-        first += aggregates.counted_lines(analysis.measured, style.width)
-        first += aggregates.untimed_lines(analysis.untimed, style)
-    elif analysis.prepared is not None and not analysis.devices:
-        first += aggregates.memory_lines(analysis.prepared, style.width)
-    for job in analysis.jobs if analysis.of_no_job else ():
-        first += headline(f"Job {job.number}  {wording.job_files(job)} ({wording.job_size(job)})")
-        first += paragraph(job.verdict or "", style.width, "", _INDENT)
+    width = style.width
+    before = _before_waits(analysis, style)
     detail = cache(
         lambda waits: [] if is_little(analysis) else [*_devices_in_detail(analysis, style, waits)]
     )
-    counted: list[Text] = []
-    if analysis.untimed is None:  # counters were read beside a timeline; else `first` has them
-        counted = [*aggregates.speeds_lines(analysis.measured, _SPEEDS_SHOWN, style.width)]
-    is_first = analysis.recorded == "serialized"  # recorded for the counters
     case = cache(lambda findings: [*case_lines(analysis, style, findings)])
-    rows_of_devices = min(len(analysis.devices), _DEVICES_SHOWN) - 1  # which kernels give way to
-    # The weightiest notes, without those that the first lines have said.
-    hows = [lack.how for lack in analysis.measured.lacks[:1] if lack.how is not None]
-    is_said = any(how.code == NEXT_TIME for how in hows)
-    others = wording.notes_by_weight(analysis)[len(wording.doubts(analysis)) :]
-    notes = [note.text for note in others if not (is_said and note.code == "no-shapes")]
+    # Without a timeline, `before` has the counters.
+    has_timeline = analysis.untimed is None
+    speeds = aggregates.speeds_lines(analysis.measured, _SPEEDS_SHOWN, width)
+    counted = list(speeds) if has_timeline else []
+    is_counted_run = analysis.recorded == "serialized"  # recorded for the counters
+    device_rows = min(len(analysis.devices), _DEVICES_SHOWN) - 1
+    notes = _notes(analysis)
     lines: list[Text] = []
     for shown in _SHOWN:
         if by not in (None, KERNEL):
-            work = list(_owners(analysis, by, style.width))
+            work = list(_owners(analysis, by, width))
         else:
-            most = max(shown.kernels - rows_of_devices, _LEAST_KERNELS)
+            # Rows of several devices take the place of kernels.
+            most = max(shown.kernels - device_rows, _LEAST_KERNELS)
             work = list(_kernels(analysis, style, _KERNELS_ASKED_FOR if by == KERNEL else most))
         lines = [
             *case(shown.findings),
-            *first,
+            *before,
             *_waits(analysis, style, shown.waits),
-            *detail(shown.waits > 1),  # the waits of passes go with the waits of all
-            *((*counted, *work) if is_first else (*work, *counted)),
-            *_collectives(analysis, style.width, shown.collectives),
-            *note_lines(notes, shown.notes, "on the page and in --json", style.width),
+            *detail(shown.waits > 1),
+            *((*counted, *work) if is_counted_run else (*work, *counted)),
+            *_collectives(analysis, width, shown.collectives),
+            *note_lines(notes, shown.notes, "on the page and in --json", width),
         ]
         if len(lines) <= _SCREEN:
             break
     return fitted(lines, style)
+
+
+def _before_waits(analysis: Analysis, style: Style) -> list[Text]:
+    """Return what only recordings without a timeline have, and the jobs if none is chosen."""
+    lines: list[Text] = []
+    if analysis.untimed is not None:
+        lines += aggregates.counted_lines(analysis.measured, style.width)
+        lines += aggregates.untimed_lines(analysis.untimed, style)
+    elif analysis.prepared is not None and not analysis.devices:  # only memory events
+        lines += aggregates.memory_lines(analysis.prepared, style.width)
+    for job in analysis.jobs if analysis.of_no_job else ():
+        lines += headline(f"Job {job.number}  {wording.job_files(job)} ({wording.job_size(job)})")
+        lines += paragraph(job.verdict or "", style.width, "", _INDENT)
+    return lines
+
+
+def _notes(analysis: Analysis) -> list[str]:
+    """Return the most important notes first, without those that the first lines already say."""
+    first_lacks = analysis.measured.lacks[:1]
+    says_no_shapes = any(
+        lack.how is not None and lack.how.code == NEXT_TIME for lack in first_lacks
+    )
+    others = wording.notes_by_weight(analysis)[len(wording.doubts(analysis)) :]
+    return [note.text for note in others if not (says_no_shapes and note.code == "no-shapes")]
 
 
 def _devices_in_detail(analysis: Analysis, style: Style, waits: bool) -> Iterator[Text]:
@@ -167,22 +180,22 @@ def _devices_in_detail(analysis: Analysis, style: Style, waits: bool) -> Iterato
     width, passes = style.width, serving_table(analysis)
     if passes.rows:
         yield from view_table(passes, _PASS, _PASS_LESS, LEAST_NAME, width, WAITS_ON)
-    # The last column, if it is that of waits, is too long for a table.
-    has_waits = waits and bool(passes.rows) and passes.columns[-1].head == WAITS_ON
-    for kind, *_, wait in passes.rows if has_waits else ():
-        words = wait if isinstance(wait, str) else ", ".join(wait)
-        if wait != UNKNOWN:
-            yield from paragraph(f"Idle after {kind}: {words}", width, indent=_INDENT)
+        # Waits are too long for a column. If any is known, theirs is the last one.
+        if waits and passes.columns[-1].head == WAITS_ON:
+            for kind, *_, wait in passes.rows:
+                words = wait if isinstance(wait, str) else ", ".join(wait)
+                if wait != UNKNOWN:
+                    yield from paragraph(f"Idle after {kind}: {words}", width, indent=_INDENT)
     yield from _devices(analysis, style)
     sampled = gpu_samples_table(analysis, "Clocks and power")
     rows = sampled.rows[:_SAMPLED_SHOWN]
     if rows:
         shown = replace(sampled, rows=rows)
         yield from view_table(shown, _SAMPLED, _SAMPLED_LESS, _NAME_WIDTH, width, THROTTLED_BY)
-        has_reasons = sampled.columns[-1].head == THROTTLED_BY  # also too long
-        for label, *_, reasons in rows if has_reasons else ():
-            words = f"{label}: {reasons}" if reasons != UNKNOWN else ""
-            yield from paragraph(words, width, "dim", _INDENT)
+        if sampled.columns[-1].head == THROTTLED_BY:  # also too long for a column
+            for label, *_, reasons in rows:
+                words = f"{label}: {reasons}" if reasons != UNKNOWN else ""
+                yield from paragraph(words, width, "dim", _INDENT)
         if sampled.total > len(rows):
             yield Text(f"{_INDENT}… {sampled.total - len(rows)} more", "dim")
     if analysis.prepared is not None and analysis.devices:
@@ -194,39 +207,41 @@ def _devices(analysis: Analysis, style: Style) -> Iterator[Text]:
     """Yield a row per device if there are several; those farthest off in own time come first."""
     if len(analysis.devices) < 2:
         return
-    own = who_waits.own_times(analysis)  # ns by device, the farthest off first
-    turn = {device: place for place, device in enumerate(own)}
-    order = sorted(analysis.devices, key=lambda device: turn.get(device.device, len(turn)))
+    own_ns = who_waits.own_times(analysis)  # by device, the farthest off first
+    place_of = {device: place for place, device in enumerate(own_ns)}
+    order = sorted(analysis.devices, key=lambda row: place_of.get(row.device, len(place_of)))
     shown = order[:_DEVICES_SHOWN]
-    # The label, a bar, and the columns that have room.
-    label = min(max(len(device.label) for device in shown), max(18, style.width - _BESIDE_LABEL))
+    # A row is the label, a bar, and the columns that have room.
+    longest_label = max(len(device.label) for device in shown)
+    label_width = min(longest_label, max(18, style.width - _BESIDE_LABEL))
     parts = [device.chosen.components.parts() for device in analysis.devices]
     heads = {name: head for name, head in _SHARES.items() if any(part[name] for part in parts)}
     if not wording.knows_exposure(analysis):  # only communication was recorded
         heads = {"communication": "comm"}
-    widths = {"window": 11, **({_OWN: 14} if own else {}), **dict.fromkeys(heads.values(), 9)}
+    all_widths = {"window": 11}
+    all_widths |= {_OWN: 14} if own_ns else {}
+    all_widths |= dict.fromkeys(heads.values(), 9)
     less = ("other", "graphs", "window", "memory", "exposed", "start-up", "idle", "compute")
-    widths = columns(widths, style.width - label - 3, less)  # 3: the indent, a space behind it
-    bar = min(20, style.width - label - 7 - sum(widths.values()))  # at most 20, and a margin of 4
-    bar = bar if bar >= _LEAST_BAR else 0
+    widths = columns(all_widths, style.width - label_width - 3, less)  # 3: the indent, a space
+    left = style.width - label_width - 7 - sum(widths.values())  # with a margin of 4
+    bar = min(20, left) if left >= _LEAST_BAR else 0
     yield Text()
-    yield from heading(f"{_INDENT}{wording.unit(analysis)}", label + 3 + bar, widths)
-    for device, name in zip(shown, cut_to([one.label for one in shown], label), strict=True):
-        row, mean = Text(f"{_INDENT}{name} "), device.chosen.components
+    yield from heading(f"{_INDENT}{wording.unit(analysis)}", label_width + 3 + bar, widths)
+    labels = cut_to([device.label for device in shown], label_width)
+    for device, label in zip(shown, labels, strict=True):
+        row, mean = Text(f"{_INDENT}{label} "), device.chosen.components
         looks = [(LOOKS[part], ns) for part, ns in mean.parts().items()]
         row.append_text(style.bar(looks, bar) if mean.window_ns else Text(" " * bar))
         texts = {"window": duration(mean.window_ns)}
         texts |= {head: percent(mean.share(part)) for part, head in heads.items()}
-        texts |= {_OWN: duration(own[device.device])} if device.device in own else {}
+        texts |= {_OWN: duration(own_ns[device.device])} if device.device in own_ns else {}
         yield row.append(cells(texts, widths))
     hidden = len(analysis.devices) - len(shown)
     if hidden:
         yield Text(f"{_INDENT}… {hidden} more on the page and in --json", "dim")
-    if own and analysis.ranks is not None:
-        sentences = (
-            f"{who_waits.waiting_sentence(analysis)} {who_waits.clocks_sentence(analysis)}".lstrip()
-        )
-        yield from paragraph(sentences, style.width, "dim", _INDENT)
+    if own_ns and analysis.ranks is not None:
+        sentences = (who_waits.waiting_sentence(analysis), who_waits.clocks_sentence(analysis))
+        yield from paragraph(" ".join(sentences).lstrip(), style.width, "dim", _INDENT)
 
 
 def _waits(analysis: Analysis, style: Style, most: int) -> Iterator[Text]:
@@ -243,10 +258,10 @@ def _waits(analysis: Analysis, style: Style, most: int) -> Iterator[Text]:
         names = _wait_names(row, style.width - line.cell_len)
         line.append(names, "dim").rstrip()
         yield line
-        if not names:  # no room behind: a line of its own
+        if not names:  # names have no room in that line: try the next one
             below = _wait_names(row, style.width - 2 * len(_INDENT))
             yield from paragraph(below, style.width, indent=2 * _INDENT)
-    # A finding with a cause has its own remedy; start-up happens once, so it needs none.
+    # A finding with a cause has its own remedy; start-up happens once and needs none.
     is_start_up = analysis.verdict.headline == "start-up"
     if not causes(analysis) and rows[0].remedy and not is_start_up:
         yield from hanging(f"{_INDENT}help: ", f"{capitalized(rows[0].remedy)}.", style.width)
@@ -254,63 +269,69 @@ def _waits(analysis: Analysis, style: Style, most: int) -> Iterator[Text]:
 
 
 def _wait_names(row: WaitedFor, room: int) -> str:
-    """Return the names of culprits, each with its tail, or the first one shortened, or ""."""
+    """Return the names of culprits with their tails; only the first name or "" without room."""
     all_names = ", ".join(map(add, row.names, row.tails))
     shown = row.names if cell_len(all_names) <= room else row.names[:1]
-    room -= len("".join(row.tails[: len(shown)])) + 2 * (len(shown) - 1)
-    names = short_labels(shown, room) if room >= LEAST_NAME else []
+    name_room = room - len("".join(row.tails[: len(shown)])) - 2 * (len(shown) - 1)
+    names = short_labels(shown, name_room) if name_room >= LEAST_NAME else []
     return ", ".join(map(add, names, row.tails))
 
 
 def _kernels(analysis: Analysis, style: Style, most: int) -> Iterator[Text]:
-    """Yield a row for each of the `most` longest kernels, with the columns that fit the width."""
+    """Yield a row for each of the `most` longest kernels, with the columns that have room."""
     rows = analysis.kernels.slice(0, most).to_pylist()
     if not rows:
         return
     yield Text()
-    number = analysis.kernels.num_rows
-    what = "operators" if analysis.on_host else "kernels and copies"
-    title = f"Top of {count(number)} {what}"
-    if number == 1:
-        title = f"The only {'operator' if analysis.on_host else 'kernel or copy'}"
-    twice = f"; {wording.OVERLAPS}" * wording.overlap(analysis)
-    title = f"{title} (share of the {wording.time_shared(analysis)}{twice})"
-    yield from paragraph(title, style.width, "bold")
-    # The time of operators that only launch is not that of their FLOPs.
-    known, mean = {} if analysis.only_launches else rates(analysis.measured), analysis.mean_ns
+    yield from paragraph(_kernels_title(analysis), style.width, "bold")
+    # Operators that only launch take no time for their FLOPs: they have no rate.
+    rate_of, mean = {} if analysis.only_launches else rates(analysis.measured), analysis.mean_ns
     figures = [
         (
             row["sub"],
             duration(mean(row["sum_ns"])),
             time_share(row["share"]),
-            known.get(row["name"], ""),
+            rate_of.get(row["name"], ""),
             f"{mean_count(mean(row['count']))} ×",
         )
         for row in rows
     ]
-    # The widths of the columns that have room; names get the rest.
-    widths = widened(_KERNEL, figures)
-    if not any(row["name"] in known for row in rows):
-        del widths["rate"]
+    all_widths = widened(_KERNEL, figures)
+    if not any(row["name"] in rate_of for row in rows):
+        del all_widths["rate"]
     room = style.width - 5  # without the indent, two spaces, and the coloured mark
-    widths = columns(widths, room - LEAST_NAME, ("count", "category", "rate"))
-    width = min(_NAME_WIDTH, room - sum(widths.values()))
-    names = cut_to([row["name"] or "unknown" for row in rows], width)
+    widths = columns(all_widths, room - LEAST_NAME, ("count", "category", "rate"))
+    name_width = min(_NAME_WIDTH, room - sum(widths.values()))
+    names = cut_to([row["name"] or "unknown" for row in rows], name_width)
     for row, name, figures_of_row in zip(rows, names, figures, strict=True):
         texts = dict(zip(_KERNEL, figures_of_row, strict=True))
         line = Text(f"{_INDENT}{name}  ")
         line.append_text(style.drawn(look(row["top"])))
         line.append(f" {row['sub']:<{widths['category'] - 1}}" if "category" in widths else "")
         line.append(cells(texts, {head: widths[head] for head in _FIGURES if head in widths}))
-        rest = {head: width for head, width in widths.items() if head == "count"}
-        yield line.append(cells(texts, rest), "dim")
+        if "count" in widths:
+            line.append(cells(texts, {"count": widths["count"]}), "dim")
+        yield line
     launched = analysis.total.activities_per_launch
     if launched is not None and launched > _SEVERAL_PER_LAUNCH:
         yield Text(f"{_INDENT}{ratio(launched)} GPU operations per launch call", "dim")
 
 
+def _kernels_title(analysis: Analysis) -> str:
+    """Return the title of the table of kernels, which says what the shares refer to."""
+    number = analysis.kernels.num_rows
+    if number == 1:
+        title = f"The only {'operator' if analysis.on_host else 'kernel or copy'}"
+    else:
+        title = (
+            f"Top of {count(number)} {'operators' if analysis.on_host else 'kernels and copies'}"
+        )
+    overlaps = f"; {wording.OVERLAPS}" if wording.overlap(analysis) else ""
+    return f"{title} (share of the {wording.time_shared(analysis)}{overlaps})"
+
+
 def _owners(analysis: Analysis, by: str, width: int) -> Iterator[Text]:
-    """Yield the owners with the most time and how much is attributed, or how to record them."""
+    """Yield the owners with most time and how work is attributed, or how to record owners."""
     table, words = owners_table(analysis, by), OWNER_WORDS[by]
     if not table.rows:
         yield from headline(capitalized(words.owners))
@@ -327,21 +348,19 @@ def _owners(analysis: Analysis, by: str, width: int) -> Iterator[Text]:
 def _collectives(analysis: Analysis, width: int, most: int) -> Iterator[Text]:
     """Yield a line on each of the `most` longest kinds of collectives, then on pipelines."""
     rows = analysis.collectives
-    more = len(rows) - most
-    for place, row in enumerate(rows[:most]):
+    hidden = len(rows) - most
+    for number, row in enumerate(rows[:most], 1):
         message, rate = wording.mean_message(row), bandwidth(row.bytes_per_ns)
-        times = f"{mean_count(analysis.mean_ns(row.count))} ×"
-        parts = [
-            f"{wording.collective_label(row)}: {times}{'' if message == UNKNOWN else f' {message}'}"
-        ]
-        # Without a bus bandwidth, the bytes by the whole time, which is partly waiting.
+        label = f"{wording.collective_label(row)}: {mean_count(analysis.mean_ns(row.count))} ×"
+        parts = [label if message == UNKNOWN else f"{label} {message}"]
+        # If the bus bandwidth is unknown: the bytes by the whole time, which is partly waiting.
         with_waiting = [f"{rate} with waiting"] if rate != UNKNOWN else []
         parts += list(who_waits.busbw_words(analysis, row)) or with_waiting
         parts.append(duration(analysis.mean_ns(row.sum_ns)))
         if wording.knows_exposure(analysis):
             parts.append(f"{duration(analysis.mean_ns(row.exposed_ns))} exposed")
-        if place == most - 1 and more > 0:  # on the last line, as it needs none of its own
-            parts.append(f"{several(more, 'kind')} more")
+        if number == most and hidden > 0:  # saves a line of its own
+            parts.append(f"{several(hidden, 'kind')} more")
         yield Text(_INDENT + listed(parts, width - len(_INDENT)), "dim")
     for sentence in pipeline_sentences(analysis):
         yield from paragraph(sentence, width)

@@ -1,8 +1,8 @@
-"""What the author of a report adds in words of their own: a title, and notes in plain text.
+"""What the author adds to a report: a title, and notes in plain text.
 
-Notes are UTF-8 text of which four forms are understood: `# ` headings, lists of lines that begin
-with `- `, code between lines of three backticks, and paragraphs, parted by empty lines. All other
-signs are text.
+Notes are UTF-8 text with four kinds of blocks: headings (`# `), lists of lines that begin with
+`- `, code between lines of three backticks, and paragraphs, separated by empty lines. All other
+characters are plain text.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ _FENCE: Final = "```"
 _HEADING: Final = re.compile(r"#{1,6} ++(.+)")
 _ITEM: Final = re.compile(r"[-*] ++(.+)")
 _TAKE_TEXT: Final = ("--step-mark", "--title")
-"""Options of which the text may hold slashes and names no file."""
+"""Options whose value is a text, never a path, although it may contain slashes."""
 _HINT: Final = "give a file of UTF-8 text, at most 64 kB"
 
 
 class NoteBlock(Struct, frozen=True):
-    """A piece of the notes. A heading and a paragraph have one line, a list one per item."""
+    """A block of the notes. A heading or paragraph has one line, a list has one per item."""
 
     kind: Literal["heading", "paragraph", "list", "code"]
     lines: tuple[str, ...]
 
 
 class Authored(Struct, frozen=True):
-    """The author's title and notes; None and no blocks where there are none."""
+    """The author's title (None if none is given) and the blocks of the notes."""
 
     title: str | None = None
     blocks: tuple[NoteBlock, ...] = ()
@@ -47,14 +47,14 @@ NOTHING: Final = Authored()
 
 
 def authored(title: str | None, notes: Path | None) -> Authored:
-    """Return what the author adds. Raises UsageError if it cannot be read or is too long."""
-    shown = " ".join(title.split()) if title is not None else ""
-    if len(shown) > LONGEST_TITLE:
+    """Return title and notes. Raises UsageError if they are too long or cannot be read."""
+    clean_title = " ".join(title.split()) if title is not None else ""
+    if len(clean_title) > LONGEST_TITLE:
         raise UsageError(
             f"--title is longer than {LONGEST_TITLE} characters", "give a long text with --notes"
         )
     if notes is None:
-        return Authored(shown or None)
+        return Authored(clean_title or None)
     try:
         with notes.open("rb") as file:
             content = file.read(MOST_BYTES + 1)
@@ -67,11 +67,11 @@ def authored(title: str | None, notes: Path | None) -> Authored:
     except UnicodeDecodeError as error:
         what = f"the notes are not UTF-8 text: {notes} (byte {error.start})"
         raise UsageError(what, _HINT) from None
-    return Authored(shown or None, tuple(blocks(text)))
+    return Authored(clean_title or None, tuple(blocks(text)))
 
 
 def blocks(text: str) -> Iterator[NoteBlock]:
-    """Yield the pieces of notes in their order."""
+    """Yield the blocks of the notes in their order."""
     lines = deque(text.splitlines())
     while lines:
         line = lines.popleft().strip()
@@ -84,18 +84,18 @@ def blocks(text: str) -> Iterator[NoteBlock]:
             yield NoteBlock("heading", (heading[1],))
         elif first := _ITEM.fullmatch(line):
             items = [first[1]]
-            for further in _prose(lines):
-                if item := _ITEM.fullmatch(further):
+            for next_line in _prose(lines):
+                if item := _ITEM.fullmatch(next_line):
                     items.append(item[1])
                 else:  # a line without a dash continues its item
-                    items[-1] += f" {further}"
+                    items[-1] += f" {next_line}"
             yield NoteBlock("list", tuple(items))
         elif line:
             yield NoteBlock("paragraph", (" ".join([line, *_prose(lines, ends=_ITEM)]),))
 
 
 def _prose(lines: deque[str], ends: re.Pattern[str] | None = None) -> Iterator[str]:
-    """Take lines away and yield them, up to where another piece begins: also at lines of `ends`."""
+    """Remove and yield the lines before the next block; one that matches `ends` begins a block."""
     while lines and (line := lines[0].strip()):
         if line.startswith(_FENCE) or _HEADING.fullmatch(line) or (ends and ends.fullmatch(line)):
             break
@@ -103,22 +103,26 @@ def _prose(lines: deque[str], ends: re.Pattern[str] | None = None) -> Iterator[s
 
 
 def base_names(command: str, files: Iterable[SourceFile] = ()) -> str:
-    """Return a command line in which every path is only its base name.
+    """Return a command line with every path replaced by its base name.
 
-    Of `files` that have their folder in their name, to tell them apart, that name is kept. The text
-    of an option of _TAKE_TEXT is no path; a word "--option=path" keeps its option.
+    A file of `files` whose name has a folder, because two base names are equal, keeps that name.
+    Values of _TAKE_TEXT stay, and so does the option in "--option=path".
     """
-    folders = [file.name for file in files if "/" in file.name]
+    names_with_folder = [file.name for file in files if "/" in file.name]
     try:
         words = shlex.split(command)
     except ValueError:  # an open quote
         words = command.split()
     shown = []
-    for before, word in zip(["", *words], words, strict=False):
+    for previous, word in zip(["", *words], words, strict=False):
         path = f"/{word}".replace("\\", "/")
+        name = next((name for name in names_with_folder if path.endswith(f"/{name}")), None)
         option, equals, value = word.partition("=") if word.startswith("-") else ("", "", word)
-        base = PureWindowsPath(PurePosixPath(value).name).name or value
-        plain = word if option in _TAKE_TEXT else f"{option}{equals}{base}"
-        named = next((name for name in folders if path.endswith(f"/{name}")), plain)
-        shown.append(word if before in _TAKE_TEXT else named)
+        if previous in _TAKE_TEXT or (name is None and option in _TAKE_TEXT):
+            shown.append(word)
+        elif name is not None:
+            shown.append(name)
+        else:
+            base_name = PureWindowsPath(PurePosixPath(value).name).name or value
+            shown.append(f"{option}{equals}{base_name}")
     return shlex.join(shown)

@@ -1,4 +1,7 @@
-"""A comparison as tables: the sides, causes that sum to the difference, what differs besides."""
+"""A comparison as tables: the two sides, causes that sum to the difference, what else differs.
+
+A part is a kernel, group of kernels or culprit whose time changed; a cause sums up parts.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,7 @@ _KINDS: Final = {
     "untold": "not told apart",
 }
 _OF_CALLS: Final = {"calls": ("calls",), "pace": ("per call",), "wait": ("waiting",)}
-"""What tells rows of one kernel apart."""
+"""The end of the first cell, by kind of part, if a kernel has several rows."""
 _HOLDERS: Final = 3
 _HELD: Final = {
     "allocated": "unknown operators",
@@ -77,7 +80,7 @@ def interval_ends(interval: Interval | None) -> str:
 
 
 def cause_label(cause: Cause) -> str:
-    """Return what a cause is about: "gemm: time per call", "idle: loading data"."""
+    """Return the label of a cause: "gemm: time per call", "idle: loading data"."""
     if cause.kind == "idle":
         return f"idle: {CLASSES.get(cause.subject, cause.subject)}"
     return f"{spaced(cause.subject)}: {_KINDS[cause.kind]}"
@@ -110,65 +113,68 @@ def _names(labels: Mapping[str, str], part: Part) -> tuple[str, ...]:
     sides = [old, new] if old and new and set(old) != set(new) else [new or old]
     if not any(map(any, sides)):
         return (CLASSES.get(part.subject) or PART_NAMES.get(part.subject, part.subject),)
-    # By what is shown, so that sides that look alike are told once.
+    # The keys are what is printed: sides that look alike are printed once.
     shown = {
         (labels.get(names[0]) or short(names[0], _WIDEST), len(names) - 1): ", ".join(names)
         for names in sides
     }
-    pieces = [f"{CLASSES.get(part.subject, part.subject)}:"] if part.kind == "idle" else []
+    texts = [f"{CLASSES.get(part.subject, part.subject)}:"] if part.kind == "idle" else []
     for number, ((name, more), whole) in enumerate(shown.items()):
-        pieces += ["→"] if number else []
-        pieces.append(Name(name, whole))
-        pieces += [f"and {more} more"] if more else []
-    return tuple(pieces)
+        if number:
+            texts.append("→")
+        texts.append(Name(name, whole))
+        if more:
+            texts.append(f"and {more} more")
+    return tuple(texts)
 
 
-def _launched(column: str, part: Part) -> str:
-    """Return a column of the launch of the first kernel, "" if it differs between the sides."""
-    values = {getattr(kernel, column) or "" for side in part.work for kernel in side[:1]}
+def _launch_detail(field: str, part: Part) -> str:
+    """Return a field of the first kernel's launch in words, "" if it differs between the sides."""
+    values = {getattr(kernel, field) or "" for side in part.work for kernel in side[:1]}
     return shape_words(min(values), _SHAPES) if len(values) == 1 else ""
 
 
 _DETAILS: Final[tuple[Callable[[Part], str], ...]] = (
     lambda part: spaced(part.subject),
     lambda part: Name(short(part.scopes[0], _SHAPES), part.scopes[0]) if part.scopes else "",
-    partial(_launched, "op"),
-    partial(_launched, "shapes"),
-    partial(_launched, "group"),
+    partial(_launch_detail, "op"),
+    partial(_launch_detail, "shapes"),
+    partial(_launch_detail, "group"),
 )
-"""What tells rows apart that have the same names, the first that does."""
+"""Details that distinguish rows with the same names, tried in this order."""
 
 
-def _heads(parts: Sequence[Part]) -> list[tuple[str, ...]]:
+def _first_cells(parts: Sequence[Part]) -> list[tuple[str, ...]]:
     """Return the first cell of each row; rows that look alike get longer names, then details."""
+    # A kernel whose number of calls changed has one row for the calls and one for their time.
     ends: list[tuple[str, ...]] = []
     for part in parts:
-        # A kernel has a row for the number of calls besides that for their time if it changed.
-        has_other = part.calls is not None and part.calls[0] != part.calls[1] and all(part.calls)
-        ends.append(_OF_CALLS.get(part.kind, ()) if has_other else ())
+        calls_changed = part.calls and all(part.calls) and part.calls[0] != part.calls[1]
+        ends.append(_OF_CALLS.get(part.kind, ()) if calls_changed else ())
     heads = [_names({}, part) for part in parts]
-    for places in _alike(heads, ends):
-        # Labels of first names that differ from each other; a single name has none to differ from.
-        first = list({names[0]: None for at in places for names in parts[at].names if names})
-        shorter = short_labels(first, _WIDEST) if len(first) > 1 else ()
-        labels = dict(zip(first, shorter, strict=False))
-        for place in places:
-            heads[place] = _names(labels, parts[place])
-    for detail in _DETAILS:
-        for places in _alike(heads, ends):
-            details = [detail(parts[place]) for place in places]
-            if len(set(details)) > 1:  # else it tells none of them apart
-                for place, text in zip(places, details, strict=True):
-                    heads[place] += (text,) if text else ()
+    for alike in _alike(heads, ends):
+        # Print the first names of these rows so that they differ; a single name cannot.
+        sides = (names for row in alike for names in parts[row].names if names)
+        first_names = list(dict.fromkeys(names[0] for names in sides))
+        if len(first_names) > 1:
+            labels = dict(zip(first_names, short_labels(first_names, _WIDEST), strict=True))
+            for row in alike:
+                heads[row] = _names(labels, parts[row])
+    for detail_of in _DETAILS:
+        for alike in _alike(heads, ends):
+            details = [detail_of(parts[row]) for row in alike]
+            if len(set(details)) > 1:  # else all have the same detail, which distinguishes none
+                for row, detail in zip(alike, details, strict=True):
+                    heads[row] += (detail,) if detail else ()
     return list(map(add, heads, ends))
 
 
 def _alike(heads: Sequence[tuple[str, ...]], ends: Sequence[tuple[str, ...]]) -> list[list[int]]:
-    """Return groups of rows that have the same text, if several have it; a row is a head + end."""
+    """Return groups of rows (by index) that have the same text, which is a head and an end."""
     rows: defaultdict[str, list[int]] = defaultdict(list)
-    for place, (head, end) in enumerate(zip(heads, ends, strict=True)):
-        rows[" ".join((*head, *end))].append(place)
-    return [places for places in rows.values() if len(places) > 1]
+    for row, (head, end) in enumerate(zip(heads, ends, strict=True)):
+        rows[" ".join((*head, *end))].append(row)
+    return [alike for alike in rows.values() if len(alike) > 1]
 
 
 _PART: Final = (
@@ -183,18 +189,18 @@ _PART: Final = (
 
 def compared(comparisons: Sequence[Comparison]) -> list[Side]:
     """Return the baseline and the sides that can be compared with it, none if no side can be."""
-    sides = [one.after for one in comparisons if not one.obstacle]
+    sides = [comparison.after for comparison in comparisons if not comparison.obstacle]
     return [comparisons[0].before, *sides] if sides else []
 
 
 def sides_table(sides: Iterable[Side]) -> ReportTable:
-    """Return a row per recording with its step time and components known and not 0 on any side."""
+    """Return a row per recording: its step time and what is known and not 0 on any side."""
     shown = [side for side in sides if side.windows]
-    nothing = (UNKNOWN, duration(0))
-    known = [one for one in _SIDE if any(one.cell(side) not in nothing for side in shown)]
+    empty = (UNKNOWN, duration(0))
+    used = [column for column in _SIDE if any(column.cell(side) not in empty for side in shown)]
     head = "Mean step" if all(side.steps for side in shown) else "Mean window"
     mean = Column.number(head, lambda side: duration(float(side.mean_ns)))
-    return table_of((Column("Recording", lambda side: Name(side.name)), mean, *known), shown)
+    return table_of((Column("Recording", lambda side: Name(side.name)), mean, *used), shown)
 
 
 def changed_causes(comparison: Comparison) -> list[Cause]:
@@ -209,13 +215,14 @@ def changed_parts(comparison: Comparison) -> list[Part]:
 
 
 def causes_table(comparison: Comparison) -> ReportTable:
-    """Return the causes, largest first; what is not shown is one row, and all is the last one."""
-    ordered = changed_causes(comparison)
-    table = table_of(_CAUSE, ordered[:_CAUSES])
-    rest = sum(cause.ns for cause in ordered[_CAUSES:])
+    """Return the causes, largest first; then the sum of those not shown, and the sum of all."""
+    causes = changed_causes(comparison)
+    table = table_of(_CAUSE, causes[:_CAUSES])
+    others_ns = sum(cause.ns for cause in causes[_CAUSES:])
     rows = [*table.rows]
-    if len(ordered) > _CAUSES:
-        rows.append([f"{len(ordered) - _CAUSES} others", "", signed_duration(rest), UNKNOWN, ""])
+    if len(causes) > _CAUSES:
+        label = f"{len(causes) - _CAUSES} others"
+        rows.append([label, "", signed_duration(others_ns), UNKNOWN, ""])
     if rows:
         ends = interval_ends(comparison.interval)
         rows.append(["all", "", signed_duration(comparison.difference_ns), ends, ""])
@@ -223,10 +230,10 @@ def causes_table(comparison: Comparison) -> ReportTable:
 
 
 def parts_table(comparison: Comparison, most: int = _PARTS) -> ReportTable:
-    """Return the kernels and culprits that changed most."""
+    """Return the kernels and culprits that changed most, at most `most` rows."""
     parts = changed_parts(comparison)
     rows = []
-    for part, head in zip(parts, _heads(parts[:most]), strict=False):
+    for part, head in zip(parts, _first_cells(parts[:most]), strict=False):
         calls = dict.fromkeys(significant(number, 3) for number in part.calls or ())  # equal: once
         way = part.way or ("one side only" if 0 in (part.before_ns, part.after_ns) else UNKNOWN)
         rows.append({"head": head, "calls": " → ".join(calls) or UNKNOWN, "part": part, "way": way})
@@ -234,17 +241,17 @@ def parts_table(comparison: Comparison, most: int = _PARTS) -> ReportTable:
 
 
 def unlike_table(comparison: Comparison) -> ReportTable:
-    """Return what else differs between the two."""
+    """Return what else differs between the two recordings, such as their settings."""
     columns = (
-        Column("Not alike", lambda one: one.what),
-        Column(comparison.before.name, lambda one: one.before),
-        Column(comparison.after.name, lambda one: one.after),
+        Column("Not alike", lambda unlike: unlike.what),
+        Column(comparison.before.name, lambda unlike: unlike.before),
+        Column(comparison.after.name, lambda unlike: unlike.after),
     )
     return table_of(columns, comparison.unlike)
 
 
 def mfu_sentence(comparison: Comparison) -> str:
-    """Return the MFU before and after, and what changed it; "" if unknown or of one recording."""
+    """Return a sentence on the MFU before and after, and what changed it, "" if it is unknown."""
     mfu = comparison.mfu
     if mfu is None or comparison.is_same:
         return ""
@@ -261,11 +268,11 @@ def mfu_sentence(comparison: Comparison) -> str:
 def more_sentences(comparison: Comparison) -> list[str]:
     """Return sentences on the change of MFU, of the time per sample or token, and of memory.
 
-    Times per unit are told if steps have not as many units as before. Holders of memory are named
-    if they make at least a tenth of the largest change.
+    Times per unit are told if the number of units per step changed.
     """
-    sentences = [mfu] if (mfu := mfu_sentence(comparison)) else []
-    # By the change: of units that change alike only the first is told.
+    sentences = [mfu_sentence(comparison)]
+    # Of units whose time changed by the same share, such as samples and tokens, only the first is
+    # told: the last one that sets the key.
     per_unit = {
         unit.share: f"per {spaced(unit.unit)}: "
         f"{times_between((unit.before_ns, unit.after_ns), ' → ')} ({signed_percent(unit.share)})"
@@ -274,23 +281,28 @@ def more_sentences(comparison: Comparison) -> list[str]:
     }
     if per_unit:
         sentences.append(capitalized(f"{'; '.join(reversed(per_unit.values()))}."))
+    sentences.append(_memory_sentence(comparison))
+    return list(filter(None, sentences))
+
+
+def _memory_sentence(comparison: Comparison) -> str:
+    """Return the change of peak memory and its largest holders, "" if it did not change."""
     memory = comparison.memory
     if memory is None or not memory.difference_bytes:
-        return sentences
-    least, held = abs(memory.parts[0].bytes) / 10, []
+        return ""
+    least, holders = abs(memory.parts[0].bytes) / 10, []
     for part in memory.parts[:_HOLDERS]:
-        amount = f"{size(abs(part.bytes))} {'more' if part.bytes > 0 else 'less'}"
-        under = f" under {short(part.scope)}" if part.scope else ""
-        who = f"by {part.op or 'unknown operators'}{under}"
+        if part.kind == "untold" or abs(part.bytes) < least:  # "untold" has no holder to name
+            continue
+        holder = f"by {part.op or 'unknown operators'}"
+        if part.scope:
+            holder += f" under {short(part.scope)}"
         if part.kind == "earlier":
-            who = "held since before the recording"
-        # What is not told apart has no holder to name.
-        if part.kind != "untold" and abs(part.bytes) >= least:
-            held.append(f"{amount} {who}")
-    ends = f"{size(memory.before_bytes)} → {size(memory.after_bytes)}"
-    why = f": {'; '.join(held)}" if held else ""
-    change = change_of_size(memory.difference_bytes)
-    return [*sentences, f"Peak memory {ends} ({change}){why}."]
+            holder = "held since before the recording"
+        holders.append(f"{size(abs(part.bytes))} {'more' if part.bytes > 0 else 'less'} {holder}")
+    sizes = f"{size(memory.before_bytes)} → {size(memory.after_bytes)}"
+    why = f": {'; '.join(holders)}" if holders else ""
+    return f"Peak memory {sizes} ({change_of_size(memory.difference_bytes)}){why}."
 
 
 def change_of_size(number: int) -> str:
@@ -308,13 +320,13 @@ _MEMORY: Final = (
 
 
 def memory_table(comparison: Comparison) -> ReportTable:
-    """Return who allocated what is held at the peak; rows beyond _PARTS are summed in the last."""
+    """Return who allocated the memory that is held at the peak; the last row sums up all others."""
     parts = comparison.memory.parts if comparison.memory is not None else ()
     table = table_of(_MEMORY, parts[:_PARTS])
     if len(parts) <= _PARTS:
         return table
-    rest = change_of_size(sum(part.bytes for part in parts[_PARTS:]))
-    rows = [*table.rows, [f"{len(parts) - _PARTS} others", "", "", "", rest]]
+    others = change_of_size(sum(part.bytes for part in parts[_PARTS:]))
+    rows = [*table.rows, [f"{len(parts) - _PARTS} others", "", "", "", others]]
     return ReportTable(table.columns, rows, len(rows))
 
 
@@ -329,24 +341,24 @@ def comparison_tables(comparison: Comparison) -> Iterator[tuple[str, ReportTable
 
 
 def runs_table(comparisons: Sequence[Comparison]) -> ReportTable:
-    """Return a row per comparable recording against the first side, which all have in common."""
+    """Return a row per recording that can be compared with the first one."""
 
-    def how_sure(one: Comparison) -> str:
-        if one.is_same:
+    def how_sure(run: Comparison) -> str:
+        if run.is_same:
             return "the same recording"
-        if one.interval is not None and one.interval.holds_zero:
+        if run.interval is not None and run.interval.holds_zero:
             return "within the spread"
-        return words(sureness(one.interval, one.before, one.after))
+        return words(sureness(run.interval, run.before, run.after))
+
+    def largest_cause(run: Comparison) -> str:
+        return next((cause_label(cause) for cause in run.causes if cause.ns), UNKNOWN)
 
     columns = (
-        Column("Recording", lambda one: Name(one.after.name)),
-        Column.number("Step", lambda one: duration(float(one.after.mean_ns))),
-        Column.number("Change", lambda one: signed_duration(one.difference_ns)),
+        Column("Recording", lambda run: Name(run.after.name)),
+        Column.number("Step", lambda run: duration(float(run.after.mean_ns))),
+        Column.number("Change", lambda run: signed_duration(run.difference_ns)),
         Column.number("Share", share_words),
         Column("How sure", how_sure),
-        Column(
-            "Largest cause",
-            lambda one: next((cause_label(cause) for cause in one.causes if cause.ns), UNKNOWN),
-        ),
+        Column("Largest cause", largest_cause),
     )
     return table_of(columns, [comparison for comparison in comparisons if not comparison.obstacle])

@@ -1,4 +1,4 @@
-"""Kernels of counted runs as tables: their work, and how near they came to their limits."""
+"""Kernels measured with hardware counters, as tables: their work, and how near limits they are."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from traceflops.units import capitalized
 
 _NAME: Final = 46
 _REASONS: Final = 2
-_LEAST: Final = 0.1  # of the cycles of a warp; smaller reasons are only in the JSON
+_LEAST: Final = 0.1  # share of a warp's cycles; smaller reasons are only in the JSON
 _SERIALIZED: Final = "Times: serialized, mostly at locked clocks."
 _ABOUT: Final = "~"
 _NO_SHARES: Final = "Speed of light: ncu --set full."
@@ -45,28 +45,28 @@ _NO_SHARES: Final = "Speed of light: ncu --set full."
 def counted_table(measured: Measurement, most: int) -> ReportTable:
     """Return the kernels of counted runs with their work, those with most FLOPs first.
 
-    Figures are means of a launch. Without any figure there are no rows if `speeds_table` has some.
+    Figures are means per launch. Without any, there is no row if `speeds_table` has the kernels.
     """
     work = measured.executed.work
     if work is None:
         return table_of((), ())
-    rows, peak = work.counted, work.bandwidth
-    known = [(row.flops, row.vector, row.read, row.written, row.busy) for row in rows]
-    if work.speeds and all(figures == (None,) * 5 for figures in known):
-        rows = ()
+    counted = [(row.flops, row.vector, row.read, row.written, row.busy) for row in work.counted]
+    has_figures = any(value is not None for figures in counted for value in figures)
+    rows = work.counted if has_figures or not work.speeds else ()
+    peak = work.bandwidth
 
-    def mean(figure: str, text: Callable[[int], str], row: CountedKernel) -> str:
-        """Return the mean of a field over launches, marked if launches differ."""
-        total = getattr(row, figure)
-        about = _ABOUT if figure in row.unequal else ""
-        return UNKNOWN if total is None else about + text(round(Fraction(total, row.launches)))
+    def mean(field: str, text_of: Callable[[int], str], row: CountedKernel) -> str:
+        """Return the mean of a field over launches, marked with _ABOUT if launches differ."""
+        total = getattr(row, field)
+        mark = _ABOUT if field in row.unequal else ""
+        return UNKNOWN if total is None else mark + text_of(round(Fraction(total, row.launches)))
 
     def counter(name: str, row: CountedKernel) -> str:
         total = row.counters.get(name)
         return UNKNOWN if total is None else significant(total / row.launches, 3)
 
     def rate(row: CountedKernel) -> str:
-        """Return how fast a kernel ran while counted: products in TFLOP/s, others in GB/s."""
+        """Return how fast a kernel ran while counted: matrix work in TFLOP/s, other in GB/s."""
         if row.flops and row.time_ns:
             return f"{significant(Fraction(row.flops, 1000 * row.time_ns), 3)} TFLOP/s"
         return bandwidth(row.bytes_per_ns)
@@ -105,7 +105,7 @@ def counted_table(measured: Measurement, most: int) -> ReportTable:
 
 
 def speeds_table(measured: Measurement, most: int) -> ReportTable:
-    """Return how near counted kernels came to their limits, those with most time first."""
+    """Return how near counted kernels are to their limits, those with most time first."""
     work = measured.executed.work
     rows = work.speeds if work is not None else ()
 
@@ -118,8 +118,9 @@ def speeds_table(measured: Measurement, most: int) -> ReportTable:
         return f"{count(prod(row.grid))} x {count(prod(row.block))}"
 
     def limiters(row: KernelSpeed) -> str:
-        """Return what limits the occupancy: too few blocks in the grid, or what a block takes."""
-        return ", ".join((*(() if row.has_more_blocks else ("grid",)), *row.limiters)) or UNKNOWN
+        """Return what limits occupancy: too few blocks in the grid, or resources of a block."""
+        grid = () if row.has_more_blocks else ("grid",)
+        return ", ".join((*grid, *row.limiters)) or UNKNOWN
 
     columns = [
         Column.number("Time", _times),
@@ -129,7 +130,7 @@ def speeds_table(measured: Measurement, most: int) -> ReportTable:
         Column.number("Registers", lambda row: count(row.registers)),
         Column("Warps wait for", _waits),
     ]
-    # Only several rows of one kernel differ in their size, which tells them apart.
+    # A kernel has several rows if it was launched in several sizes, which distinguish them.
     if len({row.name for row in rows}) < len(rows):
         columns.insert(0, Column.number("Blocks x threads", blocks_x_threads))
     is_timed = any(row.duration_ns is not None for row in rows)
@@ -142,7 +143,7 @@ def speeds_table(measured: Measurement, most: int) -> ReportTable:
 
 
 def decisive_column(measured: Measurement) -> str:
-    """Return the head of the column of the roof that is nearest to the first kernel, or ""."""
+    """Return the head of the column of the first kernel's nearest roof, "" if it is unknown."""
     work = measured.executed.work
     roof = work.speeds[0].roof if work is not None and work.speeds else None
     return _head(roof[0]) if roof is not None else ""
@@ -151,7 +152,7 @@ def decisive_column(measured: Measurement) -> str:
 def _table(
     title: str, columns: Sequence[Column], rows: Sequence[Any], most: int, remark: str
 ) -> ReportTable:
-    """Return the first rows, named under `title`, with the columns known of any of them."""
+    """Return the first rows, with names under `title` and the columns that any of them knows."""
     shown = rows[:most]
     labels = short_labels(from_own_word([row.name for row in shown]), _NAME)
     names = {id(row): Name(label, row.name) for row, label in zip(shown, labels, strict=True)}
@@ -160,7 +161,7 @@ def _table(
 
 
 def _times(row: KernelSpeed) -> str:
-    """Return how long launches took on average: "4 × 72.5 µs", for a single one its time."""
+    """Return the number and mean time of launches, "4 × 72.5 µs"; of a single one its time."""
     if row.duration_ns is None or row.launches == 1:
         return duration(row.duration_ns)
     return f"{count(row.launches)} × {duration(row.duration_ns / row.launches)}"
@@ -171,17 +172,22 @@ def _head(roof: str) -> str:
 
 
 def _occupancy(row: KernelSpeed) -> str:
-    """Return the achieved occupancy of the possible one: "35.1 of 50.0 %"."""
-    achieved, fits = percent(row.achieved_occupancy), row.theoretical_occupancy
-    if row.achieved_occupancy is None and fits is not None:
-        return f"at most {percent(fits)}"
-    return achieved if fits is None else f"{achieved.removesuffix(' %')} of {percent(fits)}"
+    """Return the achieved and the theoretical occupancy: "35.1 of 50.0 %"."""
+    achieved, possible = row.achieved_occupancy, row.theoretical_occupancy
+    if possible is None:
+        return percent(achieved)
+    if achieved is None:
+        return f"at most {percent(possible)}"
+    return f"{percent(achieved).removesuffix(' %')} of {percent(possible)}"
 
 
 def _waits(row: KernelSpeed) -> str:
     """Return the largest reasons why warps wait, each with its share of a warp's cycles."""
-    largest = [stall for stall in row.stalls[:_REASONS] if stall[1] >= _LEAST]
-    reasons = (f"{reason.replace('_', ' ')} {percent(share)}" for reason, share in largest)
+    reasons = (
+        f"{reason.replace('_', ' ')} {percent(share)}"
+        for reason, share in row.stalls[:_REASONS]
+        if share >= _LEAST
+    )
     return ", ".join(reasons) or UNKNOWN
 
 
@@ -198,30 +204,30 @@ def counted_change(comparison: Comparison) -> ReportTable:
     labels = dict(zip(names, short_labels(from_own_word(names), _NAME), strict=True))
 
     def name(change: KernelChange) -> Cell:
-        """Return the name of a kernel, or both if it is named otherwise on the other side."""
-        both = [Name(labels[whole], whole) for whole in change.names]
-        return (both[0], "→", both[1]) if len(both) > 1 else both[0]
+        """Return the name of a kernel, or both names if they differ between the sides."""
+        sides = [Name(labels[whole], whole) for whole in change.names]
+        return (sides[0], "→", sides[1]) if len(sides) > 1 else sides[0]
 
     def roof(speed: KernelSpeed) -> str:
         return f"{ROOFS[speed.roof[0]]} {percent(speed.roof[1])}" if speed.roof else UNKNOWN
 
-    def both_sides(words: Callable[[KernelSpeed], str], change: KernelChange) -> str:
-        """Return a figure before and after, only once if it is the same; `words` prints it."""
+    def both_sides(text_of: Callable[[KernelSpeed], str], change: KernelChange) -> str:
+        """Return a figure before and after, or once if both texts are the same."""
         sides = (change.before, change.after)
-        texts = [words(side) if side is not None else UNKNOWN for side in sides]
+        texts = [text_of(side) if side is not None else UNKNOWN for side in sides]
         return " → ".join(dict.fromkeys(texts))
 
     def occupancy(speed: KernelSpeed) -> str:
         return percent(speed.achieved_occupancy)
 
+    def share(change: KernelChange) -> str:
+        return UNKNOWN if change.share is None else signed_percent(change.share)
+
     columns = (
         Column("Kernels by counters", name),
         Column.number("Before", lambda change: duration(change.before_ns)),
         Column.number("After", lambda change: duration(change.after_ns)),
-        Column.number(
-            "Change",
-            lambda change: UNKNOWN if change.share is None else signed_percent(change.share),
-        ),
+        Column.number("Change", share),
         Column("Nearest roof", partial(both_sides, roof)),
         Column.number("Occupancy", partial(both_sides, occupancy)),
     )
@@ -236,33 +242,33 @@ _INFORMATION: Final = frozenset({"inf", "ok"})  # kinds of messages that advise 
 
 
 class RuleShown(Struct, frozen=True):
-    """One message: the rule with its estimate in words, and the profiler's text."""
+    """A message of the profiler: its rule and estimated gain in words, and its text."""
 
     head: str
     text: str
 
 
 class RulesOfKernel(Struct, frozen=True):
-    """What rules say of one kernel: the bottleneck, then the others, largest estimate first."""
+    """The messages on one kernel: the bottleneck, then the others, largest estimate first."""
 
     name: Name
     rules: tuple[RuleShown, ...]
 
 
 def rules_said(measured: Measurement, most: int) -> list[RulesOfKernel]:
-    """Return what rules advise for the first `most` kernels with rules, those with most time."""
+    """Return what the profiler's rules advise for the `most` longest kernels with any rule."""
     work = measured.executed.work
     rows = [row for row in (work.speeds if work is not None else ()) if row.rules][:most]
     labels = short_labels(from_own_word([row.name for row in rows]), _NAME)
     kernels = []
     for label, row in zip(labels, rows, strict=True):
-        # A rule that names the bottleneck comes first; the others keep the order of estimates.
+        # The sort is stable: the rules behind the bottleneck keep the order of their estimates.
         rules = sorted(row.rules, key=lambda rule: _BOTTLENECK not in rule_name(rule))
         shown = []
         for rule in rules:
             is_advice = (rule.kind or "").lower() not in _INFORMATION
-            # A speed-up that this kernel cannot gain is not told.
-            if is_advice and not (rule.speedup_share and gains_nothing(row, rule)):
+            promises_nothing = rule.speedup_share and gains_nothing(row, rule)
+            if is_advice and not promises_nothing:
                 head = filter(None, (capitalized(rule_name(rule)), words(estimated(rule))))
                 text = rule.text if len(rule.text) <= _LONGEST else f"{rule.text[:_LONGEST]}…"
                 shown.append(RuleShown(", ".join(head), text))

@@ -1,9 +1,9 @@
-"""The critical path: what decided the time of the chosen windows, as tables, a line and figures."""
+"""The critical path, the chain of work and waits that decided the time of the chosen windows."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from traceflops.analysis.result import Analysis
@@ -20,7 +20,8 @@ from traceflops.timeline.records import WORK
 _MOST: Final = 5
 _NAMED: Final = 3
 _HARDLY_IDLE, _APART = 0.15, 0.1
-"""Up to such a share of idle time, so much more time of the host on the path contradicts it."""
+"""With at most the first share of idle time, host work on the path may exceed that by the second:
+a path with more of it names work that holds up nothing."""
 _WORDS: Final = {
     **CLASSES,
     BESIDE: "untraced host time beside GPU work",
@@ -31,33 +32,35 @@ _LISTS: Final = ("components", "kernels", "host", "ranks")
 
 
 def path_word(component: str) -> str:
-    """Return what to call a component of a critical path."""
+    """Return the name of a component of a critical path."""
     return _WORDS.get(component, component.replace("_", " "))
 
 
 def sums_by_component(parts: Iterable[PathPart]) -> list[tuple[str, int]]:
-    """Return the time of each component, the largest first."""
+    """Return each component and its ns on the path, the largest first."""
     sums: Counter[str] = Counter()
     for part in parts:
         sums[part.component] += part.ns
     return sums.most_common()
 
 
-def _told(analysis: Analysis) -> Replay | None:
-    """Return the replay whose path is told, None where none is known or it would mislead."""
+def _usable_replay(analysis: Analysis) -> Replay | None:
+    """Return the replay that has the critical path, None if it is unknown or would mislead."""
     replay, _ = analysis.replay_or_reason
     if replay is None or not replay.before_ns:
         return None
-    # Beside a GPU that is hardly idle, a path through the host is only a little longer than the
-    # GPU's own work: what it names holds up nothing.
-    idle = sum(analysis.components.share(name) or 0.0 for name in ("idle", "start_up"))
-    of_work = sum(part.ns for part in replay.critical if part.component in WORK) / replay.before_ns
-    return None if idle <= _HARDLY_IDLE and 1 - of_work - idle > _APART else replay
+    # If the GPU is hardly idle, a path through the host is only a little longer than the GPU's own
+    # work, and shortening the host work on it would gain next to nothing.
+    idle_share = sum(analysis.components.share(name) or 0.0 for name in ("idle", "start_up"))
+    work_ns = sum(part.ns for part in replay.critical if part.component in WORK)
+    host_share = 1 - work_ns / replay.before_ns
+    is_misleading = idle_share <= _HARDLY_IDLE and host_share - idle_share > _APART
+    return None if is_misleading else replay
 
 
 def critical_sentence(analysis: Analysis) -> str:
-    """Return the largest components of the path, "" where it is not told."""
-    replay = _told(analysis)
+    """Return a sentence on the largest components of the path, "" without a usable path."""
+    replay = _usable_replay(analysis)
     if replay is None:
         return ""
     largest = sums_by_component(replay.critical)[:_NAMED]
@@ -67,35 +70,35 @@ def critical_sentence(analysis: Analysis) -> str:
 
 def critical_tables(analysis: Analysis) -> Iterator[ReportTable]:
     """Yield the path by component, by rank if there are several, and by its largest parts."""
-    replay = _told(analysis)
+    replay = _usable_replay(analysis)
     if replay is None:
         return
     windows, path_ns = max(replay.windows, 1), replay.before_ns
-    named = [part for part in replay.critical if part.name]
-    # By the head of its first column the rows of a table: a name, and its ns in all windows.
-    tables: dict[str, list[tuple[Cell, int]]] = {
-        "Component": [(path_word(name), ns) for name, ns in sums_by_component(replay.critical)],
-        "Rank": [(str(rank), ns) for rank, ns in replay.by_rank.items()],
-        "Largest parts": [
-            (
-                (path_word(part.component), Name(without_return_type(part.name), part.name)),
-                part.ns,
-            )
-            for part in named
-        ],
-    }
-    for head, rows in tables.items():
+    by_component = [(path_word(name), ns) for name, ns in sums_by_component(replay.critical)]
+    by_rank = [(str(rank), ns) for rank, ns in replay.by_rank.items()]
+    by_part: list[tuple[Cell, int]] = []
+    for part in replay.critical:
+        if part.name:
+            name = Name(without_return_type(part.name), part.name)
+            by_part.append(((path_word(part.component), name), part.ns))
+
+    # A row is a name and its ns in all windows.
+    def table(head: str, rows: Sequence[tuple[Cell, int]]) -> ReportTable:
         columns = (
             Column(head, lambda row: row[0]),
             Column.number("Mean", lambda row: duration(row[1] / windows)),
             Column.number("Share", lambda row: Share(row[1] / path_ns)),
         )
-        if head != "Rank" or len(rows) > 1:
-            yield table_of(columns, rows[:_MOST], len(rows))
+        return table_of(columns, rows[:_MOST], len(rows))
+
+    yield table("Component", by_component)
+    if len(by_rank) > 1:
+        yield table("Rank", by_rank)
+    yield table("Largest parts", by_part)
 
 
 def critical_object(analysis: Analysis) -> dict[str, Any]:
-    """Return the path as JSON: sums over the chosen windows; null and why, if it is unknown."""
+    """Return the path as JSON, summed over the chosen windows; if unknown, nulls and the reason."""
     replay, reason = analysis.replay_or_reason
     if replay is None:
         return {"total_ns": None, **dict.fromkeys(_LISTS), "reason": words(reason)}

@@ -1,4 +1,8 @@
-"""What the GPUs wait on: idle time by class of culprit and length of gap; the lead of the host."""
+"""What the GPUs wait on: idle time by class of culprit and length of gap, and the host's pace.
+
+A culprit is what the host did during idle time, such as an operator or a call; classes are kinds
+of culprits, such as loading data.
+"""
 
 from __future__ import annotations
 
@@ -20,20 +24,21 @@ from traceflops.timeline.records import Gap
 from traceflops.units import capitalized, several, unit_for
 
 WORTH_SHOWING: Final = 0.03
-"""Share of the idle time from which a class is shown, and of the window from which any is."""
-_NAMES: Final = 2
-_MANY: Final = 0.5
+"""Least share of idle time in the window so that classes are shown, and of a class in idle time."""
+_NAMES: Final = 2  # named culprits of a class
+_MANY: Final = 0.5  # share of kernels
 _PACES: Final = {"looming": "Nearly host-bound"}
 _STALLS: Final = "A few stalls aside, launches keep up"
-_MUCH_IDLE: Final = 0.05
+_MUCH_IDLE: Final = 0.05  # share of the window
 _SAMPLED: Final = ("host-unrecorded.claim-sampled", "host-unrecorded.claim-off-cpu")
+"""Claims with the functions that CPU samples found in host time without events."""
 
 
 class WaitedFor(Struct, frozen=True):
     """Idle time of one class of culprits; `share` is of all idle time, `mean_ns` per window.
 
-    `names` are the largest culprits; `tails` go behind them: the time of each, or the number of
-    gaps of an only one. `gaps` is None if there are several culprits, which may share gaps.
+    `names` are the largest culprits; `tails` are printed behind each: its time, or the number of
+    gaps of a single culprit. `gaps` is None for several culprits: they may share gaps.
     """
 
     words: str
@@ -47,62 +52,68 @@ class WaitedFor(Struct, frozen=True):
 
 
 def waits(analysis: Analysis) -> list[WaitedFor]:
-    """Return what the GPUs wait on, the largest class first; one culprit of most is told alone."""
+    """Return the idle time of each class, largest first; a culprit of half of it is named alone."""
     rows = []
-    for one in analysis.idle.by_class():
-        culprits, names, tails = one.culprits, [], []
-        if len(culprits) == 1:
+    for idle_class in analysis.idle.by_class():
+        culprits, names, tails = idle_class.culprits, [], []
+        is_single = len(culprits) == 1
+        if is_single:
             tails.append(f", {several(culprits[0].gaps, 'gap')}")
         for culprit in culprits:
             longest = f"longest {duration(culprit.longest_ns)}"
-            nameless = longest if len(culprits) == 1 else "outside ranges"
+            nameless = longest if is_single else "outside ranges"
             names.append(function_name(culprit.label) if culprit.label else nameless)
             time = duration(analysis.mean_ns(culprit.idle_ns))
             tails.append(f" {time}" if culprit.label else f" {time} ({longest})")
-        # Of host time without events or ranges, samples of the CPU may still tell what ran; how to
-        # record names comes before the remedy of the class.
-        sampled, how = "", ""
-        if one.is_nameless:
-            claims = (finding.claim for finding in analysis.findings)
-            values = next((claim.values for claim in claims if claim.code in _SAMPLED), {})
-            functions = values.get("functions")
-            first = functions[0] if isinstance(functions, tuple) else None
-            sampled = f"samples: {words(first)}" if isinstance(first, Fact) else ""
-            how = advice(analysis, "host work")
-        names = [sampled] if sampled else names
-        most = 1 if 2 * culprits[0].idle_ns >= one.idle_ns else _NAMES
+        remedy = words(Fact(idle_class.remedy)) if idle_class.remedy else ""
+        if idle_class.is_nameless:  # host time without events and ranges
+            if sampled := _sampled_function(analysis):
+                names = [sampled]
+            # To record names is more useful than the remedy of the class.
+            remedy = advice(analysis, "host work") or remedy
+        is_most = 2 * culprits[0].idle_ns >= idle_class.idle_ns
+        shown = names[: 1 if is_most else _NAMES]
         row = WaitedFor(
-            CLASSES[one.kind],
-            how or (words(Fact(one.remedy)) if one.remedy else ""),
-            analysis.mean_ns(one.idle_ns),
-            one.idle_ns / analysis.components.idle_ns,
-            tuple(names[:most]),
-            tuple(tails[: len(names[:most])]),
-            culprits[0].gaps if len(culprits) == 1 else None,
+            CLASSES[idle_class.kind],
+            remedy,
+            analysis.mean_ns(idle_class.idle_ns),
+            idle_class.idle_ns / analysis.components.idle_ns,
+            tuple(shown),
+            tuple(tails[: len(shown)]),
+            culprits[0].gaps if is_single else None,
             culprits,
         )
         rows.append(row)
     return rows
 
 
+def _sampled_function(analysis: Analysis) -> str:
+    """Return the first function that CPU samples found in host time without events, else ""."""
+    claims = (finding.claim for finding in analysis.findings)
+    values = next((claim.values for claim in claims if claim.code in _SAMPLED), {})
+    functions = values.get("functions")
+    first = functions[0] if isinstance(functions, tuple) else None
+    return f"samples: {words(first)}" if isinstance(first, Fact) else ""
+
+
 def waited_for(analysis: Analysis) -> list[WaitedFor]:
-    """Return the classes with most idle time, none if idle time hardly matters."""
+    """Return the classes that are WORTH_SHOWING, largest first; none if idle time is short."""
     if (analysis.components.share("idle") or 0) < WORTH_SHOWING or analysis.on_host:
         return []
     return [row for row in waits(analysis) if row.share >= WORTH_SHOWING]
 
 
 def pace_sentence(analysis: Analysis) -> str:
-    """Return whether the host is too slow for the GPUs, with figures; "" if that is unknown."""
+    """Return a sentence on whether launches keep up with the GPUs; "" if that is unknown."""
     pace, launches = analysis.host_bound, analysis.launches
     if pace is None or pace.verdict is None:
         return ""
     verdict = _PACES.get(pace.verdict, capitalized(pace.verdict))
-    # Although launches are fast enough, the GPU is often idle: a few long gaps must be the reason.
+    # If launches keep up and the GPU is still often idle, a few long gaps must be the reason.
     is_idle = (analysis.components.share("idle") or 0) >= _MUCH_IDLE
     if is_idle and pace.verdict == "not host-bound":
         verdict = _STALLS
-    short = ""  # many kernels that are too short to hide a launch
+    short = ""  # kernels that end before the next launch, if they are many
     if launches is not None and pace.is_bound:
         share = launches.total.short_kernels / max(launches.total.kernels, 1)
         if share >= _MANY:
@@ -116,15 +127,19 @@ def pace_sentence(analysis: Analysis) -> str:
 
 
 def gap_culprits(gaps: Sequence[Gap]) -> list[tuple[str, str]]:
-    """Return class and name of the largest culprit; "" of stream waits, which say more."""
-    largest = [() if gap.waited_for else gap.culprits[:1] for gap in gaps]
-    return [
-        (CLASSES[culprit[0].kind], function_name(culprit[0].label)) if culprit else ("", "")
-        for culprit in largest
-    ]
+    """Return the class and name of each gap's largest culprit, ("", "") if it has none.
+
+    Gaps in which the stream waited for known work have none here: that work says more.
+    """
+    pairs = []
+    for gap in gaps:
+        has_culprit = gap.culprits and not gap.waited_for
+        largest = gap.culprits[0] if has_culprit else None
+        pairs.append((CLASSES[largest.kind], function_name(largest.label)) if largest else ("", ""))
+    return pairs
 
 
 def length_label(lengths: GapLengths) -> str:
     """Return the range of lengths in words: "10 µs to 100 µs"."""
-    units = {ns: unit_for(ns) for ns in (lengths.from_ns, lengths.to_ns)}
-    return " to ".join(f"{ns // TIME_UNITS[unit]:,} {unit}" for ns, unit in units.items())
+    ends_ns = (lengths.from_ns, lengths.to_ns)
+    return " to ".join(f"{ns // TIME_UNITS[unit_for(ns)]:,} {unit_for(ns)}" for ns in ends_ns)

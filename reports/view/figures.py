@@ -6,6 +6,7 @@ import re
 import textwrap
 from collections.abc import Sequence
 from fractions import Fraction
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -25,51 +26,53 @@ _SIZE_UNITS = ("B", "kB", "MB", "GB", "TB", "PB", "EB")
 _BINARY_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _FLOP_UNITS = ("", "k", "M", "G", "T", "P", "E", "Z", "Y")
 _ELLIPSIS = "…"
-_MARKS = re.compile(f"{_ELLIPSIS}{{2,}}")
-_LONGEST_NAME = 10_000
+_ELLIPSES = re.compile(f"{_ELLIPSIS}{{2,}}")
+_LONGEST_NAME = 10_000  # characters up to which a name is searched by regular expressions
 _FUNCTOR = re.compile(
     r"\b(?!(?:[AB]?[UB]n|Bin)aryFunctor)\w+(?:Functor\w*|Op|_kernel_cuda|_kernel_impl|_cuda)\b|"
     r"\b\w+_kernel(?=\()"
 )
+"""The functor of an element-wise kernel: a name ending like one, or any _kernel with parameters."""
 _AT_LINE = re.compile(r" \([^()\s]+\.py:\d+\)$")
 _BEFORE_UNIT = re.compile(r"(?<=\d) (?=%|(?:[nµm]?s|[kMGTPE]?i?B|[kMGTPEZY]?FLOPs?)\b)| (?=%)")
 _LINE_ENDS = tuple(re.compile(f"[^{ends}]*[{ends}]+|[^{ends}]+") for ends in (",", ")#/:", "."))
-"""The pieces between which a line may end in a word that is longer than a line."""
-_ROUND = re.compile("[()]")
-_QUALIFIER = re.compile(r"(?:\b\w+|<unnamed>)::(?=[\w~(<{])")  # A namespace or class before a name
+"""Pieces into which a word longer than a line is split, by kind of punctuation, the best first."""
+_BRACKET = re.compile("[()]")
+_QUALIFIER = re.compile(r"(?:\b\w+|<unnamed>)::(?=[\w~(<{])")  # a namespace or class before a name
 
 
 def duration(ns: float | None) -> str:
-    """Return a time in the unit that suits it ("4.12 ms"), a dash for one that is not known."""
+    """Return a duration in the unit that suits it, "4.12 ms"; a dash for None."""
     return UNKNOWN if ns is None else units.duration(ns)
 
 
 def place(ns: int, length_ns: int | None = None) -> str:
-    """Return a place in time with the digits needed to find it: "30.235 ms", "12.345678 s".
+    """Return a position in time with the digits needed to find it: "30.235 ms", "12.345678 s".
 
     It is rounded to a microsecond; to a nanosecond below a millisecond, or if what begins there
-    (`length_ns` long) is shorter than ten microseconds. Zeros at the end stay, so that the places
-    of a column line up.
+    (`length_ns` long) is shorter than ten microseconds. Trailing zeros stay, so that the positions
+    in a column line up.
     """
     sign = "\N{MINUS SIGN}" if ns < 0 else ""
     is_short = length_ns is not None and length_ns < _SHORT_NS
     finest_ns = 1 if is_short or abs(ns) < TIME_UNITS["ms"] else 1_000
-    rounded = (abs(ns) + finest_ns // 2) // finest_ns * finest_ns
-    unit = next(u for u, scale in reversed(TIME_UNITS.items()) if rounded >= scale or scale == 1)
-    scale = TIME_UNITS[unit]
-    whole, rest = divmod(rounded, scale)
-    digits = len(str(scale // min(finest_ns, scale))) - 1  # the decimals of the finest part
-    fraction = f".{rest // finest_ns:0{digits}d}" if digits else ""
+    rounded_ns = (abs(ns) + finest_ns // 2) // finest_ns * finest_ns
+    # The largest unit that is not larger than the time, at least a nanosecond.
+    units_down = reversed(TIME_UNITS.items())
+    unit, unit_ns = next((u, size) for u, size in units_down if rounded_ns >= size or size == 1)
+    whole, rest_ns = divmod(rounded_ns, unit_ns)
+    digits = len(str(unit_ns // min(finest_ns, unit_ns))) - 1  # 6 for 1 s and a finest of 1 µs
+    fraction = f".{rest_ns // finest_ns:0{digits}d}" if digits else ""
     return f"{sign}{whole:,}{fraction} {unit}"
 
 
 def percent(share: float | None) -> str:
-    """Return a share (0 to 1) as "53.5 %", a dash for one that is not known."""
+    """Return a share (0 to 1) as "53.5 %", a dash for None."""
     return UNKNOWN if share is None else units.percent(share)
 
 
 def time_share(share: float | None) -> str:
-    """Return a sum of durations as a share of the time; if they overlap, at most "≤ 100 %"."""
+    """Return a sum of durations as a share of the time, "≤ 100 %" if overlaps make it more."""
     return UNKNOWN if share is None else units.time_share(share, "≤ ")
 
 
@@ -83,18 +86,15 @@ class _Wrapper(textwrap.TextWrapper):
 
     def _split(self, text: str) -> list[str]:
         """Return the pieces between which a line may end."""
-        chunks = super()._split(text)
-        for ends in _LINE_ENDS:
-            chunks = [
-                piece
-                for chunk in chunks
-                for piece in (ends.findall(chunk) if len(chunk) > self.width else (chunk,))
-            ]
-        return chunks
+        pieces = super()._split(text)
+        for line_end in _LINE_ENDS:
+            splits = (line_end.findall(p) if len(p) > self.width else [p] for p in pieces)
+            pieces = [*chain.from_iterable(splits)]
+        return pieces
 
 
 def wrapped(text: str, width: int) -> list[str]:
-    """Return text in lines of at most so many characters; no line begins with a percent sign."""
+    """Return text in lines of at most `width` characters; numbers and their units stay together."""
     lines = _Wrapper(width, break_on_hyphens=False).wrap(unbroken(text))
     return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
 
@@ -105,17 +105,17 @@ def count(number: int | None) -> str:
 
 
 def and_more(text: str, more: int) -> str:
-    """Return a list in words with how many more there are, if any: "a, b and 3 more"."""
+    """Return a list in words and how many more items there are, if any: "a, b and 3 more"."""
     return f"{text} and {count(more)} more" if more > 0 else text
 
 
 def mean_count(number: float) -> str:
-    """Return a mean number of things as a whole number, below 1 with two digits."""
+    """Return a mean number of things as a whole number; with two digits if it is below 1."""
     return count(round(number)) if number >= 1 else significant(number, 2)
 
 
 def ratio(value: float | None) -> str:
-    """Return a ratio such as activities per launch: three digits, at most two decimals."""
+    """Return a ratio with three digits and at most two decimals, a dash for None."""
     if value is None:
         return UNKNOWN
     digits = max(0, 3 - units.whole_digits(value))
@@ -128,29 +128,29 @@ def size(number: int | None, *, binary: bool = False) -> str:
         return UNKNOWN
     base, names = (1024, _BINARY_UNITS) if binary else (1000, _SIZE_UNITS)
     power = 0
-    # 999.5 would be printed as 1000, which is 1 of the next unit.
+    # From 999.5 on, a number would be printed as 1000, which is 1 of the next unit.
     while power < len(names) - 1 and abs(number) >= 999.5 * base**power:
         power += 1
     value = number / base**power
-    digits = max(0, 3 - units.whole_digits(value)) if power else 0  # 3 in all; bytes are whole
-    return f"{value:,.{digits}f} {names[power]}"
+    decimals = max(0, 3 - units.whole_digits(value)) if power else 0  # bytes are whole numbers
+    return f"{value:,.{decimals}f} {names[power]}"
 
 
 def bandwidth(bytes_per_ns: float | Fraction | None) -> str:
-    """Return a rate of bytes as "5.2 GB/s", a dash for one that is not known."""
+    """Return a rate as "5.2 GB/s" (a byte per ns is 1 GB/s), a dash for None."""
     return UNKNOWN if bytes_per_ns is None else f"{significant(bytes_per_ns, 3)} GB/s"
 
 
 def flops(number: float | Fraction) -> str:
-    """Return a number of FLOPs with four digits and its prefix: "2.488 PFLOP"."""
+    """Return a number of FLOPs with four digits and a prefix: "2.488 PFLOP"."""
     scale, prefix = flop_scale(number)
     return f"{significant(Fraction(number) / scale, zeros=True)} {prefix}FLOP"
 
 
 def flop_scale(number: float | Fraction) -> tuple[int, str]:
-    """Return the power of 1000 that leaves one to four digits of a number, and its prefix."""
+    """Return the power of 1000 by which to divide FLOPs to print them, and its prefix."""
     power = 0
-    # 999.95 would be printed as 1000, which is 1 of the next unit.
+    # From 999.95 on, a number would be printed as 1000, which is 1 of the next unit.
     while power < len(_FLOP_UNITS) - 1 and abs(Fraction(number)) * 100 >= 99_995 * 1000**power:
         power += 1
     return 1000**power, _FLOP_UNITS[power]
@@ -158,56 +158,56 @@ def flop_scale(number: float | Fraction) -> tuple[int, str]:
 
 def shorten_middle(text: str, width: int) -> str:
     """Return text of at most `width` characters that keeps both ends; see `visible`."""
-    # Every character of the input fills at least one of the output: the far ends are enough,
-    # and a name of megabytes costs no more than one of `width`.
+    # `visible` never makes text shorter, so `width` characters of each end are enough. A name of
+    # megabytes then costs no more than a short one.
     if len(text) > max(2 * width + 1, _LONGEST_NAME):
         return shortened(f"{visible(text[:width])}{visible(text[len(text) - width :])}", width)
-    text = visible(text)
-    # What was left out already needs no second mark beside it.
-    return _MARKS.sub(_ELLIPSIS, shortened(text, max(width, 0)))
+    # The text may have an ellipsis where it is cut: one is enough.
+    return _ELLIPSES.sub(_ELLIPSIS, shortened(visible(text), max(width, 0)))
 
 
 def kernel_label(name: str, width: int) -> str:
-    """Return a kernel's name in at most `width` characters, keeping what tells kernels apart.
+    """Return a kernel's name in at most `width` characters, keeping what distinguishes kernels.
 
-    The return type and the suffix of a kernel descriptor (.kd) always go. If the rest is too long,
-    these go until it fits: `(anonymous namespace)::`, the parameter list, other namespaces (of an
-    element-wise kernel all but its functor), the middle. The middle begins behind the function's
-    own name if there is room for that. Of an extremely long name only the middle goes.
+    The return type and the suffix of a kernel descriptor (.kd) are always removed. If the rest is
+    too long, these are removed until it fits: `(anonymous namespace)::`, the parameter list, other
+    namespaces (or all but the functor of an element-wise kernel), the middle. The function's own
+    name is kept whole if there is room. Of an extremely long name only the middle is removed.
     """
     name = without_return_type(kernel_name(name))
-    if len(name) <= width or len(name) > _LONGEST_NAME:  # too long to search in it
+    if len(name) <= width or len(name) > _LONGEST_NAME:
         return shorten_middle(name, width)
     if at_line := _AT_LINE.search(name):  # a Python function: keep its file and line whole
-        place = at_line[0] if width > len(at_line[0]) + len(_ELLIPSIS) else ""
-        return shorten_middle(name.removesuffix(place), width - len(place)) + place
+        file_and_line = at_line[0] if width > len(at_line[0]) + len(_ELLIPSIS) else ""
+        function = name.removesuffix(file_and_line)
+        return shorten_middle(function, width - len(file_and_line)) + file_and_line
     label = _unreturned(name)
     if len(label) > width and label.endswith(")"):
         label = label[: _opening(label)] or label
     if len(label) > width:
-        label = visible(_launched(label) or unqualified(label))
+        label = visible(_by_functor(label) or unqualified(label))
     # `shorten_middle` keeps 3/5 of the width at the front, which would cut a longer own name.
-    own = label.find("<") + 1
-    tail = width - own - 1
-    if len(label) > width and own > width - 1 - (width - 1) * 2 // 5 and tail > 0:
-        return f"{label[:own]}{_ELLIPSIS}{label[-tail:]}"
+    own_length = label.find("<") + 1
+    tail = width - own_length - 1
+    if len(label) > width and own_length > width - 1 - (width - 1) * 2 // 5 and tail > 0:
+        return f"{label[:own_length]}{_ELLIPSIS}{label[-tail:]}"
     return shorten_middle(label, width)
 
 
 def kernel_text(name: str) -> str:
-    """Return a kernel (or what an element-wise one launches) without namespaces and parameters."""
-    if len(name) > _LONGEST_NAME:  # too long to search in it
+    """Return a kernel's name without namespaces and parameters, an element-wise one by functor."""
+    if len(name) > _LONGEST_NAME:
         return name
     label = _unreturned(kernel_name(name))
     opening = _opening(label) if label.endswith(")") else 0
     # Brackets behind a blank are no parameters: "Memcpy HtoD (Pinned -> Device)".
     if opening and label[opening - 1] != " ":
         label = label[:opening]
-    return _launched(label) or unqualified(label) or name
+    return _by_functor(label) or unqualified(label) or name
 
 
 def unqualified(name: str) -> str:
-    """Return a name without the namespaces anywhere in it; an extremely long one as it is."""
+    """Return a name without all namespaces in it; an extremely long one unchanged."""
     return _QUALIFIER.sub("", _unreturned(name)) if len(name) <= _LONGEST_NAME else name
 
 
@@ -216,8 +216,8 @@ def _unreturned(name: str) -> str:
     return without_return_type(name).replace("(anonymous namespace)::", "")
 
 
-def _launched(label: str) -> str:
-    """Return an element-wise kernel by its functor, which tells it from others, else ""."""
+def _by_functor(label: str) -> str:
+    """Return an element-wise kernel by the functor that distinguishes it, "" for other kernels."""
     functor, head = _FUNCTOR.search(label), label[: label.find("<")]
     if functor is None or "elementwise" not in head:
         return ""
@@ -225,9 +225,9 @@ def _launched(label: str) -> str:
 
 
 def _opening(text: str) -> int:
-    """Return the place of the bracket that the last one closes, 0 if there is none."""
+    """Return the index of the bracket that the last one closes, 0 if there is none."""
     depth = 0
-    for bracket in reversed([*_ROUND.finditer(text)]):
+    for bracket in reversed([*_BRACKET.finditer(text)]):
         depth += 1 if bracket.group() == ")" else -1
         if depth == 0:
             return bracket.start()
@@ -240,10 +240,10 @@ def apportioned(parts: Sequence[int], whole: int) -> list[int]:
     if total <= 0:
         return [0] * len(parts)
     shares = [part * whole // total for part in parts]
-    # Rounding down left some over: one more for each of the parts that lost most.
-    by_remainder = sorted(range(len(parts)), key=lambda place: -(parts[place] * whole % total))
-    for place in by_remainder[: whole - sum(shares)]:
-        shares[place] += 1
+    # What rounding down left over goes, one by one, to the parts that lost most by it.
+    by_remainder = sorted(range(len(parts)), key=lambda i: -(parts[i] * whole % total))
+    for i in by_remainder[: whole - sum(shares)]:
+        shares[i] += 1
     return shares
 
 
@@ -251,7 +251,7 @@ def flop_count(name: str, value: Count | None) -> dict[str, Any]:
     """Return a count as JSON: a number under `name`, and its exact text under `name_text`."""
     if value is None:
         return {name: None, f"{name}_text": None}
-    # The encoder refuses integers of more than 64 bits, so their digits are given as they are.
+    # The encoder refuses integers of more than 64 bits, so their digits are given as raw JSON.
     is_whole = value.denominator == 1
     number = msgspec.Raw(str(int(value)).encode()) if is_whole else float(value)
     return {name: number, f"{name}_text": str(value)}
@@ -263,17 +263,18 @@ def as_float(value: Fraction | None) -> float | None:
 
 
 def fields(record: object, *names: str) -> dict[str, Any]:
-    """Return these fields of a record by name, as JSON: fractions are floats, tuples lists."""
-    values = {}
-    for name in names:
-        value = getattr(record, name)
-        value = float(value) if isinstance(value, Fraction) else value
-        values[name] = list(value) if isinstance(value, tuple) else value
-    return values
+    """Return these fields of a record by name for JSON: fractions as floats, tuples as lists."""
+
+    def for_json(value: Any) -> Any:
+        if isinstance(value, Fraction):
+            return float(value)
+        return list(value) if isinstance(value, tuple) else value
+
+    return {name: for_json(getattr(record, name)) for name in names}
 
 
 def with_sign(text: str, value: float | Fraction) -> str:
-    """Return the text of an amount with the sign of its value, if not 0: "+39.4 ms"."""
+    """Return the text of an amount after the sign of its value, no sign for 0: "+39.4 ms"."""
     sign = "\N{MINUS SIGN}" if value < 0 else "+" if value > 0 else ""
     return f"{sign}{text}"
 
@@ -289,7 +290,7 @@ def signed_percent(share: float | Fraction) -> str:
 
 
 def times_between(times_ns: Sequence[float | Fraction], between: str) -> str:
-    """Return times in the unit of the longest, said once at the end: "11.4 to 67.5 ms"."""
+    """Return times joined by `between`, all in the unit of the longest: "11.4 to 67.5 ms"."""
     unit = units.unit_for(float(max(times_ns)))
     values = (significant(ns / TIME_UNITS[unit], 3, zeros=True) for ns in times_ns)
     return f"{between.join(values)} {unit}"

@@ -1,4 +1,8 @@
-"""What findings say in words: the same on the page, in the terminal, in Markdown and in JSON."""
+"""Findings in words, the same on the page, in the terminal, in Markdown and in JSON.
+
+A report opens with a title: one or more statements, mostly of a finding. The verdict states what
+takes the time, as facts.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +37,8 @@ _OF_KERNELS: Final = ("framework", "library")
 """Owners of kernels that the table of categories knows."""
 _WORTH_A_TITLE: Final = ("high", "medium")
 _GRAVE: Final = "high"
-_UNKNOWN: Final = "other"
-_FIGURE: Final = "verdict.figure"
+_UNKNOWN: Final = "other"  # the category of kernels that match no rule
+_FIGURE: Final = "verdict.figure"  # the code of the statement on utilisation
 _IN_NOTES: Final = "notes"
 _LONGEST_PLACE: Final = 40
 _LONGEST_HEADING: Final = 120
@@ -43,7 +47,7 @@ _NEARLY_ALL: Final = 0.95
 
 
 class Saving(NamedTuple):
-    """A gain in words: "80.0 to 90.0 ms", "12.0 to 14.0 %", and "step" if it is per step."""
+    """A gain in words: "80.0 to 90.0 ms", "12.0 to 14.0 %"; `per` is "step" if it is per step."""
 
     time: str
     share: str
@@ -51,7 +55,7 @@ class Saving(NamedTuple):
 
 
 class FindingWords(Struct, frozen=True):
-    """A finding in words, "" for what is unknown; the best place (`where`) comes first."""
+    """A finding in words, "" for what is unknown; `where` has places, the most specific first."""
 
     finding: Finding
     saving: Saving | None
@@ -66,7 +70,7 @@ class FindingWords(Struct, frozen=True):
 
 
 class Headline(NamedTuple):
-    """What a report says first; `finding` is its place in the report, None for the verdict."""
+    """What a report says first; `finding` is the index of what it states, None for the verdict."""
 
     cls: str
     code: str
@@ -75,7 +79,7 @@ class Headline(NamedTuple):
 
 
 class Opening(NamedTuple):
-    """The statements that open a report, and the rest; `tells` is the finding that they state."""
+    """The statements of a report's title, what follows it, and the finding that they state."""
 
     statements: tuple[str, ...]
     rest: str
@@ -89,17 +93,18 @@ class Opening(NamedTuple):
     def heading(self) -> tuple[str, str]:
         """Return the statements that fit a heading, at least the first, and the others."""
         lengths = accumulate(len(statement) + 1 for statement in self.statements)
-        fit = max(sum(length <= _LONGEST_HEADING for length in lengths), 1)
-        return " ".join(self.statements[:fit]), " ".join(self.statements[fit:])
+        fitting = max(sum(length <= _LONGEST_HEADING for length in lengths), 1)
+        return " ".join(self.statements[:fitting]), " ".join(self.statements[fitting:])
 
 
 def causes(analysis: Analysis) -> list[FindingWords]:
-    """Return the findings with a cause and a remedy, that with the largest gain first."""
-    return [_words(analysis, one) for one in analysis.findings if one.confidence is not None]
+    """Return the findings with a known cause and a remedy, the largest gain first."""
+    known = (finding for finding in analysis.findings if finding.confidence is not None)
+    return [_words(analysis, finding) for finding in known]
 
 
 def other_findings(analysis: Analysis, *, losses: bool = True) -> list[Finding]:
-    """Return findings without a cause; `losses`: also those on components and uneven steps."""
+    """Return findings without a cause that are not said elsewhere; `losses`: also on components."""
     title = opening(analysis).tells
     return [
         finding
@@ -133,14 +138,17 @@ def _saving_sentence(analysis: Analysis) -> str:
 
 
 def background(analysis: Analysis) -> tuple[Fact, ...]:
-    """Return what takes the time, without the late rank if the title's finding already has it."""
+    """Return what takes the time, as facts.
+
+    A late rank or slow link is left out if the finding that the title states already names it.
+    """
     late = late_rank_fact(analysis.ranks) or slow_link_fact(analysis.ranks)
     parts = tuple(part for part in analysis.verdict.parts if part.code not in SAID_FIRST)
     if late is None or not _saving_sentence(analysis):
         return parts
     best = analysis.findings[0]
-    is_said = late in (best.claim, *best.details)
-    return tuple(part for part in parts if part != late) if is_said else parts
+    is_in_title = late in (best.claim, *best.details)
+    return tuple(part for part in parts if part != late) if is_in_title else parts
 
 
 def is_little(analysis: Analysis) -> bool:
@@ -149,7 +157,7 @@ def is_little(analysis: Analysis) -> bool:
 
 
 def opening(analysis: Analysis) -> Opening:
-    """Return the title (errors of the program come first in it) and what follows it."""
+    """Return the title and what follows it; errors of the program come first in the title."""
     opened = _opening(analysis)
     first = [words(part) for part in analysis.verdict.parts if part.code in SAID_FIRST]
     if begins_late(analysis) and not is_little(analysis):
@@ -160,24 +168,14 @@ def opening(analysis: Analysis) -> Opening:
 def _opening(analysis: Analysis) -> Opening:
     """Return the title of a report and what follows it.
 
-    The title is the first of these that there is: what the first finding surely saves; the first
-    finding, if grave and with a remedy; the largest loss, followed by what to fix first. A kernel
-    that takes more time than the title is about is named below it; below a kernel, of which no gain
-    is known, what is known to gain.
+    The title is the first of these that exists: what the first finding surely saves; the first
+    finding, if `title_finding` accepts it; the largest loss, followed by what to fix first.
     """
     best = title_finding(analysis)
     statements = background(analysis)
     # The utilisation stands beside the title.
     losses = tuple(part for part in statements if part.code != _FIGURE)
-    # Start-up is apart: a kernel is part of the rest, with a remedy of its own.
-    is_apart = best is not None and best.finding.rule == START_UP
-    title_share = best.finding.share if best is not None and not is_apart else 0.0
-    kernel = tuple(
-        part
-        for finding in analysis.findings
-        if finding.rule == MAIN_KERNEL and finding.share > title_share
-        for part in (finding.claim, *(filter(None, [finding.advice]) if is_apart else ()))
-    )
+    kernel = _main_kernel(analysis, best)
     if sentence := _saving_sentence(analysis):
         return Opening((sentence,), _joined(kernel), None)
     if analysis.of_no_job or not losses:
@@ -185,17 +183,35 @@ def _opening(analysis: Analysis) -> Opening:
     if best is None:
         first, *more = losses
         return Opening((words(first),), _joined((*more, *kernel, *_fix_first(analysis))), None)
+
+    # The name of a cause says what is wrong; a finding without a cause has nothing but its claim.
     finding = best.finding
-    # The name of a cause says what is wrong; a finding without a cause only has a claim.
     name = () if finding.confidence is None else (fact("finding.name", name=finding.name),)
+    stated = tuple(map(words, (*name, finding.claim)))
     rest = tuple(part for part in losses if part != finding.claim)
     # If nearly all is start-up and no figures are of the rest, that is not worth a split.
-    is_all = finding.rule == START_UP and finding.share >= _NEARLY_ALL
-    if is_all and finding.claim.values.get("rest_ns") is None:
+    is_nearly_all = finding.rule == START_UP and finding.share >= _NEARLY_ALL
+    if is_nearly_all and finding.claim.values.get("rest_ns") is None:
         rest = ()
+    # The gain of a main kernel is unknown: add the finding whose gain is known.
     known = tuple(_fix_first(analysis, surely=True)) if finding.rule == MAIN_KERNEL else ()
-    stated = tuple(map(words, (*name, finding.claim)))
     return Opening(stated, _joined((*kernel, *rest, *known)), finding)
+
+
+def _main_kernel(analysis: Analysis, title: FindingWords | None) -> tuple[Fact, ...]:
+    """Return the claim on the main kernel if it takes more time than the title is about.
+
+    Start-up excludes the time of kernels: below it, the kernel is always told, with its remedy.
+    """
+    is_start_up = title is not None and title.finding.rule == START_UP
+    title_share = title.finding.share if title is not None and not is_start_up else 0.0
+    facts: list[Fact] = []
+    for finding in analysis.findings:
+        if finding.rule == MAIN_KERNEL and finding.share > title_share:
+            facts.append(finding.claim)
+            if is_start_up and finding.advice is not None:
+                facts.append(finding.advice)
+    return tuple(facts)
 
 
 def headline(analysis: Analysis) -> Headline:
@@ -206,33 +222,35 @@ def headline(analysis: Analysis) -> Headline:
         # The utilisation is no headline, unless there is nothing else.
         first = next((part for part in parts if part.code != _FIGURE), parts[0])
         return Headline(analysis.verdict.headline, first.code, title, None)
-    row = all_rules().rules.get(best.finding.rule)  # none for a rule of the user
-    place = analysis.findings.index(best.finding)
-    return Headline(row.headline if row else "own-rule", best.finding.rule, title, place)
+    rule = all_rules().rules.get(best.finding.rule)  # None for a rule of the user
+    index = analysis.findings.index(best.finding)
+    return Headline(rule.headline if rule else "own-rule", best.finding.rule, title, index)
 
 
 def _fix_first(analysis: Analysis, *, surely: bool = False) -> Iterator[Fact]:
-    """Yield the finding with a cause to fix first; `surely`: only if it surely gains something."""
+    """Yield the first cause, if it is worth a title; if `surely`, only with a sure gain."""
     best = next(iter(causes(analysis)), None)
-    if best is None or (surely and (best.finding.gain is None or best.finding.gain.low_ns <= 0)):
+    if best is None or best.saving is None or best.finding.priority not in _WORTH_A_TITLE:
         return
-    if best.finding.priority in _WORTH_A_TITLE and best.saving is not None:
-        saving = best.saving
-        code, name = "finding.known" if surely else "finding.first", best.finding.name
-        whole_ns = None if saving.per else analysis.mean_ns(analysis.components.window_ns)
-        yield fact(code, name=name, time=saving.time, per=saving.per, whole_ns=whole_ns)
+    gain = best.finding.gain
+    if surely and (gain is None or gain.low_ns <= 0):
+        return
+    saving = best.saving
+    code, name = "finding.known" if surely else "finding.first", best.finding.name
+    whole_ns = None if saving.per else analysis.mean_ns(analysis.components.window_ns)
+    yield fact(code, name=name, time=saving.time, per=saving.per, whole_ns=whole_ns)
 
 
 def title_finding(analysis: Analysis) -> FindingWords | None:
     """Return the first finding if it is worth being the title, else None.
 
-    It must have a remedy and be more than a loss, and be grave, surely gain enough, or be of a
-    counted kernel.
+    It must have a remedy and be more than a loss. Besides, it must be grave, gain enough for sure,
+    or be about a counted kernel.
     """
     best = next(iter(analysis.findings), None)
     if best is None or best.advice is None or best.rule.startswith(LOSS):
         return None
-    # Then something else is said first: to choose a job, that a file is cut, what is not recorded.
+    # Other things are more urgent: to choose a job, that a file is cut, what was not recorded.
     if analysis.of_no_job or is_cut_off(analysis) or analysis.recorded == "collectives":
         return None
     is_title = best.severity == _GRAVE or best.rule == COUNTED_KERNEL or _saving_sentence(analysis)
@@ -240,7 +258,7 @@ def title_finding(analysis: Analysis) -> FindingWords | None:
 
 
 def left_to_say(best: Finding, opened: Opening) -> str:
-    """Return the name and details of a finding if the title states it, else its sentence."""
+    """Return what the title does not say of a finding: name and details, or the whole sentence."""
     if opened.tells is not best:
         return best.sentence
     name = fact("finding.name", name=best.name)
@@ -248,7 +266,7 @@ def left_to_say(best: Finding, opened: Opening) -> str:
 
 
 def title_sentence(analysis: Analysis) -> str:
-    """Return the verdict: the title if it is a finding, then what takes the time."""
+    """Return the verdict in words, after the title if a finding is worth being one."""
     if title_finding(analysis) is None:
         return _joined(analysis.verdict.parts)
     return f"{opening(analysis).title} {_joined(background(analysis))}"
@@ -260,20 +278,23 @@ def _joined(facts: tuple[Fact, ...]) -> str:
 
 def _words(analysis: Analysis, finding: Finding) -> FindingWords:
     """Return a finding in words: what it saves, the MFU afterwards, where, owner, confidence."""
-    sure, gain, mfu = finding.confidence, finding.gain, ""
-    saving = _saving(analysis, gain) if gain is not None and gain.high_ns > 0 else None
-    saves = fact("finding.saves-nothing") if gain is not None else None
-    if saving is not None:
-        saves = fact("finding.saves", time=saving.time, per=saving.per, share=saving.share)
-    now, after = analysis.measured.mfu_range, finding.mfu_after
-    if now is not None and after is not None and gain is not None:
-        # Without a sure gain only the upper end is told, as "at most".
-        low = after.low if gain.low_ns > 0 else 0.0
-        mfu_after = f"{_bound(gain)}{_range(low, after.high, percent)}"
-        mfu = f"MFU {_value(_range(float(now.least), float(now.most), percent))} → {mfu_after}"
+    saves, saving, mfu, gain = None, None, "", finding.gain
+    if gain is not None:
+        saves = fact("finding.saves-nothing")
+        if gain.high_ns > 0:
+            saving = _saving(analysis, gain)
+            saves = fact("finding.saves", time=saving.time, per=saving.per, share=saving.share)
+        now, after = analysis.measured.mfu_range, finding.mfu_after
+        if now is not None and after is not None:
+            # Without a sure gain only the upper end is told, as "at most".
+            low = after.low if gain.low_ns > 0 else 0.0
+            mfu_after = f"{_bound(gain)}{_range(low, after.high, percent)}"
+            mfu = f"MFU {_value(_range(float(now.least), float(now.most), percent))} → {mfu_after}"
+    level = reasons = ""
+    if finding.confidence is not None:
+        level = finding.confidence.level
+        reasons = "; ".join(map(words, finding.confidence.reasons[:_REASONS]))
     owner = _OWNERS.get(finding.owner or "", finding.owner or "")
-    level = sure.level if sure is not None else ""
-    reasons = "; ".join(map(words, sure.reasons[:_REASONS])) if sure is not None else ""
     return FindingWords(
         finding,
         saving,
@@ -297,7 +318,7 @@ def _code(where: Where) -> str:
 
 
 def _saving(analysis: Analysis, gain: Gain) -> Saving:
-    """Return a gain in words; without several windows it is not said per what."""
+    """Return a gain in words; with several windows it is per step or window."""
     window_ns = analysis.mean_ns(analysis.components.window_ns)
     low_ns, high_ns = max(gain.low_ns, 0), gain.high_ns
     time = f"{_bound(gain)}{_range(low_ns, high_ns, duration)}"
@@ -306,19 +327,19 @@ def _saving(analysis: Analysis, gain: Gain) -> Saving:
 
 
 def _bound(gain: Gain) -> str:
-    """Return what to say before a gain of which only one end is told, else ""."""
+    """Return the words before a gain if only one end of its range is told, else ""."""
     if gain.may_be_more:
         return "at least "
     return "at most " if gain.low_ns <= 0 < gain.high_ns else ""
 
 
 def _range(low: float, high: float, shown: Callable[[float], str]) -> str:
-    """Return two ends as text, a common unit once ("80 to 90 ms"), or only one end above 0."""
+    """Return a range as text, "80 to 90 ms" with a unit in common; only the end if low is 0."""
     least, most = shown(low), shown(high)
     if low <= 0 or least == most:
         return most
-    same = least.rpartition(" ")[2] == most.rpartition(" ")[2]
-    return f"{_value(least) if same else least} to {most}"
+    have_same_unit = least.rpartition(" ")[2] == most.rpartition(" ")[2]
+    return f"{_value(least) if have_same_unit else least} to {most}"
 
 
 def _value(figure: str) -> str:
@@ -331,24 +352,30 @@ def _where(analysis: Analysis, finding: Finding) -> Iterator[str]:
     where, rows = finding.where, finding.rows
     yield from filter(None, [_code(where), where.module])
     if where.file is None and where.module is None and rows:
-        first = rows[0]
-        # The first row tells where it is if it is the only one, or has half of the time. The name
-        # of a library's kernel tells nothing to those who are to change other code.
-        has_most = 2 * first.time_ns >= finding.share * analysis.components.window_ns
-        known = (row.name for row in analysis.measured.kernels if row.category.top != _UNKNOWN)
-        is_ours = finding.owner in _OF_KERNELS or first.name not in {
-            shown(name) for name in known for shown in (row_name, short_name)
-        }
-        if first.name and (len(rows) == 1 or has_most) and is_ours:
-            name = function_name(first.name)
-            # If all that may be gained is more than the first row has, it is "mostly" there.
-            gain_ns = finding.gain.high_ns if finding.gain is not None else 0
-            is_part = len(rows) > 1 and analysis.mean_ns(first.time_ns) < gain_ns
-            yield words(fact("finding.mostly", name=name)) if is_part else name
-    # The first row may be that rank.
+        yield from _first_row(analysis, finding)
+    # The first row may already be that rank.
     if where.rank is not None and f"rank {where.rank}" not in (row.name for row in rows[:1]):
         yield f"rank {where.rank}"
     if not rows and where.start_ns is not None:
         steps = (step for device in analysis.devices_used for step in device.steps)
         inside = (s for s in steps if s.start_ns <= where.start_ns < s.end_ns)
         yield from (f"step {step.step}" for step in islice(inside, 1))
+
+
+def _first_row(analysis: Analysis, finding: Finding) -> Iterator[str]:
+    """Yield the name of a finding's first row if it says where the finding is.
+
+    It must be the only row or have half of the time, and mean something to the finding's owner: the
+    name of a known kernel of a library does not help those who are to change other code.
+    """
+    first, is_single = finding.rows[0], len(finding.rows) == 1
+    has_half = 2 * first.time_ns >= finding.share * analysis.components.window_ns
+    known = (row.name for row in analysis.measured.kernels if row.category.top != _UNKNOWN)
+    known_names = {shown(name) for name in known for shown in (row_name, short_name)}
+    is_meaningful = finding.owner in _OF_KERNELS or first.name not in known_names
+    if first.name and (is_single or has_half) and is_meaningful:
+        name = function_name(first.name)
+        # If more may be gained than the time of the first row, the finding is "mostly" there.
+        gain_ns = finding.gain.high_ns if finding.gain is not None else 0
+        is_part = not is_single and analysis.mean_ns(first.time_ns) < gain_ns
+        yield words(fact("finding.mostly", name=name)) if is_part else name

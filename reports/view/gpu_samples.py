@@ -1,4 +1,4 @@
-"""What was sampled of GPUs as a table: clocks, power, temperature, and why clocks were low."""
+"""Samples of GPUs as a table: clocks, power, temperature, and why clocks were low."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _REMARK: Final = (
 
 
 def gpu_samples_table(analysis: Analysis, title: str = "GPU") -> ReportTable:
-    """Return the sampled GPUs under `title`, slowest first, with the columns that are known."""
+    """Return a row per sampled GPU under `title`, the slowest clock first, with known columns."""
     rows = sorted(analysis.gpu_samples, key=lambda row: row.clock_mhz or inf)
     labels = {device.device: device.label for device in analysis.devices}
-    if analysis.prepared is not None and not labels:  # only samples, no GPU work
+    if analysis.prepared is not None and not labels:  # samples without GPU work
         local_ids = analysis.prepared.trace.devices["local_id"].to_pylist()
         labels = {device: f"GPU {local_id}" for device, local_id in enumerate(local_ids)}
-    # Without GPU work nothing tells when a GPU was busy, so no clock is a mean of busy time.
-    knows_busy = any(row.clock_mhz is not None for row in rows)
-    numbers = _NUMBERS if knows_busy else _NUMBERS | {"Highest clock": _HIGHEST}
+    # `clock_mhz` is the mean while the GPU is busy, which is unknown without GPU work.
+    knows_clock = any(row.clock_mhz is not None for row in rows)
+    numbers = _NUMBERS if knows_clock else _NUMBERS | {"Highest clock": _HIGHEST}
     columns = (
         Column(title, lambda row: labels[row.device]),
         *(Column.number(head, cell) for head, cell in numbers.items()),
@@ -38,13 +38,13 @@ def gpu_samples_table(analysis: Analysis, title: str = "GPU") -> ReportTable:
     return table_of(known_columns(columns, rows), rows[:_MOST], len(rows), _REMARK)
 
 
-def _figure(counter: str, what: str, unit: str) -> Callable[[GpuSamples], str]:
-    """Return a function that gives the "mean" or the "most" of a counter; see `_words`."""
-    return lambda row: _words(getattr(row.values.get(counter), what, None), unit)
+def _figure(counter: str, statistic: str, unit: str) -> Callable[[GpuSamples], str]:
+    """Return a function that prints a statistic of a counter, "mean" or "most"; see `_words`."""
+    return lambda row: _words(getattr(row.values.get(counter), statistic, None), unit)
 
 
 def _words(value: float | None, unit: str) -> str:
-    """Return a value with its unit; one without is in bytes."""
+    """Return a value with its unit; without a unit it is a number of bytes."""
     if value is None:
         return UNKNOWN
     return f"{value:,.0f} {unit}" if unit else size(int(value), binary=True)

@@ -1,12 +1,13 @@
-"""What the host did: launches, operators, memory operations. Tables of each."""
+"""Tables of what the host did: launches, operators, memory operations."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 from traceflops.analysis.result import Analysis
 from traceflops.attribution.host_calls import HostOperator, MemoryOperation
+from traceflops.attribution.launch_lead import LaunchSums
 from traceflops.findings.copy_sizes import are_small
 from traceflops.reports.view.figures import bandwidth, count, duration, percent, ratio, size
 from traceflops.reports.view.short_names import short_labels
@@ -22,14 +23,14 @@ def host_tables(analysis: Analysis, most: int) -> Iterator[tuple[str, ReportTabl
     """Yield the tables of what the host did, each after its title, with at most `most` rows."""
 
     def operation(row: MemoryOperation) -> Cell:
-        """Return "Copy HtoD (pinned)" or "Fill"; an allocation is known by its call."""
+        """Return "Copy HtoD (pinned)" or "Fill"; for an allocation, the name of its call."""
         if row.kind == "call":
             return Name(row.name)
         memory = f"({row.memory})" if row.memory else ""
         return " ".join(filter(None, (capitalized(_WORDS[row.kind]), row.name, memory)))
 
     def rate(row: MemoryOperation) -> str:
-        """Return the bytes by time, a dash for small operations: they take as long as a launch."""
+        """Return the bytes per time, a dash for small operations: they take as long as a launch."""
         is_known = row.bytes_per_ns and not are_small(row.bytes, row.count)
         return bandwidth(row.bytes_per_ns if is_known else None)
 
@@ -47,46 +48,57 @@ def host_tables(analysis: Analysis, most: int) -> Iterator[tuple[str, ReportTabl
     yield "Copies, fills and allocations", table_of(columns, rows[:most], len(rows))
 
 
+class _LaunchRow(NamedTuple):
+    """The launches of a device, or of all, in its used windows."""
+
+    label: str
+    sums: LaunchSums
+    windows: int
+
+
 def _launches(analysis: Analysis, most: int) -> ReportTable:
     """Return the launches of each device, after those of all devices if there are several."""
-    found = analysis.launches
-    if found is None:
+    launches = analysis.launches
+    if launches is None:
         return table_of((), ())
-    rows = [
-        (device.label, found.devices[device.device], sum(one.used for one in device.windows))
-        for device in analysis.devices
-        if device.device in found.devices
-    ]
+    rows = []
+    for device in analysis.devices:
+        if device.device in launches.devices:
+            windows = sum(window.used for window in device.windows)
+            rows.append(_LaunchRow(device.label, launches.devices[device.device], windows))
     if len(rows) > 1:
-        rows.insert(0, ("all", found.total, analysis.windows_used))
-    per_step = Column.number("Per step", lambda row: count(round(row[1].launches / max(row[2], 1))))
+        rows.insert(0, _LaunchRow("all", launches.total, analysis.windows_used))
+
+    def per_step(row: _LaunchRow) -> str:
+        return count(round(row.sums.launches / max(row.windows, 1)))
+
+    def per_call(row: _LaunchRow) -> str:
+        return ratio(row.sums.operations / row.sums.launches if row.sums.launches else None)
+
     columns = (
-        Column("GPU", lambda row: row[0]),
-        Column.number("Launch calls", lambda row: count(row[1].launches)),
-        *((per_step,) if analysis.steps.used else ()),
-        Column.number(
-            "Operations per call",
-            lambda row: ratio(row[1].operations / row[1].launches if row[1].launches else None),
-        ),
-        Column.number("Time in calls", lambda row: duration(row[1].call_ns)),
-        Column.number("Long calls", lambda row: count(row[1].long_calls)),
-        Column.number("Late starts", lambda row: count(row[1].late_starts)),
-        Column.number("Kernels", lambda row: count(row[1].kernels)),
-        Column.number("Short kernels", lambda row: _share(row[1].short_kernels, row[1].kernels)),
+        Column("GPU", lambda row: row.label),
+        Column.number("Launch calls", lambda row: count(row.sums.launches)),
+        *([Column.number("Per step", per_step)] if analysis.steps.used else ()),
+        Column.number("Operations per call", per_call),
+        Column.number("Time in calls", lambda row: duration(row.sums.call_ns)),
+        Column.number("Long calls", lambda row: count(row.sums.long_calls)),
+        Column.number("Late starts", lambda row: count(row.sums.late_starts)),
+        Column.number("Kernels", lambda row: count(row.sums.kernels)),
+        Column.number("Short kernels", lambda r: _share(r.sums.short_kernels, r.sums.kernels)),
     )
     remark = (
         f"Long calls: above 20 µs. Late starts: on an idle GPU, later than an ordinary launch. "
-        f"Short kernels: below {duration(found.short_ns)}."
+        f"Short kernels: below {duration(launches.short_ns)}."
     )
     return table_of(columns, rows[:most], len(rows), remark)
 
 
-def _share(number: int, of: int) -> str:
-    return percent(number / of if of else None)
+def _share(part: int, total: int) -> str:
+    return percent(part / total if total else None)
 
 
 def host_operators_table(analysis: Analysis, most: int) -> ReportTable:
-    """Return the operators of the launching threads; all figures are means per window."""
+    """Return the operators of threads that launch GPU work; all figures are means per window."""
     window_ns, mean = analysis.components.window_ns, analysis.mean_ns
     rows = analysis.host_operators
     names = [row.name for row in rows]

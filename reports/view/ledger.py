@@ -1,4 +1,4 @@
-"""A ledger as a table: a row per part of the model, a column per pass."""
+"""A ledger (the FLOPs of a model line by line) as a table: a row per part, a column per pass."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ COLUMNS = {
     "gradient": "other grad",
     "recompute": "recompute",
 }
-"""Passes in the names of a ledger's lines, and the heads of their columns."""
+"""Heads of the columns by pass."""
 
 PASSES = {"backward": "input_grad", **{name: name for name in COLUMNS}}
-"""The column of each pass in a name: an attention core has no weights, so all is input grad."""
+"""Column of each pass that names of lines have. Only an attention core has an unsplit "backward":
+it has no weights, so all of it is input grad."""
 
 PARTS = {
     "attention": "attention matrices",
@@ -37,7 +38,7 @@ PARTS = {
     "logits": "output head",
     "embedding": "input embedding",
 }
-_UNSPLIT = {"executed.matrix": "purpose unknown"}  # executed, and nothing tells what for
+_UNSPLIT = {"executed.matrix": "purpose unknown"}  # neither the part nor the pass is known
 
 WHOLE = {
     **_UNSPLIT,
@@ -52,7 +53,7 @@ WHOLE = {
     "convention.vector": "vector work",
     "model.published": "published rate",
 }
-"""Lines that belong to no pass."""
+"""Labels of the lines that belong to no pass, by the name of the line."""
 
 CORE = "attention core"
 
@@ -65,7 +66,7 @@ class LedgerRow(Struct):
 
 
 class LedgerCells(Struct, frozen=True):
-    """A ledger as text, all in FLOP with one prefix; several rows have a `total` below them."""
+    """A ledger as labels and texts, in FLOP with one prefix; several rows have a `total` below."""
 
     prefix: str
     heads: list[str]
@@ -74,22 +75,23 @@ class LedgerCells(Struct, frozen=True):
 
 
 def ledger_cells(rows: Mapping[str, LedgerRow], *, passes: bool = True) -> LedgerCells:
-    """Return a table of rows, with a column per pass, or the sums alone if not `passes`."""
-    used = (name for name in COLUMNS if any(name in row.passes for row in rows.values()))
-    columns = list(used) if passes else []
+    """Return the rows as text, with a column per pass that any row has; none if not `passes`."""
+    columns = [
+        name for name in COLUMNS if passes and any(name in row.passes for row in rows.values())
+    ]
     scale, prefix = flop_scale(max(row.total for row in rows.values()))
-    whole = LedgerRow(total=sum(row.total for row in rows.values()))
+    total = LedgerRow(total=sum(row.total for row in rows.values()))
     for name in columns:
-        whole.passes[name] = sum(row.passes.get(name, 0) for row in rows.values())
+        total.passes[name] = sum(row.passes.get(name, 0) for row in rows.values())
 
     def cells(row: LedgerRow) -> list[str]:
         amounts = [scaled(row.passes.get(name), scale) for name in columns]
-        share = percent(float(Fraction(row.total) / Fraction(whole.total)) if whole.total else None)
-        return [*amounts, scaled(row.total, scale), share]
+        share = float(Fraction(row.total) / Fraction(total.total)) if total.total else None
+        return [*amounts, scaled(row.total, scale), percent(share)]
 
     heads = [*(COLUMNS[name] for name in columns), "sum", "share"]
     shown = [(label, cells(row)) for label, row in rows.items()]
-    return LedgerCells(prefix, heads, shown, ("executed", cells(whole)) if len(rows) > 1 else None)
+    return LedgerCells(prefix, heads, shown, ("executed", cells(total)) if len(rows) > 1 else None)
 
 
 def mean_ledger(analysis: Analysis) -> Ledger:
@@ -100,12 +102,12 @@ def mean_ledger(analysis: Analysis) -> Ledger:
 
 
 def is_unsplit(ledger: Ledger) -> bool:
-    """Return whether a ledger has lines, and none of them tells what its FLOPs were for."""
+    """Return whether a ledger has lines, all with FLOPs of unknown purpose."""
     return bool(ledger.lines) and all(line.name in _UNSPLIT for line in ledger.lines)
 
 
 def scaled(flops: Count | None, scale: int) -> str:
-    """Return a count in units of `scale`, with four digits at most; a dash for none."""
+    """Return a count in units of `scale`, with at most four digits; a dash for None and 0."""
     if not flops:
         return UNKNOWN
     value = Fraction(flops) / scale
@@ -115,21 +117,21 @@ def scaled(flops: Count | None, scale: int) -> str:
 
 
 def ledger_rows(ledger: Ledger) -> dict[str, LedgerRow]:
-    """Return the rows by part of the model, in the order of their lines; those of WHOLE last."""
+    """Return the rows by label, in the order of the ledger's lines; those of WHOLE come last."""
     parts: dict[str, LedgerRow] = {}
-    others: dict[str, LedgerRow] = {}
+    wholes: dict[str, LedgerRow] = {}
     for line in ledger.lines:
-        part, column = _place(line.name)
-        target = others if part in WHOLE.values() else parts
-        row = target.setdefault(part, LedgerRow())
+        label, column = _row_and_column(line.name)
+        rows = wholes if label in WHOLE.values() else parts
+        row = rows.setdefault(label, LedgerRow())
         row.total += line.flops
         if column is not None:
             row.passes[column] = row.passes.get(column, 0) + line.flops
-    return {**parts, **others}
+    return {**parts, **wholes}
 
 
-def _place(name: str) -> tuple[str, str | None]:
-    """Return the row of a line, and the column of its pass or None.
+def _row_and_column(name: str) -> tuple[str, str | None]:
+    """Return the label of the row that a line is in, and the column of its pass, if it has one.
 
     Names are "model.KIND[.PASS[.PART]]", "recompute.KIND[.PART]" or one of WHOLE.
     """
@@ -146,5 +148,5 @@ def _place(name: str) -> tuple[str, str | None]:
 
 
 def _part(kind: str, part: str) -> str:
-    """Return what a part is called; all of attention is its core."""
+    """Return the label of a part; all parts of attention are its core."""
     return CORE if kind == "attention" else PARTS.get(part, part)

@@ -1,8 +1,8 @@
-"""Whose work the GPUs did: tables by module, operator and the like, and what is attributed."""
+"""Device work by owner, such as a module or operator, as tables, and how it was attributed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from heapq import nlargest
 from operator import itemgetter
 from typing import Final, NamedTuple
@@ -23,7 +23,7 @@ _NAME, _SHAPES = 90, 50
 
 
 class _Words(NamedTuple):
-    """What owners of a kind are called, and work without such an owner; what to record for them."""
+    """What owners of a kind and work without one are called; the code of what else to record."""
 
     owners: str
     without: str
@@ -39,7 +39,7 @@ OWNER_WORDS: Final = {
     "module": _Words("modules", "outside modules", "stacks"),
     HOST_OP: _Words("operators by CPU time", "", "operators"),
 }
-"""The tables in their order."""
+"""Words by kind of owner, in the order of the tables."""
 _RULES: Final = {
     "module": "modules",
     "backward_module": "backward of modules",
@@ -53,15 +53,15 @@ _RULES: Final = {
     "call": "launch calls",
     "none": "nothing",
 }
-"""What the rules attribute work to, in words."""
+"""Rules of attribution: what each one attributes work to, in words."""
 
 
 def attribution_sentence(analysis: Analysis) -> str:
-    """Return how much of the time of GPU operations each rule attributes, the most first."""
+    """Return the share of GPU time that each rule attributes, largest first; "" without any."""
     work_of = analysis.attribution.by_rule if analysis.attribution else {}
-    times = {_RULES[rule]: work.device_ns for rule, work in work_of.items() if work.device_ns}
-    largest_first = sorted(times.items(), key=itemgetter(1), reverse=True)
-    total_ns = sum(times.values())
+    times_ns = {_RULES[rule]: work.device_ns for rule, work in work_of.items() if work.device_ns}
+    largest_first = sorted(times_ns.items(), key=itemgetter(1), reverse=True)
+    total_ns = sum(times_ns.values())
     shares = " · ".join(f"{words} {percent(ns / total_ns)}" for words, ns in largest_first)
     time = "Time" if analysis.on_host else "GPU time"
     return f"{time} attributed to: {shares}" if shares else ""
@@ -79,33 +79,28 @@ def owner_tables(analysis: Analysis, most: int = MOST_OWNERS) -> Iterator[tuple[
 def owners_table(analysis: Analysis, by: str, most: int = MOST_OWNERS) -> ReportTable:
     """Return the `most` owners with most time, and the work without an owner; no row if unknown.
 
-    `by` is a kind of OWNER_WORDS. Figures are means per window. Owners keep the order of their
-    table, which may be a tree.
+    `by` is a key of OWNER_WORDS. Figures are means per window. Owners keep the order that they
+    have in the attribution, which may be a tree.
     """
     if by == HOST_OP:
         return host_operators_table(analysis, most)
     prepared = analysis.prepared
-    found = BY[by](prepared.as_launched) if prepared and analysis.attribution else None
-    if found is None or not found.owners:
+    work = BY[by](prepared.as_launched) if prepared and analysis.attribution else None
+    if work is None or not work.owners:
         return table_of((), ())
-    if by == "shape" and not any(owner.shapes for owner in found.owners):
-        by = "op"  # without recorded shapes the rows are operators
-    words, every = OWNER_WORDS[by], range(len(found.owners))
-    places = nlargest(most, every, key=lambda place: found.owners[place].work.device_ns)
-    owners = [found.owners[place] for place in sorted(places)]
-    pairs = [(function_name(owner.label), shape_words(owner.shapes, _SHAPES)) for owner in owners]
-    texts = [" ".join(filter(None, pair)) for pair in pairs]
-    names: dict[int, Cell] = {}  # by the owner's id; the whole name is a path from the root
-    path: list[str] = []
-    for owner, short in zip(owners, short_labels(texts, _NAME), strict=True):
-        # Owners follow those that they are in: deeper entries are of the owner before.
-        path[owner.depth :] = [f"{owner.label} {owner.shapes}".rstrip()]
-        name = Name(short, "/".join(path))
-        many = owner.instances > 1
-        names[id(owner)] = (f"{count(owner.instances)} ×", name) if many else name
-    rows, hidden = list(owners), len(found.owners) - len(owners)
-    if found.rest.device_ns:
-        rows.append(Owner("", found.rest))
+    has_shapes = any(owner.shapes for owner in work.owners)
+    words = OWNER_WORDS["op" if by == "shape" and not has_shapes else by]
+
+    def device_ns(index: int) -> int:
+        return work.owners[index].work.device_ns
+
+    largest = nlargest(most, range(len(work.owners)), key=device_ns)
+    rows = [work.owners[index] for index in sorted(largest)]
+    has_instances = any(owner.instances > 1 for owner in rows)
+    hidden = len(work.owners) - len(rows)
+    names = _owner_names(rows)
+    if work.rest.device_ns:
+        rows.append(Owner("", work.rest))
         names[id(rows[-1])] = f"({words.without})"
     mean, window_ns = analysis.mean_ns, analysis.components.window_ns
 
@@ -125,8 +120,25 @@ def owners_table(analysis: Analysis, by: str, most: int = MOST_OWNERS) -> Report
         Column.number(f"Of {time_shared(analysis)}", share),
         Column.number("Count", lambda row: count(round(mean(row.work.activities)))),
     ]
-    # Rows of several instances also tell the time of one, and which is the slowest.
-    if by == "layer" or (by == "module" and any(owner.instances > 1 for owner in owners)):
+    # An owner may stand for several instances: show the time of one, and which is the slowest.
+    if by == "layer" or (by == "module" and has_instances):
         columns += [Column.number("Each", each), Column.number("Slowest", slowest)]
     depths = [row.depth for row in rows]
     return table_of(columns, rows, hidden + len(rows), depths=depths)
+
+
+def _owner_names(owners: Sequence[Owner]) -> dict[int, Cell]:
+    """Return the cell that names each owner, by its `id`; the whole name is a path from the root.
+
+    `owners` are in the order of a tree, parents first.
+    """
+    pairs = [(function_name(owner.label), shape_words(owner.shapes, _SHAPES)) for owner in owners]
+    short_texts = short_labels([" ".join(filter(None, pair)) for pair in pairs], _NAME)
+    names: dict[int, Cell] = {}
+    path: list[str] = []
+    for owner, short in zip(owners, short_texts, strict=True):
+        path[owner.depth :] = [f"{owner.label} {owner.shapes}".rstrip()]  # leaves its ancestors
+        name = Name(short, "/".join(path))
+        is_several = owner.instances > 1
+        names[id(owner)] = (f"{count(owner.instances)} ×", name) if is_several else name
+    return names

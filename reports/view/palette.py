@@ -1,10 +1,10 @@
-"""How a component looks: colour, ink on it, texture, name. The same on the page and in a terminal.
+"""The look of each component: colour, ink (the colour of text on it), texture, name.
 
 The least distance (CIE76) between any two of the seven colours is 35.1 in normal vision and, under
 simulated deuteranopia, protanopia and tritanopia (Machado 2009, severity 1.0), 25.6, 25.5 and
 29.3. The ink on a colour has a contrast of at least 5.3:1. Memory, graph and idle are pale on
-white (1.8, 1.3 and 2.2:1), so they are drawn with an outline. No text in a terminal is coloured:
-its own foreground is what can be read there.
+white (1.8, 1.3 and 2.2:1), so they are drawn with an outline. Text in a terminal keeps the
+terminal's own colour, which alone is sure to be readable.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Look(Struct, frozen=True):
 
     `ascii` and `block` are the characters that fill its part of a bar in a terminal without and
     with Unicode; `pattern` is the texture of its boxes on the page ("" for none), drawn in the
-    colour `hatch`, by default in that of the `ink` of texts.
+    colour `stroke`.
     """
 
     label: str
@@ -40,7 +40,7 @@ class Look(Struct, frozen=True):
 
     @property
     def stroke(self) -> str:
-        """Return the colour that its texture is drawn in: by default that of the ink."""
+        """The colour in which the texture is drawn."""
         return self.hatch or self.ink
 
 
@@ -59,7 +59,7 @@ LOOKS = {
 
 
 def _like(component: str, ascii: str, block: str, pattern: str) -> Look:
-    """Return a component's look with a dark texture, on which white ink can still be read."""
+    """Return a component's look with another, dark texture: white ink stays readable on it."""
     return replace(LOOKS[component], ascii=ascii, block=block, pattern=pattern, hatch=_TEXTURE)
 
 
@@ -74,10 +74,9 @@ _LINES = {
     "culprit": _like("idle", ",", "▞", "diagonal"),
 }
 LINE_LOOKS = LOOKS | {
-    name: replace(one, label=PART_NAMES.get(name, one.label)) for name, one in _LINES.items()
+    name: replace(look, label=PART_NAMES.get(name, look.label)) for name, look in _LINES.items()
 }
-"""Looks of the lines of a waterfall, of what is a component there, and of idle time that is due to
-something known."""
+"""Looks by line of the MFU waterfall, component, or "culprit" (idle time with a known cause)."""
 
 CAUSE_LABELS = {
     "host_late": "GPU waiting for CPU",
@@ -96,12 +95,12 @@ def look(component: str) -> Look:
 
 
 def category_label(top: str) -> str:
-    """Return the name of a top category: communication there may be hidden as well as exposed."""
+    """Return the name of a top category, not "exposed" for communication: it may be hidden."""
     return top if top in ("communication", "other") else look(top).label
 
 
 def loss_label(loss: str) -> str:
-    """Return the name of a component or an idle cause, or the text itself where it is neither."""
+    """Return the name of a component or of a cause of idle time; other texts are unchanged."""
     if loss in CAUSE_LABELS:
         return f"idle, {CAUSE_LABELS[loss]}"
     return LOOKS[loss].label if loss in COMPONENTS else loss

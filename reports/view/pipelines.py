@@ -1,4 +1,4 @@
-"""Pipelines and experts of a job: bubbles by stage, and which rank has most of the work."""
+"""Pipelines and experts of a job: bubbles by stage, and which rank has the most work."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _STAGES: Final = {
 
 
 def pipeline_sentences(analysis: Analysis) -> Iterator[str]:
-    """Yield what bubbles cost, and which rank has most of the experts' work in the first group."""
+    """Yield sentences on the bubbles, and on the ranks with most work in the first expert group."""
     ranks = analysis.ranks
     if ranks is not None and ranks.pipeline is not None:
         yield _pipeline(ranks.pipeline)
@@ -36,27 +36,29 @@ def pipeline_sentences(analysis: Analysis) -> Iterator[str]:
         )
 
 
-def _pipeline(found: Pipelines) -> str:
-    """Return a sentence on the stages of a pipeline and the share of its bubbles."""
-    many = found.micro_batches
-    of = f", {several(many, 'micro-batch')}" if many is not None else ""
-    ideal = f"; ideal (p-1)/m {percent(found.ideal)}" if found.ideal is not None else ""
-    stages = several(found.stages, "stage")
-    return f"Pipeline of {stages}{of}: bubbles {percent(found.bubble)} of work{ideal}."
+def _pipeline(pipeline: Pipelines) -> str:
+    """Return a sentence on the stages of a pipeline and its bubbles as a share of the work."""
+    batches, ideal = pipeline.micro_batches, pipeline.ideal
+    batch_words = f", {several(batches, 'micro-batch')}" if batches is not None else ""
+    bubbles = f"bubbles {percent(pipeline.bubble)} of work"
+    if ideal is not None:  # p stages, m micro-batches
+        bubbles += f"; ideal (p-1)/m {percent(ideal)}"
+    return f"Pipeline of {several(pipeline.stages, 'stage')}{batch_words}: {bubbles}."
 
 
 def pipeline_tables(analysis: Analysis) -> Iterator[tuple[str, ReportTable]]:
     """Yield the stages of pipelines and the groups of experts, each table after its title."""
     ranks = analysis.ranks
-    if ranks is not None and (found := ranks.pipeline) is not None:
-        # A row is the list of ranks that are the same stage.
-        rows = [[rank for rank in found.ranks if rank.stage == n] for n in range(found.stages)]
+    if ranks is not None and (pipeline := ranks.pipeline) is not None:
+        # A row is the list of ranks of one stage.
+        stages = range(pipeline.stages)
+        rows = [[rank for rank in pipeline.ranks if rank.stage == n] for n in stages]
 
         def sum_of(field: str, stage: Sequence[Stage]) -> int:
             return sum(getattr(rank, field) for rank in stage)
 
         def mean(field: str, stage: Sequence[Stage]) -> str:
-            return duration(sum_of(field, stage) / (found.steps * len(stage)))
+            return duration(sum_of(field, stage) / (pipeline.steps * len(stage)))
 
         def bubble(stage: Sequence[Stage]) -> str:
             work_ns = sum_of("busy_ns", stage)
@@ -71,7 +73,7 @@ def pipeline_tables(analysis: Analysis) -> Iterator[tuple[str, ReportTable]]:
             *(Column.number(head, partial(mean, field)) for head, field in _STAGES.items()),
             Column.number("Bubble by work", bubble),
         )
-        remark = f"Means per step and rank. {_pipeline(found)}"
+        remark = f"Means per step and rank. {_pipeline(pipeline)}"
         yield "Pipeline", table_of(columns, rows[:_MOST], len(rows), remark)
     if ranks is not None and (groups := ranks.experts()):
         yield "Experts", table_of(_EXPERTS, groups[:_MOST], len(groups))
@@ -82,11 +84,11 @@ def _times(imbalance: float | None) -> str:
 
 
 _EXPERTS: Final = (
-    Column("Experts of group", lambda one: Name(one.group)),
-    Column.number("Ranks", lambda one: count(len(one.ranks))),
-    Column.number("Dispatches", lambda one: count(one.dispatches)),
-    Column.number("Most elements", lambda one: f"rank {one.most_elements}"),
-    Column.number("By the mean", lambda one: _times(one.elements_imbalance)),
-    Column.number("Most work", lambda one: f"rank {one.most_compute}"),
-    Column.number("By the mean", lambda one: _times(one.compute_imbalance)),
+    Column("Experts of group", lambda group: Name(group.group)),
+    Column.number("Ranks", lambda group: count(len(group.ranks))),
+    Column.number("Dispatches", lambda group: count(group.dispatches)),
+    Column.number("Most elements", lambda group: f"rank {group.most_elements}"),
+    Column.number("By the mean", lambda group: _times(group.elements_imbalance)),
+    Column.number("Most work", lambda group: f"rank {group.most_compute}"),
+    Column.number("By the mean", lambda group: _times(group.compute_imbalance)),
 )

@@ -28,7 +28,8 @@ _NO_TENSORS: Final = frozenset({"", "Scalar", "ScalarList", "TensorList", "Gener
 def shape_words(text: str, width: int = _MOST_WIDTH) -> str:
     """Return shapes recorded as JSON in words: "8×1024, 1024×4096 and 3 more".
 
-    The first is cut to `width`, those beyond it are counted. Other texts stay, cut to `width`.
+    The listed shapes fit into `width` characters; the first one is cut to it. A text that is no
+    JSON list is only cut.
     """
     shapes = _decoded(text)
     if shapes is None:
@@ -37,17 +38,18 @@ def shape_words(text: str, width: int = _MOST_WIDTH) -> str:
 
 
 def type_words(text: str) -> str:
-    """Return the distinct element types of tensors, recorded as JSON, such as "bf16, int64"."""
+    """Return the distinct element types of tensors, recorded as JSON: "bf16, int64"."""
     types = _decoded(text)
     if types is None:
         return shorten_middle(text, _MOST_WIDTH)
     tensors = [name for name in types if isinstance(name, str) and name not in _NO_TENSORS]
-    shown = dict.fromkeys(_SHORT_TYPES.get(name, shorten_middle(name, 30)) for name in tensors)
-    return and_more(", ".join(list(shown)[:_MOST_TYPES]), len(shown) - _MOST_TYPES)
+    short = (_SHORT_TYPES.get(name, shorten_middle(name, 30)) for name in tensors)
+    distinct = list(dict.fromkeys(short))
+    return and_more(", ".join(distinct[:_MOST_TYPES]), len(distinct) - _MOST_TYPES)
 
 
 def _shapes(shapes: Sequence[Any]) -> list[str]:
-    """Return the shapes in words; arguments that are no tensors, and scalars, are left out."""
+    """Return the shapes in words, without scalars and arguments that are no tensors."""
     return [words for shape in shapes if (words := _shape(shape))]
 
 
@@ -65,17 +67,17 @@ def _shape(shape: Any) -> str:
 
 def _first_that_fit(words: Sequence[str], width: int) -> str:
     """Return the first words that fit into `width`, at least one, and how many more there are."""
-    kept, used = 0, 0
+    fitting, used = 0, 0
     for word in words:
         used += len(word) + len(", ")
-        if kept and used > width:
+        if fitting and used > width:
             break
-        kept += 1
-    return and_more(shorten_middle(", ".join(words[:kept]), width), len(words) - kept)
+        fitting += 1
+    return and_more(shorten_middle(", ".join(words[:fitting]), width), len(words) - fitting)
 
 
 def _decoded(text: str) -> list[Any] | None:
-    """Return the list that a text has in JSON, None if it has none."""
+    """Return the list that a JSON text encodes, None if the text is anything else."""
     try:
         value = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError):

@@ -1,4 +1,4 @@
-"""The passes of a serving engine: a row per kind, and what the GPU waits on behind them."""
+"""The passes of a serving engine: a row per kind, and what the GPU waits on after them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _REMARK: Final = "Means per pass; idle until the next. Tokens per second and GPU
 
 
 def serving_table(analysis: Analysis) -> tables.ReportTable:
-    """Return the annotated passes by kind, with the columns that are known of any."""
+    """Return a row per kind of annotated passes, with the columns known for any of them."""
     kinds, inference = analysis.serving.kinds, analysis.measured.inference
 
     def mbu(row: PassKind) -> str:

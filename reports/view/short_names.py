@@ -1,7 +1,7 @@
-"""Labels of the rows of a table: as short as they can be, and different if the names are.
+"""Short labels for the rows of a table, which stay different if the names differ.
 
-A label has three pieces. In a narrow column the last one is cut first, then the first one. The
-piece between them always stays: it tells a name from others that begin alike.
+A label has up to three pieces. In a narrow column the last one is cut first, then the first one.
+The piece between them is never cut: it distinguishes the name from others that begin alike.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from msgspec import Struct
 from traceflops.characters import shortened, shortened_around
 from traceflops.reports.view.figures import kernel_label, kernel_text, unqualified, visible
 
-_ALIKE: Final = 14  # characters of the first piece that are seen however narrow the column is
-_SHORT: Final = 28  # characters of a label that is never cut
+_ALIKE: Final = 14  # characters that even the narrowest column shows of the first piece
+_SHORT: Final = 28  # characters up to which a label is never cut
 _HEAD, _TAIL, _MORE, _SPARE = 80, 16, 60, 4
-"""The most characters of each piece, and of a last one that is not worth a piece of its own."""
-_BEYOND: Final = 8  # characters of the second piece from where the last few of similar names differ
+"""The most characters of the three pieces; up to _SPARE, a last piece is joined to the second."""
+_BEYOND: Final = 8  # characters of the second piece behind the place where similar names differ
 _LONGEST: Final = 1_000  # characters of a name that are compared at all
-_FARTHEST_BACK: Final = 12  # the most characters from the beginning of a word to a place in it
+_FARTHEST_BACK: Final = 12  # characters that are searched for the beginning of a word
 
 
 class Label(Struct, frozen=True):
-    """The three pieces of a label, in order; the first alone if nothing else begins like it."""
+    """The pieces of a label in their order: only a head if no other label begins like it."""
 
     head: str
     tail: str = ""
@@ -43,72 +43,78 @@ def labels(
     shown: Callable[[str], str] = str,
     whole: Callable[[str], str] = str,
 ) -> list[Label]:
-    """Return labels that differ if the names do.
+    """Return a label per name; labels differ if the names do.
 
-    `shown` makes the text of a name; where it is the same, what differs in `whole` texts is added.
+    `shown` makes the text of a label from a name. To names with the same text, that part of their
+    `whole` text is added in which they differ.
     """
     distinct = list(dict.fromkeys(names))
     texts = [visible(shown(name)[:_LONGEST]) for name in distinct]
     for places in _groups(texts):
         wholes = _distinct_texts([distinct[place] for place in places], whole)
         for place, name, (start, end) in zip(places, wholes, _differences(wholes), strict=True):
-            # A last single character takes no more room than the mark of a cut.
-            differs = name[start:] if len(name) <= end + 1 else f"{name[start:end]}…"
-            more = f"…{differs}" if start < len(name) else ""
-            # The text may end in the mark of its own cut, and needs no closing bracket any more.
-            texts[place] = f"{texts[place].rstrip('…>')}{more}"
-    made = [Label(shortened(text, _HEAD)) for text in texts]
+            # A last single character takes no more room than the ellipsis would.
+            difference = name[start:] if len(name) <= end + 1 else f"{name[start:end]}…"
+            addition = f"…{difference}" if start < len(name) else ""
+            # The text may end in its own ellipsis or in a bracket, which is now out of place.
+            texts[place] = f"{texts[place].rstrip('…>')}{addition}"
+    distinct_labels = [Label(shortened(text, _HEAD)) for text in texts]
     for places in _groups(text[:_ALIKE] for text in texts):
         spans = _differences([texts[place] for place in places])
         for place, (start, end) in zip(places, spans, strict=True):
-            made[place] = _pieces(texts[place], start, end)
-    by_name = dict(zip(distinct, made, strict=True))
-    return [by_name[name] for name in names]
+            distinct_labels[place] = _pieces(texts[place], start, end)
+    label_of = dict(zip(distinct, distinct_labels, strict=True))
+    return [label_of[name] for name in names]
 
 
 def short_labels(names: Sequence[str], width: int) -> list[str]:
     """Return names of one table in at most `width` characters, keeping what differs in them."""
-    short = {name: kernel_label(name, width) for name in names}
-    room_behind = max(_TAIL + 1, (width - 1) * 2 // 5)  # characters that follow the mark of a cut
-    for alike in _sharing(short):
-        texts = _distinct_texts(alike, unqualified)
-        differ = [start for start, _ in _differences(texts)]
-        # The word before the difference helps to read it, if both have room.
-        words = []
-        for text, start in zip(texts, differ, strict=True):
-            near = _word_start(text, start - 1)
-            end = next((at for at in range(start, len(text)) if not text[at].isalnum()), len(text))
-            words.append(near if end - near < room_behind else start)
-        for starts in (words, differ):  # without the words only if labels are equal with them
-            labels = []
-            for text, start in zip(texts, starts, strict=True):
-                # As much as has room: the beginning, and what follows the start.
-                rest = min(len(text) - start, room_behind)
-                labels.append(shortened_around(text, start, max(width - 1 - rest, 0), width))
-            if len(set(labels)) == len(labels):
-                break
-        short |= zip(alike, labels, strict=True)
-    # What still looks alike differs beyond what is compared: these get numbers at their end.
-    for alike in _sharing(short):
-        taken, label = set(short.values()), short[alike[0]]
+    label_of = {name: kernel_label(name, width) for name in names}
+    for alike in _sharing(label_of):
+        label_of |= zip(alike, _around_differences(alike, width), strict=True)
+    # Names that differ only beyond _LONGEST characters still look alike: number them at their end.
+    for alike in _sharing(label_of):
+        taken, label = set(label_of.values()), label_of[alike[0]]
         ends = (f"…{number}" for number in count(1))
         numbered = (label[: max(width - len(end), 0)] + end for end in ends)
-        short |= zip(alike, (new for new in numbered if new not in taken), strict=False)
-    return [short[name] for name in names]
+        label_of |= zip(alike, (text for text in numbered if text not in taken), strict=False)
+    return [label_of[name] for name in names]
+
+
+def _around_differences(names: Sequence[str], width: int) -> list[str]:
+    """Return labels of at most `width` characters that show where the names differ."""
+    texts = _distinct_texts(names, unqualified)
+    differences = [start for start, _ in _differences(texts)]
+    behind_most = max(_TAIL + 1, (width - 1) * 2 // 5)  # characters behind the ellipsis
+    # Start at the word before the difference, which helps to read it, if there is room for both.
+    with_words = []
+    for text, start in zip(texts, differences, strict=True):
+        word = _word_start(text, start - 1)
+        end = next((i for i in range(start, len(text)) if not text[i].isalnum()), len(text))
+        with_words.append(word if end - word < behind_most else start)
+    # Words take room from the differences: go without them if some labels would be equal.
+    for starts in (with_words, differences):
+        labels = []
+        for text, start in zip(texts, starts, strict=True):
+            behind = min(len(text) - start, behind_most)
+            labels.append(shortened_around(text, start, max(width - 1 - behind, 0), width))
+        if len(set(labels)) == len(labels):
+            break
+    return labels
 
 
 def _distinct_texts(names: Sequence[str], text_of: Callable[[str], str]) -> list[str]:
-    """Return a text of each name, or if some of these are equal, the names themselves."""
+    """Return the text of each name, or the names themselves if some of these texts are equal."""
     texts = [visible(text_of(name)[:_LONGEST]) for name in names]
     if len(set(texts)) < len(texts):
         texts = [visible(name[:_LONGEST]) for name in names]
     return texts
 
 
-def _sharing(short: Mapping[str, str]) -> list[list[str]]:
-    """Return the groups of names whose labels look alike; `short` has the label of each name."""
-    names = list(short)
-    return [[names[at] for at in places] for places in _groups(map(str.strip, short.values()))]
+def _sharing(label_of: Mapping[str, str]) -> list[list[str]]:
+    """Return the groups of names that have the same label, by a mapping of names to labels."""
+    names, labels = list(label_of), map(str.strip, label_of.values())
+    return [[names[place] for place in places] for places in _groups(labels)]
 
 
 def _pieces(text: str, start: int, end: int) -> Label:
@@ -119,50 +125,55 @@ def _pieces(text: str, start: int, end: int) -> Label:
     """
     if len(text) <= _SHORT or start <= 0:
         return Label(shortened(text, _HEAD))
-    start += text[start:].startswith("…")  # the mark of a cut ends the first piece
-    # An open bracket there shows the cut without a mark.
-    head = shortened(text[: start - text[:start].endswith("<…")], _HEAD)
+    if text[start:].startswith("…"):  # the ellipsis belongs to the first piece
+        start += 1
+    head = text[:start]
+    if head.endswith("<…"):  # the open bracket already shows that something is left out
+        head = head[:-1]
+    head = shortened(head, _HEAD)
     if len(text) <= end + _SPARE:
         return Label(head, text[start:])
     return Label(head, text[start:end], shortened(text[end:], _MORE))
 
 
 def _differences(texts: Sequence[str]) -> list[tuple[int, int]]:
-    """Return the places between which each text differs from the others.
+    """Return per text the start and end of the part in which it differs from the others.
 
-    Where all first differ, they are split by the next _TAIL characters; texts that are still alike
-    are split again farther behind.
+    Texts are split by the _TAIL characters from where they first differ. Those in which these are
+    alike, too, form a group that is split again farther behind.
     """
-    between = [(0, 0)] * len(texts)
-    # Groups that are alike so far, each with the place where it was split off, -1 for all texts.
-    waiting = [(list(range(len(texts))), -1)]
-    while waiting:
-        places, before = waiting.pop()
-        alike = [texts[place] for place in places]
+    spans = [(0, 0)] * len(texts)
+    # Groups still to be split: the indices of texts, and where they were split last (-1: nowhere).
+    to_split = [(list(range(len(texts))), -1)]
+    while to_split:
+        group, last_split = to_split.pop()
+        alike = [texts[index] for index in group]
         # All begin with what the first and the last of them in alphabetical order have in common.
         pairs = zip(min(alike), max(alike), strict=False)
         shortest = min(map(len, alike))
         first = next((place for place, (a, b) in enumerate(pairs) if a != b), shortest)
         start = _word_start(alike[0], first)
-        end = start + _TAIL
-        if before >= 0:  # a group that was split off; all texts together begin at `start`
-            # Begin where the group was split off, or at the word before, if the former is far.
-            near = before if start - before <= _TAIL else _word_start(alike[0], start - 1)
+        span = start, start + _TAIL
+        if last_split >= 0:
+            # Show both differences, or if the last one is far, the word before this one.
+            is_near = start - last_split <= _TAIL
+            shown_from = last_split if is_near else _word_start(alike[0], start - 1)
+            span = shown_from, start + _BEYOND
         by_text: defaultdict[str, list[int]] = defaultdict(list)
-        for place in places:
-            by_text[texts[place][start:end]].append(place)
-            between[place] = (start, end) if before < 0 else (near, start + _BEYOND)
-        # A group of equal texts, or of all again, cannot be split.
-        waiting += [
-            (group, start)
-            for group in by_text.values()
-            if len({texts[place] for place in group}) > 1 and len(group) < len(places)
+        for index in group:
+            by_text[texts[index][start : start + _TAIL]].append(index)
+            spans[index] = span
+        # Equal texts cannot be split, and neither can a group that stayed whole.
+        to_split += [
+            (part, start)
+            for part in by_text.values()
+            if len({texts[index] for index in part}) > 1 and len(part) < len(group)
         ]
-    return between
+    return spans
 
 
 def _word_start(text: str, place: int) -> int:
-    """Return where the word at a place of a text begins, the place itself if that is far."""
+    """Return where the word at `place` begins, or `place` if that is beyond _FARTHEST_BACK."""
     for start in range(place, max(place - _FARTHEST_BACK, 0), -1):
         if not text[start - 1].isalnum():
             return start
@@ -170,7 +181,7 @@ def _word_start(text: str, place: int) -> int:
 
 
 def _groups(keys: Iterable[str]) -> list[list[int]]:
-    """Return the places of each key that occurs more than once."""
+    """Return the indices of each key that occurs more than once."""
     by_key: defaultdict[str, list[int]] = defaultdict(list)
     for place, key in enumerate(keys):
         by_key[key].append(place)

@@ -1,6 +1,6 @@
 """The tables of a report as rows of plain cells, which a renderer lays out.
 
-A cell is a text of ours, a name in the trace, or several of these, with spaces between them.
+A cell is a text of ours, a name in the trace, or several of these, printed with spaces between.
 """
 
 from __future__ import annotations
@@ -37,36 +37,36 @@ _NAME: Final = 90
 
 
 class Name(str):
-    """A name in the trace, which is shown as code; `whole` is the full name of a shortened one."""
+    """A name in the trace, shown as code; `whole` is the full name if the text is a shorter one."""
 
     __slots__ = ("whole",)
     whole: str
 
     def __new__(cls, shown: str, whole: str = "") -> Self:
         """Return a name; without `whole` it is not shortened."""
-        made = super().__new__(cls, shown)
-        made.whole = whole or shown
-        return made
+        name = super().__new__(cls, shown)
+        name.whole = whole or shown
+        return name
 
 
 class Share(str):
-    """A share in words; the page also draws a bar of its `value` (0 to 1)."""
+    """A share as text, "53.5 %"; the page also draws a bar of its `value` (0 to 1)."""
 
     __slots__ = ("value",)
     value: float | None
 
     def __new__(cls, value: float | None) -> Self:
-        """Return a share in words, a dash for None."""
-        made = super().__new__(cls, figures.percent(value))
-        made.value = value
-        return made
+        """Return a share as text, a dash for None."""
+        share = super().__new__(cls, figures.percent(value))
+        share.value = value
+        return share
 
 
 Cell = str | tuple[str, ...]
 
 
 class Column(Struct, frozen=True):
-    """A column of a table: its head, and a function that makes the cell of a row."""
+    """A column of a table: its head, and a function that returns the cell of a row."""
 
     head: str
     cell: Callable[[Any], Cell]
@@ -79,7 +79,7 @@ class Column(Struct, frozen=True):
 
 
 class ReportTable(Struct, frozen=True):
-    """The rows that are shown of `total`, a remark below them, and if they are a tree, `depths`."""
+    """The first rows of `total`, a remark below them, and the depth of each row in a tree."""
 
     columns: Sequence[Column]
     rows: Sequence[Sequence[Cell]]
@@ -89,7 +89,7 @@ class ReportTable(Struct, frozen=True):
 
     @property
     def indents(self) -> Sequence[int]:
-        """Return the depth of each row, 0 if the rows are no tree."""
+        """The depth of each row, 0 if the rows are no tree."""
         return self.depths or [0] * len(self.rows)
 
 
@@ -128,11 +128,11 @@ _LENGTHS: Final = (
     Column.number("Total time", lambda lengths: figures.duration(lengths.idle_ns)),
 )
 _SYNCHRONISATION: Final = (
-    Column("Synchronizing call", lambda one: Name(one.call)),
-    Column("Called in", lambda one: short_names([one.site])[0] or figures.UNKNOWN),
-    Column.number("Count", lambda one: figures.count(one.count)),
-    Column.number("Blocked", lambda one: figures.duration(one.blocked_ns)),
-    Column.number("Idle after", lambda one: figures.duration(one.idle_after_ns)),
+    Column("Synchronizing call", lambda sync: Name(sync.call)),
+    Column("Called in", lambda sync: short_names([sync.site])[0] or figures.UNKNOWN),
+    Column.number("Count", lambda sync: figures.count(sync.count)),
+    Column.number("Blocked", lambda sync: figures.duration(sync.blocked_ns)),
+    Column.number("Idle after", lambda sync: figures.duration(sync.idle_after_ns)),
 )
 _WATERFALL: Final = (
     Column("Where the peak went", lambda part: part.label),
@@ -152,6 +152,7 @@ _KINDS: Final = (
     ("totals-functions", "Python functions (own time)", ("python",)),
     ("totals-ranges", "GPU annotations", ("gpu_mark",)),
 )
+"""Tables of sums: the id of the section, its title, and the kinds of events that are summed."""
 
 
 def table_of(
@@ -161,13 +162,13 @@ def table_of(
     remark: str = "",
     depths: Sequence[int] = (),
 ) -> ReportTable:
-    """Return a table with a cell per row and column; `total` is given if there are more rows."""
-    shown = [[column.cell(row) for column in columns] for row in rows]
-    return ReportTable(columns, shown, len(shown) if total is None else total, remark, depths)
+    """Return a table with a cell per row and column; `total` rows exist, by default those given."""
+    cells = [[column.cell(row) for column in columns] for row in rows]
+    return ReportTable(columns, cells, len(cells) if total is None else total, remark, depths)
 
 
 def known_columns(columns: Iterable[Column], rows: Sequence[Any]) -> list[Column]:
-    """Return the columns that have a known value in any of these rows."""
+    """Return the columns that have a value other than UNKNOWN in any of these rows."""
     return [
         column for column in columns if any(column.cell(row) != figures.UNKNOWN for row in rows)
     ]
@@ -179,35 +180,35 @@ def spaced(category: str | None) -> str:
 
 
 def jobs_table(analysis: Analysis) -> ReportTable:
-    """Return the jobs that the files are of; no row if one of them is chosen."""
+    """Return the jobs that the files belong to; no row if the user has chosen one of them."""
     jobs = analysis.jobs if analysis.of_no_job else ()
     return table_of(_JOB, jobs[:_DEVICES], len(jobs))
 
 
 def components_table(analysis: Analysis) -> ReportTable:
-    """Return the mean times of components; compute and idle are shown even if 0."""
-    shares, total = analysis.components, analysis.total
+    """Return the mean time and share of each component; compute and idle are shown even if 0."""
+    components, total = analysis.components, analysis.total
     rows = [
-        (wording.component_label(name, total), ns, shares.share(name))
-        for name, ns in (shares.parts().items() if shares.window_ns else ())
+        (wording.component_label(name, total), ns, components.share(name))
+        for name, ns in (components.parts().items() if components.window_ns else ())
         if ns or name in ("compute", "idle")
     ]
     return _means(analysis, "Component", "Share", rows)
 
 
 def waits_table(analysis: Analysis) -> ReportTable:
-    """Return what the GPUs mostly wait on, as mean times, and if the CPU launches fast enough."""
+    """Return what the GPUs mostly wait on, as mean times; the remark says if launches keep up."""
     return table_of(_WAITS, waited_for(analysis), remark=pace_sentence(analysis))
 
 
 def synchronisations_table(analysis: Analysis) -> ReportTable:
-    """Return the calls in which the CPU waited for a GPU, sums over the chosen windows."""
-    found = analysis.synchronisations
-    return table_of(_SYNCHRONISATION, found[:_SYNCHRONISATIONS], len(found), _BLOCKED)
+    """Return the calls in which the CPU waited for a GPU; times are sums over all windows."""
+    calls = analysis.synchronisations
+    return table_of(_SYNCHRONISATION, calls[:_SYNCHRONISATIONS], len(calls), _BLOCKED)
 
 
 def waterfall_table(measured: Measurement) -> ReportTable:
-    """Return the lines of the waterfall: which shares of the peak were used and lost to what."""
+    """Return the lines of the MFU waterfall: the shares of the peak that were used or lost."""
     lines = parts(measured.waterfall) if measured.waterfall is not None else ()
     return table_of(_WATERFALL, lines, remark=bounds_sentence(measured))
 
@@ -216,23 +217,27 @@ def folded_tables(analysis: Analysis) -> Iterator[tuple[str, ReportTable]]:
     """Yield the tables behind the first figures, each after its title."""
     on_host, kernels = analysis.on_host, analysis.kernels
     yield "Figures behind it", table_of(_FACT, facts(analysis))
-    twice = f"{capitalized(wording.OVERLAPS)}." if wording.overlap(analysis) else ""
+
+    # Kernels, with a column of rates if any is known.
+    overlaps = f"{capitalized(wording.OVERLAPS)}." if wording.overlap(analysis) else ""
     rows = kernels.slice(0, _KERNELS).to_pylist()
     rate_of = {} if analysis.only_launches else rates(analysis.measured)
     sums = list(_COUNTED_SUMS)
     if any(row["name"] in rate_of for row in rows):
         sums.append(Column.number("Rate", lambda row: rate_of.get(row["name"], figures.UNKNOWN)))
     title = "Top operators" if on_host else "Top kernels and copies"
-    yield title, _of_names("Name", rows, kernels.num_rows, sums, twice)
+    yield title, _of_names("Name", rows, kernels.num_rows, sums, overlaps)
     categories = analysis.categories.to_pylist()
-    yield "Categories", table_of(_CATEGORY, categories[:_CATEGORIES], len(categories), twice)
+    yield "Categories", table_of(_CATEGORY, categories[:_CATEGORIES], len(categories), overlaps)
+
     collectives = analysis.collectives
     columns, remark = list(_COLLECTIVE), "Exposed: nothing else ran on the GPU."
     if not wording.knows_exposure(analysis):
-        columns, remark = [one for one in _COLLECTIVE if one.head != "Exposed"], ""
+        columns, remark = [column for column in columns if column.head != "Exposed"], ""
     shown = collectives[:_COLLECTIVES]
     yield "Communication", table_of(columns, shown, len(collectives), remark)
-    # Causes tell how a GPU waited for a launch; operators on a CPU are not launched.
+
+    # Causes say why a GPU waited for a launch; operators on a CPU are not launched.
     idle = analysis.total.idle_causes
     causes = [
         (CAUSE_LABELS[cause], ns, ns / idle.idle_ns)
@@ -240,30 +245,35 @@ def folded_tables(analysis: Analysis) -> Iterator[tuple[str, ReportTable]]:
         if ns and not on_host
     ]
     yield "Idle time by cause", _means(analysis, "Cause", "Of idle time", causes)
-    yield "Gaps by length", table_of(_LENGTHS, analysis.idle.histogram if not on_host else ())
+    yield "Gaps by length", table_of(_LENGTHS, () if on_host else analysis.idle.histogram)
     yield "Longest gaps", _gaps(analysis)
     yield "Synchronizing calls", synchronisations_table(analysis)
+    yield "Processes" if on_host else "GPUs", _devices_table(analysis)
+
+
+def _devices_table(analysis: Analysis) -> ReportTable:
+    """Return the window and the share of each component per device; no row for a single device."""
     devices = analysis.devices if len(analysis.devices) > 1 else ()
 
     def share_of(component: str, device: DeviceReport) -> str:
         return figures.percent(device.chosen.components.share(component))
 
     labels = {name: wording.component_label(name, analysis.total) for name in COMPONENTS}
-    columns = [
+    columns = (
         Column(capitalized(wording.unit(analysis)), lambda device: device.label),
-        Column.number(
-            "Window", lambda device: figures.duration(device.chosen.components.window_ns)
-        ),
+        Column.number("Window", lambda row: figures.duration(row.chosen.components.window_ns)),
         *(Column.number(head, partial(share_of, name)) for name, head in labels.items()),
-    ]
-    shown_devices = table_of(columns, devices[:_DEVICES], len(devices))
-    yield "Processes" if on_host else "GPUs", shown_devices
+    )
+    return table_of(columns, devices[:_DEVICES], len(devices))
 
 
 def _means(
     analysis: Analysis, head: str, share: str, rows: Iterable[tuple[str, int, float | None]]
 ) -> ReportTable:
-    """Return parts of the time; a row is a name, its ns in all windows (shown as mean), a share."""
+    """Return parts of the time under the heads `head`, "Time" and `share`.
+
+    A row is a name, its ns in all windows (printed as the mean per window), and a share.
+    """
     columns = (
         Column(head, lambda row: row[0]),
         Column.number("Time", lambda row: figures.duration(analysis.mean_ns(row[1]))),
@@ -274,11 +284,11 @@ def _means(
 
 def _gaps(analysis: Analysis) -> ReportTable:
     """Return the longest gaps, each with its cause and the work that ended it."""
-    devices = {device.device: device.label for device in analysis.devices}
+    device_labels = {device.device: device.label for device in analysis.devices}
     gaps = analysis.gaps(_GAPS)
     culprits = gap_culprits(gaps)
-    untils, waits = [gap.op or gap.before for gap in gaps], [gap.waited_for for gap in gaps]
-    label = _labels([*untils, *waits, *(name for _, name in culprits)])
+    ended_by, waited_for = [gap.op or gap.before for gap in gaps], [gap.waited_for for gap in gaps]
+    label = _labels([*ended_by, *waited_for, *(name for _, name in culprits)])
 
     def cause(gap: Gap) -> Cell:
         """Return the class and name of the culprit; if it is unknown, the cause of idle time."""
@@ -291,7 +301,7 @@ def _gaps(analysis: Analysis) -> ReportTable:
     columns = (
         Column.number("Duration", lambda gap: figures.duration(gap.dur_ns)),
         Column("Where", wording.gap_place),
-        Column("GPU", lambda gap: devices[gap.device]),
+        Column("GPU", lambda gap: device_labels[gap.device]),
         Column("Cause", cause),
         Column("Until", lambda gap: label[gap.op or gap.before]),
     )
@@ -299,19 +309,19 @@ def _gaps(analysis: Analysis) -> ReportTable:
 
 
 def sums_by_kind(untimed: Untimed) -> list[dict[str, Any]]:
-    """Return by kind of event the first sums by name, and how many there are in `total`."""
-    kinds_of_sums = []
+    """Return a section per kind of event: its first sums by name, of `total` sums."""
+    sections = []
     for id_, title, kinds in _KINDS:
         table = untimed.of_kind(*kinds)
         if rows := table.slice(0, _MOST_SUMS).to_pylist():
-            sums = {"id": id_, "title": title, "rows": rows, "total": table.num_rows}
+            section = {"id": id_, "title": title, "rows": rows, "total": table.num_rows}
             has_bytes = any(row["bytes"] is not None for row in rows)
-            kinds_of_sums.append(sums | {"has_bytes": has_bytes})
-    return kinds_of_sums
+            sections.append(section | {"has_bytes": has_bytes})
+    return sections
 
 
 def untimed_tables(untimed: Untimed) -> Iterator[ReportTable]:
-    """Yield the sums of each kind of event."""
+    """Yield a table of sums by name for each kind of event that has any."""
     for sums in sums_by_kind(untimed):
         yield _of_names(sums["title"], sums["rows"], sums["total"], _COUNTED_SUMS)
 
@@ -323,7 +333,7 @@ def _of_names(
     columns: Sequence[Column],
     remark: str = "",
 ) -> ReportTable:
-    """Return the first rows of a table, with a column of names, under `head`, before the others."""
+    """Return the first rows as a table whose first column, under `head`, has the names."""
     shown = rows[:_KERNELS]
     label = _labels([row["name"] for row in shown])
     names = Column(head, lambda row: label[row["name"]])
@@ -331,7 +341,7 @@ def _of_names(
 
 
 def _labels(names: Sequence[str]) -> dict[str, Name]:
-    """Return, by name, the short form of each name of one table."""
+    """Return the short form of each name of one table, by name."""
     return dict(zip(names, short_names(names), strict=True))
 
 

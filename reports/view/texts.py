@@ -1,8 +1,9 @@
 """Words of facts: `texts.toml` has a text per code, and a fact's values fill it.
 
-In a text, `{share:percent}` is a value and how it is printed (see `_PRINTED`; several words apply
-in turn). `{count:launch|launches}` is a noun after its number, `{count:?is|are}` a word by number.
-A part in brackets is left out if a value in it is missing: `takes {share:percent}[ of {of}]`.
+`{share:percent}` prints the value `share` as a percentage; `_PRINTED` has all formats, and several
+apply one after the other. `{count:launch|launches}` prints a number and its noun, `{count:?is|are}`
+only the word that fits the number. A part in brackets is left out if a value in it is missing:
+`takes {share:percent}[ of {of}]`.
 """
 
 from __future__ import annotations
@@ -51,23 +52,23 @@ _BETWEEN: Final = {"commas": ", ", "and": " and ", "semicolons": "; ", "arrow": 
 
 
 def words(fact: Fact | str | None) -> str:
-    """Return the text of a fact, "" for None; a text stays as it is."""
+    """Return the text of a fact, "" for None; a string is returned as it is."""
     if fact is None or isinstance(fact, str):
         return fact or ""
     values = fact.values
-    # Every second piece is one in brackets, as `split` returns groups between the rest.
-    pieces = _OPTIONAL.split(all_texts()[fact.code])
     known = {name for name, value in values.items() if value not in (None, "", ())}
+    # `split` returns plain and bracketed pieces in turn: those at odd places were in brackets.
+    pieces = _OPTIONAL.split(all_texts()[fact.code])
     return "".join(
         _FILLED.vformat(piece, (), values)
-        for number, piece in enumerate(pieces)
-        if number % 2 == 0 or fields_of(piece) <= known
+        for place, piece in enumerate(pieces)
+        if place % 2 == 0 or fields_of(piece) <= known
     )
 
 
 @cache
 def all_texts() -> Mapping[str, str]:
-    """Return all texts by code: the names of the tables and of the line, joined by dots."""
+    """Return all texts of `texts.toml` by code, such as "idle.share" for `share` in `[idle]`."""
     table = files(__package__).joinpath("texts.toml").read_text(encoding="utf-8")
     return dict(_lines(tomllib.loads(table), ""))
 
@@ -78,7 +79,7 @@ def fields_of(text: str) -> set[str]:
 
 
 def _lines(table: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
-    """Yield codes and texts of a table; `text` in `[a.b]` has the code of the table, "a.b"."""
+    """Yield codes and texts of a TOML table; a line named `text` has the code of its table."""
     for name, value in table.items():
         if isinstance(value, str):
             yield (prefix + name).removesuffix(".text"), value
@@ -87,29 +88,30 @@ def _lines(table: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
 
 
 def _percents(ends: tuple[Fraction, Fraction], between: str) -> str:
-    """Return the ends of a range of shares, only one if they print alike."""
+    """Return a range of shares as text, with `between`; a single one if both ends look alike."""
     least, most = map(units.exact_percent, ends)
     return least if least == most else f"{least.removesuffix(' %')}{between}{most}"
 
 
 class _Filled(Formatter):
-    """Fills a text: facts become their words, parts of a tuple are joined by blanks."""
+    """Fills a text with values: facts become their words, items of a tuple are joined by blanks."""
 
     def get_value(self, key: int | str, args: Any, kwargs: Mapping[str, Value]) -> Value:
         return kwargs[str(key)]
 
     def format_field(self, value: Any, format_spec: str) -> str:
-        """Return a value as the words of its format say one after the other; `_` is a blank."""
+        """Return a value as text, formatted by each word of its format; `_` stands for a blank."""
         for word in format_spec.split():
             if word in _PRINTED:
                 value = _PRINTED[word](words(value) if isinstance(value, Fact) else value)
             elif word.startswith("?"):  # `?is|are`: singular or plural, without the number
-                value = word[1:].split("|")[value != 1].replace("_", " ")
+                singular, plural = word[1:].replace("_", " ").split("|")
+                value = singular if value == 1 else plural
             elif word in _BETWEEN:
                 value = _BETWEEN[word].join(map(_text, value))
-            else:  # `launch|launches`: a noun
-                one, _, more = word.replace("_", " ").partition("|")
-                value = units.several(value, one, more)
+            else:  # `launch|launches`: the number and its noun
+                singular, _, plural = word.replace("_", " ").partition("|")
+                value = units.several(value, singular, plural)
         return _text(value)
 
 

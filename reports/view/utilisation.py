@@ -1,4 +1,4 @@
-"""What a trace says of utilisation, in words and rows: the same in the terminal and on the page."""
+"""Utilisation in words and rows, the same in the terminal and on the page."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ from traceflops.units import exact_percent as use_percent
 T = TypeVar("T")
 
 THOUSAND: Final = 1000
-AT_MOST: Final = "≤ "  # before a figure that is the upper one of two bounds
-AT_LEAST: Final = "≥ "  # before one that is the lower
+AT_MOST: Final = "≤ "  # before a figure that is an upper bound
+AT_LEAST: Final = "≥ "  # before a lower bound
 ABOVE: Final = (
     "Above 100 %: several kernels shared the work, or the algorithm needs fewer products "
     "(Winograd, FFT)."
 )
-"""What explains a share of the peak that nothing can reach."""
+"""Why a kernel may seem to exceed the peak."""
 SLOW: Final = "slow"
 _RULES: Final = 3
 
@@ -65,16 +65,16 @@ _TEXTS: Final = {
     "idle": "nothing ran",
 }
 LABELS: Final = {name: (PART_NAMES[name], text) for name, text in _TEXTS.items()}
-"""The lines of a waterfall: what they are called, and what they are."""
+"""Label and meaning of each line of the MFU waterfall, which splits the peak."""
 
 _FIGURES: Final = (UNSPLIT, "useful")
-"""Lines that are a utilisation themselves: they have its digits."""
+"""Lines whose share is the HFU or MFU itself, which is printed with more digits."""
 
 
 class UtilisationPart(Struct, frozen=True):
-    """One line of the waterfall: what it is called and means, its share, also in words.
+    """One line of the waterfall: its label, what it means (`text`), its share, also as `percent`.
 
-    The `thousandths` of all lines, for drawing, sum to 1000.
+    The `thousandths` of all lines are integers that sum to 1000, for drawing.
     """
 
     name: str
@@ -98,7 +98,7 @@ def parts(fall: Waterfall) -> list[UtilisationPart]:
 
 
 def bounds_sentence(measured: Measurement) -> str:
-    """Return a sentence that the lines show upper bounds, "" if all counts are exact."""
+    """Return a sentence that the waterfall shows upper bounds, "" if all FLOPs are exact."""
     bounds = measured.mfu_range or measured.hfu_range
     if bounds is None or measured.is_exact:
         return ""
@@ -110,13 +110,13 @@ def bounds_sentence(measured: Measurement) -> str:
 
 
 def why_not(measured: Measurement, *, is_asked: bool = False) -> list[str]:
-    """Return why there is no MFU; that nothing is of a model only if one is asked for."""
-    lacks = [lack for lack in measured.lacks if is_asked or lack not in UNLESS_ASKED]
-    hows = [fact("missing.describe-ml") if lack == NOT_ML else lack.how for lack in lacks]
-    return [
-        words(fact("missing.line", what=lack.what, how=how))
-        for lack, how in zip(lacks, hows, strict=True)
-    ]
+    """Return what is missing for an MFU; that nothing is of a model only if it `is_asked` for."""
+    lines = []
+    for lack in measured.lacks:
+        if is_asked or lack not in UNLESS_ASKED:
+            how = fact("missing.describe-ml") if lack == NOT_ML else lack.how
+            lines.append(words(fact("missing.line", what=lack.what, how=how)))
+    return lines
 
 
 class Fact(Struct, frozen=True):
@@ -129,29 +129,22 @@ class Fact(Struct, frozen=True):
 
 def facts(analysis: Analysis) -> Iterator[Fact]:
     """Yield the figures behind a utilisation; amounts are means per window."""
-    measured, done = analysis.measured, analysis.measured.executed
+    measured, executed = analysis.measured, analysis.measured.executed
     windows = max(analysis.windows_used, 1)
     if measured.hfu_range is not None:
-        padding = ", padding included" if done.unsplit_flops else ""
+        padding = ", padding included" if executed.unsplit_flops else ""
         yield Fact("HFU", measured.hfu_range.text, f"all executed FLOPs{padding}")
     if measured.busy_range is not None:
         yield Fact("busy MFU", measured.busy_range.text, "without idle time")
-    if done.executed_flops:
+    if executed.executed_flops:
         yield _executed(measured, windows)
-        rules = done.rules("recompute")  # rule -> number of operators, FLOPs
-        by = [
-            f"{several(-(-number // windows), 'operator')} by {rule}"  # rounded up
-            for rule, (number, _) in sorted(rules.items())
-        ]
-        if rules:
-            total = sum(amount for _, amount in rules.values())
-            remark = f"{', '.join(by)} (page Executed FLOPs of a trace)"
-            yield Fact("recomputed", _mean(total, windows), remark)
-        if done.coverage is not None:
-            yield Fact("counted", percent(as_float(done.coverage)), "of compute kernel time")
-    if done.work is not None:
-        yield from _by_recordings(done.work)
-    counted = done.dtypes - {TF32_OR_FP32}  # which of the two rates is not known
+        yield from _recomputed(measured, windows)
+        if executed.coverage is not None:
+            yield Fact("counted", percent(as_float(executed.coverage)), "of compute kernel time")
+    if executed.work is not None:
+        yield from _by_recordings(executed.work)
+    # Work in either TF32 or FP32 has no known peak: which of the two it was is unknown.
+    counted = executed.dtypes - {TF32_OR_FP32}
     peaks = {
         (device.product, "given" if device.given else f"{dtype} dense", rate)
         for device in measured.devices
@@ -163,19 +156,32 @@ def facts(analysis: Analysis) -> Iterator[Fact]:
         yield Fact("peak", value, f"{kind}, {product}")
     if measured.inference is not None:
         yield from _inference(measured.inference)
-    if done.outside.vector_flops and done.executed_flops:
+    if executed.outside.vector_flops and executed.executed_flops:
         remark = "not part of MFU or HFU"
-        yield Fact("vector work", _mean(done.outside.vector_flops, windows), remark)
-    ghosts = done.outside.count("ghost", "cached")
+        yield Fact("vector work", _mean(executed.outside.vector_flops, windows), remark)
+    ghosts = executed.outside.count("ghost", "cached")
     if ghosts:
         remark = "recorded without computing a result"
         yield Fact("not executed", several(ghosts, "operator"), remark)
 
 
+def _recomputed(measured: Measurement, windows: int) -> Iterator[Fact]:
+    """Yield the recomputed FLOPs, if any, and the operators by the rule that recognised them."""
+    rules = measured.executed.rules("recompute")  # rule -> number of operators, FLOPs
+    if rules:
+        flops_in_all = sum(amount for _, amount in rules.values())
+        operators = [
+            f"{several(-(-number // windows), 'operator')} by {rule}"  # rounded up
+            for rule, (number, _) in sorted(rules.items())
+        ]
+        remark = f"{', '.join(operators)} (page Executed FLOPs of a trace)"
+        yield Fact("recomputed", _mean(flops_in_all, windows), remark)
+
+
 def _by_recordings(work: MeasuredWork) -> Iterator[Fact]:
-    """Yield how many launches other recordings have FLOPs of, and whether two sources agree."""
+    """Yield for how many launches other recordings know FLOPs, and whether two sources agree."""
     for join in work.joins:
-        if join.launches:  # else the chosen windows have no compute kernel that could be known
+        if join.launches:  # else there is no compute kernel whose FLOPs could be known
             known = f"{count(join.known)} of {count(join.launches)}"
             file = f"; {join.file}" if join.file else ""
             share = percent(as_float(join.share))
@@ -183,10 +189,12 @@ def _by_recordings(work: MeasuredWork) -> Iterator[Fact]:
             yield Fact(_JOINED[join.origin], known, remark)
     check = work.check
     if check is not None:
-        sign = "-" if check.difference < 0 else "+"
-        apart = f"{sign}{percent(abs(float(check.difference)))}" if check.difference else "agree"
+        difference = "agree"
+        if check.difference:
+            sign = "-" if check.difference < 0 else "+"
+            difference = f"{sign}{percent(abs(float(check.difference)))}"
         remark = f"over {several(check.launches, 'launch')} known to both"
-        yield Fact("counters vs shapes", apart, remark)
+        yield Fact("counters vs shapes", difference, remark)
 
 
 _JOINED: Final = {"counters": "from counters", "pair": "from the pair"}
@@ -197,25 +205,27 @@ def _mean(amount: int, windows: int) -> str:
 
 
 def _executed(measured: Measurement, windows: int) -> Fact:
-    """Return the executed FLOPs, and of them those of the model; if not exact, their bounds."""
-    done = measured.executed
-    total, model = _mean(done.executed_flops, windows), _mean(done.model_flops, windows)
-    unsplit = done.unsplit_flops
-    mark = "" if measured.is_exact else AT_MOST
-    remarks = [] if measured.is_exact else [f"at least {_mean(done.executed_at_least, windows)}"]
-    if done.model_flops or not unsplit:  # if all are unsplit, none are known to be of the model
-        remarks.append(f"model {mark}{model}")
+    """Return the executed FLOPs per window, those of the model, and bounds if not exact."""
+    executed = measured.executed
+    mark, remarks = "", []
+    if not measured.is_exact:
+        mark = AT_MOST
+        remarks.append(f"at least {_mean(executed.executed_at_least, windows)}")
+    unsplit = executed.unsplit_flops
+    if executed.model_flops or not unsplit:
+        remarks.append(f"model {mark}{_mean(executed.model_flops, windows)}")
     if unsplit:
-        # If all are unsplit, their number is the total, which is said already.
-        amount = f"of {_mean(unsplit, windows)} " if done.model_flops else ""
+        # Without known FLOPs of the model all are unsplit: their number is the value itself.
+        amount = f"of {_mean(unsplit, windows)} " if executed.model_flops else ""
         remarks.append(f"{amount}including recomputation and padding, split unknown")
-    return Fact("executed", f"{mark}{total}", "; ".join(remarks))
+    value = f"{mark}{_mean(executed.executed_flops, windows)}"
+    return Fact("executed", value, "; ".join(remarks))
 
 
 def rate_words(work: Measured, peak: int | None) -> tuple[str, str, str]:
     """Return the rate in TFLOP/s, the share of the peak, and FLOP per byte, a dash if unknown.
 
-    Upper ends of ranges are marked with ≤.
+    Upper bounds are marked with ≤.
     """
     rate, intensity = work.flops_per_ns, work.intensity
     share = work.share_of_peak(peak) if rate else None
@@ -228,63 +238,67 @@ def rate_words(work: Measured, peak: int | None) -> tuple[str, str, str]:
 
 
 def rate(row: KernelRow) -> str:
-    """Return how fast a kernel or copy ran, "" if unknown, or if copies are tiny."""
+    """Return how fast a kernel or copy ran, with its unit, "" if unknown or if copies are tiny."""
     work = row.measured
+    # The time of a tiny copy is that of its launch.
     if row.category.sub in ("copy", "memset") and are_small(work.min_bytes, row.counted):
         return ""
     if work.flops_per_ns:
         mark = "" if work.is_exact else AT_MOST
         return f"{mark}{significant(work.flops_per_ns / THOUSAND, 3)} TFLOP/s"
-    # Counters and records of copies count the bytes that moved; shapes only tell the least.
+    if not work.bytes_per_ns:
+        return ""
+    # Counters and records of copies have the bytes that moved; shapes have the least possible.
     mark = "" if row.basis in ("counters", "record") else AT_LEAST
-    return f"{mark}{bandwidth(work.bytes_per_ns)}" if work.bytes_per_ns else ""
+    return f"{mark}{bandwidth(work.bytes_per_ns)}"
 
 
 def rates(measured: Measurement) -> dict[str, str]:
-    """Return the rate of the kernels and copies of each name; names without one are left out."""
-    known = ((row.name, rate(row)) for row in measured.kernels)
-    return {name: text for name, text in known if text}
+    """Return the known rates of kernels and copies, with units, by name."""
+    named_rates = ((row.name, rate(row)) for row in measured.kernels)
+    return {name: text for name, text in named_rates if text}
 
 
 def _inference(inference: Inference) -> Iterator[Fact]:
-    """Yield the tokens or passes of each phase, and its use of the bandwidth if that limits it."""
+    """Yield the tokens or passes of each phase, and its MBU (memory bandwidth utilisation)."""
     for phase in inference.phases:
         name = phase.kind or "passes"
         tokens = "" if phase.queries is None else several(phase.queries, "token")
         rules = "; ".join(words(rule) for rule, _ in phase.rules[:_RULES])
         passes = several(phase.passes, "pass")
         yield Fact(name, tokens or passes, f"{passes}: {rules}" if tokens else rules)
-        if phase.kind != "prefill":  # which compute limits
-            known = f"bytes known for {percent(as_float(phase.coverage))} of kernel time"
+        if phase.kind == "prefill":  # bound by compute, not by the bandwidth
+            continue
+        remark = f"bytes known for {percent(as_float(phase.coverage))} of kernel time"
+        if phase.mbu is not None:
             moved = f"at least {size(phase.moved.total)} in {duration(phase.time_ns)}"
-            if phase.mbu is None:  # the bytes or the bandwidth are unknown
-                remark = known if phase.possible else "bandwidth unknown"
-            else:
-                remark = f"{moved}; {known}"
-            yield Fact(f"{name} MBU", percent(as_float(phase.mbu)), remark)
+            remark = f"{moved}; {remark}"
+        elif not phase.possible:
+            remark = "bandwidth unknown"
+        yield Fact(f"{name} MBU", percent(as_float(phase.mbu)), remark)
 
 
 def roofline(measured: Measurement, row: KernelRow | OpRow) -> NearerRoof | None:
-    """Return which roof is nearer to some work, None if its rates or path are unknown.
+    """Return which roof (peak, memory or link) is nearer to a kernel or operator.
 
-    `row.path` is what its bytes move over; the basis of the answer is what its figures are from.
+    None if its rates are unknown, or over what its bytes move (`row.path`).
     """
     if row.path is None:
         return None
-    if row.path != "memory":  # a copy over a link, as its record says
+    if row.path != "memory":  # a copy over a link
         return NearerRoof("interconnect", "record")
     work, (peak, bandwidth) = row.measured, roof(measured, row.dtypes)
     category, basis = None, None
     if isinstance(row, KernelRow):
         category, basis = row.category, row.basis
-    basis = basis or "shapes"  # those of operators
+    basis = basis or "shapes"  # operators are counted by their shapes
     if work.flops == 0 and work.min_bytes and bandwidth:
-        return NearerRoof("memory", basis)  # whatever the peak
+        return NearerRoof("memory", basis)  # also if the peak is unknown
     return verdict(work, peak, bandwidth, category, basis)
 
 
 def share_of_roof(measured: Measurement, row: KernelRow | OpRow) -> Fraction | None:
-    """Return the share that some work reaches of its nearer roof, None if that is unknown."""
+    """Return the share of its nearer roof that some work reaches, None if unknown."""
     nearer = roofline(measured, row)
     if nearer is None:
         return None
@@ -294,13 +308,13 @@ def share_of_roof(measured: Measurement, row: KernelRow | OpRow) -> Fraction | N
         "memory": share_of_bandwidth(measured, row),
         "interconnect": share_of_link(measured, row),
     }[nearer.bound]
-    # A category only tells which roof is usually nearer; far below it, the other one may be.
-    unsure = nearer.basis == "category" and (share is None or share < BOUND_FROM)
-    return None if unsure else share
+    # A category only says which roof is usually nearer: far below it, the other one may be nearer.
+    is_unsure = nearer.basis == "category" and (share is None or share < BOUND_FROM)
+    return None if is_unsure else share
 
 
 def bound_word(measured: Measurement, row: KernelRow | OpRow) -> str:
-    """Return what bounds some work, `SLOW` where it stays far below its roof, "" if unknown."""
+    """Return which roof bounds some work, SLOW if it stays far below its roof, "" if unknown."""
     nearer, share = roofline(measured, row), share_of_roof(measured, row)
     if nearer is None or share is None:
         return ""
@@ -308,7 +322,7 @@ def bound_word(measured: Measurement, row: KernelRow | OpRow) -> str:
 
 
 def recoverable_ns(measured: Measurement, row: KernelRow) -> int | None:
-    """Return the time that a kernel would save at its roof, None if unknown or above the roof."""
+    """Return the ns that a kernel would save at its roof, None if unknown or above the roof."""
     share = share_of_roof(measured, row)
     return None if share is None or share > 1 else int(row.measured.time_ns * (1 - share))
 
@@ -325,17 +339,17 @@ def roof(measured: Measurement, dtypes: tuple[str, ...] = ()) -> tuple[int | Non
 
 
 def _only(values: set[T | None]) -> T | None:
-    """Return the value of a set of one, None for any other set."""
+    """Return the only value of a set, None if it has several or none."""
     return next(iter(values)) if len(values) == 1 else None
 
 
 def share_of_bandwidth(measured: Measurement, row: KernelRow | OpRow) -> Fraction | None:
-    """Return the bandwidth used as a share of the memory's, None if bytes move over a link."""
+    """Return the share of the memory's bandwidth that is used, None if bytes move over a link."""
     _, bandwidth = roof(measured)
     return row.measured.share_of_bandwidth(bandwidth) if row.path == "memory" else None
 
 
 def share_of_link(measured: Measurement, row: KernelRow | OpRow) -> Fraction | None:
-    """Return the bandwidth used as a share of the host link's, None if bytes move elsewhere."""
+    """Return the share of the host link's bandwidth that is used, None if bytes move elsewhere."""
     link = _only({device.host_bandwidth for device in measured.devices})
     return row.measured.share_of_bandwidth(link) if row.path == "host" else None

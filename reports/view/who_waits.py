@@ -1,4 +1,4 @@
-"""The ranks of a job, farthest off first: waits and bandwidth."""
+"""The ranks of a job: how long they wait for each other, and their bandwidth."""
 
 from __future__ import annotations
 
@@ -34,25 +34,25 @@ from traceflops.units import several
 _MOST_RATES: Final = 24
 _FEW_RANKS: Final = 4
 _MOST_ROWS, _MOST_COLUMNS = 12, 8
-_SHADES: Final = (0.02, 0.25, 0.6)
+_SHADES: Final = (0.02, 0.25, 0.6)  # shares of the largest time, from which a cell is darker
 _NONE: Final = table_of((), ())
 
 
 class Amount(str):
-    """A time in words, and how dark its cell is: from 0 (next to nothing) to 3 (the largest)."""
+    """A time as text, and how dark its cell is: from 0 (next to nothing) to 3 (the largest)."""
 
     __slots__ = ("shade",)
     shade: int
 
     def __new__(cls, text: str, share: float) -> Self:
         """Return a time; `share` is its share of the largest one in the table."""
-        made = super().__new__(cls, text)
-        made.shade = sum(share > edge for edge in _SHADES)
-        return made
+        amount = super().__new__(cls, text)
+        amount.shade = sum(share > edge for edge in _SHADES)
+        return amount
 
 
 def late_rank_words(analysis: Analysis) -> tuple[str, str, str]:
-    """Return which rank or link holds others up (else how much is waiting), why, what to do."""
+    """Return which rank or link delays others (else how much is waiting), why, and the remedy."""
     ranks = analysis.ranks
     late = late_rank.late_rank_fact(ranks)
     if late is not None and ranks is not None and ranks.slow is not None:
@@ -73,27 +73,27 @@ def waiting_sentence(analysis: Analysis) -> str:
 
 
 def clocks_sentence(analysis: Analysis) -> str:
-    """Return how well the clocks of ranks are aligned, and which device an unnumbered rank is."""
+    """Return how well the clocks of ranks are aligned; if ranks have no numbers, the slow GPU."""
     ranks = analysis.ranks
     if ranks is None:
         return ""
-    clocks = ranks.alignment
     text = "Clocks cannot be aligned: waits are durations beyond the shortest."
     if ranks.comparable:
+        clocks = ranks.alignment
         how = f"aligned on {_words(clocks.basis)}" if clocks.basis else "as recorded"
         median, p95 = duration(clocks.residual_median_ns), duration(clocks.residual_p95_ns)
-        far = max(*abs(clocks.earliest_ns).tolist(), *clocks.latest_ns.tolist())
-        text = f"Clocks {how}: residual {median}, p95 {p95}, bound ±{duration(far)}."
+        bound_ns = max(*abs(clocks.earliest_ns).tolist(), *clocks.latest_ns.tolist())
+        text = f"Clocks {how}: residual {median}, p95 {p95}, bound ±{duration(bound_ns)}."
     if ranks.slow is not None and ranks.records.devices:
-        late = ranks.records.devices[ranks.records.ranks.index(ranks.slow.rank)]
+        slow_device = ranks.records.devices[ranks.records.ranks.index(ranks.slow.rank)]
         for device in analysis.devices:
-            if device.device == late and not device.rank_text:
+            if device.device == slow_device and not device.rank_text:
                 text += f" Nothing numbers the ranks: rank {ranks.slow.rank} is {device.label}."
     return text
 
 
 def limits_sentence(ranks: RankReport) -> str:
-    """Return sentences on what the figures of collectives lack, "" if they lack nothing."""
+    """Return sentences on what the figures of collectives lack, "" if they are complete."""
     sentences = []
     if ranks.partial:
         sentences.append("Ranks are missing: waits are at least, transfers at most, as shown.")
@@ -111,13 +111,17 @@ def limits_sentence(ranks: RankReport) -> str:
 
 
 def waits_basis(ranks: RankReport) -> str:
-    """Return which time the figures are of; without steps, also how much waiting is outside it."""
+    """Return a sentence on the time that the figures cover, and the waiting outside it, if any.
+
+    A cycle is a step, from the end of its last collective to that of the next; without steps, the
+    recording from the end of the first collective to that of the last is one cycle.
+    """
     cycles, waits = ranks.cycles, ranks.waits
     if cycles.has_steps:
         return f"Means of {several(len(cycles.steps), 'step')}."
     if not cycles.steps:
         return "Totals of the recording."
-    is_outside = cycles.of_collective[waits.collective] < 0  # in no cycle
+    is_outside = cycles.of_collective[waits.collective] < 0  # -1: in no cycle
     outside_ns = int(waits.wait_ns[is_outside].sum())
     left_out = f"; outside it, {duration(outside_ns)} of waiting" if outside_ns else ""
     return f"Totals from the end of the first collective to that of the last{left_out}."
@@ -132,26 +136,26 @@ def ranks_table(analysis: Analysis, most: int) -> ReportTable:
     if analysis.ranks is None or not analysis.ranks.matches.count:
         return _NONE
     ranks = analysis.ranks.in_cycles()
-    waits, cycles, per = ranks.by_rank(), ranks.cycles, ranks.cycles.count
-    # A row is the place of a rank in `waits` and in the arrays.
-    columns = [Column("Rank", lambda place: str(waits[place].rank))]
+    waits, cycles, steps = ranks.by_rank(), ranks.cycles, ranks.cycles.count
+    # A row is the index of a rank in `waits` and in the arrays.
+    columns = [Column("Rank", lambda rank: str(waits[rank].rank))]
     if cycles.steps:
-        own, busy = cycles.own_ns.sum(axis=0) / per, cycles.busy_ns.sum(axis=0) / per
-        columns.append(Column.number("Own time", lambda place: duration(own[place])))
-        for head, values in {"Own": own, "Busy": busy, "Idle": own - busy}.items():
-            off_ns = np.round(values - np.median(values)).astype(np.int64).tolist()
-            texts = list(map(signed_duration, off_ns))
+        own_ns, busy_ns = cycles.own_ns.sum(axis=0) / steps, cycles.busy_ns.sum(axis=0) / steps
+        columns.append(Column.number("Own time", lambda rank: duration(own_ns[rank])))
+        for head, ns in {"Own": own_ns, "Busy": busy_ns, "Idle": own_ns - busy_ns}.items():
+            deviation_ns = np.round(ns - np.median(ns)).astype(np.int64).tolist()
+            texts = list(map(signed_duration, deviation_ns))
             columns.append(Column.number(f"{head} vs median", texts.__getitem__))
     columns += [
-        Column.number("Waits", lambda place: duration(waits[place].wait_ns / per)),
-        Column.number("Exposed", lambda place: duration(waits[place].exposed_wait_ns / per)),
-        Column.number("Transfer", lambda place: duration(waits[place].transfer_ns / per)),
+        Column.number("Waits", lambda rank: duration(waits[rank].wait_ns / steps)),
+        Column.number("Exposed", lambda rank: duration(waits[rank].exposed_wait_ns / steps)),
+        Column.number("Transfer", lambda rank: duration(waits[rank].transfer_ns / steps)),
     ]
     if ranks.comparable:
         offset_ns = ranks.alignment.offset_ns.tolist()
         columns += [
-            Column.number("Caused wait", lambda place: duration(waits[place].caused_wait_ns / per)),
-            Column.number("Clock", lambda place: signed_duration(offset_ns[place])),
+            Column.number("Caused wait", lambda rank: duration(waits[rank].caused_wait_ns / steps)),
+            Column.number("Clock", lambda rank: signed_duration(offset_ns[rank])),
         ]
     remarks = (
         waits_basis(analysis.ranks),
@@ -164,16 +168,17 @@ def ranks_table(analysis: Analysis, most: int) -> ReportTable:
 
 
 def own_times(analysis: Analysis) -> dict[int, int]:
-    """Return by device the own ns per step (or in all), those farthest from the median first."""
+    """Return the own ns per step (or in all) by device, those farthest from the median first."""
     ranks = analysis.ranks
     if ranks is None or not ranks.cycles.steps:
         return {}
-    own = np.round(ranks.cycles.own_ns.sum(axis=0) / ranks.cycles.count).astype(np.int64).tolist()
-    return {ranks.records.devices[place]: own[place] for place in ranks.farthest()}
+    mean_ns = ranks.cycles.own_ns.sum(axis=0) / ranks.cycles.count
+    own_ns = np.round(mean_ns).astype(np.int64).tolist()
+    return {ranks.records.devices[rank]: own_ns[rank] for rank in ranks.farthest()}
 
 
 def waiting_table(analysis: Analysis) -> ReportTable:
-    """Return for how long each rank waits for each other one: those that wait or cause most.
+    """Return how long ranks that wait most (rows) wait for ranks that cause most (columns).
 
     Other ranks are summed in a last row and a last column. There is no row without aligned clocks.
     """
@@ -185,63 +190,67 @@ def waiting_table(analysis: Analysis) -> ReportTable:
     columns = _largest([wait.caused_wait_ns for wait in waits], _MOST_COLUMNS)
     if not len(columns):
         return _NONE
-    # ns by waiting rank (row) and awaited rank (column), the last of each for all other ranks.
-    wait_ns, per = ranks.waited_for(rows, columns), ranks.cycles.count
-    labels = [f"rank {waits[place].rank}" for place in rows.tolist()]
-    heads = [f"for rank {waits[place].rank}" for place in columns.tolist()]
+    # [rows + 1, columns + 1]: the last row and column are of all other ranks.
+    wait_ns, steps = ranks.waited_for(rows, columns), ranks.cycles.count
+    labels = [f"rank {waits[rank].rank}" for rank in rows.tolist()]
+    heads = [f"for rank {waits[rank].rank}" for rank in columns.tolist()]
     if wait_ns[-1].any():
         labels.append("others")
     if wait_ns[:, -1].any():
         heads.append("for others")
-    single = wait_ns[:-1, :-1]  # of one rank for one other: only these are shaded
+    # Only cells of one rank for one other are shaded: sums of several ranks are larger anyway.
+    largest_ns = int(wait_ns[:-1, :-1].max(initial=1))
 
     def amount(column: int, row: int) -> Amount:
         ns, is_single = int(wait_ns[row, column]), row < len(rows) and column < len(columns)
-        share = ns / int(single.max(initial=1)) if is_single else 0.0
-        return Amount(duration(ns / per) if ns else UNKNOWN, share)
+        share = ns / largest_ns if is_single else 0.0
+        return Amount(duration(ns / steps) if ns else UNKNOWN, share)
 
-    shown = (
+    table_columns = (
         Column("Waits", lambda row: labels[row]),
         *(Column.number(head, partial(amount, column)) for column, head in enumerate(heads)),
-        Column.number("In all", lambda row: duration(int(wait_ns[row].sum()) / per)),
+        Column.number("In all", lambda row: duration(int(wait_ns[row].sum()) / steps)),
     )
-    # How much of the waiting is for a rank that may not have been the last one.
-    tied = int(ranks.waits.wait_ns[ranks.waits.tie[ranks.waits.collective]].sum()) / per
-    ties = f"{duration(tied)} of it in ties: the last two start together." if tied else ""
+    # In a tie, another rank than the one that is waited for may have been the last.
+    is_tie = ranks.waits.tie[ranks.waits.collective]
+    tied_ns = int(ranks.waits.wait_ns[is_tie].sum()) / steps
+    ties = f"{duration(tied_ns)} of it in ties: the last two start together." if tied_ns else ""
     remark = " ".join(filter(None, (waits_basis(analysis.ranks), _clocks(ranks), ties)))
-    return table_of(shown, range(len(labels)), remark=remark)
+    return table_of(table_columns, range(len(labels)), remark=remark)
 
 
 def _clocks(ranks: RankReport | None) -> str:
-    """Return a sentence on how far clocks may be apart, "" if they are not."""
+    """Return a sentence on how far the clocks of ranks may be apart, "" if they agree."""
     apart_ns = late_rank.clocks_apart_ns(ranks)
     return words(fact("ranks.clocks", ns=apart_ns)) if apart_ns else ""
 
 
 def _largest(values: Sequence[int], most: int) -> IntArray:
-    """Return the places of the `most` largest values above 0, in ascending order."""
+    """Return the indices of the `most` largest values above 0, in ascending order."""
     numbers = np.array(values, dtype=np.int64)
-    order = np.argsort(-numbers, kind="stable")[:most]
-    return np.sort(order[numbers[order] > 0])
+    largest = np.argsort(-numbers, kind="stable")[:most]
+    return np.sort(largest[numbers[largest] > 0])
 
 
 def worst_collectives(
     analysis: Analysis, most: int
 ) -> tuple[IntArray, dict[int, tuple[str, list[Turn]]]]:
-    """Return where ranks wait most: the collective of each cycle and rank, and the worst of these.
+    """Return in which collective each rank waits most per cycle, and the worst of these.
 
-    The array has a row per cycle and a column per rank; -1 is no collective. By its number, each of
-    the `most` collectives with most waiting has a sentence and the turns of its ranks.
+    The array [cycles, ranks] has numbers of collectives, -1 for none. The mapping has, by number, a
+    sentence and the turns of the ranks for the `most` collectives with most waiting.
     """
     if analysis.ranks is None or not analysis.ranks.comparable:
         return np.empty((0, 0), dtype=np.int64), {}
     ranks = analysis.ranks.in_cycles()
     awaited = ranks.most_awaited()
-    wanted = set(awaited.ravel().tolist())  # no collective has number -1
-    found = [collective for collective in ranks.collectives() if collective.index in wanted]
-    found.sort(key=lambda collective: -collective.wait_ns)
+    numbers = set(awaited.ravel().tolist())
+    worst_first = sorted(
+        (collective for collective in ranks.collectives() if collective.index in numbers),
+        key=lambda collective: -collective.wait_ns,
+    )
     shown = {}
-    for collective in found[:most]:
+    for collective in worst_first[:most]:
         text = words(
             fact(
                 "ranks.met-tie" if collective.tie else "ranks.met",
@@ -268,16 +277,16 @@ def rates_table(analysis: Analysis) -> ReportTable:
 
 def busbw_words(analysis: Analysis, row: Collective) -> Iterator[str]:
     """Yield the bus bandwidth of a kind of collectives, and its share of the peak if known."""
-    label = (row.collective or "").replace("_", "")  # as recorded, such as "allgatherbase"
-    alike = [
+    recorded = (row.collective or "").replace("_", "")  # such as "allgatherbase"
+    of_kind = [
         rate
         for rate in _rates(analysis)
-        if rate.kind.replace("_", "") in label and rate.ranks == row.ranks
+        if rate.kind.replace("_", "") in recorded and rate.ranks == row.ranks
     ]
-    if alike:
-        yield f"busbw {_range([rate.bus for rate in alike], partial(significant, digits=3))} GB/s"
-    shares = [rate.of_peak for rate in alike if rate.of_peak is not None]
-    if shares and len(shares) == len(alike):
+    if of_kind:
+        yield f"busbw {_range([rate.bus for rate in of_kind], _digits3)} GB/s"
+    shares = [rate.of_peak for rate in of_kind if rate.of_peak is not None]
+    if shares and len(shares) == len(of_kind):
         yield f"{_range(shares, percent)} of the link's peak"
 
 
@@ -285,30 +294,29 @@ def _rates(analysis: Analysis) -> list[LinkRate]:
     return analysis.ranks.rates() if analysis.ranks is not None else []
 
 
-def _range(values: Sequence[float], text: Callable[[float], str]) -> str:
-    """Return the least and the most of values as text, only one if they print alike."""
-    return " to ".join(dict.fromkeys(map(text, (min(values), max(values)))))
+def _range(values: Sequence[float], text_of: Callable[[float], str]) -> str:
+    """Return the smallest and the largest value as text, only one if both texts are the same."""
+    return " to ".join(dict.fromkeys(map(text_of, (min(values), max(values)))))
+
+
+def _digits3(value: float) -> str:
+    return significant(value, 3)
+
+
+def _members(rate: LinkRate) -> str:
+    is_few = len(rate.members) <= _FEW_RANKS
+    return ", ".join(map(str, rate.members)) if is_few else f"{count(rate.ranks)} ranks"
 
 
 _RATES: Final = (
     Column("Collective", lambda rate: f"{_words(rate.kind)}{', slow' if rate.slow else ''}"),
     Column("Group", lambda rate: Name(rate.role or shorten_middle(rate.group, 40), rate.group)),
-    Column(
-        "Ranks",
-        lambda rate: (
-            ", ".join(map(str, rate.members))
-            if len(rate.members) <= _FEW_RANKS
-            else f"{count(rate.ranks)} ranks"
-        ),
-    ),
+    Column("Ranks", _members),
     Column.number("Message", lambda rate: size(rate.bytes)),
     Column.number("Count", lambda rate: count(rate.count)),
-    Column.number("Algbw", lambda rate: significant(rate.algorithm, 3)),
-    Column.number("Busbw", lambda rate: significant(rate.bus, 3)),
-    Column.number(
-        "5th to 95th",
-        lambda rate: _range([rate.slowest, rate.fastest], partial(significant, digits=3)),
-    ),
+    Column.number("Algbw", lambda rate: _digits3(rate.algorithm)),
+    Column.number("Busbw", lambda rate: _digits3(rate.bus)),
+    Column.number("5th to 95th", lambda rate: _range([rate.slowest, rate.fastest], _digits3)),
 )
 _RATES_REMARK: Final = (
     "GB/s, without waiting. Busbw as nccl-tests: median and percentiles of calls."

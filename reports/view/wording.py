@@ -29,14 +29,13 @@ if TYPE_CHECKING:
 
 _MOST_FILES, _MOST_RANGES, _MOST_PRODUCTS = 8, 8, 4
 _KINDS: Final = ("repaired", "dropped", "missing", "assumed")
-"""Kinds of notes, those first that matter most where the time they are about is not known."""
-_UNKNOWN: Final = "unknown GPU"
-_LONGER: Final = {**PART_NAMES, **CLASSES}
-"""What slow steps may have more of: components, and classes of idle time."""
+"""Kinds of notes, the gravest first: the order of notes that affect the same share of the time."""
+_SLOW_BY: Final = {**PART_NAMES, **CLASSES}
+"""Names of what makes steps slow: components, and classes of idle time."""
 
 
 def some_files(names: Sequence[str], most: int) -> str:
-    """Return the first `most` names of files, and how many more there are."""
+    """Return the names of the first `most` files, shortened: "a.json, b.json and 3 more"."""
     if not names:
         return "no file"
     shown = ", ".join(figures.shorten_middle(name, 60) for name in names[:most])
@@ -44,7 +43,7 @@ def some_files(names: Sequence[str], most: int) -> str:
 
 
 def products(analysis: Analysis) -> str:
-    """Return how many devices of each product there are; without devices, what was recorded."""
+    """Return the devices by product, "8 × NVIDIA H100"; without devices, what was recorded."""
     devices = analysis.devices
     if analysis.recorded == "capture":
         return "graph capture"
@@ -62,15 +61,16 @@ def products(analysis: Analysis) -> str:
     if all(device.type == "cpu" for device in devices):
         return f"CPU operators of {numbered(len(devices), 'process')}"
     matches = {peaks.device: peaks.match for peaks in analysis.measured.devices}
-    numbers: Counter[str] = Counter()
+    devices_of_name: Counter[str] = Counter()
     for device in devices:
-        # The product, or at least the architecture, and the partition.
-        name = device.product or f"unknown {device.architecture or device.type.upper()}"
         match = matches.get(device.device)
-        name = match.name(device.type) if match is not None else name
-        name += " (--device names it)" if name == _UNKNOWN else ""
-        numbers[name + (f" ({device.partition})" if device.partition else "")] += 1
-    return _numbered(numbers)
+        if match is not None:  # a device of the catalogue
+            name = match.name(device.type)
+        else:
+            name = device.product or f"unknown {device.architecture or device.type.upper()}"
+        name += " (--device names it)" if name == "unknown GPU" else ""
+        devices_of_name[name + (f" ({device.partition})" if device.partition else "")] += 1
+    return _numbered(devices_of_name)
 
 
 def _named_gpus(analysis: Analysis) -> list[str]:
@@ -79,23 +79,23 @@ def _named_gpus(analysis: Analysis) -> list[str]:
     return named
 
 
-def _numbered(numbers: Counter[str]) -> str:
-    """Return products with their numbers, most common first, "" for none."""
-    most_common = numbers.most_common(_MOST_PRODUCTS)
+def _numbered(devices_of_name: Counter[str]) -> str:
+    """Return names of devices with their numbers, most common first, "" for none."""
+    most_common = devices_of_name.most_common(_MOST_PRODUCTS)
     shown = ", ".join(
         f"{number} × {figures.shorten_middle(name, 60)}" for name, number in most_common
     )
-    hidden = len(numbers) - len(most_common)
+    hidden = len(devices_of_name) - len(most_common)
     return f"{shown} and {several(hidden, 'other model')}" if hidden else shown
 
 
 def job_files(job: JobReport) -> str:
-    """Return the files of a job in a few words."""
+    """Return the names of a job's first two files, and how many more there are."""
     return some_files(job.files, 2)
 
 
 def job_size(job: JobReport) -> str:
-    """Return how many GPUs a job has and for how long: "2 GPUs, 1.2 s, 40.0 % idle"."""
+    """Return the GPUs of a job, its time and its idle share: "2 GPUs, 1.2 s, 40.0 % idle"."""
     if not job.devices or job.total is None:
         return "no GPU work with known times"
     components = job.total.components
@@ -104,23 +104,23 @@ def job_size(job: JobReport) -> str:
 
 
 def knows_exposure(analysis: Analysis) -> bool:
-    """Return whether exposed communication is known; it takes a record of all other work."""
+    """Return whether exposed communication is known: not if only collectives were recorded."""
     return analysis.recorded != "collectives"
 
 
 def component_label(name: str, total: Account) -> str:
-    """Return the name of a component; idle time may also be work that was not recorded."""
+    """Return the name of a component; "idle or not recorded" if idle time may be missing work."""
     may_be_work = name == "idle" and not total.knows_idle
     return f"{LOOKS[name].label}{' or not recorded' if may_be_work else ''}"
 
 
 def ranks(devices: Sequence[DeviceReport]) -> str:
     """Return the ranks of all devices as "rank 3" or "ranks 0-7", "" if none is known."""
-    every = {rank for device in devices for rank in device.ranks or (device.rank,)}
-    known = sorted(rank for rank in every if rank is not None)
-    if not known:
+    ranks_or_none = {rank for device in devices for rank in device.ranks or (device.rank,)}
+    numbers = sorted(rank for rank in ranks_or_none if rank is not None)
+    if not numbers:
         return ""
-    return f"rank {known[0]}" if len(known) == 1 else f"ranks {number_ranges(known)}"
+    return f"rank {numbers[0]}" if len(numbers) == 1 else f"ranks {number_ranges(numbers)}"
 
 
 def some_ranks(analysis: Analysis) -> str:
@@ -134,56 +134,59 @@ def some_ranks(analysis: Analysis) -> str:
 
 
 def process_label(devices: Sequence[DeviceReport], process: int, unknown: str) -> str:
-    """Return what the labels of a process's devices begin with, `unknown` if it has no device."""
+    """Return the rank or other owner of a process's devices, `unknown` if it has no device."""
     device = next((device for device in devices if device.process == process), None)
     if device is None:
         return unknown
-    # The only rank of the only file has no owner, so that its number is not said either.
+    # A single rank in a single file has no owner: its number would distinguish nothing.
     has_rank = device.owner and device.rank is not None
     owner = f"rank {device.rank}" if has_rank else device.owner
     return " · ".join(filter(None, (owner, device.apart)))
 
 
 def steps_used(analysis: Analysis) -> str:
-    """Return how many of the steps seen are used and which, and what of the work is left out."""
+    """Return how many of the steps are used and which, the share of work left out, slow steps."""
     steps, share = analysis.steps, analysis.left_out
     if not steps.seen:
         return "no steps found" if analysis.devices else ""
-    which = f" ({number_ranges(steps.used)})" if steps.used else ""
-    device = "CPU" if analysis.on_host else "GPU"
-    left_out = fact("steps.left-out", share=share, device=device) if share is not None else None
-    # Steps that are left out because they are slower than the others; the text has a part for one
-    # and a part for several: that without values is left out.
+    text = steps_counted(analysis)
+    if steps.used:
+        text += f" ({number_ranges(steps.used)})"
+    if share is not None:
+        device = "CPU" if analysis.on_host else "GPU"
+        text += words(fact("steps.left-out", share=share, device=device))
+
     slow = [window for device in analysis.devices for window in slow_steps(device.windows)]
-    numbers, slower = sorted({w.step for w in slow if w.step is not None}), None
-    if numbers:
-        longest_ns, listed_steps = max(w.dur_ns for w in slow), number_ranges(numbers)
-        values: dict[str, Value] = {"several": listed_steps, "most_ns": longest_ns}
-        if len(numbers) == 1:
-            values = {"one": listed_steps, "one_ns": longest_ns}
-        slower = fact("steps.slow", what=_LONGER.get(analysis.slow_by or ""), **values)
-    return f"{steps_counted(analysis)}{which}{words(left_out)}{words(slower)}"
+    slow_numbers = sorted({window.step for window in slow if window.step is not None})
+    if slow_numbers:
+        longest_ns = max(window.dur_ns for window in slow)
+        # The text of "steps.slow" has one part for a single step and one for several.
+        is_single = len(slow_numbers) == 1
+        numbers_key, time_key = ("one", "one_ns") if is_single else ("several", "most_ns")
+        values: dict[str, Value] = {numbers_key: number_ranges(slow_numbers), time_key: longest_ns}
+        text += words(fact("steps.slow", what=_SLOW_BY.get(analysis.slow_by or ""), **values))
+    return text
 
 
 def steps_counted(analysis: Analysis) -> str:
-    """Return how many of the steps seen are used: "8 of 10 steps", "8 of 10 inferred steps"."""
+    """Return how many of the steps are used: "8 of 10 steps", "8 of 10 inferred steps"."""
     steps = analysis.steps
     step = "inferred step" if steps.source in SOURCES else "step"
     return f"{figures.count(len(steps.used))} of {several(len(steps.seen), step)}"
 
 
 def notes_by_weight(analysis: Analysis) -> list[Note]:
-    """Return the notes: first those about the largest shares of the time, then by kind."""
+    """Return the notes by the share of the time they affect, the largest first, then by kind."""
     return sorted(analysis.notes, key=lambda note: (-note.share, _KINDS.index(note.kind)))
 
 
 def doubts(analysis: Analysis) -> list[str]:
-    """Return the texts of notes on all of the time, which a reader must know before any figure."""
+    """Return the texts of notes that affect all of the time: they cast doubt on every figure."""
     return [note.text for note in notes_by_weight(analysis) if note.share >= 1]
 
 
 def selected(analysis: Analysis) -> str:
-    """Return what the user chose to look at, "" for everything."""
+    """Return which part of the recording the user selected, "" for all of it."""
     chosen = analysis.selection
     if chosen.is_time_range:
         start = figures.place(chosen.from_ns or 0)
@@ -201,7 +204,10 @@ def selected(analysis: Analysis) -> str:
 
 
 def provenance(analysis: Analysis, most_files: int = _MOST_FILES) -> list[str]:
-    """Return tool, files, devices, ranks, steps, selection; no devices if a job is to be chosen."""
+    """Return what was analyzed: tool, files, devices, ranks, steps, selection, each if known.
+
+    Devices are left out while the user has yet to choose one of several jobs.
+    """
     source = analysis.source
     parts = [
         figures.shorten_middle(source.tool or f"{source.format} trace", 60),
@@ -215,42 +221,43 @@ def provenance(analysis: Analysis, most_files: int = _MOST_FILES) -> list[str]:
 
 
 def number_ranges(numbers: Iterable[int]) -> str:
-    """Return numbers as ranges, "0-3, 7" with an en dash; "…" stands for more than _MOST_RANGES."""
-    ranges: list[list[int]] = []
+    """Return numbers as ranges, "0-3, 7" with an en dash, and "…" after _MOST_RANGES of them."""
+    ranges: list[list[int]] = []  # the first and the last number of each
     for number in sorted(numbers):
         if ranges and number == ranges[-1][1] + 1:
             ranges[-1][1] = number
         else:
             ranges.append([number, number])
-    texts = [str(a) if a == b else f"{a}\N{EN DASH}{b}" for a, b in ranges[:_MOST_RANGES]]
+    shown = ranges[:_MOST_RANGES]
+    texts = [f"{a}" if a == b else f"{a}\N{EN DASH}{b}" for a, b in shown]
     return ", ".join(texts) + (", …" if len(ranges) > _MOST_RANGES else "")
 
 
 def unit(analysis: Analysis) -> str:
-    """Return what a device is called: a GPU, or the process of a run without one."""
+    """Return the noun for a device: "GPU", or "process" in a CPU-only recording."""
     return "process" if analysis.on_host else "GPU"
 
 
 def window(analysis: Analysis) -> str:
-    """Return what a chosen stretch of time is called: a step, or a window if no step is used."""
+    """Return the noun for an analyzed stretch of time: "step", or "window" without steps."""
     return "step" if analysis.steps.used else "window"
 
 
 def each(analysis: Analysis) -> str:
-    """Return what a mean time is per: "per step and GPU", "" if it is of a single window."""
+    """Return what a mean time refers to: "per step and GPU", "" if there is a single window."""
     if not analysis.steps.used:
         return f"per {unit(analysis)}" if analysis.windows_used > 1 else ""
     return f"per step and {unit(analysis)}"
 
 
 def _since(steps: StepChoice) -> str:
-    """Return which time the window of a program without steps is, if not all."""
+    """Return which part of a program without steps was analyzed: a range, or after start-up."""
     return f"in {steps.measured}" if steps.measured else "after start-up"
 
 
 def time_shared(analysis: Analysis) -> str:
-    """Return what the shares of kernels are shares of."""
-    if analysis.recorded == "serialized":  # the time between kernels is the profiler's
+    """Return the time of which kernels take their shares: "step time", "total time", ..."""
+    if analysis.recorded == "serialized":  # the profiler causes the time between kernels
         return "time of GPU work"
     if analysis.steps.after_start_up:
         return f"time {_since(analysis.steps)}"
@@ -264,29 +271,31 @@ OVERLAPS: Final = "overlaps count twice"
 
 
 def overlap(analysis: Analysis) -> bool:
-    """Return whether the largest kernel or category takes more than all the time by overlaps."""
-    tables = (analysis.kernels, analysis.categories)
-    largest = (row for table in tables for row in table.slice(0, 1).to_pylist())
-    return any((row["share"] or 0) > 1 for row in largest)
+    """Return whether overlaps, which count twice, give a kernel or category a share above 1."""
+    for by_time in (analysis.kernels, analysis.categories):  # the first row is the largest
+        for row in by_time.slice(0, 1).to_pylist():
+            if (row["share"] or 0) > 1:
+                return True
+    return False
 
 
 def basis(analysis: Analysis) -> str:
     """Return what times are averages over: "Averages per step and GPU (8 steps × 2 GPUs)"."""
     devices = several(len(analysis.devices_used), unit(analysis))
-    used, steps = analysis.windows_used, analysis.steps
+    windows, steps = analysis.windows_used, analysis.steps
     if not steps.used:
-        after = f" {_since(steps)}" if steps.after_start_up else ""
-        return f"Averages {each(analysis)}{after} ({devices})" if used > 1 else f"One window{after}"
-    have_all = used == len(steps.used) * len(analysis.devices_used)  # all devices used all steps
-    over = f"{several(len(steps.used), 'step')} × {devices}"
-    over = over if have_all else f"{several(used, 'step')} on {devices}"
-    return f"Averages {each(analysis)} ({over})"
+        part = f" {_since(steps)}" if steps.after_start_up else ""
+        is_mean = windows > 1
+        return f"Averages {each(analysis)}{part} ({devices})" if is_mean else f"One window{part}"
+    if windows == len(steps.used) * len(analysis.devices_used):  # every device used every step
+        return f"Averages {each(analysis)} ({several(len(steps.used), 'step')} × {devices})"
+    return f"Averages {each(analysis)} ({several(windows, 'step')} on {devices})"
 
 
 def step_times(analysis: Analysis) -> list[str]:
-    """Return mean, 95th percentile (of many steps) and longest step, beside the median.
+    """Return the mean, 95th percentile and longest of the step times, as texts; none for one step.
 
-    The longest of many is only named if it stands out. Without two steps there is nothing.
+    With few steps there is no percentile; with many, the longest is told only if it stands out.
     """
     spread = analysis.spread
     if spread is None or len(spread.used) < 2:
@@ -308,17 +317,17 @@ def uneven_steps(analysis: Analysis) -> str:
     spread = analysis.spread
     if spread is None:
         return ""
-    said = []
+    sentences = []
     if spread.outstanding:
         times = ", ".join((f"median {figures.duration(spread.median_ns)}", *step_times(analysis)))
-        said.append(f"Used steps: {times}.")
+        sentences.append(f"Used steps: {times}.")
     if spread.growth is not None:
-        said.append(words(fact("steps.grow", **spread.growth._asdict())))
-    return " ".join(said)
+        sentences.append(words(fact("steps.grow", **spread.growth._asdict())))
+    return " ".join(sentences)
 
 
 def longest_step(analysis: Analysis) -> str:
-    """Return a sentence on the longest step used and how many stand out, "" without two steps."""
+    """Return a sentence on the longest step and how many stand out, "" for less than two steps."""
     spread = analysis.spread
     if spread is None or len(spread.used) < 2:
         return ""
@@ -334,12 +343,12 @@ def longest_step(analysis: Analysis) -> str:
 
 
 def _late(analysis: Analysis, spread: StepSpread) -> tuple[int, int] | None:
-    """Return the step after the longest one and the idle ns before it, if these make it long."""
+    """Return the step after the longest and the idle ns before it, None if these do not matter."""
     return late_after(analysis.devices, spread.longest.step, spread.longest.ns - spread.median_ns)
 
 
 def gap_place(gap: Gap) -> str:
-    """Return where a gap is: before the step that it delays, else in a step."""
+    """Return where a gap is: before the step that it delays, else within a step."""
     if gap.before_step is not None:
         return f"before step {gap.before_step}"
     return "no step" if gap.step is None else f"step {gap.step}"
@@ -361,13 +370,12 @@ def listed(texts: Iterable[str]) -> str:
 
 
 def collective_label(row: Collective) -> str:
-    """Return a kind of collective, by its usual name, and its ranks: "all-reduce, 8 ranks"."""
-    recorded = (row.collective or "unknown").lstrip("_")  # "_allgather_base" is PyTorch's word
+    """Return the kind of a collective and its number of ranks: "all-reduce, 8 ranks"."""
+    recorded = (row.collective or "unknown").lstrip("_")  # PyTorch records "_allgather_base"
     name = recorded.replace("_", " ")
     for kind in KINDS:
-        if start := re.match(kind.replace("_", "_?"), recorded):
-            usual = kind.replace("_", "-")
-            name = f"{usual}{recorded[start.end() :].replace('_', ' ')}"
+        if start := re.match(kind.replace("_", "_?"), recorded):  # "allgather" is "all_gather"
+            name = kind.replace("_", "-") + recorded[start.end() :].replace("_", " ")
             break
     return name if row.ranks is None else f"{name}, {numbered(row.ranks, 'rank')}"
 

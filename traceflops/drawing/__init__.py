@@ -1,4 +1,4 @@
-"""A timeline as boxes: lanes of activities, made coarse for the pixels that there are.
+"""A timeline as boxes: lanes of activities, coarsened to the number of boxes that can be drawn.
 
     Prepared, longest gaps
       -> LaneGroup   the lanes of a device or host: streams, ranges, frames, ops, calls
@@ -9,8 +9,8 @@
       events   |-| |--| |-|       |----------|  |-||-|     ns, as recorded
       boxes    [   3 ev.   ]      [   1 ev.  ]  [2 ev]     neighbours shorter than a cell merge
 
-    The first level is the whole recording; where its boxes stand for several events each, the
+    The first level is the whole recording. If its boxes stand for several events each, the
     representative steps and the surroundings of gaps are levels of their own.
 
-Gives arrays of boxes in ns, for page and Perfetto alike.
+Boxes are arrays in ns, for the page and Perfetto.
 """

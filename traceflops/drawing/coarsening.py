@@ -14,12 +14,12 @@ from msgspec import Struct
 from traceflops.table.columns import IntArray, SmallArray, WholeArray
 from traceflops.table.grouping import distinct, slices
 
-_AT_ONCE: Final = 1 << 18
+_AT_ONCE: Final = 1 << 18  # events that are processed at a time, to limit temporary memory
 _LARGEST: Final = 63  # bits of the largest number
 
 
 class Times(Struct, frozen=True, eq=False):
-    """The times of all rows of a table, and the component of each (None: all are 0)."""
+    """Starts and lengths of all rows of a table, and their components (None: all are 0)."""
 
     start_ns: IntArray
     lasting_ns: IntArray
@@ -29,8 +29,8 @@ class Times(Struct, frozen=True, eq=False):
 class LaneEvents(Struct, frozen=True, eq=False):
     """The events of one lane in the order of their starts; they do not overlap.
 
-    They are rows of a table whose columns are read when needed, so a lane takes little memory.
-    Times count from `origin_ns`.
+    They are rows of a table whose columns are shared, so that a lane takes little memory. Times
+    count from `origin_ns`.
     """
 
     row: WholeArray
@@ -42,30 +42,30 @@ class LaneEvents(Struct, frozen=True, eq=False):
         return len(self.row)
 
     def start_ns(self, which: slice | IntArray) -> IntArray:
-        """Return the starts of some events."""
+        """Return the starts of the events with these indices."""
         starts: IntArray = self.times.start_ns[self.row[which]] - self.origin_ns
         return starts
 
     def lasting_ns(self, which: slice | IntArray) -> IntArray:
-        """Return the lengths of some events."""
+        """Return the lengths of the events with these indices."""
         return self.times.lasting_ns[self.row[which]]
 
     def part(self, which: slice | IntArray) -> SmallArray:
-        """Return the components of some events."""
+        """Return the components of the events with these indices."""
         rows = self.row[which]
         return np.zeros(len(rows), np.int8) if self.times.part is None else self.times.part[rows]
 
     @property
     def span(self) -> tuple[int, int]:
-        """Return the first start and the last end."""
+        """The first start and the last end."""
         ends = np.array([0, len(self) - 1])
         start = self.start_ns(ends)
         return int(start[0]), int(start[1] + self.lasting_ns(ends)[1])
 
     def touching(self, start_ns: int, end_ns: int) -> LaneEvents:
-        """Return the events that share an instant with the range, its ends included."""
+        """Return the events that overlap or touch a range."""
         start, lasting = self.times.start_ns, self.times.lasting_ns
-        # Events do not overlap, so their ends are in order, too: search both.
+        # Events do not overlap: their ends are in order, too.
         first = bisect_left(
             self.row, start_ns + self.origin_ns, key=lambda row: start[row] + lasting[row]
         )
@@ -76,8 +76,8 @@ class LaneEvents(Struct, frozen=True, eq=False):
 class Boxes(Struct, frozen=True, eq=False):
     """Boxes in the order of their lanes and starts; each stands for `count` events.
 
-    A box reaches from the first start to the last end of its events, which take `busy_ns` of it.
-    `part` is the component with the most time, `row` the longest of its events.
+    A box reaches from the first start to the last end of its events, whose lengths sum to
+    `busy_ns`. `part` is the component with most time, `row` the longest event of this component.
     """
 
     lane: IntArray
@@ -93,12 +93,12 @@ class Boxes(Struct, frozen=True, eq=False):
 
     @property
     def events(self) -> int:
-        """Return how many events the boxes stand for."""
+        """The number of events that the boxes stand for."""
         return int(self.count.sum())
 
 
 class Counts(Struct, frozen=True, eq=False):
-    """The least and the most of a number in stretches of time that follow each other."""
+    """The smallest and the largest value of a number in consecutive intervals of time."""
 
     start_ns: IntArray
     end_ns: IntArray
@@ -114,27 +114,27 @@ class Counter(Struct, frozen=True, eq=False):
 
     @classmethod
     def of(cls, at_ns: IntArray, count: IntArray) -> Counter:
-        """Return a number that is `count` from each of these times up to the next."""
+        """Return a number that is `count` from each of these times until the next."""
         rows = np.arange(len(at_ns) - 1)
         return cls(LaneEvents(rows, Times(at_ns[:-1], np.diff(at_ns), None), 0), count[:-1])
 
     def within(self, start_ns: int, end_ns: int, most: int) -> Counts:
-        """Return the least and the most in a range of time, in at most `most` stretches."""
+        """Return the extremes of the number in a range of time, in at most `most` intervals."""
         steps = self.steps.touching(start_ns, end_ns)
         boxes = at_most([steps], most)
         first_of_box = np.cumsum(boxes.count) - boxes.count
         counts = self.count[steps.row]
-        least, largest = (
-            which.reduceat(counts, first_of_box) if len(first_of_box) else first_of_box
-            for which in (np.minimum, np.maximum)
-        )
+        if not len(counts):
+            return Counts(boxes.start_ns, boxes.end_ns, first_of_box, first_of_box)
+        least = np.minimum.reduceat(counts, first_of_box)
+        largest = np.maximum.reduceat(counts, first_of_box)
         return Counts(boxes.start_ns, boxes.end_ns, least, largest)
 
 
-def together(some: Sequence[Boxes]) -> Boxes:
-    """Return boxes of different lanes as one, in the order of the lanes."""
+def together(parts: Sequence[Boxes]) -> Boxes:
+    """Return the boxes of several sets of lanes, in the order of all lanes."""
     columns = [
-        np.concatenate([np.empty(0, np.int64), *(getattr(boxes, name) for boxes in some)])
+        np.concatenate([np.empty(0, np.int64), *(getattr(boxes, name) for boxes in parts)])
         for name in ("lane", "start_ns", "end_ns", "row", "part", "count", "busy_ns")
     ]
     order = np.argsort(columns[0], kind="stable")
@@ -144,57 +144,63 @@ def together(some: Sequence[Boxes]) -> Boxes:
 def at_most(lanes: Sequence[LaneEvents], most: int, cell_ns: int = 0) -> Boxes:
     """Return events as at most `most` boxes, as fine as possible, but at least one per lane.
 
-    Short events in one cell are merged. Cells are the smallest power of two of nanoseconds that
-    gives few enough boxes, and not below `cell_ns`.
+    Short events in the same cell are merged. The length of a cell is the smallest power of two in
+    ns that gives few enough boxes, and at least `cell_ns`.
     """
     if not cell_ns and sum(map(len, lanes)) <= most:
         return merged(lanes, None)
-    apart = _apart(lanes)
-    counts = np.bincount(np.concatenate(apart), minlength=_LARGEST + 1)
-    filled = sum(len(lane) > 0 for lane in lanes)
-    # By the bits of a cell, how many boxes there are: one per lane, and one for each pair of
+    bits_of_pairs = _bits_to_merge(lanes)
+    pairs_by_bits = np.bincount(np.concatenate(bits_of_pairs), minlength=_LARGEST + 1)
+    filled_lanes = sum(len(lane) > 0 for lane in lanes)
+    # The number of boxes for cells of 0, 1, 2, ... bits: one per lane, and one for each pair of
     # neighbours that needs larger cells to be merged.
-    boxes = filled + np.append(np.cumsum(counts[::-1])[::-1][1:], 0)
-    fits = np.flatnonzero(boxes <= most)
+    pairs_above = np.append(np.cumsum(pairs_by_bits[::-1])[::-1][1:], 0)
+    fits = np.flatnonzero(filled_lanes + pairs_above <= most)
     bits = int(fits[0]) if len(fits) else _LARGEST
-    return merged(lanes, max(bits, max(cell_ns - 1, 0).bit_length()), apart)
+    least_bits = max(cell_ns - 1, 0).bit_length()
+    return merged(lanes, max(bits, least_bits), bits_of_pairs)
 
 
 def merged(
     lanes: Sequence[LaneEvents],
     bits: int | None,
-    apart: Sequence[npt.NDArray[np.uint8]] | None = None,
+    bits_of_pairs: Sequence[npt.NDArray[np.uint8]] | None = None,
 ) -> Boxes:
     """Return boxes: events shorter than a cell that start in the same cell are merged.
 
     Cells have 2 to the power of `bits` nanoseconds; None merges nothing. Events as long as a cell
-    stay alone, and gaps as long as a cell stay gaps. `apart` is the result of `_apart`, if known.
+    stay alone, and gaps as long as a cell stay gaps. `bits_of_pairs` is the result of
+    `_bits_to_merge`, if known.
     """
     if bits is None:
         return together([_boxes(lane, np.arange(len(lane))) for lane in lanes])
-    apart = _apart(lanes) if apart is None else apart
-    begins = (np.append(0, np.flatnonzero(far > bits) + 1) for far in apart)
+    bits_of_pairs = _bits_to_merge(lanes) if bits_of_pairs is None else bits_of_pairs
+    # A box begins with the first event, and with each that is not merged with the one before.
+    begins = (np.append(0, np.flatnonzero(needed > bits) + 1) for needed in bits_of_pairs)
     return together(
         [_boxes(lane, first) for lane, first in zip(lanes, begins, strict=True) if len(lane)]
     )
 
 
-def _apart(lanes: Sequence[LaneEvents]) -> list[npt.NDArray[np.uint8]]:
-    """Return, per lane and pair of neighbours, the bits of the smallest cells that merge them.
+def _bits_to_merge(lanes: Sequence[LaneEvents]) -> list[npt.NDArray[np.uint8]]:
+    """Return, per lane and pair of neighbours, the bits of the smallest cell that merges them.
 
-    Two events are merged if their starts differ only in the bits below, and both are shorter than
-    the cell: so the highest bit of these numbers together decides.
+    A cell of n bits merges two events if their starts are equal but for the lowest n bits, and if
+    their lengths have at most n bits. So n is the length of the longest of three numbers: the bits
+    in which the starts differ, and the two lengths. It is also that of their bitwise "or".
     """
     begin_ns = min((lane.span[0] for lane in lanes if len(lane)), default=0)
     bits = [np.empty(max(len(lane) - 1, 0), dtype=np.uint8) for lane in lanes]
-    for events, of_lane in zip(lanes, bits, strict=True):
-        for some in slices(len(of_lane)):
-            both = slice(some.start, some.stop + 1)
-            since, lasting = events.start_ns(both) - begin_ns, events.lasting_ns(both)
-            differ = (since[1:] ^ since[:-1]) | lasting[1:] | lasting[:-1]
-            # frexp gives the number of bits, of floats. Clear each bit below a set one: so a number
-            # of many ones is not rounded up to the next power of two.
-            of_lane[some] = np.frexp((differ & ~(differ >> 1)).astype(np.float64))[1]
+    for events, bits_of_lane in zip(lanes, bits, strict=True):
+        for pairs in slices(len(bits_of_lane)):
+            both = slice(pairs.start, pairs.stop + 1)
+            start, lasting = events.start_ns(both) - begin_ns, events.lasting_ns(both)
+            differing_bits = start[1:] ^ start[:-1]
+            combined = differing_bits | lasting[1:] | lasting[:-1]
+            # frexp of a float gives its number of bits. Rounding to a float may carry into one more
+            # bit if many are set: keep only set bits without a set bit right above them.
+            isolated = combined & ~(combined >> 1)
+            bits_of_lane[pairs] = np.frexp(isolated.astype(np.float64))[1]
     return bits
 
 
@@ -205,26 +211,18 @@ def _boxes(events: LaneEvents, first: IntArray) -> Boxes:
     busy, longest = end - start, first
     if len(first) < len(events):  # else each box is one event
         busy, longest = np.empty_like(first), np.empty_like(first)
-        # Work on parts of the boxes, of about _AT_ONCE events, to limit temporary memory.
         edges = np.searchsorted(first, np.arange(0, len(events), _AT_ONCE))
         for low, high in pairwise(distinct(np.append(edges, len(first))).tolist()):
-            within = slice(int(first[low]), int(stop[high - 1]))
-            lasting, begins = events.lasting_ns(within), first[low:high] - within.start
-            busy[low:high] = np.add.reduceat(lasting, begins)
+            # The events of boxes low to high; begins are the indices of each box's first event.
+            chunk = slice(int(first[low]), int(stop[high - 1]))
+            lasting, begins = events.lasting_ns(chunk), first[low:high] - chunk.start
             counts = stop[low:high] - first[low:high]
-            part, ranked = events.part(within), lasting
-            parts = int(part.max()) + 1
-            if parts > 1:  # the longest is one of the component that has most time in the box
-                box = np.repeat(np.arange(high - low), counts)
-                time = np.zeros((high - low) * parts, dtype=np.int64)
-                np.add.at(time, box * parts + part, lasting)
-                most = time.reshape(-1, parts).argmax(axis=1)
-                # Events of other components rank last, but not out: if all events of a box have no
-                # length, the chosen component may have none of them.
-                ranked = np.where(part == np.repeat(most, counts), lasting, -1)
-            most_ns = np.maximum.reduceat(ranked, begins)
-            places = np.flatnonzero(ranked == np.repeat(most_ns, counts))
-            longest[low:high] = within.start + places[np.searchsorted(places, begins)]
+            busy[low:high] = np.add.reduceat(lasting, begins)
+            rank = _rank(events.part(chunk), lasting, counts)
+            # Of events with the highest rank in a box, take the first.
+            highest = np.repeat(np.maximum.reduceat(rank, begins), counts)
+            places = np.flatnonzero(rank == highest)
+            longest[low:high] = chunk.start + places[np.searchsorted(places, begins)]
     return Boxes(
         np.full(len(first), events.lane),
         start,
@@ -234,3 +232,19 @@ def _boxes(events: LaneEvents, first: IntArray) -> Boxes:
         stop - first,
         busy,
     )
+
+
+def _rank(part: SmallArray, lasting: IntArray, counts: IntArray) -> IntArray:
+    """Return the rank of each event in its box: its length if it is of the main component, else -1.
+
+    The main component has most time in the box. Boxes have `counts` consecutive events each. If no
+    event of a box has a length, its main component (0) may have no event: then all rank equally.
+    """
+    parts = int(part.max()) + 1
+    if parts == 1:
+        return lasting
+    box = np.repeat(np.arange(len(counts)), counts)
+    time = np.zeros(len(counts) * parts, dtype=np.int64)
+    np.add.at(time, box * parts + part, lasting)
+    main = time.reshape(-1, parts).argmax(axis=1)
+    return np.where(part == np.repeat(main, counts), lasting, -1)

@@ -1,9 +1,9 @@
 """The timeline of a trace: lanes of devices and host threads, and their events as boxes.
 
-The whole recording is there as no more boxes than a budget allows. Where those stand for several
-events, the representative steps and the surroundings of the longest gaps are there in detail too.
-Times count from the first activity; where the clocks of processes cannot be compared, from the
-first activity of each process.
+A level is a range of time as boxes. The first level is the whole recording, with no more boxes than
+a budget allows. If these stand for several events each, the representative steps and the
+surroundings of the longest gaps are further levels, in more detail. Times count from the first
+activity; if the clocks of processes cannot be compared, from the first activity of each process.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ _ROOM: Final = 50
 
 
 class Budget(Struct, frozen=True):
-    """The most boxes of a recording drawn whole (`all`), or of its overview and its details.
+    """The most boxes of a timeline with a single level (`all`), or of each of its levels.
 
-    The overview has at most `overview`, the detail of each step or gap at most `step` or `gap`.
-    `counts` are the stretches of time in which launches are counted, of all devices together.
+    These are the `overview`, and the details of each `step` and each `gap`. `counts` is the number
+    of intervals for the values of all counters together.
     """
 
     all: int = 600_000
@@ -65,7 +65,7 @@ class Span(Struct, frozen=True):
 
 
 class Level(Struct, frozen=True):
-    """All that lies in a range of time, as boxes, and counters of devices, by CounterKey."""
+    """The events in a range of time as boxes, and the counters of devices by CounterKey."""
 
     span: Span
     boxes: Boxes
@@ -73,15 +73,15 @@ class Level(Struct, frozen=True):
 
     @property
     def is_single(self) -> bool:
-        """Return whether each box is one event."""
+        """Whether each box is one event."""
         return self.boxes.events == len(self.boxes)
 
 
 class LeftOut(Struct, frozen=True):
     """What is not drawn: numbers of devices, hosts, tracks and their events, and marks by kind.
 
-    `deep` are events of drawn tracks below the last row. `work` says that some of all these is work
-    of a device.
+    `deep` is the number of events of drawn tracks that are nested too deeply. `work` is true if
+    any of all these is device work.
     """
 
     devices: int
@@ -105,8 +105,8 @@ class RepresentativeSteps(Struct, frozen=True):
 class ChosenDevices(Struct, frozen=True):
     """The devices that are drawn, by number, out of `of` devices.
 
-    `busiest` has most work of its own in the chosen windows, so others wait for it; `median` has
-    the median of it.
+    `busiest` has most work of its own in the chosen windows, so that others wait for it; `median`
+    has the median amount.
     """
 
     devices: tuple[int, ...]
@@ -118,9 +118,9 @@ class ChosenDevices(Struct, frozen=True):
 class Timeline(Struct, frozen=True):
     """Lanes, those of devices first, and their boxes at one level or several.
 
-    The first level is the whole recording. `steps` are the time ranges of steps over the drawn
-    devices, `gaps` those of the gaps asked for, None if their device is not drawn. `origin_ns` is,
-    by process, the time that counts as 0; `aligned` says that all are equal.
+    The first level is the whole recording. `steps` are the ranges of steps over the drawn devices,
+    `gaps` those of the given gaps, None if their device is not drawn. `origin_ns` is the time that
+    counts as 0, by process; it is the same for all if they are `aligned`.
     """
 
     lanes: tuple[Lane, ...]
@@ -137,15 +137,15 @@ class Timeline(Struct, frozen=True):
 
     @property
     def events(self) -> int:
-        """Return how many events there are on the lanes."""
+        """The number of events on the lanes."""
         return self.levels[0].boxes.events
 
 
 class Drawable(Struct, frozen=True):
-    """The lanes of a trace with all their events, from which levels of any budget are made.
+    """The lanes of a trace with all their events, from which timelines of any budget are made.
 
-    `groups` are ranges (first, stop) of lanes: those of a device, or of the host of a process.
-    `counters` are those of devices.
+    `outline` is the timeline without levels. `groups` are the ranges (first, stop) of the lanes of
+    a device, or of the host of a process.
     """
 
     outline: Timeline
@@ -155,12 +155,12 @@ class Drawable(Struct, frozen=True):
 
     @property
     def events(self) -> int:
-        """Return how many events there are on the lanes."""
+        """The number of events on the lanes."""
         return sum(map(len, self.lanes))
 
     @property
     def whole(self) -> Span:
-        """Return the range from the first start to the last end of all events."""
+        """The range from the first start to the last end of all events."""
         return _hull([Span(*lane.span) for lane in self.lanes])
 
     def within(self, budget: Budget) -> Timeline:
@@ -168,11 +168,12 @@ class Drawable(Struct, frozen=True):
         whole = self.whole
         if self.events <= budget.all:
             return replace(self.outline, levels=(self._level(whole, budget.all, budget),))
-        # An overview, and details: representative steps (else the chosen window), and gaps.
+        # An overview, and details of representative steps (or the chosen window) and of gaps.
         typical, span_of_step = self.outline.representative, self.outline.steps
-        numbers = dict.fromkeys([typical.median, typical.worst]) if typical is not None else {}
-        details = [span_of_step[number] for number in numbers if number in span_of_step]
-        details += [self.outline.window] if not numbers else []
+        details = [self.outline.window]
+        if typical is not None:
+            numbers = dict.fromkeys([typical.median, typical.worst])
+            details = [span_of_step[number] for number in numbers if number in span_of_step]
         levels = [(whole, budget.overview)]
         levels += [(with_room(span), budget.step) for span in details]
         levels += [(around(gap), budget.gap) for gap in self.outline.gaps if gap is not None]
@@ -185,26 +186,26 @@ class Drawable(Struct, frozen=True):
         groups: Sequence[tuple[int, int]] | None = None,
         cell_ns: int = 0,
     ) -> Boxes:
-        """Return what lies in a range of time as at most `most` boxes, but at least one per lane.
+        """Return the events in a range of time as at most `most` boxes, but one per lane or more.
 
         `groups` are the ranges of lanes to draw (None: all). Events shorter than `cell_ns` that
-        start in one cell of that length are merged, however few there are.
+        start in the same cell of that length are merged, however few there are.
         """
-        parts = [
+        lanes_of_group = [
             [lane.touching(span.start_ns, span.end_ns) for lane in self.lanes[slice(*lanes)]]
             for lanes in groups or self.groups
         ]
-        sizes = [sum(map(len, part)) for part in parts]
-        # The first group may take half of all boxes. The others share the rest, the smallest first:
-        # so what it does not need is left for larger ones.
-        order = [0, *sorted(range(1, len(parts)), key=sizes.__getitem__)]
-        made: list[Boxes] = []
+        sizes = [sum(map(len, lanes)) for lanes in lanes_of_group]
+        # The first group may take half of all boxes. The others share the rest, the smallest first,
+        # so that larger ones get what smaller ones do not need.
+        order = [0, *sorted(range(1, len(sizes)), key=sizes.__getitem__)]
+        boxes: list[Boxes] = []
         left = most
         for turn, index in enumerate(order):
             share = left // (2 if turn == 0 and len(order) > 1 else len(order) - turn)
-            made.append(at_most(parts[index], max(share, 1), cell_ns))
-            left -= len(made[-1])
-        return together(made)
+            boxes.append(at_most(lanes_of_group[index], max(share, 1), cell_ns))
+            left -= len(boxes[-1])
+        return together(boxes)
 
     def _level(self, span: Span, most: int, budget: Budget) -> Level:
         """Return the boxes and counters in a range of time."""
@@ -217,39 +218,40 @@ class Drawable(Struct, frozen=True):
 
 
 def drawable(prepared: Prepared, gaps: Sequence[Gap] = ()) -> Drawable | None:
-    """Return what can be drawn of a trace, with detail around `gaps`; None without work."""
+    """Return what can be drawn of a trace, with details around `gaps`; None without device work."""
     if not prepared.accounts:
         return None
     chosen, clocks = drawn_devices(prepared, gaps), origins_of(prepared)
     process = numbers(prepared.trace.devices["process"]).tolist()
-    origin = {device: clocks.of_process[process[device]] for device in prepared.accounts}
-    # Lanes: the busiest device first; then hosts, those of the busiest and the median device first.
-    ordered = [chosen.busiest, *(d for d in chosen.devices if d != chosen.busiest)]
-    hosts = list(dict.fromkeys(process[d] for d in (chosen.busiest, chosen.median, *ordered)))
+    origin_ns = {device: clocks.of_process[process[device]] for device in prepared.accounts}
+    # Lanes of the busiest device come first, then those of other devices, then those of hosts:
+    # first the hosts of the busiest and of the median device.
+    devices = [chosen.busiest, *(d for d in chosen.devices if d != chosen.busiest)]
+    hosts = list(dict.fromkeys(process[d] for d in (chosen.busiest, chosen.median, *devices)))
     times = activity_times(prepared)
-    drawn = [device_lanes(prepared, d, origin[d], len(ordered), times) for d in ordered]
+    drawn = [device_lanes(prepared, d, origin_ns[d], len(devices), times) for d in devices]
     surroundings = [around(Span(gap.start_ns, gap.start_ns + gap.dur_ns)) for gap in gaps]
     edges = np.array([(span.start_ns, span.end_ns) for span in surroundings], dtype=np.int64)
-    host_origins = {host: clocks.of_process[host] for host in hosts[:_MOST_HOSTS]}
     near = Intervals.of(*edges.reshape(-1, 2).T)
+    host_origins = {host: clocks.of_process[host] for host in hosts[:_MOST_HOSTS]}
     drawn += (group for group in host_lanes(prepared, host_origins, near) if group.lanes)
-    steps, window = _step_spans(prepared, chosen, origin)
+    steps, window = _step_spans(prepared, chosen, origin_ns)
+    gap_spans = dict[int, Span]()  # by index of the gap, if its device is drawn
+    for index, gap in enumerate(gaps):
+        if gap.device in chosen.devices:
+            start_ns = gap.start_ns - origin_ns[gap.device]
+            gap_spans[index] = Span(start_ns, start_ns + gap.dur_ns)
     outline = Timeline(
         lanes=tuple(lane for group in drawn for lane in group.lanes),
         levels=(),
         chosen=chosen,
-        hosts=tuple(group.lanes[0].process for group in drawn[len(ordered) :]),
+        hosts=tuple(group.lanes[0].process for group in drawn[len(devices) :]),
         origin_ns=clocks.of_process,
         aligned=clocks.aligned,
         steps=steps,
         representative=representative_steps(prepared),
         window=window,
-        gaps=tuple(
-            Span(start := gap.start_ns - origin[gap.device], start + gap.dur_ns)
-            if gap.device in chosen.devices
-            else None
-            for gap in gaps
-        ),
+        gaps=tuple(map(gap_spans.get, range(len(gaps)))),
         left_out=LeftOut(
             devices=chosen.of - len(chosen.devices),
             hosts=max(len(hosts) - _MOST_HOSTS, 0),
@@ -257,7 +259,7 @@ def drawable(prepared: Prepared, gaps: Sequence[Gap] = ()) -> Drawable | None:
             events_of_tracks=sum(group.events_left_out for group in drawn),
             deep=sum(sum(group.too_deep.values()) for group in drawn),
             marks=marks_left_out(prepared.trace, drawn),
-            work=any(group.tracks_left_out or group.too_deep for group in drawn[: len(ordered)]),
+            work=any(group.tracks_left_out or group.too_deep for group in drawn[: len(devices)]),
         ),
     )
     ends = list(accumulate(len(group.lanes) for group in drawn))
@@ -266,26 +268,26 @@ def drawable(prepared: Prepared, gaps: Sequence[Gap] = ()) -> Drawable | None:
         outline,
         lanes=tuple(replace(events, lane=number) for number, events in lanes),
         groups=tuple(zip([0, *ends], ends, strict=False)),
-        counters=dict(counters(prepared, {d: origin[d] for d in chosen.devices})),
+        counters=dict(counters(prepared, {d: origin_ns[d] for d in chosen.devices})),
     )
 
 
 def _step_spans(
-    prepared: Prepared, chosen: ChosenDevices, origin: Mapping[int, int]
+    prepared: Prepared, chosen: ChosenDevices, origin_ns: Mapping[int, int]
 ) -> tuple[dict[int, Span], Span]:
     """Return the range of each step over the drawn devices, and that of the chosen windows."""
     steps: defaultdict[int, list[Span]] = defaultdict(list)
     used: list[Span] = []
     for device in chosen.devices:
-        windows, began_ns = prepared.windows[device], origin[device]
-        spans = [Span(w.start_ns - began_ns, w.end_ns - began_ns) for w in windows]
+        windows, origin = prepared.windows[device], origin_ns[device]
+        spans = [Span(w.start_ns - origin, w.end_ns - origin) for w in windows]
         for window, span in zip(windows, spans, strict=True):
             if window.step is not None:
                 steps[window.step].append(span)
-        # If no window of a device is used, the range is that of all of them.
+        # If no window of a device is used, take all of them.
         used += [span for w, span in zip(windows, spans, strict=True) if w.used] or spans
-    hulls = {number: _hull(spans) for number, spans in sorted(steps.items())}
-    return hulls, _hull(used) if used else Span(0, 0)
+    step_spans = {number: _hull(spans) for number, spans in sorted(steps.items())}
+    return step_spans, _hull(used) if used else Span(0, 0)
 
 
 def with_room(span: Span) -> Span:
@@ -318,10 +320,10 @@ def _hull(spans: Sequence[Span]) -> Span:
 
 
 def representative_steps(prepared: Prepared) -> RepresentativeSteps | None:
-    """Return the steps that stand for those used, None if no step is used.
+    """Return the used steps of median length and of greatest length, None if no step is used.
 
-    A step is as long as the mean of its windows over the devices. Of two steps in the middle, the
-    shorter one is the median; of equal ones, the first.
+    The length of a step is the mean of its windows over the devices. Of two steps in the middle,
+    the shorter one is the median; of equal ones, the first.
     """
     spread = step_spread(prepared.windows)
     if spread is None:
@@ -333,18 +335,19 @@ def representative_steps(prepared: Prepared) -> RepresentativeSteps | None:
 def drawn_devices(prepared: Prepared, gaps: Sequence[Gap]) -> ChosenDevices:
     """Return the devices that a timeline with these gaps draws; there must be at least one.
 
-    If there are too many: the one with most work of its own, the median one, the one with least,
-    and those of the longest gaps.
+    Of more than _MOST_DEVICES, these are the one with most work of its own, the median one, the one
+    with least, and those of the longest gaps.
     """
-    # Own work: time of the chosen windows but idle time and communication, in which it may wait.
-    work = {}
+    # Idle time and communication are no work of its own: a device may wait in them.
+    work_ns = {}
     for device in prepared.accounts:
         used = [window.account.components for window in prepared.windows[device] if window.used]
         own_ns = (part.compute_ns + part.memory_ns + part.other_ns + part.graph_ns for part in used)
-        work[device] = sum(own_ns)
-    ordered = sorted(work, key=lambda device: (-work[device], device))
-    busiest, median = ordered[0], ordered[len(ordered) // 2]
-    wanted = dict.fromkeys([busiest, median, ordered[-1], *(gap.device for gap in gaps)])
-    some = [device for device in wanted if device in work][:_MOST_DEVICES]
-    chosen = tuple(sorted(work if len(work) <= _MOST_DEVICES else some))
-    return ChosenDevices(chosen, busiest, median, len(work))
+        work_ns[device] = sum(own_ns)
+    ordered = sorted(work_ns, key=lambda device: (-work_ns[device], device))
+    busiest, median, all_devices = ordered[0], ordered[len(ordered) // 2], list(work_ns)
+    if len(all_devices) <= _MOST_DEVICES:
+        return ChosenDevices(tuple(sorted(all_devices)), busiest, median, len(all_devices))
+    candidates = dict.fromkeys([busiest, median, ordered[-1], *(gap.device for gap in gaps)])
+    chosen = [device for device in candidates if device in work_ns][:_MOST_DEVICES]
+    return ChosenDevices(tuple(sorted(chosen)), busiest, median, len(all_devices))
