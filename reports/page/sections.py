@@ -126,7 +126,7 @@ def _ranks(analysis: Analysis) -> Iterator[Section]:
 def _kernels(analysis: Analysis) -> Iterator[Section]:
     """Yield kernels, operators, collectives, counted work, idle time and the critical path."""
     if analysis.devices:
-        yield Section("kernels", KERNELS, {"kernels": kernels.kernels_page(analysis)}, {}, _TABLES)
+        yield Section("kernels", KERNELS, {"kernels": kernels.kernels_page(analysis)}, _TABLES)
         operators = work.operators_page(analysis)
         if operators is not None:
             tables = owner_tables(analysis, _MOST_SHAPES)
@@ -164,7 +164,7 @@ def _communication(analysis: Analysis) -> Section:
         share = percent(hidden_ns / (exposed_ns + hidden_ns))
         sentence = f"{exposed} exposed, {hidden} hidden ({share})."
     few = Few(rows[: overview.MOST_COLLECTIVES], len(rows))
-    return Section("communication", KERNELS, {"collectives": few, "hidden": sentence}, {}, _TABLES)
+    return Section("communication", KERNELS, {"collectives": few, "hidden": sentence}, _TABLES)
 
 
 def _idle(analysis: Analysis) -> Section:

@@ -19,7 +19,7 @@ def recorded_calls(trace: Trace) -> BoolArray:
         for table in (trace.calls, trace.activities)
     )
     called, ran = shared_codes((process, correlation), of_activities)
-    return is_among(called, ran) & (correlation != ABSENT)
+    return np.asarray(is_among(called, ran) & (correlation != ABSENT))
 
 
 class Links(Struct, frozen=True):
