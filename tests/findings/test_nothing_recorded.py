@@ -51,7 +51,12 @@ def test_what_a_queue_waits_for_is_nothing_of_the_profiler() -> None:
 
 @pytest.mark.parametrize(
     ("last", "is_told"),
-    [("hipFree", True), ("hipModuleLaunchKernel", False), ("hsa_queue_create", False)],
+    [
+        ("hipFree", True),
+        ("hipModuleLaunchKernel", False),
+        ("hsa_queue_create", False),
+        ("hipStreamSynchronize", False),  # of a stream that no recorded call has made
+    ],
 )
 def test_calls_that_launch_no_kernel_are_not_to_be_recorded_again(
     last: str, *, is_told: bool

@@ -73,6 +73,11 @@ _STARTS: Final = re.compile(
 _RUNS: Final = re.compile(f"{LAUNCH.pattern}|(cuda|cu|hip)DeviceGraph")
 _KNOWN: Final = re.compile(r"(cuda|cu|hip)[A-Z]")
 """Calls of these interfaces; their names tell whether they start work."""
+_USES: Final = re.compile(r"(cuda|cu|hip)(Ipc|(Stream|Event)(Wait|Synchronize|Query))")
+_MAKES: Final = re.compile(
+    r"(cuda|cu|hip)(Malloc|Host(Alloc|Register)|Mem\w*Alloc|(Stream|Event)Create)"
+)
+"""Calls that use memory, streams and events, and calls that make them."""
 
 
 _OF_CPUS: Final = re.compile(r"aten::(_?mkldnn_|\w+_for_cpu$)")
@@ -115,9 +120,15 @@ FUNCTION_WAITS: Final = re.compile(
 
 
 def launches_nothing(calls: pa.Table, starts: re.Pattern[str] = _STARTS) -> bool:
-    """Return whether calls of CUDA or HIP are recorded, none of which starts work on a GPU."""
+    """Return whether calls of CUDA or HIP are recorded, none of which starts work on a GPU.
+
+    Calls that use what no recorded call has made are only a part of the program's calls, which
+    tells nothing.
+    """
     called = used_names(calls["name"])
-    return bool(called) and all(_KNOWN.match(name) and not starts.match(name) for name in called)
+    is_part = any(map(_USES.match, called)) and not any(map(_MAKES.match, called))
+    starts_none = all(_KNOWN.match(name) and not starts.match(name) for name in called)
+    return bool(called) and starts_none and not is_part
 
 
 def launches_no_kernel(calls: pa.Table) -> bool:
