@@ -49,8 +49,8 @@ def test_the_questions_of_the_document_are_answered(name: str) -> None:
 
 def test_pandas_gives_the_same_answers() -> None:
     *_, code = re.findall(r"<!-- runs -->\n```python\n(.*?)```", DOCUMENT.read_text(), re.S)
-    asked = re.findall(r"^/\* (.*) \*/$", DOCUMENT.read_text(), re.M)
-    assert re.findall(r"^# (\d.*)$", code, re.M) == asked
+    asked = re.findall(r"^/\* (\d+)\. .* \*/$", DOCUMENT.read_text(), re.M)
+    assert re.findall(r"^# (\d+)$", code, re.M) == asked
     code = code.replace('"sample_traces/gpt_ddp_4rank", steps="21:23"', repr(str(ONE)))
     said: list[Any] = []
     exec(code, {"print": lambda *words: said.append(words)})
