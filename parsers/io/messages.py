@@ -19,8 +19,9 @@ _FIXED: Final = {FIXED64: 8, FIXED32: 4}
 _MOST_FIELDS: Final = 256  # the most fields of a message; one with more is of another kind
 _MOST_NUMBER: Final = 512
 _PADDING: Final = 16
-_ENDS: Final = np.uint64(0x8080808080808080)
-_BYTES: Final = np.uint64(0x0101010101010101)
+_HIGHEST_BITS: Final = np.uint64(0x8080808080808080)
+_LOWEST_BITS: Final = np.uint64(0x0101010101010101)
+"""The highest and the lowest bit of each of eight bytes."""
 _ONE, _LOW, _MORE = np.uint64(1), np.uint64(0x7F), np.uint64(0x80)
 _STEPS: Final = tuple(
     (np.uint64(shift), np.uint64(high), np.uint64(low))
@@ -30,7 +31,11 @@ _STEPS: Final = tuple(
         (4, 0x0FFFFFFF00000000, 0x000000000FFFFFFF),
     )
 )
-"""How to join the seven bits of each of eight bytes: (shift, bits to shift, bits to keep)."""
+"""How to join the low seven bits of eight bytes: (shift, bits to shift down, bits to keep).
+
+Each step joins neighbours: 8 x 7 bits become 4 x 14, then 2 x 28, then 56 bits. Highest bits drop
+out in the first step.
+"""
 
 
 def varint(data: bytes | memoryview, offset: int) -> tuple[int, int]:
@@ -75,9 +80,9 @@ def _field(data: bytes, offset: int, end: int) -> tuple[int, int, int | slice]:
 
 
 def parts_of(data: bytes, number: int) -> tuple[list[bytes], bool]:
-    """Return the contents (bytes) of a repeated field, and True; [] and False for damage."""
+    """Return the contents of the repeated field `number`, and True; [] and False for damage."""
     try:
-        parts = [content for own, content in fields(data) if own == number]
+        parts = [content for field, content in fields(data) if field == number]
     except ValueError:
         return [], False
     return [part for part in parts if isinstance(part, bytes)], True
@@ -139,7 +144,7 @@ class Messages(Struct, frozen=True):
             offset[rows] = after
             taken = fits & is_wanted
             row, slot, is_part, value, stop = (
-                c[taken] for c in (rows, slot, is_part, value, after)
+                column[taken] for column in (rows, slot, is_part, value, after)
             )
             is_fixed = (slot >= len(numbers)) & ~is_part
             value[is_fixed] = block.words[value[is_fixed]].view(np.int64)
@@ -201,15 +206,16 @@ class Block:
         """The eight bytes from each offset on, as a number: a view, without copies."""
 
     def texts(self, begin: IntArray, end: IntArray) -> list[bytes | None]:
-        """Return the bytes between each two offsets, None for ABSENT."""
+        """Return the bytes from each `begin` to its `end`, None if `begin` is ABSENT."""
         data = self.data.data
         spans = zip(begin.tolist(), end.tolist(), strict=True)
         return [None if start == ABSENT else bytes(data[start:stop]) for start, stop in spans]
 
     def known(self, begin: IntArray, end: IntArray, texts: Sequence[bytes]) -> IntArray:
-        """Return the index in `texts` of the text between each two offsets, ABSENT for others.
+        """Return the index in `texts` of the text from each `begin` to its `end`, else ABSENT.
 
-        Only the length and the first and last eight bytes are compared: in these `texts` differ.
+        For speed, only the length and the first and last eight bytes are compared: `texts` must
+        differ in these.
         """
         matches = np.full(len(begin), ABSENT, np.int64)
         first = self.words[np.maximum(begin, 0)]
@@ -226,10 +232,10 @@ class Block:
     def next_fields(
         self, offset: IntArray, end: IntArray
     ) -> tuple[IntArray, IntArray, IntArray, IntArray]:
-        """Return the numbers, wire types, values and ends of the fields at offsets.
+        """Return, per field at an offset: its number, wire type, value, and the offset behind it.
 
         The value of a varint is the number, that of other fields the offset of their content. The
-        end is -1 for a field that is damaged or goes beyond `end`.
+        offset behind a field is -1 if it is damaged or goes beyond `end`.
         """
         tag, begin = self.varints(offset)
         wire = tag & 7
@@ -237,29 +243,37 @@ class Block:
         is_number, is_part, is_eight = wire == VARINT, wire == LENGTH, wire == FIXED64
         fixed_end = begin + np.where(is_eight, 8, 4)
         after = np.where(is_number, behind, np.where(is_part, behind + value, fixed_end))
-        fits = is_number | (is_part & (value >= 0) & (value <= end - behind))
-        fits |= is_eight | (wire == FIXED32)
+        part_fits = is_part & (value >= 0) & (value <= end - behind)  # `value` is its size
+        fits = is_number | part_fits | is_eight | (wire == FIXED32)
         fits &= (tag > 7) & (after <= end)  # below 8 the number of the field is 0: damage
         value = np.where(is_number, value, np.where(is_part, behind, begin))
         return tag >> 3, wire, value, np.where(fits, after, -1)
 
     def varints(self, offset: IntArray) -> tuple[IntArray, IntArray]:
-        """Return the varints at offsets and where each ends; one without an end ends behind all."""
+        """Return the varints at offsets, and the offset behind each.
+
+        A varint has seven bits per byte, the lowest first; all its bytes but the last have the
+        highest bit set. The offset behind one of more than ten bytes is beyond the data: damage.
+        """
         word = self.words[offset]  # the eight bytes from each offset on
         if not (word & _MORE).any():  # all have one byte
             return (word & _LOW).view(np.int64), offset + 1
-        # The last byte of a varint is the first without its highest bit: `stop` is that bit alone.
-        stop = ~word & _ENDS
+        # The last byte is the first whose highest bit is 0. `stop` has this bit alone (x & -x keeps
+        # the lowest 1 of x), and `stop - 1` all bits under it. If none of the eight bytes is the
+        # last, `stop` is 0, and `stop - 1` wraps around to all 64 bits: 56 bits enter `value`.
+        stop = ~word & _HIGHEST_BITS
         stop &= ~stop + _ONE
-        value = word & (stop | (stop - _ONE))  # only the bytes of the varint
+        value = word & (stop - _ONE)
         for shift, high, low in _STEPS:
             value = ((value & high) >> shift) | (value & low)
-        # The number of bytes below `stop` is the sum of their lowest bits: the multiplication adds
-        # up the lowest bits of all bytes in the highest byte.
-        after = offset + (((stop - _ONE & _BYTES) * _BYTES) >> np.uint64(56)).view(np.int64)
+        # The varint has as many bytes as `stop - 1` has lowest bits of bytes. The multiplication
+        # adds up the eight bytes in the highest one.
+        size = (((stop - _ONE) & _LOWEST_BITS) * _LOWEST_BITS) >> np.uint64(56)
+        after = offset + size.view(np.int64)
         long = np.flatnonzero(stop == 0)
         if len(long):
-            # Varints of nine or ten bytes: add the bits of the ninth and tenth.
+            # Varints of nine or ten bytes: add the seven bits of the ninth, and the one of the
+            # tenth that 64 bits have room for.
             starts = offset[long]
             ninth, tenth = (self.data[starts + byte].astype(np.uint64) for byte in (8, 9))
             has_tenth = ninth >= 0x80

@@ -68,7 +68,7 @@ def facts_of_agent(agent: Mapping[str, object]) -> DeviceFacts:
 
 
 def is_gpu(agent: Mapping[str, object]) -> bool:
-    """Return whether an agent is a GPU: type 2, or the word."""
+    """Return whether the type of an agent is that of a GPU: the number 2, or the word "GPU"."""
     kind = next((agent[key] for key in ("type", "Agent_Type", "agent_type") if key in agent), None)
     return str(kind).upper() in ("2", "GPU")
 
@@ -101,8 +101,10 @@ def facts_of_system(system: Mapping[str, str]) -> DeviceFacts:
     chip = first("chip_id") or ""
     # The chip id may be more exact: MI308X where the model is MI300.
     product = chip if _CHIP.fullmatch(chip) else first("gpu_model", "name")
-    # Some releases say 1 die for any device, but only a device in CPX mode has 1.
+    # In CPX mode a device has one die, in all others several. A count that contradicts the mode is
+    # wrong (some releases write 1 for every device): then the number of dies is unknown.
     dies, is_cpx = count("num_xcd"), first("compute_partition") == "CPX"
+    dies_fit_mode = dies == 1 if is_cpx else dies != 1
     return DeviceFacts(
         product=_STEPPING.sub("", product)[:256] if product else None,
         compute_major=int(gfx[1]) if gfx else None,
@@ -111,7 +113,7 @@ def facts_of_system(system: Mapping[str, str]) -> DeviceFacts:
         warp_size=count("wave_size", "wavesize"),
         architecture=architecture,
         clock_hz=clock * _MHZ if clock else None,
-        dies=dies if (dies == 1) == is_cpx else None,
+        dies=dies if dies_fit_mode else None,
     )
 
 
@@ -144,7 +146,7 @@ class Agents:
                     Agent(("node", int(node)), number, is_gpu(properties), facts, int(node))
                 )
         listed.sort(key=lambda agent: agent.node)
-        # By numbering, the agents by their number in it.
+        # The agents by number, for each way to number them.
         self._by: dict[str, dict[int, Agent]] = {
             "logical": {agent.number: agent for agent in listed},
             "node": {agent.node: agent for agent in listed},
@@ -156,9 +158,9 @@ class Agents:
     def numbering(self, texts: Iterable[str]) -> str:
         """Return the numbering ("logical" or "node") of the agents that `texts` name.
 
-        All of them ran kernels, so it is the numbering in which every number belongs to a GPU. If
-        that holds for both numberings or for neither, the likelier one is returned: "logical", the
-        index in the list, for "Agent 4"; "node" for a bare "4", as ROCm 6.2 wrote.
+        All these agents ran kernels, so the right numbering gives every number to a GPU. If both
+        numberings do so, or neither does, the likelier one is returned: "logical", the index in
+        the list, for "Agent 4"; "node" for a bare "4", as ROCm 6.2 wrote.
         """
         matches = [match for text in texts if (match := _TEXT.fullmatch(text.strip()))]
         numbers = [int(match[2]) for match in matches if (match[1] or "").lower() in ("", "agent")]

@@ -54,42 +54,49 @@ def kind_by_name(name: str | None) -> str:
 class HostReader:
     """Reads what happened on the host: calls and marks.
 
-    `values` are the ids of events with values of counters: their samples are no marks, but kept in
-    `measured`. `rccl` has pairs of columns: event ids of RCCL calls, their rows in the calls table.
+    `counter_events` are the ids of events with values of hardware counters. The samples of these
+    events only state when a counter was read: they are no marks, but collected in
+    `counter_samples`. `rccl` has, per batch, the event ids of RCCL calls and their rows in `calls`.
     """
 
-    def __init__(self, reading: RunReading, values: IntArray) -> None:
+    def __init__(self, reading: RunReading, counter_events: IntArray) -> None:
         self._reading = reading
-        self._values = values
+        self._counter_events = counter_events
         self._call_name = reading.strings.coder(reading["calls"].names["name"], sinks.UNNAMED)
         self._mark_name = reading.strings.coder(reading["marks"].names["name"], sinks.UNNAMED)
         self._message_names: dict[int, Coder] = {}  # the messages of each category of marks
-        self.measured: list[Batch] = []
+        self.counter_samples: list[Batch] = []
         self.rccl: list[tuple[IntArray, IntArray]] = []
 
     def read(self) -> None:
-        """Add regions, which have a duration, then samples, which are instants."""
+        """Add calls and marks: from regions, which have a duration, then samples, instants.
+
+        Samples of counters go to `counter_samples` instead.
+        """
         reading, run = self._reading, self._reading.run
         has_samples = run.has_rows("sample")
-        pieces = [np.empty(0, np.int64)]
+        region_events = [np.empty(0, np.int64)]
         for batch in run.batches("region", _REGION):
             reading.counts["region"] += batch.count
             rows = timed(batch, reading.odd)
             self._add(rows)
             if has_samples:
-                pieces.append(rows["event_id"])
-        tracks, region_events = run.whole("track", _TRACK), np.concatenate(pieces)
-        of_track = {name: Lookup(tracks["id"], tracks[name]) for name in ("pid", "tid", "name_id")}
+                region_events.append(rows["event_id"])
+
+        # A sample has the process, thread and name of its track.
+        tracks = run.whole("track", _TRACK)
+        by_track = {name: Lookup(tracks["id"], tracks[name]) for name in ("pid", "tid", "name_id")}
+        also_regions = np.concatenate(region_events)
         for batch in run.batches("sample", _SAMPLE):
             reading.counts["sample"] += batch.count
-            columns = {name: find(batch["track_id"]) for name, find in of_track.items()}
+            columns = {name: lookup(batch["track_id"]) for name, lookup in by_track.items()}
             rows = batch.with_numbers(columns)
-            is_value = np.isin(rows["event_id"], self._values)
-            if is_value.any():
-                self.measured.append(rows.only(is_value))
+            is_counter = np.isin(rows["event_id"], self._counter_events)
+            if is_counter.any():
+                self.counter_samples.append(rows.only(is_counter))
             # rocprof-sys writes some events both as a region and as a sample: regions count.
-            is_region = np.isin(rows["event_id"], region_events)
-            rows = rows.only(~is_value & ~is_region)
+            is_region = np.isin(rows["event_id"], also_regions)
+            rows = rows.only(~is_counter & ~is_region)
             self._add(timed(rows, reading.odd, "timestamp", "timestamp"))
 
     def _add(self, rows: Batch) -> None:
@@ -119,18 +126,21 @@ class HostReader:
         """Return the kind of each record, an index in _KINDS, by its category, else by its name."""
         strings = self._reading.strings
 
-        def by_category(key: int, _: int) -> int:
-            word = "" if key == ABSENT else (strings[key] or "").upper()
+        def by_category(category_id: int, _row: int) -> int:
+            word = "" if category_id == ABSENT else (strings[category_id] or "").upper()
+            if not word:
+                return _NO_KIND
             kind = next((kind for sign, kind in _CATEGORIES if sign.search(word)), MARK)
-            return _KINDS.index(kind) if word else _NO_KIND
+            return _KINDS.index(kind)
+
+        def by_name(name_id: int, _row: int) -> int:
+            return _KINDS.index(kind_by_name(strings[name_id]))
 
         kinds = by_distinct(category, by_category)
-        unclear = kinds == _NO_KIND
-        if unclear.any():
-            kinds = kinds.copy()
-            kinds[unclear] = by_distinct(
-                rows["name_id"][unclear], lambda key, _: _KINDS.index(kind_by_name(strings[key]))
-            )
+        has_no_kind = kinds == _NO_KIND
+        if has_no_kind.any():
+            kinds = kinds.copy()  # it may be a read-only broadcast
+            kinds[has_no_kind] = by_distinct(rows["name_id"][has_no_kind], by_name)
         return kinds
 
     def _mark_names(self, marks: Batch) -> Array:
@@ -156,7 +166,7 @@ class HostReader:
 def add_calls_of(
     recorded: Gathered, rows: Batch, name: Array, correlation: IntArray, apis: tuple[str, ...]
 ) -> None:
-    """Add calls with process and thread; their column `kind` is the index of the API in `apis`."""
+    """Add calls, which have columns process, thread and kind: the index of the API in `apis`."""
     codes = recorded["calls"].names["api"]
     sinks.add_calls(
         recorded,

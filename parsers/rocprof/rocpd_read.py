@@ -89,7 +89,7 @@ def _read_run(run: RocpdRun, version: str | None, notes: Sequence[Note]) -> Trac
     event_ids = [np.empty(0, np.int64), *(batch["event_id"] for batch in dispatches.others)]
     host = HostReader(reading, distinct(np.concatenate(event_ids)))
     host.read()
-    dispatches.add_values_over_time(host.measured)
+    dispatches.add_values_over_time(host.counter_samples)
 
     # What calls state about the work that they launched.
     activities = reading["activities"]

@@ -122,10 +122,11 @@ class Plane(Struct, dict=True):
             yield rows, _stats_of(self, owner, event.each, count)
 
     def threads(self) -> IntArray:
-        """Return the thread of each line.
+        """Return the thread of each line: the line's id, but for lines of ROCm's launches.
 
-        It is the line's id. Lines of ROCm's launches have ids of another kind: they get the id of
-        the line that has the shortest event around most of their launches.
+        Their ids count differently. A launch happens during a host event of the thread that makes
+        it, so each launch votes for the line with the shortest event around it. A line of launches
+        gets the id of the line that more than half of its launches vote for, if there is one.
         """
         thread = np.array([line.id for line in self.lines], np.int64)
         has_launches = np.array([bool(_ROCM_LAUNCHES.match(line.name)) for line in self.lines])
@@ -139,22 +140,12 @@ class Plane(Struct, dict=True):
         is_launch, has_time = has_launches[line], start >= 0
         launches = np.flatnonzero(is_launch & has_time)
         others = np.flatnonzero(~is_launch & has_time & (end > start))
-        # For each launch: the shortest event around it, and the line of that event, -1 for none.
-        shortest_ns = np.full(len(launches), _ENDLESS)
-        line_around = np.full(len(launches), -1, np.int64)
-        one_group = np.zeros(len(launches), np.int64)  # `innermost` takes a group per instant
-        for other_line, rows in groups(line[others]):
-            event_start, event_end = start[others[rows]], end[others[rows]]
-            group = np.zeros_like(event_start)
-            event = innermost(group, event_start, event_end, one_group, start[launches])
-            is_around = (event >= 0) & (event_end[event] >= end[launches])
-            length_ns = np.where(is_around, event_end[event] - event_start[event], _ENDLESS)
-            is_shorter = length_ns < shortest_ns
-            shortest_ns[is_shorter], line_around[is_shorter] = length_ns[is_shorter], other_line
+        launch_spans = start[launches], end[launches]
+        votes = _lines_around(*launch_spans, line[others], start[others], end[others])
         for launch_line, rows in groups(line[launches]):
-            candidates = line_around[rows]
-            counts = np.bincount(candidates[candidates >= 0], minlength=1)
-            if 2 * counts.max() > len(candidates):  # most launches agree
+            own_votes = votes[rows]
+            counts = np.bincount(own_votes[own_votes >= 0], minlength=1)
+            if 2 * counts.max() > len(own_votes):
                 thread[launch_line] = thread[counts.argmax()]
         return thread
 
@@ -184,6 +175,8 @@ class Stats(Struct, frozen=True):
 
     def texts(self, name: str) -> tuple[IntArray, list[str]]:
         """Return per event the index of the text of its stat `name`, or -1; and the texts."""
+        # A stat has its text in itself, or refers to the name of another stat as its text. Its code
+        # is -1 for the way that it does not use: the larger code is that of its text.
         stats = np.flatnonzero(self._have_name(name))
         names, plane, columns = Names(), self._plane, self._columns
         own_texts = plane.block.texts(columns.begins[_TEXT][stats], columns.ends[_TEXT][stats])
@@ -193,7 +186,6 @@ class Stats(Struct, frozen=True):
             lambda key, _: names[plane.stat_names[key]] if key in plane.stat_names else -1,
         )
         codes = np.full(self.count, -1)
-        # At least one of the two codes is -1.
         codes[self._owner[stats]] = np.maximum(np.array(text_code, np.int64), reference_code)
         return codes, list(names)
 
@@ -256,8 +248,30 @@ def _plane(data: bytes, block: Block, begin: int, end: int) -> Plane:
     return Plane(_text(data, others.get(_NAME)), block, lines, events, stats, parts[_STATS], lost)
 
 
+def _lines_around(
+    launch_start: IntArray, launch_end: IntArray, line: IntArray, start: IntArray, end: IntArray
+) -> IntArray:
+    """Return, per launch, the line with the shortest event around the launch, -1 for none.
+
+    The events have a `line`, a `start` and an `end` each. Of each line, only the innermost event at
+    the start of a launch is tried: it may end before the launch does, and then is not around it.
+    """
+    shortest_ns = np.full(len(launch_start), _ENDLESS)
+    line_around = np.full(len(launch_start), -1, np.int64)
+    for event_line, rows in groups(line):
+        event_start, event_end = start[rows], end[rows]
+        # `innermost` takes groups of events and of instants: here all are of group 0.
+        group, launch_group = np.zeros_like(event_start), np.zeros_like(launch_start)
+        event = innermost(group, event_start, event_end, launch_group, launch_start)
+        is_around = (event >= 0) & (event_end[event] >= launch_end)
+        length_ns = np.where(is_around, event_end[event] - event_start[event], _ENDLESS)
+        is_shorter = length_ns < shortest_ns
+        shortest_ns[is_shorter], line_around[is_shorter] = length_ns[is_shorter], event_line
+    return line_around
+
+
 def _names(entries: Messages) -> dict[int, str]:
-    """Return the names in a map of metadata (key, value), if there are any those for display."""
+    """Return names by key, from a map of metadata: display names where there are any."""
     entry = entries.columns((_KEY,), (_VALUE,))
     has_value = entry.sound & entry.has(_VALUE)
     value = entry.part(_VALUE, has_value).columns((), (_VALUE_NAME, _DISPLAY_NAME))

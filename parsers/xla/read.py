@@ -207,16 +207,17 @@ class _XlaRecording(trace_builder.Gathered):
 
     def _add_work(self, kind: str, plane: Plane, work: Batch, stats: Stats, device: int) -> None:
         """Add device work of one kind, with its details."""
-        row = work["row"]
-        labels, annotations = (self["activities"].names[name] for name in ("name", "annotation"))
+        row = work["row"]  # the index of each event of `work` in arrays of `stats`
+        name_codes = self["activities"].names["name"]  # gives each text a code
+        annotation = _annotation_codes(stats, self["activities"].names["annotation"])
         columns: dict[str, Any] = {
             "process": self._process,
             "device": device,
             "stream": work["stream"],
-            "name": plane.by_name(work, lambda name: labels[name or sinks.UNNAMED]),
+            "name": plane.by_name(work, lambda name: name_codes[name or sinks.UNNAMED]),
             "correlation": stats.numbers("correlation_id")[row],
             "graph": stats.numbers("cuda_graph_id")[row],
-            "annotation": _ops(stats, annotations)[row],
+            "annotation": annotation[row],
         }
         details = _Details(stats, f"{kind}_details", row)
         if kind == "kernel":
@@ -236,7 +237,7 @@ class _XlaRecording(trace_builder.Gathered):
 
     def _add_host(self, plane: Plane, events: Batch, stats: Stats, thread: IntArray) -> None:
         """Add calls, Python frames, marks and allocated memory; `thread` has a value per line."""
-        row = events["row"]
+        row = events["row"]  # the index of each event in arrays of `stats`
         columns = {name: stats.numbers(name)[row] for name in ("correlation_id", "step_num")}
         rows = events.with_numbers({**columns, "thread": thread[events["line"]]})
         kind = plane.by_name(rows, partial(_kind_of, _HOST_KINDS, _MARK))
@@ -248,20 +249,20 @@ class _XlaRecording(trace_builder.Gathered):
             for chosen in (is_call, kind == _FRAMES, kind == _MARK, kind == _MEMORY)
         )
         self.counts.update(call=calls.count, python=frames.count, mark=marks.count)
-        names, apis = self["calls"].names["name"], self["calls"].names["api"]
+        call_names, apis = self["calls"].names["name"], self["calls"].names["api"]
         sinks.add_calls(
             self,
             calls,
             process=self._process,
             thread=calls["thread"],
-            name=plane.by_name(calls, lambda name: names[name or sinks.UNNAMED]),
+            name=plane.by_name(calls, lambda name: call_names[name or sinks.UNNAMED]),
             correlation=calls["correlation_id"],
             api=apis.codes(api for _, api in _APIS)[kind[is_call]],
         )
         if self._python_stacks:
             self._add_marks("python", plane, frames, thread=frames["thread"])
-        # Steps, made by StepTraceAnnotation(name, step_num=...), are named by the letters of their
-        # name ("train" of "train_step 7") and `step_num`.
+        # StepTraceAnnotation("train_step", step_num=7) marks a step. It becomes "train step 7": the
+        # letters of its name without "step", and its `step_num`.
         mark_names = self["marks"].names["name"]
         name = np.array(plane.by_name(marks, lambda text: mark_names[text or sinks.UNNAMED]))
         is_step = marks["step_num"] != ABSENT
@@ -274,7 +275,7 @@ class _XlaRecording(trace_builder.Gathered):
         self._add_memory(memory, stats)
 
     def _add_memory(self, rows: Batch, stats: Stats) -> None:
-        """Add how much memory is allocated on GPUs, which the names of allocators tell."""
+        """Add how much memory is allocated on GPUs; the name of an allocator tells its GPU."""
         code, texts = stats.texts("allocator_name")
         allocators = [*map(_ALLOCATOR.match, texts), None]  # the last: no name, code -1
         devices = [self._gpus.get(int(gpu[1]), ABSENT) if gpu else ABSENT for gpu in allocators]
@@ -319,10 +320,11 @@ def _facts(about: Stats) -> trace_builder.DeviceFacts:
     )
 
 
-def _ops(stats: Stats, names: Names) -> IntArray:
-    """Return the code in `names` of each event's op, "module/op: path in the program", -1 without.
+def _annotation_codes(stats: Stats, names: Names) -> IntArray:
+    """Return, per event of `stats`, the code in `names` of its annotation, -1 without one.
 
-    Events of TensorFlow have an annotation instead, in which arguments follow a #.
+    It is "module/op: path in the program". Events of TensorFlow have none of these but the stat
+    "annotation", in which arguments follow a #.
     """
     columns = [stats.texts(name) for name in ("hlo_module", "hlo_op", "name", "annotation")]
     rows = np.stack([codes for codes, _ in columns], axis=1)
@@ -338,7 +340,7 @@ def _ops(stats: Stats, names: Names) -> IntArray:
 
 
 def _readable(name: str) -> str:
-    """Return a name; that of a Python function (`$file.py:12 f`) as PyTorch writes it."""
+    """Return a name; a Python function, recorded as `$file.py:12 f`, as PyTorch writes it."""
     frame = _FRAME.match(name)
     if frame is None:
         return name or sinks.UNNAMED
@@ -352,7 +354,7 @@ def _kind_of(kinds: Iterable[tuple[re.Pattern[str], int]], other: int, name: str
 
 
 class _Details:
-    """The numbers in a stat such as `regs:32 grid:128,1,1`, for the events `row` of the stats."""
+    """The numbers in the text of a stat, such as `regs:32 grid:128,1,1`, of the events `row`."""
 
     def __init__(self, stats: Stats, name: str, row: IntArray) -> None:
         """Parse each distinct text once."""

@@ -79,7 +79,7 @@ def models_object(models: Iterable[tuple[str, ModelCard]]) -> dict[str, Any]:
 
 
 def _figures(work: DescribedWork | None, rate: Rate | None) -> dict[str, Any]:
-    """Return the figures by a convention, null for those that it does not count."""
+    """Return MFU, HFU, rates and FLOPs by one convention; null for what it does not count."""
     ledger = work.ledger if work is not None else None
     model_ledger = ledger if ledger is not None and not ledger.executed_only else None
     counted_ledger = ledger if work is not None and work.is_counted else None
@@ -111,8 +111,9 @@ def _run(figures: Utilisation) -> dict[str, Any]:
 
     def lengths(slots: Lengths | None) -> list[dict[str, int]] | None:
         """Return how many sequences have each length."""
-        known = [{"tokens": length, "count": number} for length, number in slots or ()]
-        return None if slots is None else known
+        if slots is None:
+            return None
+        return [{"tokens": length, "count": number} for length, number in slots]
 
     return {
         "devices": run.devices,
@@ -138,25 +139,26 @@ def _run(figures: Utilisation) -> dict[str, Any]:
 
 
 def _peak(figures: Utilisation) -> dict[str, Any] | None:
-    """Return the peak of which figures are shares; its source is --peak if the user gave it."""
+    """Return the peak rate that MFU and HFU are shares of; None if it is unknown."""
     peak, spec = figures.choice.peak, figures.choice.spec
     if peak is None:
         return None
-    # The label of a peak by --peak is "given", or "given" after its data type.
-    from_table = spec is not None and not peak.label.endswith("given")
+    # A peak that the user gave by --peak has a label that ends with "given". Any other peak is from
+    # the row of the device in the table of known devices.
+    row = None if peak.label.endswith("given") else spec
     return {
         "tflops": float(peak.flops_per_ns / 1000),
         "label": peak.label,
         "dtype": figures.choice.dtype,
         "device": spec.id if spec is not None else None,
         "product": spec.product if spec is not None else None,
-        "source": spec.source if spec is not None and from_table else "--peak",
-        "confidence": spec.confidence if spec is not None and from_table else "U",
+        "source": row.source if row is not None else "--peak",
+        "confidence": row.confidence if row is not None else "U",  # given by the user
     }
 
 
 def _convention(entry: Entry) -> dict[str, Any]:
-    """Return the figures of a run by a convention, without rates if they exceed 100 %."""
+    """Return the figures of a run by a convention, without MFU and HFU if one exceeds 100 %."""
     rate = entry.rate
     is_impossible = entry.work is not None and rate is not None and max(rate.mfu, rate.hfu) > 1
     problem = "more than the devices can do" if is_impossible else entry.problem
@@ -174,7 +176,7 @@ def _convention(entry: Entry) -> dict[str, Any]:
 def utilisation_object(
     analysis: Analysis, checked: Reconciliation | None = None, explained: Explanation | None = None
 ) -> dict[str, Any]:
-    """Return the utilisation of a trace; without a description, `described` is null."""
+    """Return the utilisation of a trace; `described` is null if the user described no run."""
     return {
         **report_head(analysis, UTILISATION_SCHEMA),
         "utilisation": measured_object(analysis.measured),
@@ -183,7 +185,7 @@ def utilisation_object(
 
 
 def _described(checked: Reconciliation, explained: Explanation | None) -> dict[str, Any]:
-    """Return a description beside a trace: the fields of `mfu_object`, and how the two compare."""
+    """Return the described run: the fields of `mfu_object`, and how it compares with the trace."""
     described = mfu_object(checked.described, explained)
     del described["schema"], described["traceflops_version"]
     job, counts, fall = checked.job, checked.counts, checked.waterfall
@@ -205,7 +207,7 @@ def _described(checked: Reconciliation, explained: Explanation | None) -> dict[s
         "agree": checked.agree,
         "difference_of_mfu": as_float(checked.gap),
         "sentence": checked.sentence or None,
-        # None if it cannot be compared.
+        # None if recomputation in the trace cannot be compared with the described one.
         "recomputation": recomputed
         and {
             "checkpointing": recomputed.checkpoint.name,

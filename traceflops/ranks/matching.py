@@ -9,8 +9,7 @@ receives of the rank that they are to, in order.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from operator import itemgetter
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from msgspec import Struct
@@ -33,6 +32,7 @@ _MOST: Final = 0.9
 """So many of the exchanges of more than two ranks match if all of these take part in each."""
 _UNEVEN: Final = KINDS.index("all_to_all")  # the kind in which ranks put in different amounts
 Pairs = tuple[IntArray, IntArray]
+"""Rows of the records of one rank, and the row of another rank that each is paired with."""
 
 
 class Matches(Struct, frozen=True):
@@ -52,22 +52,24 @@ def matched(records: CommRecords) -> Matches:
     """Return which records are of one collective on all recorded ranks of its group."""
     collective = np.full(len(records), -1, dtype=np.int64)
     count = impossible = 0
-    # Rows may match if they are of one group, and of one route if the peer is known: from rank to
-    # rank of a send or receive, between which ranks of an exchange. Exchanges get negative routes,
-    # so that they match no sends. Sends and receives without a known peer are left out.
-    own, peer, many = records.place, records.peer, len(records.ranks)
-    route = np.where(records.kind == SEND, own * many + peer, peer * many + own)
-    either_way = np.minimum(own, peer) * many + np.maximum(own, peer)
-    route = np.where(records.kind == EXCHANGE, either_way - many * many, route)
+    # Rows may match if they have one group, and one route if the peer is known. A route is a number
+    # for the ranks (sender, receiver) of a send or receive, or for the two ranks of an exchange in
+    # either order. Exchanges get negative routes, so that they match no sends.
+    own, peer, rank_count = records.place, records.peer, len(records.ranks)
+    is_send, is_exchange = records.kind == SEND, records.kind == EXCHANGE
+    one_way = np.where(is_send, own * rank_count + peer, peer * rank_count + own)
+    either_way = np.minimum(own, peer) * rank_count + np.maximum(own, peer)
+    route = np.where(is_exchange, either_way - rank_count**2, one_way)
     key = joint_codes(records.group, np.where(records.is_pair | (peer >= 0), route, -1))
-    for number, rows in groups(np.where(records.is_pair & (peer < 0), -1, key)):
+    lacks_peer = records.is_pair & (peer < 0)
+    for number, rows in groups(np.where(lacks_peer, -1, key)):
         if number < 0:
-            continue
+            continue  # sends and receives without a known peer match nothing
         members = [rows[places] for _, places in groups(records.place[rows])]
         if len(members) < 2:
             continue
-        table, wrong = _of_group(records, members)
-        impossible += wrong
+        table, group_impossible = _of_group(records, members)
+        impossible += group_impossible
         collective[table] = np.arange(count, count + len(table))[:, None]
         count += len(table)
     # Number the collectives in the order of their latest start.
@@ -82,7 +84,7 @@ def matched(records: CommRecords) -> Matches:
 def _of_group(records: CommRecords, members: Sequence[IntArray]) -> tuple[IntArray, int]:
     """Return a table of rows, collective by rank, and how many pairs are impossible.
 
-    `members` are the rows of each rank. Each rank is paired with the one that has most rows; only
+    `members` has the rows of each rank. Each rank is paired with the one that has most rows; only
     collectives of all ranks are returned.
     """
     longest = max(members, key=len)
@@ -95,16 +97,16 @@ def _of_group(records: CommRecords, members: Sequence[IntArray]) -> tuple[IntArr
         pairs = _by_sequence(records, longest, other)
         if pairs is None:
             pairs = _best(records, _candidates(records, longest, other))
-        possible = _are_possible(records, pairs, _local_offsets(records, pairs))
+        possible = _are_possible(records, pairs, _clock_offsets_ns(records, pairs))
         impossible += int((~possible).sum())
         table[np.searchsorted(longest, pairs[0][possible]), column] = pairs[1][possible]
     table = table[(table >= 0).all(axis=1)]
     # Exchanges do not say with whom they are. If nearly all match among more than two ranks, all
     # take part in each; else they are between some of the ranks, and these matches are dropped.
     is_exchange = records.kind[table[:, 0]] == EXCHANGE
-    most = max(int((records.kind[rows] == EXCHANGE).sum()) for rows in members)
-    are_pairs = len(members) > 2 and is_exchange.sum() < _MOST * most
-    return table[~is_exchange] if are_pairs else table, impossible
+    most_exchanges = max(int((records.kind[rows] == EXCHANGE).sum()) for rows in members)
+    are_between_some = len(members) > 2 and is_exchange.sum() < _MOST * most_exchanges
+    return table[~is_exchange] if are_between_some else table, impossible
 
 
 def _by_sequence(records: CommRecords, left: IntArray, other: IntArray) -> Pairs | None:
@@ -114,29 +116,30 @@ def _by_sequence(records: CommRecords, left: IntArray, other: IntArray) -> Pairs
     for numbers in (records.sequence[left], records.sequence[other]):
         if len(numbers) < 2 or numbers[0] < 0 or (np.diff(numbers) <= 0).any():
             return None
-    _, at_left, at_other = np.intersect1d(
+    _, left_index, other_index = np.intersect1d(
         records.sequence[left], records.sequence[other], assume_unique=True, return_indices=True
     )
-    same = _are_equal(records, left[at_left], other[at_other])
-    return left[at_left[same]], other[at_other[same]]
+    left, other = left[left_index], other[other_index]
+    equal = _are_equal(records, left, other)
+    return left[equal], other[equal]
 
 
 def _candidates(records: CommRecords, left: IntArray, other: IntArray) -> Iterator[Pairs]:
     """Yield candidate pairings: in order, in shifted order, and by overlap in time.
 
-    Overlap is tried with the clocks as recorded and moved by the offset of the best shift. If the
-    plain order fits in full, it is the only candidate.
+    Overlap is tried with the clocks as recorded, then with those of `other` moved by the offset of
+    the best shift. If the plain order fits in full, it is the only candidate.
     """
-    plain, unequal = _shifted(records, left, other, 0)
-    yield plain
+    in_order, unequal = _shifted(records, left, other, 0)
+    yield in_order
     are_all_equal = len(left) == len(other) and not unequal
-    possible = _are_possible(records, plain, _local_offsets(records, plain))
-    if are_all_equal and possible.all() and _spread_ns(records, plain) <= _CLOSE_NS:
+    possible = _are_possible(records, in_order, _clock_offsets_ns(records, in_order))
+    if are_all_equal and possible.all() and _spread_ns(records, in_order) <= _CLOSE_NS:
         return
-    shifted, _, ahead = most_alike(records, left, other, _CLOSE_NS)
+    shifted, _, offset_ns = most_alike(records, left, other, _CLOSE_NS)
     yield shifted
-    for offset in (np.zeros_like(other), np.full_like(other, ahead)):
-        yield _overlapping(records, left, other, offset)
+    yield _overlapping(records, left, other, 0)
+    yield _overlapping(records, left, other, offset_ns)
 
 
 def most_alike(
@@ -144,18 +147,21 @@ def most_alike(
 ) -> tuple[Pairs, int, int]:
     """Return the pairs at the best shift, the size of their largest cluster, and its median in ns.
 
-    A cluster is end differences within `near_ns`; the best shift has the largest cluster. If there
-    are many rows, evenly spaced ones decide which shift is the best.
+    A shift of n pairs row i + n of `left` with row i of `other`. A cluster is pairs whose end
+    differences lie within `near_ns`; the best shift has the largest cluster. If there are many
+    rows, only some of the pairs, evenly spaced, decide which shift is the best.
     """
-    far = min(_LARGEST_SHIFT, max(len(left), len(other)))
-    step = -(-max(len(left), len(other)) // _MOST_SHIFTED)
+    longest = max(len(left), len(other))
+    far = min(_LARGEST_SHIFT, longest)
+    step = -(-longest // _MOST_SHIFTED)  # rounded up
 
     def cluster_at(shift: int, step: int) -> tuple[Pairs, IntArray]:
         """Return the pairs at a shift, and their largest cluster of end differences, sorted."""
         pairs, _ = _shifted(records, left, other, shift, step)
-        ordered = np.sort(_end_difference(records, pairs))
+        ordered = np.sort(_end_differences_ns(records, pairs))
         if not len(ordered):
             return pairs, ordered
+        # The cluster that begins with each difference ends before `stop`.
         stop = np.searchsorted(ordered, ordered + near_ns, side="right")
         first = int((stop - np.arange(len(ordered))).argmax())
         return pairs, ordered[first : stop[first]]
@@ -167,26 +173,47 @@ def most_alike(
     return pairs, len(cluster), int(np.median(cluster)) if len(cluster) else 0
 
 
+class _Candidate(NamedTuple):
+    """A pairing of two ranks' records, and how good it is.
+
+    `matches` is the number of pairs that can be one collective, less those that cannot. In a right
+    pairing, the ends of each pair differ by as much as the clocks, and that changes slowly:
+    `spread_ns` is the median distance of end differences from those of neighbouring pairs,
+    `unevenness_ns` their mean distance from the median of all pairs.
+    """
+
+    pairs: Pairs
+    matches: int
+    spread_ns: float
+    unevenness_ns: float
+
+
+def _scored(records: CommRecords, pairs: Pairs) -> _Candidate:
+    """Return a candidate pairing with its scores."""
+    difference_ns = _end_differences_ns(records, pairs)
+    offset_ns = _clock_offsets_ns(records, pairs)
+    is_near = np.abs(difference_ns - offset_ns) <= _APART_NS
+    fits = _are_possible(records, pairs, offset_ns) & is_near
+    matches = 2 * int(fits.sum()) - len(fits)
+    unevenness_ns = 0.0
+    if len(difference_ns):
+        unevenness_ns = float(np.abs(difference_ns - np.median(difference_ns)).mean())
+    return _Candidate(pairs, matches, _spread_ns(records, pairs), unevenness_ns)
+
+
 def _best(records: CommRecords, candidates: Iterable[Pairs]) -> Pairs:
-    """Return the candidate with most matches among those whose ends lie close together.
+    """Return the candidate with most matches among those with a small spread of ends.
 
     A wrong pairing may match nearly as many kernels of equal size, but its ends are spread wide.
-    Of equally many matches, those with the evenest differences of ends count.
+    Of candidates with equally many matches, the least uneven one is returned.
     """
-    scored = []
-    for pairs in candidates:
-        offset, difference = _local_offsets(records, pairs), _end_difference(records, pairs)
-        is_near = np.abs(difference - offset) <= _APART_NS
-        fits = _are_possible(records, pairs, offset) & is_near
-        matches = 2 * int(fits.sum()) - len(fits)  # a pair that does not fit cancels one that does
-        centred = difference - np.median(difference) if len(difference) else np.zeros(1)
-        score = matches, -float(np.abs(centred).mean())
-        scored.append((score, _spread_ns(records, pairs), pairs))
-    most = max(matches for (matches, _), *_ in scored)
-    # Few matches lie close together by chance, so only candidates with nearly the most compete.
-    enough = [entry for entry in scored if entry[0][0] >= _NEARLY * most]
-    closest = max(_CLOSE_NS, min(spread for _, spread, _ in enough))
-    return max((entry for entry in enough if entry[1] <= closest), key=itemgetter(0))[-1]
+    scored = [_scored(records, pairs) for pairs in candidates]
+    # The ends of few matches are close by chance: only candidates with nearly the most compete.
+    most = max(candidate.matches for candidate in scored)
+    enough = [candidate for candidate in scored if candidate.matches >= _NEARLY * most]
+    most_spread_ns = max(_CLOSE_NS, min(candidate.spread_ns for candidate in enough))
+    close = (candidate for candidate in enough if candidate.spread_ns <= most_spread_ns)
+    return max(close, key=lambda candidate: (candidate.matches, -candidate.unevenness_ns)).pairs
 
 
 def _shifted(
@@ -202,20 +229,25 @@ def _shifted(
     return (left[:length][equal], other[:length][equal]), int((~equal).sum())
 
 
-def _overlapping(records: CommRecords, left: IntArray, other: IntArray, offset: IntArray) -> Pairs:
+def _overlapping(records: CommRecords, left: IntArray, other: IntArray, offset_ns: int) -> Pairs:
     """Return the pairs of equal kind and size that overlap in time, in order.
 
-    `offset` is added to the times of `other`. A row is skipped if the next one of its side is equal
-    and ends closer to the row on the other side.
+    `offset_ns` is added to the times of `other`. A row is skipped if the next one of its side is
+    equal and ends closer to the row on the other side.
     """
-    both, moved = np.concatenate([left, other]), np.concatenate([np.zeros_like(left), offset])
+    both = np.concatenate([left, other])
+    moved_ns = np.repeat([0, offset_ns], [len(left), len(other)])
     kind_and_size = joint_codes(
         _transfers(records.kind[both]),
         np.where(records.kind[both] == _UNEVEN, ABSENT, records.elements[both]),
     )
     (left_codes, other_codes), (left_starts, other_starts), (left_ends, other_ends) = (
         (values[: len(left)].tolist(), values[len(left) :].tolist())
-        for values in (kind_and_size, records.start_ns[both] + moved, records.end_ns[both] + moved)
+        for values in (
+            kind_and_size,
+            records.start_ns[both] + moved_ns,
+            records.end_ns[both] + moved_ns,
+        )
     )
     pairs: list[tuple[int, int]] = []
     i = j = 0  # the first row of each side that is not decided yet
@@ -243,29 +275,33 @@ def _is_next_nearer(codes: list[int], ends_ns: list[int], row: int, end_ns: int)
     return is_equal and abs(ends_ns[row + 1] - end_ns) < abs(ends_ns[row] - end_ns)
 
 
-def _end_difference(records: CommRecords, pairs: Pairs) -> IntArray:
+def _end_differences_ns(records: CommRecords, pairs: Pairs) -> IntArray:
     """Return by how many ns the first row of each pair ends later than the second.
 
-    Where a rank may leave early (broadcast, reduce, ...) the ends tell nothing about the clocks:
-    such a pair gets the difference of the last pair before it that ends together.
+    Kernels of one collective end together, so that this is the difference of the two clocks, with
+    some noise. Where a rank may leave early (broadcast, reduce, ...) ends tell nothing: such a pair
+    gets the difference of the last pair before it that ends together, else of the first after it.
     """
-    difference = records.end_ns[pairs[0]] - records.end_ns[pairs[1]]
+    difference_ns = records.end_ns[pairs[0]] - records.end_ns[pairs[1]]
     together = np.flatnonzero(~is_rooted(records.kind[pairs[0]]))
-    last = np.searchsorted(together, np.arange(len(difference)), side="right") - 1
-    return difference[together[last.clip(0)]] if len(together) else difference
+    # Per pair, the last entry of `together` up to it; -1 becomes 0, the first after it.
+    last = np.searchsorted(together, np.arange(len(difference_ns)), side="right") - 1
+    return difference_ns[together[last.clip(0)]] if len(together) else difference_ns
 
 
 def _spread_ns(records: CommRecords, pairs: Pairs) -> float:
-    """Return the median distance of the end differences of pairs from the running median."""
-    apart = _end_difference(records, pairs)
-    apart = apart - (apart[:1] if len(apart) == 1 else running_medians(apart))
-    return float(np.median(np.abs(apart))) if len(apart) else 0.0
+    """Return the median distance of the end differences of pairs from the clocks' difference."""
+    apart_ns = np.abs(_end_differences_ns(records, pairs) - _clock_offsets_ns(records, pairs))
+    return float(np.median(apart_ns)) if len(apart_ns) else 0.0
 
 
-def _local_offsets(records: CommRecords, pairs: Pairs) -> IntArray:
-    """Return by how much the clocks differ at each pair: the median over it and neighbours."""
-    difference = _end_difference(records, pairs)
-    return running_medians(difference) if len(difference) > 1 else difference
+def _clock_offsets_ns(records: CommRecords, pairs: Pairs) -> IntArray:
+    """Return by how much the clocks differ at each pair: the median over it and neighbours.
+
+    The median removes the noise of single ends; with the neighbours alone it follows the drift.
+    """
+    difference_ns = _end_differences_ns(records, pairs)
+    return running_medians(difference_ns) if len(difference_ns) > 1 else difference_ns
 
 
 def running_medians(values_ns: IntArray) -> IntArray:
@@ -285,14 +321,14 @@ def _are_possible(records: CommRecords, pairs: Pairs, offset: IntArray) -> BoolA
     """
     left, other = pairs
     start, end = records.start_ns, records.end_ns
-    may_leave = np.array([kind in _LEAVING for kind in KINDS] + [False])
+    may_leave = np.array([kind in _LEAVING for kind in KINDS] + [False])  # the last: code -1
     left_is_possible = (end[left] >= start[other] + offset) | may_leave[records.kind[left]]
     other_is_possible = (end[other] + offset >= start[left]) | may_leave[records.kind[other]]
     return np.asarray(left_is_possible & other_is_possible)
 
 
 def is_rooted(kind: IntArray) -> BoolArray:
-    """Return, per kind, whether a rank may leave the collective before the last one comes."""
+    """Return, per kind code, whether a rank may leave the collective before the last one comes."""
     return np.array([kind in _ROOTED for kind in KINDS] + [False])[kind]
 
 

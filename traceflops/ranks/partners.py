@@ -209,7 +209,7 @@ def _teams(distance: IntArray) -> list[list[int]]:
     until the teams are clear, or all ranks are in one.
     """
     team = np.arange(len(distance))
-    for near in distinct(distance).tolist():
+    for near in distinct(distance.ravel()).tolist():
         for rank, other in np.argwhere(distance == near).tolist():
             team[team == team[other]] = team[rank]
         same = team[:, None] == team

@@ -149,7 +149,8 @@ class RankReport(Struct, frozen=True, dict=True):
         """Return what each rank waited, in the order of the ranks."""
         waited, count = self.waits, len(self.records.ranks)
         place = self.records.place[waited.row]
-        # All others would wait less by the margin; in a tie nobody was surely the last one.
+        # If the last rank had come as early as the second last, each other rank would have waited
+        # less by the margin. In a tie it is not sure which rank was the last.
         marginal_ns = np.where(waited.tie, 0, waited.margin_ns * (waited.size - 1))
         by_record = (waited.wait_ns, waited.exposed_ns, waited.transfer_ns)
         by_last = (waited.caused_ns, marginal_ns)
@@ -167,41 +168,51 @@ class RankReport(Struct, frozen=True, dict=True):
         return replace(self, waits=replace(waited, **times, margin_ns=waited.margin_ns * inside))
 
     def farthest(self) -> list[int]:
-        """Return the places of the ranks, those farthest from the median own time first."""
-        own = self.cycles.own_ns.sum(axis=0)
-        awaited = np.array([rank.marginal_ns for rank in self.by_rank()], dtype=np.int64)
-        # In a tie, the slower rank comes first, then the one that others wait longer for.
-        order: list[int] = np.lexsort((-awaited, -own, -np.abs(own - np.median(own)))).tolist()
-        return order
+        """Return the places of the ranks, those farthest from the median own time first.
+
+        Of equally far ranks the slower comes first, then the one that others wait longer for.
+        """
+        own_ns = self.cycles.own_ns.sum(axis=0)
+        awaited_ns = np.array([rank.marginal_ns for rank in self.by_rank()], dtype=np.int64)
+        distance_ns = np.abs(own_ns - np.median(own_ns))
+        # lexsort sorts by its last key first.
+        places: list[int] = np.lexsort((-awaited_ns, -own_ns, -distance_ns)).tolist()
+        return places
 
     def waited_for(self, rows: IntArray, columns: IntArray) -> IntArray:
         """Return a table of how long ranks (rows) waited for the rank that came last (columns).
 
-        `rows` and `columns` are places. The last row and the last column sum up all other ranks.
+        Times are in ns. `rows` and `columns` are places of ranks. The last row and the last column
+        sum up all other ranks.
         """
         count, height, width = len(self.records.ranks), len(rows) + 1, len(columns) + 1
-        row, column = np.full(count, height - 1), np.full(count, width - 1)
-        row[rows], column[columns] = np.arange(len(rows)), np.arange(len(columns))
-        own, last = self.records.place[self.waits.row], self.waits.last[self.waits.collective]
-        key = row[own] * width + column[last]
-        return group_sums(key, self.waits.wait_ns, height * width).reshape(height, width)
+        row_of_place, column_of_place = np.full(count, height - 1), np.full(count, width - 1)
+        row_of_place[rows], column_of_place[columns] = np.arange(len(rows)), np.arange(len(columns))
+        waiting = self.records.place[self.waits.row]
+        last = self.waits.last[self.waits.collective]
+        cell = row_of_place[waiting] * width + column_of_place[last]
+        return group_sums(cell, self.waits.wait_ns, height * width).reshape(height, width)
 
     def most_awaited(self) -> IntArray:
-        """Return, by cycle and rank, which of the rank's collectives cost most waiting, else -1.
+        """Return, by cycle and place of the rank, the number of its most awaited collective.
 
-        The cost of a collective is the waiting of all its ranks, not of this rank alone.
+        That is the collective of the rank with most waiting, summed over all ranks that take part;
+        the first of equal ones. -1 if no collective of the rank is awaited in the cycle. Without
+        cycles there is one row, for all collectives.
         """
-        waited, cycle = self.waits, self.cycles.of_collective
-        cycle = cycle if (cycle >= 0).any() else np.zeros_like(cycle)  # without cycles: one row
-        # A row per collective and rank that takes part; each has the waiting of the collective.
-        cost_ns = waited.caused_ns[waited.collective]
-        rows = np.flatnonzero((cost_ns > 0) & (cycle >= 0)[waited.collective])
-        # Least waiting first: of several values for one place, the last one written stays.
-        rows = rows[np.lexsort((-waited.collective[rows], cost_ns[rows]))]
-        worst = np.full((max(len(self.cycles.steps), 1), len(self.records.ranks)), -1)
-        collective, place = waited.collective[rows], self.records.place[waited.row[rows]]
-        worst[cycle[collective], place] = collective
-        return worst
+        waited, cycle_of = self.waits, self.cycles.of_collective
+        if not (cycle_of >= 0).any():
+            cycle_of = np.zeros_like(cycle_of)
+        # `waited` has a row per collective and rank: the four arrays below have one value per row.
+        collective, place = waited.collective, self.records.place[waited.row]
+        cycle, waiting_ns = cycle_of[collective], waited.caused_ns[collective]
+        most_awaited = np.full((max(len(self.cycles.steps), 1), len(self.records.ranks)), -1)
+        # numpy keeps the last of several values that are written to one cell. So write them in the
+        # order of waiting, and of equal ones the first collective last.
+        order = np.lexsort((-collective, waiting_ns))
+        rows = order[((waiting_ns > 0) & (cycle >= 0))[order]]
+        most_awaited[cycle[rows], place[rows]] = collective[rows]
+        return most_awaited
 
     def turns(self, collective: int) -> list[Turn]:
         """Return what each rank did in one collective, in the order of their starts."""

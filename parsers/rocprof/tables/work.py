@@ -17,7 +17,7 @@ from traceflops.parsers.shared.trace_builder import chosen
 from traceflops.table.columns import ABSENT, Array, IntArray, Names, count_true
 
 _KINDS: Final = {None: copies.UNKNOWN, False: copies.HOST, True: copies.GPU}
-"""The kind of an end of a copy, by `is_gpu` of its agent."""
+"""The kind of a copy's source or target, by `is_gpu` of the agent."""
 
 
 def add_kernels(rows: Cells, part: ProcessPart) -> None:
@@ -50,22 +50,25 @@ def add_kernels(rows: Cells, part: ProcessPart) -> None:
 
 
 def add_copies(rows: Cells, part: ProcessPart, named: str = "direction") -> None:
-    """Add copies and fills, named by the column `named`; `resolve_copies` sets devices later."""
+    """Add copies and fills, whose names are in the column `named`.
+
+    `resolve_copies` sets their devices later.
+    """
     rows = timed_rows(rows, part)
     if not rows.count:
         return
     names, texts = part["copies"].names, Names()
-    code = rows.codes(named, texts, "")
+    text_code = rows.codes(named, texts, "")
     kinds = ["memset" if "fill" in text.lower() else "memcpy" for text in texts]
     sinks.add_work(
         part,
         rows,
-        names["kind"].codes(kinds)[code],
+        names["kind"].codes(kinds)[text_code],
         name=rows.codes(named, names["name"], sinks.UNNAMED_COPY),
         correlation=ids(rows, "correlation"),
         graph=ids(rows, "graph"),
         graph_node=ids(rows, "graph_node"),
-        direction=copies.directions_named(texts)[code],
+        direction=copies.directions_named(texts)[text_code],
         into="copies",
     )
     part.ends.append((rows.codes("source", part.agents, ""), rows.codes("target", part.agents, "")))
@@ -95,10 +98,9 @@ def add_operations(rows: Cells, part: ProcessPart) -> None:
     operation = rows.codes("operation", names, "")
     kinds = []
     for name in map(str.lower, names):
-        if "copy" in name or "fill" in name:
-            kinds.append("copy")
-        else:
-            kinds.append("barrier" if "barrier" in name or "marker" in name else "kernel")
+        is_barrier = "barrier" in name or "marker" in name
+        is_copy = "copy" in name or "fill" in name
+        kinds.append("copy" if is_copy else "barrier" if is_barrier else "kernel")
     kind = np.array(kinds, np.str_)[operation]
     add_kernels(rows.only(kind == "kernel"), part)
     add_copies(rows.only(kind == "copy"), part, named="operation")
@@ -126,27 +128,28 @@ def _axes(rows: Cells, what: str) -> IntArray | None:
 
 
 def resolve_copies(part: ProcessPart, agents: Sequence[Agent], devices: Array) -> int:
-    """Set device and direction of the copies of a part, in place; drop those within the host.
+    """Set device and direction of the copies of a part, in place; drop copies within the host.
 
     Return how many were dropped. The device is the GPU among source and target, the target if both
-    are GPUs. `agents` and `devices` have an item per text that names an agent; `devices` ends with
-    ABSENT, for the index -1 of a copy without such a text.
+    are GPUs. The source and target of a copy are indices in `agents` and `devices`, or -1 if the
+    file does not name them; the last item of `devices`, ABSENT, is for -1.
     """
     table = part["copies"]
     if not table.count:
         return 0
-    kinds = np.array([*(_KINDS[agent.is_gpu] for agent in agents), copies.UNKNOWN])
+    kind_of_agent = np.array([*(_KINDS[agent.is_gpu] for agent in agents), copies.UNKNOWN])
     for (count, columns), (source, target) in zip(table.pieces, part.ends, strict=True):
-        # So far directions are those that names say; their codes are indices in DIRECTIONS.
+        # The name of each copy has told its direction, as an index in DIRECTIONS. It implies the
+        # kinds of source and target that agents do not tell.
         named = np.broadcast_to(columns["direction"], count).astype(np.int64)
-        source_kind, target_kind = (
-            np.where(kinds[end] == copies.UNKNOWN, by_direction, kinds[end])
-            for end, by_direction in zip((source, target), copies.ends_of(named), strict=True)
-        )
+        implied_source, implied_target = copies.ends_of(named)
+        source_kind, target_kind = kind_of_agent[source], kind_of_agent[target]
+        source_kind = np.where(source_kind == copies.UNKNOWN, implied_source, source_kind)
+        target_kind = np.where(target_kind == copies.UNKNOWN, implied_target, target_kind)
         ends_differ = devices[source] != devices[target]
         direction = copies.directions_between(named, source_kind, target_kind, ends_differ)
-        from_gpu = (target_kind != copies.GPU) & (source_kind == copies.GPU)
-        columns["device"] = np.where(from_gpu, devices[source], devices[target])
+        only_source_is_gpu = (source_kind == copies.GPU) & (target_kind != copies.GPU)
+        columns["device"] = np.where(only_source_is_gpu, devices[source], devices[target])
         columns["direction"] = direction.astype(np.int32)
     on_host = table.column("direction") == sinks.DIRECTIONS.index("HtoH")
     part.tables["copies"] = chosen(table, ~on_host)
@@ -159,10 +162,10 @@ def add_calls(rows: Cells, part: ProcessPart) -> None:
     domain = rows.codes("domain", domains, "API")
     counts = np.bincount(domain, minlength=len(domains)).tolist()
     part.file.domains.update(dict(zip(domains, counts, strict=True)))
-    # As a column the code of the domain follows its row: `timed_rows` drops rows without a time.
+    # `timed_rows` drops rows without a time: as a column, the domain code is dropped with its row.
     rows = timed_rows(Cells(rows.count, {**rows.columns, "domain code": domain}), part)
-    are_marks = np.array([name.upper().startswith(("MARKER", "ROCTX")) for name in domains])
-    is_mark = are_marks[rows["domain code"]]
+    has_marks = np.array([name.upper().startswith(("MARKER", "ROCTX")) for name in domains])
+    is_mark = has_marks[rows["domain code"]]
     if not is_mark.all():
         calls, names = rows.only(~is_mark), part["calls"].names
         sinks.add_calls(
@@ -223,15 +226,17 @@ def pair_pushes(part: ProcessPart) -> None:
     message, time, marker = message[order], time[order], marker[order]
     begins = np.zeros(len(order), np.bool_)  # which rows begin a range; the next row ends it
     if len(order) > 1:
-        # What follows each row but the last: a row without message, or the same message again.
-        same_id = (marker[1:] == marker[:-1]) & (message[:-1] >= 0)
-        no_message_next = same_id & (message[1:] < 0)
-        same_message_next = same_id & (message[1:] == message[:-1])
+        # Each row but the last can begin a range, if the next row has its marker id and either no
+        # message or the same message.
+        can_begin = (marker[1:] == marker[:-1]) & (message[:-1] >= 0)
+        no_message_next = can_begin & (message[1:] < 0)
+        same_message_next = can_begin & (message[1:] == message[:-1])
         # Of successive equal messages the first, third, ... begin a range.
         row = np.arange(len(order))
-        first = np.maximum.accumulate(np.where(np.append(True, ~same_message_next), row, 0))
-        begins[:-1] = same_message_next & ((row - first)[:-1] % 2 == 0)
-        # So does a row before one without message, if it ends no range itself.
+        is_first = np.append(True, ~same_message_next)
+        first_row = np.maximum.accumulate(np.where(is_first, row, 0))
+        begins[:-1] = same_message_next & ((row - first_row)[:-1] % 2 == 0)
+        # A row before one without a message begins a range, too, unless it ends one itself.
         ends_range = np.append(False, begins[:-1])
         begins[:-1] |= no_message_next & ~ends_range[:-1]
     ends = np.append(False, begins[:-1])
