@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import traceflops as tf
@@ -65,8 +65,16 @@ def idle_of(trace: tf.Trace, device: int, start_ns: int, end_ns: int) -> list[tu
     ]
 
 
+def _alone(*lengths: int) -> list[list[tuple[str, int, int]]]:
+    """Return the steps of a rank: a product each, and a collective where a length is given."""
+    products = [[("sm90_gemm_bf16", 0, 0)], [("sm90_gemm_bf16", 0, 0)]]
+    first, last = ([("ncclDevKernel_AllReduce", 1, length)] for length in lengths)
+    return [products[0], first, *products, last]
+
+
 @settings(max_examples=examples(100))
 @given(RANKS)
+@example([_alone(0, 1), _alone(1, 0)])  # no pair of these collectives can be one
 def test_steps_and_gaps_are_the_time_of_the_report(ranks: list[Any]) -> None:
     analysis = tf.analyze(run(ranks, first_rank=4))
     steps, gaps = (analysis.tables[name].to_pylist() for name in ("steps", "gaps"))

@@ -222,7 +222,7 @@ def _card_of_family(config: Mapping[str, object], kind: str, where: str) -> Mode
     values |= family.fixed
     for rule in family.rules:
         rule(table, values)
-    # Note the assumed sizes that are used: that of a mask only if a layer has such a mask.
+    # Record the assumed sizes that are used: that of a mask only if a layer has such a mask.
     masks = {"sliding_window": "window", "attention_chunk_size": "chunk"}
     unused = {key for key, mask in masks.items() if mask not in values}
     sizes = tuple(f"{key} {size}" for key, size in assumed.items() if key not in unused)
