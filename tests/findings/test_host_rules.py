@@ -848,6 +848,8 @@ def test_who_replays_graphs_is_not_told_to_use_them() -> None:
     (found,) = of_rule(analysis, "eager-overhead")
     assert "already" in found.remedy
     assert "enforce-eager" not in found.remedy
+    (found,) = of_rule(framed("nanovllm/model.py(7): forward"), "eager-overhead")
+    assert "enforce-eager" not in found.remedy
 
 
 @pytest.mark.parametrize(

@@ -40,8 +40,8 @@ from traceflops.table.grouping import (
 )
 from traceflops.timeline.intervals import Intervals
 
-_ENGINES: Final = {"vllm/": "vllm", "vllm::": "vllm", "sglang/": "sglang"}
-"""Serving engines by the folder or namespace of what launches."""
+_ENGINE: Final = re.compile(r"(?<![\w.-])(vllm|sglang)(/|::)")
+"""Serving engines, by the folder or namespace of what launches (not by `nanovllm/`)."""
 _DALI: Final = "[DALI]"
 _WORKERS: Final = "_MultiProcessingDataLoaderIter"
 TORCH_OPTIMIZER: Final = re.compile(r"^$|zero_grad|torch/optim/|\b(Adagrad|Adam|AdamW|SGD)\b")
@@ -198,7 +198,7 @@ def _call_of(culprit: Culprit) -> str:
 
 def engines_of(culprit: Culprit) -> set[str]:
     """Return the serving engines whose folders or namespaces are in the name of a culprit."""
-    return {engine for folder, engine in _ENGINES.items() if folder in culprit.label}
+    return {found[1] for found in _ENGINE.finditer(culprit.label)}
 
 
 _ENDS_MOST: Final = 0.8
