@@ -194,7 +194,7 @@ def _cause(case: Case, rule: str, idle: IdleClass, share: float) -> Cause:
         doubts=_doubts(case, rule, largest, knows),
         direct_ns=after_waits(case, idle) if rule in WAITING else None,
     )
-    # At most one of these facts is known; it has a claim of its own.
+    # At most one of these facts is known. It has a claim of its own.
     for known_claim in knows.intersection(idle_facts.CLAIMS):
         claim = Fact(f"{rule}.claim-{known_claim}", {**values, "share": share})
         idle_cause = replace(idle_cause, claim=claim)
