@@ -70,18 +70,18 @@ _SEVERAL: Final = 3  # in this many steps, what happens in each step is seen aga
 
 
 def idle_causes(case: Case) -> Iterator[Cause]:
-    """Give a cause per rule with enough idle time; the rules of launching are joined to one.
+    """Yield a cause per rule with enough idle time; the rules of launching are joined to one.
 
-    If the host waits in no such rule, waits beside work of the GPU are looked at: after them the
-    host has no lead. Launch latency is not told if launches are as fast as they can be and other
-    causes take half as long: then these keep the host from being ahead.
+    If none of these rules is one of waiting, also yield the causes of waits during work of the GPU:
+    after such a wait the host is not ahead. Launch latency is left out if launches are as fast as
+    they can be, and other causes take at least half as long: these keep the host from being ahead.
     """
     culprits_by_rule: defaultdict[str, list[Culprit]] = defaultdict(list)
     of_cpu = idle_facts.operators_of_cpu(case)
     for culprit in case.idle.culprits:
+        is_of_cpu = culprit in of_cpu
         rule = rule_of_idle(culprit.kind, culprit.label, *culprit.evidence)
-        rule = idle_facts.CPU_OPERATORS if culprit in of_cpu else rule
-        culprits_by_rule[rule].append(culprit)
+        culprits_by_rule[idle_facts.CPU_OPERATORS if is_of_cpu else rule].append(culprit)
     trace = case.prepared.trace if case.prepared is not None else None
     has_wait, others_ns, latency = False, 0, list[tuple[int, Cause]]()
     least_ns = limit(case, "idle-cause", "least_share") * case.total.components.window_ns
@@ -111,8 +111,8 @@ def idle_causes(case: Case) -> Iterator[Cause]:
     for idle_ns, late in latency:
         if 2 * others_ns < idle_ns or not launching.at_floor(case):
             is_much = late.share >= limit(case, launching.LATENCY, "much")
-            is_short = is_much and launching.are_short(case)
-            yield launching.of_short_kernels(case, late) if is_short else late
+            kernels_are_short = is_much and launching.are_short(case)
+            yield launching.of_short_kernels(case, late) if kernels_are_short else late
     if not has_wait:
         yield from host_waits(case)
 
@@ -163,7 +163,7 @@ def _owner(rule: str, largest: Culprit, knows: set[str]) -> Owner | None:
 def _cause(case: Case, rule: str, idle: IdleClass, share: float) -> Cause:
     """Return the cause for the idle time of one rule; `share` is its part of the window."""
     largest, row = idle.culprits[0], rule_of(rule)
-    label = short_name(largest.label)
+    has_name = bool(short_name(largest.label))
     knows, values = idle_facts.what_is_known(case, rule, idle)
     names_place = idle_facts.AROUND_ALL not in knows  # whether the largest culprit tells where
     details = [*_details(case, rule, largest, names_place=names_place)]
@@ -188,17 +188,25 @@ def _cause(case: Case, rule: str, idle: IdleClass, share: float) -> Cause:
             if not is_wrapper(culprit.label) and (names_place or culprit is not largest)
         ),
         where=_where(case, idle),
-        # Without a label nothing can fill {name}.
-        edits=tuple(_filled(edit, idle) for edit in row.edits if label or "{name}" not in edit),
+        # The field {name} is for the name of the largest culprit, which may be empty.
+        edits=tuple(_filled(edit, idle) for edit in row.edits if has_name or "{name}" not in edit),
         partly=_BESIDE_WORKERS if _loads_in_thread(rule, largest) else row.partly,
         doubts=_doubts(case, rule, largest, knows),
         direct_ns=after_waits(case, idle) if rule in WAITING else None,
     )
-    # At most one of these facts is known. It has a claim of its own.
-    for known_claim in knows.intersection(idle_facts.CLAIMS):
-        claim = Fact(f"{rule}.claim-{known_claim}", {**values, "share": share})
+    return _by_facts(case, idle_cause, idle, knows, values)
+
+
+def _by_facts(
+    case: Case, idle_cause: Cause, idle: IdleClass, knows: set[str], values: Mapping[str, Value]
+) -> Cause:
+    """Return a cause with the claim, gain and advice that replace those of its rule, by facts."""
+    rule = idle_cause.rule
+    with_claim = next(iter(knows.intersection(idle_facts.CLAIMS)), None)  # there is at most one
+    if with_claim is not None:
+        claim = Fact(f"{rule}.claim-{with_claim}", {**values, "share": idle_cause.share})
         idle_cause = replace(idle_cause, claim=claim)
-    is_unnamed = not label or idle_facts.AROUND_ONCE in knows
+    is_unnamed = not short_name(idle.culprits[0].label) or idle_facts.AROUND_ONCE in knows
     if rule == "host-unrecorded" and is_unnamed and knows.isdisjoint(_KNOWN_TO_WORK):
         # What can be saved is unknown: the host may wait for something that sets the pace.
         doubt = "off-cpu" if "off-cpu" in knows else "nothing-recorded"
