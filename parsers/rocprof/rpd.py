@@ -23,13 +23,15 @@ from traceflops.table.trace import Source, Trace
 
 _API: Final = Wanted(integers=("id", "pid", "tid", "start", "end", "apiName_id", "args_id"))
 _TEXT: Final = Wanted(integers=("id",), texts=("string",))
-_USER: Final = "UserMarker"
+_USER_MARKER: Final = "UserMarker"
+"""The name of the call by which a program makes a mark; its argument is the name of the mark."""
 _TRACER: Final = re.compile(r"\w+::writeRows|rpdflush|run_to_completion|\w+_activity_callback")
 """Records of the tracer's own work."""
 _CUDA: Final = ((re.compile("cuda[A-Z]"), "runtime"), (re.compile("cu[A-Z]"), "driver"))
 _OVERHEAD, _OF_PROGRAM = "overhead", "of the program"
 _CALLS: Final = (*APIS, "runtime", "driver")
 _KINDS: Final = (*_CALLS, MARK, _OVERHEAD, _OF_PROGRAM)
+"""Kinds of records: calls by their API, other marks, the tracer's own work, the program's marks."""
 _BARRIER: Final = "barrier"
 _TYPES: Final = (
     (re.compile("barrier|marker", re.IGNORECASE), _BARRIER),
@@ -79,55 +81,57 @@ class _RpdReading(Gathered):
         """Add calls and marks; return the columns id, process and apiName_id of all records."""
         records: dict[str, list[IntArray]] = {name: [] for name in ("id", "process", "apiName_id")}
         of_program: list[Batch] = []
+        # Coders turn ids of strings into codes of names of calls or marks.
         mark_names = self["marks"].names["name"]
-        call_name = self._strings.coder(self["calls"].names["name"], sinks.UNNAMED)
-        mark_name = self._strings.coder(mark_names, sinks.UNNAMED)
-
-        def kind(key: int, _: int) -> int:
-            """Return the kind, an index in _KINDS, of records with this apiName_id."""
-            name = self._strings[key] or ""
-            if name == _USER:
-                return _KINDS.index(_OF_PROGRAM)
-            if _TRACER.fullmatch(name):
-                return _KINDS.index(_OVERHEAD)
-            api = next((api for sign, api in _CUDA if sign.match(name)), None) or kind_by_name(name)
-            return _KINDS.index(api if api in _CALLS else MARK)
-
+        code_call = self._strings.coder(self["calls"].names["name"], sinks.UNNAMED)
+        code_mark = self._strings.coder(mark_names, sinks.UNNAMED)
         for batch in self._database.batches("rocpd_api", _API):
             self.counts["api"] += batch.count
             rows = timed(batch, self.odd)
-            kinds = by_distinct(rows["apiName_id"], kind)
+            kinds = by_distinct(rows["apiName_id"], self._kind)
             process = self._pids.numbers(rows["pid"])
-            added = {"process": process, "thread": rows["tid"], "kind": kinds}
-            rows = rows.with_numbers(added)
-            calls, marks, overheads, program_marks = (
-                rows.only(np.isin(kinds, [_KINDS.index(word) for word in words]))
-                for words in (_CALLS, (MARK,), (_OVERHEAD,), (_OF_PROGRAM,))
+            rows = rows.with_numbers({"process": process, "thread": rows["tid"], "kind": kinds})
+            calls = rows.only(kinds < len(_CALLS))  # _KINDS begins with _CALLS
+            marks, overheads, program_marks = (
+                rows.only(kinds == _KINDS.index(kind)) for kind in (MARK, _OVERHEAD, _OF_PROGRAM)
             )
-            add_calls_of(self, calls, call_name(calls["apiName_id"]), calls["id"], _CALLS)
+            add_calls_of(self, calls, code_call(calls["apiName_id"]), calls["id"], _CALLS)
             for add, part in ((sinks.add_marks, marks), (sinks.add_overheads, overheads)):
                 columns: dict[str, Any] = {"process": part["process"], "thread": part["thread"]}
-                add(self, part, **columns, name=mark_name(part["apiName_id"]))
+                add(self, part, **columns, name=code_mark(part["apiName_id"]))
             of_program.append(program_marks)
             for name, pieces in records.items():
                 pieces.append(rows[name])
 
-        # The program's own marks are named by the argument of the call that made them. Since schema
-        # 3, arguments are in a table of their own, of which only the ids in use are kept.
-        arguments = self._strings
-        if self._database.has_rows("rocpd_ustring"):
-            wanted = distinct(_joined(rows["args_id"] for rows in of_program))
-            batches = [
-                rows.only(np.isin(rows["id"], wanted))
-                for rows in self._database.batches("rocpd_ustring", _TEXT)
-            ]
-            texts = [text for rows in batches for text in rows.texts["string"]]
-            arguments = TextsById(_joined(rows["id"] for rows in batches), texts)
-        argument = arguments.coder(mark_names, _USER)
+        arguments = self._arguments(_joined(rows["args_id"] for rows in of_program))
+        code_argument = arguments.coder(mark_names, _USER_MARKER)
         for rows in of_program:
             columns = {"process": rows["process"], "thread": rows["thread"]}
-            sinks.add_marks(self, rows, **columns, name=argument(rows["args_id"]))
+            sinks.add_marks(self, rows, **columns, name=code_argument(rows["args_id"]))
         return {name: _joined(pieces) for name, pieces in records.items()}
+
+    def _kind(self, name_id: int, _row: int) -> int:
+        """Return the kind, an index in _KINDS, of records with this apiName_id."""
+        name = self._strings[name_id] or ""
+        if name == _USER_MARKER:
+            return _KINDS.index(_OF_PROGRAM)
+        if _TRACER.fullmatch(name):
+            return _KINDS.index(_OVERHEAD)
+        api = next((api for sign, api in _CUDA if sign.match(name)), None) or kind_by_name(name)
+        return _KINDS.index(api if api in _CALLS else MARK)
+
+    def _arguments(self, ids: IntArray) -> TextsById:
+        """Return the arguments of calls by id, at least those with these `ids`."""
+        # Before schema 3 arguments are among all other strings.
+        if not self._database.has_rows("rocpd_ustring"):
+            return self._strings
+        wanted = distinct(ids)
+        batches = [
+            rows.only(np.isin(rows["id"], wanted))
+            for rows in self._database.batches("rocpd_ustring", _TEXT)
+        ]
+        texts = [text for rows in batches for text in rows.texts["string"]]
+        return TextsById(_joined(rows["id"] for rows in batches), texts)
 
     def add_operations(self, calls: Mapping[str, IntArray]) -> None:
         """Add operations, without barriers (no work); `calls` is the result of `add_calls`."""
@@ -136,11 +140,11 @@ class _RpdReading(Gathered):
         call, gpus = Lookup(links["op_id"], links["api_id"])(rows["id"]), rows["gpuId"]
         process = Lookup(calls["id"], calls["process"])(call)
         without_call = process == ABSENT
-        if without_call.any():  # the operation belongs to the process that uses its GPU most
-            users = np.stack([gpus, process], axis=1)[~without_call]
-            distinct, uses = np.unique(users, axis=0, return_counts=True)
-            # In ascending order of use, so that the dict keeps the last process of each GPU.
-            main_user = dict(distinct[np.argsort(uses, kind="stable")].tolist())
+        if without_call.any():  # such an operation gets the process that uses its GPU most
+            gpu_and_process = np.stack([gpus, process], axis=1)[~without_call]
+            users, uses = np.unique(gpu_and_process, axis=0, return_counts=True)
+            # In ascending order of uses: the dict keeps the last process of each GPU.
+            main_user = dict(users[np.argsort(uses, kind="stable")].tolist())
             process[without_call] = by_distinct(
                 gpus[without_call],
                 lambda gpu, _: main_user[gpu] if gpu in main_user else self._pids.number(ABSENT),
@@ -153,9 +157,11 @@ class _RpdReading(Gathered):
         }
         rows = rows.with_numbers(columns)
 
-        def kind_of(key: int, _: int) -> int:
-            text = self._strings[key] or ""
-            return _WORK.index(next((k for sign, k in _TYPES if sign.search(text)), "kernel"))
+        def kind_of(type_id: int, _row: int) -> int:
+            """Return the kind, an index in _WORK, of operations with this opType_id."""
+            text = self._strings[type_id] or ""
+            kind = next((kind for sign, kind in _TYPES if sign.search(text)), "kernel")
+            return _WORK.index(kind)
 
         kinds = by_distinct(rows["opType_id"], kind_of)
         parts = {word: rows.only(kinds == index) for index, word in enumerate(_WORK)}
@@ -185,8 +191,8 @@ class _RpdReading(Gathered):
             name: Lookup(launched["api_ptr_id"], launched[name])(rows["call"])
             for name in _LAUNCHED.integers
         }
-        own = self._strings.coder(names, None)(rows["description_id"])
-        of_call = self._strings.coder(names, sinks.UNNAMED_KERNEL)(column["kernelName_id"])
+        own_name = self._strings.coder(names, None)(rows["description_id"])
+        call_name = self._strings.coder(names, sinks.UNNAMED_KERNEL)(column["kernelName_id"])
         grid, block = (np.stack([column[n] for n in axes], axis=1) for axes in (_GRID, _BLOCK))
 
         # The unit of the grid depends on the tracer's version, which shows in the spelling of the
@@ -207,7 +213,7 @@ class _RpdReading(Gathered):
             rows,
             "kernel",
             **self._common(rows),
-            name=np.where(own >= 0, own, of_call),
+            name=np.where(own_name >= 0, own_name, call_name),
             grid=blocks,
             block=block,
             shared_memory_bytes=column["groupSegmentSize"],
@@ -224,7 +230,7 @@ class _RpdReading(Gathered):
             for name in _COPIED.integers[1:]
         )
         types, inverse = np.unique(rows["opType_id"], return_inverse=True)
-        # Without 2D or 3D at the end, which would hide the direction before it.
+        # Remove 2D or 3D from the end, where `directions_named` expects the direction.
         texts = [_PLANES.sub("", self._strings[key] or "") for key in types.tolist()]
         direction = directions_named(texts)[inverse]
         is_between = (direction == WITHIN) & (source >= 0) & (target >= 0) & (source != target)

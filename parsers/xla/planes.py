@@ -151,13 +151,13 @@ class Plane(Struct, dict=True):
 
 
 class Stats(Struct, frozen=True):
-    """The stats of `count` events. `_owner` is the event of each stat, `_which` its name's code."""
+    """The stats of `count` events. Per stat: `_owner` is its event, `_name_code` its name."""
 
     count: int
     _plane: Plane
     _owner: IntArray
     _columns: Columns
-    _which: IntArray
+    _name_code: IntArray
 
     def numbers(self, name: str) -> IntArray:
         """Return the stat `name` of each event as a number, ABSENT without it."""
@@ -191,7 +191,7 @@ class Stats(Struct, frozen=True):
 
     def _have_name(self, name: str) -> BoolArray:
         """Return which stats have this name."""
-        have_name: BoolArray = self._which == self._plane.stats.get(name, _NO_STAT)
+        have_name: BoolArray = self._name_code == self._plane.stats.get(name, _NO_STAT)
         return have_name
 
 

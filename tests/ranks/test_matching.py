@@ -120,3 +120,14 @@ def test_kernels_that_are_missing_on_one_rank_have_no_match_and_move_no_other(jo
 @given(jobs(apart_ns=50_000_000, missing=2))
 def test_kernels_that_are_missing_are_found_on_clocks_that_are_apart(job: Job) -> None:
     check(job)
+
+
+def test_kernels_of_unrelated_times_are_no_failure() -> None:
+    """In each candidate pairing, most pairs are impossible."""
+    for seed in range(100):
+        random = np.random.default_rng(seed)
+        start = np.sort(random.integers(0, 10**9, (5, 2)), axis=0)
+        end = start + random.integers(1, 10**8, (5, 2))
+        job = Job(start, end, np.full(5, ABSENT), np.ones((5, 2), np.bool_), np.zeros(2, int))
+        _, matches, _, _ = job.found()
+        assert matches.count + matches.impossible <= 5

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
 from msgspec.structs import replace
@@ -70,18 +70,18 @@ _SEVERAL: Final = 3  # in this many steps, what happens in each step is seen aga
 
 
 def idle_causes(case: Case) -> Iterator[Cause]:
-    """Give a cause per rule with enough idle time; the rules of launching are joined to one.
+    """Yield a cause per rule with enough idle time; the rules of launching are joined to one.
 
-    If the host waits in no such rule, waits beside work of the GPU are looked at: after them the
-    host has no lead. Launch latency is not told if launches are as fast as they can be and other
-    causes take half as long: then these keep the host from being ahead.
+    If none of these rules is one of waiting, also yield the causes of waits during work of the GPU:
+    after such a wait the host is not ahead. Launch latency is left out if launches are as fast as
+    they can be, and other causes take at least half as long: these keep the host from being ahead.
     """
     culprits_by_rule: defaultdict[str, list[Culprit]] = defaultdict(list)
     of_cpu = idle_facts.operators_of_cpu(case)
     for culprit in case.idle.culprits:
+        is_of_cpu = culprit in of_cpu
         rule = rule_of_idle(culprit.kind, culprit.label, *culprit.evidence)
-        rule = idle_facts.CPU_OPERATORS if culprit in of_cpu else rule
-        culprits_by_rule[rule].append(culprit)
+        culprits_by_rule[idle_facts.CPU_OPERATORS if is_of_cpu else rule].append(culprit)
     trace = case.prepared.trace if case.prepared is not None else None
     has_wait, others_ns, latency = False, 0, list[tuple[int, Cause]]()
     least_ns = limit(case, "idle-cause", "least_share") * case.total.components.window_ns
@@ -111,30 +111,41 @@ def idle_causes(case: Case) -> Iterator[Cause]:
     for idle_ns, late in latency:
         if 2 * others_ns < idle_ns or not launching.at_floor(case):
             is_much = late.share >= limit(case, launching.LATENCY, "much")
-            is_short = is_much and launching.are_short(case)
-            yield launching.of_short_kernels(case, late) if is_short else late
+            kernels_are_short = is_much and launching.are_short(case)
+            yield launching.of_short_kernels(case, late) if kernels_are_short else late
     if not has_wait:
         yield from host_waits(case)
 
 
 def _mostly_launches(idle: IdleClass, by_rule: Mapping[str, list[Culprit]]) -> bool:
-    """Return whether the largest culprit of host code is also that of launching, and more there.
+    """Return whether host code and launching have the same largest culprit, and it mostly launches.
 
-    Then only launching is told. A function of the user must launch _HARDLY times as long.
+    Then the cause is launching alone. A function of the user must launch _HARDLY times as long.
     """
     label = idle.culprits[0].label
-    launches = next(filter(None, (by_rule.get(rule, []) for rule in launching.LAUNCHING)), [])
+    launches = next((by_rule[rule] for rule in launching.LAUNCHING if by_rule.get(rule)), None)
+    if launches is None or launches[0].label != label:
+        return False
     launches_ns = sum(culprit.idle_ns for culprit in launches)
-    least = _HARDLY if owner_of(label) == "yours" else 1
-    return bool(launches) and launches[0].label == label and launches_ns >= least * idle.idle_ns
+    least_ratio = _HARDLY if owner_of(label) == "yours" else 1
+    return launches_ns >= least_ratio * idle.idle_ns
 
 
 def rule_of_idle(kind: str, *names: str) -> str:
-    """Return the rule of idle time of the class `kind`: by the names around it, else the class."""
-    by_name = (rule for rule, pattern in _BY_NAME.items() if any(map(pattern.search, names)))
-    revealed = frozenset[str]().union(*map(facts_of_name, names[:2]))  # of the label and call
-    by_fact = (_BY_FACT.get((kind, reveals)) for reveals in revealed)
-    return next(by_name, next(filter(None, by_fact), kind.replace("_", "-")))
+    """Return the rule of idle time of the class `kind`: by the names around it, else the class.
+
+    `names` begins with the label of the culprit and the innermost call.
+    """
+    for rule, pattern in _BY_NAME.items():
+        if any(map(pattern.search, names)):
+            return rule
+    revealed = frozenset[str]().union(*map(facts_of_name, names[:2]))
+    by_fact = (
+        rule
+        for (of_kind, reveals), rule in _BY_FACT.items()
+        if of_kind == kind and reveals in revealed
+    )
+    return next(by_fact, kind.replace("_", "-"))
 
 
 def _owner(rule: str, largest: Culprit, knows: set[str]) -> Owner | None:
@@ -152,25 +163,15 @@ def _owner(rule: str, largest: Culprit, knows: set[str]) -> Owner | None:
 def _cause(case: Case, rule: str, idle: IdleClass, share: float) -> Cause:
     """Return the cause for the idle time of one rule; `share` is its part of the window."""
     largest, row = idle.culprits[0], rule_of(rule)
-    label, by_name = short_name(largest.label), rule in _BY_NAME
+    has_name = bool(short_name(largest.label))
     knows, values = idle_facts.what_is_known(case, rule, idle)
-    is_place = idle_facts.AROUND_ALL not in knows
-    details = [*_details(case, rule, largest, is_place=is_place)]
+    names_place = idle_facts.AROUND_ALL not in knows  # whether the largest culprit tells where
+    details = [*_details(case, rule, largest, names_place=names_place)]
     unrecorded_ns = case.total.idle_causes.unrecorded_ns if rule == "device-wait" else 0
     # If most of a wait for the device has no record, nobody can be told to mend it.
     if rule == "device-wait" and 2 * unrecorded_ns >= idle.idle_ns:
         details.append(fact("idle.unexplained", share=share_of_window(case, unrecorded_ns)))
-        knows |= {"unexplained"}
-    is_in_thread = rule == "data-input" and _IN_THREAD in largest.label
-    doubts = {
-        "workers": is_in_thread,
-        "once": by_name and len(case.steps.used) < 2,  # compiling and loading need not recur
-        "half": bool(row.partly),
-        "not-of-program": rule == "input-wait",
-        "page-faults": rule == "host-page-faults" and "per-byte" not in knows,
-        "own-work": "own-work" in knows,
-    }
-    slowed = launching.slowed_by_stacks(case) if rule in _BESIDE_STACKS else None
+        knows = knows | {"unexplained"}
     owner = _owner(rule, largest, knows)
     idle_cause = cause(
         case,
@@ -184,21 +185,28 @@ def _cause(case: Case, rule: str, idle: IdleClass, share: float) -> Cause:
         rows=tuple(
             Row(row_name(culprit.label), culprit.idle_ns, culprit.gaps)
             for culprit in idle.culprits[:MOST_ROWS]
-            if not is_wrapper(culprit.label) and (is_place or culprit is not largest)
+            if not is_wrapper(culprit.label) and (names_place or culprit is not largest)
         ),
         where=_where(case, idle),
-        edits=tuple(_filled(edit, idle) for edit in row.edits if label or "{name}" not in edit),
-        partly=_BESIDE_WORKERS if is_in_thread else row.partly,
-        doubts=(
-            *filter(None, [slowed]),
-            *(fact(f"doubt.{name}") for name, holds in doubts.items() if holds),
-        ),
+        # The field {name} is for the name of the largest culprit, which may be empty.
+        edits=tuple(_filled(edit, idle) for edit in row.edits if has_name or "{name}" not in edit),
+        partly=_BESIDE_WORKERS if _loads_in_thread(rule, largest) else row.partly,
+        doubts=_doubts(case, rule, largest, knows),
         direct_ns=after_waits(case, idle) if rule in WAITING else None,
     )
-    for own in knows.intersection(idle_facts.CLAIMS):  # at most one
-        claim = Fact(f"{rule}.claim-{own}", {**values, "share": share})
+    return _by_facts(case, idle_cause, idle, knows, values)
+
+
+def _by_facts(
+    case: Case, idle_cause: Cause, idle: IdleClass, knows: set[str], values: Mapping[str, Value]
+) -> Cause:
+    """Return a cause with the claim, gain and advice that replace those of its rule, by facts."""
+    rule = idle_cause.rule
+    with_claim = next(iter(knows.intersection(idle_facts.CLAIMS)), None)  # there is at most one
+    if with_claim is not None:
+        claim = Fact(f"{rule}.claim-{with_claim}", {**values, "share": idle_cause.share})
         idle_cause = replace(idle_cause, claim=claim)
-    is_unnamed = not label or idle_facts.AROUND_ONCE in knows
+    is_unnamed = not short_name(idle.culprits[0].label) or idle_facts.AROUND_ONCE in knows
     if rule == "host-unrecorded" and is_unnamed and knows.isdisjoint(_KNOWN_TO_WORK):
         # What can be saved is unknown: the host may wait for something that sets the pace.
         doubt = "off-cpu" if "off-cpu" in knows else "nothing-recorded"
@@ -206,20 +214,44 @@ def _cause(case: Case, rule: str, idle: IdleClass, share: float) -> Cause:
         idle_cause = replace(idle_cause, edits=(), on_path=frozenset(), doubts=reasons)
     idle_cause = as_paced(case, idle_cause, idle, knows)
     if isinstance(gain_ns := values.get("gain_ns"), int):
-        idle_cause = replace(idle_cause, gain=Gain(0, gain_ns // case.windows_used, None))
-    if idle_cause.advice is None and not by_name and idle.remedy:
+        # `gain_ns` is the most that all windows can gain together.
+        gain = Gain(low_ns=0, high_ns=gain_ns // case.windows_used, point_ns=None)
+        idle_cause = replace(idle_cause, gain=gain)
+    if idle_cause.advice is None and rule not in _BY_NAME and idle.remedy:
         return replace(idle_cause, advice=fact("sentence", text=Fact(idle.remedy)))
     return idle_cause
 
 
-def _unless_once(case: Case, idle_cause: Cause, idle: IdleClass) -> Cause:
-    """Return a cause of host code, without gain and usual remedy if single calls were long.
+def _loads_in_thread(rule: str, largest: Culprit) -> bool:
+    """Return whether the launching thread loads the data itself, without worker processes."""
+    return rule == "data-input" and _IN_THREAD in largest.label
 
-    All culprits then are operators that run in each step but held up the GPU only once.
+
+def _doubts(case: Case, rule: str, largest: Culprit, knows: Collection[str]) -> tuple[Fact, ...]:
+    """Return why the gain of mending the idle time of a rule is not sure."""
+    slowed = launching.slowed_by_stacks(case) if rule in _BESIDE_STACKS else None
+    holds_by_name = {
+        "workers": _loads_in_thread(rule, largest),
+        # Compiling and loading need not recur.
+        "once": rule in _BY_NAME and len(case.steps.used) < 2,
+        "half": bool(rule_of(rule).partly),
+        "not-of-program": rule == "input-wait",
+        "page-faults": rule == "host-page-faults" and "per-byte" not in knows,
+        "own-work": "own-work" in knows,
+    }
+    doubts = [fact(f"doubt.{name}") for name, holds in holds_by_name.items() if holds]
+    return (slowed, *doubts) if slowed else tuple(doubts)
+
+
+def _unless_once(case: Case, idle_cause: Cause, idle: IdleClass) -> Cause:
+    """Return a cause of host code; without gain and usual remedy if only single calls were long.
+
+    Then each culprit is an operator that runs in every step, but only one of its calls let the GPU
+    idle.
     """
     steps, labels = len(case.steps.used), {culprit.label for culprit in idle.culprits}
-    is_again = any(culprit.gaps > 1 for culprit in idle.culprits)
-    if steps < _SEVERAL or case.prepared is None or is_again:
+    is_repeated = any(culprit.gaps > 1 for culprit in idle.culprits)
+    if steps < _SEVERAL or case.prepared is None or is_repeated:
         return idle_cause
     ops = case.prepared.trace.ops["name"]
     if any(is_one_of(ops, label).sum() < steps for label in labels):
@@ -228,15 +260,15 @@ def _unless_once(case: Case, idle_cause: Cause, idle: IdleClass) -> Cause:
     return replace(idle_cause, advice=fact("idle.once"), doubts=(fact("doubt.once"),), **changes)
 
 
-def _details(case: Case, rule: str, largest: Culprit, *, is_place: bool) -> Iterator[Fact]:
+def _details(case: Case, rule: str, largest: Culprit, *, names_place: bool) -> Iterator[Fact]:
     """Yield the largest part of the idle time of a rule, and facts on launching and memory."""
     label = short_name(largest.label)
-    if label and is_place and not is_wrapper(largest.label):
+    if label and names_place and not is_wrapper(largest.label):
         part = share_of_window(case, largest.idle_ns)
         # The outermost operator in which a function spends most of the time
-        inside = [name for name in largest.evidence if OPERATOR.match(name)]
-        is_told = bool(inside) and rule == "host-code" and inside[-1] not in largest.label
-        op = short_name(inside[-1]) if is_told else None
+        operators = [name for name in largest.evidence if OPERATOR.match(name)]
+        adds_to_label = bool(operators) and operators[-1] not in largest.label
+        op = short_name(operators[-1]) if rule == "host-code" and adds_to_label else None
         yield fact("part.largest", name=label, part=part, op=op)
     if rule in _OF_HOST and (ended := idle_facts.ended_by(case)) is not None:
         yield fact("part.ends", kernel=short_name(ended[0]), part=ended[1])
@@ -246,7 +278,8 @@ def _details(case: Case, rule: str, largest: Culprit, *, is_place: bool) -> Iter
         counts, steps = idle_facts.memory_calls(case), len(case.steps.used)
         window = fact("idle.window.steps", count=steps) if steps else fact("idle.window.all")
         calls = tuple(fact("idle.calls", name=name, count=count) for name, count in counts.items())
-        yield from [fact("idle.allocated", window=window, calls=calls)] if calls else []
+        if calls:
+            yield fact("idle.allocated", window=window, calls=calls)
 
 
 def _of_parts(case: Case, lead: Cause, parts: Mapping[str, IdleClass]) -> Cause:
@@ -282,9 +315,11 @@ def _title(
     """Return the title of a cause, by what is known of it, by its owner, or by its rule alone."""
     if "one-operator" in knows:
         return Fact(f"{rule}.title-one", {"operator": values["operator"]})
-    own = next((own for own in ("mpi", *idle_facts.CLAIMS) if own in knows), None)
-    if own is not None and (own, owner) != ("ranged", "library"):
-        return fact("external-wait.title-mpi" if own == "mpi" else f"{rule}.title-{own}")
+    with_title = next((known for known in ("mpi", *idle_facts.CLAIMS) if known in knows), None)
+    if with_title == "mpi":
+        return fact("external-wait.title-mpi")
+    if with_title is not None and (with_title, owner) != ("ranged", "library"):
+        return fact(f"{rule}.title-{with_title}")
     if (rule, owner) == ("host-unrecorded", "library"):
         return fact(f"{rule}.title-library")
     if rule == launching.LATENCY and launching.at_floor(case):
@@ -294,31 +329,28 @@ def _title(
 
 
 def _filled(edit: str, idle: IdleClass) -> str:
-    """Return an edit of `rules.toml` with the names of idle time, as patterns, in its {fields}."""
+    """Return an edit of `rules.toml` with patterns of the names of idle time in its {fields}."""
     calls = dict.fromkeys(
         re.escape(name) for culprit in idle.culprits for name in culprit.evidence[:1]
     )
     label = idle.culprits[0].label
     is_frame = function_name(label) != label  # the line is exact; numbers in ranges may differ
     labels = dict.fromkeys(re.escape(culprit.label) for culprit in idle.culprits)
-    values = {
-        "{name}": re.escape(label) if is_frame else numbered(label),
-        "{names}": "|".join(labels),
-        "{calls}": "|".join(calls),
-        "{compiles}": _BY_NAME["recompilation"].pattern,
-        "{loads}": _BY_NAME["code-loading"].pattern,
+    pattern_of = {
+        "name": re.escape(label) if is_frame else numbered(label),
+        "names": "|".join(labels),
+        "calls": "|".join(calls),
+        "compiles": _BY_NAME["recompilation"].pattern,
+        "loads": _BY_NAME["code-loading"].pattern,
     }
-    filled = edit
-    for field, pattern in values.items():
-        filled = filled.replace(field, pattern)
-    return filled
+    return re.sub(r"\{([a-z]+)\}", lambda field: pattern_of.get(field[1], field[0]), edit)
 
 
 def _where(case: Case, idle: IdleClass) -> Where:
-    """Return where to look: the function and the gap in time of the largest culprit.
+    """Return where to look: the function of the largest culprit, and a gap in time.
 
-    The function is told if it is known and has half of the idle time; the gap is the one among the
-    longest in which the culprit has most time.
+    The function is left out if it is unknown or has less than half of the idle time. Of the longest
+    gaps, the one in which the culprit takes most time is returned.
     """
     largest = idle.culprits[0]
     frame = _frame(largest)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -36,6 +36,7 @@ def precision_rules(facts: KernelFacts, product: BoolArray) -> Iterator[Cause]:
     has_no_op = facts.product < 0  # then only the name tells the type
 
     def of(*types: str) -> BoolArray:
+        """Return which kernels are products of operands of these types."""
         is_named_so = has_no_op & np.isin(type_by_name, types)
         return product & (facts.is_type(*types) | is_named_so)
 
@@ -55,25 +56,37 @@ def precision_rules(facts: KernelFacts, product: BoolArray) -> Iterator[Cause]:
 
 
 def totals_in_fp32(case: Case) -> Iterator[Finding]:
-    """Give a finding on products in plain FP32, by the names of kernels that have totals alone.
+    """Yield a finding if products in plain FP32 take long in a recording without a timeline.
 
-    The names must tell that the GPU has TF32.
+    Such a recording has only the total time per kernel name. The names tell the data type, and
+    whether the GPU has TF32.
     """
     rows = case.untimed.rows.to_pylist() if case.untimed is not None else ()
-    plain = [
+    in_fp32 = [
         row
         for row in rows
         if row["share"] and row["sub"] in _KINDS and operand_type(row["name"]) == FP32
         if _HAS_TF32.search(row["name"])
     ]
-    share = sum(row["share"] for row in plain)
+    share = sum(row["share"] for row in in_fp32)
     if severity_of(share) is not None:
-        subs = tuple(dict.fromkeys(row["sub"] for row in plain))
-        products = tuple(fact(f"products.{sub}") for sub in subs)
-        many = 1 if subs[0] == "attention" else 2  # of the verb: attention takes, products take
-        values: dict[str, Value] = {"first": products[0], "many": many, "products": products}
+        kinds = tuple(dict.fromkeys(row["sub"] for row in in_fp32))
+        products = tuple(fact(f"products.{kind}") for kind in kinds)
+        values: dict[str, Value] = {
+            "first": products[0],
+            "many": _many(kinds),
+            "products": products,
+        }
         advice = advice_of("tf32-off", case.program, values)
         yield statement("tf32-off", share, values, advice=advice)
+
+
+def _many(kinds: Sequence[str]) -> int:
+    """Return 1 for a singular verb after the first kind of products, else 2.
+
+    Titles name only the first kind: "Attention runs in FP32", "GEMMs run in FP32".
+    """
+    return 1 if kinds[:1] == ("attention",) else 2
 
 
 def _faster(
@@ -86,6 +99,7 @@ def _faster(
     rate, slow = facts.rate(fast), next(iter(by_type))
     if not rate or facts.rate(slow) >= rate:
         return
+    # Per kernel, the part of its time that is left: by its roofline, before and after the change.
     size_ratio, rate_ratio = _BYTES[fast] / _BYTES[slow], facts.rate(slow) / rate
     before_ns = facts.roof_ns
     after_ns = np.maximum(facts.flops / rate, size_ratio * facts.bytes_ns)
@@ -107,21 +121,23 @@ def _named(facts: KernelFacts, rows: BoolArray, of_types: dict[str, BoolArray]) 
     """
     times = {sub: int(facts.ns[rows & facts.is_sub(f"compute/{sub}")].sum()) for sub in _KINDS}
     by_time = sorted(times, key=lambda sub: -times[sub])
-    large = [sub for sub in by_time if times[sub] >= _LEAST_TOLD * sum(times.values())]
+    large = tuple(sub for sub in by_time if times[sub] >= _LEAST_TOLD * sum(times.values()))
     has_no_tf32 = all(map(without_tf32, facts.prepared.trace.devices.to_pylist()))
     by_word: dict[str, list[Fact]] = {}
     for sub in large:
         of_sub = facts.is_sub(f"compute/{sub}")
         types = {name for name, mask in of_types.items() if (mask & of_sub).any()}
-        word = "TF32" if types == {"tf32"} else "FP32 or TF32"
-        if types == {FP32} or has_no_tf32:
+        if types == {"fp64"}:
+            word = "FP64"
+        elif types == {FP32} or has_no_tf32:
             word = "FP32"
-        word = "FP64" if types == {"fp64"} else word
+        else:
+            word = "TF32" if types == {"tf32"} else "FP32 or TF32"
         by_word.setdefault(word, []).append(fact(f"products.{sub}"))
     products = [product for kinds in by_word.values() for product in kinds]
     return {
         "first": next(iter(products), None),
-        "many": 1 if large[:1] == ["attention"] else 2,  # "attention takes", "products take"
+        "many": _many(large),
         "types": next(iter(by_word), None),
         "products": tuple(products),
         "parts": tuple(

@@ -210,7 +210,7 @@ def _best(records: CommRecords, candidates: Iterable[Pairs]) -> Pairs:
     scored = [_scored(records, pairs) for pairs in candidates]
     # The ends of few matches are close by chance: only candidates with nearly the most compete.
     most = max(candidate.matches for candidate in scored)
-    least = most - (1 - _NEARLY) * abs(most)  # `most` may be negative
+    least = min(most, _NEARLY * most)  # `most` itself if negative: 0.8 times as much is above it
     enough = [candidate for candidate in scored if candidate.matches >= least]
     most_spread_ns = max(_CLOSE_NS, min(candidate.spread_ns for candidate in enough))
     close = (candidate for candidate in enough if candidate.spread_ns <= most_spread_ns)
