@@ -18,7 +18,8 @@ from traceflops.parsers.shared.sinks import DISPATCH
 from traceflops.remedies import ROCPROFV3
 from traceflops.table.columns import ABSENT, count_true, names, numbers
 from traceflops.table.grouping import distinct, joint_codes
-from traceflops.table.trace import Note, rank_from_name, together
+from traceflops.table.merged_notes import together
+from traceflops.table.trace import Note, rank_from_name
 from traceflops.units import does, percent, several
 
 if TYPE_CHECKING:

@@ -2,16 +2,8 @@
 
 import pytest
 
-from traceflops.table.trace import (
-    Note,
-    Owned,
-    counted_note,
-    of_noun,
-    ranges,
-    rank_from_name,
-    together,
-    worded,
-)
+from traceflops.table.merged_notes import Owned, together
+from traceflops.table.trace import Note, counted_note, of_noun, ranges, rank_from_name, worded
 
 LOST = of_noun("row", "could not be read and [was|were] left out.")
 

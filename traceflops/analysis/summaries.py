@@ -30,7 +30,8 @@ from traceflops.ranks.comm_records import grouped
 from traceflops.ranks.late_causes import KernelSums
 from traceflops.ranks.link_rates import Links, links_of
 from traceflops.ranks.who_waits import RankReport, report_of
-from traceflops.table.trace import Note, Trace, counted_note, note_of, together
+from traceflops.table.merged_notes import together
+from traceflops.table.trace import Note, Trace, counted_note, note_of
 from traceflops.timeline.host_work import COPIES_MISSING
 from traceflops.timeline.records import Window
 from traceflops.windows.records import told_apart

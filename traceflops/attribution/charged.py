@@ -25,11 +25,11 @@ from traceflops.timeline.records import WORK
 from traceflops.windows.prepared import Prepared
 
 MOST_ROWS: Final = 2_000
-"""Launch paths that get a row of their own; the other ones of a kernel share one row."""
+"""At most so many launch paths get a row of their own; the others of a kernel share one row."""
 LEAST_SHARE: Final = 10_000
 """Launch paths with less than 1/10,000 of all time share that row, too."""
 MOST_FIGURES: Final = 100_000
-"""At most so many times of single steps are listed, those of the rows with most time."""
+"""At most so many times of single steps are listed, for the rows with most time."""
 USUAL: Final = {
     **dict.fromkeys(("op", "shapes", "scope")),
     "backward": False,
@@ -46,8 +46,8 @@ class Charged(Columns, frozen=True):
     """Pieces of time charged to one activity in one window, a row per piece; times in ns.
 
     `row` is the row of the activity, `component` an index into WORK, `window` the number of the
-    used window, counted over all devices. `offset_ns` is the start of the piece since the start of
-    its window, `wait_ns` how long the activity waited for other ranks in it, -1 if unknown.
+    used window, counted over all devices. `offset_ns` is from the start of the window to that of
+    the piece, `wait_ns` how long the activity waited for other ranks in the piece, -1 if unknown.
     """
 
     row: IntArray
@@ -69,37 +69,37 @@ class RankTimes(Struct, frozen=True):
 def charged(prepared: Prepared, waits: RankTimes | None = None) -> Charged:
     """Charge each ns of work in the chosen windows to one activity.
 
-    There is a piece per activity and window that it has time in. Without `waits` all `wait_ns` of
-    the pieces are -1.
+    Return a piece per activity and window in which it is charged time. Without `waits`, `wait_ns`
+    is -1.
     """
     empty, windows_before = np.empty(0, dtype=np.int64), 0
     pieces = [Charged(*[empty] * 6)]
     for device, account in prepared.accounts.items():
         rows = account.rows
         windows = [(w.start_ns, w.end_ns) for w in prepared.windows[device] if w.used]
-        opens, closes = np.array(windows, dtype=np.int64).reshape(-1, 2).T
+        window_start, window_end = np.array(windows, dtype=np.int64).reshape(-1, 2).T
         for code, component in enumerate(WORK):
             selected = np.flatnonzero(is_top(prepared.linked.categorised, component, rows.row))
             if not len(selected) or not windows:
                 continue
-            # An activity is charged the time that no earlier activity of its component covers, as
-            # far as it is in `visible`: not covered by a component that comes earlier in WORK.
+            # An activity is charged its time after the latest end of earlier activities of its
+            # component, without the time that a component covers which comes earlier in WORK.
             visible = account.timeline.parts[component]
-            begun, end = rows.start_ns[selected], np.maximum.accumulate(rows.end_ns[selected])
-            start = np.maximum(begun, np.append(begun[0], end[:-1]))
+            begun, reach = rows.start_ns[selected], np.maximum.accumulate(rows.end_ns[selected])
+            own_start = np.maximum(begun, np.append(begun[0], reach[:-1]))
             # Every pair of an activity and a window that it overlaps, and the time they share.
-            first = np.searchsorted(closes, start, "right")
-            window, index = runs(first, np.searchsorted(opens, end, "left"))
+            first = np.searchsorted(window_end, own_start, "right")
+            window, index = runs(first, np.searchsorted(window_start, reach, "left"))
             row = rows.row[selected][index]
-            start = np.maximum(start[index], opens[window])
-            end = np.maximum(start, np.minimum(end[index], closes[window]))
+            start = np.maximum(own_start[index], window_start[window])
+            end = np.maximum(start, np.minimum(reach[index], window_end[window]))
             waited = np.full_like(row, -1)
             if waits is not None:  # a collective waits first and then transfers
                 until = np.clip(begun[index] + waits.wait_ns[row], start, end)
                 waited = np.where(waits.wait_ns[row] >= 0, visible.length_within(start, until), -1)
-            ns, kind = visible.length_within(start, end), np.full_like(row, code)
-            offset, number = start - opens[window], window + windows_before
-            pieces.append(Charged(row, kind, number, ns, offset, waited).only(ns > 0))
+            ns, component_code = visible.length_within(start, end), np.full_like(row, code)
+            offset, number = start - window_start[window], window + windows_before
+            pieces.append(Charged(row, component_code, number, ns, offset, waited).only(ns > 0))
         windows_before += len(windows)
     return Charged.joined(pieces)
 
@@ -147,10 +147,11 @@ def charged_kernels(
 
     The rows sum to the work of the chosen windows, component by component.
     """
-    paths, pieces = _launch_paths(prepared, waits), charged(prepared, waits)
+    columns, pieces = _launch_paths(prepared, waits), charged(prepared, waits)
     chosen = prepared.chosen
+    # Equal codes in all columns are one launch path.
+    path, row_of_path = group_rows([code for code, _ in columns.values()])
     group_of_activity = np.full(prepared.trace.activities.num_rows, -1, dtype=np.int64)
-    path, row_of_path = group_rows([code for code, _ in paths.values()])
     group_of_activity[chosen.row] = path
     sums = group_sums(group_of_activity[pieces.row], pieces.ns, len(row_of_path))
     # A path is rare if MOST_ROWS paths have more time (argsort twice: its rank), or its share is
@@ -159,13 +160,13 @@ def charged_kernels(
     is_rare |= sums * LEAST_SHARE < sums.sum()
     codes_of = {
         name: code if name in OF_KERNEL else np.where(is_rare[path], -1, code)
-        for name, (code, _) in paths.items()
+        for name, (code, _) in columns.items()
     }
     group, first = group_rows([*codes_of.values(), is_rare[path].astype(np.int64)])
     group_of_activity[chosen.row] = group
     texts = [
         [values[code] if code >= 0 else USUAL.get(name) for code in codes_of[name][first].tolist()]
-        for name, (_, values) in paths.items()
+        for name, (_, values) in columns.items()
     ]
     others = group_sums(group[row_of_path], is_rare.astype(np.int64), len(first)).tolist()
     counts = group_sums(group, prepared.begins, len(first)).tolist()

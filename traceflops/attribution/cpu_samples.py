@@ -1,4 +1,4 @@
-"""What samples and switches of the CPU tell of idle time, where nothing else does of the host."""
+"""What CPU samples and scheduler switches tell about idle time without other host records."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from traceflops.windows.prepared import Prepared
 
 
 def sampled_in(prepared: Prepared, kind: str) -> Counter[str]:
-    """Count CPU samples of launching threads per function, in idle time of a class of PLACES."""
+    """Count CPU samples of launching threads per function, in idle time of a class (`kind`)."""
     marks, labels = prepared.trace.marks, names(prepared.trace.marks["name"])
     at_ns, name = numbers(marks["start_ns"]), codes(marks["name"])
     counts = np.zeros(len(labels), dtype=np.int64)
@@ -42,7 +42,7 @@ def sample_spacing_ns(trace: Trace) -> int:
 def sampled_outside(prepared: Prepared) -> tuple[Counter[str], Counter[str]]:
     """Count CPU samples per function before the first work of the only GPU, and after the last.
 
-    Nothing where there are several GPUs: they work at different times.
+    Several GPUs work at different times: then both counts are empty.
     """
     if len(prepared.accounts) != 1:
         return Counter(), Counter()
@@ -63,7 +63,7 @@ def _by_function(labels: Sequence[str], counts: IntArray) -> Counter[str]:
 
 
 def off_cpu_in(prepared: Prepared, kind: str) -> int:
-    """Return for how many ns of idle time of one class the launching thread runs on no CPU."""
+    """Return the ns of idle time of one class in which the launching thread runs on no CPU."""
     off_ns, marks = 0, prepared.trace.marks
     start_ns, dur_ns = numbers(marks["start_ns"]), numbers(marks["dur_ns"])
     for idle, rows in _in_idle_time(prepared, kind, "off_cpu"):

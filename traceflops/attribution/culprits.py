@@ -40,16 +40,13 @@ _START_UP: Final = "start_up"
 UNRECORDED: Final = "host_unrecorded"
 BESIDE: Final = "host_beside_gpu"
 CALLS_BESIDE: Final = "calls_beside_gpu"
-"""Classes of host time without a record, and of that beside work of a GPU, which it may await; and
-of calls in the driver beside such work: they wait for it, or for room in a full queue."""
-_BESIDE: Final = {
-    UNRECORDED: BESIDE,
-    "memory_alloc": CALLS_BESIDE,
-    "slow_driver_call": CALLS_BESIDE,
-}
+"""Classes of host time without a record; of such time while a GPU works, for which the host may
+wait; and of driver calls while a GPU works, which wait for it or for room in a full queue."""
+_CALLS: Final = ("memory_alloc", "slow_driver_call")
+_BESIDE: Final = {UNRECORDED: BESIDE, **dict.fromkeys(_CALLS, CALLS_BESIDE)}
 _SUMS: Final = ("idle_ns", "gaps", "blocked_before_ns", "short_ns")
 SHORT_GAP_NS: Final = 200_000
-"""In longer gaps Python must have done more than start operators."""
+"""Launching operators explains shorter gaps; in longer ones Python must have done more."""
 _MOST_OF_GAP: Final = 3  # at most so many culprits of a class are named per gap
 
 
@@ -80,12 +77,12 @@ class IdleClass(Struct, frozen=True):
 
     @property
     def idle_ns(self) -> int:
-        """Idle time of all its culprits, in ns."""
+        """Idle time of all culprits, in ns."""
         return sum(culprit.idle_ns for culprit in self.culprits)
 
     @property
     def short_ns(self) -> int:
-        """The part of it in short gaps."""
+        """Idle time in gaps shorter than SHORT_GAP_NS, in ns."""
         return sum(culprit.short_ns for culprit in self.culprits)
 
     @property
@@ -160,11 +157,10 @@ def named_times(
 ) -> Counter[tuple[str, str]]:
     """Return the ns of host time per class and name of the culprit, for parts of gaps.
 
-    Of what the host does unrecorded and of calls that would hold up an idle GPU, the time in which
-    GPUs of its process work (`busy`, by process) is of the classes BESIDE and CALLS_BESIDE. But a
-    part without a record is no wait for them if it ends while they still work, or lasts as long
-    again after their work. Only the _MOST largest are named; the others of a class are added up
-    under REST. Time without a culprit is not counted.
+    Time of the classes of _BESIDE in which GPUs of the process work (`busy`, by process) gets the
+    class that _BESIDE has for it. But a part without a record is no wait for GPUs if it ends while
+    they still work, or if they work in less than half of it. Only the _MOST largest are named; the
+    others of a class are added up under REST. Time without a culprit is not counted.
     """
     naming = NamedSlices.of(parts, trace)
     sums: Counter[tuple[str, str]] = Counter()
@@ -176,13 +172,13 @@ def named_times(
             process = numbers(trace.calls["process"])[parts.call[slices.part]]
             for number, same in groups(process):
                 working = busy.get(number, Intervals.empty())
-                lengths = working.length_within(slices.start_ns[same], slices.end_ns[same])
+                working_ns = working.length_within(slices.start_ns[same], slices.end_ns[same])
                 if kind == UNRECORDED:
                     part = slices.part[same]
                     begin, end = parts.start_ns[part], parts.end_ns[part]
-                    may_wait = 2 * working.length_within(begin, end) >= end - begin
-                    lengths = lengths[may_wait & ~working.contains(end)]
-                beside_ns += int(lengths.sum())
+                    is_mostly = 2 * working.length_within(begin, end) >= end - begin
+                    working_ns = working_ns[is_mostly & ~working.contains(end)]
+                beside_ns += int(working_ns.sum())
         sums[_BESIDE.get(kind, kind), name] += beside_ns
         sums[kind, name] += whole_ns - beside_ns
     sums = +sums  # drops zeros
@@ -229,35 +225,37 @@ def _by_name_and_set(
     names = list(naming.culprits())
     if not names:
         return
-    # A row per slice and set that contains its part: `row` is the slice, `sets` the set. The parts
-    # of all sets are sorted by equal part, so those equal to part p are at edges[p] to edges[p+1].
-    slice_row = np.concatenate([rows for _, rows in names])
-    name = np.repeat(np.arange(len(names)), [len(rows) for _, rows in names])
+    # Each slice is in every set that contains its part. The parts of all sets are sorted by equal
+    # part, so those equal to part p are at edges[p] to edges[p + 1].
+    named_slice = np.concatenate([rows for _, rows in names])
+    name_of_slice = np.repeat(np.arange(len(names)), [len(rows) for _, rows in names])
     by_part = np.argsort(part, kind="stable")
     edges = np.searchsorted(part[by_part], np.arange(len(naming.parts.call) + 1))
-    of_slice = naming.slices.part[slice_row]
-    index, copy = runs(edges[of_slice], edges[of_slice + 1])
-    row, name, sets = slice_row[copy], name[copy], set_of_part[by_part[index]]
+    slice_part = naming.slices.part[named_slice]
+    place, index = runs(edges[slice_part], edges[slice_part + 1])
+    # A row per pair of a slice and a set that contains it.
+    row, name, set_number = named_slice[index], name_of_slice[index], set_of_part[by_part[place]]
+    ns, slice_part = naming.slices.dur_ns[row], naming.slices.part[row]
     # Sums per name and set.
-    group, first = group_rows((name, sets))
-    count, ns, own_part = len(first), naming.slices.dur_ns[row], naming.slices.part[row]
-    idle_ns = group_sums(group, ns, count).tolist()
-    blocked_ns = group_sums(group, np.where(naming.blocked()[own_part], ns, 0), count).tolist()
-    in_gap, first_in_gap = group_rows((group, own_part))  # calls of other threads cut no gap
-    gaps = np.bincount(group[first_in_gap], minlength=count).tolist()
+    group, first = group_rows((name, set_number))
+    count, length_ns = len(first), naming.parts.gap_end_ns - naming.parts.gap_start_ns
+    blocked, is_short = naming.blocked()[slice_part], (length_ns < SHORT_GAP_NS)[slice_part]
+    idle_ns, blocked_ns, short_ns = (
+        group_sums(group, values, count).tolist()
+        for values in (ns, np.where(blocked, ns, 0), np.where(is_short, ns, 0))
+    )
+    in_part, first_in_part = group_rows((group, slice_part))  # a gap is one part
+    gaps = np.bincount(group[first_in_part], minlength=count).tolist()
+    part_ns = group_sums(in_part, ns, len(first_in_part))
     longest_ns = np.zeros(count, dtype=np.int64)
-    gap_ns = group_sums(in_gap, ns, len(first_in_gap))
-    np.maximum.at(longest_ns, group[first_in_gap], gap_ns)
-    is_short = naming.parts.gap_end_ns - naming.parts.gap_start_ns < SHORT_GAP_NS
-    short_ns = group_sums(group, np.where(is_short[own_part], ns, 0), count).tolist()
+    np.maximum.at(longest_ns, group[first_in_part], part_ns)
     # Sorted by group and then by length, the first of each group is the longest.
     longest = np.lexsort((-ns, group))[np.searchsorted(np.sort(group), np.arange(count))]
-    for number in range(count):
-        longest_row = int(longest[number])
+    for number, first_row in enumerate(first.tolist()):
+        (kind, label), _ = names[int(name[first_row])]
         sums = idle_ns[number], gaps[number], blocked_ns[number]
-        (kind, label), _ = names[int(name[first[number]])]
         culprit = Culprit(kind, label, *sums, (), int(longest_ns[number]), short_ns[number])
-        yield int(sets[first[number]]), culprit, int(row[longest_row])
+        yield int(set_number[first_row]), culprit, int(row[longest[number]])
 
 
 class NamedIdle(Struct, frozen=True, eq=False):
@@ -289,7 +287,7 @@ def named_idle(prepared: Prepared, devices: Sequence[int]) -> dict[int, NamedIdl
     for number, (device, account) in enumerate(zip(devices, accounts, strict=True)):
         of_device = device_number == number
         pieces = [(slices.start_ns[of_device], slices.end_ns[of_device], name[of_device])]
-        # Kinds of start-up have the names behind those of culprits.
+        # The names of kinds of start-up follow those of culprits.
         for name_code, kind in enumerate(KINDS, len(names)):
             if (times := account.start_up_by_kind.get(kind)) is not None:
                 pieces.append((times.start_ns, times.end_ns, np.full(len(times), name_code)))
@@ -362,8 +360,8 @@ def with_culprits(prepared: Prepared, devices: Sequence[DeviceReport]) -> list[D
     by_device = []
     for device in devices:
         spans = [(gap.start_ns, gap.start_ns + gap.dur_ns) for gap in device.gaps]
-        gaps = Intervals.of(*np.array(spans, dtype=np.int64).reshape(-1, 2).T)
-        by_device.append(gap_parts(prepared.accounts[device.device], gaps))
+        within = Intervals.of(*np.array(spans, dtype=np.int64).reshape(-1, 2).T)
+        by_device.append(gap_parts(prepared.accounts[device.device], within))
     parts = GapParts.joined(by_device)
     device_number, naming = _source_of_rows(by_device), NamedSlices.of(parts, prepared.trace)
     # Idle ns per gap (number of its device, start) and culprit (class, name).
@@ -382,15 +380,11 @@ def with_culprits(prepared: Prepared, devices: Sequence[DeviceReport]) -> list[D
             for kind, instants in by_kind.items():
                 if ns := instants.within(gap.start_ns, gap.start_ns + gap.dur_ns).length_ns:
                     times[number, gap.start_ns][_START_UP, KINDS[kind]] += ns
-    return [
-        replace(
-            device,
-            gaps=tuple(
-                replace(gap, culprits=_largest(times[number, gap.start_ns])) for gap in device.gaps
-            ),
-        )
-        for number, device in enumerate(devices)
-    ]
+    reports = []
+    for number, device in enumerate(devices):
+        gaps = (replace(g, culprits=_largest(times[number, g.start_ns])) for g in device.gaps)
+        reports.append(replace(device, gaps=tuple(gaps)))
+    return reports
 
 
 def _source_of_rows(joined: Sequence[GapParts]) -> IntArray:
@@ -406,11 +400,7 @@ def _largest(sums: Mapping[tuple[str, str], int]) -> tuple[GapCulprit, ...]:
         label = name if len(shown) < _MOST_OF_GAP else REST
         shown[label] = shown.get(label, 0) + idle_ns
     classes = sorted(by_kind.items(), key=lambda item: sum(item[1].values()), reverse=True)
-    return tuple(
-        GapCulprit(kind, name, idle_ns)
-        for kind, shown in classes
-        for name, idle_ns in shown.items()
-    )
+    return tuple(GapCulprit(kind, *figures) for kind, shown in classes for figures in shown.items())
 
 
 def _rest(culprits: Sequence[Culprit]) -> list[Culprit]:

@@ -1,6 +1,6 @@
 """Attributes device work to modules, functions, annotations and operators. See `attributed`.
 
-Each activity is attributed by the first of RULES that applies. Modules are those on the stack of
+Each activity is attributed by the first of RULES that applies to it. Its modules are those around
 the launch call; what a backward node launched belongs to the module of its forward op.
 """
 
@@ -180,7 +180,7 @@ def _communicates(work: Launched) -> BoolArray:
 
 
 def _accumulates(work: Launched) -> BoolArray:
-    """Return, per activity, whether it accumulates gradients; communication by hooks is none."""
+    """Return, per activity, whether it accumulates gradients, without communication by hooks."""
     ops = work.prepared.trace.ops
     adds = matching(ops["name"], lambda label: label.endswith("::AccumulateGrad"))
     return work.is_inside(adds) & ~_communicates(work)
@@ -254,7 +254,7 @@ def attributed_work(prepared: Prepared, flops: IntArray) -> DeviceWork | None:
     for number, (count, ns, flop, has_flops) in enumerate(of_node):
         if count or ns:
             levels = paths.levels(number, texts, _PATH_LEVELS + 1, module_name)
-            if len(levels) > _PATH_LEVELS:  # too deep: the outermost one is a sign for the rest
+            if len(levels) > _PATH_LEVELS:  # too deep: stands for the outer modules left out
                 levels[0] = "…"
             modules.append(ModuleWork("/".join(levels), count, ns, flop if has_flops else None))
     modules.sort(key=attrgetter("device_ns"), reverse=True)

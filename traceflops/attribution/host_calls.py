@@ -86,10 +86,10 @@ def gaps_due_to(
 ) -> IntArray:
     """Return, per gap, the index of the wait that caused it, or -1.
 
-    `began_in` is, per gap, the wait during which it began, or -1: when that wait returned, nothing
-    was queued. The next gaps, up to the next wait, are charged to the same wait until they add up
-    to the time that the host waited (`waited_ns`, per wait), since without the wait the host would
-    have been ahead by as much.
+    `began_in` is, per gap, the wait during which it began, or -1: when this wait returned, nothing
+    was queued. Later gaps, up to the next such gap, are due to the same wait until the gaps add up
+    to the time that the host waited (`waited_ns`, per wait): without the wait, the host would have
+    been ahead by as much.
     """
     device, due = numbers(prepared.trace.activities["device"])[gaps.activity], began_in.copy()
     for _, rows in groups(device):
@@ -107,8 +107,8 @@ def gaps_due_to(
 def calls_inside(prepared: Prepared, wanted: BoolArray) -> tuple[HostEvents, IntArray, IntArray]:
     """Return host events, those of them that are `wanted` calls, and the ns of these in windows.
 
-    `wanted` is per call. Only calls with time in the chosen windows are returned, and none that
-    another call makes.
+    `wanted` is per call. Only calls with time in the chosen windows are returned, without those
+    that are inside another call.
     """
     process, start, end = host_span(prepared.trace.calls)
     inside_ns = host_time(prepared.windows_of_process, process, start, end)
@@ -225,8 +225,8 @@ def host_operators(prepared: Prepared) -> tuple[HostOperator, ...]:
         piece, *times = innermost_pieces(same_thread, begin, stop)
         inner_ns = host_time(windows, process[rows[piece]], *times)
         self_ns += group_sums(name[rows[piece]], inner_ns, len(self_ns))
-        # An operator inside another one of its name adds nothing, else time would count twice:
-        # it counts from the latest end of those of its name that began before.
+        # Time in several operators of one name counts once: each counts from the latest end of
+        # those of its name that began before it.
         uncovered_begin = np.maximum(begin, latest_end_before(name[rows], begin, stop))
         uncovered_end = np.maximum(uncovered_begin, stop)
         uncovered_ns = host_time(windows, process[rows], uncovered_begin, uncovered_end)

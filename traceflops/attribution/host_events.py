@@ -20,9 +20,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from traceflops.attribution.marks import names_by_process
-from traceflops.table.arrays import ABSENT, BoolArray, IntArray, SmallArray, WholeArray
-from traceflops.table.columns import Names, codes, matching, names, narrow, numbers
-from traceflops.table.grouping import groups, joint_codes, slices
+from traceflops.table.arrays import BoolArray, IntArray, SmallArray, WholeArray
+from traceflops.table.columns import Names, codes, matching, names, narrow, numbers, thread_columns
+from traceflops.table.grouping import groups, shared_codes, slices
 from traceflops.table.nesting import OpTree, StackTops, taken
 from traceflops.table.patterns import LOADS_DATA
 from traceflops.table.trace import Trace
@@ -99,12 +99,12 @@ FACTS: Final[dict[str, str]] = {
     "is_work": r"^record_param_comms$|^nccl[:A-Z]|\w::\w",
     "is_function": r"^torch\.[A-Za-z_][\w.]*$",
 }
-"""By fact the pattern of the names that reveal it.
+"""By fact, the pattern of the names that reveal it.
 
-`is_work` are labels that a library sets around work of its own; `awaits_device` those around waits
-for its own work on a device; `waits_for_ranks` functions of MPI that end when other ranks have
-come; `is_function` those that a profiler sets around calls of Python's functions. `helps` are hooks
-that Python calls, and functions of libraries for arrays and images: their callers tell more.
+`is_work`: labels that a library sets around its own work; `awaits_device`: labels around its waits
+for its work on a device; `is_function`: labels that a profiler sets around calls of Python
+functions; `waits_for_ranks`: functions of MPI that end when other ranks have come; `helps`: hooks
+that Python calls, and functions of libraries for arrays and images, whose callers tell more.
 """
 _MOST_NAMES: Final = 1 << 17
 _ANY: Final = re.compile("|".join(f"(?:{pattern})" for pattern in FACTS.values()))
@@ -157,9 +157,10 @@ class HostEvents(Struct, frozen=True, dict=True):
     """Events, a row each: `kind` is CALL to LABEL, `source` the row in its table, `name` a code.
 
     If events have equal times, the later row is the inner one. `labels` are the names by code;
-    `range_name` names annotations, by label and process. `thread` numbers each pair of process and
-    thread. `thread_of_call` and `process_of_call` are per row of calls, `thread_of_op` and
-    `process_of_op` per row of operators, or empty if operators are not the work of a CPU.
+    `range_name` returns the name of an annotation from its label and process. `thread` is a number
+    for each pair of process and thread. `thread_of_call` and `process_of_call` are per row of
+    calls, `thread_of_op` and `process_of_op` per row of operators, or empty if no activity is an
+    operator of a CPU.
     """
 
     kind: SmallArray
@@ -187,12 +188,12 @@ class HostEvents(Struct, frozen=True, dict=True):
 
     @cached_property
     def _nearest_by_fact(self) -> dict[str, WholeArray]:
-        """By fact that was asked for, per event, the nearest one around it, or itself, or -1."""
+        """A cache for `around`: by fact, per event, the nearest one around it that has the fact."""
         return {}
 
     @cached_property
     def is_work(self) -> BoolArray:
-        """Per event, whether it is work: no mere label, and no call that another call makes."""
+        """Per event, whether it is work: neither a mere label nor a call inside another call."""
         call = self.kind == CALL
         caller_end_ns = taken(self.end_ns, self.tree.around(call), NEVER)
         is_inner = (call | (self.kind == SYSTEM)) & (self.end_ns <= caller_end_ns)
@@ -200,7 +201,7 @@ class HostEvents(Struct, frozen=True, dict=True):
         return np.asarray(is_work & ~is_inner)
 
     def innermost(self, group: IntArray, selected: BoolArray) -> StackTops:
-        """Return the innermost of the selected events at all times, per group (thread, process)."""
+        """Return the innermost of the selected events at all times, in each `group` of events."""
         rows = np.flatnonzero(selected)
         tops = StackTops.of(group[rows], self.start_ns[rows], self.end_ns[rows])
         return replace(tops, row=taken(rows, tops.row))
@@ -258,6 +259,7 @@ def host_events(trace: Trace, within: Intervals) -> HostEvents:
 
     Labels of steps are left out: they explain nothing.
     """
+    # The kind of each mark; annotations of functions count as frames.
     pool, marks = Names(), trace.marks
     is_step = matching(marks["name"], lambda name: is_step_label(name, None))
     kind_of = np.array([*(_OF_MARK.get(kind, -1) for kind in names(marks["kind"])), -1])
@@ -273,29 +275,26 @@ def host_events(trace: Trace, within: Intervals) -> HostEvents:
     ):
         starts, durations = numbers(table["start_ns"]), numbers(table["dur_ns"])
         touches = np.empty(len(rows), dtype=np.bool_)
-        for some in slices(len(rows)):  # in slices, to save memory
-            start, length = starts[rows[some]], durations[rows[some]]
+        for part in slices(len(rows)):  # in slices, to save memory
+            start, length = starts[rows[part]], durations[rows[part]]
             ended = np.searchsorted(within.end_ns, start, side="right")
-            touches[some] = ended < np.searchsorted(within.start_ns, start + length, side="left")
+            touches[part] = ended < np.searchsorted(within.start_ns, start + length, side="left")
         row = rows[touches].astype(np.int32)
-        used, code = np.unique(codes(table["name"])[row], return_inverse=True)
+        # Names get codes of the pool; code -1 takes the "" at the end.
+        used, index = np.unique(codes(table["name"])[row], return_inverse=True)
         texts = [*names(table["name"]), ""]
-        name = pool.codes(texts[text] for text in used.tolist())[code.reshape(-1)]
-        process, thread = numbers(table["process"])[row], numbers(table["thread"], ABSENT)[row]
+        name = pool.codes(texts[code] for code in used.tolist())[index.reshape(-1)]
+        process, thread = thread_columns(table, row)
         kinds, start = np.full(len(row), number, dtype=np.int8), starts[row]
         pieces.append((kinds, row, process, thread, start, start + durations[row], name))
     kind, source, process, thread, start, end, name = map(np.concatenate, zip(*pieces, strict=True))
     # Number the threads of events, calls and operators together. Operators end idle time only on a
     # CPU, where they are the work.
     ops = trace.ops if ran_on_cpu(trace).any() else trace.ops.slice(0, 0)
-    caller, calling = numbers(trace.calls["process"]), numbers(trace.calls["thread"], ABSENT)
-    operator, operating = numbers(ops["process"]), numbers(ops["thread"], ABSENT)
-    threads = joint_codes(
-        np.concatenate([process, caller, operator]), np.concatenate([thread, calling, operating])
-    )
-    own, of_call, of_op = np.split(threads, np.cumsum([len(start), len(caller)]))
+    of_calls, of_ops = thread_columns(trace.calls), thread_columns(ops)
+    own, thread_of_call, thread_of_op = shared_codes((process, thread), of_calls, of_ops)
     columns = kind, source, process, own, start, end, name
-    of_starters = of_call, caller, of_op, operator
+    of_starters = thread_of_call, of_calls[0], thread_of_op, of_ops[0]
     return HostEvents(*columns, tuple(pool), names_by_process(trace), *of_starters)
 
 
@@ -308,7 +307,7 @@ _FIRST: Final = re.compile(r"(\w+)(?:/|\.py\()")
 
 
 def standard_prefix(frame: str) -> str:
-    """Return the beginning of the name of a built-in or standard function, "" for others.
+    """Return the part of a name that shows a built-in or standard function, "" for others.
 
     Profilers name a standard module without its folder: `queue.py(154): get`.
     """

@@ -57,10 +57,10 @@ CLASSES: Final[dict[str, str]] = {
     "unexplained": "no launch recorded",
     "start_up": "start-up",
 }
-"""What the host did, in words. A slice of idle time is of the first class whose rule it fits.
+"""By class, what the host did in words. A slice of idle time has the first class whose rule fits.
 
-`unexplained` fits no rule: idle time before work of which no launch is recorded. `start_up` is not
-idle time: see `timeline.start_up`.
+`unexplained`, which has no rule, is idle time before work without a recorded launch. `start_up` is
+not idle time: see `timeline.start_up`.
 """
 PLACES: Final = {name: place for place, name in enumerate(CLASSES)}
 _BUILT_IN: Final = ("<built-in ", "<frozen ")
@@ -71,7 +71,7 @@ _LONG_CALL_NS: Final = 20_000
 _LONG_OP_NS: Final = 100_000
 _LONG_GAP_NS: Final = 200_000
 LONGEST_HANDOVER_NS: Final = 1_000_000
-"""The longest that it takes until another thread goes on: in more time either does something."""
+"""The longest that another thread takes to go on; in more time one of the two does something."""
 _FEW_CALLS: Final = 8
 _TIMES_MEDIAN: Final = 5
 
@@ -188,9 +188,9 @@ def _inside_graphs(parts: GapParts, trace: Trace) -> BoolArray:
 
 
 def _between_pages(parts: GapParts, trace: Trace) -> BoolArray:
-    """Return, per gap part, whether the gap is from a page that the host touched to its next.
+    """Return, per gap part, whether the gap lies between two pages that the host touched.
 
-    Or to a page that a call asks for: until then the host works on what it touched.
+    The second may also be a page that a call asks for. Between them the host works on the first.
     """
     work = trace.activities
     to_host, device = on_demand(work, "migration DtoH"), numbers(work["device"])

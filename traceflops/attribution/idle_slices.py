@@ -1,11 +1,11 @@
 """Idle time cut into slices, each with the host event that the device waited for.
 
 A gap ends with an activity that the call L of thread T launched. Until L begins, the device waits
-for the host: each slice gets the innermost event of T then. Where T shows nothing, or runs a
-backward pass, which other threads work on, the slice gets the event of the thread of the process
-that last began an operator or a call; where the input pipeline makes L, ranges of that are such
-events, too. From L on the device waits for the launch: inside the call,
-then after it. On a CPU a gap ends with an operator, T is its thread, and there is no launch.
+for the host: each slice gets the innermost event of T at that time. Where T has no event, or runs a
+backward pass (which other threads work on), the slice gets the operator or call of any thread of
+the process that began last; if the input pipeline makes L, also its ranges. From L on the device
+waits for the launch: inside the call, then after it. On a CPU a gap ends with an operator, T is its
+thread, and there is no launch.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from traceflops.attribution.host_events import CALL, LABEL, OP, HostEvents
 from traceflops.attribution.launch_lead import leads
 from traceflops.table.columns import ABSENT, BoolArray, Columns, IntArray, numbers
-from traceflops.table.grouping import group_rows, group_sums, runs
+from traceflops.table.grouping import group_rows, group_sums, places_in_runs, runs
 from traceflops.table.nesting import taken
 from traceflops.table.trace import Trace
 from traceflops.timeline.account import DeviceAccount
@@ -35,10 +35,10 @@ _DECADES_NS: Final = 10 ** np.arange(19)
 class GapParts(Columns, frozen=True):
     """The parts of gaps that lie in chosen windows, a row each; times in ns.
 
-    `gap_start_ns` and `gap_end_ns` are the edges of the whole gap. `activity` ends it and `call`
-    launched that activity: rows of their tables, -1 if unknown. On a CPU `op` is the operator that
-    ends the gap, else -1; it starts as soon as its thread comes to it. Activities that start within
-    `cap_ns` of their launch count as started at once.
+    `gap_start_ns` and `gap_end_ns` are the edges of the whole gap. `activity` ends the gap and
+    `call` launched this activity: rows of their tables, -1 if unknown. `op` is the operator of a
+    CPU that ends the gap, else -1. An activity that starts within `cap_ns` of its launch counts as
+    started at once.
     """
 
     start_ns: IntArray
@@ -54,7 +54,7 @@ class GapParts(Columns, frozen=True):
 
     @property
     def launched_ns(self) -> IntArray:
-        """Return, per part, the launch of the activity at its end, or the gap's start if later."""
+        """Return, per part, when the activity that ends the gap was launched, cut to the gap."""
         return np.maximum(self.call_start_ns, self.gap_start_ns)
 
 
@@ -75,7 +75,7 @@ def gap_parts(account: DeviceAccount, within: Intervals, cap_ns: int | None = No
     idle, work, within = account.idle, account.work, within.subtract(account.start_up)
     unseen = within.intersect(idle.unseen)
     seen = within.subtract(unseen)
-    # Both kinds of time are disjoint, so sorting keeps starts and ends together.
+    # The pieces of both are disjoint, so sorting starts and ends apart keeps them together.
     begin_ns = np.sort(np.append(seen.start_ns, unseen.start_ns))
     end_ns = np.sort(np.append(seen.end_ns, unseen.end_ns))
     first = np.searchsorted(idle.gap_end_ns, begin_ns, side="right")
@@ -122,12 +122,10 @@ def gap_lengths(length_ns: IntArray) -> tuple[GapLengths, ...]:
 class Slices(Columns, frozen=True, dict=True):
     """Disjoint slices of gap parts, a row per slice; times in ns.
 
-    They fill a part exactly, but for the host's time in parts of too many devices: see
-    `of_few_devices`.
-
-    `part` is a row of GapParts, `role` HOST to NO_LAUNCH. `event` is the host event that explains
-    the slice, `own` the event of the launching thread then, `label` the label around that: rows of
-    HostEvents, or -1.
+    They fill a part exactly, except for the host's time in parts that are not cut (see
+    `of_few_devices`). `part` is a row of GapParts, `role` HOST to NO_LAUNCH. `event` is the host
+    event that explains the slice, `own` the event of the launching thread at that time, `label` the
+    label around `own`: rows of HostEvents, or -1.
     """
 
     part: IntArray
@@ -158,8 +156,7 @@ def of_few_devices(parts: GapParts, trace: Trace) -> BoolArray:
     time_ns = group_sums(number, parts.end_ns - parts.start_ns, len(first))
     order = np.lexsort((-time_ns, process[first]))
     is_of_few = np.empty(len(first), dtype=np.bool_)
-    ordered = process[first][order]
-    is_of_few[order] = np.arange(len(ordered)) - np.searchsorted(ordered, ordered) < MOST_DEVICES
+    is_of_few[order] = places_in_runs(process[first][order]) < MOST_DEVICES
     return is_of_few[number]
 
 
@@ -169,7 +166,7 @@ def idle_slices(parts: GapParts, events: HostEvents, is_cut: BoolArray) -> Slice
     The host's time is cut only in parts that `is_cut`.
     """
     has_call, is_op = parts.call >= 0, parts.op >= 0
-    # The launch and the return of its call, inside the part; on a CPU all time is the host's.
+    # Cut to the part: the launch and the return of its call. On a CPU all time is the host's.
     launched = np.where(is_op, parts.end_ns, parts.launched_ns)
     launched = np.clip(launched, parts.start_ns, parts.end_ns)
     returned = np.clip(parts.call_end_ns, launched, parts.end_ns)
@@ -208,6 +205,7 @@ def _host_slices(
 
     `part` are rows of `parts`; slices reach up to `until` (ns, per row of `parts`).
     """
+    # Cut at the edges of what the launching thread works on, then at those of its labels.
     process_of_part, thread = starters(parts.only(part), events)
     is_label = events.kind == LABEL
     working = events.innermost(events.thread, events.is_work)
@@ -216,10 +214,11 @@ def _host_slices(
     piece, start, end, label = labelled.cut(thread[span], start, end)
     span, own_event = span[piece], own_event[piece]
     slices = Slices(part[span], np.full_like(span, HOST), start, end, own_event, own_event, label)
-    # A range that loads data explains a slice although its thread shows nothing inside.
+    # A range that loads data explains a slice even if its thread has no event inside.
     is_loading = events.is_inside("data_input", own_event, label)
-    silent = ((own_event < 0) | events.has_fact("runs_backward", own_event)) & ~is_loading
-    # If the launching thread shows nothing: what any thread of the process did.
+    has_work = (own_event >= 0) & ~events.has_fact("runs_backward", own_event)
+    silent = ~(has_work | is_loading)
+    # Cut the others at the edges of calls and operators of the process, then of its loaders.
     others, process = slices.only(silent), process_of_part[span[silent]]
     is_start = ((events.kind == CALL) | (events.kind == OP)) & events.is_work
     starting = events.innermost(events.process, is_start)
@@ -228,7 +227,7 @@ def _host_slices(
     feeding = events.innermost(events.process, loads)
     piece, start, end, loading = feeding.cut(process[span], start, end)
     span, event = span[piece], event[piece]
-    # Where the input pipeline made the launch, its ranges on other threads explain the rest.
+    # If the input pipeline made the launch, its ranges explain what is still without an event.
     is_fed = events.is_inside("data_input", events.of_call(parts.call))[others.part[span]]
     event = np.where((event < 0) & is_fed, loading, event)
     others = replace(others.only(span), start_ns=start, end_ns=end, event=event)

@@ -63,7 +63,7 @@ _KERNEL_KINDS: Final = {
     "rng_dropout": "random number",
     "sort_scan": "sorting",
 }
-"""Names of kinds of memory kernels that differ from their category's name."""
+"""How kinds of memory kernels are called, if not as their category."""
 _DIRECTIONS: Final = {
     "HtoD": f"host-to-device {COPIES}",
     "DtoH": f"device-to-host {COPIES}",
@@ -189,32 +189,32 @@ def category_table(kernels: pa.Table, device_time_ns: int | None) -> pa.Table:
 def memory_times(trace: Trace, categorised: Categorised, chosen: InWindows) -> dict[str, int]:
     """Return the ns of memory work in the chosen windows by kind, e.g. "fills", "norm kernels".
 
-    Copies are split by direction if it is known; kernels that copy are none of them. Of copies and
-    fills only the time counts in which no kernel runs on their device. Migrations count in full, as
-    kernels wait for them.
+    Copies are split by direction if it is known; kernels that copy are a kind of their own. Of
+    copies and fills only the time counts in which no kernel runs on their device. Migrations count
+    in full, as kernels wait for them.
     """
     moving = np.flatnonzero(is_top(categorised, "memory", chosen.row))
     rows = chosen.row[moving]
     category, direction = categorised.category[rows], codes(trace.activities["direction"])[rows]
     is_kernel = is_one_of(trace.activities["kind"], "kernel")[rows].astype(np.int64)
     group, first = group_rows((category, direction, is_kernel))
-    may_hide = np.array([*(kind.sub in _HIDDEN for kind in categorised.categories), False])[
-        category
-    ]
-    may_hide &= is_kernel == 0
-    # The time of each activity that no kernel of its device runs beside; nothing of kernels
-    # themselves.
+    hides_sub = np.array([*(kind.sub in _HIDDEN for kind in categorised.categories), False])
+    may_hide = hides_sub[category] & (is_kernel == 0)  # code -1 takes the False at the end
+    # Per chosen activity, the time in which no kernel runs on its device.
     activities = trace.activities
     device, start, dur = (
         numbers(activities[name])[chosen.row] for name in ("device", "start_ns", "dur_ns")
     )
-    runs, left_ns = is_one_of(activities["kind"], "kernel")[chosen.row], chosen.inside_ns.copy()
+    computes, alone_ns = (
+        is_one_of(activities["kind"], "kernel")[chosen.row],
+        chosen.inside_ns.copy(),
+    )
     for _, own in groups(device):
-        kernels = own[runs[own]]
+        kernels = own[computes[own]]
         busy = Intervals.of(start[kernels], (start + dur)[kernels])
-        left_ns[own] -= busy.length_within(start[own], (start + dur)[own])
-    alone_ns = np.where(may_hide, np.maximum(left_ns, 0)[moving], chosen.inside_ns[moving])
-    sums = group_sums(group, alone_ns, len(first))
+        alone_ns[own] -= busy.length_within(start[own], (start + dur)[own])
+    counted_ns = np.where(may_hide, np.maximum(alone_ns, 0)[moving], chosen.inside_ns[moving])
+    sums = group_sums(group, counted_ns, len(first))
     directions = [*names(trace.activities["direction"]), ""]  # the last stands for code -1
     times = Counter[str]()
     for row, sum_ns in zip(first.tolist(), sums.tolist(), strict=True):
@@ -229,7 +229,7 @@ def memory_times(trace: Trace, categorised: Categorised, chosen: InWindows) -> d
 
 
 def kind_of(sub: str) -> str:
-    """Return what work of a subcategory of compute or memory is called, of many."""
+    """Return what work of a subcategory of compute or memory is called, in the plural."""
     name = MOVES.get(sub) or _PRODUCTS.get(sub)
     return name or f"{_KERNEL_KINDS.get(sub, sub)} {KERNELS}"
 
@@ -307,15 +307,15 @@ def operators(prepared: Prepared, most: int = MOST) -> Operators:
 
 
 def _with_inner_ops(prepared: Prepared, op: IntArray) -> tuple[IntArray, IntArray, IntArray]:
-    """Return, per name of operators, total_ns, calls and host_ns as `Operators` has them.
+    """Return, per code of operator names, the total_ns, calls and host_ns of `Operators`.
 
     `op` is the operator that launched each chosen activity, -1 if unknown.
     """
     ops, tree = prepared.trace.ops, prepared.linked.op_tree
     name, duration = codes(ops["name"]), numbers(ops["dur_ns"])
     total_ns, calls, host_ns = np.zeros((3, len(names(ops["name"]))), dtype=np.int64)
-    # Ops that launched anything, themselves or inside, sorted by name and index in the tree. The
-    # ops inside the one at an index are those up to `stop` of it.
+    # Ops that launched anything, themselves or inside, sorted by name and place in the tree: the
+    # ops inside an op follow it there, up to its `stop`.
     inside_ns = prepared.chosen.inside_ns
     launched_ns, launched = _sums_before(tree, op, inside_ns), _sums_before(tree, op, 1)
     is_busy = np.zeros(len(tree.order), dtype=np.bool_)

@@ -29,15 +29,15 @@ from traceflops.windows.records import chosen_time
 _USUAL_FLOOR_NS: Final = 6_000
 """The floor if fewer than _ENOUGH launches are starved, too few to measure it."""
 _ENOUGH: Final = 8
-_STEPS: Final = 3  # of so many steps the first one is one of several
+_STEPS: Final = 3  # with fewer steps, the first one is too much to leave out
 _CAP_TIMES, _LEAST_CAP_NS = 3, 20_000
-"""The longest lead of an ordinary launch: so many floors, or so many ns."""
+"""The longest lead of an ordinary launch: so many floors, at least so many ns."""
 _AHEAD_NS: Final = 1_000_000
 """A host that is so far ahead with nearly all launches does not hold the device back."""
 _MOST, _MANY, _SOME = 0.5, 0.1, 0.05
 """Shares of starved launches: most of them, enough to tell alone, enough if leads are short."""
 _SHORT, _SHORTEST = 4, 3
-"""A lead of so many floors is short: the median of all, and the 10th percentile."""
+"""Leads are short: the median is up to so many floors, or the 10th percentile below so many."""
 _BUSY: Final = 0.05  # below this share of idle time the verdict is at worst "looming"
 _MUCH: Final = 0.2  # from this share of idle time on, the host alone may hold the device back
 _SLIGHT: Final = 0.01
@@ -94,8 +94,8 @@ class HostBound(Struct, frozen=True):
 
     `looming`: the device is busy, but the host is hardly ahead of it, or its lead shrinks in most
     steps, so a faster device would wait. The verdict is None if the idle time is unknown, or if
-    neither idle time nor starved launches allow one. `phases` has the same figures for the phases
-    of a training step, with the floor of the whole.
+    idle time and starved launches fit no verdict. `phases` has the same figures for the phases of a
+    training step, with the same floor.
     """
 
     verdict: Pace | None
@@ -108,12 +108,12 @@ class HostBound(Struct, frozen=True):
 
     @property
     def is_bound(self) -> bool:
-        """Whether the host holds the device back already, at least in part."""
+        """Whether the host already holds the device back, at least in part."""
         return self.verdict in PACES[:2]
 
     @property
     def bound_in(self) -> tuple[str, ...]:
-        """The phases whose verdict is at least as bad as the whole; none if that is all of them."""
+        """The phases with a verdict at least as bad as that of the step; none if all have one."""
         worst = PACES[: PACES.index(self.verdict) + 1] if self.verdict else ()
         bound = [name for name, phase in self.phases.items() if phase.verdict in worst]
         return tuple(bound) if len(bound) < len(self.phases) else ()
@@ -123,8 +123,8 @@ class LaunchSums(Struct, frozen=True):
     """Counts of launches and operations of a device that start in the chosen windows; times in ns.
 
     `call_ns` is the time of the launch calls, `long_calls` counts those of more than 20 us.
-    `late_starts` counts launches that had no earlier work to wait for, but began later than an
-    ordinary one.
+    `late_starts` counts launches that had no earlier work to wait for, but whose work began later
+    than that of an ordinary one.
     """
 
     launches: int = 0
@@ -142,9 +142,9 @@ class LaunchSums(Struct, frozen=True):
 
 
 class LeadCounts(Struct, frozen=True):
-    """Number of launches (`count`) by lead, starvation and phase, a row each.
+    """Numbers of launches (`count`), a row per lead, starvation and phase.
 
-    `phase` is an index into PHASES, -1 if unknown. In `falling` of the `steps` the lead falls.
+    `phase` is an index into PHASES, -1 if unknown. The lead falls in `falling` of `steps` steps.
     """
 
     lead_ns: IntArray
@@ -166,7 +166,7 @@ class LeadCounts(Struct, frozen=True):
 
     @property
     def compact(self) -> LeadCounts:
-        """The same with one row for equal launches; very many leads keep 11 bits, so 0.1 %."""
+        """The same with one row for equal launches; very many leads are cut to 11 bits (0.1 %)."""
         lead_ns = self.lead_ns
         if len(lead_ns) > _EXACT:
             lower_bits = np.frexp(lead_ns.astype(np.float64))[1].clip(_LEAD_BITS) - _LEAD_BITS
@@ -255,7 +255,6 @@ def launching(prepared: Prepared, phases: Phases) -> Launches | None:
     # The phase of each call is that of its op; calls in the optimizer may have no op.
     phase = taken(phases.phase, prepared.linked.links.op_of_call).astype(np.int64)
     phase[(phase < 0) & in_optimizer(trace, trace.calls)] = _OPTIMIZER
-    # The first launches of a recording are starved whatever the host does: see `_after_first`.
     steady = (_after_first(own, windows[device]) for device, own in chosen_leads.items())
     chosen = Leads.joined(steady)
     floor_ns = min(launches.floor_ns for launches in all_leads.values())
@@ -271,16 +270,16 @@ def launching(prepared: Prepared, phases: Phases) -> Launches | None:
 
 
 def _after_first(own: Leads, windows: Sequence[Window]) -> Leads:
-    """Return the launches without those of the first step, where most starved ones are in it.
+    """Return the launches of a device, without the first step if it has most of the starved ones.
 
-    Before a recording nothing is seen to be queued, so its first launches are starved.
+    The first launches of a recording count as starved, since work queued before it is not recorded.
     """
     steps = [window for window in windows if window.used and window.role == "step"]
     if len(steps) < _STEPS:
         return own
-    rest = own.only((own.start_ns < steps[0].start_ns) | (own.start_ns >= steps[0].end_ns))
-    lead = own.is_starved.sum() > 2 * rest.is_starved.sum()
-    return rest if lead and len(rest.call) else own
+    later = own.only((own.start_ns < steps[0].start_ns) | (own.start_ns >= steps[0].end_ns))
+    first_has_most = own.is_starved.sum() > 2 * later.is_starved.sum()
+    return later if first_has_most and len(later.call) else own
 
 
 def _sums(prepared: Prepared, device: int, own: Leads, cap_ns: int, short_ns: int) -> LaunchSums:
@@ -314,7 +313,8 @@ def host_bound(
 ) -> HostBound | None:
     """Return whether the host launches fast enough; None without launches.
 
-    `idle` is the share of idle time (0 to 1), None if unknown; `short_idle` of that in short gaps.
+    `idle` is the share of idle time (0 to 1), None if unknown; `short_idle` that of idle time in
+    short gaps.
     """
     if launches is None:
         return None
@@ -340,8 +340,8 @@ def host_bound(
 def _paced(counts: LeadCounts, idle: float | None, short_idle: float) -> HostBound:
     """Judge launches by starved ones, leads and the share of idle time; without phases.
 
-    The verdict is None for few launches, or if no rule fits; idle time that is unknown fits none.
-    Many starved launches matter little where a few long gaps are nearly all of the idle time.
+    The verdict is None for few launches, or if no rule fits: none does if `idle` is unknown. Many
+    starved launches matter little if a few long gaps are nearly all of the idle time.
     """
     by_lead = np.argsort(counts.lead_ns, kind="stable")
     count_up_to = np.cumsum(counts.count[by_lead])

@@ -1,9 +1,9 @@
-"""Which host marks are around an instant of a thread, or of the thread that started that thread.
+"""The host marks around an instant of a thread, or around the thread that started its work.
 
-The program opens no ranges on autograd's own thread. The thread that started it waits in
-`backward()`, so the ranges open there are around the work. Autograd's thread is recognised by its
-backward nodes. If only calls are recorded, a range must name the backward pass, or all launches
-must lie in ranges of one name while the other thread makes no call.
+The program opens no ranges on autograd's own thread. The thread that started the backward pass
+waits in `backward()`, so the ranges open there are around the work, too. Autograd's thread is
+recognised by its backward nodes. If only calls are recorded, a range must name the backward pass,
+or all launches must lie in ranges of one name while the other thread makes no call.
 
 Also the names of ranges, without the numbers that count steps, but with those that are a size.
 """
@@ -28,7 +28,7 @@ from traceflops.table.trace import Trace
 
 
 class Instants(Columns, frozen=True):
-    """Process, thread and time of launches, a row each; `known`: whether they are recorded."""
+    """Process, thread and time of launches, a row each; `known` is False if these are unknown."""
 
     process: IntArray
     thread: IntArray

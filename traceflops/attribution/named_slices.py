@@ -80,7 +80,7 @@ class NamedSlices(Struct, frozen=True, dict=True):
         return tuple(rows), row, np.repeat(np.arange(len(rows)), [*map(len, rows.values())])
 
     def name(self, row: int) -> str:
-        """Return the name of a slice: "inner in owner", its owner, or the work or call it is by."""
+        """Return the name of a slice: "inner in owner", its owner, its launch call or its work."""
         part, kind = self.slices.part[row], _KINDS[self.kind[row]]
         if kind == "launch_latency":
             return self._text("calls", self.parts.call[part])
@@ -92,11 +92,11 @@ class NamedSlices(Struct, frozen=True, dict=True):
 
     @cached_property
     def inner(self) -> IntArray:
-        """Per slice, the event that its name has besides the owner: a call or function, or -1.
+        """Per slice, the call or function that its name has besides the owner, or -1.
 
-        For classes of calls, and in an annotation, that is the event itself; else the function
-        around it, if it is further inside than the owner. The step of an optimizer names its loop
-        alone; in an annotation that loads data it is always the function.
+        For classes of calls, and if the owner is an annotation, this is the event itself. If not,
+        or if the annotation loads data, it is the function around the event, if that is further
+        inside than the owner. The loop of an optimizer is named by its step alone.
         """
         event, depth_order = self.slices.event, self.events.tree.place
         is_step = self.kind == PLACES["optimizer_loop"]

@@ -1,15 +1,16 @@
-"""Recorded time of a process in which its GPUs do nothing yet, no more, or nothing that counts.
+"""Recorded time of a process before and after its GPU work, and in this work outside used steps.
 
 |<--------------------- recorded --------------------->|
 |--- before ---|GPU work: unused, used steps|-- after --|
 
-Also what steps that are left out take longer than those used: a component or a class.
+Also the component or class of idle time by which steps left out are longer than used ones.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from operator import itemgetter
 from typing import Final
 
 import numpy as np
@@ -32,9 +33,10 @@ _FEW: Final = 10
 class OutsideGpuWork(Struct, frozen=True):
     """Recorded time of a process before its first GPU operation and after its last; times in ns.
 
-    `recorded_ns` is the whole recording. `call` is what takes most of the time before and after: a
-    call of the launching threads or an annotation; `call_ns` is that time. `unused_ns` is the time
-    of one GPU in no used step, `once_ns` the part of it in which the program starts up.
+    `recorded_ns` is the length of the recording. `call` is the call of the launching threads, or
+    the annotation, that takes most of the time before and after; `call_ns` is its time there.
+    `unused_ns` is the time of one GPU outside used steps, `once_ns` the part of this in which the
+    program starts up.
     """
 
     before_ns: int
@@ -47,26 +49,27 @@ class OutsideGpuWork(Struct, frozen=True):
 
     @property
     def ns(self) -> int:
-        """All of it, in ns."""
+        """The time before, after and unused, in ns."""
         return self.before_ns + self.after_ns + self.unused_ns
 
     @property
     def is_most(self) -> bool:
-        """Whether that is more than half of what is recorded."""
+        """Whether this is more than half of the recording."""
         return 2 * self.ns > self.recorded_ns
 
 
 def outside_gpu_work(prepared: Prepared) -> OutsideGpuWork | None:
     """Return the time that a process records outside its GPU work and outside used steps.
 
-    It is the process with the most such time: clocks of processes may differ. None if that time is
-    a small part of the recording, or if the clock of a GPU is not that of its process.
+    Of several processes, whose clocks may differ, the one with the most such time counts. None if
+    it is short (see _FEW), or if the clock of a GPU is not that of its process.
     """
     if not prepared.accounts or prepared.linked.clock_offsets.any():
         return None
+    # The process with the most time outside.
     (begins, ends), (firsts, lasts), with_work = _recorded_and_working(prepared)
     unused = _in_no_step(prepared)
-    outside_ns = firsts[with_work] - begins[with_work] + ends[with_work] - lasts[with_work]
+    outside_ns = (firsts - begins + ends - lasts)[with_work]
     outside_ns += np.array([unused.get(number, (0, 0))[0] for number in with_work.tolist()])
     process = int(with_work[outside_ns.argmax()])
     first, last = int(firsts[process]), int(lasts[process])
@@ -88,9 +91,10 @@ def outside_gpu_work(prepared: Prepared) -> OutsideGpuWork | None:
     is_own = (process_of_mark == process) & is_one_of(marks["kind"], "annotation")
     mark = np.flatnonzero(is_own & is_inside)
     longest = _longest(calls, row, edges), _longest(marks, mark, edges)
-    name_and_ns = max(longest, key=lambda longest_one: longest_one[1])
-    of_gpu_ns = unused.get(process, (0, 0))  # in no used step, and how much of that is start-up
-    return OutsideGpuWork(first - begin, end - last, end - begin, *name_and_ns, *of_gpu_ns)
+    name, name_ns = max(longest, key=itemgetter(1))
+    unused_ns, once_ns = unused.get(process, (0, 0))
+    before_ns, after_ns = first - begin, end - last
+    return OutsideGpuWork(before_ns, after_ns, end - begin, name, name_ns, unused_ns, once_ns)
 
 
 Range = tuple[IntArray, IntArray]
@@ -124,9 +128,9 @@ def _recorded_and_working(prepared: Prepared) -> tuple[Range, Range, IntArray]:
 
 
 def _longest(table: pa.Table, row: IntArray, within: Intervals) -> tuple[str, int]:
-    """Return the name of the rows of a table that takes most of a time, and its ns.
+    """Return the name whose rows take most of the time `within`, and its ns there.
 
-    Nested rows and those of several threads at once count once.
+    Rows of one name that are nested, or on several threads at once, count once.
     """
     name, labels = codes(table["name"])[row], names(table["name"])
     _, start, stop = (column[row] for column in host_span(table))
@@ -139,10 +143,10 @@ def _longest(table: pa.Table, row: IntArray, within: Intervals) -> tuple[str, in
 
 
 def _in_no_step(prepared: Prepared) -> dict[int, tuple[int, int]]:
-    """Return, by process, the ns of its GPU in no used step, and how much of that is start-up.
+    """Return, by process, the ns of its GPU in no used step, and the part of it that is start-up.
 
-    Of several GPUs the one with the most such time counts. There is none without steps, nor if the
-    time is mostly that of steps left out: the report gives the number of these anyway.
+    Of several GPUs the one with the most such time counts. A process is left out without steps, or
+    if at least half of the time is about that of steps left out: the report counts these anyway.
     """
     process = numbers(prepared.trace.devices["process"]).tolist()
     by_process: dict[int, tuple[int, int]] = {}
@@ -163,12 +167,8 @@ _IDLE: Final = "idle"
 
 
 def slow_steps(windows: Iterable[Window]) -> list[Window]:
-    """Return the windows that are left out as far longer."""
-    return [
-        window
-        for window in windows
-        if window.left_out is not None and window.left_out.code == WARM_UP
-    ]
+    """Return the windows that are left out because they take longer (WARM_UP)."""
+    return [w for w in windows if w.left_out is not None and w.left_out.code == WARM_UP]
 
 
 def longer_by(prepared: Prepared, devices: Sequence[DeviceReport]) -> str | None:
@@ -178,29 +178,28 @@ def longer_by(prepared: Prepared, devices: Sequence[DeviceReport]) -> str | None
     steps of both kinds, or if nothing is half of the extra time.
     """
     slow = {device.device: slow_steps(device.windows) for device in devices}
-    used = {
-        device.device: [window for window in device.windows if window.used] for device in devices
-    }
-    counts = [sum(map(len, windows.values())) for windows in (slow, used)]
-    if not all(counts):
+    used = {device.device: [w for w in device.windows if w.used] for device in devices}
+    slow_count, used_count = (sum(map(len, windows.values())) for windows in (slow, used))
+    if not slow_count or not used_count:
         return None
     times = [
         {device: _time(some) for device, some in windows.items() if some}
         for windows in (slow, used)
     ]
-    longer_ns, whole_ns = Counter[str](), 0  # times the number of steps used
     culprits = culprits_of_devices(prepared, times)
-    sides = zip((slow, used), culprits, (counts[1], -counts[0]), strict=True)
-    for windows, idle, factor in sides:  # the factors scale both sides to equally many steps
+    # Slow minus used steps, each weighted by the number of the others: as if equally many.
+    longer_ns, all_longer_ns = Counter[str](), 0
+    sides = zip((slow, used), culprits, (used_count, -slow_count), strict=True)
+    for windows, idle, weight in sides:
         parts = [window.account.components for some in windows.values() for window in some]
         for name, ns in sum(parts[1:], parts[0]).parts().items():
-            whole_ns += factor * ns
-            longer_ns[name] += factor * ns
-        for window in idle.by_class():  # a class takes its time from idle time without a class
-            longer_ns[window.kind] += factor * window.idle_ns
-            longer_ns[_IDLE] -= factor * window.idle_ns
+            all_longer_ns += weight * ns
+            longer_ns[name] += weight * ns
+        for idle_class in idle.by_class():  # its time is then no longer idle time without a class
+            longer_ns[idle_class.kind] += weight * idle_class.idle_ns
+            longer_ns[_IDLE] -= weight * idle_class.idle_ns
     [(name, most_ns)] = longer_ns.most_common(1)
-    return name if 2 * most_ns >= whole_ns > 0 else None
+    return name if 2 * most_ns >= all_longer_ns > 0 else None
 
 
 def _time(windows: Sequence[Window]) -> Intervals:

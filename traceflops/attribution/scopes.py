@@ -6,9 +6,9 @@ the last forward op with the node's sequence number.
 
 Also the phase of a training step in which each op ran: forward, backward, recompute, optimizer.
 
-R1 An op inside a backward node that has a sequence number, or is inside an op that has one, ran
-   with gradients on: it is a forward op computed again. Gradients themselves are computed with
-   gradients off and have no sequence number. (Double backward, `create_graph`, looks the same.)
+R1 An op inside a backward node that has a sequence number, or is inside such an op, ran with
+   gradients on: it is a forward op computed again. Gradients themselves are computed with gradients
+   off and have no sequence number. (Double backward, `create_graph`, looks like a recomputation.)
 R2 Ghosts and duplicates are excluded before, by `op_kernels`.
 R3 Products inside backward nodes that are not the derivative of one product, mostly those of a
    compiled graph, have no sequence numbers: shapes and strides decide, see `products`.
@@ -83,12 +83,12 @@ def phases(trace: Trace, attribution: Attribution) -> Phases:
     with_gradients = tree.nearest((numbers(ops["sequence"], ABSENT) != ABSENT) & ~node)
     has_both = (with_gradients >= 0) & (root >= 0)
     # Both are around the op, so the one that comes later in the tree is inside the other (R1).
-    below_root = has_both & (taken(tree.place, with_gradients) > taken(tree.place, root))
+    is_recomputed = has_both & (taken(tree.place, with_gradients) > taken(tree.place, root))
     phase = np.full(ops.num_rows, PHASES.index("forward"), dtype=np.int8)
     optimizes = in_optimizer(trace, ops) | (tree.nearest(has_fact(ops["name"], "optimizer")) >= 0)
     phase[(with_gradients < 0) & optimizes] = PHASES.index("optimizer")
     phase[node | (root >= 0)] = PHASES.index("backward")
-    phase[below_root] = PHASES.index("recompute")
+    phase[is_recomputed] = PHASES.index("recompute")
     is_checkpoint = matching(
         trace.marks["name"], lambda name: "checkpoint.py" in name and _CHECKPOINT.fullmatch(name)
     )
@@ -102,8 +102,7 @@ def phases(trace: Trace, attribution: Attribution) -> Phases:
 def is_node(ops: pa.Table) -> BoolArray:
     """Return, per op, whether it is a backward node, or the autograd engine's call of one.
 
-    All that the engine calls are nodes. Older profilers recorded only the nodes, so names decide,
-    too.
+    All that the engine calls are nodes; names also decide, as older profilers record only nodes.
     """
     labels = names(ops["name"])
     called = {label.removeprefix(EVALUATE) for label in labels if label.startswith(EVALUATE)}
@@ -138,9 +137,9 @@ _LONGEST: Final = 300
 class Scopes(Struct, frozen=True):
     """The scope of each launch: an index into `texts`, -1 if unknown.
 
-    `is_module` is, per text, whether it names modules (the innermost last) or an annotation.
-    `instance` is, per launch, the code of the innermost module's mark, -1 without a module.
-    `backward` marks launches that got the scope of their forward op.
+    `is_module` is, per text, True if it names modules (the innermost last), False for an
+    annotation. `instance` is, per launch, the code of the innermost module's mark, -1 without a
+    module. `backward` marks launches that got the scope of their forward op.
     """
 
     scope: IntArray
@@ -182,7 +181,7 @@ def launch_scopes(
     trace, forward = linked.trace, forward_ops(linked, op)
     labels = names(trace.marks["name"])
     causes = instants(trace, call, op), instants(trace, np.full_like(forward, -1), forward)
-    # The scope is the path of module classes, of the _LEVELS innermost modules.
+    # The scope is the path of the classes of the _LEVELS innermost modules.
     paths, by_launch = modules_around(trace, *causes)
     class_codes = Names()
     class_of = class_codes.codes(map(module_class, labels))
@@ -196,7 +195,7 @@ def launch_scopes(
         "/".join(classes[code] for code in reversed(codes) if code >= 0)
         for codes in np.stack(classes_of_level, axis=1)[first].tolist()
     ]
-    # Without a module, it is the annotation. Texts of annotations come behind those of modules.
+    # Without a module, it is the annotation. Texts of annotations follow those of modules.
     of_launch, of_forward = (replace(cause, known=cause.known & ~is_inside) for cause in causes)
     name, by_forward = annotation_around(trace, of_launch, of_forward, step_mark)
     used, range_code = ranked(name)
@@ -212,7 +211,7 @@ def launch_scopes(
 
 
 def forward_ops(linked: LinkedTrace, op: IntArray) -> IntArray:
-    """Return, per row of ops, the forward op of the backward node around it, or -1."""
+    """Return, per row in `op`, the forward op of the backward node around this op, or -1."""
     ops = linked.trace.ops
     sequence = numbers(ops["sequence"], ABSENT)
     numbered = sequence != ABSENT
@@ -233,7 +232,7 @@ def forward_ops(linked: LinkedTrace, op: IntArray) -> IntArray:
 
 
 def module_paths(trace: Trace, causes: Instants, rows: IntArray | None = None) -> ModulePaths:
-    """Return the modules around instants; with `rows` of marks, these marks instead of modules."""
+    """Return the modules around instants, or if given, the marks in `rows` instead of modules."""
     marks, rows = trace.marks, host_marks(trace, "module") if rows is None else rows
     name, start = codes(marks["name"])[rows], numbers(marks["start_ns"])[rows]
     thread = joint_codes(numbers(marks["process"])[rows], numbers(marks["thread"], ABSENT)[rows])
@@ -252,7 +251,7 @@ def modules_around(
 ) -> tuple[ModulePaths, BoolArray]:
     """Return the modules around launches, else around forward ops, and whether a launch had any.
 
-    The launch precedes, since recomputation inside a backward node has modules of its own.
+    The launch comes first, since recomputation inside a backward node has modules of its own.
     """
     paths = module_paths(trace, Instants.joined((launch, forward)))
     by_launch, by_forward = np.split(paths.node, 2)
@@ -265,9 +264,9 @@ def annotation_around(
 ) -> tuple[IntArray, BoolArray]:
     """Return, per launch, the name code of its annotation (-1: none), and if it is the forward's.
 
-    Annotations of steps do not count. The annotation around the forward op precedes the one around
-    the launch. On autograd's own thread, the annotation around the call that started the backward
-    pass precedes if it began after the forward op, or if that has none.
+    Annotations of steps do not count. The annotation around the forward op is taken before the one
+    around the launch. On autograd's own thread, the annotation around the call that started the
+    backward pass is taken instead if it began after the forward op, or if that has none.
     """
     labels, label = names(trace.marks["name"]), codes(trace.marks["name"])
     rows = host_marks(trace, "annotation")

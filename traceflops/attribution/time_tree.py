@@ -53,7 +53,7 @@ class TimeNode(Struct):
         return self.idle_ns + self.components.total()
 
     def add(self, path: Path, component: int, ns: int) -> None:
-        """Add `ns` to all nodes on a path; for work (a place in WORK) the path ends in a kernel."""
+        """Add `ns` to all nodes on a path; for work (an index into WORK) it ends in a kernel."""
         node = self
         for label in ("", *path):
             if label and label not in node.inside:
@@ -67,9 +67,12 @@ class TimeNode(Struct):
 
 
 def time_trees(prepared: Prepared) -> dict[str, TimeNode]:
-    """Return the time in the chosen windows as a tree per lens; each adds up to their length."""
+    """Return the time in the chosen windows as a tree per lens ("module", "python", "kernel").
+
+    Each tree adds up to the length of the windows.
+    """
     work, gaps = charged(prepared), chosen_gaps(prepared)
-    # Idle time by its gap, less that of loading data, which has a path of its own.
+    # Idle time of each gap without that of loading data, which has a path of its own.
     idle_ns, own_paths = gaps.end_ns - gaps.start_ns, list[tuple[Path, int]]()
     if prepared.knows_host_work:
         naming = NamedSlices.of(gaps, prepared.trace)
@@ -88,6 +91,7 @@ def time_trees(prepared: Prepared) -> dict[str, TimeNode]:
     # The rest of the windows is before the first and after the last activity.
     length_ns = sum(chosen_time(windows[device]).length_ns for device in prepared.accounts)
     rest_ns = length_ns - int(work.ns.sum() + idle_ns.sum()) - sum(ns for _, ns in own_paths)
+    # Work and idle time by the activity that each belongs to.
     activity = np.append(work.row, gaps.activity)
     component = np.append(work.component, np.full_like(gaps.activity, _IDLE))
     ns = np.append(work.ns, idle_ns)
@@ -113,7 +117,10 @@ _Lens = tuple[tuple[IntArray, ...], Callable[[int], Path]]
 
 
 def _lenses(prepared: Prepared, row: IntArray) -> dict[str, _Lens]:
-    """Return, by lens, columns per `row` that tell paths apart, and a function of index to path."""
+    """Return, by lens, columns per `row` (activity), and a function from an index of it to a path.
+
+    Rows with equal columns have the same path.
+    """
     launched = prepared.as_launched
     launches, trace = Launched.of(launched, row), launched.trace
     (rule, modules), (op, ops) = attributed(launched, row), launching_names(launches)

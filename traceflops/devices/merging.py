@@ -19,6 +19,7 @@ from traceflops.table import trace as tables
 from traceflops.table.builder import with_numbers
 from traceflops.table.columns import ABSENT, IntArray, numbers, take_rows
 from traceflops.table.grouping import distinct
+from traceflops.table.merged_notes import Owned, named, together
 from traceflops.table.schema import TABLES, empty_table
 from traceflops.table.trace import Note, Source, Trace, note_of
 
@@ -214,8 +215,8 @@ def _agreed(facts: Sequence[Mapping[str, _Value]]) -> dict[str, _Value]:
 
 def _file_notes(traces: Sequence[Trace], noun: str) -> list[Note]:
     """Return the notes of the traces; a note of several traces is returned once, with a number."""
-    of_file: list[tables.Owned] = []
-    of_trace: list[tables.Owned] = []
+    of_file: list[Owned] = []
+    of_trace: list[Owned] = []
     is_timed = any(trace.activities.num_rows for trace in traces)
     for number, trace in enumerate(traces):
         is_single = len(trace.source.files) == 1
@@ -228,9 +229,9 @@ def _file_notes(traces: Sequence[Trace], noun: str) -> list[Note]:
             notes = of_file if is_of_files else of_trace
             notes.append(((number, None if is_single else note.file), note))
     files = len(traces) if noun != FILE else sum(len(trace.source.files) for trace in traces)
-    of_files = tables.together(of_file, files, noun)
-    of_recordings = tables.together(of_trace, len(traces), "recording")
-    return list(map(tables.named, (*of_files, *of_recordings)))
+    of_files = together(of_file, files, noun)
+    of_recordings = together(of_trace, len(traces), "recording")
+    return list(map(named, (*of_files, *of_recordings)))
 
 
 OF_RANKS: Final = frozenset({"rank-clash", "rank-beyond-world", "ranks-missing"})

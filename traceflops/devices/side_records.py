@@ -15,7 +15,8 @@ from msgspec.structs import replace
 from traceflops.errors import InputError
 from traceflops.table.builder import with_numbers
 from traceflops.table.columns import ABSENT, matching, numbers, take_rows
-from traceflops.table.trace import Trace, named
+from traceflops.table.merged_notes import named
+from traceflops.table.trace import Trace
 
 MEMORY_SNAPSHOT: Final = "PyTorch memory snapshot"
 GPU_SAMPLES: Final = "GPU samples"

@@ -1,4 +1,4 @@
-"""Types of numpy arrays, and what stands for a missing number in them."""
+"""Types of numpy arrays, and the number that stands for a missing value in them."""
 
 from __future__ import annotations
 

@@ -73,10 +73,10 @@ class TableBuilder(Rows):
 
     def replace(self, name: str, values: Array) -> None:
         """Replace a collected column; `values` are per row."""
-        start = 0
+        first_row = 0
         for count, piece in self.pieces:
-            piece[name] = compact(values[start : start + count])
-            start += count
+            piece[name] = compact(values[first_row : first_row + count])
+            first_row += count
 
     def join(self) -> None:
         """Join the pieces into one: many small pieces cost more memory than their rows."""
@@ -86,11 +86,12 @@ class TableBuilder(Rows):
         self.pieces = [(self.count, {name: compact(self.column(name)) for name in names})]
 
     def put_in_order(self, name: str) -> None:
-        """Sort the pieces by a column, unless some of them overlap in its values."""
-        ends = [_ends(piece[name]) for _, piece in self.pieces if name in piece]
-        order = sorted(range(len(ends)), key=ends.__getitem__)
-        apart = all(ends[first][1] < ends[second][0] for first, second in pairwise(order))
-        if apart and len(ends) == len(self.pieces):
+        """Sort the pieces by a column, unless some pieces lack it or overlap in its values."""
+        limits = [_limits(piece[name]) for _, piece in self.pieces if name in piece]
+        if len(limits) < len(self.pieces):
+            return
+        order = sorted(range(len(limits)), key=limits.__getitem__)
+        if all(limits[index][1] < limits[following][0] for index, following in pairwise(order)):
             self.pieces = [self.pieces[index] for index in order]
 
     def finish(self, order: IntArray | None = None) -> pa.Table:
@@ -107,12 +108,12 @@ class TableBuilder(Rows):
 
     def _filled(self, column: Column, dtype: npt.DTypeLike) -> Array:
         """Return a column of all rows, null in the pieces that lack it."""
-        wide = (column.type.list_size,) if pa.types.is_fixed_size_list(column.type) else ()
-        values: Array = np.empty((self.count, *wide), dtype)
-        begin = 0
+        list_shape = (column.type.list_size,) if pa.types.is_fixed_size_list(column.type) else ()
+        values: Array = np.empty((self.count, *list_shape), dtype)
+        first_row = 0
         for count, piece in self.pieces:
-            values[begin : begin + count] = piece.get(column.name, _null_of(column))
-            begin += count
+            values[first_row : first_row + count] = piece.get(column.name, _null_of(column))
+            first_row += count
         return values
 
     def _arrow(self, column: Column, rows: IntArray | slice, zeros: pa.Buffer) -> pa.Array:
@@ -124,25 +125,18 @@ class TableBuilder(Rows):
         if not column.nullable and pa.types.is_integer(kind) and _all_are(values, 0):
             # Columns that are 0 throughout share one buffer.
             return pa.Array.from_buffers(kind, self.count, [None, zeros], 0)
-        # If no value can be null, the column is built in its final type at once. Pieces of int32
-        # have no ABSENT, which does not fit.
-        is_known = not column.nullable or all(
-            _NARROW.min <= value <= _NARROW.max
-            if isinstance(value, int | float)
-            else value.dtype == np.int32
-            for value in values
-        )
+        # A column of numbers that cannot be null is built in its final type at once.
+        is_float = pa.types.is_floating(kind)
+        has_no_null = not column.nullable or (not is_float and all(map(_fits_in_int32, values)))
         if pa.types.is_fixed_size_list(kind):
-            return _list_column(
-                self._filled(column, np.int32 if is_known else np.int64)[rows], kind
-            )
-        is_plain = not (pa.types.is_dictionary(kind) or pa.types.is_boolean(kind))
-        if is_plain and (not column.nullable or (is_known and not pa.types.is_floating(kind))):
+            item_type = np.int32 if has_no_null else np.int64
+            return _list_column(self._filled(column, item_type)[rows], kind)
+        if has_no_null and (is_float or pa.types.is_integer(kind)):
             return number_column(self._filled(column, kind.to_pandas_dtype())[rows], kind)
         collected = self.column(column.name)[rows]
         if pa.types.is_dictionary(kind):
             return dictionary_column(collected, list(self.names[column.name]))
-        if pa.types.is_floating(kind):
+        if is_float:
             return number_column(collected, kind, ~np.isnan(collected))
         if pa.types.is_boolean(kind):
             bits = np.packbits(collected == 1, bitorder="little").tobytes()
@@ -151,6 +145,13 @@ class TableBuilder(Rows):
         # Numbers that do not fit in the type would wrap: they become null.
         fits = collected == collected.astype(kind.to_pandas_dtype())
         return number_column(collected, kind, fits & (collected != ABSENT))
+
+
+def _fits_in_int32(values: Array | int | float) -> bool:
+    """Return whether a piece has only numbers of 32 bits: so none is ABSENT."""
+    if isinstance(values, int | float):
+        return _NARROW.min <= values <= _NARROW.max
+    return bool(values.dtype == np.int32)
 
 
 def _nulls(kind: pa.DataType, count: int, zeros: pa.Buffer) -> pa.Array:
@@ -188,7 +189,7 @@ def compact(values: Array | int) -> Array | int:
     if isinstance(values, int):
         return values
     if values.dtype.kind == "i" and values.size:
-        low, high = _ends(values)
+        low, high = _limits(values)
         if low == high and values.ndim == 1:
             return low
         if _NARROW.min <= low and high <= _NARROW.max:
@@ -196,7 +197,7 @@ def compact(values: Array | int) -> Array | int:
     return values if values.base is None else values.copy()
 
 
-def _ends(values: Array | int) -> tuple[int, int]:
+def _limits(values: Array | int) -> tuple[int, int]:
     return int(np.min(values)), int(np.max(values))
 
 

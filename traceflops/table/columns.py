@@ -49,7 +49,7 @@ def number_column(
 
 
 def take_rows(table: pa.Table, rows: IntArray) -> pa.Table:
-    """Return these rows of a table. Arrow would import pandas to look at an array of numpy."""
+    """Return these rows of a table; given a numpy array, `table.take` would import pandas."""
     return table.take(number_column(rows, pa.int64()))
 
 
@@ -60,7 +60,7 @@ def with_column(table: pa.Table, name: str, column: pa.Array) -> pa.Table:
 
 
 def string_column(values: Sequence[str]) -> pa.Array:
-    """Return `values` as an Arrow string column; lone surrogates become U+FFFD."""
+    """Return `values` as an Arrow string column; lone surrogates become question marks."""
 
     def utf8(text: str) -> bytes:
         try:
@@ -72,17 +72,16 @@ def string_column(values: Sequence[str]) -> pa.Array:
 
 
 def bytes_column(values: Sequence[bytes | None]) -> pa.Array:
-    """Return `values` as an Arrow column of binary texts, large ones beyond 2 GiB in all."""
+    """Return `values` as a binary Arrow column, `large_binary` if they have over 2 GiB in all."""
     texts = [value or b"" for value in values]
     offsets = np.zeros(len(texts) + 1, dtype=np.int64)
     np.cumsum(np.fromiter(map(len, texts), dtype=np.int64, count=len(texts)), out=offsets[1:])
     is_small = int(offsets[-1]) <= _INT32_MAX
-    places = pa.py_buffer(offsets.astype(np.int32) if is_small else offsets)
-    kind = pa.binary() if is_small else pa.large_binary()
+    kind, dtype = (pa.binary(), np.int32) if is_small else (pa.large_binary(), np.int64)
     valid = np.array([value is not None for value in values], dtype=np.bool_)
-    bitmap, nulls = pack_validity(None if valid.all() else valid)
-    data = pa.py_buffer(b"".join(texts))
-    return pa.Array.from_buffers(kind, len(texts), [bitmap, places, data], nulls)
+    bitmap, nulls = pack_validity(valid)
+    buffers = [bitmap, pa.py_buffer(offsets.astype(dtype)), pa.py_buffer(b"".join(texts))]
+    return pa.Array.from_buffers(kind, len(texts), buffers, nulls)
 
 
 def dictionary_column(codes: npt.NDArray[Any], names: Sequence[str]) -> pa.DictionaryArray:
@@ -97,13 +96,14 @@ def dictionary_column(codes: npt.NDArray[Any], names: Sequence[str]) -> pa.Dicti
 
 def merged_column(codes: npt.NDArray[Any], names: Sequence[str]) -> pa.DictionaryArray:
     """Return a dictionary column from codes of names that may repeat; equal ones get one code."""
-    code_of = {name: code for code, name in enumerate(dict.fromkeys(names))}
-    merged = np.array([*(code_of[name] for name in names), -1], np.int32)
-    return dictionary_column(merged[codes], list(code_of))
+    new_codes = {name: code for code, name in enumerate(dict.fromkeys(names))}
+    # The -1 at the end is what a code of -1 (null) takes.
+    new_code_of = np.array([*(new_codes[name] for name in names), -1], np.int32)
+    return dictionary_column(new_code_of[codes], list(new_codes))
 
 
 def numbers(column: pa.ChunkedArray | pa.Array, null: int = -1) -> IntArray:
-    """Return an integer column as int64 numpy, nulls replaced by `null`; not to be written to."""
+    """Return an integer column as a read-only int64 array, with `null` in place of nulls."""
     array = one_array(column)
     if not len(array):
         return np.empty(0, dtype=np.int64)
@@ -155,7 +155,7 @@ def thread_columns(
 
 def matching(column: pa.ChunkedArray | pa.Array, test: Callable[[str], object]) -> BoolArray:
     """Return, per row of a dictionary column, whether its text passes `test`; False for null."""
-    passed = [*(bool(test(text)) for text in names(column)), False]
+    passed = [*(bool(test(text)) for text in names(column)), False]  # code -1 takes the last one
     return np.array(passed, dtype=np.bool_)[codes(column)]
 
 
@@ -165,7 +165,10 @@ def is_one_of(column: pa.ChunkedArray | pa.Array, *texts: str) -> BoolArray:
 
 
 def axes(column: pa.ChunkedArray) -> IntArray:
-    """Return triples of sizes as [rows, 3]; UNKNOWN_SIZE if null, not positive or too large."""
+    """Return a column of triples as [rows, 3], such as a grid in x, y and z.
+
+    All three are UNKNOWN_SIZE where a triple is null, has a size below 1 or too large a product.
+    """
     if not len(column) or column.null_count == len(column):
         return np.full((len(column), 3), UNKNOWN_SIZE, dtype=np.int64)
     array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
@@ -179,7 +182,8 @@ def axes(column: pa.ChunkedArray) -> IntArray:
         is_known &= side > 0
     is_known &= product < _LARGEST_PRODUCT
     valid = validity(array)
-    is_known &= True if valid is None else valid
+    if valid is not None:
+        is_known &= valid
     return np.where(is_known[:, np.newaxis], sides, UNKNOWN_SIZE)
 
 
@@ -248,15 +252,15 @@ class Rows:
             self.count += count
 
     def absorb(self, other: Rows) -> None:
-        """Append the rows of another collector, with its texts recoded to the codes here."""
-        code_here = {
+        """Append the rows of another collector; its codes are replaced by those of texts here."""
+        new_codes = {
             column: np.append(self.names[column].codes(names), np.int32(-1))  # -1 stays -1
             for column, names in other.names.items()
         }
         for count, columns in other.pieces:
-            for column, code in code_here.items():
+            for column, new_code_of in new_codes.items():
                 if column in columns:
-                    columns[column] = code[columns[column]]
+                    columns[column] = new_code_of[columns[column]]
             self.add(count, **columns)
 
 
@@ -284,8 +288,9 @@ class Columns(Struct, frozen=True):
 
 def narrow(values: Array) -> Array:
     """Return int64 values as int32 if they fit, to save memory until all is read."""
-    is_whole = values.dtype == np.int64 and values.size > 0
-    fits = is_whole and int(values.min()) >= -(2**31) and int(values.max()) < 2**31
+    if values.dtype != np.int64 or not values.size:
+        return values
+    fits = int(values.min()) >= -(2**31) and int(values.max()) <= _INT32_MAX
     return values.astype(np.int32) if fits else values
 
 

@@ -21,12 +21,11 @@ _MANY_PER_GROUP: Final = 64  # with more wanted instants per group each group is
 
 
 def in_order(*keys: IntArray) -> IntArray:
-    """Return the stable order of rows by several keys (each per row), the first is the major one.
+    """Return the stable order of rows by several keys (each per row): by the first, then the next.
 
     Rows that are sorted already, as most columns of times are, are only checked.
     """
-    # `falls`: a row sorts before the one ahead of it, by the keys looked at so far, minor ones
-    # first.
+    # Per pair of neighbours, whether they are in the wrong order by the last keys, then by more.
     falls = np.zeros(max(0, len(keys[0]) - 1), dtype=np.bool_)
     for key in reversed(keys):
         falls = (key[:-1] > key[1:]) | ((key[:-1] == key[1:]) & falls)
@@ -74,14 +73,14 @@ def used_names(column: pa.ChunkedArray) -> set[str]:
 
 
 def without_unused(table: pa.Table) -> pa.Table:
-    """Return a table without the texts that no row uses: nobody must see those of removed rows."""
+    """Return a table without the texts that no row uses: those of removed rows may be private."""
     for index, field in enumerate(table.schema):
         if pa.types.is_dictionary(field.type):
             code, texts = codes(table.column(index)), names(table.column(index))
             used = distinct(code[code >= 0])
             if len(used) < len(texts):
-                moved = np.where(code >= 0, np.searchsorted(used, code), -1)
-                column = dictionary_column(moved, [texts[number] for number in used.tolist()])
+                new_code = np.where(code >= 0, np.searchsorted(used, code), -1)
+                column = dictionary_column(new_code, [texts[number] for number in used.tolist()])
                 table = table.set_column(index, field, column)
     return table
 
@@ -93,19 +92,19 @@ def groups(values: IntArray) -> Iterator[tuple[int, IntArray]]:
     first = np.flatnonzero(differ_from_before(ordered))
     edges = [*first.tolist(), len(order)]
     for number, begin, end in zip(ordered[first].tolist(), edges[:-1], edges[1:], strict=True):
-        yield number, order[begin:end]  # np.split does the same in ten times the time
+        yield number, order[begin:end]  # np.split takes ten times as long
 
 
 def joint_codes(first: WholeArray, second: WholeArray) -> IntArray:
-    """Return a number per row that is equal for equal pairs of values, and in their order."""
-    values, code = ranked(second)
-    return np.multiply(first, max(1, len(values)), dtype=np.int64) + code
+    """Return a number per row for its pair of values, in the order of the pairs."""
+    values, rank = ranked(second)
+    return np.multiply(first, max(1, len(values)), dtype=np.int64) + rank
 
 
 def shared_codes(*pairs: tuple[WholeArray, WholeArray]) -> list[IntArray]:
-    """Return `joint_codes` of several pairs of columns: equal pairs in any of them are equal.
+    """Return `joint_codes` of several pairs of columns (such as process and thread of a table).
 
-    The result has an array per pair of columns, such as process and thread of a table's rows.
+    The result has an array per pair of columns; equal pairs of values get one number in all arrays.
     """
     first, second = (np.concatenate(columns) for columns in zip(*pairs, strict=True))
     ends = np.cumsum([len(column) for column, _ in pairs])
@@ -119,9 +118,9 @@ def ranked(values: WholeArray) -> tuple[IntArray, IntArray]:
     """
     table = _presence(values)
     if table is None:
-        few = distinct(values)
-        if len(few) <= _FEW:
-            return few, np.searchsorted(few, values)
+        numbers = distinct(values)
+        if len(numbers) <= _FEW:  # a search among few is quicker than np.unique
+            return numbers, np.searchsorted(numbers, values)
         unique, rank = np.unique(values, return_inverse=True)
         return unique.astype(np.int64, copy=False), rank.reshape(-1)
     is_present, low = table
@@ -172,6 +171,7 @@ def group_rows(columns: Sequence[WholeArray]) -> tuple[IntArray, IntArray]:
     Groups are numbered in the order of their values, by the first column, then the next.
     """
     rows = len(columns[0])
+    # One number per row holds all columns so far; it is below `size`.
     joint, size = np.zeros(rows, dtype=np.int64), 1
     largest_table = _GAPS * rows + _FEW
     for column in columns if rows else ():
@@ -218,9 +218,9 @@ def extremes(group: IntArray, values: WholeArray, groups: int) -> tuple[IntArray
 
 def lower_medians(group: IntArray, values: IntArray) -> IntArray:
     """Return the lower median of the values of each group; no group from 0 on may be empty."""
-    count = np.bincount(group)  # sorted, a group begins after the rows of those before it
-    by_value = np.lexsort((values, group))
-    medians: IntArray = values[by_value[np.cumsum(count) - count + (count - 1) // 2]]
+    count, by_group_and_value = np.bincount(group), np.lexsort((values, group))
+    begin = np.cumsum(count) - count  # of each group in that order
+    medians: IntArray = values[by_group_and_value[begin + (count - 1) // 2]]
     return medians
 
 
@@ -228,12 +228,12 @@ def runs(first: IntArray, stop: IntArray) -> tuple[IntArray, IntArray]:
     """Return the indices in several runs [first, stop), and per index the number of its run."""
     counts = np.maximum(stop - first, 0)
     run = np.repeat(np.arange(len(first)), counts)
-    offsets = np.arange(len(run)) - np.repeat(np.cumsum(counts) - counts, counts)
-    return first[run] + offsets, run
+    place_in_run = np.arange(len(run)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return first[run] + place_in_run, run
 
 
 def places_in_runs(values: IntArray) -> IntArray:
-    """Return, per value, its place in the run of equal neighbours that it is in, from 0."""
+    """Return, per value, its place (from 0) in its run of equal neighbours."""
     index = np.arange(len(values))
     return index - np.maximum.accumulate(np.where(differ_from_before(values), index, 0))
 
@@ -248,11 +248,11 @@ def differ_from_before(values: IntArray) -> BoolArray:
 def exact_sums(group: WholeArray, values: IntArray, groups: int) -> list[int]:
     """Return the sum of the values of each group as Python integers.
 
-    `group` holds numbers below `groups`, `values` counts from 0 to 2^63 - 1. Upper and lower
-    halves are added separately, so that no sum of fewer than 2^31 values can wrap.
+    `group` holds numbers below `groups`, `values` counts from 0 to 2^63 - 1. Upper and lower 32
+    bits are added separately, so that no sum of fewer than 2^31 values can wrap.
     """
-    high, low = (group_sums(group, half, groups) for half in (values >> 32, values & 0xFFFFFFFF))
-    return [(a << 32) + b for a, b in zip(high.tolist(), low.tolist(), strict=True)]
+    upper, lower = (group_sums(group, bits, groups) for bits in (values >> 32, values & 0xFFFFFFFF))
+    return [(high << 32) + low for high, low in zip(upper.tolist(), lower.tolist(), strict=True)]
 
 
 def exact_sum(values: IntArray) -> int:
@@ -263,20 +263,20 @@ def exact_sum(values: IntArray) -> int:
 def places_in_groups(
     group: IntArray, at_ns: IntArray, wanted_group: IntArray, wanted_ns: IntArray
 ) -> IntArray:
-    """Return, per wanted instant of a group, how many (group, at_ns) are before or equal to it.
+    """Return, per wanted pair, how many pairs (group, at_ns) sort before it or are equal to it.
 
-    The pairs are sorted.
+    `group` and `at_ns` are sorted by group, then by time.
     """
     if len(distinct(wanted_group)) * _MANY_PER_GROUP > len(wanted_ns):
-        # With few instants in each group, one search in all groups is quicker: a group is replaced
-        # by its rank and a time by how many instants are before or equal to it, so that one number
-        # holds both.
+        # With few wanted instants per group, one search in all groups is quicker. For this one
+        # number holds a pair: the rank of its group, times `shift`, plus how many instants (of any
+        # group) are before or equal to its time.
         opens, instants = differ_from_before(group), np.sort(at_ns)
         group_numbers, shift = group[opens], len(instants) + 1
         rank = np.searchsorted(group_numbers, wanted_group)
-        # A group without instants has none yet.
-        is_known = np.append(group_numbers, ABSENT)[rank] == wanted_group
-        until = np.where(is_known, np.searchsorted(instants, wanted_ns, side="right"), 0)
+        # A group without pairs gets the rank of the next one: only the groups before count.
+        has_pairs = np.append(group_numbers, ABSENT)[rank] == wanted_group
+        until = np.where(has_pairs, np.searchsorted(instants, wanted_ns, side="right"), 0)
         keys = (np.cumsum(opens) - 1) * shift + np.searchsorted(instants, at_ns, side="right")
         return np.searchsorted(keys, rank * shift + until, side="right")
     count_before = np.empty(len(wanted_ns), dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Device work is linked to its cause: activity -> call -> innermost op."""
+"""Links from device work to its cause: activity -> call -> innermost op."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from traceflops.table.trace import Trace
 
 
 def recorded_calls(trace: Trace) -> BoolArray:
-    """Return, per call, whether it has a device record: an activity with its correlation."""
-    (process, correlation), of_activities = (
-        (numbers(table["process"], ABSENT), numbers(table["correlation"], ABSENT))
+    """Return, per call, whether an activity of its process has its correlation."""
+    calls, activities = (
+        (numbers(table["process"]), numbers(table["correlation"], ABSENT))
         for table in (trace.calls, trace.activities)
     )
-    called, ran = shared_codes((process, correlation), of_activities)
-    return np.asarray(is_among(called, ran) & (correlation != ABSENT))
+    id_of_call, id_of_activity = shared_codes(calls, activities)
+    _, correlation = calls
+    return np.asarray(is_among(id_of_call, id_of_activity) & (correlation != ABSENT))
 
 
 class Links(Struct, frozen=True):
@@ -40,17 +41,18 @@ def link(trace: Trace) -> Links:
     calls, ops = trace.calls, trace.ops
     op_of_call = np.full(calls.num_rows, -1, dtype=np.int64)
     if calls.num_rows and ops.num_rows:
-        start, called = numbers(ops["start_ns"]), numbers(calls["start_ns"])
-        thread_of_op, thread = shared_codes(thread_columns(ops), thread_columns(calls))
-        end = start + numbers(ops["dur_ns"])
-        op_of_call = innermost(thread_of_op, start, end, thread, called)
+        op_thread, call_thread = shared_codes(thread_columns(ops), thread_columns(calls))
+        op_start, call_start = numbers(ops["start_ns"]), numbers(calls["start_ns"])
+        op_end = op_start + numbers(ops["dur_ns"])
+        op_of_call = innermost(op_thread, op_start, op_end, call_thread, call_start)
         _fill_by_external_id(trace, "calls", op_of_call, op_of_call < 0)
     call_of_activity = first_of_same(calls, "correlation", trace.activities)
     op_of_activity = taken(op_of_call, call_of_activity)
     # If no op is known, Kineto writes the correlation as the external id of activities.
     external = numbers(trace.activities["external_id"], ABSENT)
-    no_op = external == numbers(trace.activities["correlation"], ABSENT)
-    is_open = (op_of_activity < 0) & ~((call_of_activity < 0) & no_op)
+    is_correlation = external == numbers(trace.activities["correlation"], ABSENT)
+    names_no_op = is_correlation & (call_of_activity < 0)
+    is_open = (op_of_activity < 0) & ~names_no_op
     _fill_by_external_id(trace, "activities", op_of_activity, is_open)
     return Links(call_of_activity, op_of_call, op_of_activity)
 
@@ -58,9 +60,9 @@ def link(trace: Trace) -> Links:
 def first_of_same(
     owners: pa.Table, column: str, rows: pa.Table, some: IntArray | slice = slice(None)
 ) -> IntArray:
-    """Return the first-started owner with the same process and number as each row, or -1.
+    """Return, per row, the first-started row of `owners` with its process and `column`, or -1.
 
-    Both tables have the numbers in `column`, such as correlations. `some` are the rows to look up.
+    `column` (such as correlation) is in both tables. Only the rows `some` are looked up.
     """
     return first_match(
         numbers(owners["process"]),
@@ -75,18 +77,22 @@ def _fill_by_external_id(trace: Trace, table: str, op: IntArray, is_open: BoolAr
     """Set `op` in place, in the open rows of a table, to the op with their external id, or -1."""
     rows = np.flatnonzero(is_open)
     owner = first_of_same(trace.ops, "external_id", trace.table(table), rows)
-    began, start = (numbers(side["start_ns"]) for side in (trace.ops, trace.table(table)))
-    op[rows] = np.where(taken(began, owner) <= start[rows], owner, -1)
+    op_start, start = numbers(trace.ops["start_ns"]), numbers(trace.table(table)["start_ns"])
+    op[rows] = np.where(taken(op_start, owner) <= start[rows], owner, -1)
 
 
 def first_match(
     process: IntArray, ids: IntArray, start: IntArray, at_process: IntArray, at_ids: IntArray
 ) -> IntArray:
-    """Return, per pair asked for, the first-started row with this process and id, or -1."""
+    """Return, per wanted pair, the first-started row with this process and id, or -1.
+
+    `process`, `ids` and `start` are per row, `at_process` and `at_ids` are the wanted pairs.
+    """
     if not len(ids) or bool((at_ids == ABSENT).all()):
         return np.full(len(at_ids), -1, dtype=np.int64)
-    of_row, asked_for = shared_codes((process, ids), (at_process, at_ids))
-    keys, key = ranked(np.append(of_row, asked_for))
-    order = in_order(start)
-    earliest = first_rows(key[: len(ids)][order], len(keys))[key[len(ids) :]]
-    return np.where((at_ids != ABSENT) & (earliest >= 0), order[earliest], -1)
+    pairs = shared_codes((process, ids), (at_process, at_ids))
+    distinct_pairs, number = ranked(np.concatenate(pairs))
+    of_row, wanted = np.split(number, [len(ids)])
+    by_start = in_order(start)
+    place = first_rows(of_row[by_start], len(distinct_pairs))[wanted]  # in the order of starts
+    return np.where((at_ids != ABSENT) & (place >= 0), by_start[place], -1)

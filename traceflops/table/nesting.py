@@ -29,52 +29,54 @@ class LastAbove:
     """
 
     def __init__(self, values: IntArray) -> None:
-        """Build the tree; `_reach` has, by position, the largest value there or before."""
+        """Build the tree; `_reach` has, by position, the largest value up to there."""
         self._reach = np.maximum.accumulate(values)
         self._levels = [values]
         while len(self._levels[-1]) > 1:
             below = self._levels[-1]
-            even = np.maximum(below[:-1:2], below[1::2])
-            rest = below[len(below) // 2 * 2 :]  # the last one, if it has no partner
-            self._levels.append(np.concatenate([even, rest]))
+            of_pairs = np.maximum(below[:-1:2], below[1::2])
+            unpaired = below[len(below) // 2 * 2 :]  # the last one of an odd number
+            self._levels.append(np.concatenate([of_pairs, unpaired]))
 
     def find(self, upto: IntArray, threshold: IntArray) -> IntArray:
         """Return, per pair, the last position <= upto with a value > threshold, or -1."""
         result = np.full(len(upto), -1, dtype=np.int64)
         for part in grouping.slices(len(upto) if len(self._reach) else 0):
-            # For most pairs it is the position itself, or no value before it is large enough.
-            position, least = upto[part], threshold[part]
+            # For most pairs `upto` itself is the answer, or no value up to it is large enough.
+            position, above = upto[part], threshold[part]
             index = np.maximum(position, 0)
-            last = np.where(self._levels[0][index] > least, position, -1)
-            unanswered = (last < 0) & (position >= 0) & (self._reach[index] > least)
-            rows = np.flatnonzero(unanswered)
-            last[rows] = self._search(position[rows], least[rows])
+            last = np.where(self._levels[0][index] > above, position, -1)
+            is_before = (last < 0) & (position >= 0) & (self._reach[index] > above)
+            rows = np.flatnonzero(is_before)
+            last[rows] = self._search(position[rows], above[rows])
             result[part] = last
         return result
 
     def _search(self, upto: IntArray, threshold: IntArray) -> IntArray:
         """Return the position of `find`, for pairs that are known to have one before `upto`."""
-        # Up: the last subtree that ends at or before `upto` and has a value above the threshold.
-        # `searching` are the pairs without such a subtree so far, `edge` the node after the range.
+        # Go up the levels to the last subtree that ends by `upto` and has a value above the
+        # threshold; per pair, `node` is its index in level `height`. `searching` are the pairs
+        # without one so far, and `stop` is, for each, the first node on this level to leave out.
         node, height = np.zeros((2, len(upto)), dtype=np.int64)
-        searching, edge = np.arange(len(upto)), upto + 1
+        searching, stop = np.arange(len(upto)), upto + 1
         for level, maxima in enumerate(self._levels):
-            # If the edge is odd, the node to its left is not a whole subtree of a higher level.
-            asks = np.flatnonzero(edge % 2)
-            hit = asks[maxima[edge[asks] - 1] > threshold[searching[asks]]]
-            node[searching[hit]], height[searching[hit]] = edge[hit] - 1, level
-            edge[hit] = 0
-            searching, edge = searching[edge > 1], edge[edge > 1] // 2
-        # Down: to the right half of each node if it has such a value, else to the left half.
-        order = np.argsort(-height, kind="stable")
-        above = np.searchsorted(-height[order], -np.arange(len(self._levels)), side="right")
+            # Node stop - 1 is looked at here if `stop` is odd, else as a half of a node above.
+            odd = np.flatnonzero(stop % 2)
+            hit = odd[maxima[stop[odd] - 1] > threshold[searching[odd]]]
+            node[searching[hit]], height[searching[hit]] = stop[hit] - 1, level
+            stop[hit] = 0  # found: no longer searching
+            searching, stop = searching[stop > 1], stop[stop > 1] // 2
+        # Go down to level 0: to the right half of a node if it has such a value, else to the left.
+        highest_first = np.argsort(-height, kind="stable")
+        levels = -np.arange(len(self._levels))
+        count_from = np.searchsorted(-height[highest_first], levels, side="right")
         for level in range(len(self._levels) - 1, 0, -1):
-            down = order[: above[level]]
+            pairs = highest_first[: count_from[level]]  # whose node is now on this level
             below = self._levels[level - 1]
-            right = node[down] * 2 + 1
+            right = node[pairs] * 2 + 1
             exists = right < len(below)
-            takes_right = exists & (below[np.where(exists, right, 0)] > threshold[down])
-            node[down] = np.where(takes_right, right, right - 1)
+            takes_right = exists & (below[np.where(exists, right, 0)] > threshold[pairs])
+            node[pairs] = np.where(takes_right, right, right - 1)
         return node
 
 
@@ -102,9 +104,9 @@ def _innermost(
     at_group: IntArray,
     at_ns: IntArray,
 ) -> IntArray:
-    """Return `innermost` of intervals in an `order` by group and start, in slices to save memory.
+    """Return what `innermost` does, given the order of `by_start`; in slices to save memory.
 
-    `upto` is, per instant, the last position in the order that has started.
+    `upto` is, per instant, the last position in that order of an interval that has started.
     """
     enclosing = _Enclosing(order, group, end_ns)
     inner = np.empty(len(upto), dtype=np.int64)
@@ -122,8 +124,8 @@ class StackTops(Struct, frozen=True):
     """The innermost interval of each group (a thread) at all times: it changes only at edges.
 
     Rows are the edges (starts and ends) of the intervals, sorted by `group` and `at_ns`. `row` is
-    the interval that is the innermost from there to the next edge of the group, or -1; of equal
-    edges that of the last one counts.
+    the interval that is the innermost from this edge to the next one of the group, or -1. Of edges
+    at one time only the last one counts.
     """
 
     group: IntArray
@@ -136,7 +138,7 @@ class StackTops(Struct, frozen=True):
         groups, edges = np.tile(group, 2), np.append(start_ns, end_ns)
         order = grouping.in_order(groups, edges)
         groups, edges = groups[order], edges[order]
-        # Up to an edge as many intervals of the order of starts have begun as there are starts.
+        # Up to an edge, as many intervals have begun as there are starts (the first half of rows).
         upto = np.cumsum(order < len(group)) - 1
         starts = by_start(group, start_ns, end_ns)
         return cls(groups, edges, _innermost(group, starts, end_ns, upto, groups, edges))
@@ -154,14 +156,15 @@ class StackTops(Struct, frozen=True):
         Returns, per piece in the order of spans and times, the number of its span, its start, its
         end and the innermost interval, or -1.
         """
-        # The edges inside each span, and one before them for the piece that begins with the span.
+        # A piece begins at each edge inside a span, and one at the start of the span: for this the
+        # edge before stands.
         first = grouping.places_in_groups(self.group, self.at_ns, group, start_ns)
         stop = grouping.places_in_groups(self.group, self.at_ns, group, end_ns)
         edge, span = grouping.runs(first - 1, stop)
-        opens = grouping.differ_from_before(span)
-        closes = np.append(opens[1:], True)[: len(span)]
-        start = np.where(opens, start_ns[span], taken(self.at_ns, edge))
-        end = np.where(closes, end_ns[span], np.roll(start, -1))  # the next piece's start
+        is_first = grouping.differ_from_before(span)
+        is_last = np.append(is_first[1:], True)[: len(span)]
+        start = np.where(is_first, start_ns[span], taken(self.at_ns, edge))
+        end = np.where(is_last, end_ns[span], np.roll(start, -1))  # the next piece's start
         has_length = end > start
         span, edge = span[has_length], edge[has_length]
         is_of_group = taken(self.group, edge) == group[span]
@@ -182,31 +185,31 @@ def innermost_pieces(
     length are pieces, too.
     """
     tops = StackTops.of(group, start, end)
-    # Of equal edges only the last one says what is the innermost from there on.
-    equal = np.zeros(len(tops.row), dtype=np.bool_)
-    equal[1:] = (tops.group[1:] == tops.group[:-1]) & (tops.at_ns[1:] == tops.at_ns[:-1])
-    is_last = np.append(~equal[1:], True)[: len(tops.row)]
-    inner, edge_group, edge = tops.row[is_last], tops.group[is_last], tops.at_ns[is_last]
-    # Join neighbouring stretches with the same innermost interval.
-    follows = np.flatnonzero((inner[:-1] >= 0) & (edge_group[:-1] == edge_group[1:]))
-    begins = np.append(True, (np.diff(inner[follows]) != 0) | (np.diff(follows) != 1))
-    first = follows[begins[: len(follows)]]
-    last = follows[np.append(begins[1 : len(follows)], True)] if len(follows) else follows
-    instants = np.flatnonzero(start == end)
+    # Of edges at one time only the last one says what is the innermost from there on.
+    same_group, same_time = (column[1:] == column[:-1] for column in (tops.group, tops.at_ns))
+    is_last = np.append(~(same_group & same_time), True)[: len(tops.row)]
+    inner, edge_group, edge_ns = tops.row[is_last], tops.group[is_last], tops.at_ns[is_last]
+    # Between an edge and the next one of its group lies a stretch, if any interval is around it.
+    stretch = np.flatnonzero((inner[:-1] >= 0) & (edge_group[:-1] == edge_group[1:]))
+    # Neighbouring stretches with the same innermost interval are one piece.
+    is_other, is_apart = np.diff(inner[stretch]) != 0, np.diff(stretch) != 1
+    begins = np.append(True, is_other | is_apart)[: len(stretch)]
+    ends = np.append(is_other | is_apart, True)[: len(stretch)]
+    first, last, instants = stretch[begins], stretch[ends], np.flatnonzero(start == end)
     return (
         np.concatenate([inner[first], instants]),
-        np.concatenate([edge[first], start[instants]]),
-        np.concatenate([edge[last + 1], end[instants]]),
+        np.concatenate([edge_ns[first], start[instants]]),
+        np.concatenate([edge_ns[last + 1], end[instants]]),
     )
 
 
 def parents(
     group: IntArray, start_ns: IntArray, end_ns: IntArray, order: IntArray | None = None
 ) -> IntArray:
-    """Return the row of the innermost interval in which each one starts, or -1.
+    """Return, per interval, the row of the innermost other one in which it starts, or -1.
 
-    A child may end a little after its parent, as profilers record it. `order` is that of
-    `by_start`, if it is known.
+    An interval may end after its parent: profilers record such. `order` is that of `by_start`, if
+    it is known.
     """
     order = by_start(group, start_ns, end_ns) if order is None else order
     enclosing = _Enclosing(order, group, end_ns)
@@ -221,23 +224,24 @@ def parents(
 def _last_started(
     group: IntArray, start_ns: IntArray, order: IntArray, at_group: IntArray, at_ns: IntArray
 ) -> IntArray:
-    """Return the last position in `order` at or before each instant, by group, then by start.
+    """Return, per instant, the last position in `order` whose (group, start) is not after it.
 
-    If no interval of the instant's group has started, the one there is of an earlier group. Times
-    are replaced by their ranks, so that one number holds both group and time.
+    If no interval of the instant's group has started, the one there is of an earlier group: callers
+    check the group.
     """
     groups, starts = grouping.distinct(group), np.sort(start_ns)
-    if len(groups) == 1:  # callers check the group of the interval
-        return np.searchsorted(starts, at_ns, side="right") - 1
+    last_start = np.searchsorted(starts, at_ns, side="right") - 1
+    if len(groups) == 1:
+        return last_start
+    # Ranks stand for groups and times, so that one number holds both.
     shift = len(starts) + 1
     key = np.searchsorted(groups, group) * shift + np.searchsorted(starts, start_ns, side="left")
-    last_start = np.searchsorted(starts, at_ns, side="right") - 1
     key_of_instant = np.searchsorted(groups, at_group) * shift + last_start
     return np.searchsorted(key[order], key_of_instant, side="right") - 1
 
 
 class _Enclosing:
-    """Finds enclosing intervals, given their order by group and start."""
+    """Finds the innermost intervals around instants, given the order of `by_start`."""
 
     def __init__(self, order: IntArray, group: IntArray, end_ns: IntArray) -> None:
         self._order, self._group = order, group
@@ -246,8 +250,8 @@ class _Enclosing:
     def last(self, upto: IntArray, at_group: IntArray, at_ns: IntArray) -> IntArray:
         """Return, per instant, the row of the last interval up to `upto` that ends after it, or -1.
 
-        `upto` is a position in the order, among the intervals of the group of the instant. These
-        are contiguous, so a hit in another group means that there is none.
+        `upto` is the position in the order of the last interval to look at. Those of a group are
+        contiguous there, so a hit in another group means that there is none.
         """
         index = self._ends.find(upto, at_ns)
         if not len(self._order):
@@ -257,10 +261,11 @@ class _Enclosing:
 
 
 class OpTree(Struct, frozen=True):
-    """The forest of a table of ops.
+    """The forest of a table of ops, each below the innermost op of its thread in which it starts.
 
-    By row: `parent` is the row of its parent or -1, `place` its position in the order of starts. By
-    position: `order` is the row there, `stop` the position after the last op below it.
+    Per row, `parent` is the row of its parent or -1, and `place` its position in the order of
+    thread and start. Per position in that order, `order` is the row of the op there, and `stop` the
+    position after the last op below it.
     """
 
     parent: IntArray
@@ -282,9 +287,9 @@ class OpTree(Struct, frozen=True):
         parent = parents(thread, start, end, order)
         if np.array_equal(order, np.arange(len(order))):  # as in most recordings
             return cls(parent, order, order, _stops(parent))
-        index = np.empty_like(order)
-        index[order] = np.arange(len(order))
-        return cls(parent, order, index, _stops(taken(index, parent[order])))
+        place = np.empty_like(order)
+        place[order] = np.arange(len(order))
+        return cls(parent, order, place, _stops(taken(place, parent[order])))
 
     @property
     def in_order(self) -> bool:
@@ -293,14 +298,14 @@ class OpTree(Struct, frozen=True):
 
     def depth(self) -> IntArray:
         """Return, per position, the number of ops around the op there."""
-        # At a position, all ops before it have begun; those whose stop is up to there have ended.
+        # The ops before a position are around it, but those with a stop up to there.
         count = len(self.stop)
         ended = np.cumsum(np.bincount(self.stop, minlength=count + 1)[:count])
         return np.arange(count) - ended
 
     def below(self, marked: BoolArray) -> IntArray:
         """Return, per row, the number of marked ops below it, without itself."""
-        # Ops below an op stand behind it, up to its stop: their number is a difference of sums.
+        # The ops below an op follow it, up to its stop: their number is a difference of sums.
         sums = np.zeros(len(marked) + 1, dtype=np.int64)
         np.cumsum(marked[self.order], out=sums[1:])
         count = np.empty(len(marked), dtype=np.int64)
@@ -309,14 +314,15 @@ class OpTree(Struct, frozen=True):
         return count
 
     def repeated_below(self, group: IntArray) -> BoolArray:
-        """Return, per row, whether an op of its own group is below it; not for groups below 0."""
-        repeated, rows = np.zeros(len(group), dtype=np.bool_), np.flatnonzero(group >= 0)
-        position, shift = self.place[rows], len(group) + 1
-        # Ordered by group and place, those of its group below an op are one run behind it.
-        key = group[rows] * shift + position
-        ordered, stop = np.sort(key), group[rows] * shift + self.stop[position]
-        behind = np.searchsorted(ordered, key, side="right")
-        repeated[rows] = np.searchsorted(ordered, stop, side="left") > behind
+        """Return, per row, whether an op of its `group` is below it; False for groups below 0."""
+        rows = np.flatnonzero(group >= 0)
+        place, first_key = self.place[rows], group[rows] * (len(group) + 1)
+        # Sorted by group and place, the ops of its group below an op follow it, up to its stop.
+        keys = np.sort(first_key + place)
+        next_index = np.searchsorted(keys, first_key + place, side="right")
+        stop_index = np.searchsorted(keys, first_key + self.stop[place], side="left")
+        repeated = np.zeros(len(group), dtype=np.bool_)
+        repeated[rows] = stop_index > next_index
         return repeated
 
     def nearest(self, marked: BoolArray) -> IntArray:
@@ -327,11 +333,11 @@ class OpTree(Struct, frozen=True):
         if not len(places):
             return nearest
         # A marked op is around a position if it is there or before, and its `stop` is after it.
-        ends, before = LastAbove(self.stop[places]), 0
+        stops, count_before = LastAbove(self.stop[places]), 0
         for part in grouping.slices(len(self.order)):
-            upto = np.cumsum(is_marked[part]) + (before - 1)
-            before = int(upto[-1]) + 1
-            last = ends.find(upto, np.arange(part.start, part.stop))
+            upto = np.cumsum(is_marked[part]) + (count_before - 1)
+            count_before = int(upto[-1]) + 1
+            last = stops.find(upto, np.arange(part.start, part.stop))
             row = self.order[places[np.maximum(last, 0)]]
             nearest[self.order[part]] = np.where(last >= 0, row, -1)
         return nearest
@@ -353,16 +359,14 @@ def taken(values: npt.NDArray[T], rows: IntArray, missing: int = -1) -> npt.NDAr
 
 
 def _stops(above: IntArray) -> IntArray:
-    """Return the position after the last op below each position, given its parent's position.
+    """Return, per position, the one after the last op below the op there.
 
-    `above` is -1 without a parent. It is the first later position whose parent lies before the own
-    one: read backwards, the last position so far whose negated parent is above the negated
-    position.
+    `above` is, per position, that of its parent, or -1.
     """
     count = len(above)
     stops = np.empty(count, dtype=np.int64)
-    if not count:
-        return stops
+    # The stop of p is the first position after p with a parent before p. In reverse order and with
+    # parents negated, this is the last position before p with a value above -p.
     last_above = LastAbove(-above[::-1])
     for part in grouping.slices(count):
         places = np.arange(part.start, part.stop)

@@ -1,9 +1,9 @@
 """Packs: a trace in few bytes, its tables as Arrow, and everything else as JSON.
 
-Integers are written as differences of neighbours where that is shorter, in as few bytes as they
-need; columns of nulls are left out; small tables are compressed together. On real recordings this
-is smaller and faster to read than Parquet with deltas and dictionaries, or Arrow with each buffer
-compressed by itself. Types, nulls and the order of names come back unchanged.
+Integers are written in as few bytes as they need, and as differences of neighbours where that is
+shorter; columns of nulls are left out; small tables are compressed together. On real recordings
+this is smaller and faster to read than Parquet with deltas and dictionaries, or Arrow with each
+buffer compressed by itself. Types, nulls and the order of names come back unchanged.
 
 A pack is an Arrow stream with a row per part of a trace: `head` is JSON, `data` the compressed
 tables of the part, and `crc32` the checksum of both.
@@ -56,7 +56,7 @@ def column_names(schema: pa.Schema) -> tuple[str, ...]:
 
 
 def checked(table: Any, schema: pa.Schema | None = None) -> Any:
-    """Return the table after checks, against a `schema` if given. Raises ARROW_UNREADABLE."""
+    """Return the table, checked (against a `schema` if given). Raises ARROW_UNREADABLE."""
     column_names(table.schema)
     table.validate(full=True)
     if schema is not None and not table.schema.equals(schema):
@@ -73,9 +73,8 @@ def check_trace(trace: Trace) -> None:
     For example, rows of a process or device that does not exist, or that end before they begin.
     """
     processes, devices = trace.processes.num_rows, trace.devices.num_rows
-    for per_row, count in ((trace.places, devices), (trace.clocks, processes)):
-        require(len(per_row) in (0, count))
-    require(len(trace.runs) in (0, devices))
+    require(len(trace.places) in (0, devices) and len(trace.runs) in (0, devices))
+    require(len(trace.clocks) in (0, processes))
     source = trace.source
     require(source.files and source.resolution_ns > 0)
     require(abs(source.origin_unix_ns or 0) < LARGEST)
@@ -83,9 +82,9 @@ def check_trace(trace: Trace) -> None:
     require(all(-LIMIT_NS < begin <= end < LIMIT_NS for begin, end in source.lifetimes))
     require(all(min(f.bytes or 0, f.text_bytes or 0) >= 0 for f in source.files))
     for name, table in trace.tables.items():
-        for row, count in (("process", processes), ("device", devices)):
-            if row in table.column_names:
-                _check_range(table[row], 0, count - 1)
+        for column_name, count in (("process", processes), ("device", devices)):
+            if column_name in table.column_names:
+                _check_range(table[column_name], 0, count - 1)
         for column in TABLES[name]:
             if column.unit and pa.types.is_int64(column.type):
                 most = LIMIT_NS if column.name.endswith("_ns") else LARGEST
@@ -106,8 +105,9 @@ def require(is_so: object) -> None:
 
 
 def _check_range(column: pa.ChunkedArray, least: int, most: int) -> None:
-    ends = pc.min_max(column).as_py()
-    if ends["min"] is not None and not least <= ends["min"] <= ends["max"] <= most:
+    """Raise ValueError if a number is below `least` or above `most`."""
+    found = pc.min_max(column).as_py()
+    if found["min"] is not None and not least <= found["min"] <= found["max"] <= most:
         raise ValueError("a number that cannot be")
 
 
@@ -165,8 +165,8 @@ class Part(Struct, frozen=True):
         """Return the compressed part as a row of a pack."""
         head = _encoded_head(self.head)
         data = pa.Codec("zstd", compression_level=_LEVEL).compress(self.plain, asbytes=True)
-        number = number_column(np.array([checksum(head, data)]), pa.int64())
-        return pa.record_batch([string_column([head]), bytes_column([data]), number], schema=PARTS)
+        crc32 = number_column(np.array([checksum(head, data)]), pa.int64())
+        return pa.record_batch([string_column([head]), bytes_column([data]), crc32], schema=PARTS)
 
 
 def _encoded_head(head: Head) -> str:
@@ -187,21 +187,20 @@ def checksum(head: str, data: bytes) -> int:
 
 def parts_of(trace: Trace) -> Iterator[Part]:
     """Yield the parts of a trace; the first one has the fields outside of tables."""
-    groups: list[tuple[list[str], list[bytes]]] = [([], [])]  # names and streams of a part
+    parts: list[dict[str, bytes]] = [{}]  # per part, the Arrow streams by name of their table
     for name in TABLES:
         if trace.table(name).num_rows:
             table, sink = _encoded(trace.table(name)), io.BytesIO()
             with pa.ipc.new_stream(sink, table.schema) as writer:
                 writer.write_table(table)
             stream = sink.getvalue()
-            if sum(map(len, groups[-1][1])) + len(stream) > _TOGETHER_BYTES and groups[-1][0]:
-                groups.append(([], []))
-            groups[-1][0].append(name)
-            groups[-1][1].append(stream)
-    for number, (names, streams) in enumerate(groups):
-        plain, more = b"".join(streams), number + 1 < len(groups)
+            if parts[-1] and sum(map(len, parts[-1].values())) + len(stream) > _TOGETHER_BYTES:
+                parts.append({})
+            parts[-1][name] = stream
+    for number, streams in enumerate(parts):
+        plain, more = b"".join(streams.values()), number + 1 < len(parts)
         outside = None if number else _outside(trace)
-        yield Part(Head(tuple(names), len(plain), more, outside), plain)
+        yield Part(Head(tuple(streams), len(plain), more, outside), plain)
 
 
 def _outside(trace: Trace) -> Outside:
@@ -225,7 +224,7 @@ def trace_of(parts: Sequence[Part]) -> Trace:
 
 
 def described(table: pa.Table, name: str, trace: Trace) -> pa.Table:
-    """Return a table with its name and the trace's other fields, but `places`, as metadata."""
+    """Return a table with its name and the fields of its trace, except `places`, as metadata."""
     head = Head((name,), 0, more=False, trace=_outside(replace(trace, places=())))
     metadata = {PACK: str(VERSION), _HEAD: _encoded_head(head)}
     return table.replace_schema_metadata({**(table.schema.metadata or {}), **metadata})
@@ -245,7 +244,7 @@ def trace_of_tables(head: Head, tables: Mapping[str, pa.Table]) -> Trace:
 
 
 def _assembled(outside: Outside, tables: Mapping[str, pa.Table]) -> Trace:
-    """Return a trace of decoded tables and its other fields, after checks."""
+    """Return the trace of decoded tables and of its fields outside of them, after checks."""
     trace = Trace(tables=tables, **{f.name: getattr(outside, f.name) for f in fields(outside)})
     check_trace(trace)
     return trace
@@ -261,7 +260,7 @@ def _encoded(table: pa.Table) -> pa.Table:
             continue
         use_differences = False
         if pa.types.is_integer(field.type):
-            # A null repeats the number before it: then its difference is 0, what nulls are read as.
+            # A null repeats the number before it, so that its difference is 0: nulls read as 0.
             values = numbers(pc.fill_null_forward(column), 0)
             differences = _narrow(np.diff(values, prepend=np.int64(0)))
             plain = _narrow(values)
@@ -295,7 +294,7 @@ def _decoded(table: pa.Table, name: str) -> pa.Table:
 
 
 def _integers(values: npt.NDArray[Any], like: pa.Array) -> pa.Array:
-    """Return integers as a column that is null where another one is."""
+    """Return integers as a column that is null where the column `like` is."""
     return number_column(values, pa.from_numpy_dtype(values.dtype), validity(like))
 
 

@@ -1,7 +1,7 @@
-"""Regular expressions on the texts of a recording: for names of calls, and those of users.
+"""Regular expressions on the texts of a recording: those for names of calls, and those of users.
 
-Those of users have the syntax of RE2, without look-around and back-references: the time to match is
-linear in the length of the text, whatever the expression.
+Expressions of users have the syntax of RE2, without look-around and back-references: the time to
+match is linear in the length of the text, whatever the expression.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ def matches(pattern: str, texts: Sequence[str], *, ignore_case: bool = False) ->
 
 
 def matched_groups(pattern: str, texts: Sequence[str]) -> list[str | None]:
-    """Return, per text that the whole expression matches, what its first group matches.
+    """Return, per text, what the first group of an expression matches that matches all the text.
 
-    "" if the expression has no group, None for texts that do not match. Raises ValueError if the
-    expression is invalid.
+    None for a text that the expression does not match as a whole, "" if the expression has no
+    group. Raises ValueError if the expression is invalid.
     """
     matches(pattern, ("",))  # checked alone, so that its brackets cannot close those added below
     anchored = rf"\A(?:{pattern})\z"
     is_match = matches(anchored, texts).tolist()
-    matched = string_column([text for text, is_one in zip(texts, is_match, strict=True) if is_one])
+    matched = string_column([text for text, fits in zip(texts, is_match, strict=True) if fits])
     try:
         groups = iter(pc.replace_substring_regex(matched, anchored, r"\1").to_pylist())
     except pa.ArrowInvalid:  # the expression has no group
-        return ["" if is_one else None for is_one in is_match]
-    return [next(groups) if is_one else None for is_one in is_match]
+        return ["" if fits else None for fits in is_match]
+    return [next(groups) if fits else None for fits in is_match]
 
 
 LAUNCH: Final = re.compile(
@@ -83,8 +83,6 @@ _MAKES: Final = re.compile(
 _OF_CPUS: Final = re.compile(r"aten::(_?mkldnn_|\w+_for_cpu$)")
 _OF_LINEAR, _OF_NESTED = "aten::linear_backward", "aten::_nested_"
 _OF_MPS: Final = re.compile(rf"aten::(_?mps_\w+|_?lstm_mps\w*|_\w+_for_mps)$|{_OF_LINEAR}$")
-
-
 _OF_GPUS: Final = re.compile(
     r"^aten::(_?(cudnn|miopen)_(?!is_acceptable)|_scaled_dot_product_(flash|efficient|cudnn)"
     r"_attention(?!_for_cpu)|_(flash|efficient|cudnn)_attention)|^nccl:"
@@ -92,19 +90,19 @@ _OF_GPUS: Final = re.compile(
 
 
 def operator_of_gpus(operators: Iterable[str]) -> str | None:
-    """Return an operator that PyTorch has for GPUs of CUDA and ROCm alone, None without any."""
+    """Return an operator that PyTorch has only for GPUs of CUDA and ROCm, or None."""
     return min(filter(_OF_GPUS.match, operators), default=None)
 
 
 def operator_of_cpus(operators: Iterable[str]) -> str | None:
-    """Return an operator that PyTorch has for CPUs alone, None where there is none."""
+    """Return an operator that PyTorch has only for CPUs, or None."""
     return min(filter(_OF_CPUS.match, operators), default=None)
 
 
 def operator_of_mps(operators: Collection[str]) -> str | None:
-    """Return an operator that PyTorch has for Apple's GPUs (MPS) alone, None without any.
+    """Return an operator that PyTorch has only for Apple's GPUs (MPS), or None.
 
-    Only there and of nested tensors is the gradient of a linear layer one operator.
+    The gradient of a linear layer is one operator only there and for nested tensors.
     """
     is_nested = any(name.startswith(_OF_NESTED) for name in operators)
     names_of_mps = {*filter(_OF_MPS.match, operators)} - ({_OF_LINEAR} if is_nested else set())
@@ -116,11 +114,11 @@ FUNCTION_WAITS: Final = re.compile(
     r"|(^|/)(selectors\.py\(\d+\): select|asyncio/runners\.py\(\d+\): run)$"
     r"|(^|/)asyncio/base_events\.py\(\d+\): (run_forever|run_until_complete|_run_once)$"
 )
-"""Functions that wait themselves, and those that run an event loop, most of which is waiting."""
+"""Functions that only wait, and those that run an event loop, which waits most of the time."""
 
 
 def launches_nothing(calls: pa.Table, starts: re.Pattern[str] = _STARTS) -> bool:
-    """Return whether calls of CUDA or HIP are recorded, none of which starts work on a GPU.
+    """Return whether calls are recorded, all of CUDA or HIP, and none of them starts GPU work.
 
     Calls that use what no recorded call has made are only a part of the program's calls, which
     tells nothing.
@@ -132,5 +130,5 @@ def launches_nothing(calls: pa.Table, starts: re.Pattern[str] = _STARTS) -> bool
 
 
 def launches_no_kernel(calls: pa.Table) -> bool:
-    """Return whether calls of CUDA or HIP are recorded, which at most copy and fill memory."""
+    """Return whether calls are recorded, all of CUDA or HIP, and none of them starts a kernel."""
     return launches_nothing(calls, _RUNS)

@@ -1,26 +1,20 @@
-"""A trace: declared Arrow tables, their source, and notes on what the reader must know.
-
-Notes of several files are merged, so that what applies to many is printed once with correct
-figures. A note whose only figure is its count has a `wording`, the sentence without that figure:
-notes with the same wording become one, with the sum of their counts. Others are listed per file.
-"""
+"""A trace: declared Arrow tables, their source, and notes on what the reader must know."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from itertools import groupby
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal
 
 import pyarrow as pa
 from msgspec import Struct, field
-from msgspec.structs import replace
 
 from traceflops.characters import is_visible
 from traceflops.facts import Fact, Value, in_words
 from traceflops.table.schema import TABLES, arrow_schema, empty_table
-from traceflops.units import plural, several
+from traceflops.units import plural
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -48,11 +42,12 @@ class Note(Struct, frozen=True, eq=False):
     """A fact about the input or the method that the reader must know.
 
     `code` names the kind of note and is stable; `statement` is a whole sentence, `advice` what to
-    do or what was done, `text` all of it. `count` is the number of records concerned, if they can
-    be counted. `wording` is the statement without this number and without the `values` that it
-    lists; notes of several files with the same wording are merged (see `together`). In a merged
-    note, `owners` is the number of files, `scope` and `similar` say so in words, and `alike` is the
-    number of statements it stands for. `share` is the part of the time concerned, 0 if unknown.
+    do or what was done, `text` all of it. `count` is the number of records that it is about, if
+    they can be counted. `wording` is the statement without this number and without the `values`
+    that it lists; notes of several files with the same wording are merged (see merged_notes.py). In
+    a merged note, `owners` is the number of files, `scope` and `similar` say so in words, and
+    `alike` is the number of statements it stands for. `share` is the share of time that it is
+    about, 0 if unknown.
     """
 
     kind: NoteKind
@@ -254,7 +249,7 @@ class Trace(Struct, frozen=True):
             f"<b>{escaped(source.tool or source.format)}</b>",
             escaped(names) + (f" and {more_files} more" if more_files > 0 else ""),
             " · ".join(rows),
-            *(escaped(f"{note.kind}: {note.text}") for note in self.notes[:_MOST_ALIKE]),
+            *(escaped(f"{note.kind}: {note.text}") for note in self.notes[:_MOST_NOTES]),
         )
         return f"<div style='font:14px/1.6 system-ui,sans-serif'>{'<br>'.join(lines)}</div>"
 
@@ -264,13 +259,9 @@ class Trace(Struct, frozen=True):
         return f"<Trace {self.source.format}: {len(self.source.files)} file(s); {rows}>"
 
 
-Owned: TypeAlias = tuple[Hashable, Note]
-"""The file (or any key of it) that a note is on, and the note."""
 _CHOICE: Final = re.compile(r"\[([^\[\]|]*)\|([^\[\]|]*)\]")
-_MOST_ALIKE: Final = 3
-"""Notes of one code that are shown at most; of more, the first stands for all."""
-_MOST_NAMED: Final = 5
-_MOST_FILES, _LONGEST_TEXT = 4, 300
+_MOST_FILES, _MOST_NOTES, _LONGEST_TEXT = 4, 3, 300
+"""What a notebook shows at most: files, notes, characters of a text."""
 _FROM_NAME: Final = "[Rank|Ranks] {values} [was|were] taken from file or folder names."
 NO_CUPTI: Final = "no-cupti"
 """The code of the note that the profiler could not use CUPTI."""
@@ -315,15 +306,15 @@ def counted_note(
 ) -> Note:
     """Return a note with a count.
 
-    In its wording `{n}` stands for the count, `{values}` for the values, and `[one|many]` for a
-    word in singular and plural.
+    In its wording `{n}` stands for the count, `{values}` for the values, and `[is|are]` for a word
+    in singular or plural, as the count needs.
     """
     listed = tuple(values)
     return Note(kind, code, worded(wording, count, listed), count, file, wording, listed)
 
 
 def of_noun(noun: str, sentence: str) -> str:
-    """Return the wording of a sentence that begins with the count of a noun."""
+    """Return the wording of a sentence that begins with the count of a noun: "3 rows ..."."""
     return f"{{n}} [{noun}|{plural(noun)}] {sentence}"
 
 
@@ -335,81 +326,9 @@ def worded(wording: str, count: int, values: Sequence[int] = ()) -> str:
 
 def ranges(values: Iterable[int]) -> str:
     """Return numbers as text, consecutive ones as a range: "0 to 3, 7"."""
-    texts: list[str] = []  # value minus place is the same for consecutive values
+    texts: list[str] = []
+    # Consecutive values have the same difference from their place in the sorted list.
     for _, pairs in groupby(enumerate(sorted(set(values))), key=lambda pair: pair[1] - pair[0]):
         run = [value for _, value in pairs]
         texts += [f"{run[0]} to {run[-1]}"] if len(run) > 2 else map(str, run)
     return ", ".join(texts)
-
-
-def together(notes: Iterable[Owned], total: int, noun: str = "file") -> list[Note]:
-    """Return the notes of `total` files (or whatever `noun` says), merged, in the order of codes.
-
-    Notes with the same wording become one. If more than _MOST_ALIKE of one code remain, the first
-    stands for all.
-    """
-    by_code: dict[tuple[str, str], dict[tuple[str, str], list[Owned]]] = {}
-    for owner, note in notes:
-        by_text = by_code.setdefault((note.kind, note.code), {})
-        key = (note.wording or note.statement, note.advice)
-        by_text.setdefault(key, []).append((owner, note))
-    merged = []
-    for by_text in by_code.values():
-        # How many statements there are; a merged note may already stand for several (`alike`).
-        count = sum(max(note.alike for _, note in same) for same in by_text.values())
-        if count <= _MOST_ALIKE:
-            merged += [_same_wording(same, total, noun) for same in by_text.values()]
-        else:
-            first = _first_of([owned for same in by_text.values() for owned in same], total, noun)
-            merged.append(replace(first, alike=count))
-    return merged
-
-
-def named(note: Note) -> Note:
-    """Return a note with the name of its file, if known, at the start of its statement."""
-    return replace(note, statement=f"{note.file}: {note.statement}") if note.file else note
-
-
-def _same_wording(notes: Sequence[Owned], total: int, noun: str) -> Note:
-    """Return notes with the same wording as one, with the sum of their counts."""
-    first = notes[0][1]
-    owners, count = _owners(notes), _sum(note for _, note in notes)
-    if (len(notes) > 1 or owners > 1) and first.wording is not None and count is not None:
-        values = tuple(sorted({value for _, note in notes for value in note.values}))
-        first = replace(first, statement=worded(first.wording, count, values), values=values)
-    if owners == 1:
-        return replace(first, count=count)
-    # A figure in a statement without wording is not the sum but that of each file.
-    each = "in" if first.wording is not None or first.count is None else "same in"
-    scope = f"{each} {owners:,} of {several(total, noun)}"
-    return replace(first, count=count, file=None, owners=owners, scope=scope, similar="")
-
-
-def _first_of(notes: Sequence[Owned], total: int, noun: str) -> Note:
-    """Return the first of notes of different wording, and in it the number of similar ones.
-
-    Its statement begins with the name of its file, so the field `file` becomes None.
-    """
-    (_, first), *others = notes
-    owners, count = _owners(notes), _sum(note for _, note in notes)
-    # The other files: that of the first note is in its statement already.
-    files = dict.fromkeys(note.file for _, note in others if note.file not in (None, first.file))
-    listed = [str(file) for file in files][:_MOST_NAMED]
-    whose = f": {', '.join(listed)}{', …' if len(files) > len(listed) else ''}" if listed else ""
-    total_count = f"; {count:,} total" if count is not None else ""
-    similar = f"Similar in {owners - 1:,} more of {several(total, noun)}{whose}{total_count}."
-    first = replace(named(first), scope="", similar=similar)
-    return replace(first, count=count, file=None, owners=owners)
-
-
-def _owners(notes: Iterable[Owned]) -> int:
-    """Return the number of files that have notes."""
-    most: dict[Hashable, int] = {}
-    for owner, note in notes:
-        most[owner] = max(note.owners, most.get(owner, 0))
-    return sum(most.values())
-
-
-def _sum(notes: Iterable[Note]) -> int | None:
-    counts = [note.count for note in notes if note.count is not None]
-    return sum(counts) if counts else None

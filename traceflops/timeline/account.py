@@ -1,6 +1,6 @@
 """The account of one device: components and idle causes of any window, and the longest gaps.
 
-Also when the device may have run graph replays that have no record.
+And the time in which the device may have run replays of graphs that have no record.
 """
 
 from __future__ import annotations
@@ -66,9 +66,10 @@ class LinkedTrace(Struct, frozen=True, dict=True):
         row = np.flatnonzero(matching(calls["name"], WAITS_FOR_DEVICE.match))
         start, duration = (numbers(calls[name])[row] for name in ("start_ns", "dur_ns"))
         times = np.stack([start, start + duration])
-        none = dict.fromkeys(range(self.trace.processes.num_rows), times[:, :0])
-        by_process = groups(numbers(calls["process"])[row])
-        return none | {process: times[:, rows] for process, rows in by_process}
+        waits = dict.fromkeys(range(self.trace.processes.num_rows), times[:, :0])
+        for process, of_process in groups(numbers(calls["process"])[row]):
+            waits[process] = times[:, of_process]
+        return waits
 
     @cached_property
     def comparable_start_up(self) -> dict[int, StartUp]:
@@ -80,7 +81,7 @@ class LinkedTrace(Struct, frozen=True, dict=True):
 
     @cached_property
     def is_calling(self) -> BoolArray:
-        """Per process, whether calls are recorded; not those of RCCL, which tools always record."""
+        """Per process, whether calls are recorded, other than RCCL's, which tools always record."""
         calls = self.trace.calls
         is_calling = np.zeros(self.trace.processes.num_rows, dtype=np.bool_)
         is_calling[numbers(calls["process"])[~is_one_of(calls["api"], "rccl")]] = True
@@ -88,7 +89,7 @@ class LinkedTrace(Struct, frozen=True, dict=True):
 
     @cached_property
     def is_unseen(self) -> BoolArray:
-        """Per process, whether nothing of its host is recorded that lasts any time."""
+        """Per process, whether no call, op or mark of it is recorded that has a length."""
         is_unseen = np.ones(self.trace.processes.num_rows, dtype=np.bool_)
         for table in (self.trace.calls, self.trace.ops, self.trace.marks):
             lasts = numbers(table["dur_ns"], ABSENT) != 0
@@ -97,7 +98,7 @@ class LinkedTrace(Struct, frozen=True, dict=True):
 
     @cached_property
     def first_batch_ns(self) -> int:
-        """When a data loader first begins to give a batch; ENDLESS without any."""
+        """When a data loader first begins to give a batch, in ns; ENDLESS without any."""
         marks = self.trace.marks
         is_loader = matching(marks["name"], LOADS_DATA.search)
         return int(numbers(marks["start_ns"])[is_loader].min(initial=ENDLESS))
@@ -108,7 +109,7 @@ class LinkedTrace(Struct, frozen=True, dict=True):
         return OpTree.of(self.trace.ops)
 
 
-_MOVES: Final = ("copy", "memset")  # categories of work that only brings data where kernels need it
+_MOVES: Final = ("copy", "memset")  # subcategories of work that copies or fills
 
 
 class LaunchCounter:
@@ -117,21 +118,21 @@ class LaunchCounter:
     def __init__(self, call: IntArray) -> None:
         """Take the call of each activity, in order of start; -1 for none."""
         self._linked_before = np.append(0, np.cumsum(call >= 0))
-        # Activities whose call launched an earlier activity, too, and the last of these earlier
-        # ones: in a run from `first` on, a call is repeated if that one is in the run as well.
+        # A repeat is an activity whose call launched an earlier activity, too; `previous` is the
+        # last of these. A run counts the call of a repeat twice if it contains both.
         linked = np.flatnonzero(call >= 0)
-        order = linked[np.argsort(call[linked], kind="stable")]
-        is_repeat = call[order[1:]] == call[order[:-1]]
-        repeats, previous = order[1:][is_repeat], order[:-1][is_repeat]
-        by_place = np.argsort(repeats, kind="stable")
-        self._repeat, self._previous = repeats[by_place], previous[by_place]
+        by_call = linked[np.argsort(call[linked], kind="stable")]
+        is_repeat = call[by_call[1:]] == call[by_call[:-1]]
+        repeats, previous = by_call[1:][is_repeat], by_call[:-1][is_repeat]
+        order = np.argsort(repeats, kind="stable")
+        self._repeat, self._previous = repeats[order], previous[order]
 
     def count(self, first: IntArray, stop: IntArray) -> tuple[IntArray, IntArray]:
         """Return, per run [first, stop), the number of launched activities and distinct calls."""
         linked = self._linked_before[stop] - self._linked_before[first]
         low, high = np.searchsorted(self._repeat, first), np.searchsorted(self._repeat, stop)
-        in_run, run = runs(low, high)
-        repeats = run[self._previous[in_run] >= first[run]]
+        repeat, run = runs(low, high)
+        repeats = run[self._previous[repeat] >= first[run]]
         return linked, linked - np.bincount(repeats, minlength=len(first))
 
 
@@ -146,6 +147,7 @@ class DeviceAccount:
         `lost_replays` are, by process, rows of calls that launched a graph without a recorded
         replay. The replays may have run on any device with other work of the process.
         """
+        # The activities in order of start, and their time by component.
         trace, calls = linked.trace, linked.trace.calls
         start = numbers(trace.activities["start_ns"])[rows]
         order = np.argsort(start, kind="stable")
@@ -157,6 +159,7 @@ class DeviceAccount:
         component = top[linked.categorised.category[row]]
         is_part = {name: component == code for code, name in enumerate(WORK)}
         self.timeline: Timeline = timeline(start, end, is_part)
+        # The calls that launched them.
         process = numbers(trace.activities["process"])[row]
         self.call = linked.links.call_of_activity[row]
         self.timed_call = np.where(linked.clock_offsets[process] != 0, -1, self.call)
@@ -172,6 +175,7 @@ class DeviceAccount:
         correlation = numbers(trace.activities["correlation"], ABSENT)[row]
         self.op = -1 - correlation if self.is_cpu else np.full_like(row, -1)
         """Per activity, the operator that it is a part of on a CPU; -1 on other devices."""
+        # What idle time is derived from, in `begin_at`.
         kinds = names(trace.activities["kind"])
         copy = kinds.index("memcpy") if "memcpy" in kinds else ABSENT
         called = taken(numbers(calls["start_ns"]), self.timed_call, ABSENT)
@@ -189,7 +193,7 @@ class DeviceAccount:
         self.begin_at(self.rows.span[0])
 
     def begin_at(self, begin_ns: int) -> None:
-        """Set idle time and start-up, from `begin_ns` on if that is before the first activity."""
+        """Set `idle` and `start_up`; `begin_ns` may be before the first activity."""
         idle = idle_time(self.work, self.timeline.busy, self._unseen, begin_ns)
         process = numbers(self._linked.trace.activities["process"])
         ends = self.rows.row[idle.next_row]
@@ -240,23 +244,27 @@ class DeviceAccount:
     def gaps(
         self, device: int, chosen: Intervals, windows: tuple[Window, ...], most: int | None = None
     ) -> tuple[Gap, ...]:
-        """Return the `most` longest gaps that touch the chosen time, the longest first."""
+        """Return the `most` longest gaps that touch the chosen time, the longest first.
+
+        `device` is the number of the device in these gaps, `windows` are its windows.
+        """
         start, end = self.idle.gap_start_ns, self.idle.gap_end_ns
         touched = np.flatnonzero(chosen.length_within(start, end) > 0)
         longest_first = np.argsort(start[touched] - end[touched], kind="stable")
-        order = touched[longest_first][: most or _GAPS_KEPT]
-        start, end = start[order], end[order]
+        gap_index = touched[longest_first][: most or _GAPS_KEPT]
+        start, end = start[gap_index], end[gap_index]
         start_up = self.start_up.length_within(start, end)
         causes = self.idle.causes(start, end, end - start - start_up)
-        waits = np.array([cause.stream_wait_ns > 0 for cause in causes], dtype=np.bool_)
-        next_row, links = self.idle.next_row[order], self._linked.links
-        row, call = self.rows.row[next_row], np.where(waits, self.call[next_row], -1)
+        # The activities that end the gaps; the call of those that a stream wait held back.
+        next_place, links = self.idle.next_row[gap_index], self._linked.links
+        row, is_held = self.rows.row[next_place], [cause.stream_wait_ns > 0 for cause in causes]
+        held_call = np.where(np.array(is_held, dtype=np.bool_), self.call[next_place], -1)
         rows_of_names = {
             "after": ("activities", self.ended_at(start)),
             "before": ("activities", row),
             "call": ("calls", links.call_of_activity[row]),
             "op": ("ops", links.op_of_activity[row]),
-            "waited_for": ("activities", taken(self._linked.stream_waits.work, call)),
+            "waited_for": ("activities", taken(self._linked.stream_waits.work, held_call)),
         }
         columns: dict[str, list[Any]] = {
             "start_ns": start.tolist(),
@@ -277,7 +285,10 @@ class DeviceAccount:
         return tuple(gaps)
 
     def ended_at(self, at_ns: IntArray) -> IntArray:
-        """Return, per time, the activity that ends then (of several the first to start), or -1."""
+        """Return, per time, the activity that ends then (the first to start of several), or -1.
+
+        No time may be after the last end.
+        """
         order = np.argsort(self.rows.end_ns, kind="stable")
         ended = order[np.searchsorted(self.rows.end_ns[order], at_ns, side="left")]
         return np.where(self.rows.end_ns[ended] == at_ns, self.rows.row[ended], -1)
@@ -285,7 +296,7 @@ class DeviceAccount:
 
 def _steps_at(windows: tuple[Window, ...], time_ns: IntArray) -> list[int | None]:
     """Return, per time, the step of the first window around it, None outside of steps."""
-    # The window at the end, which is around no time, has no step.
+    # A last window without step, which is around no time, stands for times outside of windows.
     start = np.array([*(window.start_ns for window in windows), NEVER], dtype=np.int64)
     end = np.array([*(window.end_ns for window in windows), NEVER], dtype=np.int64)
     inside = (start <= time_ns[:, None]) & (time_ns[:, None] < end)
@@ -295,7 +306,7 @@ def _steps_at(windows: tuple[Window, ...], time_ns: IntArray) -> list[int | None
 
 
 _MOST_STREAMS: Final = 1_000
-"""Streams up to which each is searched for all lost replays; no program has more."""
+"""With more streams than this they are not searched for lost replays; no program has as many."""
 
 
 def replay_time(
@@ -305,30 +316,30 @@ def replay_time(
     rows: DeviceRows,
     call: IntArray,
 ) -> Intervals:
-    """Return the time in which a device may have run replays that have no record.
+    """Return the time in which a device may have run replays of graphs that have no record.
 
     `lost` are, by process, the calls that launched them; `waits` is as `LinkedTrace.device_waits`.
-    `rows` is the work of the device and `call` the launch call of each, -1 if unknown.
+    `rows` is the work of the device, and `call` the launch call of each activity, -1 if unknown.
 
-    Neither duration nor stream of a replay is known. It was over when the host had waited for the
-    whole device, or when work launched later had begun on all streams. If a kernel without a launch
-    follows before, that is the replay: it has a record. Devices without recorded work of the
-    process are taken not to belong to it.
+    Neither duration nor stream of a replay is known. It is over when the host has waited for the
+    whole device, or when work launched later has begun on all streams. If a kernel without a launch
+    starts before that, it is the replay, which so has a record. A device without recorded work of
+    the process is taken not to belong to it.
     """
     if not lost:
         return Intervals.empty()
-    begin, kinds = numbers(trace.calls["start_ns"]), names(trace.activities["kind"])
-    launched = taken(begin, call, NEVER)
+    call_start_ns, kinds = numbers(trace.calls["start_ns"]), names(trace.activities["kind"])
+    launched = taken(call_start_ns, call, NEVER)
     kernel = kinds.index("kernel") if "kernel" in kinds else ABSENT
     is_unlinked = (call < 0) & (rows.columns.kind[rows.row] == kernel)
     replays = Intervals.empty()
     for process, work in groups(numbers(trace.activities["process"])[rows.row]):
         if process not in lost:
             continue
-        launch_ns = np.sort(begin[lost[process]])
-        # Per replay, when later launched work has begun on all streams that have some. If none has,
-        # or there are too many streams to search, it lasts to the end of all work.
-        linked = work[launched[work] != NEVER]  # whose launch is known
+        launch_ns = np.sort(call_start_ns[lost[process]])
+        # Per replay, when work launched later has begun on all streams that have such work. Without
+        # any, or with too many streams to search, the replay lasts to the end of all work.
+        linked = work[launched[work] != NEVER]
         begun_ns = np.full(len(launch_ns), NEVER)
         streams = [*groups(rows.columns.stream[rows.row[linked]])]
         for _, on_stream in streams if len(streams) <= _MOST_STREAMS else ():
@@ -338,8 +349,8 @@ def replay_time(
         begun_ns = np.where(begun_ns == NEVER, int(rows.end_ns.max()), begun_ns)
         over_ns = np.minimum(_following(launch_ns, *waits[process]), begun_ns)
         unlinked_ns = rows.start_ns[work[is_unlinked[work]]]
-        is_seen = _following(launch_ns, unlinked_ns, unlinked_ns) < over_ns
-        replays = replays.union(Intervals.of(launch_ns, np.where(is_seen, launch_ns, over_ns)))
+        has_record = _following(launch_ns, unlinked_ns, unlinked_ns) < over_ns
+        replays = replays.union(Intervals.of(launch_ns, np.where(has_record, launch_ns, over_ns)))
     return replays
 
 

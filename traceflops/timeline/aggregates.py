@@ -38,7 +38,7 @@ from traceflops.table.trace import PROGRAM_ERROR, Trace
 from traceflops.timeline.intervals import Intervals
 
 _MOST_NAMES: Final = 100_000
-"""Names that are classified at most, those with most time first; the rest is other/other."""
+"""At most so many names are classified, those with most time; the others are other/other."""
 _OTHER: Final = (Category("other", "other"), "too-many-names")
 _FIGURES: Final = ("count", "sum_ns", "mean_ns", "min_ns", "max_ns", "bytes")
 _OF_KIND: Final = {
@@ -46,9 +46,9 @@ _OF_KIND: Final = {
     "memset": (Category("memory", "memset"), "kind-memset"),
 }
 _MIGRATION: Final = re.compile(r"\bunified\b", re.IGNORECASE)
-"""How profilers of NVIDIA name copies that the driver makes for unified memory."""
+"""In the names of copies that the driver of NVIDIA makes for unified memory."""
 _HOST_TABLES: Final = {"call": "calls", "mark": "marks", "python": "marks", "gpu_mark": "marks"}
-"""Tables of the kinds that are added up here if the source has records instead of sums."""
+"""By kind, the table whose records are added up here if the source has no sums of this kind."""
 _SUMS: Final = {
     "count": np.add,
     "total_ns": np.add,
@@ -56,7 +56,7 @@ _SUMS: Final = {
     "max_ns": np.maximum,
     "bytes": np.add,
 }
-"""The function that adds up each column of the totals table."""
+"""By column of the totals table, the function that adds up its values."""
 _TOO_LARGE: Final = 2.0**62
 _Decision = tuple[Category | None, str | None]  # a category and the rule that decided it
 
@@ -74,7 +74,7 @@ class Total(Struct, frozen=True):
 
     @property
     def side(self) -> str:
-        """The name of the whole that its share is of: all device work, or all of its own kind."""
+        """What its share is a share of: all device work ("device"), or all of its own kind."""
         return "device" if self.kind in DEVICE_KINDS else self.kind
 
     @property
@@ -89,11 +89,11 @@ class Untimed(Struct, frozen=True):
     """Sums by name (`rows`), sums of device work by category, and kernels with counters.
 
     `rows`: kind, name, top, sub, rule (null for calls and marks), count, sum_ns, mean_ns, min_ns,
-    max_ns, bytes (null where unknown), share of all device work, of all calls, of the time in
-    outermost ranges, or of all Python functions (their own times, those that wait come last);
-    device work first, most time first. `categories`: top, sub, count, sum_ns, share. `counted`:
-    name, top, sub, rule, launches, for kernels whose counters were read; `counters` are their
-    names. `record` is the command line that records a timeline.
+    max_ns, bytes (null where unknown), and the share of its side: of all device work, of all calls,
+    of the time in outermost ranges, or of the own times of all Python functions. Device work comes
+    first, functions that only wait last, and most time first. `categories`: top, sub, count,
+    sum_ns, share. `counted`: name, top, sub, rule, launches, for kernels whose counters were read;
+    `counters` are the names of these. `record` is the command line that records a timeline.
     """
 
     rows: pa.Table
@@ -104,7 +104,7 @@ class Untimed(Struct, frozen=True):
 
     @property
     def device_ns(self) -> int | None:
-        """The sum of all device work, None where a part of it is not known."""
+        """The sum of all device work, None if a part of it is unknown."""
         sums = self.categories["sum_ns"].to_pylist()
         return None if None in sums else sum(sums)
 
@@ -128,26 +128,14 @@ def untimed(trace: Trace, classifier: Classifier) -> Untimed | None:
     counted = _counted(trace, classifier)
     if not totals and not counted.num_rows:
         return None
-    # Sums by side and by category; a sum is unknown if a part of it is.
     decisions = _categorised(totals, classifier)
-    side_ns: dict[str, int | None] = {}
+    side_ns = _side_sums(trace, totals)
     counts: dict[Category, int | None] = {}
     sums: dict[Category, int | None] = {}
     for total, (category, _) in zip(totals, decisions, strict=True):
-        side_ns[total.side] = _plus(side_ns.get(total.side, 0), total.sum_ns)
         if category is not None:
             counts[category] = _plus(counts.get(category, 0), total.count)
             sums[category] = _plus(sums.get(category, 0), total.sum_ns)
-    # How long any range was open, by kind without recorded sums: nested ranges count once.
-    # Functions are left out, whose times are their own.
-    summed = {*names(trace.totals["kind"]), "python"}
-    kinds = {total.kind for total in totals if _HOST_TABLES.get(total.kind) == "marks"} - summed
-    for kind in kinds:
-        ranges = _ranges(trace.marks, kind)
-        start, thread = numbers(ranges["start_ns"], 0), group_rows(thread_columns(ranges))[0]
-        end = start + numbers(ranges["dur_ns"], 0)
-        open_times = (Intervals.of(start[rows], end[rows]) for _, rows in groups(thread))
-        side_ns[kind] = sum(times.length_ns for times in open_times)
     rows = _table(
         {
             "kind": [total.kind for total in totals],
@@ -171,7 +159,26 @@ def untimed(trace: Trace, classifier: Classifier) -> Untimed | None:
     return Untimed(rows, categories, counted, counters, None if is_all else command(trace))
 
 
+def _side_sums(trace: Trace, totals: Sequence[Total]) -> dict[str, int | None]:
+    """Return, by side of the totals, the ns of which their shares are shares; None if unknown."""
+    side_ns: dict[str, int | None] = {}
+    for total in totals:
+        side_ns[total.side] = _plus(side_ns.get(total.side, 0), total.sum_ns)
+    # Nested ranges must count once: for ranges, the time in which any is open on its thread. The
+    # times of Python functions are already their own, and those of recorded sums cannot be told.
+    is_done = {*names(trace.totals["kind"]), "python"}
+    kinds = {total.kind for total in totals if _HOST_TABLES.get(total.kind) == "marks"} - is_done
+    for kind in kinds:
+        ranges = _ranges(trace.marks, kind)
+        start, thread = numbers(ranges["start_ns"], 0), group_rows(thread_columns(ranges))[0]
+        end = start + numbers(ranges["dur_ns"], 0)
+        open_times = (Intervals.of(start[rows], end[rows]) for _, rows in groups(thread))
+        side_ns[kind] = sum(times.length_ns for times in open_times)
+    return side_ns
+
+
 def _plus(sum_so_far: int | None, more: int | None) -> int | None:
+    """Return the sum, None if a part of it is unknown."""
     return None if sum_so_far is None or more is None else sum_so_far + more
 
 
@@ -193,10 +200,9 @@ def _totals(trace: Trace) -> list[Total]:
             records = _ranges(records, kind)
         duration = numbers(records["dur_ns"], 0)
         if kind == "python":  # how long each function ran itself, without the functions inside it
-            start, (process, thread) = numbers(records["start_ns"], 0), thread_columns(records)
-            pieces = innermost_pieces(joint_codes(process, thread), start, start + duration)
-            row, begins, ends = pieces
-            duration = group_sums(row, ends - begins, len(start))
+            start, thread = numbers(records["start_ns"], 0), joint_codes(*thread_columns(records))
+            row, piece_start, piece_end = innermost_pieces(thread, start, start + duration)
+            duration = group_sums(row, piece_end - piece_start, len(start))
         figures = [np.ones_like(duration), duration, duration, duration]  # without bytes
         totals += _added_up(records, [kind], np.zeros_like(duration), figures)
     order = {side: index for index, side in enumerate(("device", *_HOST_TABLES))}
@@ -210,17 +216,15 @@ def _totals(trace: Trace) -> list[Total]:
 
 
 def _ranges(marks: pa.Table, kind: str) -> pa.Table:
-    """Return ranges of a kind, without moments and samples, nor what the profiler does.
+    """Return the marks that are ranges of a kind of _HOST_TABLES, without the profiler's overhead.
 
-    A gpu_mark is as seen on the device, python is a function (of a module, too).
+    "python" are functions and modules, "gpu_mark" ranges on the device, "mark" all others.
     """
     is_python = is_one_of(marks["kind"], "python", "module")
-    is_kind = is_one_of(marks["kind"], "gpu_annotation") == (kind == "gpu_mark")
-    is_kind = is_python if kind == "python" else is_kind & ~is_python
-    rows = np.flatnonzero(
-        is_kind & ~is_one_of(marks["kind"], "event", "sample", "off_cpu", "instant", "overhead")
-    )
-    return take_rows(marks, rows)
+    is_gpu = is_one_of(marks["kind"], "gpu_annotation")
+    is_kind = {"python": is_python, "gpu_mark": is_gpu, "mark": ~is_python & ~is_gpu}[kind]
+    no_range = is_one_of(marks["kind"], "event", "sample", "off_cpu", "instant", "overhead")
+    return take_rows(marks, np.flatnonzero(is_kind & ~no_range))
 
 
 def _added_up(
@@ -236,23 +240,23 @@ def _added_up(
     labels, name = names(records["name"]), codes(records["name"])
     group, first = group_rows((kind, name))
     order = np.argsort(group, kind="stable")
-    begins = np.searchsorted(group[order], np.arange(len(first)))
+    begins = np.searchsorted(group[order], np.arange(len(first)))  # of each group in that order
     columns: list[list[int | None]] = []
     for combine, values in zip(_SUMS.values(), figures, strict=False):
         ordered = values[order]
-        # ABSENT is the lowest of all numbers.
+        # ABSENT is the lowest of all numbers: it is the minimum of a group that has one.
         is_usable = np.minimum.reduceat(ordered, begins) != ABSENT
         is_usable &= np.abs(combine.reduceat(ordered.astype(np.float64), begins)) < _TOO_LARGE
         sums = zip(combine.reduceat(ordered, begins).tolist(), is_usable.tolist(), strict=True)
         columns.append([value if is_known else None for value, is_known in sums])
-    for row, *sums_of in zip(first.tolist(), *columns, strict=True):
-        yield Total(kinds[kind[row]], labels[name[row]], *sums_of)
+    for row, *sums_of_group in zip(first.tolist(), *columns, strict=True):
+        yield Total(kinds[kind[row]], labels[name[row]], *sums_of_group)
 
 
 def _categorised(totals: Sequence[Total], classifier: Classifier) -> list[_Decision]:
     """Return category and rule of each total, None for totals of the host.
 
-    The largest `totals` come first: kernels behind _MOST_NAMES are not worth the time to classify.
+    The largest totals come first: kernels after _MOST_NAMES are not worth the time to classify.
     """
     decisions: list[_Decision] = []
     for index, total in enumerate(totals):
@@ -277,13 +281,14 @@ def _texts(decisions: Sequence[_Decision]) -> dict[str, list[str | None]]:
 
 
 def _counted(trace: Trace, classifier: Classifier) -> pa.Table:
-    """Return kernels with counters and their launches (repetitions count once), most first."""
+    """Return kernels with counters and their launches, most first; repetitions count once."""
     table = trace.kernel_counters
     labels, name = names(table["name"]), codes(table["name"])
     kernel = joint_codes(numbers(table["process"]), name)
     dispatch = numbers(table["dispatch"], ABSENT)
     launch = np.where(dispatch == ABSENT, numbers(table["correlation"], ABSENT), dispatch)
-    # Without dispatch and correlation, the n-th row of a kernel's counter is of its n-th launch.
+    # Without dispatch and correlation, the n-th row of a kernel's counter is of its n-th launch:
+    # the place of each row in its group is the number of the launch.
     unnumbered = np.flatnonzero(launch == ABSENT)
     counter = joint_codes(codes(table["counter"]), numbers(table["repetition"], 0))
     group = joint_codes(kernel, counter)[unnumbered]
@@ -302,7 +307,7 @@ def _table(
     figures: Mapping[str, Sequence[int | None]],
     shares: Sequence[float | None] | None = None,
 ) -> pa.Table:
-    """Return a table of columns by name, those of numbers with nulls for None."""
+    """Return a table of columns of texts, of integers and of shares; None becomes null."""
     columns = {name: text_column(values) for name, values in texts.items()}
     columns |= {name: _figures(values, pa.int64()) for name, values in figures.items()}
     if shares is not None:

@@ -14,7 +14,7 @@ from traceflops.table.trace import Trace
 from traceflops.timeline.idle import LONGEST_START_NS
 
 _LONGEST_QUEUE_NS: Final = 10**9
-"""The longest that a queue of 1,024 launches delays one, unless other work holds it."""
+"""The longest that a full queue (1,024 launches) delays a launch, unless other work holds it."""
 _NO_JITTER_NS: Final = 10**7  # the least offset: clocks that agree differ by less
 _SHORT_GAP_NS: Final = 20_000  # queued work follows the work before it within less than this
 _ENOUGH: Final = 8  # fewer gaps do not tell
@@ -22,32 +22,38 @@ _STEADY: Final = 10  # the lead is the same for all work if it varies by less th
 
 
 def clock_offsets(trace: Trace, links: Links, waits: Mapping[int, IntArray]) -> IntArray:
-    """Return, per process, how many ns its GPU's clock is at least ahead; negative if it is behind.
+    """Return, per process, by how many ns at least its GPU's clock is ahead of the CPU's.
 
-    0 if the clocks agree or nothing tells. It is behind if all work starts before its launch. It is
-    ahead if all work starts long after its launch and no queue explains that:
+    Negative if the GPU's clock is behind: all work starts before its launch. 0 if the clocks agree
+    or nothing tells. The clock is ahead if all work starts long after its launch, and no queue
+    explains that:
 
-    * all starts more than a second later, and after the last call or later than all work takes;
-    * or it is always equally late although the GPU is idle;
-    * or calls that wait for it return before it ends. `waits` is as `LinkedTrace.device_waits`.
+    * all work starts more than a second after its launch, and either after the last call or by more
+      than all work takes;
+    * or all work is equally late although the GPU is idle before most of it;
+    * or calls that wait for the work return before it ends.
 
-    If clocks disagree, whatever compares times of both (launch latency, causes of idle time) is
-    unknown.
+    `waits` is as `LinkedTrace.device_waits`. If clocks disagree, whatever compares times of both
+    (launch latency, causes of idle time) is unknown.
     """
     activities, calls = trace.activities, trace.calls
     row = np.flatnonzero(links.call_of_activity >= 0)
     row = row[np.argsort(numbers(activities["start_ns"])[row], kind="stable")]
     process, device = (numbers(activities[name])[row] for name in ("process", "device"))
-    start, call = numbers(activities["start_ns"])[row], links.call_of_activity[row]
-    end, called = start + numbers(activities["dur_ns"])[row], numbers(calls["start_ns"])
-    returned = called + numbers(calls["dur_ns"])
+    start = numbers(activities["start_ns"])[row]
+    end = start + numbers(activities["dur_ns"])[row]
+    call_start = numbers(calls["start_ns"])
+    called, returned = (
+        call_start[links.call_of_activity[row]],
+        call_start + numbers(calls["dur_ns"]),
+    )
     offset = np.zeros(trace.processes.num_rows, dtype=np.int64)
     calls_of = dict(groups(numbers(calls["process"])))
     for number, of_process in groups(process):
         offset[number] = _offset(
             start[of_process],
             end[of_process],
-            called[call[of_process]],
+            called[of_process],
             int(returned[calls_of[number]].max()),
             waits[number],
             is_single_gpu=len(distinct(device[of_process])) == 1,
@@ -76,13 +82,14 @@ def _offset(
         return most
     if least <= _NO_JITTER_NS:  # some work starts right after its launch: the clocks agree
         return 0
-    # No queue delays all work so long, nor beyond the last call or by more than all work takes.
+    # A queue does not delay all work by more than a second and, in addition, until after the last
+    # call or by more than all work takes.
     first_start, length = int(start[0]), int(end.max() - start[0])
     if least > _LONGEST_QUEUE_NS and (first_start >= last_return or least > length):
         return least
     if not is_single_gpu:  # work of one GPU may have waited for another
         return 0
-    # No queue held it back where the GPU was idle before most of the work.
+    # Where the GPU was idle before most of the work, no queue held the work back.
     gap = start[1:] - np.maximum.accumulate(end)[:-1]
     is_idle = len(gap) >= _ENOUGH and 2 * (gap > _SHORT_GAP_NS).sum() > len(gap)
     if is_idle and _STEADY * (most - least) <= least:
@@ -94,5 +101,5 @@ def _offset(
     latest_end = np.maximum.accumulate(end[order])
     has_work = launched_before > 0
     ended, returned = latest_end[launched_before[has_work] - 1], wait_returned[has_work]
-    outlasts = len(returned) > 0 and bool((ended > returned + _NO_JITTER_NS).all())
-    return least if outlasts else 0
+    ends_later = len(returned) > 0 and bool((ended > returned + _NO_JITTER_NS).all())
+    return least if ends_later else 0

@@ -1,8 +1,8 @@
 """The activities of one device, its time by component, and its figures over the whole recording.
 
 Each ns goes to the first component that applies: compute, memory, other, graph, communication,
-start-up, idle. So communication as a component is exposed; the rest of it, while another component
-runs, is hidden.
+start-up, idle. So the component communication is the exposed part of all communication; while other
+work runs, communication is hidden.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Timeline(Struct, frozen=True):
 
 
 def timeline(start_ns: IntArray, end_ns: IntArray, is_part: dict[str, BoolArray]) -> Timeline:
-    """Return the components of one device; `is_part` marks its activities of each of WORK."""
+    """Return the timeline of one device; `is_part` marks, by name of WORK, its activities."""
     busy = communication = Intervals.empty()
     parts: dict[str, Intervals] = {}
     for name in WORK:
@@ -142,11 +142,12 @@ def whole_span(
         top, sub = categorised.categories[code].top, categorised.categories[code].sub
         if sub != top:
             categories[f"{top}/{sub}"] = work.sums(category == code)
-    # The time that earlier work of its stream still runs; NEVER ends before the first of a stream.
+    # Per activity, how long earlier work of its stream still runs after it has started; 0 without
+    # earlier work, which then ends at NEVER.
     on_stream = stream != ABSENT
     start_ns = work.start_ns[on_stream]
-    before_ns = latest_end_before(stream[on_stream], start_ns, work.end_ns[on_stream])
-    overlap_ns = np.maximum(before_ns, start_ns) - start_ns
+    earlier_end_ns = latest_end_before(stream[on_stream], start_ns, work.end_ns[on_stream])
+    overlap_ns = np.maximum(earlier_end_ns, start_ns) - start_ns
     return WholeSpan(
         start_ns=work.span[0],
         end_ns=work.span[1],
@@ -168,20 +169,20 @@ def whole_span(
 
 
 def _copies(work: DeviceRows, directions: Sequence[str]) -> dict[str, Copies]:
-    """Return the copies of a device by direction, without directions that it has not."""
+    """Return the copies of a device by direction, only for directions that it has."""
     direction, size = work.columns.direction[work.row], work.columns.bytes[work.row]
     copies = {}
-    for code, label in enumerate(directions):
-        is_this = direction == code
-        if is_this.any():
-            sizes = size[is_this & (size != ABSENT)]
-            total_bytes = int(sizes.sum()) if len(sizes) else None
-            sum_ns = int((work.end_ns - work.start_ns)[is_this].sum())
-            copies[label] = Copies(int(is_this.sum()), total_bytes, sum_ns)
+    for code in distinct(direction[direction >= 0]).tolist():
+        is_same = direction == code
+        sizes = size[is_same & (size != ABSENT)]
+        total_bytes = int(sizes.sum()) if len(sizes) else None
+        sum_ns = int((work.end_ns - work.start_ns)[is_same].sum())
+        copies[directions[code]] = Copies(int(is_same.sum()), total_bytes, sum_ns)
     return copies
 
 
 def is_top(categorised: Categorised, top: str, rows: IntArray | slice = slice(None)) -> BoolArray:
     """Return, per row of activities, whether it is of this top category."""
-    wanted = np.array([*(name == top for name in categorised.top()), False], dtype=np.bool_)
-    return wanted[categorised.category[rows]]
+    # By code of a category; code -1 takes the False at the end.
+    is_wanted = np.array([*(name == top for name in categorised.top()), False], dtype=np.bool_)
+    return is_wanted[categorised.category[rows]]

@@ -55,13 +55,13 @@ LEAST_NS: Final = 100_000
 LEAST_ALONE_NS: Final = 1_000_000
 """The same for calls without others to compare with."""
 TIMES_USUAL, _FIRST, FEW = 10, 3, 2
-"""How many times longer than usual, of the first how many calls, and how few do not tell."""
+"""A long call takes so many times the usual; so many calls are first ones; so few tell no usual."""
 _FEW_ACTIVITIES: Final = 8  # nothing repeats where a process has fewer
 Times = tuple[IntArray, IntArray, IntArray, IntArray]
-"""Process, thread, start and end in ns, per stretch."""
+"""Process, thread, start and end in ns of some times, such as calls."""
 
 
-def times_of(table: pa.Table) -> tuple[IntArray, IntArray, IntArray, IntArray]:
+def times_of(table: pa.Table) -> Times:
     """Return process, thread, start and duration in ns per row of ops or marks, ABSENT for null."""
     start_ns, dur_ns = numbers(table["start_ns"], ABSENT), numbers(table["dur_ns"], ABSENT)
     return *thread_columns(table), start_ns, dur_ns
@@ -70,8 +70,8 @@ def times_of(table: pa.Table) -> tuple[IntArray, IntArray, IntArray, IntArray]:
 class LongCalls(NamedTuple):
     """Calls (`row`) that take much longer than others of their name and process.
 
-    Of the calls of this name and process: `usual_ns` is the median duration (0 for a single call),
-    `calls` their number, `first` the row of the first, `number` the index of this call by start.
+    Of all calls of this name and process, `usual_ns` is the median duration (0 for a single call),
+    `calls` the number, and `first` the row of the first; `number` is the place of this one in time.
     """
 
     row: IntArray
@@ -122,20 +122,21 @@ class Calls:
         return bool(self.activities_of[process] < _FEW_ACTIVITIES)
 
     def stretch(self, rows: IntArray, usual_ns: IntArray | int = 0) -> Times:
-        """Return the time of some calls beyond the usual duration: process, thread, start, end."""
+        """Return the time of some calls beyond their usual duration."""
         start_ns, thread = self.start_ns[rows], numbers(self.trace.calls["thread"], ABSENT)[rows]
         return self.process[rows], thread, start_ns + usual_ns, start_ns + self.dur_ns[rows]
 
     def uses_first(self, rows: IntArray) -> BoolArray:
-        """Return, per row of calls, whether it launched something new to its process."""
-        activities, wanted = self.trace.activities, np.isin(self.call_of_activity, rows)
-        name, process = codes(activities["name"]), numbers(activities["process"])
-        # Of all activities with the names that these calls launched, the first of each process.
-        same = self.activity[np.isin(name[self.activity], distinct(name[self.activity[wanted]]))]
-        call = self.call_of_activity[np.searchsorted(self.activity, same)]
-        order = in_order(self.start_ns[call])
-        _, first = group_rows((process[same][order], name[same][order]))
-        return np.isin(rows, call[order][first])
+        """Return, per row of calls, whether it launched a name that is new to its process."""
+        activities, is_wanted = self.trace.activities, np.isin(self.call_of_activity, rows)
+        name = codes(activities["name"])[self.activity]
+        # The calls of all activities with names that these calls launched, in order of time: the
+        # first of each process and name is the one that launched it first.
+        same = np.flatnonzero(np.isin(name, distinct(name[is_wanted])))
+        same = same[in_order(self.start_ns[self.call_of_activity[same]])]
+        process = numbers(activities["process"])[self.activity[same]]
+        _, first = group_rows((process, name[same]))
+        return np.isin(rows, self.call_of_activity[same[first]])
 
     def next_launch(self, thread: IntArray, at_ns: IntArray) -> IntArray:
         """Return, per thread and time, the row of the next launching call there, or -1."""
@@ -155,10 +156,10 @@ class Calls:
         return (following < 0) | self.uses_first(following)
 
     def loads(self) -> Times:
-        """Return the calls that load code which is then used for the first time.
+        """Return the calls that load code which is used for the first time right after.
 
-        The first use is the next launch of the thread, or a launch of the process before code is
-        loaded again after that launch.
+        That is so if the next launch of the thread is the first of its name in the process, or if
+        there is such a launch in the process before it loads code again after that next launch.
         """
         activities = self.trace.activities
         rows = np.flatnonzero(matching(self.trace.calls["name"], LOADS.match))
@@ -167,7 +168,7 @@ class Calls:
         launched_ns = np.where(following < 0, ENDLESS, self.start_ns[following])
         is_first_use = self.precedes_first_use(self.thread[rows], at_ns)
         for number, of_process in groups(self.process[rows]):
-            # From each load until the process loads again after the next launch of that thread.
+            # Each load counts until the process loads again after the next launch of that thread.
             index = np.searchsorted(at_ns[of_process], launched_ns[of_process])
             until_ns = np.append(at_ns[of_process], ENDLESS)[index]
             # The times at which the process launches something for the first time.
@@ -182,25 +183,26 @@ class Calls:
 
     def functions(self, name: re.Pattern[str]) -> Times:
         """Return functions and ranges of a name whose thread launches something new next."""
-        return self._before_first_use(
-            np.flatnonzero(matching(self.trace.marks["name"], name.search))
-        )
+        rows = np.flatnonzero(matching(self.trace.marks["name"], name.search))
+        return self._before_first_use(rows)
 
     def children(self) -> Times:
         """Return the waits for child processes whose thread launches something new next.
 
-        Right before such a wait (within LEAST_ALONE_NS) a thread waits for the child's output.
+        They include waits for the output of a child, within LEAST_ALONE_NS of a wait for its end.
         """
         marks = self.trace.marks
         _, _, start_ns, dur_ns = times_of(marks)
         is_system = is_one_of(marks["kind"], "system")
-        ends = matching(marks["name"], _CHILD_ENDS.match) & is_system
-        rows = np.flatnonzero(ends | (matching(marks["name"], _CHILD_WRITES.match) & is_system))
+        awaits_end = matching(marks["name"], _CHILD_ENDS.match) & is_system
+        awaits_output = matching(marks["name"], _CHILD_WRITES.match) & is_system
+        rows = np.flatnonzero(awaits_end | awaits_output)
         rows = rows[in_order(self.thread_of_mark[rows], start_ns[rows])]
+        # A run of waits that follow each other closely must contain one for an end.
         thread, end_ns = self.thread_of_mark[rows], (start_ns + dur_ns)[rows]
         is_apart = start_ns[rows][1:] - end_ns[:-1] > LEAST_ALONE_NS
         run = np.cumsum(np.append(0, (thread[1:] != thread[:-1]) | is_apart))[: len(rows)]
-        is_kept = np.isin(run, run[ends[rows]]) & (dur_ns[rows] >= LEAST_NS)
+        is_kept = np.isin(run, run[awaits_end[rows]]) & (dur_ns[rows] >= LEAST_NS)
         return self._before_first_use(rows[is_kept])
 
     def _before_first_use(self, rows: IntArray) -> Times:
@@ -212,9 +214,9 @@ class Calls:
         return process[rows], thread[rows], start_ns[rows], end_ns[rows]
 
     def workers(self) -> Times:
-        """Return what starting and stopping the workers of a loader takes.
+        """Return the time that starting and stopping the workers of a data loader takes.
 
-        Also what the first batch after it takes beyond usual. Frequent restarts are no start-up.
+        And what the first batch after a start takes beyond usual. Frequent restarts do not count.
         """
         marks = self.trace.marks
         kinds = _STARTS_WORKER, _NEXT_BATCH, _STOPS_WORKERS
@@ -224,7 +226,7 @@ class Calls:
         for number, _ in groups(process[rows_of_kinds[0]]):
             starts, batches, stops = (rows[process[rows] == number] for rows in rows_of_kinds)
             batches = batches[in_order(start_ns[batches])]
-            # Per batch, how many workers had been started; the first after more were started.
+            # A batch is a first one if more workers had been started than before the last batch.
             started = np.searchsorted(np.sort(start_ns[starts]), start_ns[batches])
             is_first = np.diff(started, prepend=0) > 0
             if is_first.sum() <= FEW:
@@ -237,7 +239,7 @@ class Calls:
     def captures(self) -> Times:
         """Return the captures and instantiations of graphs before the first graph launch."""
         calls = self.trace.calls
-        edge = np.flatnonzero(matching(calls["name"], _CAPTURE.search))
+        edge = np.flatnonzero(matching(calls["name"], _CAPTURE.search))  # begins or ends a capture
         edge = edge[in_order(self.thread[edge], self.start_ns[edge])]
         # A capture is a call that begins one, and the next edge on its thread if that ends one.
         begins = matching(calls["name"], lambda name: "BeginCapture" in name)[edge]
@@ -257,20 +259,20 @@ class Calls:
     def first_launches(self) -> Times:
         """Return the time that first launches of a kernel or of graphs take beyond later ones.
 
-        If it is unknown what is launched (graphs, no recorded work), the first _FIRST count.
+        If it is unknown what calls launch (graphs, no recorded work), the first _FIRST count.
         """
         launch = np.flatnonzero(self.launches)
         is_new = np.zeros(len(self.name), dtype=np.bool_)
         is_new[launch] = self.uses_first(launch)
         columns = self.process, self.name, self.start_ns, self.dur_ns
         long = longer(*columns, self.launches, is_new)
-        is_untold = matching(self.trace.calls["name"], GRAPH_LAUNCH.match)[long.row]
-        is_untold |= ~np.isin(long.row, self.call_of_activity)
-        is_first = is_new[long.row] | (is_untold & (long.number < _FIRST))
+        is_unknown = matching(self.trace.calls["name"], GRAPH_LAUNCH.match)[long.row]
+        is_unknown |= ~np.isin(long.row, self.call_of_activity)
+        is_first = is_new[long.row] | (is_unknown & (long.number < _FIRST))
         return self.stretch(long.row[is_first], long.usual_ns[is_first])
 
     def first_calls(self) -> Times:
-        """Return the time that the first calls of other names take beyond usual ones.
+        """Return the time that the first calls of `others` take beyond usual ones.
 
         A later call that takes longer than the first may wait for GPU work: it counts only if
         nothing was launched since the first, so that there is nothing to wait for.
@@ -286,18 +288,17 @@ class Calls:
     def frees(self) -> Times:
         """Return long frees before which nothing was launched since the first free of their name.
 
-        They wait for nothing, and to free takes no time: libraries call it to load what they need.
+        They have nothing to wait for, and freeing itself is quick: the library loads code in them.
         """
-        frees = matching(self.trace.calls["name"], FREES.fullmatch) & self.others
-        rows = np.flatnonzero(frees)
+        rows = np.flatnonzero(matching(self.trace.calls["name"], FREES.fullmatch) & self.others)
+        rows = rows[in_order(self.start_ns[rows])]
         group, first = group_rows((self.process[rows], self.name[rows]))
-        order = in_order(group, self.start_ns[rows])
-        earliest = rows[order[np.searchsorted(group[order], np.arange(len(first)))]][group]
+        earliest = rows[first[group]]
         awaits_none = self._started_by(rows) == self._started_by(earliest)
         return self.stretch(rows[awaits_none & (self.dur_ns[rows] >= LEAST_ALONE_NS)])
 
     def _started_by(self, rows: IntArray) -> IntArray:
-        """Return, per call, how many calls of its process had started work of a device by then."""
+        """Return, per call, how many calls of its process had started device work before it."""
         started = np.append(np.flatnonzero(self.launches), self.call_of_activity)
         count = np.zeros(len(rows), dtype=np.int64)
         for number, of_process in groups(self.process[rows]):
@@ -306,7 +307,7 @@ class Calls:
         return count
 
     def allocations(self) -> Times:
-        """Return long allocations before first launches, of names that never take long later."""
+        """Return long allocations before a first launch, if no other of their name is long."""
         allocates = matching(self.trace.calls["name"], _ALLOCATES.search)
         rows = np.flatnonzero(self.others & allocates & (self.dur_ns >= LEAST_NS))
         following = self.next_launch(self.thread[rows], self.start_ns[rows])
@@ -316,14 +317,14 @@ class Calls:
         return self.stretch(rows[late_calls[group] == 0])
 
     def set_up(self) -> Times:
-        """Return long other calls in processes that have not run a kernel yet, but copy or fill."""
+        """Return long calls of `others` before the first kernel of a process with device work."""
         activities = self.trace.activities
         # A process prepares its work until it runs something else than copies and fills.
         works = ~is_one_of(activities["kind"], "memcpy", "memset")
         process, start_ns = (numbers(activities[name])[works] for name in ("process", "start_ns"))
         works_from_ns = group_least(process, start_ns, len(self.activities_of))
         np.minimum.at(works_from_ns, self.process[self.launches], self.start_ns[self.launches])
-        works_from_ns[self.activities_of == 0] = 0  # without any work, nothing is prepared
+        works_from_ns[self.activities_of == 0] = 0  # a process without device work prepares none
         prepares = self.start_ns < works_from_ns[self.process]
         is_long = self.dur_ns >= LEAST_ALONE_NS
         return self.stretch(np.flatnonzero(prepares & self.others & is_long))
@@ -331,16 +332,16 @@ class Calls:
     def first_copies(self) -> Times:
         """Return the time that first copies of a direction take beyond later ones.
 
-        They are compared with the slowest later copy of as many bytes or more; copy calls without a
-        recorded copy with the median of later calls of their name.
+        They are compared with the slowest later copy of as many bytes or more. Copy calls without a
+        recorded copy are compared with the median of later calls of their name.
         """
         activities, calls = self.trace.activities, self.trace.calls
         copies = self.activity[is_one_of(activities["kind"], "memcpy", "memset")[self.activity]]
         call = self.call_of_activity[np.searchsorted(self.activity, copies)]
-        # A copy without a size is taken for one of a byte, so all later ones are as large.
+        # A copy without a size counts as 1 byte, so that all later ones are as large.
         size = np.maximum(numbers(activities["bytes"], 0)[copies], 1)
         unknown = np.flatnonzero(matching(calls["name"], COPIES.search))
-        unknown = unknown[~np.isin(unknown, call)]
+        unknown = unknown[~np.isin(unknown, call)]  # without a recorded copy
         # The kind of a copy: its direction, or the name of its call, after all directions.
         direction = codes(activities["direction"])[copies]
         kind = np.append(direction, len(names(activities["direction"])) + self.name[unknown])
@@ -373,26 +374,28 @@ def longer(
     fits: BoolArray,
     is_new: BoolArray | None = None,
 ) -> LongCalls:
-    """Return the rows (calls or ops) where `fits` that last much longer than usual for the name.
+    """Return the rows (calls, ops or marks) with `fits` that take much longer than usual.
 
-    Rows that are new do not tell what is usual.
+    Usual is the median of rows of its name and process, without those with `is_new`.
     """
     long_names = distinct(name[fits & (dur_ns >= LEAST_NS)])
     selected = np.flatnonzero(np.isin(name, long_names))
     group, first = group_rows((process[selected], name[selected]))
     took_ns, count = dur_ns[selected], np.bincount(group, minlength=len(first))
-    # Without another row to compare with, all of the time is beyond usual.
-    tells = (count > 1)[group] & (True if is_new is None else ~is_new[selected])
-    known, usual = group[tells], np.zeros(len(first), dtype=np.int64)
-    if len(known):
-        number, example = group_rows((known,))
-        usual[known[example]] = lower_medians(number, took_ns[tells])
-    usual_ns = usual[group]
+    # The usual duration of each group: 0 for a single row, so that all of its time is beyond usual.
+    tells = (count > 1)[group]
+    tells &= True if is_new is None else ~is_new[selected]
+    telling_group, usual_of_group = group[tells], np.zeros(len(first), dtype=np.int64)
+    if len(telling_group):
+        compact_group, example = group_rows((telling_group,))  # numbers without empty groups
+        usual_of_group[telling_group[example]] = lower_medians(compact_group, took_ns[tells])
+    usual_ns = usual_of_group[group]
+    # The place of each row in its group by start, and the first row of its group.
     by_start = np.lexsort((start_ns[selected], group))
     number, begins = np.empty(len(selected), dtype=np.int64), np.cumsum(count) - count
     number[by_start] = np.arange(len(selected)) - begins[group[by_start]]
-    first = selected[by_start[begins]][group]
+    first_row = selected[by_start[begins]][group]
     is_long = (took_ns > TIMES_USUAL * usual_ns) & (took_ns - usual_ns >= LEAST_NS)
     rows = np.flatnonzero(fits[selected] & is_long)
-    columns = selected, usual_ns, number, count[group], first
+    columns = selected, usual_ns, number, count[group], first_row
     return LongCalls(*(column[rows] for column in columns))

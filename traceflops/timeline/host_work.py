@@ -1,4 +1,4 @@
-"""Traces with less exact times: coarse device times, missing copies, work of CPUs only."""
+"""Traces that are less exact: with coarse device times, without copies, or with CPUs only."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ COPIES_MISSING: Final = "copies-missing"
 
 
 def with_known_idle(trace: Trace) -> Trace:
-    """Return the trace, with sums instead of device work if only copies are recorded.
+    """Return the trace, with sums by name instead of device work if only copies are recorded.
 
-    Idle time is unknown then, unless calls show that no kernel was launched. If only kernels are
-    recorded, the timeline stays, with a note.
+    For then idle time is unknown, unless calls show that no kernel was launched. If copies may be
+    missing beside kernels, the device work stays, with a note.
     """
     if lacks_copies(trace):
         how = fact("advice.copies-missing", how=advice(trace, "copies"))
@@ -60,12 +60,12 @@ def with_known_idle(trace: Trace) -> Trace:
 
 
 def draws(trace: Trace) -> bool:
-    """Return whether the program shares memory with graphics, whose work on the GPU is not here."""
+    """Return whether the program shares memory with graphics, whose GPU work is not recorded."""
     return bool(matching(trace.calls["name"], _OF_GRAPHICS.match).any())
 
 
 def lacks_copies(trace: Trace) -> bool:
-    """Return whether kernels are recorded and copies may be missing: calls do not rule it out."""
+    """Return whether kernels are recorded and no copies, although calls do not rule copies out."""
     kinds = _kinds(trace)
     if not kinds - _COPIES or "memcpy" in kinds:
         return False
@@ -74,14 +74,17 @@ def lacks_copies(trace: Trace) -> bool:
 
 
 def _kinds(trace: Trace) -> set[str]:
-    """Return the kinds of device work, if the tool may record one without the other; else none."""
+    """Return the kinds of device work if the tool may record some kinds only; else none."""
     return grouping.used_names(trace.activities["kind"]) if trace.source.kinds_apart else set()
 
 
 def with_fine_times(trace: Trace) -> Trace:
-    """Return the trace, with sums instead of device work if its median is below the resolution."""
+    """Return the trace, with sums instead of device work if times are too coarse for this work.
+
+    They are if the median duration is below the resolution of the times.
+    """
     resolution, activities = trace.source.resolution_ns, trace.activities
-    # Times are exact, or so few are recorded that they may be short by chance.
+    # Times are exact to the ns, or a single activity may be short by chance.
     if resolution == 1 or activities.num_rows < 2:
         return trace
     if np.median(numbers(activities["dur_ns"])) >= resolution:
@@ -130,8 +133,9 @@ _KIND = "op"  # the kind of activities that are parts of operators on a CPU
 class SplitWork(Struct, frozen=True):
     """Per activity, whether it begins a piece of work, and the time of the whole piece.
 
-    A piece is an operator of a CPU in parts, or any other activity. `first` is 1 for the first part
-    and 0 for later ones, `whole_ns` the time of all parts.
+    A piece is an operator of a CPU, split into several activities (`with_host_activities`), or any
+    other activity. `first` is 1 for the first part and 0 for later ones; `whole_ns` is the sum of
+    all parts.
     """
 
     first: IntArray
@@ -139,36 +143,34 @@ class SplitWork(Struct, frozen=True):
 
 
 def split_work(activities: pa.Table) -> SplitWork:
-    """Return, per activity, 1 if it is the first part of an operator, and the ns of all parts.
-
-    Others than operators have one part, themselves: 1 and their own duration.
-    """
+    """Return the split work of a table of activities."""
     duration = numbers(activities["dur_ns"])
     first = np.ones(activities.num_rows, dtype=np.int64)
     if _KIND not in names(activities["kind"]):
         return SplitWork(first, duration)
     rows = np.flatnonzero(is_one_of(activities["kind"], _KIND))
     # The parts of an operator have the same correlation: see `with_host_activities`.
-    operator, begins = grouping.group_rows((numbers(activities["correlation"], ABSENT)[rows],))
+    operator, first_part = grouping.group_rows((numbers(activities["correlation"], ABSENT)[rows],))
     first[rows] = 0
-    first[rows[begins]] = 1
+    first[rows[first_part]] = 1
     whole_ns = duration.copy()
-    whole_ns[rows] = grouping.group_sums(operator, duration[rows], len(begins))[operator]
+    whole_ns[rows] = grouping.group_sums(operator, duration[rows], len(first_part))[operator]
     return SplitWork(first, whole_ns)
 
 
 def with_host_activities(trace: Trace) -> Trace:
     """Return the trace with its operators as activities of CPUs, if it has no device work.
 
-    An operator becomes an activity per stretch in which it is the innermost of its thread (stream).
+    Each time without a break in which an operator is the innermost of its thread becomes an
+    activity; the thread is its stream.
     """
     if trace.activities.num_rows or not trace.ops.num_rows:
         return trace
     ops = trace.ops
     process, thread = numbers(ops["process"]), numbers(ops["thread"], ABSENT)
-    processes, begins = grouping.distinct(process), numbers(ops["start_ns"])
+    processes, op_start = grouping.distinct(process), numbers(ops["start_ns"])
     op, start, end = innermost_pieces(
-        grouping.joint_codes(process, thread), begins, begins + numbers(ops["dur_ns"])
+        grouping.joint_codes(process, thread), op_start, op_start + numbers(ops["dur_ns"])
     )
     devices, activities = TableBuilder("devices"), TableBuilder("activities")
     devices.add(
@@ -201,31 +203,33 @@ def without_start_up(trace: Trace, start_up: Mapping[int, StartUp]) -> Trace:
     """Return the trace, its activities of CPUs without the time in which their thread starts up."""
     activities, on_cpu = trace.activities, ran_on_cpu(trace)
     process, thread = numbers(activities["process"]), numbers(activities["stream"], ABSENT)
-    begins = numbers(activities["start_ns"])
-    ends = begins + numbers(activities["dur_ns"])
-    is_whole = np.ones(len(begins), dtype=np.bool_)
-    row, start, end = list[IntArray](), list[IntArray](), list[IntArray]()
+    start = numbers(activities["start_ns"])
+    end = start + numbers(activities["dur_ns"])
+    # Activities that meet no start-up stay whole; the others leave the parts outside of it.
+    is_whole = np.ones(len(start), dtype=np.bool_)
+    part_rows, part_starts, part_ends = list[IntArray](), list[IntArray](), list[IntArray]()
     for number, of_process in start_up.items():
         for tid, times in of_process.by_thread.items():
-            work = np.flatnonzero(on_cpu & (process == number) & (thread == tid))
-            work = work[times.length_within(begins[work], ends[work]) > 0]
-            is_whole[work] = False
-            # Each activity meets a run of the stretches outside of start-up.
-            outside = times.complement(int(begins.min()), int(ends.max()))
-            first = np.searchsorted(outside.end_ns, begins[work], side="right")
-            stop = np.searchsorted(outside.start_ns, ends[work], side="left")
-            stretch, part = grouping.runs(first, stop)
-            row.append(work[part])
-            start.append(np.maximum(begins[work[part]], outside.start_ns[stretch]))
-            end.append(np.minimum(ends[work[part]], outside.end_ns[stretch]))
+            cut = np.flatnonzero(on_cpu & (process == number) & (thread == tid))
+            cut = cut[times.length_within(start[cut], end[cut]) > 0]
+            is_whole[cut] = False
+            # Each activity meets consecutive ranges outside of start-up.
+            outside = times.complement(int(start.min()), int(end.max()))
+            first = np.searchsorted(outside.end_ns, start[cut], side="right")
+            stop = np.searchsorted(outside.start_ns, end[cut], side="left")
+            range_index, cut_index = grouping.runs(first, stop)
+            row = cut[cut_index]
+            part_rows.append(row)
+            part_starts.append(np.maximum(start[row], outside.start_ns[range_index]))
+            part_ends.append(np.minimum(end[row], outside.end_ns[range_index]))
     if is_whole.all():
         return trace
-    rows = np.concatenate([np.flatnonzero(is_whole), *row])
-    from_ns = np.concatenate([begins[is_whole], *start])
-    to_ns = np.concatenate([ends[is_whole], *end])
-    order = np.argsort(from_ns, kind="stable")
+    rows = np.concatenate([np.flatnonzero(is_whole), *part_rows])
+    start_ns = np.concatenate([start[is_whole], *part_starts])
+    end_ns = np.concatenate([end[is_whole], *part_ends])
+    order = np.argsort(start_ns, kind="stable")
     kept = take_rows(activities, rows[order]).combine_chunks()
-    for column, values in (("start_ns", from_ns), ("dur_ns", to_ns - from_ns)):
+    for column, values in (("start_ns", start_ns), ("dur_ns", end_ns - start_ns)):
         kept = with_column(kept, column, number_column(values[order], pa.int64()))
     return replace(trace, tables={**trace.tables, "activities": kept})
 

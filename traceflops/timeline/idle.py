@@ -7,15 +7,15 @@ time at which that call returned.
 * before c: host_late, nothing had been launched yet
 * from c on, if A had been launched before the gap began and its own stream was free before the
   gap began: queued, another stream held it back
-* from c on otherwise: launch_latency, launched and not yet started. Before r it is in the launch
-  call, then while a stream wait before A lasts it is a stream wait, then it is launch to start.
-  A wait with an unknown end counts only if A starts later than launches usually do
+* from c on otherwise: launch_latency, launched and not yet started. Its parts are in_launch_call
+  until r, stream_wait while a stream wait before A lasts, then launch_to_start. A wait with an
+  unknown end counts only if A starts later than launches usually do
 
-If A starts long after r and after the gap began, it waited for something that is not in the trace:
-nothing ran on the device meanwhile. Unless a stream wait explains it, the cause is unknown. Before
-the first known activity of a stream even less is known, since earlier work of the stream may be
-missing: there it is unknown from c on for a copy whose call blocks, and a stream wait explains it
-only if its end is known.
+If A starts long after r and after the gap began, it waited for something that is not in the trace,
+as nothing ran on the device meanwhile: unless a stream wait explains it, the cause is unknown
+("unrecorded"). Before the first activity of a stream, earlier work of this stream may be missing
+from the trace: there the cause is unknown from c on for a copy whose call blocks, and a stream wait
+explains it only if its end is known.
 
 Idle time after the last activity is unknown.
 
@@ -82,20 +82,21 @@ def stream_waits(trace: Trace, links: Links) -> StreamWaits:
     for column in (stream, other_stream, event):
         column[column < 0] = ABSENT  # profilers write -1 for none
 
+    # Per launched activity (`row`): its call, process, stream, and the start of its call.
     call, owner = links.call_of_activity[row], numbers(activities["process"])[row]
     launch_stream, launched = numbers(activities["stream"], ABSENT)[row], start[call]
-    # The launch that each wait holds back.
+    # The launch that each wait holds back: the next one of its stream, else of its thread.
     held_call = np.full(len(wait), -1, dtype=np.int64)
-    for waits_by, queue_of_wait, queue_of_launch in (
+    for is_used, queue_of_wait, queue_of_launch in (
         (stream != ABSENT, stream, launch_stream),
         (stream == ABSENT, thread[wait], thread[call]),
     ):
-        rows = wait[waits_by]
-        group = shared_codes((owner, queue_of_launch), (process[rows], queue_of_wait[waits_by]))
+        rows = wait[is_used]
+        group = shared_codes((owner, queue_of_launch), (process[rows], queue_of_wait[is_used]))
         following = _next_launch(np.concatenate(group), launched, start[rows])
-        held_call[waits_by] = np.where(following >= 0, call[following], -1)
+        held_call[is_used] = np.where(following >= 0, call[following], -1)
 
-    # The last work to end of what each wait waits for.
+    # The activity that ends last of those that each wait waits for.
     record = first_match(process, correlation, start, process[wait], event)
     has_record = np.flatnonzero((record >= 0) & (other_stream != ABSENT))
     group = shared_codes(
@@ -114,11 +115,13 @@ def stream_waits(trace: Trace, links: Links) -> StreamWaits:
 
 
 def _next_launch(group: IntArray, launched: IntArray, since: IntArray) -> IntArray:
-    """Return, per time in `since`, the next launch (index) of its group, or -1."""
-    # `group` has the groups of the launches, then those of the times.
+    """Return, per time in `since`, the index of the next launch of its group, or -1.
+
+    `launched` has the times of the launches; `group` the groups of these, then of `since`.
+    """
     is_launch = np.arange(len(group)) < len(launched)
     order = in_order(group, np.concatenate([launched, since]), is_launch.astype(np.int64))
-    # Per place in that order, the first launch at or after it: a running minimum from the end.
+    # Per position in that order, the first launch at or after it: a running minimum from the end.
     position = np.where(is_launch[order], np.arange(len(order)), len(order))
     following = np.minimum.accumulate(position[::-1])[::-1]
     after = np.append(order, -1)[following]
@@ -131,13 +134,16 @@ def _next_launch(group: IntArray, launched: IntArray, since: IntArray) -> IntArr
 def _latest_ending(
     group: IntArray, launched: IntArray, end_ns: IntArray, before_ns: IntArray
 ) -> IntArray:
-    """Return, per time, the launch (index) of its group up to then that ends last, or -1."""
+    """Return, per time in `before_ns`, which launch of its group up to then ends last, or -1.
+
+    Launches are indices; `end_ns` is the end of their work, `group` as in `_next_launch`.
+    """
     # Ends are replaced by their ranks, and groups are shifted apart by more than any rank: so one
     # running maximum serves all groups.
     by_end, count = np.argsort(end_ns, kind="stable"), len(end_ns)
     rank = np.zeros(len(group), dtype=np.int64)  # 0 for the times: nothing yet
     rank[by_end] = np.arange(1, count + 1)
-    is_launch = np.arange(len(group)) < count  # the groups of the launches, then of the times
+    is_launch = np.arange(len(group)) < count
     order = in_order(group, np.concatenate([launched, before_ns]), is_launch * 1)
     _, code = ranked(group[order])
     shift = code * (count + 1)
@@ -221,19 +227,20 @@ def idle_time(work: DeviceWork, busy: Intervals, replays: Intervals, begin_ns: i
     has_call = call != ABSENT
     free_since = latest_end_before(work.stream, work.start_ns, work.end_ns, strictly=True)[row]
 
-    # Inside each gap: when that activity was launched, its call returned, its stream wait ended.
+    # Cut to the gap: when that activity was launched, its call returned, its stream wait ended.
     launched = np.clip(call, start, end)
     returned = np.clip(work.call_end_ns[row], launched, end)
     # A wait with an unknown end counts only if the start is later than that of a usual launch.
     is_usual = (until == ENDLESS) & (end - returned <= _LONGEST_LATENCY_NS)
     waited = np.where(is_usual, returned, np.clip(until, returned, end))
-    # The time up to which something explains the wait: the end, unless the start came late. Before
-    # the first work of a stream, earlier work may be missing. So a copy that blocks its call may
-    # have waited from the launch on for what is not recorded, others from the return of the call.
+    # Up to `explained` something known held the activity back. What comes after is unrecorded if it
+    # is too long for a start. Before the first work of a stream, earlier work may be missing: there
+    # a copy that blocks its call may have waited from its launch on for what is not recorded, and
+    # an activity with a stream wait of unknown end from the return of its call on.
     is_first = (free_since == NEVER) & (work.stream[row] != ABSENT)
     blocks = is_first & work.is_copy[row] & (work.call_end_ns[row] >= work.end_ns[row])
-    is_vague = is_first & (until == ENDLESS)
-    explained = np.where(blocks, launched, np.where(is_vague, returned, waited))
+    has_vague_wait = is_first & (until == ENDLESS)
+    explained = np.where(blocks, launched, np.where(has_vague_wait, returned, waited))
     unrecorded = has_call & (end - explained > LONGEST_START_NS)
     settled = np.where(unrecorded, explained, end)
     returned, waited = np.minimum(returned, settled), np.minimum(waited, settled)

@@ -30,10 +30,10 @@ class Intervals(Struct, frozen=True, eq=False):
     def of(cls, start_ns: IntArray, end_ns: IntArray) -> Intervals:
         """Return the union of arbitrary ranges; those with end <= start are empty."""
         start, end = start_ns, end_ns
-        holds = end > start
-        if not holds.all():
-            start, end = start[holds], end[holds]
-        if len(start) < 2:  # as often where there are many devices
+        has_length = end > start
+        if not has_length.all():
+            start, end = start[has_length], end[has_length]
+        if len(start) < 2:  # a frequent case if there are many devices
             return cls(start, end)
         if (start[1:] < start[:-1]).any():
             order = np.argsort(start, kind="stable")
@@ -120,7 +120,7 @@ class Intervals(Struct, frozen=True, eq=False):
             return np.zeros(len(time_ns), dtype=np.int64)
         lengths = self.end_ns - self.start_ns
         before = np.cumsum(lengths) - lengths  # ns of the ranges before each range
-        # The last range that begins by then. A time before the first range gets 0 from the clip.
+        # The last range that begins by the time. Before the first range the clip returns 0.
         last = np.maximum(np.searchsorted(self.start_ns, time_ns, side="right") - 1, 0)
         part = np.clip(time_ns - self.start_ns[last], 0, lengths[last])
         return np.asarray(before[last] + part)
@@ -150,7 +150,8 @@ def latest_end_before(
 ) -> IntArray:
     """Return, per interval, the latest end of all that start before it in its group, or NEVER.
 
-    Of intervals that start together the lower index is earlier; with `strictly`, none is.
+    Of intervals that start together, those with a lower index count as before it, unless `strictly`
+    is set.
     """
     order = in_order(group, start_ns)
     groups, starts = group[order], start_ns[order]
@@ -169,7 +170,8 @@ def latest_end_before(
     before[1:][same_group] = latest[:-1][same_group]
     if strictly:  # intervals that start together all get the value of the first of them
         tied = np.append(False, same_group & (starts[1:] == starts[:-1]))[: len(order)]
-        before = before[np.maximum.accumulate(np.where(tied, 0, np.arange(len(order))))]
+        first_of_tie = np.maximum.accumulate(np.where(tied, 0, np.arange(len(order))))
+        before = before[first_of_tie]
     result = np.empty(len(order), dtype=np.int64)
     result[order] = before
     return result

@@ -46,7 +46,7 @@ class IdleCauses(Struct, frozen=True):
 
     @property
     def unrecorded(self) -> IdleCauses:
-        """Return the same idle time, all unrecorded: work that is not in the trace may fill it."""
+        """Return the same idle time as unrecorded: work that is not in the trace may fill it."""
         return IdleCauses(unknown_ns=self.idle_ns, unrecorded_ns=self.idle_ns)
 
     def parts(self) -> dict[str, int]:
@@ -80,7 +80,7 @@ class Components(Struct, frozen=True):
     """The components of one window of one device; each ns is in exactly one.
 
     `communication_ns` is exposed communication: nothing else ran on the device meanwhile. Nothing
-    ran in `start_up_ns`, while the program started up, and in `idle_ns`.
+    ran in `idle_ns`, nor in `start_up_ns`, when the program started up.
     """
 
     compute_ns: int = 0
@@ -157,9 +157,9 @@ WindowRole = Literal["before", "step", "between", "after", "span", "range"]
 class Window(Struct, frozen=True):
     """A window of one device and its account.
 
-    `step` is the step's number for role `step`. `used` says whether figures are about this window,
-    `left_out` why not. `launched` counts the activities launched in the step, wherever they ran;
-    `unfinished`: these are fewer than in the other steps.
+    `step` is the number of the step, None for other roles. `used` says whether figures are about
+    this window, `left_out` why not. `launched` counts the activities that the step launched, in
+    whichever window they ran; `unfinished`: these are fewer than in the other steps.
     """
 
     role: WindowRole
@@ -246,12 +246,12 @@ class GapCulprit(Struct, frozen=True):
 class Gap(Struct, frozen=True):
     """A time in which a device was idle, inside the chosen window.
 
-    `after` names the activity before it and `before` the one that ended it; `call` and `op`
-    launched the latter, and its stream waited for `waited_for`. Names are "" where unknown. `step`
-    is the step in whose window it begins. `before_step` is set if the first activity of another
-    step ends it: the window ends there, so that step came late. The causes and `start_up_ns`, the
-    part in which the program started up, sum to `dur_ns`. `culprits` are what the host did
-    meanwhile, the class with most time first.
+    `after` names the activity before the gap and `before` the one that ends it; `call` and `op`
+    launched the latter, and its stream waited for `waited_for`. Names are "" where unknown. The gap
+    begins in the window of `step`. If the first activity of another step ends it, this step is
+    `before_step`, which so came late. The causes and `start_up_ns`, the part in which the program
+    started up, sum to `dur_ns`. `culprits` are what the host did meanwhile, the class with most
+    time first.
     """
 
     device: int

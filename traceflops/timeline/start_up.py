@@ -3,20 +3,22 @@
     calls of one name    |###############|  |#|  |#|   |#|  |#|      # is the call, in time
                          |usual| start-up |
 
-A first call of its kind loads code, creates a context, or pins a buffer. What it takes beyond the
-usual call of its kind is start-up, as is all of a call that loads code, of a compilation, of a long
-allocation and of the capture of a graph, if what is launched next had not been launched before. So
-is what an operator takes beyond usual that chooses a kernel: it looks up many functions. Launches
-of something new do not tell what is usual: where each is new, all of a long one is start-up. A
-later call that takes longer than the first waits or works, unless nothing was launched since the
-first, or no kernel has run so far: there the program is still being set up. A gap in which code is
-loaded or compiled that is used for the first time is start-up as a whole, but for operators and
-functions, if most gaps are much shorter and no more than a few without loading as long. While a
-process starts up, so is a stretch of which nothing is recorded, if the device is not usually idle
-so long before the work that ends it, nor later without starting up, and what is known takes a part
-of it: work of the host leaves as little behind. Of a process of which no host work is recorded,
-such a gap is start-up if the work that ends it is the first of many of its name, or if only copies
-and fills came before.
+A first call of its kind loads code, creates a context, or pins a buffer. Start-up is:
+
+* what a first call takes beyond the usual call of its kind. Launches of something new do not tell
+  what is usual: if each is new, all of a long one is start-up. A later call that takes longer than
+  the first waits or works, unless nothing was launched since the first, or no kernel has run yet;
+* all of a call that loads code, of a compilation, of a long allocation and of the capture of a
+  graph, if what is launched next has not been launched before;
+* what an operator takes beyond usual that looks up many functions: it chooses a kernel;
+* "gap": the time without operators and functions in a gap in which code is loaded or compiled for
+  its first use, if most gaps are much shorter, and at most a few without loading are as long;
+* "hole": while the process starts up, time in a gap of which nothing is recorded, if the device is
+  not usually idle so long before such work, and at most a few gaps without start-up are as long.
+  It must not be much longer than all known start-up. If no host work of the process is recorded,
+  the work that ends the gap must be the first of many of its name, or only copies and fills came
+  before.
+
 Only time in which the device is idle counts: see `DeviceAccount.start_up`. On a CPU an operator is
 idle while a call in it starts up.
 """
@@ -67,15 +69,15 @@ KINDS: Final = {
     "gap": "gaps that load code",
     "hole": "gaps with nothing recorded",
 }
-"""What start-up is made of, in words; of two at one time the first counts."""
+"""The kinds of start-up, in words; time of several kinds counts for the first of them."""
 _BEYOND_USUAL: Final = {"first-launch", "first-copy", "first-call"}
-"""What is no start-up unless it takes much longer than usual."""
+"""Kinds of which only the time beyond usual is start-up."""
 _NEARLY_ALL: Final = 0.9
 _TIMES_KNOWN: Final = 3
-"""How many times longer than all known start-up a gap without a record may be: others are work."""
+"""A hole may be so many times longer than all known start-up: a longer one is work."""
 _LOADING: Final = ("load", "compile")
 _MANY: Final = 32
-"""Whoever looks up so many functions chooses one: to launch one takes none or a few."""
+"""An operator that looks up so many functions chooses a kernel; to launch one takes a few."""
 GAPS: Final = ("gap", "hole")
 """Kinds that are found in gaps of a device, not on a thread of the host."""
 
@@ -88,13 +90,14 @@ class _HostRecords:
 
     @cached_property
     def _rows(self) -> dict[str, tuple[pa.Table, dict[int, IntArray]]]:
-        """By name, each table with the rows of each process."""
+        """By name of the records, their table, and their rows by process."""
         marks = self._trace.marks
-        owner = numbers(marks["process"])
+        process = numbers(marks["process"])
         rows_of = {}
         for name, kind in (("functions", "python"), ("system", "system")):
             rows = np.flatnonzero(is_one_of(marks["kind"], kind))
-            rows_of[name] = marks, {number: rows[own] for number, own in groups(owner[rows])}
+            by_process = groups(process[rows])
+            rows_of[name] = marks, {number: rows[index] for number, index in by_process}
         for name in ("calls", "ops"):
             table = self._trace.table(name)
             rows_of[name] = table, dict(groups(numbers(table["process"])))
@@ -114,7 +117,7 @@ class StartUp(Struct, frozen=True, dict=True):
     """The start-up of one process: disjoint sets of instants by kind.
 
     `by_thread` has the same by thread. `is_once`: the process does so little on a GPU that nothing
-    repeats. From `loops_from_ns` on it loops, and starts up no more; ENDLESS if that is unknown.
+    repeats. From `loops_from_ns` on it runs its loop and no longer starts up; ENDLESS if unknown.
     """
 
     by_kind: Mapping[str, Intervals]
@@ -126,7 +129,7 @@ class StartUp(Struct, frozen=True, dict=True):
 
     @cached_property
     def all(self) -> Intervals:
-        """All of it."""
+        """The start-up of all kinds."""
         return Intervals.empty().union(*self.by_kind.values())
 
     def within_gaps(
@@ -134,12 +137,13 @@ class StartUp(Struct, frozen=True, dict=True):
     ) -> dict[str, Intervals]:
         """Return the instants of gaps of a device in which the process starts up, by kind.
 
-        The head of this file has the rules. `is_odd` is per gap, as of `_are_odd`.
+        The head of this file has the rules. `is_odd` is, per gap, whether it is long and the device
+        is not usually idle so long before such work (see `device_start_up`).
         """
         gaps = Intervals.of(start_ns, end_ns)
         by_kind = {}
         for kind, times in self.by_kind.items():
-            if kind in _BEYOND_USUAL:  # what lies in gaps by half: others wait for the queue
+            if kind in _BEYOND_USUAL:  # at least half in gaps: calls beside work wait for the queue
                 idle_ns = gaps.length_within(times.start_ns, times.end_ns)
                 is_mostly = 2 * idle_ns >= times.end_ns - times.start_ns
                 times = Intervals(times.start_ns[is_mostly], times.end_ns[is_mostly])
@@ -147,41 +151,46 @@ class StartUp(Struct, frozen=True, dict=True):
         known = Intervals.empty().union(*by_kind.values())
         if known.length_ns < LEAST_NS:
             return by_kind  # without known start-up, gaps are not taken for it either
-        # Holes are taken for start-up until nearly all that is known of it is over: what is used
-        # late for the first time may be an exception.
-        sums_ns = np.cumsum(known.end_ns - known.start_ns)
-        until_ns = int(known.end_ns[np.searchsorted(sums_ns, _NEARLY_ALL * sums_ns[-1])])
-        # (A process that does everything once may start up to its end.)
-        until_ns = min(ENDLESS if self.is_once else until_ns, self.loops_from_ns)
         # A gap as long as many others is no start-up. If known start-up takes a part of the gap,
         # only the rest is compared, and only with gaps without start-up.
         length, known_ns = end_ns - start_ns, known.length_within(start_ns, end_ns)
-        alike = _count_at_least_half(length[known_ns == 0], length - known_ns)
-        is_rare = np.where(known_ns > 0, alike, _count_at_least_half(length, length)) <= FEW
-        loads = _load_code(by_kind, start_ns, end_ns) & is_rare & (start_ns < self.loops_from_ns)
-        loading, ops = Intervals.of(start_ns[loads], end_ns[loads]), ("functions", "ops")
-        by_kind["gap"] = self._unrecorded(loading.subtract(known), ops, ENDLESS)
-        known = known.union(by_kind["gap"])
+        as_long_as_rest = _count_at_least_half(length[known_ns == 0], length - known_ns)
+        as_long = np.where(known_ns > 0, as_long_as_rest, _count_at_least_half(length, length))
+        is_rare = as_long <= FEW
+        is_loading = _load_code(by_kind, start_ns, end_ns) & is_rare
+        is_loading &= start_ns < self.loops_from_ns
+        loading = Intervals.of(start_ns[is_loading], end_ns[is_loading]).subtract(known)
+        by_kind["gap"] = self._unrecorded(loading, ("functions", "ops"), ENDLESS)
+        # Holes begin before nearly all known start-up is over, as what is used for the first time
+        # late may be an exception. A process that does everything once may start up to its end.
+        sums_ns = np.cumsum(known.end_ns - known.start_ns)
+        nearly_over_ns = int(known.end_ns[np.searchsorted(sums_ns, _NEARLY_ALL * sums_ns[-1])])
+        until_ns = min(ENDLESS if self.is_once else nearly_over_ns, self.loops_from_ns)
         is_hole, longest_ns = is_odd & is_rare & (start_ns < until_ns), _TIMES_KNOWN * sums_ns[-1]
-        holes = Intervals.of(start_ns[is_hole], end_ns[is_hole]).subtract(known)
-        by_kind["hole"] = self._unrecorded(holes, (*ops, "system", "calls"), int(longest_ns))
+        holes = Intervals.of(start_ns[is_hole], end_ns[is_hole])
+        holes = holes.subtract(known.union(by_kind["gap"]))
+        tables = ("functions", "ops", "system", "calls")
+        by_kind["hole"] = self._unrecorded(holes, tables, int(longest_ns))
         return by_kind
 
     def _unrecorded(self, times: Intervals, tables: tuple[str, ...], longest_ns: int) -> Intervals:
-        """Return the parts of some times that are recorded in none of the tables of the host.
+        """Return the parts of some times of which these records of the host have nothing.
 
-        Those shorter than LEAST_NS or longer than `longest_ns` are left out.
+        Parts shorter than LEAST_NS or longer than `longest_ns` are left out.
         """
         if not len(times):
             return times
-        times = times.subtract(self.host.of(self.process, *tables))
-        lasts_ns = times.end_ns - times.start_ns
-        fits = (lasts_ns >= LEAST_NS) & (lasts_ns <= longest_ns)
-        return Intervals(times.start_ns[fits], times.end_ns[fits])
+        parts = times.subtract(self.host.of(self.process, *tables))
+        length_ns = parts.end_ns - parts.start_ns
+        fits = (length_ns >= LEAST_NS) & (length_ns <= longest_ns)
+        return Intervals(parts.start_ns[fits], parts.end_ns[fits])
 
 
 def _load_code(by_kind: Mapping[str, Intervals], start_ns: IntArray, end_ns: IntArray) -> BoolArray:
-    """Return, per gap, whether code is loaded or compiled in it; never if most are as long."""
+    """Return, per gap, whether code is loaded in it and it is much longer than gaps without that.
+
+    Code may also be compiled. All are False if this happens in half of the gaps.
+    """
     none, length = Intervals.empty(), end_ns - start_ns
     loading = none.union(*(by_kind.get(kind, none) for kind in _LOADING))
     loads = loading.length_within(start_ns, end_ns) > 0
@@ -194,7 +203,7 @@ def start_up(trace: Trace, links: Links, loops_from_ns: Mapping[int, int]) -> di
     """Return the start-up of each process that has some.
 
     `loops_from_ns` is, by process, when its loop begins: from then on what takes long is a part of
-    a step, except for the capture of graphs. Of several kinds at one time the first counts.
+    a step, except for the capture of graphs. Time of several kinds counts for the first of them.
     """
     sets: dict[int, dict[str, Intervals]] = {}
     threads: defaultdict[int, dict[int, Intervals]] = defaultdict(dict)
@@ -220,7 +229,7 @@ def start_up(trace: Trace, links: Links, loops_from_ns: Mapping[int, int]) -> di
         for number, rows in groups(process):
             by_kind = sets.setdefault(number, {})
             known = Intervals.empty().union(*by_kind.values())
-            if source == "first-op":  # without those of which known start-up takes half
+            if source == "first-op":  # not those of which known start-up takes half
                 known_ns = known.length_within(start_ns[rows], end_ns[rows])
                 rows = rows[2 * known_ns < (end_ns - start_ns)[rows]]
             times = Intervals.of(start_ns[rows], end_ns[rows])
@@ -255,9 +264,9 @@ def device_start_up(
 ) -> dict[str, Intervals]:
     """Return when processes start up while nothing runs on a device, by kind.
 
-    `is_unseen` is per process. `owner` and `name` are of the work that ends each gap, its process
-    and name; `gaps_ns` are the starts and ends of the gaps. Until `first_kernel_ns` the device only
-    copies and fills.
+    `is_unseen` is, per process, whether no host work is recorded. `owner` and `name` are the
+    process and the name of the work that ends each gap; `gaps_ns` are the starts and ends of the
+    gaps. Until `first_kernel_ns` the device only copies and fills.
     """
     start_ns, end_ns = gaps_ns
     by_kind, covered = dict[str, Intervals](), Intervals.empty()
@@ -266,25 +275,25 @@ def device_start_up(
         length_ns = end - start
         group, first = group_rows((name[gaps],))
         usual_ns, count = lower_medians(group, length_ns)[group], np.bincount(group)[group]
-        # Much longer than usual before work of this name, or too few of these to have a usual.
+        # Odd: long, and much longer than usual before work of this name, or too few to tell.
         is_odd = (length_ns > TIMES_USUAL * usual_ns) | (count <= FEW)
         is_odd &= length_ns >= LEAST_NS
         of_process = dict[str, Intervals]()
         if number in by_process:
             of_process = by_process[number].within_gaps(start, end, is_odd)
         elif is_unseen[number]:
-            # Without host records, start-up is an odd gap if few on the device are half as long and
-            # it is the first of many before work of its name; or any before the first kernel, as
-            # data are loaded then.
+            # Without host records, an odd gap is start-up if few gaps are half as long and it is
+            # the first of many before work of its name. So is any long gap before the first kernel,
+            # as data are loaded then.
             is_rare = _count_at_least_half(length_ns, length_ns) <= FEW
-            is_first = np.zeros(len(gaps), dtype=np.bool_)
-            is_first[first] = np.bincount(group) > FEW
-            once = is_odd & is_rare & is_first
-            once |= (end <= first_kernel_ns) & (length_ns >= LEAST_NS)
-            of_process = {"hole": Intervals.of(start[once], end[once])}
+            is_first_of_many = np.zeros(len(gaps), dtype=np.bool_)
+            is_first_of_many[first] = np.bincount(group) > FEW
+            before_kernels = (end <= first_kernel_ns) & (length_ns >= LEAST_NS)
+            is_hole = (is_odd & is_rare & is_first_of_many) | before_kernels
+            of_process = {"hole": Intervals.of(start[is_hole], end[is_hole])}
         for kind, times in of_process.items():
             by_kind[kind] = by_kind.get(kind, Intervals.empty()).union(times)
-    for kind in KINDS:  # where kinds overlap (of several processes), the first one counts
+    for kind in KINDS:  # kinds of several processes may overlap: the first one counts
         if kind in by_kind:
             times = by_kind[kind]
             by_kind[kind] = times.subtract(covered)
@@ -293,11 +302,11 @@ def device_start_up(
 
 
 def first_operators(calls: Calls) -> Times:
-    """Return the time that the first operator of a name takes beyond usual, on GPU processes.
+    """Return the time that first operators take beyond usual, in processes that launch GPU work.
 
-    (On a CPU its duration depends on its operands.) The same for operators that launch a kernel for
-    the first time: usual is then the median of all that launch. Operators that spend half of this
-    time in calls that launch, copy or wait are left out: these calls are judged by themselves.
+    These are the first operators of their name, and those that launch a kernel for the first time,
+    for which usual is the median of all that launch. Operators that spend half of that time in
+    calls that launch, copy or wait are left out: these calls are judged by themselves.
     """
     ops, activities = calls.trace.ops, calls.trace.activities
     process, thread, start_ns, dur_ns = times_of(ops)
@@ -305,31 +314,35 @@ def first_operators(calls: Calls) -> Times:
     fits = np.isin(process, launching) & (dur_ns >= LEAST_ALONE_NS)
     if not fits.any():
         return process[:0], thread[:0], start_ns[:0], dur_ns[:0]
+    # The first operators of a name, then others that launch for the first time.
     long = longer(process, codes(ops["name"]), start_ns, dur_ns, fits)
     is_first = (long.calls > FEW) & (long.number == 0)
-    row, usual_ns, launches_first = _long_to_launch(calls, process, dur_ns, fits)
-    is_new = launches_first & ~np.isin(row, long.row[is_first])
-    row = np.append(long.row[is_first], row[is_new])
-    usual_ns = np.append(long.usual_ns[is_first], usual_ns[is_new])
+    launcher, launcher_usual_ns, launches_first = _long_to_launch(calls, process, dur_ns, fits)
+    is_new = launches_first & ~np.isin(launcher, long.row[is_first])
+    row = np.append(long.row[is_first], launcher[is_new])
+    usual_ns = np.append(long.usual_ns[is_first], launcher_usual_ns[is_new])
     begin_ns, end_ns = start_ns[row] + usual_ns, start_ns[row] + dur_ns[row]
+    # Without those that spend half of this time in calls that are judged by themselves.
     is_kept = np.zeros(len(row), dtype=np.bool_)
-    is_judged = calls.launches | matching(
-        calls.trace.calls["name"], lambda name: COPIES.search(name) or WAITS.search(name)
+    judged = np.flatnonzero(
+        calls.launches
+        | matching(
+            calls.trace.calls["name"], lambda name: COPIES.search(name) or WAITS.search(name)
+        )
     )
-    judged = np.flatnonzero(is_judged)
     judged_of = {number: judged[rows] for number, rows in groups(calls.process[judged])}
     for number, of_process in groups(process[row]):
-        own = judged_of.get(number, judged[:0])
-        in_calls = Intervals.of(calls.start_ns[own], calls.start_ns[own] + calls.dur_ns[own])
+        call = judged_of.get(number, judged[:0])
+        in_calls = Intervals.of(calls.start_ns[call], calls.start_ns[call] + calls.dur_ns[call])
         inside_ns = in_calls.length_within(begin_ns[of_process], end_ns[of_process])
         is_kept[of_process] = 2 * inside_ns < (end_ns - begin_ns)[of_process]
     return process[row][is_kept], thread[row][is_kept], begin_ns[is_kept], end_ns[is_kept]
 
 
 def choosing_operators(calls: Calls) -> Times:
-    """Return the time that operators take beyond usual which look up many functions.
+    """Return the time beyond usual of operators that look up many functions.
 
-    Libraries do so where they choose a kernel for a new problem: the first one of its shapes.
+    Libraries do so to choose a kernel for new shapes: only the first operator of its shapes counts.
     """
     process, thread, start_ns, dur_ns = times_of(calls.trace.ops)
     op_of_call = calls.links.op_of_call
@@ -340,8 +353,9 @@ def choosing_operators(calls: Calls) -> Times:
     order = in_order(start_ns[row])
     row, usual_ns = row[order], usual_ns[order]
     name, shape = (codes(calls.trace.ops[column])[row] for column in ("name", "input_dims"))
-    is_new = shape < 0  # unknown
-    is_new[group_rows((process[row], name, shape))[1]] = True
+    _, first = group_rows((process[row], name, shape))
+    is_new = shape < 0  # unknown shapes may be new
+    is_new[first] = True
     row, usual_ns = row[is_new], usual_ns[is_new]
     return process[row], thread[row], start_ns[row] + usual_ns, start_ns[row] + dur_ns[row]
 
@@ -349,10 +363,12 @@ def choosing_operators(calls: Calls) -> Times:
 def _long_to_launch(
     calls: Calls, process: IntArray, dur_ns: IntArray, fits: BoolArray
 ) -> tuple[IntArray, IntArray, BoolArray]:
-    """Return the rows of long operators that launch kernels, usual ns, and if any is a first one.
+    """Return operators that launch kernels and take much longer than usual.
 
-    Operators that contain others of LEAST_NS are left out: they may take long for these. `process`,
-    `dur_ns` and `fits` (may be long) are per operator.
+    Per such operator: its row, the usual ns (the median of all that launch in its process), and
+    whether it launches something for the first time. Operators that contain others of LEAST_NS are
+    left out: they may take long for these. `process`, `dur_ns` and `fits` (operators to look at)
+    are per row.
     """
     launch = np.flatnonzero(calls.launches & (calls.links.op_of_call >= 0))
     launcher, first = group_rows((calls.links.op_of_call[launch],))
@@ -360,7 +376,7 @@ def _long_to_launch(
     owner, _ = group_rows((process[ops],))
     usual_ns = lower_medians(owner, dur_ns[ops])[owner]
     is_long, is_first = fits[ops] & (dur_ns[ops] > TIMES_USUAL * usual_ns), np.zeros_like(fits[ops])
-    if is_long.any():  # what follows takes longer to find out
+    if is_long.any():  # the checks below are slower
         is_long &= OpTree.of(calls.trace.ops).below(dur_ns >= LEAST_NS)[ops] == 0
         is_first = np.bincount(launcher, weights=calls.uses_first(launch)) > 0
     return ops[is_long], usual_ns[is_long], is_first[is_long]
@@ -374,11 +390,11 @@ def first_ranges(calls: Calls) -> Times:
     long = longer(process, name, start_ns, dur_ns, is_range & (dur_ns >= LEAST_ALONE_NS))
     is_first = (long.calls > FEW) & (long.number == 0)
     row, usual_ns = long.row[is_first], long.usual_ns[is_first]
-    # By group and duration, the second from the end of a group is its second longest range.
+    # Sorted by group and duration, the second from the end of a group is its second longest range.
     same = np.flatnonzero(np.isin(name, distinct(name[row])))
     group, _ = group_rows((process[same], name[same]))
-    order = np.lexsort((dur_ns[same], group))
-    second_ns = dur_ns[same][order][np.cumsum(np.bincount(group)) - 2][group]
+    order, group_end = np.lexsort((dur_ns[same], group)), np.cumsum(np.bincount(group))
+    second_ns = dur_ns[same][order][group_end - 2][group]
     is_alone = dur_ns[row] > TIMES_USUAL * second_ns[np.searchsorted(same, row)]
     row, usual_ns = row[is_alone], usual_ns[is_alone]
     return process[row], thread[row], start_ns[row] + usual_ns, start_ns[row] + dur_ns[row]
