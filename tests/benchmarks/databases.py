@@ -104,4 +104,4 @@ def write_repeated(database: Database, path: Path, kernels: int) -> int:
                 f'repeats WHERE number < {times - 1}) INSERT INTO "{name}" SELECT {moved} '
                 f'FROM repeats, (SELECT * FROM "{name}")'
             )
-    return times * int(count)
+    return int(times * count)
