@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 from msgspec import Struct
 
-from traceflops.attribution.culprits import main_culprits
 from traceflops.attribution.idle_slices import GapParts, gap_parts
 from traceflops.attribution.launching_ops import ops_that_launched
+from traceflops.attribution.named_slices import main_culprits
 from traceflops.attribution.scopes import launch_scopes
 from traceflops.ranks.collectives import KINDS
 from traceflops.ranks.comm_records import communication_kinds

@@ -297,30 +297,6 @@ def named_idle(prepared: Prepared, devices: Sequence[int]) -> dict[int, NamedIdl
     return named
 
 
-def main_culprits(
-    prepared: Prepared, parts: GapParts
-) -> tuple[IntArray, tuple[tuple[str, str], ...]]:
-    """Return the main culprit of each part of a gap as an index into names, -1 if it has none.
-
-    Names are pairs of class and name. The main culprit has the most time of the class that has the
-    most time.
-    """
-    main = np.full(len(parts.call), -1)
-    if not len(main) or not prepared.knows_host_work:
-        return main, ()
-    naming = NamedSlices.of(parts, prepared.trace)
-    names, row, name = naming.slices_by_name()
-    part, ns = naming.slices.part[row], naming.slices.dur_ns[row]
-    # Per slice: the time of its name in its part, and that of its class.
-    sums = []
-    for key in (name, naming.kind[row]):
-        group, first = group_rows((part, key))
-        sums.append(group_sums(group, ns, len(first))[group])
-    order = np.lexsort((*sums, part))  # by part, then class, then name
-    main[part[order]] = name[order]  # the last one assigned to a part stays: the largest
-    return main, names
-
-
 def joined_culprits(parts: Sequence[IdleCulprits], most: int | None = _MOST) -> IdleCulprits:
     """Add up idle culprits of several recordings; evidence is that of the longest slice.
 

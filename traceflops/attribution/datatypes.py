@@ -16,7 +16,7 @@ from traceflops.table.grouping import ranked
 from traceflops.windows.prepared import Prepared
 
 UNKNOWN_TYPE: Final = "unknown"
-"""The type if those of the operands are not recorded, or differ."""
+"""The data type of a product if those of its operands are not recorded, or differ."""
 LONGEST_NAME: Final = 4096
 FP32: Final = "fp32"
 _ALWAYS: Final = (TF32_OR_FP32, FP32, UNKNOWN_TYPE)
@@ -35,7 +35,7 @@ _FLOAT_KERNELS: Final[tuple[tuple[str, str], ...]] = (
 )
 """Rules in order: the data type, and a pattern in the lower-case name."""
 _OPERANDS: Final[tuple[tuple[str | None, str], ...]] = (
-    # Of four and six bits beside eight: which of the rates holds is not in the name.
+    # Operands of four or six bits beside eight: the name does not tell which rate applies.
     (None, r"e2m1|e2m3|e3m2|fp4|fp6"),
     # nvJet codes its operands by letters: q and r are FP8, t is bfloat16, h is half precision.
     ("fp8", r"e4m3|e5m2|float8|fp8|nvjet(?:_sm\d+)?_[qr][qr]"),
@@ -47,7 +47,7 @@ _OPERANDS: Final[tuple[tuple[str | None, str], ...]] = (
     ("tf32", r"s1688gemm|s1684gemm|s1688fprop|s1688dgrad|s1688wgrad|tensorop_s1688"),
     ("fp32", r"sgemm|scudnn|simt_s|f32f32_f32f32_f32|ffma|<(?:int, )*float\b"),
 )
-"""The same for operands whose types are not recorded; None: the name has several types."""
+"""The same if the types of the operands are not recorded; None: the name has several types."""
 
 
 def float_type(kernel: str) -> str:
@@ -84,8 +84,8 @@ def without_tf32(device: Mapping[str, Any]) -> bool:
 def types_of_ops(prepared: Prepared, attribution: Attribution) -> tuple[IntArray, list[str]]:
     """Return the data type of each op's product as a code per op, and the types by code.
 
-    Float operands are FP32 if the device has no TF32; else the names of the op's kernels decide.
-    The name of the main kernel also decides if no types were recorded, as in ranges of emit_nvtx.
+    Float operands are FP32 if the device has no TF32; else the names of the op's kernels tell. If
+    no types are recorded, as in ranges of emit_nvtx, the name of the main kernel tells the type.
     """
     trace, work, main = prepared.trace, attribution.work, attribution.main
     recorded = [

@@ -30,14 +30,14 @@ from traceflops.table.nesting import taken
 from traceflops.windows.prepared import Prepared
 
 _MANY: Final = 4
-"""From so many modules of one class in one module on, they are one row, with the slowest."""
+"""So many modules of one class inside one module, or more, share a row that names the slowest."""
 HOST_OP: Final = "host-op"
 KERNEL: Final = "kernel"
 """Further values of `--by`: operators by host time, and kernels. They own no device work."""
 
 
 class Owner(Struct, frozen=True):
-    """The device work that one owner launched; that of a module includes the modules inside it.
+    """The device work that one owner launched; a module's includes that of the modules inside it.
 
     `depth` is the depth in the tree of modules. An owner may stand for several `instances`, of
     which `slowest` has the most time. `shapes` are those of an operator's inputs, as recorded.
@@ -52,7 +52,7 @@ class Owner(Struct, frozen=True):
 
 
 class WorkOwners(Struct, frozen=True):
-    """Owners (a module before those inside it, else by time), and `rest`, work without an owner."""
+    """Owners, the most time first (a module before those inside it); `rest` is work without one."""
 
     owners: tuple[Owner, ...]
     rest: WorkSum
@@ -68,7 +68,7 @@ def check_owner(by: str) -> None:
 
 
 def _sums(prepared: Prepared, group: IntArray, groups: int) -> list[WorkSum]:
-    """Return the work per group, and last that without one; `group` is per chosen activity."""
+    """Return the work per group, then that of group -1; `group` is per chosen activity."""
     columns = (prepared.begins, prepared.chosen.inside_ns)
     index = np.where(group < 0, groups, group)
     return list(map(WorkSum, *(exact_sums(index, values, groups + 1) for values in columns)))
@@ -77,7 +77,7 @@ def _sums(prepared: Prepared, group: IntArray, groups: int) -> list[WorkSum]:
 def _of_texts(
     prepared: Prepared, code: IntArray, texts: Sequence[str], shapes: Iterable[str] = repeat("")
 ) -> WorkOwners:
-    """Return the work per text, with its shapes, most time first; `code` is per chosen activity."""
+    """Return the work per text, the most time first; `code` is per chosen activity, -1 for none."""
     *sums, rest = _sums(prepared, code, len(texts))
     rows = zip(texts, sums, shapes, strict=False)
     owners = [Owner(text, work, shapes=dims) for text, work, dims in rows if work != NOTHING]
@@ -117,7 +117,7 @@ def _by_range(prepared: Prepared) -> WorkOwners:
 
 
 class _Branch(Struct):
-    """Modules that are one row: `work` with all inside, ns and name of each, branches inside."""
+    """Modules that share a row: their `work`, ns and name of each member, branches inside them."""
 
     work: WorkSum = NOTHING
     members: list[tuple[int, str]] = field(default_factory=list)
@@ -129,7 +129,7 @@ class _Branch(Struct):
         self.members.append((work.device_ns, name))
 
     def folded(self) -> list[tuple[str, _Branch]]:
-        """Return the branches inside, the least time first; _MANY of one class become one."""
+        """Return the branches inside, the least time first; _MANY or more of a class become one."""
         by_class: defaultdict[str, list[tuple[str, _Branch]]] = defaultdict(list)
         for label, branch in self.inside.items():
             by_class[module_class(label)].append((label, branch))

@@ -1,4 +1,4 @@
-"""Which captured launch each kernel of a replayed graph is, by a recording of the capture.
+"""Finds the captured launch of each kernel of a replayed graph in a recording of the capture.
 
 A replay has one launch call for all of its kernels; only the capture shows what launched each of
 them. The kernels of a replay and the captured launches of its graph are paired one to one: both
@@ -34,7 +34,7 @@ from traceflops.windows.device_records import graph_launches
 from traceflops.windows.prepared import Replays
 
 _MOST_FILES, _MOST_COUNTS = 3, 3
-"""Files, and numbers of kernels of captured graphs, that a note names."""
+"""A note names at most so many files, and so many numbers of kernels of captured graphs."""
 _BEGIN: Final = re.compile(r"(?:cuda|cu|hip)StreamBeginCapture")
 _END: Final = re.compile(r"(?:cuda|cu|hip)StreamEndCapture")
 
@@ -92,10 +92,11 @@ def replays(timed: LinkedTrace, capture: LinkedTrace) -> Replays | None:
 
 
 def created_nodes(linked: LinkedTrace) -> Replays | None:
-    """Link the work of graph nodes to the creation of each node, as if that were its launch call.
+    """Link the work of graph nodes to the creation of each node, as if this were its launch call.
 
     Then the operators and annotations around the creation own the work. None if no work is of a
-    node whose creation was recorded. No launches are captured here: only links and a note change.
+    node whose creation was recorded. The result has no captured launches, only new links and a
+    note.
     """
     trace, marks, activities = linked.trace, linked.trace.marks, linked.trace.activities
     creations = np.flatnonzero(is_one_of(marks["kind"], "graph_node"))
@@ -167,7 +168,7 @@ def _kernels(linked: LinkedTrace, rows: IntArray, name_of: IntArray) -> _Kernels
 
 
 def _fitting(replay: _Kernels, stream: IntArray, graphs: Sequence[_Kernels]) -> _Kernels | Fact:
-    """Return the captured graph that a replay runs, or the reason why it cannot be told.
+    """Return the captured graph that a replay runs, or the reason why it is unknown.
 
     Graphs are told apart by their kernels, then by the order on one stream, sizes and rank.
     `stream` is per kernel of the replay.
@@ -186,7 +187,7 @@ def _fitting(replay: _Kernels, stream: IntArray, graphs: Sequence[_Kernels]) -> 
     if len(alike) > 1:  # e.g. graphs of several batch sizes
         alike = [graph for graph in alike if graph.sizes.equals(replay.sizes)]
     if len(alike) > 1:
-        # Files may not tell the rank: then all of them remain, and it cannot be told.
+        # If no rank agrees, all of them remain: the graph is unknown.
         alike = [graph for graph in alike if graph.rank == replay.rank] or alike
     if len(alike) != 1:
         return fact("not-paired.order")

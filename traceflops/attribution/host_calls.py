@@ -164,7 +164,7 @@ def memory_operations(prepared: Prepared) -> tuple[MemoryOperation, ...]:
     figures = (starts, inside_ns, sized, size * sized, duration * sized)
     totals = (exact_sums(group, column, len(first)) for column in figures)
     largest = group_most(group, np.where(sized > 0, size, ABSENT), len(first))
-    # The last direction and the last of _MEMORIES are those of code -1.
+    # Code -1 takes the last direction and the last of _MEMORIES.
     kinds, directions = names(activities["kind"]), [*names(activities["direction"]), ""]
     rows = zip(first.tolist(), largest.tolist(), zip(*totals, strict=True), strict=True)
     copies, calls = list[MemoryOperation](), list[MemoryOperation]()

@@ -98,17 +98,15 @@ def class_of(slices: Slices, parts: GapParts, events: HostEvents, trace: Trace) 
     awaits_device = works & events.has_fact("waits", event)
     awaits_device &= events.is_inside("awaits_device", event, label)
     reads_scalar = events.around("reads_scalar", event) >= 0
-    # Slices before the launch in which a thread worked: whose code that was.
+    # Slices before the launch in which a thread worked: the code that it ran.
     built_in = np.array([name.startswith(_BUILT_IN) for name in events.labels], dtype=np.bool_)
     names_code = (events.kind != CALL) & (events.kind != LABEL) & ~built_in[events.name]
     code = np.where(event < 0, label, taken(events.tree.nearest(names_code), event))
-    gap_ns = (parts.gap_end_ns - parts.gap_start_ns)[part]
-    is_host_code = events.is_kind(FRAME, event) & (of_cpu | (gap_ns >= _LONG_GAP_NS))
-    is_host_code |= events.is_kind(OP, event) & (slices.dur_ns >= _LONG_OP_NS)
-    is_host_code |= events.is_kind(SYSTEM, event)
+    is_host_code = _is_host_code(slices, parts, events)
     # Without recorded operators, nothing tells that a call is part of launching one.
     is_alone = events.is_kind(CALL, event) & (trace.ops.num_rows == 0)
-    # Slices in which no thread showed work: handed over if the last one to work was another one.
+    # Slices in which no thread worked: handed over if another thread than the launching one had
+    # worked last.
     handed_over = silent & events.has_fact("runs_backward", slices.own)
     handed_over[silent] |= _other_thread_was_last(slices.only(silent), parts, trace)
     # Slices after the launch call: latency if the activity began soon after it.
@@ -138,6 +136,15 @@ def class_of(slices: Slices, parts: GapParts, events: HostEvents, trace: Trace) 
     # Classes without a rule, `unexplained` among them, come last in CLASSES.
     fits = [rules[name] for name in CLASSES if name in rules]
     return np.select(fits, [*np.arange(len(fits), dtype=np.int8)], np.int8(len(rules)))
+
+
+def _is_host_code(slices: Slices, parts: GapParts, events: HostEvents) -> BoolArray:
+    """Return, per slice, whether its event is more than what launching operators takes."""
+    event, part = slices.event, slices.part
+    is_long_gap = parts.gap_end_ns - parts.gap_start_ns >= _LONG_GAP_NS
+    is_function = events.is_kind(FRAME, event) & (is_long_gap | (parts.op >= 0))[part]
+    is_long_op = events.is_kind(OP, event) & (slices.dur_ns >= _LONG_OP_NS)
+    return is_function | is_long_op | events.is_kind(SYSTEM, event)
 
 
 def _other_thread_was_last(slices: Slices, parts: GapParts, trace: Trace) -> BoolArray:

@@ -135,18 +135,19 @@ def kernel_totals(
 ) -> pa.Table:
     """Return a row per distinct kernel name, kind, category and rule, as KERNEL_TOTALS.
 
-    An operator of a CPU has several activities. `whole` counts those whose whole durations
-    `whole_ns` adds up: the first ones of operators, or all activities if no first one is there.
+    An operator of a CPU may have several activities. `whole_ns` adds up whole durations, one per
+    first activity of an operator, or one per activity if a row has no first one; `whole` counts
+    them.
     """
     activities, row = trace.activities, chosen.row
     labels, kinds = names(activities["name"]), names(activities["kind"])
     duration, begins = split.whole_ns[row], split.first[row]
     name, kind = codes(activities["name"])[row], codes(activities["kind"])[row]
     category, rule = categorised.category[row], categorised.rule[row]
-    # Some records name a kernel by its descriptor, with an ending: both are one kernel. The last
-    # element is for code -1.
-    one_per_kernel = np.append(Names().codes(map(kernel_name, labels)), -1)
-    group, first = group_rows((one_per_kernel[name], kind, category, rule))
+    # Some records name a kernel with the ending of its descriptor: both names are one kernel. The
+    # last element is for code -1.
+    kernel_of_name = np.append(Names().codes(map(kernel_name, labels)), -1)
+    group, first = group_rows((kernel_of_name[name], kind, category, rule))
     categories = [categorised.categories[c] for c in category[first].tolist()]
     texts = {
         "name": [kernel_name(labels[c]) for c in name[first].tolist()],

@@ -132,19 +132,20 @@ def _table(
     of_path = paths["kernel"]
     nth = np.arange(len(of_path)) - first_rows(of_path, len(kernels))[of_path]  # in its kernel
     kept, is_beyond = np.flatnonzero(nth < most), nth >= most
-    # Kernels with more paths, and how many; their rows come behind those of their kept paths.
-    rest, others = np.unique(of_path[is_beyond], return_counts=True)
-    shown = np.concatenate([of_path[kept], rest])
+    # Kernels with other paths, and how many; this row follows the kept paths of the kernel.
+    with_others, others = np.unique(of_path[is_beyond], return_counts=True)
+    shown = np.concatenate([of_path[kept], with_others])
     order = np.argsort(shown, kind="stable")
 
     def summed(name: str) -> IntArray:
         """Return a column of figures: those of the kept paths, and sums over the others."""
-        sums = group_sums(of_path[is_beyond], paths[name][is_beyond], len(kernels))[rest]
+        sums = group_sums(of_path[is_beyond], paths[name][is_beyond], len(kernels))[with_others]
         return np.concatenate([paths[name][kept], sums])[order]
 
     def of_kept(values: IntArray, other: int = -1) -> IntArray:
         """Return a column with the values of the kept paths, and `other` in the other rows."""
-        return np.concatenate([values[kept], np.full(len(rest), other, dtype=np.int64)])[order]
+        fill = np.full(len(with_others), other, dtype=np.int64)
+        return np.concatenate([values[kept], fill])[order]
 
     def texts(
         column: pa.ChunkedArray, rows: IntArray, longest: int | None = _LONGEST_TEXT

@@ -23,16 +23,16 @@ from traceflops.attribution.idle_slices import (
 )
 from traceflops.characters import kernel_name
 from traceflops.table.columns import BoolArray, IntArray, SmallArray, codes, numbers
-from traceflops.table.grouping import group_rows, groups
+from traceflops.table.grouping import group_rows, group_sums, groups
 from traceflops.table.nesting import innermost, taken
 from traceflops.table.trace import Trace
-from traceflops.timeline.intervals import Intervals
+from traceflops.timeline.intervals import NEVER, Intervals
+from traceflops.windows.prepared import Prepared
 
 _CALLS: Final = ("sync_call", "blocking_copy", "memory_alloc", "slow_driver_call")
 _BY_WORK: Final = ("graph_gaps", "device_wait", "host_page_faults")
 """Classes that take their name from the work that ends the gap."""
 _KINDS: Final = tuple(CLASSES)
-_NEVER: Final = np.iinfo(np.int64).min
 
 
 class NamedSlices(Struct, frozen=True, dict=True):
@@ -133,17 +133,17 @@ class NamedSlices(Struct, frozen=True, dict=True):
         """Return "between A and B": the last op or call before a slice, and the first after it."""
         part = self.slices.part[row]
         process = int(starters(self.parts, self.events)[0][part])
-        before, after = [(_NEVER, "the start")], [(_NEVER, "the end")]
+        before, after = [(NEVER, "the start")], [(NEVER, "the end")]
         for table in (self.trace.ops, self.trace.calls):
             of_process = np.flatnonzero(numbers(table["process"]) == process)
             start = numbers(table["start_ns"])[of_process]
             end = start + numbers(table["dur_ns"])[of_process]
             # On both sides the nearest neighbour has the largest value.
-            ended = np.where(end <= self.slices.start_ns[row], end, _NEVER)
-            begun = np.where(start >= self.slices.end_ns[row], -start, _NEVER)
+            ended = np.where(end <= self.slices.start_ns[row], end, NEVER)
+            begun = np.where(start >= self.slices.end_ns[row], -start, NEVER)
             for neighbours, times in ((before, ended), (after, begun)):
                 index = int(times.argmax()) if len(times) else -1
-                if index >= 0 and times[index] > _NEVER:
+                if index >= 0 and times[index] > NEVER:
                     text = str(table["name"][int(of_process[index])])
                     neighbours.append((int(times[index]), text))
         last, following = (max(side, key=itemgetter(0))[1] for side in (before, after))
@@ -163,3 +163,27 @@ class NamedSlices(Struct, frozen=True, dict=True):
         waiting = np.flatnonzero(waits)
         columns = events.thread[waiting], events.start_ns[waiting], events.end_ns[waiting]
         return innermost(*columns, thread, parts.gap_start_ns) >= 0
+
+
+def main_culprits(
+    prepared: Prepared, parts: GapParts
+) -> tuple[IntArray, tuple[tuple[str, str], ...]]:
+    """Return the main culprit of each part of a gap as an index into names, -1 if it has none.
+
+    Names are pairs of class and name. The main culprit has the most time of the class that has the
+    most time.
+    """
+    main = np.full(len(parts.call), -1)
+    if not len(main) or not prepared.knows_host_work:
+        return main, ()
+    naming = NamedSlices.of(parts, prepared.trace)
+    names, row, name = naming.slices_by_name()
+    part, ns = naming.slices.part[row], naming.slices.dur_ns[row]
+    # Per slice: the time of its name in its part, and that of its class.
+    sums = []
+    for key in (name, naming.kind[row]):
+        group, first = group_rows((part, key))
+        sums.append(group_sums(group, ns, len(first))[group])
+    order = np.lexsort((*sums, part))  # by part, then class, then name
+    main[part[order]] = name[order]  # the last one assigned to a part stays: the largest
+    return main, names

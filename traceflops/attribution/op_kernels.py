@@ -183,8 +183,8 @@ def _known(work: OpWork, tree: OpTree) -> BoolArray:
 def _proven(facts: _Input) -> tuple[BoolArray, bool]:
     """Return, per op, whether its execution on the CPU is proven; and whether proofs are missing.
 
-    A wrapper of other ops can own work only if no op with known work is inside it. Ops without an
-    entry in PROOFS need no proof.
+    Ops without an entry in PROOFS need no proof. A wrapper counts as executed only if no op with
+    known work is inside it.
     """
     tree, proven, untold = facts.tree, ~facts.work.wrapper, False
     proven = proven | (tree.below(facts.known) == 0)
@@ -192,9 +192,9 @@ def _proven(facts: _Input) -> tuple[BoolArray, bool]:
         proven_by = facts.named(*(name for name, has_proof in PROOFS.items() if has_proof == proof))
         has_proof = tree.below(facts.named(proof)) > 0
         required = proven_by & facts.known & facts.on_host
-        # Executed mm and its like always have this proof, so that none at all tells something.
+        # An executed mm always has this proof: if no op has it, proofs are not recorded.
         if proof == _CLEAR_PROOF and required.any() and not (required & has_proof).any():
-            untold = True  # an older version, or work of a device whose records are missing
+            untold = True  # an older version, or the records of a device are missing
             continue
         proven = np.where(proven_by, has_proof, proven)
     return proven & ~facts.in_mode, untold
@@ -203,7 +203,7 @@ def _proven(facts: _Input) -> tuple[BoolArray, bool]:
 def _fates(facts: _Input, executed: BoolArray) -> SmallArray:
     """Return the fate of each op, an index into FATES; `executed` is per op."""
     tree, has_work, name = facts.tree, facts.known, codes(facts.linked.trace.ops["name"])
-    # Ops with calls that have no recorded activity, but whose name launched compute elsewhere.
+    # Ops with calls without a recorded activity, of a name that launched compute work elsewhere.
     calls, call = facts.linked.trace.calls, facts.linked.links.call_of_activity
     launching = distinct(codes(calls["name"])[call[facts.compute & (call >= 0)]])
     lost = np.isin(codes(calls["name"]), launching)

@@ -75,7 +75,7 @@ class Forwards:
         left_out = frozenset[Role]() if again else frozenset[Role]({"recompute"})
         by_shape = frozenset(role for role in ROLES if self._like(role, product)) - left_out
         # If no layout fits, it may still be a gradient, formed from copies with another layout, but
-        # no recomputed forward.
+        # not a recomputed forward.
         by_layout = self.lying(product) & by_shape
         return Verdict(by_layout or by_shape - {"recompute"}, by_shape)
 
@@ -105,7 +105,7 @@ class Forwards:
 
 
 def usual_role(product: Product) -> Role | None:
-    """Return the usual role of a gradient with this layout of its left operand, if known."""
+    """Return the usual role of a gradient by the layout of its left operand, None if unknown."""
     roles: dict[Layout | None, Role] = {"column": "weight_grad", "row": "input_grad"}
     return roles.get(product.left)
 
@@ -256,13 +256,13 @@ class _RoleFinder:
         gradients = verdict.roles - {"recompute"}
         if verdict.role is None and "recompute" in verdict.roles:
             counted = rows[self._executed[rows]]
-            too_many = surplus(product, len(counted), forward)
-            # The forward pass cannot have that many gradients: the rest are recomputed. They are
-            # spread evenly among the equal products, where `reached` grows.
-            reached = np.arange(len(counted) + 1, dtype=np.int64) * too_many // max(len(counted), 1)
-            rest = Verdict(gradients, verdict.by_shape - {"recompute"})
-            self._role[rows] = self._gradient(product, rest)
-            self._role[counted[np.diff(reached) > 0]] = PRODUCT_ROLES.index("recompute")
+            # More products than the forward pass can have gradients of: so many are recomputed.
+            # They are spread evenly among the equal products, where `recomputed` grows.
+            count = surplus(product, len(counted), forward)
+            recomputed = np.arange(len(counted) + 1, dtype=np.int64) * count // max(len(counted), 1)
+            as_gradient = Verdict(gradients, verdict.by_shape - {"recompute"})
+            self._role[rows] = self._gradient(product, as_gradient)
+            self._role[counted[np.diff(recomputed) > 0]] = PRODUCT_ROLES.index("recompute")
             self._leave_open(rows, verdict.roles)
             return
         self._role[rows] = self._gradient(product, verdict)

@@ -147,7 +147,7 @@ def names(column: pa.ChunkedArray | pa.Array) -> list[str]:
 
 
 def thread_columns(
-    table: pa.Table, rows: IntArray | slice = slice(None)
+    table: pa.Table, rows: WholeArray | slice = slice(None)
 ) -> tuple[IntArray, IntArray]:
     """Return process and thread of rows of calls, ops or marks, ABSENT for null."""
     return numbers(table["process"])[rows], numbers(table["thread"], ABSENT)[rows]

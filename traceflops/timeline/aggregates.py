@@ -287,8 +287,7 @@ def _counted(trace: Trace, classifier: Classifier) -> pa.Table:
     kernel = joint_codes(numbers(table["process"]), name)
     dispatch = numbers(table["dispatch"], ABSENT)
     launch = np.where(dispatch == ABSENT, numbers(table["correlation"], ABSENT), dispatch)
-    # Without dispatch and correlation, the n-th row of a kernel's counter is of its n-th launch:
-    # the place of each row in its group is the number of the launch.
+    # Without dispatch and correlation, the n-th row of a kernel's counter is of its n-th launch.
     unnumbered = np.flatnonzero(launch == ABSENT)
     counter = joint_codes(codes(table["counter"]), numbers(table["repetition"], 0))
     group = joint_codes(kernel, counter)[unnumbered]

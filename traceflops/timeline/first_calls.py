@@ -390,7 +390,6 @@ def longer(
         compact_group, example = group_rows((telling_group,))  # numbers without empty groups
         usual_of_group[telling_group[example]] = lower_medians(compact_group, took_ns[tells])
     usual_ns = usual_of_group[group]
-    # The place of each row in its group by start, and the first row of its group.
     by_start = np.lexsort((start_ns[selected], group))
     number, begins = np.empty(len(selected), dtype=np.int64), np.cumsum(count) - count
     number[by_start] = np.arange(len(selected)) - begins[group[by_start]]
