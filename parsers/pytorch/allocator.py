@@ -103,6 +103,7 @@ class History(Struct, frozen=True, dict=True):
 
     @cached_property
     def _changes(self) -> _Changes:
+        """Allocated bytes over time: what is held at the start, then an entry per event."""
         rows, held = self._rows, self.held_at_start
         start = np.full(1 + len(held.size), self.time_ns[0] if len(self.time_ns) else 0)
         stack = np.where(self.action[rows] == ALLOC, self.stack[rows], -1)

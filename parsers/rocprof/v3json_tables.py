@@ -197,6 +197,7 @@ class ProcessTables:
         self._add_marks()
 
     def _add_dispatches(self) -> None:
+        """Add a kernel per dispatch; its queue is the stream."""
         kernel_names = self._recorded["activities"].names["name"]
         for block in self._records.each("buffer_records.kernel_dispatch"):
             rows = self._timed(block)

@@ -78,6 +78,7 @@ def work_of(
 
 
 def _work(measured: Measurement, row: KernelRow | OpRow) -> WorkShown:
+    """Return the work of a row: amounts, rates and shares of roofs, as far as they are known."""
     work, bound = row.measured, utilisation.bound_word(measured, row)
     nearer = utilisation.roofline(measured, row)
     # A slow kernel is far below all roofs: none of them bounds it.
