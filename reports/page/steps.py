@@ -221,5 +221,7 @@ def columns_of(bars: Sequence[StepBar]) -> StepColumns:
         if ns
     ]
     labelled = range(0, len(bars), -(-len(bars) // _MOST_TICKS))
-    labels = [Tick(round(width * (number + 0.5), 2), bars[number].label) for number in labelled]
+    # Of a bar of several steps, the first one is its label.
+    texts = [bar.label if bar.first is None else str(bar.first) for bar in bars]
+    labels = [Tick(round(width * (number + 0.5), 2), texts[number]) for number in labelled]
     return StepColumns(drawn, round(width * _FILLED, 3), len(bars) <= _MOST_TEXTURED, ticks, labels)
