@@ -36,6 +36,7 @@ LOSSES = frozenset(
 )
 """Codes of the notes that say that part of an input was lost; `strict` refuses such an input."""
 _LONGEST: Final = 200  # the most characters of paths in a message
+_PACKED: Final = (".gz", ".zst", ".zip", ".lz4")
 _NOTES: Final = NoteTable(
     dropped={
         "not-a-trace": "{count} [file|files] in the folder skipped (no readable trace): {listed}.",
@@ -172,6 +173,13 @@ def _inputs(paths: Sequence[str | Path]) -> list[tuple[ByteSource, bool]]:
     return inputs
 
 
+def _suffix(name: str) -> str:
+    """Return the suffix of a file's name that tells its format, "" without one."""
+    suffixes = [suffix.lower() for suffix in PurePath(name).suffixes]
+    telling = [suffix for suffix in suffixes if suffix not in _PACKED and not suffix[1:].isdigit()]
+    return telling[-1] if telling else ""
+
+
 class _Job(Struct):
     """One call of `read`; `skipped` has the labels and errors of unreadable inputs in folders.
 
@@ -226,7 +234,7 @@ class _Job(Struct):
             raise InputError(f"no traces in folder: {folder}{reason}", hint)
         if self.strict:
             for label, error in self.skipped:
-                if isinstance(error, NoContent) and PurePath(label).suffix in self.suffixes:
+                if isinstance(error, NoContent) and _suffix(label) in self.suffixes:
                     raise InputError(f"damaged: {error.message}", "without --strict it is skipped")
 
     @property
@@ -252,7 +260,7 @@ class _Job(Struct):
                 raise
             self.skipped += [(source.label, error) for source, _ in inputs]
             return []
-        self.suffixes |= {PurePath(source.name).suffix for source, _ in inputs}
+        self.suffixes |= {_suffix(source.name) for source, _ in inputs} - {""}
         if self.strict and not isinstance(traces, Format):
             for note in (note for trace in traces for note in trace.notes):
                 if note.code in LOSSES:

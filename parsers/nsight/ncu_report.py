@@ -81,6 +81,15 @@ class _Report(Struct):
     devices: dict[int, dict[str, Value]] = field(default_factory=dict)
     facts: dict[str, str] = field(default_factory=dict)
     odd: Counter[str] = field(default_factory=Counter)
+    debug_builds: dict[bytes, bool] = field(default_factory=dict)
+
+    def is_debug_build(self, mangled: bytes) -> bool:
+        """Return whether the kernel of a mangled name was built for the debugger; kept by name."""
+        if mangled not in self.debug_builds:
+            section = b"\0.text." + mangled + b"\0"
+            is_found = bool(mangled) and any(section in code for code in self.debugged)
+            self.debug_builds[mangled] = is_found
+        return self.debug_builds[mangled]
 
 
 def read_report(source: ByteSource) -> ncu_pages.NcuFile:
@@ -201,8 +210,7 @@ def _add(
     name = next(filter(None, (message_text(kernel.get(key)) for key in _NAMES)), ncu_pages.UNNAMED)
     launch["device"] = page.devices[_device(metrics, report, page)]
     page.rows["kernels"] += 1
-    code = b".text." + _bytes(kernel.get(_MANGLED)) + b"\0"
-    page.rows[DEBUG_BUILD] += any(code in each for each in report.debugged)
+    page.rows[DEBUG_BUILD] += report.is_debug_build(_bytes(kernel.get(_MANGLED)))
     counters = {counter: value for counter, value in metrics.items() if isinstance(value, float)}
     page.table.add(
         len(counters),

@@ -256,9 +256,9 @@ class Assembly:
         used |= {_PROJECTED if is_projected else name: part.report.name for name in new}
 
     def _link(self, part: ReportPart) -> None:
-        """Link the calls of a report to the same kernels of a better one, or drop them.
+        """Link the calls of a report to the same kernels of a better one; drop the other calls.
 
-        Kernels are the same that begin and end together, if no other ones do.
+        Kernels are the same that begin and end together, if no other work does.
         """
         held, own, calls = (
             self.builder["activities"],
@@ -269,14 +269,15 @@ class Assembly:
         group, _ = group_rows(times)
         of_held, of_own = np.split(group, [held.count])
         counts = (np.bincount(some, minlength=len(group))[of_own] for some in (of_held, of_own))
-        if any((count != 1).any() for count in counts):
-            del part.tables["calls"]
-            return
-        same = np.argsort(of_held)[np.searchsorted(np.sort(of_held), of_own)]
+        is_same = np.all([count == 1 for count in counts], axis=0)
+        row_of_group = np.full(len(group), -1)
+        row_of_group[of_held] = np.arange(held.count)
         number, call = own.column("correlation"), calls.column("correlation")
         order = np.argsort(number)
-        launched = order[np.searchsorted(number[order], call)]
-        calls.replace("correlation", held.column("correlation")[same[launched]])
+        launched = order[np.minimum(np.searchsorted(number[order], call), len(order) - 1)]
+        is_linked = (number[launched] == call) & is_same[launched]
+        calls.replace("correlation", held.column("correlation")[row_of_group[of_own[launched]]])
+        part.tables["calls"] = trace_builder.chosen(calls, is_linked)
 
     def _number_devices(self, texts: Sequence[str], table: TableBuilder) -> None:
         """Replace codes of device texts by device numbers in the column `device`, in place."""

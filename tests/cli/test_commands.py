@@ -399,6 +399,8 @@ def test_a_trace_without_a_command_gets_a_summary(
         (f"check {SAMPLE} --json", 2, "--junit FILE"),
         (f"compare {SAMPLE} {SAMPLE} --markdown", 2, "write -o FILE.md"),
         (f"report {SAMPLE} --csv", 2, "write -o FOLDER --format csv"),
+        (f"compare {SAMPLE} {SAMPLE} --csv", 2, "use traceflops report FILE -o FOLDER"),
+        (f"perfetto {SAMPLE} --html", 2, "use traceflops report FILE -o FILE.html"),
         (f"summary {SAMPLE} --html", 2, "use traceflops report FILE -o FILE.html"),
         ("what-if TRACE data_input=0", 3, "TRACE stands for"),
         ("report https://host/trace.json", 3, "no such file: https://host/trace.json\nhint: downl"),

@@ -67,6 +67,8 @@ def test_strict_refuses_a_folder_in_which_a_trace_is_nothing(
     (tmp_path / "rank1.json.gz").write_bytes(content)
     assert run("summary", tmp_path).exit_code == 0
     assert_refused(run("summary", tmp_path, "--strict"), 3, why, "without --strict")
+    (tmp_path / "rank1.json.gz").rename(tmp_path / "rank1.JSON")
+    assert_refused(run("summary", tmp_path, "--strict"), 3, why, "without --strict")
 
 
 def test_the_result_does_not_depend_on_the_jobs(tmp_path: Path) -> None:

@@ -49,3 +49,14 @@ def test_waiting_for_the_next_turn_is_no_loss(
     assert (finding.gain is None) == bool(said)
     assert (finding.title == "The loop keeps a fixed rate") == bool(said)
     assert (said or "The GPU is idle") in finding.sentence
+
+
+def test_steps_that_the_gpu_fills_have_no_clock() -> None:
+    """Every eighth step takes 28 % longer, so that eight together are always equally long."""
+    lengths = [12_800 if number % 8 == 7 else 10_000 for number in range(64)]
+    begins = [0, *itertools.accumulate(lengths)]
+    works = launched(*(("k", at, at, ns) for at, ns in zip(begins, lengths, strict=False)))
+    marks = step_marks(*((f"step {n}", *span) for n, span in enumerate(itertools.pairwise(begins))))
+    findings = tf.analyze(trace_of(**works, marks=marks)).findings
+    (uneven,) = [finding for finding in findings if finding.rule == "uneven-steps"]
+    assert uneven.gain is not None

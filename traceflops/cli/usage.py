@@ -102,10 +102,11 @@ def _hint(error: Exception) -> str:
             break
     own = getattr(getattr(context, "command", None), "params", ())
     if wrong_option in _IN_A_FILE:
-        has_it = any(_IN_A_FILE[wrong_option].split()[0] in each.opts for each in own)
-        meant = (
-            f"{'write' if has_it else 'use traceflops report FILE'} {_IN_A_FILE[wrong_option]}; "
-        )
+        words = {word for word in _IN_A_FILE[wrong_option].split() if word.startswith("-")}
+        has_them = words <= {option for each in own for option in each.opts}
+        is_writer = getattr(context, "info_name", "") in ("report", "compare") and has_them
+        meant = f"{'write' if is_writer else 'use traceflops report FILE'} "
+        meant += f"{_IN_A_FILE[wrong_option]}; "
     meant = _ELSEWHERE.get((getattr(context, "info_name", ""), wrong_option), meant)
     missing = getattr(error, "param", None)
     if missing is not None and "-o" in missing.opts:  # where to write must be said

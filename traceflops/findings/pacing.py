@@ -23,6 +23,7 @@ from traceflops.findings.finding import Cause
 _LEAST_STEPS: Final = 32
 _STEADY: Final = 0.1
 """Periods deviate from their mean by at most this share of it (standard deviation)."""
+_WAITS: Final = 0.1  # least share of the time in which the GPU waits for the clock
 _STEPS: Final = 8
 _DRIFT: Final = 1.5
 """So many steps together deviate at most this many times as much as one; sqrt(8) without a clock,
@@ -35,7 +36,8 @@ def period_ns(case: Case, *, sleeps: bool = False) -> int | None:
 
     In a loop that `sleeps` a fixed time per step, lateness may add up.
     """
-    if len(case.devices) != 1:
+    total = case.total.components
+    if len(case.devices) != 1 or total.idle_ns < _WAITS * total.window_ns:
         return None
     used = [window for window in case.devices[0].windows if window.used and window.step is not None]
     if len(used) < _LEAST_STEPS:
@@ -45,7 +47,7 @@ def period_ns(case: Case, *, sleeps: bool = False) -> int | None:
     single_ns, several_ns = (
         (start_ns[n:] - start_ns[:-n]) / (step[n:] - step[:-n]) * n for n in (1, _STEPS)
     )
-    mean_ns, deviation_ns = single_ns.mean(), single_ns.std()
+    mean_ns, deviation_ns = max(single_ns.mean(), 1.0), single_ns.std()
     adds_up = several_ns.std() > _DRIFT * deviation_ns and not sleeps
     return None if adds_up or deviation_ns > _STEADY * mean_ns else round(mean_ns)
 
