@@ -68,7 +68,8 @@ def products(analysis: Analysis) -> str:
             name = match.name(device.type)
         else:
             name = device.product or f"unknown {device.architecture or device.type.upper()}"
-        name += " (--device names it)" if name == "unknown GPU" else ""
+            if device.type == "gpu" and not (device.product or device.architecture):
+                name += " (--device names it)"
         devices_of_name[name + (f" ({device.partition})" if device.partition else "")] += 1
     return _numbered(devices_of_name)
 

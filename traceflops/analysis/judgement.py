@@ -148,7 +148,7 @@ def judged(
 
     `kernels` are totals by kernel, `moved` is the ns of memory work by kind of movement.
     """
-    records, choice, trace = facts.records, facts.choice, facts.trace
+    records, choice = facts.records, facts.choice
     total = sum((device.chosen for device in devices), EMPTY_ACCOUNT)
     spread, window_ns = spread_of(devices), total.components.window_ns
     lost = verdicts.lost_graphs(records, total)
@@ -158,7 +158,7 @@ def judged(
         moved,
         idle,
         lacks_copies=facts.lacks_copies,
-        may_draw=draws(trace),
+        may_draw=draws(facts.trace),
         waiting=waiting_for(ranks),
     )
     losses = with_standstill(losses, facts.still, window_ns)
@@ -172,12 +172,11 @@ def judged(
     findings: tuple[Finding, ...] = ()
     if not on_host:
         findings = _findings(facts, devices, measured, losses, table, ranks, passes, basis)
-    verdict = led_by_build(verdicts.led_by(verdict, facts.cut or lost), trace)
     is_idle_known = records.is_judged and not (facts.lacks_copies or lost or facts.little)
     idle_share = total.components.share("idle") if is_idle_known else None
     short_ns = sum(culprit.short_ns for culprit in idle.culprits)
     return {
-        "verdict": led_by_error(verdict, trace, is_little=bool(facts.little)),
+        "verdict": _with_lead(facts, verdict, lost),
         "steps": replace(choice, typical_ns=spread.median_ns) if spread is not None else choice,
         "devices": tuple(devices),
         "total": total,
@@ -193,6 +192,12 @@ def judged(
         "serving": passes,
         "ranks": ranks,
     }
+
+
+def _with_lead(facts: VerdictFacts, verdict: Verdict, lost: Fact | None) -> Verdict:
+    """Return a verdict led by what doubts it most: an error, a debug build, lost records."""
+    verdict = led_by_build(verdicts.led_by(verdict, facts.cut or lost), facts.trace)
+    return led_by_error(verdict, facts.trace, is_little=bool(facts.little))
 
 
 def _findings(

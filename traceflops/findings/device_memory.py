@@ -77,15 +77,12 @@ def host_copies(case: Case) -> Iterator[Cause]:
     is_judged = not sizes and (is_pageable or not again)
     part, speeds = copy_sizes.part_of_speed(case, memory) if memory and is_judged else (None, {})
     is_slow = part is not None and part < limit(case, rule, "poor")
-    # With little other work nothing hides copies; copies made once are not worth hiding.
+    # With little other work nothing hides copies; few copies are worth neither hiding nor pinning.
     room = share_of_window(case, others_ns)
     is_little = room < share
-    # Copies that are made once do not pay for pinning their memory either.
     are_few = not case.steps.used and sum(copy.count for copy in copies) < _FEW
     hides_none = is_little or are_few
-    loads = any(
-        _LOADER in name for table in (trace.ops, trace.marks) for name in names(table["name"])
-    )
+    loads = any(_LOADER in name for t in (trace.ops, trace.marks) for name in names(t["name"]))
     choosing = {
         "again": bool(again),
         "uploads": are_uploads,
