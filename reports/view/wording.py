@@ -68,8 +68,9 @@ def products(analysis: Analysis) -> str:
             name = match.name(device.type)
         else:
             name = device.product or f"unknown {device.architecture or device.type.upper()}"
-            if device.type == "gpu" and not (device.product or device.architecture):
-                name += " (--device names it)"
+        is_known = match is not None and match.spec is not None
+        if device.type == "gpu" and not (is_known or device.product or device.architecture):
+            name += " (--device names it)"
         devices_of_name[name + (f" ({device.partition})" if device.partition else "")] += 1
     return _numbered(devices_of_name)
 
