@@ -30,7 +30,8 @@ def test_example(classifier: Classifier, rule: str, name: str, top: str, sub: st
 
 
 def test_every_rule_has_an_example() -> None:
-    assert {rule.id for rule in built_in()} - {rule for rule, *_ in EXAMPLES} == set()
+    without = {rule.id for rule in built_in()} - {rule for rule, *_ in EXAMPLES}
+    assert without == set(), "add a name that each matches to tests/categories/rule_examples.csv"
 
 
 def test_every_example_has_a_rule() -> None:
@@ -49,7 +50,8 @@ def test_op_rules_are_named_so() -> None:
 
 def test_built_in_rules_obey_the_rules_for_rules() -> None:
     for rule in built_in():
-        assert rule.category.sub in SUBS[rule.category.top]
+        known = SUBS[rule.category.top]
+        assert rule.category.sub in known, f"{rule.id}: not in SUBS of categories/rules.py"
         assert rule.because.isprintable() and 0 < len(rule.because) <= 200
         for patterns in rule.conditions.values():
             assert [check_pattern(pattern) for pattern in patterns] == [None] * len(patterns)

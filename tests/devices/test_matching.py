@@ -79,6 +79,13 @@ def test_names_of_recordings_select_their_row_or_none() -> None:
     assert len(known) >= 0.95 * len(rows)
 
 
+def test_no_row_takes_the_name_of_one_after_it() -> None:
+    for spec in load_devices():
+        name = f"{spec.product} GPU" if spec.product.endswith("Laptop") else spec.product
+        found = by_name(name)
+        assert found is None or found.id == spec.id, f"{found.id} must stand after {spec.id}"
+
+
 def test_names_of_the_reference_select_their_row_or_one_that_is_newer() -> None:
     reference = {row["peak_id"] for row in device_names()}
     for row in device_names():

@@ -140,7 +140,8 @@ def test_rates_follow_from_units_and_clock(spec: DeviceSpec) -> None:
     assert rate is not None and spec.formula is not None
     difference = float(spec.formula / rate - 1)
     expected = OUTSIDE_THE_FORMULA.get(spec.id, 0)
-    assert difference == pytest.approx(expected, abs=1e-4 if expected else 0.012)
+    product = "units x clock_mhz x flops_per_clock is not the rate of bf16 (fp16)"
+    assert difference == pytest.approx(expected, abs=1e-4 if expected else 0.012), product
 
 
 def base(spec: DeviceSpec) -> Fraction | None:
@@ -158,7 +159,7 @@ def test_no_rate_is_sparse(spec: DeviceSpec) -> None:
         if reference_rate is None:
             continue
         most = MORE.get((spec.id, dtype), more.get(dtype, MULTIPLES[dtype]))
-        assert rate <= Fraction(108, 100) * most * reference_rate, dtype
+        assert rate <= Fraction(108, 100) * most * reference_rate, f"{dtype}: sparse?"
 
 
 def test_headline_figures_that_are_sparse_are_nowhere() -> None:

@@ -1,9 +1,10 @@
 """Where each rule is proven: the lists of docs/trust.md.
 
-    python -m tests.findings.proofs FOLDER...
+    python -m tests.findings.proofs [FOLDER...]
 
-Each file or folder in a FOLDER is one public recording. A rule is proven where it finds something
-in these, or where the simulator plants what it is about and its gain is that of the repair.
+Each file or folder in a FOLDER is one public recording; without any, their list stays as it is. A
+rule is proven where it finds something in these, or where the simulator plants what it is about
+and its gain is that of the repair.
 """
 
 import argparse
@@ -44,9 +45,9 @@ SIMULATED: Final[Mapping[str, str]] = {
 def main() -> None:
     """Write the lists."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path, nargs="+")
-    read, found = 0, Counter[str]()
-    for path in _recordings(parser.parse_args().folder):
+    parser.add_argument("folder", type=Path, nargs="*")
+    read, found, folders = 0, Counter[str](), parser.parse_args().folder
+    for path in _recordings(folders):
         try:
             told = {finding.rule for finding in tf.analyze(path).findings}
         except TraceflopsError:
@@ -56,9 +57,11 @@ def main() -> None:
     rules = all_rules().rules
     recorded = ", ".join(f"`{rule}` {found[rule]}" for rule in rules if found[rule])
     simulated = ", ".join(f"`{rule}`" for rule in rules if rule in SIMULATED)
-    lines = [f"Public recordings, of {read}: {recorded}.", "", f"Simulated: {simulated}."]
-    table = "\n".join(("", *lines, ""))
     text = PAGE.read_text(encoding="utf-8")
+    public = f"Public recordings, of {read}: {recorded}."
+    if not folders:
+        public = next(line for line in text.splitlines() if line.startswith("Public recordings, "))
+    table = "\n".join(("", public, "", f"Simulated: {simulated}.", ""))
     PAGE.write_text(TABLE.sub(rf"\g<1>\n{table}\n\g<3>", text), encoding="utf-8")
 
 
