@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Any, Final
 
 import numpy as np
@@ -73,6 +74,7 @@ def case_values(analysis: Analysis) -> dict[str, Any]:
     found = evidence.findings_shown(analysis) if has_findings(analysis) else None
     opened = opening(analysis)
     heading, more = opened.heading()
+    said = opened.title.lower()
     causes = list(found.causes.rows) if found else []
     best = title_finding(analysis) if found else None
     best_component = _component(analysis, best.finding) if best else ""
@@ -93,8 +95,16 @@ def case_values(analysis: Analysis) -> dict[str, Any]:
         "rest": " ".join(filter(None, (more, opened.rest))),
         "doubts": wording.doubts(analysis),
         "chip": analysis.measured.figure or "",
-        "no_mfu": bool(why_not(analysis.measured)) and bool(analysis.devices),
+        "no_mfu": _lacks_mfu(analysis),
         "best": best,
+        "places": [name for name in best.where if name.lower() not in said] if best else [],
+        "says_gain": opened.tells is None,
+        # What the title is about, at least how long steps are.
+        "title_sections": [
+            *(best.finding.evidence if best else ()),
+            *chain.from_iterable(part.sections for part in parts if part.is_told),
+            "steps",
+        ],
         "left": left_to_say(best.finding, opened) if best else "",
         "left_names_it": opened.tells is not None,
         "parts": parts,
@@ -132,6 +142,11 @@ def has_findings(analysis: Analysis) -> bool:
     return is_judged(analysis) or any(f.rule == COUNTED_KERNEL for f in analysis.findings)
 
 
+def _lacks_mfu(analysis: Analysis) -> bool:
+    """Return whether GPUs worked, and it is known why there is no MFU."""
+    return bool(analysis.devices) and bool(why_not(analysis.measured))
+
+
 def _component(analysis: Analysis, finding: Finding) -> str:
     """Return the component that a finding is about.
 
@@ -166,6 +181,8 @@ def tiles(analysis: Analysis, parts: Sequence[step_split.StepPart]) -> Iterator[
         name = "HFU" if measured.mfu_range is None else "MFU"
         value = words(fact("utilisation.tile", share=(share.least, share.most)))
         yield Tile(name, value, measured.basis, "peak", spelled=f" ({_SPELLED[name]})")
+    elif _lacks_mfu(analysis):
+        yield Tile("MFU", "unknown", "why", "peak", spelled=f" ({_SPELLED['MFU']})")
     if steps.typical_ns is None:
         mean_ns = analysis.mean_ns(analysis.components.window_ns)
         yield Tile("Window", duration(mean_ns), "no steps found", "steps")

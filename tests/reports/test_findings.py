@@ -92,6 +92,11 @@ def lines_of(analysis: tf.Analysis, width: int = 100) -> list[str]:
     return [line.plain.strip() for line in render_terminal(analysis, Style(width=width))]
 
 
+def saves(time: str, share: str) -> str:
+    """Return how a gain of each step is told."""
+    return words(fact("finding.saves", time=time, per="step", share=share))
+
+
 def text_of(page: str, section: str) -> str:
     found = page.split(f'<section id="{section}">')[1].split("</section>")[0]
     return " ".join(re.sub(r"<[^>]*>", " ", found).replace("\N{NO-BREAK SPACE}", " ").split())
@@ -169,7 +174,7 @@ def test_at_most_two_reasons_say_how_sure_a_finding_is_and_the_json_has_all() ->
     analysis = with_causes(
         replace(cause(), confidence=Confidence("low", tuple(map(quoted, reasons))))
     )
-    assert [one.sure for one in causes(analysis)] == ["low (one; another, too)"]
+    assert [(c.level, c.reasons) for c in causes(analysis)] == [("low", "one; another, too")]
     assert "why low: one; another, too" in lines_of(analysis)
     (first,) = report_object(analysis)["findings"]
     assert tuple(first["confidence"]["reasons"]) == reasons
@@ -179,15 +184,17 @@ def test_gains_are_the_same_wherever_they_are_told() -> None:
     (first, *_) = report_object(sample())["findings"]
     assert (first["gain"]["low_ns"], first["gain"]["high_ns"]) == (702_000, 702_001)
     assert round(first["mfu_after"]["high"], 3) == 0.357
-    saved = "saves 702 µs per step (14.9 %)"
+    saved = saves("702 µs", "14.9 %")
     page = render_html(sample())
-    answer = " ".join(re.sub(r"<[^>]*>", " ", page.split('<dl class="brief">')[1]).split())
-    assert "Saves 702 µs per step 14.9 % Sure: high" in answer.replace("\xa0", " ")
+    brief = page.split('<dl class="brief">')[1].split("</dl>")[0]
+    answer = " ".join(re.sub(r"<[^>]*>", " ", brief).split())
+    assert answer.startswith("Owner input pipeline Do Give ")
+    assert "Sure High" in answer and "Saves" not in answer
     assert "Then MFU 30.4 → 35.7 %" in text_of(page, "findings")
     assert f"**The input pipeline is too slow: {saved}**, MFU 30.4 → 35.7 %" in render_markdown(
         sample()
     )
-    assert "Saves 702 µs per step (14.9 %), MFU 30.4 → 35.7 %." in render_post_mortem(sample())
+    assert f"{saved.capitalize()}, MFU 30.4 → 35.7 %." in render_post_mortem(sample())
 
 
 def test_the_best_finding_begins_the_verdict_everywhere() -> None:
@@ -224,7 +231,7 @@ def test_it_begins_the_verdict_where_it_surely_gains_something(found: Finding, b
 
 def test_a_gain_that_may_be_nothing_is_at_most_its_upper_end() -> None:
     lines = lines_of(with_causes(cause(low=-5)))
-    assert any(line.endswith("saves at most 2.00 ms per step (42.4 %)") for line in lines)
+    assert any(line.endswith(saves("at most 2.00 ms", "42.4 %")) for line in lines)
     assert any("MFU 30.4 → at most 32.0 %" in line for line in lines)
     assert "gain unknown" in " ".join(lines_of(with_causes(replace(cause(), gain=None))))
 
@@ -235,7 +242,7 @@ def test_what_the_first_finding_saves_is_told_once(low: int, title: str) -> None
     text = " ".join(lines_of(with_causes(first)))
     assert text.startswith(title)
     assert text.count("2.00 ms") == 1
-    assert ("saves at most 2.00 ms per step (42.4 %)" in text) is (low == 0)
+    assert (saves("at most 2.00 ms", "42.4 %") in text) is (low == 0)
 
 
 @pytest.mark.parametrize(
@@ -265,9 +272,10 @@ def test_the_reason_for_most_of_a_range_is_named_first() -> None:
     """All of the launching gains 59 to 206 ms of 221 by what waits for others, half of it 134."""
     path = shared_file("traces/pytorch/a100_hta_nccl_rank0.json.gz")
     (first, *_) = causes(tf.analyze(tf.read(path)))
-    assert first.sure == (
-        "low (other ranks, for which its collectives wait, are not recorded; "
-        "the remedy may save only half of it)"
+    assert (first.level, first.reasons) == (
+        "low",
+        "other ranks, for which its collectives wait, are not recorded; "
+        "the remedy may save only half of it",
     )
 
 
@@ -585,6 +593,13 @@ def test_the_first_card_says_what_it_saves_though_the_title_does() -> None:
         ["Saves", "702", "µs", "per", "step"],
         ["Saves", "415", "µs", "per", "step"],
     )
+
+
+def test_above_the_bar_is_only_the_title_and_below_it_each_number_leads_to_its_rows() -> None:
+    above, bar, below = render_html(with_causes(cause(low=0))).partition('<div class="step-bar"')
+    assert "What to fix first" not in above and "What to fix first" in below
+    (numbers,) = re.findall(r'<ul class="step-list".*?</ul>', bar + below, re.DOTALL)
+    assert numbers.count("<li") == numbers.count('<a tabindex="-1" href="#') > 4
 
 
 def tiles(trace: tf.Trace) -> list[Tile]:

@@ -27,6 +27,11 @@ def tiles(analysis: tf.Analysis) -> list[Tile]:
     return list(case_tiles(analysis, step_parts(analysis)))
 
 
+def step_tile(analysis: tf.Analysis) -> Tile:
+    (tile,) = (one for one in tiles(analysis) if one.label == "Step time")
+    return tile
+
+
 def text_of(page: str, start: str, end: str) -> str:
     """Return the words of a part of a page."""
     part = page.split(start)[1].split(end)[0]
@@ -43,7 +48,7 @@ def of_20_steps() -> tf.Analysis:
 
 
 def test_the_step_time_says_mean_reach_and_what_stands_out() -> None:
-    (tile,) = (one for one in tiles(of_20_steps()) if one.label == "Step time")
+    tile = step_tile(of_20_steps())
     assert tile.value == "100 µs"
     assert tile.text == (
         "median of 20 of 21 steps; "
@@ -69,9 +74,9 @@ def test_idle_time_in_which_work_may_be_missing_is_a_part_and_no_loss() -> None:
 
 def test_even_steps_are_told_by_the_longest_and_many_by_their_reach() -> None:
     few = alone(100_000, 101_000, 100_000)
-    assert tiles(few)[0].text.endswith("; mean 100 µs, longest 101 µs (step 1)")
+    assert step_tile(few).text.endswith("; mean 100 µs, longest 101 µs (step 1)")
     many = alone(*[100_000] * 20)
-    assert tiles(many)[0].text.endswith("; mean 100 µs, p95 100 µs")
+    assert step_tile(many).text.endswith("; mean 100 µs, p95 100 µs")
 
 
 def test_every_place_names_the_same_longest_step() -> None:
@@ -83,7 +88,7 @@ def test_every_place_names_the_same_longest_step() -> None:
     assert "Longest used step: 1 (140 µs" in steps
     assert re.findall(r"(\d+) longest\b", steps) == ["1"]
     assert "Step 1, longest used, 140 µs" in page
-    assert "longest 140 µs (step 1" in tiles(analysis)[0].text
+    assert "longest 140 µs (step 1" in step_tile(analysis).text
 
 
 def test_the_terminal_and_the_json_say_it_too() -> None:
@@ -111,6 +116,7 @@ def on_host() -> tf.Analysis:
 def test_where_there_is_no_device_nothing_is_said_of_one(on_host: tf.Analysis) -> None:
     page = render_html(on_host)
     assert [one.label for one in tiles(on_host)] == [
+        "MFU",
         "Step time",
         "Largest loss: time between operators",
     ]
