@@ -25,8 +25,8 @@ from tests.findings.scenarios import (
 
 _HEAD: Final = (
     "| planted fault | faults | named first | interval contains the gain | median width "
-    "| true gain, of a step |",
-    "|---|---|---|---|---|---|",
+    "| true gain, of a step | promise kept |",
+    "|---|---|---|---|---|---|---|",
 )
 Rows = Iterable[tuple[int, tuple[str, ...]]]
 
@@ -87,6 +87,7 @@ def _line(fault: str, found: list[Score]) -> str:
     largest = [one for one in found if one.is_largest]
     widths = [one.width for one in found if one.width is not None]
     gains = [one.gained_ns / one.step_ns for one in found]
+    promises = [one.promise for one in found if one.promise is not None]
     cells = (
         fault,
         str(len(found)),
@@ -94,6 +95,7 @@ def _line(fault: str, found: list[Score]) -> str:
         f"{sum(one.is_held for one in found)} of {len(found)}",
         f"{100 * median(widths):.1f} %" if widths else "",
         f"{100 * min(gains):.0f} to {100 * max(gains):.0f} %" if gains else "",
+        f"{promises.count('as-promised')} of {len(promises)}" if promises else "",
     )
     return f"| {' | '.join(cells)} |"
 

@@ -30,7 +30,7 @@ not-judged   machine, model or batch differ, so the change has other reasons tha
 """
 UNJUDGED: Final = frozenset({"GPUs", *OF_WORK})
 """What must be alike in both recordings for a promise to hold."""
-_FIXED: Final = 0.5  # of the promised gain, by which the time of a cause shrinks if it is fixed
+_FIXED: Final = 0.5  # of the gain that was promised or came, by which the cause of a fix shrinks
 _LEAST: Final = 0.01  # of a step; smaller changes of a cause are no fix
 _SLACK: Final = 0.005  # of a step, for calls that cost next to nothing
 
@@ -101,8 +101,10 @@ def promise_of(
             f"no finding of the run before promises a gain and is called {fix}",
             f"give one of {rules}" if rules else "compare without --fix",
         )
-    fixed = [finding for finding in asked or promising if _is_fixed(finding, before, after)]
     gained_ns = -difference_ns
+    fixed = [
+        finding for finding in asked or promising if _is_fixed(finding, before, after, gained_ns)
+    ]
     interval = Interval(-spread.high_ns, -spread.low_ns) if spread is not None else None
     slack_ns = _SLACK * _mean_ns(before)
     fixed = _sufficient(fixed, before, gained_ns)
@@ -147,8 +149,8 @@ def _mean_ns(analysis: Analysis) -> float:
     return analysis.total.components.window_ns / max(windows, 1)
 
 
-def _is_fixed(finding: Finding, before: Analysis, after: Analysis) -> bool:
-    """Return whether so much of the time of a finding is gone that it was fixed.
+def _is_fixed(finding: Finding, before: Analysis, after: Analysis, gained_ns: int) -> bool:
+    """Return whether half of what a finding promised, or of what came, is time of its cause.
 
     Of several findings of a rule, those with a common row of evidence are the same one.
     """
@@ -158,8 +160,9 @@ def _is_fixed(finding: Finding, before: Analysis, after: Analysis) -> bool:
     mean_ns = _mean_ns(before)
     cause_ns = finding.share * mean_ns
     gone_ns = cause_ns - sum(other.share for other in same) * _mean_ns(after)
-    gain_ns = finding.gain.expected_ns if finding.gain is not None else 0
-    return gone_ns >= max(_FIXED * min(gain_ns, cause_ns), _LEAST * mean_ns)
+    promised_ns = finding.gain.expected_ns if finding.gain is not None else 0
+    enough_ns = min(promised_ns, cause_ns, gained_ns if gained_ns > 0 else cause_ns)
+    return gone_ns >= max(_FIXED * enough_ns, _LEAST * mean_ns)
 
 
 def _promised(findings: Sequence[Finding], before: Analysis) -> tuple[int, int]:
