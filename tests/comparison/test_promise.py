@@ -1,14 +1,19 @@
 """What a comparison says of the gain that a finding promised."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from typer.testing import CliRunner
 
 import traceflops as tf
 from sample_traces.config import RunConfig
-from tests.findings.faults import step_ns
+from sample_traces.emit_pytorch import write_pytorch
+from sample_traces.kineto_text import KinetoOptions
+from tests.findings.faults import simulated, step_ns
 from tests.findings.scenarios import WAYS, analysis_of
+from traceflops.cli import app
 from traceflops.comparison.promise import Promise
 from traceflops.errors import UsageError
 from traceflops.reports.view.comparison import more_sentences
@@ -60,7 +65,8 @@ def test_what_should_have_been_fixed_is_still_there() -> None:
 
 
 def test_another_batch_is_not_judged() -> None:
-    other = promise(SLOW, replace(RUN, batch=RUN.batch * 2))
+    assert promise(SLOW, replace(RUN, batch=RUN.batch * 2)) is None
+    other = promise(SLOW, replace(RUN, batch=RUN.batch * 2), "data-input")
     assert of(other)[0] == "not-judged"
     assert other is not None
     assert other.unlike == "model FLOPs of a step"
@@ -69,6 +75,18 @@ def test_another_batch_is_not_judged() -> None:
 def test_a_finding_that_promised_nothing_is_refused() -> None:
     with pytest.raises(UsageError, match="is called slow-link"):
         promise(SLOW, RUN, "slow-link")
+
+
+def test_a_gate_fails_where_a_promise_is_not_kept(tmp_path: Path) -> None:
+    runs = {"slow": SLOW, "half": replace(SLOW, data_stall_ns=3 * STALL_NS // 4), "fixed": RUN}
+    for name, run in runs.items():
+        write_pytorch(simulated(run), tmp_path / name, KinetoOptions(compression="none"))
+
+    def check(after: str) -> int:
+        words = ["check", str(tmp_path / after), "--baseline", str(tmp_path / "slow")]
+        return CliRunner().invoke(app, [*words, "--promised", "data-input"]).exit_code
+
+    assert (check("fixed"), check("half")) == (0, 4)
 
 
 def test_nothing_is_said_of_equal_runs() -> None:

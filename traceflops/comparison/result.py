@@ -135,6 +135,8 @@ class Comparison(Struct, frozen=True, dict=True):
         if old is None or new is None or self.obstacle or self.is_same:
             return None
         unlike = next((each.what for each in self.unlike if each.what in UNJUDGED), None)
+        if unlike is not None and self.fix is None:  # `caveats` tell that the work differs
+            return None
         return promise_of(old, new, self.difference_ns, self.interval, self.fix, unlike)
 
     @cached_property
