@@ -57,7 +57,7 @@ def _kind(argument: Any) -> str:
 
 def _written(argument: Any) -> str:
     kind = _kind(argument)
-    return argument.name + (f":{kind}" if kind else "")
+    return f"{argument.name}:{kind}" if kind else str(argument.name)
 
 
 if __name__ == "__main__":

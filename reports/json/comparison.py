@@ -127,7 +127,9 @@ def _side(side: Side) -> dict[str, Any]:
 
 
 def _promise(promise: Promise | None) -> dict[str, Any] | None:
-    return promise and {
+    if promise is None:
+        return None
+    return {
         **fields(promise, "outcome", "low_ns", "high_ns", "gained_ns"),
         "sentence": words(promise.fact),
         "findings": [finding.rule for finding in promise.findings],

@@ -19,8 +19,7 @@ from traceflops.errors import UsageError
 from traceflops.flops.ops.arguments import FLOAT, Tensor
 from traceflops.mfu.budget import DevicePeaks
 from traceflops.repro.calls import TORCH_TYPES, Call, TensorList, dense, index_bound, keywords
-from traceflops.repro.choice import Work
-from traceflops.repro.transfers import Copy, Exchange
+from traceflops.repro.transfers import Copy, Exchange, Work
 from traceflops.units import duration, several
 
 _FORMATS: Final = ("contiguous_format", "preserve_format", "channels_last", "channels_last_3d")

@@ -15,10 +15,11 @@ from tests.build import trace_of
 from tests.conftest import SAMPLES
 from traceflops import Analysis, analyze
 from traceflops.cli import app
+from traceflops.cli.repro import chosen_work
 from traceflops.errors import UsageError
 from traceflops.reports.scripts.scripts import script
 from traceflops.repro.calls import calls
-from traceflops.repro.choice import Work, chosen_work
+from traceflops.repro.transfers import Work
 
 torch = pytest.importorskip("torch")
 GPT = SAMPLES / "gpt_1rank.json.gz"

@@ -25,10 +25,10 @@ from traceflops.attribution.datatypes import types_of_ops
 from traceflops.attribution.launching_ops import ops_that_launched
 from traceflops.flops.ops.arguments import (
     READERS,
-    UNREADABLE,
     Arguments,
     Shape,
     Tensor,
+    Unreadable,
     Value,
     arguments_of,
 )
@@ -226,7 +226,7 @@ def _argument(given: Arguments, position: int, texts: Sequence[Any]) -> Argument
     if given.shapes[position] or name.startswith(_CPP_TYPES):
         return _Refused("unknown-type")
     value = given.value(position)
-    if value is not UNREADABLE:
+    if not isinstance(value, Unreadable):
         return value
     text = texts[position] if position < len(texts) else None
     is_word = isinstance(text, str) and _WORD.fullmatch(text)

@@ -7,6 +7,7 @@ from msgspec import Struct
 
 from traceflops.analysis.result import Analysis
 from traceflops.ranks.collectives import KINDS, Recorded, kinds_of
+from traceflops.repro.calls import Call
 from traceflops.table.arrays import BoolArray, IntArray
 from traceflops.table.columns import codes, is_one_of, names, numbers
 from traceflops.table.grouping import group_rows, group_sums
@@ -42,6 +43,10 @@ class Exchange(Transfer, frozen=True):
     ranks: int
     in_elements: int
     out_elements: int
+
+
+Work = Call | Copy | Exchange
+"""What a script can repeat."""
 
 
 def copies(analysis: Analysis) -> list[Copy]:
