@@ -28,7 +28,8 @@ from traceflops.table.packed import PACK
 _BEGINS = {
     ".html": rb"<!doctype html>\n<html lang=\"en\">\n<head>\n[^\x00]*?content=\"traceflops ",
     ".json": rb"\{\s*\"schema\": \"traceflops\.(?:report|comparisons?)/",
-    ".md": rb"<!-- traceflops\.(?:report|comparison)/",
+    ".md": rb"<!-- traceflops\.(?:report|comparison)/|---\nname: traceflops\n",
+    ".py": rb'"""[^\x00]{1,2000}\nWritten by traceflops\.',
     ".xml": rb"<testsuites name=\"traceflops check\"",
 }
 """Patterns of how our reports begin, by suffix; an archive has its mark at the end."""

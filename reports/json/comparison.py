@@ -13,6 +13,7 @@ from typing import Any, Final
 from msgspec import to_builtins
 
 from traceflops._version import __version__
+from traceflops.comparison.promise import Promise
 from traceflops.comparison.result import Comparison
 from traceflops.comparison.side import Side
 from traceflops.comparison.spread import Interval
@@ -81,6 +82,7 @@ def comparison_object(comparison: Comparison) -> dict[str, Any]:
             }
             for change in comparison.kernel_changes
         ],
+        "promise": _promise(comparison.promise),
         "mfu": fields(mfu, "before", "after", "flops", "time", "peak") if mfu is not None else None,
         "per_unit": [
             fields(unit, "unit", "before_count", "after_count", "before_ns", "after_ns")
@@ -121,6 +123,18 @@ def _side(side: Side) -> dict[str, Any]:
         "memory_bytes": side.memory_bytes,
         "facts": dict(side.facts),
         "notes": [{"kind": kind, "code": code, "text": text} for kind, code, text in side.notes],
+    }
+
+
+def _promise(promise: Promise | None) -> dict[str, Any] | None:
+    if promise is None:
+        return None
+    return {
+        **fields(promise, "outcome", "low_ns", "high_ns", "gained_ns"),
+        "sentence": words(promise.fact),
+        "findings": [finding.rule for finding in promise.findings],
+        "interval": _interval(promise.interval),
+        "next": promise.next.rule if promise.next is not None else None,
     }
 
 

@@ -266,11 +266,12 @@ def mfu_sentence(comparison: Comparison) -> str:
 
 
 def more_sentences(comparison: Comparison) -> list[str]:
-    """Return sentences on the change of MFU, of the time per sample or token, and of memory.
+    """Return sentences on promises, MFU, the time per sample or token, and memory.
 
     Times per unit are told if the number of units per step changed.
     """
-    sentences = [mfu_sentence(comparison)]
+    promise = comparison.promise
+    sentences = [words(promise.fact) if promise is not None else "", mfu_sentence(comparison)]
     # Of units whose time changed by the same share, such as samples and tokens, only the first is
     # told: the last one that sets the key.
     per_unit = {

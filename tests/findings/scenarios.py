@@ -67,8 +67,8 @@ class Score:
     """What is found of a fault: the step, the true gain, the finding of its rules, and if first.
 
     `said` is the class of the first statement, `twin` the rule of that of the repaired run, if it
-    has one. Of what happens only once, `gained_ns` is the time that it takes, and `start_up_ns`
-    what is told.
+    has one. `promise` is what a comparison with the repaired run says. Of what happens only once,
+    `gained_ns` is the time that it takes, and `start_up_ns` what is told.
     """
 
     scenario: Scenario
@@ -81,6 +81,7 @@ class Score:
     said: str
     twin: str
     start_up_ns: int | None = None
+    promise: str | None = None
 
     @property
     def is_missed(self) -> bool:
@@ -264,7 +265,11 @@ def scores(one: Scenario) -> Iterator[Score]:
         mine = next((each for each in found if each.rule in FAULTS[fault].rules), None)
         is_largest, twin = gain == max(gained.values()), headline(twins[fault]).code
         score = Score(one, fault, before, gain, mine, first, is_largest, said, twin)
-        yield _of_once(score, analysis) if FAULTS[fault].once else score
+        if FAULTS[fault].once:
+            yield _of_once(score, analysis)
+        else:
+            promise = tf.compare(analysis, twins[fault]).promise
+            yield dataclasses.replace(score, promise=promise.outcome if promise else "")
 
 
 def _of_once(score: Score, analysis: tf.Analysis) -> Score:

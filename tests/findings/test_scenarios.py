@@ -10,7 +10,6 @@ from sample_traces.config import RunConfig
 from sample_traces.simulate import simulate
 from tests.conftest import by_night, some
 from tests.findings.faults import FAULTS
-from tests.findings.proofs import PAGE, SIMULATED, TABLE
 from tests.findings.scenarios import (
     HEALTHY,
     WAYS,
@@ -25,6 +24,8 @@ from tests.findings.scenarios import (
     table,
     unfit,
 )
+from tests.trust.page import part
+from tests.trust.recordings import SIMULATED
 from traceflops.findings.rules import all_rules
 
 SAMPLE = (
@@ -106,11 +107,9 @@ def test_a_rule_is_in_the_product_for_each_fault(fault: str) -> None:
 
 
 def test_each_rule_is_proven_by_a_recording_or_a_simulated_run() -> None:
-    table = TABLE.search(PAGE.read_text(encoding="utf-8"))
-    assert table is not None
-    recorded, simulated = re.findall(r"(?m)^(?:Public recordings|Simulated).*$", table[2])
+    recorded, simulated = re.findall(r"(?m)^(?:Public recordings|Simulated).*$", part("proofs"))
     proven = [re.findall(r"`([a-z0-9-]+)`", rules) for rules in (recorded, simulated)]
-    listed = "name its test in SIMULATED of tests/findings/proofs.py, and run that file"
+    listed = "name its test in SIMULATED of tests/trust/recordings.py, and run python -m tests.trust --only proofs"
     assert {*proven[0], *proven[1]} == {*all_rules().rules}, listed
     assert proven[1] == [rule for rule in all_rules().rules if rule in SIMULATED], listed
 

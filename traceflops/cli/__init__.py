@@ -37,7 +37,7 @@ from traceflops.cli.usage import Command, CommandGroup
 
 COMMANDS = (
     *("report", "summary", "info", "export", "why", "perfetto", "mfu", "devices", "reduce"),
-    *("what_if", "compare", "check", "pack", "unpack", "query", "recipe", "mcp"),
+    *("what_if", "compare", "check", "pack", "unpack", "query", "recipe", "mcp", "repro", "skill"),
 )
 """Each is a function in a module of the same name. EXAMPLES of the module end the help of the
 command; HELP, if the module has it, begins the help instead of the docstring."""

@@ -14,7 +14,7 @@ import typer
 
 from traceflops.cli.common import EXIT_GATE, path_of, spare_inputs
 from traceflops.cli.compare import read_side
-from traceflops.cli.gates import Answer, against, checks, unfit
+from traceflops.cli.gates import Answer, against, checks, promised, unfit
 from traceflops.cli.options import AnalysisOptions, Force, Text, Traces, flag, option, typed
 from traceflops.cli.printing import say
 from traceflops.errors import UsageError
@@ -28,6 +28,7 @@ EXAMPLES = (
     "traceflops check trace.json.gz --min-mfu 0.35 --max-share idle=0.10",
     "traceflops check trace.json.gz --baseline base.json --update-baseline",
     "traceflops check ranks/ --no-finding high --junit gates.xml --github",
+    "traceflops check after.json.gz --baseline before.json.gz --promised data-input",
 )
 _TOLERANCE: Final = "3%"
 _TITLE: Final = "traceflops check"
@@ -57,6 +58,9 @@ class Gates:
     tolerance: Text = option("SHARE", f"How much longer they may be. Default: {_TOLERANCE}.")
     strict_tolerance: bool = flag(
         "Judge the difference itself, not the lower end.", "--strict-tolerance"
+    )
+    promised: Text = option(
+        "RULE", "The gain since the baseline is what this finding of it promised, e.g. data-input."
     )
 
 
@@ -93,6 +97,8 @@ def check(
     baseline = path_of(gates.baseline) if gates.baseline is not None else None
     result = path_of(junit) if junit is not None else None
     new_baseline, old_baseline = (baseline, None) if update_baseline else (None, baseline)
+    if gates.promised is not None and old_baseline is None:
+        raise UsageError("--promised needs --baseline", "give the trace before the fix")
     if update_baseline and baseline is None:
         raise UsageError("--update-baseline needs --baseline", "say which file to write")
     if old_baseline is not None and not old_baseline.exists():
@@ -106,10 +112,13 @@ def check(
     if old is not None:
         from traceflops.comparison.result import compare
 
-        comparison = compare(old, analysis, ("baseline", "now"))
+        comparison = compare(old, analysis, ("baseline", "now"), gates.promised)
         answer = against(comparison, tolerance, strict=gates.strict_tolerance)
         how = "--strict-tolerance " * gates.strict_tolerance + f"--tolerance {percent}"
         limits.append((f"--baseline {gates.baseline} {how}", lambda _: answer))
+        if gates.promised is not None:
+            promise = promised(comparison)
+            limits.append((f"--promised {gates.promised}", lambda _: promise))
     reason = unfit(analysis)
     unknown: Answer = ("unknown", reason)
     rows = [Row(gate, *(unknown if reason else judge(analysis))) for gate, judge in limits]

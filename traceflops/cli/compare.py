@@ -22,6 +22,7 @@ EXAMPLES = (
     "traceflops compare base.report.json after/ --names main,branch",
     "traceflops compare run1.db run2.db run3.db --baseline run2",
     "traceflops compare before.json.gz after.json.gz -o change.html",
+    "traceflops compare before.json.gz after.json.gz --fix data-input",
 )
 _LEAST: Final = 2
 
@@ -35,6 +36,7 @@ def compare(
     *,
     names: Text = option("LIST", "What to call them, e.g. main,branch."),
     baseline: Text = option("NAME", "Which one to compare with. Default: the first."),
+    fix: Text = option("RULE", "Check what this finding of BEFORE promised, such as data-input."),
     output: Text = option("FILE", "Also write the comparison: .html, .md or .json.", *TO),
     force: Force = False,
     json: Json = False,
@@ -63,7 +65,7 @@ def compare(
         raise UsageError(f"no recording is called {baseline}", hint)
     base = labels.index(baseline) if baseline is not None else 0
     comparisons = [
-        compare(sides[base], side, (labels[base], label))
+        compare(sides[base], side, (labels[base], label), fix)
         for index, (side, label) in enumerate(zip(sides, labels, strict=True))
         if index != base
     ]

@@ -202,16 +202,14 @@ def against(comparison: Comparison, tolerance: Fraction, *, strict: bool) -> Ans
     It fails if the lower end of the difference's interval exceeds `tolerance`, a share of the
     baseline's mean; with `strict`, if the difference itself does.
     """
-    from traceflops.comparison.likeness import OF_WORK
+    from traceflops.comparison.promise import UNJUDGED
     from traceflops.reports.view.texts import words
 
     if comparison.obstacle:
         return "unknown", words(comparison.obstacle)
     if comparison.before.lacks_records:  # `unfit` looks at those of the recording itself
         return "unknown", "GPU records of the baseline are incomplete"
-    unlike = [
-        difference for difference in comparison.unlike if difference.what in (*OF_WORK, "GPUs")
-    ]
+    unlike = [difference for difference in comparison.unlike if difference.what in UNJUDGED]
     if unlike:
         changes = listed(unlike, lambda u: f"{u.what} {u.before} became {u.after}", "; ")
         return "unknown", f"the baseline is of other work, update it: {changes}"
@@ -222,3 +220,16 @@ def against(comparison: Comparison, tolerance: Fraction, *, strict: bool) -> Ans
     judged_ns = difference_ns if strict or interval is None else interval.low_ns
     is_bad = judged_ns > tolerance * comparison.before.mean_ns
     return "failed" if is_bad else "passed", comparison.sentence
+
+
+def promised(comparison: Comparison) -> Answer:
+    """Return the verdict on the gain that a finding of the baseline promised; more passes."""
+    from traceflops.reports.view.texts import words
+
+    promise = comparison.promise
+    if promise is None:
+        return "unknown", "the baseline must be another trace that can be compared, not a report"
+    if promise.outcome == "not-judged":
+        return "unknown", words(promise.fact)
+    is_kept = promise.outcome in ("as-promised", "more")
+    return "passed" if is_kept else "failed", words(promise.fact)

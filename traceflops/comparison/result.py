@@ -21,6 +21,7 @@ from traceflops.comparison.counted import KernelChange, kernel_changes, largest_
 from traceflops.comparison.difference import Cause, rounded
 from traceflops.comparison.likeness import Unlike
 from traceflops.comparison.matching import Match, matches
+from traceflops.comparison.promise import UNJUDGED, Promise, promise_of
 from traceflops.comparison.reasons import Reason, caveats, reasons_of, statement
 from traceflops.comparison.side import Side, side_of
 from traceflops.comparison.spread import Interval, interval
@@ -84,7 +85,8 @@ class Comparison(Struct, frozen=True, dict=True):
     If the two cannot be compared, `obstacle` says why, and there are no figures. `components` are
     the differences by component, `causes` their causes: both sum to `difference_ns` exactly.
     `interval` holds the difference with a confidence of 95 %; None if a side has one step, or if
-    both are one recording. `unlike` is what else differs.
+    both are one recording. `unlike` is what else differs. `fix` is the rule of the finding that was
+    to be fixed, None if it is not said.
     """
 
     before: Side
@@ -95,6 +97,7 @@ class Comparison(Struct, frozen=True, dict=True):
     components: dict[str, int]
     causes: tuple[Cause, ...]
     matches: tuple[Match, ...]
+    fix: str | None = None
 
     @property
     def is_same(self) -> bool:
@@ -120,6 +123,21 @@ class Comparison(Struct, frozen=True, dict=True):
         if self.is_same:
             return fact("comparison.same-recording")
         return statement(self.before, self.after, self.difference_ns, self.interval, self.reasons)
+
+    @cached_property
+    def promise(self) -> Promise | None:
+        """Return what the findings before promised, and what came; None if nothing was promised.
+
+        It needs two recordings that can be compared, no reports. Raises UsageError if `fix` is no
+        finding of the recording before.
+        """
+        old, new = self.before.analysis, self.after.analysis
+        if old is None or new is None or self.obstacle or self.is_same:
+            return None
+        unlike = next((each.what for each in self.unlike if each.what in UNJUDGED), None)
+        if unlike is not None and self.fix is None:  # `caveats` tell that the work differs
+            return None
+        return promise_of(old, new, self.difference_ns, self.interval, self.fix, unlike)
 
     @cached_property
     def kernel_changes(self) -> tuple[KernelChange, ...]:
@@ -273,6 +291,7 @@ def compare(
     before: Trace | Analysis | Side,
     after: Trace | Analysis | Side,
     names: Sequence[str] | None = None,
+    fix: str | None = None,
 ) -> Comparison:
     """Return what changed from one recording to another, which are called `names`.
 
@@ -283,8 +302,9 @@ def compare(
     Each is a trace, an analysis (for other steps or ranks), or a baseline, which
     `traceflops.comparison.report_side.side_of_report` makes of a report's JSON. Times are in ns per
     window: a step, as a rule. Of jobs with different ranks only the common ones are compared; of a
-    report, or of summaries, all are. Raises UsageError if `names` are not two, or if what is given
-    is none of these.
+    report, or of summaries, all are. `fix` is the rule of the finding that the change is about
+    ("data-input"); `Comparison.promise` checks what it promised. Raises UsageError if `names` are
+    not two, or if what is given is none of these.
     """
     given: tuple[object, ...] = (before, after)
     for recording in given:
@@ -308,12 +328,12 @@ def compare(
     is_one_recording = likeness.is_same(old, new)
     unlike = () if is_one_recording else likeness.unlikeness(old, new, matched)
     if obstacle := likeness.obstacle(old, new, matched):
-        return Comparison(old, new, obstacle, unlike, None, {}, (), tuple(matched))
+        return Comparison(old, new, obstacle, unlike, None, {}, (), tuple(matched), fix)
     parts = [] if is_one_recording else difference.parts_of(old, new, matched)
     spread = None if is_one_recording else interval(old.series(), new.series())
     components = difference.component_differences(old, new)
     causes = tuple(difference.causes_of(old, new, parts))
-    return Comparison(old, new, None, unlike, spread, components, causes, tuple(matched))
+    return Comparison(old, new, None, unlike, spread, components, causes, tuple(matched), fix)
 
 
 def memory_change(before: Side, after: Side) -> MemoryChange | None:

@@ -123,12 +123,12 @@ class Shapes(tuple[Shape, ...]):
     __slots__ = ()
 
 
-class _Unreadable:
+class Unreadable:
     """Stands for a value that was not recorded or cannot be read."""
 
 
-UNREADABLE: Final = _Unreadable()
-Read = Value | _Unreadable
+UNREADABLE: Final = Unreadable()
+Read = Value | Unreadable
 _Size = Annotated[int, msgspec.Meta(ge=0, le=INT64_MAX)]
 _Stride = Annotated[int, msgspec.Meta(ge=-INT64_MAX, le=INT64_MAX)]
 _DIMS: Final = msgspec.json.Decoder(list[list[_Size | list[_Size]]])
@@ -303,7 +303,7 @@ def read_value(text: object) -> Read:
         return _scalar(text)
     inner = text[1:-1].strip()
     items = [_scalar(item.strip()) for item in inner.split(",")] if inner else []
-    if len(items) > MOST_VALUES or any(isinstance(item, _Unreadable) for item in items):
+    if len(items) > MOST_VALUES or any(isinstance(item, Unreadable) for item in items):
         return UNREADABLE
     return cast(Value, tuple(items))
 

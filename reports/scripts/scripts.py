@@ -1,0 +1,223 @@
+"""Writes the script that repeats a recorded call, copy or collective.
+
+A script is a text of this folder with its facts filled in. It holds shapes, types and times, names
+of operators and devices, and no other text of the recording.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterator, Mapping
+from importlib.resources import files
+from itertools import groupby
+from string import Template
+from typing import Final
+
+from traceflops.analysis.result import Analysis
+from traceflops.errors import UsageError
+from traceflops.flops.ops.arguments import FLOAT, Tensor
+from traceflops.mfu.budget import DevicePeaks
+from traceflops.repro.calls import TORCH_TYPES, Call, TensorList, dense, index_bound, keywords
+from traceflops.repro.transfers import Copy, Exchange, Work
+from traceflops.units import duration, several
+
+_FORMATS: Final = ("contiguous_format", "preserve_format", "channels_last", "channels_last_3d")
+"""Memory formats by number."""
+_COLLECTIVES: Final = {
+    "all_reduce": "dist.all_reduce(source)",
+    "reduce_scatter": "dist.reduce_scatter_tensor(target, source)",
+    "all_gather": "dist.all_gather_into_tensor(target, source)",
+    "all_to_all": "dist.all_to_all_single(target, source)",
+    "broadcast": "dist.broadcast(source, 0)",
+    "reduce": "dist.reduce(source, 0)",
+}
+_DISTRIBUTED_TYPES: Final = {
+    "byte": "uint8",
+    "char": "int8",
+    "short": "int16",
+    "int": "int32",
+    "long": "int64",
+    "half": "float16",
+    "bfloat16": "bfloat16",
+    "float": "float32",
+    "double": "float64",
+}
+"""Types of elements by the name that PyTorch gives them in records of collectives."""
+_LISTS: Final = "The types of tensors in lists are not recorded: float32 is assumed."
+_DEFAULT: Final = "Argument {} is not recorded: its default is used."
+_CHANNELS_LAST: Final = """\
+    last = torch.channels_last
+    yield "channels_last", [
+        value.contiguous(memory_format=last) if value.dim() == 4 else value for value in values
+    ]
+"""
+_ROUNDED_UP: Final = """\
+    def rounded_up(size):
+        return -(-size // 64) * 64 if size > 8 else size
+
+    yield "sizes rounded up to 64", arguments(functools.partial(make, rounded_up))
+"""
+_LOWER_PRECISION: Final = """\
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    yield "TF32", values
+    to = {torch.float32: torch.bfloat16}
+    yield "bfloat16", [value.to(to.get(value.dtype, value.dtype)) for value in values]
+"""
+_BACKENDS: Final = """\
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    for name in ("FLASH_ATTENTION", "EFFICIENT_ATTENTION", "MATH"):
+        with sdpa_kernel(getattr(SDPBackend, name)):
+            yield name, values
+"""
+_SMALL: Final = 8  # sizes up to this are no size of a matrix that alignment is about
+
+
+def script(work: Work, analysis: Analysis, file: str) -> str:
+    """Return the text of the script named `file` that repeats some work.
+
+    Raises UsageError for a collective that PyTorch has no call of.
+    """
+    peaks = next(p for p in analysis.measured.devices if p.device == work.device)
+    product = _plain(peaks.product)
+    facts = {
+        "file": file,
+        "recorded_us": f"{work.mean_ns / 1e3:.1f}",
+        "count": f"{work.count:,}",
+        "story": f"{several(work.count, 'call')} took {duration(work.mean_ns)} each on {product}.",
+    }
+    if isinstance(work, Copy):
+        return _filled("copy", facts | _of_copy(work))
+    if isinstance(work, Exchange):
+        return _filled("collective", facts | _of_exchange(work))
+    return _filled("operator", facts | _of_call(work, peaks, facts["story"]))
+
+
+def _filled(name: str, facts: Mapping[str, str]) -> str:
+    text = (files("traceflops.reports.scripts") / f"{name}.txt").read_text(encoding="utf-8")
+    return Template(text).substitute(facts)
+
+
+def _plain(name: str) -> str:
+    """Return a name from a trace with nothing that could end a text of the script."""
+    return re.sub(r"[^A-Za-z0-9 ._()/-]", "", name)[:100]
+
+
+def _of_copy(copy: Copy) -> dict[str, str]:
+    to_device = copy.direction == "HtoD"
+    way = "host to GPU" if to_device else "GPU to host"
+    return {
+        "title": f"Copies of {copy.bytes:,} bytes from {way}",
+        "bytes": f"{copy.bytes:_}",
+        "source": "host" if to_device else "device",
+        "target": "device" if to_device else "host",
+    }
+
+
+def _of_exchange(exchange: Exchange) -> dict[str, str]:
+    dtype = _DISTRIBUTED_TYPES.get(exchange.dtype.lower())
+    call = _COLLECTIVES.get(exchange.collective)
+    if dtype is None or call is None:
+        raise UsageError(
+            f"{exchange.collective} of {_plain(exchange.dtype)} cannot be repeated",
+            "choose a collective of numbers among all ranks of a group, such as all_reduce",
+        )
+    what = f"{exchange.collective} of {exchange.in_elements:,} {dtype}"
+    return {
+        "title": f"{what} on {exchange.ranks} ranks",
+        "ranks": str(exchange.ranks),
+        "input": f"{exchange.in_elements:_}",
+        "output": f"{exchange.out_elements:_}",
+        "dtype": dtype,
+        "call": call,
+    }
+
+
+def _of_call(call: Call, peaks: DevicePeaks, story: str) -> dict[str, str]:
+    values = list(_values(call))
+    tensors = [value for value in call.arguments if isinstance(value, Tensor)]
+    assumed = [_LISTS] if any(isinstance(v, TensorList) for v in call.arguments) else []
+    named = keywords(call.op or "", len(call.arguments))
+    assumed += [
+        _DEFAULT.format(name)
+        for position, (name, kind) in named.items()
+        if kind == "text" and position < len(call.arguments) and call.arguments[position] is None
+    ]
+    shape = next((tensor.shape for tensor in tensors if tensor.shape), (1,))
+    rate = peaks.rates.get(call.dtype or "")
+    parameters = ", ".join(name for name, _ in values)
+    return {
+        "title": f"{call.op} alone",
+        "story": "\n".join(textwrap.wrap(" ".join([story, *assumed]), 98)),
+        "flops": f"{call.flops or 0 if rate else 0:_}",
+        "peak_flops": f"{(rate or 1) * 10**9:_}",
+        "bytes": f"{call.min_bytes or 0 if peaks.bandwidth else 0:_}",
+        "peak_bytes": f"{(peaks.bandwidth or 1) * 10**9:_}",
+        "first": str(shape[0]),
+        "parameters": parameters,
+        "call": _expression(call, [name for name, _ in values]),
+        "arguments": "\n".join(f"        {text}," for _, text in values),
+        "variants": "".join(_variants(call, tensors)),
+    }
+
+
+def _values(call: Call) -> Iterator[tuple[str, str]]:
+    """Yield the name of each tensor, or list of tensors, of a call, and how it is made."""
+    number = 0
+    for position, value in enumerate(call.arguments):
+        below = index_bound(call, position)
+        if isinstance(value, Tensor):
+            assert value.type is not None
+            yield f"x{number}", _tensor(value, TORCH_TYPES[value.type.number or 0], below)
+        elif isinstance(value, TensorList):
+            runs = [
+                f"*[{_tensor(tensor, 'float32', below)} for _ in range({len([*same])})]"
+                for tensor, same in groupby(value.tensors)
+            ]
+            yield f"x{number}", f"[{', '.join(runs)}]"
+        else:
+            continue
+        number += 1
+
+
+def _tensor(tensor: Tensor, dtype: str, below: int | None) -> str:
+    strides = tensor.strides if tensor.strides is not None else dense(tensor.shape)
+    bound = "" if below is None else f", {below}"
+    return f"tensor(torch.{dtype}, {[*tensor.shape]}, {[*strides]}{bound})"
+
+
+def _expression(call: Call, parameters: list[str]) -> str:
+    """Return the call of the operator, with tensors by parameter and other values as they are."""
+    left, texts, op = list(parameters), [], call.op or ""
+    named = keywords(op, len(call.arguments))
+    for position, value in enumerate(call.arguments):
+        name, kind = named.get(position, (None, None))
+        if isinstance(value, Tensor | TensorList):
+            text = left.pop(0)
+        elif kind == "layout":
+            continue
+        elif kind in ("type", "format") and type(value) is int:
+            text = f"torch.{TORCH_TYPES[value] if kind == 'type' else _FORMATS[value]}"
+        else:
+            name = None if kind in ("type", "format") and value is not None else name
+            text = repr([*value] if isinstance(value, tuple) else value)
+        if name is None:
+            texts.append(text)
+        elif text != "None":
+            texts.append(f"{name}={text}")
+    return f"torch.ops.aten.{op.removeprefix('aten::')}({', '.join(texts)})"
+
+
+def _variants(call: Call, tensors: list[Tensor]) -> Iterator[str]:
+    """Yield the lines that run a call in ways that may be faster."""
+    floats = [tensor for tensor in tensors if tensor.type is not None and tensor.type.matrix]
+    op, is_product = call.op or "", call.dtype is not None and bool(floats)
+    if is_product and "conv" in op and any(len(tensor.shape) == 4 for tensor in floats):
+        yield _CHANNELS_LAST
+    if is_product and any(size % 8 and size > _SMALL for t in floats for size in t.shape):
+        yield _ROUNDED_UP
+    if is_product and all(tensor.type == FLOAT for tensor in floats):
+        yield _LOWER_PRECISION
+    if op == "aten::scaled_dot_product_attention":
+        yield _BACKENDS

@@ -1,0 +1,93 @@
+"""What a comparison says of the gain that a finding promised."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from typer.testing import CliRunner
+
+import traceflops as tf
+from sample_traces.config import RunConfig
+from sample_traces.emit_pytorch import write_pytorch
+from sample_traces.kineto_text import KinetoOptions
+from tests.findings.faults import simulated, step_ns
+from tests.findings.scenarios import WAYS, analysis_of
+from traceflops.cli import app
+from traceflops.comparison.promise import Promise
+from traceflops.errors import UsageError
+from traceflops.reports.view.comparison import more_sentences
+
+STALL_NS = 4_000_000
+RUN = RunConfig(seed=3, steps=6, steady_draws=True, layers=2, hidden=1_024, heads=16)
+"""A run without a fault; every step of SLOW waits so much longer for data."""
+SLOW = replace(RUN, data_stall_steps=tuple(RUN.step_numbers), data_stall_ns=STALL_NS)
+
+
+def analysis(run: RunConfig) -> tf.Analysis:
+    return analysis_of(run, WAYS["pytorch"])
+
+
+def promise(before: RunConfig, after: RunConfig, fix: str | None = None) -> Promise | None:
+    return tf.compare(analysis(before), analysis(after), fix=fix).promise
+
+
+def of(outcome: Promise | None) -> tuple[Any, ...]:
+    assert outcome is not None
+    return outcome.outcome, [finding.rule for finding in outcome.findings]
+
+
+def test_a_repair_gains_what_was_promised() -> None:
+    kept = promise(SLOW, RUN)
+    assert kept is not None
+    assert of(kept) == ("as-promised", ["data-input"])
+    gained_ns = step_ns(SLOW) - step_ns(RUN)  # by the simulator
+    assert abs(kept.gained_ns - gained_ns) <= 0.01 * step_ns(SLOW)
+    assert kept.low_ns <= gained_ns * 1.01
+    assert gained_ns * 0.99 <= kept.high_ns
+
+
+def test_half_a_repair_gains_less() -> None:
+    half = replace(SLOW, data_stall_ns=3 * STALL_NS // 4)
+    assert of(promise(SLOW, half)) == ("less", ["data-input"])
+
+
+def test_a_regression_is_no_fix() -> None:
+    change = tf.compare(analysis(RUN), analysis(SLOW))
+    assert of(change.promise) == ("other", [])
+    assert more_sentences(change)[0].startswith("Something else changed: steps are ")
+    assert " longer" in more_sentences(change)[0]
+
+
+def test_what_should_have_been_fixed_is_still_there() -> None:
+    again = replace(SLOW, seed=4)
+    assert of(promise(SLOW, again, "data-input")) == ("still-there", ["data-input"])
+
+
+def test_another_batch_is_not_judged() -> None:
+    assert promise(SLOW, replace(RUN, batch=RUN.batch * 2)) is None
+    other = promise(SLOW, replace(RUN, batch=RUN.batch * 2), "data-input")
+    assert of(other)[0] == "not-judged"
+    assert other is not None
+    assert other.unlike == "model FLOPs of a step"
+
+
+def test_a_finding_that_promised_nothing_is_refused() -> None:
+    with pytest.raises(UsageError, match="is called slow-link"):
+        promise(SLOW, RUN, "slow-link")
+
+
+def test_a_gate_fails_where_a_promise_is_not_kept(tmp_path: Path) -> None:
+    runs = {"slow": SLOW, "half": replace(SLOW, data_stall_ns=3 * STALL_NS // 4), "fixed": RUN}
+    for name, run in runs.items():
+        write_pytorch(simulated(run), tmp_path / name, KinetoOptions(compression="none"))
+
+    def check(after: str) -> int:
+        words = ["check", str(tmp_path / after), "--baseline", str(tmp_path / "slow")]
+        return CliRunner().invoke(app, [*words, "--promised", "data-input"]).exit_code
+
+    assert (check("fixed"), check("half")) == (0, 4)
+
+
+def test_nothing_is_said_of_equal_runs() -> None:
+    assert promise(RUN, replace(RUN, seed=5)) is None

@@ -1,0 +1,198 @@
+"""Scripts that repeat recorded work: what they call, what they refuse, and that they run."""
+
+import functools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import traceflops as tf
+from tests import aten_keywords
+from tests.build import trace_of
+from tests.conftest import SAMPLES
+from traceflops import Analysis, analyze
+from traceflops.cli import app
+from traceflops.cli.repro import chosen_work
+from traceflops.errors import UsageError
+from traceflops.reports.scripts.scripts import script
+from traceflops.repro.calls import calls
+from traceflops.repro.transfers import Work
+
+torch = pytest.importorskip("torch")
+GPT = SAMPLES / "gpt_1rank.json.gz"
+
+
+def loaded(work: Work, analysis: Analysis) -> dict[str, Any]:
+    """Return the names of a script that is loaded but does not run."""
+    names: dict[str, Any] = {"__name__": "script"}
+    exec(compile(script(work, analysis, "x.py"), "script", "exec"), names)
+    return names
+
+
+def values_of(names: dict[str, Any], resize: Callable[[int], int] = lambda size: size) -> list[Any]:
+    """Return the arguments that a script makes on the CPU."""
+    make = functools.partial(names["random_tensor"], "cpu", resize)
+    values: list[Any] = names["arguments"](make)
+    return values
+
+
+def recorded(program: Callable[[], object], folder: Path) -> tf.Trace:
+    """Return what PyTorch's profiler records of a program on the CPU."""
+    path = folder / "trace.json"
+    with torch.profiler.profile(record_shapes=True) as profile:
+        program()
+    profile.export_chrome_trace(str(path))
+    return tf.read(path)
+
+
+def network() -> None:
+    """Train a small network with operators of many kinds for one step."""
+    layers = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 8, 3, stride=2, padding=1),
+        torch.nn.BatchNorm2d(8),
+        torch.nn.ReLU(),
+        torch.nn.MaxPool2d(2),
+        torch.nn.Flatten(),
+        torch.nn.Linear(128, 24),
+        torch.nn.LayerNorm(24),
+    )
+    table = torch.nn.Embedding(50, 24)
+    optimizer = torch.optim.AdamW([*layers.parameters(), *table.parameters()], foreach=True)
+    words = table(torch.randint(0, 50, (4, 6)))
+    mixed = words + layers(torch.randn(4, 3, 16, 16))[:, None]
+    seen = torch.nn.functional.scaled_dot_product_attention(mixed, mixed, mixed)
+    scores = torch.bmm(seen, mixed.transpose(1, 2)).softmax(-1)
+    masked = scores.masked_fill(torch.ones(6, 6, dtype=torch.bool).triu(1), 0.0)
+    loss = torch.nn.functional.cross_entropy(masked.flatten(0, 1), torch.randint(0, 6, (24,)))
+    loss.backward()
+    optimizer.step()
+    torch.cat([seen, mixed], 1).sum(1, dtype=torch.float64)
+
+
+def test_pytorch_records_the_same_call_of_a_script_again(tmp_path: Path) -> None:
+    analysis = analyze(recorded(network, tmp_path))
+    found = [call for call in calls(analysis) if (call.op or "").startswith("aten::")]
+    assert [call.op for call in found if call.refused] == []
+    # PyTorch detaches no view in place, which all tensors of scripts are; that computes nothing.
+    found = [call for call in found if call.op != "aten::detach_"]
+    scripts = [loaded(call, analysis) for call in found]
+
+    def repeat() -> None:
+        for names in scripts:
+            with torch.no_grad():
+                names["call"](*values_of(names))
+
+    rows = recorded(repeat, tmp_path).ops.to_pylist()
+    again = {(row["name"], row["input_dims"]) for row in rows}
+    before = {(row["name"], row["input_dims"]) for row in analysis.recording.trace.ops.to_pylist()}
+    names_again = {name for name, _ in again & before}
+    assert [call.op for call in found if call.op not in names_again] == []
+
+
+def test_a_script_has_the_shapes_and_flops_of_the_operator() -> None:
+    analysis = analyze(GPT)
+    work = chosen_work(analysis, None, None, "linear")
+    names = loaded(work, analysis)
+    left, right = values_of(names)
+    assert (left.dtype, [*left.shape], [*right.shape]) == (
+        torch.bfloat16,
+        [4, 1024, 1024],
+        [16384, 1024],
+    )
+    assert names["FLOPS"] == 2 * 4 * 1024 * 1024 * 16384
+    assert names["PEAK_FLOPS"] == 989_400_000_000_000
+
+
+def test_the_times_of_calls_add_up_to_those_of_kernels() -> None:
+    analysis = analyze(GPT)
+    kernels = [row for row in analysis.kernels.to_pylist() if row["kind"] == "kernel"]
+    assert sum(call.sum_ns for call in calls(analysis)) == sum(row["sum_ns"] for row in kernels)
+
+
+def op_row(**columns: Any) -> tf.Trace:
+    """Return a trace of one kernel that one operator launched."""
+    dims = json.dumps([[8, 4], [4, 2]])
+    op = {"name": "aten::mm", "start_ns": 0, "dur_ns": 9, "input_dims": dims}
+    op |= {"input_types": '["float","float"]', "concrete_inputs": '["",""]', **columns}
+    return trace_of(
+        ops=[op],
+        calls=[{"start_ns": 1, "correlation": 1}],
+        activities=[{"name": "k", "start_ns": 20, "correlation": 1}],
+    )
+
+
+@pytest.mark.parametrize(
+    ("columns", "reason"),
+    [
+        ({"name": "mine::mm"}, "an extension or by generated code"),
+        ({"name": 'aten::mm"""\nimport os\n"""'}, "an extension or by generated code"),
+        ({"input_dims": None}, "shapes of its inputs were not recorded"),
+        ({"input_types": '["float",""]'}, "type of a tensor was not recorded"),
+        ({"input_types": '["float","c10::qint32"]'}, "type of a tensor was not recorded"),
+        (
+            {
+                "input_dims": "[[8, 4], []]",
+                "input_types": '["float","Scalar"]',
+                "concrete_inputs": None,
+            },
+            "value of an argument",
+        ),
+    ],
+)
+def test_what_was_not_recorded_is_refused_with_the_reason(
+    columns: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(UsageError, match=reason):
+        chosen_work(analyze(op_row(**columns)), None, None, None)
+
+
+def test_a_resized_tensor_keeps_the_order_of_its_dimensions() -> None:
+    columns = {"input_strides": json.dumps([[1, 8], [2, 1]])}
+    analysis = analyze(op_row(**columns))
+    names = loaded(chosen_work(analysis, None, "k", None), analysis)
+    left, right = values_of(names, lambda size: 3 if size == 8 else size)
+    assert ([*left.shape], left.stride()) == ([3, 4], (1, 3))
+    assert ([*right.shape], right.stride()) == ([4, 2], (2, 1))
+
+
+def test_a_collective_is_repeated_with_its_sizes_and_group() -> None:
+    analysis = analyze(SAMPLES / "gpt_ddp_4rank")
+    names = loaded(chosen_work(analysis, None, "AllReduce", None), analysis)
+    assert names["RANKS"] == 4
+    assert names["ELEMENTS"]["input"] == names["ELEMENTS"]["output"] > 0
+    assert names["DTYPE"] in (torch.bfloat16, torch.float32)
+
+
+def test_a_copy_is_repeated_with_its_size() -> None:
+    copy = {"kind": "memcpy", "direction": "HtoD", "bytes": 4096, "dur_ns": 2_000}
+    copy |= {"name": "Memcpy HtoD", "start_ns": 0}
+    analysis = analyze(trace_of(activities=[copy]))
+    names = loaded(chosen_work(analysis, None, "HtoD", None), analysis)
+    assert (names["BYTES"], names["RECORDED_US"]) == (4096, 2.0)
+
+
+def test_the_command_writes_a_script_but_not_over_another_file(tmp_path: Path) -> None:
+    target = tmp_path / "slow.py"
+    words = ["repro", str(GPT), "--op", "aten::mm", "-o", str(target)]
+    for _ in range(2):  # its own script may be replaced
+        assert CliRunner().invoke(app, words).exit_code == 0
+    assert "torch.ops.aten.mm(x0, x1)" in target.read_text(encoding="utf-8")
+    target.write_text("print()\n", encoding="utf-8")
+    refused = CliRunner().invoke(app, words)
+    assert refused.exit_code == 2
+    assert "did not write" in refused.stderr
+
+
+def test_a_finding_about_the_host_is_not_repeated() -> None:
+    with pytest.raises(UsageError, match="finding 1 is about no kernel"):
+        chosen_work(analyze(GPT), 1, None, None)
+
+
+def test_the_names_of_arguments_are_those_of_pytorch() -> None:
+    if not torch.__version__.startswith("2.13."):
+        pytest.skip("the table is of torch 2.13")
+    kept = aten_keywords.PATH.read_text(encoding="utf-8").splitlines()
+    assert kept[-len(rows := [*aten_keywords.lines()]) :] == rows

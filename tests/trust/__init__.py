@@ -1,0 +1,1 @@
+"""The measured parts of docs/trust.md: recordings -> tables; `python -m tests.trust` writes all."""

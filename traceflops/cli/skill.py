@@ -1,0 +1,37 @@
+"""`traceflops skill`: how agents use the command line, as a file that they read."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+
+from traceflops.cli.options import Force, Text, option
+from traceflops.cli.printing import say
+from traceflops.errors import UsageError
+
+EXAMPLES = (
+    "traceflops skill",
+    "traceflops skill --install ~/.claude/skills",
+)
+
+
+def skill(
+    *,
+    install: Text = option("DIR", "Write DIR/traceflops/SKILL.md instead of printing it."),
+    force: Force = False,
+) -> None:
+    """Print the skill that tells an agent how to diagnose recordings with traceflops."""
+    text = (files("traceflops.agents") / "SKILL.md").read_text(encoding="utf-8")
+    if install is None:
+        say(text.rstrip("\n"))
+        return
+    from traceflops.reports.files import check_replaced, write_pieces
+
+    folder = Path(install).expanduser()
+    if not folder.is_dir():
+        raise UsageError(f"not a folder: {install}", "give the folder of your agent's skills")
+    target = folder / "traceflops" / "SKILL.md"
+    target.parent.mkdir(exist_ok=True)
+    check_replaced(target, force=force)
+    write_pieces(target, [text.encode()])
+    say(str(target))

@@ -1,0 +1,182 @@
+"""What findings of the run before promised, and what came of them.
+
+    findings before -> those whose cause shrank by half of their gain -> their promised gain
+    difference of the mean steps, with its interval                   -> as promised, less, more
+
+Gains of several findings do not add up, so those of several are replayed together if possible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, Literal
+
+from msgspec import Struct
+
+from traceflops.analysis.result import Analysis
+from traceflops.comparison.likeness import OF_WORK
+from traceflops.comparison.spread import Interval
+from traceflops.errors import UsageError
+from traceflops.facts import Fact, fact
+from traceflops.findings.finding import Finding
+
+Outcome = Literal["as-promised", "less", "more", "still-there", "other", "not-judged"]
+"""
+as-promised  the gain may lie in the promised range
+less, more   the gain lies below, above that range
+still-there  the finding that was to be fixed is still there
+other        the time changed, but no finding with a gain went; or it went and the run is slower
+not-judged   machine, model or batch differ, so the change has other reasons than a fix
+"""
+UNJUDGED: Final = frozenset({"GPUs", *OF_WORK})
+"""What must be alike in both recordings for a promise to hold."""
+_FIXED: Final = 0.5  # of the gain that was promised or came, by which the cause of a fix shrinks
+_LEAST: Final = 0.01  # of a step; smaller changes of a cause are no fix
+_SLACK: Final = 0.005  # of a step, for calls that cost next to nothing
+
+
+class Promise(Struct, frozen=True):
+    """The findings that were fixed, their promised gain and what came, in ns per window.
+
+    `gained_ns` is how much shorter a window is, with its 95 % `interval`, None if unknown. `next`
+    is the first finding of the run after, `unlike` what differs if nothing can be judged. Without
+    `findings` the bounds are 0.
+    """
+
+    outcome: Outcome
+    findings: tuple[Finding, ...]
+    low_ns: int
+    high_ns: int
+    gained_ns: int
+    interval: Interval | None
+    next: Finding | None
+    unlike: str | None = None
+
+    @property
+    def fact(self) -> Fact:
+        """Return what was promised, and what came."""
+        promised = fact("promise.at-most" if self.low_ns <= 0 else "promise.range", ends=self.ends)
+        sure = None
+        if self.interval is not None:
+            low_ns, high_ns = self.interval
+            ends = (low_ns, high_ns) if self.gained_ns >= 0 else (-high_ns, -low_ns)
+            sure = fact("promise.interval", ends=tuple(map(round, ends)))
+        return fact(
+            f"promise.{self.outcome}",
+            fixed=tuple(fact("promise.name", name=finding.name) for finding in self.findings),
+            promised=promised,
+            gained_ns=abs(self.gained_ns),
+            way=fact("promise.shorter" if self.gained_ns >= 0 else "promise.longer"),
+            sure=sure,
+            next=self.next.name if self.next is not None else None,
+            unlike=self.unlike,
+        )
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """Return the ends of what was promised: both, or only the upper one."""
+        return (self.high_ns,) if self.low_ns <= 0 else (self.low_ns, self.high_ns)
+
+
+def promise_of(
+    before: Analysis,
+    after: Analysis,
+    difference_ns: int,
+    spread: Interval | None,
+    fix: str | None = None,
+    unlike: str | None = None,
+) -> Promise | None:
+    """Return what became of the promise of the findings that were fixed; None if nothing changed.
+
+    `difference_ns` is how much longer a window is in the run after, `spread` its interval. `fix`
+    is the rule of the finding that was to be fixed; by default those count whose cause shrank.
+    `unlike` is what differs so that nothing can be judged.
+    Raises UsageError if no finding of the run before has that rule.
+    """
+    promising = [finding for finding in before.findings if finding.gain is not None]
+    asked = [finding for finding in promising if finding.rule == fix]
+    if fix is not None and not asked:
+        rules = ", ".join(dict.fromkeys(finding.rule for finding in promising))
+        raise UsageError(
+            f"no finding of the run before promises a gain and is called {fix}",
+            f"give one of {rules}" if rules else "compare without --fix",
+        )
+    gained_ns = -difference_ns
+    gone: Sequence[Finding] = [
+        finding for finding in asked or promising if _is_fixed(finding, before, after, gained_ns)
+    ]
+    interval = Interval(-spread.high_ns, -spread.low_ns) if spread is not None else None
+    slack_ns = _SLACK * _mean_ns(before)
+    fixed = _sufficient(gone, before, gained_ns)
+    low_ns, high_ns = _promised(fixed or asked, before)
+    least_ns, most_ns = interval or (gained_ns, gained_ns)
+    outcome: Outcome
+    if unlike is not None:
+        outcome = "not-judged"
+    elif not fixed:
+        if not asked and (least_ns <= slack_ns and most_ns >= -slack_ns):
+            return None
+        outcome = "still-there" if asked else "other"
+    elif most_ns + slack_ns < 0:
+        outcome = "other"
+    elif most_ns + slack_ns < low_ns:
+        outcome = "less"
+    elif least_ns - slack_ns > high_ns:
+        outcome = "more"
+    else:
+        outcome = "as-promised"
+    follower = next(iter(after.findings), None)
+    findings = tuple(fixed or asked)
+    return Promise(outcome, findings, low_ns, high_ns, gained_ns, interval, follower, unlike)
+
+
+def _sufficient(fixed: Sequence[Finding], before: Analysis, gained_ns: int) -> Sequence[Finding]:
+    """Return the finding with the largest gain if that alone explains what came, else all.
+
+    The others may be consequences of its cause, which go with it.
+    """
+    largest = max(fixed, key=lambda each: each.gain.expected_ns if each.gain else 0, default=None)
+    if largest is None:
+        return fixed
+    low_ns, high_ns = _promised([largest], before)
+    slack_ns = _SLACK * _mean_ns(before)
+    return [largest] if low_ns - slack_ns <= gained_ns <= high_ns + slack_ns else fixed
+
+
+def _mean_ns(analysis: Analysis) -> float:
+    """Return how long a chosen window is on average."""
+    windows = sum(window.used for device in analysis.devices for window in device.windows)
+    return analysis.total.components.window_ns / max(windows, 1)
+
+
+def _is_fixed(finding: Finding, before: Analysis, after: Analysis, gained_ns: int) -> bool:
+    """Return whether half of what a finding promised, or of what came, is time of its cause.
+
+    Of several findings of a rule, those with a common row of evidence are the same one.
+    """
+    rows = {row.name for row in finding.rows}
+    alike = [other for other in after.findings if other.rule == finding.rule]
+    same = [other for other in alike if rows & {row.name for row in other.rows}] or alike
+    mean_ns = _mean_ns(before)
+    cause_ns = finding.share * mean_ns
+    gone_ns = cause_ns - sum(other.share for other in same) * _mean_ns(after)
+    promised_ns = finding.gain.expected_ns if finding.gain is not None else 0
+    enough_ns = min(promised_ns, cause_ns, gained_ns if gained_ns > 0 else cause_ns)
+    return gone_ns >= max(_FIXED * enough_ns, _LEAST * mean_ns)
+
+
+def _promised(findings: Sequence[Finding], before: Analysis) -> tuple[int, int]:
+    """Return the least and the most that findings promise together."""
+    gains = [finding.gain for finding in findings if finding.gain is not None]
+    if not gains:
+        return 0, 0
+    low_ns = min(gain.low_ns for gain in gains)  # one of them may be a consequence of another
+    high_ns = sum((gain.most_ns or gain.high_ns) + gain.further_ns for gain in gains)
+    edits = [edit for finding in findings for edit in finding.edits]
+    replay, _ = before.replay_or_reason
+    if len(gains) > 1 and replay is not None and all(finding.edits for finding in findings):
+        together = replay.what_if(edits).together
+        windows = max(together.windows, 1)
+        replayed_ns = (together.before_ns - together.least_ns) // windows
+        return low_ns, max(low_ns, min(high_ns, replayed_ns))
+    return low_ns, high_ns

@@ -1,0 +1,287 @@
+"""The calls of operators behind the device time, with the arguments that were recorded of them.
+
+A kernel is repeated by the outermost `aten::` operator around its launch: users know that one, it
+runs on any device, and it launches all kernels of the call.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.resources import files
+from math import prod
+from typing import Any, Final, Literal
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+from msgspec import Struct
+from msgspec.structs import replace
+
+from traceflops.analysis.result import Analysis
+from traceflops.attribution.datatypes import types_of_ops
+from traceflops.attribution.launching_ops import ops_that_launched
+from traceflops.flops.ops.arguments import (
+    READERS,
+    Arguments,
+    Shape,
+    Tensor,
+    Unreadable,
+    Value,
+    arguments_of,
+)
+from traceflops.flops.ops.count import UNKNOWN
+from traceflops.mfu.traced.work_tables import activity_flops
+from traceflops.table.arrays import IntArray
+from traceflops.table.columns import codes, is_one_of, matching, names, numbers
+from traceflops.table.grouping import by_code, distinct, group_rows, group_sums
+from traceflops.table.nesting import OpTree, taken
+
+Refusal = Literal["no-operator", "not-torch", "no-shapes", "unread-argument", "unknown-type"]
+"""
+no-operator      no operator is recorded around the launch
+not-torch        an operator of an extension, or generated code: only its library runs it
+no-shapes        the profiler did not record shapes
+unread-argument  an argument is no tensor, number, flag, word or list of numbers
+unknown-type     PyTorch has no random values of a tensor's type, or the type is not recorded
+"""
+_FIRST_TYPES: Final = ["uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64"]
+TORCH_TYPES: Final = dict(enumerate(_FIRST_TYPES)) | {
+    9: "complex64",
+    10: "complex128",
+    11: "bool",
+    15: "bfloat16",
+    23: "float8_e5m2",
+    24: "float8_e4m3fn",
+    25: "float8_e5m2fnuz",
+    26: "float8_e4m3fnuz",
+    27: "uint16",
+    28: "uint32",
+    29: "uint64",
+}
+"""PyTorch's types by number, of which it has random values."""
+_ROWS_OF: Final = {
+    **dict.fromkeys(("aten::embedding", "aten::embedding_bag", "aten::index_select"), (0, 0)),
+    **dict.fromkeys(("aten::cross_entropy_loss", "aten::nll_loss_nd", "aten::nll_loss"), (0, 1)),
+    "aten::nll_loss_forward": (0, 1),
+    "aten::nll_loss_backward": (1, 1),
+}
+"""The tensor by position, and its dimension, that the indices of an operator point into."""
+_ATEN: Final = re.compile(r"aten::[a-z0-9_]{1,100}")
+_UNTOLD: Final = ("aten::to", "aten::_to_copy", "aten::contiguous", "aten::type_as", "aten::einsum")
+"""Operators that are not repeated as a whole: their recorded arguments do not say what they do."""
+_WORD: Final = re.compile(r"[A-Za-z0-9_,.>+*() -]{1,100}")
+_CPP_TYPES: Final = ("c10::", "long", "float", "double", "int", "bool", "unsigned")
+_TEXTS: Final = msgspec.json.Decoder(list[Any])
+
+
+class TensorList(Struct, frozen=True):
+    """A list of tensors. Profilers do not record their types."""
+
+    tensors: tuple[Tensor, ...]
+
+
+Argument = Tensor | TensorList | Value | str
+
+
+class Call(Struct, frozen=True):
+    """Equal calls of one operator in the chosen windows: `count` of them took `sum_ns` on devices.
+
+    `kernels` are the names of theirs, the longest first. `flops` are those of one call,
+    `min_bytes` what its operators move at least, `dtype` is the type of its matrix product; None if
+    unknown. A call that cannot be repeated has no
+    `arguments` but the reason `refused`.
+    """
+
+    op: str | None
+    count: int
+    sum_ns: int
+    device: int
+    kernels: tuple[str, ...]
+    arguments: tuple[Argument, ...] = ()
+    refused: Refusal | None = None
+    flops: int | None = None
+    min_bytes: int | None = None
+    dtype: str | None = None
+
+    @property
+    def mean_ns(self) -> int:
+        """Return the device time of one call."""
+        return self.sum_ns // self.count
+
+
+def calls(analysis: Analysis) -> tuple[Call, ...]:
+    """Return the calls behind the kernels of the chosen windows, the longest first.
+
+    Kernels of communication are left out. The times of the calls add up to those of the kernels.
+    """
+    prepared, executed = analysis.recording, analysis.measured.executed
+    activities, chosen, ops = prepared.trace.activities, prepared.chosen, prepared.trace.ops
+    categorised = prepared.linked.categorised
+    top = np.array(categorised.top(), dtype=np.str_)[categorised.category]
+    is_asked = is_one_of(activities["kind"], "kernel", "op") & (top != "communication")
+    asked = np.flatnonzero(is_asked[chosen.row])
+    row, inside_ns = chosen.row[asked], chosen.inside_ns[asked]
+    launching = ops_that_launched(prepared, row)
+    op = taken(_outermost(ops), launching)
+    device = numbers(activities["device"])[row]
+    arguments_of_op = [taken(codes(ops[name]), op) for name in ("name", *READERS)]
+    group, first = group_rows([device, *arguments_of_op])
+    # The data type of the product that each activity is part of, -1 for none.
+    of_op, dtypes = types_of_ops(prepared, executed.attribution)
+    dtype = taken(of_op, executed.attribution.owner)[row]
+    flops = activity_flops(executed)[row]
+    work = executed.attribution.work
+    moved = work.of_ops(work.min_bytes)
+    kernels = _Kernels(codes(activities["name"])[row], names(activities["name"]), inside_ns)
+    sums = group_sums(group, inside_ns, len(first))
+    members = np.split(by_code(group), np.cumsum(np.bincount(group, minlength=len(first)))[:-1])
+    found = []
+    for number in np.argsort(-sums, kind="stable").tolist():
+        mine, caller = members[number], int(op[first[number]])
+        count = len(np.unique(op[mine])) if caller >= 0 else len(mine)
+        counted, typed = flops[mine][flops[mine] > 0], dtype[mine][dtype[mine] >= 0]
+        call = Call(
+            op=None,
+            count=count,
+            sum_ns=int(sums[number]),
+            device=int(device[first[number]]),
+            kernels=kernels.longest(mine),
+            refused="no-operator",
+            flops=int(counted.sum()) // count if len(counted) else None,
+            min_bytes=_least_bytes(taken(moved, distinct(launching[mine]), UNKNOWN)),
+            dtype=dtypes[int(typed[0])] if len(typed) else None,
+        )
+        found.append(call if caller < 0 else _with_arguments(call, ops.slice(caller, 1)))
+    return tuple(found)
+
+
+class _Kernels(Struct, frozen=True):
+    """Per kernel: its name as a code of `labels`, and its time."""
+
+    name: IntArray
+    labels: list[str]
+    ns: IntArray
+
+    def longest(self, rows: IntArray) -> tuple[str, ...]:
+        """Return the names of some kernels, that with the most time first."""
+        same, first = group_rows([self.name[rows]])
+        order = np.argsort(-group_sums(same, self.ns[rows], len(first)), kind="stable")
+        return tuple(self.labels[code] for code in self.name[rows[first[order]]].tolist())
+
+
+def _outermost(ops: pa.Table) -> IntArray:
+    """Return, per op, the outermost `aten::` op around it, which repeats its kernels, or itself."""
+    is_aten = matching(ops["name"], _ATEN.fullmatch) & ~is_one_of(ops["name"], *_UNTOLD)
+    parent = OpTree.of(ops).parent
+    outer = np.arange(len(parent))
+    while True:
+        above = parent[outer]
+        climbs = taken(is_aten.astype(np.int64), above, 0) == 1
+        if not climbs.any():
+            return outer
+        outer = np.where(climbs, above, outer)
+
+
+def _with_arguments(call: Call, op: pa.Table) -> Call:
+    """Return a call with the arguments of an op, a table of one row, or why it has none."""
+    recorded = op.to_pylist()[0]
+    call = replace(call, op=recorded["name"], refused=None)
+    if not _ATEN.fullmatch(recorded["name"]):
+        return replace(call, refused="not-torch")
+    if recorded["name"] == "aten::einsum":  # texts, such as its equation, are not recorded
+        return replace(call, refused="unread-argument")
+    if not recorded["input_dims"]:
+        return replace(call, refused="no-shapes")
+    given = arguments_of(recorded)
+    texts = _texts(recorded["concrete_inputs"])
+    values = [_argument(given, position, texts) for position in range(len(given.shapes))]
+    refused = next((value for value in values if isinstance(value, _Refused)), None)
+    if refused is not None:
+        return replace(call, refused=refused.reason)
+    return replace(call, arguments=tuple(values))
+
+
+def _least_bytes(moved: IntArray) -> int | None:
+    """Return the sum of the bytes that operators move, None if one of them is unknown."""
+    return int(moved.sum()) if len(moved) and (moved != UNKNOWN).all() else None
+
+
+class _Refused(Struct, frozen=True):
+    reason: Refusal
+
+
+def _argument(given: Arguments, position: int, texts: Sequence[Any]) -> Argument | _Refused:
+    """Return an argument of an op by its position; `texts` are the recorded values."""
+    tensors, tensor = given.tensors(position), given.tensor(position)
+    if tensors is not None:
+        return TensorList(tensors)
+    if tensor is not None and tensor.type is not None:
+        return tensor if tensor.type.number in TORCH_TYPES else _Refused("unknown-type")
+    name = given.types[position] if position < len(given.types) else ""
+    if name.endswith("List") and not name.startswith("Scalar"):
+        return _Refused("no-shapes")
+    if given.shapes[position] or name.startswith(_CPP_TYPES):
+        return _Refused("unknown-type")
+    value = given.value(position)
+    if not isinstance(value, Unreadable):
+        return value
+    text = texts[position] if position < len(texts) else None
+    is_word = isinstance(text, str) and _WORD.fullmatch(text)
+    return text if is_word else _Refused("unread-argument")
+
+
+def _texts(text: str | None) -> list[Any]:
+    try:
+        return _TEXTS.decode(text or "[]")
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return []
+
+
+def dense(shape: Shape) -> Shape:
+    """Return the strides of a dense tensor in the order of its dimensions."""
+    return tuple(prod(shape[dim + 1 :]) for dim in range(len(shape)))
+
+
+def index_bound(call: Call, position: int) -> int | None:
+    """Return the bound of the random integers of a tensor at a position, None for other types.
+
+    Indices fit the dimension that they point into, else the smallest one of tensors of numbers.
+    """
+    tensor = call.arguments[position]
+    if not isinstance(tensor, Tensor) or not _is_integer(tensor):
+        return None
+    others = [t for t in call.arguments if isinstance(t, Tensor) and not _is_integer(t)]
+    sizes = [size for other in others for size in other.shape if size > 0]
+    which, dim = _ROWS_OF.get(call.op or "", (-1, -1))
+    table = call.arguments[which] if 0 <= which < len(call.arguments) else None
+    if isinstance(table, Tensor) and len(table.shape) > dim:
+        return max(table.shape[dim], 1)
+    return min(sizes, default=2)
+
+
+def _is_integer(tensor: Tensor) -> bool:
+    name = TORCH_TYPES.get(tensor.type.number or 0, "") if tensor.type is not None else ""
+    return "int" in name
+
+
+@cache
+def _keywords() -> Mapping[str, str]:
+    text = (files("traceflops.repro") / "keywords.toml").read_text(encoding="utf-8")
+    return tomllib.loads(text)
+
+
+def keywords(op: str, count: int) -> Mapping[int, tuple[str, str | None]]:
+    """Return, by position, the name and kind of the arguments of an op that are given by name.
+
+    The kind is `type`, `format` or `layout` if profilers write it as a number, `text` if they do
+    not write it. `count` is the number of
+    arguments that were recorded; older recordings may lack the last ones.
+    """
+    schemas = ((count + more, _keywords().get(f"{op} {count + more}")) for more in range(4))
+    total, text = next(((n, text) for n, text in schemas if text is not None), (count, ""))
+    names_ = [word.partition(":") for word in text.split()]
+    first = total - len(names_)
+    return {first + place: (name, kind or None) for place, (name, _, kind) in enumerate(names_)}
