@@ -109,7 +109,7 @@ def test_a_rule_is_in_the_product_for_each_fault(fault: str) -> None:
 def test_each_rule_is_proven_by_a_recording_or_a_simulated_run() -> None:
     recorded, simulated = re.findall(r"(?m)^(?:Public recordings|Simulated).*$", part("proofs"))
     proven = [re.findall(r"`([a-z0-9-]+)`", rules) for rules in (recorded, simulated)]
-    listed = "name its test in SIMULATED of tests/trust/recordings.py; run tests.trust --only proofs"
+    listed = "name it in SIMULATED of tests/trust/recordings.py; run tests.trust --only proofs"
     assert {*proven[0], *proven[1]} == {*all_rules().rules}, listed
     assert proven[1] == [rule for rule in all_rules().rules if rule in SIMULATED], listed
 
