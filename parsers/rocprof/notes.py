@@ -19,7 +19,7 @@ from traceflops.remedies import ROCPROFV3
 from traceflops.table.columns import ABSENT, count_true, names, numbers
 from traceflops.table.grouping import distinct, joint_codes
 from traceflops.table.merged_notes import together
-from traceflops.table.trace import Note, rank_from_name
+from traceflops.table.trace import Note, of_noun, rank_from_name
 from traceflops.units import does, percent, several
 
 if TYPE_CHECKING:
@@ -38,7 +38,18 @@ NOTES: Final = NoteTable(
         "nanoseconds. Spreadsheets round them when saving (3.42E+14); use the file as rocprof "
         "wrote it.",
         "bad-cells": "{n} [number|numbers] could not be read.",
-        "no-value": "{n} [counter|counters] without a value skipped.",
+        "no-value": of_noun("counter", "without a value skipped."),
+        "no-value database": of_noun("counter value", "skipped: not a number."),
+        "streamed-counter": of_noun("counter value", "skipped: sampled over time, not per kernel."),
+        "graph-without-device": of_noun("graph launch", "skipped: unknown GPU."),
+        "sampled": of_noun("call stack sample", "skipped: not supported."),
+        "system": of_noun("driver event", "skipped: not supported."),
+        "empty-doubles": of_noun(
+            "record", "of 0 ns skipped: another has the same kernel, start and queue."
+        ),
+        "loose-arrows": of_noun(
+            "arrow", "between calls and GPU operations skipped: the link is ambiguous."
+        ),
         "unpaired-ranges": "{n} [end|ends] of ranges without a start skipped.",
         "samples-not-read": "{n} [sample|samples] [is|are] counted but not read.",
         "barrier-packets": "{n} barrier [packet|packets] left out: a queue waits in them and does "
@@ -48,13 +59,21 @@ NOTES: Final = NoteTable(
         "merged-passes": "{n} [table|tables] of single passes found beside the table merged by "
         "rocprof-compute. Only counters that the merged table lacks are used.",
         "launcher": "{n} [launcher|launchers] left only a list of agents: not shown.",
-        "host-copies": "{n} [copy record|copy records] within CPU memory skipped: no GPU involved.",
+        "launcher json": of_noun("launcher", "left no records: not shown."),
+        "host-copies": of_noun("copy record", "within CPU memory skipped: no GPU involved."),
+        "host-copies database": "{n} [copy|copies] within CPU memory skipped: no GPU involved.",
         "counters-written-twice": "{n} repeated counter [value|values] ignored: the same counters "
         "of the same launches come earlier in the files. Where values differ, the first counts.",
     },
     assumed={
         "device-unknown": "Some records name no GPU. They count for the only GPU, else for "
         "device 0.",
+        "device-unknown json": of_noun(
+            "record", "without a GPU: counted for the only GPU, else for device 0."
+        ),
+        "kernel-clash": of_noun(
+            "launch", "of kernels whose number has two names: the later name is shown."
+        ),
         "timed-one-by-one": "rocprof-compute runs kernels one by one, also to time them: idle time "
         "and overlap are not those of a normal run.",
         "launch-is-queueing": "No API calls were recorded. Kernel launch time is taken as the time "
@@ -82,6 +101,18 @@ NOTES: Final = NoteTable(
             f"Record with {ROCPROFV3} --output-format rocpd.",
         ),
         "no-device-work": ("The files have no GPU operations.", f"Record with {ROCPROFV3}."),
+        "no-device-work database": f"The database has no GPU operations; {ROCPROFV3} records them.",
+        "no-device-work file": f"The file has no GPU operations; {ROCPROFV3} records them.",
+        "no-device-work v1 file": "The file has no GPU operations. Record with rocprof --hip-trace "
+        f"or --timestamp on, or with {ROCPROFV3}.",
+        "no-kernels": "None of the recorded API calls launches a kernel.",
+        "kernels-unnamed": of_noun("kernel", "without a name in the database."),
+        "kernels-unnamed json": of_noun("kernel", "without a name in the file, shown by number."),
+        "agents-missing": of_noun(
+            "device", "missing from the file's list of agents: model unknown."
+        ),
+        "device-ambiguous": "Unknown GPU model for gpu-id {numbers}: the listed GPUs differ and "
+        "none has that number.",
     },
 )
 SEVERAL_MACHINES: Final = Note(

@@ -291,7 +291,7 @@ class _Recording(Gathered):
         direction = copies.directions_between(named, source_kind, target_kind, source != target)
         columns = {"gpu": np.full_like(gpu, ABSENT) if self.is_sys else gpu, "direction": direction}
         on_device = (source_kind != copies.HOST) | (target_kind != copies.HOST)
-        self.odd["host-copies json"] += count_true(~on_device)
+        self.odd["host-copies"] += count_true(~on_device)
         rows = rows.with_numbers(columns).only(on_device)
         # A copy engine executes it: it belongs to no queue or stream.
         common = self._common(

@@ -208,7 +208,7 @@ class DispatchReader:
             streamed = batch["sample_id"] != ABSENT  # sampled while kernels ran, of no single one
             no_value = np.isnan(batch["value"])
             odd["streamed-counter"] += count_true(streamed)
-            odd["no-value"] += count_true(no_value & ~streamed)
+            odd["no-value database"] += count_true(no_value & ~streamed)
             rows = batch.only(~streamed & ~no_value)
             dispatch = row_of(rows["event_id"])
             is_of_dispatch = dispatch != ABSENT
@@ -260,7 +260,7 @@ def read_copies(reading: RunReading) -> None:
         rows = timed(batch, reading.odd)
         from_gpu, to_gpu = (reading.are_gpus(rows[f"{end}_agent_id"]) for end in ("src", "dst"))
         on_device = from_gpu | to_gpu
-        reading.odd["host-copies"] += count_true(~on_device)
+        reading.odd["host-copies database"] += count_true(~on_device)
         rows, from_gpu, to_gpu = rows.only(on_device), from_gpu[on_device], to_gpu[on_device]
         source, target = rows["src_agent_id"], rows["dst_agent_id"]
         ids, inverse = np.unique(rows["name_id"], return_inverse=True)

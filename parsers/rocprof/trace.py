@@ -13,9 +13,7 @@ from msgspec.structs import replace
 from traceflops.parsers.io.database_file import nothing_left
 from traceflops.parsers.io.database_rows import Database
 from traceflops.parsers.io.inputs import ByteSource
-from traceflops.parsers.io.notes import NoteTable
-from traceflops.parsers.rocprof.notes import NOTES as RUN_NOTES
-from traceflops.parsers.rocprof.notes import link_notes
+from traceflops.parsers.rocprof.notes import NOTES, link_notes
 from traceflops.parsers.rocprof.tables.parts import OutputPlace, place_of
 from traceflops.parsers.shared.sanity_checks import COUNTED_WHILE_TIMED, span_notes
 from traceflops.parsers.shared.sinks import UNNAMED_KERNEL
@@ -24,52 +22,14 @@ from traceflops.remedies import ROCPROFV3
 from traceflops.table.builder import with_numbers
 from traceflops.table.columns import ABSENT, codes, names, numbers
 from traceflops.table.patterns import launches_no_kernel
-from traceflops.table.trace import Note, Source, SourceFile, Trace, of_noun, rank_from_name
+from traceflops.table.trace import Note, Source, SourceFile, Trace, rank_from_name
 
 _RECORDS: Final = ("activities", "calls", "marks", "counters", "kernel_counters")
-_HOST_COPIES: Final = "within CPU memory skipped: no GPU involved."
-_NO_WORK: Final = f"The {{}} has no GPU operations; {ROCPROFV3} records them."
-_DROPPED: Final = {
-    "no-value json": of_noun("counter", "without a value skipped."),
-    "host-copies json": of_noun("copy record", _HOST_COPIES),
-    "host-copies": f"{{n}} [copy|copies] {_HOST_COPIES}",
-    "graph-without-device": of_noun("graph launch", "skipped: unknown GPU."),
-    "sampled": of_noun("call stack sample", "skipped: not supported."),
-    "system": of_noun("driver event", "skipped: not supported."),
-    "streamed-counter": of_noun("counter value", "skipped: sampled over time, not per kernel."),
-    "no-value": of_noun("counter value", "skipped: not a number."),
-    "launcher": of_noun("launcher", "left no records: not shown."),
-    "empty-doubles": of_noun(
-        "record", "of 0 ns skipped: another has the same kernel, start and queue."
-    ),
-    "loose-arrows": of_noun(
-        "arrow", "between calls and GPU operations skipped: the link is ambiguous."
-    ),
-}
-_ASSUMED: Final = {
-    "kernel-clash": of_noun(
-        "launch", "of kernels whose number has two names: the later name is shown."
-    ),
-    "device-unknown json": of_noun(
-        "record", "without a GPU: counted for the only GPU, else for device 0."
-    ),
-}
-_MISSING: Final = {
-    "kernels-unnamed": of_noun("kernel", "without a name in the database."),
-    "kernels-unnamed json": of_noun("kernel", "without a name in the file, shown by number."),
-    "agents-missing": of_noun("device", "missing from the file's list of agents: model unknown."),
-    "device-ambiguous": (
-        "Unknown GPU model for gpu-id {numbers}: the listed GPUs differ and none has that number."
-    ),
-    "no-device-work database": _NO_WORK.format("database"),
-    "no-device-work file": _NO_WORK.format("file"),
-    "no-kernels": "None of the recorded API calls launches a kernel.",
-    "no-device-work v1 file": (
-        "The file has no GPU operations. Record with rocprof --hip-trace or --timestamp on, or "
-        f"with {ROCPROFV3}."
-    ),
-}
-NOTES: Final = NoteTable(dropped=_DROPPED, assumed=_ASSUMED, missing=_MISSING)
+_ODD: Final = (
+    *("no-value", "host-copies", "host-copies database", "graph-without-device", "sampled"),
+    *("system", "streamed-counter", "no-value database", "empty-doubles", "loose-arrows"),
+    "instances-summed",
+)
 _NO_CALLS_V1: Final = (
     "The file has no API calls, so what launched the GPU operations is unknown. Record with "
     f"rocprof --hip-trace, or {ROCPROFV3}."
@@ -134,11 +94,10 @@ def _notes_on_records(
 ) -> Iterator[Note]:
     """Yield notes on odd records (`odd`, by code), on unlinked work and on missing work."""
     yield from span_notes(odd)
-    yield from NOTES.counted(odd, *_DROPPED)
-    yield from RUN_NOTES.counted(odd, "instances-summed")
+    yield from NOTES.counted(odd, *_ODD)
     if odd["device-unknown"]:
-        yield RUN_NOTES.note("device-unknown")
-    yield from NOTES.counted(odd, *_ASSUMED)
+        yield NOTES.note("device-unknown")
+    yield from NOTES.counted(odd, "kernel-clash", "device-unknown json")
     kernels = tables["activities"]["name"]
     labels = names(kernels)
     if UNNAMED_KERNEL in labels:
@@ -151,7 +110,7 @@ def _notes_on_records(
         if was_counted:
             yield COUNTED_WHILE_TIMED
     elif was_counted:
-        yield RUN_NOTES.note("no-timeline counters")
+        yield NOTES.note("no-timeline counters")
     else:
         launches_none = launches_no_kernel(tables["calls"])
         yield NOTES.note("no-kernels" if launches_none else f"no-device-work {holder}")
@@ -228,7 +187,7 @@ def _with_passes(trace: Trace, timed: int, others: Sequence[tuple[int, Trace]]) 
     repeated = [with_numbers(t, "repetition", np.full(t.num_rows, number)) for number, t in passes]
     joined = pa.concat_tables(repeated).unify_dictionaries().combine_chunks()
     listed = ", ".join(str(number) for number, _ in others[:_MOST_NAMED])
-    note = RUN_NOTES.note("repeated-passes", len(others), passes=listed)
+    note = NOTES.note("repeated-passes", len(others), passes=listed)
     return replace(
         trace,
         source=replace(source, files=tuple(files), event_counts=dict(sorted(counts.items()))),

@@ -19,7 +19,7 @@ from traceflops.parsers.rocprof.tables.counters import takes_largest
 from traceflops.parsers.rocprof.v3json_records import READERS, RecordBlock
 from traceflops.parsers.shared import sinks
 from traceflops.parsers.shared.sanity_checks import timed
-from traceflops.parsers.shared.trace_builder import Gathered, within_limit
+from traceflops.parsers.shared.trace_builder import Gathered, ProcessFacts, within_limit
 from traceflops.table.columns import ABSENT, LIMIT_NS, Array, BoolArray, IntArray, Names, count_true
 from traceflops.table.grouping import distinct
 
@@ -97,17 +97,14 @@ class Metadata:
 
 
 class ProcessRecords:
-    """The lists of one process, kept until its end: names may follow the records that use them.
+    """The lists of one process, kept until its end: names may follow the records that use them."""
 
-    `counts` are the records of each list, `unreadable` those left out, `mended` repairs by kind.
-    """
-
-    def __init__(self) -> None:
-        self.lists: defaultdict[str, list[RecordBlock]] = defaultdict(list)
-        self.counts: Counter[str] = Counter()
-        self.unreadable: Counter[str] = Counter()
-        self.mended: Counter[str] = Counter()
+    def __init__(self, recorded: JsonRecorded) -> None:
+        """Begin without lists; `recorded` counts what is damaged in them."""
+        self.counts: Counter[str] = Counter()  # of records, by list
         self.metadata = Metadata()
+        self._recorded = recorded
+        self._lists: defaultdict[str, list[RecordBlock]] = defaultdict(list)
         self.kinds: list[_Operations] = []
 
     def absorb(self, item: JsonPart) -> None:
@@ -117,12 +114,12 @@ class ProcessRecords:
             block, name = item.value, str(item.path[-1])
             if len(item.path) == 4 and item.path[2] != "strings":  # a section with lists of records
                 self.counts[name] += block.records
-            self.unreadable[name] += block.unreadable
-            self.mended.update(block.mended)
+            self._recorded.unreadable[name] += block.unreadable
+            self._recorded.mended.update(block.mended)
             for column, values in block.columns.items():  # save memory if all values are equal
                 if len(values) and (values == values[0]).all():
                     block.columns[column] = np.broadcast_to(values[0].copy(), values.shape)
-            self.lists[path].append(block)
+            self._lists[path].append(block)
         elif path == "metadata":
             self.metadata = Metadata(item.value)
         elif path == "strings.buffer_records":
@@ -130,7 +127,7 @@ class ProcessRecords:
 
     def take(self, path: str) -> list[RecordBlock]:
         """Return the blocks of a list and forget them."""
-        return self.lists.pop(path, [])
+        return self._lists.pop(path, [])
 
     def each(self, path: str) -> Iterator[RecordBlock]:
         """Yield the blocks of a list in order and forget each."""
@@ -145,13 +142,19 @@ class ProcessRecords:
 
 
 class JsonRecorded(Gathered):
-    """The rows of a file, and the ids that records use without a definition.
+    """The rows of all processes of a file, and the ids that records use without a definition.
 
-    `arguments` has those of RCCL calls by name, by the row of the call.
+    `arguments` has those of RCCL calls by name, by the row of the call. `unreadable` counts records
+    that are left out, by list, `mended` repairs by kind.
     """
 
     def __init__(self) -> None:
         super().__init__()
+        self.unreadable: Counter[str] = Counter()
+        self.mended: Counter[str] = Counter()
+        self.metadata: list[Metadata] = []
+        self.releases: dict[str, None] = {}  # a set that keeps the order
+        self.launchers: list[tuple[int, ProcessFacts]] = []
         self.unknown_kernels: set[int] = set()
         self.unlisted_agents: set[int] = set()
         self.streams: set[int] = set()
@@ -254,7 +257,7 @@ class ProcessTables:
             columns, names = block.columns, Names()
             counter, _ = _named(counters, columns["counter"], names, "(unknown counter {})")
             largest = np.array([takes_largest(text) for text in names], np.bool_)
-            odd["no-value json"] += int(columns["valueless"].max(initial=0))  # same in all rows
+            odd["no-value"] += int(columns["valueless"].max(initial=0))  # same in all rows
             odd["instances-summed"] += int((columns["instances"] - 1).sum())
             table.add(
                 block.rows,
@@ -273,7 +276,7 @@ class ProcessTables:
         """Add copies, except those within host memory, which are only counted."""
         rows = self._timed(block)
         on_device = self._are_gpus(rows["source"]) | self._are_gpus(rows["target"])
-        self._recorded.odd["host-copies json"] += count_true(~on_device)
+        self._recorded.odd["host-copies"] += count_true(~on_device)
         rows, texts = rows.only(on_device), Names()
         source, target = rows["source"], rows["target"]
         from_gpu, to_gpu = self._are_gpus(source), self._are_gpus(target)
