@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from enum import Enum
 from functools import cached_property
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from msgspec import Struct, field
 
@@ -23,11 +22,13 @@ class Boundaries(Struct, frozen=True):
 
     `start` matches the beginning of an object, `resume` the end of an object and the beginning of
     the next, `end` the end of the list. `end` is given only if every object is known to begin so.
+    `least` are the fields that every object has and no value inside one, if there are any.
     """
 
     start: re.Pattern[bytes]
     resume: re.Pattern[bytes]
     end: re.Pattern[bytes] | None = None
+    least: type[Struct] | None = None
 
 
 class Records(Struct, frozen=True, dict=True):
@@ -37,15 +38,10 @@ class Records(Struct, frozen=True, dict=True):
     boundaries: Boundaries | None = None
 
 
-class Kept(Enum):
-    """A value that is not parsed: it is skipped, or kept as raw JSON if it is short."""
-
-    NOTHING = 0
-    WHOLE = 1
-
-
-SKIPPED: Final = Kept.NOTHING
-WHOLE: Final = Kept.WHOLE
+Kept = Literal["skipped", "whole"]
+SKIPPED: Final = "skipped"
+WHOLE: Final = "whole"
+"""Values that are not parsed: they are skipped, or kept as raw JSON if they are short."""
 
 
 class Members(Struct, frozen=True, dict=True):

@@ -8,14 +8,14 @@ Clocks convert the times of packets to ns since boot.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Final, NamedTuple
 
 import numpy as np
 
-from traceflops.parsers.io.database_query import Lookup
+from traceflops.parsers.io.database_query import Lookup, joined
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.messages import (
     Block,
@@ -28,7 +28,16 @@ from traceflops.parsers.io.messages import (
     split,
 )
 from traceflops.table.builder import BEYOND, MOST_TEXTS
-from traceflops.table.columns import ABSENT, Array, BoolArray, IntArray, Names, count_true, narrow
+from traceflops.table.columns import (
+    ABSENT,
+    Array,
+    BoolArray,
+    IntArray,
+    Names,
+    Rows,
+    count_true,
+    narrow,
+)
 from traceflops.table.grouping import distinct, group_rows
 
 _PACKET: Final = 1
@@ -65,29 +74,6 @@ class Track(NamedTuple):
     factor: int = 1
 
 
-class Table:
-    """Columns of numbers that arrive in pieces."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._pieces: defaultdict[str, list[Array]] = defaultdict(list)
-
-    def add(self, is_wanted: BoolArray, **columns: Array) -> None:
-        """Append the rows of `columns` for which `is_wanted` is true."""
-        self.count += count_true(is_wanted)
-        for name, values in columns.items():
-            self._pieces[name].append(narrow(values[is_wanted]))
-
-    def take(self) -> dict[str, Array]:
-        """Return the columns as int64 or float64, and empty the table, to save memory."""
-        columns = {}
-        for name in [*self._pieces]:
-            column = np.concatenate(self._pieces.pop(name))
-            is_real = column.dtype.kind == "f"
-            columns[name] = column if is_real else column.astype(np.int64, copy=False)
-        return columns
-
-
 class Packets:
     """The contents of a Perfetto trace: slices (ranges and instants) and values of counters.
 
@@ -103,7 +89,7 @@ class Packets:
         self.read_bytes = self._eras = 0
         self.is_cut = False
         self._source, self._wanted, self._odd = source, tuple(wanted), odd
-        self._packets, self._events, self._slices, self._values = (Table() for _ in range(4))
+        self._packets, self._events, self._slices, self._values = (Rows() for _ in range(4))
         # Pairs of `era * _IDS + id` and the code of the text that the id stands for.
         self._interned: dict[int, list[tuple[int, int]]] = {_NAMES: [], _CATEGORIES: []}
         # By era, then by the id of an annotation's name: the index of the name in `wanted`.
@@ -142,7 +128,7 @@ class Packets:
             needed = max(_CHUNK_BYTES, 2 * size)
             if size > _MOST_PACKET:
                 break
-        events = self._timed(self._packets.take())
+        events = self._timed(joined(self._packets).numbers)
         return self._rows(self._slices, events), self._rows(self._values, events)
 
     def _add(self, messages: Messages) -> None:
@@ -168,7 +154,7 @@ class Packets:
         packet = self._packets.count + np.flatnonzero(is_event)
         columns = {"sequence": _SEQUENCE, "time": _TIME, "clock": _CLOCK}
         columns_of_packets = {name: packets.numbers[number] for name, number in columns.items()}
-        self._packets.add(np.ones(len(era), np.bool_), era=era, **columns_of_packets)
+        _add(self._packets, era=era, **columns_of_packets)
         if len(packet):
             self._add_events(packets.part(_EVENT, is_event), packet, era[is_event])
 
@@ -233,7 +219,7 @@ class Packets:
         kind = np.where(events.sound, events.numbers[_TYPE], ABSENT)
         row = self._events.count + np.arange(len(kind))
         columns = {"kind": kind, "track": events.numbers[_ON], "packet": packet}
-        self._events.add(np.ones(len(kind), np.bool_), **columns)
+        _add(self._events, **columns)
         category = {
             "event": row,
             "category": _codes(self.categories, events, _CATEGORY, events.sound),
@@ -245,11 +231,11 @@ class Packets:
             value = np.where(integer == ABSENT, np.nan, integer.astype(np.float64))
             # `real` holds the bits of doubles in int64.
             value = np.where(real == ABSENT, value, real.view(np.float64))
-            self._values.add(is_value, value=value, **category)
+            _add(self._values, is_value, value=value, **category)
         if is_slice.any():
             name = _codes(self.names, events, _NAME, events.sound)
             ids = {"name": name, "name id": events.numbers[_NAME_ID]}
-            self._slices.add(is_slice, **category, **ids, **self._annotated(events, era))
+            _add(self._slices, is_slice, **category, **ids, **self._annotated(events, era))
 
     def _annotated(self, events: Columns, era: IntArray) -> dict[str, IntArray]:
         """Return a column per wanted annotation: per event its value, ABSENT, or TEXT + a code."""
@@ -277,7 +263,7 @@ class Packets:
         columns[wanted[is_wanted], events.owner[is_wanted]] = value[is_wanted]
         return dict(zip(self._wanted, columns, strict=True))
 
-    def _timed(self, packets: dict[str, IntArray]) -> dict[str, IntArray]:
+    def _timed(self, packets: Mapping[str, IntArray]) -> dict[str, IntArray]:
         """Return start and end in ns, track and era of all events; `end` is ABSENT if unknown.
 
         `packets` are the columns of all packets. Missing clocks and tracks are those of the era.
@@ -288,7 +274,7 @@ class Packets:
         eras, clocks, tracks = np.array(defaults, np.int64).reshape(-1, 3).T
         clock, packet_era = packets["clock"], packets["era"]
         clock = np.where(clock == ABSENT, Lookup(eras, clocks)(packet_era), clock)
-        kind, track, packet = self._events.take().values()
+        kind, track, packet = joined(self._events).numbers.values()
         time = self._clocks.times(packets["time"], clock, packet_era)[packet]
         era = packet_era[packet]
         track = np.where(track == ABSENT, Lookup(eras, tracks)(era), track)
@@ -302,9 +288,9 @@ class Packets:
         self._odd["unpaired-ends"] += unpaired
         return {"start": time, "end": end, "track": track, "era": era}
 
-    def _rows(self, table: Table, events: dict[str, IntArray]) -> dict[str, Array]:
+    def _rows(self, table: Rows, events: Mapping[str, IntArray]) -> dict[str, Array]:
         """Return the columns of a table and of its events; ids of names are replaced by codes."""
-        rows = table.take()
+        rows = dict(joined(table).numbers)
         if not rows:
             return {}
         event = rows.pop("event")
@@ -317,6 +303,13 @@ class Packets:
                 code = np.where(rows[what] == ABSENT, Lookup(keys, codes)(key), rows[what])
                 rows[what] = np.where(code == ABSENT, -1, code)
         return rows
+
+
+def _add(table: Rows, is_wanted: BoolArray | None = None, **columns: Array) -> None:
+    """Append the rows of `columns` for which `is_wanted` is true (None: all) to a table."""
+    for name, values in columns.items():
+        columns[name] = narrow(values if is_wanted is None else values[is_wanted])
+    table.add(len(columns[name]), **columns)
 
 
 def _codes(names: Names, messages: Columns, part: int, among: BoolArray) -> IntArray:

@@ -15,9 +15,7 @@ from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.notes import NoteTable
 from traceflops.parsers.rocprof import copies
 from traceflops.parsers.rocprof.agents import GAUGES
-from traceflops.parsers.rocprof.notes import clock_of_folder
 from traceflops.parsers.rocprof.perfetto_packets import TEXT, Packets, Track
-from traceflops.parsers.rocprof.tables.parts import place_of
 from traceflops.parsers.rocprof.trace import trace_of
 from traceflops.parsers.shared import sinks
 from traceflops.parsers.shared.collectives import fill_collectives
@@ -111,7 +109,6 @@ def read_perfetto(source: ByteSource) -> Trace:
         format="rocprof",
         files=(),
         tool=f"{'rocprof-sys' if recording.is_sys else 'rocprofv3'} Perfetto trace",
-        clock=clock_of_folder(place_of(source.folder, source.name).root),
         facts=facts,
     )
     return trace_of(recording, source, about, "file", notes=[*recording.notes()])

@@ -12,7 +12,6 @@ from traceflops.devices.merging import join
 from traceflops.parsers.io.database_query import (
     Among,
     Batch,
-    Between,
     Lookup,
     TextsById,
     Wanted,
@@ -123,10 +122,9 @@ def _rccl_arguments(run: RocpdRun, host: HostReader) -> dict[int, dict[str, str]
     """Return, by the row of each RCCL call, its arguments by name."""
     events, rows = (np.concatenate(columns) for columns in zip(*host.rccl, strict=True))
     row_of = Lookup(events, rows)
-    of_calls = Between("event_id", int(events.min()), int(events.max()))
     wanted = Wanted(integers=("event_id",), texts=("name", "value"))
     arguments: dict[int, dict[str, str]] = {}
-    for batch in run.batches("arg", wanted, of_calls, Among("name", _OF_RCCL)):
+    for batch in run.batches("arg", wanted, Among("name", _OF_RCCL)):
         call = row_of(batch["event_id"])
         for row in np.flatnonzero(call != ABSENT).tolist():
             name, value = batch.texts["name"][row], batch.texts["value"][row]

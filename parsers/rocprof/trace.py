@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from traceflops.parsers.io.database_file import nothing_left
 from traceflops.parsers.io.database_rows import Database
 from traceflops.parsers.io.inputs import ByteSource
-from traceflops.parsers.rocprof.notes import NOTES, link_notes
+from traceflops.parsers.rocprof.notes import NOTES, clock_of_folder, link_notes
 from traceflops.parsers.rocprof.tables.parts import OutputPlace, place_of
 from traceflops.parsers.shared.sanity_checks import COUNTED_WHILE_TIMED, span_notes
 from traceflops.parsers.shared.sinks import UNNAMED_KERNEL
@@ -56,7 +56,8 @@ def trace_of(
 
     `about` is the source without its file and counts, which are added. `holder` is "database",
     "file" or "v1 file", for the wording of notes. `clocks` name the clocks of processes if they
-    differ. If the path of the file states the rank of its only process, the rank is filled in.
+    differ; a file without any clock has that of its folder. If the path of the file states the rank
+    of its only process, the rank is filled in.
     """
     counts = dict(sorted((+recorded.counts).items()))  # +: without zeros
     tables, name = recorded.finish(), file.label
@@ -66,7 +67,10 @@ def trace_of(
     if counts:
         facts.setdefault("recorded", ", ".join(counts))
     all_notes = [*notes]
-    rank = place_of(file.folder, file.name).rank
+    output = place_of(file.folder, file.name)
+    rank, clock = output.rank, about.clock
+    if holder != "database" and not clocks:
+        clock = clock or clock_of_folder(output.root)
     if rank is not None and count == 1:
         tables["processes"] = with_numbers(tables["processes"], "rank", np.array([rank]))
         all_notes.append(rank_from_name([rank]))
@@ -74,6 +78,7 @@ def trace_of(
     return Trace(
         source=replace(
             about,
+            clock=clock,
             files=(SourceFile(name, file.stored_bytes, file.text_bytes),),
             facts=facts,
             event_counts=counts,

@@ -10,15 +10,14 @@ from typing import Final
 import numpy as np
 
 from traceflops.errors import InputError, NotATrace
-from traceflops.parsers.io.database_query import Batch
+from traceflops.parsers.io.database_query import Batch, joined
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.json_events import EventStream
 from traceflops.parsers.io.json_mend import event_text_notes
 from traceflops.parsers.io.worker_pool import BLOCK_BYTES, WorkerPool
 from traceflops.parsers.rocprof import v1_events
 from traceflops.parsers.rocprof.agents import gpus_of
-from traceflops.parsers.rocprof.notes import NOTES, clock_of_folder
-from traceflops.parsers.rocprof.tables.parts import place_of
+from traceflops.parsers.rocprof.notes import NOTES
 from traceflops.parsers.rocprof.trace import trace_of
 from traceflops.parsers.rocprof.v1_events import COUNTERS, WORK
 from traceflops.parsers.rocprof.v1_tables import V1Tables, only_process
@@ -80,8 +79,8 @@ def read_v1_json(source: ByteSource, pool: WorkerPool, block_bytes: int = BLOCK_
     tables = V1Tables(source.label, gpus_of(stream.header), labels)
     # COUNTERS and KERNEL are the same records.
     tables.counts.update({kind: pieces[kind].count for kind in pieces.keys() - {COUNTERS}})
-    counters = _joined(pieces[COUNTERS], np.nan).numbers
-    events = {kind: _joined(pieces[kind], ABSENT, _COLUMNS) for kind in _ALL_KINDS}
+    counters = joined(pieces[COUNTERS], np.nan).numbers
+    events = {kind: joined(pieces[kind], columns=_COLUMNS) for kind in _ALL_KINDS}
     is_double = v1_events.doubles(events[WORK].numbers)
     tables.odd["empty-doubles"] += count_true(is_double)
     tables.counts[WORK] -= count_true(is_double)
@@ -98,25 +97,9 @@ def read_v1_json(source: ByteSource, pool: WorkerPool, block_bytes: int = BLOCK_
         format="rocprof",
         files=(),
         tool="rocprof JSON",
-        clock=clock_of_folder(place_of(source.folder, source.name).root),
         facts={"generation": "v1", "recorded": ", ".join(recorded)},
     )
     return trace_of(tables, source, about, "v1 file", notes=notes)
-
-
-def _joined(rows: Rows, null: float, columns: Iterable[str] = ()) -> Batch:
-    """Return rows as a batch, with at least these columns; where a piece lacks one it is `null`."""
-    names = dict.fromkeys((*columns, *(name for _, piece in rows.pieces for name in piece)))
-    numbers = {
-        name: np.concatenate(
-            [
-                np.empty(0, np.asarray(null).dtype),
-                *(np.broadcast_to(piece.get(name, null), count) for count, piece in rows.pieces),
-            ]
-        )
-        for name in names
-    }
-    return Batch(rows.count, numbers, {})
 
 
 def _add_all(tables: V1Tables, events: Events, counters: Columns) -> None:

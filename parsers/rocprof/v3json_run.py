@@ -15,8 +15,7 @@ from traceflops.parsers.io.json_mend import input_cut, repairs_and_losses
 from traceflops.parsers.io.notes import not_read, printable, read_each, with_notes
 from traceflops.parsers.io.worker_pool import BLOCK_BYTES, WorkerPool
 from traceflops.parsers.rocprof import v3json_tables
-from traceflops.parsers.rocprof.notes import NOTES, SEVERAL_MACHINES, clock_of_folder
-from traceflops.parsers.rocprof.tables.parts import place_of
+from traceflops.parsers.rocprof.notes import NOTES, SEVERAL_MACHINES
 from traceflops.parsers.rocprof.trace import trace_of, without_repeated_passes
 from traceflops.parsers.shared.collectives import fill_collectives
 from traceflops.parsers.shared.formats import Reading
@@ -134,7 +133,6 @@ def _trace(recorded: v3json_tables.JsonRecorded, source: ByteSource, notes: list
     # The source: clock, releases, lists, streams and lifetimes.
     clocks = [metadata.clock for metadata in recorded.metadata] or [None]
     clocks_differ = len(set(clocks)) > 1
-    folder = clock_of_folder(place_of(source.folder, source.name).root)
     lifetimes = [m.lifetime_ns for m in recorded.metadata if m.lifetime_ns]
     facts = {"generation": "v3"}
     if releases := ", ".join(recorded.releases):
@@ -150,7 +148,7 @@ def _trace(recorded: v3json_tables.JsonRecorded, source: ByteSource, notes: list
         format="rocprof",
         files=(),
         tool="rocprofv3 JSON" + (f" (records of {releases})" if releases else ""),
-        clock=None if clocks_differ else clocks[0] or folder,
+        clock=None if clocks_differ else clocks[0],
         facts=facts,
         identities=tuple(dict.fromkeys(m.host for m in recorded.metadata if m.host)),
         lifetimes=tuple(lifetimes),
