@@ -235,10 +235,10 @@ def _split(line: str) -> list[str]:
 
 
 def _samples(source: ByteSource, damage: Damage) -> _Samples:
-    """Return the rows of a file, each read by the last header above it.
+    """Return the rows of a file, each read by the last header above it; count damage of the text.
 
     Lines that do not begin with a digit are tried as headers, at most _MOST_TRIES of them: dmon
-    repeats its header after each screenful. Damage of the text is counted in `damage`.
+    repeats its header after each screenful.
     """
     samples, header, header_line, tries = _Samples(), None, "", 0
     blocks = (text for text, _ in line_blocks(source, _BLOCK_BYTES, damage))

@@ -230,7 +230,7 @@ def decimals(column: pa.ChunkedArray) -> npt.NDArray[np.float64]:
 def whole_number(text: str) -> int | None:
     """Return a whole number of 64 bits, also from hexadecimal or with zeros as decimals, else None.
 
-    2^63 and above wraps around. A number that a spreadsheet rounded (3.42E+14) is None.
+    2^63 and above wraps around; what a spreadsheet rounded (3.42E+14) is None.
     """
     text = text.strip()
     if not text or len(text) > 40 or not text.isascii() or "_" in text:

@@ -156,7 +156,7 @@ class Database:
     ) -> Iterator[Batch]:
         """Yield the rows of a table that fulfil the conditions, in batches, in no particular order.
 
-        Rows that cannot be read are left out; a missing table has no rows.
+        Unreadable rows are left out; a missing table has no rows.
         """
         self.asked.add(table)
         if table not in self.tables:

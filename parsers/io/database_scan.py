@@ -41,8 +41,8 @@ class NotFast(Exception):
 def fast_columns(uri: str, queries: Sequence[str]) -> Iterator[tuple[int, list[Array]]]:
     """Yield batches of the columns of queries over integers and reals, each with its query's index.
 
-    Queries run in parallel, one batch ahead of the caller. Raises NotFast if the driver is missing
-    or an error occurs; batches that were yielded before are valid.
+    Queries run in parallel, one batch ahead. Raises NotFast at an error, after the valid
+    batches.
     """
     has_failed = False
     with ExitStack() as open_queries, ThreadPoolExecutor(len(queries)) as threads:

@@ -244,10 +244,10 @@ def _zstd_frame(feed: Feed) -> Iterator[bytes]:
 
 
 def _lz4_frame(feed: Feed) -> Iterator[bytes]:
-    """Yield the bytes of an LZ4 frame; if it is cut off, its bytes up to the cut.
+    """Yield the bytes of an LZ4 frame, of a cut one up to the cut.
 
-    Bits of the descriptor say what it has: 0 a dictionary id, 2 a checksum of the content, 3 the
-    size of the content, 4 checksums of the blocks.
+    Bits of the descriptor: 0 dictionary id, 2 checksum and 3 size of the content, 4 checksums
+    of blocks.
     """
     descriptor = (feed.peek(5) + b"\0")[4]
     # The header: magic, descriptor and checksum, then maybe content size and dictionary id.

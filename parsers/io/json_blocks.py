@@ -212,8 +212,8 @@ class BlockQueue:
     def ready(self, ahead: int) -> Iterator[JsonPart]:
         """Yield decoded parts in order until only `ahead` blocks are waiting.
 
-        If a guess does not decode, empty the queue and rewind the window to its beginning, so that
-        the caller reads it again in smaller pieces. Other blocks that do not decode are skipped.
+        If a guess does not decode, rewind the window to it, so that the caller reads it
+        again in smaller pieces. Other blocks that do not decode are skipped.
         """
         while len(self.waiting) > ahead:
             block = self.waiting.popleft()

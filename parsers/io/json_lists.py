@@ -320,8 +320,8 @@ class Document:
     def _resumption(self, broken: int) -> tuple[int, int, int]:
         """Return the offset where an open object or list goes on after damage, and its depth.
 
-        If none goes on, return the end of the text and depth -1. Also return how many bytes were
-        discarded on the way because they were too many to keep.
+        If none goes on, return the end of the text and depth -1. Also return how many bytes
+        were too many to keep and are discarded.
         """
         window, passed = self._window, 0
         ahead = broken - window.at  # unlike an offset it stays valid when more text is read

@@ -8,6 +8,7 @@ until a second pass. Fields of type Any may have any JSON value; `values` conver
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, Final
 
 import msgspec
@@ -200,7 +201,8 @@ ARGS: Final[dict[str, type[Args]]] = {
 """By category: the type of the arguments. Arguments of other categories are not read."""
 
 
-def tagged_events(python_stacks: bool) -> list[type[msgspec.Struct]]:
+@cache
+def tagged_events(python_stacks: bool) -> tuple[type[msgspec.Struct], ...]:
     """Return a type of event per known category, which decoders choose by the category as tag.
 
     Its `args` have the type in `ARGS`. If no table needs a category, only its phase is decoded.
@@ -216,4 +218,4 @@ def tagged_events(python_stacks: bool) -> list[type[msgspec.Struct]]:
         if category in FLOW_CATEGORIES:
             fields.append(("id", Any, None))
         types.append(msgspec.defstruct(category, fields, tag_field="cat", tag=category, gc=False))
-    return types
+    return tuple(types)

@@ -182,8 +182,8 @@ def _rank_numbers(keys: Sequence[tuple[int, ...]]) -> list[int | None]:
 def number_devices(tables: Tables, several: bool) -> list[tuple[int, int]]:
     """Replace, in place, the file's device numbers by those of the trace.
 
-    Return (process, number in the file) of each device. `several`: the file is of several
-    processes, and equal numbers of two processes are different devices.
+    Return (process, number in the file) of each. If `several` processes have a number, it is
+    several devices.
     """
     activities = tables["activities"]
     local = activities.column("device")

@@ -12,7 +12,6 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
-from traceflops.parsers.pytorch import legacy
 from traceflops.parsers.pytorch import values as convert
 from traceflops.parsers.pytorch.events import CollectiveArgs
 from traceflops.parsers.pytorch.merged_ranks import owner_codes
@@ -143,7 +142,12 @@ class KinetoRows:
             columns["finished"] = convert.integers(
                 [None if flag is None else int(flag not in _UNFINISHED) for flag in flags]
             )
-        legacy.use_old_spelling(args)
+        for a in args:
+            if a.old_input_dims:  # old files spell it so, and write [] for unknown sizes
+                old = (a.old_input_dims, a.input_types)
+                a.input_dims, a.input_types = (
+                    text if bytes(text).strip(b"[] ") else msgspec.Raw(b"") for text in old
+                )
         # Many operators have the same shapes: encode each distinct set of inputs only once. The
         # dictionary gives a new key the next number.
         number_of: defaultdict[bytes, int] = defaultdict()
@@ -316,7 +320,7 @@ def _same_numbers(args: Sequence[Any], *fields: str) -> dict[str, IntArray]:
 def _devices(group: Group) -> IntArray:
     """Return the device number of each event: its pid, else the argument `device`.
 
-    In files of several ranks (with `rank`) the argument comes first: the pid may be something else.
+    With a rank in the arguments the argument comes first: the pid may be something else.
     """
     rank, device = _numbers(group.args, "rank"), _numbers(group.args, "device")
     pid = convert.trailing_integers([event.pid for event in group.events])

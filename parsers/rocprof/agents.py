@@ -43,10 +43,7 @@ GAUGES: Final[Mapping[str, tuple[str, int]]] = {
 
 
 def facts_of_agent(agent: Mapping[str, object]) -> DeviceFacts:
-    """Return the facts of an agent whose keys are those of rocprofv3's JSON, in any case.
-
-    The clock is that of the compute units (fcompute). Without local_mem_size, add up memory banks.
-    """
+    """Return the facts of an agent whose keys are those of rocprofv3's JSON, in any case."""
     properties = {key.lower(): value for key, value in agent.items()}
     version = _number(properties.get("gfx_target_version"))  # 90402 is 9.4.2
     clock_mhz = _number(properties.get("max_engine_clk_fcompute"))

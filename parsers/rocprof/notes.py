@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from traceflops.parsers.rocprof.tables.runs import TableRun
 
 
-_LONG_NS: Final = 60 * 10**9
 _MOST_NAMED: Final = 8
 NOTES: Final = NoteTable(
     repaired={
@@ -80,8 +79,6 @@ NOTES: Final = NoteTable(
         "of queueing (DispatchNs).",
         "runs-apart": "The folder holds several runs, separated by more than 10 s: they are shown "
         "separately.",
-        "very-long": "{count} GPU [operation|operations] took a minute or more, the longest "
-        "{longest} s. Times are used as recorded.",
     },
     missing={
         "calls-of-unknown-process": "{count} API [call|calls] without a process, and several "
@@ -181,10 +178,7 @@ def link_notes(tables: Mapping[str, pa.Table], *, no_calls: str = _NO_CALLS) -> 
 def run_notes(
     run: TableRun, tables: Mapping[str, pa.Table], overflowed: Sequence[Note]
 ) -> Iterator[Note]:
-    """Yield the notes on a run of CSV files: on each file, then on the whole run.
-
-    `overflowed` are notes on texts that were left out of the tables.
-    """
+    """Yield the notes on a run of CSV files: on each file, on texts left out, on the whole run."""
     by_file = [(index, n) for index, file in enumerate(run.files) for n in file_notes(file)]
     yield from together(by_file, len(run.files))
     yield from overflowed
@@ -204,9 +198,6 @@ def run_notes(
     # What the run lacks as a whole, and what is strange about its times.
     if tables["activities"].num_rows:
         notes += link_notes(tables)
-        length = numbers(tables["activities"]["dur_ns"])
-        if long := count_true(length >= _LONG_NS):
-            notes.append(NOTES.note("very-long", long, longest=f"{int(length.max()) / 1e9:,.1f}"))
         if odd["counted-while-timed"]:
             notes.append(COUNTED_WHILE_TIMED)
         elif run.system:  # only rocprof-compute describes the system

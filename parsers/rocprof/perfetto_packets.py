@@ -264,10 +264,7 @@ class Packets:
         return dict(zip(self._wanted, columns, strict=True))
 
     def _timed(self, packets: Mapping[str, IntArray]) -> dict[str, IntArray]:
-        """Return start and end in ns, track and era of all events; `end` is ABSENT if unknown.
-
-        `packets` are the columns of all packets. Missing clocks and tracks are those of the era.
-        """
+        """Return start and end in ns (ABSENT: unknown), track and era of all events."""
         if not self._events.count:
             return {}
         defaults = [(own_era, *values) for own_era, values in self._defaults.items()]
@@ -313,10 +310,7 @@ def _add(table: Rows, is_wanted: BoolArray | None = None, **columns: Array) -> N
 
 
 def _codes(names: Names, messages: Columns, part: int, among: BoolArray) -> IntArray:
-    """Return per message the code in `names` of the text in field `part`.
-
-    It is ABSENT for messages without the field and where `among` is false.
-    """
+    """Return the code in `names` of the text in a field of each message, ABSENT if not `among`."""
     codes = np.full(len(among), ABSENT, np.int64)
     rows = np.flatnonzero(messages.has(part) & among)
     texts = messages.block.texts(messages.begins[part][rows], messages.ends[part][rows])

@@ -13,6 +13,7 @@ from traceflops.errors import NotATrace
 from traceflops.parsers.io.database_query import Batch, by_distinct
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.notes import NoteTable
+from traceflops.parsers.pytorch.values import first_known
 from traceflops.parsers.rocprof import copies
 from traceflops.parsers.rocprof.agents import GAUGES
 from traceflops.parsers.rocprof.perfetto_packets import TEXT, Packets, Track
@@ -202,16 +203,16 @@ class _Recording(Gathered):
         if "begin_ns" not in rows:
             return Batch(len(uuid), columns, {})
         columns |= {
-            "start": _first(rows["begin_ns"], rows["start"]),
-            "end": _first(rows["end_ns"], rows["end"]),
-            "stream": _first(rows["queue"], stream),
-            "gpu": _first(self._agents(rows["agent"]), rows["device"], gpu),
-            "thread": _first(rows["tid"], by_distinct(uuid, thread)),
+            "start": first_known(rows["begin_ns"], rows["start"]),
+            "end": first_known(rows["end_ns"], rows["end"]),
+            "stream": first_known(rows["queue"], stream),
+            "gpu": first_known(self._agents(rows["agent"]), rows["device"], gpu),
+            "thread": first_known(rows["tid"], by_distinct(uuid, thread)),
             # 0 is the id of records without a call.
             "correlation": np.where(rows["corr_id"] == 0, ABSENT, rows["corr_id"]),
-            "bytes": _first(rows["copy_bytes"], rows["bytes"]),
-            "src": _first(rows["src_agent"], rows["src_agent_id"]),
-            "dst": _first(rows["dst_agent"], rows["dst_agent_id"]),
+            "bytes": first_known(rows["copy_bytes"], rows["bytes"]),
+            "src": first_known(rows["src_agent"], rows["src_agent_id"]),
+            "dst": first_known(rows["dst_agent"], rows["dst_agent_id"]),
         }
         return Batch(len(uuid), columns, {})
 
@@ -266,10 +267,7 @@ class _Recording(Gathered):
         )
 
     def _add_copies(self, rows: Batch) -> None:
-        """Add copies, except those within host memory, which are only counted.
-
-        In rocprof-sys the GPU of a copy is unknown: its agents have other numbers than kernels'.
-        """
+        """Add copies, except those within host memory, which are only counted."""
         named = copies.directions_named(self._packets.names)
         named = np.append(named, copies.UNKNOWN)[rows["name"]]  # the last is for code -1: no name
         source, target = (self._agents(rows[end]) for end in ("src", "dst"))
@@ -286,6 +284,7 @@ class _Recording(Gathered):
         source_kind, target_kind = kinds
         gpu = np.where(target_kind == copies.GPU, target, source)
         direction = copies.directions_between(named, source_kind, target_kind, source != target)
+        # Agents of rocprof-sys's copies have other numbers than kernels': their GPU is unknown.
         columns = {"gpu": np.full_like(gpu, ABSENT) if self.is_sys else gpu, "direction": direction}
         on_device = (source_kind != copies.HOST) | (target_kind != copies.HOST)
         self.odd["host-copies"] += count_true(~on_device)
@@ -352,14 +351,6 @@ class _Recording(Gathered):
         # A program may end with some calls that launch nothing: only a long gap is a loss.
         if gap_ns > max(_STOPPED_NS, _STOPPED_SHARE * np.ptp(called) if len(called) else 0):
             yield _NOTES.note("device-stopped", time=time_amount(gap_ns))
-
-
-def _first(*columns: IntArray) -> IntArray:
-    """Return the first value per row that is not ABSENT."""
-    values = columns[0]
-    for column in columns[1:]:
-        values = np.where(values == ABSENT, column, values)
-    return values
 
 
 def _number(sign: re.Pattern[str], text: str) -> int:

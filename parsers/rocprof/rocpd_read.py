@@ -256,22 +256,20 @@ def read_copies(reading: RunReading) -> None:
     for batch in reading.run.batches("memory_copy", Wanted(integers=_OF_COPY)):
         reading.counts["memory_copy"] += batch.count
         rows = timed(batch, reading.odd)
-        from_gpu, to_gpu = (reading.are_gpus(rows[f"{end}_agent_id"]) for end in ("src", "dst"))
-        on_device = from_gpu | to_gpu
-        reading.odd["host-copies database"] += count_true(~on_device)
-        rows, from_gpu, to_gpu = rows.only(on_device), from_gpu[on_device], to_gpu[on_device]
-        source, target = rows["src_agent_id"], rows["dst_agent_id"]
         ids, inverse = np.unique(rows["name_id"], return_inverse=True)
         named = copies.directions_named(reading.strings[key] or "" for key in ids.tolist())[inverse]
+        ends = ("src_agent_id", "dst_agent_id")
+        work, agent, direction = copies.on_devices(rows, named, ends, reading.are_gpus)
+        reading.odd["host-copies database"] += rows.count - work.count
         sinks.add_work(
             reading,
-            rows,
+            work,
             "memcpy",
             # A copy engine executes it: it belongs to no queue or stream.
-            **_common(reading, rows, np.where(to_gpu, target, source)),
-            name=name(rows["name_id"]),
-            bytes=rows["size"],
-            direction=copies.directions_between(named, from_gpu, to_gpu, source != target),
+            **_common(reading, work, agent),
+            name=name(work["name_id"]),
+            bytes=work["size"],
+            direction=direction,
         )
 
 

@@ -134,8 +134,7 @@ def _add_work(
 ) -> None:
     """Add device work of one kind of event.
 
-    `call` is the row of the call that launched each piece of work, or -1 (None: the file links
-    none); `call_bytes` are the bytes of all calls.
+    `call` is the row of the call that launched each piece, or -1 (None: the file links none).
     """
     gpu, sizes = work["gpu"], work["bytes"]
     tables.odd["device-unknown json"] += count_true(gpu == ABSENT)

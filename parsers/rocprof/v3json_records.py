@@ -329,8 +329,8 @@ class RecordReader:
 def _by_counter(records: Sequence[_Counting], columns: Columns) -> Columns:
     """Return columns with a row per launch and counter, given columns with a row per launch.
 
-    `sum`, `largest` and `instances` (their number) describe the values of a counter's instances.
-    `valueless`, the same in each row, is how many values of all records are no numbers.
+    `sum`, `largest` and `instances` (their number) are of a counter's instances; `valueless`,
+    the same in each row, is how many values of all records are no numbers.
     """
     values = list(chain.from_iterable(r.records for r in records))
     launch = np.repeat(np.arange(len(records)), [len(r.records) for r in records])

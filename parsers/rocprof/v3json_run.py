@@ -88,6 +88,7 @@ def read_v3_json(source: ByteSource, pool: WorkerPool, block_bytes: int = BLOCK_
             f"({several(damage.cut_bytes or 0, 'byte')} of an incomplete record lost)."
         )
         notes.append(Note("dropped", "text-cut", text, damage.cut_bytes, advice=used))
+    damage.repaired.update(recorded.mended)
     notes += repairs_and_losses(damage, "record")
     if damage.tail_bytes:
         code = "second-trace" if damage.another else "tail-unread"
@@ -154,9 +155,6 @@ def _trace(recorded: v3json_tables.JsonRecorded, source: ByteSource, notes: list
         lifetimes=tuple(lifetimes),
     )
 
-    for what, count in sorted(recorded.mended.items()):
-        text = f"Damaged JSON: {what} ({count:,})."
-        notes.append(Note("repaired", "json-repaired", text, count))
     if unreadable := +recorded.unreadable:
         listed = ", ".join(f"{name} ({count:,})" for name, count in sorted(unreadable.items()))
         text = f"Records in an unknown form were skipped: {listed}."

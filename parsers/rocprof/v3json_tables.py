@@ -12,15 +12,15 @@ import numpy as np
 from traceflops.parsers.io.database_query import Batch, Lookup, TextsById, by_distinct
 from traceflops.parsers.io.json_blocks import SKIPPED, WHOLE, Elements, JsonPart, Members, Records
 from traceflops.parsers.io.json_window import decoded
+from traceflops.parsers.rocprof import copies
 from traceflops.parsers.rocprof.agents import facts_of_agent, is_gpu, place_of_node, text_of
-from traceflops.parsers.rocprof.copies import directions_between, directions_named, fill_sizes
 from traceflops.parsers.rocprof.notes import clock_of
 from traceflops.parsers.rocprof.tables.counters import takes_largest
 from traceflops.parsers.rocprof.v3json_records import READERS, RecordBlock
 from traceflops.parsers.shared import sinks
 from traceflops.parsers.shared.sanity_checks import timed
 from traceflops.parsers.shared.trace_builder import Gathered, ProcessFacts, within_limit
-from traceflops.table.columns import ABSENT, LIMIT_NS, Array, BoolArray, IntArray, Names, count_true
+from traceflops.table.columns import ABSENT, LIMIT_NS, Array, BoolArray, IntArray, Names
 from traceflops.table.grouping import distinct
 
 ROOT_KEY: Final = "rocprofiler-sdk-tool"
@@ -196,7 +196,7 @@ class ProcessTables:
             for block in self._records.each(f"buffer_records.{kind}"):
                 self._add_calls(block, api)  # puts the sizes of copies into `_copy_sizes`
         calls, sizes = (np.concatenate(columns) for columns in zip(*self._copy_sizes, strict=True))
-        fill_sizes(activities, since, calls, sizes)
+        copies.fill_sizes(activities, since, calls, sizes)
         self._add_marks()
 
     def _add_dispatches(self) -> None:
@@ -223,10 +223,7 @@ class ProcessTables:
             )
 
     def _add_marks(self) -> None:
-        """Add ranges and marks of the program, named by their text, else by their operation.
-
-        Add allocations of scratch memory as overheads, since a queue waits for them.
-        """
+        """Add ranges and marks by text, else operation, and allocations of scratch as overheads."""
         names = self._recorded["marks"].names["name"]
         message = _texts(self._records.take("strings.marker_api"), "key").coder(names, None)
         for block in self._records.each("buffer_records.marker_api"):
@@ -274,25 +271,23 @@ class ProcessTables:
 
     def _add_copies(self, block: RecordBlock) -> None:
         """Add copies, except those within host memory, which are only counted."""
-        rows = self._timed(block)
-        on_device = self._are_gpus(rows["source"]) | self._are_gpus(rows["target"])
-        self._recorded.odd["host-copies"] += count_true(~on_device)
-        rows, texts = rows.only(on_device), Names()
-        source, target = rows["source"], rows["target"]
-        from_gpu, to_gpu = self._are_gpus(source), self._are_gpus(target)
+        rows, texts = self._timed(block), Names()
         operation = self._operations(rows, texts, "(unknown copy {})")
-        named = directions_named(texts)[operation]
+        rows = rows.with_numbers({"operation": operation})
+        named, ends = copies.directions_named(texts)[operation], ("source", "target")
+        work, agent, direction = copies.on_devices(rows, named, ends, self._are_gpus)
+        self._recorded.odd["host-copies"] += rows.count - work.count
         sinks.add_work(
             self._recorded,
-            rows,
+            work,
             "memcpy",
             process=self._number,
             # A copy engine executes it: it belongs to no queue or stream.
-            device=self._devices(np.where(to_gpu, target, source)),
-            name=self._recorded["activities"].names["name"].codes(texts)[operation],
-            correlation=rows["correlation"],
-            bytes=rows["bytes"],
-            direction=directions_between(named, from_gpu, to_gpu, source != target),
+            device=self._devices(agent),
+            name=self._recorded["activities"].names["name"].codes(texts)[work["operation"]],
+            correlation=work["correlation"],
+            bytes=work["bytes"],
+            direction=direction,
         )
 
     def _add_calls(self, block: RecordBlock, api: str) -> None:
@@ -385,9 +380,9 @@ def _column(blocks: Sequence[RecordBlock], name: str) -> IntArray:
 
 
 def _named(texts: TextsById, numbers: Array, names: Names, unknown: str) -> tuple[Array, IntArray]:
-    """Return the codes in `names` of the texts of `numbers`, and the numbers without a text.
+    """Return the codes of the texts of `numbers`, and the numbers without a text.
 
-    `unknown.format(number)` is the text of a number without one.
+    The text of these is `unknown.format(number)`.
     """
     wide = numbers.astype(np.int64)
     codes = texts.coder(names, None)(wide)

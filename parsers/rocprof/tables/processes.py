@@ -120,10 +120,7 @@ def names_in(parts: Iterable[ProcessPart], column: str, *tables: str) -> set[str
 
 
 def processes_of(files: Sequence[TableFile]) -> list[Process]:
-    """Return the processes in the files of one pass, sorted by `Process.order`.
-
-    Parts are joined by guid, else by rank and pid, else by the names of their files.
-    """
+    """Return the processes in the files of one pass, by guid, else rank and pid, else file name."""
     processes: dict[Hashable, Process] = {}
     unnamed: defaultdict[tuple[str, int | None], list[ProcessPart]] = defaultdict(list)
     for part in (part for file in files for part in file.parts.values()):

@@ -36,11 +36,10 @@ from traceflops.parsers.shared.trace_builder import Gathered, ProcessFacts, chos
 from traceflops.table.builder import TableBuilder
 from traceflops.table.columns import ABSENT, IntArray
 from traceflops.table.trace import Note, Source, SourceFile, Trace
-from traceflops.units import several
+from traceflops.units import listed, several
 
 _MOST_AGENTS: Final = 4_096
 _MOST_NEIGHBOURS: Final = 10_000
-_MOST_NAMED: Final = 4
 _ADDERS: Final[dict[str, Callable[[Cells, ProcessPart], None]]] = {
     "kernels": work.add_kernels,
     "copies": work.add_copies,
@@ -191,10 +190,8 @@ def _neighbour_notes(files: Sequence[TableFile]) -> Iterator[Note]:
         # The files of a process have one key; the note is on the last of them.
         for key, name in {key: name for name, key in keys.items()}.items():
             if siblings := same_run(not_given, key):
-                more = ", …" if len(siblings) > _MOST_NAMED else ""
-                listed = ", ".join(siblings[:_MOST_NAMED]) + more
-                shown = folder.resolve().name or folder
-                note = NOTES.note("siblings-not-read", len(siblings), listed=listed, folder=shown)
+                first, shown = listed(siblings, most=4), folder.resolve().name or folder
+                note = NOTES.note("siblings-not-read", len(siblings), listed=first, folder=shown)
                 yield replace(note, file=name)
 
 

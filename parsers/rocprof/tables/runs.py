@@ -182,10 +182,7 @@ def _without_repetitions(processes: Sequence[Process]) -> list[Process]:
 
 
 def _repeats(other: Process, process: Process) -> bool:
-    """Return whether `other` ran a kernel of `process` and has counters that `process` lacks.
-
-    If `process` has times, `other` may have the same counters.
-    """
+    """Return whether `other` ran a kernel of `process` and has counters that it lacks or times."""
     kernels, other_kernels = (
         names_in(p.all_parts, "name", "activities", COUNTERS) for p in (process, other)
     )

@@ -50,10 +50,7 @@ def add_kernels(rows: Cells, part: ProcessPart) -> None:
 
 
 def add_copies(rows: Cells, part: ProcessPart, named: str = "direction") -> None:
-    """Add copies and fills, whose names are in the column `named`.
-
-    `resolve_copies` sets their devices later.
-    """
+    """Add copies and fills, named by column `named`; `resolve_copies` sets their devices later."""
     rows = timed_rows(rows, part)
     if not rows.count:
         return
