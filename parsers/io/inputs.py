@@ -151,10 +151,7 @@ def _gunzip(feed: Feed) -> Iterator[bytes]:
 
 
 def _inflated(member: zlib._Decompress, data: bytes) -> Iterator[bytes]:
-    """Yield the content of compressed data in blocks of limited size.
-
-    Raises zlib.error if it is damaged, after yielding what is before the damage.
-    """
+    """Yield the content in small blocks. Raises zlib.error, after yielding what precedes damage."""
     while not member.eof:  # data behind the end stays in `member.unused_data`
         saved = member.copy()
         try:

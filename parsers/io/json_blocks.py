@@ -222,18 +222,14 @@ class BlockQueue:
             elif (value := block.result()) is not None:
                 yield JsonPart(block.frame.path, value)
             elif block.is_guess:
-                self._rewind_to(block)
-
-    def _rewind_to(self, guess: _TextBlock) -> None:
-        """Rewind the window to a failed guess, drop later blocks; its text is then cut smaller."""
-        texts = [b.text for b in (guess, *self.waiting) if isinstance(b, _TextBlock)]
-        self.waiting.clear()
-        self._window.rewind(b"".join(texts))
-        end = self._window.position + len(guess.text)
-        if len(guess.text) > _SMALL_BLOCK:
-            guess.frame.small_until = end
-        else:
-            guess.frame.single_until = end
+                texts = [b.text for b in (block, *self.waiting) if isinstance(b, _TextBlock)]
+                self.waiting.clear()
+                self._window.rewind(b"".join(texts))
+                end = self._window.position + len(block.text)
+                if len(block.text) > _SMALL_BLOCK:
+                    block.frame.small_until = end
+                else:
+                    block.frame.single_until = end
 
     def accept(self, frame: Frame, value: bytes) -> None:
         """Take one object that is known to decode."""

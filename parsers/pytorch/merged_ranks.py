@@ -104,10 +104,7 @@ def split_ranks(tables: Tables, rank: int | None) -> list[tuple[int | None, int 
 
 
 def _device_shift(pids: Sequence[int]) -> int:
-    """Return the power of ten whose multiples a tool added to device numbers, 0 if none.
-
-    `pids` are those of device work. What remains of them must look like device numbers.
-    """
+    """Return the power of ten whose multiples a tool added to device numbers, 0 if none."""
     devices = np.array([pid for pid in pids if pid >= 0], np.int64)
     shifts = (power for power in _SHIFTS if (devices % power < 1_024).all())
     return next((power for power in shifts if len(np.unique(devices // power)) > 1), 0)

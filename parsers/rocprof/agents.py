@@ -228,10 +228,7 @@ def gpus_of(header: Mapping[str, msgspec.Raw]) -> dict[int, DeviceFacts]:
 
 
 def _value(text: str | None, below: int = _INT32) -> int | None:
-    """Return a count, or a size such as 31309824(0x1ddc000)KB in bytes.
-
-    Returns None if `text` holds neither, or if the value is not below `below`.
-    """
+    """Return a count, or a size such as 31309824(0x1ddc000)KB in bytes; None from `below` on."""
     amount = _AMOUNT.fullmatch(text or "")
     if amount is None:
         return None

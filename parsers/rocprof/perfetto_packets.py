@@ -381,10 +381,7 @@ class Clocks:
                 self._ahead.setdefault(number, signed((now - time) % 2**64))
 
     def times(self, time: IntArray, clock: IntArray, era: IntArray) -> IntArray:
-        """Return the time of each packet in ns since boot, ABSENT if unknown.
-
-        `time`, `clock` and `era` have a value per packet, in file order.
-        """
+        """Return the time of each packet, in file order, in ns since boot, ABSENT if unknown."""
         boot_ns = time.copy()
         for number, ahead in self._ahead.items():
             boot_ns[(clock == number) & (time != ABSENT)] += ahead

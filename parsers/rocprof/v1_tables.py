@@ -108,10 +108,7 @@ class V1Tables(trace_builder.Gathered):
         sinks.add_marks(self, **self._of_host("marks", rows), instant_ns=_MARK_NS)
 
     def add_counters(self, rows: Batch, counters: Mapping[str, Array]) -> None:
-        """Add the values of counters of the kernels in `rows`.
-
-        `counters` has a column per counter or instance: TCC_HIT[3] is an instance of TCC_HIT.
-        """
+        """Add the counters of kernels, a column each; TCC_HIT[3] is an instance of TCC_HIT."""
         table = self["kernel_counters"]
         for counter, values in counters.items():
             is_value = np.isfinite(values)

@@ -28,10 +28,9 @@ _WORTH_BYTES: Final = 1 << 29  # for smaller files worker processes cost more th
 
 
 def read_runs(sources: Sequence[ByteSource], reading: Reading) -> list[Trace]:
-    """Return the traces in some files; repeated passes are joined, launchers left out.
+    """Return the traces in some files, passes joined, launchers (files without records) left out.
 
-    A launcher is a process that only started the program: its file has no records. An unreadable
-    file becomes a note. Raises InputError if no file can be read.
+    An unreadable file becomes a note. Raises InputError if no file can be read.
     """
 
     def traced(source: ByteSource) -> tuple[ByteSource, Trace]:
@@ -109,9 +108,7 @@ def _add_process(
     if not +records.counts:
         recorded.launchers.append((number, facts))
         return
-    tables = v3json_tables.ProcessTables(recorded, records, recorded.process(number, facts))
-    tables.add_timeline()
-    tables.add_counters()
+    records.add(recorded.process(number, facts))
     recorded.counts.update(records.counts)
     recorded.metadata.append(metadata)
     kinds = {operations.kind for operations in records.kinds}

@@ -96,8 +96,31 @@ class Metadata:
         self.lifetime_ns: tuple[int, int] | None = times if fits else None
 
 
+class JsonRecorded(Gathered):
+    """The rows of all processes of a file, and the ids that records use without a definition.
+
+    `arguments` has those of RCCL calls by name, by the row of the call. `unreadable` counts records
+    that are left out, by list, `mended` repairs by kind.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unreadable: Counter[str] = Counter()
+        self.mended: Counter[str] = Counter()
+        self.metadata: list[Metadata] = []
+        self.releases: dict[str, None] = {}  # a set that keeps the order
+        self.launchers: list[tuple[int, ProcessFacts]] = []
+        self.unknown_kernels: set[int] = set()
+        self.unlisted_agents: set[int] = set()
+        self.streams: set[int] = set()
+        self.arguments: dict[int, dict[str, str]] = {}
+
+
 class ProcessRecords:
-    """The lists of one process, kept until its end: names may follow the records that use them."""
+    """The lists of one process, kept until its end: names may follow the records that use them.
+
+    Then `add` adds the records to the tables of `recorded`.
+    """
 
     def __init__(self, recorded: JsonRecorded) -> None:
         """Begin without lists; `recorded` counts what is damaged in them."""
@@ -125,54 +148,27 @@ class ProcessRecords:
         elif path == "strings.buffer_records":
             self.kinds = decoded(item.value, list[_Operations]) or []
 
-    def take(self, path: str) -> list[RecordBlock]:
+    def _take(self, path: str) -> list[RecordBlock]:
         """Return the blocks of a list and forget them."""
         return self._lists.pop(path, [])
 
-    def each(self, path: str) -> Iterator[RecordBlock]:
+    def _each(self, path: str) -> Iterator[RecordBlock]:
         """Yield the blocks of a list in order and forget each."""
-        blocks = deque(self.take(path))
+        blocks = deque(self._take(path))
         while blocks:
             yield blocks.popleft()
 
-    def operation(self, kind: int, number: int) -> str | None:
+    def _operation(self, kind: int, number: int) -> str | None:
         """Return the name of operation `number` of a kind of records, None if it is unknown."""
         operations = self.kinds[kind].operations if 0 <= kind < len(self.kinds) else []
         return operations[number] or None if 0 <= number < len(operations) else None
 
-
-class JsonRecorded(Gathered):
-    """The rows of all processes of a file, and the ids that records use without a definition.
-
-    `arguments` has those of RCCL calls by name, by the row of the call. `unreadable` counts records
-    that are left out, by list, `mended` repairs by kind.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.unreadable: Counter[str] = Counter()
-        self.mended: Counter[str] = Counter()
-        self.metadata: list[Metadata] = []
-        self.releases: dict[str, None] = {}  # a set that keeps the order
-        self.launchers: list[tuple[int, ProcessFacts]] = []
-        self.unknown_kernels: set[int] = set()
-        self.unlisted_agents: set[int] = set()
-        self.streams: set[int] = set()
-        self.arguments: dict[int, dict[str, str]] = {}
-
-
-class ProcessTables:
-    """Adds the records of one process to `recorded`; `number` is the number of the process."""
-
-    def __init__(self, recorded: JsonRecorded, records: ProcessRecords, number: int) -> None:
-        """Read the lists to which others refer: agents, and kernels with their registers."""
-        self._recorded = recorded
-        self._records = records
+    def add(self, number: int) -> None:
+        """Add all records to the tables, as those of the process with this number."""
         self._number = number
-        self._machine = records.metadata.clock or ""
-        kept = [agent for block in records.take("agents") for agent in block.kept]
+        kept = [agent for block in self._take("agents") for agent in block.kept]
         self._agents: dict[int, Mapping[str, Any]] = {a["id"].handle: a for a in kept}
-        symbols = records.take("kernel_symbols")
+        symbols = self._take("kernel_symbols")
         ids, registers = _column(symbols, "kernel"), _column(symbols, "registers")
         self._kernels = _texts(symbols, "kernel")
         self._registers = Lookup(ids, np.where(registers > 0, registers, ABSENT))
@@ -185,24 +181,23 @@ class ProcessTables:
         # Pairs of columns: correlations of calls, bytes that they copy. The first pair is empty.
         self._copy_sizes = [(np.empty(0, np.int64), np.empty(0, np.int64))]
 
-    def add_timeline(self) -> None:
-        """Add everything that has a time: device work, calls, marks, overheads."""
         activities = self._recorded["activities"]
         since = activities.count
         self._add_dispatches()
-        for block in self._records.each("buffer_records.memory_copy"):
+        for block in self._each("buffer_records.memory_copy"):
             self._add_copies(block)
         for kind, api in APIS.items():
-            for block in self._records.each(f"buffer_records.{kind}"):
+            for block in self._each(f"buffer_records.{kind}"):
                 self._add_calls(block, api)  # puts the sizes of copies into `_copy_sizes`
         calls, sizes = (np.concatenate(columns) for columns in zip(*self._copy_sizes, strict=True))
         copies.fill_sizes(activities, since, calls, sizes)
         self._add_marks()
+        self._add_counters()
 
     def _add_dispatches(self) -> None:
         """Add a kernel per dispatch; its queue is the stream."""
         kernel_names = self._recorded["activities"].names["name"]
-        for block in self._records.each("buffer_records.kernel_dispatch"):
+        for block in self._each("buffer_records.kernel_dispatch"):
             rows = self._timed(block)
             self._recorded.streams.update(distinct(rows["stream"]).tolist())
             sinks.add_work(
@@ -225,8 +220,8 @@ class ProcessTables:
     def _add_marks(self) -> None:
         """Add ranges and marks by text, else operation, and allocations of scratch as overheads."""
         names = self._recorded["marks"].names["name"]
-        message = _texts(self._records.take("strings.marker_api"), "key").coder(names, None)
-        for block in self._records.each("buffer_records.marker_api"):
+        message = _texts(self._take("strings.marker_api"), "key").coder(names, None)
+        for block in self._each("buffer_records.marker_api"):
             rows = self._timed(block)
             name = message(rows["correlation"].astype(np.int64))
             textless = name < 0
@@ -234,7 +229,7 @@ class ProcessTables:
                 name[textless] = self._operations(rows.only(textless), names, "(unknown mark {})")
             columns: dict[str, Any] = {"process": self._number, "thread": rows["thread"]}
             sinks.add_marks(self._recorded, rows, **columns, name=name)
-        for block in self._records.each("buffer_records.scratch_memory"):
+        for block in self._each("buffer_records.scratch_memory"):
             rows = self._timed(block)
             sinks.add_overheads(
                 self._recorded,
@@ -246,11 +241,11 @@ class ProcessTables:
                 name=self._operations(rows, names, "(unknown scratch operation {})"),
             )
 
-    def add_counters(self) -> None:
+    def _add_counters(self) -> None:
         """Add counters: the sum of instances, or the largest if each counts the whole chip."""
-        counters = _texts(self._records.take("counters"), "counter")
+        counters = _texts(self._take("counters"), "counter")
         table, odd = self._recorded["kernel_counters"], self._recorded.odd
-        for block in self._records.each("callback_records.counter_collection"):
+        for block in self._each("callback_records.counter_collection"):
             columns, names = block.columns, Names()
             counter, _ = _named(counters, columns["counter"], names, "(unknown counter {})")
             largest = np.array([takes_largest(text) for text in names], np.bool_)
@@ -323,18 +318,19 @@ class ProcessTables:
 
     def _devices(self, agents: Array) -> IntArray:
         """Return the devices of agents (handles); an unlisted agent has no facts, only an id."""
+        machine, recorded = self.metadata.clock, self._recorded
 
         def device(handle: int, _: int) -> int:
             agent = self._agents.get(handle)
             if agent is None:
-                handle = within_limit(self._recorded.unlisted_agents, handle, ABSENT)
+                handle = within_limit(recorded.unlisted_agents, handle, ABSENT)
                 local = handle if 0 <= handle < 2**31 else _UNLISTED  # shown as an int32
-                return self._recorded.device((self._machine, "handle", handle), self._number, local)
+                return recorded.device((machine, "handle", handle), self._number, local)
             node = agent["node_id"] if agent["node_id"] != ABSENT else agent["logical_node_id"]
             local = node if 0 <= node < 2**31 else _UNLISTED
-            key = (self._machine, *((node,) if node != ABSENT else ("handle", handle)))
+            key = (machine, *((node,) if node != ABSENT else ("handle", handle)))
             facts, place = facts_of_agent(agent), place_of_node(node)
-            return self._recorded.device(key, self._number, local, facts, place)
+            return recorded.device(key, self._number, local, facts, place)
 
         return by_distinct(agents, device)
 
@@ -363,7 +359,7 @@ class ProcessTables:
         both = np.clip(kind, -1, _KIND_BASE) * _KIND_BASE + np.clip(operation, -1, _KIND_BASE - 2)
 
         def name(_: int, row: int) -> int:
-            text = self._records.operation(int(kind[row]), int(operation[row]))
+            text = self._operation(int(kind[row]), int(operation[row]))
             return names[text or unknown.format(int(operation[row]))]
 
         return by_distinct(both, name).astype(np.int32)
