@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from msgspec import Struct, field
 
-from traceflops.parsers.io.json_window import STRING, Window
+from traceflops.parsers.io.json_text import STRING, Window
 from traceflops.parsers.io.worker_pool import BlockReader, WorkerPool
 
 _SMALL_BLOCK: Final = 1 << 16  # bytes of the small guesses (see BlockQueue)

@@ -12,7 +12,7 @@ from traceflops.errors import InputError, NotATrace
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.json_blocks import WHOLE, Boundaries, Members, Path, Records, Shape
 from traceflops.parsers.io.json_lists import Document
-from traceflops.parsers.io.json_mend import EVENT_START
+from traceflops.parsers.io.json_text import EVENT_START
 from traceflops.parsers.io.worker_pool import BLOCK_BYTES, BlockReader, WorkerPool
 
 B = TypeVar("B")

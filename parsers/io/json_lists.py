@@ -32,17 +32,20 @@ from traceflops.parsers.io.json_blocks import (
     Shape,
     boundaries_of,
 )
-from traceflops.parsers.io.json_mend import LONGEST_MENDED, PHASE, Damage, mended
-from traceflops.parsers.io.json_window import (
+from traceflops.parsers.io.json_text import (
     BETWEEN,
+    LONGEST_MENDED,
     LONGEST_VALUE,
+    PHASE,
     SPACE,
     STRING,
     UNDECODABLE,
+    Damage,
     Window,
     decoded,
     first_value,
     list_decoder,
+    mended,
 )
 from traceflops.parsers.io.worker_pool import BLOCK_BYTES, BlockReader, WorkerPool
 

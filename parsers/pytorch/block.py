@@ -14,8 +14,7 @@ from typing import Any, Final, TypeVar, Union, cast
 import msgspec
 import numpy as np
 
-from traceflops.parsers.io.json_mend import valid_utf8
-from traceflops.parsers.io.json_window import UNDECODABLE, list_decoder
+from traceflops.parsers.io.json_text import UNDECODABLE, list_decoder, valid_utf8
 from traceflops.parsers.pytorch import events as kineto
 from traceflops.parsers.pytorch import legacy
 from traceflops.parsers.pytorch.tables import Group, KinetoRows

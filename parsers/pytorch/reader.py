@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from traceflops.errors import InputError, NotATrace
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.json_events import EventStream
-from traceflops.parsers.io.json_mend import INVALID_UTF8, event_text_notes
+from traceflops.parsers.io.json_text import INVALID_UTF8, event_text_notes
 from traceflops.parsers.io.notes import NoteTable, printable
 from traceflops.parsers.io.worker_pool import BLOCK_BYTES, WorkerPool
 from traceflops.parsers.pytorch import legacy

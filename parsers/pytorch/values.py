@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from traceflops.parsers.io.json_window import UNDECODABLE
+from traceflops.parsers.io.json_text import UNDECODABLE
 from traceflops.table.columns import ABSENT, LIMIT_NS, BoolArray, IntArray, Names
 
 _FRAME = re.compile(r'File "([^"\n]{1,1000})", line (\d{1,9}), in (\S{1,200})')

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from traceflops.parsers.io.json_window import decoded
+from traceflops.parsers.io.json_text import decoded
 from traceflops.parsers.shared.trace_builder import NOTHING_KNOWN, DeviceFacts
 
 _MHZ: Final = 10**6

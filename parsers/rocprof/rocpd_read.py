@@ -20,11 +20,10 @@ from traceflops.parsers.io.database_query import (
 from traceflops.parsers.io.database_rows import Database
 from traceflops.parsers.rocprof import copies
 from traceflops.parsers.rocprof.agents import GAUGES
-from traceflops.parsers.rocprof.notes import SEVERAL_MACHINES
 from traceflops.parsers.rocprof.rocpd_host import HostReader, read_allocations
 from traceflops.parsers.rocprof.rocpd_run import RocpdRun, RunReading, label, runs_of, version_of
 from traceflops.parsers.rocprof.tables.counters import summed_instances
-from traceflops.parsers.rocprof.trace import trace_of, with_losses
+from traceflops.parsers.rocprof.trace import SEVERAL_MACHINES, trace_of, with_losses
 from traceflops.parsers.shared import sinks
 from traceflops.parsers.shared.collectives import COLLECTIVES, MADE, SIZES, fill_collectives
 from traceflops.parsers.shared.sanity_checks import timed

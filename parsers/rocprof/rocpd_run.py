@@ -27,10 +27,10 @@ from traceflops.parsers.io.database_query import (
     by_distinct,
 )
 from traceflops.parsers.io.database_rows import Database
-from traceflops.parsers.io.json_window import decoded
+from traceflops.parsers.io.json_text import decoded
 from traceflops.parsers.io.notes import printable
 from traceflops.parsers.rocprof.agents import facts_of_agent, place_of_node
-from traceflops.parsers.rocprof.notes import clock_of
+from traceflops.parsers.rocprof.trace import clock_of
 from traceflops.parsers.shared.trace_builder import (
     NOTHING_KNOWN,
     DeviceFacts,

@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from traceflops.parsers.io.json_window import UNDECODABLE, list_decoder
+from traceflops.parsers.io.json_text import UNDECODABLE, list_decoder
 from traceflops.parsers.pytorch.values import as_text, integer, integers
 from traceflops.parsers.rocprof.layouts import counters_in
 from traceflops.table.columns import ABSENT, Array, BoolArray, Rows

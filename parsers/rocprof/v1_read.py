@@ -13,12 +13,11 @@ from traceflops.errors import InputError, NotATrace
 from traceflops.parsers.io.database_query import Batch, joined
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.json_events import EventStream
-from traceflops.parsers.io.json_mend import event_text_notes
+from traceflops.parsers.io.json_text import event_text_notes
 from traceflops.parsers.io.worker_pool import BLOCK_BYTES, WorkerPool
 from traceflops.parsers.rocprof import v1_events
 from traceflops.parsers.rocprof.agents import gpus_of
-from traceflops.parsers.rocprof.notes import NOTES
-from traceflops.parsers.rocprof.trace import trace_of
+from traceflops.parsers.rocprof.trace import NOTES, trace_of
 from traceflops.parsers.rocprof.v1_events import COUNTERS, WORK
 from traceflops.parsers.rocprof.v1_tables import V1Tables, only_process
 from traceflops.table.columns import ABSENT, Array, IntArray, Names, Rows, count_true

@@ -16,8 +16,7 @@ import msgspec
 import numpy as np
 from msgspec import Struct, field
 
-from traceflops.parsers.io.json_mend import mended
-from traceflops.parsers.io.json_window import UNDECODABLE, list_decoder
+from traceflops.parsers.io.json_text import UNDECODABLE, list_decoder, mended
 from traceflops.parsers.pytorch.values import typed_integers
 from traceflops.table.columns import ABSENT, Array, IntArray, count_true, narrow
 

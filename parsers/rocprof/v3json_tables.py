@@ -11,11 +11,11 @@ import numpy as np
 
 from traceflops.parsers.io.database_query import Batch, Lookup, TextsById, by_distinct
 from traceflops.parsers.io.json_blocks import SKIPPED, WHOLE, Elements, JsonPart, Members, Records
-from traceflops.parsers.io.json_window import decoded
+from traceflops.parsers.io.json_text import decoded
 from traceflops.parsers.rocprof import copies
 from traceflops.parsers.rocprof.agents import facts_of_agent, is_gpu, place_of_node, text_of
-from traceflops.parsers.rocprof.notes import clock_of
 from traceflops.parsers.rocprof.tables.counters import takes_largest
+from traceflops.parsers.rocprof.trace import clock_of
 from traceflops.parsers.rocprof.v3json_records import READERS, RecordBlock
 from traceflops.parsers.shared import sinks
 from traceflops.parsers.shared.sanity_checks import timed

@@ -18,7 +18,6 @@ from traceflops.parsers.io.csv_text import TEXT_BLOCK_BYTES, CsvBlock, CsvText
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.notes import not_read, read_each, with_notes
 from traceflops.parsers.rocprof.layouts import COMPUTE, ROCPROF_TABLES, RocprofTable
-from traceflops.parsers.rocprof.notes import NOTES, clock_of_folder, file_notes, run_notes
 from traceflops.parsers.rocprof.tables import counters, work
 from traceflops.parsers.rocprof.tables.parts import (
     BUILT_AS,
@@ -31,6 +30,7 @@ from traceflops.parsers.rocprof.tables.parts import (
 )
 from traceflops.parsers.rocprof.tables.processes import NAMED_BY, Devices, Process
 from traceflops.parsers.rocprof.tables.runs import TableRun, runs_of
+from traceflops.parsers.rocprof.trace import NOTES, clock_of_folder, file_notes, run_notes
 from traceflops.parsers.shared.collectives import fill_collectives
 from traceflops.parsers.shared.trace_builder import Gathered, ProcessFacts, chosen, overflow_notes
 from traceflops.table.builder import TableBuilder
