@@ -179,42 +179,36 @@ class _Recording(Gathered):
 
     def _with_tracks(self, rows: dict[str, Array]) -> Batch:
         """Return rows with process, thread, GPU and stream, of annotations, else of the track."""
-        uuid, tracks = rows["track"], self._packets.tracks
+        tracks = self._packets.tracks
         first_pid = next((track.pid for track in tracks.values() if track.pid is not None), ABSENT)
-
-        def pid(uuid: int, _: int) -> int:
-            """Return the pid of a track, else of the nearest parent, else the file's first one."""
-            track = tracks.get(uuid, _NO_TRACK)
+        of_tracks = []  # of each track: pid (else of the nearest parent with one), tid, stream, GPU
+        uuids, index = np.unique(rows["track"], return_inverse=True)
+        for track in (tracks.get(uuid, _NO_TRACK) for uuid in uuids.tolist()):
+            owner = track
             for _ in range(_MOST_PARENTS):  # a limit, since damaged parents may form a circle
-                if track.pid is None and track.parent is not None:
-                    track = tracks.get(track.parent, _NO_TRACK)
-            return first_pid if track.pid is None else track.pid
-
-        def thread(uuid: int, _: int) -> int:
-            track = tracks.get(uuid, _NO_TRACK)
-            return _number(_THREAD, track.name) if track.tid is None else track.tid
-
-        stream, gpu = (
-            by_distinct(uuid, lambda key, _: _number(sign, tracks.get(key, _NO_TRACK).name))  # noqa: B023
-            for sign in (_STREAM, _GPU)
-        )
+                if owner.pid is None and owner.parent is not None:
+                    owner = tracks.get(owner.parent, _NO_TRACK)
+            pid = first_pid if owner.pid is None else owner.pid
+            tid = _number(_THREAD, track.name) if track.tid is None else track.tid
+            of_tracks.append((pid, tid, *(_number(sign, track.name) for sign in (_STREAM, _GPU))))
+        pids, tids, stream, gpu = np.array(of_tracks, np.int64).reshape(-1, 4)[index].T
         columns: dict[str, Array] = {name: rows[name] for name in _KEPT if name in rows}
-        columns |= {"gpu": gpu, "process": self._pids.numbers(by_distinct(uuid, pid))}
+        columns |= {"gpu": gpu, "process": self._pids.numbers(pids)}
         if "begin_ns" not in rows:
-            return Batch(len(uuid), columns, {})
+            return Batch(len(index), columns, {})
         columns |= {
             "start": first_known(rows["begin_ns"], rows["start"]),
             "end": first_known(rows["end_ns"], rows["end"]),
             "stream": first_known(rows["queue"], stream),
             "gpu": first_known(self._agents(rows["agent"]), rows["device"], gpu),
-            "thread": first_known(rows["tid"], by_distinct(uuid, thread)),
+            "thread": first_known(rows["tid"], tids),
             # 0 is the id of records without a call.
             "correlation": np.where(rows["corr_id"] == 0, ABSENT, rows["corr_id"]),
             "bytes": first_known(rows["copy_bytes"], rows["bytes"]),
             "src": first_known(rows["src_agent"], rows["src_agent_id"]),
             "dst": first_known(rows["dst_agent"], rows["dst_agent_id"]),
         }
-        return Batch(len(uuid), columns, {})
+        return Batch(len(index), columns, {})
 
     def _in_texts(self, values: IntArray, number: Callable[[str], int], other: int) -> IntArray:
         """Return `number` of each annotation's text, `other` for annotations that are no text."""

@@ -23,7 +23,7 @@ from traceflops.parsers.rocprof.agents import GAUGES
 from traceflops.parsers.rocprof.rocpd_host import HostReader, read_allocations
 from traceflops.parsers.rocprof.rocpd_run import RocpdRun, RunReading, label, runs_of, version_of
 from traceflops.parsers.rocprof.tables.counters import summed_instances
-from traceflops.parsers.rocprof.trace import SEVERAL_MACHINES, trace_of, with_losses
+from traceflops.parsers.rocprof.trace import NOTES, trace_of, with_losses
 from traceflops.parsers.shared import sinks
 from traceflops.parsers.shared.collectives import COLLECTIVES, MADE, SIZES, fill_collectives
 from traceflops.parsers.shared.sanity_checks import timed
@@ -66,7 +66,7 @@ def read_rocpd(database: Database) -> Sequence[Trace]:
     trace = join(traces, "process")
     if len(traces) > 1:  # `join` words its notes for several files, but the runs are of one file
         notes = tuple(
-            SEVERAL_MACHINES if note.code == SEVERAL_MACHINES.code else note
+            NOTES.note("clocks-not-aligned") if note.code == "clocks-not-aligned" else note
             for note in trace.notes
             if note.code != "rank-unknown"  # a note on files
         )
@@ -111,7 +111,7 @@ def _read_run(run: RocpdRun, version: str | None, notes: Sequence[Note]) -> Trac
         identities=reading.hosts,
         lifetimes=reading.lifetimes,
     )
-    several = [SEVERAL_MACHINES] if reading.is_of_several_machines else []
+    several = [NOTES.note("clocks-not-aligned")] if reading.is_of_several_machines else []
     file, clocks = run.database.source, reading.clocks
     trace = trace_of(reading, file, about, "database", notes=several, clocks=clocks)
     return replace(trace, notes=(*notes, *trace.notes))

@@ -83,10 +83,19 @@ NOTES: Final = NoteTable(
         "and overlap are not those of a normal run.",
         "launch-is-queueing": "No API calls were recorded. Kernel launch time is taken as the time "
         "of queueing (DispatchNs).",
+        "clocks-not-aligned": (
+            "The file covers several machines whose clocks are not aligned.",
+            "Times are compared between machines only where collectives align the clocks; figures "
+            "of each machine are unaffected.",
+        ),
         "runs-apart": "The folder holds several runs, separated by more than 10 s: they are shown "
         "separately.",
     },
     missing={
+        "no-calls": "There are no API calls, so what launched the GPU operations is unknown. "
+        f"{ROCPROFV3} records them.",
+        "no-calls v1 file": "The file has no API calls, so what launched the GPU operations is "
+        f"unknown. Record with rocprof --hip-trace, or {ROCPROFV3}.",
         "calls-of-unknown-process": "{count} API [call|calls] without a process, and several "
         "processes used GPUs: what launched {work} is unknown.",
         "calls-missing": (
@@ -118,26 +127,11 @@ NOTES: Final = NoteTable(
         "none has that number.",
     },
 )
-SEVERAL_MACHINES: Final = Note(
-    "assumed",
-    "clocks-not-aligned",
-    "The file covers several machines whose clocks are not aligned.",
-    advice="Times are compared between machines only where collectives align the clocks; figures "
-    "of each machine are unaffected.",
-)
-_NO_CALLS: Final = (
-    "There are no API calls, so what launched the GPU operations is unknown. "
-    f"{ROCPROFV3} records them."
-)
 _RECORDS: Final = ("activities", "calls", "marks", "counters", "kernel_counters")
 _ODD: Final = (
     *("no-value", "host-copies", "host-copies database", "graph-without-device", "sampled"),
     *("system", "streamed-counter", "no-value database", "empty-doubles", "loose-arrows"),
     "instances-summed",
-)
-_NO_CALLS_V1: Final = (
-    "The file has no API calls, so what launched the GPU operations is unknown. Record with "
-    f"rocprof --hip-trace, or {ROCPROFV3}."
 )
 _COUNTERS: Final = "kernel_counters"
 _LOSSES: Final = (
@@ -167,12 +161,12 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def link_notes(tables: Mapping[str, pa.Table], *, no_calls: str = _NO_CALLS) -> Iterator[Note]:
+def link_notes(tables: Mapping[str, pa.Table], no_calls: str = "no-calls") -> Iterator[Note]:
     """Yield notes on device work whose launching call is unknown; `activities` has rows."""
     activities, calls = tables["activities"], tables["calls"]
     total = activities.num_rows
     if not calls.num_rows:
-        yield Note("missing", "no-calls", no_calls)
+        yield NOTES.note(no_calls)
         return
     if names(calls["name"]) == [DISPATCH]:
         yield NOTES.note("launch-is-queueing")
@@ -320,7 +314,7 @@ def _notes_on_records(
     yield from NOTES.counted(odd, "kernels-unnamed", "kernels-unnamed json", "agents-missing")
     was_counted = tables[_COUNTERS].num_rows > 0
     if kernels.length():
-        yield from link_notes(tables, **({"no_calls": _NO_CALLS_V1} if holder == "v1 file" else {}))
+        yield from link_notes(tables, "no-calls v1 file" if holder == "v1 file" else "no-calls")
         if was_counted:
             yield COUNTED_WHILE_TIMED
     elif was_counted:

@@ -138,10 +138,7 @@ def _add_work(
     gpu, sizes = work["gpu"], work["bytes"]
     tables.odd["device-unknown json"] += count_true(gpu == ABSENT)
     only_gpu = min(tables.gpus) if len(tables.gpus) == 1 else 0
-    columns = {
-        "gpu": np.where(gpu == ABSENT, only_gpu, gpu),
-        "index": np.full(work.count, ABSENT),
-    }
+    columns = {"gpu": np.where(gpu == ABSENT, only_gpu, gpu), "index": np.full(work.count, ABSENT)}
     if call is not None:
         # A call that launched several pieces of work does not say how many bytes each moved.
         launching, inverse, launched = np.unique(call, return_inverse=True, return_counts=True)

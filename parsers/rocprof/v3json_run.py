@@ -15,12 +15,7 @@ from traceflops.parsers.io.json_text import input_cut, repairs_and_losses
 from traceflops.parsers.io.notes import not_read, printable, read_each, with_notes
 from traceflops.parsers.io.worker_pool import BLOCK_BYTES, WorkerPool
 from traceflops.parsers.rocprof import v3json_tables
-from traceflops.parsers.rocprof.trace import (
-    NOTES,
-    SEVERAL_MACHINES,
-    trace_of,
-    without_repeated_passes,
-)
+from traceflops.parsers.rocprof.trace import NOTES, trace_of, without_repeated_passes
 from traceflops.parsers.shared.collectives import fill_collectives
 from traceflops.parsers.shared.formats import Reading
 from traceflops.parsers.shared.trace_builder import ProcessFacts
@@ -161,7 +156,7 @@ def _trace(recorded: v3json_tables.JsonRecorded, source: ByteSource, notes: list
         text = f"Records in an unknown form were skipped: {listed}."
         notes.append(Note("dropped", "json-dropped", text, unreadable.total()))
     if len(set(clocks) - {None}) > 1:
-        notes.append(SEVERAL_MACHINES)
+        notes.append(NOTES.note("clocks-not-aligned"))
     notes += NOTES.counted({"launcher json": len(recorded.launchers)}, "launcher json")
     of_processes = [clock or "" for clock in clocks] if clocks_differ else ()
     return trace_of(recorded, source, about, "file", notes=notes, clocks=of_processes)
