@@ -166,7 +166,10 @@ def _kind(event: V1Event) -> str:
 
 
 def _arguments(rows: Rows, args: Sequence[Mapping[str, Any]]) -> dict[str, Array]:
-    """Return the columns of the arguments of events; names become codes of `rows`."""
+    """Return the columns of the arguments of events; names become codes of `rows`.
+
+    A file is of one release: the first event tells which spelling of a key it uses.
+    """
     first, columns = args[0], dict[str, Array]()
     for column, keys in NUMBERS.items():
         key = next((key for key in keys if key in first), keys[0])

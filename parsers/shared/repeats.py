@@ -67,8 +67,8 @@ _WAYS: Final = (*_HALVES, "DtoD", "HtoH")
 def without_repeats(trace: Trace) -> Trace:
     """Return the trace without repeated records, with a note if there were any.
 
-    With a coarse clock different events can be equal: some repeats must be proven
-    (`_is_proof`).
+    With a coarse clock, different events can give equal records. So equal records are taken as
+    repeats only if some of them cannot be equal by chance (`_is_proof`).
     """
     repeated = {name: _same_as_before(trace.table(name)) for name in _NOUNS}
     if not any(_is_proof(trace.table(name), name, rows) for name, rows in repeated.items()):
