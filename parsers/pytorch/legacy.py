@@ -10,13 +10,14 @@ among the operators (`ranges_from_ops`), as in Kineto files of some versions.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
 from traceflops.parsers.io.notes import NoteTable
+from traceflops.parsers.shared.trace_builder import chosen
 from traceflops.remedies import LEGACY
 from traceflops.table.builder import TableBuilder
 from traceflops.table.columns import ABSENT
@@ -124,7 +125,7 @@ def without_nested_work(table: TableBuilder) -> TableBuilder:
     return flat
 
 
-def ranges_from_ops(tables: MutableMapping[str, TableBuilder]) -> None:
+def ranges_from_ops(tables: Mapping[str, TableBuilder]) -> None:
     """Move ranges from the operators to the marks, in place, as annotations.
 
     A range is host code around operators, as `record_function` makes it. Its name has no namespace
@@ -158,12 +159,7 @@ def ranges_from_ops(tables: MutableMapping[str, TableBuilder]) -> None:
     times = {column: ops.column(column)[is_range] for column in _COPIED}
     kind = marks.names["kind"]["annotation"]
     marks.add(int(np.count_nonzero(is_range)), **codes, **times, kind=kind)
-    # Keep the other operators.
-    columns = dict.fromkeys(column for _, piece in ops.pieces for column in piece)
-    tables["ops"] = kept = TableBuilder(ops.table)
-    kept.names = ops.names
-    others = {column: ops.column(column)[~is_range] for column in columns}
-    kept.add(int(np.count_nonzero(~is_range)), **others)
+    chosen(ops, ~is_range)
 
 
 def content_notes(tables: Mapping[str, pa.Table], arrows: int, shown: str) -> Iterator[Note]:

@@ -316,7 +316,4 @@ class Assembly(Gathered):
 
 def _number_devices(table: TableBuilder, numbers: IntArray) -> None:
     """Replace, in place, the device of each row: the index of its text by its number."""
-    for _, columns in table.pieces:
-        if "device" in columns:
-            text = columns["device"]  # an array, or one index for all rows
-            columns["device"] = int(numbers[text]) if isinstance(text, int) else numbers[text]
+    table.replace("device", numbers[np.maximum(table.column("device"), -1)])  # -1: no text
