@@ -89,9 +89,7 @@ def split_ranks(tables: Tables, rank: int | None) -> list[tuple[int | None, int 
     pids = _common_pids(tables, owners, process_of, shift if several else 0)
     for table in tables.values():
         numbers = np.array([process_of[text] for text in table.names["process"]], dtype=np.int32)
-        for _, piece in table.pieces:
-            is_single = len(set(process_of.values())) == 1
-            piece["process"] = int(numbers[0]) if is_single else numbers[piece["process"]]
+        table.replace("process", numbers[table.column("process")])
     if several and shift:  # the tool added its multiples to devices, too
         device = tables["activities"].column("device")
         tables["activities"].replace("device", np.where(device < 0, device, device % shift))
