@@ -154,7 +154,7 @@ class Packets:
         packet = self._packets.count + np.flatnonzero(is_event)
         columns = {"sequence": _SEQUENCE, "time": _TIME, "clock": _CLOCK}
         columns_of_packets = {name: packets.numbers[number] for name, number in columns.items()}
-        _add(self._packets, era=era, **columns_of_packets)
+        _add(self._packets, None, era=era, **columns_of_packets)
         if len(packet):
             self._add_events(packets.part(_EVENT, is_event), packet, era[is_event])
 
@@ -219,7 +219,7 @@ class Packets:
         kind = np.where(events.sound, events.numbers[_TYPE], ABSENT)
         row = self._events.count + np.arange(len(kind))
         columns = {"kind": kind, "track": events.numbers[_ON], "packet": packet}
-        _add(self._events, **columns)
+        _add(self._events, None, **columns)
         category = {
             "event": row,
             "category": _codes(self.categories, events, _CATEGORY, events.sound),
@@ -302,7 +302,7 @@ class Packets:
         return rows
 
 
-def _add(table: Rows, is_wanted: BoolArray | None = None, **columns: Array) -> None:
+def _add(table: Rows, is_wanted: BoolArray | None, /, **columns: Array) -> None:
     """Append the rows of `columns` for which `is_wanted` is true (None: all) to a table."""
     for name, values in columns.items():
         columns[name] = narrow(values if is_wanted is None else values[is_wanted])
