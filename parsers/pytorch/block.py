@@ -107,7 +107,8 @@ class KinetoBlock:
                 args_type: type[kineto.Args] = kineto.ARGS.get(category, kineto.Args)
                 if phase == "i" and category not in kineto.KNOWN_CATEGORIES:
                     args_type = kineto.MemoryArgs  # old files write these without a category
-                args = _read_args([event.args for event in same], args_type, self.rows.odd)
+                texts = [event.args for event in same]
+                args: list[Any] = _read_args(texts, args_type, self.rows.odd)
                 if category in (legacy.OPS, legacy.WORK):
                     # Ids (see `legacy.number_ops`) and devices are beside the arguments.
                     for own_args, event in zip(args, same, strict=True):
