@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import date
 from functools import lru_cache
 from typing import Final
@@ -161,33 +161,28 @@ class _Samples(Struct):
             return
         self.time_kind, time_ns = time
         self.rows.extend((time_ns, self.gpus.setdefault(gpu, len(self.gpus))))
+        self.values.extend(self._values(header, cells))
+
+    def _values(self, header: _Header, cells: Sequence[str]) -> Iterator[float]:
+        """Yield a value per counter, the mean of its columns, then the throttle mask; NaN: none."""
         for counter, column_lists in header.counters.items():
-            self.values.append(self._counter(counter, column_lists, cells))
-        self.values.append(self._throttle_mask(header.reasons, cells))
-
-    def _counter(
-        self, counter: Sampled, column_lists: Sequence[Sequence[int]], cells: Sequence[str]
-    ) -> float:
-        """Return the mean of the first of the lists of columns that has a value, else NaN."""
-        most = _MOST[counter.rpartition("_")[2]]  # a counter's name ends with its unit
-        unit = 2**20 if counter == Sampled.MEMORY_USED else 1  # its cells are MiB
-        for columns in column_lists:
-            values = [self._cell(cells[n], _number(cells[n]), most) for n in columns]
-            if given := [value for value in values if not np.isnan(value)]:
-                return unit * sum(given) / len(given)
-        return np.nan
-
-    def _throttle_mask(self, reasons: Mapping[int, int], cells: Sequence[str]) -> float:
-        """Return the bits of the throttle reasons in a row, NaN if no cell tells any."""
+            most = _MOST[counter.rpartition("_")[2]]  # a counter's name ends with its unit
+            unit = 2**20 if counter == Sampled.MEMORY_USED else 1  # its cells are MiB
+            given: list[float] = []
+            for columns in column_lists:  # the first list that has a value counts
+                values = [self._cell(cells[n], _number(cells[n]), most) for n in columns]
+                if given := [value for value in values if not np.isnan(value)]:
+                    break
+            yield unit * sum(given) / len(given) if given else np.nan
         mask: int | None = None
-        for column, bit in reasons.items():
+        for column, bit in header.reasons.items():
             text = cells[column]
             hexadecimal = float(int(text, 16)) if _MASK.fullmatch(text) else np.nan
             number = _FLAGS.get(text.lower(), _number(text)) if bit else hexadecimal
             value = self._cell(text, number, _MOST_MASK)
             if not np.isnan(value):
                 mask = (mask or 0) | (bit * (value > 0) if bit else int(value))
-        return np.nan if mask is None else mask
+        yield np.nan if mask is None else mask
 
     def _cell(self, text: str, value: float, most: float) -> float:
         """Return a cell's value; NaN if above `most`, counted as bad unless the cell says null."""
@@ -235,10 +230,10 @@ def _split(line: str) -> list[str]:
 
 
 def _samples(source: ByteSource, damage: Damage) -> _Samples:
-    """Return the rows of a file, each read by the last header above it.
+    """Return the rows of a file, each read by the last header above it; count damage of the text.
 
     Lines that do not begin with a digit are tried as headers, at most _MOST_TRIES of them: dmon
-    repeats its header after each screenful. Damage of the text is counted in `damage`.
+    repeats its header after each screenful.
     """
     samples, header, header_line, tries = _Samples(), None, "", 0
     blocks = (text for text, _ in line_blocks(source, _BLOCK_BYTES, damage))

@@ -246,10 +246,10 @@ class _Job(Struct):
     def _tried(
         self, inputs: Sequence[tuple[ByteSource, bool]], result: Callable[[], list[Trace] | Format]
     ) -> list[Trace] | Format:
-        """Call `result`, which reads `inputs`, and return what it returns.
+        """Return what `result` returns, which reads `inputs`; if it fails, skip them: no traces.
 
-        If it fails, skip the inputs and return no traces. Raises InputError instead if the user
-        named one of them or, if strict, if one is damaged.
+        Raises InputError instead if the user named an input or, if strict, if one is
+        damaged.
         """
         try:
             with phase("read", inputs[0][0].name):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from codecs import getincrementaldecoder
 from collections.abc import Callable, Sequence
-from functools import cache, partial
+from functools import cache
 from importlib.metadata import EntryPoint
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -40,31 +40,27 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _SQLITE_MAGIC: Final = b"SQLite format 3\x00"
 _MOST_NAMED, _LONGEST_NAME = 5, 24
-Tables = frozenset[str]
 _NSYS_WORK: Final = ("CUPTI_ACTIVITY_KIND_", "NVTX_EVENTS", "OSRT_API")
 _NSYS_ABOUT: Final = (
     *("TARGET_INFO_", "META_DATA_", "EXPORT_META_DATA", "ANALYSIS_", "PROFILER_OVERHEAD"),
 )
 
 
-def _refuse(what: str, hint: str, database: Database) -> Sequence[Trace]:
-    raise NotATrace(f"{_path(database)} is {what}", hint)
-
-
-def _any_begins(tables: Tables, *words: str) -> bool:
+def _any_begins(tables: frozenset[str], *words: str) -> bool:
     return any(table.startswith(words) for table in tables)
 
 
-def _reader(tables: Tables) -> Callable[[Database], Sequence[Trace]] | None:
-    """Return the function, imported now, that reads a database with these tables; None: unknown."""
+def _reader(database: Database) -> Callable[[Database], Sequence[Trace]]:
+    """Return the function, imported now, that reads a database. Raises NotATrace if none does."""
+    tables = database.tables
     if tables >= {"rocpd_op", "rocpd_string"}:
         from traceflops.parsers.rocprof.rpd import read_rpd as read
     elif _any_begins(tables, "rocpd_"):
         from traceflops.parsers.rocprof.rocpd_read import read_rocpd as read
     elif tables >= {"compute_workload", "compute_metric_definition"}:
-        return partial(
-            _refuse,
-            "a rocprof-compute analysis database: it holds metrics, not measurements",
+        raise NotATrace(
+            f"{_path(database)} is a rocprof-compute analysis database: it holds metrics, not "
+            "measurements",
             "give the workload folder (pmc_perf.csv and sysinfo.csv), or record a timeline with "
             "rocprofv3 --kernel-trace --output-format rocpd",
         )
@@ -78,9 +74,9 @@ def _reader(tables: Tables) -> Callable[[Database], Sequence[Trace]] | None:
     ):
         from traceflops.parsers.nsight.nsys.read import read_nsys as read
     elif not tables.isdisjoint({"STRING_IDS", "CommAnalyzerTime", "ClusterStepTraceTime"}):
-        return partial(_refuse, "a database of an Ascend NPU", ASCEND)
+        raise NotATrace(f"{_path(database)} is a database of an Ascend NPU", ASCEND)
     else:
-        return None
+        raise _unknown_database(database)
     return read
 
 
@@ -91,9 +87,7 @@ def _read_databases(sources: Sequence[ByteSource], _: Reading) -> list[Trace]:
 
     def traces_in(source: ByteSource) -> list[tuple[ByteSource, Trace]]:
         with placed(source) as file, Database(source, file) as database:
-            read = _reader(database.tables)
-            if read is None:
-                raise _unknown_database(database)
+            read = _reader(database)
             source.text_bytes = file.bytes
             traces = read(database)
             if source.stored_bytes is not None:

@@ -39,7 +39,7 @@ class ArrowTable(Struct, frozen=True):
     def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Yield checked batches of the named columns, without those that the file lacks.
 
-        Raises one of ARROW_UNREADABLE at a damaged batch, InputError if the file expands too much.
+        Raises one of ARROW_UNREADABLE at damage, InputError if the file expands too much.
         """
         expanded_bytes = 0
         for batch in self.read([name for name in columns if name in self.columns]):

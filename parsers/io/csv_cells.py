@@ -24,10 +24,8 @@ from traceflops.table.columns import (
     IntArray,
     Names,
     codes,
-    floats,
     names,
     numbers,
-    validity,
 )
 from traceflops.table.grouping import distinct
 
@@ -169,16 +167,27 @@ def cells(
 def _converted(
     printed: Sequence[str], kind: Kind, mark: str | None, separator: str
 ) -> tuple[Array, int]:
-    """Return a column of printed numbers, and how many cells are neither numbers nor missing."""
-    is_whole = kind == "integer"
-    values: list[float | None] = [
-        _whole(cell, mark) if is_whole else _decimal(cell, mark, separator) for cell in printed
-    ]
-    unread = (cell for value, cell in zip(values, printed, strict=True) if value is None)
-    bad = sum(cell.strip().lower() not in _MISSING for cell in unread)
-    absent = ABSENT if is_whole else np.nan
-    known = [absent if value is None else value for value in values]
-    return np.array(known, np.int64 if is_whole else np.float64), bad
+    """Return a column of printed numbers, and how many cells are neither numbers nor missing.
+
+    `mark` is the decimal mark of the column if known. If commas separate cells, an unclear comma in
+    a decimal number makes it unreadable.
+    """
+    values, bad = list[float](), 0
+    for cell in (text.strip() for text in printed):
+        value: float | None
+        if kind == "integer":
+            value = whole_number(cell)
+            is_grouped = len(cell) <= _LONGEST and _THREES.fullmatch(cell) is not None
+            if is_grouped and (value is None or mark == ","):  # then 12.000 is 12000, not 12
+                value = whole_number(re.sub(r"[^\d-]", "", cell))
+        elif own_mark := clear_mark(cell) or (mark if is_ambiguous(cell) else None):
+            value = decimal(plain_decimal(cell, comma=own_mark == ","))
+        else:
+            value = decimal(cell, separator != ",")
+        bad += value is None and cell.lower() not in _MISSING
+        absent = ABSENT if kind == "integer" else np.nan
+        values.append(absent if value is None else value)
+    return np.array(values, np.int64 if kind == "integer" else np.float64), bad
 
 
 def _table(
@@ -214,39 +223,14 @@ def _table(
 
 def decimals(column: pa.ChunkedArray) -> npt.NDArray[np.float64]:
     """Return a float64 column as numpy, NaN where it is null."""
-    parts = [np.empty(0)]
-    for chunk in column.chunks:
-        valid = validity(chunk)
-        parts.append(floats(chunk) if valid is None else np.where(valid, floats(chunk), np.nan))
-    return np.concatenate(parts)
-
-
-def _whole(text: str, mark: str | None) -> int | None:
-    """Return a whole number, in groups of three or not, else None; `mark` is the decimal mark."""
-    cell = text.strip()
-    is_grouped = len(cell) <= _LONGEST and _THREES.fullmatch(cell) is not None
-    value = whole_number(text)
-    if is_grouped and (value is None or mark == ","):  # then 12.000 is 12000, not 12
-        return whole_number(re.sub(r"[^\d-]", "", cell))
-    return value
-
-
-def _decimal(text: str, mark: str | None, separator: str) -> float | None:
-    """Return a decimal number, None if the text is none or ambiguous.
-
-    `mark` is the mark of the column if known. If commas separate cells, an unclear comma is none.
-    """
-    text = text.strip()
-    mark = clear_mark(text) or (mark if is_ambiguous(text) else None)
-    if mark is None:
-        return decimal(text, separator != ",")
-    return decimal(plain_decimal(text, comma=mark == ","))
+    values: npt.NDArray[np.float64] = column.to_numpy()
+    return values
 
 
 def whole_number(text: str) -> int | None:
     """Return a whole number of 64 bits, also from hexadecimal or with zeros as decimals, else None.
 
-    2^63 and above wraps around. A number that a spreadsheet rounded (3.42E+14) is None.
+    2^63 and above wraps around; what a spreadsheet rounded (3.42E+14) is None.
     """
     text = text.strip()
     if not text or len(text) > 40 or not text.isascii() or "_" in text:

@@ -49,11 +49,10 @@ class Damage(Struct):
 def line_blocks(
     source: ByteSource, block_bytes: int, damage: Damage
 ) -> Iterator[tuple[bytes, bool]]:
-    """Yield blocks of whole lines, of about `block_bytes`; each ends with a line end.
+    """Yield blocks of whole lines, of about `block_bytes`, and whether the last line end was added.
 
-    The flag beside a block says whether its line end was added, at the end of the text. Invalid
-    UTF-8 and NUL become U+FFFD. A line of more than 4 MB is dropped. If the source was cut off, a
-    last line without line end is dropped, since it may be incomplete.
+    Invalid UTF-8 and NUL become U+FFFD. A line of more than 4 MB is dropped, and so is a last
+    line without line end of a source that was cut off.
     """
     parts: list[bytes] = []
     size = offset = 0  # the bytes of `parts`, and the offset in the file at which they begin
@@ -257,8 +256,8 @@ class Mender(Struct):
     ) -> tuple[tuple[bytes, bool] | None, int]:
         """Return the mended row that begins with a line (see `row`), and its last line.
 
-        If there is none, return None and the line itself. A row with an open quote may go on up to
-        another line with an odd number of quotes. `wrong` marks nonempty lines that do not fit.
+        If there is none, return None and the line itself. A row with an open quote may go
+        on up to another line with an odd number of quotes.
         """
         begin = int(lines.start[line])
         # With fewer separators it can only be the beginning of a row.

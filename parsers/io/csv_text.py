@@ -46,8 +46,8 @@ _NOTES: Final = NoteTable(
 class Plan(Struct, frozen=True):
     """What to read of a table with this number of columns: `fields`, by role.
 
-    `free` is the index of the column that may have any text; `what` is data of the caller. If
-    `least` is given, rows may have as few fields as that: the last columns are then empty.
+    `free` is the index of the column that may have any text; `what` is data of the caller. Rows
+    with at least `least` fields may lack the last ones.
     """
 
     columns: int

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 from msgspec import Struct
 
-from traceflops.table.columns import ABSENT, Array, BoolArray, IntArray, Names
+from traceflops.table.columns import ABSENT, Array, BoolArray, IntArray, Names, Rows
 from traceflops.table.grouping import distinct
 
 _ABSENT_SQL: Final = "(-9223372036854775807 - 1)"
@@ -68,21 +68,13 @@ class Among(Struct, frozen=True):
     values: tuple[int | str, ...]
 
 
-class Between(Struct, frozen=True):
-    """A condition on rows: the column has a number from `low` to `high` (inclusive)."""
-
-    column: str
-    low: int
-    high: int
-
-
 class Present(Struct, frozen=True):
     """A condition on rows: the column is not null."""
 
     column: str
 
 
-Condition = Among | Between | Present
+Condition = Among | Present
 
 
 class Batch(Struct, frozen=True):
@@ -112,6 +104,19 @@ class Batch(Struct, frozen=True):
             {name: values[rows] for name, values in self.numbers.items()},
             {name: list(compress(texts, rows)) for name, texts in self.texts.items()},
         )
+
+
+def joined(rows: Rows, null: float = ABSENT, columns: Iterable[str] = ()) -> Batch:
+    """Return collected rows, with at least these columns, and free them.
+
+    Columns are int64 or float64, `null` in the pieces that lack them.
+    """
+    numbers: dict[str, Array] = {}
+    for name in dict.fromkeys((*columns, *(name for _, piece in rows.pieces for name in piece))):
+        pieces = [np.broadcast_to(piece.pop(name, null), count) for count, piece in rows.pieces]
+        column = np.concatenate([np.empty(0, np.asarray(null).dtype), *pieces])
+        numbers[name] = column if column.dtype.kind == "f" else column.astype(np.int64, copy=False)
+    return Batch(rows.count, numbers, {})
 
 
 def quoted(identifier: str) -> str:
@@ -159,11 +164,8 @@ def conditions_sql(
                 f"{quoted(condition.column)} IN ({', '.join('?' * len(condition.values))})"
             )
             values += condition.values
-        elif isinstance(condition, Present):
-            terms.append(f"{quoted(condition.column)} IS NOT NULL")
         else:
-            terms.append(f"{quoted(condition.column)} BETWEEN ? AND ?")
-            values += [condition.low, condition.high]
+            terms.append(f"{quoted(condition.column)} IS NOT NULL")
     return terms, values
 
 

@@ -115,13 +115,9 @@ class Database:
 
     @property
     def damaged(self) -> bool:
-        """Whether part of the database is missing, or rows of tables that were read."""
-        return self.cut or self.file.missing_bytes > 0 or bool(self._lost)
-
-    @property
-    def cut(self) -> bool:
-        """Whether the file or the log beside it ends too early."""
-        return any(note.code in ("input-cut", "log-cut") for note in self.file.notes)
+        """Whether part of the database or its log is missing, or rows of tables that were read."""
+        is_cut = any(note.code in ("input-cut", "log-cut") for note in self.file.notes)
+        return is_cut or self.file.missing_bytes > 0 or bool(self._lost)
 
     @property
     def lost(self) -> frozenset[str]:
@@ -156,7 +152,7 @@ class Database:
     ) -> Iterator[Batch]:
         """Yield the rows of a table that fulfil the conditions, in batches, in no particular order.
 
-        Rows that cannot be read are left out; a missing table has no rows.
+        Unreadable rows are left out; a missing table has no rows.
         """
         self.asked.add(table)
         if table not in self.tables:
@@ -275,10 +271,9 @@ class Database:
         """Yield batches of rows read by Python's SQLite driver, around damage; note lost rows."""
         most_rows = self.file.bytes // _BYTES_A_ROW
         scan = partial(self._scan, table, wanted, conditions, most_rows)
-        salvage = database_scan.Salvage(scan, self._last.get(table.name))
         is_numbered = table.row_number is not None
-        scans = [salvage.rows(*part) for part in parts] if is_numbered else [salvage.front()]
-        for rows in chain.from_iterable(scans):
+        salvage = database_scan.Salvage(scan, self._last.get(table.name), is_numbered)
+        for rows in chain.from_iterable(salvage.rows(*part) for part in parts):
             yield batch_of_columns(wanted, list(zip(*rows, strict=True)))
         if salvage.failures or salvage.lost is None:
             # If more rows are missing than fit into the file, row numbers have gaps: unknown.

@@ -41,8 +41,8 @@ class NotFast(Exception):
 def fast_columns(uri: str, queries: Sequence[str]) -> Iterator[tuple[int, list[Array]]]:
     """Yield batches of the columns of queries over integers and reals, each with its query's index.
 
-    Queries run in parallel, one batch ahead of the caller. Raises NotFast if the driver is missing
-    or an error occurs; batches that were yielded before are valid.
+    Queries run in parallel, one batch ahead. Raises NotFast at an error, after the valid
+    batches.
     """
     has_failed = False
     with ExitStack() as open_queries, ThreadPoolExecutor(len(queries)) as threads:
@@ -112,6 +112,7 @@ class Salvage(Struct):
 
     scan: Scan
     last: int | None = None
+    is_numbered: bool = True
     read: int = 0
     lost: int | None = 0
     failures: int = 0
@@ -126,6 +127,9 @@ class Salvage(Struct):
             return
         except Damaged:
             self.failures += 1
+        if not self.is_numbered:  # nothing behind the damage can be reached
+            self.lost = None
+            return
         # Limit the range in which there may be rows behind the damage, then try both its halves.
         if high == HIGHEST and self.last is not None:
             high = self.last
@@ -140,12 +144,3 @@ class Salvage(Struct):
             yield from self.rows(middle + 1, high)
         elif self.lost is not None:
             self.lost += max(0, high - low + 1)
-
-    def front(self) -> Iterator[list[Row]]:
-        """Yield the rows up to the damage, for a table whose rows have no numbers."""
-        try:
-            for rows in self.scan(LOWEST, HIGHEST):
-                self.read += len(rows)
-                yield rows
-        except Damaged:
-            self.lost = None

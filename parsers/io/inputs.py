@@ -24,7 +24,7 @@ from traceflops.errors import InputError
 
 BLOCK_BYTES: Final = 1 << 20
 GZIP_CUT: Final = "the gzip stream was cut off"
-"""The value of `Unpacked.cut` if everything before the end was sound."""
+"""The value of `Feed.cut` if everything before the end was sound."""
 _FEED_BYTES: Final = 1 << 15
 """Small, since the rest behind each member's end is copied, which adds up for many members."""
 _READ_BYTES: Final = 1 << 16
@@ -47,49 +47,24 @@ Progress = Callable[[int], None]
 """Called with the number of stored bytes read so far of the current input."""
 
 
-class Unpacked:
-    """The plain blocks of a packed stream, which can be iterated once.
-
-    Afterwards `cut` says how it ended too early (None: it did not); `behind_bytes` follow its end.
-    """
-
-    def __init__(self, raw: Iterator[bytes], unpack: Callable[[Unpacked], Iterator[bytes]]) -> None:
-        self.feed = Feed(raw)
-        self.cut: str | None = None
-        self.behind_bytes = 0
-        self._unpack = unpack
-
-    def __iter__(self) -> Iterator[bytes]:
-        return gathered(self._unpack(self))
-
-    def goes_on(self, is_next: Callable[[bytes], bool]) -> bool:
-        """Skip padding; return whether another member begins, else count the trailing bytes.
-
-        `is_next` tells whether the first bytes are those of a member.
-        """
-        while part := self.feed.take():  # padding is NUL bytes
-            if behind_padding := part.lstrip(b"\0"):
-                self.feed.give_back(len(behind_padding))
-                break
-        magic = self.feed.peek(_MAGIC_BYTES)
-        if magic and not is_next(magic):
-            self.behind_bytes = sum(map(len, iter(self.feed.take, b"")))
-            return False
-        return bool(magic)
-
-
-def unpacked(first: bytes, raw: Iterator[bytes]) -> Unpacked | None:
-    """Return the unpacker of a stream by its first bytes, None if it is not compressed."""
+def unpacker(first: bytes) -> Callable[[Feed], Iterator[bytes]] | None:
+    """Return the function that unpacks a stream with these first bytes, None if it is plain."""
     if first.startswith(_GZIP[:2]):
-        return Unpacked(raw, _gunzip)
+        return _gunzip
     magic = first[:_MAGIC_BYTES]
-    return Unpacked(raw, _decompress) if magic in _FRAMES or _is_skipped(magic) else None
+    return _decompress if magic in _FRAMES or _is_skipped(magic) else None
 
 
 class Feed(io.RawIOBase):
-    """A stream over blocks of bytes, in which the next few bytes can be peeked at."""
+    """A stream over blocks of bytes, in which the next few bytes can be peeked at.
+
+    After unpacking, `cut` says how it ended too early (None: it did not); `behind_bytes` follow its
+    end.
+    """
 
     def __init__(self, blocks: Iterator[bytes]) -> None:
+        self.cut: str | None = None
+        self.behind_bytes = 0
         self._blocks = blocks
         self._held = b""
         self._offset = 0
@@ -120,6 +95,21 @@ class Feed(io.RawIOBase):
             size -= len(part)
             yield part
 
+    def goes_on(self, is_next: Callable[[bytes], bool]) -> bool:
+        """Skip padding; return whether another member begins, else count the trailing bytes.
+
+        `is_next` tells whether the first bytes are those of a member.
+        """
+        while part := self.take():  # padding is NUL bytes
+            if behind_padding := part.lstrip(b"\0"):
+                self.give_back(len(behind_padding))
+                break
+        magic = self.peek(_MAGIC_BYTES)
+        if magic and not is_next(magic):
+            self.behind_bytes = sum(map(len, iter(self.take, b"")))
+            return False
+        return bool(magic)
+
     def readable(self) -> bool:
         """Return True: Arrow's decompressors want a file that can be read."""
         return True
@@ -143,28 +133,25 @@ def gathered(pieces: Iterator[bytes]) -> Iterator[bytes]:
         yield b"".join(held)
 
 
-def _gunzip(stream: Unpacked) -> Iterator[bytes]:
+def _gunzip(feed: Feed) -> Iterator[bytes]:
     """Yield the content of gzip members; a cut or damaged stream ends early."""
     member = zlib.decompressobj(wbits=31)  # 31: with the header and checksum of gzip
-    while data := stream.feed.take():
+    while data := feed.take():
         try:
             yield from _inflated(member, data)
         except zlib.error as error:
-            stream.cut = f"the gzip stream is damaged ({error}) and values may be wrong"
+            feed.cut = f"the gzip stream is damaged ({error}) and values may be wrong"
             return
         if member.eof:
-            stream.feed.give_back(len(member.unused_data))
-            if not stream.goes_on(lambda head: head.startswith(_GZIP) or _GZIP.startswith(head)):
+            feed.give_back(len(member.unused_data))
+            if not feed.goes_on(lambda head: head.startswith(_GZIP) or _GZIP.startswith(head)):
                 return
             member = zlib.decompressobj(wbits=31)
-    stream.cut = GZIP_CUT
+    feed.cut = GZIP_CUT
 
 
 def _inflated(member: zlib._Decompress, data: bytes) -> Iterator[bytes]:
-    """Yield the content of compressed data in blocks of limited size.
-
-    Raises zlib.error if it is damaged, after yielding what is before the damage.
-    """
+    """Yield the content in small blocks. Raises zlib.error, after yielding what precedes damage."""
     while not member.eof:  # data behind the end stays in `member.unused_data`
         saved = member.copy()
         try:
@@ -181,44 +168,44 @@ def _inflated(member: zlib._Decompress, data: bytes) -> Iterator[bytes]:
             return
 
 
-def _decompress(stream: Unpacked) -> Iterator[bytes]:
+def _decompress(feed: Feed) -> Iterator[bytes]:
     """Yield the content of zstd or LZ4 frames; a cut or damaged stream ends early."""
     import pyarrow as pa
 
-    _skip(stream)
-    codec = _FRAMES.get(stream.feed.peek(_MAGIC_BYTES))
+    _skip(feed)
+    codec = _FRAMES.get(feed.peek(_MAGIC_BYTES))
     if codec is None:
-        stream.goes_on(lambda _: False)  # count what is there as trailing bytes
+        feed.goes_on(lambda _: False)  # count what is there as trailing bytes
         return
-    file = pa.PythonFile(Feed(gathered(_frames(stream, codec))), "r")
+    file = pa.PythonFile(Feed(gathered(_frames(feed, codec))), "r")
     plain = pa.CompressedInputStream(file, codec)
     while True:
         try:
             block: bytes = plain.read(_READ_BYTES)
         except OSError as error:
-            stream.cut = f"the {codec} stream is cut off or damaged ({error})"
+            feed.cut = f"the {codec} stream is cut off or damaged ({error})"
             return
         if not block:
             return
         yield block
 
 
-def _frames(stream: Unpacked, codec: str) -> Iterator[bytes]:
+def _frames(feed: Feed, codec: str) -> Iterator[bytes]:
     """Yield the bytes of zstd or LZ4 frames, without skippable frames and trailing data."""
-    feed, walk = stream.feed, _zstd_frame if codec == "zstd" else _lz4_frame
-    while stream.goes_on(lambda begun: _is_skipped(begun) or _FRAMES.get(begun) == codec):
+    walk = _zstd_frame if codec == "zstd" else _lz4_frame
+    while feed.goes_on(lambda begun: _is_skipped(begun) or _FRAMES.get(begun) == codec):
         if feed.peek(_MAGIC_BYTES) in _FRAMES:
             yield from walk(feed)
-        _skip(stream)
+        _skip(feed)
 
 
-def _skip(stream: Unpacked) -> None:
+def _skip(feed: Feed) -> None:
     """Skip skippable frames."""
-    while _is_skipped(stream.feed.peek(_MAGIC_BYTES)):
-        head = b"".join(stream.feed.exactly(8))
+    while _is_skipped(feed.peek(_MAGIC_BYTES)):
+        head = b"".join(feed.exactly(8))
         size = int.from_bytes(head[_MAGIC_BYTES:], "little")
-        if len(head) + sum(map(len, stream.feed.exactly(size))) < 8 + size:
-            stream.cut = "the compressed stream was cut off"
+        if len(head) + sum(map(len, feed.exactly(size))) < 8 + size:
+            feed.cut = "the compressed stream was cut off"
 
 
 def _is_skipped(begun: bytes) -> bool:
@@ -244,10 +231,10 @@ def _zstd_frame(feed: Feed) -> Iterator[bytes]:
 
 
 def _lz4_frame(feed: Feed) -> Iterator[bytes]:
-    """Yield the bytes of an LZ4 frame; if it is cut off, its bytes up to the cut.
+    """Yield the bytes of an LZ4 frame, of a cut one up to the cut.
 
-    Bits of the descriptor say what it has: 0 a dictionary id, 2 a checksum of the content, 3 the
-    size of the content, 4 checksums of the blocks.
+    Bits of the descriptor: 0 dictionary id, 2 checksum and 3 size of the content, 4 checksums
+    of blocks.
     """
     descriptor = (feed.peek(5) + b"\0")[4]
     # The header: magic, descriptor and checksum, then maybe content size and dictionary id.
@@ -314,15 +301,14 @@ class ByteSource:
         raw = self._raw_blocks(self._stream)
         first = list(islice(raw, 1))  # none if the input is empty
         raw = chain(first, raw)
-        stream = unpacked(first[0], raw) if first else None
-        for block in raw if stream is None else stream:
+        unpack, feed = unpacker(first[0]) if first else None, Feed(raw)
+        for block in raw if unpack is None else gathered(unpack(feed)):
             self.text_bytes += len(block)
             # The raw bytes of a member of an archive are unpacked already: take its packed size.
             packed = self._raw_bytes if self.packed_bytes is None else self.packed_bytes
             self._refuse_bomb(self.text_bytes, packed)
             yield block
-        if stream is not None:
-            self.cut, self.behind_bytes = self.cut or stream.cut, stream.behind_bytes
+        self.cut, self.behind_bytes = self.cut or feed.cut, feed.behind_bytes
         self._close_stream()
 
     def _raw_blocks(self, stream: IO[bytes] | io.RawIOBase) -> Iterator[bytes]:

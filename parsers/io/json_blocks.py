@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from enum import Enum
 from functools import cached_property
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from msgspec import Struct, field
 
-from traceflops.parsers.io.json_window import STRING, Window
+from traceflops.parsers.io.json_text import STRING, Window
 from traceflops.parsers.io.worker_pool import BlockReader, WorkerPool
 
 _SMALL_BLOCK: Final = 1 << 16  # bytes of the small guesses (see BlockQueue)
@@ -23,11 +22,13 @@ class Boundaries(Struct, frozen=True):
 
     `start` matches the beginning of an object, `resume` the end of an object and the beginning of
     the next, `end` the end of the list. `end` is given only if every object is known to begin so.
+    `least` are the fields that every object has and no value inside one, if there are any.
     """
 
     start: re.Pattern[bytes]
     resume: re.Pattern[bytes]
     end: re.Pattern[bytes] | None = None
+    least: type[Struct] | None = None
 
 
 class Records(Struct, frozen=True, dict=True):
@@ -37,15 +38,10 @@ class Records(Struct, frozen=True, dict=True):
     boundaries: Boundaries | None = None
 
 
-class Kept(Enum):
-    """A value that is not parsed: it is skipped, or kept as raw JSON if it is short."""
-
-    NOTHING = 0
-    WHOLE = 1
-
-
-SKIPPED: Final = Kept.NOTHING
-WHOLE: Final = Kept.WHOLE
+Kept = Literal["skipped", "whole"]
+SKIPPED: Final = "skipped"
+WHOLE: Final = "whole"
+"""Values that are not parsed: they are skipped, or kept as raw JSON if they are short."""
 
 
 class Members(Struct, frozen=True, dict=True):
@@ -216,8 +212,8 @@ class BlockQueue:
     def ready(self, ahead: int) -> Iterator[JsonPart]:
         """Yield decoded parts in order until only `ahead` blocks are waiting.
 
-        If a guess does not decode, empty the queue and rewind the window to its beginning, so that
-        the caller reads it again in smaller pieces. Other blocks that do not decode are skipped.
+        If a guess does not decode, rewind the window to it, so that the caller reads it
+        again in smaller pieces. Other blocks that do not decode are skipped.
         """
         while len(self.waiting) > ahead:
             block = self.waiting.popleft()
@@ -226,18 +222,14 @@ class BlockQueue:
             elif (value := block.result()) is not None:
                 yield JsonPart(block.frame.path, value)
             elif block.is_guess:
-                self._rewind_to(block)
-
-    def _rewind_to(self, guess: _TextBlock) -> None:
-        """Rewind the window to a failed guess, drop later blocks; its text is then cut smaller."""
-        texts = [b.text for b in (guess, *self.waiting) if isinstance(b, _TextBlock)]
-        self.waiting.clear()
-        self._window.rewind(b"".join(texts))
-        end = self._window.position + len(guess.text)
-        if len(guess.text) > _SMALL_BLOCK:
-            guess.frame.small_until = end
-        else:
-            guess.frame.single_until = end
+                texts = [b.text for b in (block, *self.waiting) if isinstance(b, _TextBlock)]
+                self.waiting.clear()
+                self._window.rewind(b"".join(texts))
+                end = self._window.position + len(block.text)
+                if len(block.text) > _SMALL_BLOCK:
+                    block.frame.small_until = end
+                else:
+                    block.frame.single_until = end
 
     def accept(self, frame: Frame, value: bytes) -> None:
         """Take one object that is known to decode."""

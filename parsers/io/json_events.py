@@ -12,8 +12,7 @@ from traceflops.errors import InputError, NotATrace
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.json_blocks import WHOLE, Boundaries, Members, Path, Records, Shape
 from traceflops.parsers.io.json_lists import Document
-from traceflops.parsers.io.json_mend import EVENT_START, PHASE
-from traceflops.parsers.io.json_window import decoded
+from traceflops.parsers.io.json_text import EVENT_START
 from traceflops.parsers.io.worker_pool import BLOCK_BYTES, BlockReader, WorkerPool
 
 B = TypeVar("B")
@@ -23,18 +22,11 @@ _EVENTS: Final = Boundaries(
     EVENT_START,
     re.compile(rb"[]}]\s*(?:,\s*)?(?P<next>" + EVENT_START.pattern + rb")"),
     re.compile(rb'\}\s*+(?P<next>\]\s*+(?:\}\s*+(?:[\[{]|\Z)|[\[{]|,\s*+"|\Z))'),
+    msgspec.defstruct(
+        "Event", [(name, msgspec.Raw) for name in ("ph", "name", "pid", "tid", "ts")]
+    ),
 )
 """Where an object ends and one that looks like an event begins, with or without a comma."""
-
-
-class _Event(msgspec.Struct):
-    """The fields that every event of a profiler has; no object in its arguments has them all."""
-
-    ph: msgspec.Raw
-    name: msgspec.Raw
-    pid: msgspec.Raw
-    tid: msgspec.Raw
-    ts: msgspec.Raw
 
 
 class EventStream(Document, Generic[B]):
@@ -57,7 +49,6 @@ class EventStream(Document, Generic[B]):
         root = Members({"traceEvents": self._events, **dict.fromkeys(keys, WHOLE)})
         super().__init__(source, root, pool, block_bytes)
         self.header: dict[str, msgspec.Raw] = {}
-        self._lists = 0  # of events, so far
 
     def __iter__(self) -> Iterator[B]:
         """Yield the results of blocks in the order of the text."""
@@ -66,8 +57,8 @@ class EventStream(Document, Generic[B]):
                 self.header[str(path[0])] = value
             else:
                 yield value
-        if self._lists:
-            self.damage.repaired["second event list read like the first"] += self._lists - 1
+        if self.lists:
+            self.damage.repaired["second event list read like the first"] += self.lists - 1
         elif self.source.cut or (self.cut_in is not None and not self._broken):
             hint = "nothing can be recovered; record or copy the trace again"
             raise InputError(f"cut off before its first complete event: {self.source.label}", hint)
@@ -82,10 +73,6 @@ class EventStream(Document, Generic[B]):
         self._window.ensure(1 << 16)  # of a small text all is in sight, also behind damage
         self._begin(self._events if self._window.sign() == b"[" else self._root, ())
 
-    def _enter(self, shape: Shape, path: Path) -> None:
-        super()._enter(shape, path)
-        self._lists += shape is self._events
-
     def _value(self, shape: Shape, path: Path) -> None:
         if shape is self._events and self._window.sign():
             hint = "another tool changed the file; export the trace again"
@@ -99,13 +86,6 @@ class EventStream(Document, Generic[B]):
         event = window.search(_EVENT_SIGN, window.at)
         return event is None or bool(_KEY_BEFORE.search(window.text, window.at, event.end()))
 
-    def _is_record(self, text: bytes) -> bool:
-        return decoded(text, _Event) is not None
-
-    def _count_tail(self, text: bytes) -> None:
-        super()._count_tail(text)
-        self.damage.tail_events += len(PHASE.findall(text))
-
     def _cut(self, rest: bytes, more: int = 0, *, is_broken: bool = False) -> None:
         """End the document here; the text that is cut off is events, or else behind the events."""
         in_events = bool(self._frames) and self._frames[-1].shape is self._events
@@ -113,6 +93,6 @@ class EventStream(Document, Generic[B]):
         damage = self.damage
         if in_events:
             damage.tail_cut = False
-        elif self._lists:  # what is cut is behind the events
+        elif self.lists:  # what is cut is behind the events
             damage.tail_bytes, damage.cut_bytes = damage.cut_bytes or 0, None
             damage.tail_events, damage.cut_events = damage.cut_events, 0

@@ -22,27 +22,30 @@ from traceflops.parsers.io.json_blocks import (
     SKIPPED,
     WHOLE,
     BlockQueue,
+    Boundaries,
     Elements,
     Frame,
     JsonPart,
-    Kept,
     Members,
     Path,
     Records,
     Shape,
     boundaries_of,
 )
-from traceflops.parsers.io.json_mend import LONGEST_MENDED, Damage, mended
-from traceflops.parsers.io.json_window import (
+from traceflops.parsers.io.json_text import (
     BETWEEN,
+    LONGEST_MENDED,
     LONGEST_VALUE,
+    PHASE,
     SPACE,
     STRING,
     UNDECODABLE,
+    Damage,
     Window,
     decoded,
     first_value,
     list_decoder,
+    mended,
 )
 from traceflops.parsers.io.worker_pool import BLOCK_BYTES, BlockReader, WorkerPool
 
@@ -61,8 +64,9 @@ _ELEMENT: Final = re.compile(rb"([\s,]*+)(?:(?P<close>\])|(?=[^\s,\]]))")
 class Document:
     """The parts of a document that its shape asks for, read from one input.
 
-    Afterwards `damage` says what was mended, dropped or cut off, and `cut_in` is the path of the
-    value in which the text ended too early (None: it did not).
+    Afterwards `damage` says what was mended, dropped or cut off, `lists` how many lists were
+    read in blocks, and `cut_in` is the path of the value in which the text ended too early, if
+    it did.
     """
 
     def __init__(
@@ -72,6 +76,7 @@ class Document:
         self.source = source
         self.damage = Damage()
         self.cut_in: Path | None = None
+        self.lists = 0
         self._broken = False
         self._root = root
         self._pool = pool
@@ -98,7 +103,9 @@ class Document:
             self.damage.array_closed = True
             self.damage.another = self._window.sign() in (b"{", b"[")
             while self._window.available:
-                self._count_tail(self._window.text[self._window.at :].rstrip(SPACE))
+                tail = self._window.text[self._window.at :].rstrip(SPACE)
+                self.damage.tail_bytes += len(tail)
+                self.damage.tail_events += len(PHASE.findall(tail))
                 self._window.at = len(self._window.text)
                 self._window.more()
 
@@ -113,7 +120,7 @@ class Document:
 
     def _step(self, frame: Frame) -> None:
         """Take the next value of the innermost object or list, or leave it at its end."""
-        if isinstance(frame.shape, Records | Kept):
+        if isinstance(frame.shape, Records | str):
             self._record(frame)
         elif (token := self._token(frame)) is not None:
             if isinstance(frame.shape, Members):
@@ -169,13 +176,11 @@ class Document:
         goes_in = sign == (b"{" if isinstance(shape, Members) else b"[")
         if shape is not WHOLE and (goes_in or not self._frames):
             self._window.at += goes_in  # a document of another type counts as damaged
-            self._enter(shape, path)
+            boundaries = shape.boundaries if isinstance(shape, Records) else None
+            self._frames.append(Frame(shape, path, boundaries))
+            self.lists += isinstance(shape, Records)
         else:
             self._value(shape, path)
-
-    def _enter(self, shape: Shape, path: Path) -> None:
-        boundaries = shape.boundaries if isinstance(shape, Records) else None
-        self._frames.append(Frame(shape, path, boundaries))
 
     def _value(self, shape: Shape, path: Path) -> None:
         """Pass on a value that is kept whole; skip any other, counting unexpected ones as lost."""
@@ -278,7 +283,7 @@ class Document:
             frame.unmendable_until = window.position + offset - window.at
         if not is_mended and not passed and frame.boundaries is not None:
             # Another object that begins before `offset` may be whole: go on with that one.
-            start = self._next_object(frame.boundaries.start, offset)
+            start = self._next_object(frame.boundaries, offset)
             if start is not None:
                 offset, depth = start, len(self._frames) - 1
         text = window.text[window.at : offset].strip(BETWEEN)
@@ -294,13 +299,13 @@ class Document:
             self._blocks.flush(self._frames.pop())
         window.at = offset
 
-    def _next_object(self, start: re.Pattern[bytes], stop: int) -> int | None:
+    def _next_object(self, boundaries: Boundaries, stop: int) -> int | None:
         """Return the offset of the next object after the damaged one and before `stop`, or None.
 
         An inner object (after a colon or in an inner list) does not count, unless it is a record.
         """
         window, begin, inner_end = self._window, self._window.at + 1, -1
-        while (match := window.search(start, begin)) is not None and match.start() < stop:
+        while (match := window.search(boundaries.start, begin)) and match.start() < stop:
             begin = match.start()
             before = window.text[max(window.at, begin - _LOOK_BACK) : begin].rstrip(SPACE)
             # What follows an inner object and a comma is in the same inner list.
@@ -308,21 +313,18 @@ class Document:
             if not is_next and not before.endswith((b":", b"[")):
                 return begin
             whole, length = first_value(memoryview(window.text)[begin:stop])
-            if whole and self._is_record(window.text[begin : begin + length]):
+            value, least = window.text[begin : begin + length], boundaries.least
+            if whole and (least is None or decoded(value, least) is not None):
                 return begin
             begin += length if whole else 1
             inner_end = begin if whole else -1
         return None
 
-    def _is_record(self, text: bytes) -> bool:
-        """Return whether an object that seems to be an inner value is a record of the list."""
-        return True
-
     def _resumption(self, broken: int) -> tuple[int, int, int]:
         """Return the offset where an open object or list goes on after damage, and its depth.
 
-        If none goes on, return the end of the text and depth -1. Also return how many bytes were
-        discarded on the way because they were too many to keep.
+        If none goes on, return the end of the text and depth -1. Also return how many bytes
+        were too many to keep and are discarded.
         """
         window, passed = self._window, 0
         ahead = broken - window.at  # unlike an offset it stays valid when more text is read
@@ -374,9 +376,6 @@ class Document:
         self.damage.cut_bytes = len(rest.strip(BETWEEN + b"]}")) + more
         while self._frames:
             self._blocks.flush(self._frames.pop())
-
-    def _count_tail(self, text: bytes) -> None:
-        self.damage.tail_bytes += len(text)
 
 
 def _records_in(reader: BlockReader[Any], text: bytes) -> int | None:

@@ -116,8 +116,8 @@ class Messages(Struct, frozen=True):
     ) -> Columns:
         """Return fields of all messages; the arguments are field numbers.
 
-        `numbers` are varints, `fixed` numbers of eight bytes (returned as an int64 with these
-        bits), `parts` messages or texts. The last of a field counts; of `repeated` all are kept.
+        `numbers` are varints, `fixed` numbers of eight bytes (as the int64 of these bits),
+        `parts` messages or texts. The last of a field counts; of `repeated` all are kept.
         """
         block, end, offset = self.block, self.end, self.begin.copy()
         scalars = (*numbers, *fixed)
@@ -214,8 +214,8 @@ class Block:
     def known(self, begin: IntArray, end: IntArray, texts: Sequence[bytes]) -> IntArray:
         """Return the index in `texts` of the text from each `begin` to its `end`, else ABSENT.
 
-        For speed, only the length and the first and last eight bytes are compared: `texts` must
-        differ in these.
+        For speed only lengths, and the first and last eight bytes, are compared: `texts`
+        must differ in these.
         """
         matches = np.full(len(begin), ABSENT, np.int64)
         first = self.words[np.maximum(begin, 0)]

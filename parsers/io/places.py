@@ -57,8 +57,9 @@ def tell_apart(sources: Sequence[ByteSource]) -> None:
 def find_inputs(path: str) -> tuple[list[ByteSource], bool]:
     """Return the inputs that `path` stands for, and whether it names them directly.
 
-    A folder stands for its files (then the second value is False: files may be skipped), an archive
-    for its members, `-` for standard input. Raises InputError if there is nothing to read.
+    A folder stands for its files (then the second value is False: files may be skipped), an
+    archive for its members, `-` for standard input. Raises InputError if there is nothing to
+    read.
     """
     if path == "-":
         if sys.stdin is None:

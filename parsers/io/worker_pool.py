@@ -57,8 +57,8 @@ def usable_cores() -> int:
 class WorkerPool:
     """Reads blocks of text, in this process or, if `jobs` is above 1, in child processes.
 
-    Children are started when there are `worth_bytes` of text, and end with the context. With
-    `takes_part` this process is one of the jobs: it does what the others have no time for.
+    Children start when there are `worth_bytes` of text and end with the context. If this
+    process `takes_part`, it does what the others have no time for.
     """
 
     def __init__(
@@ -274,8 +274,8 @@ def serve() -> None:
     """Run a worker process: decode blocks from shared memory until the parent is gone.
 
     The first two arguments are the handle and the size of the memory. Messages on stdin are
-    pickled: a block reader, to be used from then on; the two offsets of a text in the memory; or a
-    call. The answer to a text or a call is a tuple with the result, None if it failed.
+    pickled: a block reader, to be used from then on; the two offsets of a text; or a call. The
+    answer to the last two is a tuple with the result, None if it failed.
     """
     handle, size = int(sys.argv[1]), int(sys.argv[2])
     memory = memoryview(mmap.mmap(handle, size, access=mmap.ACCESS_READ))

@@ -14,14 +14,20 @@ from typing import Any, Final, TypeVar, Union, cast
 import msgspec
 import numpy as np
 
-from traceflops.parsers.io.json_mend import valid_utf8
-from traceflops.parsers.io.json_window import UNDECODABLE, list_decoder
+from traceflops.parsers.io.json_text import UNDECODABLE, list_decoder, valid_utf8
 from traceflops.parsers.pytorch import events as kineto
 from traceflops.parsers.pytorch import legacy
 from traceflops.parsers.pytorch.tables import Group, KinetoRows
-from traceflops.parsers.pytorch.values import DigitsLost, as_text, integer, integers, nanoseconds
+from traceflops.parsers.pytorch.values import (
+    DigitsLost,
+    as_text,
+    integer,
+    integers,
+    nanoseconds,
+    trailing_integer,
+)
 from traceflops.table.builder import TableBuilder
-from traceflops.table.columns import IntArray
+from traceflops.table.columns import ABSENT, IntArray
 
 A = TypeVar("A", bound=kineto.Args)
 _STEP_NAME = "ProfilerStep#"
@@ -101,9 +107,14 @@ class KinetoBlock:
                 args_type: type[kineto.Args] = kineto.ARGS.get(category, kineto.Args)
                 if phase == "i" and category not in kineto.KNOWN_CATEGORIES:
                     args_type = kineto.MemoryArgs  # old files write these without a category
-                args = _read_args([event.args for event in same], args_type, self.rows.odd)
+                texts = [event.args for event in same]
+                args: list[Any] = _read_args(texts, args_type, self.rows.odd)
                 if category in (legacy.OPS, legacy.WORK):
-                    legacy.add_ids(args, same, category == legacy.WORK)
+                    # Ids (see `legacy.number_ops`) and devices are beside the arguments.
+                    for own_args, event in zip(args, same, strict=True):
+                        own_args.external_id = event.id
+                        if category == legacy.WORK:
+                            own_args.device = trailing_integer(event.tid)
                 yield category, phase, Group(same, args)
 
 
@@ -119,8 +130,11 @@ class Collected:
     def absorb(self, block: KinetoBlock) -> None:
         """Add a block. Blocks must come in the order of the text: it numbers old operators."""
         if block.legacy_ops or legacy.WORK in block.counts:
-            for rows in (block.rows.ops, block.rows.activities):
-                legacy.move_ids(rows, self.counts[legacy.OPS])
+            # Number operators on from those of the blocks before.
+            for count, columns in (*block.rows.ops.pieces, *block.rows.activities.pieces):
+                ids = np.asarray(columns.get("external_id", ABSENT), dtype=np.int64)
+                moved = np.where(ids == ABSENT, -1, ids + self.counts[legacy.OPS])
+                columns["external_id"] = np.broadcast_to(np.where(moved < 0, ABSENT, moved), count)
         for name, table in self.tables.items():
             table.absorb(getattr(block.rows, name))
         self.counts.update(block.counts)
@@ -166,9 +180,10 @@ class KinetoReader:
     def _usual_events(self, text: bytes | memoryview) -> list[Any]:
         """Return the events of a JSON list, each of the type of its category.
 
-        From the first metadata event (phase M, no category) near the end on, they are LooseEvents.
+        From the first metadata event (phase M) near the end on, they are LooseEvents.
         """
-        usual, end = _usual_decoder(self._python_stacks), bytes(text[-_METADATA_BYTES:])
+        event_types = kineto.tagged_events(self._python_stacks)
+        usual, end = list_decoder(Union[event_types]), bytes(text[-_METADATA_BYTES:])  # noqa: UP007
         begin = end.rfind(b"{", 0, end.find(b'"M"') + 1)  # of the metadata event
         if begin < 0:
             return usual.decode(text)
@@ -193,11 +208,6 @@ def _by_phase(events: list[Any]) -> Iterator[tuple[str, list[Any]]]:
         # A phase that is not a text is wrong, and may be long once it is printed.
         groups[phase if phase.__class__ is str else str(phase)[:20]].append(event)
     yield from groups.items()
-
-
-@cache
-def _usual_decoder(python_stacks: bool) -> msgspec.json.Decoder[list[Any]]:
-    return list_decoder(Union[tuple(kineto.tagged_events(python_stacks))])  # noqa: UP007
 
 
 def _add_ops(rows: KinetoRows, group: Group) -> None:
@@ -226,7 +236,7 @@ _ADDERS: Final[dict[str, Callable[[KinetoRows, Group], None]]] = {
 def _read_args(texts: Sequence[msgspec.Raw], args_type: type[A], odd: Counter[str]) -> list[A]:
     """Return the arguments of each event, decoded all at once if that works, else one by one.
 
-    An event without arguments, or with unreadable ones (counted in `odd`), gets the defaults.
+    Without arguments, or with unreadable ones (counted in `odd`), they are the defaults.
     """
     if args_type is kineto.Args:  # no table needs arguments of this category
         return [args_type()] * len(texts)

@@ -8,6 +8,7 @@ until a second pass. Fields of type Any may have any JSON value; `values` conver
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, Final
 
 import msgspec
@@ -46,20 +47,20 @@ class Args(msgspec.Struct, gc=False):
 
 
 class CollectiveArgs(Args, gc=False):
-    """Arguments of a collective, on its op and on the kernel it launched."""
+    """Arguments of a collective, on its op and on the kernel it launched; named as the columns."""
 
     collective: Any = msgspec.field(name="Collective name", default=None)
-    dtype: Any = None
-    in_elements: int = msgspec.field(name="In msg nelems", default=ABSENT)
-    out_elements: int = msgspec.field(name="Out msg nelems", default=ABSENT)
-    group: Any = msgspec.field(name="Process Group Name", default=None)
-    group_size: int = msgspec.field(name="Group size", default=ABSENT)
-    group_ranks: Any = msgspec.field(name="Process Group Ranks", default=None)
-    description: Any = msgspec.field(name="Process Group Description", default=None)
-    seq: int = msgspec.field(name="Seq", default=ABSENT)
-    call: int = msgspec.field(name="Comms Id", default=ABSENT)
-    source: int = msgspec.field(name="Src Rank", default=ABSENT)
-    destination: int = msgspec.field(name="Dst Rank", default=ABSENT)
+    collective_dtype: Any = msgspec.field(name="dtype", default=None)
+    collective_in_elements: int = msgspec.field(name="In msg nelems", default=ABSENT)
+    collective_out_elements: int = msgspec.field(name="Out msg nelems", default=ABSENT)
+    collective_group: Any = msgspec.field(name="Process Group Name", default=None)
+    collective_group_size: int = msgspec.field(name="Group size", default=ABSENT)
+    collective_group_ranks: Any = msgspec.field(name="Process Group Ranks", default=None)
+    collective_description: Any = msgspec.field(name="Process Group Description", default=None)
+    collective_sequence: int = msgspec.field(name="Seq", default=ABSENT)
+    collective_call: int = msgspec.field(name="Comms Id", default=ABSENT)
+    collective_source: int = msgspec.field(name="Src Rank", default=ABSENT)
+    collective_destination: int = msgspec.field(name="Dst Rank", default=ABSENT)
 
 
 class DeviceArgs(CollectiveArgs, gc=False):
@@ -75,9 +76,9 @@ class DeviceArgs(CollectiveArgs, gc=False):
     kind: Any = None
     grid: tuple[int, int, int] | None = None
     block: tuple[int, int, int] | None = None
-    registers: int = msgspec.field(name="registers per thread", default=ABSENT)
-    shared_memory: int = msgspec.field(name="shared memory", default=ABSENT)
-    occupancy: int = msgspec.field(name="est. achieved occupancy %", default=ABSENT)
+    registers_per_thread: int = msgspec.field(name="registers per thread", default=ABSENT)
+    shared_memory_bytes: int = msgspec.field(name="shared memory", default=ABSENT)
+    occupancy_percent: int = msgspec.field(name="est. achieved occupancy %", default=ABSENT)
     graph: int = msgspec.field(name="graph id", default=ABSENT)
     graph_node: int = msgspec.field(name="graph node id", default=ABSENT)
     name: Any = None
@@ -200,7 +201,8 @@ ARGS: Final[dict[str, type[Args]]] = {
 """By category: the type of the arguments. Arguments of other categories are not read."""
 
 
-def tagged_events(python_stacks: bool) -> list[type[msgspec.Struct]]:
+@cache
+def tagged_events(python_stacks: bool) -> tuple[type[msgspec.Struct], ...]:
     """Return a type of event per known category, which decoders choose by the category as tag.
 
     Its `args` have the type in `ARGS`. If no table needs a category, only its phase is decoded.
@@ -216,4 +218,4 @@ def tagged_events(python_stacks: bool) -> list[type[msgspec.Struct]]:
         if category in FLOW_CATEGORIES:
             fields.append(("id", Any, None))
         types.append(msgspec.defstruct(category, fields, tag_field="cat", tag=category, gc=False))
-    return types
+    return tuple(types)

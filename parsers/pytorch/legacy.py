@@ -10,20 +10,18 @@ among the operators (`ranges_from_ops`), as in Kineto files of some versions.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 
 from traceflops.parsers.io.notes import NoteTable
-from traceflops.parsers.pytorch.values import trailing_integer
+from traceflops.parsers.shared.trace_builder import chosen
 from traceflops.remedies import LEGACY
-from traceflops.table.builder import TableBuilder, with_numbers
-from traceflops.table.columns import ABSENT, Rows
+from traceflops.table.builder import TableBuilder
+from traceflops.table.columns import ABSENT
 from traceflops.table.grouping import distinct, joint_codes
-from traceflops.table.links import first_of_same
 from traceflops.table.nesting import OpTree, innermost_pieces
 from traceflops.table.trace import Note
 from traceflops.units import several
@@ -108,22 +106,6 @@ def number_ops(events: Sequence[Any], categories: Sequence[str]) -> int:
     return count
 
 
-def add_ids(args: Sequence[Any], events: Sequence[Any], is_device_work: bool) -> None:
-    """Copy the ids of events, and devices of device work, into their arguments, in place."""
-    for event_args, event in zip(args, events, strict=True):
-        event_args.external_id = event.id
-        if is_device_work:
-            event_args.device = trailing_integer(event.tid)
-
-
-def move_ids(rows: Rows, ops_before: int) -> None:
-    """Shift, in place, the operator numbers of a block by the number of operators before it."""
-    for count, columns in rows.pieces:
-        ids = np.asarray(columns.get("external_id", ABSENT), dtype=np.int64)
-        moved = np.where(ids == ABSENT, ABSENT, ids + ops_before)
-        columns["external_id"] = np.broadcast_to(np.where(moved < 0, ABSENT, moved), count)
-
-
 def without_nested_work(table: TableBuilder) -> TableBuilder:
     """Return device work in pieces: at each time only the work of the innermost operator."""
     columns = {name: table.column(name) for name in ("process", "device", "name", "external_id")}
@@ -143,24 +125,7 @@ def without_nested_work(table: TableBuilder) -> TableBuilder:
     return flat
 
 
-def linked_to_ops(tables: Mapping[str, pa.Table]) -> pa.Table:
-    """Return the activities with -1 - row of their operator as correlation, ABSENT without one."""
-    activities, ops = tables["activities"], tables["ops"]
-    row = first_of_same(ops, "external_id", activities)
-    return with_numbers(activities, "correlation", np.where(row >= 0, -1 - row, ABSENT))
-
-
-def use_old_spelling(args: Sequence[Any]) -> None:
-    """Move sizes that old files spell `Input dims` to `Input Dims`, in place; [] is unknown."""
-    for op_args in args:
-        if op_args.old_input_dims:
-            texts = (op_args.old_input_dims, op_args.input_types)
-            op_args.input_dims, op_args.input_types = (
-                text if bytes(text).strip(b"[] ") else msgspec.Raw(b"") for text in texts
-            )
-
-
-def ranges_from_ops(tables: MutableMapping[str, TableBuilder]) -> None:
+def ranges_from_ops(tables: Mapping[str, TableBuilder]) -> None:
     """Move ranges from the operators to the marks, in place, as annotations.
 
     A range is host code around operators, as `record_function` makes it. Its name has no namespace
@@ -194,12 +159,7 @@ def ranges_from_ops(tables: MutableMapping[str, TableBuilder]) -> None:
     times = {column: ops.column(column)[is_range] for column in _COPIED}
     kind = marks.names["kind"]["annotation"]
     marks.add(int(np.count_nonzero(is_range)), **codes, **times, kind=kind)
-    # Keep the other operators.
-    columns = dict.fromkeys(column for _, piece in ops.pieces for column in piece)
-    tables["ops"] = kept = TableBuilder(ops.table)
-    kept.names = ops.names
-    others = {column: ops.column(column)[~is_range] for column in columns}
-    kept.add(int(np.count_nonzero(~is_range)), **others)
+    chosen(ops, ~is_range)
 
 
 def content_notes(tables: Mapping[str, pa.Table], arrows: int, shown: str) -> Iterator[Note]:

@@ -89,9 +89,7 @@ def split_ranks(tables: Tables, rank: int | None) -> list[tuple[int | None, int 
     pids = _common_pids(tables, owners, process_of, shift if several else 0)
     for table in tables.values():
         numbers = np.array([process_of[text] for text in table.names["process"]], dtype=np.int32)
-        for _, piece in table.pieces:
-            is_single = len(set(process_of.values())) == 1
-            piece["process"] = int(numbers[0]) if is_single else numbers[piece["process"]]
+        table.replace("process", numbers[table.column("process")])
     if several and shift:  # the tool added its multiples to devices, too
         device = tables["activities"].column("device")
         tables["activities"].replace("device", np.where(device < 0, device, device % shift))
@@ -104,10 +102,7 @@ def split_ranks(tables: Tables, rank: int | None) -> list[tuple[int | None, int 
 
 
 def _device_shift(pids: Sequence[int]) -> int:
-    """Return the power of ten whose multiples a tool added to device numbers, 0 if none.
-
-    `pids` are those of device work. What remains of them must look like device numbers.
-    """
+    """Return the power of ten whose multiples a tool added to device numbers, 0 if none."""
     devices = np.array([pid for pid in pids if pid >= 0], np.int64)
     shifts = (power for power in _SHIFTS if (devices % power < 1_024).all())
     return next((power for power in shifts if len(np.unique(devices // power)) > 1), 0)
@@ -182,8 +177,8 @@ def _rank_numbers(keys: Sequence[tuple[int, ...]]) -> list[int | None]:
 def number_devices(tables: Tables, several: bool) -> list[tuple[int, int]]:
     """Replace, in place, the file's device numbers by those of the trace.
 
-    Return (process, number in the file) of each device. `several`: the file is of several
-    processes, and equal numbers of two processes are different devices.
+    Return (process, number in the file) of each. If `several` processes have a number, it is
+    several devices.
     """
     activities = tables["activities"]
     local = activities.column("device")

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from traceflops.parsers.io.json_window import UNDECODABLE, decoded
+from traceflops.parsers.io.json_text import UNDECODABLE, decoded
 from traceflops.parsers.io.notes import printable
 from traceflops.parsers.io.places import rank_in_name
 from traceflops.parsers.pytorch.values import as_text, integer

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from traceflops.errors import InputError, NotATrace
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.json_events import EventStream
-from traceflops.parsers.io.json_mend import INVALID_UTF8, event_text_notes
+from traceflops.parsers.io.json_text import INVALID_UTF8, event_text_notes
 from traceflops.parsers.io.notes import NoteTable, printable
 from traceflops.parsers.io.worker_pool import BLOCK_BYTES, WorkerPool
 from traceflops.parsers.pytorch import legacy
@@ -29,8 +29,10 @@ from traceflops.parsers.pytorch.values import optional_codes
 from traceflops.parsers.shared import trace_builder
 from traceflops.parsers.shared.formats import Format, Reading
 from traceflops.remedies import GPUS_LISTED, LEGACY, RECORDER, with_activities
+from traceflops.table.builder import with_numbers
 from traceflops.table.columns import ABSENT, codes, names, numbers
 from traceflops.table.grouping import distinct, joint_codes
+from traceflops.table.links import first_of_same
 from traceflops.table.patterns import (
     launches_nothing,
     operator_of_cpus,
@@ -278,15 +280,12 @@ def _refusal(stream: EventStream[KinetoBlock], counts: Mapping[str, int]) -> Inp
 
 
 def _lend_correlations(collected: Collected) -> None:
-    """Fill in missing correlations of calls and device work, in place, from arrows.
-
-    A row gets the id of the only arrow that starts or ends at its start; several may be chance.
-    """
+    """Fill in missing correlations from the only arrow that starts or ends at a row's start."""
     if not collected.flows:
         return
     ids, times = np.concatenate(collected.flows, axis=1)
     distinct_times, first, counts = np.unique(times, return_index=True, return_counts=True)
-    is_single = counts == 1
+    is_single = counts == 1  # several arrows at a time may be chance
     arrow_times, arrow_ids = distinct_times[is_single], ids[first[is_single]]
     if not len(arrow_times):
         return
@@ -321,7 +320,10 @@ def _assemble(stream: EventStream[KinetoBlock], collected: Collected, python_sta
         **{name: trace_builder.in_order_of_time(table) for name, table in collected.tables.items()},
     }
     if legacy.WORK in collected.counts:
-        tables["activities"] = legacy.linked_to_ops(tables)
+        # The correlation is -1 - the row of the operator, ABSENT without one.
+        row = first_of_same(tables["ops"], "external_id", tables["activities"])
+        correlation = np.where(row >= 0, -1 - row, ABSENT)
+        tables["activities"] = with_numbers(tables["activities"], "correlation", correlation)
     starts = [tables[name]["start_ns"][0].as_py() for name in _TIMED if tables[name].num_rows]
     # Times count from a base that the header tells or, if they are so large, from 1970.
     origin_ns = metadata.base_ns

@@ -261,9 +261,9 @@ class _Reader:
     def _stack_text(self, frames: Sequence[Any]) -> str:
         """Return a stack as a text of at most _MOST_FRAMES frames, innermost first.
 
-        It has the operator that Python called, then the program's Python frames or, if there are
-        none, PyTorch's. Backward runs in a thread without Python: then it has the operators and
-        backward functions or, if there are none, all frames.
+        It has the operator that Python called, then the program's Python frames, else
+        PyTorch's. Backward runs in a thread without Python: it has operators and backward
+        functions, else all frames.
         """
         texts_by_kind: list[list[str]] = [[], [], [], []]
         program, torch, operators, others = texts_by_kind  # the kinds of `_frame`

@@ -12,7 +12,6 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
-from traceflops.parsers.pytorch import legacy
 from traceflops.parsers.pytorch import values as convert
 from traceflops.parsers.pytorch.events import CollectiveArgs
 from traceflops.parsers.pytorch.merged_ranks import owner_codes
@@ -21,24 +20,17 @@ from traceflops.table.columns import ABSENT, Array, IntArray, Rows, narrow
 
 _JSON_COLUMNS = ("input_dims", "input_types", "input_strides", "concrete_inputs")
 _GENERATED = ("kernel_backend", "kernel_hash", "kernel_kwargs", "num_warps", "num_stages")
+_OF_KERNELS = ("registers_per_thread", "shared_memory_bytes", "occupancy_percent")
 _UNFINISHED = (False, "false", "False", 0)
-_COLLECTIVE_TEXTS = {
-    "collective": "collective",
-    "collective_dtype": "dtype",
-    "collective_group": "group",
-    "collective_group_ranks": "group_ranks",
-    "collective_description": "description",
-}
-_COLLECTIVE_NUMBERS = {
-    "collective_in_elements": "in_elements",
-    "collective_out_elements": "out_elements",
-    "collective_group_size": "group_size",
-    "collective_sequence": "seq",
-    "collective_call": "call",
-    "collective_source": "source",
-    "collective_destination": "destination",
-}
-"""The columns of a collective, and the fields of `CollectiveArgs` that fill them."""
+_COLLECTIVE_TEXTS = (
+    *("collective", "collective_dtype", "collective_group", "collective_group_ranks"),
+    "collective_description",
+)
+_COLLECTIVE_NUMBERS = (
+    *("collective_in_elements", "collective_out_elements", "collective_group_size"),
+    *("collective_sequence", "collective_call", "collective_source", "collective_destination"),
+)
+"""The columns of a collective, which `CollectiveArgs` has."""
 
 
 class Group(Struct):
@@ -106,10 +98,7 @@ class KinetoRows:
             bytes=np.where(is_negative, ABSENT, sizes),
             grid=convert.triples([a.grid for a in args]),
             block=convert.triples([a.block for a in args]),
-            registers_per_thread=_numbers(args, "registers"),
-            shared_memory_bytes=_numbers(args, "shared_memory"),
-            occupancy_percent=_numbers(args, "occupancy"),
-            **_same_numbers(args, "correlation", "graph", "graph_node"),
+            **_same_numbers(args, "correlation", "graph", "graph_node", *_OF_KERNELS),
             **columns,
             **_collective(table, args),
         )
@@ -143,7 +132,12 @@ class KinetoRows:
             columns["finished"] = convert.integers(
                 [None if flag is None else int(flag not in _UNFINISHED) for flag in flags]
             )
-        legacy.use_old_spelling(args)
+        for a in args:
+            if a.old_input_dims:  # old files spell it so, and write [] for unknown sizes
+                old = (a.old_input_dims, a.input_types)
+                a.input_dims, a.input_types = (
+                    text if bytes(text).strip(b"[] ") else msgspec.Raw(b"") for text in old
+                )
         # Many operators have the same shapes: encode each distinct set of inputs only once. The
         # dictionary gives a new key the next number.
         number_of: defaultdict[bytes, int] = defaultdict()
@@ -316,7 +310,7 @@ def _same_numbers(args: Sequence[Any], *fields: str) -> dict[str, IntArray]:
 def _devices(group: Group) -> IntArray:
     """Return the device number of each event: its pid, else the argument `device`.
 
-    In files of several ranks (with `rank`) the argument comes first: the pid may be something else.
+    With a rank in the arguments the argument comes first: the pid may be something else.
     """
     rank, device = _numbers(group.args, "rank"), _numbers(group.args, "device")
     pid = convert.trailing_integers([event.pid for event in group.events])
@@ -342,11 +336,11 @@ def _collective(table: Rows, args: Sequence[CollectiveArgs]) -> dict[str, Array]
         return {}
     collectives = [args[row] for row in rows]
     columns: dict[str, Array] = {}
-    for column, field in _COLLECTIVE_TEXTS.items():
+    for column in _COLLECTIVE_TEXTS:
         columns[column] = np.full(len(args), -1, np.int32)
-        texts = [getattr(a, field) for a in collectives]
+        texts = [getattr(a, column) for a in collectives]
         columns[column][rows] = convert.optional_codes(table.names[column], texts)
-    for column, field in _COLLECTIVE_NUMBERS.items():
+    for column in _COLLECTIVE_NUMBERS:
         columns[column] = np.full(len(args), ABSENT)
-        columns[column][rows] = _numbers(collectives, field)
+        columns[column][rows] = _numbers(collectives, column)
     return columns

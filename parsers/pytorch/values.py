@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from traceflops.parsers.io.json_window import UNDECODABLE
+from traceflops.parsers.io.json_text import UNDECODABLE
 from traceflops.table.columns import ABSENT, LIMIT_NS, BoolArray, IntArray, Names
 
 _FRAME = re.compile(r'File "([^"\n]{1,1000})", line (\d{1,9}), in (\S{1,200})')
@@ -192,9 +192,9 @@ def triples(values: Sequence[Any]) -> IntArray:
 
 
 def source_lines(stacks: object) -> str | None:
-    """Return the lines of code that a fused kernel came from, one per text in a list of stacks.
+    """Return the lines of code that a fused kernel came from, one per stack; None without frames.
 
-    It is the innermost frame outside PyTorch, else the innermost one. None if there is no frame.
+    It is the innermost frame outside PyTorch, else the innermost one.
     """
     lines: dict[str, None] = {}
     for text in stacks[:100] if isinstance(stacks, list) else ():

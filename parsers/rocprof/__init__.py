@@ -5,7 +5,7 @@ results.json, .db    v1               v1_events -> v1_read -> v1_tables (which r
 *_results.json       v3               v3json_records -> v3json_tables -> v3json_run
 *_results.db         v3 (rocpd)       rocpd_run -> rocpd_read, rocpd_host
 *.rpd                RPD              rpd
-*.pftrace            v3, rocprof-sys  perfetto_packets, perfetto_clocks -> perfetto_trace
+*.pftrace            v3, rocprof-sys  perfetto_packets -> perfetto_trace
     |
     |  columns of numbers per kind of record; names by codes; agents -> DeviceFacts
     v

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from traceflops.parsers.io.json_window import decoded
+from traceflops.parsers.io.json_text import decoded
 from traceflops.parsers.shared.trace_builder import NOTHING_KNOWN, DeviceFacts
 
 _MHZ: Final = 10**6
@@ -43,10 +43,7 @@ GAUGES: Final[Mapping[str, tuple[str, int]]] = {
 
 
 def facts_of_agent(agent: Mapping[str, object]) -> DeviceFacts:
-    """Return the facts of an agent whose keys are those of rocprofv3's JSON, in any case.
-
-    The clock is that of the compute units (fcompute). Without local_mem_size, add up memory banks.
-    """
+    """Return the facts of an agent whose keys are those of rocprofv3's JSON, in any case."""
     properties = {key.lower(): value for key, value in agent.items()}
     version = _number(properties.get("gfx_target_version"))  # 90402 is 9.4.2
     clock_mhz = _number(properties.get("max_engine_clk_fcompute"))
@@ -231,10 +228,7 @@ def gpus_of(header: Mapping[str, msgspec.Raw]) -> dict[int, DeviceFacts]:
 
 
 def _value(text: str | None, below: int = _INT32) -> int | None:
-    """Return a count, or a size such as 31309824(0x1ddc000)KB in bytes.
-
-    Returns None if `text` holds neither, or if the value is not below `below`.
-    """
+    """Return a count, or a size such as 31309824(0x1ddc000)KB in bytes; None from `below` on."""
     amount = _AMOUNT.fullmatch(text or "")
     if amount is None:
         return None

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import numpy as np
 
-from traceflops.parsers.io.database_query import Lookup
+from traceflops.parsers.io.database_query import Batch, Lookup
 from traceflops.parsers.shared.sinks import DIRECTIONS, direction_named
 from traceflops.table.builder import TableBuilder
-from traceflops.table.columns import ABSENT, Array, IntArray
+from traceflops.table.columns import ABSENT, Array, BoolArray, IntArray
 
 _KERNELS: Final = ("__amd_rocclr_copyBuffer", "__amd_rocclr_fillBuffer")
 UNKNOWN, HOST, GPU = -1, 0, 1
@@ -43,6 +43,21 @@ def directions_between(
     names_no_host = np.isin(named, [UNKNOWN, WITHIN, BETWEEN])
     in_gpus = names_no_host & (source == GPU) & (target == GPU)
     return np.where(in_gpus, np.where(ends_differ, BETWEEN, WITHIN), direction)
+
+
+def on_devices(
+    rows: Batch, named: IntArray, ends: tuple[str, str], are_gpus: Callable[[Array], BoolArray]
+) -> tuple[Batch, IntArray, IntArray]:
+    """Return the copies that involve a GPU, the agent that made each, and its direction.
+
+    `named` are the directions that names state, `ends` the columns of source and target agents. A
+    copy counts for its target if that is a GPU, else for its source.
+    """
+    from_gpu, to_gpu = (are_gpus(rows[end]) for end in ends)
+    direction = directions_between(named, from_gpu, to_gpu, rows[ends[0]] != rows[ends[1]])
+    agent = np.where(to_gpu, rows[ends[1]], rows[ends[0]])
+    on_device = from_gpu | to_gpu
+    return rows.only(on_device), agent[on_device], direction[on_device]
 
 
 def ends_of(direction: IntArray) -> tuple[IntArray, IntArray]:

@@ -3,18 +3,19 @@
 The numbers below are those of the fields in Perfetto's .proto files; no other field is read, since
 some contain command lines. A sequence is the packets of one writer; an era is a part of it, until
 it clears its state. Ids of names, defaults and the sequence's own clocks are valid within one era.
+Clocks convert the times of packets to ns since boot.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Final, NamedTuple
 
 import numpy as np
 
-from traceflops.parsers.io.database_query import Lookup
+from traceflops.parsers.io.database_query import Lookup, joined
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.messages import (
     Block,
@@ -23,11 +24,20 @@ from traceflops.parsers.io.messages import (
     fields,
     last_fields,
     message_text,
+    signed,
     split,
 )
-from traceflops.parsers.rocprof.perfetto_clocks import IDS, Clocks, numbers_in
 from traceflops.table.builder import BEYOND, MOST_TEXTS
-from traceflops.table.columns import ABSENT, Array, BoolArray, IntArray, Names, count_true, narrow
+from traceflops.table.columns import (
+    ABSENT,
+    Array,
+    BoolArray,
+    IntArray,
+    Names,
+    Rows,
+    count_true,
+    narrow,
+)
 from traceflops.table.grouping import distinct, group_rows
 
 _PACKET: Final = 1
@@ -44,6 +54,12 @@ _BEGIN, _END, _INSTANT, _COUNTER = 1, 2, 3, 4
 _CATEGORIES, _NAMES, _ANNOTATIONS = 1, 2, 3
 _ANNOTATION_ID, _ANNOTATION_NAME, _TEXT, _VALUES = 1, 10, 6, (3, 4, 2, 7)
 _MOST_WANTED: Final = 64  # the most ids that an era may define for the names of wanted annotations
+_IDS: Final = 1 << 32
+"""All ids are smaller than this: `era * IDS + id` is a unique key for an id of an era."""
+_BOOT_CLOCK: Final = 6
+"""The clock that counts from the start of the machine; all others are converted to it."""
+_FIRST_OWN_CLOCK: Final = 64  # the smallest number of a clock that belongs to a sequence
+_CLOCK_NUMBER, _CLOCK_TIME, _CLOCK_COUNTS_ON, _CLOCK_UNIT = 1, 2, 3, 4
 TEXT: Final = 1 << 62
 """Added to the index of a text where the value of an annotation is a text, not a number."""
 
@@ -56,29 +72,6 @@ class Track(NamedTuple):
     pid: int | None = None
     tid: int | None = None
     factor: int = 1
-
-
-class Table:
-    """Columns of numbers that arrive in pieces."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._pieces: defaultdict[str, list[Array]] = defaultdict(list)
-
-    def add(self, is_wanted: BoolArray, **columns: Array) -> None:
-        """Append the rows of `columns` for which `is_wanted` is true."""
-        self.count += count_true(is_wanted)
-        for name, values in columns.items():
-            self._pieces[name].append(narrow(values[is_wanted]))
-
-    def take(self) -> dict[str, Array]:
-        """Return the columns as int64 or float64, and empty the table, to save memory."""
-        columns = {}
-        for name in [*self._pieces]:
-            column = np.concatenate(self._pieces.pop(name))
-            is_real = column.dtype.kind == "f"
-            columns[name] = column if is_real else column.astype(np.int64, copy=False)
-        return columns
 
 
 class Packets:
@@ -96,8 +89,8 @@ class Packets:
         self.read_bytes = self._eras = 0
         self.is_cut = False
         self._source, self._wanted, self._odd = source, tuple(wanted), odd
-        self._packets, self._events, self._slices, self._values = (Table() for _ in range(4))
-        # Pairs of `era * IDS + id` and the code of the text that the id stands for.
+        self._packets, self._events, self._slices, self._values = (Rows() for _ in range(4))
+        # Pairs of `era * _IDS + id` and the code of the text that the id stands for.
         self._interned: dict[int, list[tuple[int, int]]] = {_NAMES: [], _CATEGORIES: []}
         # By era, then by the id of an annotation's name: the index of the name in `wanted`.
         self._annotations: dict[int, dict[int, int]] = {}
@@ -135,7 +128,7 @@ class Packets:
             needed = max(_CHUNK_BYTES, 2 * size)
             if size > _MOST_PACKET:
                 break
-        events = self._timed(self._packets.take())
+        events = self._timed(joined(self._packets).numbers)
         return self._rows(self._slices, events), self._rows(self._values, events)
 
     def _add(self, messages: Messages) -> None:
@@ -161,7 +154,7 @@ class Packets:
         packet = self._packets.count + np.flatnonzero(is_event)
         columns = {"sequence": _SEQUENCE, "time": _TIME, "clock": _CLOCK}
         columns_of_packets = {name: packets.numbers[number] for name, number in columns.items()}
-        self._packets.add(np.ones(len(era), np.bool_), era=era, **columns_of_packets)
+        _add(self._packets, None, era=era, **columns_of_packets)
         if len(packet):
             self._add_events(packets.part(_EVENT, is_event), packet, era[is_event])
 
@@ -197,9 +190,9 @@ class Packets:
             iid, ids = numbers_in(part).get(1, -1), self._annotations.setdefault(era, {})
             if kind == _ANNOTATIONS and text in self._wanted and len(ids) < _MOST_WANTED:
                 ids[iid] = self._wanted.index(text)
-            elif kind in self._interned and 0 <= iid < IDS:
+            elif kind in self._interned and 0 <= iid < _IDS:
                 names = self.names if kind == _NAMES else self.categories
-                self._interned[kind].append((era * IDS + iid, names[text]))
+                self._interned[kind].append((era * _IDS + iid, names[text]))
 
     def _add_statistics(self, _: int, data: bytes) -> None:
         """Count the buffers that lost packets."""
@@ -226,7 +219,7 @@ class Packets:
         kind = np.where(events.sound, events.numbers[_TYPE], ABSENT)
         row = self._events.count + np.arange(len(kind))
         columns = {"kind": kind, "track": events.numbers[_ON], "packet": packet}
-        self._events.add(np.ones(len(kind), np.bool_), **columns)
+        _add(self._events, None, **columns)
         category = {
             "event": row,
             "category": _codes(self.categories, events, _CATEGORY, events.sound),
@@ -238,23 +231,23 @@ class Packets:
             value = np.where(integer == ABSENT, np.nan, integer.astype(np.float64))
             # `real` holds the bits of doubles in int64.
             value = np.where(real == ABSENT, value, real.view(np.float64))
-            self._values.add(is_value, value=value, **category)
+            _add(self._values, is_value, value=value, **category)
         if is_slice.any():
             name = _codes(self.names, events, _NAME, events.sound)
             ids = {"name": name, "name id": events.numbers[_NAME_ID]}
-            self._slices.add(is_slice, **category, **ids, **self._annotated(events, era))
+            _add(self._slices, is_slice, **category, **ids, **self._annotated(events, era))
 
     def _annotated(self, events: Columns, era: IntArray) -> dict[str, IntArray]:
         """Return a column per wanted annotation: per event its value, ABSENT, or TEXT + a code."""
         notes = events.each.columns((_ANNOTATION_ID, *_VALUES), (_ANNOTATION_NAME, _TEXT))
         # The index in `_wanted` of each annotation: by the id of its name, else by the name itself.
         ids = [
-            (own_era * IDS + iid, index)
+            (own_era * _IDS + iid, index)
             for own_era in distinct(era).tolist()
             for iid, index in self._annotations.get(own_era, {}).items()
         ]
         keys, indices = np.array(ids, np.int64).reshape(-1, 2).T
-        wanted = Lookup(keys, indices)(era[events.owner] * IDS + notes.numbers[_ANNOTATION_ID])
+        wanted = Lookup(keys, indices)(era[events.owner] * _IDS + notes.numbers[_ANNOTATION_ID])
         name_begin, name_end = notes.begins[_ANNOTATION_NAME], notes.ends[_ANNOTATION_NAME]
         if (name_begin != ABSENT).any():
             names = [name.encode() for name in self._wanted]
@@ -270,18 +263,15 @@ class Packets:
         columns[wanted[is_wanted], events.owner[is_wanted]] = value[is_wanted]
         return dict(zip(self._wanted, columns, strict=True))
 
-    def _timed(self, packets: dict[str, IntArray]) -> dict[str, IntArray]:
-        """Return start and end in ns, track and era of all events; `end` is ABSENT if unknown.
-
-        `packets` are the columns of all packets. Missing clocks and tracks are those of the era.
-        """
+    def _timed(self, packets: Mapping[str, IntArray]) -> dict[str, IntArray]:
+        """Return start and end in ns (ABSENT: unknown), track and era of all events."""
         if not self._events.count:
             return {}
         defaults = [(own_era, *values) for own_era, values in self._defaults.items()]
         eras, clocks, tracks = np.array(defaults, np.int64).reshape(-1, 3).T
         clock, packet_era = packets["clock"], packets["era"]
         clock = np.where(clock == ABSENT, Lookup(eras, clocks)(packet_era), clock)
-        kind, track, packet = self._events.take().values()
+        kind, track, packet = joined(self._events).numbers.values()
         time = self._clocks.times(packets["time"], clock, packet_era)[packet]
         era = packet_era[packet]
         track = np.where(track == ABSENT, Lookup(eras, tracks)(era), track)
@@ -295,9 +285,9 @@ class Packets:
         self._odd["unpaired-ends"] += unpaired
         return {"start": time, "end": end, "track": track, "era": era}
 
-    def _rows(self, table: Table, events: dict[str, IntArray]) -> dict[str, Array]:
+    def _rows(self, table: Rows, events: Mapping[str, IntArray]) -> dict[str, Array]:
         """Return the columns of a table and of its events; ids of names are replaced by codes."""
-        rows = table.take()
+        rows = dict(joined(table).numbers)
         if not rows:
             return {}
         event = rows.pop("event")
@@ -306,17 +296,21 @@ class Packets:
             if what in rows:
                 keys, codes = np.array(self._interned[kind], np.int64).reshape(-1, 2).T
                 iid = rows.pop(f"{what} id")
-                key = np.where((iid < 0) | (iid >= IDS), ABSENT, rows["era"] * IDS + iid)
+                key = np.where((iid < 0) | (iid >= _IDS), ABSENT, rows["era"] * _IDS + iid)
                 code = np.where(rows[what] == ABSENT, Lookup(keys, codes)(key), rows[what])
                 rows[what] = np.where(code == ABSENT, -1, code)
         return rows
 
 
-def _codes(names: Names, messages: Columns, part: int, among: BoolArray) -> IntArray:
-    """Return per message the code in `names` of the text in field `part`.
+def _add(table: Rows, is_wanted: BoolArray | None, /, **columns: Array) -> None:
+    """Append the rows of `columns` for which `is_wanted` is true (None: all) to a table."""
+    for name, values in columns.items():
+        columns[name] = narrow(values if is_wanted is None else values[is_wanted])
+    table.add(len(columns[name]), **columns)
 
-    It is ABSENT for messages without the field and where `among` is false.
-    """
+
+def _codes(names: Names, messages: Columns, part: int, among: BoolArray) -> IntArray:
+    """Return the code in `names` of the text in a field of each message, ABSENT if not `among`."""
     codes = np.full(len(among), ABSENT, np.int64)
     rows = np.flatnonzero(messages.has(part) & among)
     texts = messages.block.texts(messages.begins[part][rows], messages.ends[part][rows])
@@ -352,3 +346,66 @@ def _pairs(is_begin: BoolArray, stack: IntArray) -> tuple[IntArray, IntArray, in
     is_pair = begins[first] & ~begins[second]
     is_pair &= (level[first] == level[second]) & (stack[first] == stack[second])
     return order[first[is_pair]], order[second[is_pair]], count_true(unpaired)
+
+
+class Clocks:
+    """The clocks of a trace: builtin ones, and clocks of a sequence, each valid for one era."""
+
+    def __init__(self) -> None:
+        # By `era * _IDS + number`: time 0 (ns since boot), unit (ns), 1 if times are differences.
+        self._own: dict[int, tuple[int, int, int]] = {}
+        # By number of a builtin clock: the ns to add to its time.
+        self._ahead: dict[int, int] = {_BOOT_CLOCK: 0}
+
+    def add(self, era: int, snapshot: bytes) -> None:
+        """Take a snapshot: the times that several clocks showed at the same moment.
+
+        A snapshot without a builtin clock is dropped. The first snapshot of each clock counts.
+        """
+        # Field 1 of a snapshot is a clock.
+        clocks = [numbers_in(part) for number, part in fields(snapshot) if number == 1]
+        shown = {clock.get(_CLOCK_NUMBER, 0): clock for clock in clocks}
+        # The moment comes from a clock whose offset is known, else from any builtin clock.
+        builtin = [number for number in (*self._ahead, *shown) if number < _FIRST_OWN_CLOCK]
+        base = next((number for number in builtin if number in shown), None)
+        if base is None:
+            return
+        now = shown[base].get(_CLOCK_TIME, 0) + self._ahead.get(base, 0)
+        for number, clock in shown.items():
+            time, unit = clock.get(_CLOCK_TIME, 0), clock.get(_CLOCK_UNIT, 1)
+            counts_on = clock.get(_CLOCK_COUNTS_ON, 0)
+            if _FIRST_OWN_CLOCK <= number < _IDS:
+                start = signed((now if counts_on else now - time * unit) % 2**64)
+                self._own.setdefault(era * _IDS + number, (start, unit, counts_on))
+            elif number < _FIRST_OWN_CLOCK:
+                self._ahead.setdefault(number, signed((now - time) % 2**64))
+
+    def times(self, time: IntArray, clock: IntArray, era: IntArray) -> IntArray:
+        """Return the time of each packet, in file order, in ns since boot, ABSENT if unknown."""
+        boot_ns = time.copy()
+        for number, ahead in self._ahead.items():
+            boot_ns[(clock == number) & (time != ABSENT)] += ahead
+
+        # Packets with clocks of a sequence; `own` is the index of the clock in `_own`.
+        rows = np.flatnonzero((clock >= _FIRST_OWN_CLOCK) & (clock < _IDS))
+        keys = np.array([*self._own], np.int64)
+        own = Lookup(keys, np.arange(len(keys)))(era[rows] * _IDS + clock[rows])
+        boot_ns[rows[own == ABSENT]] = ABSENT
+        rows, own = rows[own != ABSENT], own[own != ABSENT]
+
+        # Sorted by clock, one cumulative sum adds up the steps of every clock that counts on.
+        order = np.argsort(own, kind="stable")
+        rows, own = rows[order], own[order]
+        step = np.where(time[rows] == ABSENT, 0, time[rows])
+        passed = np.cumsum(step)
+        passed -= (passed - step)[np.searchsorted(own, own)]  # minus the sum of earlier clocks
+        start, unit, counts_on = np.array([*self._own.values()], np.int64).reshape(-1, 3)[own].T
+        own_ns = start + unit * np.where(counts_on == 1, passed, step)
+        boot_ns[rows] = np.where(time[rows] == ABSENT, ABSENT, own_ns)
+        return boot_ns
+
+
+def numbers_in(data: object) -> dict[int, int]:
+    """Return the numeric fields of a message by field number, {} if `data` is not bytes."""
+    parts = last_fields(data) if isinstance(data, bytes) else {}
+    return {number: signed(value) for number, value in parts.items() if isinstance(value, int)}

@@ -13,11 +13,10 @@ from traceflops.errors import NotATrace
 from traceflops.parsers.io.database_query import Batch, by_distinct
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.notes import NoteTable
+from traceflops.parsers.pytorch.values import first_known
 from traceflops.parsers.rocprof import copies
 from traceflops.parsers.rocprof.agents import GAUGES
-from traceflops.parsers.rocprof.notes import clock_of_folder
 from traceflops.parsers.rocprof.perfetto_packets import TEXT, Packets, Track
-from traceflops.parsers.rocprof.tables.parts import place_of
 from traceflops.parsers.rocprof.trace import trace_of
 from traceflops.parsers.shared import sinks
 from traceflops.parsers.shared.collectives import fill_collectives
@@ -111,7 +110,6 @@ def read_perfetto(source: ByteSource) -> Trace:
         format="rocprof",
         files=(),
         tool=f"{'rocprof-sys' if recording.is_sys else 'rocprofv3'} Perfetto trace",
-        clock=clock_of_folder(place_of(source.folder, source.name).root),
         facts=facts,
     )
     return trace_of(recording, source, about, "file", notes=[*recording.notes()])
@@ -181,42 +179,36 @@ class _Recording(Gathered):
 
     def _with_tracks(self, rows: dict[str, Array]) -> Batch:
         """Return rows with process, thread, GPU and stream, of annotations, else of the track."""
-        uuid, tracks = rows["track"], self._packets.tracks
+        tracks = self._packets.tracks
         first_pid = next((track.pid for track in tracks.values() if track.pid is not None), ABSENT)
-
-        def pid(uuid: int, _: int) -> int:
-            """Return the pid of a track, else of the nearest parent, else the file's first one."""
-            track = tracks.get(uuid, _NO_TRACK)
+        of_tracks = []  # of each track: pid (else of the nearest parent with one), tid, stream, GPU
+        uuids, index = np.unique(rows["track"], return_inverse=True)
+        for track in (tracks.get(uuid, _NO_TRACK) for uuid in uuids.tolist()):
+            owner = track
             for _ in range(_MOST_PARENTS):  # a limit, since damaged parents may form a circle
-                if track.pid is None and track.parent is not None:
-                    track = tracks.get(track.parent, _NO_TRACK)
-            return first_pid if track.pid is None else track.pid
-
-        def thread(uuid: int, _: int) -> int:
-            track = tracks.get(uuid, _NO_TRACK)
-            return _number(_THREAD, track.name) if track.tid is None else track.tid
-
-        stream, gpu = (
-            by_distinct(uuid, lambda key, _: _number(sign, tracks.get(key, _NO_TRACK).name))  # noqa: B023
-            for sign in (_STREAM, _GPU)
-        )
+                if owner.pid is None and owner.parent is not None:
+                    owner = tracks.get(owner.parent, _NO_TRACK)
+            pid = first_pid if owner.pid is None else owner.pid
+            tid = _number(_THREAD, track.name) if track.tid is None else track.tid
+            of_tracks.append((pid, tid, *(_number(sign, track.name) for sign in (_STREAM, _GPU))))
+        pids, tids, stream, gpu = np.array(of_tracks, np.int64).reshape(-1, 4)[index].T
         columns: dict[str, Array] = {name: rows[name] for name in _KEPT if name in rows}
-        columns |= {"gpu": gpu, "process": self._pids.numbers(by_distinct(uuid, pid))}
+        columns |= {"gpu": gpu, "process": self._pids.numbers(pids)}
         if "begin_ns" not in rows:
-            return Batch(len(uuid), columns, {})
+            return Batch(len(index), columns, {})
         columns |= {
-            "start": _first(rows["begin_ns"], rows["start"]),
-            "end": _first(rows["end_ns"], rows["end"]),
-            "stream": _first(rows["queue"], stream),
-            "gpu": _first(self._agents(rows["agent"]), rows["device"], gpu),
-            "thread": _first(rows["tid"], by_distinct(uuid, thread)),
+            "start": first_known(rows["begin_ns"], rows["start"]),
+            "end": first_known(rows["end_ns"], rows["end"]),
+            "stream": first_known(rows["queue"], stream),
+            "gpu": first_known(self._agents(rows["agent"]), rows["device"], gpu),
+            "thread": first_known(rows["tid"], tids),
             # 0 is the id of records without a call.
             "correlation": np.where(rows["corr_id"] == 0, ABSENT, rows["corr_id"]),
-            "bytes": _first(rows["copy_bytes"], rows["bytes"]),
-            "src": _first(rows["src_agent"], rows["src_agent_id"]),
-            "dst": _first(rows["dst_agent"], rows["dst_agent_id"]),
+            "bytes": first_known(rows["copy_bytes"], rows["bytes"]),
+            "src": first_known(rows["src_agent"], rows["src_agent_id"]),
+            "dst": first_known(rows["dst_agent"], rows["dst_agent_id"]),
         }
-        return Batch(len(uuid), columns, {})
+        return Batch(len(index), columns, {})
 
     def _in_texts(self, values: IntArray, number: Callable[[str], int], other: int) -> IntArray:
         """Return `number` of each annotation's text, `other` for annotations that are no text."""
@@ -269,10 +261,7 @@ class _Recording(Gathered):
         )
 
     def _add_copies(self, rows: Batch) -> None:
-        """Add copies, except those within host memory, which are only counted.
-
-        In rocprof-sys the GPU of a copy is unknown: its agents have other numbers than kernels'.
-        """
+        """Add copies, except those within host memory, which are only counted."""
         named = copies.directions_named(self._packets.names)
         named = np.append(named, copies.UNKNOWN)[rows["name"]]  # the last is for code -1: no name
         source, target = (self._agents(rows[end]) for end in ("src", "dst"))
@@ -289,9 +278,10 @@ class _Recording(Gathered):
         source_kind, target_kind = kinds
         gpu = np.where(target_kind == copies.GPU, target, source)
         direction = copies.directions_between(named, source_kind, target_kind, source != target)
+        # Agents of rocprof-sys's copies have other numbers than kernels': their GPU is unknown.
         columns = {"gpu": np.full_like(gpu, ABSENT) if self.is_sys else gpu, "direction": direction}
         on_device = (source_kind != copies.HOST) | (target_kind != copies.HOST)
-        self.odd["host-copies json"] += count_true(~on_device)
+        self.odd["host-copies"] += count_true(~on_device)
         rows = rows.with_numbers(columns).only(on_device)
         # A copy engine executes it: it belongs to no queue or stream.
         common = self._common(
@@ -355,14 +345,6 @@ class _Recording(Gathered):
         # A program may end with some calls that launch nothing: only a long gap is a loss.
         if gap_ns > max(_STOPPED_NS, _STOPPED_SHARE * np.ptp(called) if len(called) else 0):
             yield _NOTES.note("device-stopped", time=time_amount(gap_ns))
-
-
-def _first(*columns: IntArray) -> IntArray:
-    """Return the first value per row that is not ABSENT."""
-    values = columns[0]
-    for column in columns[1:]:
-        values = np.where(values == ABSENT, column, values)
-    return values
 
 
 def _number(sign: re.Pattern[str], text: str) -> int:

@@ -69,10 +69,7 @@ class HostReader:
         self.rccl: list[tuple[IntArray, IntArray]] = []
 
     def read(self) -> None:
-        """Add calls and marks: from regions, which have a duration, then samples, instants.
-
-        Samples of counters go to `counter_samples` instead.
-        """
+        """Add calls and marks: from regions, which have a duration, then samples, instants."""
         reading, run = self._reading, self._reading.run
         has_samples = run.has_rows("sample")
         region_events = [np.empty(0, np.int64)]

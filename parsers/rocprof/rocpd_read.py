@@ -12,7 +12,6 @@ from traceflops.devices.merging import join
 from traceflops.parsers.io.database_query import (
     Among,
     Batch,
-    Between,
     Lookup,
     TextsById,
     Wanted,
@@ -21,11 +20,10 @@ from traceflops.parsers.io.database_query import (
 from traceflops.parsers.io.database_rows import Database
 from traceflops.parsers.rocprof import copies
 from traceflops.parsers.rocprof.agents import GAUGES
-from traceflops.parsers.rocprof.notes import SEVERAL_MACHINES
 from traceflops.parsers.rocprof.rocpd_host import HostReader, read_allocations
 from traceflops.parsers.rocprof.rocpd_run import RocpdRun, RunReading, label, runs_of, version_of
 from traceflops.parsers.rocprof.tables.counters import summed_instances
-from traceflops.parsers.rocprof.trace import trace_of, with_losses
+from traceflops.parsers.rocprof.trace import NOTES, trace_of, with_losses
 from traceflops.parsers.shared import sinks
 from traceflops.parsers.shared.collectives import COLLECTIVES, MADE, SIZES, fill_collectives
 from traceflops.parsers.shared.sanity_checks import timed
@@ -68,7 +66,7 @@ def read_rocpd(database: Database) -> Sequence[Trace]:
     trace = join(traces, "process")
     if len(traces) > 1:  # `join` words its notes for several files, but the runs are of one file
         notes = tuple(
-            SEVERAL_MACHINES if note.code == SEVERAL_MACHINES.code else note
+            NOTES.note("clocks-not-aligned") if note.code == "clocks-not-aligned" else note
             for note in trace.notes
             if note.code != "rank-unknown"  # a note on files
         )
@@ -113,7 +111,7 @@ def _read_run(run: RocpdRun, version: str | None, notes: Sequence[Note]) -> Trac
         identities=reading.hosts,
         lifetimes=reading.lifetimes,
     )
-    several = [SEVERAL_MACHINES] if reading.is_of_several_machines else []
+    several = [NOTES.note("clocks-not-aligned")] if reading.is_of_several_machines else []
     file, clocks = run.database.source, reading.clocks
     trace = trace_of(reading, file, about, "database", notes=several, clocks=clocks)
     return replace(trace, notes=(*notes, *trace.notes))
@@ -123,10 +121,9 @@ def _rccl_arguments(run: RocpdRun, host: HostReader) -> dict[int, dict[str, str]
     """Return, by the row of each RCCL call, its arguments by name."""
     events, rows = (np.concatenate(columns) for columns in zip(*host.rccl, strict=True))
     row_of = Lookup(events, rows)
-    of_calls = Between("event_id", int(events.min()), int(events.max()))
     wanted = Wanted(integers=("event_id",), texts=("name", "value"))
     arguments: dict[int, dict[str, str]] = {}
-    for batch in run.batches("arg", wanted, of_calls, Among("name", _OF_RCCL)):
+    for batch in run.batches("arg", wanted, Among("name", _OF_RCCL)):
         call = row_of(batch["event_id"])
         for row in np.flatnonzero(call != ABSENT).tolist():
             name, value = batch.texts["name"][row], batch.texts["value"][row]
@@ -208,7 +205,7 @@ class DispatchReader:
             streamed = batch["sample_id"] != ABSENT  # sampled while kernels ran, of no single one
             no_value = np.isnan(batch["value"])
             odd["streamed-counter"] += count_true(streamed)
-            odd["no-value"] += count_true(no_value & ~streamed)
+            odd["no-value database"] += count_true(no_value & ~streamed)
             rows = batch.only(~streamed & ~no_value)
             dispatch = row_of(rows["event_id"])
             is_of_dispatch = dispatch != ABSENT
@@ -258,22 +255,20 @@ def read_copies(reading: RunReading) -> None:
     for batch in reading.run.batches("memory_copy", Wanted(integers=_OF_COPY)):
         reading.counts["memory_copy"] += batch.count
         rows = timed(batch, reading.odd)
-        from_gpu, to_gpu = (reading.are_gpus(rows[f"{end}_agent_id"]) for end in ("src", "dst"))
-        on_device = from_gpu | to_gpu
-        reading.odd["host-copies"] += count_true(~on_device)
-        rows, from_gpu, to_gpu = rows.only(on_device), from_gpu[on_device], to_gpu[on_device]
-        source, target = rows["src_agent_id"], rows["dst_agent_id"]
         ids, inverse = np.unique(rows["name_id"], return_inverse=True)
         named = copies.directions_named(reading.strings[key] or "" for key in ids.tolist())[inverse]
+        ends = ("src_agent_id", "dst_agent_id")
+        work, agent, direction = copies.on_devices(rows, named, ends, reading.are_gpus)
+        reading.odd["host-copies database"] += rows.count - work.count
         sinks.add_work(
             reading,
-            rows,
+            work,
             "memcpy",
             # A copy engine executes it: it belongs to no queue or stream.
-            **_common(reading, rows, np.where(to_gpu, target, source)),
-            name=name(rows["name_id"]),
-            bytes=rows["size"],
-            direction=copies.directions_between(named, from_gpu, to_gpu, source != target),
+            **_common(reading, work, agent),
+            name=name(work["name_id"]),
+            bytes=work["size"],
+            direction=direction,
         )
 
 

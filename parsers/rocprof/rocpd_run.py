@@ -27,10 +27,10 @@ from traceflops.parsers.io.database_query import (
     by_distinct,
 )
 from traceflops.parsers.io.database_rows import Database
-from traceflops.parsers.io.json_window import decoded
+from traceflops.parsers.io.json_text import decoded
 from traceflops.parsers.io.notes import printable
 from traceflops.parsers.rocprof.agents import facts_of_agent, place_of_node
-from traceflops.parsers.rocprof.notes import clock_of
+from traceflops.parsers.rocprof.trace import clock_of
 from traceflops.parsers.shared.trace_builder import (
     NOTHING_KNOWN,
     DeviceFacts,
@@ -210,6 +210,8 @@ class RunReading(Gathered):
         self.run = run
         self._file = run.database.source.label
         self._agents = _agents_of(run)
+        threads = run.whole("info_thread", Wanted(integers=("id", "tid")))
+        self._tids = Lookup(threads["id"], threads["tid"])
 
         # Processes, and the machines (nodes) on which they ran.
         nodes = run.whole("info_node", _NODE)
@@ -264,13 +266,8 @@ class RunReading(Gathered):
 
     def threads(self, ids: IntArray) -> IntArray:
         """Return the tid of each thread id of the database; an unlisted id stays as it is."""
-        tids = self._threads(ids)
+        tids = self._tids(ids)
         return np.where(tids == ABSENT, ids, tids)
-
-    @cached_property
-    def _threads(self) -> Lookup:
-        rows = self.run.whole("info_thread", Wanted(integers=("id", "tid")))
-        return Lookup(rows["id"], rows["tid"])
 
     def devices(self, agents: IntArray, processes: IntArray) -> IntArray:
         """Return the device of each agent id; `processes` are the processes that use them.

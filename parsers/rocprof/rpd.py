@@ -222,7 +222,8 @@ class _RpdReading(Gathered):
     def _add_copies(self, rows: Batch, kind: str) -> None:
         """Add copies or fills (`kind`) with their sizes in bytes.
 
-        Only calls have a size. If a call has several operations, the size of each is unknown.
+        Only calls have a size. If a call has several operations, the size of each is
+        unknown.
         """
         copied = self._database.whole("rocpd_copyapi", _COPIED)
         size, source, target = (

@@ -1,86 +1,249 @@
-"""Makes the trace of the rows that a reader of rocprof collected, and joins passes of one run."""
+"""The notes of readers of rocprof, and the traces of what they collected; passes are joined."""
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
 from msgspec.structs import replace
 
+from traceflops.parsers.io.csv_text import text_notes
 from traceflops.parsers.io.database_file import nothing_left
 from traceflops.parsers.io.database_rows import Database
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.notes import NoteTable
-from traceflops.parsers.rocprof.notes import NOTES as RUN_NOTES
-from traceflops.parsers.rocprof.notes import link_notes
-from traceflops.parsers.rocprof.tables.parts import OutputPlace, place_of
+from traceflops.parsers.rocprof.tables.parts import OutputPlace, TableFile, place_of
 from traceflops.parsers.shared.sanity_checks import COUNTED_WHILE_TIMED, span_notes
-from traceflops.parsers.shared.sinks import UNNAMED_KERNEL
+from traceflops.parsers.shared.sinks import DISPATCH, UNNAMED_KERNEL
 from traceflops.parsers.shared.trace_builder import Gathered, overflow_notes
 from traceflops.remedies import ROCPROFV3
 from traceflops.table.builder import with_numbers
-from traceflops.table.columns import ABSENT, codes, names, numbers
+from traceflops.table.columns import ABSENT, codes, count_true, names, numbers
+from traceflops.table.grouping import distinct, joint_codes
+from traceflops.table.merged_notes import together
 from traceflops.table.patterns import launches_no_kernel
 from traceflops.table.trace import Note, Source, SourceFile, Trace, of_noun, rank_from_name
+from traceflops.units import does, percent, several
 
+if TYPE_CHECKING:
+    from traceflops.parsers.rocprof.tables.runs import TableRun
+
+_MOST_NAMED: Final = 8
+NOTES: Final = NoteTable(
+    repaired={
+        "instances-summed": "{n} counter [value|values] of chip instances merged: summed per "
+        "launch (GRBM counters: largest value)."
+    },
+    dropped={
+        "times-rounded": "{n} [time|times] [is not a whole number|are not whole numbers] of "
+        "nanoseconds. Spreadsheets round them when saving (3.42E+14); use the file as rocprof "
+        "wrote it.",
+        "bad-cells": "{n} [number|numbers] could not be read.",
+        "no-value": of_noun("counter", "without a value skipped."),
+        "no-value database": of_noun("counter value", "skipped: not a number."),
+        "streamed-counter": of_noun("counter value", "skipped: sampled over time, not per kernel."),
+        "graph-without-device": of_noun("graph launch", "skipped: unknown GPU."),
+        "sampled": of_noun("call stack sample", "skipped: not supported."),
+        "system": of_noun("driver event", "skipped: not supported."),
+        "empty-doubles": of_noun(
+            "record", "of 0 ns skipped: another has the same kernel, start and queue."
+        ),
+        "loose-arrows": of_noun(
+            "arrow", "between calls and GPU operations skipped: the link is ambiguous."
+        ),
+        "unpaired-ranges": "{n} [end|ends] of ranges without a start skipped.",
+        "samples-not-read": "{n} [sample|samples] [is|are] counted but not read.",
+        "barrier-packets": "{n} barrier [packet|packets] left out: a queue waits in them and does "
+        "no work.",
+        "repeated-passes": "The run was repeated for more counters. Times are from one pass; only "
+        "counters are used from the others (pass {passes}).",
+        "merged-passes": "{n} [table|tables] of single passes found beside the table merged by "
+        "rocprof-compute. Only counters that the merged table lacks are used.",
+        "launcher": "{n} [launcher|launchers] left only a list of agents: not shown.",
+        "launcher json": of_noun("launcher", "left no records: not shown."),
+        "host-copies": of_noun("copy record", "within CPU memory skipped: no GPU involved."),
+        "host-copies database": "{n} [copy|copies] within CPU memory skipped: no GPU involved.",
+        "counters-written-twice": "{n} repeated counter [value|values] ignored: the same counters "
+        "of the same launches come earlier in the files. Where values differ, the first counts.",
+    },
+    assumed={
+        "device-unknown": "Some records name no GPU. They count for the only GPU, else for "
+        "device 0.",
+        "device-unknown json": of_noun(
+            "record", "without a GPU: counted for the only GPU, else for device 0."
+        ),
+        "kernel-clash": of_noun(
+            "launch", "of kernels whose number has two names: the later name is shown."
+        ),
+        "timed-one-by-one": "rocprof-compute runs kernels one by one, also to time them: idle time "
+        "and overlap are not those of a normal run.",
+        "launch-is-queueing": "No API calls were recorded. Kernel launch time is taken as the time "
+        "of queueing (DispatchNs).",
+        "clocks-not-aligned": (
+            "The file covers several machines whose clocks are not aligned.",
+            "Times are compared between machines only where collectives align the clocks; figures "
+            "of each machine are unaffected.",
+        ),
+        "runs-apart": "The folder holds several runs, separated by more than 10 s: they are shown "
+        "separately.",
+    },
+    missing={
+        "no-calls": "There are no API calls, so what launched the GPU operations is unknown. "
+        f"{ROCPROFV3} records them.",
+        "no-calls v1 file": "The file has no API calls, so what launched the GPU operations is "
+        f"unknown. Record with rocprof --hip-trace, or {ROCPROFV3}.",
+        "calls-of-unknown-process": "{count} API [call|calls] without a process, and several "
+        "processes used GPUs: what launched {work} is unknown.",
+        "calls-missing": (
+            "{linked} of {work} ({share}) {have} a launch call in the file.",
+            "Of the others no call was recorded, or nothing says which it is; the cause of idle "
+            "time before them is unknown.",
+        ),
+        "siblings-not-read": "{count} [table|tables] of the same process beside this file not "
+        "read: {listed}. Give the folder {folder} to read all.",
+        "no-rows": "The file has no records.",
+        "no-timeline counters": "The files hold only hardware counters. Reading them serializes "
+        "kernels, so there is no timeline; give a run of rocprofv3 --kernel-trace beside it.",
+        "no-timeline": (
+            "The files hold only totals by name: no timeline, idle time or overlap.",
+            f"Record with {ROCPROFV3} --output-format rocpd.",
+        ),
+        "no-device-work": ("The files have no GPU operations.", f"Record with {ROCPROFV3}."),
+        "no-device-work database": f"The database has no GPU operations; {ROCPROFV3} records them.",
+        "no-device-work file": f"The file has no GPU operations; {ROCPROFV3} records them.",
+        "no-device-work v1 file": "The file has no GPU operations. Record with rocprof --hip-trace "
+        f"or --timestamp on, or with {ROCPROFV3}.",
+        "no-kernels": "None of the recorded API calls launches a kernel.",
+        "kernels-unnamed": of_noun("kernel", "without a name in the database."),
+        "kernels-unnamed json": of_noun("kernel", "without a name in the file, shown by number."),
+        "agents-missing": of_noun(
+            "device", "missing from the file's list of agents: model unknown."
+        ),
+        "device-ambiguous": "Unknown GPU model for gpu-id {numbers}: the listed GPUs differ and "
+        "none has that number.",
+    },
+)
 _RECORDS: Final = ("activities", "calls", "marks", "counters", "kernel_counters")
-_HOST_COPIES: Final = "within CPU memory skipped: no GPU involved."
-_NO_WORK: Final = f"The {{}} has no GPU operations; {ROCPROFV3} records them."
-_DROPPED: Final = {
-    "no-value json": of_noun("counter", "without a value skipped."),
-    "host-copies json": of_noun("copy record", _HOST_COPIES),
-    "host-copies": f"{{n}} [copy|copies] {_HOST_COPIES}",
-    "graph-without-device": of_noun("graph launch", "skipped: unknown GPU."),
-    "sampled": of_noun("call stack sample", "skipped: not supported."),
-    "system": of_noun("driver event", "skipped: not supported."),
-    "streamed-counter": of_noun("counter value", "skipped: sampled over time, not per kernel."),
-    "no-value": of_noun("counter value", "skipped: not a number."),
-    "launcher": of_noun("launcher", "left no records: not shown."),
-    "empty-doubles": of_noun(
-        "record", "of 0 ns skipped: another has the same kernel, start and queue."
-    ),
-    "loose-arrows": of_noun(
-        "arrow", "between calls and GPU operations skipped: the link is ambiguous."
-    ),
-}
-_ASSUMED: Final = {
-    "kernel-clash": of_noun(
-        "launch", "of kernels whose number has two names: the later name is shown."
-    ),
-    "device-unknown json": of_noun(
-        "record", "without a GPU: counted for the only GPU, else for device 0."
-    ),
-}
-_MISSING: Final = {
-    "kernels-unnamed": of_noun("kernel", "without a name in the database."),
-    "kernels-unnamed json": of_noun("kernel", "without a name in the file, shown by number."),
-    "agents-missing": of_noun("device", "missing from the file's list of agents: model unknown."),
-    "device-ambiguous": (
-        "Unknown GPU model for gpu-id {numbers}: the listed GPUs differ and none has that number."
-    ),
-    "no-device-work database": _NO_WORK.format("database"),
-    "no-device-work file": _NO_WORK.format("file"),
-    "no-kernels": "None of the recorded API calls launches a kernel.",
-    "no-device-work v1 file": (
-        "The file has no GPU operations. Record with rocprof --hip-trace or --timestamp on, or "
-        f"with {ROCPROFV3}."
-    ),
-}
-NOTES: Final = NoteTable(dropped=_DROPPED, assumed=_ASSUMED, missing=_MISSING)
-_NO_CALLS_V1: Final = (
-    "The file has no API calls, so what launched the GPU operations is unknown. Record with "
-    f"rocprof --hip-trace, or {ROCPROFV3}."
+_ODD: Final = (
+    *("no-value", "host-copies", "host-copies database", "graph-without-device", "sampled"),
+    *("system", "streamed-counter", "no-value database", "empty-doubles", "loose-arrows"),
+    "instances-summed",
 )
 _COUNTERS: Final = "kernel_counters"
-_MOST_NAMED: Final = 8
 _LOSSES: Final = (
     *("input-cut", "rows-lost", "log-unread", "log-cut"),
     *("text-cut", "json-dropped", "json-repaired", "second-trace", "tail-unread"),
 )
 """Codes of the notes that are kept of a pass of which only the counters are used."""
+
+
+def clock_of(machine: str | None, host: str | None) -> str | None:
+    """Return a name for the clock of a machine, given its id and host name; None without both.
+
+    It is a digest, to reveal neither, of both, since machines set up from one image share their id.
+    """
+    if not machine and not host:
+        return None
+    name = "\n".join((machine or "", host or ""))
+    return f"machine {_digest(name)}"
+
+
+def clock_of_folder(root: str) -> str | None:
+    """Return a name for the clock of a folder's machine (a digest), None without a folder."""
+    return None if root in ("", ".") else f"folder {_digest(root)}"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def link_notes(tables: Mapping[str, pa.Table], no_calls: str = "no-calls") -> Iterator[Note]:
+    """Yield notes on device work whose launching call is unknown; `activities` has rows."""
+    activities, calls = tables["activities"], tables["calls"]
+    total = activities.num_rows
+    if not calls.num_rows:
+        yield NOTES.note(no_calls)
+        return
+    if names(calls["name"]) == [DISPATCH]:
+        yield NOTES.note("launch-is-queueing")
+        return
+    # Work is linked if a call of its process has its correlation.
+    work_ids, call_ids = (numbers(table["correlation"], ABSENT) for table in (activities, calls))
+    working, calling = (numbers(table["process"]) for table in (activities, calls))
+    keys = joint_codes(np.append(working, calling), np.append(work_ids, call_ids))
+    is_linked = np.isin(keys[:total], keys[total:]) & (work_ids != ABSENT)
+    linked = count_true(is_linked)
+    # Readers give calls without a process to a process that has neither pid nor device work.
+    pids = tables["processes"]["pid"].to_pylist()
+    has_work = {*distinct(working).tolist()}
+    unnamed = [row for row, pid in enumerate(pids) if pid is None and row not in has_work]
+    unknown_calls = count_true(np.isin(calling, unnamed))
+    if linked < total and unknown_calls:
+        work = several(total - linked, "GPU operation")
+        yield NOTES.note("calls-of-unknown-process", unknown_calls, work=work)
+    elif linked < total:
+        work, have, share = several(total, "GPU operation"), does(linked, "have"), linked / total
+        fields = {"linked": f"{linked:,}", "work": work, "share": percent(share), "have": have}
+        yield NOTES.note("calls-missing", total - linked, **fields)
+
+
+def run_notes(
+    run: TableRun, tables: Mapping[str, pa.Table], overflowed: Sequence[Note]
+) -> Iterator[Note]:
+    """Yield the notes on a run of CSV files: on each file, on texts left out, on the whole run."""
+    by_file = [(index, n) for index, file in enumerate(run.files) for n in file_notes(file)]
+    yield from together(by_file, len(run.files))
+    yield from overflowed
+    ranks = [process.place.rank for process in run.processes if process.place.rank is not None]
+    if ranks:
+        yield rank_from_name(ranks)
+    if run.number:  # not the first run of its folder
+        yield NOTES.note("runs-apart")
+    # What was repaired, left out or assumed.
+    odd, notes = run.odd, list[Note]()
+    if run.passes_left_out:
+        listed = ", ".join(map(str, run.passes_left_out[:_MOST_NAMED]))
+        notes.append(NOTES.note("repeated-passes", len(run.passes_left_out), passes=listed))
+    notes += NOTES.counted(odd, "merged-passes", "launcher", "host-copies")
+    notes += [NOTES.note("device-unknown")] if odd["device-unknown"] else []
+    notes += NOTES.counted(odd, "instances-summed", "counters-written-twice")
+    # What the run lacks as a whole, and what is strange about its times.
+    if tables["activities"].num_rows:
+        notes += link_notes(tables)
+        if odd["counted-while-timed"]:
+            notes.append(COUNTED_WHILE_TIMED)
+        elif run.system:  # only rocprof-compute describes the system
+            notes.append(NOTES.note("timed-one-by-one"))
+    elif tables["kernel_counters"].num_rows:
+        notes.append(NOTES.note("no-timeline counters"))
+    else:
+        only_totals = tables["totals"].num_rows and not tables["calls"].num_rows
+        notes.append(NOTES.note("no-timeline" if only_totals else "no-device-work"))
+    # A note on a whole run of several files names no file.
+    label = run.files[0].source.label if len(run.files) == 1 else None
+    yield from (replace(note, file=label) for note in notes)
+
+
+def file_notes(file: TableFile) -> Iterator[Note]:
+    """Yield the notes on damage and on what was left out in one file."""
+    odd, bad_cells = file.odd, file.damage.bad_cells
+    rounded_times = sum(bad_cells[role] for role in ("start", "end", "dispatched", "completed"))
+    samples = file.events["pc_sampling"] + file.events["spm_counters"]
+    counts = {
+        "times-rounded": rounded_times,
+        "bad-cells": sum(bad_cells.values()) - rounded_times,
+        "no-value": odd["no-value"],
+        "unpaired-ranges": odd["unpaired"],
+        "samples-not-read": samples,
+        "barrier-packets": odd["barriers"],
+    }
+    notes = (*text_notes(file.damage, file.source.cut), *span_notes(odd))
+    for note in (*notes, *NOTES.counted(counts, *counts)):
+        yield replace(note, file=file.source.label)
 
 
 def trace_of(
@@ -96,7 +259,8 @@ def trace_of(
 
     `about` is the source without its file and counts, which are added. `holder` is "database",
     "file" or "v1 file", for the wording of notes. `clocks` name the clocks of processes if they
-    differ. If the path of the file states the rank of its only process, the rank is filled in.
+    differ; a file without any clock has that of its folder. If the path of the file states the rank
+    of its only process, the rank is filled in.
     """
     counts = dict(sorted((+recorded.counts).items()))  # +: without zeros
     tables, name = recorded.finish(), file.label
@@ -106,7 +270,10 @@ def trace_of(
     if counts:
         facts.setdefault("recorded", ", ".join(counts))
     all_notes = [*notes]
-    rank = place_of(file.folder, file.name).rank
+    output = place_of(file.folder, file.name)
+    rank, clock = output.rank, about.clock
+    if holder != "database" and not clocks:
+        clock = clock or clock_of_folder(output.root)
     if rank is not None and count == 1:
         tables["processes"] = with_numbers(tables["processes"], "rank", np.array([rank]))
         all_notes.append(rank_from_name([rank]))
@@ -114,6 +281,7 @@ def trace_of(
     return Trace(
         source=replace(
             about,
+            clock=clock,
             files=(SourceFile(name, file.stored_bytes, file.text_bytes),),
             facts=facts,
             event_counts=counts,
@@ -134,11 +302,10 @@ def _notes_on_records(
 ) -> Iterator[Note]:
     """Yield notes on odd records (`odd`, by code), on unlinked work and on missing work."""
     yield from span_notes(odd)
-    yield from NOTES.counted(odd, *_DROPPED)
-    yield from RUN_NOTES.counted(odd, "instances-summed")
+    yield from NOTES.counted(odd, *_ODD)
     if odd["device-unknown"]:
-        yield RUN_NOTES.note("device-unknown")
-    yield from NOTES.counted(odd, *_ASSUMED)
+        yield NOTES.note("device-unknown")
+    yield from NOTES.counted(odd, "kernel-clash", "device-unknown json")
     kernels = tables["activities"]["name"]
     labels = names(kernels)
     if UNNAMED_KERNEL in labels:
@@ -147,11 +314,11 @@ def _notes_on_records(
     yield from NOTES.counted(odd, "kernels-unnamed", "kernels-unnamed json", "agents-missing")
     was_counted = tables[_COUNTERS].num_rows > 0
     if kernels.length():
-        yield from link_notes(tables, **({"no_calls": _NO_CALLS_V1} if holder == "v1 file" else {}))
+        yield from link_notes(tables, "no-calls v1 file" if holder == "v1 file" else "no-calls")
         if was_counted:
             yield COUNTED_WHILE_TIMED
     elif was_counted:
-        yield RUN_NOTES.note("no-timeline counters")
+        yield NOTES.note("no-timeline counters")
     else:
         launches_none = launches_no_kernel(tables["calls"])
         yield NOTES.note("no-kernels" if launches_none else f"no-device-work {holder}")
@@ -228,7 +395,7 @@ def _with_passes(trace: Trace, timed: int, others: Sequence[tuple[int, Trace]]) 
     repeated = [with_numbers(t, "repetition", np.full(t.num_rows, number)) for number, t in passes]
     joined = pa.concat_tables(repeated).unify_dictionaries().combine_chunks()
     listed = ", ".join(str(number) for number, _ in others[:_MOST_NAMED])
-    note = RUN_NOTES.note("repeated-passes", len(others), passes=listed)
+    note = NOTES.note("repeated-passes", len(others), passes=listed)
     return replace(
         trace,
         source=replace(source, files=tuple(files), event_counts=dict(sorted(counts.items()))),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import chain, product
 from typing import Any, Final
@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from traceflops.parsers.io.json_window import UNDECODABLE, list_decoder
+from traceflops.parsers.io.json_text import UNDECODABLE, list_decoder
 from traceflops.parsers.pytorch.values import as_text, integer, integers
 from traceflops.parsers.rocprof.layouts import counters_in
 from traceflops.table.columns import ABSENT, Array, BoolArray, Rows
@@ -72,33 +72,6 @@ class V1Event(msgspec.Struct, gc=False):
     args: dict[str, Any] | None = None
 
 
-class EventRows(Rows):
-    """Events of one kind; their names are codes of `names["name"]`.
-
-    `section`, `lane` and `shown_us` say where and when the viewer shows it; arrows refer to these.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.joined: dict[str, Array] = {}
-
-    def join(self, null: float = ABSENT) -> None:
-        """Concatenate the pieces into `joined`; where a piece lacks a column, fill in `null`."""
-        for name in dict.fromkeys(name for _, columns in self.pieces for name in columns):
-            self.joined[name] = np.concatenate(
-                [np.broadcast_to(columns.get(name, null), count) for count, columns in self.pieces]
-            )
-        self.pieces = []
-
-    def column(self, name: str) -> Array:
-        """Return a column of the joined rows, all ABSENT if no piece has the column."""
-        return self.joined[name] if name in self.joined else np.full(self.count, ABSENT)
-
-    def columns(self, names: Iterable[str]) -> dict[str, Array]:
-        """Return several columns."""
-        return {name: self.column(name) for name in names}
-
-
 def doubles(rows: Mapping[str, Array]) -> BoolArray:
     """Return which operations to drop because the tracer wrote two records for one launch.
 
@@ -114,11 +87,15 @@ def doubles(rows: Mapping[str, Array]) -> BoolArray:
 
 
 class V1Reader:
-    """Reads blocks of text, also in worker processes."""
+    """Reads blocks of text, also in worker processes.
+
+    The columns section, lane and shown_us say where and when a viewer shows an event; arrows refer
+    to these. Names are codes of `names["name"]`.
+    """
 
     element = V1Event
 
-    def read(self, text: bytes | memoryview) -> dict[str, EventRows] | None:
+    def read(self, text: bytes | memoryview) -> dict[str, Rows] | None:
         """Return the rows of a JSON list of events by kind, None if it cannot be decoded."""
         try:
             events: list[V1Event] = list_decoder(V1Event).decode(text)
@@ -128,7 +105,7 @@ class V1Reader:
         for event in events:
             groups[_kind(event)].append(event)
         groups.pop(OTHER, None)
-        rows = {kind: EventRows() for kind in groups}
+        rows = {kind: Rows() for kind in groups}
         for kind, group in groups.items():
             columns: dict[str, Array] = {}
             if kind != BARRIER:  # barriers are only counted
@@ -147,7 +124,7 @@ class V1Reader:
                     columns["pid"] = np.where(is_section, ABSENT, columns["pid"])
             rows[kind].add(len(group), **columns)
         if KERNEL in groups:  # the other arguments of a kernel are its counters
-            rows[COUNTERS] = EventRows()
+            rows[COUNTERS] = Rows()
             args = [event.args or {} for event in groups[KERNEL]]
             rows[COUNTERS].add(len(args), **_counters(args))
         return rows
@@ -188,7 +165,7 @@ def _kind(event: V1Event) -> str:
     return OTHER
 
 
-def _arguments(rows: EventRows, args: Sequence[Mapping[str, Any]]) -> dict[str, Array]:
+def _arguments(rows: Rows, args: Sequence[Mapping[str, Any]]) -> dict[str, Array]:
     """Return the columns of the arguments of events; names become codes of `rows`.
 
     A file is of one release: the first event tells which spelling of a key it uses.

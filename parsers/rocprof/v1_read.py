@@ -10,28 +10,31 @@ from typing import Final
 import numpy as np
 
 from traceflops.errors import InputError, NotATrace
-from traceflops.parsers.io.database_query import Batch
+from traceflops.parsers.io.database_query import Batch, joined
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.json_events import EventStream
-from traceflops.parsers.io.json_mend import event_text_notes
+from traceflops.parsers.io.json_text import event_text_notes
 from traceflops.parsers.io.worker_pool import BLOCK_BYTES, WorkerPool
 from traceflops.parsers.rocprof import v1_events
 from traceflops.parsers.rocprof.agents import gpus_of
-from traceflops.parsers.rocprof.notes import clock_of_folder
-from traceflops.parsers.rocprof.tables.parts import place_of
 from traceflops.parsers.rocprof.trace import NOTES, trace_of
-from traceflops.parsers.rocprof.v1_tables import V1Tables, only_process, without_markers
-from traceflops.parsers.shared.sinks import UNNAMED
-from traceflops.table.columns import ABSENT, Array, IntArray, Names, count_true
+from traceflops.parsers.rocprof.v1_events import COUNTERS, WORK
+from traceflops.parsers.rocprof.v1_tables import V1Tables, only_process
+from traceflops.table.columns import ABSENT, Array, IntArray, Names, Rows, count_true
 from traceflops.table.grouping import group_rows
 from traceflops.table.trace import Source, Trace
 
 _KINDS: Final[Mapping[str, str]] = {
-    v1_events.WORK: "kernel",
+    WORK: "kernel",
     v1_events.COPY: "memcpy",
     v1_events.FILL: "memset",
 }
 _APIS: Final = {name: name.removesuffix("_api") for name in v1_events.CALLS.values()}
+_ALL_KINDS: Final = (
+    *(*_KINDS, *_APIS, v1_events.KERNEL, v1_events.MARK),
+    *(v1_events.ARROW_FROM, v1_events.ARROW_TO),
+)
+"""The kinds of events whose rows are used."""
 _CALL_IDS: Final = 1 << 40
 """The first id of calls, which follow the order of the text; ids of kernels are lower."""
 _LAUNCHES: Final = re.compile(
@@ -44,22 +47,24 @@ _NONE: Final = -1
 _MOST_NAMED: Final = 8
 _SPREAD: Final = 1 << 32
 """More than a file has distinct times; `lane * _SPREAD + time` orders by lane, then time."""
+_COLUMNS: Final = (*v1_events.NUMBERS, *_SHOWN, "id", "bytes", "name")
 Columns = Mapping[str, Array]
-AllRows = Mapping[str, v1_events.EventRows]
+Events = Mapping[str, Batch]
 """The events of a file by kind, in the order of the text; kinds that it lacks have no rows."""
 
 
 def read_v1_json(source: ByteSource, pool: WorkerPool, block_bytes: int = BLOCK_BYTES) -> Trace:
     """Return the trace in a file. Raises InputError if nothing of it can be used."""
-    rows: defaultdict[str, v1_events.EventRows] = defaultdict(v1_events.EventRows)
-    stream = EventStream[dict[str, v1_events.EventRows]](
+    stream = EventStream[dict[str, Rows]](
         source, v1_events.V1Reader(), pool, ("otherData",), block_bytes
     )
+    pieces, labels = defaultdict[str, Rows](Rows), Names()
     for block in stream:
-        for kind, events in block.items():
-            rows[kind].absorb(events)
+        for kind, rows in block.items():
+            pieces[kind].names["name"] = labels  # all kinds share the codes of names
+            pieces[kind].absorb(rows)
     damage = stream.damage
-    if not rows:
+    if not pieces:
         if source.cut or damage.cut_bytes is not None or damage.dropped_places:
             raise InputError(
                 f"no readable record: {source.label} (cut off or damaged)",
@@ -70,15 +75,16 @@ def read_v1_json(source: ByteSource, pool: WorkerPool, block_bytes: int = BLOCK_
             "nothing was launched while recording; record with rocprof --hip-trace or --timestamp "
             "on",
         )
-    for kind, events in rows.items():
-        events.join(np.nan if kind == v1_events.COUNTERS else ABSENT)
-    tables, work = V1Tables(source.label, gpus_of(stream.header)), rows[v1_events.WORK]
-    is_double = v1_events.doubles(work.columns(("start", "end", "gpu", "queue", "name")))
-    tables.odd["empty-doubles"] += count_true(is_double)
-    work.joined, work.count = _rows_of(work.joined, ~is_double), count_true(~is_double)
+    tables = V1Tables(source.label, gpus_of(stream.header), labels)
     # COUNTERS and KERNEL are the same records.
-    tables.counts.update({kind: rows[kind].count for kind in rows if kind != v1_events.COUNTERS})
-    _add_all(tables, rows)
+    tables.counts.update({kind: pieces[kind].count for kind in pieces.keys() - {COUNTERS}})
+    counters = joined(pieces[COUNTERS], np.nan).numbers
+    events = {kind: joined(pieces[kind], columns=_COLUMNS) for kind in _ALL_KINDS}
+    is_double = v1_events.doubles(events[WORK].numbers)
+    tables.odd["empty-doubles"] += count_true(is_double)
+    tables.counts[WORK] -= count_true(is_double)
+    events[WORK] = events[WORK].only(~is_double)
+    _add_all(tables, events, counters)
 
     notes = [*event_text_notes(source, damage, "the list of GPUs")]
     if tables.open_devices:
@@ -90,58 +96,49 @@ def read_v1_json(source: ByteSource, pool: WorkerPool, block_bytes: int = BLOCK_
         format="rocprof",
         files=(),
         tool="rocprof JSON",
-        clock=clock_of_folder(place_of(source.folder, source.name).root),
         facts={"generation": "v1", "recorded": ", ".join(recorded)},
     )
     return trace_of(tables, source, about, "v1 file", notes=notes)
 
 
-def _add_all(tables: V1Tables, rows: defaultdict[str, v1_events.EventRows]) -> None:
+def _add_all(tables: V1Tables, events: Events, counters: Columns) -> None:
     """Add all kinds of events to `tables`, device work with the calls that launched it."""
-    kernels, have_work = rows[v1_events.KERNEL], rows[v1_events.WORK].count > 0
-    gpus = np.concatenate([rows[kind].column("gpu") for kind in (v1_events.KERNEL, *_KINDS)])
-    tables.gpus |= set(gpus[gpus != ABSENT].tolist())
-    # The device of work that names no GPU; the note "device-unknown json" says so.
-    only_gpu = min(tables.gpus) if len(tables.gpus) == 1 else 0
+    kernels = events[v1_events.KERNEL]
+    work = _together(events, (v1_events.KERNEL, *_KINDS), ("gpu", "pid"))
+    tables.gpus |= set(work["gpu"][work["gpu"] != ABSENT].tolist())
+    tables.only_pid = only_process(work["pid"])
     # Rows of calls, here and in `call_bytes`, count through the calls of all _APIS.
-    call_of = _launching_calls(tables, rows)
-    call_bytes = np.concatenate([rows[kind].column("bytes") for kind in _APIS])
-    pids = [rows[kind].column("pid") for kind in (v1_events.KERNEL, *_KINDS)]
-    tables.only_pid = only_process(np.concatenate(pids))
+    call_of = _launching_calls(tables, events)
+    call_bytes = _together(events, _APIS, ("bytes",))["bytes"]
 
     if kernels.count:  # rows of results.csv, numbered in their order there
-        batch, labels = _batch(kernels, np.arange(kernels.count)), _labels(kernels)
-        if not have_work:  # else the same kernels are among the operations
-            tables.add_kernels(batch, labels)
-        tables.add_counters(batch, labels, rows[v1_events.COUNTERS].joined)
+        kernels = kernels.with_numbers({"index": np.arange(kernels.count)})
+        if not events[WORK].count:  # else the same kernels are among the operations
+            tables.add_kernels(kernels)
+        tables.add_counters(kernels, counters)
     first_id = _CALL_IDS
-    for kind in (kind for kind in _APIS if rows[kind].count):
-        calls = _batch(rows[kind], first_id + np.arange(rows[kind].count))
-        tables.add_calls(calls, _labels(rows[kind]), _APIS[kind])
-        first_id += calls.count
-    for kind in (kind for kind in _KINDS if rows[kind].count):
-        _add_work(tables, kind, rows[kind], only_gpu, call_of.get(kind), call_bytes)
-    if rows[v1_events.MARK].count:
-        tables.add_marks(_batch(rows[v1_events.MARK]), _labels(rows[v1_events.MARK]))
+    for kind in (kind for kind in _APIS if events[kind].count):
+        ids = first_id + np.arange(events[kind].count)
+        tables.add_calls(events[kind].with_numbers({"index": ids}), _APIS[kind])
+        first_id += len(ids)
+    for kind in (kind for kind in _KINDS if events[kind].count):
+        _add_work(tables, kind, events[kind], call_of.get(kind), call_bytes)
+    if events[v1_events.MARK].count:
+        tables.add_marks(events[v1_events.MARK])
     tables.sum_instances()
 
 
 def _add_work(
-    tables: V1Tables,
-    kind: str,
-    work: v1_events.EventRows,
-    only_gpu: int,
-    call: IntArray | None,
-    call_bytes: Array,
+    tables: V1Tables, kind: str, work: Batch, call: IntArray | None, call_bytes: Array
 ) -> None:
     """Add device work of one kind of event.
 
-    Work without a GPU is given to `only_gpu`. `call` is the row of the call that launched each
-    piece of work, or -1 (None: the file links none); `call_bytes` are the bytes of all calls.
+    `call` is the row of the call that launched each piece, or -1 (None: the file links none).
     """
-    labels, gpu, sizes = _labels(work), work.column("gpu"), work.column("bytes")
+    gpu, sizes = work["gpu"], work["bytes"]
     tables.odd["device-unknown json"] += count_true(gpu == ABSENT)
-    columns = {"gpu": np.where(gpu == ABSENT, only_gpu, gpu)}
+    only_gpu = min(tables.gpus) if len(tables.gpus) == 1 else 0
+    columns = {"gpu": np.where(gpu == ABSENT, only_gpu, gpu), "index": np.full(work.count, ABSENT)}
     if call is not None:
         # A call that launched several pieces of work does not say how many bytes each moved.
         launching, inverse, launched = np.unique(call, return_inverse=True, return_counts=True)
@@ -151,49 +148,33 @@ def _add_work(
         columns["index"] = np.where(call < 0, ABSENT, call + _CALL_IDS)
     if kind == v1_events.COPY:  # a copy engine executes it: it belongs to no queue
         columns["queue"] = np.full(work.count, ABSENT)
-    if kind == v1_events.WORK:  # markers are left out only now, since arrows lead to them, too
-        that_ran = without_markers(_batch(work, **columns), labels)
+    rows = work.with_numbers(columns)
+    if kind == WORK:  # markers are left out only now, since arrows lead to them, too
+        that_ran = tables.without_markers(rows)
         tables.counts[v1_events.BARRIER] += work.count - that_ran.count
-        tables.counts[v1_events.WORK] -= work.count - that_ran.count
-        tables.add_kernels(that_ran, labels)
+        tables.counts[WORK] -= work.count - that_ran.count
+        tables.add_kernels(that_ran)
     else:
-        kinds = [_KINDS[kind]] * len(labels)
-        tables.add_copies(_batch(work, **columns), labels, kinds)
+        tables.add_copies(rows, [_KINDS[kind]] * len(tables.labels))
 
 
-def _labels(rows: v1_events.EventRows) -> list[str]:
-    return [name or UNNAMED for name in rows.names["name"]]
-
-
-def _batch(rows: v1_events.EventRows, index: IntArray | None = None, **columns: Array) -> Batch:
-    """Return rows as `V1Tables` takes them, with ids `index` and with `columns` replaced."""
-    own = rows.columns((*v1_events.NUMBERS, "name", "bytes"))
-    own["index"] = np.full(rows.count, ABSENT) if index is None else index
-    return Batch(rows.count, own | columns, {})
-
-
-def _launching_calls(tables: V1Tables, rows: AllRows) -> dict[str, IntArray]:
+def _launching_calls(tables: V1Tables, events: Events) -> dict[str, IntArray]:
     """Return, by kind of work, the row of each piece's launching call, or -1; {} without arrows."""
-    if not rows[v1_events.ARROW_FROM].count or not rows[v1_events.ARROW_TO].count:
+    begins, ends = (events[kind].numbers for kind in (v1_events.ARROW_FROM, v1_events.ARROW_TO))
+    if not len(begins["id"]) or not len(ends["id"]):
         return {}
-    names = Names()
-    codes = [names.codes(_labels(rows[kind]))[rows[kind].column("name")] for kind in _APIS]
-    calls: dict[str, Array] = _together(rows, _APIS, _TIMED) | {"name": np.concatenate(codes)}
-    begins, ends = (
-        rows[kind].columns((*_SHOWN, "id")) for kind in (v1_events.ARROW_FROM, v1_events.ARROW_TO)
-    )
-    if not rows[v1_events.WORK].count:
+    if not events[WORK].count:
         # Kernels of results.csv say when they were dispatched: ignore arrows to them.
-        others = ~np.isin(ends["section"], rows[v1_events.KERNEL].column("section"))
+        others = ~np.isin(ends["section"], events[v1_events.KERNEL]["section"])
         ends = _rows_of(ends, others)
-    work = _together(rows, _KINDS, _TIMED)
-    call, tables.odd["loose-arrows"] = _linked(begins, ends, work, calls, names)
-    sizes = [rows[kind].count for kind in _KINDS]
+    calls, work = _together(events, _APIS, (*_TIMED, "name")), _together(events, _KINDS, _TIMED)
+    call, tables.odd["loose-arrows"] = _linked(begins, ends, work, calls, tables.labels)
+    sizes = [events[kind].count for kind in _KINDS]
     return dict(zip(_KINDS, np.split(call, np.cumsum(sizes)[:-1]), strict=True))
 
 
-def _together(rows: AllRows, kinds: Iterable[str], columns: Sequence[str]) -> dict[str, Array]:
-    return {name: np.concatenate([rows[kind].column(name) for kind in kinds]) for name in columns}
+def _together(events: Events, kinds: Iterable[str], columns: Sequence[str]) -> dict[str, Array]:
+    return {name: np.concatenate([events[kind][name] for kind in kinds]) for name in columns}
 
 
 def _linked(

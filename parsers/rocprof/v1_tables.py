@@ -27,7 +27,6 @@ from traceflops.table.trace import Source, Trace
 
 _QUEUED: Final = "hsa_dispatch"  # not a call but when a kernel of results.csv was queued
 _MARK_NS: Final = 1  # the length of the range as which rocprof writes an instant
-Labels = Sequence[str]
 _BEGIN: Final = "BeginNs"
 _KERNELS: Final = ("KERN", "A")
 _TELLING: Final = {
@@ -55,25 +54,28 @@ class V1Tables(trace_builder.Gathered):
     """The rows of a file of rocprof v1, JSON or database.
 
     `listed` has the facts of the machine's GPUs by number. Methods take rows with the columns of
-    NUMBERS, `index` (the id that links work and calls) and `name` (indices in `labels`). `gpus` are
+    NUMBERS, `index` (the id that links work and calls) and `name` (codes of `labels`). `gpus` are
     the numbers in use; `open_devices` are those that may be any of several listed GPUs.
     """
 
-    def __init__(self, file: str, listed: Mapping[int, trace_builder.DeviceFacts]) -> None:
+    def __init__(
+        self, file: str, listed: Mapping[int, trace_builder.DeviceFacts], labels: Names
+    ) -> None:
         super().__init__()
+        self.labels = labels
         self._pids = trace_builder.ProcessIds(self, file)
         self._listed = listed
         self.gpus: set[int] = set()
         self.open_devices: set[int] = set()
         self.only_pid = ABSENT  # the process of rows that name none
 
-    def add_kernels(self, rows: Batch, labels: Labels) -> Batch:
+    def add_kernels(self, rows: Batch) -> Batch:
         """Add kernels, and the times at which they were queued; return the kernels with a time."""
         rows = timed(rows, self.odd)
         sinks.add_work(
             self,
             kind="kernel",
-            **self._of_gpu(rows, labels),
+            **self._of_gpu(rows),
             registers_per_thread=rows["registers"],
             shared_memory_bytes=rows["shared"],
         )
@@ -82,34 +84,31 @@ class V1Tables(trace_builder.Gathered):
         sinks.add_queueing(self, queued["queued"], queued["thread"], queued["index"], process)
         return rows
 
-    def add_copies(self, rows: Batch, labels: Labels, kinds: Iterable[str]) -> Batch:
+    def add_copies(self, rows: Batch, kinds: Iterable[str]) -> Batch:
         """Add copies and fills (`kinds` has the kind of each label); return those with a time."""
         rows = timed(rows, self.odd)
         kind = self["activities"].names["kind"].codes(kinds)[rows["name"]]
-        direction = directions_named(labels)[rows["name"]]
-        common = self._of_gpu(rows, labels)
+        direction = directions_named(self.labels)[rows["name"]]
+        common = self._of_gpu(rows)
         sinks.add_work(self, **common, kind=kind, bytes=rows["bytes"], direction=direction)
         return rows
 
-    def add_calls(self, rows: Batch, labels: Labels, api: str) -> Batch:
+    def add_calls(self, rows: Batch, api: str) -> Batch:
         """Add calls of an API that have a time; return all calls, also those without."""
         if sinks.DISPATCH in self["calls"].names["name"]:  # queueing is known from the kernels
-            rows = without(_QUEUED, rows, labels)
+            rows = self._without(_QUEUED, rows)
         calls = timed(rows, self.odd)
-        common = self._of_host("calls", calls, labels)
+        common = self._of_host("calls", calls)
         sinks.add_calls(self, **common, correlation=calls["index"], api=api)
         return rows
 
-    def add_marks(self, rows: Batch, labels: Labels) -> None:
+    def add_marks(self, rows: Batch) -> None:
         """Add ranges and marks of the program."""
         rows = timed(rows, self.odd)
-        sinks.add_marks(self, **self._of_host("marks", rows, labels), instant_ns=_MARK_NS)
+        sinks.add_marks(self, **self._of_host("marks", rows), instant_ns=_MARK_NS)
 
-    def add_counters(self, rows: Batch, labels: Labels, counters: Mapping[str, Array]) -> None:
-        """Add the values of counters of the kernels in `rows`.
-
-        `counters` has a column per counter or instance: TCC_HIT[3] is an instance of TCC_HIT.
-        """
+    def add_counters(self, rows: Batch, counters: Mapping[str, Array]) -> None:
+        """Add the counters of kernels, a column each; TCC_HIT[3] is an instance of TCC_HIT."""
         table = self["kernel_counters"]
         for counter, values in counters.items():
             is_value = np.isfinite(values)
@@ -117,7 +116,7 @@ class V1Tables(trace_builder.Gathered):
             table.add(
                 counted.count,
                 **self._on_gpus(counted),
-                name=self._names("kernel_counters", counted, labels),
+                name=self._names("kernel_counters", counted),
                 dispatch=counted["index"],
                 correlation=counted["index"],
                 threads=sinks.at_least(1, counted["threads"]),
@@ -154,31 +153,26 @@ class V1Tables(trace_builder.Gathered):
         pid = rows["pid"]
         return self._pids.numbers(np.where(pid == ABSENT, self.only_pid, pid))
 
-    def _of_host(self, table: str, rows: Batch, labels: Labels) -> dict[str, Any]:
-        process, name = self._process(rows), self._names(table, rows, labels)
+    def _of_host(self, table: str, rows: Batch) -> dict[str, Any]:
+        process, name = self._process(rows), self._names(table, rows)
         return {"rows": rows, "process": process, "thread": rows["thread"], "name": name}
 
-    def _of_gpu(self, rows: Batch, labels: Labels) -> dict[str, Any]:
-        name = self._names("activities", rows, labels)
-        common = {"rows": rows, **self._on_gpus(rows), "name": name}
+    def _of_gpu(self, rows: Batch) -> dict[str, Any]:
+        common = {"rows": rows, **self._on_gpus(rows), "name": self._names("activities", rows)}
         return common | {"stream": rows["queue"], "correlation": rows["index"]}
 
-    def _names(self, table: str, rows: Batch, labels: Labels) -> Array:
-        return self[table].names["name"].codes(labels)[rows["name"]]
+    def _names(self, table: str, rows: Batch) -> Array:
+        names, texts = self[table].names["name"], [*self.labels]
+        return by_distinct(rows["name"], lambda code, _: names[texts[code] or sinks.UNNAMED])
 
+    def _without(self, name: str, rows: Batch) -> Batch:
+        return rows.only(rows["name"] != self.labels.get(name, ABSENT))
 
-def without(name: str, rows: Batch, labels: Labels) -> Batch:
-    """Return the rows whose label is not `name`."""
-    return rows.only(rows["name"] != labels.index(name)) if name in labels else rows
-
-
-def without_markers(rows: Batch, labels: Labels) -> Batch:
-    """Return the operations that ran something, neither barriers nor markers of 0 ns."""
-    rows = without(v1_events.BARRIER_NAME, rows, labels)
-    if v1_events.UNKNOWN_COMMAND not in labels:
-        return rows
-    is_marker = rows["name"] == labels.index(v1_events.UNKNOWN_COMMAND)
-    return rows.only(~is_marker | (rows["start"] != rows["end"]))
+    def without_markers(self, rows: Batch) -> Batch:
+        """Return the operations that ran something, neither barriers nor markers of 0 ns."""
+        rows = self._without(v1_events.BARRIER_NAME, rows)
+        is_marker = rows["name"] == self.labels.get(v1_events.UNKNOWN_COMMAND, ABSENT)
+        return rows.only(~is_marker | (rows["start"] != rows["end"]))
 
 
 def read_v1_database(database: Database) -> Sequence[Trace]:
@@ -201,7 +195,7 @@ class _V1Reading(V1Tables):
     """The rows of one database. `_tracks`: its column `pid` is a track of the viewer."""
 
     def __init__(self, database: Database) -> None:
-        super().__init__(database.source.label, {})
+        super().__init__(database.source.label, {}, Names())
         self._database = database
         self._tracks = not any("__section" in database.columns(table) for table in _TELLING)
 
@@ -217,30 +211,30 @@ class _V1Reading(V1Tables):
         for table in _KERNELS:
             columns = sorted(self._database.columns(table))
             counters = [columns[i] for indices in counters_in(columns).values() for i in indices]
-            for rows, labels in self._batches(table, counters):
+            for rows in self._batches(table, counters):
                 self.counts["KERN"] += rows.count
-                self.add_counters(rows, labels, {name: rows[name] for name in counters})
+                self.add_counters(rows, {name: rows[name] for name in counters})
                 if _BEGIN in columns and not has_operations:
-                    self.add_kernels(rows, labels)
+                    self.add_kernels(rows)
         self._add_operations("COPY")
         for table in ("HIP", "HSA"):
-            for rows, labels in self._batches(table):
+            for rows in self._batches(table):
                 rows = rows if table == "HIP" else _of_hsa(rows)
-                self.counts[table] += self.add_calls(rows, labels, table.lower()).count
-        for rows, labels in self._batches("rocTX"):
+                self.counts[table] += self.add_calls(rows, table.lower()).count
+        for rows in self._batches("rocTX"):
             self.counts["rocTX"] += rows.count
-            self.add_marks(rows, labels)
+            self.add_marks(rows)
         self.sum_instances()
 
-    def _batches(self, table: str, reals: Sequence[str] = ()) -> Iterator[tuple[Batch, list[str]]]:
-        """Yield rows of a table as `V1Tables` takes them, with `reals` as columns, and labels."""
+    def _batches(self, table: str, reals: Sequence[str] = ()) -> Iterator[Batch]:
+        """Yield rows of a table, with `reals` as columns; each batch has `labels` of its own."""
         integers = (
             "Index",
             *(spelling for words in v1_events.NUMBERS.values() for spelling in words),
         )
         name = "KernelName" if table in _KERNELS else "Name"
         for batch in self._database.batches(table, Wanted(integers, tuple(reals), (name,))):
-            labels = Names()
+            self.labels = Names()
             texts = (v1_events.unquoted(text or "") for text in batch.texts[name])
             numbers = {"index": batch["Index"], "bytes": np.full(batch.count, ABSENT)}
             for column, spellings in v1_events.NUMBERS.items():
@@ -248,10 +242,10 @@ class _V1Reading(V1Tables):
                 numbers[column] = np.maximum.reduce([batch[word] for word in spellings])
             numbers["pid"] = self._pid(table, batch)
             numbers |= {column: batch[column] for column in reals}
-            numbers["name"] = labels.codes(
+            numbers["name"] = self.labels.codes(
                 text or _UNNAMED.get(table, sinks.UNNAMED) for text in texts
             )
-            yield Batch(batch.count, numbers, {}), list(labels)
+            yield Batch(batch.count, numbers, {})
 
     def _pid(self, table: str, batch: Batch) -> Array:
         """Return the process ids of rows, ABSENT where `pid` is a track."""
@@ -263,19 +257,19 @@ class _V1Reading(V1Tables):
     def _add_operations(self, table: str) -> None:
         """Add kernels (of OPS), or copies and fills (of COPY), without barriers and doubles."""
         is_of_hip = "dev-id" in self._database.columns(table)  # HSA's copies name no device
-        for batch, labels in self._batches(table):
+        for batch in self._batches(table):
             is_double = v1_events.doubles(batch.numbers)
             self.odd["empty-doubles"] += count_true(is_double)
             batch = batch.only(~is_double)
-            rows = without_markers(batch, labels)
+            rows = self.without_markers(batch)
             self.counts["barrier"] += batch.count - rows.count
             rows = rows if is_of_hip else _of_hsa(rows, have_calls=not self._tracks)
             if table == "COPY":
-                kinds = ["memset" if "fill" in name.lower() else "memcpy" for name in labels]
-                rows = self.add_copies(rows, labels, kinds)
+                kinds = ["memset" if "fill" in name.lower() else "memcpy" for name in self.labels]
+                rows = self.add_copies(rows, kinds)
                 self.counts.update(kinds[code] for code in rows["name"].tolist())
             else:
-                self.counts["kernel"] += self.add_kernels(rows, labels).count
+                self.counts["kernel"] += self.add_kernels(rows).count
 
 
 def _of_hsa(rows: Batch, *, have_calls: bool = True) -> Batch:

@@ -6,7 +6,7 @@ Columns hold numbers, not names: the tables of names may come after the records.
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from operator import attrgetter
@@ -16,8 +16,7 @@ import msgspec
 import numpy as np
 from msgspec import Struct, field
 
-from traceflops.parsers.io.json_mend import mended
-from traceflops.parsers.io.json_window import UNDECODABLE, list_decoder
+from traceflops.parsers.io.json_text import UNDECODABLE, list_decoder, mended
 from traceflops.parsers.pytorch.values import typed_integers
 from traceflops.table.columns import ABSENT, Array, IntArray, count_true, narrow
 
@@ -32,64 +31,10 @@ class _Handle(msgspec.Struct, frozen=True, gc=False):
     handle: int = ABSENT
 
 
-class _Correlation(msgspec.Struct, frozen=True, gc=False):
-    internal: int = ABSENT
-
-
 class _Axes(msgspec.Struct, frozen=True, gc=False):
     x: int = ABSENT
     y: int = ABSENT
     z: int = ABSENT
-
-
-class _Info(msgspec.Struct, frozen=True, gc=False):
-    agent_id: _Handle = _Handle()
-    queue_id: _Handle = _Handle()
-    kernel_id: int = ABSENT
-    dispatch_id: int = ABSENT
-    group_segment_size: int = ABSENT
-    workgroup_size: _Axes = _Axes()
-    grid_size: _Axes = _Axes()
-
-
-class _Timed(msgspec.Struct, gc=False):
-    start_timestamp: int = ABSENT
-    end_timestamp: int = ABSENT
-    thread_id: int = ABSENT
-    correlation_id: _Correlation = _Correlation()
-
-
-class _Dispatch(_Timed, gc=False):
-    dispatch_info: _Info = _Info()
-    stream_id: _Handle = _Handle()
-    graph_exec_id: int | _Handle = ABSENT
-    graph_node_id: int | _Handle = ABSENT
-
-
-class _Call(_Timed, gc=False):
-    kind: int = ABSENT
-    operation: int = ABSENT
-
-
-class _Copy(_Call, gc=False):
-    src_agent_id: _Handle = _Handle()
-    dst_agent_id: _Handle = _Handle()
-    bytes: int = ABSENT
-
-
-class _HipCall(_Call, gc=False):
-    """A HIP call. Since ROCm 7.0 it has arguments, which are kept as text."""
-
-    args: msgspec.Raw = msgspec.Raw(b"")
-
-
-class _Collective(_Call, gc=False):
-    args: Any = None
-
-
-class _Scratch(_Call, gc=False):
-    agent_id: _Handle = _Handle()
-    queue_id: _Handle = _Handle()
 
 
 class _Message(msgspec.Struct, gc=False):
@@ -123,16 +68,6 @@ class _Value(msgspec.Struct, gc=False):
     value: float | None = None
 
 
-class _Counted(msgspec.Struct, gc=False):
-    correlation_id: _Correlation = _Correlation()
-    dispatch_info: _Info = _Info()
-
-
-class _Counting(msgspec.Struct, gc=False):
-    dispatch_data: _Counted = msgspec.field(default_factory=_Counted)
-    records: list[_Value] = msgspec.field(default_factory=list)
-
-
 class _Agent(msgspec.Struct, gc=False):
     id: _Handle = _Handle()
     type: Any = None
@@ -152,10 +87,6 @@ class _Agent(msgspec.Struct, gc=False):
     def words(self) -> dict[str, Any]:
         """The fields by name."""
         return msgspec.structs.asdict(self)
-
-
-class _Other(msgspec.Struct, gc=False):
-    """A record that is counted and not read."""
 
 
 def _ids(values: Sequence[Any]) -> IntArray:
@@ -196,24 +127,50 @@ _LAUNCH: Final[Paths] = {
     "grid": "dispatch_info.grid_size",
     "block": "dispatch_info.workgroup_size",
 }
-_DATA: Final = "dispatch_data."
+_COUNTING: Final[Paths] = {
+    "correlation": "dispatch_data.correlation_id.internal",
+    "dispatch": "dispatch_data.dispatch_info.dispatch_id",
+    **{name: f"dispatch_data.{path}" for name, path in _LAUNCH.items()},
+}
+_FIELDS: Final[Mapping[str, tuple[Any, Any]]] = {
+    **dict.fromkeys(("grid_size", "workgroup_size"), (_Axes, _Axes())),
+    **dict.fromkeys(("graph_exec_id", "graph_node_id"), (int | _Handle, ABSENT)),
+    "args": (msgspec.Raw, msgspec.Raw(b"")),  # since ROCm 7.0, kept as text
+}
+"""The types and defaults of fields that are no integers."""
 
 
 class _Kind(NamedTuple):
-    """A kind of records: its struct and columns.
+    """A kind of records: its columns and its struct (None: `_struct` of the columns).
 
     `text` and `kept` name the attributes with a text, and with an object, to keep of each record.
     """
 
-    record: type[msgspec.Struct]
     columns: Paths
+    record: type[msgspec.Struct] | None = None
     text: str | None = None
     kept: str | None = None
 
 
+def _struct(columns: Paths, **others: tuple[Any, Any]) -> type[msgspec.Struct]:
+    """Return the struct of records with these columns; `others` are type and default by field."""
+    inner: defaultdict[str, dict[str, str]] = defaultdict(dict)
+    fields: dict[str, tuple[Any, Any]] = {}
+    for path in columns.values():
+        name, _, rest = path.partition(".")
+        if rest:
+            inner[name][path] = rest
+        else:
+            fields[name] = _FIELDS.get(name, (int, ABSENT))
+    for name, paths in inner.items():
+        struct = _struct(paths)
+        fields[name] = (struct, struct())
+    listed = [(name, *field) for name, field in (fields | others).items()]
+    return msgspec.defstruct("Record", listed, frozen=True, gc=False)
+
+
 _KINDS: Final[Mapping[str, _Kind]] = {
     "dispatch": _Kind(
-        _Dispatch,
         {
             **_TIMED,
             **_LAUNCH,
@@ -225,7 +182,6 @@ _KINDS: Final[Mapping[str, _Kind]] = {
         },
     ),
     "copy": _Kind(
-        _Copy,
         {
             **_OPERATION,
             "source": "src_agent_id.handle",
@@ -233,24 +189,21 @@ _KINDS: Final[Mapping[str, _Kind]] = {
             "bytes": "bytes",
         },
     ),
-    "call": _Kind(_Call, _CALL),
-    "hip call": _Kind(_HipCall, {**_CALL, "size": "args"}),
-    "collective": _Kind(_Collective, _CALL, kept="args"),
-    "scratch": _Kind(_Scratch, {**_CALL, "agent": "agent_id.handle", "queue": "queue_id.handle"}),
-    "message": _Kind(_Message, {"key": "key"}, "value"),
-    "symbol": _Kind(_Symbol, {"kernel": "kernel_id", "registers": "arch_vgpr_count"}, "name"),
-    "counter": _Kind(_Counter, {"counter": "id.handle"}, "name"),
+    "call": _Kind(_CALL),
+    "hip call": _Kind({**_CALL, "size": "args"}),
+    "collective": _Kind(_CALL, _struct(_CALL, args=(Any, None)), kept="args"),
+    "scratch": _Kind({**_CALL, "agent": "agent_id.handle", "queue": "queue_id.handle"}),
+    "message": _Kind({"key": "key"}, _Message, "value"),
+    "symbol": _Kind({"kernel": "kernel_id", "registers": "arch_vgpr_count"}, _Symbol, "name"),
+    "counter": _Kind({"counter": "id.handle"}, _Counter, "name"),
     "counting": _Kind(
-        _Counting,
-        {
-            "correlation": f"{_DATA}correlation_id.internal",
-            "dispatch": f"{_DATA}dispatch_info.dispatch_id",
-            **{name: _DATA + path for name, path in _LAUNCH.items()},
-        },
+        _COUNTING,
+        _struct(_COUNTING, records=(list[_Value], msgspec.field(default_factory=list))),
     ),
-    "agent": _Kind(_Agent, {}, kept="words"),
-    "other": _Kind(_Other, {}),
+    "agent": _Kind({}, _Agent, kept="words"),
+    "other": _Kind({}),  # counted and not read
 }
+_RECORDS: Final = {kind: row.record or _struct(row.columns) for kind, row in _KINDS.items()}
 
 
 class RecordBlock(Struct):
@@ -284,14 +237,14 @@ class RecordReader:
     def read(self, text: bytes | memoryview) -> RecordBlock | None:
         """Return the block of a JSON list of records, None if the text is no such list."""
         try:
-            records = list_decoder(_KINDS[self._kind].record).decode(text)
+            records = list_decoder(_RECORDS[self._kind]).decode(text)
             return self._block(records, RecordBlock(len(records)))
         except UNDECODABLE:
             pass
         # Some record cannot be decoded: decode them one by one, mending those that are damaged.
         try:
             texts = list_decoder(msgspec.Raw).decode(text)
-            decoder = list_decoder(_KINDS[self._kind].record, strict=False)
+            decoder = list_decoder(_RECORDS[self._kind], strict=False)
             block, records = RecordBlock(len(texts)), []
             for record in texts:
                 repairs: list[str] = []
@@ -317,7 +270,7 @@ class RecordReader:
             name: _FORMS.get(name, typed_integers)([*map(attrgetter(path), records)])
             for name, path in kind.columns.items()
         }
-        if kind.record is _Counting:
+        if self._kind == "counting":
             columns = _by_counter(records, columns)
         block.columns = {name: narrow(column) for name, column in columns.items()}
         block.texts, block.kept = (
@@ -326,11 +279,11 @@ class RecordReader:
         return block
 
 
-def _by_counter(records: Sequence[_Counting], columns: Columns) -> Columns:
+def _by_counter(records: Sequence[Any], columns: Columns) -> Columns:
     """Return columns with a row per launch and counter, given columns with a row per launch.
 
-    `sum`, `largest` and `instances` (their number) describe the values of a counter's instances.
-    `valueless`, the same in each row, is how many values of all records are no numbers.
+    `sum`, `largest` and `instances` (their number) are of a counter's instances; `valueless`,
+    the same in each row, is how many values of all records are no numbers.
     """
     values = list(chain.from_iterable(r.records for r in records))
     launch = np.repeat(np.arange(len(records)), [len(r.records) for r in records])

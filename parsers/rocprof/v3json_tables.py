@@ -11,16 +11,16 @@ import numpy as np
 
 from traceflops.parsers.io.database_query import Batch, Lookup, TextsById, by_distinct
 from traceflops.parsers.io.json_blocks import SKIPPED, WHOLE, Elements, JsonPart, Members, Records
-from traceflops.parsers.io.json_window import decoded
+from traceflops.parsers.io.json_text import decoded
+from traceflops.parsers.rocprof import copies
 from traceflops.parsers.rocprof.agents import facts_of_agent, is_gpu, place_of_node, text_of
-from traceflops.parsers.rocprof.copies import directions_between, directions_named, fill_sizes
-from traceflops.parsers.rocprof.notes import clock_of
 from traceflops.parsers.rocprof.tables.counters import takes_largest
+from traceflops.parsers.rocprof.trace import clock_of
 from traceflops.parsers.rocprof.v3json_records import READERS, RecordBlock
 from traceflops.parsers.shared import sinks
 from traceflops.parsers.shared.sanity_checks import timed
-from traceflops.parsers.shared.trace_builder import Gathered, within_limit
-from traceflops.table.columns import ABSENT, LIMIT_NS, Array, BoolArray, IntArray, Names, count_true
+from traceflops.parsers.shared.trace_builder import Gathered, ProcessFacts, within_limit
+from traceflops.table.columns import ABSENT, LIMIT_NS, Array, BoolArray, IntArray, Names
 from traceflops.table.grouping import distinct
 
 ROOT_KEY: Final = "rocprofiler-sdk-tool"
@@ -96,18 +96,38 @@ class Metadata:
         self.lifetime_ns: tuple[int, int] | None = times if fits else None
 
 
-class ProcessRecords:
-    """The lists of one process, kept until its end: names may follow the records that use them.
+class JsonRecorded(Gathered):
+    """The rows of all processes of a file, and the ids that records use without a definition.
 
-    `counts` are the records of each list, `unreadable` those left out, `mended` repairs by kind.
+    `arguments` has those of RCCL calls by name, by the row of the call. `unreadable` counts records
+    that are left out, by list, `mended` repairs by kind.
     """
 
     def __init__(self) -> None:
-        self.lists: defaultdict[str, list[RecordBlock]] = defaultdict(list)
-        self.counts: Counter[str] = Counter()
+        super().__init__()
         self.unreadable: Counter[str] = Counter()
         self.mended: Counter[str] = Counter()
+        self.metadata: list[Metadata] = []
+        self.releases: dict[str, None] = {}  # a set that keeps the order
+        self.launchers: list[tuple[int, ProcessFacts]] = []
+        self.unknown_kernels: set[int] = set()
+        self.unlisted_agents: set[int] = set()
+        self.streams: set[int] = set()
+        self.arguments: dict[int, dict[str, str]] = {}
+
+
+class ProcessRecords:
+    """The lists of one process, kept until its end: names may follow the records that use them.
+
+    Then `add` adds the records to the tables of `recorded`.
+    """
+
+    def __init__(self, recorded: JsonRecorded) -> None:
+        """Begin without lists; `recorded` counts what is damaged in them."""
+        self.counts: Counter[str] = Counter()  # of records, by list
         self.metadata = Metadata()
+        self._recorded = recorded
+        self._lists: defaultdict[str, list[RecordBlock]] = defaultdict(list)
         self.kinds: list[_Operations] = []
 
     def absorb(self, item: JsonPart) -> None:
@@ -117,59 +137,38 @@ class ProcessRecords:
             block, name = item.value, str(item.path[-1])
             if len(item.path) == 4 and item.path[2] != "strings":  # a section with lists of records
                 self.counts[name] += block.records
-            self.unreadable[name] += block.unreadable
-            self.mended.update(block.mended)
+            self._recorded.unreadable[name] += block.unreadable
+            self._recorded.mended.update(block.mended)
             for column, values in block.columns.items():  # save memory if all values are equal
                 if len(values) and (values == values[0]).all():
                     block.columns[column] = np.broadcast_to(values[0].copy(), values.shape)
-            self.lists[path].append(block)
+            self._lists[path].append(block)
         elif path == "metadata":
             self.metadata = Metadata(item.value)
         elif path == "strings.buffer_records":
             self.kinds = decoded(item.value, list[_Operations]) or []
 
-    def take(self, path: str) -> list[RecordBlock]:
+    def _take(self, path: str) -> list[RecordBlock]:
         """Return the blocks of a list and forget them."""
-        return self.lists.pop(path, [])
+        return self._lists.pop(path, [])
 
-    def each(self, path: str) -> Iterator[RecordBlock]:
+    def _each(self, path: str) -> Iterator[RecordBlock]:
         """Yield the blocks of a list in order and forget each."""
-        blocks = deque(self.take(path))
+        blocks = deque(self._take(path))
         while blocks:
             yield blocks.popleft()
 
-    def operation(self, kind: int, number: int) -> str | None:
+    def _operation(self, kind: int, number: int) -> str | None:
         """Return the name of operation `number` of a kind of records, None if it is unknown."""
         operations = self.kinds[kind].operations if 0 <= kind < len(self.kinds) else []
         return operations[number] or None if 0 <= number < len(operations) else None
 
-
-class JsonRecorded(Gathered):
-    """The rows of a file, and the ids that records use without a definition.
-
-    `arguments` has those of RCCL calls by name, by the row of the call.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.unknown_kernels: set[int] = set()
-        self.unlisted_agents: set[int] = set()
-        self.streams: set[int] = set()
-        self.arguments: dict[int, dict[str, str]] = {}
-
-
-class ProcessTables:
-    """Adds the records of one process to `recorded`; `number` is the number of the process."""
-
-    def __init__(self, recorded: JsonRecorded, records: ProcessRecords, number: int) -> None:
-        """Read the lists to which others refer: agents, and kernels with their registers."""
-        self._recorded = recorded
-        self._records = records
+    def add(self, number: int) -> None:
+        """Add all records to the tables, as those of the process with this number."""
         self._number = number
-        self._machine = records.metadata.clock or ""
-        kept = [agent for block in records.take("agents") for agent in block.kept]
+        kept = [agent for block in self._take("agents") for agent in block.kept]
         self._agents: dict[int, Mapping[str, Any]] = {a["id"].handle: a for a in kept}
-        symbols = records.take("kernel_symbols")
+        symbols = self._take("kernel_symbols")
         ids, registers = _column(symbols, "kernel"), _column(symbols, "registers")
         self._kernels = _texts(symbols, "kernel")
         self._registers = Lookup(ids, np.where(registers > 0, registers, ABSENT))
@@ -182,24 +181,23 @@ class ProcessTables:
         # Pairs of columns: correlations of calls, bytes that they copy. The first pair is empty.
         self._copy_sizes = [(np.empty(0, np.int64), np.empty(0, np.int64))]
 
-    def add_timeline(self) -> None:
-        """Add everything that has a time: device work, calls, marks, overheads."""
         activities = self._recorded["activities"]
         since = activities.count
         self._add_dispatches()
-        for block in self._records.each("buffer_records.memory_copy"):
+        for block in self._each("buffer_records.memory_copy"):
             self._add_copies(block)
         for kind, api in APIS.items():
-            for block in self._records.each(f"buffer_records.{kind}"):
+            for block in self._each(f"buffer_records.{kind}"):
                 self._add_calls(block, api)  # puts the sizes of copies into `_copy_sizes`
         calls, sizes = (np.concatenate(columns) for columns in zip(*self._copy_sizes, strict=True))
-        fill_sizes(activities, since, calls, sizes)
+        copies.fill_sizes(activities, since, calls, sizes)
         self._add_marks()
+        self._add_counters()
 
     def _add_dispatches(self) -> None:
         """Add a kernel per dispatch; its queue is the stream."""
         kernel_names = self._recorded["activities"].names["name"]
-        for block in self._records.each("buffer_records.kernel_dispatch"):
+        for block in self._each("buffer_records.kernel_dispatch"):
             rows = self._timed(block)
             self._recorded.streams.update(distinct(rows["stream"]).tolist())
             sinks.add_work(
@@ -220,13 +218,10 @@ class ProcessTables:
             )
 
     def _add_marks(self) -> None:
-        """Add ranges and marks of the program, named by their text, else by their operation.
-
-        Add allocations of scratch memory as overheads, since a queue waits for them.
-        """
+        """Add ranges and marks by text, else operation, and allocations of scratch as overheads."""
         names = self._recorded["marks"].names["name"]
-        message = _texts(self._records.take("strings.marker_api"), "key").coder(names, None)
-        for block in self._records.each("buffer_records.marker_api"):
+        message = _texts(self._take("strings.marker_api"), "key").coder(names, None)
+        for block in self._each("buffer_records.marker_api"):
             rows = self._timed(block)
             name = message(rows["correlation"].astype(np.int64))
             textless = name < 0
@@ -234,7 +229,7 @@ class ProcessTables:
                 name[textless] = self._operations(rows.only(textless), names, "(unknown mark {})")
             columns: dict[str, Any] = {"process": self._number, "thread": rows["thread"]}
             sinks.add_marks(self._recorded, rows, **columns, name=name)
-        for block in self._records.each("buffer_records.scratch_memory"):
+        for block in self._each("buffer_records.scratch_memory"):
             rows = self._timed(block)
             sinks.add_overheads(
                 self._recorded,
@@ -246,15 +241,15 @@ class ProcessTables:
                 name=self._operations(rows, names, "(unknown scratch operation {})"),
             )
 
-    def add_counters(self) -> None:
+    def _add_counters(self) -> None:
         """Add counters: the sum of instances, or the largest if each counts the whole chip."""
-        counters = _texts(self._records.take("counters"), "counter")
+        counters = _texts(self._take("counters"), "counter")
         table, odd = self._recorded["kernel_counters"], self._recorded.odd
-        for block in self._records.each("callback_records.counter_collection"):
+        for block in self._each("callback_records.counter_collection"):
             columns, names = block.columns, Names()
             counter, _ = _named(counters, columns["counter"], names, "(unknown counter {})")
             largest = np.array([takes_largest(text) for text in names], np.bool_)
-            odd["no-value json"] += int(columns["valueless"].max(initial=0))  # same in all rows
+            odd["no-value"] += int(columns["valueless"].max(initial=0))  # same in all rows
             odd["instances-summed"] += int((columns["instances"] - 1).sum())
             table.add(
                 block.rows,
@@ -271,25 +266,23 @@ class ProcessTables:
 
     def _add_copies(self, block: RecordBlock) -> None:
         """Add copies, except those within host memory, which are only counted."""
-        rows = self._timed(block)
-        on_device = self._are_gpus(rows["source"]) | self._are_gpus(rows["target"])
-        self._recorded.odd["host-copies json"] += count_true(~on_device)
-        rows, texts = rows.only(on_device), Names()
-        source, target = rows["source"], rows["target"]
-        from_gpu, to_gpu = self._are_gpus(source), self._are_gpus(target)
+        rows, texts = self._timed(block), Names()
         operation = self._operations(rows, texts, "(unknown copy {})")
-        named = directions_named(texts)[operation]
+        rows = rows.with_numbers({"operation": operation})
+        named, ends = copies.directions_named(texts)[operation], ("source", "target")
+        work, agent, direction = copies.on_devices(rows, named, ends, self._are_gpus)
+        self._recorded.odd["host-copies"] += rows.count - work.count
         sinks.add_work(
             self._recorded,
-            rows,
+            work,
             "memcpy",
             process=self._number,
             # A copy engine executes it: it belongs to no queue or stream.
-            device=self._devices(np.where(to_gpu, target, source)),
-            name=self._recorded["activities"].names["name"].codes(texts)[operation],
-            correlation=rows["correlation"],
-            bytes=rows["bytes"],
-            direction=directions_between(named, from_gpu, to_gpu, source != target),
+            device=self._devices(agent),
+            name=self._recorded["activities"].names["name"].codes(texts)[work["operation"]],
+            correlation=work["correlation"],
+            bytes=work["bytes"],
+            direction=direction,
         )
 
     def _add_calls(self, block: RecordBlock, api: str) -> None:
@@ -325,18 +318,19 @@ class ProcessTables:
 
     def _devices(self, agents: Array) -> IntArray:
         """Return the devices of agents (handles); an unlisted agent has no facts, only an id."""
+        machine, recorded = self.metadata.clock, self._recorded
 
         def device(handle: int, _: int) -> int:
             agent = self._agents.get(handle)
             if agent is None:
-                handle = within_limit(self._recorded.unlisted_agents, handle, ABSENT)
+                handle = within_limit(recorded.unlisted_agents, handle, ABSENT)
                 local = handle if 0 <= handle < 2**31 else _UNLISTED  # shown as an int32
-                return self._recorded.device((self._machine, "handle", handle), self._number, local)
+                return recorded.device((machine, "handle", handle), self._number, local)
             node = agent["node_id"] if agent["node_id"] != ABSENT else agent["logical_node_id"]
             local = node if 0 <= node < 2**31 else _UNLISTED
-            key = (self._machine, *((node,) if node != ABSENT else ("handle", handle)))
+            key = (machine, *((node,) if node != ABSENT else ("handle", handle)))
             facts, place = facts_of_agent(agent), place_of_node(node)
-            return self._recorded.device(key, self._number, local, facts, place)
+            return recorded.device(key, self._number, local, facts, place)
 
         return by_distinct(agents, device)
 
@@ -365,7 +359,7 @@ class ProcessTables:
         both = np.clip(kind, -1, _KIND_BASE) * _KIND_BASE + np.clip(operation, -1, _KIND_BASE - 2)
 
         def name(_: int, row: int) -> int:
-            text = self._records.operation(int(kind[row]), int(operation[row]))
+            text = self._operation(int(kind[row]), int(operation[row]))
             return names[text or unknown.format(int(operation[row]))]
 
         return by_distinct(both, name).astype(np.int32)
@@ -382,9 +376,9 @@ def _column(blocks: Sequence[RecordBlock], name: str) -> IntArray:
 
 
 def _named(texts: TextsById, numbers: Array, names: Names, unknown: str) -> tuple[Array, IntArray]:
-    """Return the codes in `names` of the texts of `numbers`, and the numbers without a text.
+    """Return the codes of the texts of `numbers`, and the numbers without a text.
 
-    `unknown.format(number)` is the text of a number without one.
+    The text of these is `unknown.format(number)`.
     """
     wide = numbers.astype(np.int64)
     codes = texts.coder(names, None)(wide)

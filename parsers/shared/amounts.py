@@ -61,10 +61,7 @@ def only_rows(tables: Mapping[str, pa.Table], keep: Mapping[str, BoolArray]) -> 
 
 
 def without_impossible_amounts(trace: Trace) -> Trace:
-    """Return the trace with null in place of impossible amounts, and a note that counts them.
-
-    Counters cannot be null: rows of impossible counters of bytes are dropped.
-    """
+    """Return the trace with null for impossible amounts, without impossible counters of bytes."""
     tables, wrong = dict(trace.tables), dict[str, int]()
     for name, columns in TABLES.items():
         for column in columns:
@@ -78,7 +75,7 @@ def without_impossible_amounts(trace: Trace) -> Trace:
                 possible = pc.if_else(pa.array(bad), pa.scalar(None, array.type), array)
                 tables[name] = with_column(tables[name], column.name, possible)
                 wrong[f"{column.name} of {name}"] = int(np.count_nonzero(bad))
-    counters = trace.counters
+    counters = trace.counters  # they cannot be null: rows are dropped
     counter_names = [*names(counters["name"]), ""]  # the last one for code -1, which is null
     is_of_bytes, may_be_negative = (
         np.array([name.endswith(end) for name in counter_names])[codes(counters["name"])]

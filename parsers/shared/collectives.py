@@ -257,10 +257,10 @@ class _Calls:
         return scopes
 
     def facts_of(self, scope: int, kernels: int) -> _Facts | None:
-        """Return what is known of each kernel of a scope, None if its collective is unknown.
+        """Return what is known of each of a scope's kernels, None if its collective is unknown.
 
-        `kernels` is the number of kernels in the scope. A single kernel ran all calls of the scope;
-        as many kernels as calls ran one call each; otherwise the amounts are unknown.
+        A single kernel ran all calls of the scope; as many kernels as calls ran one call
+        each; otherwise the amounts are unknown.
         """
         calls = []
         for row in self._members[scope]:

@@ -154,7 +154,7 @@ def copies(traces: Sequence[Trace]) -> dict[int, list[Note]]:
 def _circumstances(trace: Trace) -> Hashable | None:
     """Return what all copies of a recording have in common, except its kernels.
 
-    Return None without a clock or process ids: then equal traces may be two ranks, not copies.
+    Return None without a clock or process ids: equal traces may then be two ranks.
     """
     source, rows = trace.source, trace.processes.to_pylist()
     clock = source.clock or source.origin_unix_ns
@@ -205,9 +205,9 @@ def _kept(traces: Sequence[Trace], notes: Mapping[int, Sequence[Note]]) -> list[
 def _note(what: str, kept: Trace, ignored: Sequence[Trace]) -> Note:
     """Return the note that the traces `ignored` repeat the one that is kept.
 
-    `what`, "copies" or "exports", completes the key of the note. Packs, pages, exports and
-    summaries keep the names of the files that they were made from: a name that both a kept and an
-    ignored trace have is marked as such.
+    `what`, "copies" or "exports", completes the key of the note. A name that a kept and an
+    ignored trace share is marked: packs, pages and exports keep the names of the files they
+    were made from.
     """
     names_kept = [file.name for file in kept.source.files]
     files = [

@@ -135,7 +135,6 @@ _LONGEST_NS: Final = 2**53  # 104 days; sums of times below it fit an int64
 _RANGES: Final = ("activities", "calls", "ops", "marks")
 _MINUTE_NS: Final = 60 * 10**9
 _LONGEST_SHOWN: Final = 120
-_VERY_LONG: Final = "very-long"
 _A_SLIP: Final = 0.1  # a larger share of the records than this is no recording error
 _NOTES: Final = NoteTable(
     repaired={
@@ -151,7 +150,7 @@ _NOTES: Final = NoteTable(
         "times-apart": "{count} [record starts|records start] at least a day from the others: the "
         "recording paused or a clock was wrong. Spans and idle time may include that gap; select a "
         "part with --from and --to.",
-        _VERY_LONG: "One GPU operation takes {time}, longer than all others of its GPU together: "
+        "very-long": "One GPU operation takes {time}, longer than all others of its GPU together: "
         "{name}. It counts in full; if it is a fault, exclude it with --from and --to.",
     },
 )
@@ -160,8 +159,7 @@ _NOTES: Final = NoteTable(
 def plausible(trace: Trace) -> Trace:
     """Return the trace without impossible and repeated records, with notes that count them.
 
-    Copies between two devices get the direction PtoP. Raises InputError if the times add up to more
-    than _LONGEST_NS, since they are then in another unit.
+    Raises InputError if the times add up to more than _LONGEST_NS: they are in another unit.
     """
     trace = amounts.without_impossible_amounts(_without_impossible_times(trace))
     for name in _RANGES:
@@ -258,8 +256,7 @@ def _main_stretch(starts: IntArray) -> tuple[int, int]:
 def _long_notes(trace: Trace) -> Iterator[Note]:
     """Yield notes on activities longer than a minute and all others of their GPU; at most three."""
     activities = trace.activities
-    # The reader may have added such a note already.
-    if activities.num_rows < 2 or any(note.code == _VERY_LONG for note in trace.notes):
+    if activities.num_rows < 2:
         return
     length, device = numbers(activities["dur_ns"]), numbers(activities["device"])
     if int(length.max()) <= _MINUTE_NS:
@@ -267,7 +264,7 @@ def _long_notes(trace: Trace) -> Iterator[Note]:
     work = np.bincount(device, weights=length)
     for row in np.flatnonzero((length > _MINUTE_NS) & (2 * length > work[device]))[:3].tolist():
         name = str(activities["name"][row].as_py())[:_LONGEST_SHOWN]
-        yield _NOTES.note(_VERY_LONG, 1, time=time_amount(int(length[row])), name=name)
+        yield _NOTES.note("very-long", 1, time=time_amount(int(length[row])), name=name)
 
 
 def spans(

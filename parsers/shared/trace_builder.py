@@ -12,7 +12,7 @@ from msgspec.structs import asdict
 
 from traceflops.parsers.io.database_query import by_distinct
 from traceflops.table.builder import BEYOND, MOST_TEXTS, TableBuilder
-from traceflops.table.columns import ABSENT, Array, BoolArray, IntArray
+from traceflops.table.columns import ABSENT, BoolArray, IntArray
 from traceflops.table.grouping import distinct
 from traceflops.table.trace import Note
 
@@ -219,13 +219,11 @@ def _table_of(name: str, rows: Sequence[Mapping[str, str | int | None]]) -> pa.T
     """Return the table `name` with these rows; None and empty texts become null."""
     table = TableBuilder(name)
     for row in rows:
-        cells: dict[str, Array | int] = {}
-        for column, value in row.items():
-            if isinstance(value, int):
-                cells[column] = value
-            elif pa.types.is_dictionary(table.types[column]):
-                code = table.names[column][value] if value else -1
-                cells[column] = np.array([code], dtype=np.int32)
+        cells = {
+            column: table.names[column][value] if isinstance(value, str) else value
+            for column, value in row.items()
+            if value is not None and value != ""
+        }
         table.add(1, **cells)
     return table.finish()
 

@@ -253,8 +253,8 @@ def _lines_around(
 ) -> IntArray:
     """Return, per launch, the line with the shortest event around the launch, -1 for none.
 
-    The events have a `line`, a `start` and an `end` each. Of each line, only the innermost event at
-    the start of a launch is tried: it may end before the launch does, and then is not around it.
+    Of each line, only the innermost event at the start of a launch is tried: it may end before
+    the launch does, and then is not around it.
     """
     shortest_ns = np.full(len(launch_start), _ENDLESS)
     line_around = np.full(len(launch_start), -1, np.int64)

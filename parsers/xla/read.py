@@ -321,10 +321,9 @@ def _facts(about: Stats) -> trace_builder.DeviceFacts:
 
 
 def _annotation_codes(stats: Stats, names: Names) -> IntArray:
-    """Return, per event of `stats`, the code in `names` of its annotation, -1 without one.
+    """Return, per event, the code in `names` of its annotation ("module/op: path"), -1 without one.
 
-    It is "module/op: path in the program". Events of TensorFlow have none of these but the stat
-    "annotation", in which arguments follow a #.
+    TensorFlow's events have none of these but the stat "annotation": arguments follow a #.
     """
     columns = [stats.texts(name) for name in ("hlo_module", "hlo_op", "name", "annotation")]
     rows = np.stack([codes for codes, _ in columns], axis=1)

@@ -20,8 +20,7 @@ from tests.parsers.documents import (
 )
 from traceflops.analysis.recipe import analyze
 from traceflops.errors import InputError
-from traceflops.parsers.io.json_mend import REPAIRS
-from traceflops.parsers.io.json_window import first_value
+from traceflops.parsers.io.json_text import REPAIRS, first_value
 from traceflops.table.trace import Trace
 
 NAMES = ("gemm", "a}, {b", "]", "x: 5, y", "é", '"quoted"', "C:\\new", "")

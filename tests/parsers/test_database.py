@@ -30,7 +30,6 @@ from traceflops.parsers.io.database_file import placed
 from traceflops.parsers.io.database_query import (
     Among,
     Batch,
-    Between,
     Lookup,
     Present,
     Table,
@@ -144,7 +143,7 @@ def test_conditions(tmp_path: Path) -> None:
     path = made(tmp_path / "a.db", "CREATE TABLE t (a, b)", rows)
     with opened(path) as database:
         wanted = Wanted(integers=("a",))
-        among = database.whole("t", wanted, (Among("b", ("n0", "n1")), Between("a", 2, 6)))
+        among = database.whole("t", wanted, (Among("b", ("n0", "n1")), Among("a", (2, 3, 4, 5, 6))))
         none = database.whole("t", wanted, (Among("nope", (1,)),))
     assert among["a"].tolist() == [3, 4, 6]
     assert none.count == 0

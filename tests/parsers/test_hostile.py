@@ -17,7 +17,7 @@ from tests.parsers.documents import read_bytes, read_one, source_of
 from traceflops.errors import InputError
 from traceflops.parsers.io import inputs, json_events, places
 from traceflops.parsers.io import json_lists as lists
-from traceflops.parsers.io import json_mend as mend
+from traceflops.parsers.io import json_text as mend
 from traceflops.parsers.reading import read
 from traceflops.table.trace import Trace
 

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from traceflops.parsers.io.database_query import Among, Batch, Present, Wanted
-from traceflops.parsers.io.json_window import UNDECODABLE
+from traceflops.parsers.io.json_text import UNDECODABLE
 from traceflops.parsers.nsight.nsys.enums import THREAD_BITS, processes_of, threads_of
 from traceflops.parsers.nsight.nsys.process_registry import RankPlace
 from traceflops.parsers.nsight.nsys.reading import ReportReading, texts_of

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from traceflops.parsers.io.database_query import Batch, Lookup, Table, Wanted, quoted, select
 from traceflops.parsers.io.database_rows import Database
 from traceflops.parsers.io.database_scan import LONGEST_VALUE, NotFast, record_batches
-from traceflops.parsers.io.json_window import UNDECODABLE
+from traceflops.parsers.io.json_text import UNDECODABLE
 from traceflops.parsers.nsight.nsys.enums import MARK, RANGES, STACKED
 from traceflops.parsers.nsight.nsys.reading import ReportReading, texts_of
 from traceflops.parsers.nsight.nsys.tables import Tables

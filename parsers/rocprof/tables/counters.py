@@ -97,8 +97,8 @@ def _add(cells: Cells, part: ProcessPart, columns: Mapping[str, Array | int]) ->
 def counted_once(parts: Sequence[ProcessPart], tally: Counter[str]) -> TableBuilder:
     """Return the counters of one run of a process, a row per launch and counter.
 
-    The parts lose their counters. `tally` counts, by the codes of notes, the rows that were merged
-    as instances, and the repeated rows that were left out.
+    The parts lose their counters. `tally` counts merged instances and repeated rows, by note
+    code.
     """
     table = TableBuilder(COUNTERS)
     instances: list[IntArray] = []

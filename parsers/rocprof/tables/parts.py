@@ -47,8 +47,8 @@ PASS: Final = re.compile(r"(?:pmc|pass)[_-]?(\d{1,6})", re.IGNORECASE)
 class OutputPlace(NamedTuple):
     """What the path of a file tells: files of one run have the same root.
 
-    `root` is the folder without parts that name a pass or (except for the last) a rank. `key` is
-    the file name without the part that names the table. A pass repeats a run for more counters.
+    `key` is the file name without the part that names the table. A pass repeats a run for more
+    counters.
     """
 
     root: str

@@ -18,11 +18,11 @@ from traceflops.parsers.rocprof.tables.parts import (
     Stretch,
     TableFile,
 )
+from traceflops.parsers.shared.sanity_checks import DAY_NS
 from traceflops.parsers.shared.trace_builder import Gathered
 from traceflops.table.columns import ABSENT, IntArray
 from traceflops.table.grouping import distinct
 
-_DAY_NS: Final = 86_400 * 10**9
 _STARTING_NS: Final = 10**6
 """A process takes longer than this to start: rows further apart are of two runs."""
 NAMED_BY: Final = ("activities", "copies", "calls", "marks", COUNTERS, "totals")
@@ -120,10 +120,7 @@ def names_in(parts: Iterable[ProcessPart], column: str, *tables: str) -> set[str
 
 
 def processes_of(files: Sequence[TableFile]) -> list[Process]:
-    """Return the processes in the files of one pass, sorted by `Process.order`.
-
-    Parts are joined by guid, else by rank and pid, else by the names of their files.
-    """
+    """Return the processes in the files of one pass, by guid, else rank and pid, else file name."""
     processes: dict[Hashable, Process] = {}
     unnamed: defaultdict[tuple[str, int | None], list[ProcessPart]] = defaultdict(list)
     for part in (part for file in files for part in file.parts.values()):
@@ -160,7 +157,7 @@ def processes_of(files: Sequence[TableFile]) -> list[Process]:
         of_name = [process for process in named if name in process.names]
         candidates = of_name if len(of_name) == 1 else []
         for part in sorted(parts, key=lambda p: p.stretch.low if p.stretch else -1):
-            of_day = (c for c in candidates if not c.stretch.is_apart(part.stretch, by_ns=_DAY_NS))
+            of_day = (c for c in candidates if not c.stretch.is_apart(part.stretch, by_ns=DAY_NS))
             owner = next(of_day, None)
             if owner is None:
                 owner = Process(part.file.place, names={name})

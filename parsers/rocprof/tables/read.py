@@ -18,7 +18,6 @@ from traceflops.parsers.io.csv_text import TEXT_BLOCK_BYTES, CsvBlock, CsvText
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.notes import not_read, read_each, with_notes
 from traceflops.parsers.rocprof.layouts import COMPUTE, ROCPROF_TABLES, RocprofTable
-from traceflops.parsers.rocprof.notes import NOTES, clock_of_folder, file_notes, run_notes
 from traceflops.parsers.rocprof.tables import counters, work
 from traceflops.parsers.rocprof.tables.parts import (
     BUILT_AS,
@@ -31,16 +30,16 @@ from traceflops.parsers.rocprof.tables.parts import (
 )
 from traceflops.parsers.rocprof.tables.processes import NAMED_BY, Devices, Process
 from traceflops.parsers.rocprof.tables.runs import TableRun, runs_of
+from traceflops.parsers.rocprof.trace import NOTES, clock_of_folder, file_notes, run_notes
 from traceflops.parsers.shared.collectives import fill_collectives
 from traceflops.parsers.shared.trace_builder import Gathered, ProcessFacts, chosen, overflow_notes
 from traceflops.table.builder import TableBuilder
 from traceflops.table.columns import ABSENT, IntArray
 from traceflops.table.trace import Note, Source, SourceFile, Trace
-from traceflops.units import several
+from traceflops.units import listed, several
 
 _MOST_AGENTS: Final = 4_096
 _MOST_NEIGHBOURS: Final = 10_000
-_MOST_NAMED: Final = 4
 _ADDERS: Final[dict[str, Callable[[Cells, ProcessPart], None]]] = {
     "kernels": work.add_kernels,
     "copies": work.add_copies,
@@ -191,10 +190,8 @@ def _neighbour_notes(files: Sequence[TableFile]) -> Iterator[Note]:
         # The files of a process have one key; the note is on the last of them.
         for key, name in {key: name for name, key in keys.items()}.items():
             if siblings := same_run(not_given, key):
-                more = ", …" if len(siblings) > _MOST_NAMED else ""
-                listed = ", ".join(siblings[:_MOST_NAMED]) + more
-                shown = folder.resolve().name or folder
-                note = NOTES.note("siblings-not-read", len(siblings), listed=listed, folder=shown)
+                first, shown = listed(siblings, most=4), folder.resolve().name or folder
+                note = NOTES.note("siblings-not-read", len(siblings), listed=first, folder=shown)
                 yield replace(note, file=name)
 
 
@@ -319,7 +316,4 @@ class Assembly(Gathered):
 
 def _number_devices(table: TableBuilder, numbers: IntArray) -> None:
     """Replace, in place, the device of each row: the index of its text by its number."""
-    for _, columns in table.pieces:
-        if "device" in columns:
-            text = columns["device"]  # an array, or one index for all rows
-            columns["device"] = int(numbers[text]) if isinstance(text, int) else numbers[text]
+    table.replace("device", numbers[np.maximum(table.column("device"), -1)])  # -1: no text

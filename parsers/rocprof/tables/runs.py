@@ -18,10 +18,10 @@ from traceflops.parsers.rocprof.tables.processes import (
     names_in,
     processes_of,
 )
+from traceflops.parsers.shared.sanity_checks import DAY_NS
 from traceflops.parsers.shared.trace_builder import chosen
 
 _TIMELINE: Final = ("activities", "copies", "graphs", "calls", "marks")
-_DAY_NS: Final = 86_400 * 10**9
 _APART_NS: Final = 10 * 10**9
 """Processes of one run overlap; a longer pause between them separates runs."""
 
@@ -182,10 +182,7 @@ def _without_repetitions(processes: Sequence[Process]) -> list[Process]:
 
 
 def _repeats(other: Process, process: Process) -> bool:
-    """Return whether `other` ran a kernel of `process` and has counters that `process` lacks.
-
-    If `process` has times, `other` may have the same counters.
-    """
+    """Return whether `other` ran a kernel of `process` and has counters that it lacks or times."""
     kernels, other_kernels = (
         names_in(p.all_parts, "name", "activities", COUNTERS) for p in (process, other)
     )
@@ -219,7 +216,7 @@ def _separated(
     elif untimed or not groups:
         groups.append(untimed)
     # Clocks count from the start of a machine: in more than a day it may have started again.
-    is_one_clock = not timed or last_ns - timed[0].stretch.low <= _DAY_NS
+    is_one_clock = not timed or last_ns - timed[0].stretch.low <= DAY_NS
     system = next((file.system for file in files if file.system), {})
     agents = agents_listed(files, system)
     runs = []

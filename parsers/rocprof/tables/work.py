@@ -50,10 +50,7 @@ def add_kernels(rows: Cells, part: ProcessPart) -> None:
 
 
 def add_copies(rows: Cells, part: ProcessPart, named: str = "direction") -> None:
-    """Add copies and fills, whose names are in the column `named`.
-
-    `resolve_copies` sets their devices later.
-    """
+    """Add copies and fills, named by column `named`; `resolve_copies` sets their devices later."""
     rows = timed_rows(rows, part)
     if not rows.count:
         return
@@ -138,19 +135,19 @@ def resolve_copies(part: ProcessPart, agents: Sequence[Agent], devices: Array) -
     if not table.count:
         return 0
     kind_of_agent = np.array([*(_KINDS[agent.is_gpu] for agent in agents), copies.UNKNOWN])
-    for (count, columns), (source, target) in zip(table.pieces, part.ends, strict=True):
-        # The name of each copy has told its direction, as an index in DIRECTIONS. It implies the
-        # kinds of source and target that agents do not tell.
-        named = np.broadcast_to(columns["direction"], count).astype(np.int64)
-        implied_source, implied_target = copies.ends_of(named)
-        source_kind, target_kind = kind_of_agent[source], kind_of_agent[target]
-        source_kind = np.where(source_kind == copies.UNKNOWN, implied_source, source_kind)
-        target_kind = np.where(target_kind == copies.UNKNOWN, implied_target, target_kind)
-        ends_differ = devices[source] != devices[target]
-        direction = copies.directions_between(named, source_kind, target_kind, ends_differ)
-        only_source_is_gpu = (source_kind == copies.GPU) & (target_kind != copies.GPU)
-        columns["device"] = np.where(only_source_is_gpu, devices[source], devices[target])
-        columns["direction"] = direction.astype(np.int32)
+    # The name of each copy has told its direction, as an index in DIRECTIONS. It implies the kinds
+    # of source and target that agents do not tell.
+    named = table.column("direction").astype(np.int64)
+    implied_source, implied_target = copies.ends_of(named)
+    source, target = (np.concatenate(texts) for texts in zip(*part.ends, strict=True))
+    source_kind, target_kind = kind_of_agent[source], kind_of_agent[target]
+    source_kind = np.where(source_kind == copies.UNKNOWN, implied_source, source_kind)
+    target_kind = np.where(target_kind == copies.UNKNOWN, implied_target, target_kind)
+    ends_differ = devices[source] != devices[target]
+    direction = copies.directions_between(named, source_kind, target_kind, ends_differ)
+    only_source_is_gpu = (source_kind == copies.GPU) & (target_kind != copies.GPU)
+    table.replace("device", np.where(only_source_is_gpu, devices[source], devices[target]))
+    table.replace("direction", direction.astype(np.int32))
     on_host = table.column("direction") == sinks.DIRECTIONS.index("HtoH")
     part.tables["copies"] = chosen(table, ~on_host)
     return count_true(on_host)

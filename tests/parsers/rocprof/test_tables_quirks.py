@@ -239,7 +239,7 @@ def test_a_kernel_of_331_seconds_is_shown_and_flagged(tmp_path: Path) -> None:
     trace = read(tmp_path, {"1_kernel_trace.csv": file})
     assert max(rows(trace, "activities", "dur_ns")) == long
     (note,) = [note for note in trace.notes if note.code == "very-long"]
-    assert "331.0 s" in note.text
+    assert note.count == 1
 
 
 # Devices (5, 6, 7, 20, 46)
