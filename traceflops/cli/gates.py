@@ -202,7 +202,7 @@ def against(comparison: Comparison, tolerance: Fraction, *, strict: bool) -> Ans
     It fails if the lower end of the difference's interval exceeds `tolerance`, a share of the
     baseline's mean; with `strict`, if the difference itself does.
     """
-    from traceflops.comparison.likeness import OF_WORK
+    from traceflops.comparison.matching import OF_WORK
     from traceflops.reports.view.texts import words
 
     if comparison.obstacle:

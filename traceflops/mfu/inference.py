@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 from msgspec import Struct
@@ -22,6 +22,7 @@ from traceflops.attribution.scopes import is_node
 from traceflops.facts import Fact, fact
 from traceflops.flops.ops.count import UNKNOWN
 from traceflops.flops.ops.work import Core, Product, Work, known_sum
+from traceflops.mfu.counted.joins import MeasuredWork
 from traceflops.mfu.forward_passes import ALWAYS, BATCHED, ForwardPass, forward_passes, places_in
 from traceflops.mfu.roof_times import MovedBytes
 from traceflops.mfu.traced.coverage import TOO_LITTLE, chosen_activities
@@ -35,9 +36,6 @@ from traceflops.windows.engine_passes import Kind, serving_marks
 from traceflops.windows.prepared import Prepared
 from traceflops.windows.records import chosen_time
 from traceflops.windows.steps import without_launches
-
-if TYPE_CHECKING:
-    from traceflops.mfu.counted.joins import MeasuredWork
 
 BY_MARKS: Final = fact("inference.marks")
 BY_LACK: Final = fact("inference.no-training")

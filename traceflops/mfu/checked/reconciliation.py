@@ -25,8 +25,14 @@ from traceflops.flops.analytic.run_utilisation import Utilisation, utilisation
 from traceflops.flops.mfu_waterfall import FAMILIES, DeviceBudget, Portion, Waterfall, waterfall
 from traceflops.flops.model.card import ModelCard
 from traceflops.mfu.checked import passes
-from traceflops.mfu.checked.job_size import JobSize, job_size, main_type, peak_in_trace
-from traceflops.mfu.checked.passes import Counts, Recomputation
+from traceflops.mfu.checked.passes import (
+    Counts,
+    JobSize,
+    Recomputation,
+    job_size,
+    main_type,
+    peak_in_trace,
+)
 from traceflops.mfu.inference import is_trained
 from traceflops.mfu.measurement import Measurement
 from traceflops.timeline.records import Components
