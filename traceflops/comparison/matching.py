@@ -98,7 +98,7 @@ _MOVED: Final[tuple[tuple[str, Key], ...]] = (
 
 def matches(before: Side, after: Side) -> list[Match]:
     """Return matches such that each kernel of both sides is in exactly one of them."""
-    left: tuple[Work, Work] = (before.work or (), after.work or ())
+    left: list[Work] = [before.work or (), after.work or ()]
     matched: list[Match] = []
     for way, key_of in PASSES:
         old, new = (grouped(key_of, work) for work in left)
@@ -106,7 +106,8 @@ def matches(before: Side, after: Side) -> list[Match]:
         left = _without(left, matched)
     windows = (len(before.windows), len(after.windows))
     for way, key_of in _MOVED:
-        matched, left = _moved(way, key_of, matched, left, windows)
+        _extend(matched, way, key_of, left, windows)
+        left = _without(left, matched)
     only_before, only_after = left
     matched += [Match("", (kernel,), ()) for kernel in only_before]
     return matched + [Match("", (), (kernel,)) for kernel in only_after]
@@ -121,29 +122,25 @@ def grouped(key_of: Callable[[T], Hashable], items: Iterable[T]) -> dict[Hashabl
     return groups
 
 
-def _without(left: tuple[Work, Work], matched: Iterable[Match]) -> tuple[Work, Work]:
+def _without(left: Sequence[Work], matched: Iterable[Match]) -> list[Work]:
     """Return the kernels of both sides that are in none of the matches."""
     matched_ids = {id(kernel) for match in matched for kernel in match.work}
-    before, after = (
-        tuple(kernel for kernel in work if id(kernel) not in matched_ids) for work in left
-    )
-    return before, after
+    return [tuple(kernel for kernel in work if id(kernel) not in matched_ids) for work in left]
 
 
-def _moved(
-    way: str, key: Key, matched: list[Match], left: tuple[Work, Work], windows: tuple[int, int]
-) -> tuple[list[Match], tuple[Work, Work]]:
-    """Return the matches, some with kernels of `left` added, and the kernels that are still left.
+def _extend(
+    matched: list[Match], way: str, key: Key, left: Sequence[Work], windows: tuple[int, int]
+) -> None:
+    """Add kernels of `left` (by side) to the matches with their key, in place.
 
-    A kernel joins the match with its key if that brings the calls per window of both sides closer
-    together: then it took over some of the calls. The match gets the name `way`. `windows` are the
-    numbers of windows by side.
+    A kernel joins a match if that brings the calls per window of both sides closer together: then
+    it took over some of the calls. The match gets the name `way`. `windows` are the numbers of
+    windows by side.
     """
     match_of_key = {
         key(kernel): index for index, match in enumerate(matched) for kernel in match.work
     }
     match_of_key.pop(None, None)
-    joined, matched = [], list(matched)
     for side, work in enumerate(left):
         for kernel in work:
             index = match_of_key.get(key(kernel))
@@ -154,8 +151,6 @@ def _moved(
             extended = Match(way, *sides)
             if _call_gap(extended, windows) < _call_gap(matched[index], windows):
                 matched[index] = extended
-                joined.append(Match("", (kernel,), ()))  # only to take it out of `left`
-    return matched, _without(left, joined)
 
 
 def _call_gap(match: Match, windows: tuple[int, int]) -> Fraction:

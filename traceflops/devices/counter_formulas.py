@@ -10,7 +10,7 @@ counts again, as exact as they were printed.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Final, Literal
@@ -131,13 +131,6 @@ def quantities(prefix: str, family: Family | None) -> tuple[str, ...]:
     """Return the quantities under a prefix that a family has, in the order of the table."""
     names = (row.quantity for row in counter_table().formula if row.holds_for(family))
     return tuple(dict.fromkeys(name for name in names if name.startswith(prefix)))
-
-
-def counters_for(prefix: str, types: Iterable[str], family: Family) -> Iterator[str]:
-    """Yield the counters for work of some data types; `prefix` is MATRIX or VECTOR."""
-    for dtype in types:
-        for formula in formulas_of(f"{prefix}{dtype}", family)[:1]:
-            yield from formula.terms
 
 
 @cache

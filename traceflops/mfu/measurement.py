@@ -31,8 +31,7 @@ from traceflops.mfu.counted.counter_flops import measured_work
 from traceflops.mfu.inference import Inference, inference
 from traceflops.mfu.roof_times import NO_ROOFS, RoofTimes, moved_bytes, roof_times
 from traceflops.mfu.traced.coverage import ENOUGH, TOO_LITTLE
-from traceflops.mfu.traced.executed import REPLAYED, Executed, executed
-from traceflops.mfu.traced.too_fast import too_fast
+from traceflops.mfu.traced.executed import REPLAYED, Executed, executed, too_fast
 from traceflops.mfu.traced.work_tables import KernelRow, OpRow, kernel_rows, op_rows
 from traceflops.remedies import GPUS_LISTED, NSIGHT, ROCPROF, XLA, advice, family, remedy
 from traceflops.table import patterns

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from fractions import Fraction
 from functools import cached_property
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from msgspec import Struct
@@ -34,9 +34,9 @@ from traceflops.mfu.traced.coverage import (
     window_of_activity,
 )
 from traceflops.table.columns import BoolArray, codes, is_one_of, names, numbers
-from traceflops.table.grouping import distinct, exact_sum, exact_sums, group_rows
+from traceflops.table.grouping import distinct, exact_sum, exact_sums, group_rows, groups
 from traceflops.table.nesting import taken
-from traceflops.table.trace import Note, note_of
+from traceflops.table.trace import Note, Trace, note_of
 from traceflops.windows.device_records import graph_launches
 from traceflops.windows.prepared import Prepared
 
@@ -311,3 +311,38 @@ def parts_of(prepared: Prepared, attribution: Attribution) -> tuple[PartTable, P
     is_same = taken(work.place, around) == work.place[rows]
     logits[rows] = is_same & (taken(1 * logits, around, 0) > 0)
     return part_table(attribution, phase, roles, logits), phase
+
+
+_NO_CPU: Final = 100_000
+"""FLOP per ns (100 TFLOP/s). Vector units of the largest CPUs reach a quarter of it. Their matrix
+units reach it, but only in large products, which then take far longer than smaller ones."""
+_LESS: Final = 8  # a CPU takes less than half as long for so many times less work
+
+
+class TooFast(NamedTuple):
+    """An operator whose largest call takes hardly longer than calls of `times` times less work."""
+
+    operator: str
+    flops_per_ns: float
+    times: int
+
+
+def too_fast(trace: Trace, attribution: Attribution) -> TooFast | None:
+    """Return the operator of the highest rate that cannot have computed on the CPU; else None.
+
+    Per operator, the call with the most FLOPs is compared with calls of far fewer: if a CPU
+    computes, these take less than half as long. Calls of 0 ns have lost their time.
+    """
+    work, op = attribution.work, attribution.executed
+    flops = work.of_ops(work.at_least)[op]
+    name, dur_ns = codes(trace.ops["name"])[op], numbers(trace.ops["dur_ns"])[op]
+    too_fast_ops, timed = [], np.flatnonzero(dur_ns > 0)
+    for code, members in groups(name[timed]):
+        rows = timed[members]
+        largest = rows[np.argmax(flops[rows])]
+        rate = float(flops[largest]) / int(dur_ns[largest])
+        small = rows[flops[rows] <= flops[largest] // _LESS]
+        if rate >= _NO_CPU and len(small) and 2 * np.median(dur_ns[small]) >= dur_ns[largest]:
+            times = int(flops[largest] // flops[small].max())
+            too_fast_ops.append(TooFast(names(trace.ops["name"])[code], rate, times))
+    return max(too_fast_ops, key=lambda operator: operator.flops_per_ns, default=None)
