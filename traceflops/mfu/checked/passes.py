@@ -37,8 +37,8 @@ class JobSize(Struct, frozen=True):
 
     `told_by` is the source of `devices`; `shown` of them are in the trace. `windows` is the number
     of step windows, one per device and step, and `window_ns` their total length; `host_ns` is the
-    length of the host's markers of these steps, or None. `is_range` is whether a time range was
-    selected, `how` the advice for marking steps.
+    length of the host's markers of these steps, or None. `lack` is why a described step cannot be
+    compared, None if the trace shows steps.
     """
 
     devices: int
@@ -47,17 +47,7 @@ class JobSize(Struct, frozen=True):
     windows: int
     window_ns: int
     host_ns: int | None
-    is_range: bool
-    how: str = ""
-
-    @property
-    def lack(self) -> MissingInput | None:
-        """Return why a described step cannot be compared, None if the trace shows steps."""
-        if self.windows:
-            return None
-        if self.is_range:
-            return MissingInput(fact("missing.time-range"), fact("missing.select-steps"))
-        return MissingInput(fact("missing.no-steps"), fact("missing.mark-steps", how=self.how))
+    lack: MissingInput | None
 
     @property
     def seconds(self) -> Fraction | None:
@@ -87,6 +77,12 @@ def job_size(prepared: Prepared, gpus: int | None = None) -> JobSize:
         devices, told_by = max(*sizes, working), fact("job-size.world-size")
     used = [w for windows in prepared.windows.values() for w in windows if w.used]
     steps = [window for window in used if window.role == "step"]
+    lack = None
+    if not steps and prepared.selection.is_time_range:
+        lack = MissingInput(fact("missing.time-range"), fact("missing.select-steps"))
+    elif not steps:
+        how = fact("missing.mark-steps", how=advice(trace, "steps"))
+        lack = MissingInput(fact("missing.no-steps"), how)
     return JobSize(
         devices=max(devices, 1),
         told_by=told_by,
@@ -94,8 +90,7 @@ def job_size(prepared: Prepared, gpus: int | None = None) -> JobSize:
         windows=len(steps),
         window_ns=sum(window.dur_ns for window in steps),
         host_ns=host_time(prepared) if steps else None,
-        is_range=prepared.selection.is_time_range,
-        how=advice(trace, "steps"),
+        lack=lack,
     )
 
 
