@@ -256,8 +256,8 @@ def why_no_figure(
     if all(kinds[device.device] == "cpu" for device in devices):
         counted = sum(row.launches for row in done.work.counted) if done.work is not None else 0
         if counted and not trace.activities.num_rows and not trace.totals.num_rows:
-            how = fact("missing.record-times", how=remedy(trace, "timeline") or "")
-            yield MissingInput(fact("missing.counters-alone", launches=counted), how)
+            record_times = fact("missing.record-times", how=remedy(trace, "timeline") or "")
+            yield MissingInput(fact("missing.counters-alone", launches=counted), record_times)
         elif patterns.launches_nothing(trace.calls):
             yield missing_input.NOTHING_LAUNCHED
         else:
