@@ -7,7 +7,7 @@ from typing import Final
 
 from rich.text import Text
 
-from traceflops.comparison.likeness import UNRECORDED
+from traceflops.comparison.matching import UNRECORDED
 from traceflops.comparison.result import Comparison
 from traceflops.comparison.side import Side
 from traceflops.reports.terminal.lines import (

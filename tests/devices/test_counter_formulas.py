@@ -15,10 +15,9 @@ from tests.build import trace_of
 from tests.conftest import ROOT
 from tests.mfu.counting import FLOPS, MOPS, UNITS, launch, matrix
 from traceflops.devices.counter_formulas import (
-    families,
+    counter_table,
     family_by_counters,
     family_of,
-    formulas,
     plain_counter,
 )
 from traceflops.devices.device_facts import SeenDevice
@@ -28,7 +27,7 @@ from traceflops.mfu.budget import peaks_of
 from traceflops.mfu.counted.counter_work import CounterWork, counter_work
 from traceflops.mfu.counted.same_launches import counted_launches
 
-AMD = [one for one in families() if one.tool == "rocprofv3"]
+AMD = [one for one in counter_table().family if one.tool == "rocprofv3"]
 PAGE = (ROOT / "docs" / "counters.md").read_text(encoding="utf-8")
 
 
@@ -290,16 +289,16 @@ def test_names_of_counters_have_one_form() -> None:
 
 def test_the_table_is_whole() -> None:
     """Every type that a total needs has a formula, and every formula a family."""
-    ids = {one.id for one in families()}
-    for formula in formulas():
+    ids = {one.id for one in counter_table().family}
+    for formula in counter_table().formula:
         assert set(formula.families) <= ids
         assert formula.terms
         assert all(isinstance(factor, int) for factor in formula.terms.values())
     for family in AMD:
-        named = {f.quantity for f in formulas() if f.holds_for(family)}
+        named = {f.quantity for f in counter_table().formula if f.holds_for(family)}
         assert {f"matrix.{one}" for one in family.matrix} <= named
         assert {f"vector.{one}" for one in family.vector} <= named
-        used = {name for f in formulas() if f.holds_for(family) for name in f.terms}
+        used = {name for f in counter_table().formula if f.holds_for(family) for name in f.terms}
         assert {name for line in family.passes for name in line} <= used
         assert re.compile(family.pattern)
 

@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.conftest import ROOT, examples
-from traceflops.devices import installed
-from traceflops.devices.installed import installed_devices
+from traceflops.devices import peaks
 from traceflops.errors import UsageError
 
 ROW = """
@@ -47,33 +46,27 @@ def test_the_rows_of_the_table_itself_have_nothing_wrong() -> None:
     text = (ROOT / "traceflops" / "devices" / "devices.toml").read_text(encoding="utf-8")
     rows = tomllib.loads(text, parse_float=Decimal)["device"]
     assert len(rows) > 40
-    assert {one["id"]: installed._problem(one, ()) for one in rows} == {
-        one["id"]: None for one in rows
-    }
+    assert {one["id"]: peaks._problem(one, ()) for one in rows} == {one["id"]: None for one in rows}
 
 
 def test_rates_are_exact(monkeypatch: pytest.MonkeyPatch) -> None:
-    from traceflops.devices.peaks import _device
-
     text = f"[[device]]{ROW.replace('512.5', '1250.3')}"
-    monkeypatch.setattr(installed, "loaded", lambda _, make: [make(lambda: text, "X", "acme")])
-    (made,) = installed_devices(_device, set())
+    monkeypatch.setattr(peaks, "loaded", lambda _, make: [make(lambda: text, "X", "acme")])
+    (made,) = peaks._installed(set())
     assert (dict(made.dense), made.link) == ({"bf16": 1_250_300}, Fraction(1, 10))
     assert made.source == "datasheet (package acme)"
     with pytest.raises(UsageError, match="X, device 1: the id 'acme-x1' is taken"):
-        installed_devices(_device, {"acme-x1"})
+        peaks._installed({"acme-x1"})
 
 
 @settings(max_examples=examples(1000))
-@given(st.sampled_from([*installed.DeviceRow.__annotations__, "more"]), VALUES)
+@given(st.sampled_from([*peaks._DeviceRow.__annotations__, "more"]), VALUES)
 def test_any_value_of_any_key_is_right_or_refused_in_words(key: str, value: object) -> None:
-    from traceflops.devices.peaks import _device
-
     changed = row() | {key: value}
-    problem = installed._problem(changed, ())
+    problem = peaks._problem(changed, ())
     assert problem is None or problem.strip()
     if problem is None and key != "host_link":
-        made = _device(changed)
+        made = peaks._device(changed)
         assert made.id
         assert all(rate > 0 for rate in made.dense.values())
 
@@ -81,4 +74,4 @@ def test_any_value_of_any_key_is_right_or_refused_in_words(key: str, value: obje
 @settings(max_examples=examples(200))
 @given(VALUES)
 def test_anything_in_the_place_of_a_row_is_refused(value: object) -> None:
-    assert installed._problem(value, ())
+    assert peaks._problem(value, ())

@@ -11,7 +11,7 @@ from tests.build import trace_of
 from traceflops import Selection, Trace, UsageError, analyze
 from traceflops.analysis.preparation import prepare
 from traceflops.devices.merging import merge
-from traceflops.mfu.checked.job_size import job_size
+from traceflops.mfu.checked.passes import job_size
 from traceflops.recording.inventory import take_inventory
 from traceflops.table.trace import Note
 from traceflops.windows.chosen_runs import restrict

@@ -13,7 +13,7 @@ import traceflops as tf
 from tests.build import launched, trace_of
 from tests.conftest import shared_file
 from tests.mfu.test_kernel_speeds import CYCLES, ISSUE, LATENCY, MI210, NAMES, launch, rule
-from traceflops.devices.counter_formulas import LIMIT, quantity_rows
+from traceflops.devices.counter_formulas import LIMIT, speed_table
 from traceflops.findings.counted_estimates import COUNTED_KERNEL
 from traceflops.findings.counted_kernels import _LIMITERS, _STALLS
 from traceflops.findings.finding import Finding
@@ -451,7 +451,9 @@ def test_with_a_timeline_the_step_decides_and_not_counted_times() -> None:
 
 
 def test_every_roof_and_limiter_has_a_remedy() -> None:
-    limiters = {row.id.removeprefix(LIMIT) for row in quantity_rows() if row.id.startswith(LIMIT)}
+    limiters = {
+        row.id.removeprefix(LIMIT) for row in speed_table().quantity if row.id.startswith(LIMIT)
+    }
     assert limiters == _LIMITERS
     kinds = {"limiter": {*(one.replace(" ", "-") for one in limiters), "grid"}, "roof": {*ROOFS}}
     for kind, names in (kinds | {"stall": {*_STALLS}}).items():

@@ -14,9 +14,8 @@ from traceflops.flops.model.models import (
     listed_models,
     preset,
     preset_names,
-    with_capacity,
-    with_mtp,
 )
+from traceflops.mfu.checked.run_options import Words, adjusted
 
 CARD = 'name = "mine"\nhidden = 64\nlayers = 2\nheads = 4\nffn = 128\nglu = true\nvocab = 100\n'
 
@@ -51,11 +50,11 @@ def test_what_is_wrong_in_a_file_is_wrong_input(tmp_path: Path) -> None:
 def test_adjusting_a_card() -> None:
     assert bare_model(8 * 10**9).total == 8 * 10**9
     noted = preset("deepseek-v3")
-    assert with_mtp(noted, 1).mtp == 1
-    for card, modules in ((bare_model(10**9), 1), (noted, 101)):
+    assert adjusted(noted, Words({"mtp": "1"})).mtp == 1
+    for card, modules in ((bare_model(10**9), "1"), (noted, "101")):
         with pytest.raises(UsageError, match="MTP module"):
-            with_mtp(card, modules)
-    roomy = with_capacity(noted, Fraction(3, 2))
+            adjusted(card, Words({"mtp": modules}))
+    roomy = adjusted(noted, Words({"expert_capacity": "1.5"}))
     capacities = [getattr(block.feed_forward, "capacity", 1) for _, block in roomy.blocks]
     assert capacities == [1, Fraction(3, 2)]
 

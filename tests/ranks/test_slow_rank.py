@@ -18,11 +18,10 @@ from traceflops.facts import in_words
 from traceflops.findings.late_rank import late_rank_fact, late_rank_findings
 from traceflops.ranks.clocks import aligned
 from traceflops.ranks.comm_records import KINDS, CommGroup, CommRecords
-from traceflops.ranks.cycles import Cycles, cycles
 from traceflops.ranks.late_causes import KernelSums, by_kernels, takes_longer
 from traceflops.ranks.matching import matched
 from traceflops.ranks.slow_rank import SlowRank, late_ranks
-from traceflops.ranks.waits import waits
+from traceflops.ranks.waits import Cycles, cycles, waits
 from traceflops.ranks.who_waits import RankReport, rank_report
 from traceflops.table.columns import ABSENT
 from traceflops.timeline.intervals import Intervals

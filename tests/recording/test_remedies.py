@@ -11,8 +11,7 @@ from tests.build import trace_of
 from traceflops import analyze
 from traceflops.cli.recipe import known_recipes
 from traceflops.comparison.side import side_of
-from traceflops.devices.missing_input import counters_alone
-from traceflops.facts import fact
+from traceflops.facts import fact, in_words
 from traceflops.findings.finding import Verdict
 from traceflops.findings.rules import advice_of, all_rules
 from traceflops.findings.verdicts import led_by
@@ -214,7 +213,7 @@ def test_remedies_fit_programs_without_pytorch_and_their_gpus(
 def test_counters_are_to_be_timed_by_the_tool_of_their_vendor(
     format_: str, told: str, other: str
 ) -> None:
-    found = counters_alone(1, remedy(made(format_), "timeline") or "").remedy
+    found = in_words(fact("missing.record-times", how=remedy(made(format_), "timeline")))
     assert told in found
     assert other not in found
 

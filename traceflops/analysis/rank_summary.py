@@ -26,7 +26,7 @@ from traceflops.mfu.measurement import why_no_figure
 from traceflops.mfu.roof_times import Measured, RoofTimes
 from traceflops.mfu.traced.cells import Cell
 from traceflops.mfu.traced.coverage import ComputeTime
-from traceflops.mfu.traced.uncounted import Outside
+from traceflops.mfu.traced.executed import Outside
 from traceflops.mfu.traced.work_tables import KernelRow, OpRow
 from traceflops.ranks.collectives import Collective
 from traceflops.ranks.comm_records import CommRecords

@@ -23,7 +23,7 @@ from traceflops.attribution.launch_lead import Launches
 from traceflops.flops.mfu_waterfall import added_budgets
 from traceflops.mfu.budget import DevicePeaks
 from traceflops.mfu.roof_times import RoofTimes
-from traceflops.mfu.traced.uncounted import Outside
+from traceflops.mfu.traced.executed import Outside
 from traceflops.ranks.collectives import Collective
 from traceflops.ranks.comm_records import chained
 from traceflops.table.schema import arrow_schema

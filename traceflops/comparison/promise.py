@@ -14,7 +14,7 @@ from typing import Final, Literal
 from msgspec import Struct
 
 from traceflops.analysis.result import Analysis
-from traceflops.comparison.likeness import OF_WORK
+from traceflops.comparison.matching import OF_WORK
 from traceflops.comparison.spread import Interval
 from traceflops.errors import UsageError
 from traceflops.facts import Fact, fact

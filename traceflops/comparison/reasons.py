@@ -20,7 +20,7 @@ from traceflops.categories.kernel_names import without_return_type
 from traceflops.characters import function_name, shortened
 from traceflops.comparison import difference
 from traceflops.comparison.difference import REPLACED, Cause, Part
-from traceflops.comparison.likeness import OF_WORK, SHAPE, Unlike, work_ratio
+from traceflops.comparison.matching import OF_WORK, SHAPE, Unlike, work_ratio
 from traceflops.comparison.side import Side
 from traceflops.comparison.spread import Interval, interval
 from traceflops.facts import Fact, Value

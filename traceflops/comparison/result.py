@@ -16,11 +16,10 @@ from msgspec.structs import replace
 from traceflops.analysis.recipe import analyze
 from traceflops.analysis.result import Analysis
 from traceflops.attribution.marks import numberless
-from traceflops.comparison import difference, likeness
+from traceflops.comparison import difference, matching
 from traceflops.comparison.counted import KernelChange, kernel_changes, largest_change
 from traceflops.comparison.difference import Cause, rounded
-from traceflops.comparison.likeness import Unlike
-from traceflops.comparison.matching import Match, matches
+from traceflops.comparison.matching import Match, Unlike, matches
 from traceflops.comparison.promise import UNJUDGED, Promise, promise_of
 from traceflops.comparison.reasons import Reason, caveats, reasons_of, statement
 from traceflops.comparison.side import Side, side_of
@@ -102,7 +101,7 @@ class Comparison(Struct, frozen=True, dict=True):
     @property
     def is_same(self) -> bool:
         """Return whether both are one recording."""
-        return likeness.is_same(self.before, self.after)
+        return matching.is_same(self.before, self.after)
 
     @property
     def difference_ns(self) -> int:
@@ -150,7 +149,7 @@ class Comparison(Struct, frozen=True, dict=True):
         if self.obstacle or self.is_same:
             return ()
         old, new = self.before, self.after
-        shares = likeness.shares_in_common(old, new, self.matches, likeness.OF_ANY_WORK)
+        shares = matching.shares_in_common(old, new, self.matches, matching.OF_ANY_WORK)
         return caveats(old, new, self.unlike, shares)
 
     @cached_property
@@ -165,7 +164,7 @@ class Comparison(Struct, frozen=True, dict=True):
         if self.obstacle or not old.mfu or not new.mfu or not old.model_flops:
             return None
         time_ratio = new.mean_ns / old.mean_ns
-        work_ratio = likeness.work_ratio(old, new) or Fraction(1)  # unknown: as if it were the same
+        work_ratio = matching.work_ratio(old, new) or Fraction(1)  # unknown: as if it were the same
         # MFU is FLOPs / (time x peak): replace one factor after the other by its new value.
         with_new_flops = old.mfu * work_ratio
         with_new_time = with_new_flops / time_ratio
@@ -325,9 +324,9 @@ def compare(
 
     has_kernels = old.work is not None and new.work is not None
     matched = matches(old, new) if has_kernels and old.windows and new.windows else []
-    is_one_recording = likeness.is_same(old, new)
-    unlike = () if is_one_recording else likeness.unlikeness(old, new, matched)
-    if obstacle := likeness.obstacle(old, new, matched):
+    is_one_recording = matching.is_same(old, new)
+    unlike = () if is_one_recording else matching.unlikeness(old, new, matched)
+    if obstacle := matching.obstacle(old, new, matched):
         return Comparison(old, new, obstacle, unlike, None, {}, (), tuple(matched), fix)
     parts = [] if is_one_recording else difference.parts_of(old, new, matched)
     spread = None if is_one_recording else interval(old.series(), new.series())

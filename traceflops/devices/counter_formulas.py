@@ -10,14 +10,13 @@ counts again, as exact as they were printed.
 from __future__ import annotations
 
 import re
-import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, toml
 
 from traceflops.table.columns import FloatArray
 
@@ -85,11 +84,24 @@ class Formula(Struct, frozen=True):
         return family.id in self.families
 
 
+class CounterTable(Struct, frozen=True):
+    """All rows of counters.toml; a `label` is what some tools print in place of a counter."""
+
+    family: tuple[Family, ...]
+    formula: tuple[Formula, ...]
+    label: tuple[Mapping[str, str], ...]
+
+
+@cache
+def counter_table() -> CounterTable:
+    """Return counters.toml."""
+    return toml.decode(Path(__file__).with_name("counters.toml").read_bytes(), type=CounterTable)
+
+
 def plain_counter(name: str) -> str:
     """Return a counter's name as the table has it, such as TCC_EA0_RDREQ for TCC_EA0_RDREQ_sum."""
     plain = _ENDING.sub("", name.strip())
-    # Some tools print a counter under a label.
-    labels = _table(_COUNTERS)["label"]
+    labels = counter_table().label
     return next((row["counter"] for row in labels if row["label"] == plain), plain)
 
 
@@ -97,69 +109,37 @@ def family_of(architecture: str | None) -> Family | None:
     """Return the family of an architecture such as gfx942, None where the table has none."""
     if not architecture:
         return None
-    named = architecture[:64].strip().lower()
-    return next((family for family in families() if re.search(family.pattern, named)), None)
+    named, families = architecture[:64].strip().lower(), counter_table().family
+    return next((family for family in families if re.search(family.pattern, named)), None)
 
 
 def family_by_counters(counters: Iterable[str]) -> Family | None:
     """Return the only family that has counters of these names; None if none or several have."""
     plain = [plain_counter(name) for name in counters]
-    fitting = [f for f in families() if any(name.startswith(f.named_by) for name in plain)]
+    families = counter_table().family
+    fitting = [f for f in families if any(name.startswith(f.named_by) for name in plain)]
     return fitting[0] if len(fitting) == 1 else None
 
 
 def formulas_of(quantity: str, family: Family | None) -> tuple[Formula, ...]:
     """Return the formulas of a quantity for a family, the preferred one first."""
-    of_quantity = (formula for formula in formulas() if formula.quantity == quantity)
+    of_quantity = (row for row in counter_table().formula if row.quantity == quantity)
     return tuple(formula for formula in of_quantity if formula.holds_for(family))
 
 
 def quantities(prefix: str, family: Family | None) -> tuple[str, ...]:
     """Return the quantities under a prefix that a family has, in the order of the table."""
-    names = (formula.quantity for formula in formulas() if formula.holds_for(family))
+    names = (row.quantity for row in counter_table().formula if row.holds_for(family))
     return tuple(dict.fromkeys(name for name in names if name.startswith(prefix)))
-
-
-def counters_for(prefix: str, types: Iterable[str], family: Family) -> Iterator[str]:
-    """Yield the counters for work of some data types; `prefix` is MATRIX or VECTOR."""
-    for dtype in types:
-        for formula in formulas_of(f"{prefix}{dtype}", family)[:1]:
-            yield from formula.terms
-
-
-@cache
-def families() -> tuple[Family, ...]:
-    """Return all families of the table."""
-    return tuple(Family(**row) for row in _table(_COUNTERS)["family"])
-
-
-@cache
-def formulas() -> tuple[Formula, ...]:
-    """Return all formulas of the table, in its order."""
-    return tuple(Formula(**row) for row in _table(_COUNTERS)["formula"])
 
 
 @cache
 def counters_used() -> frozenset[str]:
     """Return the counters of all formulas, and those from which `with_sums` computes these."""
-    named = frozenset(name for formula in formulas() for name in formula.terms)
+    named = frozenset(name for formula in counter_table().formula for name in formula.terms)
     summed = {name for name in named if name.endswith(SUM)}
     rates = {name + per for name in summed for per in (_PER_SECOND, _PER_CYCLE)}
     return named | rates | ({DURATION, *CLOCKS} if summed else set())
-
-
-@cache
-def _table(name: str) -> dict[str, Any]:
-    """Return a table of this folder; its lists become tuples, since callers share it."""
-
-    def frozen(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {key: frozen(inner) for key, inner in value.items()}
-        return tuple(map(frozen, value)) if isinstance(value, list) else value
-
-    text = Path(__file__).with_name(name).read_text(encoding="utf-8")
-    table: dict[str, Any] = frozen(tomllib.loads(text))
-    return table
 
 
 def with_sums(values: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
@@ -181,7 +161,6 @@ def with_sums(values: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
     return sums
 
 
-_COUNTERS, _SPEED = "counters.toml", "speed_of_light.toml"
 LIMIT: Final = "limit."
 """The prefix of quantities that give how many blocks fit on an SM, by the limiting resource."""
 FULL_WAVES: Final = re.compile(r"\b(\d{1,6}\.\d{1,3}) full waves across all SMs")
@@ -244,47 +223,48 @@ class Cycles(Struct, frozen=True):
     factor: int = 1
 
 
-@cache
-def quantity_rows() -> tuple[Quantity, ...]:
-    """Return the quantities."""
-    return tuple(Quantity(**row) for row in _table(_SPEED)["quantity"])
+class SpeedTable(Struct, frozen=True):
+    """All rows of speed_of_light.toml, the best spellings of stall reasons first."""
+
+    quantity: tuple[Quantity, ...]
+    stalls: tuple[Stalls, ...]
+    cycles: tuple[Cycles, ...]
+    reasons: frozenset[str]
 
 
 @cache
-def stall_rows() -> tuple[Stalls, ...]:
-    """Return the spellings of stall reasons, the best first."""
-    return tuple(Stalls(**row) for row in _table(_SPEED)["stalls"])
-
-
-@cache
-def cycle_rows() -> tuple[Cycles, ...]:
-    """Return the counters of cycles of parts of CUs."""
-    return tuple(Cycles(**row) for row in _table(_SPEED)["cycles"])
+def speed_table() -> SpeedTable:
+    """Return speed_of_light.toml."""
+    return toml.decode(
+        Path(__file__).with_name("speed_of_light.toml").read_bytes(), type=SpeedTable
+    )
 
 
 @lru_cache(_MOST_NAMES)
 def is_quantity(counter: str) -> bool:
     """Return whether a counter's name is known: of a quantity, of cycles, or a reason to wait."""
-    if any(row.spelling(counter) is not None for row in quantity_rows()):
+    table = speed_table()
+    if any(row.spelling(counter) is not None for row in table.quantity):
         return True
-    if any(row.counter == counter for row in cycle_rows()):
+    if any(row.counter == counter for row in table.cycles):
         return True
     # A reason on a page of a report (section|label|unit) must also have a fitting unit.
     label, _, unit = counter.rpartition("|")
-    reasons = {row.reason(counter) for row in stall_rows()} & set(_table(_SPEED)["reasons"])
+    reasons = {row.reason(counter) for row in table.stalls} & table.reasons
     return bool(reasons) and (not label or unit in _UNITS["number"] | {"inst"})
 
 
 @lru_cache(_MOST_NAMES)
 def tells_speed(counter: str) -> bool:
     """Return whether a counter tells anything about speed; unknown reasons to wait count, too."""
-    return is_quantity(counter) or any(row.reason(counter) is not None for row in stall_rows())
+    reasons = (row.reason(counter) for row in speed_table().stalls)
+    return is_quantity(counter) or any(reason is not None for reason in reasons)
 
 
 def quantities_in(values: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
     """Return columns of quantities by id (percent as shares), by each launch's best spelling."""
     quantities: dict[str, FloatArray] = {}
-    for row in quantity_rows():
+    for row in speed_table().quantity:
         ranks = {name: rank for name in values if (rank := row.spelling(name)) is not None}
         for name in sorted(ranks, key=lambda name: ranks[name]):
             value = values[name] / 100 if row.kind == "percent" else values[name]

@@ -62,8 +62,8 @@ NO_MODEL: Final = MissingInput(fact("missing.no-model"))
 NONE_KNOWN: Final = MissingInput(fact("missing.no-known-model"))
 UNLESS_ASKED: Final = (NOT_ML, NO_MODEL, NONE_KNOWN)
 """Reports show these only on request of an MFU."""
-_TO_GPU: Final = fact("missing.move-to-gpu")
-NOTHING_LAUNCHED: Final = MissingInput(fact("missing.nothing-launched"), _TO_GPU)
+TO_GPU: Final = fact("missing.move-to-gpu")
+NOTHING_LAUNCHED: Final = MissingInput(fact("missing.nothing-launched"), TO_GPU)
 ON_MPS: Final = MissingInput(fact(NO_WORK), fact("missing.on-mps"))
 
 
@@ -115,17 +115,6 @@ def without_times(trace: Trace, how: str) -> MissingInput:
     is_nsys = trace.source.format == "nsys stats"
     export = fact("missing.use-sqlite" if is_nsys else "missing.use-kernel-trace")
     return MissingInput(fact("missing.only-sums"), export)
-
-
-def on_cpu(operator: str) -> MissingInput:
-    """Return what is missing if an operator shows that the work ran on the CPU."""
-    return MissingInput(fact("missing.on-cpu", operator=operator), _TO_GPU)
-
-
-def counters_alone(launches: int, how: str) -> MissingInput:
-    """Return why counters without times give no utilisation; `how` records times."""
-    what = fact("missing.counters-alone", launches=launches)
-    return MissingInput(what, fact("missing.record-times", how=how))
 
 
 def counters_incomplete(families: Sequence[Family | None], missing: Sequence[str]) -> MissingInput:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import tomllib
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Final, NamedTuple
+
+from msgspec import Struct, toml
 
 from traceflops.devices.device_facts import dotted
 
@@ -45,8 +46,8 @@ def room(
     per thread, `shared_bytes` per block; an unknown one (None) limits nothing, so the result is an
     upper bound. Shared memory is assumed to have its largest share of L1.
     """
-    limits, register_unit = _document()
-    row = limits.get(dotted(compute))
+    table = _table()
+    row, register_unit = table.limits.get(dotted(compute)), table.register_unit
     if row is None or threads < 1:
         return None
     warps = -(-threads // _WARP)
@@ -63,9 +64,14 @@ def room(
     return Room(blocks, blocks * warps, row.warps, limiters) if blocks > 0 else None
 
 
+class _Table(Struct, frozen=True):
+    """All of occupancy.toml: limits by compute capability, the unit of a warp's registers."""
+
+    limits: dict[str, _Limits]
+    register_unit: int
+
+
 @cache
-def _document() -> tuple[dict[str, _Limits], int]:
-    """Return the limits by compute capability, and the allocation unit of a warp's registers."""
-    text = files(__package__).joinpath("occupancy.toml").read_text(encoding="utf-8")
-    table = tomllib.loads(text)
-    return {name: _Limits(*row) for name, row in table["limits"].items()}, table["register_unit"]
+def _table() -> _Table:
+    path = Path(__file__).with_name("occupancy.toml")
+    return toml.decode(path.read_bytes(), type=_Table)

@@ -10,18 +10,22 @@ import datetime
 import math
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from datetime import date
 from decimal import Decimal
 from fractions import Fraction
 from functools import cache
 from itertools import chain
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal, NotRequired, TypedDict
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from traceflops.devices.installed import installed_devices
+from traceflops.categories.rules import toml_given
+from traceflops.errors import UsageError
+from traceflops.plugins import loaded
 
 DTYPES: Final = (
     *("fp64", "fp64_matrix", "fp32", "fp32_matrix", "tf32"),
@@ -163,12 +167,92 @@ class Variant(Struct, frozen=True):
     by_units: bool = False  # whether its rates are in proportion to its units
 
 
+_Rates = dict[
+    Literal["fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp6", "fp4", "int8"], Decimal | int
+]
+_LARGEST: Final = 1_000_000
+"""No device has so many TFLOP/s, GB/s, GB or MHz: such a number is in another unit."""
+
+
+class _DeviceRow(TypedDict):
+    """A row as `devices.toml` has them, where its keys are described."""
+
+    id: str
+    vendor: str
+    product: str
+    arch: str
+    pattern: str
+    memory_gb: list[int | Literal["shared"]]
+    memory_gbps: list[int]
+    one_device_is: str
+    confidence: Literal["A", "B", "D"]
+    source: str
+    compute: NotRequired[tuple[int, int]]
+    units: NotRequired[int]
+    clock_mhz: NotRequired[int]
+    flops_per_clock: NotRequired[int]
+    vector: NotRequired[_Rates]
+    matrix: NotRequired[_Rates]
+    link_gbps: NotRequired[Decimal | int]
+    host_link: NotRequired[str]
+    partition_units: NotRequired[int]
+    cores: NotRequired[int]
+    date: NotRequired[date]
+    note: NotRequired[str]
+
+
+def _installed(taken: Collection[str]) -> list[DeviceSpec]:
+    """Return the rows of packages, all checked. Raises UsageError for an error or a `taken` id."""
+    ids, installed = {*taken}, []
+
+    def read(given: Any, where: str, package: str) -> None:
+        """Take in the rows of one package; `where` names it in errors."""
+        document = toml_given(given, where)
+        rows = document.get("device")
+        if document.keys() != {"device"} or not isinstance(rows, list):
+            raise UsageError(f"{where}: it must be [[device]] tables and nothing else", "")
+        for number, row in enumerate(rows, 1):
+            if problem := _problem(row, ids):
+                raise UsageError(f"{where}, device {number}: {problem}", "")
+            ids.add(row["id"])
+            installed.append(_device(row | {"source": f"{row['source']} (package {package})"}))
+
+    loaded("devices", read)
+    return installed
+
+
+def _problem(row: Any, taken: Collection[str]) -> str | None:
+    """Return what is wrong with a row, None if nothing is."""
+    try:
+        msgspec.convert(row, _DeviceRow)
+        re.compile(row["pattern"])
+    except (msgspec.ValidationError, re.error) as error:
+        return str(error)
+    unknown = row.keys() - _DeviceRow.__annotations__.keys()
+    # All numbers except the compute capability, whose minor number may be 0.
+    others = (value for key, value in row.items() if key != "compute")
+    lists = (value if isinstance(value, list) else [value] for value in others)
+    rates = chain(row.get("vector", {}).values(), row.get("matrix", {}).values())
+    numbers = [n for n in (*chain(*lists), *rates) if isinstance(n, int | Decimal)]
+    lengths_differ = len(row["memory_gb"]) != len(row["memory_gbps"])
+    is_plausible = all(Decimal(n).is_finite() and 0 < n < _LARGEST for n in numbers)
+    problems = {
+        f"unknown key {min(unknown, default='')!r}": unknown,
+        f"the id {row['id']!r} is taken": row["id"] in taken,
+        "its id must be of a-z, 0-9 and -": not re.fullmatch("[a-z0-9-]{1,40}", row["id"]),
+        "its pattern matches every name": re.search(row["pattern"], ""),
+        "memory_gb and memory_gbps must be as long": lengths_differ,
+        "a number is not above 0, or too large": not is_plausible,
+    }
+    return next((text for text, is_wrong in problems.items() if is_wrong), None)
+
+
 @cache
 def load_devices() -> tuple[DeviceSpec, ...]:
     """Return all devices, in the order in which their names are tried: those of packages first."""
     of_series = chain.from_iterable(map(_rows_of_series, document("series.toml")["series"]))
     rows = [*of_series, *document()["device"]]
-    return (*installed_devices(_device, {row["id"] for row in rows}), *map(_device, rows))
+    return (*_installed({row["id"] for row in rows}), *map(_device, rows))
 
 
 @cache

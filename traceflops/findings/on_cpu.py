@@ -19,7 +19,7 @@ from traceflops.findings.finding import WORTH_SAYING, short_name
 from traceflops.findings.idle_facts import TORCH_OPTIMIZER
 from traceflops.findings.rules import advice_of
 from traceflops.mfu.measurement import Measurement
-from traceflops.mfu.traced.too_fast import too_fast
+from traceflops.mfu.traced.executed import too_fast
 from traceflops.mfu.traced.work_tables import KernelRow
 from traceflops.table.columns import (
     ABSENT,

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 from msgspec import Struct
@@ -22,11 +22,12 @@ from traceflops.attribution.scopes import is_node
 from traceflops.facts import Fact, fact
 from traceflops.flops.ops.count import UNKNOWN
 from traceflops.flops.ops.work import Core, Product, Work, known_sum
+from traceflops.mfu.counted.joins import MeasuredWork
 from traceflops.mfu.forward_passes import ALWAYS, BATCHED, ForwardPass, forward_passes, places_in
 from traceflops.mfu.roof_times import MovedBytes
 from traceflops.mfu.traced.coverage import TOO_LITTLE, chosen_activities
 from traceflops.table.columns import ABSENT, IntArray, is_one_of, names, numbers
-from traceflops.table.grouping import distinct, exact_sum
+from traceflops.table.grouping import distinct, exact_sums, group_rows
 from traceflops.table.nesting import taken
 from traceflops.timeline.device_span import is_top
 from traceflops.timeline.intervals import Intervals
@@ -35,9 +36,6 @@ from traceflops.windows.engine_passes import Kind, serving_marks
 from traceflops.windows.prepared import Prepared
 from traceflops.windows.records import chosen_time
 from traceflops.windows.steps import without_launches
-
-if TYPE_CHECKING:
-    from traceflops.mfu.counted.joins import MeasuredWork
 
 BY_MARKS: Final = fact("inference.marks")
 BY_LACK: Final = fact("inference.no-training")
@@ -132,12 +130,16 @@ def inference(
         return None
     passes = forward_passes(prepared.linked, attribution)
     of_activity, used_ns, outside_ns = pass_times(prepared, attribution, passes)
-    done = _Done(prepared, moved, of_activity, work)
     pass_ns = [sum(device_ns) for device_ns in zip(*used_ns.values(), strict=True)]
+    # The phase (a place in ORDER) of each pass that took time; the last entry is for no pass, -1.
+    phase_of_pass = np.full(len(passes) + 1, -1, dtype=np.int64)
+    for index, ns in enumerate(pass_ns):
+        if ns:
+            phase_of_pass[index] = ORDER.index(passes[index].judged.kind)
+    flops, moved_bytes, coverage = _sums(prepared, moved, phase_of_pass[of_activity], work)
     phases = []
-    for kind in ORDER:
-        with_time = (index for index, ns in enumerate(pass_ns) if ns)
-        of_kind = [index for index in with_time if passes[index].judged.kind == kind]
+    for phase, kind in enumerate(ORDER):
+        of_kind = np.flatnonzero(phase_of_pass == phase).tolist()
         if not of_kind:
             continue
         judged = [passes[index].judged for index in of_kind]
@@ -157,9 +159,9 @@ def inference(
                 keys=known_sum(*(one_pass.keys for one_pass in judged)),
                 time_ns=sum(pass_ns[index] for index in of_kind),
                 possible=known_sum(*possible),
-                flops=done.flops(of_kind),
-                moved=done.moved(of_kind),
-                coverage=done.coverage(of_kind),
+                flops=flops[phase],
+                moved=moved_bytes[phase],
+                coverage=coverage[phase],
             )
         )
     return Inference(rule, tuple(phases), outside_ns)
@@ -177,78 +179,59 @@ def is_trained(prepared: Prepared) -> bool:
     return any(categorised.categories[index].sub == "optimizer" for index in used)
 
 
-class _Done:
-    """The bytes, FLOPs and kernel time of the chosen windows, to be summed over some passes."""
+def _sums(
+    prepared: Prepared, moved: MovedBytes, phase: IntArray, work: MeasuredWork | None
+) -> tuple[list[int], list[Moved], list[Fraction | None]]:
+    """Return, by phase, the FLOPs, the least bytes moved, and the share of time of known bytes.
 
-    def __init__(
-        self, prepared: Prepared, moved: MovedBytes, pass_of: IntArray, work: MeasuredWork | None
-    ) -> None:
-        """Read the chosen activities and ops; `pass_of` is the pass of each activity, or -1.
-
-        An op belongs to the pass of its first activity. Communication is left out.
-        """
-        # The works of products of two activations, which read no weights.
-        self._work = moved.attribution.work
-        batched = named(prepared.trace.ops, BATCHED)
-        self._batched = set(distinct(self._work.place[batched]).tolist())
-        chosen = chosen_activities(prepared)
-        is_local = ~is_top(prepared.linked.categorised, "communication")
-        # Per activity: its pass, duration, recorded bytes and counted FLOPs, and whether its bytes
-        # are known, from its own record or from its op.
-        rows = np.flatnonzero(chosen & is_local)
-        op_of = moved.unit
-        self._pass = pass_of[rows]
-        self._dur_ns = numbers(prepared.trace.activities["dur_ns"])[rows]
-        self._size = np.where(moved.recorded, moved.size, UNKNOWN)[rows]
-        self._flops = (work.flops if work is not None else np.zeros_like(op_of))[rows]
-        size_of_op = taken(moved.op_size, op_of[rows], UNKNOWN)
-        self._is_sized = (size_of_op != UNKNOWN) | (self._size != UNKNOWN)
-        # Per op whose bytes count (those of its activities are not recorded): the op, and its pass.
-        by_op = np.flatnonzero(chosen & (op_of >= 0) & ~moved.recorded)
-        self._op, first = np.unique(op_of[by_op], return_index=True)
-        self._op_pass = pass_of[by_op[first]]
-
-    def flops(self, passes: list[int]) -> int:
-        """Return the matrix FLOPs of some passes: of their ops, and of kernels without an op."""
-        by_kernel = exact_sum(np.maximum(self._flops[np.isin(self._pass, passes)], 0))
-        return self._work.total(self._work.flops, self._ops(passes)) + by_kernel
-
-    def coverage(self, passes: list[int]) -> Fraction | None:
-        """Return the share of the time of kernels and copies whose bytes are known."""
-        in_passes = np.isin(self._pass, passes)
-        total_ns = exact_sum(self._dur_ns[in_passes])
-        known_ns = exact_sum(self._dur_ns[in_passes & self._is_sized])
-        return Fraction(known_ns, total_ns) if total_ns else None
-
-    def moved(self, passes: list[int]) -> Moved:
-        """Return the least bytes that some passes moved in the memory of their devices."""
-        works, counts = np.unique(self._work.place[self._ops(passes)], return_counts=True)
-        in_passes = np.isin(self._pass, passes)
-        all_weights, all_cache = 0, 0
-        rest = exact_sum(np.maximum(self._size[in_passes], 0))
-        for index, count in zip(works.tolist(), counts.tolist(), strict=True):
-            work = self._work.works[index]
-            if not isinstance(work, Work) or work.min_bytes is None:
-                continue
-            size, sizes = work.min_bytes, work.signature
-            element = _ELEMENT.get(work.dtype or "", 0)  # 0: all bytes stay in the rest
-            weights = cache = 0
-            if isinstance(sizes, Product) and sizes.batch == 1 and index not in self._batched:
-                weights = sizes.k * sizes.n * element
-            elif isinstance(sizes, Core):
-                # `keys` of packed sequences is their sum.
-                sequences = sizes.batch if sizes.documents is None else 1
-                per_token = sizes.kv_heads * (sizes.d_qk + sizes.d_v) * element
-                cache = sequences * sizes.keys * per_token
-            if weights + cache > size:  # an operand is broadcast: it is smaller than its shape
-                weights = cache = 0
-            all_weights += weights * count
-            all_cache += cache * count
-            rest += (size - weights - cache) * count
-        return Moved(all_weights, all_cache, rest)
-
-    def _ops(self, passes: list[int]) -> IntArray:
-        return self._op[np.isin(self._op_pass, passes)]
+    `phase` is that of each activity in ORDER, or -1; an op is in the phase of its first activity.
+    Communication is left out. FLOPs are of ops, and of kernels without an op; bytes are recorded
+    for an activity, else those of its op.
+    """
+    of_ops, count = moved.attribution.work, len(ORDER)
+    chosen = chosen_activities(prepared)
+    rows = np.flatnonzero(chosen & ~is_top(prepared.linked.categorised, "communication"))
+    of_row, dur_ns = phase[rows], numbers(prepared.trace.activities["dur_ns"])[rows]
+    recorded = np.where(moved.recorded, moved.size, UNKNOWN)[rows]
+    is_sized = (taken(moved.op_size, moved.unit[rows], UNKNOWN) != UNKNOWN) | (recorded != UNKNOWN)
+    known_ns = exact_sums(of_row, np.where(is_sized, dur_ns, 0), count)
+    total_ns = exact_sums(of_row, dur_ns, count)
+    shares = zip(known_ns, total_ns, strict=True)
+    coverage = [Fraction(known, total) if total else None for known, total in shares]
+    flops, rest = [0] * count, exact_sums(of_row, np.maximum(recorded, 0), count)
+    if work is not None:
+        flops = exact_sums(of_row, np.maximum(work.flops[rows], 0), count)
+    # The ops whose bytes count (those of their activities are not recorded), by phase and work.
+    by_op = np.flatnonzero(chosen & (moved.unit >= 0) & ~moved.recorded)
+    op, first = np.unique(moved.unit[by_op], return_index=True)
+    op_phase, place = phase[by_op[first]], of_ops.place[op]
+    group, first = group_rows([op_phase, place])
+    times_done = np.bincount(group, minlength=len(first)).tolist()
+    # The works of products of two activations, which read no weights.
+    batched = set(distinct(of_ops.place[named(prepared.trace.ops, BATCHED)]).tolist())
+    weights, cache = [0] * count, [0] * count
+    distinct_works = zip(op_phase[first].tolist(), place[first].tolist(), times_done, strict=True)
+    for number, index, times in distinct_works:
+        done = of_ops.works[index]
+        if number < 0 or not isinstance(done, Work):
+            continue
+        flops[number] += done.flops * times
+        if done.min_bytes is None:
+            continue
+        sizes, element = done.signature, _ELEMENT.get(done.dtype or "", 0)  # 0: all is the rest
+        of_weights = of_cache = 0
+        if isinstance(sizes, Product) and sizes.batch == 1 and index not in batched:
+            of_weights = sizes.k * sizes.n * element
+        elif isinstance(sizes, Core):
+            sequences = sizes.batch if sizes.documents is None else 1  # packed: `keys` is their sum
+            per_token = sizes.kv_heads * (sizes.d_qk + sizes.d_v) * element
+            of_cache = sequences * sizes.keys * per_token
+        if of_weights + of_cache > done.min_bytes:  # an operand is broadcast, so smaller
+            of_weights = of_cache = 0
+        weights[number] += of_weights * times
+        cache[number] += of_cache * times
+        rest[number] += (done.min_bytes - of_weights - of_cache) * times
+    return flops, list(map(Moved, weights, cache, rest)), coverage
 
 
 def pass_times(

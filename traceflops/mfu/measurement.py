@@ -10,12 +10,12 @@ import re
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from functools import cached_property
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 from msgspec import Struct
 
 from traceflops.attribution.datatypes import UNKNOWN_TYPE
-from traceflops.attribution.op_kernels import Attribution
+from traceflops.attribution.op_kernels import Attribution, attribute
 from traceflops.categories.programs import of_ml
 from traceflops.devices import missing_input
 from traceflops.devices.counter_formulas import family_of
@@ -27,12 +27,11 @@ from traceflops.flops.mfu_waterfall import UNSPLIT, Waterfall, waterfall
 from traceflops.flops.ops.arguments import TF32_OR_FP32
 from traceflops.mfu import budget
 from traceflops.mfu.budget import FROM_THE_TRACE, DevicePeaks, PeakOptions, ShareRange
+from traceflops.mfu.counted.counter_flops import measured_work
 from traceflops.mfu.inference import Inference, inference
 from traceflops.mfu.roof_times import NO_ROOFS, RoofTimes, moved_bytes, roof_times
 from traceflops.mfu.traced.coverage import ENOUGH, TOO_LITTLE
-from traceflops.mfu.traced.executed import Executed, executed
-from traceflops.mfu.traced.too_fast import too_fast
-from traceflops.mfu.traced.uncounted import REPLAYED
+from traceflops.mfu.traced.executed import REPLAYED, Executed, executed, too_fast
 from traceflops.mfu.traced.work_tables import KernelRow, OpRow, kernel_rows, op_rows
 from traceflops.remedies import GPUS_LISTED, NSIGHT, ROCPROF, XLA, advice, family, remedy
 from traceflops.table import patterns
@@ -42,9 +41,6 @@ from traceflops.table.trace import Note, Trace, note_of
 from traceflops.timeline.device_span import is_top
 from traceflops.units import decimal
 from traceflops.windows.prepared import Prepared
-
-if TYPE_CHECKING:
-    from traceflops.mfu.counted.joins import MeasuredWork
 
 Source = Literal["trace", "the paired trace", "counters"]
 """The source of FLOPs: shapes of the trace itself, shapes of a paired one, or counters."""
@@ -205,14 +201,10 @@ def measure(
     devices = budget.device_peaks(prepared.trace, prepared.accounts, options)
     trace = prepared.trace
     serves = any(_SERVING.search(name) for name in names(trace.ops["name"]))
-    has_other_sources = serves or pair is not None or trace.kernel_counters.num_rows > 0
-
-    def work_of_others(attribution: Attribution) -> MeasuredWork | None:
-        from traceflops.mfu.counted.counter_flops import measured_work
-
-        return measured_work(prepared, attribution, devices, pair, options.device)
-
-    done = executed(prepared, work_of_others if has_other_sources else None)
+    attribution, work = attribute(prepared.linked), None
+    if serves or pair is not None or trace.kernel_counters.num_rows > 0:
+        work = measured_work(prepared, attribution, devices, pair, options.device)
+    done = executed(prepared, attribution, work)
     lacks = tuple(why_no_figure(prepared, done, devices))
     fall = None
     if not lacks:
@@ -223,18 +215,18 @@ def measure(
         lacks, fall = (impossible(fall, devices),), None
     if fall is not None and done.unsplit_flops:  # the budget has a split, but MFU is unknown
         lacks = (missing_input.NOT_SPLIT,)
-    moved = moved_bytes(prepared, done.attribution)
-    of_kernels = moved.with_work(done.work)
+    moved = moved_bytes(prepared, attribution)
+    of_kernels = moved.with_work(work)
     bandwidths = {device.device: device.bandwidth for device in devices}
     return Measurement(
         done,
         devices,
         fall,
         lacks,
-        kernel_rows(prepared, moved, done.work),
+        kernel_rows(prepared, moved, work),
         op_rows(prepared, moved),
-        inference(prepared, of_kernels, bandwidths, done.work),
-        roof_times(prepared, of_kernels, devices, done.work),
+        inference(prepared, of_kernels, bandwidths, work),
+        roof_times(prepared, of_kernels, devices, work),
     )
 
 
@@ -244,7 +236,8 @@ def _without_device_work(trace: Trace, attribution: Attribution) -> MissingInput
     if patterns.operator_of_mps(operators) is not None:
         return missing_input.ON_MPS
     if (operator := patterns.operator_of_cpus(operators)) is not None:
-        return missing_input.on_cpu(operator)
+        what = fact("missing.on-cpu", operator=operator)
+        return MissingInput(what, missing_input.TO_GPU)
     used_gpu = patterns.operator_of_gpus(operators) or too_fast(trace, attribution)
     if used_gpu:  # but its work was not recorded
         return MissingInput(fact(missing_input.NO_WORK), missing_input.advised(how))
@@ -263,7 +256,8 @@ def why_no_figure(
     if all(kinds[device.device] == "cpu" for device in devices):
         counted = sum(row.launches for row in done.work.counted) if done.work is not None else 0
         if counted and not trace.activities.num_rows and not trace.totals.num_rows:
-            yield missing_input.counters_alone(counted, remedy(trace, "timeline") or "")
+            record_times = fact("missing.record-times", how=remedy(trace, "timeline") or "")
+            yield MissingInput(fact("missing.counters-alone", launches=counted), record_times)
         elif patterns.launches_nothing(trace.calls):
             yield missing_input.NOTHING_LAUNCHED
         else:

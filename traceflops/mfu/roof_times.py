@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 from operator import add
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 import numpy as np
 from msgspec import Struct
@@ -32,17 +32,15 @@ from traceflops.attribution.op_kernels import Attribution
 from traceflops.categories.rules import Category
 from traceflops.flops.ops.count import UNKNOWN
 from traceflops.flops.ops.work import Work, known_sum
-from traceflops.mfu.traced.uncounted import vector_ops
+from traceflops.mfu.budget import DevicePeaks
+from traceflops.mfu.counted.joins import MeasuredWork
+from traceflops.mfu.traced.executed import vector_ops
 from traceflops.table import columns
 from traceflops.table.columns import BoolArray, FloatArray, IntArray, SmallArray, numbers
 from traceflops.table.grouping import extremes, ranked
 from traceflops.table.nesting import taken
 from traceflops.windows.prepared import Prepared
 from traceflops.windows.records import chosen_time
-
-if TYPE_CHECKING:
-    from traceflops.mfu.budget import DevicePeaks
-    from traceflops.mfu.counted.joins import MeasuredWork
 
 Bound = Literal["compute", "memory", "interconnect"]
 WorkBasis = Literal["shapes", "pair", "counters", "record"]

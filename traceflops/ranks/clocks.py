@@ -9,17 +9,15 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 from msgspec import Struct
 
 from traceflops.ranks.collectives import kind_of
 from traceflops.ranks.comm_groups import connected
 from traceflops.ranks.comm_records import CommRecords
 from traceflops.ranks.matching import Matches, is_rooted, running_medians
-from traceflops.table.columns import IntArray
+from traceflops.table.columns import FloatArray, IntArray
 from traceflops.table.grouping import by_code, distinct, groups, ranked
 
-Values = npt.NDArray[np.float64]
 _BASES: Final = ("all_reduce", "all_to_all")  # all ranks leave these together; the better first
 UNNAMED: Final = "unnamed collectives"
 """They are a basis where the clocks as recorded are impossible, or not common, and ends agree."""
@@ -119,7 +117,7 @@ def _offsets(records: CommRecords, matches: Matches, rows: IntArray) -> IntArray
         _, of_row = ranked(matches.collective[rows])
     place = records.place[rows]
     end = records.end_ns[rows] - records.end_ns[rows].min()
-    offset: Values = np.zeros(len(records.ranks))
+    offset: FloatArray = np.zeros(len(records.ranks))
     # If some collectives are of a part of the ranks only, median polish that starts from 0 stops
     # too early: it then starts from the least-squares offsets.
     if np.bincount(of_row).min() < len(records.ranks):
@@ -135,7 +133,7 @@ def _offsets(records: CommRecords, matches: Matches, rows: IntArray) -> IntArray
     return np.round(offset).astype(np.int64)
 
 
-def _least_squares(of_row: IntArray, place: IntArray, end: IntArray, ranks: int) -> Values:
+def _least_squares(of_row: IntArray, place: IntArray, end: IntArray, ranks: int) -> FloatArray:
     """Return the offsets of the ranks that bring the ends of each collective closest together.
 
     `of_row` and `place` are the collective and the rank of each end. These are least squares, by
@@ -143,12 +141,12 @@ def _least_squares(of_row: IntArray, place: IntArray, end: IntArray, ranks: int)
     """
     count = np.bincount(of_row)
 
-    def gradient(values: Values | IntArray) -> Values:
+    def gradient(values: FloatArray | IntArray) -> FloatArray:
         """Return, per rank, the sum of the distances of its values from their collective's mean."""
         mean = np.bincount(of_row, values) / count
         return np.asarray(np.bincount(place, values - mean[of_row], ranks), dtype=np.float64)
 
-    offset: Values = np.zeros(ranks)
+    offset: FloatArray = np.zeros(ranks)
     residual = direction = gradient(end)
     squares = float(residual @ residual)
     for _ in range(_ROUNDS):
@@ -220,7 +218,7 @@ def medians(group: IntArray, values_ns: IntArray) -> IntArray:
     return np.asarray(base + np.round(_middles(group, values_ns - base)).astype(np.int64))
 
 
-def _middles(group: IntArray, values: Values | IntArray) -> Values:
+def _middles(group: IntArray, values: FloatArray | IntArray) -> FloatArray:
     """Return the median value of each group; groups are numbered from 0 without a gap."""
     # Sort by group, and by value in each group.
     order = np.argsort(values)

@@ -12,7 +12,6 @@ from itertools import count
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 from msgspec import Struct, field
 from msgspec.structs import replace
 
@@ -243,7 +242,7 @@ def _rate(
 
     `places` are those of its ranks; `size` in bytes and `spent` in ns are per call.
     """
-    rate: npt.NDArray[np.float64] = size / spent
+    rate: FloatArray = size / spent
     kind, many = kind_name(records, row), len(places)
     group = records.groups[int(records.group[row])]
     factor = _BUS[kind] * (many - 1) / many if kind in _BUS else 1.0

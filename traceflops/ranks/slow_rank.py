@@ -23,8 +23,8 @@ from msgspec.structs import replace
 from traceflops.attribution.culprits import Culprit, IdleCulprits, culprits_of_devices
 from traceflops.ranks import late_causes
 from traceflops.ranks.comm_records import CommRecords
-from traceflops.ranks.cycles import Cycles
 from traceflops.ranks.late_causes import KernelSums, LateCause
+from traceflops.ranks.waits import Cycles
 from traceflops.table.columns import FloatArray, IntArray, codes, names, numbers
 from traceflops.table.trace import Trace
 from traceflops.timeline.records import Window

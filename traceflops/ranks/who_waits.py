@@ -15,13 +15,12 @@ from traceflops.ranks.clocks import Alignment, aligned
 from traceflops.ranks.collectives import kind_of
 from traceflops.ranks.comm_groups import GroupFacts, Words, rank_labels
 from traceflops.ranks.comm_records import KINDS, CommGroup, CommRecords, alone, comm_records
-from traceflops.ranks.cycles import Cycles, cycles
 from traceflops.ranks.link_rates import LinkRate, Links, kind_name, link_rates
 from traceflops.ranks.matching import Matches
 from traceflops.ranks.partners import with_partners
 from traceflops.ranks.pipelines import Pipelines, pipelines
 from traceflops.ranks.slow_rank import PreparedWork, RankWork, SlowRank, slow_rank
-from traceflops.ranks.waits import ExpertGroup, Waits, expert_groups, waits
+from traceflops.ranks.waits import Cycles, ExpertGroup, Waits, cycles, expert_groups, waits
 from traceflops.table.columns import ABSENT, IntArray, codes, is_one_of, names, numbers
 from traceflops.table.grouping import distinct, exact_sums, group_rows, group_sums, groups
 from traceflops.table.trace import Trace

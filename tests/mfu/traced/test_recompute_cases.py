@@ -21,8 +21,7 @@ from torch.utils.checkpoint import checkpoint
 from tests.conftest import by_night
 from tests.mfu.counting import part_of
 from tests.mfu.traced.recording import lines, recorded, tiny_step
-from traceflops.mfu.traced.executed import Executed
-from traceflops.mfu.traced.uncounted import Outside
+from traceflops.mfu.traced.executed import Executed, Outside
 
 # torch itself uses what it deprecates as soon as it compiles.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning:torch")

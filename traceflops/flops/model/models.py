@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping
-from fractions import Fraction
 from functools import cache
 from pathlib import Path
 
@@ -14,10 +13,9 @@ from msgspec.structs import replace
 
 from traceflops.errors import InputError, UsageError
 from traceflops.facts import fact, in_words
-from traceflops.flops.model.blocks import Experts, require
 from traceflops.flops.model.card import ModelCard
 from traceflops.flops.model.card_table import build, parse_toml
-from traceflops.flops.model.families import FAMILIES, MTP_NOT_COUNTED, TIED, Values
+from traceflops.flops.model.families import FAMILIES, TIED, Values
 from traceflops.flops.model.table import TomlTable
 
 LARGEST_FILE = 1024 * 1024
@@ -55,34 +53,6 @@ def is_public(card: ModelCard) -> bool:
     """Return whether a model's name reveals nothing: it is a preset's, or only a size."""
     is_only_size = card.params is not None and card.name == bare_model(card.params).name
     return is_only_size or any(card.name == other.name for _, other in listed_models())
-
-
-def with_mtp(card: ModelCard, modules: int) -> ModelCard:
-    """Return the card with `modules` multi-token-prediction modules. Raises UsageError."""
-    notes = tuple(note for note in card.notes if note.code != MTP_NOT_COUNTED)
-    return replace(card, mtp=modules, notes=notes)
-
-
-def with_padded_vocab(card: ModelCard, rows: int) -> ModelCard:
-    """Return the card with `rows` rows in its output head. Raises UsageError."""
-    has_head = bool(card.vocab and card.head)
-    require(has_head, f"the vocabulary of {card.name} is unknown", "describe it with --model")
-    problem = f"padded vocabulary {rows} is less than the {card.vocab} of {card.name}"
-    require(rows >= card.vocab, problem, "padding adds rows: give the total")
-    return replace(card, padded_vocab=rows)
-
-
-def with_capacity(card: ModelCard, capacity: Fraction) -> ModelCard:
-    """Return the card with `capacity` expert rows computed per row needed. Raises UsageError."""
-    blocks, has_experts = [], False
-    for count, block in card.blocks:
-        experts, changed = block.feed_forward, block
-        if isinstance(experts, Experts):
-            has_experts = True
-            changed = replace(block, feed_forward=replace(experts, capacity=capacity))
-        blocks.append((count, changed))
-    require(has_experts, f"{card.name} has no experts", "remove --expert-capacity")
-    return replace(card, blocks=tuple(blocks))
 
 
 def _exists(path: Path) -> bool:

@@ -8,7 +8,7 @@ a convolution is as large as the gradient of its backward node (same sequence nu
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Final
 
@@ -92,55 +92,52 @@ def count_ops(ops: pa.Table) -> OpWork:
     call_of_row = np.full(ops.num_rows + 1, -1, dtype=np.int64)  # the last entry is for row -1
     call_of_row[rows] = call
     key, first = group_rows([call, output[rows], call_of_row[enclosing[rows]]])
-    reader = _ArgumentReader(ops)
-    results: list[tuple[Result, Rule | None]] = [(Unknown("not-modelled"), None)]  # index 0
     sample = rows[first]
-    columns = (sample.tolist(), output[sample].tolist(), enclosing[sample].tolist())
-    results += map(reader.work, *columns)
+    results: list[tuple[Result, Rule | None]] = [(Unknown("not-modelled"), None)]  # index 0
+    results += _works(ops, sample, output[sample], enclosing[sample])
     work_of_row = np.zeros(ops.num_rows, dtype=np.int64)
     work_of_row[rows] = key + 1
     return OpWork.of(work_of_row, *zip(*results, strict=True))
 
 
-class _ArgumentReader:
-    """Computes the works of ops; each distinct text of arguments is parsed once, when needed."""
+def _works(
+    ops: pa.Table, rows: IntArray, outputs: IntArray, enclosing: IntArray
+) -> Iterator[tuple[Result, Rule]]:
+    """Yield the work and the rule of some rows of ops; each text of arguments is parsed once.
 
-    def __init__(self, ops: pa.Table) -> None:
-        """Take the distinct texts of the columns; each is parsed when it is first needed."""
-        texts = {column: names(ops[column]) for column in _COLUMNS}
-        self._names = texts["name"]
-        self._codes = {column: codes(ops[column]) for column in _COLUMNS}
-        self._parsed = cache(lambda column, code: READERS[column](texts[column][code]))
+    By row: `outputs` is the code of `input_dims` whose first shape is that of the result,
+    `enclosing` the row of the op around it; -1 for none.
+    """
+    texts = {column: names(ops[column]) for column in _COLUMNS}
+    codes_of = {column: codes(ops[column]) for column in _COLUMNS}
+    parsed = cache(lambda column, code: READERS[column](texts[column][code]))
 
-    def work(self, row: int, output: int, enclosing: int) -> tuple[Result, Rule]:
-        """Return the work of one op, and its rule.
+    def arguments(row: int) -> Arguments | None:
+        """Return the arguments of one op, None if its shapes cannot be read."""
+        code = {column: int(codes_of[column][row]) for column in READERS}
+        shapes, types, strides, values = (
+            parsed(column, number) if number >= 0 else () for column, number in code.items()
+        )
+        return None if shapes is None else Arguments(shapes, types, strides, values)
 
-        `output` is the code of `input_dims` whose first shape is that of the result, `enclosing`
-        the row of the op around this one; -1 for none.
-        """
-        rule = RULES[self._names[int(self._codes["name"][row])]]
-        args = self._arguments(row)
+    columns = (rows.tolist(), outputs.tolist(), enclosing.tolist())
+    for row, output, outer in zip(*columns, strict=True):
+        rule, args = RULES[texts["name"][int(codes_of["name"][row])]], arguments(row)
         if args is None:
-            return Unknown("odd-shapes"), rule
-        shapes = self._parsed("input_dims", output) if output >= 0 else None
+            yield Unknown("odd-shapes"), rule
+            continue
+        shapes = parsed("input_dims", output) if output >= 0 else None
         hinted = replace(
             args,
             output=shapes[0] if shapes and not isinstance(shapes[0], Shapes) else None,
-            enclosing=self._arguments(enclosing) if enclosing >= 0 else None,
+            enclosing=arguments(outer) if outer >= 0 else None,
         )
         try:
             work = rule.formula(rule.kind, hinted)
         except CannotCount as error:
-            return Unknown(error.reason), rule
-        return (work if work.fits else Unknown("too-large")), rule
-
-    def _arguments(self, row: int) -> Arguments | None:
-        """Return the arguments of one op, None if its shapes cannot be read."""
-        code = {column: int(self._codes[column][row]) for column in READERS}
-        shapes, types, strides, values = (
-            self._parsed(column, number) if number >= 0 else () for column, number in code.items()
-        )
-        return None if shapes is None else Arguments(shapes, types, strides, values)
+            yield Unknown(error.reason), rule
+        else:
+            yield (work if work.fits else Unknown("too-large")), rule
 
 
 def output_shapes(ops: pa.Table) -> IntArray:

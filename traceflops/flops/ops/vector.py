@@ -6,7 +6,7 @@ utilisation. Every operand and result is moved once: the least, unless a cache h
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from math import prod
 from typing import Literal
 
@@ -55,8 +55,7 @@ class Elementwise(Struct, frozen=True):
         result = shaped if shaped and of_all and shaped.rank == of_all.rank else of_all
         result = BOOL if self.result == "bool" else result
         written = tensors[0] if self.in_place else Tensor(shape, None, result)
-        moved = known_sum(written.bytes, *(tensor.bytes for tensor in read))
-        return Work(kind, min_bytes=moved, vector_flops=self.per_element * prod(shape))
+        return _moved(kind, (written, *read), self.per_element * prod(shape))
 
 
 class Pass(Struct, frozen=True):
@@ -78,7 +77,6 @@ class Pass(Struct, frozen=True):
     def __call__(self, kind: Kind, args: Arguments) -> Work:
         """Return the work. Raises CannotCount if the first tensor has no shape."""
         (first,) = operands(args, self.reads[0])
-        moved = [tensor.bytes for tensor in args.given(*self.reads)]
         extra = self.statistics(args) if self.statistics else 0
         mask = args.value(self.mask)
         # Flags that are not recorded count as set.
@@ -86,10 +84,9 @@ class Pass(Struct, frozen=True):
         flagged = zip(self.writes, wanted, strict=False)
         outs = args.given(*(position for position, flag in flagged if flag is not False))
         out_type = FLOAT if args.boolean(self.widened) else args.type_at(self.out_type)
-        moved += [Tensor(out.shape, None, out_type or out.type).bytes for out in outs]
-        moved.append(first.like((extra,)).bytes)
-        flops = self.per_element * first.elements
-        return Work(kind, min_bytes=known_sum(*moved), vector_flops=flops)
+        written = [Tensor(out.shape, None, out_type or out.type) for out in outs]
+        moved = (*args.given(*self.reads), *written, first.like((extra,)))
+        return _moved(kind, moved, self.per_element * first.elements)
 
 
 def rotary(kind: Kind, args: Arguments) -> Work:
@@ -103,8 +100,7 @@ def rotary(kind: Kind, args: Arguments) -> Work:
     rows = table.like((min(positions.elements, table.shape[0]), table.shape[1]))
     # The table may be for a part of a head. Two elements need four products and two sums.
     elements = sum(tensor.elements for tensor in rotated) * table.shape[1] // head_size
-    moved = (tensor.bytes for tensor in (positions, rows, *rotated, *rotated))  # read and written
-    return Work(kind, min_bytes=known_sum(*moved), vector_flops=3 * elements)
+    return _moved(kind, (positions, rows, *rotated, *rotated), 3 * elements)  # read and written
 
 
 def into_cache(kind: Kind, args: Arguments) -> Work:
@@ -116,8 +112,7 @@ def into_cache(kind: Kind, args: Arguments) -> Work:
         for tensor in (key, value)
     ]
     written = (cache.like(tensor.shape) for cache, tensor in zip(caches, rows, strict=True))
-    moved = (tensor.bytes for tensor in (slots, *rows, *written))
-    return Work(kind, min_bytes=known_sum(*moved), vector_flops=0)
+    return _moved(kind, (slots, *rows, *written), 0)
 
 
 class Reduction(Struct, frozen=True):
@@ -140,8 +135,7 @@ class Reduction(Struct, frozen=True):
             reduced = {dim % len(tensor.shape) for dim in dims if type(dim) is int}
             elements = prod(size for dim, size in enumerate(tensor.shape) if dim not in reduced)
         out = Tensor((self.results * elements,), None, self.result or tensor.type)
-        moved = known_sum(tensor.bytes, out.bytes)
-        return Work(kind, min_bytes=moved, vector_flops=self.per_element * tensor.elements)
+        return _moved(kind, (tensor, out), self.per_element * tensor.elements)
 
 
 def lookup(kind: Kind, args: Arguments) -> Work:
@@ -150,8 +144,8 @@ def lookup(kind: Kind, args: Arguments) -> Work:
     if len(table.shape) != 2:
         raise CannotCount("odd-shapes")
     rows, width = table.shape
-    moved = table.like((indices.elements + min(indices.elements, rows), width))
-    return Work(kind, min_bytes=known_sum(moved.bytes, indices.bytes), vector_flops=0)
+    copied = table.like((indices.elements + min(indices.elements, rows), width))
+    return _moved(kind, (copied, indices), 0)
 
 
 def lookup_backward(kind: Kind, args: Arguments) -> Work:
@@ -166,8 +160,7 @@ def lookup_backward(kind: Kind, args: Arguments) -> Work:
     # A row counts once; none does if their number is unknown: bytes are a lower bound.
     touched = 0 if rows is None else min(indices.elements, max(rows, 0))
     added = gradient.like((touched, gradient.shape[-1]))
-    moved = known_sum(gradient.bytes, indices.bytes, added.bytes)
-    return Work(kind, min_bytes=moved, vector_flops=gradient.elements)
+    return _moved(kind, (gradient, indices, added), gradient.elements)
 
 
 def selection(kind: Kind, args: Arguments) -> Work:
@@ -181,8 +174,7 @@ def selection(kind: Kind, args: Arguments) -> Work:
     sizes = list(tensor.shape)
     # A slice that is chosen several times is read once.
     slices = min(index.elements, sizes.pop(along)) + index.elements
-    moved = tensor.like((slices, *sizes))
-    return Work(kind, min_bytes=known_sum(moved.bytes, index.bytes), vector_flops=0)
+    return _moved(kind, (tensor.like((slices, *sizes)), index), 0)
 
 
 class OptimizerStep(Struct, frozen=True):
@@ -233,6 +225,12 @@ def two_per_group(args: Arguments) -> int:
     """Return the number of values of a group norm's mean and deviation, per sample and group."""
     samples, groups = args.integer(3), args.integer(6)
     return 2 * max(0, samples or 0) * max(0, groups or 0)
+
+
+def _moved(kind: Kind, tensors: Iterable[Tensor], flops: int) -> Work:
+    """Return the work of moving each of some tensors once."""
+    moved = known_sum(*(tensor.bytes for tensor in tensors))
+    return Work(kind, min_bytes=moved, vector_flops=flops)
 
 
 def _elements(args: Arguments, position: int, *, needed: bool = False) -> int:

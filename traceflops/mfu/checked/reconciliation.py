@@ -25,8 +25,6 @@ from traceflops.flops.analytic.run_utilisation import Utilisation, utilisation
 from traceflops.flops.mfu_waterfall import FAMILIES, DeviceBudget, Portion, Waterfall, waterfall
 from traceflops.flops.model.card import ModelCard
 from traceflops.mfu.checked import passes
-from traceflops.mfu.checked.job_size import JobSize, job_size, main_type, peak_in_trace
-from traceflops.mfu.checked.passes import Counts, Recomputation
 from traceflops.mfu.inference import is_trained
 from traceflops.mfu.measurement import Measurement
 from traceflops.timeline.records import Components
@@ -47,12 +45,12 @@ class Reconciliation(Struct, frozen=True):
     """
 
     described: Utilisation
-    job: JobSize
-    counts: Counts | None
+    job: passes.JobSize
+    counts: passes.Counts | None
     waterfall: Waterfall | None
     lacks: tuple[MissingInput, ...]
     measured: Measurement
-    recomputation: Recomputation | None = None
+    recomputation: passes.Recomputation | None = None
     is_padded: bool = False
 
     @property
@@ -150,7 +148,7 @@ def reconcile(
     `run` describes a step of the whole job, on `gpus` devices, else on those of the trace. The step
     time is the trace's. Raises UsageError if FLOPs cannot be counted.
     """
-    job = job_size(prepared, gpus)
+    job = passes.job_size(prepared, gpus)
     untimed = replace(run, **dict.fromkeys((*MEASURES, "achieved_basis")))
     run = replace(untimed, devices=job.devices, step_seconds=job.seconds)
     notes = [job.note]
@@ -162,11 +160,11 @@ def reconcile(
     elif run.forward_only is None and not is_trained(prepared):
         notes.append(fact("reconciliation.training"))
     # The described MFU, and the described FLOPs next to the counted ones.
-    choice = peak_in_trace(measured, prepared, run.dtype)
+    choice = passes.peak_in_trace(measured, prepared, run.dtype)
     described = utilisation(card, run, choice, convention)
     counts = passes.counts_of(measured, card, run, job)
     notes += described.notes
-    shown = main_type(measured.executed)
+    shown = passes.main_type(measured.executed)
     if run.dtype is not None and shown is not None and choice.dtype != shown:
         notes.append(fact("reconciliation.other-dtype", shown=shown, dtype=choice.dtype))
     if (problem := obstacle(card, run, default_convention(card, run))) is not None:
@@ -195,7 +193,9 @@ def reconcile(
     return Reconciliation(described, job, counts, fall, bars, measured, recomputed, is_padded)
 
 
-def described_fall(described: Utilisation, prepared: Prepared, job: JobSize) -> Waterfall | None:
+def described_fall(
+    described: Utilisation, prepared: Prepared, job: passes.JobSize
+) -> Waterfall | None:
     """Return the split of the budget by a description, None without a peak or steps."""
     peak, dtype = described.choice.peak, described.choice.dtype
     if peak is None or not job.windows:

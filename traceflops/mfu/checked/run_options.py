@@ -6,23 +6,45 @@ The key `"real_tokens": 900` means the same. Values are text: `405e9`, `16k` and
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, Final
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from traceflops.errors import UsageError
 from traceflops.facts import fact
 from traceflops.flops.analytic import run
 from traceflops.flops.analytic.lengths import why_impossible
 from traceflops.flops.analytic.run import Lora, parse_checkpoint
-from traceflops.flops.model.blocks import require
+from traceflops.flops.model.blocks import Experts, require
 from traceflops.flops.model.card import ModelCard
-from traceflops.flops.model.models import with_capacity, with_mtp, with_padded_vocab
+from traceflops.flops.model.families import MTP_NOT_COUNTED
 from traceflops.units import decimal_thousands, one_of, parse_count, parse_lengths, parse_rate
 
-T = TypeVar("T")
 TOKEN_COUNTS = (*run.TOKEN_COUNTS, "cached")
 TRAINS = "no_forward_only"  # the flag that says that a run is no inference
+
+
+def _parse_kernel(name: str, text: str) -> str:
+    """Return `flash` or `unfused`. Raises UsageError for other texts; `name` is the option."""
+    kind = text.strip().lower()
+    if kind not in ("flash", "unfused"):
+        raise UsageError(f"{name} is {text[:40]!r}", "use flash or unfused")
+    return kind
+
+
+_COUNTS: Final = (
+    *(*TOKEN_COUNTS, "gpus", "params", "mtp", "padded_vocab"),
+    *("frozen_layers", "lora_rank", "lora_params"),
+)
+PARSERS: Final[Mapping[str, Callable[[str, str], Any]]] = {
+    **dict.fromkeys(_COUNTS, parse_count),
+    "documents": parse_lengths,
+    "expert_capacity": lambda name, text: parse_rate(name, text, "1.25"),
+    "checkpointing": parse_checkpoint,
+    "attention_kernel": _parse_kernel,
+}
+"""By word: the function that reads its text, or raises UsageError for an invalid one."""
 
 
 class Words(Struct, frozen=True):
@@ -36,10 +58,10 @@ class Words(Struct, frozen=True):
         """Return a word as its user wrote it: `--real-tokens` or `real_tokens`."""
         return f"--{word.replace('_', '-')}" if self.dashed else word
 
-    def read(self, word: str, parse: Callable[[str, str], T]) -> T | None:
-        """Return a word's parsed value, None where it is not given."""
+    def read(self, word: str, parse: Callable[[str, str], Any] | None = None) -> Any:
+        """Return a word's value by `parse`, else by its parser; None where it is not given."""
         text = self.values.get(word)
-        return parse(self.called(word), text) if text is not None else None
+        return (parse or PARSERS[word])(self.called(word), text) if text is not None else None
 
     def listed(self, word: str) -> tuple[str, ...]:
         """Return the words of a list separated by commas."""
@@ -48,19 +70,36 @@ class Words(Struct, frozen=True):
 
 
 def adjusted(card: ModelCard, words: Words) -> ModelCard:
-    """Return the card with the MTP modules, padded vocabulary and capacity that the words give."""
-    if (modules := words.read("mtp", parse_count)) is not None:
-        card = with_mtp(card, modules)
-    if (rows := words.read("padded_vocab", parse_count)) is not None:
-        card = with_padded_vocab(card, rows)
-    capacity = words.read("expert_capacity", lambda name, text: parse_rate(name, text, "1.25"))
-    return with_capacity(card, capacity) if capacity is not None else card
+    """Return the card with the MTP modules, padded vocabulary and capacity that the words give.
+
+    Capacity is the rows of experts computed per row needed. Raises UsageError.
+    """
+    if (modules := words.read("mtp")) is not None:
+        notes = tuple(note for note in card.notes if note.code != MTP_NOT_COUNTED)
+        card = replace(card, mtp=modules, notes=notes)
+    if (rows := words.read("padded_vocab")) is not None:
+        has_head = bool(card.vocab and card.head)
+        require(has_head, f"the vocabulary of {card.name} is unknown", "describe it with --model")
+        problem = f"padded vocabulary {rows} is less than the {card.vocab} of {card.name}"
+        require(rows >= card.vocab, problem, "padding adds rows: give the total")
+        card = replace(card, padded_vocab=rows)
+    if (capacity := words.read("expert_capacity")) is None:
+        return card
+    blocks, has_experts = [], False
+    for count, block in card.blocks:
+        experts, changed = block.feed_forward, block
+        if isinstance(experts, Experts):
+            has_experts = True
+            changed = replace(block, feed_forward=replace(experts, capacity=capacity))
+        blocks.append((count, changed))
+    require(has_experts, f"{card.name} has no experts", "remove --expert-capacity")
+    return replace(card, blocks=tuple(blocks))
 
 
 def check_sums(words: Words) -> None:
     """Raise UsageError if no sequences can have the given sums of lengths."""
     named = ("seq_sum", "seq_square_sum", "sequences")
-    total, squares, count = (words.read(word, parse_count) for word in named)
+    total, squares, count = (words.read(word) for word in named)
     if total is None or squares is None:
         return
     if problem := why_impossible(total, squares, count):
@@ -83,16 +122,16 @@ def run_settings(card: ModelCard, words: Words) -> dict[str, Any]:
     if "encoder_seq" in values and card.encoder is None:
         raise UsageError(f"{card.name} has no encoder", f"remove {called('encoder_seq')}")
     settings: dict[str, Any] = {"dtype": values.get("dtype"), "forward_only": forward_only}
-    settings["devices"] = words.read("gpus", parse_count) or 1
+    settings["devices"] = words.read("gpus") or 1
     notes = []
     for word in TOKEN_COUNTS:
-        if (count := words.read(word, parse_count)) is not None:
+        if (count := words.read(word)) is not None:
             settings[word] = count
         # "4k" is read as 4,000: a note says that 4,096 may be meant.
         if (number := decimal_thousands(values.get(word, ""))) is not None:
             option = f"{called(word)} {values[word]}"
             notes.append(fact("described.thousands", option=option, k=number, ki=number * 1024))
-    if (lengths := words.read("documents", parse_lengths)) is not None:
+    if (lengths := words.read("documents")) is not None:
         settings["documents"] = lengths
     return {**settings, "notes": tuple(notes), **_training_settings(card, words)}
 
@@ -105,17 +144,17 @@ def _training_settings(card: ModelCard, words: Words) -> dict[str, Any]:
     has_size = "lora_rank" in values or "lora_params" in values
     implied = ("all",) if "lora" in flags and not has_size else ()
     settings["frozen"] = frozenset((*implied, *words.listed("frozen")))
-    if (layers := words.read("frozen_layers", parse_count)) is not None:
+    if (layers := words.read("frozen_layers")) is not None:
         known = f"the {card.layers} known layers"
         problem = f"{called('frozen_layers')} {layers} exceeds {known}"
         require(layers <= card.layers, problem, "give at most that many")
         settings["frozen_layers"] = layers
-    if (checkpoint := words.read("checkpointing", parse_checkpoint)) is not None:
+    if (checkpoint := words.read("checkpointing")) is not None:
         both = f"{called('checkpointing')} and {called('forward_only')}"
         hint = "remove one: without a backward pass nothing is recomputed"
         require("forward_only" not in flags, f"{both} exclude each other", hint)
         settings["checkpoint"] = checkpoint
-    if (kernel := words.read("attention_kernel", parse_kernel)) is not None:
+    if (kernel := words.read("attention_kernel")) is not None:
         settings["attention_kernel"] = kernel
     return settings
 
@@ -128,20 +167,12 @@ def _lora(card: ModelCard, words: Words) -> Lora | None:
     has_rank = "lora_targets" not in words.values or "lora_rank" in words.values
     problem = f"{called('lora_targets')} needs the rank of the adapters"
     require(has_rank, problem, f"add {called('lora_rank')} R")
-    if (params := words.read("lora_params", parse_count)) is not None:
+    if (params := words.read("lora_params")) is not None:
         return Lora(params=params)
-    rank = words.read("lora_rank", parse_count)
+    rank = words.read("lora_rank")
     if rank is None:
         return None
     problem = f"{called('lora_rank')} is not enough: the matrices of {card.name} are unknown"
     hint = f"set {called('lora_params')}, or describe the model with {called('model')}"
     require(card.complete and bool(card.blocks), problem, hint)
     return Lora(rank=rank, targets=words.listed("lora_targets"))
-
-
-def parse_kernel(name: str, text: str) -> str:
-    """Return `flash` or `unfused`. Raises UsageError for other texts; `name` is the option."""
-    kind = text.strip().lower()
-    if kind not in ("flash", "unfused"):
-        raise UsageError(f"{name} is {text[:40]!r}", "use flash or unfused")
-    return kind

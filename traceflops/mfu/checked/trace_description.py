@@ -7,7 +7,7 @@ words are left out; if the others contradict each other, none is used.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from decimal import Decimal
 from fractions import Fraction
@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from traceflops.errors import TraceflopsError, UsageError
 from traceflops.flops.analytic.conventions import CONVENTIONS
-from traceflops.flops.analytic.run import PARTS, Run, parse_checkpoint
+from traceflops.flops.analytic.run import PARTS, Run
 from traceflops.flops.analytic.run_flops import default_convention, refusal
 from traceflops.flops.analytic.run_utilisation import check_claims, unit_of
 from traceflops.flops.model.card import ModelCard
@@ -30,13 +30,9 @@ from traceflops.mfu.checked.run_marks import PACKED, MarkedTokens, is_ours, mark
 from traceflops.mfu.checked.run_options import Words
 from traceflops.table.columns import matching
 from traceflops.table.trace import Note, Trace, note_of
-from traceflops.units import DESCRIPTION_WORDS, LARGEST, parse_count, parse_lengths, parse_rate
+from traceflops.units import DESCRIPTION_WORDS, LARGEST, parse_count, parse_lengths
 from traceflops.windows.prepared import Prepared
 
-_COUNTS: Final = (
-    *(*run_options.TOKEN_COUNTS, "gpus", "params", "mtp", "padded_vocab"),
-    *("frozen_layers", "lora_rank", "lora_params"),
-)
 _FLAGS: Final = ("lora", "forward_only")
 _LISTS: Final = ("documents", "frozen", "lora_targets", "checkpointing")
 _DIRECTIONS: Final = frozenset(("forward_only", run_options.TRAINS))
@@ -159,8 +155,8 @@ def _text(word: str, value: object) -> str:
     for part in text.split(",") if word == "frozen" else ():
         if part.strip() not in PARTS:
             raise UsageError(f"cannot freeze unknown part {part.strip()[:40]!r}", "")
-    if word in _PARSERS:
-        _PARSERS[word](word, text)
+    if word in run_options.PARSERS:
+        run_options.PARSERS[word](word, text)  # raises for an invalid text
     return text
 
 
@@ -179,16 +175,6 @@ def _part(word: str, part: object) -> str:
     if isinstance(part, int) and abs(part) > LARGEST**2:
         raise UsageError(f"{word} is too large", "")
     return str(part)
-
-
-_PARSERS: Final[Mapping[str, Callable[[str, str], object]]] = {
-    **dict.fromkeys(_COUNTS, parse_count),
-    "documents": parse_lengths,
-    "expert_capacity": parse_rate,
-    "checkpointing": parse_checkpoint,
-    "attention_kernel": run_options.parse_kernel,
-}
-"""By word: the function that raises UsageError for an invalid text."""
 
 
 def counts_of_step(prepared: Prepared) -> dict[str, int | None]:

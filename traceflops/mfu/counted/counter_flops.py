@@ -14,7 +14,7 @@ import numpy as np
 from msgspec import Struct
 
 from traceflops.attribution.op_kernels import Attribution
-from traceflops.devices.counter_formulas import MATRIX, counters_for, family_by_counters, family_of
+from traceflops.devices.counter_formulas import MATRIX, family_by_counters, family_of, formulas_of
 from traceflops.devices.device_facts import shown
 from traceflops.devices.peaks import find
 from traceflops.errors import UsageError
@@ -347,6 +347,7 @@ def _counted(trace: Trace, timed: tuple[str, ...], file: str | None) -> Source |
 def _missing_counters(work: counter_work.CounterWork) -> Iterator[str]:
     """Yield the counters that a total of matrix FLOPs needs and that no launch has."""
     read = {name.removeprefix(MATRIX) for name, flops in work.matrix.items() if (flops >= 0).any()}
-    for family in work.families:
-        if family is not None:
-            yield from counters_for(MATRIX, (d for d in family.matrix if d not in read), family)
+    for family in filter(None, work.families):
+        for dtype in (dtype for dtype in family.matrix if dtype not in read):
+            for preferred in formulas_of(f"{MATRIX}{dtype}", family)[:1]:
+                yield from preferred.terms

@@ -247,11 +247,11 @@ def counted_kernels(work: CounterWork, units: IntArray) -> tuple[CountedKernel, 
         finite = {key: total[number] for key, total in counters.items() if isfinite(total[number])}
         rows.append(CountedKernel(name, *figures, by_type, unequal, finite))
 
-    def importance(row: CountedKernel) -> tuple[int, int, int]:
-        return row.flops or 0, row.time_ns or 0, (row.read or 0) + (row.written or 0)
+    def order(row: CountedKernel) -> tuple[int, int, int, str]:
+        moved = (row.read or 0) + (row.written or 0)
+        return -(row.flops or 0), -(row.time_ns or 0), -moved, row.name
 
-    by_name = sorted(rows, key=lambda row: row.name)
-    return tuple(sorted(by_name, key=importance, reverse=True))  # equal rows stay by name
+    return tuple(sorted(rows, key=order))
 
 
 def _sums(group: IntArray, count: int, column: IntArray) -> list[int | None]:

@@ -169,7 +169,7 @@ def kernel_speeds(
     # AMD's devices: the shares of active time in which parts of CUs were busy.
     active_cycles = counted.values.get(_ACTIVE_CYCLES, np.zeros(counted.launches.count))
     ids = [hardware.id if hardware is not None else "" for hardware in families]
-    for part in counters.cycle_rows():
+    for part in counters.speed_table().cycles:
         if part.counter in counted.values:
             per_unit = np.array([part.families.get(family_id, 0) for family_id in ids])[family]
             capacity = np.where(units > 0, active_cycles * units * per_unit, 0.0)
@@ -297,7 +297,7 @@ class _Groups:
         """Return, by reason to wait, its share of a warp's cycles in each group."""
         values = self.counted.values.items()
         # Profilers spell these counters in several ways: the first one with a counter is used.
-        for spelling in counters.stall_rows():
+        for spelling in counters.speed_table().stalls:
             waits = {r: v for name, v in values if (r := spelling.reason(name)) is not None}
             if not waits:
                 continue

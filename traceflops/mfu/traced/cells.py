@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 from msgspec import Struct
@@ -14,14 +14,12 @@ from traceflops.attribution.products import PRODUCT_ROLES, ProductRole, ProductR
 from traceflops.attribution.scopes import PHASES, Phases
 from traceflops.flops.ops.count import OpWork
 from traceflops.flops.ops.work import Core, FlopsPart, Kind, PartName, Work
+from traceflops.mfu.counted.joins import MeasuredWork
 from traceflops.mfu.traced.coverage import NO_WINDOW, on_chosen_device
 from traceflops.table.columns import BoolArray, IntArray, numbers
 from traceflops.table.grouping import exact_sums, group_rows, runs
 from traceflops.table.nesting import taken
 from traceflops.windows.prepared import Prepared
-
-if TYPE_CHECKING:
-    from traceflops.mfu.counted.joins import MeasuredWork
 
 OPTIMIZER: Final = "overcompute.optimizer"
 """Products of an optimizer (Muon, Shampoo): executed, but no part of the model."""

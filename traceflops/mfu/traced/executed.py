@@ -8,31 +8,37 @@ ghosts, duplicates, vector work and the time of kernels without counted FLOPs.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from fractions import Fraction
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from msgspec import Struct
 
-from traceflops.attribution.op_kernels import Attribution, attribute, named
+from traceflops.attribution.op_kernels import Attribution, Fate, attribute, named
 from traceflops.attribution.products import product_roles
 from traceflops.attribution.scopes import Phases, phases
 from traceflops.flops.mfu_waterfall import UNSPLIT, Ledger, Line
 from traceflops.flops.ops.arguments import Shape, Shapes, read_shapes
+from traceflops.flops.ops.count import UNKNOWN
 from traceflops.flops.ops.work import Product
+from traceflops.mfu.counted.joins import MeasuredWork
 from traceflops.mfu.traced.cells import Cell, PartTable, cells_of, cells_of_kinds, part_table
-from traceflops.mfu.traced.coverage import ComputeTime, compute_times, window_of_activity
-from traceflops.mfu.traced.uncounted import Outside, outside
-from traceflops.table.columns import BoolArray, codes, names, numbers
-from traceflops.table.grouping import distinct
+from traceflops.mfu.traced.coverage import (
+    HOW,
+    ComputeTime,
+    chosen_activities,
+    compute_kernels,
+    compute_times,
+    on_chosen_device,
+    window_of_activity,
+)
+from traceflops.table.columns import BoolArray, codes, is_one_of, names, numbers
+from traceflops.table.grouping import distinct, exact_sum, exact_sums, group_rows, groups
 from traceflops.table.nesting import taken
-from traceflops.table.trace import Note, note_of
+from traceflops.table.trace import Note, Trace, note_of
+from traceflops.windows.device_records import graph_launches
 from traceflops.windows.prepared import Prepared
-
-if TYPE_CHECKING:
-    from traceflops.mfu.counted.joins import MeasuredWork
 
 _LOSSES: Final = frozenset({"aten::cross_entropy_loss", "aten::_log_softmax"})
 """Ops whose first argument is logits: rows x classes."""
@@ -47,6 +53,124 @@ _UNTOLD: Final = Note(
     "The trace has no GPU operations, and no product calls aten::resolve_conj, so "
     "unexecuted operators cannot be detected: all operators are counted.",
 )
+
+_NO_MODELLED_OP: Final = "no-modelled-op"
+REPLAYED: Final = "replayed"
+
+
+class NotCounted(Struct, frozen=True):
+    """Ops of one name that are not counted, why (their fate), and the FLOPs by their shapes."""
+
+    why: Fate
+    op: str
+    count: int
+    flops: int
+
+
+class Unattributed(Struct, frozen=True):
+    """Compute kernels of one name without counted FLOPs, and why.
+
+    `why` is `no-op` (no launch record, or launched by no op), `no-modelled-op`, `replayed` (by a
+    graph whose capture is not known), or the reason why the work of the op is unknown. With
+    counters or a paired run, it is why the join with these failed: `ambiguous`, `uncounted` or
+    `absent` (see counted/joins.py).
+    """
+
+    kernel: str
+    why: str
+    count: int
+    sum_ns: int
+
+
+class Outside(Struct, frozen=True):
+    """What the ledger does not count, in the whole recording of the chosen devices.
+
+    Only `unattributed` is of the chosen windows. Ghosts have no device, so those of all processes
+    count. `vector_flops` are FLOPs without matrix work, which enter no utilisation: of the ops that
+    ran, where known; without such ops by counters if these have all kernels, else None.
+    """
+
+    not_counted: tuple[NotCounted, ...]
+    unattributed: tuple[Unattributed, ...]
+    vector_flops: int | None
+
+    def count(self, *why: Fate) -> int:
+        """Return how many ops have one of these fates."""
+        return sum(row.count for row in self.not_counted if row.why in why)
+
+
+def outside(prepared: Prepared, attribution: Attribution, work: MeasuredWork | None) -> Outside:
+    """Return what the ledger does not count; `work` has kernels without shapes."""
+    ops, of_ops = prepared.trace.ops, attribution.work
+    labels = names(ops["name"])
+    not_counted: list[NotCounted] = []
+    fates: tuple[Fate, ...] = ("cached", "ghost", "lost", "duplicate")
+    for why in fates:
+        rows = np.flatnonzero(attribution.has(why))
+        code = codes(ops["name"])[rows]
+        group, first = group_rows([code])
+        flops = exact_sums(group, of_ops.of_ops(of_ops.flops)[rows], len(first))
+        counts = np.bincount(group, minlength=len(first)).tolist()
+        kernels = [labels[label] for label in code[first].tolist()]
+        not_counted += map(NotCounted, [why] * len(first), kernels, counts, flops)
+    vector_flops = None  # by shapes if any are known, else by `work` if all are
+    if (of_ops.of_ops(of_ops.vector_flops) != UNKNOWN).any():
+        vector_flops = of_ops.total(of_ops.vector_flops, vector_ops(prepared, attribution))
+    elif work is not None:
+        is_kernel = is_one_of(prepared.trace.activities["kind"], "kernel")
+        counted = work.vector[is_kernel & on_chosen_device(prepared)]
+        vector_flops = exact_sum(counted) if len(counted) and (counted >= 0).all() else None
+    unattributed = _unattributed(prepared, attribution, work)
+    return Outside(tuple(not_counted), tuple(unattributed), vector_flops)
+
+
+def vector_ops(prepared: Prepared, attribution: Attribution) -> BoolArray:
+    """Return, per op, whether it has known vector work and ran an activity of its own.
+
+    Of the ops with vector work around an activity, only the innermost ran it.
+    """
+    work = attribution.work
+    is_vector = (work.of_ops(work.vector_flops) != UNKNOWN) & ~work.matrix
+    around = taken(attribution.tree.nearest(is_vector), attribution.op[on_chosen_device(prepared)])
+    ran = np.zeros(len(is_vector), dtype=np.bool_)
+    ran[around[around >= 0]] = True
+    innermost: BoolArray = ran & (attribution.tree.below(ran) == 0)
+    return innermost
+
+
+def _unattributed(
+    prepared: Prepared, attribution: Attribution, work: MeasuredWork | None
+) -> list[Unattributed]:
+    """Return the chosen compute kernels without counted FLOPs, by name and reason."""
+    activities, of_ops = prepared.trace.activities, attribution.work
+    uncounted = chosen_activities(prepared) & compute_kernels(prepared) & (attribution.owner < 0)
+    if work is not None:
+        uncounted &= work.kind < 0
+    rows = np.flatnonzero(uncounted)
+    # `reason` is an index of `reasons`, the first of which are those of the distinct works of ops.
+    # Each assignment overrides the earlier ones.
+    of_works = [getattr(done, "reason", _NO_MODELLED_OP) for done in of_ops.works]
+    reasons = [*of_works, _NO_MODELLED_OP, "no-op", REPLAYED, *HOW]
+    no_modelled_op, no_op, replayed, first_how = (len(of_works) + n for n in range(4))
+    op = attribution.op[rows]
+    modelled = taken(attribution.tree.nearest(of_ops.matrix), op)
+    reason = np.where(modelled >= 0, taken(of_ops.place, modelled), no_modelled_op)
+    reason = np.where(op < 0, no_op, reason)
+    call = prepared.linked.links.call_of_activity[rows]
+    is_replayed = taken(graph_launches(prepared.trace).astype(np.int64), call) > 0
+    if prepared.replays is not None:
+        is_replayed &= prepared.replays.captured[rows] < 0
+    reason = np.where(is_replayed, replayed, reason)
+    if work is not None:
+        reason = np.where(work.how[rows] >= 0, first_how + work.how[rows], reason)
+    name = codes(activities["name"])
+    group, first = group_rows([name[rows], reason])
+    counts = np.bincount(group, minlength=len(first)).tolist()
+    sums = exact_sums(group, numbers(activities["dur_ns"])[rows], len(first))
+    labels = names(activities["name"])
+    kernels = [labels[code] for code in name[rows[first]].tolist()]
+    whys = [reasons[code] for code in reason[first].tolist()]
+    return sorted(map(Unattributed, kernels, whys, counts, sums), key=lambda row: -row.sum_ns)
 
 
 class Executed(Struct, frozen=True, dict=True):
@@ -134,10 +258,10 @@ class Executed(Struct, frozen=True, dict=True):
 
 
 def executed(
-    prepared: Prepared, measure_others: Callable[[Attribution], MeasuredWork | None] | None = None
+    prepared: Prepared, attributed: Attribution | None = None, work: MeasuredWork | None = None
 ) -> Executed:
-    """Return the executed work; `measure_others` gives that of kernels without shapes."""
-    attribution = attribute(prepared.linked)
+    """Return the executed work; `work` is that of kernels without shapes, `attributed` of ops."""
+    attribution = attributed or attribute(prepared.linked)
     parts, phase = parts_of(prepared, attribution)
     windows = window_of_activity(prepared)
     cells = cells_of(prepared, attribution, parts, windows)
@@ -146,7 +270,6 @@ def executed(
     device = taken(numbers(prepared.trace.activities["device"]), attribution.main[rows])
     total = attribution.work.total(flops, rows[np.isin(device, list(prepared.accounts))])
     assert sum(cell.flops for cell in cells) == total
-    work = measure_others(attribution) if measure_others is not None else None
     counted = attribution.owner >= 0
     if work is not None:
         cells = (*cells, *cells_of_kinds(prepared, work, windows))
@@ -188,3 +311,38 @@ def parts_of(prepared: Prepared, attribution: Attribution) -> tuple[PartTable, P
     is_same = taken(work.place, around) == work.place[rows]
     logits[rows] = is_same & (taken(1 * logits, around, 0) > 0)
     return part_table(attribution, phase, roles, logits), phase
+
+
+_NO_CPU: Final = 100_000
+"""FLOP per ns (100 TFLOP/s). Vector units of the largest CPUs reach a quarter of it. Their matrix
+units reach it, but only in large products, which then take far longer than smaller ones."""
+_LESS: Final = 8  # a CPU takes less than half as long for so many times less work
+
+
+class TooFast(NamedTuple):
+    """An operator whose largest call takes hardly longer than calls of `times` times less work."""
+
+    operator: str
+    flops_per_ns: float
+    times: int
+
+
+def too_fast(trace: Trace, attribution: Attribution) -> TooFast | None:
+    """Return the operator of the highest rate that cannot have computed on the CPU; else None.
+
+    Per operator, the call with the most FLOPs is compared with calls of far fewer: if a CPU
+    computes, these take less than half as long. Calls of 0 ns have lost their time.
+    """
+    work, op = attribution.work, attribution.executed
+    flops = work.of_ops(work.at_least)[op]
+    name, dur_ns = codes(trace.ops["name"])[op], numbers(trace.ops["dur_ns"])[op]
+    too_fast_ops, timed = [], np.flatnonzero(dur_ns > 0)
+    for code, members in groups(name[timed]):
+        rows = timed[members]
+        largest = rows[np.argmax(flops[rows])]
+        rate = float(flops[largest]) / int(dur_ns[largest])
+        small = rows[flops[rows] <= flops[largest] // _LESS]
+        if rate >= _NO_CPU and len(small) and 2 * np.median(dur_ns[small]) >= dur_ns[largest]:
+            times = int(flops[largest] // flops[small].max())
+            too_fast_ops.append(TooFast(names(trace.ops["name"])[code], rate, times))
+    return max(too_fast_ops, key=lambda operator: operator.flops_per_ns, default=None)

@@ -7,7 +7,6 @@ The FLOPs and bytes of an op are counted once, at its main kernel; kernels that 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec import Struct
@@ -17,16 +16,14 @@ from traceflops.attribution.datatypes import types_of_ops
 from traceflops.attribution.op_kernels import Attribution
 from traceflops.categories.rules import Category
 from traceflops.flops.ops.count import UNKNOWN
+from traceflops.mfu.counted.joins import MeasuredWork
 from traceflops.mfu.roof_times import Measured, MovedBytes, Path, WorkBasis, common_paths
 from traceflops.mfu.traced.coverage import chosen_activities
+from traceflops.mfu.traced.executed import Executed
 from traceflops.table.columns import IntArray, codes, names, numbers
 from traceflops.table.grouping import distinct, exact_sum, exact_sums, group_rows, groups
 from traceflops.table.nesting import taken
 from traceflops.windows.prepared import Prepared
-
-if TYPE_CHECKING:
-    from traceflops.mfu.counted.joins import MeasuredWork
-    from traceflops.mfu.traced.executed import Executed
 
 
 class KernelRow(Struct, frozen=True):
