@@ -16,7 +16,7 @@ from typer.testing import Result
 import traceflops as tf
 from tests.cli.test_commands import SAMPLE, assert_refused, run, shell
 from tests.conftest import ROOT, SAMPLES
-from traceflops.cli.gates import Gate
+from traceflops.cli.check import Gate
 from traceflops.units import exact_percent, parse_limit
 
 STEPS_US = (1000, 1010, 990, 1005, 995, 1000, 1000)

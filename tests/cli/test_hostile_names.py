@@ -15,7 +15,7 @@ from rich.text import Text
 from tests.cli.test_commands import run
 from tests.conftest import ROOT
 from traceflops.characters import visible_json
-from traceflops.cli.printing import print_lines, say
+from traceflops.cli.common import print_lines, say
 
 FILLERS = "".join(
     map(

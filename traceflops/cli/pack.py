@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from traceflops.cli.common import path_of, spare_inputs, stem_of
+from traceflops.cli.common import path_of, say, spare_inputs, stem_of, watching
 from traceflops.cli.options import TO, Force, Text, TraceOptions, Traces, option, typed
-from traceflops.cli.printing import say, watching
 from traceflops.errors import UsageError
 from traceflops.units import several
 

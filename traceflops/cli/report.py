@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from traceflops.cli import common, options
+from traceflops.cli.common import say
 from traceflops.cli.options import TO, AnalysisOptions, Force, Json, Text, Traces, flag, option
-from traceflops.cli.printing import say
 from traceflops.errors import UsageError
 from traceflops.phases import phase
 from traceflops.units import several
@@ -47,13 +47,10 @@ class ReportOptions:
     post_mortem: Text = option(
         "FILE", "Also write the case as text, in a .md file.", "--post-mortem"
     )
-    open: bool = flag("Open the report in the browser.", "--open")
+    open: bool = flag("Open the report in the browser.")
 
     def post_mortem_path(self, target: Target) -> Path | None:
-        """Return the path of the post-mortem, None if none is asked for.
-
-        Raises UsageError unless it is a .md file other than the report.
-        """
+        """Return where the post-mortem goes, if any. Raises UsageError unless it is .md."""
         if self.post_mortem is None:
             return None
         path = common.path_of(self.post_mortem)

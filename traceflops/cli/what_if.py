@@ -6,9 +6,8 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from traceflops.cli.common import terminal_style
+from traceflops.cli.common import say, say_object, terminal_style
 from traceflops.cli.options import AnalysisOptions, Json, argument
-from traceflops.cli.printing import say, say_object
 from traceflops.units import duration, percent, several
 
 if TYPE_CHECKING:
