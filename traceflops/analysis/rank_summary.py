@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from heapq import nlargest
 from operator import attrgetter
 from typing import Any, Final, TypeVar
 
@@ -144,6 +145,12 @@ def summary_of(analysis: Analysis) -> RankSummary:
 
     tables = {"processes": trace.processes, "devices": trace.devices}
     tables["activities"] = _outline(trace.activities)
+    reports = []  # with the longest gaps; of very many windows only the chosen ones stay
+    for device in analysis.devices:
+        gaps = nlargest(GAPS_OF_SUMMARY, device.gaps, key=attrgetter("dur_ns"))
+        is_long = len(device.windows) > _MOST_WINDOWS
+        windows = [window for window in device.windows if window.used or not is_long]
+        reports.append(replace(device, gaps=tuple(gaps), windows=tuple(windows)))
     return RankSummary(
         trace=replace(trace, tables=tables, jobs=(), job=None, places=()),
         notes=tuple(
@@ -152,7 +159,7 @@ def summary_of(analysis: Analysis) -> RankSummary:
         codes=tuple(note.code for note in analysis.notes),
         choice=analysis.steps,
         launch_records=prepared.launch_records,
-        reports=tuple(map(_brief, analysis.devices)),
+        reports=tuple(reports),
         kernels=kernel_totals(trace, linked.categorised, linked.split, prepared.chosen),
         moved=memory_times(trace, linked.categorised, prepared.chosen),
         idle=replace(idle, unexplained_ns=unexplained_ns),
@@ -194,14 +201,6 @@ def _outline(activities: pa.Table) -> pa.Table:
     columns["kind"] = dictionary_column(np.zeros(len(first), dtype=np.int32), ["kernel"])
     arrays = [columns.get(field.name, pa.nulls(len(first), field.type)) for field in schema]
     return pa.Table.from_arrays(arrays, schema=schema)
-
-
-def _brief(device: DeviceReport) -> DeviceReport:
-    """Return a device with its longest gaps; of very many windows only the chosen ones stay."""
-    longest = sorted(device.gaps, key=attrgetter("dur_ns"), reverse=True)
-    is_long = len(device.windows) > _MOST_WINDOWS
-    windows = [window for window in device.windows if window.used or not is_long]
-    return replace(device, gaps=tuple(longest[:GAPS_OF_SUMMARY]), windows=tuple(windows))
 
 
 def _of_all_windows(rows: Iterable[T], *keys: str) -> tuple[T, ...]:

@@ -102,10 +102,7 @@ class RunningSum(Generic[T]):
 
 
 def placed(ordered: Sequence[HeldSummary]) -> list[HeldSummary]:
-    """Return summaries with what to add to their times and numbers, so that these do not clash.
-
-    Times move to the clock of the first summary that is tied to the calendar.
-    """
+    """Return summaries with what to add to times and numbers; the first dated clock counts."""
     origins = [part.trace.source.origin_unix_ns for part in ordered]
     common = next((origin for origin in origins if origin is not None), None)
     parts, devices, processes = [], 0, 0

@@ -193,10 +193,7 @@ def _activity_table(prepared: Prepared) -> pa.Table:
 
 
 def _windows_at(windows: tuple[Window, ...], time_ns: IntArray) -> tuple[IntArray, BoolArray]:
-    """Return, per time, the step whose window contains it (else ABSENT), and whether it is chosen.
-
-    The window of a selected time range is no step.
-    """
+    """Return, per time, the step whose window has it (else ABSENT), and whether it is chosen."""
     edges = [
         (window.start_ns, window.end_ns, ABSENT if window.step is None else window.step)
         for window in windows
@@ -217,7 +214,7 @@ def _ranks_of(table: pa.Table, ranks: Sequence[int | None]) -> pa.Array:
 def _nullable(values: IntArray) -> pa.Array:
     """Return numbers as a column, null for ABSENT."""
     is_valid = values != ABSENT
-    return number_column(np.where(is_valid, values, 0), pa.int64(), is_valid)
+    return number_column(np.where(is_valid, values, 0), valid=is_valid)
 
 
 def _names_in(table: pa.Table, rows: IntArray) -> pa.Array:

@@ -24,7 +24,7 @@ from traceflops.devices.device_facts import shown
 from traceflops.facts import Fact, fact
 from traceflops.table.arrays import ABSENT, IntArray
 from traceflops.table.builder import TableBuilder, with_numbers
-from traceflops.table.columns import codes, is_one_of, matching, names, numbers, take_rows
+from traceflops.table.columns import appended, codes, is_one_of, matching, names, numbers, take_rows
 from traceflops.table.grouping import distinct, groups
 from traceflops.table.links import Links, first_match, link
 from traceflops.table.nesting import taken
@@ -54,10 +54,7 @@ class _Kernels(Struct, frozen=True):
 
 
 def replays(timed: LinkedTrace, capture: LinkedTrace) -> Replays | None:
-    """Pair each kernel of a graph replay with its captured launch; None without either.
-
-    `timed` is the recording with the replays, `capture` that of the capture.
-    """
+    """Pair kernels replayed in `timed` with launches in `capture`; None without either."""
     activities, call = timed.trace.activities, timed.links.call_of_activity
     timed_names, capture_names = same_kernels(  # a common code by code of each recording
         *(names(linked.trace.activities["name"]) for linked in (timed, capture))
@@ -114,8 +111,8 @@ def created_nodes(linked: LinkedTrace) -> Replays | None:
     columns = {"process": process, "start_ns": start, "thread": thread, "dur_ns": dur}
     name, api = table.names["name"]["graph node"], table.names["api"]["runtime"]
     table.add(len(creations), name=name, api=api, **columns)
-    calls = pa.concat_tables([trace.calls, table.finish()]).unify_dictionaries()
-    host = replace(trace, tables={**trace.tables, "calls": calls.combine_chunks()})
+    calls = appended(trace.calls, table.finish())
+    host = replace(trace, tables={**trace.tables, "calls": calls})
     # Link the new calls to the ops around them, and the work to the new calls.
     links, call = link(host), creation + trace.calls.num_rows
     op = taken(links.op_of_call, call)
@@ -221,8 +218,8 @@ def _with_captured_host(
     for name in ("calls", "ops", "marks"):
         theirs = capture.trace.table(name)
         process = numbers(theirs["process"]) + timed.trace.processes.num_rows
-        both = pa.concat_tables([timed.trace.table(name), with_numbers(theirs, "process", process)])
-        tables[name] = both.unify_dictionaries().combine_chunks()
+        own, renumbered = timed.trace.table(name), with_numbers(theirs, "process", process)
+        tables[name] = appended(own, renumbered)
     calls, ops = timed.trace.calls.num_rows, timed.trace.ops.num_rows
     old, new = timed.links, capture.links
     call, op = (taken(links, captured) for links in (new.call_of_activity, new.op_of_activity))

@@ -161,10 +161,7 @@ def of_few_devices(parts: GapParts, trace: Trace) -> BoolArray:
 
 
 def idle_slices(parts: GapParts, events: HostEvents, is_cut: BoolArray) -> Slices:
-    """Cut gap parts into slices by what the host did, and by the launch call. See Slices.
-
-    The host's time is cut only in parts that `is_cut`.
-    """
+    """Cut gap parts into slices by the launch call, and where `is_cut` by what the host did."""
     has_call, is_op = parts.call >= 0, parts.op >= 0
     # Cut to the part: the launch and the return of its call. On a CPU all time is the host's.
     launched = np.where(is_op, parts.end_ns, parts.launched_ns)

@@ -67,10 +67,7 @@ class TimeNode(Struct):
 
 
 def time_trees(prepared: Prepared) -> dict[str, TimeNode]:
-    """Return the time in the chosen windows as a tree per lens ("module", "python", "kernel").
-
-    Each tree adds up to the length of the windows.
-    """
+    """Return the time of the chosen windows as a tree per lens: "module", "python", "kernel"."""
     work, gaps = charged(prepared), chosen_gaps(prepared)
     # Idle time of each gap without that of loading data, which has a path of its own.
     idle_ns, own_paths = gaps.end_ns - gaps.start_ns, list[tuple[Path, int]]()

@@ -102,10 +102,7 @@ def joint_codes(first: WholeArray, second: WholeArray) -> IntArray:
 
 
 def shared_codes(*pairs: tuple[WholeArray, WholeArray]) -> list[IntArray]:
-    """Return `joint_codes` of several pairs of columns (such as process and thread of a table).
-
-    The result has an array per pair of columns; equal pairs of values get one number in all arrays.
-    """
+    """Return `joint_codes` of each pair of columns; equal pairs have one number in all."""
     first, second = (np.concatenate(columns) for columns in zip(*pairs, strict=True))
     ends = np.cumsum([len(column) for column, _ in pairs])
     return np.split(joint_codes(first, second), ends[:-1])
@@ -166,10 +163,7 @@ def first_rows(group: IntArray, count: int) -> IntArray:
 
 
 def group_rows(columns: Sequence[WholeArray]) -> tuple[IntArray, IntArray]:
-    """Return the group of each row (equal in all columns) and the first row of each group.
-
-    Groups are numbered in the order of their values, by the first column, then the next.
-    """
+    """Return the group of each row (equal in all columns, in order), and their first rows."""
     rows = len(columns[0])
     # One number per row holds all columns so far; it is below `size`.
     joint, size = np.zeros(rows, dtype=np.int64), 1
