@@ -27,6 +27,7 @@ from traceflops.table.columns import (
     dictionary_column,
     merged_column,
     names,
+    nullable,
     number_column,
     numbers,
 )
@@ -172,11 +173,11 @@ def _activity_table(prepared: Prepared) -> pa.Table:
     of_kind = np.where(kind >= 0, kind + len(texts), -1)
     columns = {
         "rank": _ranks_of(table, trace.ranks),
-        "step": _nullable(step),
+        "step": nullable(step),
         "used": pa.array(used),
         "top": merged_column(categorised.category, categorised.top()),
         "sub": merged_column(categorised.category, [c.sub for c in categorised.categories]),
-        "op_row": _nullable(np.where(op >= 0, op, ABSENT)),
+        "op_row": nullable(np.where(op >= 0, op, ABSENT)),
         "op": _names_in(linked.trace.ops, op),
         "call": _names_in(linked.trace.calls, call),
         "module": merged_column(scopes.scope, scopes.texts),
@@ -208,13 +209,7 @@ def _windows_at(windows: tuple[Window, ...], time_ns: IntArray) -> tuple[IntArra
 def _ranks_of(table: pa.Table, ranks: Sequence[int | None]) -> pa.Array:
     """Return the rank of the process of each row; `ranks` are by process."""
     by_process = np.array([ABSENT if rank is None else rank for rank in ranks], np.int64)
-    return _nullable(taken(by_process, numbers(table["process"]), ABSENT))
-
-
-def _nullable(values: IntArray) -> pa.Array:
-    """Return numbers as a column, null for ABSENT."""
-    is_valid = values != ABSENT
-    return number_column(np.where(is_valid, values, 0), valid=is_valid)
+    return nullable(taken(by_process, numbers(table["process"]), ABSENT))
 
 
 def _names_in(table: pa.Table, rows: IntArray) -> pa.Array:
@@ -260,11 +255,11 @@ def _gap_table(prepared: Prepared, devices: Sequence[DeviceReport]) -> pa.Table:
     culprit, culprits = main_culprits(prepared, gaps)
     is_named = np.array([*(label != "" for _, label in culprits), False])
     columns = [
-        _nullable(rank_of),
+        nullable(rank_of),
         number_column(device_of, pa.int32()),
-        _nullable(step),
-        _nullable(gaps.start_ns),
-        _nullable(gaps.end_ns - gaps.start_ns),
+        nullable(step),
+        nullable(gaps.start_ns),
+        nullable(gaps.end_ns - gaps.start_ns),
         merged_column(culprit, [kind for kind, _ in culprits]),
         merged_column(np.where(is_named[culprit], culprit, -1), [label for _, label in culprits]),
         _names_in(activities, before),

@@ -1,4 +1,8 @@
-"""`traceflops check`: whether a recording stays within limits, for CI."""
+"""`traceflops check`: whether a recording stays within limits, for CI.
+
+A gate passes, fails, or cannot be judged: unknown is not passed. A value may be known by its bounds
+only; it can be judged if both bounds lie on the same side of the limit.
+"""
 
 from __future__ import annotations
 

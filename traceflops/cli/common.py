@@ -1,4 +1,9 @@
-"""What the commands share: errors, files to write, the console."""
+"""What the commands share: errors, files to write, the console.
+
+Only here text leaves for a terminal. Names in a trace, of files and in options may contain
+characters that move the cursor, change colours or turn the reading direction: they are printed as
+visible escapes; only the styles that traceflops itself applies take effect.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Finds the command that is meant; errors of usage have one error line and one hint line."""
+"""Finds the command that is meant; errors of usage have one error line and one hint line.
+
+Defaults of options come from a file: traceflops.toml or pyproject.toml of this folder, or --config.
+The folder may come from somebody else, so a file cannot choose what is written, what is read
+(except rules and a baseline), what is connected to, or switch off protection.
+"""
 
 from __future__ import annotations
 
@@ -57,23 +62,6 @@ Config = Annotated[
         **OTHERS,
     ),
 ]
-
-
-def tell(context: Any) -> None:
-    """Print on stderr which options have their values from a file, and remember them."""
-    used = [option for option in context.command.params if _is_from_file(context, option)]
-    FROM_FILE.set(frozenset(option.name for option in used))
-    if used:
-        names = ", ".join(map(_name, used))
-        say(f"defaults from {context.meta[_SHARED]}: {names}", to_stderr=True)
-
-
-def blame(context: Any, error: Exception) -> None:
-    """Raise a UsageError that names the file if the value that the parser refuses is from one."""
-    parameter = getattr(error, "param", None)
-    if parameter is not None and _is_from_file(context, parameter):
-        path = Path(context.meta[_SHARED])
-        raise _refused(path, f"{_name(parameter)}: {getattr(error, 'message', '')}".rstrip("."))
 
 
 def _is_from_file(context: Any, parameter: Any) -> bool:
@@ -288,13 +276,23 @@ class Command(TyperCommand):
     """A command whose help groups the options, some of which may have defaults from a file."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments; report what is taken from a file of defaults."""
+        """Parse the arguments; print on stderr which options have values from a file of defaults.
+
+        Raises UsageError if the parser refuses such a value.
+        """
         try:
             rest = super().parse_args(ctx, args)
         except _WrongUsage as error:
-            blame(ctx, error)
+            refused = getattr(error, "param", None)
+            if refused is not None and _is_from_file(ctx, refused):
+                problem = f"{_name(refused)}: {getattr(error, 'message', '')}".rstrip(".")
+                raise _refused(Path(ctx.meta[_SHARED]), problem) from None
             raise
-        tell(ctx)
+        used = [option for option in ctx.command.params if _is_from_file(ctx, option)]
+        FROM_FILE.set(frozenset(option.name for option in used))
+        if used:
+            names = ", ".join(map(_name, used))
+            say(f"defaults from {ctx.meta[_SHARED]}: {names}", to_stderr=True)
         return rest
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:

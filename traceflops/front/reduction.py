@@ -53,7 +53,7 @@ def on_dask(
     address: str,
     jobs: int | None,
 ) -> Iterator[bytes]:
-    """Yield the summary of each set of files; of files that kill their worker only the names.
+    """Yield summaries by the workers of a Dask cluster; of files that kill theirs only the names.
 
     `address` is a scheduler, or "local" for `jobs` processes of this machine. Raises UsageError if
     no cluster answers or the connection is lost.

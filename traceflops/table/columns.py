@@ -49,6 +49,12 @@ def number_column(
     return pa.Array.from_buffers(arrow_type, len(data), [bitmap, pa.py_buffer(data)], nulls)
 
 
+def nullable(values: IntArray, arrow_type: pa.DataType = _INT64) -> pa.Array:
+    """Return numbers as a column, null for ABSENT."""
+    valid = values != ABSENT
+    return number_column(np.where(valid, values, 0), arrow_type, valid)
+
+
 def take_rows(table: pa.Table, rows: IntArray) -> pa.Table:
     """Return these rows of a table; given a numpy array, `table.take` would import pandas."""
     return table.take(number_column(rows))

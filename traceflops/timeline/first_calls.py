@@ -64,7 +64,7 @@ LEAST_ALONE_NS: Final = 1_000_000
 """The same for calls without others to compare with."""
 TIMES_USUAL, _FIRST, FEW = 10, 3, 2
 """A long call takes so many times the usual; so many calls are first ones; so few tell no usual."""
-_FEW_ACTIVITIES: Final = 8  # nothing repeats where a process has fewer
+FEW_ACTIVITIES: Final = 8  # nothing repeats where a process has fewer on GPUs
 Times = tuple[IntArray, IntArray, IntArray, IntArray]
 """Process, thread, start and end in ns of some times, such as calls."""
 
@@ -105,7 +105,7 @@ class Calls:
         `name`, `launches` (it launches kernels) and `others` (it does not, nor does it copy, wait,
         load code, or make a graph). Per launched activity: `activity`, its row, and
         `call_of_activity`. Per process: `activities_of`, the number of activities, and
-        `first_graph_ns`, the start of its first graph launch.
+        `first_graph_ns`, the start of its first graph launch, ENDLESS without one.
         """
         calls = trace.calls
         self.trace, self.links, self.name = trace, links, codes(calls["name"])
@@ -126,14 +126,8 @@ class Calls:
         is_own = matching(calls["name"], lambda name: any(kind.search(name) for kind in own_kinds))
         self.others = ~self.launches & ~is_own
         graph_launch = np.flatnonzero(matching(calls["name"], GRAPH_LAUNCH.match))
-        self.first_graph_ns = {
-            number: int(self.start_ns[graph_launch[of_process]].min())
-            for number, of_process in groups(self.process[graph_launch])
-        }
-
-    def is_once(self, process: int) -> bool:
-        """Return whether a process runs too few activities on a GPU for anything to repeat."""
-        return bool(self.activities_of[process] < _FEW_ACTIVITIES)
+        self.first_graph_ns = np.full(trace.processes.num_rows, ENDLESS, dtype=np.int64)
+        np.minimum.at(self.first_graph_ns, self.process[graph_launch], self.start_ns[graph_launch])
 
     def uses_first(self, rows: IntArray) -> BoolArray:
         """Return, per row of calls, whether it launched a name that is new to its process."""
@@ -258,11 +252,7 @@ class Calls:
         first, last = np.append(edge[pairs], instantiates), np.append(edge[pairs + 1], instantiates)
         process, thread, start_ns, _ = stretch(self.trace.calls, first)
         end_ns = self.start_ns[last] + self.dur_ns[last]
-        is_before = [
-            start < self.first_graph_ns.get(number, ENDLESS)
-            for number, start in zip(process.tolist(), start_ns.tolist(), strict=True)
-        ]
-        kept = np.flatnonzero(is_before)
+        kept = start_ns < self.first_graph_ns[process]
         return process[kept], thread[kept], start_ns[kept], end_ns[kept]
 
     def first_launches(self) -> Times:

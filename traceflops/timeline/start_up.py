@@ -45,6 +45,7 @@ from traceflops.timeline.first_calls import (
     COPIES,
     EXTENSIONS,
     FEW,
+    FEW_ACTIVITIES,
     LEAST_ALONE_NS,
     LEAST_NS,
     LOOKS_UP,
@@ -235,7 +236,8 @@ def start_up(trace: Trace, links: Links, loops_from_ns: Mapping[int, int]) -> di
                 threads[number][tid] = before.union(of_thread)
     start_ups = {}
     for number, by_kind in sets.items():
-        is_once, loop_ns = calls.is_once(number), loops_from_ns.get(number, ENDLESS)
+        is_once = bool(calls.activities_of[number] < FEW_ACTIVITIES)
+        loop_ns = loops_from_ns.get(number, ENDLESS)
         start_ups[number] = StartUp(by_kind, threads[number], is_once, host, number, loop_ns)
     return {number: own for number, own in start_ups.items() if len(own.all)}
 
