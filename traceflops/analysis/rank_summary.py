@@ -110,10 +110,7 @@ class RankSummary(Struct, frozen=True, dict=True):
 
 
 def summarised(trace: Trace, selection: Selection, peaks: PeakOptions, **asked: Any) -> RankSummary:
-    """Return the summary of a trace; arguments and errors are those of `analyze`.
-
-    If there are more than _MOST_WINDOWS windows, the last steps are left out, with a note.
-    """
+    """Return the summary of a trace; beyond _MOST_WINDOWS windows the last steps are left out."""
     whole = analysis_of(prepare(trace, selection, **asked), peaks, is_summarised=True)
     used = whole.steps.used
     if whole.windows_used <= _MOST_WINDOWS or not used:
@@ -160,8 +157,8 @@ def summary_of(analysis: Analysis) -> RankSummary:
         choice=analysis.steps,
         launch_records=prepared.launch_records,
         reports=tuple(reports),
-        kernels=kernel_totals(trace, linked.categorised, linked.split, prepared.chosen),
-        moved=memory_times(trace, linked.categorised, prepared.chosen),
+        kernels=kernel_totals(prepared),
+        moved=memory_times(prepared),
         idle=replace(idle, unexplained_ns=unexplained_ns),
         long_steps=long,
         idle_of=tuple(map(tuple, idle_of)),

@@ -148,8 +148,8 @@ def analysis_of(
             measured = measure(whole, peaks, pair)
     phases, attribution = measured.executed.phases, measured.executed.attribution
     with phase("kernel tables"):
-        totals = kernel_totals(linked.trace, linked.categorised, linked.split, prepared.chosen)
-        moved = memory_times(linked.trace, linked.categorised, prepared.chosen)
+        totals = kernel_totals(prepared)
+        moved = memory_times(prepared)
     return Analysis(
         source=linked.trace.source,
         selection=prepared.selection,

@@ -97,11 +97,9 @@ class OnDemand(Struct, frozen=True, dict=True):
         return self.make()
 
     def __arrow_c_schema__(self) -> object:
-        """Export the schema."""
         return self.schema.__arrow_c_schema__()
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """Export the rows."""
         return self.table.__arrow_c_stream__(requested_schema)
 
 
@@ -109,7 +107,6 @@ class Tables(Mapping[str, pa.Table]):
     """Tables by name. `sources` has an OnDemand in place of a table that takes time."""
 
     def __init__(self, sources: Mapping[str, pa.Table | OnDemand]) -> None:
-        """Take tables, or OnDemand in their place."""
         self.sources = sources
 
     def __getitem__(self, name: str) -> pa.Table:
@@ -126,7 +123,6 @@ class Tables(Mapping[str, pa.Table]):
         return len(self.sources)
 
     def __repr__(self) -> str:
-        """Return the names."""
         return f"<Tables {', '.join(self)}>"
 
 

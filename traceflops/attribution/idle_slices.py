@@ -182,10 +182,7 @@ def idle_slices(parts: GapParts, events: HostEvents, is_cut: BoolArray) -> Slice
 
 
 def starters(parts: GapParts, events: HostEvents) -> tuple[IntArray, IntArray]:
-    """Return, per gap part, the process and the thread that launched the work at its end.
-
-    The numbers are those of `events`; -1 if neither a call nor an operator of a CPU is known.
-    """
+    """Return, per gap part, process and thread that launched its end, as in `events`, or -1."""
     is_op, by_op = parts.op >= 0, (events.process_of_op, events.thread_of_op)
     by_call = events.process_of_call, events.thread_of_call
     process, thread = (

@@ -16,7 +16,6 @@ import pyarrow as pa
 from msgspec import Struct
 
 from traceflops.attribution.launching_ops import ops_that_launched
-from traceflops.categories.activities import Categorised
 from traceflops.characters import kernel_name
 from traceflops.table.arrays import IntArray
 from traceflops.table.columns import (
@@ -40,12 +39,9 @@ from traceflops.table.grouping import (
     slices,
 )
 from traceflops.table.nesting import OpTree, taken
-from traceflops.table.trace import Trace
 from traceflops.timeline.device_span import is_top
-from traceflops.timeline.host_work import SplitWork
 from traceflops.timeline.intervals import Intervals
 from traceflops.windows.prepared import Prepared
-from traceflops.windows.records import InWindows
 
 COPIES: Final = "copies"
 KERNELS: Final = "kernels"
@@ -132,16 +128,15 @@ KERNEL_TOTALS: Final = pa.schema(
 """The columns of `kernel_totals`."""
 
 
-def kernel_totals(
-    trace: Trace, categorised: Categorised, split: SplitWork, chosen: InWindows
-) -> pa.Table:
+def kernel_totals(prepared: Prepared) -> pa.Table:
     """Return a row per distinct kernel name, kind, category and rule, as KERNEL_TOTALS.
 
     An operator of a CPU may have several activities. `whole_ns` adds up whole durations, one per
     first activity of an operator, or one per activity if a row has no first one; `whole` counts
     them.
     """
-    activities, row = trace.activities, chosen.row
+    activities, chosen = prepared.trace.activities, prepared.chosen
+    categorised, split, row = prepared.linked.categorised, prepared.linked.split, chosen.row
     labels, kinds = names(activities["name"]), names(activities["kind"])
     duration, begins = split.whole_ns[row], split.first[row]
     name, kind = codes(activities["name"])[row], codes(activities["kind"])[row]
@@ -189,31 +184,33 @@ def category_table(kernels: pa.Table, device_time_ns: int | None) -> pa.Table:
     return _table(texts, figures, device_time_ns)
 
 
-def memory_times(trace: Trace, categorised: Categorised, chosen: InWindows) -> dict[str, int]:
+def memory_times(prepared: Prepared) -> dict[str, int]:
     """Return the ns of memory work in the chosen windows by kind, e.g. "fills", "norm kernels".
 
     Copies are split by direction if it is known; kernels that copy are a kind of their own. Of
     copies and fills only the time counts in which no kernel runs on their device. Migrations count
     in full, as kernels wait for them.
     """
+    activities, chosen = prepared.trace.activities, prepared.chosen
+    categorised = prepared.linked.categorised
     moving = np.flatnonzero(is_top(categorised, "memory", chosen.row))
     rows = chosen.row[moving]
-    category, direction = categorised.category[rows], codes(trace.activities["direction"])[rows]
-    is_kernel_of_all = is_one_of(trace.activities["kind"], "kernel")
+    category, direction = categorised.category[rows], codes(activities["direction"])[rows]
+    is_kernel_of_all = is_one_of(activities["kind"], "kernel")
     is_kernel = is_kernel_of_all[rows].astype(np.int64)
     group, first = group_rows((category, direction, is_kernel))
     hides_sub = np.array([*(kind.sub in _HIDDEN for kind in categorised.categories), False])
     may_hide = hides_sub[category] & (is_kernel == 0)  # code -1 takes the False at the end
     # Per chosen activity, the time in which no kernel runs on its device.
-    start, end = span_columns(trace.activities, chosen.row)
+    start, end = span_columns(activities, chosen.row)
     computes, alone_ns = is_kernel_of_all[chosen.row], chosen.inside_ns.copy()
-    for _, own in groups(numbers(trace.activities["device"])[chosen.row]):
+    for _, own in groups(numbers(activities["device"])[chosen.row]):
         kernels = own[computes[own]]
         busy = Intervals.of(start[kernels], end[kernels])
         alone_ns[own] -= busy.length_within(start[own], end[own])
     counted_ns = np.where(may_hide, np.maximum(alone_ns, 0)[moving], chosen.inside_ns[moving])
     sums = group_sums(group, counted_ns, len(first)).tolist()
-    directions = texts_of(trace.activities["direction"], rows[first])
+    directions = texts_of(activities["direction"], rows[first])
     times = Counter[str]()
     for row, towards, sum_ns in zip(first.tolist(), directions, sums, strict=True):
         work = kind_of(categorised.categories[category[row]].sub)

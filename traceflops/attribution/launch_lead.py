@@ -230,10 +230,7 @@ def outstanding_launches(account: DeviceAccount) -> tuple[IntArray, IntArray]:
 
 
 def launching(prepared: Prepared, phases: Phases) -> Launches | None:
-    """Count the launches in the chosen windows by device, lead and phase; None without any.
-
-    `phases` is per op. The floor is the lowest one of the devices, over all their launches.
-    """
+    """Count launches in the chosen windows by device, lead and phase (per op); None without any."""
     trace, windows = prepared.trace, prepared.windows
     all_leads = {device: leads(account) for device, account in prepared.accounts.items()}
     chosen_leads = {
@@ -279,10 +276,7 @@ def _after_first(own: Leads, windows: Sequence[Window]) -> Leads:
 
 
 def _sums(prepared: Prepared, device: int, own: Leads, cap_ns: int, short_ns: int) -> LaunchSums:
-    """Return the sums of a device's `own` launches and of its work in the chosen windows.
-
-    `cap_ns` is the longest lead of an ordinary launch; kernels below `short_ns` are short.
-    """
+    """Return the sums of a device's `own` launches and of its work in the chosen windows."""
     activities, chosen = prepared.trace.activities, prepared.chosen
     starts = (numbers(activities["device"])[chosen.row] == device) & (chosen.starts_inside > 0)
     row = chosen.row[starts]

@@ -91,10 +91,7 @@ def launchers(
 
 
 def _longest_kernels(prepared: Prepared, most: int) -> tuple[IntArray, IntArray]:
-    """Return a row of activities for each of the `most` largest kernels, the most time first.
-
-    Also return, per chosen activity, the index of its kernel among them, or -1.
-    """
+    """Return an activity per kernel of the `most` largest, and each chosen one's kernel or -1."""
     activities, categorised = prepared.trace.activities, prepared.linked.categorised
     row, name = prepared.chosen.row, codes(activities["name"])
     columns = (name, codes(activities["kind"]), categorised.category, categorised.rule)
@@ -115,10 +112,7 @@ def _longest_kernels(prepared: Prepared, most: int) -> tuple[IntArray, IntArray]
 def _table(
     prepared: Prepared, kernels: IntArray, paths: dict[str, IntArray], around: Scopes, most: int
 ) -> pa.Table:
-    """Return a table of the first `most` paths of each kernel, and a row for its other paths.
-
-    `kernels` has a row of activities per kernel; `paths` are sorted by kernel, then by time.
-    """
+    """Return a table of the first `most` of the sorted paths of each kernel, and of the others."""
     of_path = paths["kernel"]
     nth = np.arange(len(of_path)) - first_rows(of_path, len(kernels))[of_path]  # in its kernel
     kept, is_beyond = np.flatnonzero(nth < most), nth >= most

@@ -170,10 +170,7 @@ class ModulePaths(Struct, frozen=True):
     def levels(
         self, node: int, texts: Sequence[str], most: int, name_of: Callable[[str], str]
     ) -> list[str]:
-        """Return the names on the path to a node, from the outermost on, the last `most` of them.
-
-        `texts` are the names of marks by code; `node` is -1 for none.
-        """
+        """Return the last `most` names on the path to a node (-1: none), the outermost first."""
         levels: list[str] = []
         while node >= 0 and len(levels) < most:
             levels.append(name_of(texts[self.name[node]]))

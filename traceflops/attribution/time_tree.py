@@ -114,10 +114,7 @@ _Lens = tuple[tuple[IntArray, ...], Callable[[int], Path]]
 
 
 def _lenses(prepared: Prepared, row: IntArray) -> dict[str, _Lens]:
-    """Return, by lens, columns per `row` (activity), and a function from an index of it to a path.
-
-    Rows with equal columns have the same path.
-    """
+    """Return, by lens, columns per `row` that tell paths apart, and the path of an index."""
     launched = prepared.as_launched
     launches, trace = Launched.of(launched, row), launched.trace
     (rule, modules), (op, ops) = attributed(launched, row), launching_names(launches)

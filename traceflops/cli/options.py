@@ -60,10 +60,7 @@ def flag(help_text: str, *names: str, default: bool | None = False, **more: Any)
 
 
 def completed(values: Callable[[typer.Context], Iterable[str]]) -> dict[str, Any]:
-    """Return the keyword of typer.Option with which the shell offers these values.
-
-    Finding them must not take long, and must not fail aloud: a shell has no place for errors.
-    """
+    """Return the keyword of typer.Option for completion: quick, as a shell waits, and silent."""
 
     def offered(ctx: typer.Context, incomplete: str) -> list[str]:
         with suppress(Exception):

@@ -53,10 +53,7 @@ def pack(
 
 
 def _parts(traces: list[str], asked: TraceOptions) -> Iterable[Trace]:
-    """Yield the traces one by one as they are read, or a single trace of all.
-
-    A single one is needed to select a part, to redact, and to join other files.
-    """
+    """Yield the traces as they are read, or a single one to select, redact or join files."""
     reading, names = asked.reading, asked.privacy.placeholders()
     has_selection = any(value is not None for value in typed(asked.question).values())
     if names is None and not (has_selection or reading.side_files):

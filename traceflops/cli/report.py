@@ -210,11 +210,7 @@ def target_of(output: str | None, format_: str | None, traces: list[str]) -> Tar
 def _command(
     traces: list[str], analysis: Analysis, asked: AnalysisOptions, added: ReportOptions
 ) -> str:
-    """Return the command that makes this report, to print in it.
-
-    Traces have the names that the report shows, never paths. If redacted, other names and texts
-    that the user gave are "…".
-    """
+    """Return the command that makes this report; names of traces are the shown ones."""
     names = [file.name for file in analysis.source.files]
     question, rates, reading = asked.question, asked.rates, asked.reading
     # A name per trace, unless a folder among them holds several files.

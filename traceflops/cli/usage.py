@@ -136,10 +136,7 @@ def _of_table(path: Path, table: Mapping[str, Any], options: Options) -> Iterato
 
 
 def _value(parameter: Any, value: object) -> Any:
-    """Return a value as if typed on the command line, None if its type is wrong for the option.
-
-    A table, such as {idle = 0.1}, becomes a text "part=share" per row.
-    """
+    """Return a value as if typed, None if its type is wrong; a table becomes "part=share" rows."""
     if parameter.is_flag:
         return value if isinstance(value, bool) else None
     if parameter.multiple:

@@ -54,10 +54,7 @@ def what_if(
 
 
 def _lines(answer: WhatIf) -> Iterator[str]:
-    """Yield the outcome of each edit and of all together, doubts, refusals, and what is critical.
-
-    A line that is too long loses its last parts, or the middle of its name.
-    """
+    """Yield the outcome of each edit and of all, doubts, refusals, and what is critical."""
     from traceflops.reports.view.texts import words
 
     together, width = answer.together, terminal_style().width

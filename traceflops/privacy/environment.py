@@ -82,11 +82,7 @@ def check_privacy(include_environment: bool, redact: bool) -> None:
 
 
 def redacted(trace: Trace, hosts: Names | None = None) -> Trace:
-    """Return the trace with paths, addresses, host and user names replaced in every text.
-
-    Hosts become "host N". `hosts` numbers them across several traces (and learns new ones); without
-    it they are numbered within this trace.
-    """
+    """Return the trace without paths, addresses and users; hosts are numbered, as in `hosts`."""
     longest_first = sorted(trace.source.identities, key=len, reverse=True)
     identities = [name for name in dict.fromkeys(longest_first) if len(name) >= _SHORTEST_NAME]
     either = "|".join(map(re.escape, identities))

@@ -272,10 +272,7 @@ def profiler_time(
     accounts: Mapping[int, DeviceAccount],
     within: Mapping[int, Intervals] | None = None,
 ) -> ProfilerTime:
-    """Return how long the profiler ran, and how long the GPUs of its process were idle meanwhile.
-
-    Only idle time `within` counts, intervals by device; all of it if None.
-    """
+    """Return how long the profiler ran, and GPUs were idle then (`within` by device, or ever)."""
     is_of_profiler = matching(trace.marks["name"], _OF_PROFILER.match)
     rows = np.flatnonzero(is_of_profiler & is_one_of(trace.marks["kind"], "overhead"))
     if not len(rows):

@@ -224,11 +224,7 @@ class Recorder:
     # Going from step to step
 
     def _advance(self) -> None:
-        """Enter the stage that begins after `_done` steps, or mark the next recorded step.
-
-        The stages are warm-up, recording and end. The steps between `_COLD` and the warm-up are
-        timed, to know how long a step takes without recording.
-        """
+        """Enter the stage that begins after `_done` steps, or mark the next recorded step."""
         if self._done == _COLD < self._wait:
             self._since_ns = self._idle_ns()
         if self._done == self._wait:

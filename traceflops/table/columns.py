@@ -239,7 +239,6 @@ class Names(dict[str, int]):
     overflowed: bool = False
 
     def __missing__(self, text: str) -> int:
-        """Return the next code for a new text, or that of `beyond`."""
         if len(self) < self.most:
             code = len(self)
             self[text] = code

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from traceflops.categories.activities import Categorised
 from traceflops.table.arrays import ABSENT, BoolArray, IntArray
-from traceflops.table.columns import is_one_of, matching, names, numbers, span_columns
+from traceflops.table.columns import codes, is_one_of, matching, names, numbers, span_columns
 from traceflops.table.grouping import distinct, groups, runs
 from traceflops.table.links import Links
 from traceflops.table.nesting import OpTree, taken
@@ -54,7 +54,10 @@ class LinkedTrace(Struct, frozen=True, dict=True):
     @cached_property
     def columns(self) -> ActivityColumns:
         """Columns of all activities that the accounts of all devices need."""
-        return ActivityColumns.of(self.trace.activities)
+        work = self.trace.activities
+        name, kind, direction = (codes(work[column]) for column in ("name", "kind", "direction"))
+        stream, size = (numbers(work[column], ABSENT) for column in ("stream", "bytes"))
+        return ActivityColumns(name, stream, kind, direction, size)
 
     @cached_property
     def stream_waits(self) -> StreamWaits:

@@ -11,11 +11,10 @@ from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
-import pyarrow as pa
 from msgspec import Struct
 
 from traceflops.categories.activities import Categorised
-from traceflops.table.columns import ABSENT, BoolArray, IntArray, codes, names, numbers
+from traceflops.table.columns import ABSENT, BoolArray, IntArray, names, numbers
 from traceflops.table.grouping import groups
 from traceflops.table.nesting import taken
 from traceflops.table.trace import Trace
@@ -69,17 +68,6 @@ class ActivityColumns(Struct, frozen=True):
     kind: IntArray
     direction: IntArray
     bytes: IntArray
-
-    @classmethod
-    def of(cls, activities: pa.Table) -> ActivityColumns:
-        """Return the columns of a table of activities."""
-        return cls(
-            name=codes(activities["name"]),
-            stream=numbers(activities["stream"], ABSENT),
-            kind=codes(activities["kind"]),
-            direction=codes(activities["direction"]),
-            bytes=numbers(activities["bytes"], ABSENT),
-        )
 
 
 class DeviceRows(Struct, frozen=True):

@@ -82,10 +82,7 @@ def _kinds(trace: Trace) -> set[str]:
 
 
 def with_fine_times(trace: Trace) -> Trace:
-    """Return the trace, with sums instead of device work if times are too coarse for this work.
-
-    They are if the median duration is below the resolution of the times.
-    """
+    """Return the trace, with sums for device work if most of it is shorter than the resolution."""
     resolution, activities = trace.source.resolution_ns, trace.activities
     # Times are exact to the ns, or a single activity may be short by chance.
     if resolution == 1 or activities.num_rows < 2:
