@@ -84,7 +84,22 @@ def replays(timed: LinkedTrace, capture: LinkedTrace) -> Replays | None:
         # Sorted by name, the kernels of both correspond.
         launch = np.where(is_ordered[replay.by_name], graph.row[graph.by_name], -1)
         captured[replay.row[replay.by_name]] = launch
-    host = _with_captured_host(timed, capture, captured)
+    # The host of the capture becomes further processes of `timed`, to whose calls and ops the
+    # kernels are linked. Times of the capture cannot be compared with those of the replays.
+    tables = dict(timed.trace.tables)
+    for name in ("calls", "ops", "marks"):
+        theirs = capture.trace.table(name)
+        process = numbers(theirs["process"]) + timed.trace.processes.num_rows
+        tables[name] = appended(timed.trace.table(name), with_numbers(theirs, "process", process))
+    calls, ops = timed.trace.calls.num_rows, timed.trace.ops.num_rows
+    old, new = timed.links, capture.links
+    call, op = (taken(links, captured) for links in (new.call_of_activity, new.op_of_activity))
+    links = Links(
+        np.where(call >= 0, call + calls, old.call_of_activity),
+        np.append(old.op_of_call, np.where(new.op_of_call < 0, -1, new.op_of_call + ops)),
+        np.where(op >= 0, op + ops, old.op_of_activity),
+    )
+    host = replace(timed, trace=replace(timed.trace, tables=tables), links=links)
     return Replays(host, captured, tuple(_notes(captured, paired, refused, capture.trace)))
 
 
@@ -203,30 +218,3 @@ def _notes(
         yield note_of("assumed", "replays-paired", count=paired, replays=count, files=files)
     for why, kernels in refused.items():
         yield note_of("missing", "replays-not-paired", count=kernels, why=why)
-
-
-def _with_captured_host(
-    timed: LinkedTrace, capture: LinkedTrace, captured: IntArray
-) -> LinkedTrace:
-    """Return `timed` with the calls, ops and marks of the capture added, as further processes.
-
-    `captured` is, per activity of `timed`, the captured launch that it replays, -1 for none; the
-    activity is linked to the call and op of that launch. Times of the capture cannot be compared
-    with those of the replays.
-    """
-    tables = {}
-    for name in ("calls", "ops", "marks"):
-        theirs = capture.trace.table(name)
-        process = numbers(theirs["process"]) + timed.trace.processes.num_rows
-        own, renumbered = timed.trace.table(name), with_numbers(theirs, "process", process)
-        tables[name] = appended(own, renumbered)
-    calls, ops = timed.trace.calls.num_rows, timed.trace.ops.num_rows
-    old, new = timed.links, capture.links
-    call, op = (taken(links, captured) for links in (new.call_of_activity, new.op_of_activity))
-    links = Links(
-        np.where(call >= 0, call + calls, old.call_of_activity),
-        np.append(old.op_of_call, np.where(new.op_of_call < 0, -1, new.op_of_call + ops)),
-        np.where(op >= 0, op + ops, old.op_of_activity),
-    )
-    trace = replace(timed.trace, tables={**timed.trace.tables, **tables})
-    return replace(timed, trace=trace, links=links)
