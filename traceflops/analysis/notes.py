@@ -117,8 +117,8 @@ def _device_notes(prepared: Prepared, devices: Sequence[DeviceReport]) -> Iterat
     window_ns = max(sum(device.chosen.components.window_ns for device in devices), 1)
     if (count := sum(ns > 0 for ns in unknown_ns)) and prepared.launch_records.is_judged:
         late_ns, cost = sum(unknown_ns), fact("advice.earlier-work-missing")
-        more = {"share": late_ns / window_ns, "advice": cost, "late_ns": late_ns}
-        yield note_of("missing", "earlier-work-missing", count=count, **more)
+        code, share = "earlier-work-missing", late_ns / window_ns
+        yield note_of("missing", code, count=count, share=share, advice=cost, late_ns=late_ns)
     if count := sum(ns > 0 for ns in unseen_ns.values()):
         most_ns = sum(unseen_ns.values())
         share = most_ns / window_ns

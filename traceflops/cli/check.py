@@ -373,8 +373,8 @@ def _junit(rows: Sequence[Row]) -> bytes:
     counts = Counter(_JUNIT_KINDS.get(row.verdict) for row in rows)
     sizes = {"tests": len(rows), "failures": counts["failure"], "errors": counts["error"]}
     root = ElementTree.Element("testsuites", name=_TITLE)
-    texts = {name: str(count) for name, count in sizes.items()}
-    suite = ElementTree.SubElement(root, "testsuite", name=_TITLE, **texts)
+    of_suite = {"name": _TITLE} | {name: str(count) for name, count in sizes.items()}
+    suite = ElementTree.SubElement(root, "testsuite", of_suite)
     for row in rows:
         case = ElementTree.SubElement(
             suite, "testcase", name=row.gate, classname="traceflops.check"
