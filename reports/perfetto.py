@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 
 from traceflops.attribution.launch_lead import outstanding_launches
-from traceflops.drawing.lane_stacking import MOST_LANES, lanes_of
+from traceflops.drawing.coarsening import MOST_LANES, lanes_of
 from traceflops.errors import UsageError
 from traceflops.findings.finding import Finding
 from traceflops.reports.files import MARK

@@ -21,7 +21,7 @@ from tests.conftest import ROOT
 HEAVY = {"torch", "pandas", "holoviews", "bokeh", "panel", "jinja2"}
 STORES: Final = {
     "pyarrow.fs": "parsers/io/remote.py",
-    "distributed": "traceflops/front/cluster.py",
+    "distributed": "traceflops/front/reduction.py",
     "mcp": "traceflops/agents/server.py",
 }
 """What can open a connection, by the user's wish alone, and who alone imports it."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from traceflops.analysis.result import Analysis
     from traceflops.comparison.result import Comparison, compare
     from traceflops.errors import InputError, TraceflopsError, UsageError
-    from traceflops.front.words import analyze, schema
+    from traceflops.front.files import analyze, schema
     from traceflops.parsers.reading import read
     from traceflops.recording.recorder import record
     from traceflops.table.trace import Note, Source, Trace
@@ -42,11 +42,11 @@ _HOMES = {
     "Trace": "traceflops.table.trace",
     "TraceflopsError": "traceflops.errors",
     "UsageError": "traceflops.errors",
-    "analyze": "traceflops.front.words",
+    "analyze": "traceflops.front.files",
     "compare": "traceflops.comparison.result",
     "read": "traceflops.parsers.reading",
     "record": "traceflops.recording.recorder",
-    "schema": "traceflops.front.words",
+    "schema": "traceflops.front.files",
     "what_if": "traceflops.analysis.recipe",
 }
 if not TYPE_CHECKING:

@@ -16,10 +16,7 @@ not used here, and the GiB of addresses that Arrow's allocator reserves at once 
 
 
 def run() -> None:
-    """Run the command line.
-
-    Ctrl-C and a lack of memory end it without a traceback, even while it is loading.
-    """
+    """Run the command line; Ctrl-C and a lack of memory end it without a traceback."""
     for name, value in _SPARING.items():
         os.environ.setdefault(name, value)
     try:

@@ -101,10 +101,7 @@ def shortened(text: str, width: int) -> str:
 
 
 def shortened_around(text: str, start: int, end: int, width: int) -> str:
-    """Return at most `width` characters of a text: its beginning, and what is from `start` on.
-
-    The beginning has at most `end` characters.
-    """
+    """Return up to `width` characters: a beginning of up to `end`, and those from `start` on."""
     if len(text) <= width:
         return text
     name = _Bracketed.of(text)

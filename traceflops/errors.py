@@ -26,7 +26,6 @@ class TraceflopsError(Exception):
     """A failure with a message (what and where) and a hint (what to do next), one line each."""
 
     def __init__(self, message: str, hint: str) -> None:
-        """Keep message and hint."""
         super().__init__(message)
         self.message = message
         self.hint = hint

@@ -83,16 +83,14 @@ _OF_DEVICE: Final = ("device work", "device records")
 CUDA: Final = "CUDA"
 """What PyTorch calls the GPUs of NVIDIA, and those of AMD."""
 _ACTIVITIES: Final = "activities=[ProfilerActivity.CPU, ProfilerActivity.{accelerator}]"
-_COUNTED: Final = "cuda_profiler_range"
-"""The category of Kineto's events where it reads counters."""
+_COUNTED: Final = "cuda_profiler_range"  # the category of Kineto's events where it reads counters
 METRIC: Final = "METRIC"
 """The category of values of metrics that nvprof writes."""
 CPU_SAMPLES: Final = "COMPOSITE_EVENTS"
 """The category of samples of the CPU that Nsight Systems writes."""
 _OF_CALLS: Final = ("_runtime", "_driver")
 """How Kineto's categories of API calls end: they are recorded only where the GPU is traced."""
-_OPERATOR: Final = "cpu_op"
-"""Kineto's category of operators: recorded wherever the CPU is traced."""
+_OPERATOR: Final = "cpu_op"  # Kineto's category of operators: recorded wherever the CPU is traced
 _OF_HOST: Final = {
     **dict.fromkeys(("host work", "stacks"), "operators"),
     "shapes": "operators and shapes",
@@ -298,10 +296,7 @@ def remedy(of: Recording, lack: str) -> str | None:
 
 
 def way_to_record(of: Recording, lack: str) -> How | None:
-    """Return how a recording would have what it lacks, a key of the table.
-
-    Its text is "" if that is unknown; None if the tool never has it.
-    """
+    """Return how a recording would have what it lacks: "" if unknown, None if never."""
     tool = TF_RECORD if RECORDER in of.source.facts else family(of.source.format)
     if lack in _IN_LOST_PART and is_cut_off(of):  # the whole file may have it
         return _COPY

@@ -247,10 +247,7 @@ _UNITS: Final = (("s", 10**9), ("ms", 10**6), ("µs", 10**3), ("ns", 1))
 
 
 def several(number: int, noun: str, more: str = "") -> str:
-    """Return a number with its noun, in the plural unless it is one: "1 event", "2 copies".
-
-    `more` is the plural of a noun that does not follow the rules of `plural`.
-    """
+    """Return a number with its noun, in the plural (`more`: irregular) unless it is one."""
     return f"{number:,} {noun if number == 1 else more or plural(noun)}"
 
 
@@ -348,10 +345,7 @@ def whole_digits(value: float) -> int:
 
 
 def exact_percent(value: Fraction, digits: int | None = None) -> str:
-    """Return a share as `38.2 %`: one decimal from 10 % up, else two, more only for tiny ones.
-
-    `digits` asks for another number of decimals.
-    """
+    """Return a share as `38.2 %`: one decimal from 10 % up, else two; more for tiny ones."""
     hundred = value * 100
     if digits is not None:
         return f"{_rounded(hundred, digits)} %"

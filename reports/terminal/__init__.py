@@ -7,5 +7,5 @@ Analysis
 Text, Text, ...   runs of characters with a style; tables by lines.named_table()
   |  lines.fitted(): no wider than the terminal, in characters that it has
   v
-cli.printing      nothing in them acts on a terminal
+cli.common        nothing in them acts on a terminal
 """

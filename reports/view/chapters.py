@@ -9,7 +9,7 @@ from msgspec import Struct
 from traceflops.analysis.result import Analysis
 from traceflops.facts import fact
 from traceflops.findings.finding import Finding
-from traceflops.recording.capture_gaps import missing_from
+from traceflops.recording.inventory import missing_from
 from traceflops.reports.view.critical import critical_sentence
 from traceflops.reports.view.figures import count, duration, kernel_label, percent
 from traceflops.reports.view.findings import causes, title_sentence

@@ -426,7 +426,7 @@ def test_a_fault_of_ours_is_said_in_two_lines(monkeypatch: pytest.MonkeyPatch) -
     def broken(*_: object, **__: object) -> None:
         raise KeyError("secret\nline")
 
-    monkeypatch.setattr("traceflops.front.files.analyze", broken)
+    monkeypatch.setattr("traceflops.analysis.recipe.analyze", broken)
     assert_refused(run("summary", SAMPLE), 1, "TRACEFLOPS_DEBUG=1")
 
 
@@ -448,7 +448,7 @@ def test_no_room_in_memory_is_no_fault_of_ours(
     def short(*_: object, **__: object) -> None:
         raise shortage
 
-    monkeypatch.setattr("traceflops.front.files.analyze", short)
+    monkeypatch.setattr("traceflops.analysis.recipe.analyze", short)
     assert_refused(run("summary", SAMPLE), 2, "more memory", "--ranks")
 
 

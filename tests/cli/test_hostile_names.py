@@ -15,7 +15,7 @@ from rich.text import Text
 from tests.cli.test_commands import run
 from tests.conftest import ROOT
 from traceflops.characters import visible_json
-from traceflops.cli.printing import print_lines, say
+from traceflops.cli.common import print_lines, say
 
 FILLERS = "".join(
     map(
@@ -190,4 +190,4 @@ def test_a_style_stays_on_what_is_escaped(
 def test_there_is_one_place_that_prints() -> None:
     prints = re.compile(r"typer\.echo\(|(?<!\w)print\(|stdout\.write\(|print_exc\(")
     files = sorted((ROOT / "traceflops" / "cli").glob("*.py"))
-    assert [one.name for one in files if prints.search(one.read_text())] == ["printing.py"]
+    assert [one.name for one in files if prints.search(one.read_text())] == ["common.py"]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT
-from traceflops.cli.printing import watching
+from traceflops.cli.common import watching
 from traceflops.parsers.io.inputs import ByteSource
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traceflops.drawing.lane_stacking import stacked
+from traceflops.drawing.coarsening import stacked
 from traceflops.table.columns import IntArray
 
 Interval = tuple[int, int]

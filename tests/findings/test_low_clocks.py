@@ -18,7 +18,7 @@ from sample_traces.simulate import simulate
 from tests.build import launched, step_marks, trace_of
 from tests.schemas import VALIDATORS
 from traceflops.findings.finding import Finding
-from traceflops.recording.capture_gaps import missing_from
+from traceflops.recording.inventory import missing_from
 from traceflops.reports.markdown import render_markdown
 from traceflops.reports.page.html import render_html
 from traceflops.reports.terminal.lines import Style

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 import traceflops as tf
 from tests.build import trace_of
 from tests.parsers.nsight.nsysfile import nsys, thread
-from traceflops.recording.capture_gaps import how_to_record
+from traceflops.recording.inventory import how_to_record
 from traceflops.table.trace import Note
 
 

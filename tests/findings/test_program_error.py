@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 import traceflops as tf
 from tests.build import launched, trace_of
-from traceflops.recording.capture_gaps import how_to_record
+from traceflops.recording.inventory import how_to_record
 from traceflops.reports.view.findings import headline
 from traceflops.table.trace import PROGRAM_ERROR, Trace
 

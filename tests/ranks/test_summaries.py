@@ -36,8 +36,7 @@ from traceflops.cli import app
 from traceflops.cli.reduce import targets_of
 from traceflops.errors import UsageError
 from traceflops.findings.finding import Gain
-from traceflops.front.cluster import on_dask
-from traceflops.front.reduction import Request, analysis_of_many, file_sets, reduced
+from traceflops.front.reduction import Request, analysis_of_many, file_sets, on_dask, reduced
 from traceflops.reports.view.chapters import post_mortem
 
 RANKS = SAMPLES / "gpt_ddp_4rank"

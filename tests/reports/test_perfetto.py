@@ -23,7 +23,7 @@ from tests.build import launched, trace_of
 from tests.conftest import ROOT
 from traceflops.analysis.preparation import prepare
 from traceflops.cli import app
-from traceflops.drawing.lane_stacking import lanes_of
+from traceflops.drawing.coarsening import lanes_of
 from traceflops.facts import quoted
 from traceflops.findings.finding import Finding, Gain
 from traceflops.reports.perfetto import render_perfetto

@@ -20,7 +20,7 @@ from traceflops.analysis.result import Analysis
 from traceflops.analysis.sql import first_rows
 from traceflops.comparison.result import compare
 from traceflops.errors import UsageError
-from traceflops.front.words import analyze, schema
+from traceflops.front.files import analyze, schema
 from traceflops.reports.json.comparison import comparison_object, what_if_object
 
 Answer = dict[str, Any]

@@ -63,7 +63,7 @@ from traceflops.remedies import advice
 from traceflops.table.trace import Trace
 from traceflops.timeline.aggregates import Untimed
 from traceflops.timeline.host_work import COPIES_MISSING, draws
-from traceflops.timeline.records import EMPTY_ACCOUNT
+from traceflops.timeline.records import EMPTY_ACCOUNT, Account
 from traceflops.windows.device_records import LaunchRecords
 from traceflops.windows.prepared import Prepared
 from traceflops.windows.records import DeviceReport, StepChoice, chosen_time
@@ -132,6 +132,20 @@ class VerdictFacts(NamedTuple):
         )
 
 
+class _Figures(NamedTuple):
+    """The figures that a verdict and findings rest on; `total` is the sum over devices."""
+
+    devices: Sequence[DeviceReport]
+    total: Account
+    measured: Measurement
+    losses: Sequence[Loss]
+    kernels: pa.Table
+    idle: IdleCulprits
+    ranks: RankReport | None
+    passes: Serving
+    basis: Fact
+
+
 def judged(
     facts: VerdictFacts,
     devices: Sequence[DeviceReport],
@@ -144,10 +158,7 @@ def judged(
     ranks: RankReport | None,
     passes: Serving,
 ) -> dict[str, Any]:
-    """Return fields of an analysis by name: the given figures, and those that follow from them.
-
-    `kernels` are totals by kernel, `moved` is the ns of memory work by kind of movement.
-    """
+    """Return fields of an analysis by name; `moved` is the ns of memory work by kind."""
     records, choice = facts.records, facts.choice
     total = sum((device.chosen for device in devices), EMPTY_ACCOUNT)
     spread, window_ns = spread_of(devices), total.components.window_ns
@@ -167,16 +178,15 @@ def judged(
     # Kernels that a profiler ran one by one have no share of the window.
     shared_ns = None if records.state == "serialized" else window_ns
     table = kernel_table(kernels, shared_ns)
-    on_cpu = _on_cpu(facts, devices, measured, table, idle) if on_host else None
-    verdict = _main_verdict(facts, devices, measured, losses, ranks, on_cpu, basis)
-    findings: tuple[Finding, ...] = ()
-    if not on_host:
-        findings = _findings(facts, devices, measured, losses, table, ranks, passes, basis)
+    figures = _Figures(devices, total, measured, losses, table, idle, ranks, passes, basis)
+    verdict = _main_verdict(facts, figures, _on_cpu(facts, figures) if on_host else None)
+    # A verdict is led by what doubts it most: an error, a debug build, lost records.
+    verdict = led_by_build(verdicts.led_by(verdict, facts.cut or lost), facts.trace)
     is_idle_known = records.is_judged and not (facts.lacks_copies or lost or facts.little)
     idle_share = total.components.share("idle") if is_idle_known else None
     short_ns = sum(culprit.short_ns for culprit in idle.culprits)
     return {
-        "verdict": _with_lead(facts, verdict, lost),
+        "verdict": led_by_error(verdict, facts.trace, is_little=bool(facts.little)),
         "steps": replace(choice, typical_ns=spread.median_ns) if spread is not None else choice,
         "devices": tuple(devices),
         "total": total,
@@ -184,7 +194,7 @@ def judged(
         "categories": category_table(table, shared_ns),
         "measured": measured,
         "untimed": facts.untimed,
-        "losses": findings,
+        "losses": () if on_host else _findings(facts, figures),
         "recorded": records.state,
         "idle": idle,
         "host_bound": host_bound(launches, idle_share, short_ns / max(window_ns, 1)),
@@ -194,55 +204,33 @@ def judged(
     }
 
 
-def _with_lead(facts: VerdictFacts, verdict: Verdict, lost: Fact | None) -> Verdict:
-    """Return a verdict led by what doubts it most: an error, a debug build, lost records."""
-    verdict = led_by_build(verdicts.led_by(verdict, facts.cut or lost), facts.trace)
-    return led_by_error(verdict, facts.trace, is_little=bool(facts.little))
-
-
-def _findings(
-    facts: VerdictFacts,
-    devices: Sequence[DeviceReport],
-    measured: Measurement,
-    losses: Sequence[Loss],
-    kernels: pa.Table,
-    ranks: RankReport | None,
-    passes: Serving,
-    basis: Fact,
-) -> tuple[Finding, ...]:
+def _findings(facts: VerdictFacts, figures: _Figures) -> tuple[Finding, ...]:
     """Return findings on what takes the time of devices, the largest share first."""
     trace, program = facts.trace, program_of_trace(facts.trace)
+    devices, total, _, losses, kernels, _, ranks, passes, basis = figures
     # Findings on waits of recorded work hold even if other work was not recorded.
     of_ranks = (*late_rank_findings(ranks, program), *slow_link_findings(ranks, program))
     # If there is little work, or work is never queued, the verdict already says it all.
     if not facts.records.is_judged or facts.little or waits_for_host(trace):
         return of_ranks
-    total = sum((device.chosen for device in devices), EMPTY_ACCOUNT)
+    limits, others = facts.rules.limits(MAIN_KERNEL), [w for w in losses if w.rule != STANDSTILL]
     findings = (
-        *loss_findings([loss for loss in losses if loss.rule != STANDSTILL], measured, basis),
+        *loss_findings(others, figures.measured, basis),
         *standstill_findings(facts.still, total.components.window_ns),
         *of_ranks,
         *uneven_findings(spread_of(devices), devices, passes),
-        *main_kernel_findings(
-            kernels, total, losses, passes, basis, program, trace, facts.rules.limits(MAIN_KERNEL)
-        ),
+        *main_kernel_findings(kernels, total, losses, passes, basis, program, trace, limits),
     )
     return tuple(sorted(findings, key=attrgetter("share"), reverse=True))
 
 
-def _on_cpu(
-    facts: VerdictFacts,
-    devices: Sequence[DeviceReport],
-    measured: Measurement,
-    kernels: pa.Table,
-    idle: IdleCulprits,
-) -> OnCpu:
-    """Return the facts to show if all work is operators on the CPU; `kernels` are these by name.
+def _on_cpu(facts: VerdictFacts, figures: _Figures) -> OnCpu:
+    """Return the facts to show if all work is operators on the CPU.
 
     If operators wait in the calls in which they launch (`is_queue`), their times are not those of
     work on the CPU: the only fact is how long they read values from the GPU.
     """
-    total = sum((device.chosen for device in devices), EMPTY_ACCOUNT)
+    devices, total, kernels = figures.devices, figures.total, figures.kernels
     gpu, is_stepped = facts.gpu, bool(facts.choice.used)
     of_time = fact("basis.step" if is_stepped else "basis.time")
     leads: tuple[Fact, ...] = ()
@@ -251,7 +239,8 @@ def _on_cpu(
     elif devices:
         basis = of_time if gpu.recorded_ns is None else fact("basis.recording")
         more = gpu.recorded_ns, facts.cpu, facts.ranges
-        leads = leading(kernels, total, idle, measured, basis, facts.once, *more)
+        costs = kernels, total, figures.idle, figures.measured
+        leads = leading(*costs, basis, facts.once, *more)
     # With several processes, the sum of their times does not measure one of them.
     if len(devices) == 1 and not is_stepped and not gpu.is_queue:
         window_ns, is_gpu = total.components.window_ns, gpu.lacks is not None
@@ -262,17 +251,9 @@ def _on_cpu(
     return OnCpu(leads, gpu)
 
 
-def _main_verdict(
-    facts: VerdictFacts,
-    devices: Sequence[DeviceReport],
-    measured: Measurement,
-    losses: Sequence[Loss],
-    ranks: RankReport | None,
-    on_cpu: OnCpu | None,
-    basis: Fact,
-) -> Verdict:
+def _main_verdict(facts: VerdictFacts, figures: _Figures, on_cpu: OnCpu | None) -> Verdict:
     """Return the verdict: on missing records, a missing timeline, or the largest cost."""
-    total = sum((device.chosen for device in devices), EMPTY_ACCOUNT)
+    devices, total, measured, losses, _, _, ranks, _, basis = figures
     late_rank = late_rank_fact(ranks, lasting=True) or slow_link_fact(ranks)
     verdict = (
         facts.samples

@@ -107,39 +107,26 @@ def _device_notes(prepared: Prepared, devices: Sequence[DeviceReport]) -> Iterat
     if (count := sum(whole.same_stream_overlaps for whole in gpus)) > _FEW_OVERLAPS * total:
         longest = max(whole.same_stream_overlap_max_ns for whole in gpus)
         yield note_of("assumed", "overlap-on-stream", count=count, of=total, longest_ns=longest)
-    yield from _earlier_work_notes(prepared, devices)
-    # `unlinked` is None if a process has no calls that could be linked.
-    if any(whole.unlinked is None for whole in gpus) and not is_said(trace, "no-calls", *_ON_CALLS):
-        cost = fact("advice.no-calls", how=remedy(trace, "calls"))
-        yield note_of("missing", "no-calls", advice=cost)
-
-
-def _earlier_work_notes(prepared: Prepared, devices: Sequence[DeviceReport]) -> Iterator[Note]:
-    """Yield notes on idle time in which unrecorded work may have run: one on graphs, one on others.
-
-    There is no note on others if idle time is not judged: all of it may be lost work.
-    """
-    unseen_ns = prepared.unseen_ns  # by device: idle time that may be graphs
+    # Idle time in which unrecorded work may have run: graphs (`unseen_ns`), or others. There is no
+    # note on others if idle time is not judged, as all of it may be lost work.
+    unseen_ns = prepared.unseen_ns
     unknown_ns = [
         device.chosen.idle_causes.unrecorded_ns - unseen_ns.get(device.device, 0)
         for device in devices
     ]
     window_ns = max(sum(device.chosen.components.window_ns for device in devices), 1)
-    count = sum(ns > 0 for ns in unknown_ns)
-    if count and prepared.launch_records.is_judged:
-        cost, late_ns = fact("advice.earlier-work-missing"), sum(unknown_ns)
-        yield note_of(
-            "missing",
-            "earlier-work-missing",
-            count=count,
-            share=late_ns / window_ns,
-            advice=cost,
-            late_ns=late_ns,
-        )
+    if (count := sum(ns > 0 for ns in unknown_ns)) and prepared.launch_records.is_judged:
+        late_ns, cost = sum(unknown_ns), fact("advice.earlier-work-missing")
+        code, share = "earlier-work-missing", late_ns / window_ns
+        yield note_of("missing", code, count=count, share=share, advice=cost, late_ns=late_ns)
     if count := sum(ns > 0 for ns in unseen_ns.values()):
         most_ns = sum(unseen_ns.values())
         share = most_ns / window_ns
         yield note_of("missing", "replays-unrecorded", count=count, most_ns=most_ns, share=share)
+    # `unlinked` is None if a process has no calls that could be linked.
+    if any(whole.unlinked is None for whole in gpus) and not is_said(trace, "no-calls", *_ON_CALLS):
+        cost = fact("advice.no-calls", how=remedy(trace, "calls"))
+        yield note_of("missing", "no-calls", advice=cost)
 
 
 def _clock_notes(linked: LinkedTrace) -> Iterator[Note]:

@@ -110,10 +110,7 @@ def _linked(
 
 
 def _accounts(linked: LinkedTrace, selection: Selection) -> dict[int, DeviceAccount]:
-    """Return the account of each selected device, by row of the devices table.
-
-    Devices of ranks are those that did their work. Raises UsageError if no device is left.
-    """
+    """Return the account of each selected device. Raises UsageError if no device is left."""
     trace, device = linked.trace, numbers(linked.trace.activities["device"])
     rows = trace.devices.to_pylist()
     selected = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from heapq import nlargest
 from operator import attrgetter
 from typing import Any, Final, TypeVar
 
@@ -109,10 +110,7 @@ class RankSummary(Struct, frozen=True, dict=True):
 
 
 def summarised(trace: Trace, selection: Selection, peaks: PeakOptions, **asked: Any) -> RankSummary:
-    """Return the summary of a trace; arguments and errors are those of `analyze`.
-
-    If there are more than _MOST_WINDOWS windows, the last steps are left out, with a note.
-    """
+    """Return the summary of a trace; beyond _MOST_WINDOWS windows the last steps are left out."""
     whole = analysis_of(prepare(trace, selection, **asked), peaks, is_summarised=True)
     used = whole.steps.used
     if whole.windows_used <= _MOST_WINDOWS or not used:
@@ -144,6 +142,12 @@ def summary_of(analysis: Analysis) -> RankSummary:
 
     tables = {"processes": trace.processes, "devices": trace.devices}
     tables["activities"] = _outline(trace.activities)
+    reports = []  # with the longest gaps; of very many windows only the chosen ones stay
+    for device in analysis.devices:
+        gaps = nlargest(GAPS_OF_SUMMARY, device.gaps, key=attrgetter("dur_ns"))
+        is_long = len(device.windows) > _MOST_WINDOWS
+        windows = [window for window in device.windows if window.used or not is_long]
+        reports.append(replace(device, gaps=tuple(gaps), windows=tuple(windows)))
     return RankSummary(
         trace=replace(trace, tables=tables, jobs=(), job=None, places=()),
         notes=tuple(
@@ -152,9 +156,9 @@ def summary_of(analysis: Analysis) -> RankSummary:
         codes=tuple(note.code for note in analysis.notes),
         choice=analysis.steps,
         launch_records=prepared.launch_records,
-        reports=tuple(map(_brief, analysis.devices)),
-        kernels=kernel_totals(trace, linked.categorised, linked.split, prepared.chosen),
-        moved=memory_times(trace, linked.categorised, prepared.chosen),
+        reports=tuple(reports),
+        kernels=kernel_totals(prepared),
+        moved=memory_times(prepared),
         idle=replace(idle, unexplained_ns=unexplained_ns),
         long_steps=long,
         idle_of=tuple(map(tuple, idle_of)),
@@ -194,14 +198,6 @@ def _outline(activities: pa.Table) -> pa.Table:
     columns["kind"] = dictionary_column(np.zeros(len(first), dtype=np.int32), ["kernel"])
     arrays = [columns.get(field.name, pa.nulls(len(first), field.type)) for field in schema]
     return pa.Table.from_arrays(arrays, schema=schema)
-
-
-def _brief(device: DeviceReport) -> DeviceReport:
-    """Return a device with its longest gaps; of very many windows only the chosen ones stay."""
-    longest = sorted(device.gaps, key=attrgetter("dur_ns"), reverse=True)
-    is_long = len(device.windows) > _MOST_WINDOWS
-    windows = [window for window in device.windows if window.used or not is_long]
-    return replace(device, gaps=tuple(longest[:GAPS_OF_SUMMARY]), windows=tuple(windows))
 
 
 def _of_all_windows(rows: Iterable[T], *keys: str) -> tuple[T, ...]:

@@ -6,7 +6,7 @@ For files of several jobs, the Analysis lists the figures of each job.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -35,7 +35,7 @@ from traceflops.ranks.collectives import collective_work
 from traceflops.table.columns import numbers
 from traceflops.table.grouping import distinct
 from traceflops.table.trace import Trace
-from traceflops.timeline.device_span import whole_span
+from traceflops.timeline.account import whole_span
 from traceflops.timeline.records import EMPTY_ACCOUNT
 from traceflops.windows.device_records import NO_LAUNCHES, UNRECORDED
 from traceflops.windows.prepared import Prepared
@@ -148,8 +148,8 @@ def analysis_of(
             measured = measure(whole, peaks, pair)
     phases, attribution = measured.executed.phases, measured.executed.attribution
     with phase("kernel tables"):
-        totals = kernel_totals(linked.trace, linked.categorised, linked.split, prepared.chosen)
-        moved = memory_times(linked.trace, linked.categorised, prepared.chosen)
+        totals = kernel_totals(prepared)
+        moved = memory_times(prepared)
     return Analysis(
         source=linked.trace.source,
         selection=prepared.selection,
@@ -182,50 +182,28 @@ def _ranks(prepared: Prepared, measured: Measurement, link: float | None) -> Ran
 
 
 def _device_reports(prepared: Prepared, most_gaps: int | None) -> Sequence[DeviceReport]:
-    """Return the reports of all devices, without culprits of idle time."""
-    trace = prepared.linked.trace
+    """Return the reports of all devices, without the culprits of their idle time."""
+    trace, reports = prepared.trace, []
     rows, processes = trace.devices.to_pylist(), trace.processes.to_pylist()
-    reports = [
-        _device_report(prepared, rows[device], processes, most_gaps) for device in prepared.accounts
-    ]
+    for device, account in prepared.accounts.items():
+        row, windows = rows[device], prepared.windows[device]
+        process = processes[row["process"]]
+        users = distinct(numbers(trace.activities["process"])[account.rows.row]).tolist()
+        ranks = {trace.ranks[user] for user in users} - {None}
+        report = DeviceReport(
+            device=device,
+            rank=process["rank"],
+            file=process["file"],
+            whole=whole_span(prepared.linked, account),
+            windows=windows,
+            chosen=sum((window.account for window in windows if window.used), EMPTY_ACCOUNT),
+            gaps=account.gaps(device, chosen_time(windows), windows, most_gaps),
+            **{name: row[name] for name in _OF_ROW},
+            partition=partition_text(row),
+            ranks=tuple(sorted(ranks)),
+        )
+        reports.append(report)
     return told_apart(trace, reports)
-
-
-def _device_report(
-    prepared: Prepared,
-    row: Mapping[str, Any],
-    processes: Sequence[Mapping[str, Any]],
-    most_gaps: int | None,
-) -> DeviceReport:
-    """Return the figures of a device, without the culprits of its idle time.
-
-    `row` is its row of the devices table, `processes` are all rows of that of processes.
-    """
-    linked, trace, device = prepared.linked, prepared.trace, row["device"]
-    account, windows = prepared.accounts[device], prepared.windows[device]
-    process = processes[row["process"]]
-    users = distinct(numbers(trace.activities["process"])[account.rows.row]).tolist()
-    whole = whole_span(
-        trace,
-        linked.links,
-        linked.categorised,
-        account.rows,
-        account.timeline,
-        account.account(*account.rows.span),
-        account.has_calls,
-    )
-    return DeviceReport(
-        device=device,
-        rank=process["rank"],
-        file=process["file"],
-        whole=whole,
-        windows=windows,
-        chosen=sum((window.account for window in windows if window.used), EMPTY_ACCOUNT),
-        gaps=account.gaps(device, chosen_time(windows), windows, most_gaps),
-        **{name: row[name] for name in _OF_ROW},
-        partition=partition_text(row),
-        ranks=tuple(sorted({rank for user in users if (rank := trace.ranks[user]) is not None})),
-    )
 
 
 def what_if(analysis: Analysis, *edits: str) -> WhatIf:

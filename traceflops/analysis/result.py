@@ -337,7 +337,6 @@ class Analysis(Struct, frozen=True, dict=True):
         return run_sql(self.tables.sources, query)
 
     def __repr__(self) -> str:
-        """Return the verdict in one line."""
         return f"<Analysis of {len(self.devices)} device(s): {self.verdict.sentence}>"
 
 

@@ -48,10 +48,7 @@ _NEEDED: Final = (f"SQL needs DuckDB {_LEAST_VERSION} or newer", "pip install 't
 
 
 def run_sql(tables: Mapping[str, pa.Table | OnDemand], query: str) -> pa.Table:
-    """Return the result of a query. Raises UsageError if it is wrong or DuckDB is not installed.
-
-    Sums of whole numbers become int64 if they fit. Columns of equal names are numbered.
-    """
+    """Return the result of a query, whole sums as int64 if they fit. Raises UsageError."""
     with _asked(tables, query) as result:
         return _tidied(result.to_arrow_table())
 

@@ -48,11 +48,7 @@ T = TypeVar("T")
 def analysis_of_summaries(
     summaries: Iterable[HeldSummary], failed: Sequence[str] = (), link: float | None = None
 ) -> Analysis:
-    """Return the analysis of several ranks of one job, added up from their summaries.
-
-    `failed` are the names of files without a summary, `link` is the user's bandwidth of links in
-    GB/s. Raises UsageError for the summaries of several jobs.
-    """
+    """Return the analysis of several ranks of one job from their summaries. Raises UsageError."""
     ordered = sorted(summaries, key=lambda summary: by_rank(summary.trace))
     main_kind = max(part.kind for part in ordered)
     for number, part in enumerate(ordered):

@@ -54,10 +54,7 @@ def is_summary(head: bytes) -> bool:
 
 
 def encoded(summary: RankSummary | str) -> bytes:
-    """Return a summary, or the name of a file that could not be read, as the content of a file.
-
-    Collectives at the end are left out until the content has at most _MOST_BYTES.
-    """
+    """Return a summary as a file of at most _MOST_BYTES, or the name of a file that has none."""
     if isinstance(summary, str):
         return _file(None, summary)
     most = _MOST_RECORDS
@@ -92,10 +89,7 @@ def _file(summary: RankSummary | None, failed: str | None = None) -> bytes:
 
 
 def decoded(content: bytes, name: str) -> RankSummary | str:
-    """Return the summary in a file, or the name of a file that could not be read.
-
-    Raises InputError if it is no summary, damaged, or written by another version.
-    """
+    """Return the summary in a file, or an unreadable file's name. Raises InputError."""
     try:
         table = checked(_table(content, name))
         data = table["summary"][0].as_buffer()

@@ -58,10 +58,7 @@ class HeldSummary(Struct, frozen=True):
     def of(
         cls, summary: RankSummary, shared: Shared, load: Callable[[], RankSummary] | None = None
     ) -> HeldSummary:
-        """Return what to hold of a summary; without `load`, all of it stays in memory.
-
-        Columns that are equal in several summaries are stored once, in `shared`.
-        """
+        """Return what to hold of a summary, with `shared` columns; without `load`, all of it."""
         types = {device.type for device in summary.reports}
         kind = GPUS if types - {"cpu"} else CPUS if types else NOTHING
         tables = {name: _once(table, name, shared) for name, table in summary.trace.tables.items()}
@@ -81,7 +78,6 @@ class RunningSum(Generic[T]):
     """The sum of values that are added one by one; `add_up` returns the sum of several."""
 
     def __init__(self, add_up: Callable[[Sequence[T]], T]) -> None:
-        """Begin without a value."""
         self._add_up = add_up
         # A value of each further level is the sum of _AT_ONCE values of the level before.
         self._levels: list[list[T]] = []
@@ -102,10 +98,7 @@ class RunningSum(Generic[T]):
 
 
 def placed(ordered: Sequence[HeldSummary]) -> list[HeldSummary]:
-    """Return summaries with what to add to their times and numbers, so that these do not clash.
-
-    Times move to the clock of the first summary that is tied to the calendar.
-    """
+    """Return summaries with what to add to times and numbers; the first dated clock counts."""
     origins = [part.trace.source.origin_unix_ns for part in ordered]
     common = next((origin for origin in origins if origin is not None), None)
     parts, devices, processes = [], 0, 0

@@ -27,6 +27,7 @@ from traceflops.table.columns import (
     dictionary_column,
     merged_column,
     names,
+    nullable,
     number_column,
     numbers,
 )
@@ -96,11 +97,9 @@ class OnDemand(Struct, frozen=True, dict=True):
         return self.make()
 
     def __arrow_c_schema__(self) -> object:
-        """Export the schema."""
         return self.schema.__arrow_c_schema__()
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """Export the rows."""
         return self.table.__arrow_c_stream__(requested_schema)
 
 
@@ -108,7 +107,6 @@ class Tables(Mapping[str, pa.Table]):
     """Tables by name. `sources` has an OnDemand in place of a table that takes time."""
 
     def __init__(self, sources: Mapping[str, pa.Table | OnDemand]) -> None:
-        """Take tables, or OnDemand in their place."""
         self.sources = sources
 
     def __getitem__(self, name: str) -> pa.Table:
@@ -125,7 +123,6 @@ class Tables(Mapping[str, pa.Table]):
         return len(self.sources)
 
     def __repr__(self) -> str:
-        """Return the names."""
         return f"<Tables {', '.join(self)}>"
 
 
@@ -172,11 +169,11 @@ def _activity_table(prepared: Prepared) -> pa.Table:
     of_kind = np.where(kind >= 0, kind + len(texts), -1)
     columns = {
         "rank": _ranks_of(table, trace.ranks),
-        "step": _nullable(step),
+        "step": nullable(step),
         "used": pa.array(used),
         "top": merged_column(categorised.category, categorised.top()),
         "sub": merged_column(categorised.category, [c.sub for c in categorised.categories]),
-        "op_row": _nullable(np.where(op >= 0, op, ABSENT)),
+        "op_row": nullable(np.where(op >= 0, op, ABSENT)),
         "op": _names_in(linked.trace.ops, op),
         "call": _names_in(linked.trace.calls, call),
         "module": merged_column(scopes.scope, scopes.texts),
@@ -193,10 +190,7 @@ def _activity_table(prepared: Prepared) -> pa.Table:
 
 
 def _windows_at(windows: tuple[Window, ...], time_ns: IntArray) -> tuple[IntArray, BoolArray]:
-    """Return, per time, the step whose window contains it (else ABSENT), and whether it is chosen.
-
-    The window of a selected time range is no step.
-    """
+    """Return, per time, the step whose window has it (else ABSENT), and whether it is chosen."""
     edges = [
         (window.start_ns, window.end_ns, ABSENT if window.step is None else window.step)
         for window in windows
@@ -211,13 +205,7 @@ def _windows_at(windows: tuple[Window, ...], time_ns: IntArray) -> tuple[IntArra
 def _ranks_of(table: pa.Table, ranks: Sequence[int | None]) -> pa.Array:
     """Return the rank of the process of each row; `ranks` are by process."""
     by_process = np.array([ABSENT if rank is None else rank for rank in ranks], np.int64)
-    return _nullable(taken(by_process, numbers(table["process"]), ABSENT))
-
-
-def _nullable(values: IntArray) -> pa.Array:
-    """Return numbers as a column, null for ABSENT."""
-    is_valid = values != ABSENT
-    return number_column(np.where(is_valid, values, 0), pa.int64(), is_valid)
+    return nullable(taken(by_process, numbers(table["process"]), ABSENT))
 
 
 def _names_in(table: pa.Table, rows: IntArray) -> pa.Array:
@@ -263,11 +251,11 @@ def _gap_table(prepared: Prepared, devices: Sequence[DeviceReport]) -> pa.Table:
     culprit, culprits = main_culprits(prepared, gaps)
     is_named = np.array([*(label != "" for _, label in culprits), False])
     columns = [
-        _nullable(rank_of),
+        nullable(rank_of),
         number_column(device_of, pa.int32()),
-        _nullable(step),
-        _nullable(gaps.start_ns),
-        _nullable(gaps.end_ns - gaps.start_ns),
+        nullable(step),
+        nullable(gaps.start_ns),
+        nullable(gaps.end_ns - gaps.start_ns),
         merged_column(culprit, [kind for kind, _ in culprits]),
         merged_column(np.where(is_named[culprit], culprit, -1), [label for _, label in culprits]),
         _names_in(activities, before),

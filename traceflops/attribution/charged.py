@@ -67,11 +67,7 @@ class RankTimes(Struct, frozen=True):
 
 
 def charged(prepared: Prepared, waits: RankTimes | None = None) -> Charged:
-    """Charge each ns of work in the chosen windows to one activity.
-
-    Return a piece per activity and window in which it is charged time. Without `waits`, `wait_ns`
-    is -1.
-    """
+    """Charge each ns of work to one activity; return a piece per activity and window."""
     empty, windows_before = np.empty(0, dtype=np.int64), 0
     pieces = [Charged(*[empty] * 6)]
     for device, account in prepared.accounts.items():
@@ -143,10 +139,7 @@ class ChargedKernel(Struct, frozen=True):
 def charged_kernels(
     prepared: Prepared, waits: RankTimes | None = None
 ) -> tuple[ChargedKernel, ...]:
-    """Return the time in ns charged to each kernel and launch path, the most time first.
-
-    The rows sum to the work of the chosen windows, component by component.
-    """
+    """Return the time in ns charged to each kernel and launch path, the most time first."""
     columns, pieces = _launch_paths(prepared, waits), charged(prepared, waits)
     chosen = prepared.chosen
     # Equal codes in all columns are one launch path.
@@ -212,10 +205,7 @@ def _launch_paths(
 def _times(
     prepared: Prepared, charged: Charged, group: IntArray, count: int
 ) -> Iterator[tuple[int, int | None, int | None, tuple[int, ...] | None]]:
-    """Yield charged_ns, wait_ns, at_ns and steps_ns (see ChargedKernel) per group of pieces.
-
-    `group` is the group of each piece, `count` the number of groups.
-    """
+    """Yield charged_ns, wait_ns, at_ns, steps_ns (see ChargedKernel) per group of pieces."""
     charged_ns = group_sums(group, charged.ns, count)
     pieces, pieces_with_wait = (
         group_sums(group, has.astype(np.int64), count)

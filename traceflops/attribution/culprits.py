@@ -190,10 +190,7 @@ def named_times(
 
 
 def _culprits_of_sets(sets: Sequence[GapParts], trace: Trace) -> Iterator[IdleCulprits]:
-    """Yield the culprits of each set of gap parts; sets may overlap.
-
-    Each distinct part is analysed once, however many sets contain it.
-    """
+    """Yield the culprits of each set of gap parts; parts of several sets are analysed once."""
     joined = GapParts.joined(sets)
     distinct = first_row = np.arange(len(joined.call))  # per row: number of its distinct part
     if len(sets) > 1:
@@ -298,10 +295,7 @@ def named_idle(prepared: Prepared, devices: Sequence[int]) -> dict[int, NamedIdl
 
 
 def joined_culprits(parts: Sequence[IdleCulprits], most: int | None = _MOST) -> IdleCulprits:
-    """Add up idle culprits of several recordings; evidence is that of the longest slice.
-
-    The `most` largest are named, all without it.
-    """
+    """Add up idle culprits of several recordings: the `most` largest by name, and the rest."""
     culprits = (culprit for part in parts for culprit in part.culprits)
     by_name: defaultdict[tuple[str, str], list[Culprit]] = defaultdict(list)
     for culprit in sorted(culprits, key=attrgetter("idle_ns"), reverse=True):

@@ -216,10 +216,7 @@ _TESTS: Final[dict[str, Callable[[Launched], BoolArray]]] = {
 
 
 def attributed(prepared: Prepared, row: IntArray) -> tuple[IntArray, ModulePaths]:
-    """Attribute some rows of activities by the first of RULES that applies to each.
-
-    Return, per activity, an index into RULES, and the node of its module (-1: none).
-    """
+    """Return, per row of activities, the first of RULES that applies, and its module's node."""
     work = Launched.of(prepared, row)
     paths, by_launch = modules_around(prepared.trace, *work.causes)
     # Rules 0 and 1: a module around the launch, or around the forward op.

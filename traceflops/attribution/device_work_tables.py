@@ -24,7 +24,7 @@ from traceflops.attribution.device_work import (
 from traceflops.attribution.marks import range_names
 from traceflops.attribution.scopes import module_class, module_name, modules_around
 from traceflops.errors import UsageError
-from traceflops.table.columns import IntArray, codes, names
+from traceflops.table.columns import IntArray, codes, names, texts_of
 from traceflops.table.grouping import exact_sums, group_rows
 from traceflops.table.nesting import taken
 from traceflops.windows.prepared import Prepared
@@ -90,11 +90,8 @@ def _by_shape(prepared: Prepared) -> WorkOwners:
     op = Launched.of(prepared, prepared.chosen.row).op
     name, shape = (taken(codes(ops[column]), op) for column in ("name", "input_dims"))
     group, first = group_rows((name, shape))
-    # The last label is that of code -1.
-    labels, shapes = [*names(ops["name"]), ""], [*names(ops["input_dims"]), ""]
-    texts = [labels[code] for code in name[first].tolist()]
-    dims = [shapes[code] for code in shape[first].tolist()]
-    return _of_texts(prepared, np.where(op >= 0, group, -1), texts, dims)
+    texts, shapes = (texts_of(ops[column], op[first]) for column in ("name", "input_dims"))
+    return _of_texts(prepared, np.where(op >= 0, group, -1), texts, shapes)
 
 
 def _by_name(name_of: Callable[[Launched], Named], prepared: Prepared) -> WorkOwners:

@@ -24,7 +24,7 @@ from traceflops.devices.device_facts import shown
 from traceflops.facts import Fact, fact
 from traceflops.table.arrays import ABSENT, IntArray
 from traceflops.table.builder import TableBuilder, with_numbers
-from traceflops.table.columns import codes, is_one_of, matching, names, numbers, take_rows
+from traceflops.table.columns import appended, codes, is_one_of, matching, names, numbers, take_rows
 from traceflops.table.grouping import distinct, groups
 from traceflops.table.links import Links, first_match, link
 from traceflops.table.nesting import taken
@@ -54,10 +54,7 @@ class _Kernels(Struct, frozen=True):
 
 
 def replays(timed: LinkedTrace, capture: LinkedTrace) -> Replays | None:
-    """Pair each kernel of a graph replay with its captured launch; None without either.
-
-    `timed` is the recording with the replays, `capture` that of the capture.
-    """
+    """Pair kernels replayed in `timed` with launches in `capture`; None without either."""
     activities, call = timed.trace.activities, timed.links.call_of_activity
     timed_names, capture_names = same_kernels(  # a common code by code of each recording
         *(names(linked.trace.activities["name"]) for linked in (timed, capture))
@@ -87,7 +84,22 @@ def replays(timed: LinkedTrace, capture: LinkedTrace) -> Replays | None:
         # Sorted by name, the kernels of both correspond.
         launch = np.where(is_ordered[replay.by_name], graph.row[graph.by_name], -1)
         captured[replay.row[replay.by_name]] = launch
-    host = _with_captured_host(timed, capture, captured)
+    # The host of the capture becomes further processes of `timed`, to whose calls and ops the
+    # kernels are linked. Times of the capture cannot be compared with those of the replays.
+    tables = dict(timed.trace.tables)
+    for name in ("calls", "ops", "marks"):
+        theirs = capture.trace.table(name)
+        process = numbers(theirs["process"]) + timed.trace.processes.num_rows
+        tables[name] = appended(timed.trace.table(name), with_numbers(theirs, "process", process))
+    calls, ops = timed.trace.calls.num_rows, timed.trace.ops.num_rows
+    old, new = timed.links, capture.links
+    call, op = (taken(links, captured) for links in (new.call_of_activity, new.op_of_activity))
+    links = Links(
+        np.where(call >= 0, call + calls, old.call_of_activity),
+        np.append(old.op_of_call, np.where(new.op_of_call < 0, -1, new.op_of_call + ops)),
+        np.where(op >= 0, op + ops, old.op_of_activity),
+    )
+    host = replace(timed, trace=replace(timed.trace, tables=tables), links=links)
     return Replays(host, captured, tuple(_notes(captured, paired, refused, capture.trace)))
 
 
@@ -114,8 +126,8 @@ def created_nodes(linked: LinkedTrace) -> Replays | None:
     columns = {"process": process, "start_ns": start, "thread": thread, "dur_ns": dur}
     name, api = table.names["name"]["graph node"], table.names["api"]["runtime"]
     table.add(len(creations), name=name, api=api, **columns)
-    calls = pa.concat_tables([trace.calls, table.finish()]).unify_dictionaries()
-    host = replace(trace, tables={**trace.tables, "calls": calls.combine_chunks()})
+    calls = appended(trace.calls, table.finish())
+    host = replace(trace, tables={**trace.tables, "calls": calls})
     # Link the new calls to the ops around them, and the work to the new calls.
     links, call = link(host), creation + trace.calls.num_rows
     op = taken(links.op_of_call, call)
@@ -206,30 +218,3 @@ def _notes(
         yield note_of("assumed", "replays-paired", count=paired, replays=count, files=files)
     for why, kernels in refused.items():
         yield note_of("missing", "replays-not-paired", count=kernels, why=why)
-
-
-def _with_captured_host(
-    timed: LinkedTrace, capture: LinkedTrace, captured: IntArray
-) -> LinkedTrace:
-    """Return `timed` with the calls, ops and marks of the capture added, as further processes.
-
-    `captured` is, per activity of `timed`, the captured launch that it replays, -1 for none; the
-    activity is linked to the call and op of that launch. Times of the capture cannot be compared
-    with those of the replays.
-    """
-    tables = {}
-    for name in ("calls", "ops", "marks"):
-        theirs = capture.trace.table(name)
-        process = numbers(theirs["process"]) + timed.trace.processes.num_rows
-        both = pa.concat_tables([timed.trace.table(name), with_numbers(theirs, "process", process)])
-        tables[name] = both.unify_dictionaries().combine_chunks()
-    calls, ops = timed.trace.calls.num_rows, timed.trace.ops.num_rows
-    old, new = timed.links, capture.links
-    call, op = (taken(links, captured) for links in (new.call_of_activity, new.op_of_activity))
-    links = Links(
-        np.where(call >= 0, call + calls, old.call_of_activity),
-        np.append(old.op_of_call, np.where(new.op_of_call < 0, -1, new.op_of_call + ops)),
-        np.where(op >= 0, op + ops, old.op_of_activity),
-    )
-    trace = replace(timed.trace, tables={**timed.trace.tables, **tables})
-    return replace(timed, trace=trace, links=links)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from operator import attrgetter
 from typing import Final
 
@@ -72,8 +72,7 @@ def synchronisations(prepared: Prepared) -> tuple[Synchronisation, ...]:
     site = np.where(owner == event, -1, owner)  # a call that owns itself has no site
     sums: defaultdict[tuple[str, str], IntArray] = defaultdict(lambda: np.zeros(3, np.int64))
     for row, (call_event, site_event) in enumerate(zip(event.tolist(), site.tolist(), strict=True)):
-        name = events.text(call_event), events.text(site_event)
-        sums[name] += 1, blocked_ns[row], idle_ns[row]
+        sums[events.text(call_event), events.text(site_event)] += 1, blocked_ns[row], idle_ns[row]
     waits = [Synchronisation(*name, *times.tolist()) for name, times in sums.items()]
     waits.sort(key=attrgetter("blocked_ns"), reverse=True)
     rest = [(w.count, w.blocked_ns, w.idle_after_ns) for w in waits[_MOST_CALLS:]]
@@ -145,10 +144,7 @@ class MemoryOperation(Struct, frozen=True):
 
 
 def memory_operations(prepared: Prepared) -> tuple[MemoryOperation, ...]:
-    """Return copies and fills by kind and direction, then memory calls; most time first in each.
-
-    Memory calls are those that allocate or free memory.
-    """
+    """Return copies and fills by direction, then allocating and freeing calls, by time."""
     activities, chosen = prepared.trace.activities, prepared.chosen
     moves = np.flatnonzero(is_one_of(activities["kind"], *_KINDS)[chosen.row])
     row, starts = chosen.row[moves], chosen.starts_inside[moves]
@@ -187,7 +183,7 @@ def memory_operations(prepared: Prepared) -> tuple[MemoryOperation, ...]:
 
 
 _MOST_OPERATORS: Final = 100  # at most so many operators are named; the others become one more
-_AT_ONCE: Final = 1 << 15  # about so many operators are analysed at a time, to save memory
+_AT_ONCE: Final = 1 << 15  # so many operators are analysed at a time, or a few more, to save memory
 
 
 class HostOperator(Struct, frozen=True):
@@ -205,10 +201,7 @@ class HostOperator(Struct, frozen=True):
 
 
 def host_operators(prepared: Prepared) -> tuple[HostOperator, ...]:
-    """Return the operators of the launching threads by name, the most self time first.
-
-    Step markers, which old profilers wrote as operators, are left out.
-    """
+    """Return the operators of launching threads (no step markers), the most self time first."""
     ops, calls, windows = prepared.trace.ops, prepared.trace.calls, prepared.windows_of_process
     thread, calling = shared_codes(thread_columns(ops), thread_columns(calls))
     call = prepared.linked.links.call_of_activity[prepared.chosen.row]
@@ -219,35 +212,28 @@ def host_operators(prepared: Prepared) -> tuple[HostOperator, ...]:
     labels, name = names(ops["name"]), codes(ops["name"])
     count = group_sums(name[row], np.ones_like(row), len(labels))
     self_ns, total_ns = np.zeros_like(count), np.zeros_like(count)
-    for index in _pieces_of_threads(thread[row], start[row], end[row]):
-        rows = row[index]
-        begin, stop, same_thread = start[rows], end[rows], np.zeros_like(rows)
-        piece, *times = innermost_pieces(same_thread, begin, stop)
-        inner_ns = host_time(windows, process[rows[piece]], *times)
-        self_ns += group_sums(name[rows[piece]], inner_ns, len(self_ns))
-        # Time in several operators of one name counts once: each counts from the latest end of
-        # those of its name that began before it.
-        uncovered_begin = np.maximum(begin, latest_end_before(name[rows], begin, stop))
-        uncovered_end = np.maximum(uncovered_begin, stop)
-        uncovered_ns = host_time(windows, process[rows], uncovered_begin, uncovered_end)
-        total_ns += group_sums(name[rows], uncovered_ns, len(total_ns))
-    sums = zip(labels, count.tolist(), self_ns.tolist(), total_ns.tolist(), strict=True)
-    return most_important([HostOperator(*figures) for figures in sums if figures[1]])
-
-
-def _pieces_of_threads(thread: IntArray, start: IntArray, end: IntArray) -> Iterator[IntArray]:
-    """Yield the operators of each thread as index arrays of about _AT_ONCE, in order of start.
-
-    All arrays are per operator. A thread is cut only where none of its operators runs, so that
-    operators around others are never in different pieces; a piece may be longer for that.
-    """
-    for _, in_thread in groups(thread):
-        in_thread = in_thread[np.argsort(start[in_thread], kind="stable")]
-        is_free = start[in_thread][1:] >= np.maximum.accumulate(end[in_thread])[:-1]
+    for _, in_thread in groups(thread[row]):
+        # About _AT_ONCE operators at a time, in order of start. A thread is cut only where none of
+        # its operators runs, so that operators around others are never in different pieces.
+        ordered = row[in_thread]
+        ordered = ordered[np.argsort(start[ordered], kind="stable")]
+        is_free = start[ordered][1:] >= np.maximum.accumulate(end[ordered])[:-1]
         cuts = np.flatnonzero(is_free) + 1
         # The first possible cut from every _AT_ONCE-th operator on.
-        chosen = np.searchsorted(cuts, np.arange(_AT_ONCE, len(in_thread), _AT_ONCE))
-        yield from np.split(in_thread, cuts[distinct(chosen[chosen < len(cuts)])])
+        chosen = np.searchsorted(cuts, np.arange(_AT_ONCE, len(ordered), _AT_ONCE))
+        for rows in np.split(ordered, cuts[distinct(chosen[chosen < len(cuts)])]):
+            begin, stop, same_thread = start[rows], end[rows], np.zeros_like(rows)
+            piece, *times = innermost_pieces(same_thread, begin, stop)
+            inner_ns = host_time(windows, process[rows[piece]], *times)
+            self_ns += group_sums(name[rows[piece]], inner_ns, len(self_ns))
+            # Time in several operators of one name counts once: each counts from the latest end of
+            # those of its name that began before it.
+            uncovered_begin = np.maximum(begin, latest_end_before(name[rows], begin, stop))
+            uncovered_end = np.maximum(uncovered_begin, stop)
+            uncovered_ns = host_time(windows, process[rows], uncovered_begin, uncovered_end)
+            total_ns += group_sums(name[rows], uncovered_ns, len(total_ns))
+    sums = zip(labels, count.tolist(), self_ns.tolist(), total_ns.tolist(), strict=True)
+    return most_important([HostOperator(*figures) for figures in sums if figures[1]])
 
 
 def most_important(operators: Sequence[HostOperator]) -> tuple[HostOperator, ...]:

@@ -255,10 +255,7 @@ class HostEvents(Struct, frozen=True, dict=True):
 
 
 def host_events(trace: Trace, within: Intervals) -> HostEvents:
-    """Return the events that touch some time, which explain what the host did then.
-
-    Labels of steps are left out: they explain nothing.
-    """
+    """Return the events that touch some time, without labels of steps: these explain nothing."""
     # The kind of each mark; annotations of functions count as frames.
     pool, marks = Names(), trace.marks
     is_step = matching(marks["name"], lambda name: is_step_label(name, None))

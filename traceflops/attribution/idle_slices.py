@@ -161,55 +161,18 @@ def of_few_devices(parts: GapParts, trace: Trace) -> BoolArray:
 
 
 def idle_slices(parts: GapParts, events: HostEvents, is_cut: BoolArray) -> Slices:
-    """Cut gap parts into slices by what the host did, and by the launch call. See Slices.
-
-    The host's time is cut only in parts that `is_cut`.
-    """
+    """Cut gap parts into slices by the launch call, and where `is_cut` by what the host did."""
     has_call, is_op = parts.call >= 0, parts.op >= 0
     # Cut to the part: the launch and the return of its call. On a CPU all time is the host's.
     launched = np.where(is_op, parts.end_ns, parts.launched_ns)
     launched = np.clip(launched, parts.start_ns, parts.end_ns)
     returned = np.clip(parts.call_end_ns, launched, parts.end_ns)
-    waits = np.flatnonzero(is_cut & (has_call | is_op) & (launched > parts.start_ns))
-    pieces = list(_host_slices(parts, waits, launched, events))
-    call, no_event = events.of_call(parts.call), np.full_like(parts.call, -1)
-    for role, is_of_role, start, end, event in (
-        (IN_CALL, has_call, launched, returned, call),
-        (AFTER_CALL, has_call, returned, parts.end_ns, call),
-        (NO_LAUNCH, ~(has_call | is_op), parts.start_ns, parts.end_ns, no_event),
-    ):
-        part = np.flatnonzero(is_of_role & (end > start))
-        roles, none = np.full((2, len(part)), [[role], [-1]])
-        pieces.append(Slices(part, roles, start[part], end[part], event[part], event[part], none))
-    return Slices.joined(pieces)
-
-
-def starters(parts: GapParts, events: HostEvents) -> tuple[IntArray, IntArray]:
-    """Return, per gap part, the process and the thread that launched the work at its end.
-
-    The numbers are those of `events`; -1 if neither a call nor an operator of a CPU is known.
-    """
-    is_op, by_op = parts.op >= 0, (events.process_of_op, events.thread_of_op)
-    by_call = events.process_of_call, events.thread_of_call
-    process, thread = (
-        np.where(is_op, taken(of_op, parts.op), taken(of_call, parts.call))
-        for of_op, of_call in zip(by_op, by_call, strict=True)
-    )
-    return process, thread
-
-
-def _host_slices(
-    parts: GapParts, part: IntArray, until: IntArray, events: HostEvents
-) -> tuple[Slices, Slices]:
-    """Return two sets of slices: those explained by the launching thread, and by other threads.
-
-    `part` are rows of `parts`; slices reach up to `until` (ns, per row of `parts`).
-    """
-    # Cut at the edges of what the launching thread works on, then at those of its labels.
+    # Cut the time before the launch at the edges of what its thread works on, then of its labels.
+    part = np.flatnonzero(is_cut & (has_call | is_op) & (launched > parts.start_ns))
     process_of_part, thread = starters(parts.only(part), events)
     is_label = events.kind == LABEL
     working = events.innermost(events.thread, events.is_work)
-    span, start, end, own_event = working.cut(thread, parts.start_ns[part], until[part])
+    span, start, end, own_event = working.cut(thread, parts.start_ns[part], launched[part])
     labelled = events.innermost(events.thread, is_label)
     piece, start, end, label = labelled.cut(thread[span], start, end)
     span, own_event = span[piece], own_event[piece]
@@ -231,4 +194,26 @@ def _host_slices(
     is_fed = events.is_inside("data_input", events.of_call(parts.call))[others.part[span]]
     event = np.where((event < 0) & is_fed, loading, event)
     others = replace(others.only(span), start_ns=start, end_ns=end, event=event)
-    return slices.only(~silent), others
+    pieces = [slices.only(~silent), others]
+    # From the launch on, the device waits for it.
+    call, no_event = events.of_call(parts.call), np.full_like(parts.call, -1)
+    for role, is_of_role, start, end, event in (
+        (IN_CALL, has_call, launched, returned, call),
+        (AFTER_CALL, has_call, returned, parts.end_ns, call),
+        (NO_LAUNCH, ~(has_call | is_op), parts.start_ns, parts.end_ns, no_event),
+    ):
+        part = np.flatnonzero(is_of_role & (end > start))
+        roles, none = np.full((2, len(part)), [[role], [-1]])
+        pieces.append(Slices(part, roles, start[part], end[part], event[part], event[part], none))
+    return Slices.joined(pieces)
+
+
+def starters(parts: GapParts, events: HostEvents) -> tuple[IntArray, IntArray]:
+    """Return, per gap part, process and thread that launched its end, as in `events`, or -1."""
+    is_op, by_op = parts.op >= 0, (events.process_of_op, events.thread_of_op)
+    by_call = events.process_of_call, events.thread_of_call
+    process, thread = (
+        np.where(is_op, taken(of_op, parts.op), taken(of_call, parts.call))
+        for of_op, of_call in zip(by_op, by_call, strict=True)
+    )
+    return process, thread

@@ -16,7 +16,6 @@ import pyarrow as pa
 from msgspec import Struct
 
 from traceflops.attribution.launching_ops import ops_that_launched
-from traceflops.categories.activities import Categorised
 from traceflops.characters import kernel_name
 from traceflops.table.arrays import IntArray
 from traceflops.table.columns import (
@@ -26,7 +25,9 @@ from traceflops.table.columns import (
     names,
     number_column,
     numbers,
+    span_columns,
     string_column,
+    texts_of,
 )
 from traceflops.table.grouping import (
     by_code,
@@ -38,12 +39,9 @@ from traceflops.table.grouping import (
     slices,
 )
 from traceflops.table.nesting import OpTree, taken
-from traceflops.table.trace import Trace
 from traceflops.timeline.device_span import is_top
-from traceflops.timeline.host_work import SplitWork
 from traceflops.timeline.intervals import Intervals
 from traceflops.windows.prepared import Prepared
-from traceflops.windows.records import InWindows
 
 COPIES: Final = "copies"
 KERNELS: Final = "kernels"
@@ -116,7 +114,7 @@ def joined_totals(totals: Sequence[pa.Table]) -> pa.Table:
     for name in _FIGURES:
         combine = _EXTREMES.get(name, group_sums)
         figures = combine(group, numbers(joined[name]), len(group_of))
-        arrays.append(number_column(figures, pa.int64()))
+        arrays.append(number_column(figures))
     return pa.Table.from_arrays(arrays, schema=KERNEL_TOTALS)
 
 
@@ -130,16 +128,15 @@ KERNEL_TOTALS: Final = pa.schema(
 """The columns of `kernel_totals`."""
 
 
-def kernel_totals(
-    trace: Trace, categorised: Categorised, split: SplitWork, chosen: InWindows
-) -> pa.Table:
+def kernel_totals(prepared: Prepared) -> pa.Table:
     """Return a row per distinct kernel name, kind, category and rule, as KERNEL_TOTALS.
 
     An operator of a CPU may have several activities. `whole_ns` adds up whole durations, one per
     first activity of an operator, or one per activity if a row has no first one; `whole` counts
     them.
     """
-    activities, row = trace.activities, chosen.row
+    activities, chosen = prepared.trace.activities, prepared.chosen
+    categorised, split, row = prepared.linked.categorised, prepared.linked.split, chosen.row
     labels, kinds = names(activities["name"]), names(activities["kind"])
     duration, begins = split.whole_ns[row], split.first[row]
     name, kind = codes(activities["name"])[row], codes(activities["kind"])[row]
@@ -167,7 +164,7 @@ def kernel_totals(
         "max_ns": group_most(group, duration, len(first)),
     }
     arrays = [string_column(values) for values in texts.values()]
-    arrays += [number_column(values, pa.int64()) for values in figures.values()]
+    arrays += [number_column(values) for values in figures.values()]
     return pa.Table.from_arrays(arrays, schema=KERNEL_TOTALS)
 
 
@@ -187,44 +184,38 @@ def category_table(kernels: pa.Table, device_time_ns: int | None) -> pa.Table:
     return _table(texts, figures, device_time_ns)
 
 
-def memory_times(trace: Trace, categorised: Categorised, chosen: InWindows) -> dict[str, int]:
+def memory_times(prepared: Prepared) -> dict[str, int]:
     """Return the ns of memory work in the chosen windows by kind, e.g. "fills", "norm kernels".
 
     Copies are split by direction if it is known; kernels that copy are a kind of their own. Of
     copies and fills only the time counts in which no kernel runs on their device. Migrations count
     in full, as kernels wait for them.
     """
+    activities, chosen = prepared.trace.activities, prepared.chosen
+    categorised = prepared.linked.categorised
     moving = np.flatnonzero(is_top(categorised, "memory", chosen.row))
     rows = chosen.row[moving]
-    category, direction = categorised.category[rows], codes(trace.activities["direction"])[rows]
-    is_kernel = is_one_of(trace.activities["kind"], "kernel")[rows].astype(np.int64)
+    category, direction = categorised.category[rows], codes(activities["direction"])[rows]
+    is_kernel_of_all = is_one_of(activities["kind"], "kernel")
+    is_kernel = is_kernel_of_all[rows].astype(np.int64)
     group, first = group_rows((category, direction, is_kernel))
     hides_sub = np.array([*(kind.sub in _HIDDEN for kind in categorised.categories), False])
     may_hide = hides_sub[category] & (is_kernel == 0)  # code -1 takes the False at the end
     # Per chosen activity, the time in which no kernel runs on its device.
-    activities = trace.activities
-    device, start, dur = (
-        numbers(activities[name])[chosen.row] for name in ("device", "start_ns", "dur_ns")
-    )
-    computes, alone_ns = (
-        is_one_of(activities["kind"], "kernel")[chosen.row],
-        chosen.inside_ns.copy(),
-    )
-    for _, own in groups(device):
+    start, end = span_columns(activities, chosen.row)
+    computes, alone_ns = is_kernel_of_all[chosen.row], chosen.inside_ns.copy()
+    for _, own in groups(numbers(activities["device"])[chosen.row]):
         kernels = own[computes[own]]
-        busy = Intervals.of(start[kernels], (start + dur)[kernels])
-        alone_ns[own] -= busy.length_within(start[own], (start + dur)[own])
+        busy = Intervals.of(start[kernels], end[kernels])
+        alone_ns[own] -= busy.length_within(start[own], end[own])
     counted_ns = np.where(may_hide, np.maximum(alone_ns, 0)[moving], chosen.inside_ns[moving])
-    sums = group_sums(group, counted_ns, len(first))
-    directions = [*names(trace.activities["direction"]), ""]  # the last stands for code -1
+    sums = group_sums(group, counted_ns, len(first)).tolist()
+    directions = texts_of(activities["direction"], rows[first])
     times = Counter[str]()
-    for row, sum_ns in zip(first.tolist(), sums.tolist(), strict=True):
-        sub = categorised.categories[category[row]].sub
-        work = kind_of(sub)
-        if work == COPIES and is_kernel[row]:
-            work = f"copy {KERNELS}"
-        elif work == COPIES:
-            work = _DIRECTIONS.get(directions[direction[row]], COPIES)
+    for row, towards, sum_ns in zip(first.tolist(), directions, sums, strict=True):
+        work = kind_of(categorised.categories[category[row]].sub)
+        if work == COPIES:
+            work = f"copy {KERNELS}" if is_kernel[row] else _DIRECTIONS.get(towards, COPIES)
         times[work] += sum_ns
     return dict(times)
 
@@ -246,7 +237,7 @@ def _table(
     if device_time_ns is None:
         device_time_ns = int(figures["sum_ns"].sum())
     arrays = {name: string_column(values) for name, values in texts.items()}
-    arrays |= {name: number_column(values, pa.int64()) for name, values in figures.items()}
+    arrays |= {name: number_column(values) for name, values in figures.items()}
     has_time = np.full(len(figures["sum_ns"]), device_time_ns > 0)
     shares = figures["sum_ns"] / max(device_time_ns, 1)
     arrays["share"] = number_column(shares, pa.float64(), has_time)
@@ -279,46 +270,16 @@ class Operators(Struct, frozen=True):
 def operators(prepared: Prepared, most: int = MOST) -> Operators:
     """Sum the device work of the chosen windows by launching operator, at most `most` rows."""
     chosen, begins = prepared.chosen, prepared.begins
-    op, labels = ops_that_launched(prepared, chosen.row), names(prepared.trace.ops["name"])
-    name_of_activity = taken(codes(prepared.trace.ops["name"]), op)
-    activities = group_sums(name_of_activity, begins, len(labels))
-    sum_ns = group_sums(name_of_activity, chosen.inside_ns, len(labels))
-    total_ns, calls, host_ns = _with_inner_ops(prepared, op)
-
-    used = np.flatnonzero((calls > 0) | (activities > 0)).tolist()
-    order = sorted(used, key=lambda code: (-int(sum_ns[code]), -int(total_ns[code]), labels[code]))
-    kept, beyond = order[:most], order[most:]
-    windows = itertools.chain(*prepared.windows.values())
-    time_ns = sum(window.dur_ns for window in windows if window.used)
-    has_time = np.full(len(kept), time_ns > 0)
-    columns = {
-        "name": string_column([labels[code] for code in kept]),
-        "activities": number_column(activities[kept], pa.int64()),
-        "sum_ns": number_column(sum_ns[kept], pa.int64()),
-        "share": number_column(sum_ns[kept] / max(time_ns, 1), pa.float64(), has_time),
-        "total_ns": number_column(total_ns[kept], pa.int64()),
-        "calls": number_column(calls[kept], pa.int64()),
-        "host_ns": number_column(host_ns[kept], pa.int64(), host_ns[kept] > 0),
-    }
-    table = pa.Table.from_arrays(list(columns.values()), names=list(columns))
-    unknown = op < 0
-    unknown_ns = int(chosen.inside_ns[unknown].sum())
-    left_ns = int(sum_ns[beyond].sum())
-    return Operators(table, len(beyond), left_ns, int(begins[unknown].sum()), unknown_ns)
-
-
-def _with_inner_ops(prepared: Prepared, op: IntArray) -> tuple[IntArray, IntArray, IntArray]:
-    """Return, per code of operator names, the total_ns, calls and host_ns of `Operators`.
-
-    `op` is the operator that launched each chosen activity, -1 if unknown.
-    """
     ops, tree = prepared.trace.ops, prepared.linked.op_tree
+    op, labels = ops_that_launched(prepared, chosen.row), names(ops["name"])
     name, duration = codes(ops["name"]), numbers(ops["dur_ns"])
-    total_ns, calls, host_ns = np.zeros((3, len(names(ops["name"]))), dtype=np.int64)
+    activities = group_sums(taken(name, op), begins, len(labels))
+    sum_ns = group_sums(taken(name, op), chosen.inside_ns, len(labels))
+    # The figures with those of the ops inside each.
+    total_ns, calls, host_ns = np.zeros((3, len(labels)), dtype=np.int64)
     # Ops that launched anything, themselves or inside, sorted by name and place in the tree: the
     # ops inside an op follow it there, up to its `stop`.
-    inside_ns = prepared.chosen.inside_ns
-    launched_ns, launched = _sums_before(tree, op, inside_ns), _sums_before(tree, op, 1)
+    launched_ns, launched = _sums_before(tree, op, chosen.inside_ns), _sums_before(tree, op, 1)
     is_busy = np.zeros(len(tree.order), dtype=np.bool_)
     for part in slices(len(is_busy)):
         is_busy[part] = launched[tree.stop[part]] > launched[part]
@@ -337,14 +298,31 @@ def _with_inner_ops(prepared: Prepared, op: IntArray) -> tuple[IntArray, IntArra
         np.add.at(calls, code, 1)
         np.add.at(total_ns, code[outer], (launched_ns[stop] - launched_ns[index])[outer])
         np.add.at(host_ns, code[outer], duration[row[outer]])
-    return total_ns, calls, host_ns
+
+    used = np.flatnonzero((calls > 0) | (activities > 0)).tolist()
+    order = sorted(used, key=lambda code: (-int(sum_ns[code]), -int(total_ns[code]), labels[code]))
+    kept, beyond = order[:most], order[most:]
+    windows = itertools.chain(*prepared.windows.values())
+    time_ns = sum(window.dur_ns for window in windows if window.used)
+    has_time = np.full(len(kept), time_ns > 0)
+    columns = {
+        "name": string_column([labels[code] for code in kept]),
+        "activities": number_column(activities[kept]),
+        "sum_ns": number_column(sum_ns[kept]),
+        "share": number_column(sum_ns[kept] / max(time_ns, 1), pa.float64(), has_time),
+        "total_ns": number_column(total_ns[kept]),
+        "calls": number_column(calls[kept]),
+        "host_ns": number_column(host_ns[kept], valid=host_ns[kept] > 0),
+    }
+    table = pa.table(columns)
+    unknown, left_ns = op < 0, int(sum_ns[beyond].sum())
+    unknown_ns = int(chosen.inside_ns[unknown].sum())
+    return Operators(table, len(beyond), left_ns, int(begins[unknown].sum()), unknown_ns)
 
 
 def _sums_before(tree: OpTree, op: IntArray, values: IntArray | int) -> IntArray:
     """Return, per index of the tree (and last for all), the sum that ops before it launched."""
     sums = np.zeros(len(tree.order) + 1, dtype=np.int64)
     linked = op >= 0
-    np.add.at(
-        sums, tree.place[op[linked]] + 1, values if isinstance(values, int) else values[linked]
-    )
+    np.add.at(sums, tree.place[op[linked]] + 1, np.broadcast_to(values, len(op))[linked])
     return np.cumsum(sums, out=sums)

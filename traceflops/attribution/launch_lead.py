@@ -40,8 +40,7 @@ _SHORT, _SHORTEST = 4, 3
 """Leads are short: the median is up to so many floors, or the 10th percentile below so many."""
 _BUSY: Final = 0.05  # below this share of idle time the verdict is at worst "looming"
 _MUCH: Final = 0.2  # from this share of idle time on, the host alone may hold the device back
-_SLIGHT: Final = 0.01
-"""Less of the time in short gaps is no sign of slow launching."""
+_SLIGHT: Final = 0.01  # less of the time in short gaps is no sign of slow launching
 _SHORT_NS: Final = 10_000
 _LONG_CALL_NS: Final = 20_000
 _EXACT: Final = 1 << 14
@@ -220,10 +219,7 @@ def leads(account: DeviceAccount) -> Leads:
 
 
 def outstanding_launches(account: DeviceAccount) -> tuple[IntArray, IntArray]:
-    """Return the times in ns when the number of outstanding launches changes, and the new numbers.
-
-    A launch is outstanding from its call until its first activity starts.
-    """
+    """Return when the number of launches from call to first activity changes, and the numbers."""
     launched = leads(account)
     called = launched.start_ns - launched.lead_ns
     time_ns, index = np.unique(np.append(called, launched.start_ns), return_inverse=True)
@@ -234,10 +230,7 @@ def outstanding_launches(account: DeviceAccount) -> tuple[IntArray, IntArray]:
 
 
 def launching(prepared: Prepared, phases: Phases) -> Launches | None:
-    """Count the launches in the chosen windows by device, lead and phase; None without any.
-
-    `phases` is per op. The floor is the lowest one of the devices, over all their launches.
-    """
+    """Count launches in the chosen windows by device, lead and phase (per op); None without any."""
     trace, windows = prepared.trace, prepared.windows
     all_leads = {device: leads(account) for device, account in prepared.accounts.items()}
     chosen_leads = {
@@ -283,10 +276,7 @@ def _after_first(own: Leads, windows: Sequence[Window]) -> Leads:
 
 
 def _sums(prepared: Prepared, device: int, own: Leads, cap_ns: int, short_ns: int) -> LaunchSums:
-    """Return the sums of a device's `own` launches and of its work in the chosen windows.
-
-    `cap_ns` is the longest lead of an ordinary launch; kernels below `short_ns` are short.
-    """
+    """Return the sums of a device's `own` launches and of its work in the chosen windows."""
     activities, chosen = prepared.trace.activities, prepared.chosen
     starts = (numbers(activities["device"])[chosen.row] == device) & (chosen.starts_inside > 0)
     row = chosen.row[starts]

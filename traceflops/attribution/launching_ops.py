@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Final
 
 import numpy as np
@@ -45,10 +46,7 @@ class Launchers(Struct, frozen=True):
 
 
 def ops_that_launched(prepared: Prepared, rows: IntArray) -> IntArray:
-    """Return, per row of activities, the innermost op that launched it, or -1.
-
-    Activities of a CPU are ops themselves.
-    """
+    """Return, per row of activities, the innermost op that launched it (a CPU's: itself), or -1."""
     activities = prepared.trace.activities
     op = prepared.linked.links.op_of_activity[rows]
     if "op" not in names(activities["kind"]):
@@ -69,17 +67,9 @@ def launchers(
     op, call = ops_that_launched(prepared, row), prepared.linked.links.call_of_activity[row]
     around = launch_scopes(prepared.linked, call, op, prepared.selection.step_mark)
     call = np.where(op >= 0, -1, call)  # a call tells more only if no op is known
-    path, first = group_rows(
-        (
-            kernel,
-            taken(codes(ops["name"]), op),
-            taken(codes(trace.calls["name"]), call),
-            around.scope,
-            around.backward.astype(np.int64),
-            taken(codes(ops["input_dims"]), op),
-            taken(codes(ops["input_types"]), op),
-        )
-    )
+    of_op = (taken(codes(ops[column]), op) for column in ("name", "input_dims", "input_types"))
+    callee, backward = taken(codes(trace.calls["name"]), call), around.backward.astype(np.int64)
+    path, first = group_rows((kernel, callee, around.scope, backward, *of_op))
     begins = prepared.begins[is_listed]
     count, sum_ns = (group_sums(path, values, len(first)) for values in (begins, inside_ns))
     # The different module instances of each path.
@@ -91,7 +81,7 @@ def launchers(
         "op": op[first],
         "call": call[first],
         "scope": around.scope[first],
-        "backward": around.backward[first].astype(np.int64),
+        "backward": backward[first],
         "modules": np.bincount(path[in_module], minlength=len(first)),
         "count": count,
         "sum_ns": sum_ns,
@@ -101,10 +91,7 @@ def launchers(
 
 
 def _longest_kernels(prepared: Prepared, most: int) -> tuple[IntArray, IntArray]:
-    """Return a row of activities for each of the `most` largest kernels, the most time first.
-
-    Also return, per chosen activity, the index of its kernel among them, or -1.
-    """
+    """Return an activity per kernel of the `most` largest, and each chosen one's kernel or -1."""
     activities, categorised = prepared.trace.activities, prepared.linked.categorised
     row, name = prepared.chosen.row, codes(activities["name"])
     columns = (name, codes(activities["kind"]), categorised.category, categorised.rule)
@@ -125,10 +112,7 @@ def _longest_kernels(prepared: Prepared, most: int) -> tuple[IntArray, IntArray]
 def _table(
     prepared: Prepared, kernels: IntArray, paths: dict[str, IntArray], around: Scopes, most: int
 ) -> pa.Table:
-    """Return a table of the first `most` paths of each kernel, and a row for its other paths.
-
-    `kernels` has a row of activities per kernel; `paths` are sorted by kernel, then by time.
-    """
+    """Return a table of the first `most` of the sorted paths of each kernel, and of the others."""
     of_path = paths["kernel"]
     nth = np.arange(len(of_path)) - first_rows(of_path, len(kernels))[of_path]  # in its kernel
     kept, is_beyond = np.flatnonzero(nth < most), nth >= most
@@ -147,10 +131,8 @@ def _table(
         fill = np.full(len(with_others), other, dtype=np.int64)
         return np.concatenate([values[kept], fill])[order]
 
-    def texts(
-        column: pa.ChunkedArray, rows: IntArray, longest: int | None = _LONGEST_TEXT
-    ) -> pa.Array:
-        return _texts(taken(codes(column), rows), names(column), longest)
+    def texts(values: pa.ChunkedArray, rows: IntArray, longest: int = _LONGEST_TEXT) -> pa.Array:
+        return _texts(taken(codes(values), rows), names(values), longest)
 
     activities, ops = prepared.trace.activities, prepared.trace.ops
     categorised = prepared.linked.categorised
@@ -161,7 +143,7 @@ def _table(
     backward = of_kept(paths["backward"]) == 1
     others = np.concatenate([np.zeros(len(kept), dtype=np.int64), others])[order]
     columns = {
-        "name": texts(activities["name"], row, None),
+        "name": texts(activities["name"], row, sys.maxsize),
         "kind": texts(activities["kind"], row),
         "top": _texts(category, [c.top for c in categories]),
         "sub": _texts(category, [c.sub for c in categories]),
@@ -170,22 +152,20 @@ def _table(
         "call": texts(prepared.trace.calls["name"], of_kept(paths["call"])),
         "scope": _texts(scope, around.texts),
         "is_module": number_column(is_module, pa.int8(), scope >= 0).cast(pa.bool_()),
-        "modules": number_column(modules, pa.int64(), modules > 0),
+        "modules": number_column(modules, valid=modules > 0),
         "backward": number_column(backward, pa.int8(), scope >= 0).cast(pa.bool_()),
         # Not cut, because half a list of shapes is no JSON: renderers cut between shapes.
-        "shapes": texts(ops["input_dims"], op, None),
-        "dtypes": texts(ops["input_types"], op, None),
-        "count": number_column(summed("count"), pa.int64()),
-        "sum_ns": number_column(summed("sum_ns"), pa.int64()),
-        "others": number_column(others, pa.int64()),
+        "shapes": texts(ops["input_dims"], op, sys.maxsize),
+        "dtypes": texts(ops["input_types"], op, sys.maxsize),
+        "count": number_column(summed("count")),
+        "sum_ns": number_column(summed("sum_ns")),
+        "others": number_column(others),
     }
-    return pa.Table.from_arrays(list(columns.values()), names=list(columns))
+    return pa.table(columns)
 
 
-def _texts(code: IntArray, labels: list[str], longest: int | None = _LONGEST_TEXT) -> pa.Array:
+def _texts(code: IntArray, labels: list[str], longest: int = _LONGEST_TEXT) -> pa.Array:
     """Return a column of the texts with these codes, null for -1; cut to `longest` characters."""
     used = distinct(code[code >= 0])
-    texts = [labels[number] for number in used.tolist()]
-    if longest is not None:
-        texts = [limited(text, longest) for text in texts]
+    texts = [limited(labels[number], longest) for number in used.tolist()]
     return dictionary_column(np.where(code >= 0, np.searchsorted(used, code), -1), texts)

@@ -210,10 +210,7 @@ def range_names(trace: Trace) -> Callable[[str], str]:
 
 
 def _names_of(trace: Trace, rows: IntArray) -> Callable[[str], str]:
-    """Return a function of a label of these marks; similar labels differ only in numbers.
-
-    Names are made when they are asked for: there may be as many labels as marks.
-    """
+    """Return a function that names a label of these marks; it is made when asked for."""
     texts, count_of = names(trace.marks["name"]), Counter(codes(trace.marks["name"])[rows].tolist())
     similar: defaultdict[tuple[str, ...], list[str]] = defaultdict(list)
     for code in count_of:

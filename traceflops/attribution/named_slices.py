@@ -1,8 +1,11 @@
-"""Class and name of each slice of idle time: owner, call, and the names around it."""
+"""Class and name of each slice of idle time: owner, call, and the names around it.
+
+Also what CPU samples and scheduler switches tell about idle time without other host records.
+"""
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from functools import cached_property
 from operator import itemgetter
@@ -17,13 +20,24 @@ from traceflops.attribution.idle_slices import (
     HOST,
     GapParts,
     Slices,
+    chosen_gaps,
     idle_slices,
     of_few_devices,
     starters,
 )
 from traceflops.characters import kernel_name
-from traceflops.table.columns import BoolArray, IntArray, SmallArray, codes, numbers
-from traceflops.table.grouping import group_rows, group_sums, groups
+from traceflops.table.columns import (
+    BoolArray,
+    IntArray,
+    SmallArray,
+    codes,
+    is_one_of,
+    numbers,
+    span_columns,
+    texts_of,
+    thread_columns,
+)
+from traceflops.table.grouping import group_rows, group_sums, groups, shared_codes
 from traceflops.table.nesting import innermost, taken
 from traceflops.table.trace import Trace
 from traceflops.timeline.intervals import NEVER, Intervals
@@ -108,10 +122,7 @@ class NamedSlices(Struct, frozen=True, dict=True):
         return np.select([is_call, is_deeper], [event, function], -1)
 
     def evidence(self, row: int) -> tuple[str, ...]:
-        """Return the distinct names around a slice: event, operator, functions, label, launch.
-
-        If there are none, return its neighbours in time.
-        """
+        """Return the distinct names around a slice: event to launch, else its neighbours."""
         events, part = self.events, self.slices.part[row]
         around, event = [], int(self.slices.event[row])  # from the innermost on
         while event >= 0:
@@ -136,8 +147,7 @@ class NamedSlices(Struct, frozen=True, dict=True):
         before, after = [(NEVER, "the start")], [(NEVER, "the end")]
         for table in (self.trace.ops, self.trace.calls):
             of_process = np.flatnonzero(numbers(table["process"]) == process)
-            start = numbers(table["start_ns"])[of_process]
-            end = start + numbers(table["dur_ns"])[of_process]
+            start, end = span_columns(table, of_process)
             # On both sides the nearest neighbour has the largest value.
             ended = np.where(end <= self.slices.start_ns[row], end, NEVER)
             begun = np.where(start >= self.slices.end_ns[row], -start, NEVER)
@@ -187,3 +197,79 @@ def main_culprits(
     order = np.lexsort((*sums, part))  # by part, then class, then name
     main[part[order]] = name[order]  # the last one assigned to a part stays: the largest
     return main, names
+
+
+def sampled_in(prepared: Prepared, kind: str) -> Counter[str]:
+    """Count CPU samples of launching threads per function, in idle time of a class (`kind`)."""
+    at_ns, inside = numbers(prepared.trace.marks["start_ns"]), [np.empty(0, dtype=np.int64)]
+    for idle, samples in _in_idle_time(prepared, kind, "sample"):
+        inside.append(samples[idle.contains(at_ns[samples])])
+    return Counter(texts_of(prepared.trace.marks["name"], np.concatenate(inside)))
+
+
+def sample_spacing_ns(trace: Trace) -> int:
+    """Return the median time between two CPU samples of one thread, 0 without any."""
+    row = np.flatnonzero(is_one_of(trace.marks["kind"], "sample"))
+    process, thread = thread_columns(trace.marks, row)
+    at_ns = numbers(trace.marks["start_ns"])[row]
+    order = np.lexsort((at_ns, thread, process))
+    spacing = np.diff(at_ns[order])
+    same = (np.diff(thread[order]) == 0) & (np.diff(process[order]) == 0)
+    return int(np.median(spacing[same])) if same.any() else 0
+
+
+def sampled_outside(prepared: Prepared) -> tuple[Counter[str], Counter[str]]:
+    """Count CPU samples per function before the first work of the only GPU, and after the last.
+
+    Several GPUs work at different times: then both counts are empty.
+    """
+    if len(prepared.accounts) != 1:
+        return Counter(), Counter()
+    [(first_ns, last_ns)] = (account.rows.span for account in prepared.accounts.values())
+    marks = prepared.trace.marks
+    at_ns, is_sample = numbers(marks["start_ns"]), is_one_of(marks["kind"], "sample")
+    before, after = (
+        Counter(texts_of(marks["name"], np.flatnonzero(is_sample & is_outside)))
+        for is_outside in (at_ns < first_ns, at_ns >= last_ns)
+    )
+    return before, after
+
+
+def off_cpu_in(prepared: Prepared, kind: str) -> int:
+    """Return the ns of idle time of one class in which the launching thread runs on no CPU."""
+    return sum(
+        Intervals.of(*span_columns(prepared.trace.marks, rows)).intersect(idle).length_ns
+        for idle, rows in _in_idle_time(prepared, kind, "off_cpu")
+    )
+
+
+def _in_idle_time(
+    prepared: Prepared, kind: str, of_marks: str
+) -> Iterator[tuple[Intervals, IntArray]]:
+    """Yield, per launching thread, its idle time of one class, and its marks of a kind.
+
+    Where no launch ends idle time, all threads of the process that call the GPU count as one.
+    """
+    trace = prepared.trace
+    row = np.flatnonzero(is_one_of(trace.marks["kind"], of_marks))
+    if not len(row) or not prepared.accounts:
+        return
+    naming = NamedSlices.of(chosen_gaps(prepared), trace)
+    call = naming.parts.call[naming.slices.part]  # that ended the gap
+    of_kind = np.flatnonzero(naming.kind == PLACES[kind])
+    is_launched = call[of_kind] >= 0
+    of_kind = of_kind[is_launched] if is_launched.any() else of_kind
+    slices = naming.slices.only(of_kind)
+    # Number the threads, equally for the calls and the marks.
+    if is_launched.any():
+        callers = thread_columns(trace.calls, call[of_kind])
+        thread_of_slice, thread_of_mark = shared_codes(callers, thread_columns(trace.marks, row))
+    else:
+        thread_of_slice = numbers(trace.activities["process"])[naming.parts.activity[slices.part]]
+        calling, own = shared_codes(thread_columns(trace.calls), thread_columns(trace.marks, row))
+        row = row[np.isin(own, calling)]
+        thread_of_mark = numbers(trace.marks["process"])[row]
+    slices_of = dict(groups(thread_of_slice))
+    for thread, same in groups(thread_of_mark):
+        own = slices_of.get(thread, of_kind[:0])
+        yield Intervals.of(slices.start_ns[own], slices.end_ns[own]), row[same]

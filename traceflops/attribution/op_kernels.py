@@ -79,73 +79,35 @@ class Attribution(Struct, frozen=True):
         return np.flatnonzero(self.has("executed"))
 
 
-class _Input(Struct, frozen=True):
-    """The columns that the rules of `attribute` look at.
-
-    Per op: `known`, whether its matrix work is known; `nearest`, the innermost known op around it,
-    or itself; `on_host`, whether its process has no device work; `in_mode`, whether a dispatch mode
-    intercepted it, which runs it again or not at all. Per activity: the `op` that launched it;
-    whether it is a `compute` kernel; whether it is an `unnamed` kernel, without a category.
-    """
-
-    linked: LinkedTrace
-    work: OpWork
-    tree: OpTree
-    known: BoolArray
-    nearest: IntArray
-    on_host: BoolArray
-    in_mode: BoolArray
-    op: IntArray
-    compute: BoolArray
-    unnamed: BoolArray
-
-    def named(self, *wanted: str) -> BoolArray:
-        """Return, per op, whether it has one of these names."""
-        return is_one_of(self.linked.trace.ops["name"], *wanted)
-
-    def marked(self, op: IntArray) -> BoolArray:
-        """Return, per op, whether its row is in `op`; -1 stands for none."""
-        mask = np.zeros(len(self.known), dtype=np.bool_)
-        mask[op[op >= 0]] = True
-        return mask
-
-    def owning(self, activities: BoolArray) -> BoolArray:
-        """Return, per op, whether it is the innermost known op of one of the marked activities."""
-        return self.marked(taken(self.nearest, self.op[activities]))
-
-    def launching(self) -> BoolArray:
-        """Return, per op, whether it launches work though its process has none on a device."""
-        if not self.on_host.any():
-            return self.on_host
-        launches = matching(self.linked.trace.calls["name"], LAUNCH.match)
-        own = self.marked(self.linked.links.op_of_call[launches])
-        return self.on_host & (own | (self.tree.below(own) > 0))
-
-
 def attribute(linked: LinkedTrace) -> Attribution:
     """Return the fate of each op of a trace, and the executed op for which each activity worked."""
     trace, tree, activities = linked.trace, linked.op_tree, linked.trace.activities
     work = count_ops(trace.ops)
-    has_work = _known(work, tree)
+    known = _known(work, tree)
+    nearest = tree.nearest(known)  # per op, the innermost known op around it, or itself
     is_op = is_one_of(activities["kind"], "op")  # of a CPU; -1 - row is their correlation
     op = np.where(is_op, -1 - numbers(activities["correlation"], 0), linked.links.op_of_activity)
     device_work = distinct(numbers(activities["process"])[~ran_on_cpu(trace)])
     on_host = ~np.isin(numbers(trace.ops["process"]), device_work)
-    # A dispatch mode is recorded as an op inside the one that it intercepted.
-    modes = tree.parent[is_one_of(trace.ops["name"], DISPATCH_MODE)]
-    in_mode = np.zeros(len(has_work), dtype=np.bool_)
-    in_mode[modes[modes >= 0]] = True
-    is_kernel = is_one_of(activities["kind"], "kernel", "op")
-    compute, unnamed = (is_kernel & is_top(linked.categorised, top) for top in ("compute", "other"))
-    facts = _Input(
-        linked, work, tree, has_work, tree.nearest(has_work), on_host, in_mode, op, compute, unnamed
-    )
+    # A dispatch mode is recorded as an op inside the one that it intercepts, and runs again or not.
+    in_mode = _marked(tree.parent[is_one_of(trace.ops["name"], DISPATCH_MODE)], len(known))
+    # Ops that launch work though their process has none on a device.
+    launching = on_host
+    if on_host.any():
+        launch = matching(trace.calls["name"], LAUNCH.match)
+        launches = _marked(linked.links.op_of_call[launch], len(known))
+        launching = on_host & (launches | (tree.below(launches) > 0))
     # On a device an executed op owns a compute kernel, or owns a kernel of no category while no
     # other op with known work is inside it.
-    is_alone = (tree.below(has_work) == 0) & ~work.wrapper
-    with_kernels = facts.owning(compute) | (is_alone & facts.owning(unnamed))
-    proven, untold = _proven(facts)
-    owning = np.where(on_host, proven & ~facts.launching(), with_kernels) & has_work
+    is_kernel = is_one_of(activities["kind"], "kernel", "op")
+    compute, unnamed = (is_kernel & is_top(linked.categorised, top) for top in ("compute", "other"))
+    owns_compute, owns_unnamed = (
+        _marked(taken(nearest, op[kernels]), len(known)) for kernels in (compute, unnamed)
+    )
+    is_alone = (tree.below(known) == 0) & ~work.wrapper
+    with_kernels = owns_compute | (is_alone & owns_unnamed)
+    proven, untold = _proven(trace.ops, tree, work, known & on_host, tree.below(known) == 0)
+    owning = np.where(on_host, proven & ~in_mode & ~launching, with_kernels) & known
     executed = owning & (tree.below(owning) == 0)
     owner = taken(tree.nearest(executed), op)
 
@@ -156,9 +118,17 @@ def attribute(linked: LinkedTrace) -> Attribution:
     helps = matching(activities["name"], lambda t: _AUXILIARY.search(t[:_LONGEST_NAME].lower()))
     rank = 2 * (compute & ~helps)[rows] + (unnamed | compute)[rows]
     order = rows[np.lexsort((-start, dur, rank, owner[rows]))]
-    main = np.full(len(has_work), -1, dtype=np.int64)
+    main = np.full(len(known), -1, dtype=np.int64)
     main[owner[order]] = order  # the last activity of each op is kept
-    return Attribution(work, tree, _fates(facts, executed), op, owner, main, untold)
+    fate = _fates(linked, known, nearest, executed, compute, in_mode, launching)
+    return Attribution(work, tree, fate, op, owner, main, untold)
+
+
+def _marked(op: IntArray, count: int) -> BoolArray:
+    """Return, per op of `count`, whether its row is in `op`; -1 stands for none."""
+    mask = np.zeros(count, dtype=np.bool_)
+    mask[op[op >= 0]] = True
+    return mask
 
 
 def _known(work: OpWork, tree: OpTree) -> BoolArray:
@@ -180,47 +150,55 @@ def _known(work: OpWork, tree: OpTree) -> BoolArray:
     return has_work & (exact[work.place] | ~better)
 
 
-def _proven(facts: _Input) -> tuple[BoolArray, bool]:
+def _proven(
+    ops: pa.Table, tree: OpTree, work: OpWork, needs_proof: BoolArray, is_innermost: BoolArray
+) -> tuple[BoolArray, bool]:
     """Return, per op, whether its execution on the CPU is proven; and whether proofs are missing.
 
     Ops without an entry in PROOFS need no proof. A wrapper counts as executed only if no op with
-    known work is inside it.
+    known work is inside it (`is_innermost`).
     """
-    tree, proven, untold = facts.tree, ~facts.work.wrapper, False
-    proven = proven | (tree.below(facts.known) == 0)
+    proven, untold = ~work.wrapper | is_innermost, False
     for proof in dict.fromkeys(PROOFS.values()):
-        proven_by = facts.named(*(name for name, has_proof in PROOFS.items() if has_proof == proof))
-        has_proof = tree.below(facts.named(proof)) > 0
-        required = proven_by & facts.known & facts.on_host
+        proven_by = is_one_of(ops["name"], *(name for name, by in PROOFS.items() if by == proof))
+        has_proof, required = tree.below(is_one_of(ops["name"], proof)) > 0, proven_by & needs_proof
         # An executed mm always has this proof: if no op has it, proofs are not recorded.
         if proof == _CLEAR_PROOF and required.any() and not (required & has_proof).any():
             untold = True  # an older version, or the records of a device are missing
             continue
         proven = np.where(proven_by, has_proof, proven)
-    return proven & ~facts.in_mode, untold
+    return proven, untold
 
 
-def _fates(facts: _Input, executed: BoolArray) -> SmallArray:
-    """Return the fate of each op, an index into FATES; `executed` is per op."""
-    tree, has_work, name = facts.tree, facts.known, codes(facts.linked.trace.ops["name"])
+def _fates(
+    linked: LinkedTrace,
+    known: BoolArray,
+    nearest: IntArray,
+    executed: BoolArray,
+    compute: BoolArray,
+    in_mode: BoolArray,
+    launching: BoolArray,
+) -> SmallArray:
+    """Return the fate of each op, an index into FATES; arguments are as in `attribute`."""
+    tree, name = linked.op_tree, codes(linked.trace.ops["name"])
     # Ops with calls without a recorded activity, of a name that launched compute work elsewhere.
-    calls, call = facts.linked.trace.calls, facts.linked.links.call_of_activity
-    launching = distinct(codes(calls["name"])[call[facts.compute & (call >= 0)]])
-    lost = np.isin(codes(calls["name"]), launching)
+    calls, call = linked.trace.calls, linked.links.call_of_activity
+    launched_compute = distinct(codes(calls["name"])[call[compute & (call >= 0)]])
+    lost = np.isin(codes(calls["name"]), launched_compute)
     lost[call[call >= 0]] = False
-    launched = facts.marked(taken(facts.nearest, facts.linked.links.op_of_call[lost]))
+    launched = _marked(taken(nearest, linked.links.op_of_call[lost]), len(known))
     is_around_executed = tree.below(executed) > 0
     # Ops with known work directly around an op with known work and the same name.
-    outer = taken(facts.nearest, tree.parent)
-    rows = np.flatnonzero(has_work & (outer >= 0))
-    around_itself = facts.marked(outer[rows[name[rows] == name[outer[rows]]]])
-    bare = has_work & ~executed & ~is_around_executed & (tree.below(has_work) == 0)
-    fate = np.zeros(len(has_work), dtype=np.int8)
-    fate[has_work] = FATES.index("wrapper")
-    fate[has_work & is_around_executed & around_itself] = FATES.index("duplicate")
+    outer = taken(nearest, tree.parent)
+    rows = np.flatnonzero(known & (outer >= 0))
+    around_itself = _marked(outer[rows[name[rows] == name[outer[rows]]]], len(known))
+    bare = known & ~executed & ~is_around_executed & (tree.below(known) == 0)
+    fate = np.zeros(len(known), dtype=np.int8)
+    fate[known] = FATES.index("wrapper")
+    fate[known & is_around_executed & around_itself] = FATES.index("duplicate")
     fate[bare] = FATES.index("ghost")
-    fate[bare & (launched | facts.launching())] = FATES.index("lost")
-    fate[bare & facts.in_mode] = FATES.index("cached")  # the mode had its result, and ran nothing
+    fate[bare & (launched | launching)] = FATES.index("lost")
+    fate[bare & in_mode] = FATES.index("cached")  # the mode had its result, and ran nothing
     fate[executed] = FATES.index("executed")
     return fate
 

@@ -19,7 +19,15 @@ from msgspec import Struct
 
 from traceflops.attribution.culprits import culprits_of_devices
 from traceflops.attribution.host_events import host_span
-from traceflops.table.columns import ABSENT, IntArray, codes, is_one_of, names, numbers
+from traceflops.table.columns import (
+    IntArray,
+    codes,
+    is_one_of,
+    names,
+    numbers,
+    span_columns,
+    thread_columns,
+)
 from traceflops.table.grouping import distinct, group_least, group_most, group_sums, joint_codes
 from traceflops.timeline.intervals import Intervals, latest_end_before
 from traceflops.timeline.records import Window
@@ -66,9 +74,25 @@ def outside_gpu_work(prepared: Prepared) -> OutsideGpuWork | None:
     """
     if not prepared.accounts or prepared.linked.clock_offsets.any():
         return None
+    # Per process, when its GPUs work and when it records anything. Work is taken to begin with the
+    # first window, which may begin at a mark of the host.
+    trace, count = prepared.trace, prepared.trace.processes.num_rows
+    rows = np.concatenate([account.rows.row for account in prepared.accounts.values()])
+    worker = numbers(trace.activities["process"])[rows]
+    start_ns, stop_ns = span_columns(trace.activities, rows)
+    firsts, lasts = group_least(worker, start_ns, count), group_most(worker, stop_ns, count)
+    begins, ends = firsts.copy(), lasts.copy()
+    of_device = numbers(trace.devices["process"])
+    for device, account in prepared.accounts.items():
+        windows = prepared.windows[device]
+        begun = min((window.start_ns for window in windows), default=account.rows.span[0])
+        firsts[of_device[device]] = min(firsts[of_device[device]], begun)
+    for table in (trace.calls, trace.ops, trace.marks):
+        processes, start_ns, stop_ns = host_span(table)
+        np.minimum.at(begins, processes, start_ns)
+        np.maximum.at(ends, processes, stop_ns)
     # The process with the most time outside.
-    (begins, ends), (firsts, lasts), with_work = _recorded_and_working(prepared)
-    unused = _in_no_step(prepared)
+    unused, with_work = _in_no_step(prepared), distinct(worker)
     outside_ns = (firsts - begins + ends - lasts)[with_work]
     outside_ns += np.array([unused.get(number, (0, 0))[0] for number in with_work.tolist()])
     process = int(with_work[outside_ns.argmax()])
@@ -78,53 +102,20 @@ def outside_gpu_work(prepared: Prepared) -> OutsideGpuWork | None:
         return None
     edges = Intervals.of(np.array([begin, last]), np.array([first, end]))
     # The call in which launching threads spend most of that time.
-    calls = prepared.trace.calls
-    owner = numbers(calls["process"])
-    thread = joint_codes(owner, numbers(calls["thread"], ABSENT))
+    calls, owner = trace.calls, numbers(trace.calls["process"])
+    thread = joint_codes(*thread_columns(calls))
     call = prepared.linked.links.call_of_activity
     row = np.flatnonzero((owner == process) & np.isin(thread, thread[call[call >= 0]]))
     # The annotation that takes most of it. Annotations that go on after it are left out: they are
     # about more than that time.
-    marks = prepared.trace.marks
-    process_of_mark, start_ns, stop_ns = host_span(marks)
+    process_of_mark, start_ns, stop_ns = host_span(trace.marks)
     is_inside = edges.length_within(start_ns, stop_ns) == stop_ns - start_ns
-    is_own = (process_of_mark == process) & is_one_of(marks["kind"], "annotation")
+    is_own = (process_of_mark == process) & is_one_of(trace.marks["kind"], "annotation")
     mark = np.flatnonzero(is_own & is_inside)
-    longest = _longest(calls, row, edges), _longest(marks, mark, edges)
+    longest = _longest(calls, row, edges), _longest(trace.marks, mark, edges)
     name, name_ns = max(longest, key=itemgetter(1))
-    unused_ns, once_ns = unused.get(process, (0, 0))
-    before_ns, after_ns = first - begin, end - last
-    return OutsideGpuWork(before_ns, after_ns, end - begin, name, name_ns, unused_ns, once_ns)
-
-
-Range = tuple[IntArray, IntArray]
-"""First and last instant in ns, per process."""
-
-
-def _recorded_and_working(prepared: Prepared) -> tuple[Range, Range, IntArray]:
-    """Return when each process records anything, when its GPUs work, and the processes with work.
-
-    The work of GPUs is taken to begin with the first window, which may begin at a mark of the host.
-    """
-    trace, work = prepared.trace, prepared.trace.activities
-    rows = np.concatenate([account.rows.row for account in prepared.accounts.values()])
-    owner, start_ns, dur_ns = (
-        numbers(work[name], ABSENT)[rows] for name in ("process", "start_ns", "dur_ns")
-    )
-    count = trace.processes.num_rows
-    firsts = group_least(owner, start_ns, count)
-    lasts = group_most(owner, start_ns + dur_ns, count)
-    begins, ends = firsts.copy(), lasts.copy()
-    of_device = numbers(trace.devices["process"])
-    for device, account in prepared.accounts.items():
-        windows = prepared.windows[device]
-        begun = min((window.start_ns for window in windows), default=account.rows.span[0])
-        firsts[of_device[device]] = min(firsts[of_device[device]], begun)
-    for table in (trace.calls, trace.ops, trace.marks):
-        processes, start = numbers(table["process"]), numbers(table["start_ns"])
-        np.minimum.at(begins, processes, start)
-        np.maximum.at(ends, processes, start + numbers(table["dur_ns"], 0))
-    return (begins, ends), (firsts, lasts), distinct(owner)
+    times = first - begin, end - last, end - begin
+    return OutsideGpuWork(*times, name, name_ns, *unused.get(process, (0, 0)))
 
 
 def _longest(table: pa.Table, row: IntArray, within: Intervals) -> tuple[str, int]:

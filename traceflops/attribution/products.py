@@ -249,10 +249,7 @@ class _RoleFinder:
     def _settle(
         self, rows: IntArray, product: Product, verdict: Verdict, forward: Counter[Product]
     ) -> None:
-        """Set the role of the ops in `rows`, all one product, from the roles that fit (`verdict`).
-
-        They are gradients as far as possible: `forward` counts the products that may have some.
-        """
+        """Set the role of ops that are one product: gradients, as far as `forward` allows them."""
         gradients = verdict.roles - {"recompute"}
         if verdict.role is None and "recompute" in verdict.roles:
             counted = rows[self._executed[rows]]

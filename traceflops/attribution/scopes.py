@@ -37,7 +37,15 @@ from traceflops.attribution.marks import (
 )
 from traceflops.attribution.op_kernels import Attribution
 from traceflops.table.arrays import ABSENT, BoolArray, IntArray, SmallArray
-from traceflops.table.columns import Names, codes, matching, names, numbers, thread_columns
+from traceflops.table.columns import (
+    Names,
+    codes,
+    matching,
+    names,
+    numbers,
+    span_columns,
+    thread_columns,
+)
 from traceflops.table.grouping import distinct, group_rows, joint_codes, ranked, shared_codes
 from traceflops.table.nesting import OpTree, innermost, taken
 from traceflops.table.trace import Trace
@@ -95,7 +103,7 @@ def phases(trace: Trace, attribution: Attribution) -> Phases:
     if not is_checkpoint.any():
         return Phases(phase, root, None, None)
     recomputed = np.flatnonzero((phase == PHASES.index("recompute")) & attribution.has("executed"))
-    confirmed = int(_inside(trace, np.flatnonzero(is_checkpoint), ops)[recomputed].sum())
+    confirmed = int(_inside(trace, is_checkpoint, ops)[recomputed].sum())
     return Phases(phase, root, confirmed, len(recomputed) - confirmed)
 
 
@@ -114,18 +122,17 @@ def is_node(ops: pa.Table) -> BoolArray:
 
 def in_optimizer(trace: Trace, table: pa.Table) -> BoolArray:
     """Return, per row of calls or ops, whether it starts inside a mark of an optimizer."""
-    is_optimizer = has_fact(trace.marks["name"], "optimizer")
-    return _inside(trace, np.flatnonzero(is_optimizer), table)
+    return _inside(trace, has_fact(trace.marks["name"], "optimizer"), table)
 
 
-def _inside(trace: Trace, marks: IntArray, table: pa.Table) -> BoolArray:
-    """Return, per row of a table, whether it starts inside one of these marks, on its thread."""
+def _inside(trace: Trace, is_wanted: BoolArray, table: pa.Table) -> BoolArray:
+    """Return, per row of a table, whether it starts inside a wanted mark, on its thread."""
+    marks = np.flatnonzero(is_wanted)
     if not len(marks) or not table.num_rows:
         return np.zeros(table.num_rows, dtype=np.bool_)
     thread_of_mark, thread = shared_codes(thread_columns(trace.marks, marks), thread_columns(table))
-    start, dur_ns = (numbers(trace.marks[name])[marks] for name in ("start_ns", "dur_ns"))
-    at_ns = numbers(table["start_ns"])
-    return innermost(thread_of_mark, start, start + dur_ns, thread, at_ns) >= 0
+    spans, at_ns = span_columns(trace.marks, marks), numbers(table["start_ns"])
+    return innermost(thread_of_mark, *spans, thread, at_ns) >= 0
 
 
 _LEVELS: Final = 3
@@ -163,10 +170,7 @@ class ModulePaths(Struct, frozen=True):
     def levels(
         self, node: int, texts: Sequence[str], most: int, name_of: Callable[[str], str]
     ) -> list[str]:
-        """Return the names on the path to a node, from the outermost on, the last `most` of them.
-
-        `texts` are the names of marks by code; `node` is -1 for none.
-        """
+        """Return the last `most` names on the path to a node (-1: none), the outermost first."""
         levels: list[str] = []
         while node >= 0 and len(levels) < most:
             levels.append(name_of(texts[self.name[node]]))
@@ -234,9 +238,8 @@ def forward_ops(linked: LinkedTrace, op: IntArray) -> IntArray:
 def module_paths(trace: Trace, causes: Instants, rows: IntArray | None = None) -> ModulePaths:
     """Return the modules around instants, or if given, the marks in `rows` instead of modules."""
     marks, rows = trace.marks, host_marks(trace, "module") if rows is None else rows
-    name, start = codes(marks["name"])[rows], numbers(marks["start_ns"])[rows]
-    thread = joint_codes(numbers(marks["process"])[rows], numbers(marks["thread"], ABSENT)[rows])
-    tree = OpTree.nested(thread, start, start + numbers(marks["dur_ns"])[rows])
+    name, thread = codes(marks["name"])[rows], joint_codes(*thread_columns(marks, rows))
+    tree = OpTree.nested(thread, *span_columns(marks, rows))
     nodes: dict[tuple[int, int], int] = {}  # (parent, name) -> node
     node = [-1] * (len(rows) + 1)  # per mark; the last element is for no mark, -1
     columns = tree.order, tree.parent[tree.order], name[tree.order]

@@ -67,10 +67,7 @@ class TimeNode(Struct):
 
 
 def time_trees(prepared: Prepared) -> dict[str, TimeNode]:
-    """Return the time in the chosen windows as a tree per lens ("module", "python", "kernel").
-
-    Each tree adds up to the length of the windows.
-    """
+    """Return the time of the chosen windows as a tree per lens: "module", "python", "kernel"."""
     work, gaps = charged(prepared), chosen_gaps(prepared)
     # Idle time of each gap without that of loading data, which has a path of its own.
     idle_ns, own_paths = gaps.end_ns - gaps.start_ns, list[tuple[Path, int]]()
@@ -117,10 +114,7 @@ _Lens = tuple[tuple[IntArray, ...], Callable[[int], Path]]
 
 
 def _lenses(prepared: Prepared, row: IntArray) -> dict[str, _Lens]:
-    """Return, by lens, columns per `row` (activity), and a function from an index of it to a path.
-
-    Rows with equal columns have the same path.
-    """
+    """Return, by lens, columns per `row` that tell paths apart, and the path of an index."""
     launched = prepared.as_launched
     launches, trace = Launched.of(launched, row), launched.trace
     (rule, modules), (op, ops) = attributed(launched, row), launching_names(launches)

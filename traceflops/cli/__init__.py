@@ -1,6 +1,6 @@
 """The command line: reads options, calls the core, picks a renderer, sets the exit code.
 
-    words typed, and defaults of options from a file       defaults.py
+    words typed, and defaults of options from a file
       |  usage.py: which command is meant; what Typer refuses, in two lines
       v
     a function per command, in a module of its name         options in groups: options.py
@@ -9,7 +9,7 @@
     Analysis, Trace or Comparison
       |  reports: a renderer, or a file
       v
-    printing.py: text in which nothing acts on a terminal   common.py: errors -> exit code
+    common.py: text in which nothing acts on a terminal; errors -> exit code
 
 Exit codes: 0 done; 1 a fault in traceflops itself; 2 wrong usage or no room; 3 the input cannot be
 read, is not recognised or cannot be true; 4 a gate did not pass.
@@ -21,8 +21,8 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import MISSING, Field, fields, is_dataclass
+from contextlib import nullcontext
+from dataclasses import MISSING, fields, is_dataclass
 from functools import wraps
 from importlib import import_module
 from typing import Annotated, Any, cast, get_args, get_origin, get_type_hints
@@ -30,10 +30,8 @@ from typing import Annotated, Any, cast, get_args, get_origin, get_type_hints
 import typer
 
 from traceflops._version import __version__
-from traceflops.cli.common import tidy_up_when_ended
-from traceflops.cli.defaults import Config
-from traceflops.cli.printing import own_time, say
-from traceflops.cli.usage import Command, CommandGroup
+from traceflops.cli.common import own_time, say, tidy_up_when_ended
+from traceflops.cli.usage import Command, CommandGroup, Config
 
 COMMANDS = (
     *("report", "summary", "info", "export", "why", "perfetto", "mfu", "devices", "reduce"),
@@ -65,12 +63,9 @@ def flattened(command: Callable[..., None]) -> Callable[..., None]:
     @wraps(command)
     def flat(**given: Any) -> None:
         arguments = {name: _value(name, hint, given) for name, hint in hints.items()}
-        timer: AbstractContextManager[None] = nullcontext()
-        if (asked := arguments.get("asked")) is not None:
-            reading = asked.reading
-            if reading.verbose or reading.profile_self:
-                timer = own_time(profile=reading.profile_self, named=not asked.privacy.redact)
-        with timer:
+        profile = given.get("profile_self", False)
+        is_timed = profile or given.get("verbose")
+        with own_time(profile=profile, named=not given["redact"]) if is_timed else nullcontext():
             command(**arguments)
 
     flat.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -81,30 +76,24 @@ def flattened(command: Callable[..., None]) -> Callable[..., None]:
 def _parameters(
     hints: Mapping[str, Any], defaults: Mapping[str, Any], heading: str | None = None
 ) -> Iterator[inspect.Parameter]:
-    """Yield a parameter per option, for Typer.
-
-    `hints` and `defaults` are by parameter of a command, or by field of a group. `heading` is the
-    heading in the help of options that name none themselves.
-    """
+    """Yield a parameter per option, for Typer; `heading` is that of options that name none."""
     for name, default in defaults.items():
         hint = hints[name]
         if is_dataclass(hint):
             # A field with metadata declares its option; others have theirs in the annotation.
-            of_fields = {
-                part.name: part if part.metadata else part.default for part in fields(hint)
-            }
+            of_fields = {f.name: f if f.metadata else f.default for f in fields(hint)}
             field_hints = get_type_hints(hint, include_extras=True)
             yield from _parameters(field_hints, of_fields, getattr(hint, "HEADING", None))
             continue
-        # An option is declared by a Field (see `options.option`) or by Typer's own class: as the
-        # default, or inside Annotated if several commands have it.
-        value_type, *declared = get_args(hint) if get_origin(hint) is Annotated else (hint,)
-        if isinstance(default, Field):
-            declared = [default]
+        # An option is declared by a field (see `options.option`): the default, or inside Annotated
+        # if several commands have it.
+        value_type, declared = get_args(hint) if get_origin(hint) is Annotated else (hint, default)
+        if default is declared:
             default = inspect.Parameter.empty if default.default is MISSING else default.default
-        info = declared[0].metadata["typer"] if isinstance(declared[0], Field) else declared[0]
-        if heading is not None:
-            info.rich_help_panel = info.rich_help_panel or heading
+        info = declared.metadata["typer"]
+        info.rich_help_panel = info.rich_help_panel or heading
+        if value_type is bool and not info.param_decls:  # Typer would add its opposite, --no-NAME
+            info.param_decls = (f"--{name.replace('_', '-')}",)
         annotation: Any = Annotated[value_type, info]
         kind = inspect.Parameter.KEYWORD_ONLY
         yield inspect.Parameter(name, kind, default=default, annotation=annotation)

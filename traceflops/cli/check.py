@@ -7,16 +7,15 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 from xml.etree import ElementTree
 
 import typer
 
-from traceflops.cli.common import EXIT_GATE, path_of, spare_inputs
+from traceflops.cli.common import EXIT_GATE, path_of, say, spare_inputs
 from traceflops.cli.compare import read_side
-from traceflops.cli.gates import Answer, against, checks, promised, unfit
+from traceflops.cli.gates import Answer, Verdict, against, checks, promised, unfit
 from traceflops.cli.options import AnalysisOptions, Force, Text, Traces, flag, option, typed
-from traceflops.cli.printing import say
 from traceflops.errors import UsageError
 from traceflops.units import parse_limit, several
 
@@ -56,20 +55,17 @@ class Gates:
     )
     baseline: Text = option("FILE", "Steps must not be longer than in this report (JSON) or trace.")
     tolerance: Text = option("SHARE", f"How much longer they may be. Default: {_TOLERANCE}.")
-    strict_tolerance: bool = flag(
-        "Judge the difference itself, not the lower end.", "--strict-tolerance"
-    )
+    strict_tolerance: bool = flag("Judge the difference itself, not the lower end.")
     promised: Text = option(
         "RULE", "The gain since the baseline is what this finding of it promised, e.g. data-input."
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """A gate as text, its verdict, and the value or the reason."""
 
     gate: str
-    verdict: str
+    verdict: Verdict
     text: str
 
 
@@ -77,11 +73,9 @@ def check(
     traces: Traces,
     *,
     gates: Gates,
-    update_baseline: bool = flag(
-        "Write TRACE as the baseline if all other gates pass.", "--update-baseline"
-    ),
+    update_baseline: bool = flag("Write TRACE as the baseline if all other gates pass."),
     junit: Text = option("FILE", "Also write the result as JUnit XML."),
-    github: bool = flag("Also print annotations, and append to $GITHUB_STEP_SUMMARY.", "--github"),
+    github: bool = flag("Also print annotations, and append to $GITHUB_STEP_SUMMARY."),
     force: Force = False,
     asked: AnalysisOptions,
 ) -> None:
@@ -89,6 +83,9 @@ def check(
 
     Ends with exit code 4 where one is not kept or cannot be judged.
     """
+    from traceflops.reports.files import check_replaced
+    from traceflops.reports.write import save
+
     limits = checks(typed(gates))
     percent = _TOLERANCE if gates.tolerance is None else gates.tolerance
     tolerance = parse_limit("--tolerance", percent)
@@ -105,7 +102,10 @@ def check(
         raise UsageError(f"no such baseline: {old_baseline}", "write it with --update-baseline")
     for path, suffix in ((result, ".xml"), (new_baseline, ".json")):
         if path is not None:
-            _check_target(path, suffix, traces, force=force)
+            if path.suffix.lower() != suffix:
+                raise UsageError(f"does not end in {suffix}: {path}", "choose another name")
+            check_replaced(path, force=force)
+            spare_inputs([path], traces)
 
     old = read_side(str(old_baseline), asked) if old_baseline is not None else None
     analysis, comparison = asked.analyze(traces), None
@@ -125,29 +125,12 @@ def check(
     if new_baseline is not None:
         if not reason and any(row.verdict != "passed" for row in rows):
             reason = "not written, because another gate did not pass"
-        rows.append(_write_baseline(analysis, new_baseline, reason))
+        if not reason:
+            save(analysis, new_baseline, force=True)
+        verdict: Verdict = "unknown" if reason else "passed"
+        rows.append(Row("--update-baseline", verdict, reason or f"wrote {new_baseline}"))
     _warn(analysis)
     _publish(rows, result, comparison, github=github)
-
-
-def _check_target(path: Path, suffix: str, traces: Sequence[str], *, force: bool) -> None:
-    """Raise UsageError if a file to write has another suffix, is an input, or is not ours."""
-    from traceflops.reports.files import check_replaced
-
-    if path.suffix.lower() != suffix:
-        raise UsageError(f"does not end in {suffix}: {path}", "choose another name")
-    check_replaced(path, force=force)
-    spare_inputs([path], traces)
-
-
-def _write_baseline(analysis: Analysis, path: Path, reason: str) -> Row:
-    """Write the baseline unless there is a `reason` against it; return the row that says so."""
-    from traceflops.reports.write import save
-
-    if reason:
-        return Row("--update-baseline", "unknown", reason)
-    save(analysis, path, force=True)
-    return Row("--update-baseline", "passed", f"wrote {path}")
 
 
 def _warn(analysis: Analysis) -> None:
@@ -192,14 +175,15 @@ def _junit(rows: Sequence[Row]) -> bytes:
     """Return the gates as test cases of JUnit XML; a gate that cannot be judged is an error."""
     counts = Counter(_JUNIT_KINDS.get(row.verdict) for row in rows)
     sizes = {"tests": len(rows), "failures": counts["failure"], "errors": counts["error"]}
-    root = ElementTree.Element("testsuites", {"name": _TITLE})
+    root = ElementTree.Element("testsuites", name=_TITLE)
     of_suite = {"name": _TITLE} | {name: str(count) for name, count in sizes.items()}
     suite = ElementTree.SubElement(root, "testsuite", of_suite)
     for row in rows:
-        of_case = {"name": row.gate, "classname": "traceflops.check"}
-        case = ElementTree.SubElement(suite, "testcase", of_case)
+        case = ElementTree.SubElement(
+            suite, "testcase", name=row.gate, classname="traceflops.check"
+        )
         if kind := _JUNIT_KINDS.get(row.verdict):
-            ElementTree.SubElement(case, kind, {"message": row.text})
+            ElementTree.SubElement(case, kind, message=row.text)
     return ElementTree.tostring(root)
 
 

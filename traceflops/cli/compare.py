@@ -8,9 +8,8 @@ from glob import glob
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from traceflops.cli.common import path_of, spare_inputs, terminal_style
+from traceflops.cli.common import path_of, print_lines, say_object, spare_inputs, terminal_style
 from traceflops.cli.options import TO, AnalysisOptions, Force, Json, Text, argument, option
-from traceflops.cli.printing import print_lines, say_object
 from traceflops.errors import InputError, UsageError
 
 if TYPE_CHECKING:

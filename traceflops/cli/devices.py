@@ -7,9 +7,8 @@ import textwrap
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from traceflops.cli.common import terminal_style
+from traceflops.cli.common import say, say_object, terminal_style
 from traceflops.cli.options import INPUT, Json, ReadingOptions, argument, option
-from traceflops.cli.printing import say, say_object
 from traceflops.errors import UsageError
 
 if TYPE_CHECKING:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from traceflops.cli import options
-from traceflops.cli.common import keep_apart, path_of, spare_inputs
-from traceflops.cli.printing import say, say_object
+from traceflops.cli.common import keep_apart, path_of, say, say_object, spare_inputs
 from traceflops.units import several
 
 EXAMPLES = (

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 
 Verdict = Literal["failed", "unknown", "passed"]
 Bounds = tuple[Fraction, Fraction]
-_LEVELS: Final = ("high", "medium", "low")
-"""Priorities of findings, the highest first."""
+_LEVELS: Final = ("high", "medium", "low")  # priorities of findings, the highest first
 Answer = tuple[Verdict, str]
 """The verdict on a gate, and the value or the reason as text."""
 Check = tuple[str, Callable[["Analysis"], Answer]]
@@ -45,10 +44,7 @@ class Gate:
     is_least: bool = False
 
     def check(self, option: str, text: str, written: str | None = None) -> Check:
-        """Return the check of a limit `text`, to be printed as `written` or as the option.
-
-        Raises UsageError if the text is no such limit.
-        """
+        """Return the check of a limit, printed as `written` or as the option. Raises UsageError."""
         return written or f"{option} {text}", partial(self._judged, self.parse(option, text))
 
     def _judged(self, limit: Fraction, analysis: Analysis) -> Answer:
@@ -129,10 +125,7 @@ GATES: Final[Mapping[str, Gate]] = {
 
 
 def checks(given: Mapping[str, Any]) -> list[Check]:
-    """Return the checks that options ask for, all but the baseline's; `given` is by option.
-
-    Raises UsageError for limits that cannot be parsed.
-    """
+    """Return the checks that options ask for, but the baseline's. Raises UsageError."""
     asked = [
         gate.check(name, given[name]) for name, gate in GATES.items() if given[name] is not None
     ]
@@ -209,8 +202,7 @@ def against(comparison: Comparison, tolerance: Fraction, *, strict: bool) -> Ans
         return "unknown", words(comparison.obstacle)
     if comparison.before.lacks_records:  # `unfit` looks at those of the recording itself
         return "unknown", "GPU records of the baseline are incomplete"
-    unlike = [difference for difference in comparison.unlike if difference.what in UNJUDGED]
-    if unlike:
+    if unlike := [other for other in comparison.unlike if other.what in UNJUDGED]:
         changes = listed(unlike, lambda u: f"{u.what} {u.before} became {u.after}", "; ")
         return "unknown", f"the baseline is of other work, update it: {changes}"
     # Without an interval and a difference, a recording is compared with itself: it passes.

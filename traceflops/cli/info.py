@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from traceflops.cli.common import say, say_object
 from traceflops.cli.options import Json, TraceOptions, Traces
-from traceflops.cli.printing import say, say_object
 
 if TYPE_CHECKING:
     from traceflops.table.trace import Trace

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from traceflops.cli.common import ended_at_once
+from traceflops.cli.common import ended_at_once, say
 from traceflops.cli.options import Privacy, argument
-from traceflops.cli.printing import say
 from traceflops.errors import UsageError
 
 EXAMPLES = ("traceflops mcp traces/", "traceflops mcp before/ after/ --redact")

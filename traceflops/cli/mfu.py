@@ -4,23 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from traceflops.cli.common import terminal_style
-from traceflops.cli.defaults import FROM_FILE
+from traceflops.cli.common import print_lines, say, say_object, terminal_style
 from traceflops.cli.mfu_options import Description
 from traceflops.cli.options import Json, Pair, TraceOptions, argument, changed, typed
-from traceflops.cli.printing import print_lines, say, say_object
+from traceflops.cli.usage import FROM_FILE
 from traceflops.errors import InputError, UsageError
 
 if TYPE_CHECKING:
-    from traceflops.analysis.result import Analysis
-    from traceflops.flops.analytic.explain_reported import Explanation
     from traceflops.flops.analytic.run import Run
     from traceflops.flops.model.card import ModelCard
-    from traceflops.mfu.checked.reconciliation import Reconciliation
     from traceflops.privacy.placeholders import Placeholders
     from traceflops.table.trace import Note, Trace
     from traceflops.windows.prepared import Prepared
-    from traceflops.windows.selection import Selection
 
     CardAndRun = tuple[ModelCard, Run] | None
 
@@ -120,11 +115,7 @@ def _answer_described(described: Description, json: bool) -> None:
 
 
 def _answer_traced(
-    traces: list[str],
-    asked: TraceOptions,
-    described: Description,
-    pair: list[str] | None,
-    json: bool,
+    traces: list[str], asked: TraceOptions, described: Description, pair: Pair, json: bool
 ) -> None:
     """Print the utilisation of traces, with the peaks and the description that the options give."""
     from msgspec.structs import replace
@@ -138,6 +129,8 @@ def _answer_traced(
     from traceflops.mfu.checked.trace_description import without_description
     from traceflops.mfu.measurement import measure
     from traceflops.reports.json.mfu import utilisation_object
+    from traceflops.reports.terminal.measured import render_measured, render_measured_conventions
+    from traceflops.reports.terminal.mfu import render_explanation
     from traceflops.reports.view.figures import as_float
 
     # Options are checked before the trace is read, which may take long.
@@ -154,7 +147,7 @@ def _answer_traced(
     if answer.ignore_description:
         trace = without_description(trace)
     names, kept = asked.privacy.placeholders(), asked.privacy.include_environment
-    prepared, card_and_run, notes = _prepared(trace, selection, described, given, names, kept)
+    prepared, card_and_run, notes = _prepared(trace, asked, described, given, names)
     paired = None
     if (other := read_pair(pair, traces, trace, asked.reading.read)) is not None:
         paired = prepare_pair(other, include_environment=kept, placeholders=names)
@@ -173,44 +166,26 @@ def _answer_traced(
     analysis = with_removed(analysis, names) if names is not None else analysis
     if json:
         say_object(utilisation_object(analysis, checked, explained))
-    else:
-        _print_traced(analysis, checked, explained, all_conventions=answer.all_conventions)
-
-
-def _print_traced(
-    analysis: Analysis,
-    checked: Reconciliation | None,
-    explained: Explanation | None,
-    *,
-    all_conventions: bool,
-) -> None:
-    """Print the utilisation of traces; `checked` compares them with the described run, if any."""
-    from traceflops.reports.terminal.measured import render_measured, render_measured_conventions
-    from traceflops.reports.terminal.mfu import render_explanation
-
-    style = terminal_style()
-    if checked is not None and explained is not None:
+    elif checked is not None and explained is not None:
         # As described, with the note that the trace disagrees, if it does.
-        print_lines(render_explanation(checked.in_doubt, explained, style))
-    elif checked is not None and all_conventions:
-        print_lines(render_measured_conventions(analysis, style, checked))
+        print_lines(render_explanation(checked.in_doubt, explained, terminal_style()))
+    elif checked is not None and answer.all_conventions:
+        print_lines(render_measured_conventions(analysis, terminal_style(), checked))
     else:
-        print_lines(render_measured(analysis, style, checked))
+        print_lines(render_measured(analysis, terminal_style(), checked))
 
 
 def _prepared(
     trace: Trace,
-    selection: Selection,
+    asked: TraceOptions,
     described: Description,
     given: CardAndRun,
     names: Placeholders | None,
-    kept: bool,
 ) -> tuple[Prepared, CardAndRun, tuple[Note, ...]]:
     """Return a prepared trace, the model and run, and the notes on the trace's own description.
 
     The trace's own description names the model and run unless options did (`given`). It is read
     before `names` replace names; then its notes become those of the trace, and none are returned.
-    `kept`: names of the machine stay.
     """
     from msgspec.structs import replace
 
@@ -218,6 +193,7 @@ def _prepared(
     from traceflops.flops.model.models import is_public
     from traceflops.mfu.checked.trace_description import SelfDescribed, self_described
 
+    selection, kept = asked.selection(), asked.privacy.include_environment
     prepared = prepare(trace, selection, include_environment=kept)
     card = given[0] if given is not None else None
     own = self_described(prepared, card, described.words(), described.answer.convention)

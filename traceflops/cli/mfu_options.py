@@ -50,7 +50,7 @@ class ModelOptions:
     expert_capacity: Text = option(
         "FACTOR", "Rows computed per row routed to an expert, 1 or more."
     )
-    list_models: bool = flag("Print the presets.", "--list-models")
+    list_models: bool = flag("Print the presets.")
 
     def card(self) -> ModelCard:
         """Return the model. Raises UsageError if none is given, InputError for a bad file."""
@@ -89,7 +89,6 @@ class TokenOptions:
     encoder_seq: Text = option("TOKENS", "Tokens per encoder sequence.")
     forward_only: bool | None = flag(
         "Inference: no backward pass. Default: as the trace shows, else training.",
-        "--forward-only/--no-forward-only",
         default=None,
     )
     cached: Text = option("TOKENS", "Decoding: tokens per sequence already in the KV cache.")
@@ -156,7 +155,7 @@ class TrainingOptions:
     """Which parts are trained, and what is recomputed."""
 
     HEADING: ClassVar = "Training"
-    lora: bool = flag("Frozen base weights; adapters count only if their size is given.", "--lora")
+    lora: bool = flag("Frozen base weights; adapters count only if their size is given.")
     lora_rank: Text = option("R", "LoRA rank.")
     lora_targets: Text = option(
         "LIST", "Matrices with adapters: q,k,v,o. Default: all in the blocks."
@@ -182,12 +181,11 @@ class AnswerOptions:
     convention: Text = option(
         "ID", "Counting convention. Default: exact-causal; with --params 6N, frozen 4N."
     )
-    all_conventions: bool = flag("Print the figures of all conventions.", "--all-conventions")
+    all_conventions: bool = flag("Print the figures of all conventions.")
     reported: Text = option("PERCENT", "Explain a published or logged MFU: 46.2%.")
     reported_hfu: Text = option("PERCENT", "Explain a published or logged HFU.")
     ignore_description: bool = flag(
         "Ignore the trace's own description of its run, and its annotations.",
-        "--ignore-description",
     )
 
     def check(self) -> None:

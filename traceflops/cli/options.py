@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
 
 import typer
 
-from traceflops.cli.printing import watching
+from traceflops.cli.common import watching
 from traceflops.errors import UsageError
 
 if TYPE_CHECKING:
@@ -41,10 +41,7 @@ _SMALL_BYTES: Final = 20_000_000
 
 
 def option(metavar: str, help_text: str, *names: str, default: Any = None, **more: Any) -> Any:
-    """Declare an option, as the default of a parameter or of a field of a group.
-
-    `metavar` names its value in the help. Without `names` it is called like the parameter.
-    """
+    """Declare an option as a default; without `names` it is called like the parameter or field."""
     info = typer.Option(*names, metavar=metavar, help=help_text, **more)
     return field(default=default, metadata={"typer": info})
 
@@ -63,10 +60,7 @@ def flag(help_text: str, *names: str, default: bool | None = False, **more: Any)
 
 
 def completed(values: Callable[[typer.Context], Iterable[str]]) -> dict[str, Any]:
-    """Return the keyword of typer.Option with which the shell offers these values.
-
-    Finding them must not take long, and must not fail aloud: a shell has no place for errors.
-    """
+    """Return the keyword of typer.Option for completion: quick, as a shell waits, and silent."""
 
     def offered(ctx: typer.Context, incomplete: str) -> list[str]:
         with suppress(Exception):
@@ -113,11 +107,10 @@ def step_numbers(context: typer.Context) -> Iterator[str]:
 
 Traces = Annotated[
     list[str],
-    typer.Argument(
-        metavar="TRACE...",
-        help="Trace files, a folder of them (the ranks of one job), or - for standard input. Also "
+    argument(
+        "TRACE...",
+        "Trace files, a folder of them (the ranks of one job), or - for standard input. Also "
         "s3://, gs:// and hdfs://.",
-        show_default=False,
     ),
 ]
 Rules = Annotated[
@@ -136,7 +129,7 @@ Dask = Annotated[
         **INPUT,
     ),
 ]
-Json = Annotated[bool, flag("Print JSON instead of text.", "--json")]
+Json = Annotated[bool, flag("Print JSON instead of text.")]
 Force = Annotated[
     bool, flag("Also overwrite files that traceflops did not write.", "-f", "--force")
 ]
@@ -223,11 +216,10 @@ class Privacy:
     """What of the recording machine and of the program's author is shown."""
 
     HEADING: ClassVar = "Privacy"
-    include_environment: bool = flag("Keep host and user names and paths.", "--include-environment")
+    include_environment: bool = flag("Keep host and user names and paths.")
     redact: bool = flag(
         "Replace names of files, modules, functions and annotations, and your own words "
         "in kernels and operators, by placeholders.",
-        "--redact",
     )
 
     def check(self) -> None:
@@ -263,7 +255,6 @@ class ReadingOptions:
     )
     python_stacks: bool | None = flag(
         "Read or ignore Python frames. Default: read below 4 GB of text.",
-        "--python-stacks/--no-python-stacks",
         default=None,
     )
     memory: list[str] | None = option(
@@ -273,14 +264,10 @@ class ReadingOptions:
         "FILE", "Clocks and power during the run: nvidia-smi or amd-smi as CSV, or dmon."
     )
     zone: Text = option("+HH:MM", "Time zone of --gpu-samples. Default: the one that fits.")
-    strict: bool = flag("Reject damaged or incomplete files (exit code 3).", "--strict")
-    no_limits: bool = flag(
-        "Also read files that unpack to more than 300 times their size.", "--no-limits"
-    )
+    strict: bool = flag("Reject damaged or incomplete files (exit code 3).")
+    no_limits: bool = flag("Also read files that unpack to more than 300 times their size.")
     verbose: bool = flag("Print the time of each phase on stderr.", "-v", "--verbose", **OTHERS)
-    profile_self: bool = flag(
-        "Profile traceflops itself; prints on stderr.", "--profile-self", **OTHERS
-    )
+    profile_self: bool = flag("Profile traceflops itself; prints on stderr.", **OTHERS)
 
     @property
     def side_files(self) -> list[tuple[str, str]]:

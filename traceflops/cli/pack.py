@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from traceflops.cli.common import path_of, spare_inputs, stem_of
+from traceflops.cli.common import path_of, say, spare_inputs, stem_of, watching
 from traceflops.cli.options import TO, Force, Text, TraceOptions, Traces, option, typed
-from traceflops.cli.printing import say, watching
 from traceflops.errors import UsageError
 from traceflops.units import several
 
@@ -54,10 +53,7 @@ def pack(
 
 
 def _parts(traces: list[str], asked: TraceOptions) -> Iterable[Trace]:
-    """Yield the traces one by one as they are read, or a single trace of all.
-
-    A single one is needed to select a part, to redact, and to join other files.
-    """
+    """Yield the traces as they are read, or a single one to select, redact or join files."""
     reading, names = asked.reading, asked.privacy.placeholders()
     has_selection = any(value is not None for value in typed(asked.question).values())
     if names is None and not (has_selection or reading.side_files):

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from traceflops.cli.common import keep_apart, path_of, spare_inputs, stem_of
+from traceflops.cli.common import keep_apart, path_of, say, spare_inputs, stem_of
 from traceflops.cli.options import TO, Force, Rules, Text, TraceOptions, Traces, option
-from traceflops.cli.printing import say
 
 EXAMPLES = (
     "traceflops perfetto trace.json.gz",

@@ -6,9 +6,8 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from traceflops.cli.common import ended_at_once
+from traceflops.cli.common import ended_at_once, say, say_object
 from traceflops.cli.options import AnalysisOptions, argument, option
-from traceflops.cli.printing import say, say_object
 from traceflops.errors import UsageError
 from traceflops.units import several
 
@@ -46,7 +45,7 @@ def query(
         raise UsageError("no trace is given", 'write traceflops query TRACE "select …"')
     analysis = asked.analyze(files if sql is not None else traces)
     if sql is None:
-        from traceflops.front.words import schema
+        from traceflops.front.files import schema
 
         rows = schema(analysis)
     else:

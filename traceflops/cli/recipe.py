@@ -8,8 +8,8 @@ from functools import cache
 from importlib.resources import files
 from string import Template
 
+from traceflops.cli.common import say
 from traceflops.cli.options import argument
-from traceflops.cli.printing import say
 from traceflops.errors import UsageError
 from traceflops.remedies import COMMANDS
 

@@ -7,9 +7,8 @@ from itertools import takewhile
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
-from traceflops.cli.common import keep_apart, path_of, stem_of
+from traceflops.cli.common import keep_apart, path_of, say, stem_of
 from traceflops.cli.options import REQUIRED, TO, AnalysisOptions, Force, Traces, option
-from traceflops.cli.printing import say
 from traceflops.errors import UsageError
 from traceflops.units import several
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from traceflops.cli import common, options
+from traceflops.cli.common import say
 from traceflops.cli.options import TO, AnalysisOptions, Force, Json, Text, Traces, flag, option
-from traceflops.cli.printing import say
 from traceflops.errors import UsageError
 from traceflops.phases import phase
 from traceflops.units import several
@@ -47,13 +47,10 @@ class ReportOptions:
     post_mortem: Text = option(
         "FILE", "Also write the case as text, in a .md file.", "--post-mortem"
     )
-    open: bool = flag("Open the report in the browser.", "--open")
+    open: bool = flag("Open the report in the browser.")
 
     def post_mortem_path(self, target: Target) -> Path | None:
-        """Return the path of the post-mortem, None if none is asked for.
-
-        Raises UsageError unless it is a .md file other than the report.
-        """
+        """Return where the post-mortem goes, if any. Raises UsageError unless it is .md."""
         if self.post_mortem is None:
             return None
         path = common.path_of(self.post_mortem)
@@ -213,11 +210,7 @@ def target_of(output: str | None, format_: str | None, traces: list[str]) -> Tar
 def _command(
     traces: list[str], analysis: Analysis, asked: AnalysisOptions, added: ReportOptions
 ) -> str:
-    """Return the command that makes this report, to print in it.
-
-    Traces have the names that the report shows, never paths. If redacted, other names and texts
-    that the user gave are "…".
-    """
+    """Return the command that makes this report; names of traces are the shown ones."""
     names = [file.name for file in analysis.source.files]
     question, rates, reading = asked.question, asked.rates, asked.reading
     # A name per trace, unless a folder among them holds several files.

@@ -6,9 +6,8 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from traceflops.cli.common import path_of, spare_inputs
+from traceflops.cli.common import path_of, say, spare_inputs
 from traceflops.cli.options import TO, AnalysisOptions, Force, Text, argument, option
-from traceflops.cli.printing import say
 from traceflops.errors import UsageError
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from importlib.resources import files
 from pathlib import Path
 
+from traceflops.cli.common import say
 from traceflops.cli.options import Force, Text, option
-from traceflops.cli.printing import say
 from traceflops.errors import UsageError
 
 EXAMPLES = (

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from traceflops.cli.common import print_summary
+from traceflops.cli.common import print_summary, say, say_object
 from traceflops.cli.options import AnalysisOptions, Json, Text, Traces, option
-from traceflops.cli.printing import say, say_object
 from traceflops.errors import UsageError
 
 EXAMPLES = (

@@ -6,9 +6,8 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from traceflops.cli.common import terminal_style
+from traceflops.cli.common import say, say_object, terminal_style
 from traceflops.cli.options import AnalysisOptions, Json, argument
-from traceflops.cli.printing import say, say_object
 from traceflops.units import duration, percent, several
 
 if TYPE_CHECKING:
@@ -55,10 +54,10 @@ def what_if(
 
 
 def _lines(answer: WhatIf) -> Iterator[str]:
-    """Yield the outcome of each edit and of all together, doubts, refusals, and what is critical.
-
-    A line that is too long loses its last parts, or the middle of its name.
-    """
+    """Yield the outcome of each edit and of all, doubts, refusals, and what is critical."""
+    from traceflops.reports.view.critical import path_word
+    from traceflops.reports.view.figures import shorten_middle
+    from traceflops.reports.view.short_names import short_labels
     from traceflops.reports.view.texts import words
 
     together, width = answer.together, terminal_style().width
@@ -73,8 +72,19 @@ def _lines(answer: WhatIf) -> Iterator[str]:
         yield from textwrap.wrap(f"A range, not one value: {doubt}.", width)
     for why in answer.refused.values():
         yield from textwrap.wrap(f"{why[0].upper()}{why[1:]}.", width)
+    # The longest parts of the recording's critical path, and the share of each rank.
     yield ""
-    yield from _critical_lines(answer, width)
+    yield "Critical path of the recording"
+    shown = answer.critical[:_MOST]
+    names = short_labels([part.name for part in shown], _NAME)
+    for part, name in zip(shown, names, strict=True):
+        share = percent(part.ns / max(together.before_ns, 1))
+        labels = [path_word(part.component), *filter(None, (name,))]
+        yield shorten_middle(f"  {share:>7}  {': '.join(labels)}", max(width, 20))
+    if len(answer.ranks) > 1:
+        total_ns = max(sum(answer.ranks.values()), 1)
+        ranks = [f"rank {rank} {percent(ns / total_ns)}" for rank, ns in answer.ranks.items()]
+        yield _fitting("  on ", ranks, width)
 
 
 def _outcome_lines(outcomes: Sequence[Outcome], mfu_title: str, width: int) -> Iterator[str]:
@@ -97,25 +107,6 @@ def _outcome_lines(outcomes: Sequence[Outcome], mfu_title: str, width: int) -> I
             total_ns = max(sum(ns for _, ns in sums), 1)
             shares = [f"{path_word(kind)} {percent(ns / total_ns)}" for kind, ns in sums[:_NEXT]]
             yield _fitting("  then critical: ", shares, width)
-
-
-def _critical_lines(answer: WhatIf, width: int) -> Iterator[str]:
-    """Yield the longest parts of the recording's critical path, and the share of each rank."""
-    from traceflops.reports.view.critical import path_word
-    from traceflops.reports.view.figures import shorten_middle
-    from traceflops.reports.view.short_names import short_labels
-
-    yield "Critical path of the recording"
-    shown = answer.critical[:_MOST]
-    names = short_labels([part.name for part in shown], _NAME)
-    for part, name in zip(shown, names, strict=True):
-        share = percent(part.ns / max(answer.together.before_ns, 1))
-        labels = [path_word(part.component), *filter(None, (name,))]
-        yield shorten_middle(f"  {share:>7}  {': '.join(labels)}", max(width, 20))
-    if len(answer.ranks) > 1:
-        total_ns = max(sum(answer.ranks.values()), 1)
-        ranks = [f"rank {rank} {percent(ns / total_ns)}" for rank, ns in answer.ranks.items()]
-        yield _fitting("  on ", ranks, width)
 
 
 def _row(outcome: Outcome) -> tuple[str, str, str, str]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from traceflops.cli.common import say, say_object
 from traceflops.cli.options import INPUT, Json, Rules, argument, flag
-from traceflops.cli.printing import say, say_object
 
 EXAMPLES = (
     'traceflops why "ampere_sgemm_128x64_nt"',
@@ -14,7 +14,7 @@ EXAMPLES = (
 
 def why(
     name: str = argument("NAME", "Kernel name as in the trace."),
-    op: bool = flag("The name is a CPU operator's, as in CPU-only traces.", "--op", **INPUT),
+    op: bool = flag("The name is a CPU operator's, as in CPU-only traces.", **INPUT),
     rules: Rules = None,
     json: Json = False,
 ) -> None:

@@ -16,8 +16,7 @@ from msgspec import Struct
 
 from traceflops.attribution.host_events import is_of_library
 from traceflops.attribution.launch_lead import outstanding_launches
-from traceflops.drawing.coarsening import Counter, LaneEvents, Times
-from traceflops.drawing.lane_stacking import stacked
+from traceflops.drawing.coarsening import Counter, LaneEvents, Times, stacked
 from traceflops.memory.usage import memory_use
 from traceflops.table.columns import (
     ABSENT,

@@ -6,8 +6,8 @@ import re
 from collections import Counter
 from typing import Final
 
-from traceflops.attribution.cpu_samples import off_cpu_in, sampled_in, sampled_outside
 from traceflops.attribution.culprits import UNRECORDED, IdleClass
+from traceflops.attribution.named_slices import off_cpu_in, sampled_in, sampled_outside
 from traceflops.facts import Fact, Value, fact
 from traceflops.findings.case import Case, limit
 from traceflops.findings.finding import MOST_ROWS, short_name

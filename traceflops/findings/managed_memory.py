@@ -12,9 +12,9 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
-from traceflops.attribution.cpu_samples import sample_spacing_ns
 from traceflops.attribution.culprits import IdleClass
 from traceflops.attribution.idle_classes import is_prefetch, on_demand
+from traceflops.attribution.named_slices import sample_spacing_ns
 from traceflops.facts import Fact, Value, fact
 from traceflops.findings.case import Case, cause, limit, share_of_window
 from traceflops.findings.copy_sizes import host_link

@@ -17,8 +17,7 @@ from traceflops.facts import Fact, fact
 from traceflops.findings.case import Case, limit, share_of_window
 from traceflops.findings.finding import Finding
 from traceflops.findings.rules import statement
-from traceflops.recording.capture_gaps import missing_from
-from traceflops.recording.inventory import profiler_time
+from traceflops.recording.inventory import missing_from, profiler_time
 from traceflops.remedies import PYTORCH, How, family, way_to_record
 from traceflops.table.columns import matching, numbers
 from traceflops.windows.prepared import SERIALIZED, Prepared

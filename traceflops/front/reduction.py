@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gc
+import logging
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
 from itertools import chain
 from pathlib import Path, PurePath
+from traceback import clear_frames
 from typing import Any, Final
 
 from msgspec import Struct, field
@@ -17,10 +20,10 @@ from msgspec.structs import replace
 from traceflops.analysis import summary_files
 from traceflops.analysis.rank_summary import RankSummary, summarised
 from traceflops.analysis.result import Analysis
+from traceflops.analysis.summary_files import encoded
 from traceflops.analysis.summary_sums import HeldSummary, Shared
 from traceflops.devices.jobs import check_decided, of_job
-from traceflops.errors import InputError, UsageError
-from traceflops.front.cluster import on_dask
+from traceflops.errors import InputError, UsageError, is_out_of_memory, lacks
 from traceflops.mfu.budget import FROM_THE_TRACE, PeakOptions
 from traceflops.parsers.io.places import files_behind, find_inputs, open_file, rank_in_name
 from traceflops.parsers.io.worker_pool import WorkerPool, usable_cores
@@ -31,13 +34,80 @@ from traceflops.parsers.shared.repeats import copies
 from traceflops.table.trace import Trace, note_of
 from traceflops.windows.selection import Selection
 
+_LOCAL: Final = "local"
+_TIMEOUT_S: Final = 5.0
+_SETTINGS: Final[dict[str, Any]] = {
+    # A file is given up when two workers died of it: a single one may have died by chance.
+    "distributed.scheduler.allowed-failures": 1,
+    # A worker gets one file at a time, so when one dies it is known by which file.
+    "distributed.scheduler.worker-saturation": 1.0,
+    "distributed.scheduler.http.routes": [],
+    "distributed.worker.http.routes": [],
+}
+"""Of a cluster on this machine: worker processes without their web pages."""
+
+
+def on_dask(
+    work: Callable[[tuple[str, ...]], bytes],
+    sets: Sequence[tuple[str, ...]],
+    address: str,
+    jobs: int | None,
+) -> Iterator[bytes]:
+    """Yield summaries by the workers of a Dask cluster; of files that kill theirs only the names.
+
+    `address` is a scheduler, or "local" for `jobs` processes of this machine. Raises UsageError if
+    no cluster answers or the connection is lost.
+    """
+    try:
+        from dask import config
+        from distributed import CancelledError, Client, KilledWorker, LocalCluster
+        from distributed.comm.core import CommClosedError
+    except ImportError as error:
+        install = "pip install 'traceflops[cluster]'"
+        raise lacks(error, "--dask needs the package distributed", install) from None
+    with ExitStack() as stack:
+        # Dask's problems are told by our errors and notes.
+        stack.callback(logging.disable, logging.root.manager.disable)
+        logging.disable(logging.CRITICAL)
+        try:
+            cluster: Any = address
+            if address == _LOCAL:
+                stack.enter_context(config.set(_SETTINGS))
+                cluster = stack.enter_context(
+                    LocalCluster(
+                        n_workers=jobs,
+                        threads_per_worker=1,
+                        dashboard_address="127.0.0.1:0",
+                        scheduler_kwargs={"dashboard": False},
+                        silence_logs=logging.CRITICAL,
+                    )
+                )
+            client = stack.enter_context(Client(cluster, timeout=_TIMEOUT_S))
+        except Exception as error:  # its type depends on the protocol and on who answers
+            if address == _LOCAL and is_out_of_memory(error):  # no fault of an address
+                raise
+            # Free the client that never connected now: later it would block another one.
+            clear_frames(error.__traceback__)
+            gc.collect()
+            hint = "give the address of a running scheduler, e.g. tcp://host:8786, or local"
+            raise UsageError(f"no cluster at {address} ({error})", hint) from None
+        # pure=False: the files may have changed since the scheduler kept a result for these names.
+        for files, future in zip(sets, client.map(work, sets, pure=False), strict=True):
+            try:
+                yield future.result()
+            except KilledWorker:
+                yield encoded("\n".join(Path(file).name for file in files))
+            except (CancelledError, CommClosedError):
+                hint = "see what its scheduler says, then run this again"
+                raise UsageError(f"the cluster at {address} was lost", hint) from None
+
+
 _USUAL_EXPANSION: Final = 10
 _PACKED: Final = (".gz", ".zst", ".lz4", ".zip")
 _MANY: Final = 64
 _LARGE_BYTES: Final = 1 << 29
 """Text of many files that takes up to 1 GB of memory when all of it is held."""
-_WORTH_BYTES: Final = 1 << 26
-"""Text of many files from which a brief report is faster by reducing."""
+_WORTH_BYTES: Final = 1 << 26  # text of many files from which a brief report is faster by reducing
 _GROUPS: Final = 8
 _GROUP_BYTES: Final = 1 << 26
 """Workers get at least `_GROUPS` groups of files, each of at most `_GROUP_BYTES` of text."""
@@ -121,10 +191,7 @@ def analysis_of_many(paths: Sequence[str], request: Request, *, brief: bool) -> 
 
 
 def _groups(sizes: Mapping[str, int]) -> list[tuple[Files, ...]]:
-    """Return the sets of files in groups, sets of near ranks together; `sizes` are bytes by file.
-
-    A group has at most 1 / _GROUPS of the sets and, unless one set is larger, _GROUP_BYTES of text.
-    """
+    """Return the sets of files in groups of bounded size in bytes, near ranks together."""
     sets = file_sets(list(sizes))
     sets.sort(key=lambda files: (rank_in_name(PurePath(files[0]).name) or 0, files))
     most_sets = -(-len(sets) // _GROUPS)  # rounded up
@@ -150,10 +217,7 @@ def _summarised_together(request: Request, sets: tuple[Files, ...]) -> list[byte
 
 
 def analysis_of_parts(paths: Sequence[str], summaries: Sequence[str], request: Request) -> Analysis:
-    """Return the analysis of files; `summaries` are those among them, the others are reduced.
-
-    Raises InputError if no file has a summary, UsageError for options that do not fit.
-    """
+    """Return the analysis of `summaries` and of the other files, which are reduced."""
     request.check_reducible()
     if summaries and request.selection != Selection():
         raise UsageError(

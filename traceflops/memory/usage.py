@@ -20,7 +20,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from traceflops.attribution.scopes import launch_scopes
-from traceflops.table.columns import ABSENT, IntArray, codes, floats, names, numbers
+from traceflops.table.columns import ABSENT, IntArray, codes, floats, names, numbers, texts_of
 from traceflops.table.grouping import distinct, groups, joint_codes
 from traceflops.table.nesting import taken
 from traceflops.table.trace import Trace
@@ -216,10 +216,7 @@ def _use(
 
 
 def _series(what: What, time: IntArray, value: IntArray, steps: tuple[Steps, Steps]) -> Series:
-    """Return the series of bytes `value`, each held from its `time` on, with its use by step.
-
-    `steps` are the chosen steps, and all steps.
-    """
+    """Return the series of bytes held from each `time` on; `steps` are the chosen, and all."""
     chosen, all_steps = steps
     peak, kept = int(np.argmax(value)), np.arange(len(time))
     if len(time) > MOST_POINTS:
@@ -361,8 +358,7 @@ def _held_by_op(
         op, threads_inside = np.where(is_inside, row, op), threads_inside + is_inside
     op = np.where(threads_inside == 1, op, -1)
     scopes = launch_scopes(linked, np.full(len(op), -1), op, prepared.selection.step_mark)
-    name, labels = taken(codes(ops["name"]), op), [*names(ops["name"]), ""]  # -1 is the last one
-    for _, blocks in groups(joint_codes(name, scopes.scope)):
-        label, scope = int(name[blocks[0]]), int(scopes.scope[blocks[0]])
-        text = scopes.texts[scope] if scope >= 0 else ""
-        yield Holder(labels[label], text, int(size[blocks].sum()), len(blocks))
+    labels, scope_texts = texts_of(ops["name"], op), [*scopes.texts, ""]  # -1 is the last one
+    for _, blocks in groups(joint_codes(taken(codes(ops["name"]), op), scopes.scope)):
+        label, scope = labels[blocks[0]], scope_texts[scopes.scope[blocks[0]]]
+        yield Holder(label, scope, int(size[blocks].sum()), len(blocks))

@@ -82,11 +82,7 @@ def check_privacy(include_environment: bool, redact: bool) -> None:
 
 
 def redacted(trace: Trace, hosts: Names | None = None) -> Trace:
-    """Return the trace with paths, addresses, host and user names replaced in every text.
-
-    Hosts become "host N". `hosts` numbers them across several traces (and learns new ones); without
-    it they are numbered within this trace.
-    """
+    """Return the trace without paths, addresses and users; hosts are numbered, as in `hosts`."""
     longest_first = sorted(trace.source.identities, key=len, reverse=True)
     identities = [name for name in dict.fromkeys(longest_first) if len(name) >= _SHORTEST_NAME]
     either = "|".join(map(re.escape, identities))
@@ -140,23 +136,18 @@ def _scrub_table(name: str, table: pa.Table, scrub: Scrub, hosts: Names | None) 
             continue
         column = table[field.name]
         if (name, field.name) == ("processes", "host"):
-            table = table.set_column(index, field, _numbered_hosts(column, hosts))
+            # Without `hosts`, a single host needs no number: all are null.
+            numbering = Names() if hosts is None else hosts
+            code = np.array([numbering[h] if h else -1 for h in column.to_pylist()], np.int32)
+            code = np.full_like(code, -1) if hosts is None and len(numbering) < 2 else code
+            texts = [f"host {number + 1}" for number in range(len(numbering))]
+            table = table.set_column(index, field, dictionary_column(code, texts))
             continue
         old = names(column)
         new = [scrub(text) for text in old]
         if new != old:
             table = table.set_column(index, field, recoded(codes(column), new))
     return table
-
-
-def _numbered_hosts(column: pa.ChunkedArray, hosts: Names | None) -> pa.Array:
-    """Return "host N" per host; without `hosts`, a single host needs no number: all are null."""
-    numbering = Names() if hosts is None else hosts
-    rows = [numbering[host] if host else -1 for host in column.to_pylist()]
-    if hosts is None and len(numbering) < 2:
-        return pa.nulls(len(column), column.type)
-    texts = [f"host {number + 1}" for number in range(len(numbering))]
-    return dictionary_column(np.array(rows, np.int32), texts)
 
 
 Scrub = Callable[[str], str]

@@ -43,10 +43,7 @@ class Placeholders:
         return f"{kind} {self._whole.setdefault(kind, Names())[text] + 1}"
 
     def partly(self, kind: str, text: str) -> str:
-        """Return a name with the words that no library uses replaced; count it if that changed it.
-
-        If the same text already stands for another name, "(2)" is added.
-        """
+        """Return a name with words of no library replaced, and "(2)" if that is taken."""
         shown = self._partly.get(text)
         if shown is None:
             shown = replaced = self._replaced(text)

@@ -245,10 +245,7 @@ def _annotation(shown: Placeholders, step_mark: str | None, text: str) -> str:
 
 
 def product(shown: Placeholders, text: str) -> str:
-    """Return a product name with the parts that occur in no known product left out.
-
-    If no part that stays is a word (only numbers are left), the whole name is replaced.
-    """
+    """Return a product's parts that are in known ones; a placeholder if no word is left."""
     parts = _PART.findall(text)
     public_parts = [part for part in parts if is_of_products(part)]
     if len(public_parts) == len(parts):

@@ -11,22 +11,127 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from traceflops.categories.programs import of_ml, of_pytorch
+from traceflops.devices.counter_formulas import family_of
 from traceflops.devices.device_facts import SeenDevice
 from traceflops.devices.jobs import JobReport, is_undecided, of_job, of_no_job
 from traceflops.devices.matching import match
 from traceflops.devices.processes import ranks_of_devices
+from traceflops.devices.side_records import SIDE_FORMATS
 from traceflops.errors import UsageError
 from traceflops.facts import in_words
-from traceflops.recording.capture_gaps import Missing, how_to_record, missing_from
-from traceflops.table.columns import is_one_of, matching, numbers
+from traceflops.remedies import How, command, way_to_record
+from traceflops.table.columns import ABSENT, is_one_of, matching, numbers, span_columns
 from traceflops.table.grouping import distinct, groups
+from traceflops.table.patterns import launches_no_kernel
 from traceflops.table.schema import TABLES
-from traceflops.table.trace import Note, Source, Trace
+from traceflops.table.trace import CUDA_TRACE, PROGRAM_ERROR, Note, Source, Trace
 from traceflops.timeline.account import DeviceAccount
+from traceflops.timeline.host_work import lacks_copies
 from traceflops.timeline.intervals import Intervals
+from traceflops.windows.device_records import launch_calls
 from traceflops.windows.records import partition_text
 from traceflops.windows.selection import Selection
 from traceflops.windows.steps import find_marked_steps
+
+_OF_COLLECTIVES: Final = re.compile("[nr]ccl", re.IGNORECASE)
+_TRACED: Final = How(
+    "CUDA was traced but recorded nothing: profile the process that uses the GPU, while it does",
+    is_clause=True,
+)
+_RECORDED: Final = {
+    *("device records", "device work", "copies", "timeline", "calls", "steps", "collectives"),
+}
+"""What the command for everything records."""
+
+
+class Missing(Struct, frozen=True):
+    """Something the trace lacks: its code (texts `missing.CODE.what`, `.cost`), how to get it."""
+
+    code: str
+    how: How
+
+
+def missing_from(trace: Trace) -> tuple[Missing, ...]:
+    """Return what the trace lacks although its tool can record it."""
+    if trace.source.format in SIDE_FORMATS:  # made beside a trace, which has the rest
+        return ()
+    did_nothing = _did_nothing(trace)
+    missing = []
+    for code, lack in _lacks(trace).items():
+        how = way_to_record(trace, lack)
+        if lack == "kernel counters" and how is not None and (options := _counting(trace)):
+            how = How(options)
+        if lack in ("device work", "calls") and did_nothing:  # what tracing of CUDA records
+            # Said of the device work only: without work there are no calls. An error of the program
+            # explains it already.
+            is_explained = PROGRAM_ERROR in trace.source.facts
+            how = _TRACED if lack == "device work" and not is_explained else None
+        if how is not None:
+            missing.append(Missing(code, how))
+    return tuple(missing)
+
+
+def _lacks(trace: Trace) -> dict[str, str]:
+    """Return what the trace lacks, in the order of reports: by code, its name in the remedies."""
+    work, calls, ops = trace.activities, trace.calls, trace.ops
+    is_untimed = bool(trace.totals.num_rows or trace.kernel_counters.num_rows)
+    is_empty, launches = not work.num_rows and not is_untimed, launch_calls(trace)
+    sizes = numbers(work["bytes"], ABSENT)[is_one_of(work["kind"], "memcpy")]
+    devices, ranks = trace.devices.to_pylist(), trace.processes["rank"]
+    is_lacking = {
+        "device-records": is_empty and launches > 0,
+        # The trace tells neither that work was launched nor that none was.
+        "device-work": is_empty and launches <= 0 and not launches_no_kernel(calls),
+        "timeline": not work.num_rows and is_untimed,
+        "copies": lacks_copies(trace),
+        "sizes-of-copies": len(sizes) > 0 and (sizes == ABSENT).all(),
+        "calls": not calls.num_rows,
+        # Calls are only the moments at which work was queued.
+        "calls-but-moments": calls.num_rows and is_one_of(calls["name"], "dispatch").all(),
+        # Kernels ran collectives, and no activity says which.
+        "collectives": work["collective"].null_count == work.num_rows
+        and matching(work["name"], _OF_COLLECTIVES.search).any(),
+        "operators": not ops.num_rows and of_pytorch(trace),
+        "shapes": ops.num_rows and ops["input_dims"].null_count == ops.num_rows,
+        "kernel-counters": not trace.kernel_counters.num_rows,
+        "steps": find_marked_steps(trace, None) is None and of_ml(trace),
+        "stacks": not is_one_of(trace.marks["kind"], "python", "module").any(),
+        # No device has a name or properties that tell its model.
+        "device": devices
+        and not any(row["product"] or match(SeenDevice.of(row)).row for row in devices),
+        "rank": len(ranks) and ranks.null_count == len(ranks),
+        "memory": not trace.counters.num_rows,
+    }
+    codes = (code for code, lacks_it in is_lacking.items() if lacks_it)
+    return {code: code.removesuffix("-but-moments").replace("-", " ") for code in codes}
+
+
+def how_to_record(trace: Trace) -> str | None:
+    """Return the command line that records what the trace has and lacks, None if none helps."""
+    if _did_nothing(trace):
+        return None  # the same command would record as little again
+    return command(trace) if _RECORDED.intersection(_lacks(trace).values()) else None
+
+
+def _did_nothing(trace: Trace) -> bool:
+    """Return whether the process did no work, which another command would not change."""
+    facts, has_work = trace.source.facts, trace.activities.num_rows > 0
+    is_known = facts.get(CUDA_TRACE) == "true" or PROGRAM_ERROR in facts
+    return not has_work and (is_known or launches_no_kernel(trace.calls))
+
+
+def _counting(trace: Trace) -> str | None:
+    """Return options that record counters of the devices, None if these are not of one family."""
+    families = {family_of(device) for device in trace.devices["architecture"].to_pylist()}
+    family = families.pop() if len(families) == 1 else None
+    if family is None:
+        return None
+    options = ", ".join(family.options)
+    runs = "in a separate run" if len(family.passes) == 1 else "each in a separate run"
+    caveat = "" if family.counts_matrix_work else f"; {family.hardware} counts no matrix work"
+    return f"{options} ({runs}{caveat})"
+
 
 _PROPERTIES: Final = (
     *("type", "local_id", "product", "memory_bytes", "sm_count", "architecture", "clock_hz"),
@@ -85,10 +190,7 @@ class Inventory(Struct, frozen=True):
 
 
 def inventory_of(trace: Trace, selection: Selection, shown: Shown) -> Inventory:
-    """Return what is in a trace, or in each of its jobs if there are several and none is chosen.
-
-    `shown` applies the selection. If it fits no job, the UsageError of the last job is raised.
-    """
+    """Return what is in a trace, or in each of its jobs. Raises UsageError if none fits."""
     if not is_undecided(trace):
         return take_inventory(*shown(trace, selection))
     inventories: list[Inventory | None] = []
@@ -170,16 +272,12 @@ def profiler_time(
     accounts: Mapping[int, DeviceAccount],
     within: Mapping[int, Intervals] | None = None,
 ) -> ProfilerTime:
-    """Return how long the profiler ran, and how long the GPUs of its process were idle meanwhile.
-
-    Only idle time `within` counts, intervals by device; all of it if None.
-    """
+    """Return how long the profiler ran, and GPUs were idle then (`within` by device, or ever)."""
     is_of_profiler = matching(trace.marks["name"], _OF_PROFILER.match)
     rows = np.flatnonzero(is_of_profiler & is_one_of(trace.marks["kind"], "overhead"))
     if not len(rows):
         return ProfilerTime(0, 0, 0)
-    start = numbers(trace.marks["start_ns"])[rows]
-    end = start + numbers(trace.marks["dur_ns"])[rows]
+    start, end = span_columns(trace.marks, rows)
     # By process, the gaps of all devices that it used.
     gaps: defaultdict[int, Intervals] = defaultdict(Intervals.empty)
     process = numbers(trace.activities["process"])

@@ -70,10 +70,7 @@ def file_of_rank(target: str, rank: int, world: int) -> Path:
 
 
 def write_trace(profiler: Any, path: Path, unfinished: str | None) -> None:
-    """Write what was recorded, without host and path; the file appears only once it is whole.
-
-    `unfinished` is the name of a step mark to rename, since its step did not end.
-    """
+    """Write what was recorded, without host and path; rename the `unfinished` mark."""
     path.parent.mkdir(parents=True, exist_ok=True)
     text, packed = (path.with_name(f".{path.name}.{os.getpid()}.{n}.tmp") for n in range(2))
     try:
@@ -227,11 +224,7 @@ class Recorder:
     # Going from step to step
 
     def _advance(self) -> None:
-        """Enter the stage that begins after `_done` steps, or mark the next recorded step.
-
-        The stages are warm-up, recording and end. The steps between `_COLD` and the warm-up are
-        timed, to know how long a step takes without recording.
-        """
+        """Enter the stage that begins after `_done` steps, or mark the next recorded step."""
         if self._done == _COLD < self._wait:
             self._since_ns = self._idle_ns()
         if self._done == self._wait:
@@ -276,10 +269,7 @@ class Recorder:
         return perf_counter_ns()
 
     def _expect_profiler(self, *, running: bool) -> None:
-        """Raise RuntimeError if a profiler runs, or with `running`, if none does.
-
-        Either is due to another profiler in the loop.
-        """
+        """Raise RuntimeError if another profiler runs, or has ended this one (`running`)."""
         from torch.autograd import _profiler_enabled  # type: ignore[attr-defined]
 
         if _profiler_enabled() is not running:
@@ -287,11 +277,7 @@ class Recorder:
             raise RuntimeError("the loop has another profiler, which excludes this one")
 
     def _warm_up(self) -> None:
-        """Start the warm-up of the profiler and collect the metadata of the trace.
-
-        If the model cannot be described, the user is warned and the trace lacks it. Raises
-        RuntimeError if another profiler runs.
-        """
+        """Start the warm-up of the profiler and collect the metadata of the trace."""
         import torch
         from torch.profiler import profile
 

@@ -17,6 +17,7 @@ from traceflops.table.columns import (
     Array,
     Rows,
     dictionary_column,
+    nullable,
     number_column,
     pack_validity,
     string_column,
@@ -215,6 +216,4 @@ def _all_are(values: list[Array | int | float], wanted: int | float) -> bool:
 
 def with_numbers(table: pa.Table, name: str, values: IntArray) -> pa.Table:
     """Return a table with an integer column replaced, null where `values` are ABSENT."""
-    valid = values != ABSENT
-    filled = np.where(valid, values, 0)
-    return with_column(table, name, number_column(filled, table.schema.field(name).type, valid))
+    return with_column(table, name, nullable(values, table.schema.field(name).type))

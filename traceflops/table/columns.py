@@ -26,6 +26,7 @@ from traceflops.table.arrays import SmallArray as SmallArray
 from traceflops.table.arrays import WholeArray as WholeArray
 
 NAME_TYPE = pa.dictionary(pa.int32(), pa.string())
+_INT64 = pa.int64()
 _INT32_MAX = 2**31 - 1
 UNKNOWN_SIZE: Final = -1
 _LARGEST_PRODUCT: Final = 2.0**62
@@ -40,7 +41,7 @@ def pack_validity(valid: BoolArray | None) -> tuple[pa.Buffer | None, int]:
 
 
 def number_column(
-    values: npt.NDArray[Any], arrow_type: pa.DataType, valid: BoolArray | None = None
+    values: npt.NDArray[Any], arrow_type: pa.DataType = _INT64, valid: BoolArray | None = None
 ) -> pa.Array:
     """Return `values` as an Arrow column of `arrow_type`; where `valid` is False it is null."""
     data = np.ascontiguousarray(values, dtype=arrow_type.to_pandas_dtype())
@@ -48,9 +49,15 @@ def number_column(
     return pa.Array.from_buffers(arrow_type, len(data), [bitmap, pa.py_buffer(data)], nulls)
 
 
+def nullable(values: IntArray, arrow_type: pa.DataType = _INT64) -> pa.Array:
+    """Return numbers as a column, null for ABSENT."""
+    valid = values != ABSENT
+    return number_column(np.where(valid, values, 0), arrow_type, valid)
+
+
 def take_rows(table: pa.Table, rows: IntArray) -> pa.Table:
     """Return these rows of a table; given a numpy array, `table.take` would import pandas."""
-    return table.take(number_column(rows, pa.int64()))
+    return table.take(number_column(rows))
 
 
 def with_column(table: pa.Table, name: str, column: pa.Array) -> pa.Table:
@@ -153,6 +160,20 @@ def thread_columns(
     return numbers(table["process"])[rows], numbers(table["thread"], ABSENT)[rows]
 
 
+def span_columns(
+    table: pa.Table, rows: WholeArray | slice = slice(None)
+) -> tuple[IntArray, IntArray]:
+    """Return start and end in ns of rows of activities, calls, ops or marks."""
+    start_ns = numbers(table["start_ns"])[rows]
+    return start_ns, start_ns + numbers(table["dur_ns"])[rows]
+
+
+def texts_of(column: pa.ChunkedArray | pa.Array, rows: IntArray) -> list[str]:
+    """Return the texts in rows of a dictionary column, "" for null and for row -1."""
+    texts, code = [*names(column), ""], np.append(codes(column), -1)  # row -1 is the last code
+    return [texts[number] for number in code[rows].tolist()]
+
+
 def matching(column: pa.ChunkedArray | pa.Array, test: Callable[[str], object]) -> BoolArray:
     """Return, per row of a dictionary column, whether its text passes `test`; False for null."""
     passed = [*(bool(test(text)) for text in names(column)), False]  # code -1 takes the last one
@@ -165,10 +186,7 @@ def is_one_of(column: pa.ChunkedArray | pa.Array, *texts: str) -> BoolArray:
 
 
 def axes(column: pa.ChunkedArray) -> IntArray:
-    """Return a column of triples as [rows, 3], such as a grid in x, y and z.
-
-    All three are UNKNOWN_SIZE where a triple is null, has a size below 1 or too large a product.
-    """
+    """Return triples as [rows, 3]; UNKNOWN_SIZE if null, below 1 or with a huge product."""
     if not len(column) or column.null_count == len(column):
         return np.full((len(column), 3), UNKNOWN_SIZE, dtype=np.int64)
     array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
@@ -221,7 +239,6 @@ class Names(dict[str, int]):
     overflowed: bool = False
 
     def __missing__(self, text: str) -> int:
-        """Return the next code for a new text, or that of `beyond`."""
         if len(self) < self.most:
             code = len(self)
             self[text] = code
@@ -299,3 +316,8 @@ def text_column(values: Sequence[str | None]) -> pa.DictionaryArray:
     names = Names()
     codes = [-1 if text is None else names[text] for text in values]
     return dictionary_column(np.array(codes, dtype=np.int32), list(names))
+
+
+def appended(*tables: pa.Table) -> pa.Table:
+    """Return the rows of tables with equal columns as one table, in one chunk."""
+    return pa.concat_tables(tables).unify_dictionaries().combine_chunks()

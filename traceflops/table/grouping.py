@@ -102,10 +102,7 @@ def joint_codes(first: WholeArray, second: WholeArray) -> IntArray:
 
 
 def shared_codes(*pairs: tuple[WholeArray, WholeArray]) -> list[IntArray]:
-    """Return `joint_codes` of several pairs of columns (such as process and thread of a table).
-
-    The result has an array per pair of columns; equal pairs of values get one number in all arrays.
-    """
+    """Return `joint_codes` of each pair of columns; equal pairs have one number in all."""
     first, second = (np.concatenate(columns) for columns in zip(*pairs, strict=True))
     ends = np.cumsum([len(column) for column, _ in pairs])
     return np.split(joint_codes(first, second), ends[:-1])
@@ -131,10 +128,7 @@ def ranked(values: WholeArray) -> tuple[IntArray, IntArray]:
 
 
 def _presence(values: WholeArray) -> tuple[BoolArray, int] | None:
-    """Return which numbers occur, as a table (cell 0: ABSENT, cell 1: `low`, ...), and `low`.
-
-    None if the numbers are so far apart that the table would be large.
-    """
+    """Return which numbers occur (cell 0: ABSENT, 1: `low`, ...), and `low`; None if far apart."""
     present = values[values != ABSENT] if len(values) and values.min() == ABSENT else values
     low, high = (int(present.min()), int(present.max())) if len(present) else (0, 0)
     if high - low > _GAPS * len(present) + _FEW:
@@ -166,10 +160,7 @@ def first_rows(group: IntArray, count: int) -> IntArray:
 
 
 def group_rows(columns: Sequence[WholeArray]) -> tuple[IntArray, IntArray]:
-    """Return the group of each row (equal in all columns) and the first row of each group.
-
-    Groups are numbered in the order of their values, by the first column, then the next.
-    """
+    """Return the group of each row (equal in all columns, in order), and their first rows."""
     rows = len(columns[0])
     # One number per row holds all columns so far; it is below `size`.
     joint, size = np.zeros(rows, dtype=np.int64), 1
@@ -263,10 +254,7 @@ def exact_sum(values: IntArray) -> int:
 def places_in_groups(
     group: IntArray, at_ns: IntArray, wanted_group: IntArray, wanted_ns: IntArray
 ) -> IntArray:
-    """Return, per wanted pair, how many pairs (group, at_ns) sort before it or are equal to it.
-
-    `group` and `at_ns` are sorted by group, then by time.
-    """
+    """Return, per wanted pair, how many of the sorted pairs (group, at_ns) are up to it."""
     if len(distinct(wanted_group)) * _MANY_PER_GROUP > len(wanted_ns):
         # With few wanted instants per group, one search in all groups is quicker. For this one
         # number holds a pair: the rank of its group, times `shift`, plus how many instants (of any

@@ -60,10 +60,7 @@ def link(trace: Trace) -> Links:
 def first_of_same(
     owners: pa.Table, column: str, rows: pa.Table, some: IntArray | slice = slice(None)
 ) -> IntArray:
-    """Return, per row, the first-started row of `owners` with its process and `column`, or -1.
-
-    `column` (such as correlation) is in both tables. Only the rows `some` are looked up.
-    """
+    """Return, per row in `some`, the first-started owner of its process and `column`, or -1."""
     return first_match(
         numbers(owners["process"]),
         numbers(owners[column], ABSENT),
@@ -84,10 +81,7 @@ def _fill_by_external_id(trace: Trace, table: str, op: IntArray, is_open: BoolAr
 def first_match(
     process: IntArray, ids: IntArray, start: IntArray, at_process: IntArray, at_ids: IntArray
 ) -> IntArray:
-    """Return, per wanted pair, the first-started row with this process and id, or -1.
-
-    `process`, `ids` and `start` are per row, `at_process` and `at_ids` are the wanted pairs.
-    """
+    """Return, per wanted pair, the first-started row with this process and id, or -1."""
     if not len(ids) or bool((at_ids == ABSENT).all()):
         return np.full(len(at_ids), -1, dtype=np.int64)
     pairs = shared_codes((process, ids), (at_process, at_ids))

@@ -66,10 +66,7 @@ def _same_wording(notes: Sequence[Owned], total: int, noun: str) -> Note:
 
 
 def _first_of(notes: Sequence[Owned], total: int, noun: str) -> Note:
-    """Return the first of notes of different wording, and in it the number of similar ones.
-
-    Its statement begins with the name of its file, so the field `file` becomes None.
-    """
+    """Return the first of notes of different wording, with its file and the number of others."""
     (_, first), *others = notes
     owners, count = _owners(notes), _sum(note for _, note in notes)
     # The statement begins with the file of the first note: only the other files are listed.

@@ -15,7 +15,7 @@ import pyarrow as pa
 from msgspec import Struct
 
 from traceflops.table import grouping
-from traceflops.table.columns import ABSENT, BoolArray, IntArray, numbers
+from traceflops.table.columns import BoolArray, IntArray, span_columns, thread_columns
 
 T = TypeVar("T", bound=np.signedinteger)
 _MANY = 4  # with more instants per interval only the edges of the intervals are searched
@@ -92,7 +92,16 @@ def innermost(
     if len(at_ns) > _MANY * len(start_ns):
         return StackTops.of(group, start_ns, end_ns).at(at_group, at_ns)
     order = by_start(group, start_ns, end_ns)
-    upto = _last_started(group, start_ns, order, at_group, at_ns)
+    # Per instant, the last position in that order whose (group, start) is not after it; if nothing
+    # of its group has started, it is of an earlier group.
+    groups, starts = grouping.distinct(group), np.sort(start_ns)
+    upto = np.searchsorted(starts, at_ns, side="right") - 1
+    if len(groups) != 1:
+        # Ranks stand for groups and times, so that one number holds both.
+        shift, rank = len(starts) + 1, np.searchsorted(starts, start_ns, side="left")
+        key = np.searchsorted(groups, group) * shift + rank
+        key_of_instant = np.searchsorted(groups, at_group) * shift + upto
+        upto = np.searchsorted(key[order], key_of_instant, side="right") - 1
     return _innermost(group, order, end_ns, upto, at_group, at_ns)
 
 
@@ -104,10 +113,7 @@ def _innermost(
     at_group: IntArray,
     at_ns: IntArray,
 ) -> IntArray:
-    """Return what `innermost` does, given the order of `by_start`; in slices to save memory.
-
-    `upto` is, per instant, the last position in that order of an interval that has started.
-    """
+    """Return what `innermost` does, given `by_start` and the last position to look at."""
     enclosing = _Enclosing(order, group, end_ns)
     inner = np.empty(len(upto), dtype=np.int64)
     for part in grouping.slices(len(upto)):
@@ -221,25 +227,6 @@ def parents(
     return parent
 
 
-def _last_started(
-    group: IntArray, start_ns: IntArray, order: IntArray, at_group: IntArray, at_ns: IntArray
-) -> IntArray:
-    """Return, per instant, the last position in `order` whose (group, start) is not after it.
-
-    If no interval of the instant's group has started, the one there is of an earlier group: callers
-    check the group.
-    """
-    groups, starts = grouping.distinct(group), np.sort(start_ns)
-    last_start = np.searchsorted(starts, at_ns, side="right") - 1
-    if len(groups) == 1:
-        return last_start
-    # Ranks stand for groups and times, so that one number holds both.
-    shift = len(starts) + 1
-    key = np.searchsorted(groups, group) * shift + np.searchsorted(starts, start_ns, side="left")
-    key_of_instant = np.searchsorted(groups, at_group) * shift + last_start
-    return np.searchsorted(key[order], key_of_instant, side="right") - 1
-
-
 class _Enclosing:
     """Finds the innermost intervals around instants, given the order of `by_start`."""
 
@@ -276,9 +263,7 @@ class OpTree(Struct, frozen=True):
     @classmethod
     def of(cls, ops: pa.Table) -> OpTree:
         """Return the forest of a table of ops."""
-        start = numbers(ops["start_ns"])
-        thread = grouping.joint_codes(numbers(ops["process"]), numbers(ops["thread"], ABSENT))
-        return cls.nested(thread, start, start + numbers(ops["dur_ns"]))
+        return cls.nested(grouping.joint_codes(*thread_columns(ops)), *span_columns(ops))
 
     @classmethod
     def nested(cls, thread: IntArray, start: IntArray, end: IntArray) -> OpTree:
@@ -359,10 +344,7 @@ def taken(values: npt.NDArray[T], rows: IntArray, missing: int = -1) -> npt.NDAr
 
 
 def _stops(above: IntArray) -> IntArray:
-    """Return, per position, the one after the last op below the op there.
-
-    `above` is, per position, that of its parent, or -1.
-    """
+    """Return, per position, the one after the last op below; `above` is its parent's, or -1."""
     count = len(above)
     stops = np.empty(count, dtype=np.int64)
     # The stop of p is the first position after p with a parent before p. In reverse order and with

@@ -68,10 +68,7 @@ def checked(table: Any, schema: pa.Schema | None = None) -> Any:
 
 
 def check_trace(trace: Trace) -> None:
-    """Raise ValueError if the fields of a trace contradict each other or the rows.
-
-    For example, rows of a process or device that does not exist, or that end before they begin.
-    """
+    """Raise ValueError if the fields of a trace contradict each other or the rows."""
     processes, devices = trace.processes.num_rows, trace.devices.num_rows
     require(len(trace.places) in (0, devices) and len(trace.runs) in (0, devices))
     require(len(trace.clocks) in (0, processes))
@@ -165,7 +162,7 @@ class Part(Struct, frozen=True):
         """Return the compressed part as a row of a pack."""
         head = _encoded_head(self.head)
         data = pa.Codec("zstd", compression_level=_LEVEL).compress(self.plain, asbytes=True)
-        crc32 = number_column(np.array([checksum(head, data)]), pa.int64())
+        crc32 = number_column(np.array([checksum(head, data)]))
         return pa.record_batch([string_column([head]), bytes_column([data]), crc32], schema=PARTS)
 
 

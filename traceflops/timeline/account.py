@@ -15,18 +15,25 @@ from msgspec.structs import replace
 
 from traceflops.categories.activities import Categorised
 from traceflops.table.arrays import ABSENT, BoolArray, IntArray
-from traceflops.table.columns import is_one_of, matching, names, numbers
-from traceflops.table.grouping import groups, runs
+from traceflops.table.columns import codes, is_one_of, matching, names, numbers, span_columns
+from traceflops.table.grouping import distinct, groups, runs
 from traceflops.table.links import Links
 from traceflops.table.nesting import OpTree, taken
 from traceflops.table.patterns import LOADS_DATA, WAITS_FOR_DEVICE
 from traceflops.table.trace import Trace
 from traceflops.timeline.clock_offsets import clock_offsets
-from traceflops.timeline.device_span import ActivityColumns, DeviceRows, Timeline, timeline
+from traceflops.timeline.device_span import (
+    ActivityColumns,
+    DeviceRows,
+    Timeline,
+    is_top,
+    replay_time,
+    timeline,
+)
 from traceflops.timeline.host_work import SplitWork
 from traceflops.timeline.idle import DeviceWork, IdleTime, StreamWaits, idle_time, stream_waits
-from traceflops.timeline.intervals import ENDLESS, NEVER, Intervals
-from traceflops.timeline.records import WORK, Account, Gap, Window
+from traceflops.timeline.intervals import ENDLESS, NEVER, Intervals, latest_end_before
+from traceflops.timeline.records import WORK, Account, Copies, Gap, Sums, WholeSpan, Window
 from traceflops.timeline.start_up import StartUp, device_start_up
 
 _GAPS_KEPT = 100
@@ -47,7 +54,10 @@ class LinkedTrace(Struct, frozen=True, dict=True):
     @cached_property
     def columns(self) -> ActivityColumns:
         """Columns of all activities that the accounts of all devices need."""
-        return ActivityColumns.of(self.trace.activities)
+        work = self.trace.activities
+        name, kind, direction = (codes(work[column]) for column in ("name", "kind", "direction"))
+        stream, size = (numbers(work[column], ABSENT) for column in ("stream", "bytes"))
+        return ActivityColumns(name, stream, kind, direction, size)
 
     @cached_property
     def stream_waits(self) -> StreamWaits:
@@ -64,8 +74,7 @@ class LinkedTrace(Struct, frozen=True, dict=True):
         """By process, starts and ends in ns of calls that wait for all of a GPU: [2, calls]."""
         calls = self.trace.calls
         row = np.flatnonzero(matching(calls["name"], WAITS_FOR_DEVICE.match))
-        start, duration = (numbers(calls[name])[row] for name in ("start_ns", "dur_ns"))
-        times = np.stack([start, start + duration])
+        times = np.stack(span_columns(calls, row))
         waits = dict.fromkeys(range(self.trace.processes.num_rows), times[:, :0])
         for process, of_process in groups(numbers(calls["process"])[row]):
             waits[process] = times[:, of_process]
@@ -149,10 +158,8 @@ class DeviceAccount:
         """
         # The activities in order of start, and their time by component.
         trace, calls = linked.trace, linked.trace.calls
-        start = numbers(trace.activities["start_ns"])[rows]
-        order = np.argsort(start, kind="stable")
-        row, start = rows[order], start[order]
-        end = start + numbers(trace.activities["dur_ns"])[row]
+        row = rows[np.argsort(numbers(trace.activities["start_ns"])[rows], kind="stable")]
+        start, end = span_columns(trace.activities, row)
         self._linked = linked
         self.rows = DeviceRows(row, start, end, linked.split.first[row], linked.columns)
         top = np.array([WORK.index(name) for name in linked.categorised.top()], dtype=np.int64)
@@ -244,10 +251,7 @@ class DeviceAccount:
     def gaps(
         self, device: int, chosen: Intervals, windows: tuple[Window, ...], most: int | None = None
     ) -> tuple[Gap, ...]:
-        """Return the `most` longest gaps that touch the chosen time, the longest first.
-
-        `device` is the number of the device in these gaps, `windows` are its windows.
-        """
+        """Return the `most` longest gaps of `device` that touch the chosen time, by length."""
         start, end = self.idle.gap_start_ns, self.idle.gap_end_ns
         touched = np.flatnonzero(chosen.length_within(start, end) > 0)
         longest_first = np.argsort(start[touched] - end[touched], kind="stable")
@@ -285,13 +289,72 @@ class DeviceAccount:
         return tuple(gaps)
 
     def ended_at(self, at_ns: IntArray) -> IntArray:
-        """Return, per time, the activity that ends then (the first to start of several), or -1.
-
-        No time may be after the last end.
-        """
+        """Return, per time up to the last end, the first activity that ends then, or -1."""
         order = np.argsort(self.rows.end_ns, kind="stable")
         ended = order[np.searchsorted(self.rows.end_ns[order], at_ns, side="left")]
         return np.where(self.rows.end_ns[ended] == at_ns, self.rows.row[ended], -1)
+
+
+_MIGRATION = "migration"
+"""The directions of copies that the driver makes for unified memory begin with this."""
+
+
+def whole_span(linked: LinkedTrace, device: DeviceAccount) -> WholeSpan:
+    """Return the figures of a device over its whole span."""
+    trace, categorised, work = linked.trace, linked.categorised, device.rows
+    account, row, columns = device.account(*work.span), work.row, work.columns
+    kind, stream, category = columns.kind[row], columns.stream[row], categorised.category[row]
+    length = work.end_ns - work.start_ns
+    directions = names(trace.activities["direction"])
+    # No call launches the migrations of unified memory.
+    migrations = [code for code, label in enumerate(directions) if label.startswith(_MIGRATION)]
+    is_migration = np.isin(columns.direction[row], migrations)
+    is_launched = (device.call >= 0) | is_migration
+    kinds, unlinked = {}, {}
+    for code, label in enumerate(names(trace.activities["kind"])):
+        if code in kind:
+            kinds[label] = work.sums(kind == code)
+            unlinked[label] = int((~is_launched & (kind == code)).sum())
+    categories: dict[str, Sums] = {}
+    for top in {*categorised.top()}:
+        if (of_top := is_top(categorised, top, row)).any():
+            categories[top] = work.sums(of_top)
+    for code in distinct(category).tolist():
+        top, sub = categorised.categories[code].top, categorised.categories[code].sub
+        if sub != top:
+            categories[f"{top}/{sub}"] = work.sums(category == code)
+    # Copies by direction, only for directions that the device has.
+    direction, size, copies = columns.direction[row], columns.bytes[row], {}
+    for code in distinct(direction[direction >= 0]).tolist():
+        is_same = direction == code
+        sizes = size[is_same & (size != ABSENT)]
+        total_bytes = int(sizes.sum()) if len(sizes) else None
+        copied = Copies(int(is_same.sum()), total_bytes, int(length[is_same].sum()))
+        copies[directions[code]] = copied
+    # Per activity, how long earlier work of its stream still runs after it has started; 0 without
+    # earlier work, which then ends at NEVER.
+    on_stream = stream != ABSENT
+    start_ns = work.start_ns[on_stream]
+    earlier_end_ns = latest_end_before(stream[on_stream], start_ns, work.end_ns[on_stream])
+    overlap_ns = np.maximum(earlier_end_ns, start_ns) - start_ns
+    return WholeSpan(
+        start_ns=work.span[0],
+        end_ns=work.span[1],
+        busy_ns=device.timeline.busy.length_ns,
+        sum_ns=int(length.sum()),
+        streams=len(distinct(stream)),
+        zero_length=int((length == 0).sum()),
+        same_stream_overlaps=int((overlap_ns > 0).sum()),
+        same_stream_overlap_max_ns=int(overlap_ns.max(initial=0)),
+        kinds=kinds,
+        categories=dict(sorted(categories.items())),
+        communication=work.sums(is_top(categorised, "communication", row)),
+        exposed_communication_ns=account.components.communication_ns,
+        hidden_communication_ns=account.hidden_communication_ns,
+        copies=copies,
+        unlinked=unlinked if device.has_calls else None,
+        account=account,
+    )
 
 
 def _steps_at(windows: tuple[Window, ...], time_ns: IntArray) -> list[int | None]:
@@ -303,59 +366,3 @@ def _steps_at(windows: tuple[Window, ...], time_ns: IntArray) -> list[int | None
     steps = [*(window.step for window in windows), None]
     first = np.where(inside.any(axis=1), inside.argmax(axis=1), len(windows))
     return [steps[index] for index in first.tolist()]
-
-
-_MOST_STREAMS: Final = 1_000
-"""With more streams than this they are not searched for lost replays; no program has as many."""
-
-
-def replay_time(
-    trace: Trace,
-    lost: Mapping[int, IntArray],
-    waits: Mapping[int, IntArray],
-    rows: DeviceRows,
-    call: IntArray,
-) -> Intervals:
-    """Return the time in which a device may have run replays of graphs that have no record.
-
-    `lost` are, by process, the calls that launched them; `waits` is as `LinkedTrace.device_waits`.
-    `rows` is the work of the device, and `call` the launch call of each activity, -1 if unknown.
-
-    Neither duration nor stream of a replay is known. It is over when the host has waited for the
-    whole device, or when work launched later has begun on all streams. If a kernel without a launch
-    starts before that, it is the replay, which so has a record. A device without recorded work of
-    the process is taken not to belong to it.
-    """
-    if not lost:
-        return Intervals.empty()
-    call_start_ns, kinds = numbers(trace.calls["start_ns"]), names(trace.activities["kind"])
-    launched = taken(call_start_ns, call, NEVER)
-    kernel = kinds.index("kernel") if "kernel" in kinds else ABSENT
-    is_unlinked = (call < 0) & (rows.columns.kind[rows.row] == kernel)
-    replays = Intervals.empty()
-    for process, work in groups(numbers(trace.activities["process"])[rows.row]):
-        if process not in lost:
-            continue
-        launch_ns = np.sort(call_start_ns[lost[process]])
-        # Per replay, when work launched later has begun on all streams that have such work. Without
-        # any, or with too many streams to search, the replay lasts to the end of all work.
-        linked = work[launched[work] != NEVER]
-        begun_ns = np.full(len(launch_ns), NEVER)
-        streams = [*groups(rows.columns.stream[rows.row[linked]])]
-        for _, on_stream in streams if len(streams) <= _MOST_STREAMS else ():
-            queued = linked[on_stream]
-            next_ns = _following(launch_ns, launched[queued], rows.start_ns[queued])
-            begun_ns = np.where(next_ns == ENDLESS, begun_ns, np.maximum(begun_ns, next_ns))
-        begun_ns = np.where(begun_ns == NEVER, int(rows.end_ns.max()), begun_ns)
-        over_ns = np.minimum(_following(launch_ns, *waits[process]), begun_ns)
-        unlinked_ns = rows.start_ns[work[is_unlinked[work]]]
-        has_record = _following(launch_ns, unlinked_ns, unlinked_ns) < over_ns
-        replays = replays.union(Intervals.of(launch_ns, np.where(has_record, launch_ns, over_ns)))
-    return replays
-
-
-def _following(since: IntArray, launched_ns: IntArray, time_ns: IntArray) -> IntArray:
-    """Return, per time in `since`, `time_ns` of the next launch after it, or ENDLESS."""
-    order = np.argsort(launched_ns, kind="stable")
-    next_launch = np.searchsorted(launched_ns[order], since, side="right")
-    return np.append(time_ns[order], ENDLESS)[next_launch]

@@ -216,10 +216,7 @@ def _totals(trace: Trace) -> list[Total]:
 
 
 def _ranges(marks: pa.Table, kind: str) -> pa.Table:
-    """Return the marks that are ranges of a kind of _HOST_TABLES, without the profiler's overhead.
-
-    "python" are functions and modules, "gpu_mark" ranges on the device, "mark" all others.
-    """
+    """Return the ranges of a kind: "python" (also modules), "gpu_mark", or "mark" for others."""
     is_python = is_one_of(marks["kind"], "python", "module")
     is_gpu = is_one_of(marks["kind"], "gpu_annotation")
     is_kind = {"python": is_python, "gpu_mark": is_gpu, "mark": ~is_python & ~is_gpu}[kind]

@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.table.columns import IntArray, numbers
+from traceflops.table.columns import IntArray, numbers, span_columns
 from traceflops.table.grouping import distinct, groups
 from traceflops.table.links import Links
 from traceflops.table.trace import Trace
@@ -40,13 +40,9 @@ def clock_offsets(trace: Trace, links: Links, waits: Mapping[int, IntArray]) -> 
     row = np.flatnonzero(links.call_of_activity >= 0)
     row = row[np.argsort(numbers(activities["start_ns"])[row], kind="stable")]
     process, device = (numbers(activities[name])[row] for name in ("process", "device"))
-    start = numbers(activities["start_ns"])[row]
-    end = start + numbers(activities["dur_ns"])[row]
-    call_start = numbers(calls["start_ns"])
-    called, returned = (
-        call_start[links.call_of_activity[row]],
-        call_start + numbers(calls["dur_ns"]),
-    )
+    start, end = span_columns(activities, row)
+    call_start, returned = span_columns(calls)
+    called = call_start[links.call_of_activity[row]]
     offset = np.zeros(trace.processes.num_rows, dtype=np.int64)
     calls_of = dict(groups(numbers(calls["process"])))
     for number, of_process in groups(process):

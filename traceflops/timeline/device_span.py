@@ -1,4 +1,4 @@
-"""The activities of one device, its time by component, and its figures over the whole recording.
+"""The activities of one device, its time by component, and when replays without a record may run.
 
 Each ns goes to the first component that applies: compute, memory, other, graph, communication,
 start-up, idle. So the component communication is the exposed part of all communication; while other
@@ -7,22 +7,19 @@ work runs, communication is hidden.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
+from typing import Final
 
 import numpy as np
-import pyarrow as pa
 from msgspec import Struct
 
 from traceflops.categories.activities import Categorised
-from traceflops.table.columns import ABSENT, BoolArray, IntArray, codes, names, numbers
-from traceflops.table.grouping import distinct
-from traceflops.table.links import Links
+from traceflops.table.columns import ABSENT, BoolArray, IntArray, names, numbers
+from traceflops.table.grouping import groups
+from traceflops.table.nesting import taken
 from traceflops.table.trace import Trace
-from traceflops.timeline.intervals import Intervals, latest_end_before
-from traceflops.timeline.records import WORK, Account, Components, Copies, Sums, WholeSpan
-
-_MIGRATION = "migration"
-"""The directions of copies that the driver makes for unified memory begin with this."""
+from traceflops.timeline.intervals import ENDLESS, NEVER, Intervals
+from traceflops.timeline.records import WORK, Components, Sums
 
 
 class Timeline(Struct, frozen=True):
@@ -72,17 +69,6 @@ class ActivityColumns(Struct, frozen=True):
     direction: IntArray
     bytes: IntArray
 
-    @classmethod
-    def of(cls, activities: pa.Table) -> ActivityColumns:
-        """Return the columns of a table of activities."""
-        return cls(
-            name=codes(activities["name"]),
-            stream=numbers(activities["stream"], ABSENT),
-            kind=codes(activities["kind"]),
-            direction=codes(activities["direction"]),
-            bytes=numbers(activities["bytes"], ABSENT),
-        )
-
 
 class DeviceRows(Struct, frozen=True):
     """The activities of one device, sorted by start: their rows and times.
@@ -108,81 +94,64 @@ class DeviceRows(Struct, frozen=True):
         return Sums(count, int((end - start).sum()), Intervals.of(start, end).length_ns)
 
 
-def whole_span(
-    trace: Trace,
-    links: Links,
-    categorised: Categorised,
-    work: DeviceRows,
-    parts: Timeline,
-    account: Account,
-    has_calls: bool,
-) -> WholeSpan:
-    """Return the figures of a device over its whole span.
-
-    `account` is that of the span; `unlinked` is counted only if calls are recorded (`has_calls`).
-    """
-    row, columns = work.row, work.columns
-    kind, stream, category = columns.kind[row], columns.stream[row], categorised.category[row]
-    length = work.end_ns - work.start_ns
-    directions = names(trace.activities["direction"])
-    # No call launches the migrations of unified memory.
-    migrations = [code for code, label in enumerate(directions) if label.startswith(_MIGRATION)]
-    is_migration = np.isin(columns.direction[row], migrations)
-    is_launched = (links.call_of_activity[row] >= 0) | is_migration
-    kinds, unlinked = {}, {}
-    for code, label in enumerate(names(trace.activities["kind"])):
-        if code in kind:
-            kinds[label] = work.sums(kind == code)
-            unlinked[label] = int((~is_launched & (kind == code)).sum())
-    categories: dict[str, Sums] = {}
-    for top in {*categorised.top()}:
-        if (of_top := is_top(categorised, top, row)).any():
-            categories[top] = work.sums(of_top)
-    for code in distinct(category).tolist():
-        top, sub = categorised.categories[code].top, categorised.categories[code].sub
-        if sub != top:
-            categories[f"{top}/{sub}"] = work.sums(category == code)
-    # Per activity, how long earlier work of its stream still runs after it has started; 0 without
-    # earlier work, which then ends at NEVER.
-    on_stream = stream != ABSENT
-    start_ns = work.start_ns[on_stream]
-    earlier_end_ns = latest_end_before(stream[on_stream], start_ns, work.end_ns[on_stream])
-    overlap_ns = np.maximum(earlier_end_ns, start_ns) - start_ns
-    return WholeSpan(
-        start_ns=work.span[0],
-        end_ns=work.span[1],
-        busy_ns=parts.busy.length_ns,
-        sum_ns=int(length.sum()),
-        streams=len(distinct(stream)),
-        zero_length=int((length == 0).sum()),
-        same_stream_overlaps=int((overlap_ns > 0).sum()),
-        same_stream_overlap_max_ns=int(overlap_ns.max(initial=0)),
-        kinds=kinds,
-        categories=dict(sorted(categories.items())),
-        communication=work.sums(is_top(categorised, "communication", row)),
-        exposed_communication_ns=account.components.communication_ns,
-        hidden_communication_ns=account.hidden_communication_ns,
-        copies=_copies(work, directions),
-        unlinked=unlinked if has_calls else None,
-        account=account,
-    )
-
-
-def _copies(work: DeviceRows, directions: Sequence[str]) -> dict[str, Copies]:
-    """Return the copies of a device by direction, only for directions that it has."""
-    direction, size = work.columns.direction[work.row], work.columns.bytes[work.row]
-    copies = {}
-    for code in distinct(direction[direction >= 0]).tolist():
-        is_same = direction == code
-        sizes = size[is_same & (size != ABSENT)]
-        total_bytes = int(sizes.sum()) if len(sizes) else None
-        sum_ns = int((work.end_ns - work.start_ns)[is_same].sum())
-        copies[directions[code]] = Copies(int(is_same.sum()), total_bytes, sum_ns)
-    return copies
-
-
 def is_top(categorised: Categorised, top: str, rows: IntArray | slice = slice(None)) -> BoolArray:
     """Return, per row of activities, whether it is of this top category."""
     # By code of a category; code -1 takes the False at the end.
     is_wanted = np.array([*(name == top for name in categorised.top()), False], dtype=np.bool_)
     return is_wanted[categorised.category[rows]]
+
+
+_MOST_STREAMS: Final = 1_000
+"""With more streams than this they are not searched for lost replays; no program has as many."""
+
+
+def replay_time(
+    trace: Trace,
+    lost: Mapping[int, IntArray],
+    waits: Mapping[int, IntArray],
+    rows: DeviceRows,
+    call: IntArray,
+) -> Intervals:
+    """Return the time in which a device may have run replays of graphs that have no record.
+
+    `lost` are, by process, the calls that launched them; `waits` is as `LinkedTrace.device_waits`.
+    `rows` is the work of the device, and `call` the launch call of each activity, -1 if unknown.
+
+    Neither duration nor stream of a replay is known. It is over when the host has waited for the
+    whole device, or when work launched later has begun on all streams. If a kernel without a launch
+    starts before that, it is the replay, which so has a record. A device without recorded work of
+    the process is taken not to belong to it.
+    """
+    if not lost:
+        return Intervals.empty()
+    call_start_ns, kinds = numbers(trace.calls["start_ns"]), names(trace.activities["kind"])
+    launched = taken(call_start_ns, call, NEVER)
+    kernel = kinds.index("kernel") if "kernel" in kinds else ABSENT
+    is_unlinked = (call < 0) & (rows.columns.kind[rows.row] == kernel)
+    replays = Intervals.empty()
+    for process, work in groups(numbers(trace.activities["process"])[rows.row]):
+        if process not in lost:
+            continue
+        launch_ns = np.sort(call_start_ns[lost[process]])
+        # Per replay, when work launched later has begun on all streams that have such work. Without
+        # any, or with too many streams to search, the replay lasts to the end of all work.
+        linked = work[launched[work] != NEVER]
+        begun_ns = np.full(len(launch_ns), NEVER)
+        streams = [*groups(rows.columns.stream[rows.row[linked]])]
+        for _, on_stream in streams if len(streams) <= _MOST_STREAMS else ():
+            queued = linked[on_stream]
+            next_ns = _following(launch_ns, launched[queued], rows.start_ns[queued])
+            begun_ns = np.where(next_ns == ENDLESS, begun_ns, np.maximum(begun_ns, next_ns))
+        begun_ns = np.where(begun_ns == NEVER, int(rows.end_ns.max()), begun_ns)
+        over_ns = np.minimum(_following(launch_ns, *waits[process]), begun_ns)
+        unlinked_ns = rows.start_ns[work[is_unlinked[work]]]
+        has_record = _following(launch_ns, unlinked_ns, unlinked_ns) < over_ns
+        replays = replays.union(Intervals.of(launch_ns, np.where(has_record, launch_ns, over_ns)))
+    return replays
+
+
+def _following(since: IntArray, launched_ns: IntArray, time_ns: IntArray) -> IntArray:
+    """Return, per time in `since`, `time_ns` of the next launch after it, or ENDLESS."""
+    order = np.argsort(launched_ns, kind="stable")
+    next_launch = np.searchsorted(launched_ns[order], since, side="right")
+    return np.append(time_ns[order], ENDLESS)[next_launch]

@@ -12,7 +12,15 @@ import numpy as np
 import pyarrow as pa
 
 from traceflops.table.arrays import ABSENT, BoolArray, IntArray
-from traceflops.table.columns import codes, is_one_of, matching, names, numbers, thread_columns
+from traceflops.table.columns import (
+    codes,
+    is_one_of,
+    matching,
+    names,
+    numbers,
+    span_columns,
+    thread_columns,
+)
 from traceflops.table.grouping import (
     distinct,
     group_least,
@@ -56,7 +64,7 @@ LEAST_ALONE_NS: Final = 1_000_000
 """The same for calls without others to compare with."""
 TIMES_USUAL, _FIRST, FEW = 10, 3, 2
 """A long call takes so many times the usual; so many calls are first ones; so few tell no usual."""
-_FEW_ACTIVITIES: Final = 8  # nothing repeats where a process has fewer
+FEW_ACTIVITIES: Final = 8  # nothing repeats where a process has fewer on GPUs
 Times = tuple[IntArray, IntArray, IntArray, IntArray]
 """Process, thread, start and end in ns of some times, such as calls."""
 
@@ -65,6 +73,12 @@ def times_of(table: pa.Table) -> Times:
     """Return process, thread, start and duration in ns per row of ops or marks, ABSENT for null."""
     start_ns, dur_ns = numbers(table["start_ns"], ABSENT), numbers(table["dur_ns"], ABSENT)
     return *thread_columns(table), start_ns, dur_ns
+
+
+def stretch(table: pa.Table, rows: IntArray, usual_ns: IntArray | int = 0) -> Times:
+    """Return the time of some calls, ops or marks beyond their usual duration."""
+    start_ns, end_ns = span_columns(table, rows)
+    return *thread_columns(table, rows), start_ns + usual_ns, end_ns
 
 
 class LongCalls(NamedTuple):
@@ -91,7 +105,7 @@ class Calls:
         `name`, `launches` (it launches kernels) and `others` (it does not, nor does it copy, wait,
         load code, or make a graph). Per launched activity: `activity`, its row, and
         `call_of_activity`. Per process: `activities_of`, the number of activities, and
-        `first_graph_ns`, the start of its first graph launch.
+        `first_graph_ns`, the start of its first graph launch, ENDLESS without one.
         """
         calls = trace.calls
         self.trace, self.links, self.name = trace, links, codes(calls["name"])
@@ -112,19 +126,8 @@ class Calls:
         is_own = matching(calls["name"], lambda name: any(kind.search(name) for kind in own_kinds))
         self.others = ~self.launches & ~is_own
         graph_launch = np.flatnonzero(matching(calls["name"], GRAPH_LAUNCH.match))
-        self.first_graph_ns = {
-            number: int(self.start_ns[graph_launch[of_process]].min())
-            for number, of_process in groups(self.process[graph_launch])
-        }
-
-    def is_once(self, process: int) -> bool:
-        """Return whether a process runs too few activities on a GPU for anything to repeat."""
-        return bool(self.activities_of[process] < _FEW_ACTIVITIES)
-
-    def stretch(self, rows: IntArray, usual_ns: IntArray | int = 0) -> Times:
-        """Return the time of some calls beyond their usual duration."""
-        start_ns, thread = self.start_ns[rows], numbers(self.trace.calls["thread"], ABSENT)[rows]
-        return self.process[rows], thread, start_ns + usual_ns, start_ns + self.dur_ns[rows]
+        self.first_graph_ns = np.full(trace.processes.num_rows, ENDLESS, dtype=np.int64)
+        np.minimum.at(self.first_graph_ns, self.process[graph_launch], self.start_ns[graph_launch])
 
     def uses_first(self, rows: IntArray) -> BoolArray:
         """Return, per row of calls, whether it launched a name that is new to its process."""
@@ -179,7 +182,7 @@ class Calls:
             first_ns = np.sort(start_ns[order][first])
             before, after = np.searchsorted(first_ns, np.stack([at_ns[of_process], until_ns]))
             is_first_use[of_process] |= after > before
-        return self.stretch(rows[is_first_use])
+        return stretch(self.trace.calls, rows[is_first_use])
 
     def functions(self, name: re.Pattern[str]) -> Times:
         """Return functions and ranges of a name whose thread launches something new next."""
@@ -247,13 +250,9 @@ class Calls:
         pairs = np.flatnonzero(begins[:-1] & ~begins[1:] & is_same_thread)
         instantiates = np.flatnonzero(matching(calls["name"], _INSTANTIATE.search))
         first, last = np.append(edge[pairs], instantiates), np.append(edge[pairs + 1], instantiates)
-        process, thread, start_ns, _ = self.stretch(first)
+        process, thread, start_ns, _ = stretch(self.trace.calls, first)
         end_ns = self.start_ns[last] + self.dur_ns[last]
-        is_before = [
-            start < self.first_graph_ns.get(number, ENDLESS)
-            for number, start in zip(process.tolist(), start_ns.tolist(), strict=True)
-        ]
-        kept = np.flatnonzero(is_before)
+        kept = start_ns < self.first_graph_ns[process]
         return process[kept], thread[kept], start_ns[kept], end_ns[kept]
 
     def first_launches(self) -> Times:
@@ -269,7 +268,7 @@ class Calls:
         is_unknown = matching(self.trace.calls["name"], GRAPH_LAUNCH.match)[long.row]
         is_unknown |= ~np.isin(long.row, self.call_of_activity)
         is_first = is_new[long.row] | (is_unknown & (long.number < _FIRST))
-        return self.stretch(long.row[is_first], long.usual_ns[is_first])
+        return stretch(self.trace.calls, long.row[is_first], long.usual_ns[is_first])
 
     def first_calls(self) -> Times:
         """Return the time that the first calls of `others` take beyond usual ones.
@@ -283,7 +282,7 @@ class Calls:
         awaits_none = are_many & (self._started_by(long.row) == self._started_by(long.first))
         is_first = (dur_ns <= self.dur_ns[long.first]) | awaits_none
         is_first &= (long.number < _FIRST) & (are_many | (dur_ns >= LEAST_ALONE_NS))
-        return self.stretch(long.row[is_first], long.usual_ns[is_first])
+        return stretch(self.trace.calls, long.row[is_first], long.usual_ns[is_first])
 
     def frees(self) -> Times:
         """Return long frees before which nothing was launched since the first free of their name.
@@ -295,7 +294,7 @@ class Calls:
         group, first = group_rows((self.process[rows], self.name[rows]))
         earliest = rows[first[group]]
         awaits_none = self._started_by(rows) == self._started_by(earliest)
-        return self.stretch(rows[awaits_none & (self.dur_ns[rows] >= LEAST_ALONE_NS)])
+        return stretch(self.trace.calls, rows[awaits_none & (self.dur_ns[rows] >= LEAST_ALONE_NS)])
 
     def _started_by(self, rows: IntArray) -> IntArray:
         """Return, per call, how many calls of its process had started device work before it."""
@@ -314,7 +313,7 @@ class Calls:
         is_early = (following >= 0) & self.uses_first(following)
         group, _ = group_rows((self.process[rows], self.name[rows]))
         late_calls = np.bincount(group, weights=~is_early)
-        return self.stretch(rows[late_calls[group] == 0])
+        return stretch(self.trace.calls, rows[late_calls[group] == 0])
 
     def set_up(self) -> Times:
         """Return long calls of `others` before the first kernel of a process with device work."""
@@ -327,7 +326,7 @@ class Calls:
         works_from_ns[self.activities_of == 0] = 0  # a process without device work prepares none
         prepares = self.start_ns < works_from_ns[self.process]
         is_long = self.dur_ns >= LEAST_ALONE_NS
-        return self.stretch(np.flatnonzero(prepares & self.others & is_long))
+        return stretch(self.trace.calls, np.flatnonzero(prepares & self.others & is_long))
 
     def first_copies(self) -> Times:
         """Return the time that first copies of a direction take beyond later ones.
@@ -347,7 +346,7 @@ class Calls:
         kind = np.append(direction, len(names(activities["direction"])) + self.name[unknown])
         call, size = np.append(call, unknown), np.append(size, np.full_like(unknown, ABSENT))
         # In each kind, the first few copies are compared with those after them.
-        rows, usual_ns = [], []
+        kept = list[tuple[int, int]]()
         group, _ = group_rows((self.process[call], kind))
         for _, of_kind in groups(group):
             order = of_kind[in_order(self.start_ns[call[of_kind]])]
@@ -361,9 +360,8 @@ class Calls:
                 usual_index = (len(later_ns) - 1) // 2 if bytes_[index] == ABSENT else -1
                 usual = int(later_ns[usual_index])
                 if dur_ns[index] > max(TIMES_USUAL * usual, usual + LEAST_NS):
-                    rows.append(int(call[order[index]]))
-                    usual_ns.append(usual)
-        return self.stretch(np.array(rows, dtype=np.int64), np.array(usual_ns, dtype=np.int64))
+                    kept.append((int(call[order[index]]), usual))
+        return stretch(self.trace.calls, *np.array(kept, dtype=np.int64).reshape(-1, 2).T)
 
 
 def longer(

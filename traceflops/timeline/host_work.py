@@ -17,13 +17,16 @@ from traceflops.table import grouping
 from traceflops.table.arrays import ABSENT, BoolArray, IntArray
 from traceflops.table.builder import TableBuilder
 from traceflops.table.columns import (
+    appended,
     codes,
     is_one_of,
     matching,
     names,
     number_column,
     numbers,
+    span_columns,
     take_rows,
+    thread_columns,
     with_column,
 )
 from traceflops.table.nesting import innermost_pieces
@@ -79,10 +82,7 @@ def _kinds(trace: Trace) -> set[str]:
 
 
 def with_fine_times(trace: Trace) -> Trace:
-    """Return the trace, with sums instead of device work if times are too coarse for this work.
-
-    They are if the median duration is below the resolution of the times.
-    """
+    """Return the trace, with sums for device work if most of it is shorter than the resolution."""
     resolution, activities = trace.source.resolution_ns, trace.activities
     # Times are exact to the ns, or a single activity may be short by chance.
     if resolution == 1 or activities.num_rows < 2:
@@ -118,12 +118,8 @@ def _as_sums(trace: Trace, note: Note) -> Trace:
             max_ns=int(length[rows].max()),
             bytes=ABSENT if (size[rows] == ABSENT).any() else int(size[rows].sum()),
         )
-    totals = pa.concat_tables([trace.totals, table.finish()])
-    tables = {
-        **trace.tables,
-        "totals": totals.unify_dictionaries().combine_chunks(),
-        "activities": empty_table("activities"),
-    }
+    totals = appended(trace.totals, table.finish())
+    tables = {**trace.tables, "totals": totals, "activities": empty_table("activities")}
     return replace(trace, tables=tables, notes=(*trace.notes, note))
 
 
@@ -167,11 +163,9 @@ def with_host_activities(trace: Trace) -> Trace:
     if trace.activities.num_rows or not trace.ops.num_rows:
         return trace
     ops = trace.ops
-    process, thread = numbers(ops["process"]), numbers(ops["thread"], ABSENT)
-    processes, op_start = grouping.distinct(process), numbers(ops["start_ns"])
-    op, start, end = innermost_pieces(
-        grouping.joint_codes(process, thread), op_start, op_start + numbers(ops["dur_ns"])
-    )
+    process, thread = thread_columns(ops)
+    processes = grouping.distinct(process)
+    op, start, end = innermost_pieces(grouping.joint_codes(process, thread), *span_columns(ops))
     devices, activities = TableBuilder("devices"), TableBuilder("activities")
     devices.add(
         len(processes),
@@ -203,8 +197,7 @@ def without_start_up(trace: Trace, start_up: Mapping[int, StartUp]) -> Trace:
     """Return the trace, its activities of CPUs without the time in which their thread starts up."""
     activities, on_cpu = trace.activities, ran_on_cpu(trace)
     process, thread = numbers(activities["process"]), numbers(activities["stream"], ABSENT)
-    start = numbers(activities["start_ns"])
-    end = start + numbers(activities["dur_ns"])
+    start, end = span_columns(activities)
     # Activities that meet no start-up stay whole; the others leave the parts outside of it.
     is_whole = np.ones(len(start), dtype=np.bool_)
     part_rows, part_starts, part_ends = list[IntArray](), list[IntArray](), list[IntArray]()
@@ -230,7 +223,7 @@ def without_start_up(trace: Trace, start_up: Mapping[int, StartUp]) -> Trace:
     order = np.argsort(start_ns, kind="stable")
     kept = take_rows(activities, rows[order]).combine_chunks()
     for column, values in (("start_ns", start_ns), ("dur_ns", end_ns - start_ns)):
-        kept = with_column(kept, column, number_column(values[order], pa.int64()))
+        kept = with_column(kept, column, number_column(values[order]))
     return replace(trace, tables={**trace.tables, "activities": kept})
 
 

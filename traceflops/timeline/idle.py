@@ -31,7 +31,15 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from traceflops.table.columns import ABSENT, BoolArray, IntArray, is_one_of, matching, numbers
+from traceflops.table.columns import (
+    ABSENT,
+    BoolArray,
+    IntArray,
+    is_one_of,
+    matching,
+    numbers,
+    span_columns,
+)
 from traceflops.table.grouping import distinct, in_order, ranked, shared_codes
 from traceflops.table.links import Links, first_match
 from traceflops.table.trace import Trace
@@ -102,7 +110,7 @@ def stream_waits(trace: Trace, links: Links) -> StreamWaits:
     group = shared_codes(
         (owner, launch_stream), (process[wait[has_record]], other_stream[has_record])
     )
-    ended = numbers(activities["start_ns"]) + numbers(activities["dur_ns"])
+    _, ended = span_columns(activities)
     last_row = np.full(len(wait), -1, dtype=np.int64)
     latest = _latest_ending(np.concatenate(group), launched, ended[row], start[record[has_record]])
     last_row[has_record] = np.append(row, -1)[latest]

@@ -35,7 +35,7 @@ import pyarrow as pa
 from msgspec import Struct
 
 from traceflops.table.arrays import BoolArray, IntArray
-from traceflops.table.columns import codes, is_one_of, matching, numbers
+from traceflops.table.columns import codes, is_one_of, matching, numbers, span_columns
 from traceflops.table.grouping import distinct, group_rows, groups, in_order, lower_medians
 from traceflops.table.links import Links
 from traceflops.table.nesting import OpTree
@@ -45,6 +45,7 @@ from traceflops.timeline.first_calls import (
     COPIES,
     EXTENSIONS,
     FEW,
+    FEW_ACTIVITIES,
     LEAST_ALONE_NS,
     LEAST_NS,
     LOOKS_UP,
@@ -53,6 +54,7 @@ from traceflops.timeline.first_calls import (
     Calls,
     Times,
     longer,
+    stretch,
     times_of,
 )
 from traceflops.timeline.intervals import ENDLESS, NEVER, Intervals
@@ -108,8 +110,7 @@ class _HostRecords:
         sets = []
         for table, by_process in map(self._rows.__getitem__, named):
             rows = by_process.get(process, np.empty(0, dtype=np.int64))
-            start, dur_ns = (numbers(table[name])[rows] for name in ("start_ns", "dur_ns"))
-            sets.append(Intervals.of(start, start + dur_ns))
+            sets.append(Intervals.of(*span_columns(table, rows)))
         return Intervals.empty().union(*sets)
 
 
@@ -157,8 +158,15 @@ class StartUp(Struct, frozen=True, dict=True):
         as_long_as_rest = _count_at_least_half(length[known_ns == 0], length - known_ns)
         as_long = np.where(known_ns > 0, as_long_as_rest, _count_at_least_half(length, length))
         is_rare = as_long <= FEW
-        is_loading = _load_code(by_kind, start_ns, end_ns) & is_rare
-        is_loading &= start_ns < self.loops_from_ns
+        # Gaps that load or compile code are much longer than those without, and fewer than half of
+        # all gaps.
+        none = Intervals.empty()
+        loading = none.union(*(by_kind.get(kind, none) for kind in _LOADING))
+        loads = loading.length_within(start_ns, end_ns) > 0
+        is_loading = np.zeros_like(loads)
+        if 2 * loads.sum() < len(loads):
+            is_loading = loads & (length > TIMES_USUAL * np.median(length[~loads]))
+        is_loading &= is_rare & (start_ns < self.loops_from_ns)
         loading = Intervals.of(start_ns[is_loading], end_ns[is_loading]).subtract(known)
         by_kind["gap"] = self._unrecorded(loading, ("functions", "ops"), ENDLESS)
         # Holes begin before nearly all known start-up is over, as what is used for the first time
@@ -174,29 +182,13 @@ class StartUp(Struct, frozen=True, dict=True):
         return by_kind
 
     def _unrecorded(self, times: Intervals, tables: tuple[str, ...], longest_ns: int) -> Intervals:
-        """Return the parts of some times of which these records of the host have nothing.
-
-        Parts shorter than LEAST_NS or longer than `longest_ns` are left out.
-        """
+        """Return the parts of LEAST_NS to `longest_ns` of which these host records have nothing."""
         if not len(times):
             return times
         parts = times.subtract(self.host.of(self.process, *tables))
         length_ns = parts.end_ns - parts.start_ns
         fits = (length_ns >= LEAST_NS) & (length_ns <= longest_ns)
         return Intervals(parts.start_ns[fits], parts.end_ns[fits])
-
-
-def _load_code(by_kind: Mapping[str, Intervals], start_ns: IntArray, end_ns: IntArray) -> BoolArray:
-    """Return, per gap, whether code is loaded in it and it is much longer than gaps without that.
-
-    Code may also be compiled. All are False if this happens in half of the gaps.
-    """
-    none, length = Intervals.empty(), end_ns - start_ns
-    loading = none.union(*(by_kind.get(kind, none) for kind in _LOADING))
-    loads = loading.length_within(start_ns, end_ns) > 0
-    if 2 * loads.sum() >= len(loads):
-        return np.zeros_like(loads)
-    return np.asarray(loads & (length > TIMES_USUAL * np.median(length[~loads])))
 
 
 def start_up(trace: Trace, links: Links, loops_from_ns: Mapping[int, int]) -> dict[int, StartUp]:
@@ -244,7 +236,8 @@ def start_up(trace: Trace, links: Links, loops_from_ns: Mapping[int, int]) -> di
                 threads[number][tid] = before.union(of_thread)
     start_ups = {}
     for number, by_kind in sets.items():
-        is_once, loop_ns = calls.is_once(number), loops_from_ns.get(number, ENDLESS)
+        is_once = bool(calls.activities_of[number] < FEW_ACTIVITIES)
+        loop_ns = loops_from_ns.get(number, ENDLESS)
         start_ups[number] = StartUp(by_kind, threads[number], is_once, host, number, loop_ns)
     return {number: own for number, own in start_ups.items() if len(own.all)}
 
@@ -323,20 +316,15 @@ def first_operators(calls: Calls) -> Times:
     usual_ns = np.append(long.usual_ns[is_first], launcher_usual_ns[is_new])
     begin_ns, end_ns = start_ns[row] + usual_ns, start_ns[row] + dur_ns[row]
     # Without those that spend half of this time in calls that are judged by themselves.
-    is_kept = np.zeros(len(row), dtype=np.bool_)
-    judged = np.flatnonzero(
-        calls.launches
-        | matching(
-            calls.trace.calls["name"], lambda name: COPIES.search(name) or WAITS.search(name)
-        )
-    )
+    is_kept, called = np.zeros(len(row), dtype=np.bool_), calls.trace.calls
+    waits = matching(called["name"], lambda name: COPIES.search(name) or WAITS.search(name))
+    judged = np.flatnonzero(calls.launches | waits)
     judged_of = {number: judged[rows] for number, rows in groups(calls.process[judged])}
     for number, of_process in groups(process[row]):
-        call = judged_of.get(number, judged[:0])
-        in_calls = Intervals.of(calls.start_ns[call], calls.start_ns[call] + calls.dur_ns[call])
+        in_calls = Intervals.of(*span_columns(called, judged_of.get(number, judged[:0])))
         inside_ns = in_calls.length_within(begin_ns[of_process], end_ns[of_process])
         is_kept[of_process] = 2 * inside_ns < (end_ns - begin_ns)[of_process]
-    return process[row][is_kept], thread[row][is_kept], begin_ns[is_kept], end_ns[is_kept]
+    return stretch(ops, row[is_kept], usual_ns[is_kept])
 
 
 def choosing_operators(calls: Calls) -> Times:
@@ -344,7 +332,7 @@ def choosing_operators(calls: Calls) -> Times:
 
     Libraries do so to choose a kernel for new shapes: only the first operator of its shapes counts.
     """
-    process, thread, start_ns, dur_ns = times_of(calls.trace.ops)
+    process, _, start_ns, dur_ns = times_of(calls.trace.ops)
     op_of_call = calls.links.op_of_call
     looks_up = matching(calls.trace.calls["name"], LOOKS_UP.search) & (op_of_call >= 0)
     chooses = np.bincount(op_of_call[looks_up], minlength=len(dur_ns)) >= _MANY
@@ -356,8 +344,7 @@ def choosing_operators(calls: Calls) -> Times:
     _, first = group_rows((process[row], name, shape))
     is_new = shape < 0  # unknown shapes may be new
     is_new[first] = True
-    row, usual_ns = row[is_new], usual_ns[is_new]
-    return process[row], thread[row], start_ns[row] + usual_ns, start_ns[row] + dur_ns[row]
+    return stretch(calls.trace.ops, row[is_new], usual_ns[is_new])
 
 
 def _long_to_launch(
@@ -385,7 +372,7 @@ def _long_to_launch(
 def first_ranges(calls: Calls) -> Times:
     """Return the time that the first range of a name takes beyond usual, if no other is so long."""
     marks = calls.trace.marks
-    process, thread, start_ns, dur_ns = times_of(marks)
+    process, _, start_ns, dur_ns = times_of(marks)
     name, is_range = codes(marks["name"]), is_one_of(marks["kind"], "annotation")
     long = longer(process, name, start_ns, dur_ns, is_range & (dur_ns >= LEAST_ALONE_NS))
     is_first = (long.calls > FEW) & (long.number == 0)
@@ -396,5 +383,4 @@ def first_ranges(calls: Calls) -> Times:
     order, group_end = np.lexsort((dur_ns[same], group)), np.cumsum(np.bincount(group))
     second_ns = dur_ns[same][order][group_end - 2][group]
     is_alone = dur_ns[row] > TIMES_USUAL * second_ns[np.searchsorted(same, row)]
-    row, usual_ns = row[is_alone], usual_ns[is_alone]
-    return process[row], thread[row], start_ns[row] + usual_ns, start_ns[row] + dur_ns[row]
+    return stretch(marks, row[is_alone], usual_ns[is_alone])

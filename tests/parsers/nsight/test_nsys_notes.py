@@ -13,7 +13,7 @@ from tests.parsers.nsight.nsysfile import NsysFile, process, small, thread
 from tests.parsers.nsight.test_nsys_quirks import codes, made, note, rows
 from traceflops.errors import InputError
 from traceflops.parsers.reading import read
-from traceflops.recording.capture_gaps import how_to_record, missing_from
+from traceflops.recording.inventory import how_to_record, missing_from
 
 LAUNCH = "cudaGraphLaunch_v10000"
 

@@ -31,7 +31,7 @@ from tests.parsers.rocprof.tablefiles import (
     write,
 )
 from traceflops.errors import InputError, NotATrace
-from traceflops.recording.capture_gaps import missing_from
+from traceflops.recording.inventory import missing_from
 
 ODD_NAMES = (
     'elementwise<lambda "(a, b)">(int, float)',
