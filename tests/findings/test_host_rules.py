@@ -235,8 +235,13 @@ def test_loading_code_inside_a_step_gains_its_time(call: str, says: str) -> None
     assert found.gain.low_ns <= 1_900_000 // 4 <= found.gain.high_ns <= 2_000_000 // 4
 
 
-def short_kernels(graphs: int, *counts: int, name: str = "add", by: str = "pytorch") -> tf.Analysis:
-    """Return steps of so many kernels of 2 us, each 18 us after the other; calls launch several."""
+def short_kernels(
+    graphs: int, *counts: int, name: str = "add", by: str = "pytorch", waits: int = 0
+) -> tf.Analysis:
+    """Return steps of so many kernels of 2 us, each 18 us after the other; calls launch several.
+
+    In the first steps, `waits` of them, the host waits for the first kernel.
+    """
     activities: list[dict[str, Any]] = []
     calls: list[dict[str, Any]] = []
     ops: list[dict[str, Any]] = []
@@ -252,8 +257,22 @@ def short_kernels(graphs: int, *counts: int, name: str = "add", by: str = "pytor
                 {"name": name, "start_ns": at, "dur_ns": 2_000, "correlation": of_call}
             )
             at += 20_000
+    begins = [start_ns + 9_000 for _, start_ns, _ in marks[:waits]]
+    ops += [{"name": "aten::item", "start_ns": at, "dur_ns": 2_500} for at in begins]
+    calls += [
+        {"name": "cudaStreamSynchronize", "start_ns": at, "dur_ns": 2_300, "correlation": None}
+        for at in begins
+    ]
     rows = {"activities": activities, "calls": calls, "ops": ops, "marks": step_marks(*marks)}
     return analyzed(rows, by)
+
+
+@pytest.mark.parametrize("waits", [0, 1, 3])
+def test_a_wait_in_each_step_goes_before_a_graph(waits: int) -> None:
+    (found,) = of_rule(short_kernels(1, 30, 30, 30, waits=waits), "eager-overhead")
+    begins = "First remove cudaStreamSynchronize in aten::item" if waits == 3 else "Replay the step"
+    assert found.remedy.startswith(begins)
+    assert ("without calls that wait" in found.remedy) == (waits > 0)
 
 
 def test_short_kernels_launched_one_by_one_call_for_a_graph() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Collection
 from operator import attrgetter
@@ -109,15 +110,16 @@ def what_is_known(case: Case, rule: str, idle: IdleClass) -> tuple[set[str], dic
         knows |= {"mpi"} if _OF_MPI.match(largest.label) else set()
     if rule in ("host-unrecorded", "host-page-faults"):
         tell = _of_unrecorded if rule == "host-unrecorded" else between_pages
-        more, values = tell(case, idle)
-        knows |= more
+        more, told = tell(case, idle)
+        knows, values = knows | more, values | told
     return knows, values
 
 
 def _of_launches(case: Case, rule: str, idle: IdleClass) -> tuple[set[str], dict[str, Value]]:
     """Return facts on launching: what launches, whether graphs fit, what drains the queue before.
 
-    The value `call` is the wait that costs most idle time, for launch latency alone.
+    The value `wait` is the wait that recurs in each step, so that no graph can hold the step, and
+    `call`, for launch latency alone, the one that costs most idle time.
     """
     knows = engines_of(idle.culprits[0]) if rule != "host-unrecorded" else set[str]()
     sums = case.launches.total if case.launches else LaunchSums()
@@ -126,11 +128,16 @@ def _of_launches(case: Case, rule: str, idle: IdleClass) -> tuple[set[str], dict
     knows |= {"replays-graphs"} if replays else set()
     knows |= {"graphs-fit"} if fits_graphs(case) else set()
     knows |= {"waits"} if case.synchronisations else set()
-    if rule != LATENCY or not case.synchronisations:
-        return knows, {}
+    costs = sorted(case.synchronisations, key=attrgetter("idle_after_ns"), reverse=True)
+    steps = case.windows_used if len(case.steps.used) > 1 else math.inf
+    each = next((own for own in costs if own.count >= steps), None)
+    place = [short_name(own) for own in (each.call, each.site) if own] if each else []
+    values: dict[str, Value] = {"wait": " in ".join(place) or None}
+    if rule != LATENCY or not costs:
+        return knows, values
     drained_ns = sum(culprit.blocked_before_ns for culprit in idle.culprits)
     knows |= {"drained"} if 2 * drained_ns > idle.idle_ns else set()
-    return knows, {"call": max(case.synchronisations, key=attrgetter("idle_after_ns")).call}
+    return knows, {**values, "call": costs[0].call}
 
 
 def _of_unrecorded(case: Case, idle: IdleClass) -> tuple[set[str], dict[str, Value]]:
