@@ -69,6 +69,8 @@ _BACKWARD: Final = re.compile(r"autograd::engine::evaluate_function: ")
 _OF_LISTS: Final = re.compile(r"aten::_foreach_")
 _PRODUCTS, _MAIN, _LARGE_NS = "products", 0.5, 1_000_000
 """A faster device is a remedy from this share and mean time of GEMMs and convolutions on."""
+_SLOW: Final = re.compile(r"aten::_?(slow|thnn)_conv")
+"""Convolutions that PyTorch computes itself, where oneDNN is missing, off or lacks the type."""
 _KNOWS: Final = {
     **dict.fromkeys(("gemm", "convolution", "attention"), _PRODUCTS),
     "rng_dropout": "random",
@@ -280,6 +282,8 @@ def _of_operators(
         runs = sum(calls[kind, operator][0] for operator in times)
         is_large = share >= _MAIN and all_ns >= _LARGE_NS * runs
         knows = {facts_of[kind]} - {"", "" if is_large else _PRODUCTS}
+        slow_ns = sum(ns for operator, ns in times.items() if _SLOW.match(operator))
+        knows |= {"slow-convolution"} if knows and 2 * slow_ns >= all_ns else set()
         yield _Part(share, said, frozenset(knows), details)
 
 
