@@ -104,6 +104,18 @@ def test_operators_of_a_kind_are_told_together_and_communication_goes_by_its_nam
     )
 
 
+@pytest.mark.parametrize(("first", "columns"), [(900, 100), (900, 100_000), (100, 100)])
+def test_a_first_exchange_waits_for_its_peers_and_small_messages_for_latency(
+    first: int, columns: int
+) -> None:
+    """Three messages of 400 B or 400 KB; the first takes as long as the others, or 9 times."""
+    starts = (0, first, first + 100)
+    rows = ops(*zip(["gloo:recv"] * 3, starts, (first, 100, 100), strict=True))
+    said = analysis(ops=[{**row, "input_dims": f"[[{columns}]]"} for row in rows]).verdict.sentence
+    assert ("waits until its peers start" in said) == (first == 900)
+    assert ("Latency limits such small messages" in said) == (columns == 100)
+
+
 def test_what_an_operator_takes_around_one_of_its_kind_is_dispatch() -> None:
     work = ops(("aten::linear", 0, 80), ("aten::addmm", 20, 20), ("aten::relu", 80, 20))
     found = analysis(ops=[*work, *ops(("aten::empty", 85, 5))])
