@@ -87,6 +87,26 @@ def test_kernels_that_run_once_each_behind_slow_launches_are_one_cold_call(
         assert [one for one in analysis.findings if one.gain is not None] == []
 
 
+@pytest.mark.parametrize("more", ["", "DtoH", "cudaLaunchKernel"])
+def test_uploads_without_a_launch_are_set_up(more: str) -> None:
+    """Four pageable copies of 1 MB to the GPU, 20 ms apart; something else may follow."""
+    works = launched(*(("Memcpy HtoD", at, at + US, MS) for at in range(0, 80 * MS, 20 * MS)))
+    for number, one in enumerate(works["activities"]):
+        direction = "DtoH" if more == "DtoH" and number == 3 else "HtoD"
+        one |= {"kind": "memcpy", "bytes": 1_000_000, "direction": direction}
+    for call in works["calls"]:
+        call["name"] = "cudaMemcpyAsync"
+    if more == "cudaLaunchKernel":
+        works["calls"].append({"name": more, "start_ns": 70 * MS, "dur_ns": US})
+    analysis = tf.analyze(trace_of(**works))
+    said = headline(analysis).sentence
+    is_told = said.startswith("No kernel was recorded, and nothing came back from the GPU: within")
+    assert is_told == (not more)
+    if is_told:
+        assert "within 61.0 ms it only received 4 copies of 4.00 MB in all." in said
+        assert [one for one in analysis.findings if one.gain is not None] == []
+
+
 def test_a_graph_is_one_launch_of_many_kernels() -> None:
     works = launched(*((f"k{at}", 0, 500 * US + at * MS, 10 * US) for at in range(20)))
     works["calls"] = [{**works["calls"][0], "name": "cudaGraphLaunch", "dur_ns": 200 * US}]
