@@ -194,6 +194,7 @@ def test_memory_work_is_called_what_most_of_it_is(works: dict[str, int], words: 
 @pytest.mark.parametrize(
     ("ways", "words"),
     [
+        (("HtoD", "HtoD"), "host-to-device copies"),
         (("HtoD", "DtoH"), "copies"),
         (("DtoH", "DtoH"), "device-to-host copies"),
         (("DtoD", None), "copies"),

@@ -80,6 +80,8 @@ _KNOWS: Final = {
 }
 """Facts that choose a remedy, by kind of operators."""
 _TIMES, _FEW_ELEMENTS = 3, 8_192  # elements: at most 64 KiB
+_BY_CPU: Final = re.compile("gloo|mpi")
+"""Communication that the CPU carries out; operators of NCCL only launch it."""
 _IN_THREAD: Final = re.compile("_SingleProcessDataLoaderIter")
 _JOINS: Final = re.compile(r"aten::_(fused|foreach)_")
 _LOADING, _OPTIMIZER = "data_input", "optimizer_loop"
@@ -440,7 +442,8 @@ def _of_exchanges(prepared: Prepared) -> set[str]:
             waits_ns += first_ns - max(later_ns)
     elements = np.array([*map(elements_of, names(ops["input_dims"])), ABSENT])
     sent = elements[codes(ops["input_dims"])[row]]
-    are_small = 2 * ((sent >= 0) & (sent <= _FEW_ELEMENTS)).sum() > len(row)
+    is_small = (sent >= 0) & (sent <= _FEW_ELEMENTS) & matching(ops["name"], _BY_CPU.match)[row]
+    are_small = 2 * is_small.sum() > len(row)
     holds = {"late-first": 2 * waits_ns >= dur_ns.sum() > 0, "small-messages": are_small}
     return {name for name, is_so in holds.items() if is_so}
 

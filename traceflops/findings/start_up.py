@@ -17,12 +17,12 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
-from traceflops.attribution.host_events import host_span
+from traceflops.attribution.host_events import has_fact, host_span
 from traceflops.attribution.outside_work import outside_gpu_work
 from traceflops.facts import Fact, Value, fact
 from traceflops.findings.case import Case
 from traceflops.findings.finding import WORTH_SAYING, Finding
-from traceflops.findings.rules import advice_of, statement
+from traceflops.findings.rules import advice_of, statement, thresholds
 from traceflops.table.columns import codes, is_one_of, matching, numbers
 from traceflops.table.grouping import distinct, group_rows, used_names
 from traceflops.table.patterns import LAUNCH, LOADS
@@ -155,22 +155,30 @@ def _cold_call(prepared: Prepared, limits: Mapping[str, float]) -> Fact | None:
 
 
 def _uploads_alone(prepared: Prepared) -> Fact | None:
-    """Return the statement that memory was only filled: nothing was launched, nothing came back.
+    """Return the statement that memory was only set up: nothing was launched, nothing came back.
 
-    None for other programs; those that only measure copies also copy from the GPU.
+    None for other programs. Those that measure copies also copy from the GPU, or copy most of the
+    time without memory calls; of many small copies, `small_pieces` tells more.
     """
     trace, works = prepared.trace, prepared.trace.activities
     is_copy, ways = is_one_of(works["kind"], "memcpy"), used_names(works["direction"])
     is_set_up = used_names(works["kind"]) <= {"memcpy", "memset"} and ways == {"HtoD"}
-    if not is_set_up or matching(trace.calls["name"], LAUNCH.match).any():
+    launches = matching(trace.calls["name"], LAUNCH.match).any()
+    if launches or not is_set_up or trace.source.kinds_apart:  # kernels may be in other files
         return None
     start_ns, dur_ns = (numbers(works[name]) for name in ("start_ns", "dur_ns"))
+    window_ns = int((start_ns + dur_ns).max() - start_ns.min())
+    copies, moved = int(is_copy.sum()), int(numbers(works["bytes"], 0)[is_copy].sum())
+    allocations = has_fact(trace.calls["name"], "allocates").sum()
+    is_measured = 2 * dur_ns.sum() > window_ns and allocations < copies
+    if is_measured or 0 < moved <= thresholds()["host-copies"]["small_bytes"] * copies:
+        return None
     return fact(
         UPLOADS_ALONE,
-        copies=int(is_copy.sum()),
-        bytes=int(numbers(works["bytes"], 0)[is_copy].sum()) or None,
+        copies=copies,
+        bytes=moved or None,
         fills=int((~is_copy).sum()) or None,
-        window_ns=int((start_ns + dur_ns).max() - start_ns.min()),
+        window_ns=window_ns,
         loads=int(matching(trace.calls["name"], LOADS.match).sum()) or None,
     )
 
