@@ -576,13 +576,10 @@ def test_the_operator_that_takes_nearly_all_of_the_cause_is_its_title(
 def test_what_a_function_computes_on_the_cpu_is_no_launching(asks: int) -> None:
     """In a gap of 2 ms it runs 20 products of 90 us; if these query the GPU, they may launch."""
     frame = {"kind": "python", "name": "a.py(9): attend", "start_ns": 40_000, "dur_ns": 1_950_000}
-    works = [
-        {"name": "aten::bmm", "start_ns": at, "dur_ns": 90_000} for at in range(0, 2 * MS, MS // 10)
-    ]
-    calls = [
-        {"name": "cudaGetDevice", "start_ns": one["start_ns"] + 9, "dur_ns": 9} for one in works
-    ]
-    tables = {"ops": works, "marks": [frame], "calls": calls[:asks]}
+    begins = range(0, 2 * MS, MS // 10)
+    works = [{"name": "aten::bmm", "start_ns": at, "dur_ns": 90_000} for at in begins]
+    calls = [{"name": "cudaGetDevice", "start_ns": at + 9, "dur_ns": 9} for at in begins]
+    tables: dict[str, Any] = {"ops": works, "marks": [frame], "calls": calls[:asks]}
     classes = run(0, 2 * MS, 0, 0, **tables).idle.by_class()
     computed_ns = {one.kind: one.idle_ns for one in classes}.get("host_code", 0)
     assert (computed_ns > 1_800_000) == (not asks)

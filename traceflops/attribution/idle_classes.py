@@ -158,8 +158,9 @@ def _is_host_code(
     is_function = events.is_kind(FRAME, event) & (is_long_gap | (parts.op >= 0))[part]
     is_op = events.is_kind(OP, event)
     is_long_op = is_op & (slices.dur_ns >= _LONG_OP_NS)
-    in_work = events.tree.nearest(np.array([*map(computes, events.labels)])[events.name]) >= 0
-    rows = np.flatnonzero(is_op & is_long_gap[part] & (taken(in_work, event) > 0))
+    is_work = np.array([*map(computes, events.labels)], dtype=np.bool_)[events.name]
+    in_work = taken(events.tree.nearest(is_work), event) >= 0
+    rows = np.flatnonzero(is_op & is_long_gap[part] & in_work)
     is_long_op[rows] |= ~_calls_gpu(events, calls, event[rows])
     return is_function | is_long_op | events.is_kind(SYSTEM, event)
 

@@ -93,9 +93,10 @@ def _with_statistics(prepared: Prepared) -> tuple[BoolArray, BoolArray]:
     is_bare = not matching(ops["input_dims"], _HAS_DIMS.search).any()
     is_count = adds & matching(ops["input_dims"], _OF_SCALARS.match)
     is_count &= matching(ops["input_types"], _OF_INTEGERS.match)
-    before = _before(prepared.linked.op_tree, np.flatnonzero(norms)) if is_bare else is_count
-    counts = taken(adds.astype(np.int8), before, 0) if is_bare else is_count
-    counts_batches = 0 < int(norms.sum()) <= int(counts.sum())
+    if is_bare:
+        before = _before(prepared.linked.op_tree, np.flatnonzero(norms))
+        is_count = taken(adds.astype(np.int8), before, 0) > 0
+    counts_batches = 0 < int(norms.sum()) <= int(is_count.sum())
     # The mode of each norm: True in training, None if unknown. Equal arguments are read once.
     is_norm = matching(ops["name"], _NORM.match)
     rows = np.flatnonzero(is_norm)
