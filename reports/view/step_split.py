@@ -20,7 +20,7 @@ from traceflops.facts import fact
 from traceflops.findings.finding import Finding
 from traceflops.findings.host_samples import outside_samples
 from traceflops.findings.standstill import STANDSTILL
-from traceflops.findings.start_up import START_UP
+from traceflops.findings.start_up import START_UP, UPLOADS_ALONE
 from traceflops.findings.unevenness import UNEVEN_STEPS
 from traceflops.flops.mfu_waterfall import UNSPLIT
 from traceflops.reports.view.figures import apportioned, kernel_label, percent
@@ -295,7 +295,8 @@ def scope(analysis: Analysis) -> list[str]:
     sentences = []
     kinds = {kind for device in analysis.devices for kind in device.whole.kinds}
     # Although no record seems to be missing, there are only copies and fills.
-    if analysis.recorded == "complete" and kinds and kinds <= _MOVES:
+    is_told = any(part.code == UPLOADS_ALONE for part in analysis.verdict.parts)
+    if analysis.recorded == "complete" and kinds and kinds <= _MOVES and not is_told:
         launches = launch_calls(analysis.prepared.trace) if analysis.prepared is not None else 0
         code = "scope.no-kernel-of-launches" if launches else "scope.no-kernel"
         sentences.append(words(fact(code, launches=launches)))

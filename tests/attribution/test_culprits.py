@@ -112,8 +112,8 @@ CASES: dict[str, tuple[dict[str, list[dict[str, Any]]], str]] = {
         "cudaEventRecord",
     ),
     "eager_overhead": (
-        {"ops": [event("aten::add", at, at + 10) for at in range(20, 1_000, 10)]},
-        "aten::add",
+        {"ops": [event("aten::view", at, at + 10) for at in range(20, 1_000, 10)]},
+        "aten::view",
     ),
     "thread_handover": ({"ops": [event("backward", 5, 20, thread=ENGINE)]}, ""),
     "host_unrecorded": ({"marks": [event("IO 190", 5, 1_000)]}, "IO"),

@@ -235,8 +235,13 @@ def test_loading_code_inside_a_step_gains_its_time(call: str, says: str) -> None
     assert found.gain.low_ns <= 1_900_000 // 4 <= found.gain.high_ns <= 2_000_000 // 4
 
 
-def short_kernels(graphs: int, *counts: int, name: str = "add", by: str = "pytorch") -> tf.Analysis:
-    """Return steps of so many kernels of 2 us, each 18 us after the other; calls launch several."""
+def short_kernels(
+    graphs: int, *counts: int, name: str = "add", by: str = "pytorch", waits: int = 0
+) -> tf.Analysis:
+    """Return steps of so many kernels of 2 us, each 18 us after the other; calls launch several.
+
+    In the first steps, `waits` of them, the host waits for the first kernel.
+    """
     activities: list[dict[str, Any]] = []
     calls: list[dict[str, Any]] = []
     ops: list[dict[str, Any]] = []
@@ -252,8 +257,22 @@ def short_kernels(graphs: int, *counts: int, name: str = "add", by: str = "pytor
                 {"name": name, "start_ns": at, "dur_ns": 2_000, "correlation": of_call}
             )
             at += 20_000
+    begins = [start_ns + 9_000 for _, start_ns, _ in marks[:waits]]
+    ops += [{"name": "aten::item", "start_ns": at, "dur_ns": 2_500} for at in begins]
+    calls += [
+        {"name": "cudaStreamSynchronize", "start_ns": at, "dur_ns": 2_300, "correlation": None}
+        for at in begins
+    ]
     rows = {"activities": activities, "calls": calls, "ops": ops, "marks": step_marks(*marks)}
     return analyzed(rows, by)
+
+
+@pytest.mark.parametrize("waits", [0, 1, 3])
+def test_a_wait_in_each_step_goes_before_a_graph(waits: int) -> None:
+    (found,) = of_rule(short_kernels(1, 30, 30, 30, waits=waits), "eager-overhead")
+    begins = "First remove cudaStreamSynchronize in aten::item" if waits == 3 else "Replay the step"
+    assert found.remedy.startswith(begins)
+    assert ("without calls that wait" in found.remedy) == (waits > 0)
 
 
 def test_short_kernels_launched_one_by_one_call_for_a_graph() -> None:
@@ -553,6 +572,22 @@ def test_the_operator_that_takes_nearly_all_of_the_cause_is_its_title(
     assert found.title.startswith(title)
 
 
+@pytest.mark.parametrize("asks", [0, 20])
+def test_what_a_function_computes_on_the_cpu_is_no_launching(asks: int) -> None:
+    """In a gap of 2 ms it runs 20 products of 90 us; if these query the GPU, they may launch."""
+    frame = {"kind": "python", "name": "a.py(9): attend", "start_ns": 40_000, "dur_ns": 1_950_000}
+    begins = range(0, 2 * MS, MS // 10)
+    works = [{"name": "aten::bmm", "start_ns": at, "dur_ns": 90_000} for at in begins]
+    calls = [{"name": "cudaGetDevice", "start_ns": at + 9, "dur_ns": 9} for at in begins]
+    tables: dict[str, Any] = {"ops": works, "marks": [frame], "calls": calls[:asks]}
+    classes = run(0, 2 * MS, 0, 0, **tables).idle.by_class()
+    computed_ns = {one.kind: one.idle_ns for one in classes}.get("host_code", 0)
+    assert (computed_ns > 1_800_000) == (not asks)
+    found = of_rule(run(0, 2 * MS, 0, 0, **tables), "host-code")
+    assert all("attend (a.py:9) work on CPU tensors" in one.remedy for one in found if not asks)
+    assert bool(found) == (not asks)
+
+
 def test_short_operators_between_launches_are_launching() -> None:
     """In gaps of 0.1 ms a view launches nothing, and is part of what a launch takes."""
     at, works, views = STEP, [], []
@@ -572,6 +607,21 @@ def test_only_optimizers_of_torch_have_a_fused_option(name: str, *, is_there: bo
         "optimizer-loop",
     )
     assert ("fused=True" in found.remedy) == is_there
+
+
+@pytest.mark.parametrize("region", ["forward", "Torch-Compiled Region: 0/0"])
+def test_the_launcher_of_a_kernel_written_in_triton_is_no_compiled_code(region: str) -> None:
+    """Step 1 idles for 2 ms, while the launcher of Triton prepares a kernel."""
+    launcher = {"kind": "python", "name": "triton/runtime/jit.py(563): run"}
+    marks = [{**launcher, "start_ns": 50_000, "dur_ns": 1_948_000}]
+    marks.append({"name": region, "start_ns": 10_000, "dur_ns": 10_000})
+    (found,) = of_rule(run(0, 2 * MS, 0, 0, marks=marks), "compiled-runtime")
+    if region == "forward":
+        assert found.title == "Triton launches its kernels slowly"
+        assert f"Triton's launcher runs for {GEMM}" in found.sentence
+        assert f"Capture the step with {GEMM} in a CUDA graph" in found.remedy
+    else:
+        assert 'TORCH_LOGS="graph_breaks' in found.remedy
 
 
 @pytest.mark.parametrize(("name", "rules"), [("vllm/a.py(9): b", 1), ("my/a.py(9): b", 2)])

@@ -87,6 +87,36 @@ def test_kernels_that_run_once_each_behind_slow_launches_are_one_cold_call(
         assert [one for one in analysis.findings if one.gain is not None] == []
 
 
+@pytest.mark.parametrize(
+    ("more", "dur_ms", "is_set_up"),
+    [
+        ("", 1, True),
+        ("", 19, False),  # a measurement of copies
+        ("cudaMalloc", 19, True),
+        ("DtoH", 1, False),
+        ("cudaLaunchKernel", 1, False),
+    ],
+)
+def test_uploads_without_a_launch_are_set_up(more: str, dur_ms: int, *, is_set_up: bool) -> None:
+    """Four copies of 1 MB to the GPU begin 20 ms apart; something else may be recorded."""
+    starts = range(0, 80 * MS, 20 * MS)
+    works = launched(*(("Memcpy HtoD", at, at + US, dur_ms * MS) for at in starts))
+    for number, one in enumerate(works["activities"]):
+        direction = "DtoH" if more == "DtoH" and number == 3 else "HtoD"
+        one |= {"kind": "memcpy", "bytes": 1_000_000, "direction": direction}
+    for call in works["calls"]:
+        call["name"] = "cudaMemcpyAsync"
+    if more.startswith("cuda"):
+        works["calls"] += [{"name": more, "start_ns": at + 10 * US, "dur_ns": US} for at in starts]
+    analysis = tf.analyze(trace_of(**works))
+    said = headline(analysis).sentence
+    is_told = said.startswith("No kernel was recorded, and nothing came back from the GPU: within")
+    assert is_told == is_set_up
+    if is_told:
+        assert f"within {60 + dur_ms}.0 ms it only received 4 copies of 4.00 MB in all." in said
+        assert [one for one in analysis.findings if one.gain is not None] == []
+
+
 def test_a_graph_is_one_launch_of_many_kernels() -> None:
     works = launched(*((f"k{at}", 0, 500 * US + at * MS, 10 * US) for at in range(20)))
     works["calls"] = [{**works["calls"][0], "name": "cudaGraphLaunch", "dur_ns": 200 * US}]

@@ -295,6 +295,24 @@ def test_the_kernel_with_most_of_the_compute_time_is_named_with_all_its_variants
     assert "Their shapes would tell" in told(found)
 
 
+def test_products_of_experts_are_told_together() -> None:
+    """Of 100 us, kernels of two names take 50 and 20; an attention kernel takes 30."""
+    names = (
+        "fused_moe::run_global<Fused_Moe_Kernel_sm80<int>>",
+        "Kernel<MoeFCGemm<int>>",
+        "flash_fwd",
+    )
+    spans = ((10_000, 50_000), (60_000, 20_000), (80_000, 30_000))
+    works = (
+        (name, number, *span) for number, (name, span) in enumerate(zip(names, spans, strict=True))
+    )
+    (found, *_) = tf.analyze(trace_of(**launched(*works))).losses
+    assert told(found).startswith(
+        "GEMMs of experts (MoE), fused_moe::run_global and MoeFCGemm, take 70.0"
+    )
+    assert "more tokens per pass, or weights of fewer bits" in told(found)
+
+
 def test_a_name_that_was_cut_short_is_of_several_kernels() -> None:
     works = (("triton_", 0, 5_000, 80_000), ("flash_fwd_kernel", 1_000, 85_000, 20_000))
     assert not tf.analyze(trace_of(**launched(*works))).losses

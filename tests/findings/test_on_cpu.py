@@ -104,6 +104,18 @@ def test_operators_of_a_kind_are_told_together_and_communication_goes_by_its_nam
     )
 
 
+@pytest.mark.parametrize(("first", "columns"), [(900, 100), (900, 100_000), (100, 100)])
+def test_a_first_exchange_waits_for_its_peers_and_small_messages_for_latency(
+    first: int, columns: int
+) -> None:
+    """Three messages of 400 B or 400 KB; the first takes as long as the others, or 9 times."""
+    starts = (0, first, first + 100)
+    rows = ops(*zip(["gloo:recv"] * 3, starts, (first, 100, 100), strict=True))
+    said = analysis(ops=[{**row, "input_dims": f"[[{columns}]]"} for row in rows]).verdict.sentence
+    assert ("waits until its peers start" in said) == (first == 900)
+    assert ("Latency limits such small messages" in said) == (columns == 100)
+
+
 def test_what_an_operator_takes_around_one_of_its_kind_is_dispatch() -> None:
     work = ops(("aten::linear", 0, 80), ("aten::addmm", 20, 20), ("aten::relu", 80, 20))
     found = analysis(ops=[*work, *ops(("aten::empty", 85, 5))])
@@ -210,14 +222,21 @@ def test_memory_that_no_operator_frees_is_emptied_by_the_program(*, in_operator:
 
 
 @pytest.mark.parametrize(
-    ("name", "dur_us", "is_told"),
-    [("aten::mm", 5_000, True), ("aten::mm", 50, False), ("aten::sort", 5_000, False)],
+    ("name", "dur_us", "says"),
+    [
+        ("aten::mm", 5_000, "torch.set_num_threads"),
+        ("aten::mm", 50, ""),
+        ("aten::sort", 5_000, ""),
+        ("aten::_slow_conv2d_forward", 5_000, "oneDNN"),
+    ],
 )
-def test_a_faster_device_is_told_of_large_products_alone(
-    name: str, dur_us: int, *, is_told: bool
+def test_a_faster_device_or_library_is_told_of_large_products_alone(
+    name: str, dur_us: int, says: str
 ) -> None:
     work = [(name, at * dur_us * 1_000, dur_us * 1_000) for at in range(4)]
-    assert ("torch.set_num_threads" in analysis(ops=ops(*work)).verdict.sentence) == is_told
+    said = analysis(ops=ops(*work)).verdict.sentence
+    told = [text for text in ("torch.set_num_threads", "oneDNN") if text in said]
+    assert told == ([says] if says else [])
 
 
 def test_without_a_wait_after_the_last_launch_nobody_knows_how_far_the_gpu_was() -> None:

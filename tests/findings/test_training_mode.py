@@ -55,7 +55,11 @@ def test_what_is_of_inference_or_trains_is_not_told(others: list[dict[str, Any]]
 
 @pytest.mark.parametrize(
     ("counted", "is_told"),
-    [('["__int64","__int64","Scalar"]', True), ('["float","float","Scalar"]', False)],
+    [
+        ('["__int64","__int64","Scalar"]', True),
+        ('["long long","long long","Scalar"]', True),
+        ('["float","float","Scalar"]', False),
+    ],
 )
 def test_a_count_of_batches_before_each_norm_tells_training_mode(
     counted: str, *, is_told: bool
@@ -66,6 +70,19 @@ def test_a_count_of_batches_before_each_norm_tells_training_mode(
     inner = op("aten::native_batch_norm", 610, 80, input_dims=DIMS, input_types=TYPES)
     told = found(add, outer, inner)
     assert [(one.rule, one.gain) for one in told] == [("training-mode", None)] * is_told
+
+
+@pytest.mark.parametrize(("of_skip", "is_told"), [(560, True), (300, False)])
+def test_without_shapes_an_addition_before_each_norm_counts_its_batches(
+    of_skip: int, *, is_told: bool
+) -> None:
+    """Two norms: an addition in place is right before each, or elsewhere (a skip connection)."""
+    add = op("aten::add_", 500, 5)
+    skip = op("aten::add_", of_skip, 9)
+    norms = [op("aten::batch_norm", at, 40) for at in (510, 570)]
+    inner = [op("aten::native_batch_norm", at, 36) for at in (512, 572)]
+    told = found(op("aten::conv2d", 250, 40), add, skip, *norms, *inner)
+    assert bool(told) == is_told
 
 
 def test_operators_that_launch_work_of_a_gpu_tell_no_gain() -> None:

@@ -26,9 +26,17 @@ from traceflops.attribution.idle_slices import (
     GapParts,
     Slices,
 )
+from traceflops.flops.ops.table import computes
 from traceflops.table.arrays import ABSENT, BoolArray, IntArray, SmallArray
 from traceflops.table.columns import codes, matching, names, numbers
-from traceflops.table.grouping import group_least, group_rows, in_order, is_among, joint_codes
+from traceflops.table.grouping import (
+    group_least,
+    group_rows,
+    in_order,
+    is_among,
+    joint_codes,
+    places_in_groups,
+)
 from traceflops.table.grouping import groups as by_group
 from traceflops.table.nesting import taken
 from traceflops.table.patterns import GRAPH_LAUNCH
@@ -102,7 +110,7 @@ def class_of(slices: Slices, parts: GapParts, events: HostEvents, trace: Trace) 
     built_in = np.array([name.startswith(_BUILT_IN) for name in events.labels], dtype=np.bool_)
     names_code = (events.kind != CALL) & (events.kind != LABEL) & ~built_in[events.name]
     code = np.where(event < 0, label, taken(events.tree.nearest(names_code), event))
-    is_host_code = _is_host_code(slices, parts, events)
+    is_host_code = _is_host_code(slices, parts, events, trace.calls)
     # Without recorded operators, nothing tells that a call is part of launching one.
     is_alone = events.is_kind(CALL, event) & (trace.ops.num_rows == 0)
     # Slices in which no thread worked: handed over if another thread than the launching one had
@@ -138,13 +146,37 @@ def class_of(slices: Slices, parts: GapParts, events: HostEvents, trace: Trace) 
     return np.select(fits, [*np.arange(len(fits), dtype=np.int8)], np.int8(len(rules)))
 
 
-def _is_host_code(slices: Slices, parts: GapParts, events: HostEvents) -> BoolArray:
-    """Return, per slice, whether its event is more than what launching operators takes."""
+def _is_host_code(
+    slices: Slices, parts: GapParts, events: HostEvents, calls: pa.Table
+) -> BoolArray:
+    """Return, per slice, whether its event is more than what launching operators takes.
+
+    In a long gap that is an operator that computes without a GPU call, with tensors of the CPU.
+    """
     event, part = slices.event, slices.part
     is_long_gap = parts.gap_end_ns - parts.gap_start_ns >= _LONG_GAP_NS
     is_function = events.is_kind(FRAME, event) & (is_long_gap | (parts.op >= 0))[part]
-    is_long_op = events.is_kind(OP, event) & (slices.dur_ns >= _LONG_OP_NS)
+    is_op = events.is_kind(OP, event)
+    is_long_op = is_op & (slices.dur_ns >= _LONG_OP_NS)
+    is_work = np.array([*map(computes, events.labels)], dtype=np.bool_)[events.name]
+    in_work = taken(events.tree.nearest(is_work), event) >= 0
+    rows = np.flatnonzero(is_op & is_long_gap[part] & in_work)
+    is_long_op[rows] |= ~_calls_gpu(events, calls, event[rows])
     return is_function | is_long_op | events.is_kind(SYSTEM, event)
+
+
+def _calls_gpu(events: HostEvents, calls: pa.Table, event: IntArray) -> BoolArray:
+    """Return, per event inside operators, whether its thread makes a call in the outermost one."""
+    is_op, start_ns = events.kind == OP, numbers(calls["start_ns"])
+    outermost = events.tree.nearest(is_op & (events.tree.around(is_op) < 0))
+    operator, order = outermost[event], in_order(events.thread_of_call, start_ns)
+    before, until = (
+        places_in_groups(
+            events.thread_of_call[order], start_ns[order], events.thread[operator], at_ns[operator]
+        )
+        for at_ns in (events.start_ns - 1, events.end_ns)
+    )
+    return np.asarray(until > before)
 
 
 def _other_thread_was_last(slices: Slices, parts: GapParts, trace: Trace) -> BoolArray:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+from collections import Counter
 from collections.abc import Collection
 from operator import attrgetter
 from typing import Final
@@ -14,7 +16,12 @@ from traceflops.attribution.host_calls import memory_operations
 from traceflops.attribution.host_events import host_span
 from traceflops.attribution.idle_slices import chosen_gaps
 from traceflops.attribution.launch_lead import LaunchSums
-from traceflops.attribution.marks import names_by_process
+from traceflops.attribution.marks import (
+    host_marks,
+    innermost_mark,
+    instants,
+    names_by_process,
+)
 from traceflops.characters import kernel_name
 from traceflops.facts import Value
 from traceflops.findings.case import Case
@@ -26,9 +33,16 @@ from traceflops.findings.host_waits import WAITING
 from traceflops.findings.launching import LATENCY, LAUNCHING, fits_graphs
 from traceflops.findings.managed_memory import between_pages
 from traceflops.findings.owners import LIBRARY_RANGE, only_launches, owner_of
-from traceflops.flops.ops.table import RULES
+from traceflops.flops.ops.table import computes, is_view
 from traceflops.remedies import PYTORCH, advice, family, in_words_of, remedy
-from traceflops.table.columns import codes, is_one_of, names, numbers, thread_columns
+from traceflops.table.columns import (
+    codes,
+    is_one_of,
+    matching,
+    names,
+    numbers,
+    thread_columns,
+)
 from traceflops.table.grouping import (
     exact_sums,
     group_rows,
@@ -50,13 +64,23 @@ _COMPUTES: Final = re.compile(r"aten::(\w*conv\w*|\w*mm|\w*matmul|linear|\w*_nor
 """Operators that need no value on the CPU: where they wait, their library does."""
 _OF_MPI: Final = re.compile(r"P?MPI_")
 _PINS: Final = re.compile(r"HostAlloc|MallocHost|HostRegister|HostMalloc")
-CLAIMS: Final = ("launching", "per-byte", "sampled", "off-cpu", "on-cpu", "one-gap", "ranged")
+CLAIMS: Final = (
+    "triton",
+    "launching",
+    "per-byte",
+    "sampled",
+    "off-cpu",
+    "on-cpu",
+    "one-gap",
+    "ranged",
+)
 """Facts on host time, each with a title and a claim of its own."""
 AROUND_ALL: Final = "around-all"
 """The range with most untraced host time encloses nearly all time: it names no place or owner."""
 AROUND_ONCE: Final = "around-once"
 """That range occurs once: it does not even tell that the host works."""
 _NEARLY_ALL: Final = 0.9
+_NAMED: Final = 2  # functions that a remedy names
 _MOSTLY: Final = 0.75  # idle time is one of short gaps if so much of it is in them
 
 
@@ -70,6 +94,10 @@ def what_is_known(case: Case, rule: str, idle: IdleClass) -> tuple[set[str], dic
     ended = ended_by(case) if rule == "compiled-runtime" else None
     knows |= {"one-kernel"} if ended else set()
     values["kernel"] = short_name(ended[0]) if ended else None
+    if rule == "compiled-runtime" and "compiled" not in case.program:
+        in_triton_ns = sum(own.idle_ns for own in idle.culprits if _TRITON.search(own.label))
+        knows |= {"triton"} if 2 * in_triton_ns >= idle.idle_ns else set()
+        values["kernels"] = tuple(map(short_name, _launched_by_triton(case)[:_NAMED]))
     if rule == "data-input":
         has_workers = any(_WORKERS in culprit.label for culprit in idle.culprits)
         knows |= {"workers"} if has_workers else set()
@@ -95,8 +123,6 @@ def what_is_known(case: Case, rule: str, idle: IdleClass) -> tuple[set[str], dic
         knows |= {"of-operator"} if values["operator"] else set()
     if rule == "optimizer-loop" and not TORCH_OPTIMIZER.search(largest.label):
         knows.add("other-optimizer")
-    if rule == "host-code" and owner_of(largest.label) != "yours":
-        knows.add("of-operators" if only_launches(largest.label) else "of-others")
     if rule == CPU_OPERATORS:
         knows |= {"views"} if are_views(idle.culprits) else set()
         is_one = largest.idle_ns >= _NEARLY_ALL * idle.idle_ns
@@ -107,17 +133,17 @@ def what_is_known(case: Case, rule: str, idle: IdleClass) -> tuple[set[str], dic
         knows |= {"ranks"} if case.ranks is not None or communicates else set()
     if rule == "external-wait":
         knows |= {"mpi"} if _OF_MPI.match(largest.label) else set()
-    if rule in ("host-unrecorded", "host-page-faults"):
-        tell = _of_unrecorded if rule == "host-unrecorded" else between_pages
-        more, values = tell(case, idle)
-        knows |= more
+    if rule in _TELLS:
+        more, told = _TELLS[rule](case, idle)
+        knows, values = knows | more, values | told
     return knows, values
 
 
 def _of_launches(case: Case, rule: str, idle: IdleClass) -> tuple[set[str], dict[str, Value]]:
     """Return facts on launching: what launches, whether graphs fit, what drains the queue before.
 
-    The value `call` is the wait that costs most idle time, for launch latency alone.
+    The value `wait` is the wait that recurs in each step, so that no graph can hold the step, and
+    `call`, for launch latency alone, the one that costs most idle time.
     """
     knows = engines_of(idle.culprits[0]) if rule != "host-unrecorded" else set[str]()
     sums = case.launches.total if case.launches else LaunchSums()
@@ -126,11 +152,16 @@ def _of_launches(case: Case, rule: str, idle: IdleClass) -> tuple[set[str], dict
     knows |= {"replays-graphs"} if replays else set()
     knows |= {"graphs-fit"} if fits_graphs(case) else set()
     knows |= {"waits"} if case.synchronisations else set()
-    if rule != LATENCY or not case.synchronisations:
-        return knows, {}
+    costs = sorted(case.synchronisations, key=attrgetter("idle_after_ns"), reverse=True)
+    steps = case.windows_used if len(case.steps.used) > 1 else math.inf
+    each = next((own for own in costs if own.count >= steps), None)
+    place = [short_name(own) for own in (each.call, each.site) if own] if each else []
+    values: dict[str, Value] = {"wait": " in ".join(place) or None}
+    if rule != LATENCY or not costs:
+        return knows, values
     drained_ns = sum(culprit.blocked_before_ns for culprit in idle.culprits)
     knows |= {"drained"} if 2 * drained_ns > idle.idle_ns else set()
-    return knows, {"call": max(case.synchronisations, key=attrgetter("idle_after_ns")).call}
+    return knows, {**values, "call": costs[0].call}
 
 
 def _of_unrecorded(case: Case, idle: IdleClass) -> tuple[set[str], dict[str, Value]]:
@@ -199,6 +230,25 @@ def _call_of(culprit: Culprit) -> str:
 def engines_of(culprit: Culprit) -> set[str]:
     """Return the serving engines whose folders or namespaces are in the name of a culprit."""
     return {found[1] for found in _ENGINE.finditer(culprit.label)}
+
+
+_TRITON: Final = re.compile(r"(^|/)triton/")
+"""Functions of Triton: outside torch.compile they launch kernels written with @triton.jit."""
+
+
+def _launched_by_triton(case: Case) -> list[str]:
+    """Return the kernels that functions of Triton launch, the most often launched first."""
+    if case.prepared is None:
+        return []
+    trace, row = case.prepared.trace, case.prepared.chosen.row
+    mark = host_marks(trace, "python")
+    mark = mark[matching(trace.marks["name"], _TRITON.search)[mark]]
+    call = case.prepared.linked.links.call_of_activity[row]
+    launch = instants(trace, call, np.full_like(call, -1))
+    is_inside = innermost_mark(trace, mark, launch) >= 0
+    labels = names(trace.activities["name"])
+    name = codes(trace.activities["name"])[row[is_inside]]
+    return [labels[code] for code, _ in Counter(name.tolist()).most_common()]
 
 
 _ENDS_MOST: Final = 0.8
@@ -270,18 +320,37 @@ _KINDS: Final = ("host_code", "eager_overhead")
 def operators_of_cpu(case: Case) -> frozenset[Culprit]:
     """Return the operators that hold up the GPU in long gaps and mostly launch nothing.
 
-    They are work of the CPU, whatever their class: in most of their time they make no GPU call.
+    They are work of the CPU, whatever their class.
     """
     culprits = [
         culprit
         for culprit in case.idle.culprits
-        if culprit.kind in _KINDS and _OF_TENSORS.fullmatch(culprit.label)
-        if 2 * culprit.short_ns <= culprit.idle_ns
+        if culprit.kind in _KINDS and 2 * culprit.short_ns <= culprit.idle_ns
     ]
-    if case.prepared is None or not culprits:
-        return frozenset()
+    of_cpu = _without_calls(case, {culprit.label for culprit in culprits})
+    return frozenset(culprit for culprit in culprits if culprit.label in of_cpu)
+
+
+def _of_host_code(case: Case, idle: IdleClass) -> tuple[set[str], dict[str, Value]]:
+    """Return whose the code is, and the functions that compute with tensors of the CPU."""
+    label, knows = idle.culprits[0].label, set[str]()
+    if owner_of(label) != "yours":
+        knows.add("of-operators" if only_launches(label) else "of-others")
+    named = {name for own in idle.culprits for name in own.evidence}
+    of_cpu = _without_calls(case, set(filter(computes, named)))
+    working = [own for own in idle.culprits if own.label and not of_cpu.isdisjoint(own.evidence)]
+    if 2 * sum(own.idle_ns for own in working) >= idle.idle_ns:
+        knows.add("of-cpu")
+    return knows, {"functions": tuple(short_name(own.label) for own in working[:_NAMED])}
+
+
+def _without_calls(case: Case, wanted: Collection[str]) -> set[str]:
+    """Return the wanted operators on tensors that in most of their time make no GPU call."""
+    wanted = {label for label in wanted if _OF_TENSORS.fullmatch(label)}
+    if case.prepared is None or not wanted:
+        return set()
     ops, calls = case.prepared.trace.ops, case.prepared.trace.calls
-    labels, wanted = names(ops["name"]), {culprit.label for culprit in culprits}
+    labels = names(ops["name"])
     used = [code for code, label in enumerate(labels) if label in wanted]
     row = np.flatnonzero(np.isin(codes(ops["name"]), used))
     start, dur_ns = numbers(ops["start_ns"])[row], numbers(ops["dur_ns"])[row]
@@ -295,12 +364,18 @@ def operators_of_cpu(case: Case) -> frozenset[Culprit]:
     )
     name, alone_ns = codes(ops["name"])[row], np.where(until == before, dur_ns, 0)
     sums, alone = (group_sums(name, ns, len(labels)) for ns in (dur_ns, alone_ns))
-    of_cpu = {labels[code] for code in used if 2 * alone[code] >= sums[code]}
-    return frozenset(culprit for culprit in culprits if culprit.label in of_cpu)
+    return {labels[code] for code in used if 2 * alone[code] >= sums[code]}
 
 
 def are_views(culprits: Collection[Culprit]) -> bool:
     """Return whether most of the time is in operators that only make views of tensors."""
     total_ns = sum(culprit.idle_ns for culprit in culprits)
-    rules = ((RULES.get(culprit.label), culprit.idle_ns) for culprit in culprits)
-    return 2 * sum(ns for rule, ns in rules if rule and rule.kind == "view") >= total_ns
+    return 2 * sum(own.idle_ns for own in culprits if is_view(own.label)) >= total_ns
+
+
+_TELLS: Final = {
+    "host-code": _of_host_code,
+    "host-unrecorded": _of_unrecorded,
+    "host-page-faults": between_pages,
+}
+"""What else is known of a rule, if any."""

@@ -43,6 +43,11 @@ _TENSORRT, _TORCH = "tensorrt", "torch"
 _LOWER: Final = {"INT8": (6, 1), "FP8": (8, 9)}
 """Types of lower precision, and the compute capability from which on TensorRT uses them."""
 _OPERATOR: Final = re.compile(r"aten::")
+_EXPERTS: Final = re.compile(
+    r"fused_?moe(?:::\w+|_\w+)?|moe_?(?:fc_?|stage\d_?)?gemm|moe_wna16", re.IGNORECASE
+)
+"""Kernels that multiply by the weights of experts: of TensorRT-LLM, vLLM, AITER and others."""
+_OF_EXPERTS, _MOST_NAMES = "experts", 2
 _FUNCTION: Final = re.compile(r"(?:void )?([^<(\[]+)")
 
 
@@ -96,6 +101,12 @@ def main_kernel_findings(
         **(_of_build(trace, variants, limits["many_blocks"]) if is_engine else {}),
     }
     of_family = "" if len(variants) == 1 else "-tensorrt" if is_engine else "-family"
+    if family == _OF_EXPERTS:
+        of_family, knows = f"-{_OF_EXPERTS}", knows | {_OF_EXPERTS}
+        found = (_EXPERTS.search(row["name"]) for row in variants)
+        values["name"] = " and ".join(
+            [*dict.fromkeys(one[0] for one in found if one)][:_MOST_NAMES]
+        )
     claim = f"claim{of_family}{'-overlapping' if whole_share > share else ''}"
     yield statement(
         MAIN_KERNEL,
@@ -104,7 +115,7 @@ def main_kernel_findings(
         name=Fact(f"{MAIN_KERNEL}.title{of_family}", values),
         claim=Fact(f"{MAIN_KERNEL}.{claim}", values),
         advice=advice_of(MAIN_KERNEL, frozenset(knows), values),
-        rows=(Row(name, time_ns),),
+        rows=(Row(str(values["name"]), time_ns),),
     )
 
 
@@ -202,17 +213,20 @@ def _largest_family(
     """Return the family of kernels with the most time: its name, and the rows of its kernels.
 
     A family has one category, and names that begin with the same words or, with `by_whole_name`,
-    are equal. Kernels that TensorRT chose (`of_engine`) are one family per category.
+    are equal. Products of experts are one family, and so are, per category, kernels that TensorRT
+    chose (`of_engine`).
     """
     families: defaultdict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     for row in rows:
         words = _FAMILY.match(without_return_type(clean(row["name"])))
         name = words[0] if words else _function(row["name"])
         name = row["name"] if by_whole_name else name
+        is_of_experts = row["sub"] == "gemm" and _EXPERTS.search(row["name"])
+        name = _OF_EXPERTS if is_of_experts else name
         name = row["sub"] if row["name"] in of_engine else name
         families[name, row["sub"]].append(row)
     (family, _), variants = max(families.items(), key=lambda item: _sum_ns(item[1]))
-    if len(variants) == 1 and not by_whole_name:
+    if len(variants) == 1 and not by_whole_name and family != _OF_EXPERTS:
         family = _function(variants[0]["name"])
     return family, variants
 

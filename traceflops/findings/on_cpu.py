@@ -21,6 +21,7 @@ from traceflops.findings.rules import advice_of
 from traceflops.mfu.measurement import Measurement
 from traceflops.mfu.traced.executed import too_fast
 from traceflops.mfu.traced.work_tables import KernelRow
+from traceflops.ranks.collectives import elements_of
 from traceflops.table.columns import (
     ABSENT,
     codes,
@@ -48,6 +49,7 @@ from traceflops.table.patterns import (
     operator_of_mps,
 )
 from traceflops.table.trace import Trace
+from traceflops.timeline.device_span import is_top
 from traceflops.timeline.first_calls import COPIES
 from traceflops.timeline.intervals import Intervals
 from traceflops.timeline.records import Account
@@ -69,11 +71,17 @@ _BACKWARD: Final = re.compile(r"autograd::engine::evaluate_function: ")
 _OF_LISTS: Final = re.compile(r"aten::_foreach_")
 _PRODUCTS, _MAIN, _LARGE_NS = "products", 0.5, 1_000_000
 """A faster device is a remedy from this share and mean time of GEMMs and convolutions on."""
+_SLOW: Final = re.compile(r"aten::_?(slow|thnn)_conv")
+"""Convolutions that PyTorch computes itself, where oneDNN is missing, off or lacks the type."""
 _KNOWS: Final = {
     **dict.fromkeys(("gemm", "convolution", "attention"), _PRODUCTS),
     "rng_dropout": "random",
+    **dict.fromkeys(("collective", "point_to_point"), "exchanges"),
 }
 """Facts that choose a remedy, by kind of operators."""
+_TIMES, _FEW_ELEMENTS = 3, 8_192  # elements: at most 64 KiB
+_BY_CPU: Final = re.compile("gloo|mpi")
+"""Communication that the CPU carries out; operators of NCCL only launch it."""
 _IN_THREAD: Final = re.compile("_SingleProcessDataLoaderIter")
 _JOINS: Final = re.compile(r"aten::_(fused|foreach)_")
 _LOADING, _OPTIMIZER = "data_input", "optimizer_loop"
@@ -217,6 +225,8 @@ def leading(
     )[:1]
     leads = (fact("verdict.cpu-leads", parts=said, of=of),) if said else ()
     details = tuple(detail for part in told for detail in part.details)
+    exchanges = any("exchanges" in part.knows for part in told)
+    details += (fact("verdict.cpu-late-first"),) if exchanges and "late-first" in knows else ()
     knows |= {"computes"} if computed else set()
     helps = (advice_of(ON_CPU, knows | part.knows) for part in told if part.knows)
     return (*leads, *details, *computed, *filter(None, helps))
@@ -280,6 +290,8 @@ def _of_operators(
         runs = sum(calls[kind, operator][0] for operator in times)
         is_large = share >= _MAIN and all_ns >= _LARGE_NS * runs
         knows = {facts_of[kind]} - {"", "" if is_large else _PRODUCTS}
+        slow_ns = sum(ns for operator, ns in times.items() if _SLOW.match(operator))
+        knows |= {"slow-convolution"} if knows and 2 * slow_ns >= all_ns else set()
         yield _Part(share, said, frozenset(knows), details)
 
 
@@ -399,6 +411,8 @@ def cpu_facts(prepared: Prepared) -> frozenset[str]:
     gpu      it launches work on a GPU that is not recorded
     copied   most random numbers are copied to the GPU as soon as they are made
     emptied  most time of calls that free memory of a GPU is in no operator
+
+    late-first and small-messages are told of communication, see `_of_exchanges`.
     """
     calls = prepared.trace.calls
     # Memory that is freed outside of operators is not freed for one that asks for memory.
@@ -409,7 +423,29 @@ def cpu_facts(prepared: Prepared) -> frozenset[str]:
         "copied": _are_copied(prepared),
         "emptied": 2 * dur_ns[is_alone].sum() > dur_ns.sum(),
     }
-    return frozenset(name for name, is_so in holds.items() if is_so)
+    return frozenset(name for name, is_so in holds.items() if is_so) | _of_exchanges(prepared)
+
+
+def _of_exchanges(prepared: Prepared) -> set[str]:
+    """Return whether most time of communication is waiting in first calls, and messages are small.
+
+    A first call waits if it takes _TIMES as long as any of several later ones of its name.
+    """
+    works, ops = prepared.trace.activities, prepared.trace.ops
+    communicates = is_top(prepared.linked.categorised, _COMMUNICATION)
+    row = distinct(-1 - numbers(works["correlation"], 0)[communicates])
+    start, dur_ns = (numbers(ops[name])[row] for name in ("start_ns", "dur_ns"))
+    waits_ns = 0
+    for _, own in groups(codes(ops["name"])[row]):
+        first_ns, *later_ns = dur_ns[own[np.argsort(start[own], kind="stable")]].tolist()
+        if len(later_ns) > 1 and first_ns >= _TIMES * max(later_ns):
+            waits_ns += first_ns - max(later_ns)
+    elements = np.array([*map(elements_of, names(ops["input_dims"])), ABSENT])
+    sent = elements[codes(ops["input_dims"])[row]]
+    is_small = (sent >= 0) & (sent <= _FEW_ELEMENTS) & matching(ops["name"], _BY_CPU.match)[row]
+    are_small = 2 * is_small.sum() > len(row)
+    holds = {"late-first": 2 * waits_ns >= dur_ns.sum() > 0, "small-messages": are_small}
+    return {name for name, is_so in holds.items() if is_so}
 
 
 def _are_copied(prepared: Prepared) -> bool:

@@ -17,14 +17,15 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
-from traceflops.attribution.host_events import host_span
+from traceflops.attribution.host_events import has_fact, host_span
 from traceflops.attribution.outside_work import outside_gpu_work
 from traceflops.facts import Fact, Value, fact
 from traceflops.findings.case import Case
 from traceflops.findings.finding import WORTH_SAYING, Finding
-from traceflops.findings.rules import advice_of, statement
-from traceflops.table.columns import codes, is_one_of, numbers
-from traceflops.table.grouping import distinct, group_rows
+from traceflops.findings.rules import advice_of, statement, thresholds
+from traceflops.table.columns import codes, is_one_of, matching, numbers
+from traceflops.table.grouping import distinct, group_rows, used_names
+from traceflops.table.patterns import LAUNCH, LOADS
 from traceflops.timeline.intervals import NEVER, Intervals
 from traceflops.timeline.records import Components
 from traceflops.timeline.start_up import KINDS
@@ -124,6 +125,7 @@ def main_kind(prepared: Prepared | None) -> str | None:
 
 LITTLE_WORK: Final = "little-work"
 RECORD: Final = "little-work.record"  # the code of what to record instead
+UPLOADS_ALONE: Final = "little-work.uploads-alone"  # and that of a recording without kernels
 _FEWEST: Final = 2  # a single kernel or launch cannot show that nothing repeats
 
 
@@ -152,6 +154,35 @@ def _cold_call(prepared: Prepared, limits: Mapping[str, float]) -> Fact | None:
     return fact(f"{LITTLE_WORK}.cold", kernels=len(rows), **values)
 
 
+def _uploads_alone(prepared: Prepared) -> Fact | None:
+    """Return the statement that memory was only set up: nothing was launched, nothing came back.
+
+    None for other programs. Those that measure copies also copy from the GPU, or copy most of the
+    time without memory calls; of many small copies, `small_pieces` tells more.
+    """
+    trace, works = prepared.trace, prepared.trace.activities
+    is_copy, ways = is_one_of(works["kind"], "memcpy"), used_names(works["direction"])
+    is_set_up = used_names(works["kind"]) <= {"memcpy", "memset"} and ways == {"HtoD"}
+    launches = matching(trace.calls["name"], LAUNCH.match).any()
+    if launches or not is_set_up or trace.source.kinds_apart:  # kernels may be in other files
+        return None
+    start_ns, dur_ns = (numbers(works[name]) for name in ("start_ns", "dur_ns"))
+    window_ns = int((start_ns + dur_ns).max() - start_ns.min())
+    copies, moved = int(is_copy.sum()), int(numbers(works["bytes"], 0)[is_copy].sum())
+    allocations = has_fact(trace.calls["name"], "allocates").sum()
+    is_measured = 2 * dur_ns.sum() > window_ns and allocations < copies
+    if is_measured or 0 < moved <= thresholds()["host-copies"]["small_bytes"] * copies:
+        return None
+    return fact(
+        UPLOADS_ALONE,
+        copies=copies,
+        bytes=moved or None,
+        fills=int((~is_copy).sum()) or None,
+        window_ns=window_ns,
+        loads=int(matching(trace.calls["name"], LOADS.match).sum()) or None,
+    )
+
+
 def little_work(prepared: Prepared, limits: Mapping[str, float]) -> tuple[Fact, ...]:
     """Return statements that a recording has too little GPU work, and what to record instead.
 
@@ -160,6 +191,8 @@ def little_work(prepared: Prepared, limits: Mapping[str, float]) -> tuple[Fact, 
     """
     if prepared.selection != Selection() or prepared.plan.choice.used or prepared.on_host:
         return ()
+    if (uploads := _uploads_alone(prepared)) is not None:
+        return uploads, fact(f"{LITTLE_WORK}.find-launches")
     if (cold := _cold_call(prepared, limits)) is not None:
         return cold, fact(RECORD)
     spans_ns, busy_ns, fills_ns, begun = [0], [0], 0, []

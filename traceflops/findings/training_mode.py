@@ -14,8 +14,9 @@ from traceflops.findings.finding import Cause, Gain
 from traceflops.findings.kernel_facts import KernelFacts, largest_of, rows_of, takes_enough
 from traceflops.findings.on_cpu import of_gpu
 from traceflops.flops.ops.arguments import arguments_of
-from traceflops.table.columns import BoolArray, codes, is_one_of, matching, take_rows
+from traceflops.table.columns import BoolArray, IntArray, codes, is_one_of, matching, take_rows
 from traceflops.table.grouping import group_rows
+from traceflops.table.nesting import OpTree, taken
 from traceflops.windows.prepared import Prepared
 
 _NORM_KERNEL: Final = re.compile(
@@ -25,8 +26,9 @@ _NORM: Final = re.compile(r"aten::(native_|cudnn_|miopen_)?batch_norm$")
 _RUNNING_MEAN, _TRAINING = 3, 5
 """Positions of arguments of batch norm."""
 _OF_SCALARS: Final = re.compile(r"\[\[\], ?\[\]")
-_OF_INTEGERS: Final = re.compile(r"\[\"(__int64|long( int)?)\"")
+_OF_INTEGERS: Final = re.compile(r"\[\"(__int64|long( int| long)?)\"")
 """Arguments of the addition by which a module counts its batches."""
+_HAS_DIMS: Final = re.compile(r"\d")
 _DROPOUT: Final = re.compile(r"aten::(feature_)?(alpha_)?dropout_?$")
 _DRAWS: Final = ("aten::bernoulli_", "aten::bernoulli")
 _DRAWS_ITSELF: Final = ("aten::native_dropout", "aten::_fused_dropout")
@@ -85,19 +87,25 @@ def _with_statistics(prepared: Prepared) -> tuple[BoolArray, BoolArray]:
     the first mask is recorded; those in the second seem to be in training, as they count batches.
     """
     ops = prepared.trace.ops
-    # Is there an addition to an integer without dimensions for each batch norm?
-    is_count = is_one_of(ops["name"], "aten::add_")
-    is_count &= matching(ops["input_dims"], _OF_SCALARS.match)
+    adds, norms = (is_one_of(ops["name"], name) for name in ("aten::add_", "aten::batch_norm"))
+    # Is there an addition to an integer without dimensions for each batch norm? Without shapes: is
+    # there an addition in place right before each? No network adds before all of its norms.
+    is_bare = not matching(ops["input_dims"], _HAS_DIMS.search).any()
+    is_count = adds & matching(ops["input_dims"], _OF_SCALARS.match)
     is_count &= matching(ops["input_types"], _OF_INTEGERS.match)
-    norms = int(is_one_of(ops["name"], "aten::batch_norm").sum())
-    counts_batches = 0 < norms <= int(is_count.sum())
+    if is_bare:
+        before = _before(prepared.linked.op_tree, np.flatnonzero(norms))
+        is_count = taken(adds.astype(np.int8), before, 0) > 0
+    counts_batches = 0 < int(norms.sum()) <= int(is_count.sum())
     # The mode of each norm: True in training, None if unknown. Equal arguments are read once.
     is_norm = matching(ops["name"], _NORM.match)
     rows = np.flatnonzero(is_norm)
     kind, first = group_rows([codes(ops[name])[rows] for name in ("input_dims", "concrete_inputs")])
     calls = map(arguments_of, take_rows(ops, rows[first]).to_pylist())
     modes = [
-        call.boolean(_TRAINING) if any(mean.shape for mean in call.given(_RUNNING_MEAN)) else False
+        call.boolean(_TRAINING)
+        if is_bare or any(mean.shape for mean in call.given(_RUNNING_MEAN))
+        else False
         for call in calls
     ]
     masks = []
@@ -106,3 +114,12 @@ def _with_statistics(prepared: Prepared) -> tuple[BoolArray, BoolArray]:
         has_mode[rows] = np.array([mode is wanted for mode in modes], dtype=np.bool_)[kind]
         masks.append(has_mode)
     return masks[0], masks[1] & counts_batches
+
+
+def _before(tree: OpTree, rows: IntArray) -> IntArray:
+    """Return, per row of ops, the op of the same parent that ended right before it, or -1."""
+    place, parent = tree.place[rows], tree.parent[rows]
+    before = np.where(place > 0, tree.order[place - 1], -1)
+    while (inside := (before >= 0) & (taken(tree.parent, before) != parent)).any():
+        before = np.where(inside, taken(tree.parent, before), before)
+    return before

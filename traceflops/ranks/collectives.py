@@ -239,12 +239,12 @@ def annotated_inputs(linked: LinkedTrace, marks: IntArray) -> tuple[IntArray, In
     _, group, counts = np.unique(marks, return_inverse=True, return_counts=True)
     only_mark = np.where(counts[group] == 1, marks, -1)
     dims, types = (linked.trace.marks[name] for name in ("input_dims", "input_types"))
-    elements = np.array([*map(_elements, names(dims)), ABSENT], dtype=np.int64)
+    elements = np.array([*map(elements_of, names(dims)), ABSENT], dtype=np.int64)
     width = np.array([*map(_common_width, names(types)), 0], dtype=np.int64)
     return elements[taken(codes(dims), only_mark)], width[taken(codes(types), only_mark)]
 
 
-def _elements(dims: str) -> int:
+def elements_of(dims: str) -> int:
     """Return how many elements the tensors of a JSON list of shapes have, ABSENT if not known."""
     shapes = [map(int, _NUMBER.findall(shape)) for shape in _SHAPE.findall(dims)]
     count = sum(map(prod, shapes))

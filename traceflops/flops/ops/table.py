@@ -344,3 +344,13 @@ _OF_OPS: Final = (*_named(_OPS, "op"), *_named(VECTOR_OPS, "op"))
 _OF_WRAPPERS: Final = (*_named(_WRAPPERS, "wrapper"), *_named(VECTOR_WRAPPERS, "wrapper"))
 RULES: Final[Mapping[str, Rule]] = MappingProxyType(dict((*_OF_OPS, *_OF_WRAPPERS)))
 """The rule of each op by its name."""
+
+
+def is_view(op: str) -> bool:
+    """Return whether an op only allocates or makes a view of a tensor."""
+    return op in RULES and RULES[op].kind == "view"
+
+
+def computes(op: str) -> bool:
+    """Return whether an op is known to compute or to move data."""
+    return op in RULES and RULES[op].kind != "view"
