@@ -271,7 +271,9 @@ def more_sentences(comparison: Comparison) -> list[str]:
     Times per unit are told if the number of units per step changed.
     """
     promise = comparison.promise
-    sentences = [words(promise.fact) if promise is not None else "", mfu_sentence(comparison)]
+    # That no finding went, and the time changed, is what the comparison itself says.
+    is_told = promise is not None and (promise.findings or promise.outcome != "other")
+    sentences = [words(promise.fact) if promise and is_told else "", mfu_sentence(comparison)]
     # Of units whose time changed by the same share, such as samples and tokens, only the first is
     # told: the last one that sets the key.
     per_unit = {

@@ -55,8 +55,7 @@ def test_half_a_repair_gains_less() -> None:
 def test_a_regression_is_no_fix() -> None:
     change = tf.compare(analysis(RUN), analysis(SLOW))
     assert of(change.promise) == ("other", [])
-    assert more_sentences(change)[0].startswith("Something else changed: steps are ")
-    assert " longer" in more_sentences(change)[0]
+    assert not any("promise" in sentence for sentence in more_sentences(change))
 
 
 def test_what_should_have_been_fixed_is_still_there() -> None:
