@@ -141,7 +141,8 @@ class _GraphBuilder(Struct, frozen=True, dict=True):
         kept = np.flatnonzero(source < target)
         kept = kept[np.argsort(target[kept], kind="stable")]
         edges = replace(edges, source=source, target=target).only(kept)
-        return RecordedGraph(self._nodes(begun, order), edges, first)
+        in_order = node[np.append(np.arange(len(work.row)), self.point)]
+        return RecordedGraph(self._nodes(begun, order), edges, first, in_order)
 
     def _nodes(self, begun: IntArray, order: IntArray) -> Nodes:
         """Return the nodes in the given order; `begun` is when each begins, before ordering."""
