@@ -195,10 +195,11 @@ def _culprits_of_sets(sets: Sequence[GapParts], trace: Trace) -> Iterator[IdleCu
     Each distinct part is analysed once, however many sets contain it.
     """
     joined = GapParts.joined(sets)
-    distinct = first_row = np.arange(len(joined.call))  # per row: number of its distinct part
+    distinct = np.arange(len(joined.call))  # per row: number of its distinct part
     if len(sets) > 1:
         distinct, first_row = group_rows((joined.activity, joined.start_ns, joined.end_ns))
-    naming = NamedSlices.of(joined.only(first_row), trace)
+        joined = joined.only(first_row)
+    naming = NamedSlices.of(joined, trace)
     by_set: list[list[tuple[Culprit, int]]] = [[] for _ in sets]  # culprit, row of longest slice
     for number, culprit, longest in _by_name_and_set(naming, distinct, _source_of_rows(sets)):
         by_set[number].append((culprit, longest))

@@ -14,7 +14,8 @@ import numpy as np
 from msgspec import Struct
 
 from traceflops.replay.visits import Runs, Visits
-from traceflops.table.columns import BoolArray, Columns, IntArray, SmallArray
+from traceflops.table.columns import BoolArray, Columns, IntArray, SmallArray, WholeArray
+from traceflops.table.grouping import differ_from_before
 
 HOST, LAUNCH, STREAM, EVENT, SYNC, HANDOVER, MEETING, VIRTUAL = range(8)
 """Kinds of edges, in this order: the next moment of a thread; a call that launches work; the order
@@ -38,12 +39,12 @@ class Nodes(Struct, frozen=True):
 
     time_ns: IntArray
     dur_ns: IntArray
-    process: IntArray
-    row: IntArray
-    device: IntArray
-    thread: IntArray
+    process: WholeArray
+    row: WholeArray
+    device: WholeArray
+    thread: WholeArray
     at_ns: IntArray
-    call: IntArray
+    call: WholeArray
     cap_ns: IntArray
 
 
@@ -53,8 +54,8 @@ class Edges(Columns, frozen=True):
     `source` and `target` are indices of nodes. No record tells of `inferred` edges.
     """
 
-    source: IntArray
-    target: IntArray
+    source: WholeArray
+    target: WholeArray
     lag_ns: IntArray
     kind: SmallArray
     inferred: BoolArray
@@ -86,7 +87,7 @@ class RecordedGraph(Struct, frozen=True, dict=True):
     nodes: Nodes
     edges: Edges
     first_of_row: IntArray
-    in_order: IntArray
+    in_order: WholeArray
 
     @cached_property
     def _known_visits(self) -> dict[bytes, Visits]:
@@ -97,7 +98,10 @@ class RecordedGraph(Struct, frozen=True, dict=True):
     def ready_ns(self) -> IntArray:
         """Return when the predecessors of each node allow it to begin, LONG_AGO without any."""
         ready, edges = np.full(len(self.nodes.time_ns), LONG_AGO, dtype=np.int64), self.edges
-        np.maximum.at(ready, edges.target, self.nodes.time_ns[edges.source] + edges.lag_ns)
+        if len(edges.target):
+            first = np.flatnonzero(differ_from_before(edges.target))
+            ends = self.nodes.time_ns[edges.source] + edges.lag_ns
+            ready[edges.target[first]] = np.maximum.reduceat(ends, first)
         return ready
 
     @cached_property

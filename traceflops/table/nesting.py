@@ -347,7 +347,7 @@ class OpTree(Struct, frozen=True):
         return taken(self.nearest(marked), self.parent)
 
 
-def taken(values: npt.NDArray[T], rows: IntArray, missing: int = -1) -> npt.NDArray[T]:
+def taken(values: npt.NDArray[T], rows: WholeArray, missing: int = -1) -> npt.NDArray[T]:
     """Return the value at each row, `missing` where the row is negative."""
     if not len(values):
         return np.full(len(rows), missing, dtype=values.dtype)
