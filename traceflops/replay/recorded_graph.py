@@ -14,7 +14,14 @@ import numpy as np
 from msgspec import Struct
 
 from traceflops.replay.visits import Runs, Visits
-from traceflops.table.columns import BoolArray, Columns, IntArray, SmallArray, WholeArray
+from traceflops.table.columns import (
+    BoolArray,
+    Columns,
+    IntArray,
+    SmallArray,
+    WholeArray,
+    narrow,
+)
 from traceflops.table.grouping import differ_from_before
 
 HOST, LAUNCH, STREAM, EVENT, SYNC, HANDOVER, MEETING, VIRTUAL = range(8)
@@ -94,7 +101,7 @@ class RecordedGraph(Struct, frozen=True, dict=True):
         """Return what replays visit, by the mask of pinned nodes; filled as they ask."""
         return {}
 
-    @cached_property
+    @property
     def ready_ns(self) -> IntArray:
         """Return when the predecessors of each node allow it to begin, LONG_AGO without any."""
         ready, edges = np.full(len(self.nodes.time_ns), LONG_AGO, dtype=np.int64), self.edges
@@ -107,8 +114,10 @@ class RecordedGraph(Struct, frozen=True, dict=True):
     @cached_property
     def delay_ns(self) -> IntArray:
         """Return, per node, the ns from `ready_ns` to its begin, 0 without predecessors."""
-        begun = self.nodes.time_ns - self.nodes.dur_ns
-        return np.where(self.ready_ns == LONG_AGO, 0, begun - self.ready_ns)
+        delay = self.nodes.time_ns - self.nodes.dur_ns
+        delay -= self.ready_ns
+        delay[self._edges_of[1] == 0] = 0
+        return delay
 
     @cached_property
     def is_unexplained(self) -> BoolArray:
@@ -122,14 +131,13 @@ class RecordedGraph(Struct, frozen=True, dict=True):
         that delay after their predecessors.
         """
         begun = self.nodes.time_ns - self.nodes.dur_ns
-        has_no_source = self.ready_ns == LONG_AGO
-        is_pinned = has_no_source | (self.is_unexplained if pinned else False)
-        return World(
-            self.nodes.dur_ns,
-            self.edges.lag_ns,
-            np.where(is_pinned, 0, self.delay_ns),
-            np.where(is_pinned, begun, LONG_AGO),
-        )
+        is_pinned = self._edges_of[1] == 0
+        delay = self.delay_ns
+        if pinned:
+            is_pinned |= self.is_unexplained
+            delay = np.where(is_pinned, 0, delay)
+        floor = np.where(is_pinned, begun, LONG_AGO)
+        return World(self.nodes.dur_ns, self.edges.lag_ns, delay, floor)
 
     @cached_property
     def moments(self) -> dict[tuple[int, int], int]:
@@ -140,15 +148,15 @@ class RecordedGraph(Struct, frozen=True, dict=True):
         return dict(zip(keys, points.tolist(), strict=True))
 
     @cached_property
-    def of_threads(self) -> IntArray:
+    def of_threads(self) -> WholeArray:
         """Return the edges of threads to their next moments and to the work that they launch."""
-        return np.flatnonzero(np.isin(self.edges.kind, (HOST, LAUNCH)))
+        return narrow(np.flatnonzero(np.isin(self.edges.kind, (HOST, LAUNCH))))
 
     @cached_property
-    def _edges_of(self) -> tuple[IntArray, IntArray]:
+    def _edges_of(self) -> tuple[WholeArray, WholeArray]:
         """Return, per node, the index of its first incoming edge, and how many it has."""
         count = np.bincount(self.edges.target, minlength=len(self.nodes.time_ns))
-        return np.cumsum(count) - count, count
+        return narrow(np.cumsum(count) - count), narrow(count)
 
     def times(self, world: World) -> IntArray:
         """Return when each node ends in a world."""

@@ -28,20 +28,20 @@ class Runs(Struct, frozen=True):
     the `launch_source`, which is the row of the moment, and the `launch_edge` between them.
     """
 
-    node: IntArray
+    node: WholeArray
     edge: WholeArray
     begin: WholeArray
     last: WholeArray
-    launch_row: IntArray
-    launch_source: IntArray
-    launch_edge: IntArray
+    launch_row: WholeArray
+    launch_source: WholeArray
+    launch_edge: WholeArray
 
     @classmethod
     def of(
         cls,
-        node: IntArray,
-        edges_of: tuple[IntArray, IntArray],
-        source: IntArray,
+        node: WholeArray,
+        edges_of: tuple[WholeArray, WholeArray],
+        source: WholeArray,
         goes_on: BoolArray,
         launches: BoolArray,
     ) -> Runs:
@@ -73,8 +73,7 @@ class Runs(Struct, frozen=True):
         launch = np.searchsorted(row, np.arange(len(node)), side="right") - 1
         last = np.where(taken(row, launch) > begin, launch, -1)
         edge = np.where(goes_on, edge, -1)
-        columns = (narrow(edge), narrow(begin), narrow(last))
-        return cls(node, *columns, row, launch_source, other[row])
+        return cls(node, *map(narrow, (edge, begin, last, row, launch_source, other[row])))
 
     def after(self, lag_ns: IntArray, work_ns: IntArray) -> tuple[IntArray, IntArray]:
         """Return how much later than the first of its run each row ends if it waits for no launch.
@@ -119,7 +118,7 @@ class Visits(Struct, frozen=True):
 
     runs: Runs
     node: IntArray
-    number: IntArray
+    number: WholeArray
     of_first: WholeArray
     of_launch: IntArray
     inner: IntArray
@@ -129,7 +128,11 @@ class Visits(Struct, frozen=True):
 
     @classmethod
     def of(
-        cls, runs: Runs, edges_of: tuple[IntArray, IntArray], source: IntArray, target: IntArray
+        cls,
+        runs: Runs,
+        edges_of: tuple[WholeArray, WholeArray],
+        source: WholeArray,
+        target: WholeArray,
     ) -> Visits:
         """Return what a replay of a graph visits; the parameters are those of `Runs.of`."""
         node, edge, begin, last = runs.node, runs.edge, runs.begin, runs.last
@@ -166,7 +169,15 @@ class Visits(Struct, frozen=True):
         third = third[is_visited[target[third]]]
         further = (number[target[third]] - 1, *of_edges(third))
         return cls(
-            runs, visited, number, of_first, of_launch, inner, inner_row, (one, other), further
+            runs,
+            visited,
+            narrow(number),
+            of_first,
+            of_launch,
+            inner,
+            inner_row,
+            (one, other),
+            further,
         )
 
     def times(

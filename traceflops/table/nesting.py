@@ -15,7 +15,7 @@ import pyarrow as pa
 from msgspec import Struct
 
 from traceflops.table import grouping
-from traceflops.table.columns import ABSENT, BoolArray, IntArray, numbers
+from traceflops.table.columns import ABSENT, BoolArray, IntArray, WholeArray, numbers
 
 T = TypeVar("T", bound=np.signedinteger)
 _MANY = 4  # with more instants per interval only the edges of the intervals are searched

@@ -12,7 +12,7 @@ import numpy as np
 from msgspec import Struct
 
 from traceflops.table.columns import BoolArray, IntArray
-from traceflops.table.grouping import in_order, ranked, runs
+from traceflops.table.grouping import in_order, ranked, runs, slices
 
 
 class Intervals(Struct, frozen=True, eq=False):
@@ -120,10 +120,14 @@ class Intervals(Struct, frozen=True, eq=False):
             return np.zeros(len(time_ns), dtype=np.int64)
         lengths = self.end_ns - self.start_ns
         before = np.cumsum(lengths) - lengths  # ns of the ranges before each range
-        # The last range that begins by the time. Before the first range the clip returns 0.
-        last = np.maximum(np.searchsorted(self.start_ns, time_ns, side="right") - 1, 0)
-        part = np.clip(time_ns - self.start_ns[last], 0, lengths[last])
-        return np.asarray(before[last] + part)
+        covered = np.empty(len(time_ns), dtype=np.int64)
+        for part in slices(len(time_ns)):
+            # The last range that begins by the time. Before the first range the clip returns 0.
+            times = time_ns[part]
+            last = np.maximum(np.searchsorted(self.start_ns, times, side="right") - 1, 0)
+            inside = np.clip(times - self.start_ns[last], 0, lengths[last])
+            covered[part] = before[last] + inside
+        return covered
 
     def contains(self, time_ns: IntArray) -> BoolArray:
         """Return, per time, whether it lies in the set."""
@@ -134,10 +138,7 @@ class Intervals(Struct, frozen=True, eq=False):
 
     def length_within(self, start_ns: IntArray, end_ns: IntArray) -> IntArray:
         """Return, per window [start, end), how many nanoseconds of the set lie in it."""
-        if len(self) == 0:
-            return np.zeros(len(start_ns), dtype=np.int64)
-        before = self.covered_before(np.concatenate([start_ns, end_ns]))
-        return before[len(start_ns) :] - before[: len(start_ns)]
+        return self.covered_before(end_ns) - self.covered_before(start_ns)
 
 
 NEVER: Final = int(np.iinfo(np.int64).min)
@@ -158,7 +159,9 @@ def latest_end_before(
     # Groups are shifted apart by more than any end, so that one running maximum serves all of them.
     ends, (values, group_index) = end_ns[order], ranked(groups)
     low_ns, high_ns = (int(ends.min()), int(ends.max())) if len(ends) else (0, 0)
-    if len(values) * (high_ns - low_ns + 1) <= ENDLESS:
+    if len(values) == 1:
+        latest = np.maximum.accumulate(ends)
+    elif len(values) * (high_ns - low_ns + 1) <= ENDLESS:
         shift = group_index * (high_ns - low_ns + 1)
         latest = np.maximum.accumulate(ends - low_ns + shift) - shift + low_ns
     else:  # ranks stand for the ends
