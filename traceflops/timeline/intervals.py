@@ -155,26 +155,31 @@ def latest_end_before(
     is set.
     """
     order = in_order(group, start_ns)
-    groups, starts = group[order], start_ns[order]
-    # Groups are shifted apart by more than any end, so that one running maximum serves all of them.
-    ends, (values, group_index) = end_ns[order], ranked(groups)
-    low_ns, high_ns = (int(ends.min()), int(ends.max())) if len(ends) else (0, 0)
-    if len(values) == 1:
-        latest = np.maximum.accumulate(ends)
-    elif len(values) * (high_ns - low_ns + 1) <= ENDLESS:
-        shift = group_index * (high_ns - low_ns + 1)
-        latest = np.maximum.accumulate(ends - low_ns + shift) - shift + low_ns
-    else:  # ranks stand for the ends
-        ends, rank = np.unique(ends, return_inverse=True)
-        shift = group_index * len(ends)
-        latest = ends[np.maximum.accumulate(rank + shift) - shift]
+    groups = group[order]
+    latest = _latest_so_far(groups, end_ns[order])
     same_group = groups[1:] == groups[:-1]
     before = np.full(len(order), NEVER, dtype=np.int64)
-    before[1:][same_group] = latest[:-1][same_group]
+    np.copyto(before[1:], latest[:-1], where=same_group)
     if strictly:  # intervals that start together all get the value of the first of them
+        starts = start_ns[order]
         tied = np.append(False, same_group & (starts[1:] == starts[:-1]))[: len(order)]
         first_of_tie = np.maximum.accumulate(np.where(tied, 0, np.arange(len(order))))
         before = before[first_of_tie]
     result = np.empty(len(order), dtype=np.int64)
     result[order] = before
     return result
+
+
+def _latest_so_far(groups: IntArray, end_ns: IntArray) -> IntArray:
+    """Return, per interval, the latest end of its group up to it; rows are sorted by group."""
+    values, group_index = ranked(groups)
+    if len(values) <= 1:
+        return np.maximum.accumulate(end_ns)
+    # Groups are shifted apart by more than any end, so that one running maximum serves all of them.
+    low_ns, high_ns = int(end_ns.min()), int(end_ns.max())
+    if len(values) * (high_ns - low_ns + 1) <= ENDLESS:
+        shift = group_index * (high_ns - low_ns + 1)
+        return np.maximum.accumulate(end_ns - low_ns + shift) - shift + low_ns
+    ends, rank = np.unique(end_ns, return_inverse=True)  # ranks stand for the ends
+    shift = group_index * len(ends)
+    return np.asarray(ends[np.maximum.accumulate(rank + shift) - shift])
