@@ -373,8 +373,8 @@ def _repeated(analysis: Analysis) -> RecordedGraph:
     nodes = replace(graph.nodes, **of(graph.nodes, tuple(type(graph.nodes).__struct_fields__)))
     moved = {name: edges[name] + shift for name in ("source", "target")}
     in_order = np.concatenate([graph.in_order + turn * count for turn in range(times)])
-    edges = replace(graph.edges, **edges | moved)
-    return replace(graph, nodes=nodes, edges=edges, in_order=in_order)
+    joined = replace(graph.edges, **edges | moved)
+    return replace(graph, nodes=nodes, edges=joined, in_order=in_order)
 
 
 if __name__ == "__main__":

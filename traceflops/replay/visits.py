@@ -59,8 +59,8 @@ class Runs(Struct, frozen=True):
         before = np.append(-2, node)[: len(node)]
         is_other = taken(source, other) == before
         edge, other = np.where(is_other, other, one), np.where(is_other, one, other)
-        goes_on = (taken(source, edge) == before) & taken(goes_on, edge, False)
-        is_launched = goes_on & taken(launches, other, False)
+        goes_on = (taken(source, edge) == before) & (taken(goes_on.astype(np.int8), edge, 0) > 0)
+        is_launched = goes_on & (taken(launches.astype(np.int8), other, 0) > 0)
         goes_on &= is_launched | (other < 0)
         # Work launched by another run than the work before it begins a run of its own.
         row = np.flatnonzero(is_launched)
