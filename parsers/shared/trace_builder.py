@@ -113,8 +113,9 @@ class Gathered:  # a stable name, see docs/extend.md
         only_counted = counted - {*working.tolist(), ABSENT}
         described = [row for row in only_counted if self._device_rows[row][2] != NOTHING_KNOWN]
         used = np.sort(np.append(working, np.array(described, dtype=np.int64)))
-        for name in ("activities", "marks", "counters", "kernel_counters", "kernel_rules"):
-            renumber_devices(self[name], used)
+        if len(used) < len(self._device_rows):
+            for name in ("activities", "marks", "counters", "kernel_counters", "kernel_rules"):
+                renumber_devices(self[name], used)
         devices = [self._device_rows[row] for row in used.tolist()]
         self.places = tuple(place for *_, place in devices)
         return {

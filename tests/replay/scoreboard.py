@@ -372,7 +372,9 @@ def _repeated(analysis: Analysis) -> RecordedGraph:
     edges = of(graph.edges, ("source", "target", "lag_ns", "kind", "inferred"))
     nodes = replace(graph.nodes, **of(graph.nodes, tuple(type(graph.nodes).__struct_fields__)))
     moved = {name: edges[name] + shift for name in ("source", "target")}
-    return replace(graph, nodes=nodes, edges=replace(graph.edges, **edges | moved))
+    in_order = np.concatenate([graph.in_order + turn * count for turn in range(times)])
+    joined = replace(graph.edges, **edges | moved)
+    return replace(graph, nodes=nodes, edges=joined, in_order=in_order)
 
 
 if __name__ == "__main__":

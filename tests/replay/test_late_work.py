@@ -37,7 +37,7 @@ def test_a_delay_up_to_its_cap_is_explained(late_ns: int, unexplained: bool) -> 
     )
     edge = np.zeros(1, np.int64)
     edges = Edges(edge, edge + 1, edge + 5, edge.astype(np.int8), edge > 0)
-    graph = RecordedGraph(nodes, edges, each)
+    graph = RecordedGraph(nodes, edges, each, each)
     assert graph.delay_ns.tolist() == [0, late_ns]
     assert graph.is_unexplained.tolist() == [False, unexplained]
 

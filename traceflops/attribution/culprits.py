@@ -192,10 +192,11 @@ def named_times(
 def _culprits_of_sets(sets: Sequence[GapParts], trace: Trace) -> Iterator[IdleCulprits]:
     """Yield the culprits of each set of gap parts; parts of several sets are analysed once."""
     joined = GapParts.joined(sets)
-    distinct = first_row = np.arange(len(joined.call))  # per row: number of its distinct part
+    distinct = np.arange(len(joined.call))  # per row: number of its distinct part
     if len(sets) > 1:
         distinct, first_row = group_rows((joined.activity, joined.start_ns, joined.end_ns))
-    naming = NamedSlices.of(joined.only(first_row), trace)
+        joined = joined.only(first_row)
+    naming = NamedSlices.of(joined, trace)
     by_set: list[list[tuple[Culprit, int]]] = [[] for _ in sets]  # culprit, row of longest slice
     for number, culprit, longest in _by_name_and_set(naming, distinct, _source_of_rows(sets)):
         by_set[number].append((culprit, longest))

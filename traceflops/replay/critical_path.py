@@ -27,7 +27,16 @@ from traceflops.replay.recorded_graph import (
 )
 from traceflops.replay.spans import Spans
 from traceflops.replay.stretches import NOWHERE, Stretches, same_of_all
-from traceflops.table.columns import ABSENT, Columns, IntArray, codes, names, numbers
+from traceflops.table.columns import (
+    ABSENT,
+    Columns,
+    IntArray,
+    WholeArray,
+    codes,
+    names,
+    narrow,
+    numbers,
+)
 from traceflops.table.grouping import distinct, groups
 from traceflops.timeline.intervals import Intervals
 from traceflops.timeline.start_up import GAPS
@@ -54,9 +63,9 @@ class Pieces(Columns, frozen=True):
     `node` is the node at the end of a piece, `source` that which it waited for last, -1 for none.
     """
 
-    kind: IntArray
-    node: IntArray
-    source: IntArray
+    kind: WholeArray
+    node: WholeArray
+    source: WholeArray
     ns: IntArray
 
 
@@ -64,9 +73,9 @@ def path(graph: RecordedGraph, spans: Spans, world: World, time_ns: IntArray) ->
     """Return the pieces of the critical paths of all spans; nodes end at `time_ns` in `world`."""
     edge = graph.decisive(world, time_ns)
     source = np.append(graph.edges.source, -1)[edge]  # -1, no edge, takes the last entry
-    kind = np.append(graph.edges.kind, DELAY)[edge]
-    source_of, times = source.tolist(), time_ns.tolist()
-    pieces = [Pieces(*np.empty((4, 0), dtype=np.int64))]
+    kind = np.append(graph.edges.kind, np.int8(DELAY))[edge]
+    source_of, times = source.data, time_ns.data  # lists take five times the memory
+    pieces = []
     for _, begin, end, node in spans.rows(graph, world, time_ns):
         nodes = [node]
         while (node := source_of[node]) >= 0 and times[node] > begin:
@@ -79,10 +88,13 @@ def path(graph: RecordedGraph, spans: Spans, world: World, time_ns: IntArray) ->
         # Cut at the span: each piece ends where the one before it begins.
         edges = np.append(end, np.maximum(begins.ravel(), begin))
         edges = np.minimum.accumulate(edges)
-        kinds = np.stack([np.full_like(back, WORK), np.full_like(back, DELAY), kind[back]], axis=1)
+        kinds = np.empty((len(back), 3), dtype=np.int8)
+        kinds[:, 0], kinds[:, 1], kinds[:, 2] = WORK, DELAY, kind[back]
         node_of, ns = np.repeat(back, 3), edges[:-1] - edges[1:]
-        pieces.append(Pieces(kinds.ravel(), node_of, source[node_of], ns).only(ns > 0))
-    return Pieces.joined(pieces)
+        pieces.append(
+            Pieces(kinds.ravel(), narrow(node_of), narrow(source[node_of]), ns).only(ns > 0)
+        )
+    return Pieces.joined(pieces) if pieces else Pieces(*np.empty((4, 0), dtype=np.int64))
 
 
 def parts_of(

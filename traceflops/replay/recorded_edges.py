@@ -40,7 +40,7 @@ from traceflops.replay.recorded_work import (
     before_in,
     last_up_to,
 )
-from traceflops.table.columns import ABSENT, BoolArray, IntArray
+from traceflops.table.columns import ABSENT, BoolArray, IntArray, WholeArray, narrow
 from traceflops.table.grouping import in_order
 from traceflops.table.nesting import taken
 from traceflops.windows.prepared import Prepared
@@ -121,11 +121,12 @@ class _GraphBuilder(Struct, frozen=True, dict=True):
         begun = np.concatenate([start, arrived, meetings.all_here_ns, self.host.time_ns])
         # At one time: moments of the host, arrivals, then meetings and other work, then members.
         count = len(begun)
-        rank = np.full(count, 2)
+        rank = np.full(count, 2, dtype=np.int8)
         rank[self.arrival], rank[self.point], rank[meetings.member] = 1, 0, 3
-        order = np.lexsort((np.arange(count), rank, begun))
-        node = np.empty_like(order)  # the new number of each node
+        order = np.lexsort((rank, begun))
+        node = np.empty(count, dtype=order.dtype)  # the new number of each node
         node[order] = np.arange(count)
+        node = narrow(node)
         first = np.full(len(work.work_of_row), -1, dtype=np.int64)
         first[work.row] = node[self.begin]
         member, meeting = meetings.member, self.meeting[meetings.number]
@@ -141,7 +142,8 @@ class _GraphBuilder(Struct, frozen=True, dict=True):
         kept = np.flatnonzero(source < target)
         kept = kept[np.argsort(target[kept], kind="stable")]
         edges = replace(edges, source=source, target=target).only(kept)
-        return RecordedGraph(self._nodes(begun, order), edges, first)
+        in_order = node[np.append(np.arange(len(work.row)), self.point)]
+        return RecordedGraph(self._nodes(begun, order), edges, first, in_order)
 
     def _nodes(self, begun: IntArray, order: IntArray) -> Nodes:
         """Return the nodes in the given order; `begun` is when each begins, before ordering."""
@@ -153,9 +155,9 @@ class _GraphBuilder(Struct, frozen=True, dict=True):
         cap = np.maximum(_CAP_TIMES * (launch - in_call), _LEAST_CAP_NS)
         of_members = work.process[self.meetings.member]
 
-        def column(nodes: IntArray, values: IntArray, otherwise: int = -1) -> IntArray:
+        def column(nodes: IntArray, values: IntArray, otherwise: int = -1) -> WholeArray:
             """Return a value per node, in order: of `nodes` the given one, else `otherwise`."""
-            filled = np.full(count, otherwise, dtype=np.int64)
+            filled = np.full(count, otherwise, dtype=narrow(np.append(values, otherwise)).dtype)
             filled[nodes] = values
             return filled[order]
 
@@ -257,4 +259,5 @@ def _edges(
     """Return edges of one kind, without those whose source or target is -1."""
     kinds = np.full(len(source), kind, dtype=np.int8)
     guesses = np.broadcast_to(np.asarray(inferred), source.shape)
-    return Edges(source, target, lag, kinds, guesses).only((source >= 0) & (target >= 0))
+    edges = Edges(narrow(source), narrow(target), lag, kinds, guesses)
+    return edges.only((source >= 0) & (target >= 0))

@@ -13,9 +13,16 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
-from traceflops.table.columns import BoolArray, Columns, IntArray, SmallArray
-from traceflops.table.grouping import slices
-from traceflops.table.nesting import taken
+from traceflops.replay.visits import Runs, Visits
+from traceflops.table.columns import (
+    BoolArray,
+    Columns,
+    IntArray,
+    SmallArray,
+    WholeArray,
+    narrow,
+)
+from traceflops.table.grouping import differ_from_before
 
 HOST, LAUNCH, STREAM, EVENT, SYNC, HANDOVER, MEETING, VIRTUAL = range(8)
 """Kinds of edges, in this order: the next moment of a thread; a call that launches work; the order
@@ -39,12 +46,12 @@ class Nodes(Struct, frozen=True):
 
     time_ns: IntArray
     dur_ns: IntArray
-    process: IntArray
-    row: IntArray
-    device: IntArray
-    thread: IntArray
+    process: WholeArray
+    row: WholeArray
+    device: WholeArray
+    thread: WholeArray
     at_ns: IntArray
-    call: IntArray
+    call: WholeArray
     cap_ns: IntArray
 
 
@@ -54,8 +61,8 @@ class Edges(Columns, frozen=True):
     `source` and `target` are indices of nodes. No record tells of `inferred` edges.
     """
 
-    source: IntArray
-    target: IntArray
+    source: WholeArray
+    target: WholeArray
     lag_ns: IntArray
     kind: SmallArray
     inferred: BoolArray
@@ -79,24 +86,38 @@ class World(Struct, frozen=True):
 
 
 class RecordedGraph(Struct, frozen=True, dict=True):
-    """Nodes and edges; `first_of_row` is, per activity, the node at which it starts, or -1."""
+    """Nodes and edges; `first_of_row` is, per activity, the node at which it starts, or -1.
+
+    `in_order` has the nodes of each queue, then those of each thread, in their order.
+    """
 
     nodes: Nodes
     edges: Edges
     first_of_row: IntArray
+    in_order: WholeArray
 
     @cached_property
+    def _known_visits(self) -> dict[bytes, Visits]:
+        """Return what replays visit, by the mask of pinned nodes; filled as they ask."""
+        return {}
+
+    @property
     def ready_ns(self) -> IntArray:
         """Return when the predecessors of each node allow it to begin, LONG_AGO without any."""
         ready, edges = np.full(len(self.nodes.time_ns), LONG_AGO, dtype=np.int64), self.edges
-        np.maximum.at(ready, edges.target, self.nodes.time_ns[edges.source] + edges.lag_ns)
+        if len(edges.target):
+            first = np.flatnonzero(differ_from_before(edges.target))
+            ends = self.nodes.time_ns[edges.source] + edges.lag_ns
+            ready[edges.target[first]] = np.maximum.reduceat(ends, first)
         return ready
 
     @cached_property
     def delay_ns(self) -> IntArray:
         """Return, per node, the ns from `ready_ns` to its begin, 0 without predecessors."""
-        begun = self.nodes.time_ns - self.nodes.dur_ns
-        return np.where(self.ready_ns == LONG_AGO, 0, begun - self.ready_ns)
+        delay = self.nodes.time_ns - self.nodes.dur_ns
+        delay -= self.ready_ns
+        delay[self._edges_of[1] == 0] = 0
+        return delay
 
     @cached_property
     def is_unexplained(self) -> BoolArray:
@@ -110,14 +131,13 @@ class RecordedGraph(Struct, frozen=True, dict=True):
         that delay after their predecessors.
         """
         begun = self.nodes.time_ns - self.nodes.dur_ns
-        has_no_source = self.ready_ns == LONG_AGO
-        is_pinned = has_no_source | (self.is_unexplained if pinned else False)
-        return World(
-            self.nodes.dur_ns,
-            self.edges.lag_ns,
-            np.where(is_pinned, 0, self.delay_ns),
-            np.where(is_pinned, begun, LONG_AGO),
-        )
+        is_pinned = self._edges_of[1] == 0
+        delay = self.delay_ns
+        if pinned:
+            is_pinned |= self.is_unexplained
+            delay = np.where(is_pinned, 0, delay)
+        floor = np.where(is_pinned, begun, LONG_AGO)
+        return World(self.nodes.dur_ns, self.edges.lag_ns, delay, floor)
 
     @cached_property
     def moments(self) -> dict[tuple[int, int], int]:
@@ -128,111 +148,33 @@ class RecordedGraph(Struct, frozen=True, dict=True):
         return dict(zip(keys, points.tolist(), strict=True))
 
     @cached_property
-    def of_threads(self) -> IntArray:
+    def of_threads(self) -> WholeArray:
         """Return the edges of threads to their next moments and to the work that they launch."""
-        return np.flatnonzero(np.isin(self.edges.kind, (HOST, LAUNCH)))
+        return narrow(np.flatnonzero(np.isin(self.edges.kind, (HOST, LAUNCH))))
 
     @cached_property
-    def _edges_of(self) -> tuple[IntArray, IntArray]:
+    def _edges_of(self) -> tuple[WholeArray, WholeArray]:
         """Return, per node, the index of its first incoming edge, and how many it has."""
         count = np.bincount(self.edges.target, minlength=len(self.nodes.time_ns))
-        return np.cumsum(count) - count, count
-
-    @cached_property
-    def _follows(self) -> tuple[IntArray, IntArray, IntArray]:
-        """Return chains of moments, in which each waits only for the one before in its thread.
-
-        There are three columns with a row per moment, sorted by thread: its node; the edge from the
-        moment before, -1 where a chain begins; the row at which its chain begins.
-        """
-        edges, (first, count) = self.edges, self._edges_of
-        points = np.flatnonzero(self.nodes.thread >= 0)
-        points = points[np.argsort(self.nodes.thread[points], kind="stable")]
-        # A moment continues a chain if its only edge comes from the moment in the row before.
-        only_edge = np.where(count == 1, first, -1)[points]
-        follows = taken(edges.kind, only_edge) == HOST
-        follows[1:] &= taken(edges.source, only_edge[1:]) == points[:-1]
-        follows[:1] = False
-        chain_begin = np.maximum.accumulate(np.where(follows, 0, np.arange(len(points))))
-        return points, np.where(follows, only_edge, -1), chain_begin
-
-    @cached_property
-    def _visited(self) -> tuple[IntArray, IntArray]:
-        """Return the nodes that a replay visits and, per node, the number of its visited one.
-
-        Of a chain of moments only the first is visited. Visited nodes are numbered from 1 on.
-        """
-        points, _, chain_begin = self._follows
-        head = np.arange(len(self.nodes.time_ns))  # the first of its chain, else the node itself
-        head[points] = points[chain_begin]
-        visited = np.flatnonzero(head == np.arange(len(head)))
-        number = np.empty_like(head)
-        number[visited] = np.arange(1, len(visited) + 1)
-        return visited, number[head]
-
-    @cached_property
-    def _first_two(self) -> list[tuple[IntArray, IntArray]]:
-        """Return the first and the second incoming edge of each visited node, and their sources.
-
-        Sources are numbers of visited nodes, as in `_visited`; without an edge it is -1, its source
-        0.
-        """
-        visited, number = self._visited
-        first, count = (column[visited] for column in self._edges_of)
-        edges = [np.where(count > turn, first + turn, -1) for turn in range(2)]
-        source = number[self.edges.source]
-        return [(edge, taken(source, edge, 0)) for edge in edges]
+        return narrow(np.cumsum(count) - count), narrow(count)
 
     def times(self, world: World) -> IntArray:
-        """Return when each node ends in a world; chains of moments are summed, not visited."""
-        visited, number = self._visited
-        # How long after the head of its chain each moment ends; 0 for other nodes.
-        points, edge, chain_begin = self._follows
-        after_head = np.zeros_like(world.dur_ns)
-        step_ns = taken(world.lag_ns, edge, 0) + (world.dur_ns + world.delay_ns)[points]
-        passed = np.cumsum(np.where(edge >= 0, step_ns, 0))
-        after_head[points] = passed - passed[chain_begin]
-        # So an edge from a moment is one from the head of its chain, with a longer lag.
-        lag = world.lag_ns + after_head[self.edges.source]
-        limits = self._limits(world, lag)
-        is_limited = np.zeros(len(visited), dtype=np.bool_)
-        is_limited[[*limits]] = True
-        work = (world.dur_ns + world.delay_ns)[visited]
-        sources = [(source, taken(lag, edge, 0)) for edge, source in self._first_two]
-        columns = (*sources[0], *sources[1], work, is_limited)
-        # Most nodes have at most two edges: these are handled fast, without a call.
-        ends = [LONG_AGO]  # number 0: no source
-        add = ends.append
-        for part in slices(len(visited)):  # as Python's numbers they take five times the memory
-            rows = zip(*(column[part].tolist() for column in columns), strict=True)
-            for source, lag_ns, other, other_lag_ns, work_ns, limited in rows:
-                begin = ends[source] + lag_ns
-                later = ends[other] + other_lag_ns
-                if later > begin:
-                    begin = later
-                if limited:
-                    begin = max(begin, *(ends[node] + ns for node, ns in limits[len(ends) - 1]))
-                add(begin + work_ns)
-        return np.array(ends, dtype=np.int64)[number] + after_head
+        """Return when each node ends in a world."""
+        work_ns = world.dur_ns + world.delay_ns
+        is_pinned = world.floor_ns > LONG_AGO
+        return self._visits(is_pinned).times(world.lag_ns, work_ns, world.floor_ns, LONG_AGO)
 
-    def _limits(self, world: World, lag_ns: IntArray) -> dict[int, list[tuple[int, int]]]:
-        """Return what some visited nodes wait for besides their first two edges.
-
-        The result has pairs by index among the visited nodes: an index into `ends` of `times`, and
-        a lag in ns. Index 0 is LONG_AGO, and its lag leads to the earliest begin (`floor_ns`). The
-        other pairs are the third and later edges of the node. `lag_ns` is per edge.
-        """
-        number, target = self._visited[1], self.edges.target
-        floored = np.flatnonzero(world.floor_ns > LONG_AGO)
-        floor_lag = (world.floor_ns[floored] - LONG_AGO).tolist()
-        index = (number[floored] - 1).tolist()
-        limits = {node: [(0, ns)] for node, ns in zip(index, floor_lag, strict=True)}
-        # Edges are sorted by target: the third and later ones have that of the edge two before.
-        further = np.flatnonzero(target[2:] == target[:-2]) + 2
-        columns = (number[target[further]] - 1, number[self.edges.source[further]], lag_ns[further])
-        for node, source, lag in zip(*(column.tolist() for column in columns), strict=True):
-            limits.setdefault(node, []).append((source, lag))
-        return limits
+    def _visits(self, is_pinned: BoolArray) -> Visits:
+        """Return what a replay visits, which includes the nodes that are pinned (a mask)."""
+        key = np.packbits(is_pinned).tobytes()
+        if key not in self._known_visits:
+            edges, (first, count) = self.edges, self._edges_of
+            edges_of = first, np.where(is_pinned, 0, count)
+            goes_on, launches = np.isin(edges.kind, (HOST, STREAM)), edges.kind == LAUNCH
+            runs = Runs.of(self.in_order, edges_of, edges.source, goes_on, launches)
+            visits = Visits.of(runs, self._edges_of, edges.source, edges.target)
+            self._known_visits[key] = visits
+        return self._known_visits[key]
 
     def decisive(self, world: World, time_ns: IntArray) -> IntArray:
         """Return, per node, the first incoming edge that decided when it began, -1 for none."""

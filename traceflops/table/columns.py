@@ -299,6 +299,8 @@ class Columns(Struct, frozen=True):
         """Return the rows of all parts, concatenated; there must be at least one part."""
         made: Callable[..., Self] = cls
         pieces = list(parts)
+        if len(pieces) == 1:
+            return pieces[0]
         columns = zip(*map(astuple, pieces), strict=True)
         return made(*map(np.concatenate, columns))
 

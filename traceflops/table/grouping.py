@@ -121,6 +121,8 @@ def ranked(values: WholeArray) -> tuple[IntArray, IntArray]:
         unique, rank = np.unique(values, return_inverse=True)
         return unique.astype(np.int64, copy=False), rank.reshape(-1)
     is_present, low = table
+    if len(is_present) == 2 and not is_present[0]:  # one number, as of the only process or device
+        return _present(is_present, low), np.zeros(len(values), dtype=np.int64)
     rank_of_cell, rank = np.cumsum(is_present) - 1, np.empty(len(values), dtype=np.int64)
     for part in slices(len(values)):
         rank[part] = rank_of_cell[_cell(values[part], low)]
@@ -134,6 +136,9 @@ def _presence(values: WholeArray) -> tuple[BoolArray, int] | None:
     if high - low > _GAPS * len(present) + _FEW:
         return None
     is_present = np.zeros(high - low + 2, dtype=np.bool_)
+    if low == high and present is values:
+        is_present[1] = len(values) > 0
+        return is_present, low
     for part in slices(len(values)):
         is_present[_cell(values[part], low)] = True
     return is_present, low

@@ -15,7 +15,13 @@ import pyarrow as pa
 from msgspec import Struct
 
 from traceflops.table import grouping
-from traceflops.table.columns import BoolArray, IntArray, span_columns, thread_columns
+from traceflops.table.columns import (
+    BoolArray,
+    IntArray,
+    WholeArray,
+    span_columns,
+    thread_columns,
+)
 
 T = TypeVar("T", bound=np.signedinteger)
 _MANY = 4  # with more instants per interval only the edges of the intervals are searched
@@ -332,7 +338,7 @@ class OpTree(Struct, frozen=True):
         return taken(self.nearest(marked), self.parent)
 
 
-def taken(values: npt.NDArray[T], rows: IntArray, missing: int = -1) -> npt.NDArray[T]:
+def taken(values: npt.NDArray[T], rows: WholeArray, missing: int = -1) -> npt.NDArray[T]:
     """Return the value at each row, `missing` where the row is negative."""
     if not len(values):
         return np.full(len(rows), missing, dtype=values.dtype)

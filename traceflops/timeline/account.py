@@ -169,7 +169,8 @@ class DeviceAccount:
         # The calls that launched them.
         process = numbers(trace.activities["process"])[row]
         self.call = linked.links.call_of_activity[row]
-        self.timed_call = np.where(linked.clock_offsets[process] != 0, -1, self.call)
+        differs = linked.clock_offsets[process] != 0
+        self.timed_call = np.where(differs, -1, self.call) if differs.any() else self.call
         """Per activity, its launch; -1 also if the clocks of call and activity differ."""
         self._launches = LaunchCounter(self.call)
         self._begun_before = np.append(0, np.cumsum(linked.split.first[row]))
@@ -180,7 +181,7 @@ class DeviceAccount:
         self.has_calls = not self.is_cpu and bool(is_recorded)
         # Operators of CPUs have -1 - op as their correlation: see `with_host_activities`.
         correlation = numbers(trace.activities["correlation"], ABSENT)[row]
-        self.op = -1 - correlation if self.is_cpu else np.full_like(row, -1)
+        self.op = -1 - correlation if self.is_cpu else np.broadcast_to(np.int64(-1), len(row))
         """Per activity, the operator that it is a part of on a CPU; -1 on other devices."""
         # What idle time is derived from, in `begin_at`.
         kinds = names(trace.activities["kind"])

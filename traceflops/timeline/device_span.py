@@ -56,7 +56,8 @@ def timeline(start_ns: IntArray, end_ns: IntArray, is_part: dict[str, BoolArray]
         component = Intervals.of(start_ns[is_part[name]], end_ns[is_part[name]])
         communication = component if name == "communication" else communication
         parts[name] = component.subtract(busy)
-        busy = busy.union(component) if len(busy) else component
+        if len(component):
+            busy = busy.union(component) if len(busy) else component
     return Timeline(parts, communication, busy)
 
 

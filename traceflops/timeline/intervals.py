@@ -12,7 +12,7 @@ import numpy as np
 from msgspec import Struct
 
 from traceflops.table.columns import BoolArray, IntArray
-from traceflops.table.grouping import in_order, ranked, runs
+from traceflops.table.grouping import in_order, ranked, runs, slices
 
 
 class Intervals(Struct, frozen=True, eq=False):
@@ -120,10 +120,14 @@ class Intervals(Struct, frozen=True, eq=False):
             return np.zeros(len(time_ns), dtype=np.int64)
         lengths = self.end_ns - self.start_ns
         before = np.cumsum(lengths) - lengths  # ns of the ranges before each range
-        # The last range that begins by the time. Before the first range the clip returns 0.
-        last = np.maximum(np.searchsorted(self.start_ns, time_ns, side="right") - 1, 0)
-        part = np.clip(time_ns - self.start_ns[last], 0, lengths[last])
-        return np.asarray(before[last] + part)
+        covered = np.empty(len(time_ns), dtype=np.int64)
+        for part in slices(len(time_ns)):
+            # The last range that begins by the time. Before the first range the clip returns 0.
+            times = time_ns[part]
+            last = np.maximum(np.searchsorted(self.start_ns, times, side="right") - 1, 0)
+            inside = np.clip(times - self.start_ns[last], 0, lengths[last])
+            covered[part] = before[last] + inside
+        return covered
 
     def contains(self, time_ns: IntArray) -> BoolArray:
         """Return, per time, whether it lies in the set."""
@@ -134,10 +138,7 @@ class Intervals(Struct, frozen=True, eq=False):
 
     def length_within(self, start_ns: IntArray, end_ns: IntArray) -> IntArray:
         """Return, per window [start, end), how many nanoseconds of the set lie in it."""
-        if len(self) == 0:
-            return np.zeros(len(start_ns), dtype=np.int64)
-        before = self.covered_before(np.concatenate([start_ns, end_ns]))
-        return before[len(start_ns) :] - before[: len(start_ns)]
+        return self.covered_before(end_ns) - self.covered_before(start_ns)
 
 
 NEVER: Final = int(np.iinfo(np.int64).min)
@@ -154,24 +155,31 @@ def latest_end_before(
     is set.
     """
     order = in_order(group, start_ns)
-    groups, starts = group[order], start_ns[order]
-    # Groups are shifted apart by more than any end, so that one running maximum serves all of them.
-    ends, (values, group_index) = end_ns[order], ranked(groups)
-    low_ns, high_ns = (int(ends.min()), int(ends.max())) if len(ends) else (0, 0)
-    if len(values) * (high_ns - low_ns + 1) <= ENDLESS:
-        shift = group_index * (high_ns - low_ns + 1)
-        latest = np.maximum.accumulate(ends - low_ns + shift) - shift + low_ns
-    else:  # ranks stand for the ends
-        ends, rank = np.unique(ends, return_inverse=True)
-        shift = group_index * len(ends)
-        latest = ends[np.maximum.accumulate(rank + shift) - shift]
+    groups = group[order]
+    latest = _latest_so_far(groups, end_ns[order])
     same_group = groups[1:] == groups[:-1]
     before = np.full(len(order), NEVER, dtype=np.int64)
-    before[1:][same_group] = latest[:-1][same_group]
+    np.copyto(before[1:], latest[:-1], where=same_group)
     if strictly:  # intervals that start together all get the value of the first of them
+        starts = start_ns[order]
         tied = np.append(False, same_group & (starts[1:] == starts[:-1]))[: len(order)]
         first_of_tie = np.maximum.accumulate(np.where(tied, 0, np.arange(len(order))))
         before = before[first_of_tie]
     result = np.empty(len(order), dtype=np.int64)
     result[order] = before
     return result
+
+
+def _latest_so_far(groups: IntArray, end_ns: IntArray) -> IntArray:
+    """Return, per interval, the latest end of its group up to it; rows are sorted by group."""
+    values, group_index = ranked(groups)
+    if len(values) <= 1:
+        return np.maximum.accumulate(end_ns)
+    # Groups are shifted apart by more than any end, so that one running maximum serves all of them.
+    low_ns, high_ns = int(end_ns.min()), int(end_ns.max())
+    if len(values) * (high_ns - low_ns + 1) <= ENDLESS:
+        shift = group_index * (high_ns - low_ns + 1)
+        return np.maximum.accumulate(end_ns - low_ns + shift) - shift + low_ns
+    ends, rank = np.unique(end_ns, return_inverse=True)  # ranks stand for the ends
+    shift = group_index * len(ends)
+    return np.asarray(ends[np.maximum.accumulate(rank + shift) - shift])
