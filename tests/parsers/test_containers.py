@@ -345,8 +345,13 @@ def test_a_folder_is_the_ranks_in_it(tmp_path: Path) -> None:
     trace = read(tmp_path)
     assert trace.ranks == (0, 1, 2)
     (note,) = [note for note in trace.notes if note.code == "not-a-trace"]
-    assert "notes.txt" in note.text
-    assert "empty.json" in note.text
+    assert note.count == 3
+    names, _, damaged = note.text.partition(" Damaged: ")
+    assert "notes.txt" in names
+    assert damaged.split("; ") == [
+        "damaged zip archive: broken.zip (File is not a zip file)",
+        "empty file: empty.json.",
+    ]
 
 
 @pytest.mark.parametrize("names_", [[], ["notes.txt"], ["a/b.txt", "c.csv"]])
