@@ -388,7 +388,7 @@ UNKNOWN_FILES: Final = (
     ),
     OtherFile(
         "Nsight Compute console output without a table",
-        "profile with ncu --csv --page raw --log-file kernels.csv",
+        "profile with ncu --set full -o kernels, and give kernels.ncu-rep",
         line=rb"==PROF==|  Section: ",
     ),
 )

@@ -67,8 +67,7 @@ def read_v1_json(source: ByteSource, pool: WorkerPool, block_bytes: int = BLOCK_
             )
         raise NotATrace(
             f"no records: {source.label} (rocprof JSON without kernels, copies and calls)",
-            "nothing was launched while recording; record with rocprof --hip-trace or --timestamp "
-            "on",
+            "if the program uses the GPU, record with rocprof --hip-trace or --timestamp on",
         )
     for kind, events in rows.items():
         events.join(np.nan if kind == v1_events.COUNTERS else ABSENT)
