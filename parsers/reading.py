@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path, PurePath
@@ -226,12 +227,14 @@ class _Job(Struct):
                 is_empty &= not traces
                 yield from traces
         if is_empty:
-            folder = ", ".join(map(str, self.paths))[:_LONGEST] or "no file was given"
+            folder = ", ".join(map(str, self.paths))[:_LONGEST] or "nothing: no file was given"
             reason, hint = "", "give a folder of profiler traces, one file per rank"
-            if self.skipped:  # say why of the first one
-                _, first = self.skipped[0]
+            if self.skipped:  # say why of most, rather of what may be left of a trace
+                errors = [error for _, error in self.skipped]
+                alike = Counter(error.hint for error in errors)
+                first = max(errors, key=lambda one: (alike[one.hint], type(one) is not NotATrace))
                 reason, hint = f" ({first.message.replace(f'{folder}/', '')})", first.hint
-            raise InputError(f"no traces in folder: {folder}{reason}", hint)
+            raise InputError(f"no traces in {folder}{reason}", hint)
         if self.strict:
             for source, error in self.skipped:
                 if self._is_damaged(source, error):

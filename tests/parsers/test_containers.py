@@ -361,6 +361,10 @@ def test_a_folder_without_traces_is_refused(names_: list[str], tmp_path: Path) -
     with pytest.raises(InputError, match="no traces in") as caught:
         read(tmp_path)
     assert caught.value.hint
+    file(tmp_path, b"version https://git-lfs.github.com/spec/v1\n", "z0.json.gz")
+    file(tmp_path, b"version https://git-lfs.github.com/spec/v1\n", "z1.json.gz")
+    with pytest.raises(InputError, match=r"no traces in .*z0.json.gz is a git-lfs pointer"):
+        read(tmp_path)
 
 
 def test_pipes_in_a_folder_are_not_waited_for(tmp_path: Path) -> None:
