@@ -114,7 +114,7 @@ OTHER_FILES: Final[tuple[OtherFile, ...]] = (
     ),
     _JSON_FILE(
         "a log of NCCL Inspector, which has collectives without the work around them",
-        "give the traces of all ranks (a folder): traceflops ranks their collectives",
+        "give the traces of all ranks (a folder): they tell who waits for whom",
         all_of=(b'"inspector_output_format_version"',),
     ),
     OtherFile(
@@ -388,7 +388,7 @@ UNKNOWN_FILES: Final = (
     ),
     OtherFile(
         "Nsight Compute console output without a table",
-        "profile with ncu --csv --page raw --log-file kernels.csv",
+        "profile with ncu --set full -o kernels, and give kernels.ncu-rep",
         line=rb"==PROF==|  Section: ",
     ),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path, PurePath
@@ -181,7 +182,7 @@ def _suffix(name: str) -> str:
 
 
 class _Job(Struct):
-    """One call of `read`; `skipped` has the labels and errors of unreadable inputs in folders.
+    """One call of `read`; `skipped` has the unreadable inputs in folders, and the errors.
 
     `suffixes` are those of the names of readable inputs.
     """
@@ -189,7 +190,7 @@ class _Job(Struct):
     paths: Sequence[str | Path]
     strict: bool
     limits: bool
-    skipped: list[tuple[str, InputError]] = field(default_factory=list)
+    skipped: list[tuple[ByteSource, InputError]] = field(default_factory=list)
     suffixes: set[str] = field(default_factory=set)
 
     def read(
@@ -226,22 +227,39 @@ class _Job(Struct):
                 is_empty &= not traces
                 yield from traces
         if is_empty:
-            folder = ", ".join(map(str, self.paths))[:_LONGEST] or "no file was given"
+            folder = ", ".join(map(str, self.paths))[:_LONGEST] or "nothing: no file was given"
             reason, hint = "", "give a folder of profiler traces, one file per rank"
-            if self.skipped:  # say why of the first one
-                _, first = self.skipped[0]
+            if self.skipped:  # say why of most, rather of what may be left of a trace
+                errors = [error for _, error in self.skipped]
+                alike = Counter(error.hint for error in errors)
+                first = max(errors, key=lambda one: (alike[one.hint], type(one) is not NotATrace))
                 reason, hint = f" ({first.message.replace(f'{folder}/', '')})", first.hint
-            raise InputError(f"no traces in folder: {folder}{reason}", hint)
+            raise InputError(f"no traces in {folder}{reason}", hint)
         if self.strict:
-            for label, error in self.skipped:
-                if isinstance(error, NoContent) and _suffix(label) in self.suffixes:
+            for source, error in self.skipped:
+                if self._is_damaged(source, error):
                     raise InputError(f"damaged: {error.message}", "without --strict it is skipped")
 
     @property
     def notes(self) -> tuple[Note, ...]:
-        """The note on the inputs that were skipped, if any were."""
-        names = [name for name, _ in self.skipped]
-        return (_NOTES.note("not-a-trace", len(names), listed=listed(names)),) if names else ()
+        """The note on the inputs that were skipped, if any were, with what is wrong with traces."""
+        if not self.skipped:
+            return ()
+        names = [source.label for source, _ in self.skipped]
+        note = _NOTES.note("not-a-trace", len(names), listed=listed(names))
+        damaged = [  # notes show no full path
+            error.message.replace(str(source.path), source.label)
+            for source, error in self.skipped
+            if self._is_damaged(source, error)
+        ]
+        return (
+            replace(note, advice=f"Damaged: {listed(damaged, between='; ')}." if damaged else ""),
+        )
+
+    def _is_damaged(self, source: ByteSource, error: InputError) -> bool:
+        """Return whether an unreadable input was a trace, or has at least a trace's name."""
+        is_named_so = isinstance(error, NoContent) and _suffix(source.label) in self.suffixes
+        return is_named_so or not isinstance(error, NotATrace)
 
     def _tried(
         self, inputs: Sequence[tuple[ByteSource, bool]], result: Callable[[], list[Trace] | Format]
@@ -258,7 +276,7 @@ class _Job(Struct):
             is_named = any(named for _, named in inputs)
             if is_named or (self.strict and not isinstance(error, NotATrace)):
                 raise
-            self.skipped += [(source.label, error) for source, _ in inputs]
+            self.skipped += [(source, error) for source, _ in inputs]
             return []
         self.suffixes |= {_suffix(source.name) for source, _ in inputs} - {""}
         if self.strict and not isinstance(traces, Format):

@@ -289,6 +289,12 @@ def is_cut_off(of: Recording) -> bool:
     return any(note.code in _CUT for note in of.notes)
 
 
+def _are_all_cut_off(of: Recording) -> bool:
+    cut = [note for note in of.notes if note.code in _CUT]
+    names, together = {note.file for note in cut}, max((note.owners for note in cut), default=0)
+    return bool(cut) and max(len(names), together) >= len(of.source.files)
+
+
 def remedy(of: Recording, lack: str) -> str | None:
     """Return how a recording would have what it lacks: "" if unknown, None if it never has it."""
     how = way_to_record(of, lack)
@@ -298,7 +304,7 @@ def remedy(of: Recording, lack: str) -> str | None:
 def way_to_record(of: Recording, lack: str) -> How | None:
     """Return how a recording would have what it lacks: "" if unknown, None if never."""
     tool = TF_RECORD if RECORDER in of.source.facts else family(of.source.format)
-    if lack in _IN_LOST_PART and is_cut_off(of):  # the whole file may have it
+    if lack in _IN_LOST_PART and _are_all_cut_off(of):  # a whole file may have it
         return _COPY
     counts = of.source.event_counts
     # The GPU alone was traced: what is missing first are operators.

@@ -72,8 +72,7 @@ def read_v1_json(source: ByteSource, pool: WorkerPool, block_bytes: int = BLOCK_
             )
         raise NotATrace(
             f"no records: {source.label} (rocprof JSON without kernels, copies and calls)",
-            "nothing was launched while recording; record with rocprof --hip-trace or --timestamp "
-            "on",
+            "if the program uses the GPU, record with rocprof --hip-trace or --timestamp on",
         )
     tables = V1Tables(source.label, gpus_of(stream.header), labels)
     # COUNTERS and KERNEL are the same records.

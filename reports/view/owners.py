@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from traceflops.analysis.result import Analysis
 from traceflops.attribution.device_work_tables import BY, HOST_OP, Owner
 from traceflops.characters import function_name
-from traceflops.reports.view.figures import count, duration, percent
+from traceflops.reports.view.figures import count, duration, mean_count, percent
 from traceflops.reports.view.host import host_operators_table
 from traceflops.reports.view.recorded_shapes import shape_words
 from traceflops.reports.view.short_names import short_labels
@@ -114,11 +114,12 @@ def owners_table(analysis: Analysis, by: str, most: int = MOST_OWNERS) -> Report
         """Return the number in the name of the slowest instance: "3" of "Block_3"."""
         return row.slowest.rpartition("_")[2] if row.instances > 1 else ""
 
+    counted = "Calls" if analysis.on_host else "GPU operations"
     columns = [
         Column(capitalized(words.owners), lambda row: names[id(row)]),
         Column.number("Time", lambda row: duration(mean(row.work.device_ns))),
         Column.number(f"Of {time_shared(analysis)}", share),
-        Column.number("Count", lambda row: count(round(mean(row.work.activities)))),
+        Column.number(counted, lambda row: mean_count(mean(row.work.activities))),
     ]
     # An owner may stand for several instances: show the time of one, and which is the slowest.
     if by == "layer" or (by == "module" and has_instances):

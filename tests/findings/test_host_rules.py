@@ -838,7 +838,9 @@ def test_start_up_is_said_first_where_no_cause_takes_more_and_shares_are_of_the_
     analysis = tf.analyze(trace_of(**works, marks=sleeps), tf.Selection(from_ns=0))  # all of it
     assert analysis.components.start_up_ns == pytest.approx(40 * MS, rel=0.01)
     said = analysis.verdict.sentence
-    assert "Idle time beside start-up (mostly sleeping) takes 50.5 % of the time without" in said
+    assert (
+        "Idle time apart from start-up (mostly sleeping) takes 50.5 % of the time without" in said
+    )
     replay, _ = analysis.replay_or_reason
     assert replay is not None
     path = {part.component: part.ns for part in replay.critical}
@@ -1065,7 +1067,7 @@ def test_a_kernel_that_ends_most_idle_time_is_named_where_it_is_one_of_few(
         works += [("k", begin + 20_000 * n, begin + 20_000 * n + 6_000, 14_000) for n in range(9)]
         works.append((late, begin + 1_200_000, begin + 1_206_000, 700_000))
     (found,) = of_rule(analyzed(launched(*works), "nsys"), "host-unrecorded")
-    assert ("of the idle time ends with rare." in found.sentence) == is_told
+    assert ("of the idle time comes just before rare." in found.sentence) == is_told
 
 
 def test_a_wait_behind_which_the_gpu_does_not_run_empty_leaves_a_queue() -> None:

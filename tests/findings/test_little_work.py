@@ -80,7 +80,7 @@ def test_kernels_that_run_once_each_behind_slow_launches_are_one_cold_call(
     # 4 x 400 us of launching; 40 us of work from 0.5 ms to 3.51 ms.
     said = (
         "This is one cold call, all start-up: each of 4 kernels runs once, and launching them for "
-        "the first time takes 1.60 ms, beside 40.0 µs of GPU work within 3.01 ms."
+        "the first time takes 1.60 ms, against 40.0 µs of GPU work within 3.01 ms."
     )
     assert headline(analysis).sentence.startswith(said) == is_told
     if is_told:

@@ -4,11 +4,13 @@ import random
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import traceflops as tf
 from tests.build import trace_of
 from traceflops.reports.terminal.summary import render_terminal
 from traceflops.reports.view.step_split import step_parts
+from traceflops.table.trace import Note
 
 LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 
@@ -141,6 +143,10 @@ def test_operators_that_only_gpus_run_tell_that_the_gpu_is_not_recorded(name: st
         f"GPU records are missing: {name} runs on a GPU, so CPU operators launch its work or wait "
         "for it. On the CPU, aten::copy_ takes 90.0 % of the time."
     )
+    whole = trace_of(devices=[], ops=ops((name, 0, 10), ("aten::copy_", 10, 90)))
+    cut = replace(whole, notes=(Note("dropped", "input-cut", "It ends early."),))
+    assert tf.analyze(cut).verdict.headline == "cut-file"
+    assert tf.analyze(cut).only_launches
 
 
 @pytest.mark.parametrize("name", ["aten::linear_backward", "aten::_mps_convolution"])

@@ -15,6 +15,7 @@ from traceflops.mfu.budget import PeakOptions, ShareRange
 from traceflops.mfu.measurement import Measurement
 from traceflops.parsers.reading import read
 from traceflops.reports.view.utilisation import parts
+from traceflops.reports.view.wording import doubts
 from traceflops.table.trace import Trace
 
 SAMPLE = SAMPLES / "gpt_1rank.json.gz"
@@ -129,6 +130,7 @@ def test_a_device_against_the_trace_is_said_and_comes_first_where_figures_are_im
     assert other.mfu is not None
     note = f"{against.format('mi300x (Instinct MI300X)')}."
     assert [one.text for one in other.notes if one.code == "device-contradicts-trace"] == [note]
+    assert doubts(analyze(trace, peaks=PeakOptions(device="mi300x"))) == [note]
     codes = {one.code for one in measured(trace, device="h100-sxm").notes}
     assert "device-contradicts-trace" not in codes
 

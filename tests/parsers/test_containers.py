@@ -345,8 +345,13 @@ def test_a_folder_is_the_ranks_in_it(tmp_path: Path) -> None:
     trace = read(tmp_path)
     assert trace.ranks == (0, 1, 2)
     (note,) = [note for note in trace.notes if note.code == "not-a-trace"]
-    assert "notes.txt" in note.text
-    assert "empty.json" in note.text
+    assert note.count == 3
+    names, _, damaged = note.text.partition(" Damaged: ")
+    assert "notes.txt" in names
+    assert damaged.split("; ") == [
+        "damaged zip archive: broken.zip (File is not a zip file)",
+        "empty file: empty.json.",
+    ]
 
 
 @pytest.mark.parametrize("names_", [[], ["notes.txt"], ["a/b.txt", "c.csv"]])
@@ -356,6 +361,10 @@ def test_a_folder_without_traces_is_refused(names_: list[str], tmp_path: Path) -
     with pytest.raises(InputError, match="no traces in") as caught:
         read(tmp_path)
     assert caught.value.hint
+    file(tmp_path, b"version https://git-lfs.github.com/spec/v1\n", "z0.json.gz")
+    file(tmp_path, b"version https://git-lfs.github.com/spec/v1\n", "z1.json.gz")
+    with pytest.raises(InputError, match=r"no traces in .*z0.json.gz is a git-lfs pointer"):
+        read(tmp_path)
 
 
 def test_pipes_in_a_folder_are_not_waited_for(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from traceflops.reports.terminal.info import render_info
 from traceflops.reports.view.findings import opening
 from traceflops.reports.view.texts import all_texts
 from traceflops.reports.view.wording import products
-from traceflops.table.trace import Note, Trace
+from traceflops.table.trace import Note, SourceFile, Trace
 
 OP = {"name": "aten::mm", "start_ns": 0, "dur_ns": 9}
 KERNEL = {"name": "Cijk_Ailk_Bljk_BBS_BH_MT128x128x32", "start_ns": 0}
@@ -353,6 +353,21 @@ def test_a_file_that_is_cut_is_to_be_copied_again(
     assert all(how.startswith("copy the file again") for how in told)
     assert take_inventory(cut).record is None
     assert not [one for one in analysis.measured.lacks if "activities=" in one.remedy]
+
+
+@pytest.mark.parametrize(("names", "told"), [("ab", "copy the file"), ("a", "profile_memory")])
+def test_what_a_whole_file_lacks_is_no_matter_of_copying(names: str, told: str) -> None:
+    whole = made("pytorch", ops=[OP])
+    files = tuple(SourceFile(name, None, None) for name in "ab")
+    cut = tuple(Note("dropped", "input-cut", f"{name} ends early.", 1, name) for name in names)
+    trace = replace(whole, source=replace(whole.source, files=files), notes=cut)
+    assert lacks(trace)["memory"].startswith(told)
+
+
+def test_a_program_of_xla_has_no_trace_of_pytorch() -> None:
+    (lack,) = analyze(made("xplane", activities=[{**KERNEL, "dur_ns": 9}])).measured.lacks
+    assert "XLA" in lack.problem
+    assert "--model" in lack.remedy and "PyTorch" not in lack.remedy
 
 
 def test_the_figure_comes_before_the_cut() -> None:

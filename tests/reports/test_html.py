@@ -528,7 +528,7 @@ def test_whose_work_it_is_is_a_tree_and_folded_tables() -> None:
     rows = [re.sub(r"<[^>]+>", " ", row).split() for row in re.findall(r"<tr>.*?</tr>", first)]
     assert "GPU time attributed to: modules 100.0 %." in head
     assert [" ".join(map(html.unescape, row)) for row in rows] == [
-        "Kinds of layers Time Of window Count Each Slowest",
+        "Kinds of layers Time Of window GPU operations Each Slowest",
         "Model 400 ns 30.8 % 2",
         "2 × <Layer> 400 ns 30.8 % 2 200 ns 1",
     ]

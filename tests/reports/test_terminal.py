@@ -147,7 +147,7 @@ def test_layers_are_shown_with_how_many_there_are_and_the_slowest() -> None:
     lines = [line.plain for line in render_terminal(analysis, Style(), "layer")]
     start = next(place for place, line in enumerate(lines) if "Kinds of layers" in line)
     assert [" ".join(line.split()) for line in lines[start : start + 5]] == [
-        "Kinds of layers Time Of total time Count Each Slowest",
+        "Kinds of layers Time Of total time GPU operations Each Slowest",
         "Model 1.40 µs 14.0 % 3",
         "2 × Layer 400 ns 4.0 % 2 200 ns 1",
         "(outside modules) 500 ns 5.0 % 1",

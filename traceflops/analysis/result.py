@@ -35,6 +35,7 @@ from traceflops.devices.jobs import JobReport
 from traceflops.errors import UsageError
 from traceflops.facts import Fact, fact, quoted
 from traceflops.findings.case import NO_RULES, FindingRules
+from traceflops.findings.on_cpu import LACKS_GPU
 from traceflops.gpu_samples import GpuSamples, gpu_samples
 from traceflops.mfu.serving_passes import NO_SERVING, Serving
 from traceflops.mfu.traced.work_tables import activity_flops
@@ -247,7 +248,8 @@ class Analysis(Struct, frozen=True, dict=True):
     @property
     def only_launches(self) -> bool:
         """Return whether all CPU operators only launch GPU work that is not recorded."""
-        return self.on_host and self.verdict.headline == "records-missing"
+        is_said = any(part.code in LACKS_GPU for part in self.verdict.parts)  # also of a cut file
+        return self.on_host and (is_said or self.verdict.headline == "records-missing")
 
     def mean_ns(self, total_ns: int) -> float:
         """Return a time of all chosen windows as the mean per window."""

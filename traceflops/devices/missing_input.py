@@ -30,6 +30,8 @@ _LOST: Final = (
 GIVE_PEAK: Final = fact("missing.give-peak")
 PAIR: Final = fact("missing.pair")  # advice: describe the run, or pair a trace with shapes
 _PAIR_OR_COUNT: Final = fact("missing.pair-or-count")
+_DESCRIBE: Final = fact("missing.describe")
+_DESCRIBE_OR_COUNT: Final = fact("missing.describe-or-count")
 
 
 class MissingInput(Struct, frozen=True):
@@ -79,11 +81,17 @@ def _uncounted(families: Sequence[Family | None]) -> str | None:
     return of_devices[0].hardware if of_devices and not counts else None
 
 
-def without_shapes(tool: str, families: Sequence[Family | None]) -> MissingInput:
-    """Return why an export without operators tells no FLOPs; `families` are of its devices."""
+def without_shapes(
+    tool: str, families: Sequence[Family | None], *, is_xla: bool = False
+) -> MissingInput:
+    """Return why an export without operators tells no FLOPs; `families` are of its devices.
+
+    A program of XLA has no PyTorch trace to pair.
+    """
     uncounted = _uncounted(families)
     what = fact("missing.tool-shapes", tool=tool, uncounted=uncounted)
-    return MissingInput(what, _PAIR_OR_COUNT if uncounted is None else PAIR)
+    counted, other = (_DESCRIBE_OR_COUNT, _DESCRIBE) if is_xla else (_PAIR_OR_COUNT, PAIR)
+    return MissingInput(what, counted if uncounted is None else other)
 
 
 def other_counters(families: Sequence[Family | None]) -> MissingInput:

@@ -109,6 +109,12 @@ class OnCpu(NamedTuple):
     gpu: OfGpu
 
 
+LACKS_GPU: Final = frozenset(
+    f"verdict.on-cpu-{why}" for why in ("of-mps", "of-gpu", "backward", "too-fast")
+)
+"""Codes of the statements that operators launched work of a GPU that is not recorded."""
+
+
 def of_gpu(trace: Trace, attribution: Attribution, steps: Intervals | None = None) -> OfGpu:
     """Return what a trace without GPU work still tells about a GPU; `attribution` has its FLOPs.
 

@@ -139,7 +139,8 @@ def peak_notes(done: Executed, devices: tuple[DevicePeaks, ...]) -> Iterator[Not
     flops, counted = done.flops_by_type, done.dtypes
     for contradiction in dict.fromkeys(device.match.contradicts for device in devices):
         if contradiction is not None:
-            yield Note("assumed", "device-contradicts-trace", f"{in_words(contradiction)}.")
+            text = f"{in_words(contradiction)}."  # every figure that needs a peak may be wrong
+            yield Note("assumed", "device-contradicts-trace", text, share=1.0)
     dtypes = tuple(dtype for dtype in DTYPES if dtype in counted)
     for doubt in dict.fromkeys(device.doubt(dtypes) for device in devices):
         if doubt is not None:

@@ -324,7 +324,8 @@ def _nothing_counted(prepared: Prepared, done: Executed, *, is_ml: bool) -> Miss
     tool = tool or _TOOLS.get(family(source.format))
     if not ops.num_rows and tool is not None:  # a tool that records no operators
         architectures = prepared.trace.devices["architecture"].to_pylist()
-        return missing_input.without_shapes(tool, [*map(family_of, architectures)])
+        families, is_xla = [*map(family_of, architectures)], family(source.format) == XLA
+        return missing_input.without_shapes(tool, families, is_xla=is_xla)
     if ops.num_rows and (lack := _without_capture(done)) is not None:
         return lack
     if ops["input_dims"].null_count == ops.num_rows:  # no shapes at all

@@ -23,7 +23,7 @@
       heads.push({ label, y, group });
       y += HEAD;
       if (process < 0) {
-        rows.push({ lane: BUSY - group, group, label: "occupancy", y, height: OCCUPANCY - 3 });
+        rows.push({ lane: BUSY - group, group, label: "busy", y, height: OCCUPANCY - 3 });
         y += OCCUPANCY;
       }
       for (const lane of lanes) {

@@ -199,7 +199,7 @@ def _useless_pair(pair: Trace, files: str) -> UsageError:
         )
         return UsageError(problem, hint)
     problem = f"the --pair recording has neither operator shapes nor kernel counters: {files}"
-    hint = "use a PyTorch trace with shapes, or counters (rocprofv3 --pmc, ncu --csv --page raw)"
+    hint = "use a PyTorch trace with shapes, or counters (rocprofv3 --pmc, ncu), or swap the two"
     return UsageError(problem, hint)
 
 
