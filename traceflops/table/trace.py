@@ -30,7 +30,9 @@ TRACED: Final = "traced"
 CUPTI_ERROR, NEW_DRIVER = "cupti_error", "driver_newer_than"
 """The facts that the profiler could not trace CUDA: CUPTI's error, the newest driver it knows."""
 DEBUG_BUILD: Final = "built with -G"
-"""The key of `event_counts` with the launches of kernels that were built for the debugger."""
+"""The key of `event_counts` with the launches of kernels built for the debugger, and a counter of
+these launches.
+"""
 PROGRAM_ERROR: Final = "program_error"
 """The fact that what the program wrote ends with an error.
 
