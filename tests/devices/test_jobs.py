@@ -245,6 +245,11 @@ def test_equal_names_without_ranks_may_be_runs_whose_times_overlap_by_chance() -
     assert [note.share for note in merged.notes if note.code == "one-job-assumed"] == [1.0]
     for one, other in (("a/t.json", "a/u.json"), ("t.json", "u.json")):
         assert "one-job-assumed" not in codes(merge_jobs([made(one, pid=1), made(other, pid=2)]))
+    # Two that belong together say nothing of a third.
+    three = [made(name, pid=at) for at, name in enumerate(("a/t.json", "a/u.json", "b/t.json"))]
+    assert "one-job-assumed" not in codes(merge_jobs(three))  # a/u.json is of both others' job
+    apart = [made("a", rank=0), made("b", rank=1), made("c", None)]
+    assert "one-job-assumed" in codes(merge_jobs(apart))
     ranked = [made("a/t.json", rank=0), made("b/t.json", rank=1)]
     assert "one-job-assumed" not in codes(merge_jobs(ranked))
 
