@@ -21,6 +21,7 @@ from traceflops.cli import app
 from traceflops.devices.jobs import _Member, merge_jobs, split
 from traceflops.devices.merging import merge
 from traceflops.errors import UsageError
+from traceflops.reports.page.html import render_html
 from traceflops.reports.view.wording import job_size
 from traceflops.table.trace import Note, SourceFile, Trace
 from traceflops.windows.selection import Selection
@@ -261,6 +262,7 @@ def test_where_no_job_is_chosen_each_has_its_own_figures() -> None:
     assert analysis.verdict.sentence == SUMMARY
     assert (analysis.total.components.window_ns, analysis.devices, analysis.losses) == (0, (), ())
     assert analysis.findings == ()
+    assert "one GPU, 10\xa0ns, 0.0\xa0% idle" in render_html(analysis)  # units stay at numbers
     assert [(job.number, job.files, job.chosen) for job in analysis.jobs] == [
         (1, ("a",), False),
         (2, ("b",), False),
