@@ -132,7 +132,11 @@ _TRACE_ANNOTATION: Final = "{annotation}"
 _FINER: Final = "finer NVTX ranges"
 _WITH_SYSTEM: Final = ", and osrt in --trace"
 _IN_NVTX: Final = "put {} around each iteration and add --trace=nvtx"
+_RANK: Final = "initialise torch.distributed before {}, or put rankN in the file name"
 _SHORTER: Final = "record fewer steps, since full buffers drop records"
+FULL_BUFFER: Final = 10_000
+"""A buffer of a profiler holds more records: a recording with fewer filled none."""
+_WAIT: Final = _do("record after a warm-up, and wait for the GPU before recording ends")
 _OR_RANGES: Final = ", or record_function() around code between operators"
 _EMIT_NVTX: Final = "torch.autograd.profiler.emit_nvtx(record_shapes=True) around the steps"
 _EVERYTHING: Final = {PYTORCH: _ACTIVITIES, ROCPROF: ROCPROFV3, NSIGHT: NSYS, XLA: _WITH_XLA}
@@ -205,8 +209,7 @@ _TABLE: Final[Mapping[str, Mapping[str, str | How]]] = {
         XLA: f"{_TRACE_ANNOTATION} around the code",
     },
     "ranges": {
-        PYTORCH: "record_function()",
-        TF_RECORD: "record_function()",
+        **dict.fromkeys((PYTORCH, TF_RECORD), "record_function()"),
         ROCPROF: "roctxRangePush() and roctxRangePop()",
         NSIGHT: "nvtxRangePush() and nvtxRangePop()",
         XLA: _TRACE_ANNOTATION,
@@ -230,8 +233,7 @@ _TABLE: Final[Mapping[str, Mapping[str, str | How]]] = {
     },
     "kernels of graphs": {NSIGHT: NSYS},
     "annotations": {
-        PYTORCH: "torch.profiler.record_function",
-        TF_RECORD: "torch.profiler.record_function",
+        **dict.fromkeys((PYTORCH, TF_RECORD), "torch.profiler.record_function"),
         ROCPROF: "roctxRangePush and --marker-trace",
         NSIGHT: "nvtxRangePush and --trace=nvtx",
         XLA: _TRACE_ANNOTATION,
@@ -245,12 +247,8 @@ _TABLE: Final[Mapping[str, Mapping[str, str | How]]] = {
         **dict.fromkeys((NSIGHT, XLA, TF_RECORD, OTHER), _do("name the device with --device")),
     },
     "rank": {
-        PYTORCH: _do(
-            "initialise torch.distributed before profiling, or put rankN in the file name"
-        ),
-        TF_RECORD: _do(
-            "initialise torch.distributed before tf.record, or put rankN in the file name"
-        ),
+        PYTORCH: _do(_RANK.format("profiling")),
+        TF_RECORD: _do(_RANK.format("tf.record")),
         ROCPROF: _do("put rankN in the file name: --output-file rank%rank%"),
         NSIGHT: _do("put rankN in the file name: --output=rank%q{RANK}"),
         XLA: _do("put rankN in the file name"),
@@ -307,6 +305,8 @@ def way_to_record(of: Recording, lack: str) -> How | None:
     if lack in _IN_LOST_PART and _are_all_cut_off(of):  # a whole file may have it
         return _COPY
     counts = of.source.event_counts
+    if lack == "all device records" and 0 < sum(counts.values()) < FULL_BUFFER:
+        return _WAIT
     # The GPU alone was traced: what is missing first are operators.
     if tool == PYTORCH and lack in _OF_HOST and "kernel" in counts and _OPERATOR not in counts:
         lack = _OF_HOST[lack]

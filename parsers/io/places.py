@@ -224,11 +224,11 @@ def _members(source: ByteSource, *, in_folder: bool = False) -> list[ByteSource]
         raise InputError(f"damaged zip archive: {source.name} ({error})", hint) from None
     finally:
         data.release()
-    # Leave out folders (is_dir() fails for an empty name), empty and hidden files (as of macOS).
+    # Leave out folders (is_dir() fails for an empty name) and hidden files (as of macOS).
     infos = [
         info
         for info in archive.infolist()
-        if info.filename and not info.filename.endswith("/") and info.file_size > 0
+        if info.filename and not info.filename.endswith("/")
         if not Path(info.filename).name.startswith(".")
     ]
     if archive.comment.startswith(_REPORT):

@@ -210,8 +210,10 @@ def _add(
     name = next(filter(None, (message_text(kernel.get(key)) for key in _NAMES)), ncu_pages.UNNAMED)
     launch["device"] = page.devices[_device(metrics, report, page)]
     page.rows["kernels"] += 1
-    page.rows[DEBUG_BUILD] += report.is_debug_build(_bytes(kernel.get(_MANGLED)))
     counters = {counter: value for counter, value in metrics.items() if isinstance(value, float)}
+    if report.is_debug_build(_bytes(kernel.get(_MANGLED))):
+        page.rows[DEBUG_BUILD] += 1
+        counters[DEBUG_BUILD] = 1.0  # as a counter, so that it is known by kernel
     page.table.add(
         len(counters),
         **launch,

@@ -109,6 +109,8 @@ NOTES: Final = NoteTable(
         "process-unknown": "The GPU trace does not say which of {count} processes ran its work, "
         "and their correlation ids repeat. The work is shown as a separate process without links "
         "to calls; give the SQLite export (nsys export --type sqlite).",
+        "calls-unlinked": "{count} [call|calls] of {reports} not used: no kernel of the other "
+        "report is surely the same.",
         "no-calls": (
             "The report has no API calls, so launch calls and idle causes are unknown.",
             "Give cuda_api_trace beside it, or the SQLite export (nsys export --type sqlite).",
@@ -193,6 +195,8 @@ class Assembly:
         self._ranks = {pid: rank for pid, rank in pairs if counts[pid] == 1 and 0 <= rank < 2**31}
         self._resolution_ns = 1
         self._repeated: list[str] = []
+        self._unlinked: Counter[str] = Counter()  # calls by report
+        self._ordinals: dict[int, int] = {}  # by device
         self._has_unknown_process = False
 
     def trace(self) -> Trace | None:
@@ -236,7 +240,11 @@ class Assembly:
     def _add_records(self, part: ReportPart, used: dict[str, str]) -> None:
         """Add a report's records to tables that no better report has filled; update `used`."""
         if part.report.records == "launches" and "activities" in used and "calls" in part.tables:
+            count = part.tables["calls"].count
             self._link(part)
+            if count and not part.tables["calls"].count:
+                self._unlinked[part.report.name] = count
+                return
         filled = [name for name in _RECORDS if name in part.tables and part.tables[name].count]
         # Each report of marks has other marks: all are used.
         new = [name for name in filled if name == "marks" or name not in used]
@@ -258,15 +266,19 @@ class Assembly:
     def _link(self, part: ReportPart) -> None:
         """Link the calls of a report to the same kernels of a better one; drop the other calls.
 
-        Kernels are the same that begin and end together, if no other work does.
+        Kernels are the same that begin and end together on one GPU, if no other work does.
         """
         held, own, calls = (
             self.builder["activities"],
             part.tables["activities"],
             part.tables["calls"],
         )
-        times = [np.append(held.column(c), own.column(c)) for c in ("start_ns", "dur_ns")]
-        group, _ = group_rows(times)
+        self._number_devices(list(part.devices), own)
+        both = [np.append(held.column(c), own.column(c)) for c in ("start_ns", "dur_ns", "device")]
+        both[2] = by_distinct(both[2], lambda device, _: self._ordinals.get(device, ABSENT))
+        kinds = held.names["kind"]
+        own_kind = kinds.codes(own.names["kind"])[own.column("kind")]
+        group, _ = group_rows([*both, np.append(held.column("kind"), own_kind)])
         of_held, of_own = np.split(group, [held.count])
         counts = (np.bincount(some, minlength=len(group))[of_own] for some in (of_held, of_own))
         is_same = np.all([count == 1 for count in counts], axis=0)
@@ -294,6 +306,8 @@ class Assembly:
             self.builder.device(text, process, *devices[text])
         # For a known text, `device` returns the number given above, whatever the ordinal.
         numbers = np.array([self.builder.device(text, process, 0) for text in texts], np.int64)
+        ordinals = (devices[text][0] for text in texts)
+        self._ordinals |= dict(zip(numbers.tolist(), ordinals, strict=True))
         for _, columns in table.pieces:
             columns["device"] = numbers[columns["device"]]
 
@@ -354,6 +368,9 @@ class Assembly:
         if self._repeated:
             reports = ", ".join(self._repeated)
             notes.append(NOTES.note("report-repeated", len(self._repeated), reports=reports))
+        if self._unlinked:
+            reports, count = ", ".join(self._unlinked), self._unlinked.total()
+            notes.append(NOTES.note("calls-unlinked", count, reports=reports))
         has_calls = tables["calls"].num_rows > 0
         if not tables["activities"].num_rows:
             # With calls there is a timeline, but not of the GPU.
@@ -361,6 +378,6 @@ class Assembly:
             notes.append(NOTES.note("no-timeline" if has_only_totals else "no-device-work"))
         elif self._has_unknown_process and len(self._pids) > 1:  # the GPU trace has no process ids
             notes.append(NOTES.note("process-unknown", len(self._pids)))
-        elif not has_calls:
+        elif not has_calls and not self._unlinked:
             notes.append(NOTES.note("no-calls"))
         yield from (replace(note, file=name) for note in notes)

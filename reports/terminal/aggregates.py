@@ -27,6 +27,7 @@ _NAME_WIDTH, _CATEGORY_WIDTH = 50, 20
 _CELLS: Final = {"time": 12, "share": 9, "count": 12}
 _TITLES: Final = {
     DEVICE_KINDS: "Top kernels and copies",
+    ("domain",): "Domains",
     ("call",): "Top API calls",
     ("mark",): "Top annotations (share of the time in any; some are nested)",
     ("python",): "Top Python functions (own time)",

@@ -134,10 +134,7 @@ def speeds_table(measured: Measurement, most: int) -> ReportTable:
     if len({row.name for row in rows}) < len(rows):
         columns.insert(0, Column.number("Blocks x threads", blocks_x_threads))
     is_timed = any(row.duration_ns is not None for row in rows)
-    has_shares = any(
-        row.throughputs or (row.achieved_occupancy, row.theoretical_occupancy) != (None, None)
-        for row in rows
-    )
+    has_shares = work is not None and work.has_throughputs
     title, remark = ("Speed of light", "") if has_shares else ("Counted kernels", f" {_NO_SHARES}")
     return _table(title, columns, rows, most, f"{_SERIALIZED}{remark}" if is_timed else "")
 

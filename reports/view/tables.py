@@ -147,6 +147,7 @@ _FACT: Final = (
 
 _KINDS: Final = (
     ("totals", "Kernels and copies", DEVICE_KINDS),
+    ("totals-domains", "Domains", ("domain",)),
     ("totals-calls", "CPU API calls", ("call",)),
     ("totals-marks", "Annotations", ("mark",)),
     ("totals-functions", "Python functions (own time)", ("python",)),

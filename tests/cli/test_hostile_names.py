@@ -174,6 +174,17 @@ def test_lines_stay_lines(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == "a\n  b\\x1b[2J\n\n   \n"
 
 
+@pytest.mark.parametrize("command", ["report", "pack", "perfetto"])
+def test_the_name_of_a_written_file_stays_in_its_line(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a\nb.json").write_text(json.dumps({"traceEvents": [event("kernel", "k", 1, 2)]}))
+    done = run(command, "a\nb.json")
+    assert done.exit_code == 0
+    assert "a b." in done.stdout.splitlines()[-1]
+
+
 def test_a_style_stays_on_what_is_escaped(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

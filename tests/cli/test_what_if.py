@@ -53,3 +53,4 @@ def test_what_is_no_edit_is_an_error() -> None:
     assert_refused(run("what-if", SAMPLE, "faster"), 2, "no edit", "kernel:softmax/2")
     assert_refused(run("what-if", SAMPLE, "communication=hidden"), 2, "no communication")
     assert run("what-if", SAMPLE).exit_code == 2
+    assert_refused(run("what-if", "data_input=0", SAMPLE), 2, "nothing is called")

@@ -21,6 +21,7 @@ from traceflops.cli import app
 from traceflops.devices.jobs import _Member, merge_jobs, split
 from traceflops.devices.merging import merge
 from traceflops.errors import UsageError
+from traceflops.reports.page.html import render_html
 from traceflops.reports.view.wording import job_size
 from traceflops.table.trace import Note, SourceFile, Trace
 from traceflops.windows.selection import Selection
@@ -245,6 +246,11 @@ def test_equal_names_without_ranks_may_be_runs_whose_times_overlap_by_chance() -
     assert [note.share for note in merged.notes if note.code == "one-job-assumed"] == [1.0]
     for one, other in (("a/t.json", "a/u.json"), ("t.json", "u.json")):
         assert "one-job-assumed" not in codes(merge_jobs([made(one, pid=1), made(other, pid=2)]))
+    # Two that belong together say nothing of a third.
+    three = [made(name, pid=at) for at, name in enumerate(("a/t.json", "a/u.json", "b/t.json"))]
+    assert "one-job-assumed" not in codes(merge_jobs(three))  # a/u.json is of both others' job
+    apart = [made("a", rank=0), made("b", rank=1), made("c", None)]
+    assert "one-job-assumed" in codes(merge_jobs(apart))
     ranked = [made("a/t.json", rank=0), made("b/t.json", rank=1)]
     assert "one-job-assumed" not in codes(merge_jobs(ranked))
 
@@ -256,6 +262,7 @@ def test_where_no_job_is_chosen_each_has_its_own_figures() -> None:
     assert analysis.verdict.sentence == SUMMARY
     assert (analysis.total.components.window_ns, analysis.devices, analysis.losses) == (0, (), ())
     assert analysis.findings == ()
+    assert "one GPU, 10\xa0ns, 0.0\xa0% idle" in render_html(analysis)  # units stay at numbers
     assert [(job.number, job.files, job.chosen) for job in analysis.jobs] == [
         (1, ("a",), False),
         (2, ("b",), False),

@@ -356,7 +356,7 @@ def found_with(rule_of_kernel: dict[str, Any], values: Mapping[str, float]) -> l
         ("some_gemm", BUSY, "smaller tiles"),
         ("some_kernel", BUSY, "-maxrregcount); compare"),
         ("some_kernel", SPILLING, "255 registers a thread"),
-        ("some_kernel", SPILLING, "Split it"),
+        ("some_kernel", SPILLING, "Split the kernel"),
         ("some_kernel", SPILLING | {DRAM: 85.0}, "Move fewer"),
         ("some_kernel", SPILLING | {REGISTERS: 254.0}, "-maxrregcount"),
         ("some_kernel", SPILLING | {SPILLS: 0.0}, "-maxrregcount"),

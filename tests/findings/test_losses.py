@@ -95,6 +95,8 @@ def test_a_long_name_of_a_culprit_is_cut() -> None:
     assert "ffff…ffff" in told(found)
 
 
+SLOWLY = "the host seems to launch too slowly; fused kernels or a graph have fewer."
+BETWEEN = f"gaps of {{}} µs between them: {SLOWLY}"
 SHORT = "150 gaps of 4.00 µs on average, as between kernels launched one by one; fused kernels or a"
 
 
@@ -105,8 +107,13 @@ SHORT = "150 gaps of 4.00 µs on average, as between kernels launched one by one
         ([4] * 150 + [300], f" Most of it is {SHORT} graph have fewer."),
         ([4] * 150 + [700], " Most of it is 1 gap of 700 µs."),
         ([4] * 150 + [500] * 9 + [90] * 9, " Most of it is 9 gaps of 500 µs on average."),
-        ([4] * 90 + [20] * 60, ""),
-        ([50] * 150, ""),
+        (
+            [4] * 90 + [20] * 60,
+            f" Operations take 5.00 µs on average, with 150 {BETWEEN}".format(10.4),
+        ),
+        ([50] * 150, f" Operations take 5.00 µs on average, with 150 {BETWEEN}".format("50.0")),
+        ([4] * 90 + [0] * 60, ""),
+        ([110] * 150, ""),
         ([4] * 50, ""),
     ],
 )

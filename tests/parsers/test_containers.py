@@ -234,13 +234,13 @@ def test_several_members_are_the_ranks_of_a_job(tmp_path: Path) -> None:
     assert trace.ranks == (0, 2, 5)
     assert trace.activities.num_rows == 9
     (note,) = [note for note in trace.notes if note.code == "not-a-trace"]
-    assert note.count == 1
-    assert "README.md" in note.text
+    assert note.count == 2
+    assert "README.md, empty" in note.text
 
 
 def test_an_archive_of_nothing_is_refused(tmp_path: Path) -> None:
-    for data in (zipped(), zipped(("empty", b""), ("folder/", b""))):
-        with pytest.raises(InputError, match="empty archive"):
+    for data, why in ((zipped(("folder/", b"")), "archive"), (zipped(("a", b"")), "file: a")):
+        with pytest.raises(InputError, match=f"empty {why}"):
             read(file(tmp_path, data))
 
 

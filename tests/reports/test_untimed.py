@@ -193,6 +193,21 @@ def test_without_shares_nothing_is_called_speed_of_light() -> None:
     assert "| Speed of light |" not in render_markdown(found)
 
 
+def test_without_throughputs_the_longest_kernel_leads() -> None:
+    values = {"launch__registers_per_thread": 32.0, "sm__maximum_warps_per_active_cycle_pct": 50.0}
+    rows = [
+        row
+        for at, ns in enumerate((1_000.0, 9_000.0))
+        for row in launch(at, values | {"gpu__time_duration.sum": ns}, name=f"kernel_{at}")
+    ]
+    made = trace_of(kernel_counters=rows)
+    found = analyze(replace(made, source=replace(made.source, format="ncu report")))
+    assert found.verdict.sentence.startswith(
+        "kernel_1 takes 90.0 % of the 10.0 µs of kernel time. No throughput was recorded, so what "
+        "limits a kernel is unknown: ncu --set full."
+    )
+
+
 @pytest.mark.parametrize(
     ("l1", "active", "all_time"),
     [(90.0, 12_136.5, "81.0 %"), (99.9, 13_443.0, "99.6 %")],  # 90.0 and 99.69 % of the time

@@ -1,6 +1,7 @@
 """Grouping by sorting gives what a plain look at every number gives."""
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,6 +13,7 @@ from traceflops.table.grouping import (
     group_rows,
     groups,
     in_order,
+    is_among,
     joint_codes,
     places_in_groups,
     ranked,
@@ -178,3 +180,11 @@ def test_places_in_groups_count_the_pairs_of_all_groups_up_to_one(
     sides = (np.array(each, dtype=np.int64).reshape(-1, 2).T for each in (sorted(pairs), asked))
     found = places_in_groups(*(column for side in sides for column in side))
     assert found.tolist() == [sum(pair <= one for pair in pairs) for one in asked]
+
+
+def test_unsigned_numbers_that_would_wrap_are_refused() -> None:
+    wide, own = np.array([2**63], dtype=np.uint64), np.array([-(2**63)])
+    for given_ in ((wide, own), (own, wide)):
+        with pytest.raises(TypeError, match="uint64 does not fit"):
+            is_among(*given_)
+    assert is_among(own.astype(np.int64), own).all()

@@ -170,6 +170,7 @@ def judged(
         idle,
         lacks_copies=facts.lacks_copies,
         may_draw=draws(facts.trace),
+        beside=_beside(facts.trace),
         waiting=waiting_for(ranks),
     )
     losses = with_standstill(losses, facts.still, window_ns)
@@ -202,6 +203,13 @@ def judged(
         "serving": passes,
         "ranks": ranks,
     }
+
+
+def _beside(trace: Trace) -> Fact | None:
+    """Return that files of the process lie beside a file without API calls, and may tell more."""
+    notes = [note for note in trace.notes if note.code == "siblings-not-read"]
+    is_useful = notes and not trace.calls.num_rows
+    return fact("loss.beside", count=sum(note.count or 0 for note in notes)) if is_useful else None
 
 
 def _findings(facts: VerdictFacts, figures: _Figures) -> tuple[Finding, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from traceflops.characters import visible
 from traceflops.cli import options
 from traceflops.cli.common import keep_apart, path_of, say, say_object, spare_inputs
 from traceflops.units import several
@@ -49,4 +50,4 @@ def export(
     if json:
         say_object({"schema": "traceflops.export/1", "files": files})
     else:
-        say("\n".join(f"{path}  {several(count, 'row')}" for path, count in rows.items()))
+        say("\n".join(f"{visible(str(p))}  {several(count, 'row')}" for p, count in rows.items()))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from traceflops.characters import visible
 from traceflops.cli.common import path_of, say, spare_inputs, stem_of, watching
 from traceflops.cli.options import TO, Force, Text, TraceOptions, Traces, option, typed
 from traceflops.errors import UsageError
@@ -49,7 +50,7 @@ def pack(
     parts = (left_out(with_hashes(part, hashes), names) for part in _parts(traces, asked))
     kept = asked.privacy.include_environment
     count = write_pack(parts, target, include_environment=kept)
-    say(f"{target}  {several(count, 'recording')}, {size(target.stat().st_size)}")
+    say(f"{visible(str(target))}  {several(count, 'recording')}, {size(target.stat().st_size)}")
 
 
 def _parts(traces: list[str], asked: TraceOptions) -> Iterable[Trace]:

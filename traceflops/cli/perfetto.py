@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from traceflops.characters import visible
 from traceflops.cli.common import keep_apart, path_of, say, spare_inputs, stem_of
 from traceflops.cli.options import TO, Force, Rules, Text, TraceOptions, Traces, option
 
@@ -55,4 +56,4 @@ def perfetto(
     packed = target.suffix.lower() != ".json"
     findings = analysis_of(prepared).findings
     write_pieces(target, render_perfetto(prepared, findings, packed=packed))
-    say(f"{target}  open it at ui.perfetto.dev or in chrome://tracing")
+    say(f"{visible(str(target))}  open it at ui.perfetto.dev or in chrome://tracing")

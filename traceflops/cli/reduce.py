@@ -7,6 +7,7 @@ from itertools import takewhile
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
+from traceflops.characters import visible
 from traceflops.cli.common import keep_apart, path_of, say, stem_of
 from traceflops.cli.options import REQUIRED, TO, AnalysisOptions, Force, Traces, option
 from traceflops.errors import UsageError
@@ -54,7 +55,7 @@ def reduce(
         for target in unread:
             target.unlink()
         raise none_reduced(traces)
-    say(f"Wrote {several(len(targets), 'summary', 'summaries')} to {folder}")
+    say(f"Wrote {several(len(targets), 'summary', 'summaries')} to {visible(str(folder))}")
     if unread:
         say(f"note: {several(len(unread), 'file')} could not be reduced", to_stderr=True)
 

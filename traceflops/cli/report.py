@@ -10,6 +10,7 @@ from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final
 
+from traceflops.characters import visible
 from traceflops.cli import common, options
 from traceflops.cli.common import say
 from traceflops.cli.options import TO, AnalysisOptions, Force, Json, Text, Traces, flag, option
@@ -160,7 +161,7 @@ def report(
         say(str(target.path))
     elif not json:
         hint = "  open with --open" if target.is_page and not added.open else ""
-        say(f"\n{'→' if common.terminal_style().unicode else '->'} {written}{hint}")
+        say(f"\n{'→' if common.terminal_style().unicode else '->'} {visible(written)}{hint}")
     if added.open:
         _open(target.path)
 

@@ -43,7 +43,9 @@ def what_if(
 ) -> None:
     """Predict the step time if parts of a step took another time."""
     from traceflops.analysis.recipe import what_if
+    from traceflops.replay.edits import parse_edits
 
+    parse_edits(edits)  # before all is read: wrong usage is told first
     answer = what_if(asked.analyze([trace]), *edits)
     if json:
         from traceflops.reports.json.comparison import what_if_object

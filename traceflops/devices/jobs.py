@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from itertools import combinations, islice, starmap
+from itertools import compress, islice, starmap
 from pathlib import PurePath
 from typing import Final
 
@@ -76,9 +76,7 @@ def _of_one_job(traces: Sequence[Trace]) -> Trace:
     trace = merging.merge(traces)
     # Only timelines are assumed to be of one job: sums and counters share something with it.
     timed = [member for member in starmap(_Member, enumerate(traces)) if member.is_timed]
-    if len(timed) < 2 or any(
-        a.is_known_same_job(b) and not a.may_be_another_run(b) for a, b in combinations(timed, 2)
-    ):
+    if len(timed) < 2 or _are_linked(timed):
         return trace
     note = counted_note(
         "assumed",
@@ -88,6 +86,18 @@ def _of_one_job(traces: Sequence[Trace]) -> Trace:
         len(timed),
     )
     return replace(trace, notes=(*trace.notes, replace(note, share=1.0)))  # of all figures
+
+
+def _are_linked(members: Sequence[_Member]) -> bool:
+    """Return whether each file is known to be of one job with another, and so with all."""
+    newest, *rest = members
+    frontier = [newest]
+    while frontier and rest:
+        newest = frontier.pop()
+        is_known = [newest.is_known_same_job(m) and not newest.may_be_another_run(m) for m in rest]
+        frontier += compress(rest, is_known)
+        rest = [member for member, known in zip(rest, is_known, strict=True) if not known]
+    return not rest
 
 
 def of_job(trace: Trace, number: int | None) -> Trace:

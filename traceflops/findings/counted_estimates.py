@@ -13,7 +13,6 @@ from traceflops.findings.case import Case
 from traceflops.findings.finding import WORTH_SAYING
 from traceflops.findings.rules import thresholds
 from traceflops.mfu.counted.kernel_speeds import COMPUTING, ROOFS, KernelRule, KernelSpeed
-from traceflops.table.trace import DEBUG_BUILD
 
 COUNTED_KERNEL: Final = "counted-kernel"
 _Least: TypeAlias = Callable[[str], float]
@@ -131,7 +130,7 @@ def for_callers(case: Case, speed: KernelSpeed, advice: Fact | None) -> Fact | N
     """
     if advice is None or advice.code in _OF_CALLERS:
         return advice
-    if case.source.event_counts.get(DEBUG_BUILD):
+    if speed.is_debug:
         return None
     if not is_of_library(speed.name):
         return advice

@@ -376,14 +376,19 @@ def kernel_with_most(measured: Measurement, trace: Trace) -> Fact | None:
 def counted_with_most(measured: Measurement) -> Fact | None:
     """Return which kernel has most of the time of counted launches, if counters tell little else.
 
-    None if a time is missing, or if speeds are known: then findings tell more.
+    None if a time is missing, or if throughputs are known: then findings tell more.
     """
     work = measured.executed.work
-    rows = work.counted if work is not None and not work.speeds else ()
-    times = [row.time_ns for row in rows if row.time_ns]
-    if not times or len(times) < len(rows):
+    if work is None or work.has_throughputs:
         return None
-    most, total_ns = max(rows, key=lambda row: row.time_ns or 0), sum(times)
+    counted = [(row.name, row.time_ns) for row in work.counted]
+    times = Counter[str]()
+    for kernel, ns in [(speed.name, speed.duration_ns) for speed in work.speeds] or counted:
+        times[kernel] += ns or 0
+    rows, total_ns = [row for row in work.counted if times[row.name]], times.total()
+    if not rows or len(rows) < len(work.counted):
+        return None
+    most = max(rows, key=lambda row: times[row.name])
     limits = [counted_fact("bytes", gigabytes=most.bytes_per_ns)] if most.bytes_per_ns else []
     for way, moved in () if limits else (("read", most.read), ("written", most.written)):
         if moved and most.time_ns:  # the other way was not counted
@@ -392,7 +397,7 @@ def counted_with_most(measured: Measurement) -> Fact | None:
         limits.append(counted_fact("no-flops"))
     limits += [
         counted_fact("counter", name=name, mean=total / most.launches)
-        for name, total in most.counters.items()
+        for name, total in ({} if work.speeds else most.counters).items()
     ]
-    name, share = short_names([row.name for row in rows])[most.name], max(times) / total_ns
+    name, share = short_names([row.name for row in rows])[most.name], times[most.name] / total_ns
     return counted_fact("most", name=name, share=share, time_ns=total_ns, limits=tuple(limits))

@@ -25,6 +25,8 @@ LOSS: Final = "loss-"  # how the names of the rules of losses begin
 _MOST_PARTS, _LARGE = 3, 0.1
 """Of memory work at most so many parts are named, each of at least this share of it."""
 _SHORT_NS, _FEW_GAPS, _MANY_GAPS = 10_000, 10, 100
+_LAUNCH_NS: Final = 100_000  # at most so long is a gap in which the host only launches
+_NEARLY_EACH: Final = 0.75
 """The longest gap that is called short; the most gaps that are few; the fewest that are many."""
 
 
@@ -153,14 +155,16 @@ def all_losses(
     *,
     lacks_copies: bool = False,
     may_draw: bool = False,
+    beside: Fact | None = None,
     waiting: tuple[Fact, tuple[Fact, ...]] | None = None,
 ) -> tuple[Loss, ...]:
     """Return the parts of the device time that are not compute at the peak, the largest first.
 
     Losses inside compute need known FLOPs. `moved` is the time of memory work by what moves,
     `waits` are the causes of idle time. Idle time that may hide lost records is a loss of its own,
-    in which the GPU `may_draw`; if the trace `lacks_copies`, no idle time is judged. `waiting`
-    tells for whom communication mostly waits, with statements on how much.
+    in which the GPU `may_draw`; if the trace `lacks_copies`, no idle time is judged, and `beside`
+    names files that may tell its cause. `waiting` tells for whom communication mostly waits, with
+    statements on how much.
     """
     roofs, moved = measured.roofs if measured is not None else NO_ROOFS, moved or {}
     times = {"memory": roofs.memory, "inefficiency": roofs.compute}
@@ -180,7 +184,7 @@ def all_losses(
         loss = Loss(name, part, kind.many, share, kind.gloss, kind.unknown, needed, known)
         if name == "idle":
             losses.extend(
-                _by_cause(loss, total, waits, lacks_copies=lacks_copies, may_draw=may_draw)
+                _by_cause(loss, total, waits, beside, lacks_copies=lacks_copies, may_draw=may_draw)
             )
             continue
         if name == "memory":
@@ -197,7 +201,13 @@ def all_losses(
 
 
 def _by_cause(
-    idle: Loss, total: Account, waits: IdleCulprits, *, lacks_copies: bool, may_draw: bool
+    idle: Loss,
+    total: Account,
+    waits: IdleCulprits,
+    beside: Fact | None,
+    *,
+    lacks_copies: bool,
+    may_draw: bool,
 ) -> tuple[Loss, ...]:
     """Return idle time as one loss, or as two if much of it may be work that is not recorded.
 
@@ -207,11 +217,11 @@ def _by_cause(
     if components.start_up_ns >= WORTH_SAYING * components.window_ns > 0:
         idle = replace(idle, part=fact("loss.idle-beside-start-up"))
     if lacks_copies:
-        gaps = _gaps(waits, total.components.idle_ns)
-        return (replace(idle, unknown=fact("loss.no-copies"), details=gaps),)
+        details = (*_gaps(waits, total), *filter(None, [beside]))
+        return (replace(idle, unknown=fact("loss.no-copies"), details=details),)
     missing_ns, window_ns = total.idle_causes.unrecorded_ns, total.components.window_ns
     if missing_ns < WORTH_SAYING * window_ns or not window_ns:
-        return (_with_largest_cause(idle, waits, total.components.idle_ns),)
+        return (_with_largest_cause(idle, waits, total),)
     rest = (total.components.idle_ns - missing_ns) / window_ns
     missing = replace(
         idle,
@@ -222,8 +232,12 @@ def _by_cause(
     return replace(idle, share=rest), missing
 
 
-def _gaps(waits: IdleCulprits, idle_ns: int) -> tuple[Fact, ...]:
-    """Return that most of the idle time is in few long gaps or in many short ones, else nothing."""
+def _gaps(waits: IdleCulprits, total: Account) -> tuple[Fact, ...]:
+    """Return that most of the idle time is in few long gaps or in many short ones, else nothing.
+
+    After nearly each of many short operations, gaps count as short that are somewhat longer, too.
+    """
+    idle_ns = total.components.idle_ns
     bins = waits.histogram  # by length, the longest gaps last
     if sum(own.gaps for own in bins) < _MANY_GAPS:
         return ()  # so few gaps do not tell how idle time is spread
@@ -235,15 +249,23 @@ def _gaps(waits: IdleCulprits, idle_ns: int) -> tuple[Fact, ...]:
             return (fact(f"loss.{code}", count=gaps, mean_ns=gaps_ns // gaps),)
     short = [own for own in bins if own.to_ns <= _SHORT_NS]
     gaps, gaps_ns = sum(own.gaps for own in short), sum(own.idle_ns for own in short)
-    if gaps < _MANY_GAPS or idle_ns > 2 * gaps_ns:
+    if gaps >= _MANY_GAPS and idle_ns <= 2 * gaps_ns:
+        return (fact("loss.short-gaps", count=gaps, mean_ns=gaps_ns // gaps),)
+    short = [own for own in bins if own.to_ns <= _LAUNCH_NS]
+    gaps, gaps_ns = sum(own.gaps for own in short), sum(own.idle_ns for own in short)
+    busy_ns = total.components.window_ns - idle_ns - total.components.start_up_ns
+    are_each = gaps >= max(_MANY_GAPS, _NEARLY_EACH * total.activities)
+    if not are_each or idle_ns > 2 * gaps_ns or busy_ns >= _SHORT_NS * total.activities:
         return ()
-    return (fact("loss.short-gaps", count=gaps, mean_ns=gaps_ns // gaps),)
+    each_ns = busy_ns // total.activities
+    return (fact("loss.launch-bound", count=gaps, mean_ns=gaps_ns // gaps, each_ns=each_ns),)
 
 
-def _with_largest_cause(idle: Loss, waits: IdleCulprits, idle_ns: int) -> Loss:
+def _with_largest_cause(idle: Loss, waits: IdleCulprits, total: Account) -> Loss:
     """Return idle time with its largest class and culprit, and what to do about these."""
     if not waits.culprits:
-        return replace(idle, details=_gaps(waits, idle_ns))
+        return replace(idle, details=_gaps(waits, total))
+    idle_ns = total.components.idle_ns
     largest = waits.by_class()[0]
     culprit, kind = largest.culprits[0], CLASSES[largest.kind]
     is_alone = culprit.idle_ns == largest.idle_ns

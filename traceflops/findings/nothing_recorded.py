@@ -18,7 +18,7 @@ from traceflops.facts import Fact, fact
 from traceflops.findings.finding import Verdict
 from traceflops.findings.rules import thresholds
 from traceflops.findings.start_up import RECORD
-from traceflops.remedies import CPU_SAMPLES, LEGACY
+from traceflops.remedies import CPU_SAMPLES, LEGACY, advice
 from traceflops.table.columns import ABSENT, is_one_of, matching, numbers
 from traceflops.table.grouping import distinct
 from traceflops.table.patterns import FUNCTION_WAITS, launches_no_kernel
@@ -28,6 +28,7 @@ from traceflops.table.trace import (
     NEW_DRIVER,
     NO_CUPTI,
     PROGRAM_ERROR,
+    TRACED,
     Trace,
 )
 from traceflops.timeline.intervals import Intervals
@@ -57,6 +58,9 @@ def nothing_recorded(trace: Trace) -> Fact | None:
     if error or (newest and not trace.calls.num_rows):
         code = "verdict.cuda-not-traced" if error else "verdict.driver-too-new"
         return fact(code, error=error, newest=newest)
+    traced = trace.source.facts.get(TRACED, "cuda")
+    if "cuda" not in traced and not trace.calls.num_rows:
+        return fact("verdict.cuda-left-out", traced=traced, how=advice(trace, "device work"))
     if skipped(trace.notes, ops) is not None or ops:
         return None
     start, dur = (numbers(marks[name], 0) for name in ("start_ns", "dur_ns"))

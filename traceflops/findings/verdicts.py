@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -18,7 +18,7 @@ from traceflops.findings.nothing_recorded import NO_PROGRAM, functions_alone
 from traceflops.findings.on_cpu import OnCpu
 from traceflops.mfu.measurement import Measurement
 from traceflops.mfu.traced.coverage import TOO_LITTLE
-from traceflops.remedies import METRIC, Recording, is_cut_off
+from traceflops.remedies import METRIC, NSIGHT, Recording, family, is_cut_off
 from traceflops.table.schema import DEVICE_KINDS
 from traceflops.table.trace import Trace
 from traceflops.timeline.aggregates import Untimed
@@ -279,11 +279,16 @@ def untimed_verdict(
         launches, kernels = untimed.launches, untimed.counted.num_rows
         counters = fact("verdict.untimed-counters", launches=launches, kernels=kernels)
         most = counted_with_most(measured)
-        return Verdict((*filter(None, [most]), counters), "no-timeline")
+        work, of_ncu = measured.executed.work, family(trace.source.format) == NSIGHT
+        is_rated = most.values["limits"] if most else work is None or work.has_throughputs
+        unrated = fact("verdict.no-throughput") if of_ncu and not is_rated else None
+        return Verdict((*filter(None, [most, unrated]), counters), "no-timeline")
     kinds = set(untimed.rows["kind"].to_pylist())
     if "gpu_mark" in kinds:
         only_marks = fact("verdict.only-gpu-annotations")
         return Verdict((only_marks, *filter(None, [late_rank])), "no-timeline")
+    if "domain" in kinds:
+        return Verdict((_by_domain(untimed.of_kind("domain").to_pylist()),), "no-timeline")
     if kinds == {"call"} and trace.totals.num_rows:
         most = untimed.rows.slice(0, 1).to_pylist()[0]
         calls = fact("verdict.call-totals", name=most["name"], share=most["share"])
@@ -292,6 +297,13 @@ def untimed_verdict(
     elsewhere = functions_alone(untimed.rows) if kinds == {"python"} else ()
     only = fact("verdict.only-cpu-records", kinds=of_cpu)
     return Verdict((only, *elsewhere), "no-gpu-work")
+
+
+def _by_domain(rows: Sequence[Mapping[str, Any]]) -> Fact:
+    """Return the statement on sums of whole domains: that of kernels if it is there."""
+    row = next((row for row in rows if row["name"].startswith("KERNEL")), rows[0])
+    figures = {"name": row["name"], "count": row["count"], "mean_ns": row["mean_ns"]}
+    return fact("verdict.domain-totals", time_ns=row["sum_ns"], **figures)
 
 
 def _taken(lost: Sequence[Loss], of: Fact | None) -> tuple[Fact, ...]:

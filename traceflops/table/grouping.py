@@ -59,6 +59,7 @@ def distinct(values: WholeArray) -> IntArray:
 
 def is_among(values: WholeArray, among: WholeArray) -> BoolArray:
     """Return, per number, whether it is among others; faster than `np.isin` for wide ranges."""
+    _refuse_unsigned(values)
     others = distinct(among)
     if not len(others):
         return np.zeros(len(values), dtype=np.bool_)
@@ -131,6 +132,7 @@ def ranked(values: WholeArray) -> tuple[IntArray, IntArray]:
 
 def _presence(values: WholeArray) -> tuple[BoolArray, int] | None:
     """Return which numbers occur (cell 0: ABSENT, 1: `low`, ...), and `low`; None if far apart."""
+    _refuse_unsigned(values)
     present = values[values != ABSENT] if len(values) and values.min() == ABSENT else values
     low, high = (int(present.min()), int(present.max())) if len(present) else (0, 0)
     if high - low > _GAPS * len(present) + _FEW:
@@ -142,6 +144,12 @@ def _presence(values: WholeArray) -> tuple[BoolArray, int] | None:
     for part in slices(len(values)):
         is_present[_cell(values[part], low)] = True
     return is_present, low
+
+
+def _refuse_unsigned(values: WholeArray) -> None:
+    """Raise TypeError for numbers that may wrap as int64."""
+    if not np.can_cast(values.dtype, np.int64):
+        raise TypeError(f"{values.dtype} does not fit int64")
 
 
 def _cell(values: WholeArray, low: int) -> IntArray:

@@ -224,7 +224,11 @@ TABLES: dict[str, tuple[Column, ...]] = {
     ),
     "totals": (
         _PROCESS,
-        _required("kind", NAME_TYPE, "of what: kernel, memcpy, memset, call, mark, gpu_mark"),
+        _required(
+            "kind",
+            NAME_TYPE,
+            "of what: kernel, memcpy, memset, call, mark, gpu_mark, domain (all of them)",
+        ),
         _NAME,
         Column("count", pa.int64(), "records of that name", "records"),
         Column("total_ns", pa.int64(), "sum of their durations, overlaps counted twice", "ns"),

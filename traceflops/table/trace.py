@@ -25,10 +25,14 @@ EVERYWHERE: Final = "everywhere "
 """Prefix of a device's place that is unique on all machines."""
 CUDA_TRACE: Final = "cuda_trace"
 """The fact that CUDA was traced: "true", absent if unknown."""
+TRACED: Final = "traced"
+"""The fact that names what the profiler was told to trace, where its command says so."""
 CUPTI_ERROR, NEW_DRIVER = "cupti_error", "driver_newer_than"
 """The facts that the profiler could not trace CUDA: CUPTI's error, the newest driver it knows."""
 DEBUG_BUILD: Final = "built with -G"
-"""The key of `event_counts` with the launches of kernels that were built for the debugger."""
+"""The key of `event_counts` with the launches of kernels built for the debugger, and a counter of
+these launches.
+"""
 PROGRAM_ERROR: Final = "program_error"
 """The fact that what the program wrote ends with an error.
 

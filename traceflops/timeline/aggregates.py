@@ -174,7 +174,7 @@ def _side_sums(trace: Trace, totals: Sequence[Total]) -> dict[str, int | None]:
         end = start + numbers(ranges["dur_ns"], 0)
         open_times = (Intervals.of(start[rows], end[rows]) for _, rows in groups(thread))
         side_ns[kind] = sum(times.length_ns for times in open_times)
-    return side_ns
+    return side_ns | {"domain": None}  # calls and the kernels that they launched do not add up
 
 
 def _plus(sum_so_far: int | None, more: int | None) -> int | None:

@@ -6,7 +6,6 @@ call: see `LaunchRecords`.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from functools import partial
 from typing import Final, Literal
@@ -16,19 +15,26 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from traceflops.devices.processes import whose
-from traceflops.table.columns import ABSENT, BoolArray, IntArray, is_one_of, matching, numbers
-from traceflops.table.grouping import distinct, group_most, groups, is_among, joint_codes
+from traceflops.table.columns import ABSENT, BoolArray, IntArray, is_one_of, numbers
+from traceflops.table.grouping import distinct, groups
 from traceflops.table.links import recorded_calls
-from traceflops.table.patterns import ASYNC_COPY, ASYNC_FILL, GRAPH_LAUNCH, LAUNCH
+from traceflops.table.patterns import ASYNC_COPY, ASYNC_FILL, GRAPH_LAUNCH
 from traceflops.table.trace import Note, Trace, note_of
 from traceflops.timeline.account import DeviceAccount
 from traceflops.timeline.aggregates import Untimed
-from traceflops.timeline.idle import LONGEST_START_NS
+from traceflops.timeline.intervals import ENDLESS
 from traceflops.units import listed, several
+from traceflops.windows.starting_calls import (
+    capturing,
+    early,
+    launching,
+    linkable,
+    named,
+    still_queued,
+)
 
 _ASYNC: Final = {"copy": ASYNC_COPY, "fill": ASYNC_FILL}
 _WORDS: Final = {"kernel": "launch call", "graph": "graph launch", "copy": "copy", "fill": "fill"}
-_CAPTURE: Final = {1: re.compile(r"\w*StreamBeginCapture"), -1: re.compile(r"\w*StreamEndCapture")}
 _GPU: Final = "gpu"
 _WHOLE_PER_CUT: Final = 2  # there must be more than two whole processes for each one that is cut
 NO_DEVICE_RECORDS: Final = "device-records-missing"
@@ -62,6 +68,7 @@ class LaunchRecords(Struct, frozen=True):
     graph and ran nothing; no kind counts them. `has_devices`: there are device records.
     `only_collectives`: all recorded kernels are collectives. `serialized`: the profiler ran kernels
     one by one. `timed` are recorded operations of the GPU; `lost` ones have no known duration.
+    `early` calls ran before the windows, while the profiler started; no kind counts them.
     """
 
     kernel: CallRecords
@@ -73,6 +80,7 @@ class LaunchRecords(Struct, frozen=True):
     only_collectives: bool = False
     serialized: bool = False
     timed: CallRecords = CallRecords()
+    early: int = 0
 
     def __add__(self, other: LaunchRecords) -> LaunchRecords:
         """Return the records of two recordings; one with other kernels has not only collectives."""
@@ -86,6 +94,7 @@ class LaunchRecords(Struct, frozen=True):
             self.only_collectives and other.only_collectives,
             self.serialized or other.serialized,
             self.timed + other.timed,
+            self.early + other.early,
         )
 
     @property
@@ -167,25 +176,32 @@ UNRECORDED: Final = PARTIAL[:2]
 
 def launch_calls(trace: Trace) -> int:
     """Return the number of calls of a trace that launch kernels or graphs on a GPU."""
-    return int(_launching(trace).sum())
+    return int(launching(trace).sum())
 
 
 def graph_launches(trace: Trace) -> BoolArray:
     """Return, per call of a trace, whether it launches a graph."""
-    return _named(trace, GRAPH_LAUNCH)
+    return named(trace, GRAPH_LAUNCH)
 
 
-def launch_records(trace: Trace, untimed: Untimed | None, is_chosen: BoolArray) -> LaunchRecords:
-    """Return how many calls start work and are lost, of those that `is_chosen` (per call) names."""
+def launch_records(
+    trace: Trace, untimed: Untimed | None, is_chosen: BoolArray, begins_ns: IntArray
+) -> LaunchRecords:
+    """Return how many calls start work and are lost, of those that `is_chosen` (per call) names.
+
+    `begins_ns` is when the windows of each process begin.
+    """
     types = trace.devices["type"].to_pylist()
     devices = distinct(numbers(trace.activities["device"])).tolist()
     has_devices = _GPU in {types[device] for device in devices}
     if untimed is not None and not launch_calls(trace):
         return replace(NO_LAUNCHES, has_devices=False)  # a summary of calls has no device work
-    wanted = _wanted_records(trace, is_chosen, has_devices=has_devices)
+    kind, captured, lost = _wanted_records(trace, is_chosen, has_devices=has_devices)
+    is_early = early(trace, recorded_calls(trace) & (kind >= 0), lost, begins_ns)
     all_as_one = np.zeros(trace.calls.num_rows, dtype=np.int64)
-    (records,) = _by_process(*wanted, all_as_one, 1)
-    return replace(records, has_devices=has_devices)
+    kind[is_early], lost[is_early] = -1, False
+    (records,) = _by_process(kind, captured, lost, all_as_one, 1)
+    return replace(records, has_devices=has_devices, early=int(is_early.sum()))
 
 
 def _by_process(
@@ -218,19 +234,19 @@ def _wanted_records(
     """
     recorded, process = recorded_calls(trace), numbers(trace.calls["process"])
     # In KINDS a kernel is 0 and a graph 1.
-    kind = np.where(_launching(trace), graph_launches(trace).astype(np.int64), -1)
+    kind = np.where(launching(trace), graph_launches(trace).astype(np.int64), -1)
     for name, pattern in _ASYNC.items():
-        kind[_named(trace, pattern)] = KINDS.index(name)
-    kind[~(is_chosen & _linkable(trace))] = -1
+        kind[named(trace, pattern)] = KINDS.index(name)
+    kind[~(is_chosen & linkable(trace))] = -1
     # Tools record copies and fills together: without any record, both were not asked for.
     is_copy_or_fill = np.isin(kind, [*map(KINDS.index, _ASYNC)])
     if not (is_copy_or_fill & recorded).any():
         kind[is_copy_or_fill] = -1
     is_wanted = kind >= 0
-    captured = is_wanted & ~recorded & _capturing(trace)
+    captured = is_wanted & ~recorded & capturing(trace)
     lost = is_wanted & ~recorded & ~captured
     if has_devices:
-        is_queued = _still_queued(trace, is_wanted & recorded)
+        is_queued = still_queued(trace, is_wanted & recorded)
         # In a process without any recorded kernel, kernels were not just queued: all are lost.
         is_launch = np.isin(kind, (KINDS.index("kernel"), KINDS.index("graph")))
         has_kernels = np.isin(process, process[is_launch & recorded])
@@ -259,8 +275,8 @@ def lost_replays(trace: Trace) -> dict[int, IntArray]:
     # A call without a correlation may have a record that does not name it. A call during a capture
     # runs nothing, but becomes a part of another graph.
     has_correlation = numbers(trace.calls["correlation"], ABSENT) != ABSENT
-    may_have_record = has_correlation & _linkable(trace) & ~_capturing(trace)
-    lost = replays & may_have_record & ~recorded & ~_still_queued(trace, recorded)
+    may_have_record = has_correlation & linkable(trace) & ~capturing(trace)
+    lost = replays & may_have_record & ~recorded & ~still_queued(trace, recorded)
     row = np.flatnonzero(lost)
     return {process: row[rows] for process, rows in groups(numbers(trace.calls["process"])[row])}
 
@@ -288,8 +304,11 @@ def cut_processes(trace: Trace) -> IntArray:
     if trace.processes.num_rows <= _WHOLE_PER_CUT:
         return np.empty(0, dtype=np.int64)
     every_call = np.ones(trace.calls.num_rows, dtype=np.bool_)
-    wanted = _wanted_records(trace, every_call, has_devices=True)
-    records = _by_process(*wanted, numbers(trace.calls["process"]), trace.processes.num_rows)
+    kind, captured, lost = _wanted_records(trace, every_call, has_devices=True)
+    endless = np.full(trace.processes.num_rows, ENDLESS)
+    lost &= ~early(trace, recorded_calls(trace) & (kind >= 0), lost, endless)
+    process = numbers(trace.calls["process"])
+    records = _by_process(kind, captured, lost, process, trace.processes.num_rows)
     cut = [  # many lost copies may fill idle time; lost fills take little
         process
         for process, own in enumerate(records)
@@ -328,73 +347,8 @@ def records_notes(
         calls, captured = records.calls + records.captured, records.captured
         return (note_of("missing", "graph-capture", count=captured, calls=calls),)
     if not records.lost:
-        return ()
+        return (note_of("missing", "launches-early", count=records.early),) if records.early else ()
     variant = "some" if records.has_devices else "on-host" if on_host else "all"
     part = share if records.state == "few missing" else None
     code, lost = f"{NO_DEVICE_RECORDS}.{variant}", records.lost
     return (note_of("missing", code, count=lost, calls=records.words, part=part),)
-
-
-def _named(trace: Trace, pattern: re.Pattern[str]) -> BoolArray:
-    """Return, per call, whether its name begins with a match of the pattern."""
-    return matching(trace.calls["name"], pattern.match)
-
-
-def _launching(trace: Trace) -> BoolArray:
-    """Return, per call, whether it launches kernels or graphs.
-
-    A call of the driver with the correlation of a launch of the runtime is the same launch again.
-    """
-    is_launch, calls = _named(trace, LAUNCH), trace.calls
-    correlation = numbers(calls["correlation"], ABSENT)
-    key = joint_codes(numbers(calls["process"]), correlation)
-    is_driver = is_one_of(calls["api"], "driver")
-    is_of_runtime = (correlation != ABSENT) & is_among(key, key[is_launch & ~is_driver])
-    return np.asarray(is_launch & ~(is_driver & is_of_runtime))
-
-
-def _linkable(trace: Trace) -> BoolArray:
-    """Return, per call, whether a record of its work would be linked to it by a correlation.
-
-    Not if the work of its process has no correlations, or if the process has no work while another
-    has work and no calls: that work may belong to these calls.
-    """
-    of_work, of_calls = numbers(trace.activities["process"]), numbers(trace.calls["process"])
-    has_correlation = numbers(trace.activities["correlation"], ABSENT) != ABSENT
-    is_unlinkable = ~is_among(of_calls, of_work[has_correlation])
-    if is_among(of_work, of_calls).all():
-        is_unlinkable &= is_among(of_calls, of_work)
-    return ~is_unlinkable
-
-
-def _capturing(trace: Trace) -> BoolArray:
-    """Return, per call, whether its process captures a stream at that time, on any thread."""
-    process, change = numbers(trace.calls["process"]), np.zeros(trace.calls.num_rows, np.int64)
-    for begin_or_end, pattern in _CAPTURE.items():  # 1 or -1
-        change += begin_or_end * _named(trace, pattern)
-    # The number of open captures after each call, counted on from process to process.
-    order = np.lexsort((numbers(trace.calls["start_ns"]), process))
-    depth = np.cumsum(change[order])
-    # Outside of captures it is that before the first call of the process; or less, the lowest of
-    # the process, if the recording began inside a capture.
-    _, first, count = np.unique(process[order], return_index=True, return_counts=True)
-    outside = np.minimum(np.minimum.reduceat(depth, first), np.append(0, depth)[first])
-    is_inside = np.zeros(len(order), dtype=np.bool_)
-    is_inside[order] = depth > np.repeat(outside, count)
-    return is_inside
-
-
-def _still_queued(trace: Trace, recorded: BoolArray) -> BoolArray:
-    """Return, per call, whether its work was still queued when the recording stopped.
-
-    So are calls after the last `recorded` one, if GPU work of the process lasted to its last call.
-    """
-    calls, activities = trace.calls, trace.activities
-    process, start_ns = numbers(calls["process"]), numbers(calls["start_ns"])
-    work_end_ns = numbers(activities["start_ns"]) + numbers(activities["dur_ns"])
-    count = trace.processes.num_rows
-    last_recorded_ns = group_most(process[recorded], start_ns[recorded], count)
-    calls_end_ns = group_most(process, start_ns + numbers(calls["dur_ns"]), count)
-    busy_until_ns = group_most(numbers(activities["process"]), work_end_ns, count)
-    is_busy_to_the_end = calls_end_ns <= busy_until_ns + LONGEST_START_NS
-    return np.asarray((start_ns > last_recorded_ns[process]) & is_busy_to_the_end[process])

@@ -21,7 +21,7 @@ from traceflops.table.trace import Note, Trace
 from traceflops.timeline.account import DeviceAccount, LinkedTrace
 from traceflops.timeline.aggregates import Untimed
 from traceflops.timeline.device_span import is_top
-from traceflops.timeline.intervals import Intervals
+from traceflops.timeline.intervals import NEVER, Intervals
 from traceflops.timeline.records import Window
 from traceflops.windows.choice import StepPlan
 from traceflops.windows.device_records import MATERIAL, LaunchRecords, launch_records, timed_work
@@ -105,7 +105,10 @@ class Prepared(Struct, frozen=True, dict=True):
         for number, calls in groups(process):
             if number in windows:
                 is_chosen[calls] = not is_timed or windows[number].contains(start[calls])
-        records = launch_records(self.trace, self.untimed, is_chosen)
+        begins_ns = np.full(self.trace.processes.num_rows, NEVER)
+        for number, window in windows.items():
+            begins_ns[number] = min(window.start_ns, default=NEVER)
+        records = launch_records(self.trace, self.untimed, is_chosen, begins_ns)
         kernels = np.flatnonzero(is_one_of(self.trace.activities["kind"], "kernel"))
         is_collective = is_top(self.linked.categorised, "communication", kernels)
         return replace(

@@ -23,6 +23,7 @@ from traceflops.table.trace import (
     CUPTI_ERROR,
     EVERYWHERE,
     NEW_DRIVER,
+    TRACED,
     UTC_OFFSET,
     Note,
 )
@@ -38,6 +39,7 @@ _OF_EXPORT: Final = {
 }
 _OF_CAPTURE: Final = {
     **{f"{of}CUDA_GRAPH_TRACE_OPTIONS:MODE": "cuda_graph_trace" for of in _OF_ALL},
+    "TRACED": TRACED,  # of reports that are no exports
     **{f"{of}COLLECT_GPU_MEMORY_USAGE": "gpu_memory_usage" for of in _OF_ALL},
 }
 """Names of settings in a report, and the names of the facts that they become."""
@@ -122,7 +124,12 @@ def facts_of(tables: Tables, diagnostics: Diagnostics) -> dict[str, str]:
     is_on = (value.lower() for _, value in _pairs_of(tables, "META_DATA_CAPTURE", _CUDA_TRACED))
     has_begun = any(text.startswith("CUDA injection initialized") for _, text in diagnostics)
     contexts = Wanted(integers=("contextId",))
-    if "true" in is_on or has_begun or tables.whole(_CONTEXTS, contexts).count:
+    if (
+        "true" in is_on
+        or "cuda" in facts.get(TRACED, "")
+        or has_begun
+        or tables.whole(_CONTEXTS, contexts).count
+    ):
         facts[CUDA_TRACE] = "true"
     for severity, text in diagnostics:
         if severity == ERROR and (error := _CUPTI_ERROR.search(text)):

@@ -17,7 +17,7 @@ from traceflops.remedies import GENERATION, NSYS, NVPROF
 from traceflops.table.columns import ABSENT, count_true, is_one_of, matching, numbers, validity
 from traceflops.table.grouping import distinct, shared_codes
 from traceflops.table.patterns import launches_nothing
-from traceflops.table.trace import CUDA_TRACE, CUPTI_ERROR, PROGRAM_ERROR, Note
+from traceflops.table.trace import CUDA_TRACE, CUPTI_ERROR, PROGRAM_ERROR, TRACED, Note
 from traceflops.units import several, time_amount
 
 _NOT_READ: Final = "{count} [row|rows] of tables that are not read: {names}."
@@ -64,6 +64,10 @@ _NOTES: Final = NoteTable(
         "ends with an error.",
         "no-device-work failed": "The recording has no GPU operations: the profiler did not trace "
         "CUDA.",
+        "no-device-work untraced": (
+            "The recording has no GPU operations: CUDA was not traced (--trace={traced}).",
+            f"{NSYS} records it.",
+        ),
         "no-device-work None": (
             "The recording has no GPU operations.",
             f"Whether CUDA was traced is unknown; {NSYS} records it.",
@@ -181,6 +185,9 @@ def _no_work(
     if listed := " and ".join(several(count, noun) for count, noun in counts if count):
         return _NOTES.note("no-device-work lost", others=listed)
     # Else the program's error, that of the profiler or the settings of the recording tell why.
+    traced = facts.get(TRACED, "cuda")
+    if "cuda" not in traced and not facts.keys() & {CUDA_TRACE, CUPTI_ERROR, PROGRAM_ERROR}:
+        return _NOTES.note("no-device-work untraced", traced=traced)
     failed = "failed" if CUPTI_ERROR in facts else facts.get(CUDA_TRACE)
     return _NOTES.note(f"no-device-work {'error' if PROGRAM_ERROR in facts else failed}")
 

@@ -26,6 +26,8 @@ _RAW: Final = "Raw Sampling Data"
 _OFFSETS: Final = "Sampling Data Offsets"
 CLOCKS: Final = "Time Conversion Data"
 """The section about clocks; only newer files have it."""
+_SHOWN: Final = "UI Data"
+"""The section that the viewer shows, with the command line."""
 _BEGIN: Final = b"QDTEXT00"
 _END: Final = b"U3w[END]"
 _PACKED_BY, _AT_TEXTS, _AT_SCHEMAS = 1, 2, 3
@@ -38,7 +40,16 @@ _MOST_BYTES: Final = 1 << 27
 _MOST_PACKED: Final = 255
 """The largest ratio that LZ4 can reach; texts, such as long names of templates, come near it."""
 _READ_BYTES: Final = 1 << 20
-_REPEATED: Final = 1
+_REPEATED, _COMMAND_LINE = 1, 25
+_TRACE: Final = re.compile(r"\bnsys(?:\.exe)?\"? profile\b.*?\s(?:-t|--trace)[ =]([\w,-]+)")
+_TRACES: Final = frozenset(
+    {
+        *("cuda", "cuda-hw", "nvtx", "osrt", "opengl", "openacc", "openmp", "mpi", "ucx", "none"),
+        *("oshmem", "nvshmem", "vulkan", "nvvideo", "cublas", "cudnn", "cusolver", "cusparse"),
+        *("cublas-verbose", "cusolver-verbose", "cusparse-verbose", "syscall", "python-gil", "gds"),
+    }
+)
+"""What nsys can trace: only these words of a command line are kept, since others are private."""
 _UNREADABLE: Final = (ValueError, OSError, EOFError)
 
 
@@ -141,7 +152,7 @@ class RawFile(Struct):
             name = messages.message_text(entry.get(1))
             offset, size = entry.get(2, 0), entry.get(3, 0)
             is_span = isinstance(offset, int) and isinstance(size, int)
-            if name in (_RAW, _OFFSETS, CLOCKS) and is_span:
+            if name in (_RAW, _OFFSETS, CLOCKS, _SHOWN) and is_span:
                 sections[name] = (offset, size)
         if not is_whole or any(offset > self.size for offset, _ in sections.values()):
             return {}
@@ -154,6 +165,12 @@ class RawFile(Struct):
         offset, size = self.sections.get(name, (0, 0))
         self.stream.seek(offset)
         return self.stream.read(min(size, _MOST_BYTES))
+
+    def traced(self) -> str:
+        """Return what the command line tells to trace, "" if it does not tell, or says too much."""
+        shown = messages.last_fields(self.section(_SHOWN))
+        asked = _TRACE.search(messages.message_text(shown.get(_COMMAND_LINE)))
+        return asked[1] if asked and _TRACES.issuperset(asked[1].split(",")) else ""
 
     def blocks(self) -> Iterator[Parts]:
         """Yield the events of each block; then read the blocks of texts and the tail."""

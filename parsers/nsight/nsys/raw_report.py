@@ -117,6 +117,7 @@ def report_of(source: ByteSource) -> Report:
             if waiting:
                 events.add(joined(waiting))
             file.is_cut = file.is_cut or source.cut is not None
+            traced = file.traced()
             others, counts = _target_tables(file.head, file.tail, file.section(CLOCKS))
         except (ValueError, EOFError, OSError):
             raise _refused(file) from None
@@ -132,6 +133,9 @@ def report_of(source: ByteSource) -> Report:
     if release := _RELEASE.match(file.version):
         row = {"name": "EXPORT_PRODUCT_VERSION", "value": ".".join(release.groups())}
         others["META_DATA_EXPORT"] = pa.RecordBatch.from_pylist([row])
+    if traced:
+        row = {"name": "TRACED", "value": traced}
+        others["META_DATA_CAPTURE"] = pa.RecordBatch.from_pylist([row])
     if streams := list(_streams(file)):
         others[STREAMS] = pa.RecordBatch.from_pylist(streams)
     for name, batch in others.items():

@@ -293,6 +293,10 @@ class Assembly(Gathered):
                 wanted = np.array([kind not in recorded for kind in kinds])
                 summed.update(kinds)
                 rows = chosen(table, wanted[table.column("kind")])
+                if name == "domains":
+                    rows.replace(
+                        "kind", np.full(rows.count, rows.names["kind"]["domain"], np.int32)
+                    )
                 self._absorb(rows, "totals", process=number)
             recorded |= summed
 

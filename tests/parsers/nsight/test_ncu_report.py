@@ -364,3 +364,13 @@ def test_code_built_for_the_debugger_is_said_first_and_not_to_be_changed(
     analysis = tf.analyze(trace)
     assert headline(analysis).sentence.startswith(said)
     assert analysis.findings[0].remedy[:11] == remedy
+
+
+def test_only_kernels_built_for_the_debugger_get_no_advice(tmp_path: Path) -> None:
+    metrics = [metric(place, value) for place, value in enumerate(SPEEDS.values())]
+    named = [kernel(*metrics, name=name) + part(5, name.encode()) for name in ("gemm", "other")]
+    code = part(4, b"\x7fELF" + DEBUGGED + b"\0.text.gemm\0")
+    trace = read(file_of([block(sources=[code], results=named, texts=[*SPEEDS])]), tmp_path)
+    findings = [one for one in tf.analyze(trace).findings if one.rule == "counted-kernel"]
+    told = {one.sentence.split(" ")[0]: one.remedy[:11] for one in findings}
+    assert told == {"gemm": "", "other": "Spend fewer"}

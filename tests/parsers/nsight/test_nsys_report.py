@@ -115,6 +115,27 @@ def test_the_writer_and_what_an_export_adds(tmp_path: Path) -> None:
     assert "format 1" in codes(read(sample("2023"), tmp_path))["raw-report"]
 
 
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("profile --trace nvtx run -t SECRET", "was not traced (--trace=nvtx)"),
+        ("profile -f true --trace=osrt,mpi run", "was not traced (--trace=osrt,mpi)"),
+        ("profile -t nvtx,cuda run", "was traced but left no records"),
+        ("profile run -t SECRET", "Whether CUDA was traced is unknown"),
+        ("profile -o run", "Whether CUDA was traced is unknown"),
+    ],
+)
+def test_the_command_line_tells_whether_cuda_was_traced(
+    tmp_path: Path, command: str, words: str
+) -> None:
+    shown = part(24, b"host") + part(25, f"/opt/bin/nsys {command}".encode())
+    trace = read(report_of(more={"UI Data": shown}), tmp_path)
+    assert words in codes(trace)["no-device-work"]
+    first = tf.analyze(trace).verdict.sentence
+    assert first.startswith("CUDA was not traced") == ("not traced" in words)
+    assert "SECRET" not in str((trace.source.facts, trace.notes, first))
+
+
 def test_what_is_not_known_is_counted_by_its_number(tmp_path: Path) -> None:
     others = [event(130, 140, number(1, 5))] * 3 + [event(987, 99, b"")] * 2
     classes = [event(48, 108, number(6, 95))] * 4

@@ -209,6 +209,12 @@ def test_calls_beside_kernels_of_another_report_are_linked_by_the_times_of_kerne
         (start - 100, 4 - n) for n, start in enumerate(starts)
     ]
     assert not {"no-calls", "report-repeated"} & set(noted(trace))
+    other = [line.replace("(0)", "(1)") for line in work]
+    for unlike in (other, [line.replace(",k", ",[CUDA memcpy DtoD]") for line in work]):
+        (folder / "run_cuda_gpu_trace.csv").write_text("\n".join([TRACE, *unlike]))
+        notes = {note.code: note.text for note in tf.read(folder).notes}
+        assert "4 calls of cuda_kern_exec_trace not used" in notes["calls-unlinked"]
+        assert not {"no-calls", "report-repeated"} & notes.keys()
     doubled = folder / "run_cuda_gpu_trace.csv"
     doubled.write_text("\n".join([TRACE, *work, work[0]]))  # which of two is not known
     assert tf.read(folder).calls.num_rows == 3

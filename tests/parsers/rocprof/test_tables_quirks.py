@@ -520,7 +520,7 @@ def test_what_is_no_work_of_a_device_is_no_kernel(tmp_path: Path) -> None:
     collectives = table(STATS, [{"Name": n, "Calls": 2} for n in ("ncclSend", "mscclRunAlgo")])
     memory = table(STATS, [{"Name": n, "Calls": 2} for n in ("MEMORY_ALLOCATION_FREE", "odd one")])
     names = ("HIP_RUNTIME_API", "HSA_CORE_API_EXT", "ROCDECODE_API", "KERNEL_DISPATCH", "NEW_ONE")
-    domains = table(STATS, [{"Name": n, "Calls": 2} for n in names])
+    domains = table(STATS, [{"Name": n, "Calls": 2, "TotalDurationNs": 6_000} for n in names])
     files = {
         "1_kernel_stats.csv": kernel_sums,
         "1_rocdecode_api_stats.csv": decoding,
@@ -537,12 +537,11 @@ def test_what_is_no_work_of_a_device_is_no_kernel(tmp_path: Path) -> None:
         "mscclRunAlgo": "call",
     }
     trace = read(tmp_path / "domains", {"table.csv": domains})
-    assert dict(rows(trace, "totals", "name", "kind")) == {
-        "HIP_RUNTIME_API": "call",
-        "HSA_CORE_API_EXT": "call",
-        "ROCDECODE_API": "call",
-        "KERNEL_DISPATCH": "kernel",
-    }
+    assert dict(rows(trace, "totals", "name", "kind")) == dict.fromkeys(names[:-1], "domain")
+    analysis = tf.analyze(trace)
+    assert "KERNEL_DISPATCH takes 6.00 µs in 2 records" in analysis.verdict.sentence
+    assert analysis.untimed is not None
+    assert (analysis.untimed.device_ns, analysis.untimed.categories.num_rows) == (0, 0)
 
 
 def test_totals_of_rocpd_summary(tmp_path: Path) -> None:

@@ -167,7 +167,7 @@ def test_the_sum_of_a_domain_stands_where_nothing_else_does() -> None:
         figures(f"{DOCS}/hip_domain_stats.csv"),
     )
     (row,) = trace.totals.to_pylist()
-    assert (row["kind"], row["name"]) == ("call", "HIP_API")
+    assert (row["kind"], row["name"]) == ("domain", "HIP_API")
     assert row["count"] == int(expected["sum Calls"])
     assert row["total_ns"] == int(expected["sum TotalDurationNs"])
 

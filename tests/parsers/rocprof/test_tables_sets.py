@@ -310,7 +310,7 @@ def test_a_converted_database_of_several_processes(tmp_path: Path) -> None:
 
 def test_siblings_of_a_file_that_was_named_are_said(tmp_path: Path) -> None:
     files = {
-        "77_kernel_trace.csv": kernels(kernel(1, 2)),
+        "77_kernel_trace.csv": kernels(kernel(0, 1_000_000), kernel(8_000_000, 9_000_000)),
         "77_hip_api_trace.csv": calls(call(0, 1)),
         "77_kernel_stats.csv": "",
         "88_kernel_trace.csv": kernels(kernel(1, 2)),
@@ -323,6 +323,8 @@ def test_siblings_of_a_file_that_was_named_are_said(tmp_path: Path) -> None:
     assert "77_hip_api_trace.csv" in note.text
     assert "folder mine" in note.text
     assert str(tmp_path) not in note.text
+    told = "1 other table of the same process lies beside the file: give the folder"
+    assert told in tf.analyze(tf.read(path)).verdict.sentence
     both = [path, tmp_path / "mine" / "77_hip_api_trace.csv"]
     assert "siblings-not-read" not in codes(tf.read(both))
     assert "siblings-not-read" not in codes(tf.read(tmp_path / "mine"))

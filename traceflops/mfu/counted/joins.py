@@ -293,6 +293,11 @@ class MeasuredWork(Struct, frozen=True):
     notes: tuple[Note, ...]
 
     @property
+    def has_throughputs(self) -> bool:
+        """Return whether a throughput of a kernel was counted."""
+        return any(speed.throughputs for speed in self.speeds)
+
+    @property
     def bytes_at(self) -> str:
         """Return where bytes were counted: the memory (NVIDIA's devices) or the fabric (AMD's)."""
         tools = {family.tool for family in self.families if family is not None}

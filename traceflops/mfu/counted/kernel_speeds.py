@@ -46,7 +46,7 @@ _ALL: Final = 0.995  # an occupancy from here on is full
 _ISSUING: Final = "selected"  # the "stall reason" of warps that issue an instruction
 _ACTIVE_CYCLES: Final = "GRBM_GUI_ACTIVE"
 _SHARES: Final = ("achieved_occupancy", "theoretical_occupancy", "active", *ROOFS)
-_OTHERS: Final = ("waves", "lanes", "excess", "shared_bytes", "spills")
+_OTHERS: Final = ("waves", "lanes", "excess", "shared_bytes", "spills", "debug")
 _PIPE: Final = "pipe."
 _NEARLY: Final = 0.9
 """Pipes that are so near to being as busy as the busiest are both to be relieved."""
@@ -83,7 +83,7 @@ class KernelSpeed(Struct, frozen=True):
     first. `pipe` is the pipe that is as busy as the SMs, `other_pipe` one that is nearly as busy,
     with its share. `lanes` is how many of 32 threads take part in an instruction, `excess` the
     share of sectors that coalesced accesses would not move, `shared_bytes` are of a block, `spills`
-    accesses to local memory. `rules` are the profiler's.
+    accesses to local memory. `is_debug`: built for the debugger. `rules` are the profiler's.
     """
 
     name: str
@@ -105,6 +105,7 @@ class KernelSpeed(Struct, frozen=True):
     excess: float | None = None
     shared_bytes: int | None = None
     spills: int | None = None
+    is_debug: bool = False
     rules: tuple[KernelRule, ...] = ()
 
     @property
@@ -270,6 +271,7 @@ class _Groups:
                 other_pipe=other_pipe,
                 shared_bytes=_whole(own["shared_bytes"]),
                 spills=_whole(own["spills"]),
+                is_debug=bool(own["debug"]),
                 rules=self.rules[number],
             )
 

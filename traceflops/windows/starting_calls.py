@@ -1,0 +1,102 @@
+"""Calls that start work on a GPU: which ones launch, and why their work may have no record."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import numpy as np
+
+from traceflops.remedies import FULL_BUFFER
+from traceflops.table.columns import ABSENT, BoolArray, IntArray, is_one_of, matching, numbers
+from traceflops.table.grouping import group_least, group_most, is_among, joint_codes
+from traceflops.table.patterns import LAUNCH
+from traceflops.table.trace import Trace
+from traceflops.timeline.idle import LONGEST_START_NS
+
+_CAPTURE: Final = {1: re.compile(r"\w*StreamBeginCapture"), -1: re.compile(r"\w*StreamEndCapture")}
+
+
+def named(trace: Trace, pattern: re.Pattern[str]) -> BoolArray:
+    """Return, per call, whether its name begins with a match of the pattern."""
+    return matching(trace.calls["name"], pattern.match)
+
+
+def launching(trace: Trace) -> BoolArray:
+    """Return, per call, whether it launches kernels or graphs.
+
+    A call of the driver with the correlation of a launch of the runtime is the same launch again.
+    """
+    is_launch, calls = named(trace, LAUNCH), trace.calls
+    correlation = numbers(calls["correlation"], ABSENT)
+    key = joint_codes(numbers(calls["process"]), correlation)
+    is_driver = is_one_of(calls["api"], "driver")
+    is_of_runtime = (correlation != ABSENT) & is_among(key, key[is_launch & ~is_driver])
+    return np.asarray(is_launch & ~(is_driver & is_of_runtime))
+
+
+def linkable(trace: Trace) -> BoolArray:
+    """Return, per call, whether a record of its work would be linked to it by a correlation.
+
+    Not if the work of its process has no correlations, or if the process has no work while another
+    has work and no calls: that work may belong to these calls.
+    """
+    of_work, of_calls = numbers(trace.activities["process"]), numbers(trace.calls["process"])
+    has_correlation = numbers(trace.activities["correlation"], ABSENT) != ABSENT
+    is_unlinkable = ~is_among(of_calls, of_work[has_correlation])
+    if is_among(of_work, of_calls).all():
+        is_unlinkable &= is_among(of_calls, of_work)
+    return ~is_unlinkable
+
+
+def capturing(trace: Trace) -> BoolArray:
+    """Return, per call, whether its process captures a stream at that time, on any thread."""
+    process, change = numbers(trace.calls["process"]), np.zeros(trace.calls.num_rows, np.int64)
+    for begin_or_end, pattern in _CAPTURE.items():  # 1 or -1
+        change += begin_or_end * named(trace, pattern)
+    # The number of open captures after each call, counted on from process to process.
+    order = np.lexsort((numbers(trace.calls["start_ns"]), process))
+    depth = np.cumsum(change[order])
+    # Outside of captures it is that before the first call of the process; or less, the lowest of
+    # the process, if the recording began inside a capture.
+    _, first, count = np.unique(process[order], return_index=True, return_counts=True)
+    outside = np.minimum(np.minimum.reduceat(depth, first), np.append(0, depth)[first])
+    is_inside = np.zeros(len(order), dtype=np.bool_)
+    is_inside[order] = depth > np.repeat(outside, count)
+    return is_inside
+
+
+def still_queued(trace: Trace, recorded: BoolArray) -> BoolArray:
+    """Return, per call, whether its work was still queued when the recording stopped.
+
+    So are calls after the last `recorded` one, if GPU work of the process lasted to its last call.
+    """
+    calls, activities = trace.calls, trace.activities
+    process, start_ns = numbers(calls["process"]), numbers(calls["start_ns"])
+    work_end_ns = numbers(activities["start_ns"]) + numbers(activities["dur_ns"])
+    count = trace.processes.num_rows
+    last_recorded_ns = group_most(process[recorded], start_ns[recorded], count)
+    calls_end_ns = group_most(process, start_ns + numbers(calls["dur_ns"]), count)
+    busy_until_ns = group_most(numbers(activities["process"]), work_end_ns, count)
+    is_busy_to_the_end = calls_end_ns <= busy_until_ns + LONGEST_START_NS
+    return np.asarray((start_ns > last_recorded_ns[process]) & is_busy_to_the_end[process])
+
+
+def early(trace: Trace, recorded: BoolArray, lost: BoolArray, begins_ns: IntArray) -> BoolArray:
+    """Return, per call, whether it is lost since the profiler was still starting.
+
+        calls    a b c d e f g      work of a and b has no record
+        GPU          |c d e f g|    window
+
+    So are the lost calls of a process if all precede its first `recorded` call and its windows, are
+    fewer than the recorded calls, and if the recording is too short to have filled a buffer.
+    """
+    process, start_ns = numbers(trace.calls["process"]), numbers(trace.calls["start_ns"])
+    count = trace.processes.num_rows
+    first_ns = group_least(process[recorded], start_ns[recorded], count)
+    is_late = lost & (start_ns >= np.minimum(first_ns, begins_ns)[process])
+    losses, others, late = (
+        np.bincount(process[one], minlength=count) for one in (lost, recorded, is_late)
+    )
+    is_start = (late == 0) & (losses < others) & (losses + others < FULL_BUFFER)
+    return np.asarray(lost & is_start[process])
