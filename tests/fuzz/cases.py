@@ -25,6 +25,7 @@ COMMANDS: tuple[tuple[int, tuple[str, ...]], ...] = (
     (2, ("export", INPUT, "-o", OUTPUT, "--format", "csv")),
     (5, ("report", INPUT, "-o", f"{OUTPUT}.html")),
     (2, ("report", INPUT, "-o", f"{OUTPUT}.json")),
+    (3, ("repro", INPUT, "-o", f"{OUTPUT}.py")),
     (3, ("query", INPUT, "select * from activities", "--format", "csv")),
     (2, ("summary", "-", "--json")),
 )

@@ -16,7 +16,7 @@ from tests.conftest import SAMPLES
 from traceflops import Analysis, analyze
 from traceflops.cli import app
 from traceflops.cli.repro import chosen_work
-from traceflops.errors import UsageError
+from traceflops.errors import InputError, UsageError
 from traceflops.reports.scripts.scripts import script
 from traceflops.repro.calls import calls
 from traceflops.repro.transfers import Work
@@ -127,8 +127,8 @@ def op_row(**columns: Any) -> tf.Trace:
 @pytest.mark.parametrize(
     ("columns", "reason"),
     [
-        ({"name": "mine::mm"}, "an extension or by generated code"),
-        ({"name": 'aten::mm"""\nimport os\n"""'}, "an extension or by generated code"),
+        ({"name": "mine::mm"}, "it is of an extension, or generated code"),
+        ({"name": 'aten::mm"""\nimport os\n"""'}, "it is of an extension, or generated code"),
         ({"input_dims": None}, "shapes of its inputs were not recorded"),
         ({"input_types": '["float",""]'}, "type of a tensor was not recorded"),
         ({"input_types": '["float","c10::qint32"]'}, "type of a tensor was not recorded"),
@@ -145,7 +145,7 @@ def op_row(**columns: Any) -> tf.Trace:
 def test_what_was_not_recorded_is_refused_with_the_reason(
     columns: dict[str, Any], reason: str
 ) -> None:
-    with pytest.raises(UsageError, match=reason):
+    with pytest.raises(InputError, match=reason):
         chosen_work(analyze(op_row(**columns)), None, None, None)
 
 

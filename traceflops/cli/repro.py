@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from traceflops.cli.common import path_of, say, spare_inputs
 from traceflops.cli.options import TO, AnalysisOptions, Force, Text, argument, option
-from traceflops.errors import UsageError
+from traceflops.errors import InputError, UsageError
 
 if TYPE_CHECKING:
     from traceflops.analysis.result import Analysis
@@ -23,8 +23,8 @@ EXAMPLES = (
 )
 _LONGEST: Final = 60
 _REASONS: Final = {
-    "no-operator": "no operator is recorded around their launch",
-    "not-torch": "they are launched by an extension or by generated code",
+    "no-operator": "no operator is recorded around its launch",
+    "not-torch": "it is of an extension, or generated code",
     "no-shapes": "the shapes of its inputs were not recorded",
     "unread-argument": "the value of an argument was not recorded",
     "unknown-type": "the type of a tensor was not recorded",
@@ -73,13 +73,13 @@ def chosen_work(
 ) -> Work:
     """Return the work with the most time that is asked for; without a question, of all.
 
-    Raises UsageError if there is none, or if none of it can be repeated.
+    Raises UsageError if the choice names nothing, InputError if nothing of it can be repeated.
     """
     from traceflops.repro.calls import Call, calls
     from traceflops.repro.transfers import copies, exchanges
 
     if not analysis.has_events:
-        raise UsageError("a summary has no single calls to repeat", "give the trace itself")
+        raise InputError("a summary has no single calls to repeat", "give the trace itself")
     works: list[Work] = [*calls(analysis), *copies(analysis), *exchanges(analysis)]
     works.sort(key=lambda work: -work.sum_ns)
     if finding is not None:
@@ -92,20 +92,30 @@ def chosen_work(
     elif op is not None:
         asked = [work for work in works if isinstance(work, Call) and _is_named(work, op)]
         what = f"no operator {op!r} launched kernels in the chosen steps"
+    elif not works:
+        hint = "record with a profiler of operators, such as PyTorch's"
+        raise InputError("no kernel was recorded in the chosen steps: nothing to repeat", hint)
     else:
-        asked, what = works, "no kernel was recorded in the chosen steps"
+        asked, what = works, ""
     if not asked:
         raise UsageError(f"{what}, so there is nothing to repeat", _OTHER)
-    repeatable = [work for work in asked if not isinstance(work, Call) or work.refused is None]
-    if repeatable:
-        return repeatable[0]
     largest = asked[0]
-    reason = largest.refused if isinstance(largest, Call) else None
-    name = (largest.op if isinstance(largest, Call) else None) or largest.kernels[0]
-    raise UsageError(
-        f"{name} cannot be repeated: {_REASONS[reason or 'no-operator']}",
-        _REMEDIES.get(reason or "", _OTHER),
-    )
+    chosen = next((work for work in asked if not _refusal(work)), None)
+    if chosen is None:
+        remedy = _REMEDIES.get(largest.refused or "", _OTHER) if isinstance(largest, Call) else ""
+        raise InputError(_refusal(largest), remedy)
+    if chosen is not largest:
+        say(f"The longest, {_refusal(largest)}.")
+    return chosen
+
+
+def _refusal(work: Work) -> str:
+    """Return why some work cannot be repeated, "" if it can."""
+    from traceflops.findings.finding import short_name
+
+    reason = getattr(work, "refused", None)
+    name = short_name(getattr(work, "op", None) or work.kernels[0])
+    return f"{name} cannot be repeated: {_REASONS[reason]}" if reason else ""
 
 
 def name_of(work: Work) -> str:
