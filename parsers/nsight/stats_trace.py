@@ -110,7 +110,7 @@ NOTES: Final = NoteTable(
         "and their correlation ids repeat. The work is shown as a separate process without links "
         "to calls; give the SQLite export (nsys export --type sqlite).",
         "calls-unlinked": "{count} [call|calls] of {reports} not used: no kernel of the other "
-        "report is surely the same.",
+        "report is known to be the same.",
         "no-calls": (
             "The report has no API calls, so launch calls and idle causes are unknown.",
             "Give cuda_api_trace beside it, or the SQLite export (nsys export --type sqlite).",

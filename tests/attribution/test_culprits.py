@@ -190,7 +190,7 @@ def test_where_no_range_is_named_the_help_is_what_to_record(format_: str, how: s
         analysis = analyze(replace(trace, source=replace(trace.source, format=format_)))
         [help_] = [one.remedy for one in waits(analysis) if one.words == "untraced host time"]
         assert help_.startswith(how) != is_named
-        assert ("named range" in help_) == is_named
+        assert ("put ranges around" in help_) == is_named
         [one] = [one for one in analysis.idle.by_class() if one.kind == "host_unrecorded"]
         assert (one.remedy == "idle.remedy.host_unrecorded") == is_named
 

@@ -216,7 +216,7 @@ def test_in_a_folder_a_format_that_fails_is_a_note(tmp_path: Path) -> None:
     code = FORMAT.format("lambda head: head.startswith(b'ACME')", "lambda s, r: {}['x']")
     report = json.loads(printed(failing(site, "parsers", code), "summary", folder, "--json"))
     texts = [note["text"] for note in report["notes"]]
-    assert "1 file in the folder skipped (no readable trace): a.log." in texts
+    assert any("1 file in the folder skipped" in text and "a.log" in text for text in texts)
 
 
 def test_nothing_is_looked_up_for_help(tmp_path: Path) -> None:

@@ -27,7 +27,6 @@ EXAMPLES = (
     "traceflops check trace.json.gz --min-mfu 0.35 --max-share idle=0.10",
     "traceflops check trace.json.gz --baseline base.json --update-baseline",
     "traceflops check ranks/ --no-finding high --junit gates.xml --github",
-    "traceflops check after.json.gz --baseline before.json.gz --promised data-input",
 )
 _TOLERANCE: Final = "3%"
 _TITLE: Final = "traceflops check"

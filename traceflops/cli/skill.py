@@ -11,7 +11,7 @@ from traceflops.errors import UsageError
 
 EXAMPLES = (
     "traceflops skill",
-    "traceflops skill --install ~/.claude/skills",
+    "traceflops skill --install .claude/skills",
 )
 
 
@@ -25,13 +25,13 @@ def skill(
     if install is None:
         say(text.rstrip("\n"))
         return
-    from traceflops.reports.files import check_replaced, write_pieces
+    from traceflops.reports.files import check_replaced, remedy, write_pieces
 
-    folder = Path(install).expanduser()
-    if not folder.is_dir():
-        raise UsageError(f"not a folder: {install}", "give the folder of your agent's skills")
-    target = folder / "traceflops" / "SKILL.md"
-    target.parent.mkdir(exist_ok=True)
+    target = Path(install).expanduser() / "traceflops" / "SKILL.md"
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"cannot make {target.parent}: {error.strerror}", remedy(error)) from None
     check_replaced(target, force=force)
     write_pieces(target, [text.encode()])
     say(str(target))

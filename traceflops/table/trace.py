@@ -140,11 +140,6 @@ class Job(Struct, frozen=True):
         return tuple(file.name for trace in self.traces for file in trace.source.files)
 
 
-def _table(name: str, about: str) -> property:
-    """Return a property of a trace: its table of this name."""
-    return property(lambda trace: trace.table(name), doc=about)
-
-
 class Trace(Struct, frozen=True):
     """The contents of one or more input files. Tables follow `traceflops.table.schema`.
 
@@ -176,16 +171,55 @@ class Trace(Struct, frozen=True):
         """Return a table by name, empty if the source did not fill it."""
         return self.tables[name] if name in self.tables else empty_table(name)
 
-    activities = _table("activities", "Work of devices, one row per kernel, copy or fill.")
-    calls = _table("calls", "Runtime and driver API calls of the host.")
-    ops = _table("ops", "Framework operators of the host.")
-    marks = _table("marks", "Named ranges of the host: steps, annotations, python frames, waits.")
-    counters = _table("counters", "Values over time, such as allocated memory.")
-    kernel_counters = _table("kernel_counters", "Hardware counters of launches, without times.")
-    kernel_rules = _table("kernel_rules", "What the profiler's own rules say of launches.")
-    totals = _table("totals", "Sums by name of a source without a timeline.")
-    devices = _table("devices", "Devices that did work.")
-    processes = _table("processes", "Processes (ranks) of the job.")
+    @property
+    def activities(self) -> pa.Table:
+        """Return the work of devices, one row per kernel, copy or fill."""
+        return self.table("activities")
+
+    @property
+    def calls(self) -> pa.Table:
+        """Return the runtime and driver API calls of the host."""
+        return self.table("calls")
+
+    @property
+    def ops(self) -> pa.Table:
+        """Return the framework operators of the host."""
+        return self.table("ops")
+
+    @property
+    def marks(self) -> pa.Table:
+        """Return named ranges and instants: steps, annotations, python frames, waits."""
+        return self.table("marks")
+
+    @property
+    def counters(self) -> pa.Table:
+        """Return values over time, such as allocated memory."""
+        return self.table("counters")
+
+    @property
+    def kernel_counters(self) -> pa.Table:
+        """Return hardware counters of launches; their times are serialised and not here."""
+        return self.table("kernel_counters")
+
+    @property
+    def kernel_rules(self) -> pa.Table:
+        """Return what the profiler's own rules say of launches."""
+        return self.table("kernel_rules")
+
+    @property
+    def totals(self) -> pa.Table:
+        """Return sums by name of a source without a timeline."""
+        return self.table("totals")
+
+    @property
+    def devices(self) -> pa.Table:
+        """Return the devices that did work."""
+        return self.table("devices")
+
+    @property
+    def processes(self) -> pa.Table:
+        """Return the processes (ranks) of the job."""
+        return self.table("processes")
 
     @property
     def ranks(self) -> tuple[int | None, ...]:

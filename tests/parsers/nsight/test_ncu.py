@@ -241,7 +241,7 @@ def test_pages_without_a_value(tmp_path: Path, rows: Sequence[Sequence[str]], me
 def test_what_ncu_prints_without_a_table(tmp_path: Path) -> None:
     with pytest.raises(NotATrace, match="console output") as caught:
         read(tmp_path, "==PROF== Connected to process 7", "  gemm (1, 1, 1)x(128, 1, 1)")
-    assert "--csv --page raw" in caught.value.hint
+    assert "ncu --set full -o" in caught.value.hint
 
 
 @pytest.mark.parametrize(
