@@ -131,16 +131,16 @@ def promise_of(
 
 
 def _sufficient(fixed: Sequence[Finding], before: Analysis, gained_ns: int) -> Sequence[Finding]:
-    """Return the finding with the largest gain if that alone explains what came, else all.
+    """Return the best finding whose promise alone explains what came, else all.
 
     The others may be consequences of its cause, which go with it.
     """
-    largest = max(fixed, key=lambda each: each.gain.expected_ns if each.gain else 0, default=None)
-    if largest is None:
-        return fixed
-    low_ns, high_ns = _promised([largest], before)
     slack_ns = _SLACK * _mean_ns(before)
-    return [largest] if low_ns - slack_ns <= gained_ns <= high_ns + slack_ns else fixed
+    for finding in fixed:
+        low_ns, high_ns = _promised([finding], before)
+        if low_ns - slack_ns <= gained_ns <= high_ns + slack_ns:
+            return [finding]
+    return fixed
 
 
 def _mean_ns(analysis: Analysis) -> float:
