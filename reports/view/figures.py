@@ -290,7 +290,14 @@ def signed_percent(share: float | Fraction) -> str:
 
 
 def times_between(times_ns: Sequence[float | Fraction], between: str) -> str:
-    """Return times joined by `between`, all in the unit of the longest: "11.4 to 67.5 ms"."""
+    """Return times joined by `between`, all in the unit of the longest: "11.4 → 67.5 ms"."""
     unit = units.unit_for(float(max(times_ns)))
     values = (significant(ns / TIME_UNITS[unit], 3, zeros=True) for ns in times_ns)
     return f"{between.join(values)} {unit}"
+
+
+def time_span(ends_ns: Sequence[float | Fraction]) -> str:
+    """Return a range of times, a single time if both ends look alike: "11.4 to 67.5 ms"."""
+    unit = units.unit_for(float(max(ends_ns)))
+    values = (significant(ns / TIME_UNITS[unit], 3, zeros=True) for ns in ends_ns)
+    return f"{' to '.join(dict.fromkeys(values))} {unit}"

@@ -38,7 +38,7 @@ _PRINTED: Final[Mapping[str, Callable[[Any], str]]] = {
     "count": lambda number: f"{number:,}",
     "signed_duration": figures.signed_duration,
     "signed_percent": figures.signed_percent,
-    "span": lambda ends: figures.times_between(ends, " to "),
+    "span": figures.time_span,
     "sides": lambda sizes: " × ".join(f"{size:,}" for size in sizes),
     "fixed2": lambda number: f"{number:.2f}",
     "digits2": lambda number: units.significant(number, 2),
