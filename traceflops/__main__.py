@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import sys
-from typing import Final
 
 from traceflops.errors import MORE_MEMORY, is_out_of_memory
 
@@ -17,22 +15,13 @@ not used here, and the GiB of addresses that Arrow's allocator reserves at once 
 """
 
 
-_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # of malloc.h
-_MOST_FREE: Final = 2**31 - 1
-
-
-def _reuse_memory() -> None:
-    """Let glibc reuse freed arrays: the system takes long to hand out fresh pages for each."""
-    if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "mallopt"):
-        libc.mallopt(_M_TRIM_THRESHOLD, _MOST_FREE)
-        libc.mallopt(_M_MMAP_MAX, 0)
-
-
 def run() -> None:
-    """Run the command line; Ctrl-C and a lack of memory end it without a traceback."""
+    """Run the command line.
+
+    Ctrl-C and a lack of memory end it without a traceback, even while it is loading.
+    """
     for name, value in _SPARING.items():
         os.environ.setdefault(name, value)
-    _reuse_memory()
     try:
         from traceflops.cli import main
 
