@@ -30,17 +30,9 @@ from traceflops.table.columns import (
     numbers,
     thread_columns,
 )
-from traceflops.table.grouping import (
-    distinct,
-    group_sums,
-    groups,
-    joint_codes,
-    shared_codes,
-)
+from traceflops.table.grouping import distinct, group_sums, groups, joint_codes, shared_codes
 from traceflops.table.nesting import taken
-from traceflops.table.patterns import (
-    LAUNCH,
-)
+from traceflops.table.patterns import LAUNCH
 from traceflops.table.trace import Trace
 from traceflops.timeline.device_span import is_top
 from traceflops.timeline.first_calls import COPIES
