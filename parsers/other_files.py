@@ -24,9 +24,6 @@ _TRACE: Final = (
 )
 _SAME_RUN: Final = "give the profiler's trace of the same run (prof.export_chrome_trace)"
 ASCEND: Final = "traceflops reads GPUs only; MindStudio Insight and msprof-analyze read Ascend NPUs"
-_HANG: Final = (
-    "it tells which collective hung, not how time was spent: read it with torchfrtrace of PyTorch"
-)
 _NSYS: Final = (
     "export the report as SQLite: nsys export --type sqlite --include-json=true REPORT.nsys-rep"
 )
@@ -38,9 +35,9 @@ _NEURON: Final = "traceflops reads GPUs only; neuron-profile and Neuron Explorer
 class OtherFile(Struct, frozen=True):
     """A kind of file that is not read: `what` it is, and a `hint` on what to do instead.
 
-    A file is of this kind if its name has one of `suffixes`, or if its head meets all conditions
-    that are given: it matches the pattern `begins`; one of its first lines matches the pattern
-    `line`; it contains all texts of `all_of`, at least one of `one_of` and none of `lacks`.
+    A file is of this kind if its name has one of `suffixes` or, without any, if its head meets all
+    conditions that are given: it matches the pattern `begins`; one of its first lines matches the
+    pattern `line`; it contains all texts of `all_of`, at least one of `one_of`, none of `lacks`.
     """
 
     what: str
@@ -54,10 +51,8 @@ class OtherFile(Struct, frozen=True):
 
     def is_in(self, head: bytes, name: str) -> bool:
         """Return whether a file that begins with `head` and is called `name` is of this kind."""
-        if PurePath(name).suffix.lower() in self.suffixes:
-            return True
-        if not (self.begins or self.line or self.all_of or self.one_of):  # known by suffix alone
-            return False
+        if self.suffixes:
+            return PurePath(name).suffix.lower() in self.suffixes
         if self.begins and not re.match(self.begins, head):
             return False
         lines = head.splitlines()[:_LINES_LOOKED_AT] if self.line else ()
@@ -81,6 +76,11 @@ _CPU_TOOL: Final = partial(OtherFile, hint=_TRACE)
 _PACKED: Final = partial(OtherFile, hint=_UNPACK)
 _OF_RUN: Final = partial(OtherFile, hint=_SAME_RUN)
 _NVPROF_TEXT: Final = partial(OtherFile, hint=_NVPROF)
+_FLIGHT_RECORDER: Final = partial(
+    OtherFile,
+    "a dump of PyTorch's flight recorder, which has collectives without GPU times",
+    "it tells which collective hung, not how time was spent: read it with torchfrtrace of PyTorch",
+)
 OTHER_FILES: Final[tuple[OtherFile, ...]] = (
     _JSON_FILE(
         "a trace of an Ascend NPU (trace_view.json or msprof)",
@@ -117,15 +117,12 @@ OTHER_FILES: Final[tuple[OtherFile, ...]] = (
         "give the traces of all ranks (a folder): they tell who waits for whom",
         all_of=(b'"inspector_output_format_version"',),
     ),
-    OtherFile(
-        "a dump of PyTorch's flight recorder, which has collectives without GPU times",
-        _HANG,
+    _FLIGHT_RECORDER(
         begins=_PICKLE,
         one_of=(b"pg_config", b"pg_status", b"nccl_comm_state", b"comm_lib_version"),
     ),
-    _JSON_FILE(
-        "a dump of PyTorch's flight recorder, which has collectives without GPU times",
-        _HANG,
+    _FLIGHT_RECORDER(
+        begins=_JSON,
         one_of=(b'"pg_status"', b'"time_discovered_completed_ns"'),
         lacks=(*_KINETO, b'"traceEvents"'),
     ),
@@ -322,7 +319,7 @@ OTHER_FILES: Final[tuple[OtherFile, ...]] = (
     OtherFile(
         "a Python pickle, which is unsafe to open",
         "export the trace as JSON; a memory snapshot of PyTorch is read as it is",
-        begins=rb"\x80[\x02-\x05](?![\s\S]{0,50}segments)",
+        begins=_PICKLE + rb"(?![\s\S]{0,50}segments)",
     ),
 )
 """Kinds that are tried before any format, in this order; the first that fits counts."""

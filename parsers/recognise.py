@@ -97,7 +97,7 @@ def _read_databases(sources: Sequence[ByteSource], _: Reading) -> list[Trace]:
     by_source, failed = read_each(sources, traces_in, close=True)
     source_and_trace = [pair for pairs in by_source for pair in pairs]
     from traceflops.parsers.nsight.nsys.process_registry import without_clashes
-    from traceflops.parsers.rocprof.trace import without_repeated_passes
+    from traceflops.parsers.rocprof.counter_passes import without_repeated_passes
 
     traces = without_clashes(without_repeated_passes(source_and_trace))
     notes = []

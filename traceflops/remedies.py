@@ -77,8 +77,6 @@ _IN_LOST_PART: Final = frozenset(
     }
 )
 """What the lost part of a file may hold: another way of recording would be the wrong advice."""
-_OF_DEVICE: Final = ("device work", "device records")
-
 
 CUDA: Final = "CUDA"
 """What PyTorch calls the GPUs of NVIDIA, and those of AMD."""
@@ -130,7 +128,6 @@ _OF_FRAMEWORKS: Final = {
 _WITH_XLA: Final = "{trace} around GPU work"
 _TRACE_ANNOTATION: Final = "{annotation}"
 _FINER: Final = "finer NVTX ranges"
-_WITH_SYSTEM: Final = ", and osrt in --trace"
 _IN_NVTX: Final = "put {} around each iteration and add --trace=nvtx"
 _RANK: Final = "initialise torch.distributed before {}, or put rankN in the file name"
 _SHORTER: Final = "record fewer steps, since full buffers drop records"
@@ -317,12 +314,12 @@ def way_to_record(of: Recording, lack: str) -> How | None:
     if tool == PYTORCH:
         how = _with_pytorch(of, lack, how)
     if tool == XLA:
-        how = How(how.text.format(**_names(of.source.facts.get(FRAMEWORK))), how.is_clause)
+        how = how._replace(text=how.text.format(**_names(of.source.facts.get(FRAMEWORK))))
     if tool == NSIGHT:
         how = _with_nsight(counts, lack, how)
     if _is_old(of):  # a GPU that neither nsys nor ncu can record
-        text = "" if lack == "kernel counters" else _OF_NSYS.sub(NVPROF, how.text)
-        how = How(text, how.is_clause)
+        how = how._replace(text=_OF_NSYS.sub(NVPROF, how.text))
+        how = How("") if lack == "kernel counters" else how
     if of.source.tool == LEGACY and lack not in _SAME_IN_LEGACY:  # it recorded operators alone
         return _do(f"record with torch.profiler (PyTorch 1.8.1 or later) and {how.text}")
     return how
@@ -332,7 +329,8 @@ def _with_pytorch(of: Recording, lack: str, how: How) -> How:
     """Return the advice for PyTorch with the names of the accelerator and its tracer filled in."""
     counts = of.source.event_counts
     # API calls show that the GPU was traced: there is another reason, said once, of the records.
-    if lack in _OF_DEVICE and any(name.endswith(_OF_CALLS) for name in counts):
+    of_device = lack in ("device work", "device records")
+    if of_device and any(name.endswith(_OF_CALLS) for name in counts):
         why = _WITHOUT_COUNTERS if _COUNTED in counts else _WHY_NONE
         how = why if lack == "device records" else How("")
     name = accelerator(counts)
@@ -343,7 +341,7 @@ def _with_pytorch(of: Recording, lack: str, how: How) -> How:
     are_known = runtime.isdecimal() and driver.isdecimal()
     older = tracer if are_known and int(runtime) <= int(driver) else "the driver"
     text = how.text.format(accelerator=name, module=module, tracer=tracer, older=older)
-    return How(text, how.is_clause)
+    return how._replace(text=text)
 
 
 def _with_nsight(counts: Mapping[str, int], lack: str, how: How) -> How:
@@ -351,9 +349,10 @@ def _with_nsight(counts: Mapping[str, int], lack: str, how: How) -> How:
     graphs = sum(count for name, count in counts.items() if "GRAPH" in name)
     has_no_graphs = counts.get("KERNEL", 0) > 0 and not graphs
     if lack != "kernels of graphs" and has_no_graphs:
-        how = How(how.text.replace(_GRAPHS, ""), how.is_clause)
+        how = how._replace(text=how.text.replace(_GRAPHS, ""))
     if lack == "host work" and any("NVTX" in name for name in counts):
-        return How(_FINER if any("OSRT" in name for name in counts) else _FINER + _WITH_SYSTEM)
+        has_system_calls = any("OSRT" in name for name in counts)
+        return How(_FINER if has_system_calls else f"{_FINER}, and osrt in --trace")
     return how
 
 

@@ -3,7 +3,6 @@
 The numbers below are those of the fields in Perfetto's .proto files; no other field is read, since
 some contain command lines. A sequence is the packets of one writer; an era is a part of it, until
 it clears its state. Ids of names, defaults and the sequence's own clocks are valid within one era.
-Clocks convert the times of packets to ns since boot.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ from traceflops.parsers.io.messages import (
     fields,
     last_fields,
     message_text,
-    signed,
     split,
 )
+from traceflops.parsers.rocprof.perfetto_clocks import IDS, Clocks, numbers_in
 from traceflops.table.builder import BEYOND, MOST_TEXTS
 from traceflops.table.columns import (
     ABSENT,
@@ -54,12 +53,6 @@ _BEGIN, _END, _INSTANT, _COUNTER = 1, 2, 3, 4
 _CATEGORIES, _NAMES, _ANNOTATIONS = 1, 2, 3
 _ANNOTATION_ID, _ANNOTATION_NAME, _TEXT, _VALUES = 1, 10, 6, (3, 4, 2, 7)
 _MOST_WANTED: Final = 64  # the most ids that an era may define for the names of wanted annotations
-_IDS: Final = 1 << 32
-"""All ids are smaller than this: `era * IDS + id` is a unique key for an id of an era."""
-_BOOT_CLOCK: Final = 6
-"""The clock that counts from the start of the machine; all others are converted to it."""
-_FIRST_OWN_CLOCK: Final = 64  # the smallest number of a clock that belongs to a sequence
-_CLOCK_NUMBER, _CLOCK_TIME, _CLOCK_COUNTS_ON, _CLOCK_UNIT = 1, 2, 3, 4
 TEXT: Final = 1 << 62
 """Added to the index of a text where the value of an annotation is a text, not a number."""
 
@@ -90,7 +83,7 @@ class Packets:
         self.is_cut = False
         self._source, self._wanted, self._odd = source, tuple(wanted), odd
         self._packets, self._events, self._slices, self._values = (Rows() for _ in range(4))
-        # Pairs of `era * _IDS + id` and the code of the text that the id stands for.
+        # Pairs of `era * IDS + id` and the code of the text that the id stands for.
         self._interned: dict[int, list[tuple[int, int]]] = {_NAMES: [], _CATEGORIES: []}
         # By era, then by the id of an annotation's name: the index of the name in `wanted`.
         self._annotations: dict[int, dict[int, int]] = {}
@@ -190,9 +183,9 @@ class Packets:
             iid, ids = numbers_in(part).get(1, -1), self._annotations.setdefault(era, {})
             if kind == _ANNOTATIONS and text in self._wanted and len(ids) < _MOST_WANTED:
                 ids[iid] = self._wanted.index(text)
-            elif kind in self._interned and 0 <= iid < _IDS:
+            elif kind in self._interned and 0 <= iid < IDS:
                 names = self.names if kind == _NAMES else self.categories
-                self._interned[kind].append((era * _IDS + iid, names[text]))
+                self._interned[kind].append((era * IDS + iid, names[text]))
 
     def _add_statistics(self, _: int, data: bytes) -> None:
         """Count the buffers that lost packets."""
@@ -242,12 +235,12 @@ class Packets:
         notes = events.each.columns((_ANNOTATION_ID, *_VALUES), (_ANNOTATION_NAME, _TEXT))
         # The index in `_wanted` of each annotation: by the id of its name, else by the name itself.
         ids = [
-            (own_era * _IDS + iid, index)
+            (own_era * IDS + iid, index)
             for own_era in distinct(era).tolist()
             for iid, index in self._annotations.get(own_era, {}).items()
         ]
         keys, indices = np.array(ids, np.int64).reshape(-1, 2).T
-        wanted = Lookup(keys, indices)(era[events.owner] * _IDS + notes.numbers[_ANNOTATION_ID])
+        wanted = Lookup(keys, indices)(era[events.owner] * IDS + notes.numbers[_ANNOTATION_ID])
         name_begin, name_end = notes.begins[_ANNOTATION_NAME], notes.ends[_ANNOTATION_NAME]
         if (name_begin != ABSENT).any():
             names = [name.encode() for name in self._wanted]
@@ -296,7 +289,7 @@ class Packets:
             if what in rows:
                 keys, codes = np.array(self._interned[kind], np.int64).reshape(-1, 2).T
                 iid = rows.pop(f"{what} id")
-                key = np.where((iid < 0) | (iid >= _IDS), ABSENT, rows["era"] * _IDS + iid)
+                key = np.where((iid < 0) | (iid >= IDS), ABSENT, rows["era"] * IDS + iid)
                 code = np.where(rows[what] == ABSENT, Lookup(keys, codes)(key), rows[what])
                 rows[what] = np.where(code == ABSENT, -1, code)
         return rows
@@ -346,66 +339,3 @@ def _pairs(is_begin: BoolArray, stack: IntArray) -> tuple[IntArray, IntArray, in
     is_pair = begins[first] & ~begins[second]
     is_pair &= (level[first] == level[second]) & (stack[first] == stack[second])
     return order[first[is_pair]], order[second[is_pair]], count_true(unpaired)
-
-
-class Clocks:
-    """The clocks of a trace: builtin ones, and clocks of a sequence, each valid for one era."""
-
-    def __init__(self) -> None:
-        # By `era * _IDS + number`: time 0 (ns since boot), unit (ns), 1 if times are differences.
-        self._own: dict[int, tuple[int, int, int]] = {}
-        # By number of a builtin clock: the ns to add to its time.
-        self._ahead: dict[int, int] = {_BOOT_CLOCK: 0}
-
-    def add(self, era: int, snapshot: bytes) -> None:
-        """Take a snapshot: the times that several clocks showed at the same moment.
-
-        A snapshot without a builtin clock is dropped. The first snapshot of each clock counts.
-        """
-        # Field 1 of a snapshot is a clock.
-        clocks = [numbers_in(part) for number, part in fields(snapshot) if number == 1]
-        shown = {clock.get(_CLOCK_NUMBER, 0): clock for clock in clocks}
-        # The moment comes from a clock whose offset is known, else from any builtin clock.
-        builtin = [number for number in (*self._ahead, *shown) if number < _FIRST_OWN_CLOCK]
-        base = next((number for number in builtin if number in shown), None)
-        if base is None:
-            return
-        now = shown[base].get(_CLOCK_TIME, 0) + self._ahead.get(base, 0)
-        for number, clock in shown.items():
-            time, unit = clock.get(_CLOCK_TIME, 0), clock.get(_CLOCK_UNIT, 1)
-            counts_on = clock.get(_CLOCK_COUNTS_ON, 0)
-            if _FIRST_OWN_CLOCK <= number < _IDS:
-                start = signed((now if counts_on else now - time * unit) % 2**64)
-                self._own.setdefault(era * _IDS + number, (start, unit, counts_on))
-            elif number < _FIRST_OWN_CLOCK:
-                self._ahead.setdefault(number, signed((now - time) % 2**64))
-
-    def times(self, time: IntArray, clock: IntArray, era: IntArray) -> IntArray:
-        """Return the time of each packet, in file order, in ns since boot, ABSENT if unknown."""
-        boot_ns = time.copy()
-        for number, ahead in self._ahead.items():
-            boot_ns[(clock == number) & (time != ABSENT)] += ahead
-
-        # Packets with clocks of a sequence; `own` is the index of the clock in `_own`.
-        rows = np.flatnonzero((clock >= _FIRST_OWN_CLOCK) & (clock < _IDS))
-        keys = np.array([*self._own], np.int64)
-        own = Lookup(keys, np.arange(len(keys)))(era[rows] * _IDS + clock[rows])
-        boot_ns[rows[own == ABSENT]] = ABSENT
-        rows, own = rows[own != ABSENT], own[own != ABSENT]
-
-        # Sorted by clock, one cumulative sum adds up the steps of every clock that counts on.
-        order = np.argsort(own, kind="stable")
-        rows, own = rows[order], own[order]
-        step = np.where(time[rows] == ABSENT, 0, time[rows])
-        passed = np.cumsum(step)
-        passed -= (passed - step)[np.searchsorted(own, own)]  # minus the sum of earlier clocks
-        start, unit, counts_on = np.array([*self._own.values()], np.int64).reshape(-1, 3)[own].T
-        own_ns = start + unit * np.where(counts_on == 1, passed, step)
-        boot_ns[rows] = np.where(time[rows] == ABSENT, ABSENT, own_ns)
-        return boot_ns
-
-
-def numbers_in(data: object) -> dict[int, int]:
-    """Return the numeric fields of a message by field number, {} if `data` is not bytes."""
-    parts = last_fields(data) if isinstance(data, bytes) else {}
-    return {number: signed(value) for number, value in parts.items() if isinstance(value, int)}

@@ -1,9 +1,9 @@
-"""The notes of readers of rocprof, and the traces of what they collected; passes are joined."""
+"""The notes of readers of rocprof, and the traces of what they collected."""
 
 from __future__ import annotations
 
 import hashlib
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -16,7 +16,7 @@ from traceflops.parsers.io.database_file import nothing_left
 from traceflops.parsers.io.database_rows import Database
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.notes import NoteTable
-from traceflops.parsers.rocprof.tables.parts import OutputPlace, TableFile, place_of
+from traceflops.parsers.rocprof.tables.parts import COUNTERS, TableFile, place_of
 from traceflops.parsers.shared.sanity_checks import COUNTED_WHILE_TIMED, span_notes
 from traceflops.parsers.shared.sinks import DISPATCH, UNNAMED_KERNEL
 from traceflops.parsers.shared.trace_builder import Gathered, overflow_notes
@@ -127,18 +127,12 @@ NOTES: Final = NoteTable(
         "none has that number.",
     },
 )
-_RECORDS: Final = ("activities", "calls", "marks", "counters", "kernel_counters")
+_RECORDS: Final = ("activities", "calls", "marks", "counters", COUNTERS)
 _ODD: Final = (
     *("no-value", "host-copies", "host-copies database", "graph-without-device", "sampled"),
     *("system", "streamed-counter", "no-value database", "empty-doubles", "loose-arrows"),
     "instances-summed",
 )
-_COUNTERS: Final = "kernel_counters"
-_LOSSES: Final = (
-    *("input-cut", "rows-lost", "log-unread", "log-cut"),
-    *("text-cut", "json-dropped", "json-repaired", "second-trace", "tail-unread"),
-)
-"""Codes of the notes that are kept of a pass of which only the counters are used."""
 
 
 def clock_of(machine: str | None, host: str | None) -> str | None:
@@ -206,8 +200,7 @@ def run_notes(
     # What was repaired, left out or assumed.
     odd, notes = run.odd, list[Note]()
     if run.passes_left_out:
-        listed = ", ".join(map(str, run.passes_left_out[:_MOST_NAMED]))
-        notes.append(NOTES.note("repeated-passes", len(run.passes_left_out), passes=listed))
+        notes.append(passes_note(run.passes_left_out))
     notes += NOTES.counted(odd, "merged-passes", "launcher", "host-copies")
     notes += [NOTES.note("device-unknown")] if odd["device-unknown"] else []
     notes += NOTES.counted(odd, "instances-summed", "counters-written-twice")
@@ -218,7 +211,7 @@ def run_notes(
             notes.append(COUNTED_WHILE_TIMED)
         elif run.system:  # only rocprof-compute describes the system
             notes.append(NOTES.note("timed-one-by-one"))
-    elif tables["kernel_counters"].num_rows:
+    elif tables[COUNTERS].num_rows:
         notes.append(NOTES.note("no-timeline counters"))
     else:
         only_totals = tables["totals"].num_rows and not tables["calls"].num_rows
@@ -226,6 +219,12 @@ def run_notes(
     # A note on a whole run of several files names no file.
     label = run.files[0].source.label if len(run.files) == 1 else None
     yield from (replace(note, file=label) for note in notes)
+
+
+def passes_note(numbers: Sequence[int]) -> Note:
+    """Return the note that of the passes with these numbers only the counters are used."""
+    listed = ", ".join(map(str, numbers[:_MOST_NAMED]))
+    return NOTES.note("repeated-passes", len(numbers), passes=listed)
 
 
 def file_notes(file: TableFile) -> Iterator[Note]:
@@ -312,7 +311,7 @@ def _notes_on_records(
         is_unnamed = codes(kernels) == labels.index(UNNAMED_KERNEL)
         odd["kernels-unnamed"] = int(np.count_nonzero(is_unnamed))
     yield from NOTES.counted(odd, "kernels-unnamed", "kernels-unnamed json", "agents-missing")
-    was_counted = tables[_COUNTERS].num_rows > 0
+    was_counted = tables[COUNTERS].num_rows > 0
     if kernels.length():
         yield from link_notes(tables, "no-calls v1 file" if holder == "v1 file" else "no-calls")
         if was_counted:
@@ -330,81 +329,3 @@ def with_losses(database: Database, trace: Trace, label: Callable[[str], str] = 
         again = "record or copy the database again"
         raise nothing_left(database.source.label, database.file.notes, again)
     return replace(trace, notes=(*database.notes(label), *trace.notes))
-
-
-def without_repeated_passes(read: Iterable[tuple[ByteSource, Trace]]) -> list[Trace]:
-    """Return the traces of all sources, with the passes of each run joined into one trace.
-
-    A pass repeats the program to read further counters. Times are from the first pass that has
-    device work and no counters, else from the first one with device work; the other passes only
-    give counters. Sorted by pid, the n-th process of one pass is the n-th of each other pass.
-    """
-    runs: defaultdict[tuple[str, int | None, int], list[tuple[OutputPlace, Trace]]]
-    runs = defaultdict(list)  # by folder, rank and number of processes
-    traces: list[Trace] = []
-    for source, trace in read:
-        output = place_of(source.folder, source.name)
-        if output.run_pass is None:
-            traces.append(trace)
-        else:
-            runs[output.root, output.rank, trace.processes.num_rows].append((output, trace))
-    for members in runs.values():
-        by_pid = sorted(members, key=lambda m: (m[0].pid or 0, m[1].source.files[0].name))
-        passes: defaultdict[int, list[Trace]] = defaultdict(list)
-        for output, trace in by_pid:
-            passes[output.run_pass or 0].append(trace)
-        if len(passes) == 1:
-            traces += [trace for _, trace in members]
-            continue
-        with_work = _with_rows("activities", passes) or set(passes)
-        timed = min(with_work - _with_rows(_COUNTERS, passes) or with_work)
-        other_passes = sorted(number for number in passes if number != timed)
-        for process, trace in enumerate(passes[timed]):
-            others = [(n, passes[n][process]) for n in other_passes if process < len(passes[n])]
-            traces.append(_with_passes(trace, timed, others))
-    return traces
-
-
-def _with_rows(table: str, passes: Mapping[int, Sequence[Trace]]) -> set[int]:
-    """Return the numbers of the passes that have rows of the table in any trace."""
-    return {n for n, traces in passes.items() if any(t.table(table).num_rows for t in traces)}
-
-
-def _with_passes(trace: Trace, timed: int, others: Sequence[tuple[int, Trace]]) -> Trace:
-    """Return a trace, which is pass `timed`, with the counters of the same process in `others`.
-
-    `others` has the numbers of passes and their traces. Their devices become those of `trace` with
-    the same process and number. Their correlations become null: they are ids of another run.
-    """
-    passes = [(timed, trace.kernel_counters)]
-    row_of = {device: row for row, device in enumerate(_devices(trace))}
-    source, counts = trace.source, Counter(trace.source.event_counts)
-    files, lost = list(source.files), list[Note]()
-    for number, other in others:
-        counters = other.kernel_counters
-        # Rows of `other`'s devices in this trace; an unknown device selects the ABSENT at the end.
-        rows = np.array([*(row_of.get(device, ABSENT) for device in _devices(other)), ABSENT])
-        device = numbers(counters["device"], ABSENT)
-        own_device = rows[np.where(device == ABSENT, len(rows) - 1, device)]
-        counters = with_numbers(counters, "device", own_device)
-        no_calls = np.full(counters.num_rows, ABSENT)
-        passes.append((number, with_numbers(counters, "correlation", no_calls)))
-        files += other.source.files
-        counts.update(other.source.event_counts)
-        lost += [note for note in other.notes if note.code in _LOSSES]
-    repeated = [with_numbers(t, "repetition", np.full(t.num_rows, number)) for number, t in passes]
-    joined = pa.concat_tables(repeated).unify_dictionaries().combine_chunks()
-    listed = ", ".join(str(number) for number, _ in others[:_MOST_NAMED])
-    note = NOTES.note("repeated-passes", len(others), passes=listed)
-    return replace(
-        trace,
-        source=replace(source, files=tuple(files), event_counts=dict(sorted(counts.items()))),
-        tables={**trace.tables, _COUNTERS: joined},
-        notes=(replace(note, file=files[0].name), *trace.notes, *lost),
-    )
-
-
-def _devices(trace: Trace) -> list[tuple[int, int]]:
-    """Return, for each device, its process and the number it has there."""
-    columns = (trace.devices[name].to_pylist() for name in ("process", "local_id"))
-    return list(zip(*columns, strict=True))

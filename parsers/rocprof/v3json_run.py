@@ -15,7 +15,8 @@ from traceflops.parsers.io.json_text import input_cut, repairs_and_losses
 from traceflops.parsers.io.notes import not_read, printable, read_each, with_notes
 from traceflops.parsers.io.worker_pool import BLOCK_BYTES, WorkerPool
 from traceflops.parsers.rocprof import v3json_tables
-from traceflops.parsers.rocprof.trace import NOTES, trace_of, without_repeated_passes
+from traceflops.parsers.rocprof.counter_passes import without_repeated_passes
+from traceflops.parsers.rocprof.trace import NOTES, trace_of
 from traceflops.parsers.shared.collectives import fill_collectives
 from traceflops.parsers.shared.formats import Reading
 from traceflops.parsers.shared.trace_builder import ProcessFacts

@@ -16,7 +16,6 @@ from traceflops.analysis.result import Analysis
 from traceflops.characters import function_name
 from traceflops.facts import Fact, fact
 from traceflops.findings.case import limit
-from traceflops.findings.communication import slow_link_fact
 from traceflops.findings.counted_kernels import COUNTED_KERNEL
 from traceflops.findings.finding import Finding, Gain, Where, row_name, short_name
 from traceflops.findings.late_rank import late_rank_fact
@@ -24,6 +23,7 @@ from traceflops.findings.losses import LOSS
 from traceflops.findings.main_kernel import MAIN_KERNEL
 from traceflops.findings.nothing_recorded import SAID_FIRST
 from traceflops.findings.rules import all_rules
+from traceflops.findings.slow_links import slow_link_fact
 from traceflops.findings.start_up import LITTLE_WORK, START_UP
 from traceflops.findings.unevenness import UNEVEN_STEPS
 from traceflops.remedies import is_cut_off

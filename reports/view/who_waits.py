@@ -11,8 +11,8 @@ import numpy as np
 from traceflops.analysis.result import Analysis
 from traceflops.facts import fact
 from traceflops.findings import late_rank
-from traceflops.findings.communication import slow_link_fact
 from traceflops.findings.rules import advice_of
+from traceflops.findings.slow_links import slow_link_fact
 from traceflops.ranks.collectives import Collective
 from traceflops.ranks.link_rates import LinkRate
 from traceflops.ranks.who_waits import RankReport, Turn

@@ -8,8 +8,8 @@ import pytest
 from tests.build import launched, trace_of
 from traceflops import analyze
 from traceflops.findings.case import NO_RULES, program_of, without_work_ns
-from traceflops.findings.communication import slow_link_findings
 from traceflops.findings.late_rank import rank_balance
+from traceflops.findings.slow_links import slow_link_findings
 from traceflops.ranks.link_rates import LinkRate
 
 

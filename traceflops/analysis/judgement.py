@@ -21,7 +21,6 @@ from traceflops.findings import verdicts
 from traceflops.findings.calls_alone import calls_alone
 from traceflops.findings.case import NO_RULES, FindingRules, program_of_trace
 from traceflops.findings.clocks import samples_verdict
-from traceflops.findings.communication import slow_link_fact, slow_link_findings
 from traceflops.findings.device_memory import memory_verdict
 from traceflops.findings.finding import Finding, Verdict
 from traceflops.findings.late_rank import late_rank_fact, late_rank_findings, waiting_for
@@ -36,16 +35,8 @@ from traceflops.findings.nothing_recorded import (
     of_what_was_read,
     waits_for_host,
 )
-from traceflops.findings.on_cpu import (
-    OfGpu,
-    OnCpu,
-    Ranged,
-    cpu_facts,
-    leading,
-    of_gpu,
-    ranged,
-    reading,
-)
+from traceflops.findings.on_cpu import OnCpu, Ranged, cpu_facts, leading, ranged
+from traceflops.findings.slow_links import slow_link_fact, slow_link_findings
 from traceflops.findings.standstill import (
     STANDSTILL,
     Standstill,
@@ -55,6 +46,7 @@ from traceflops.findings.standstill import (
 )
 from traceflops.findings.start_up import LITTLE_WORK, little_work, main_kind
 from traceflops.findings.unevenness import uneven_findings
+from traceflops.findings.unrecorded_gpu import OfGpu, of_gpu, reading
 from traceflops.gpu_samples import gpu_samples
 from traceflops.mfu.measurement import Measurement
 from traceflops.mfu.serving_passes import Serving

@@ -35,7 +35,7 @@ from traceflops.devices.jobs import JobReport
 from traceflops.errors import UsageError
 from traceflops.facts import Fact, fact, quoted
 from traceflops.findings.case import NO_RULES, FindingRules
-from traceflops.findings.on_cpu import LACKS_GPU
+from traceflops.findings.unrecorded_gpu import LACKS_GPU
 from traceflops.gpu_samples import GpuSamples, gpu_samples
 from traceflops.mfu.serving_passes import NO_SERVING, Serving
 from traceflops.mfu.traced.work_tables import activity_flops

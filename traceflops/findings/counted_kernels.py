@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from math import prod
-from typing import Final
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -27,12 +27,10 @@ from traceflops.findings.counted_estimates import (
 )
 from traceflops.findings.finding import Finding, Row, row_name, severity_of
 from traceflops.findings.finding import short_name as without_signature
-from traceflops.findings.launch_geometry import few_blocks
-from traceflops.findings.rules import statement, thresholds
+from traceflops.findings.rules import statement
 from traceflops.mfu.counted.kernel_speeds import COMPUTING, ROOFS, KernelSpeed
 from traceflops.mfu.measurement import Measurement
 from traceflops.mfu.traced.work_tables import KernelRow
-from traceflops.table.trace import Trace
 
 _MOST: Final = 3
 _LEAST_WAVES: Final = 0.1  # fewer waves than this are told without their number
@@ -80,7 +78,7 @@ def counted_kernels(case: Case) -> Iterator[Finding]:
     names = short_names([speed.name for speed in speeds])
     rows = case.untimed.counted.to_pylist() if case.untimed is not None else ()
     kinds = {row["name"]: _kind(row["top"], row["sub"]) for row in rows}
-    uncounted = [*_uncounted(case, speeds)] if total_ns else []
+    uncounted = [*_uncounted(rows, speeds)] if total_ns else []
     yield from uncounted
     least_ns = limit(case, COUNTED_KERNEL, "least_share") * total_ns
     # Very short launches matter less than kernels of which nothing is known.
@@ -106,17 +104,19 @@ def counted_kernels(case: Case) -> Iterator[Finding]:
         yield from _finding(case, speed, names[speed.name], kind, share, others)
 
 
-def _uncounted(case: Case, speeds: Sequence[KernelSpeed]) -> Iterator[Finding]:
+def _uncounted(
+    rows: Sequence[Mapping[str, Any]], speeds: Sequence[KernelSpeed]
+) -> Iterator[Finding]:
     """Give a finding that names the kernels for which neither a time nor a rate was counted.
 
-    Rows with a grid or of several launches count as counted: some of their launches may be.
+    `rows` are all kernels. Speeds with a grid or of several launches count as counted: some of
+    these launches may be.
     """
     may_be_counted = {
         speed.name
         for speed in speeds
         if speed.duration_ns is not None or speed.throughputs or speed.grid or speed.launches > 1
     }
-    rows = case.untimed.counted.to_pylist() if case.untimed is not None else ()
     lost = [row for row in rows if row["name"] not in may_be_counted][:_MOST]
     if lost:
         values: dict[str, Value] = {
@@ -348,56 +348,3 @@ def short_names(names: Sequence[str]) -> dict[str, str]:
             is_enough = times[word[0]] == 1 and (is_long or not has_templates)
         shown[name] = cut(word[0] if word and is_enough else without_signature(text))
     return shown
-
-
-_TERA: Final = 1000  # FLOP per ns in a TFLOP per second
-
-
-def kernel_with_most(measured: Measurement, trace: Trace) -> Fact | None:
-    """Return which kernel takes most time, its speed, and whether its grids are small."""
-    kernels = longest_first(measured)
-    if not kernels:
-        return None
-    most, total_ns = kernels[0], sum(row.sum_ns for row in kernels)
-    speed, work = speed_of(measured, most), most.measured
-    limits = [*filter(None, [few_blocks(trace, most.name)])]
-    if work.flops_per_ns:
-        limits.append(counted_fact("flops", tflops=work.flops_per_ns / _TERA))
-    if work.bytes_per_ns:
-        limits.append(counted_fact("bytes", gigabytes=work.bytes_per_ns))
-    if speed is not None:
-        near = thresholds()[COUNTED_KERNEL]["near"]
-        # Shares of 0 tell of units that the kernel does not use.
-        limits += [roof for roof in roofs(speed, near) if roof.values["share"]]
-    name, share = short_names([row.name for row in kernels])[most.name], most.sum_ns / total_ns
-    return counted_fact("most", name=name, share=share, time_ns=total_ns, limits=tuple(limits))
-
-
-def counted_with_most(measured: Measurement) -> Fact | None:
-    """Return which kernel has most of the time of counted launches, if counters tell little else.
-
-    None if a time is missing, or if throughputs are known: then findings tell more.
-    """
-    work = measured.executed.work
-    if work is None or work.has_throughputs:
-        return None
-    counted = [(row.name, row.time_ns) for row in work.counted]
-    times = Counter[str]()
-    for kernel, ns in [(speed.name, speed.duration_ns) for speed in work.speeds] or counted:
-        times[kernel] += ns or 0
-    rows, total_ns = [row for row in work.counted if times[row.name]], times.total()
-    if not rows or len(rows) < len(work.counted):
-        return None
-    most = max(rows, key=lambda row: times[row.name])
-    limits = [counted_fact("bytes", gigabytes=most.bytes_per_ns)] if most.bytes_per_ns else []
-    for way, moved in () if limits else (("read", most.read), ("written", most.written)):
-        if moved and most.time_ns:  # the other way was not counted
-            limits.append(counted_fact(way, gigabytes=moved / most.time_ns))
-    if limits and (most.flops, most.vector) == (0, 0):  # counted as 0: it only moves bytes
-        limits.append(counted_fact("no-flops"))
-    limits += [
-        counted_fact("counter", name=name, mean=total / most.launches)
-        for name, total in ({} if work.speeds else most.counters).items()
-    ]
-    name, share = short_names([row.name for row in rows])[most.name], times[most.name] / total_ns
-    return counted_fact("most", name=name, share=share, time_ns=total_ns, limits=tuple(limits))

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from traceflops.facts import fact
 from traceflops.findings.case import Case, Rule, limit, share_of_window
 from traceflops.findings.clocks import low_clocks, slowed_kernels, slower_kernels
-from traceflops.findings.communication import communication, slow_link
+from traceflops.findings.communication import communication
 from traceflops.findings.counted_estimates import COUNTED_KERNEL
 from traceflops.findings.counted_kernels import counted_kernels, counted_main_kernel
 from traceflops.findings.decode import decode
@@ -26,6 +26,7 @@ from traceflops.findings.managed_memory import unified_memory
 from traceflops.findings.many_operators import many_kernels
 from traceflops.findings.precision import totals_in_fp32
 from traceflops.findings.rules import advice_of, all_rules, rule_of, statement
+from traceflops.findings.slow_links import slow_link
 from traceflops.findings.standstill import STANDSTILL, uneven_launches, without_stalled
 from traceflops.findings.start_up import LITTLE_WORK, kept, little_work, start_up
 from traceflops.findings.trace_health import trace_health

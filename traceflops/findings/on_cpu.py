@@ -11,15 +11,14 @@ import numpy as np
 import pyarrow as pa
 
 from traceflops.attribution.culprits import IdleCulprits
-from traceflops.attribution.host_events import has_fact, host_span
-from traceflops.attribution.idle_classes import CLASSES, waiting_calls
-from traceflops.attribution.op_kernels import Attribution
+from traceflops.attribution.host_events import has_fact
+from traceflops.attribution.idle_classes import CLASSES
 from traceflops.facts import Fact, fact
 from traceflops.findings.finding import WORTH_SAYING, short_name
 from traceflops.findings.idle_facts import TORCH_OPTIMIZER
 from traceflops.findings.rules import advice_of
+from traceflops.findings.unrecorded_gpu import GPU_FREES, OfGpu
 from traceflops.mfu.measurement import Measurement
-from traceflops.mfu.traced.executed import too_fast
 from traceflops.mfu.traced.work_tables import KernelRow
 from traceflops.ranks.collectives import elements_of
 from traceflops.table.columns import (
@@ -31,23 +30,9 @@ from traceflops.table.columns import (
     numbers,
     thread_columns,
 )
-from traceflops.table.grouping import (
-    differ_from_before,
-    distinct,
-    group_sums,
-    groups,
-    in_order,
-    joint_codes,
-    shared_codes,
-    used_names,
-)
+from traceflops.table.grouping import distinct, group_sums, groups, joint_codes, shared_codes
 from traceflops.table.nesting import taken
-from traceflops.table.patterns import (
-    LAUNCH,
-    WAITS_FOR_DEVICE,
-    operator_of_gpus,
-    operator_of_mps,
-)
+from traceflops.table.patterns import LAUNCH
 from traceflops.table.trace import Trace
 from traceflops.timeline.device_span import is_top
 from traceflops.timeline.first_calls import COPIES
@@ -55,20 +40,16 @@ from traceflops.timeline.intervals import Intervals
 from traceflops.timeline.records import Account
 from traceflops.windows.prepared import Prepared
 
+ON_CPU: Final = "on-cpu"
 _MOST: Final = 2
 _LARGE: Final = 0.2  # the second largest part is named, too, from this share of the time on
 _MANY: Final = 3  # with so many calls, no single one should take most of the time
 _MOSTLY: Final = 0.8  # an operator with this share of its kind of work is told instead of the kind
 _OVERLAP: Final = 1.01
 """Operators that take more than this times the busy time ran beside each other."""
-_LITTLE: Final = 0.1
 _COMMUNICATION, _DISPATCH = "communication", "dispatch within operators"
 _SEVERAL, _NO_LAUNCH_NS = 3, 100_000_000
 """Operators with so many calls of such a mean time compute: no launch or start-up takes so long."""
-_TERA: Final = 1000  # FLOPs per ns in a TFLOP/s
-_READS: Final = "aten::_local_scalar_dense"
-_BACKWARD: Final = re.compile(r"autograd::engine::evaluate_function: ")
-_OF_LISTS: Final = re.compile(r"aten::_foreach_")
 _PRODUCTS, _MAIN, _LARGE_NS = "products", 0.5, 1_000_000
 """A faster device is a remedy from this share and mean time of GEMMs and convolutions on."""
 _SLOW: Final = re.compile(r"aten::_?(slow|thnn)_conv")
@@ -84,22 +65,11 @@ _BY_CPU: Final = re.compile("gloo|mpi")
 """Communication that the CPU carries out; operators of NCCL only launch it."""
 _IN_THREAD: Final = re.compile("_SingleProcessDataLoaderIter")
 _JOINS: Final = re.compile(r"aten::_(fused|foreach)_")
+_DRAWS: Final = re.compile(r"aten::(normal|uniform|random|exponential|bernoulli)_?$")
+"""Operators that fill tensors with random numbers."""
 _LOADING, _OPTIMIZER = "data_input", "optimizer_loop"
 _RANGES: Final = {_LOADING: "data_input", _OPTIMIZER: "optimizer"}
 """Classes of idle time whose ranges also hold operators, and the fact that reveals the ranges."""
-
-
-class OfGpu(NamedTuple):
-    """What the CPU tells about a GPU without records: `lacks`, the sign that there is one, `waits`.
-
-    With `is_queue`, operators wait in the same calls in which they launch. `recorded_ns` is the
-    time that the shares in `waits` are of; None if they are of steps, or if there are none.
-    """
-
-    lacks: Fact | None = None
-    waits: tuple[Fact, ...] = ()
-    is_queue: bool = False
-    recorded_ns: int | None = None
 
 
 class OnCpu(NamedTuple):
@@ -107,56 +77,6 @@ class OnCpu(NamedTuple):
 
     leads: tuple[Fact, ...]
     gpu: OfGpu
-
-
-LACKS_GPU: Final = frozenset(
-    f"verdict.on-cpu-{why}" for why in ("of-mps", "of-gpu", "backward", "too-fast")
-)
-"""Codes of the statements that operators launched work of a GPU that is not recorded."""
-
-
-def of_gpu(trace: Trace, attribution: Attribution, steps: Intervals | None = None) -> OfGpu:
-    """Return what a trace without GPU work still tells about a GPU; `attribution` has its FLOPs.
-
-    `steps` is the time of the steps that shares are of; None without steps.
-    """
-    operators = used_names(trace.ops["name"])
-    if (operator := operator_of_mps(operators)) is not None:
-        return OfGpu(fact("verdict.on-cpu-of-mps", operator=operator), is_queue=True)
-    operator = operator_of_gpus(operators)
-    lacks = fact("verdict.on-cpu-of-gpu", operator=operator) if operator else None
-    if lacks is None and _has_device_thread(trace):
-        lacks = fact("verdict.on-cpu-backward")
-    if lacks is None and (found := too_fast(trace, attribution)) is not None:
-        lacks = fact(
-            "verdict.on-cpu-too-fast",
-            operator=found.operator,
-            tera=found.flops_per_ns / _TERA,
-            times=found.times,
-        )
-    waits, recorded_ns = _waits(trace, steps)
-    return OfGpu(lacks, waits, recorded_ns=recorded_ns)
-
-
-def _has_device_thread(trace: Trace) -> bool:
-    """Return whether the backward pass has threads of its own, and an optimizer takes lists.
-
-    Both happen for tensors on a GPU: on a CPU, autograd runs on the thread that calls it, and
-    optimizers by default take tensors one by one.
-    """
-    ops = trace.ops
-    backward, lists = (matching(ops["name"], name.match) for name in (_BACKWARD, _OF_LISTS))
-    owner, thread, start = (
-        numbers(ops[name], ABSENT) for name in ("process", "thread", "start_ns")
-    )
-    threads = joint_codes(owner, thread)
-    if not (backward.any() and lists.any()):
-        return False
-    order = in_order(threads, start)
-    first = order[differ_from_before(threads[order])]  # the first operator of each thread
-    is_own = backward[first]
-    of_backward = np.isin(threads[backward], threads[first[is_own]])
-    return bool(of_backward.all() and not is_own.all())
 
 
 class Ranged(NamedTuple):
@@ -236,15 +156,6 @@ def leading(
     knows |= {"computes"} if computed else set()
     helps = (advice_of(ON_CPU, knows | part.knows) for part in told if part.knows)
     return (*leads, *details, *computed, *filter(None, helps))
-
-
-def reading(kernels: pa.Table, total: Account, of: Fact) -> tuple[Fact, ...]:
-    """Return the share of time in which operators read values of an unrecorded GPU, if large."""
-    for row in kernels.to_pylist():
-        share = row["sum_ns"] / max(total.components.window_ns, 1)
-        if row["name"] == _READS and share >= WORTH_SAYING:
-            return (fact("verdict.cpu-reads", name=row["name"], share=share, of=of),)
-    return ()
 
 
 def _of_operators(
@@ -368,43 +279,6 @@ def ranged(trace: Trace, chosen: Intervals) -> dict[str, Ranged]:
         remedies[_OPTIMIZER] = set() if joins or not ops_ns else {"optimizer"}
         found[kind] = Ranged(times, by_thread, ops_ns, frozenset(remedies[kind]))
     return found
-
-
-def _waits(trace: Trace, steps: Intervals | None) -> tuple[tuple[Fact, ...], int | None]:
-    """Return a statement on the share of time in calls that may wait for a GPU, and its basis.
-
-    The share is of the steps; without steps it is of all recorded time, which is returned as well.
-    No statement is returned if no call after the last launch waits for the GPU, which may have
-    worked on, or if there are several processes, whose times overlap.
-    """
-    calls, ops = trace.calls, trace.ops
-    (process, start, end), (_, op_start, op_end) = host_span(calls), host_span(ops)
-    launches = np.flatnonzero(matching(calls["name"], LAUNCH.match))
-    finishes = np.flatnonzero(matching(calls["name"], WAITS_FOR_DEVICE.match))
-    is_told = len(launches) > 0 and len(finishes) > 0 and len(distinct(process)) == 1
-    if not is_told or start[finishes].max() < start[launches].max():
-        return (), None
-    rows = np.flatnonzero(waiting_calls(calls) | matching(calls["name"], GPU_FREES.match))
-    low, high = np.append(start, op_start).min(), np.append(end, op_end).max()
-    recorded, waits = Intervals.one(low, high), Intervals.of(start[rows], end[rows])
-    told = recorded if steps is None else steps
-    if not (recorded.length_ns and told.length_ns):
-        return (), None
-    # Who leads is told by all recorded time: a wait after the last step is for that step, too.
-    code = "cpu-leads-gpu" if waits.length_ns < _LITTLE * recorded.length_ns else "cpu-waits"
-    of = fact("basis.recording" if steps is None else "basis.step")
-    name, waits_ns = codes(calls["name"])[rows], told.length_within(start[rows], end[rows])
-    most = names(calls["name"])[np.bincount(name, waits_ns).argmax()] if waits_ns.any() else None
-    share = waits.intersect(told).length_ns / told.length_ns
-    said = fact(f"verdict.{code}", share=share, of=of, name=most)
-    return (said,), told.length_ns if steps is None else None
-
-
-ON_CPU: Final = "on-cpu"
-GPU_FREES: Final = re.compile(r"(cuda|hip)Free$|cuMemFree(_v2)?$")
-"""Calls that give memory back once the GPU has done all its work."""
-_DRAWS: Final = re.compile(r"aten::(normal|uniform|random|exponential|bernoulli)_?$")
-"""Operators that fill tensors with random numbers."""
 
 
 def cpu_facts(prepared: Prepared) -> frozenset[str]:

@@ -12,7 +12,7 @@ from traceflops.facts import fact
 from traceflops.findings.case import cause, share_of_window
 from traceflops.findings.finding import Cause, Gain
 from traceflops.findings.kernel_facts import KernelFacts, largest_of, rows_of, takes_enough
-from traceflops.findings.on_cpu import of_gpu
+from traceflops.findings.unrecorded_gpu import of_gpu
 from traceflops.flops.ops.arguments import arguments_of
 from traceflops.table.columns import BoolArray, IntArray, codes, is_one_of, matching, take_rows
 from traceflops.table.grouping import group_rows

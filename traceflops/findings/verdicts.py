@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from traceflops.attribution.kernels import MOVES, kind_of
 from traceflops.devices.missing_input import NOTHING_LAUNCHED
 from traceflops.facts import Fact, fact, quoted
-from traceflops.findings.counted_kernels import counted_with_most, kernel_with_most
 from traceflops.findings.finding import WORTH_SAYING, Verdict, severity_of
+from traceflops.findings.longest_kernel import counted_with_most, kernel_with_most
 from traceflops.findings.losses import Loss
 from traceflops.findings.nothing_recorded import NO_PROGRAM, functions_alone
 from traceflops.findings.on_cpu import OnCpu

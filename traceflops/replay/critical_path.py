@@ -74,7 +74,8 @@ def path(graph: RecordedGraph, spans: Spans, world: World, time_ns: IntArray) ->
     edge = graph.decisive(world, time_ns)
     source = np.append(graph.edges.source, -1)[edge]  # -1, no edge, takes the last entry
     kind = np.append(graph.edges.kind, np.int8(DELAY))[edge]
-    source_of, times = source.data, time_ns.data  # lists take five times the memory
+    # Views of memory give Python's numbers one by one; lists would take five times the memory.
+    source_of, times = source.data, time_ns.data
     pieces = []
     for _, begin, end, node in spans.rows(graph, world, time_ns):
         nodes = [node]

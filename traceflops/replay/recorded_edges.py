@@ -156,7 +156,10 @@ class _GraphBuilder(Struct, frozen=True, dict=True):
         of_members = work.process[self.meetings.member]
 
         def column(nodes: IntArray, values: IntArray, otherwise: int = -1) -> WholeArray:
-            """Return a value per node, in order: of `nodes` the given one, else `otherwise`."""
+            """Return a value per node, in order: of `nodes` the given one, else `otherwise`.
+
+            The type is the narrow one if it holds all values.
+            """
             filled = np.full(count, otherwise, dtype=narrow(np.append(values, otherwise)).dtype)
             filled[nodes] = values
             return filled[order]

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
-from traceflops.replay.visits import Runs, Visits
+from traceflops.replay.visits import Incoming, Runs, Visits
 from traceflops.table.columns import (
     BoolArray,
     Columns,
@@ -88,7 +88,8 @@ class World(Struct, frozen=True):
 class RecordedGraph(Struct, frozen=True, dict=True):
     """Nodes and edges; `first_of_row` is, per activity, the node at which it starts, or -1.
 
-    `in_order` has the nodes of each queue, then those of each thread, in their order.
+    `in_order` has the nodes of works, queue after queue, then those of moments, thread after
+    thread, each in the order of time: neighbors may wait for each other alone (see `visits`).
     """
 
     nodes: Nodes
@@ -98,7 +99,10 @@ class RecordedGraph(Struct, frozen=True, dict=True):
 
     @cached_property
     def _known_visits(self) -> dict[bytes, Visits]:
-        """Return what replays visit, by the mask of pinned nodes; filled as they ask."""
+        """Return what replays visit, by the packed mask of pinned nodes; filled as they ask.
+
+        Worlds differ in durations and lags, mostly with the same pinned nodes.
+        """
         return {}
 
     @property
@@ -161,19 +165,18 @@ class RecordedGraph(Struct, frozen=True, dict=True):
     def times(self, world: World) -> IntArray:
         """Return when each node ends in a world."""
         work_ns = world.dur_ns + world.delay_ns
-        is_pinned = world.floor_ns > LONG_AGO
-        return self._visits(is_pinned).times(world.lag_ns, work_ns, world.floor_ns, LONG_AGO)
+        visits = self._visits(world.floor_ns > LONG_AGO)
+        return visits.times(world.lag_ns, work_ns, world.floor_ns, LONG_AGO)
 
     def _visits(self, is_pinned: BoolArray) -> Visits:
-        """Return what a replay visits, which includes the nodes that are pinned (a mask)."""
+        """Return what a replay visits if these nodes (a mask) begin at a given time or later."""
         key = np.packbits(is_pinned).tobytes()
         if key not in self._known_visits:
-            edges, (first, count) = self.edges, self._edges_of
-            edges_of = first, np.where(is_pinned, 0, count)
-            goes_on, launches = np.isin(edges.kind, (HOST, STREAM)), edges.kind == LAUNCH
-            runs = Runs.of(self.in_order, edges_of, edges.source, goes_on, launches)
-            visits = Visits.of(runs, self._edges_of, edges.source, edges.target)
-            self._known_visits[key] = visits
+            source, target, kind = self.edges.source, self.edges.target, self.edges.kind
+            is_next, is_launch = np.isin(kind, (HOST, STREAM)), kind == LAUNCH
+            edges = Incoming(*self._edges_of, source, target, is_next, is_launch)
+            runs = Runs.of(self.in_order, edges, is_pinned)
+            self._known_visits[key] = Visits.of(runs, edges)
         return self._known_visits[key]
 
     def decisive(self, world: World, time_ns: IntArray) -> IntArray:

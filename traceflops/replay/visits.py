@@ -1,16 +1,35 @@
 """Which nodes a replay visits one by one, and how the ends of all others follow from theirs.
 
-A run is a sequence of nodes that need no visit. Either each moment of a thread waits only for the
-one before it, or each work of a queue waits only for the one before it and, perhaps, for its
-launch, and all launches are moments of one other run. So two visited nodes decide when a node of a
-run ends: the first of its own run, and the first of the run of the launches.
+A run is a node that is visited, and nodes after it that need no visit: moments of a thread, each of
+which waits only for the one before it, or works of a queue, each of which waits only for the one
+before it and, perhaps, for its launch. All launches of a run are moments of one other run.
 
   first --o-----o-----o      moments of a thread
           |     |     |      launches
   first ==work==work==work   of a queue
+
+So the end of a node follows from the ends of two visited nodes, the `first` ones in the picture:
+
+  end = after_ns + max(end of the first of its run,
+                       end of the first of the launching run + late_ns of its last launch)
+
+`after_ns` are the ns that pass from the first of the run if nothing waits for a launch. If launches
+decide, a node ends as if the first of its run had ended `late_ns` after the first of the launching
+run: the largest such value of the launches up to the node, and below 0 if they are early. Both are
+sums of lags and durations, made for all nodes at once.
+
+Columns hold numbers of these kinds; -1 is none of them:
+
+  node    index of a node of the graph; nodes are in topological order
+  edge    index of an edge of the graph; edges are sorted by the node into which they lead
+  row     place of a node in the order of queues, then of threads; where ranks meet a node has none
+  launch  place among the launches within runs, in the order of rows
+  number  place among the visited nodes, from 1 on; 0 is none
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct
@@ -20,79 +39,93 @@ from traceflops.table.grouping import differ_from_before, distinct, slices
 from traceflops.table.nesting import taken
 
 
-class Runs(Struct, frozen=True):
-    """Runs; a row per node, in the order of queues and threads.
+class Incoming(Struct, frozen=True):
+    """The edges of a graph, by the node into which they lead.
 
-    `edge` is that from the row before, -1 where a run begins, and `begin` the row where it does.
-    `last` is the last launch of the run up to the row, -1 for none. Launches have a `launch_row`,
-    the `launch_source`, which is the row of the moment, and the `launch_edge` between them.
+    Per node: the `first` edge into it, and the `count` of such edges. Per edge: the node that is
+    its `source`, its `target`; whether it leads to the next moment of a thread or work of a queue;
+    whether it is a launch.
+    """
+
+    first: WholeArray
+    count: WholeArray
+    source: WholeArray
+    target: WholeArray
+    is_next: BoolArray
+    is_launch: BoolArray
+
+
+class Runs(Struct, frozen=True):
+    """The runs of a graph: columns per row (the first four) and per launch (the last three).
+
+    `node` is the node of a row, `edge` the edge from the row before (-1: the row is the first of a
+    run), `first_row` the first row of its run. `last_launch` is the last launch for which the run
+    has waited up to the row. A launch leads by its `launch_edge` from `launching_row`, a moment, to
+    `launched_row`, a work.
     """
 
     node: WholeArray
     edge: WholeArray
-    begin: WholeArray
-    last: WholeArray
-    launch_row: WholeArray
-    launch_source: WholeArray
+    first_row: WholeArray
+    last_launch: WholeArray
+    launched_row: WholeArray
+    launching_row: WholeArray
     launch_edge: WholeArray
 
     @classmethod
-    def of(
-        cls,
-        node: WholeArray,
-        edges_of: tuple[WholeArray, WholeArray],
-        source: WholeArray,
-        goes_on: BoolArray,
-        launches: BoolArray,
-    ) -> Runs:
-        """Return the runs of a graph whose queues and threads have the nodes `node`, in order.
+    def of(cls, in_order: WholeArray, edges: Incoming, is_pinned: BoolArray) -> Runs:
+        """Return the runs of a graph; `in_order` has the node of each row.
 
-        `edges_of` are the index of the first edge into each node, and how many it has (0 keeps a
-        node out of runs). Edges have a `source`, and two masks: whether they lead to the next node
-        of a thread or queue (`goes_on`), and whether they are `launches`.
+        A pinned node waits for a time of its own, too: it begins a run. The mask is per node.
         """
-        row_of = np.full(len(edges_of[0]), -1)
-        row_of[node] = np.arange(len(node))
-        first, count = (column[node] for column in edges_of)
-        one = np.where((count == 1) | (count == 2), first, -1)
-        other = np.where(count == 2, first + 1, -1)
-        before = np.append(-2, node)[: len(node)]
-        is_other = taken(source, other) == before
-        edge, other = np.where(is_other, other, one), np.where(is_other, one, other)
-        goes_on = (taken(source, edge) == before) & (taken(goes_on.astype(np.int8), edge, 0) > 0)
-        is_launched = goes_on & (taken(launches.astype(np.int8), other, 0) > 0)
+        source, row_of = edges.source, _rows_of(in_order, len(edges.first))
+        # Of one or two edges into a node, `edge` is that from the row before, `other` may launch.
+        count = np.where(is_pinned, 0, edges.count)[in_order]
+        edge = np.where((count == 1) | (count == 2), edges.first[in_order], -1)
+        other = np.where(count == 2, edge + 1, -1)
+        before = np.append(-2, in_order)[: len(in_order)]  # the node of the row before, -2: none
+        is_swapped = taken(source, other) == before
+        edge, other = np.where(is_swapped, other, edge), np.where(is_swapped, edge, other)
+        # Which rows go on with the run of the row before them, and which of these are launched?
+        goes_on = (taken(source, edge) == before) & _at(edges.is_next, edge)
+        is_launched = goes_on & _at(edges.is_launch, other)
         goes_on &= is_launched | (other < 0)
-        # Work launched by another run than the work before it begins a run of its own.
-        row = np.flatnonzero(is_launched)
-        begin, launch_source = _begins(goes_on), row_of[source[other[row]]]
-        is_same_run = begin[row[1:]] == begin[row[:-1]]
-        is_new = is_same_run & (np.diff(begin[launch_source]) != 0)
-        goes_on[row[1:][is_new]] = False
-        kept = goes_on[row]
-        begin, row, launch_source = _begins(goes_on), row[kept], launch_source[kept]
-        launch = np.searchsorted(row, np.arange(len(node)), side="right") - 1
-        last = np.where(taken(row, launch) > begin, launch, -1)
-        edge = np.where(goes_on, edge, -1)
-        return cls(node, *map(narrow, (edge, begin, last, row, launch_source, other[row])))
+        # Work that another run launches than the work before it begins a run of its own.
+        launched_row, first_row = np.flatnonzero(is_launched), _first_rows(goes_on)
+        launching_row = row_of[source[other[launched_row]]]
+        is_same_run = first_row[launched_row[1:]] == first_row[launched_row[:-1]]
+        is_new = is_same_run & (np.diff(first_row[launching_row]) != 0)
+        goes_on[launched_row[1:][is_new]] = False
+        is_within = goes_on[launched_row]
+        launched_row, launching_row = launched_row[is_within], launching_row[is_within]
+        first_row, edge = _first_rows(goes_on), np.where(goes_on, edge, -1)
+        # The last launch up to each row counts if it is of the same run.
+        launch = np.searchsorted(launched_row, np.arange(len(in_order)), side="right") - 1
+        last_launch = np.where(taken(launched_row, launch) > first_row, launch, -1)
+        per_row = map(narrow, (edge, first_row, last_launch))
+        per_launch = map(narrow, (launched_row, launching_row, other[launched_row]))
+        return cls(in_order, *per_row, *per_launch)
 
-    def after(self, lag_ns: IntArray, work_ns: IntArray) -> tuple[IntArray, IntArray]:
-        """Return how much later than the first of its run each row ends if it waits for no launch.
+    def after_ns(self, lag_ns: IntArray, work_ns: IntArray) -> tuple[IntArray, IntArray]:
+        """Return `after_ns` per row, and `late_ns` per launch, as the file's docstring has them.
 
-        The second array has, per launch, how much later these ends are if the work up to it waits
-        for launches, relative to the first row of their run; -1 takes a last entry for none.
-        `lag_ns` is per edge, `work_ns` per node.
+        `lag_ns` is per edge, `work_ns` per node. `late_ns` has one more entry, 0, for no launch:
+        the index -1 takes it.
         """
+        # The ns from row to row, summed over all runs, minus the sum up to the first of each run.
         passed, after = taken(lag_ns, self.edge, 0), np.empty(len(self.node), dtype=np.int64)
         for part in slices(len(passed)):
             passed[part] += np.where(self.edge[part] >= 0, work_ns[self.node[part]], 0)
         np.cumsum(passed, out=passed)
         for part in slices(len(passed)):
-            after[part] = passed[part] - passed[self.begin[part]]
-        late = after[self.launch_source] - after[self.launch_row]
-        late += lag_ns[self.launch_edge] + work_ns[self.node[self.launch_row]]
-        first = np.flatnonzero(differ_from_before(taken(self.begin, self.launch_row)))
+            after[part] = passed[part] - passed[self.first_row[part]]
+        # From the first of the launching run to the launched work, minus `after` of that work.
+        late = after[self.launching_row] - after[self.launched_row]
+        late += lag_ns[self.launch_edge] + work_ns[self.node[self.launched_row]]
+        first = np.flatnonzero(differ_from_before(taken(self.first_row, self.launched_row)))
         if len(first):
-            # Runs are shifted apart, so that one running maximum serves all of them.
+            # The latest up to each launch: runs are shifted apart, so that each is above the one
+            # before it, and one running maximum serves all of them.
             high, low = (best.reduceat(late, first) for best in (np.maximum, np.minimum))
             shift = np.cumsum(np.append(0, high[:-1]) - low)
             shift = np.repeat(shift, np.diff(np.append(first, len(late))))
@@ -100,84 +133,116 @@ class Runs(Struct, frozen=True):
         return after, np.append(late, 0)
 
 
-def _begins(goes_on: BoolArray) -> IntArray:
+def _rows_of(in_order: WholeArray, node_count: int) -> IntArray:
+    """Return the row of each node, -1 without one; `in_order` has the node of each row."""
+    row_of = np.full(node_count, -1)
+    row_of[in_order] = np.arange(len(in_order))
+    return row_of
+
+
+def _at(mask: BoolArray, index: WholeArray) -> BoolArray:
+    """Return whether the mask is true at each index; False where that is -1."""
+    return np.asarray(taken(mask.astype(np.int8), index, 0) > 0)
+
+
+def _first_rows(goes_on: BoolArray) -> IntArray:
     """Return, per row, the last row up to it that does not go on with the one before."""
     return np.maximum.accumulate(np.where(goes_on, 0, np.arange(len(goes_on))))
 
 
-class Visits(Struct, frozen=True):
-    """The nodes that a replay visits, in order and numbered from 1 on, and what they wait for.
+class _Waits(NamedTuple):
+    """What visited nodes wait for, one thing each; 0 and -1 stand for nothing.
 
-    Of a run these are the first node, and those with launches for which nodes outside wait
-    (`inner`: their index among the visited; `inner_row`). `number` has the number of each visited
-    node, and for others of the first of their run. `of_first` is that by row, `of_launch` that of
-    the run of each launch. Of the first two edges of a visited node there are the number of the
-    source (0 for none), the edge, and the row of a source that is not visited (else -1); `further`
-    has these of all other edges, after the index of their target.
+    `number` is the visited node that decides when the source of `edge` ends: the source itself, or
+    the first of its run if it is not visited. Then `row` is that of the source, and its `after_ns`
+    passes, too.
+    """
+
+    number: IntArray
+    edge: IntArray
+    row: IntArray
+
+    def lags(self, lag_ns: IntArray, after_ns: IntArray) -> IntArray:
+        """Return the ns from the end of each `number` to when it allows what waits to begin.
+
+        `lag_ns` is per edge, `after_ns` per row.
+        """
+        return np.asarray(taken(lag_ns, self.edge, 0) + taken(after_ns, self.row, 0))
+
+
+class Visits(Struct, frozen=True):
+    """The nodes that a replay visits, in order, and what they wait for.
+
+    They are all that are not within runs, and some that are: those for which visited nodes wait, if
+    their run waits for a launch before. The latter, `inner`, end as other nodes of runs do, but
+    before those that wait for them are visited.
     """
 
     runs: Runs
     node: IntArray
+    """The visited nodes."""
     number: WholeArray
-    of_first: WholeArray
-    of_launch: IntArray
+    """Per node: its number if it is visited, else that of the first of its run."""
+    first_number: WholeArray
+    """Per row: the number of the first of its run."""
+    launching_number: IntArray
+    """Per launch: the number of the first of the launching run; 0 for no launch, at the end."""
     inner: IntArray
     inner_row: IntArray
-    first_two: tuple[tuple[IntArray, IntArray, IntArray], ...]
-    further: tuple[IntArray, IntArray, IntArray, IntArray]
+    """The inner nodes: index in `node`, and row."""
+    first_two: tuple[_Waits, _Waits]
+    """What each visited node waits for by its first two edges. Inner ones wait for the first of
+    their run and for the first of the launching run."""
+    further_index: IntArray
+    further: _Waits
+    """Nodes with more edges: index in `node`, and what they wait for by one of these edges."""
 
     @classmethod
-    def of(
-        cls,
-        runs: Runs,
-        edges_of: tuple[WholeArray, WholeArray],
-        source: WholeArray,
-        target: WholeArray,
-    ) -> Visits:
-        """Return what a replay of a graph visits; the parameters are those of `Runs.of`."""
-        node, edge, begin, last = runs.node, runs.edge, runs.begin, runs.last
-        row_of = np.full(len(edges_of[0]), -1)
-        row_of[node] = np.arange(len(node))
+    def of(cls, runs: Runs, edges: Incoming) -> Visits:
+        """Return what a replay visits of a graph with these runs and edges."""
+        source, target = edges.source, edges.target
+        row_of = _rows_of(runs.node, len(edges.first))
         is_visited = np.ones(len(row_of), dtype=np.bool_)
-        is_visited[node[edge >= 0]] = False
+        is_visited[runs.node[runs.edge >= 0]] = False
         awaited = source[is_visited[target]]
-        rows = row_of[awaited[~is_visited[awaited]]]
-        inner_row = distinct(rows[last[rows] >= 0])
-        is_visited[node[inner_row]] = True
+        awaited_row = row_of[awaited[~is_visited[awaited]]]
+        inner_row = distinct(awaited_row[runs.last_launch[awaited_row] >= 0])
+        is_visited[runs.node[inner_row]] = True
+
         visited = np.flatnonzero(is_visited)
         number = np.zeros(len(row_of), dtype=np.int64)
         number[visited] = np.arange(1, len(visited) + 1)
-        of_first = narrow(number[node[begin]])
-        others = ~is_visited[node]
-        number[node[others]] = of_first[others]
-        of_launch = np.append(of_first[begin[runs.launch_source]], 0)
-        inner = number[node[inner_row]] - 1
+        first_number = narrow(number[runs.node[runs.first_row]])
+        is_hidden = ~is_visited[runs.node]
+        number[runs.node[is_hidden]] = first_number[is_hidden]
+        launching_number = np.append(first_number[runs.first_row[runs.launching_row]], 0)
 
-        def of_edges(edge: IntArray) -> tuple[IntArray, IntArray, IntArray]:
-            """Return the number of the source of each edge, the edge, and the row of the source."""
+        def waits(edge: IntArray) -> _Waits:
+            """Return what nodes wait for by the given edges, of which -1 is none."""
             node = taken(source, edge)
-            hidden = (edge >= 0) & ~is_visited[node]
-            return taken(number, node, 0), edge, np.where(hidden, row_of[node], -1)
+            is_hidden = (edge >= 0) & ~is_visited[node]
+            return _Waits(taken(number, node, 0), edge, np.where(is_hidden, row_of[node], -1))
 
-        first, count = (column[visited] for column in edges_of)
+        inner = number[runs.node[inner_row]] - 1
+        first, count = edges.first[visited], edges.count[visited]
         count[inner] = 0
-        one, other = (of_edges(np.where(count > turn, first + turn, -1)) for turn in range(2))
-        one[0][inner], one[2][inner] = of_first[inner_row], inner_row
-        other[0][inner] = of_launch[last[inner_row]]
+        one, other = (waits(np.where(count > turn, first + turn, -1)) for turn in range(2))
+        one.number[inner], one.row[inner] = first_number[inner_row], inner_row
+        other.number[inner] = launching_number[runs.last_launch[inner_row]]
         # Edges are sorted by target: the third and later ones have that of the edge two before.
         third = np.flatnonzero(target[2:] == target[:-2]) + 2
         third = third[is_visited[target[third]]]
-        further = (number[target[third]] - 1, *of_edges(third))
         return cls(
             runs,
             visited,
             narrow(number),
-            of_first,
-            of_launch,
+            first_number,
+            launching_number,
             inner,
             inner_row,
             (one, other),
-            further,
+            number[target[third]] - 1,
+            waits(third),
         )
 
     def times(
@@ -185,23 +250,24 @@ class Visits(Struct, frozen=True):
     ) -> IntArray:
         """Return when each node ends; `lag_ns` is per edge, the others are per node.
 
-        A node that waits for nothing begins at `floor_ns`, if that is more than `long_ago_ns`.
+        A node begins at its `floor_ns` or later, if that is more than `long_ago_ns`, which is
+        before all times.
         """
-        after, late = self.runs.after(lag_ns, work_ns)
+        after, late = self.runs.after_ns(lag_ns, work_ns)
         work = work_ns[self.node]
         work[self.inner] = 0
-        columns = []
-        for source, edge, row in self.first_two:
-            columns += [source, taken(lag_ns, edge, 0) + taken(after, row, 0)]
-        columns[3][self.inner] = after[self.inner_row] + late[self.runs.last[self.inner_row]]
+        (first, second), last_launch = self.first_two, self.runs.last_launch
+        first_lag, second_lag = (waits.lags(lag_ns, after) for waits in self.first_two)
+        second_lag[self.inner] = after[self.inner_row] + late[last_launch[self.inner_row]]
         limits = self._limits(lag_ns, after, floor_ns, long_ago_ns)
         is_limited = np.zeros(len(work), dtype=np.bool_)
         is_limited[[*limits]] = True
         # Most nodes have at most two edges: these are handled fast, without a call.
-        ends = [long_ago_ns]  # number 0: no source
+        ends = [long_ago_ns]  # by number; 0: no source
         add = ends.append
+        columns = (first.number, first_lag, second.number, second_lag, work, is_limited)
         for part in slices(len(work)):  # as Python's numbers they take five times the memory
-            own = [column[part].tolist() for column in (*columns, work, is_limited)]
+            own = [column[part].tolist() for column in columns]
             for source, lag, other, other_lag, node_ns, limited in zip(*own, strict=True):
                 begin = ends[source] + lag
                 later = ends[other] + other_lag
@@ -211,26 +277,26 @@ class Visits(Struct, frozen=True):
                     begin = max(begin, *(ends[node] + ns for node, ns in limits[len(ends) - 1]))
                 add(begin + node_ns)
         end = np.array(ends, dtype=np.int64)
-        time, launched = end[self.number], end[self.of_launch] + late
+        time, launched = end[self.number], end[self.launching_number] + late
         for part in slices(len(after)):
-            latest = np.maximum(end[self.of_first[part]], launched[self.runs.last[part]])
+            latest = np.maximum(end[self.first_number[part]], launched[last_launch[part]])
             time[self.runs.node[part]] = latest + after[part]
         return time
 
     def _limits(
-        self, lag_ns: IntArray, after: IntArray, floor_ns: IntArray, long_ago_ns: int
+        self, lag_ns: IntArray, after_ns: IntArray, floor_ns: IntArray, long_ago_ns: int
     ) -> dict[int, list[tuple[int, int]]]:
         """Return what some visited nodes wait for besides their first two edges.
 
-        The result has pairs by index among the visited nodes: the number of a node, and a lag in
-        ns. Number 0 is `long_ago_ns`, and its lag leads to the earliest begin.
+        The result has, by index in `node`, pairs of the number of a node and the ns after its end.
+        In pairs for `floor_ns` the number is 0, whose end is `long_ago_ns`.
         """
         floor = floor_ns[self.node]
         floored = np.flatnonzero(floor > long_ago_ns)
         floor_lags = (floor[floored] - long_ago_ns).tolist()
-        limits = {node: [(0, ns)] for node, ns in zip(floored.tolist(), floor_lags, strict=True)}
-        index, source, edge, row = self.further
-        lags = lag_ns[edge] + taken(after, row, 0)
-        for node, number, ns in zip(index.tolist(), source.tolist(), lags.tolist(), strict=True):
-            limits.setdefault(node, []).append((number, ns))
+        limits = {index: [(0, ns)] for index, ns in zip(floored.tolist(), floor_lags, strict=True)}
+        lags = self.further.lags(lag_ns, after_ns)
+        columns = (self.further_index, self.further.number, lags)
+        for index, number, ns in zip(*(column.tolist() for column in columns), strict=True):
+            limits.setdefault(index, []).append((number, ns))
         return limits

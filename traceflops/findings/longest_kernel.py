@@ -1,0 +1,64 @@
+"""The kernel that takes most time, for verdicts where there is no timeline of the program."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from traceflops.devices.peaks import PER_TERA
+from traceflops.facts import Fact
+from traceflops.findings.counted_estimates import COUNTED_KERNEL, counted_fact
+from traceflops.findings.counted_kernels import longest_first, roofs, short_names, speed_of
+from traceflops.findings.launch_geometry import few_blocks
+from traceflops.findings.rules import thresholds
+from traceflops.mfu.measurement import Measurement
+from traceflops.table.trace import Trace
+
+
+def kernel_with_most(measured: Measurement, trace: Trace) -> Fact | None:
+    """Return which kernel takes most time, its speed, and whether its grids are small."""
+    kernels = longest_first(measured)
+    if not kernels:
+        return None
+    most, total_ns = kernels[0], sum(row.sum_ns for row in kernels)
+    speed, work = speed_of(measured, most), most.measured
+    limits = [*filter(None, [few_blocks(trace, most.name)])]
+    if work.flops_per_ns:
+        limits.append(counted_fact("flops", tflops=work.flops_per_ns / PER_TERA))
+    if work.bytes_per_ns:
+        limits.append(counted_fact("bytes", gigabytes=work.bytes_per_ns))
+    if speed is not None:
+        near = thresholds()[COUNTED_KERNEL]["near"]
+        # Shares of 0 tell of units that the kernel does not use.
+        limits += [roof for roof in roofs(speed, near) if roof.values["share"]]
+    name, share = short_names([row.name for row in kernels])[most.name], most.sum_ns / total_ns
+    return counted_fact("most", name=name, share=share, time_ns=total_ns, limits=tuple(limits))
+
+
+def counted_with_most(measured: Measurement) -> Fact | None:
+    """Return which kernel has most of the time of counted launches, if counters tell little else.
+
+    None if a time is missing, or if throughputs are known: then findings tell more.
+    """
+    work = measured.executed.work
+    if work is None or work.has_throughputs:
+        return None
+    counted = [(row.name, row.time_ns) for row in work.counted]
+    times = Counter[str]()
+    for kernel, ns in [(speed.name, speed.duration_ns) for speed in work.speeds] or counted:
+        times[kernel] += ns or 0
+    rows, total_ns = [row for row in work.counted if times[row.name]], times.total()
+    if not rows or len(rows) < len(work.counted):
+        return None
+    most = max(rows, key=lambda row: times[row.name])
+    limits = [counted_fact("bytes", gigabytes=most.bytes_per_ns)] if most.bytes_per_ns else []
+    for way, moved in () if limits else (("read", most.read), ("written", most.written)):
+        if moved and most.time_ns:  # the other way was not counted
+            limits.append(counted_fact(way, gigabytes=moved / most.time_ns))
+    if limits and (most.flops, most.vector) == (0, 0):  # counted as 0: it only moves bytes
+        limits.append(counted_fact("no-flops"))
+    limits += [
+        counted_fact("counter", name=name, mean=total / most.launches)
+        for name, total in ({} if work.speeds else most.counters).items()
+    ]
+    name, share = short_names([row.name for row in rows])[most.name], times[most.name] / total_ns
+    return counted_fact("most", name=name, share=share, time_ns=total_ns, limits=tuple(limits))
