@@ -116,6 +116,7 @@ def _of_copy(copy: Copy) -> dict[str, str]:
 
 
 def _of_exchange(exchange: Exchange) -> dict[str, str]:
+    """Return the facts of a collective by their names in collective.txt. Raises UsageError."""
     dtype = _DISTRIBUTED_TYPES.get(exchange.dtype.lower())
     call = _COLLECTIVES.get(exchange.collective)
     if dtype is None or call is None:
@@ -135,6 +136,7 @@ def _of_exchange(exchange: Exchange) -> dict[str, str]:
 
 
 def _of_call(call: Call, peaks: DevicePeaks, story: str) -> dict[str, str]:
+    """Return the facts of a call by their names in operator.txt."""
     values = list(_values(call))
     tensors = [value for value in call.arguments if isinstance(value, Tensor)]
     assumed = [_LISTS] if any(isinstance(v, TensorList) for v in call.arguments) else []

@@ -103,6 +103,8 @@ def test_a_script_has_the_shapes_and_flops_of_the_operator() -> None:
         [16384, 1024],
     )
     assert names["FLOPS"] == 2 * 4 * 1024 * 1024 * 16384
+    elements = 4 * 1024 * 1024 + 16384 * 1024 + 4 * 1024 * 16384  # two inputs and the output
+    assert names["BYTES"] == 2 * elements
     assert names["PEAK_FLOPS"] == 989_400_000_000_000
 
 

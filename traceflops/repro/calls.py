@@ -36,7 +36,7 @@ from traceflops.flops.ops.count import UNKNOWN
 from traceflops.mfu.traced.work_tables import activity_flops
 from traceflops.table.arrays import IntArray
 from traceflops.table.columns import codes, is_one_of, matching, names, numbers
-from traceflops.table.grouping import by_code, distinct, group_rows, group_sums
+from traceflops.table.grouping import by_code, group_rows, group_sums
 from traceflops.table.nesting import OpTree, taken
 
 Refusal = Literal["no-operator", "not-torch", "no-shapes", "unread-argument", "unknown-type"]
@@ -89,10 +89,9 @@ Argument = Tensor | TensorList | Value | str
 class Call(Struct, frozen=True):
     """Equal calls of one operator in the chosen windows: `count` of them took `sum_ns` on devices.
 
-    `kernels` are the names of theirs, the longest first. `flops` are those of one call,
-    `min_bytes` what its operators move at least, `dtype` is the type of its matrix product; None if
-    unknown. A call that cannot be repeated has no
-    `arguments` but the reason `refused`.
+    `kernels` are the names of their kernels, the longest first. Of one call, `flops` are the FLOPs
+    and `min_bytes` the least bytes moved; `dtype` is the data type of its matrix product. None:
+    unknown. A call that cannot be repeated has no `arguments` but the reason `refused`.
     """
 
     op: str | None
@@ -117,59 +116,91 @@ def calls(analysis: Analysis) -> tuple[Call, ...]:
 
     Kernels of communication are left out. The times of the calls add up to those of the kernels.
     """
-    prepared, executed = analysis.recording, analysis.measured.executed
-    activities, chosen, ops = prepared.trace.activities, prepared.chosen, prepared.trace.ops
-    categorised = prepared.linked.categorised
-    top = np.array(categorised.top(), dtype=np.str_)[categorised.category]
-    is_asked = is_one_of(activities["kind"], "kernel", "op") & (top != "communication")
-    asked = np.flatnonzero(is_asked[chosen.row])
-    row, inside_ns = chosen.row[asked], chosen.inside_ns[asked]
-    launching = ops_that_launched(prepared, row)
-    op = taken(_outermost(ops), launching)
-    device = numbers(activities["device"])[row]
-    arguments_of_op = [taken(codes(ops[name]), op) for name in ("name", *READERS)]
-    group, first = group_rows([device, *arguments_of_op])
-    # The data type of the product that each activity is part of, -1 for none.
-    of_op, dtypes = types_of_ops(prepared, executed.attribution)
-    dtype = taken(of_op, executed.attribution.owner)[row]
-    flops = activity_flops(executed)[row]
-    work = executed.attribution.work
-    moved = work.of_ops(work.min_bytes)
-    kernels = _Kernels(codes(activities["name"])[row], names(activities["name"]), inside_ns)
-    sums = group_sums(group, inside_ns, len(first))
-    members = np.split(by_code(group), np.cumsum(np.bincount(group, minlength=len(first)))[:-1])
+    ops = analysis.recording.trace.ops
+    kernels = _KernelRows.of(analysis)
+    # Kernels on one device whose repeated ops have equal names and arguments are of equal calls.
+    arguments_of_op = [taken(codes(ops[name]), kernels.op) for name in ("name", *READERS)]
+    group, first = group_rows([kernels.device, *arguments_of_op])
+    sums = group_sums(group, kernels.ns, len(first))
+    rows_of = np.split(by_code(group), np.cumsum(np.bincount(group, minlength=len(first)))[:-1])
     found = []
     for number in np.argsort(-sums, kind="stable").tolist():
-        mine, caller = members[number], int(op[first[number]])
-        count = len(np.unique(op[mine])) if caller >= 0 else len(mine)
-        counted, typed = flops[mine][flops[mine] > 0], dtype[mine][dtype[mine] >= 0]
-        call = Call(
-            op=None,
-            count=count,
-            sum_ns=int(sums[number]),
-            device=int(device[first[number]]),
-            kernels=kernels.longest(mine),
-            refused="no-operator",
-            flops=int(counted.sum()) // count if len(counted) else None,
-            min_bytes=_least_bytes(taken(moved, distinct(launching[mine]), UNKNOWN)),
-            dtype=dtypes[int(typed[0])] if len(typed) else None,
-        )
-        found.append(call if caller < 0 else _with_arguments(call, ops.slice(caller, 1)))
+        call, op = kernels.call(rows_of[number]), int(kernels.op[first[number]])
+        found.append(call if op < 0 else _with_arguments(call, ops.slice(op, 1)))
     return tuple(found)
 
 
-class _Kernels(Struct, frozen=True):
-    """Per kernel: its name as a code of `labels`, and its time."""
+class _KernelRows(Struct, frozen=True):
+    """The kernels of the chosen windows, a row each; -1 and UNKNOWN stand for what is not known.
 
-    name: IntArray
-    labels: list[str]
+    op       op that repeats it
+    launcher innermost op around its launch
+    name     code of its name in `names`
+    dtype    code in `dtypes` of the data type of the product that it is part of
+    flops    FLOPs of its op, at the op's main kernel
+    moved    least bytes that the launcher moves
+    """
+
+    op: IntArray
+    launcher: IntArray
+    device: IntArray
     ns: IntArray
+    name: IntArray
+    dtype: IntArray
+    flops: IntArray
+    moved: IntArray
+    names: list[str]
+    dtypes: list[str]
 
-    def longest(self, rows: IntArray) -> tuple[str, ...]:
+    @classmethod
+    def of(cls, analysis: Analysis) -> _KernelRows:
+        """Return the kernels of an analysis, without those of communication."""
+        prepared, executed = analysis.recording, analysis.measured.executed
+        activities, chosen, ops = prepared.trace.activities, prepared.chosen, prepared.trace.ops
+        categorised = prepared.linked.categorised
+        top = np.array(categorised.top(), dtype=np.str_)[categorised.category]
+        is_asked = is_one_of(activities["kind"], "kernel", "op") & (top != "communication")
+        asked = np.flatnonzero(is_asked[chosen.row])
+        row = chosen.row[asked]
+        launcher, work = ops_that_launched(prepared, row), executed.attribution.work
+        dtype_of_op, dtypes = types_of_ops(prepared, executed.attribution)
+        return cls(
+            op=taken(_outermost(ops), launcher),
+            launcher=launcher,
+            device=numbers(activities["device"])[row],
+            ns=chosen.inside_ns[asked],
+            name=codes(activities["name"])[row],
+            dtype=taken(dtype_of_op, executed.attribution.owner)[row],
+            flops=activity_flops(executed)[row],
+            moved=taken(work.of_ops(work.min_bytes), launcher, UNKNOWN),
+            names=names(activities["name"]),
+            dtypes=dtypes,
+        )
+
+    def call(self, rows: IntArray) -> Call:
+        """Return the call that some kernels are of, as one without an operator."""
+        ops, first = np.unique(self.launcher[rows], return_index=True)
+        is_known = ops[0] >= 0
+        count = len(np.unique(self.op[rows])) if is_known else len(rows)
+        moved = self.moved[rows[first]]
+        flops, dtype = self.flops[rows], self.dtype[rows]
+        return Call(
+            op=None,
+            count=count,
+            sum_ns=int(self.ns[rows].sum()),
+            device=int(self.device[rows[0]]),
+            kernels=self._longest_names(rows),
+            refused="no-operator",
+            flops=int(flops[flops > 0].sum()) // count if (flops > 0).any() else None,
+            min_bytes=int(moved.sum()) // count if (moved != UNKNOWN).all() else None,
+            dtype=self.dtypes[int(dtype.max())] if dtype.max() >= 0 else None,
+        )
+
+    def _longest_names(self, rows: IntArray) -> tuple[str, ...]:
         """Return the names of some kernels, that with the most time first."""
-        same, first = group_rows([self.name[rows]])
-        order = np.argsort(-group_sums(same, self.ns[rows], len(first)), kind="stable")
-        return tuple(self.labels[code] for code in self.name[rows[first[order]]].tolist())
+        group, first = group_rows([self.name[rows]])
+        order = np.argsort(-group_sums(group, self.ns[rows], len(first)), kind="stable")
+        return tuple(self.names[code] for code in self.name[rows[first[order]]].tolist())
 
 
 def _outermost(ops: pa.Table) -> IntArray:
@@ -202,11 +233,6 @@ def _with_arguments(call: Call, op: pa.Table) -> Call:
     if refused is not None:
         return replace(call, refused=refused.reason)
     return replace(call, arguments=tuple(values))
-
-
-def _least_bytes(moved: IntArray) -> int | None:
-    """Return the sum of the bytes that operators move, None if one of them is unknown."""
-    return int(moved.sum()) if len(moved) and (moved != UNKNOWN).all() else None
 
 
 class _Refused(Struct, frozen=True):
