@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
 from typing import Final, Literal
 
 import numpy as np
@@ -29,13 +30,15 @@ from traceflops.table.columns import (
 )
 from traceflops.table.grouping import distinct
 
-Kind = Literal["integer", "number", "text"]
+Kind = Literal["integer", "time", "number", "text"]
+"""Times are whole numbers, too; those with decimals, as means of several runs have, are rounded."""
 _MISSING: Final = ("", "none", "null", "nan", "n/a", "na", "-")
 _NULLS: Final = [
     spelling for word in _MISSING for spelling in dict.fromkeys((word, word.title(), word.upper()))
 ] + ["NaN"]
 _TYPES: Final[Mapping[Kind, pa.DataType]] = {
     "integer": pa.int64(),
+    "time": pa.int64(),
     "number": pa.float64(),
     "text": pa.dictionary(pa.int32(), pa.string()),
 }
@@ -46,6 +49,7 @@ _TWO_63: Final = 2**63
 _ROUNDING: Final = 2.0**-50  # the largest relative error of a decimal times a power of 10
 _SPACES: Final = "'\u2019\u00a0\u202f\u2009 "
 _NUMBER: Final = re.compile(rf"-?\d[\d.,{_SPACES}]*")
+_WITH_DECIMALS: Final = re.compile(r"-?\d{1,19}\.\d{1,30}")
 _THREES: Final = re.compile(rf"-?\d{{1,3}}([.,{_SPACES}])\d{{3}}(?:\1\d{{3}})*")
 """A whole number in groups of three digits, all separated by the same mark."""
 
@@ -160,7 +164,7 @@ def cells(
             values = names(column) if has_rows else []
             columns[role] = Texts(codes(column) if has_rows else np.empty(0, np.int64), values)
         else:
-            columns[role] = numbers(column, ABSENT) if field.kind == "integer" else decimals(column)
+            columns[role] = decimals(column) if field.kind == "number" else numbers(column, ABSENT)
     return Cells(table.num_rows, columns), skipped, +bad
 
 
@@ -175,19 +179,21 @@ def _converted(
     values, bad = list[float](), 0
     for cell in (text.strip() for text in printed):
         value: float | None
-        if kind == "integer":
+        if kind != "number":
             value = whole_number(cell)
             is_grouped = len(cell) <= _LONGEST and _THREES.fullmatch(cell) is not None
             if is_grouped and (value is None or mark == ","):  # then 12.000 is 12000, not 12
                 value = whole_number(re.sub(r"[^\d-]", "", cell))
+            elif kind == "time" and _WITH_DECIMALS.fullmatch(cell):
+                value = whole_number(str(Decimal(cell).quantize(Decimal(1))))
         elif own_mark := clear_mark(cell) or (mark if is_ambiguous(cell) else None):
             value = decimal(plain_decimal(cell, comma=own_mark == ","))
         else:
             value = decimal(cell, separator != ",")
         bad += value is None and cell.lower() not in _MISSING
-        absent = ABSENT if kind == "integer" else np.nan
+        absent = np.nan if kind == "number" else ABSENT
         values.append(absent if value is None else value)
-    return np.array(values, np.int64 if kind == "integer" else np.float64), bad
+    return np.array(values, np.float64 if kind == "number" else np.int64), bad
 
 
 def _table(

@@ -126,9 +126,10 @@ _ROLES: Final = {
     "function": _role("text", "Function"),
     "message": _role("text", "Message"),
     "name": _role("text", "Name"),
-    "start": _role("integer", "Start_Timestamp", "BeginNs", "Timestamp"),
-    "end": _role("integer", "End_Timestamp", "Stop_Timestamp", "EndNs"),
-    # Beside counters merged from several passes times are means, with decimals.
+    "start": _role("time", "Start_Timestamp", "BeginNs", "Timestamp"),
+    "end": _role("time", "End_Timestamp", "Stop_Timestamp", "EndNs"),
+    # Beside counters merged from several passes times are means, with decimals. Times of tables of
+    # counters alone are not on the clock of a timeline: only their differences are used.
     "counted_from": _role("number", "Start_Timestamp", "BeginNs"),
     "counted_to": _role("number", "End_Timestamp", "EndNs"),
     "dispatched": _role("integer", "DispatchNs"),
