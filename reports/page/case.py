@@ -124,7 +124,7 @@ def case_values(analysis: Analysis) -> dict[str, Any]:
         "provenance": wording.provenance(analysis, most_files=1),
         "basis": wording.basis(analysis),
         "scope": step_split.scope(analysis),
-        "outside": "" if step_split.begins_late(analysis) else step_split.outside(analysis),
+        "outside": "" if step_split.is_mostly_outside(analysis) else step_split.outside(analysis),
     }
 
 

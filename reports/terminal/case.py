@@ -136,7 +136,7 @@ def _step(analysis: Analysis, style: Style) -> Iterator[Text]:
     yield line
     outside = step_split.outside(analysis)
     # The scope or the title may have said this.
-    is_said = outside in step_split.scope(analysis) or step_split.begins_late(analysis)
+    is_said = outside in step_split.scope(analysis) or step_split.is_mostly_outside(analysis)
     window = f"{wording.basis(analysis)}. {'' if is_said else outside}"
     for text in (window.rstrip(), critical_sentence(analysis), wording.uneven_steps(analysis)):
         yield from paragraph(text, style.width)

@@ -28,7 +28,7 @@ from traceflops.findings.start_up import LITTLE_WORK, START_UP
 from traceflops.findings.unevenness import UNEVEN_STEPS
 from traceflops.remedies import is_cut_off
 from traceflops.reports.view.figures import duration, percent
-from traceflops.reports.view.step_split import begins_late, outside
+from traceflops.reports.view.step_split import is_mostly_outside, outside
 from traceflops.reports.view.texts import words
 from traceflops.reports.view.wording import window
 
@@ -160,7 +160,7 @@ def opening(analysis: Analysis) -> Opening:
     """Return the title and what follows it; errors of the program come first in the title."""
     opened = _opening(analysis)
     first = [words(part) for part in analysis.verdict.parts if part.code in SAID_FIRST]
-    if begins_late(analysis) and not is_little(analysis):
+    if is_mostly_outside(analysis) and not is_little(analysis):
         first.append(outside(analysis))
     return opened._replace(statements=(*first, *opened.statements))
 

@@ -251,11 +251,12 @@ def outside(analysis: Analysis) -> str:
     facts = []
     work: str | None = "operator" if analysis.on_host else "GPU operation"
     if _PARTLY * rest.before_ns >= rest.ns:
-        share = _share_before(analysis)
+        share = _share_if_most(analysis, rest.before_ns)
         facts.append(fact("outside.before", before_ns=rest.before_ns, work=work, share=share))
         work = None  # a second part does not repeat the noun
     if _PARTLY * rest.after_ns >= rest.ns:
-        facts.append(fact("outside.after", after_ns=rest.after_ns, work=work))
+        share = _share_if_most(analysis, rest.after_ns)
+        facts.append(fact("outside.after", after_ns=rest.after_ns, work=work, share=share))
     if _PARTLY * rest.unused_ns >= rest.ns:
         once_ns = rest.once_ns if 2 * rest.once_ns >= rest.unused_ns else None
         facts.append(fact("outside.unused", unused_ns=rest.unused_ns, once_ns=once_ns))
@@ -277,17 +278,20 @@ def outside(analysis: Analysis) -> str:
     )
 
 
-def _share_before(analysis: Analysis) -> float | None:
-    """Return the share of a recording without steps before GPU work, if that is most of it."""
+def _share_if_most(analysis: Analysis, part_ns: int) -> float | None:
+    """Return a part as a share of a recording without steps, None if it is less than half."""
     rest = analysis.outside
     if rest is None or analysis.on_host or analysis.steps.used:
         return None
-    return rest.before_ns / rest.recorded_ns if 2 * rest.before_ns > rest.recorded_ns else None
+    return part_ns / rest.recorded_ns if 2 * part_ns > rest.recorded_ns else None
 
 
-def begins_late(analysis: Analysis) -> bool:
-    """Return whether nearly all of a recording without steps is before GPU work: then it leads."""
-    return (_share_before(analysis) or 0) >= _NEARLY_ALL
+def is_mostly_outside(analysis: Analysis) -> bool:
+    """Return whether GPU work is a small part of a recording without steps: then that leads."""
+    rest = analysis.outside
+    if rest is None or analysis.on_host or analysis.steps.used:
+        return False
+    return rest.before_ns + rest.after_ns >= _NEARLY_ALL * rest.recorded_ns
 
 
 def scope(analysis: Analysis) -> list[str]:
@@ -306,7 +310,7 @@ def scope(analysis: Analysis) -> list[str]:
         sentences += [words(finding.claim) for finding in starts]
     rest = analysis.outside
     if rest is not None and rest.is_most:
-        if not begins_late(analysis):  # else the report begins with that sentence
+        if not is_mostly_outside(analysis):  # else the report begins with that sentence
             sentences.append(outside(analysis))
         samples = outside_samples(analysis)
         # Samples are of the time before and after the work, not of unused steps.

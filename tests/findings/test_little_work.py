@@ -154,3 +154,11 @@ def test_what_nearly_all_of_a_recording_is_comes_first(before_s: int, *, is_firs
     assert said.startswith(told) == is_first
     printed = "\n".join(line.plain for line in render_terminal(analysis))
     assert printed.count("before the first GPU operation") <= 1
+
+
+def test_what_a_program_does_after_its_gpu_work_comes_first_too() -> None:
+    """The GPU works for 3 s, without steps; the host goes on for 36 s."""
+    works = [("saxpy", n * 100 * MS, n * 100 * MS + 10 * US, 100 * MS) for n in range(30)]
+    marks = [{"name": "write", "start_ns": 38_500 * MS, "dur_ns": 500 * MS}]
+    said = headline(tf.analyze(trace_of(**launched(*works), marks=marks))).sentence
+    assert said.startswith("Of 39.0 s recorded, 36.0 s (92 %) after the last GPU operation")
