@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = (
     "traceflops repro trace.json.gz",
-    "traceflops repro ranks/ --kernel AllReduce -o slow.py",
+    "traceflops repro trace.json.gz --kernel softmax -o slow.py",
     "traceflops repro trace.json.gz --op aten::linear",
 )
 _LONGEST: Final = 60
