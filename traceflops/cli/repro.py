@@ -87,7 +87,9 @@ def chosen_work(
         asked = [work for work in works if _is_of(work, row_names)]
         what = f"finding {finding} is about no kernel, operator, copy or collective"
     elif kernel is not None:
-        asked = [work for work in works if any(kernel in name for name in work.kernels)]
+        asked = [
+            work for work in works if any(kernel.lower() in name.lower() for name in work.kernels)
+        ]
         what = f"no kernel in the chosen steps has {kernel!r} in its name"
     elif op is not None:
         asked = [work for work in works if isinstance(work, Call) and _is_named(work, op)]
