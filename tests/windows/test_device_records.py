@@ -130,7 +130,10 @@ def test_a_summary_of_calls_lacks_no_records_but_the_other_summary() -> None:
     totals = [{"kind": "call", "name": "cudaLaunchKernel", "count": 1_862, "total_ns": 9}]
     sentence = without_operators(analyze(trace(totals=totals, format_="nsys-stats")))
     assert "a summary of API calls alone" in sentence
-    assert "cudaLaunchKernel takes 100.0 % of the time of calls" in sentence
+    assert sentence.endswith("cudaLaunchKernel takes 100.0 % of the time of calls.")
+    once = [{"kind": "call", "name": "hipStreamCreate", "count": 1, "total_ns": 198_000_000}]
+    sentence = without_operators(analyze(trace(totals=once, format_="nsys-stats")))
+    assert sentence.endswith("in a single call of 198 ms.")
 
 
 @pytest.mark.parametrize(

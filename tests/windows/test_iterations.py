@@ -94,7 +94,7 @@ def test_what_is_recorded_outside_the_work_is_told_with_the_call_that_takes_it()
     analysis = analyze(trace_of(activities=[{**copy, "correlation": 1}], calls=calls, marks=marks))
     outside = OutsideGpuWork(8_000 * US, 1_000 * US, 10_000 * US, "cudaMallocHost", 7_000 * US)
     assert analysis.outside == outside
-    assert scope(analysis) == ["No kernel was recorded: the GPU only copied and filled memory."]
+    assert scope(analysis) == ["No kernel was recorded, only copies or fills of memory."]
     assert opening(analysis).title.startswith(
         "Of 10.0 ms recorded, 8.00 ms (80 %) before the first GPU operation and 1.00 ms after the "
         "last are left out, mostly cudaMallocHost. "
