@@ -118,6 +118,7 @@ def test_a_first_launch_that_waits_for_a_place_in_the_queue_is_none() -> None:
     ("name", "first", "kinds"),
     [
         ("cuModuleLoadData", "new", {"load": 3_000, "gap": 7_000}),
+        ("hsa_executable_load_agent_code_object", "new", {"load": 3_000, "gap": 7_000}),
         ("cuLibraryLoadData", "k", {}),  # loaded again for what ran before
         ("cudaMalloc", "new", {"first-call": 3_000, "hole": 6_995}),
         ("cudaMalloc", "k", {"first-call": 3_000, "hole": 6_995}),
