@@ -57,7 +57,9 @@ WAITS_FOR_DEVICE: Final = re.compile(r"(cuda|cu|hip)(DeviceSynchronize|CtxSynchr
 """Calls that return when all work of the GPU launched before has ended."""
 FREES: Final = re.compile(r"(cuda|hip)Free(Host)?|(cuda|hip)HostUnregister|cuMemFree(Host)?(_v2)?")
 """Calls that free memory once all work is done."""
-LOADS: Final = re.compile(r"(cu|hip)(Module|Library)Load|hsa_(executable_(load|freeze)|code_object)")
+LOADS: Final = re.compile(
+    r"(cu|hip)(Module|Library)Load|hsa_(executable_(load|freeze)|code_object)"
+)
 """Calls that load code."""
 COMPILES: Final = re.compile(
     r"\(dynamo_timed\)$|/_dynamo/(convert_frame|symbolic_convert|output_graph)\.py\("
