@@ -1093,6 +1093,21 @@ def test_one_gap_with_half_of_the_time_is_told_as_one(gap_ms: int, title: str) -
     assert "while nothing of the host is recorded" not in found.sentence
 
 
+@pytest.mark.parametrize(("memory", "is_batch"), [("Pageable", True), ("Pinned", False)])
+def test_a_gap_that_ends_in_a_pageable_copy_may_be_of_loading_data(
+    memory: str, is_batch: bool
+) -> None:
+    """PyTorch traced the GPU alone, so no range can be seen; 90 ms lie between two batches."""
+    copy = f"Memcpy HtoD ({memory} -> Device)"
+    works = [("saxpy", MS), (copy, 93 * MS), ("saxpy", 95 * MS)]
+    rows = launched(*((name, at - 6_000, at, MS) for name, at in works))
+    rows["activities"][1] |= {"kind": "memcpy", "direction": "HtoD", "bytes": 150_000_000}
+    (found,) = of_rule(analyzed(rows), "host-unrecorded")
+    assert ("a copy of 150 MB from pageable memory to the GPU" in found.sentence) == is_batch
+    assert found.remedy.startswith("Record with activities=[ProfilerActivity.CPU, ")
+    assert "without the CPU, record_function() shows nothing" in found.remedy
+
+
 def test_samples_outside_the_gpu_work_tell_what_most_of_a_recording_is() -> None:
     """The GPU works from 1.0 to 1.1 s. Of 21 samples before that 16 are of one library.
 

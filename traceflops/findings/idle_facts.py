@@ -25,7 +25,7 @@ from traceflops.attribution.marks import (
 from traceflops.characters import kernel_name
 from traceflops.facts import Value
 from traceflops.findings.case import Case
-from traceflops.findings.copy_sizes import WAYS, small_copies
+from traceflops.findings.copy_sizes import WAYS, batch_after_gap, small_copies
 from traceflops.findings.device_memory import allocator_state, are_pinned, reads_back
 from traceflops.findings.finding import short_name
 from traceflops.findings.host_samples import MPI, sampled, switched
@@ -196,7 +196,7 @@ def _of_unrecorded(case: Case, idle: IdleClass) -> tuple[set[str], dict[str, Val
     elif switches["on"]:
         knows.add("on-cpu")
     elif not largest.label and 2 * largest.longest_ns >= case.total.components.window_ns:
-        values["gap_ns"] = largest.longest_ns
+        values |= {"gap_ns": largest.longest_ns, "bytes": batch_after_gap(case)}
         knows.add("one-gap")
     elif 2 * sum(culprit.idle_ns for culprit in in_ranges) > idle.idle_ns:
         knows.add("ranged")
@@ -212,6 +212,8 @@ def _of_unrecorded(case: Case, idle: IdleClass) -> tuple[set[str], dict[str, Val
         is_bare = case.prepared is None or not case.prepared.trace.ops.num_rows
         is_kineto = family(case.source.format) == PYTORCH
         values["how"] = advice(case, "operators" if is_bare and is_kineto else "host work")
+        has_ranges = marks is not None and is_one_of(marks["kind"], "annotation").any()
+        knows |= {"bare"} if is_bare and is_kineto and not has_ranges else set()
         knows |= {"recordable"} if values["how"] else set()
     return knows, values
 
