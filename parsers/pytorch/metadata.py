@@ -102,7 +102,8 @@ def read_metadata(header: Mapping[str, msgspec.Raw], file_name: str) -> Metadata
     )
     facts = {key: _value(header, key) for key in _FACTS}
     facts |= {key: distributed.get(key) for key in ("backend", "nccl_version")}
-    facts[GPUS_LISTED] = "0" if listed_gpus == [] else None  # None: the fact is left out
+    # None: the fact is left out
+    facts[GPUS_LISTED] = str(len(listed_gpus)) if isinstance(listed_gpus, list) else None
     facts[RECORDER] = "tf.record" if _COST_KEY in header else None
     description, problem = _description_of(header)
     return Metadata(

@@ -1,6 +1,6 @@
 """Rules on the host: graphs that fit, compilation, loading of code; each beside one without."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -1091,6 +1091,41 @@ def test_one_gap_with_half_of_the_time_is_told_as_one(gap_ms: int, title: str) -
     assert found.title.startswith(title)
     assert ("91.0 ms of it in one gap" in found.sentence) == (gap_ms == 90)
     assert "while nothing of the host is recorded" not in found.sentence
+
+
+@pytest.mark.parametrize(("memory", "is_batch"), [("Pageable", True), ("Pinned", False)])
+def test_a_gap_that_ends_in_a_pageable_copy_may_be_of_loading_data(
+    memory: str, is_batch: bool
+) -> None:
+    """PyTorch traced the GPU alone, so no range can be seen; 90 ms lie between two batches."""
+    copy = f"Memcpy HtoD ({memory} -> Device)"
+    works = [("saxpy", MS), (copy, 93 * MS), ("saxpy", 95 * MS)]
+    rows = launched(*((name, at - 6_000, at, MS) for name, at in works))
+    rows["activities"][1] |= {"kind": "memcpy", "direction": "HtoD", "bytes": 150_000_000}
+    (found,) = of_rule(analyzed(rows), "host-unrecorded")
+    assert ("a copy of 150 MB from pageable memory to the GPU" in found.sentence) == is_batch
+    assert found.remedy.startswith("Record with activities=[ProfilerActivity.CPU, ")
+    assert "without the CPU, record_function() shows nothing" in found.remedy
+
+
+@pytest.mark.parametrize(
+    ("stalled", "third", "is_told"),
+    [(range(10), 2, True), (range(4), 2, False), (range(10), 0, False)],
+    ids=["in unrelated operators", "in few", "in first calls, which may load code"],
+)
+def test_a_host_that_stalls_in_unrelated_operators_is_taken_off_the_cpu(
+    stalled: Sequence[int], third: int, *, is_told: bool
+) -> None:
+    """Ten operators of 20 us run in turn, six times; those that stall take 5 ms once."""
+    at, works, ops = 1 * MS, [], []
+    for turn in range(6):
+        for number in range(10):
+            dur_ns = 5 * MS if number in stalled and turn == third else 20_000
+            ops.append({"name": f"aten::op{number}", "start_ns": at, "dur_ns": dur_ns})
+            works.append(("saxpy", at + dur_ns - 9_000, at + dur_ns, 15_000))
+            at += dur_ns + 1_000
+    found = [one.title for one in of_rule(analyzed(launched(*works) | {"ops": ops}), "host-code")]
+    assert (found == ["The host stalls in unrelated operators"]) == is_told
 
 
 def test_samples_outside_the_gpu_work_tell_what_most_of_a_recording_is() -> None:

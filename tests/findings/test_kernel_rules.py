@@ -414,6 +414,14 @@ def test_communication_in_a_backward_pass_is_no_recomputation() -> None:
     assert "recompute" not in found(works)
 
 
+def test_fused_attention_keeps_its_products() -> None:
+    """Their FLOPs are unknown without shapes: only the 350 us between them can be saved."""
+    works = [one | {"dims": "", "types": None} for one in attention("aten::_softmax")]
+    gain = found(works)["unfused-attention"].gain
+    assert gain is not None
+    assert gain.high_ns == 350 * US
+
+
 def test_the_gradient_of_attention_has_two_products_on_either_side() -> None:
     scores, values = "[[64,1024,64],[64,64,1024]]", "[[64,1024,1024],[64,1024,64]]"
     column, gradient = "[[64,64,1024],[64,1024,1024]]", "aten::_softmax_backward_data"

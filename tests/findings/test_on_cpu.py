@@ -149,6 +149,32 @@ def test_operators_that_only_gpus_run_tell_that_the_gpu_is_not_recorded(name: st
     assert tf.analyze(cut).only_launches
 
 
+@pytest.mark.parametrize(("on_gpu", "is_told"), [(512, True), (64, False)])
+def test_operators_that_allocate_on_a_gpu_launch_its_work(on_gpu: int, is_told: bool) -> None:
+    changes = (("host", 256), ("device", on_gpu), ("device", -on_gpu), ("host", -256))
+    memory = [
+        {"name": f"{on}_memory.change_bytes", "process": 0, "time_ns": at, "value": value}
+        for at, (on, value) in enumerate(changes)
+    ]
+    found = analysis(ops=ops(("aten::mm", 0, 90)), counters=memory)
+    assert found.only_launches == is_told
+    assert ("GPU records are missing: most of the memory" in found.verdict.sentence) == is_told
+
+
+@pytest.mark.parametrize(
+    ("gpus", "name", "is_told"), [("1", "mm", True), ("0", "mm", False), ("1", "mkldnn_x", False)]
+)
+def test_a_file_that_lists_a_gpu_and_is_cut_off_may_have_lost_its_records(
+    gpus: str, name: str, is_told: bool
+) -> None:
+    whole = trace_of(devices=[], ops=ops((f"aten::{name}", 0, 90)))
+    listed = replace(whole, source=replace(whole.source, facts={"gpus_listed": gpus}))
+    cut = replace(listed, notes=(Note("dropped", "input-cut", "It ends early."),))
+    assert not tf.analyze(listed).only_launches
+    assert tf.analyze(cut).only_launches == is_told
+    assert ("may be missing" in tf.analyze(cut).verdict.sentence) == is_told
+
+
 @pytest.mark.parametrize("name", ["aten::linear_backward", "aten::_mps_convolution"])
 def test_operators_of_apple_gpus_tell_that_times_are_of_launching_and_waiting(name: str) -> None:
     work = ops((name, 0, 10), ("aten::mul", 10, 60), ("aten::_local_scalar_dense", 70, 30))

@@ -367,6 +367,18 @@ def test_what_a_missing_record_changes_depends_on_its_kind(
     assert analysis.total.knows_idle == (state != "incomplete")
 
 
+@pytest.mark.parametrize(("recorded", "queued", "share"), [(3, 7, 1.0), (8, 2, 0.2), (10, 0, None)])
+def test_launches_whose_work_came_after_the_recording_are_counted(
+    recorded: int, queued: int, share: float | None
+) -> None:
+    """The GPU works until the last call: the work of later launches is not lost, but not there."""
+    made = trace_of(calls=calls(*LAUNCH), activities=kernels(*range(recorded)))
+    assert (records(made).lost, records(made).queued) == (0, queued)
+    told = [note for note in analyze(made).notes if note.code == "launches-queued"]
+    assert [note.share for note in told] == ([] if share is None else [share])
+    assert all(f"the work of {queued} of 10 launch calls is not in it" in n.text for n in told)
+
+
 @pytest.mark.parametrize(
     ("lost", "launches", "counted"),
     [

@@ -12,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from traceflops.attribution.host_calls import MemoryOperation, memory_operations
+from traceflops.attribution.idle_slices import chosen_gaps
 from traceflops.devices.peaks import HostLink
 from traceflops.facts import Value, fact
 from traceflops.findings.case import Case, limit
@@ -164,3 +165,21 @@ def _at_once(prepared: Prepared) -> float:
         sum_ns += int((end_ns - start_ns).sum())
         any_ns += Intervals.of(start_ns, end_ns).length_ns
     return sum_ns / any_ns if any_ns else 1.0
+
+
+def batch_after_gap(case: Case) -> int | None:
+    """Return the bytes of the large pageable copy to the GPU that ends the longest gap, or None.
+
+    After kernels, such a copy brings new data, not the weights of a model that is set up.
+    """
+    if case.prepared is None or not len((gaps := chosen_gaps(case.prepared)).activity):
+        return None
+    longest, works = int(np.argmax(gaps.end_ns - gaps.start_ns)), case.prepared.trace.activities
+    row, start_ns = int(gaps.activity[longest]), gaps.gap_start_ns[longest]
+    kind, direction, name, size = (
+        works[column][row].as_py() for column in ("kind", "direction", "name", "bytes")
+    )
+    started_ns = numbers(works["start_ns"])[is_one_of(works["kind"], "kernel")]
+    is_batch = (kind, direction) == ("memcpy", "HtoD") and "Pageable" in (name or "")
+    has_run = (started_ns < start_ns).any()
+    return None if are_small(size, 1) or not (is_batch and has_run) else size

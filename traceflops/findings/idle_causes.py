@@ -155,7 +155,7 @@ def _owner(rule: str, largest: Culprit, knows: set[str]) -> Owner | None:
         return "configuration"
     if "of-operator" in knows:
         return "library"
-    if not knows.isdisjoint({"unexplained", idle_facts.AROUND_ALL}):
+    if not knows.isdisjoint({"unexplained", "stalled", idle_facts.AROUND_ALL}):
         return None
     return owner_of(largest.label) if rule in _BY_LABEL else rule_of(rule).owner
 
@@ -165,7 +165,9 @@ def _cause(case: Case, rule: str, idle: IdleClass, share: float) -> Cause:
     largest, row = idle.culprits[0], rule_of(rule)
     has_name = bool(short_name(largest.label))
     knows, values = idle_facts.what_is_known(case, rule, idle)
-    names_place = idle_facts.AROUND_ALL not in knows  # whether the largest culprit tells where
+    names_place = knows.isdisjoint(
+        {"stalled", idle_facts.AROUND_ALL}
+    )  # whether the largest culprit tells where
     details = [*_details(case, rule, largest, names_place=names_place)]
     unrecorded_ns = case.total.idle_causes.unrecorded_ns if rule == "device-wait" else 0
     # If most of a wait for the device has no record, nobody can be told to mend it.
@@ -187,7 +189,7 @@ def _cause(case: Case, rule: str, idle: IdleClass, share: float) -> Cause:
             for culprit in idle.culprits[:MOST_ROWS]
             if not is_wrapper(culprit.label) and (names_place or culprit is not largest)
         ),
-        where=_where(case, idle),
+        where=_where(case, idle) if "stalled" not in knows else Where(),
         # The field {name} is for the name of the largest culprit, which may be empty.
         edits=tuple(_filled(edit, idle) for edit in row.edits if has_name or "{name}" not in edit),
         partly=_BESIDE_WORKERS if _loads_in_thread(rule, largest) else row.partly,

@@ -25,11 +25,11 @@ from traceflops.attribution.marks import (
 from traceflops.characters import kernel_name
 from traceflops.facts import Value
 from traceflops.findings.case import Case
-from traceflops.findings.copy_sizes import WAYS, small_copies
+from traceflops.findings.copy_sizes import WAYS, batch_after_gap, small_copies
 from traceflops.findings.device_memory import allocator_state, are_pinned, reads_back
 from traceflops.findings.finding import short_name
 from traceflops.findings.host_samples import MPI, sampled, switched
-from traceflops.findings.host_waits import WAITING
+from traceflops.findings.host_waits import WAITING, stalls
 from traceflops.findings.launching import LATENCY, LAUNCHING, fits_graphs
 from traceflops.findings.managed_memory import between_pages
 from traceflops.findings.owners import LIBRARY_RANGE, only_launches, owner_of
@@ -65,6 +65,7 @@ _COMPUTES: Final = re.compile(r"aten::(\w*conv\w*|\w*mm|\w*matmul|linear|\w*_nor
 _OF_MPI: Final = re.compile(r"P?MPI_")
 _PINS: Final = re.compile(r"HostAlloc|MallocHost|HostRegister|HostMalloc")
 CLAIMS: Final = (
+    "stalled",
     "triton",
     "launching",
     "per-byte",
@@ -196,7 +197,7 @@ def _of_unrecorded(case: Case, idle: IdleClass) -> tuple[set[str], dict[str, Val
     elif switches["on"]:
         knows.add("on-cpu")
     elif not largest.label and 2 * largest.longest_ns >= case.total.components.window_ns:
-        values["gap_ns"] = largest.longest_ns
+        values |= {"gap_ns": largest.longest_ns, "bytes": batch_after_gap(case)}
         knows.add("one-gap")
     elif 2 * sum(culprit.idle_ns for culprit in in_ranges) > idle.idle_ns:
         knows.add("ranged")
@@ -212,6 +213,8 @@ def _of_unrecorded(case: Case, idle: IdleClass) -> tuple[set[str], dict[str, Val
         is_bare = case.prepared is None or not case.prepared.trace.ops.num_rows
         is_kineto = family(case.source.format) == PYTORCH
         values["how"] = advice(case, "operators" if is_bare and is_kineto else "host work")
+        has_ranges = marks is not None and is_one_of(marks["kind"], "annotation").any()
+        knows |= {"bare"} if is_bare and is_kineto and not has_ranges else set()
         knows |= {"recordable"} if values["how"] else set()
     return knows, values
 
@@ -332,8 +335,13 @@ def operators_of_cpu(case: Case) -> frozenset[Culprit]:
 
 
 def _of_host_code(case: Case, idle: IdleClass) -> tuple[set[str], dict[str, Value]]:
-    """Return whose the code is, and the functions that compute with tensors of the CPU."""
+    """Return whose the code is, and the functions that compute with tensors of the CPU.
+
+    If the host is held up wherever it happens to be, it is nobody's code.
+    """
     label, knows = idle.culprits[0].label, set[str]()
+    if held_up := stalls(case):
+        return {"stalled"}, held_up
     if owner_of(label) != "yours":
         knows.add("of-operators" if only_launches(label) else "of-others")
     named = {name for own in idle.culprits for name in own.evidence}

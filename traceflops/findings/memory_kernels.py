@@ -139,17 +139,17 @@ def _attention(facts: KernelFacts) -> tuple[BoolArray, FloatArray]:
     """Return the mask of kernels of unfused attention, and the share of time left of each.
 
     A fused kernel takes as long as the FLOPs of the products need at a part of the peak; the
-    kernels between the products are saved.
+    kernels between the products are saved. Products of unknown FLOPs or peak keep their time.
     """
     inside = np.zeros(facts.prepared.trace.ops.num_rows, dtype=np.bool_)
     for rows in _unfused(facts):
         inside[rows] = True
-    # Products of an unknown rate keep their time.
     flops_ns = facts.flops / np.where(facts.own_rate > 0, facts.own_rate, np.nan)
     left = np.nan_to_num(
         flops_ns / limit(facts.case, "unfused-attention", "good") / facts.product_ns, nan=1.0
     )
-    return facts.by_op(inside), np.where(facts.product >= 0, left, 0.0)
+    unknown = 1.0 * facts.is_sub("compute/gemm")
+    return facts.by_op(inside), np.where(facts.product >= 0, left, unknown)
 
 
 def _unfused(facts: KernelFacts) -> Iterator[IntArray]:

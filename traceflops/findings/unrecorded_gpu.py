@@ -14,7 +14,8 @@ from traceflops.attribution.op_kernels import Attribution
 from traceflops.devices.peaks import PER_TERA
 from traceflops.facts import Fact, fact
 from traceflops.findings.finding import WORTH_SAYING
-from traceflops.mfu.traced.executed import too_fast
+from traceflops.mfu.traced.executed import allocates_on_gpu, too_fast
+from traceflops.remedies import GPUS_LISTED, is_cut_off
 from traceflops.table.columns import ABSENT, codes, matching, names, numbers
 from traceflops.table.grouping import (
     differ_from_before,
@@ -23,7 +24,13 @@ from traceflops.table.grouping import (
     joint_codes,
     used_names,
 )
-from traceflops.table.patterns import LAUNCH, WAITS_FOR_DEVICE, operator_of_gpus, operator_of_mps
+from traceflops.table.patterns import (
+    LAUNCH,
+    WAITS_FOR_DEVICE,
+    operator_of_cpus,
+    operator_of_gpus,
+    operator_of_mps,
+)
 from traceflops.table.trace import Trace
 from traceflops.timeline.intervals import Intervals
 from traceflops.timeline.records import Account
@@ -35,7 +42,8 @@ _OF_LISTS: Final = re.compile(r"aten::_foreach_")
 GPU_FREES: Final = re.compile(r"(cuda|hip)Free$|cuMemFree(_v2)?$")
 """Calls that give memory back once the GPU has done all its work."""
 LACKS_GPU: Final = frozenset(
-    f"verdict.on-cpu-{why}" for why in ("of-mps", "of-gpu", "backward", "too-fast")
+    f"verdict.on-cpu-{why}"
+    for why in ("of-mps", "of-gpu", "allocates", "backward", "too-fast", "listed")
 )
 """Codes of the statements that operators launched work of a GPU that is not recorded."""
 
@@ -63,6 +71,8 @@ def of_gpu(trace: Trace, attribution: Attribution, steps: Intervals | None = Non
         return OfGpu(fact("verdict.on-cpu-of-mps", operator=operator), is_queue=True)
     operator = operator_of_gpus(operators)
     lacks = fact("verdict.on-cpu-of-gpu", operator=operator) if operator else None
+    if lacks is None and allocates_on_gpu(trace):
+        lacks = fact("verdict.on-cpu-allocates")
     if lacks is None and _has_device_thread(trace):
         lacks = fact("verdict.on-cpu-backward")
     if lacks is None and (found := too_fast(trace, attribution)) is not None:
@@ -72,6 +82,10 @@ def of_gpu(trace: Trace, attribution: Attribution, steps: Intervals | None = Non
             tera=found.flops_per_ns / PER_TERA,
             times=found.times,
         )
+    # Records of GPUs come last, so a file that is cut off may have lost them.
+    is_listed = trace.source.facts.get(GPUS_LISTED, "0") != "0"
+    if lacks is None and is_listed and is_cut_off(trace) and operator_of_cpus(operators) is None:
+        lacks = fact("verdict.on-cpu-listed")
     waits, recorded_ns = _waits(trace, steps)
     return OfGpu(lacks, waits, recorded_ns=recorded_ns)
 

@@ -31,7 +31,7 @@ from traceflops.mfu.counted.counter_flops import measured_work
 from traceflops.mfu.inference import Inference, inference
 from traceflops.mfu.roof_times import NO_ROOFS, RoofTimes, moved_bytes, roof_times
 from traceflops.mfu.traced.coverage import ENOUGH, TOO_LITTLE
-from traceflops.mfu.traced.executed import REPLAYED, Executed, executed, too_fast
+from traceflops.mfu.traced.executed import REPLAYED, Executed, allocates_on_gpu, executed, too_fast
 from traceflops.mfu.traced.work_tables import KernelRow, OpRow, kernel_rows, op_rows
 from traceflops.remedies import GPUS_LISTED, NSIGHT, ROCPROF, XLA, advice, family, remedy
 from traceflops.table import patterns
@@ -238,8 +238,8 @@ def _without_device_work(trace: Trace, attribution: Attribution) -> MissingInput
     if (operator := patterns.operator_of_cpus(operators)) is not None:
         what = fact("missing.on-cpu", operator=operator)
         return MissingInput(what, missing_input.TO_GPU)
-    used_gpu = patterns.operator_of_gpus(operators) or too_fast(trace, attribution)
-    if used_gpu:  # but its work was not recorded
+    used_gpu = patterns.operator_of_gpus(operators) or allocates_on_gpu(trace)
+    if used_gpu or too_fast(trace, attribution):  # but its work was not recorded
         return MissingInput(fact(missing_input.NO_WORK), missing_input.advised(how))
     # The profiler listed no GPU: the operators ran on the CPU.
     if trace.source.facts.get(GPUS_LISTED) == "0" and trace.ops.num_rows:

@@ -41,6 +41,7 @@ NO_DEVICE_RECORDS: Final = "device-records-missing"
 """The code of the note on launch calls without any device record."""
 MATERIAL: Final = 0.05
 """From this share of lost calls on nothing is judged; complete public traces lack up to 2 %."""
+_MOST: Final = 0.5
 State = Literal[
     "complete", "few missing", "incomplete", "missing", "capture", "collectives", "serialized"
 ]
@@ -68,7 +69,8 @@ class LaunchRecords(Struct, frozen=True):
     graph and ran nothing; no kind counts them. `has_devices`: there are device records.
     `only_collectives`: all recorded kernels are collectives. `serialized`: the profiler ran kernels
     one by one. `timed` are recorded operations of the GPU; `lost` ones have no known duration.
-    `early` calls ran before the windows, while the profiler started; no kind counts them.
+    `early` calls ran before the windows, while the profiler started; no kind counts them. `queued`
+    calls are not lost: their work had not run when the recording ended.
     """
 
     kernel: CallRecords
@@ -81,6 +83,7 @@ class LaunchRecords(Struct, frozen=True):
     serialized: bool = False
     timed: CallRecords = CallRecords()
     early: int = 0
+    queued: int = 0
 
     def __add__(self, other: LaunchRecords) -> LaunchRecords:
         """Return the records of two recordings; one with other kernels has not only collectives."""
@@ -95,6 +98,7 @@ class LaunchRecords(Struct, frozen=True):
             self.serialized or other.serialized,
             self.timed + other.timed,
             self.early + other.early,
+            self.queued + other.queued,
         )
 
     @property
@@ -201,7 +205,10 @@ def launch_records(
     all_as_one = np.zeros(trace.calls.num_rows, dtype=np.int64)
     kind[is_early], lost[is_early] = -1, False
     (records,) = _by_process(kind, captured, lost, all_as_one, 1)
-    return replace(records, has_devices=has_devices, early=int(is_early.sum()))
+    recorded = recorded_calls(trace)
+    is_queued = (kind >= 0) & still_queued(trace, (kind >= 0) & recorded)
+    queued = int((is_queued & ~(recorded | captured | lost)).sum()) if has_devices else 0
+    return replace(records, has_devices=has_devices, early=int(is_early.sum()), queued=queued)
 
 
 def _by_process(
@@ -338,7 +345,7 @@ def whole_devices(
 def records_notes(
     records: LaunchRecords, *, on_host: bool, share: float | None = None
 ) -> tuple[Note, ...]:
-    """Return a note on calls whose GPU work was captured in a graph, or is not in the trace.
+    """Return notes on calls whose GPU work was captured in a graph, or is not in the trace.
 
     `on_host`: only operators of CPUs are shown. `share` is the estimated share of the missing work
     in the time; it only holds if few calls are lost.
@@ -346,9 +353,17 @@ def records_notes(
     if records.state == "capture":
         calls, captured = records.calls + records.captured, records.captured
         return (note_of("missing", "graph-capture", count=captured, calls=calls),)
+    notes = []
+    if records.queued >= max(MATERIAL * records.calls, 1):
+        # If most work has not run, all figures are of a small part of the program.
+        part = records.queued / records.calls
+        values = {"count": records.queued, "calls": several(records.calls, "launch call")}
+        share = 1.0 if part >= _MOST else part
+        notes.append(note_of("missing", "launches-queued", share=share, **values))
     if not records.lost:
-        return (note_of("missing", "launches-early", count=records.early),) if records.early else ()
+        early = note_of("missing", "launches-early", count=records.early)
+        return (*notes, early) if records.early else tuple(notes)
     variant = "some" if records.has_devices else "on-host" if on_host else "all"
     part = share if records.state == "few missing" else None
     code, lost = f"{NO_DEVICE_RECORDS}.{variant}", records.lost
-    return (note_of("missing", code, count=lost, calls=records.words, part=part),)
+    return (*notes, note_of("missing", code, count=lost, calls=records.words, part=part))

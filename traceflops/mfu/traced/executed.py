@@ -327,6 +327,15 @@ class TooFast(NamedTuple):
     times: int
 
 
+def allocates_on_gpu(trace: Trace) -> bool:
+    """Return whether most bytes that a program allocates and frees are of a GPU's memory."""
+    name, value = trace.counters["name"], np.abs(numbers(trace.counters["value"], 0))
+    host, device = (
+        value[is_one_of(name, f"{on}_memory.change_bytes")].sum() for on in ("host", "device")
+    )
+    return bool(device > host)
+
+
 def too_fast(trace: Trace, attribution: Attribution) -> TooFast | None:
     """Return the operator of the highest rate that cannot have computed on the CPU; else None.
 
