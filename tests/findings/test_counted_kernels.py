@@ -36,6 +36,17 @@ SECTORS = "memory_l2_theoretical_sectors_global"
 REGISTERS, SPILLS = "launch__registers_per_thread", "derived__local_spilling_requests"
 SPILLING = BUSY | {REGISTERS: 255.0, SPILLS: 9.0}
 FULL = BUSY | {FITS: 100.0, RUNS: 90.0}
+FROM_L2 = {"l1tex__t_sectors_pipe_lsu_mem_local_op_ld_lookup_miss.sum": 90.0}
+FROM_L2 |= {"lts__t_sectors_srcunit_tex_op_read.sum": 100.0}
+LOCAL = (
+    "90.0 % of what L2 is read for is local memory: spilled registers or arrays of threads "
+    "(168 registers a thread)."
+)
+L2_SECTORS = "lts__t_sectors_srcunit_tex"
+ATOMIC = {f"{L2_SECTORS}.sum": 80.0, f"{L2_SECTORS}_op_red.sum": 40.0}
+ATOMIC |= {f"{L2_SECTORS}_op_atom_dot_alu.sum": 24.0}
+DRAINED = LATENCY | {ISSUE.format("drain"): 12.0}
+SLICE, INSTRUCTIONS = "lts__throughput.max.pct_of_peak_sustained_elapsed", "smsp__inst_executed.sum"
 
 
 def told(finding: Finding) -> str:
@@ -149,6 +160,21 @@ def test_real_pages_begin_with_what_holds_their_kernel_back(
         (BUSY | {WAVES: 0.66}, f"0.66 waves: {TOO_FEW}."),
         (BUSY | {WAVES: 0.04}, f"less than 0.1 waves: {TOO_FEW}."),
         (BUSY | {WAVES: 0.66, DRAM: 85.0, MEMORY: 85.0}, "85.0 % of DRAM peak."),
+        (BUSY | {WAVES: 0.66, SM: 65.0}, "65.0 % of SM peak."),
+        (FULL | FROM_L2 | {DRAM: 65.0, WAVES: 0.5}, f"65.0 % of DRAM peak, {LOCAL}"),
+        (FULL | FROM_L2 | {SM: 65.0}, "65.0 % of SM peak."),  # the SMs have enough data
+        (FULL | FROM_L2 | DRAINED, f"19.7 % of DRAM peak, {LOCAL}"),
+        (FULL | FROM_L2, "19.7 % of DRAM peak, no limit is near."),
+        (FULL | ATOMIC | DRAINED, "19.7 % of DRAM peak, 80.0 % of the traffic in L2 is atomics."),
+        (
+            BUSY | ATOMIC | {SLICE: 65.0},
+            "19.7 % of DRAM peak, 80.0 % of the traffic in L2 is atomics, at few addresses: one "
+            "slice of L2 is at 65.0 % of its peak.",
+        ),
+        (
+            FULL | ATOMIC | {f"{L2_SECTORS}.sum": 200.0, SLICE: 65.0},
+            "19.7 % of DRAM peak, no limit is near.",
+        ),
         (FULL | {ACTIVE: 1_348.5}, "19.7 % of DRAM peak, SMs have work 10.0 % of the time."),
         (
             FULL | LATENCY | {ISSUE.format("long_scoreboard"): 12.0},
@@ -197,6 +223,44 @@ def test_the_remedy_of_a_roof_fits_the_kernel(
 ) -> None:
     (one,) = found(launch(1, FULL | values, name=name))
     assert words in (one.remedy or "")
+
+
+@pytest.mark.parametrize(("instructions", "sectors"), [(32, 0), (160, 0), (32, 1)])
+def test_a_kernel_whose_warps_end_at_once_does_no_work(instructions: int, sectors: int) -> None:
+    """Launches of 16 warps; a library's dummy kernel is as it should be."""
+    counts = {INSTRUCTIONS: instructions, f"{L2_SECTORS}.sum": sectors}
+    long = launch(1, BUSY | {TIME: 1e6}, name="long_kernel")
+    short = launch(2, BUSY | {TIME: 9.0} | counts, name="some_kernel")
+    dummy = launch(3, BUSY | {TIME: 9.0} | counts, name="void cub::EmptyKernel<void>()")
+    names = [told(one).partition(" (")[0] for one in found(long, dummy, short)]
+    is_empty = (instructions, sectors) == (32, 0)
+    assert names == ["long_kernel", *(["some_kernel"] if is_empty else [])]
+    text = told(found(launch(2, BUSY | counts, name="some_kernel"))[0])
+    words = "some_kernel: each warp executes 2 instructions and accesses no memory: it does no work"
+    assert text.startswith(words) == is_empty
+
+
+def test_without_times_each_kernel_is_ranked_by_bytes_and_throughput_of_dram() -> None:
+    """10 MB at 50 % take a fifth of what 5 MB at 5 % take, and 20 MB at 50 % two fifths."""
+    works = [
+        ("even", 10, 50.0, 9),
+        ("even", 20, 50.0, 8),
+        ("uneven", 5, 5.0, 7),
+        ("even", 1, 50.0, 6),
+    ]
+    launches = [
+        launch(
+            at, {SM: 9.0, DRAM: share, "dram__bytes.sum": mega * 1e6}, name=name, grid=[at, 1, 1]
+        )
+        for name, mega, share, at in works
+    ]
+    sentences = [one.sentence.partition(":")[0] for one in found(*launches)]
+    assert sentences == [
+        "uneven (about 61.7 % of the time, by other counters)",
+        "even (about 24.7 % of the time, by other counters)",
+    ]
+    unknown = launch(1, {SM: 9.0, DRAM: 9.0}, name="unknown")
+    assert "about" not in " ".join(told(one) for one in found(*launches, unknown))
 
 
 @pytest.mark.parametrize(("threads", "idle"), [(1, "31 of 32"), (33, "31 of 64")])

@@ -262,7 +262,11 @@ def tells_speed(counter: str) -> bool:
 
 
 def quantities_in(values: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
-    """Return columns of quantities by id (percent as shares), by each launch's best spelling."""
+    """Return columns of quantities by id (percent as shares), by each launch's best spelling.
+
+    Those that follow from others are there, too: shares of `active` time, of sectors in `excess`,
+    of `local` memory in what L2 is read for, of `atomics` in all its sectors; `shared_bytes`.
+    """
     quantities: dict[str, FloatArray] = {}
     for row in speed_table().quantity:
         ranks = {name: rank for name in values if (rank := row.spelling(name)) is not None}
@@ -271,4 +275,23 @@ def quantities_in(values: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
             by_better_spelling = quantities.get(row.id, value)
             is_missing = np.isnan(by_better_spelling)
             quantities[row.id] = np.where(is_missing, value, by_better_spelling)
+    known = quantities.keys()
+    if {"active_cycles", "elapsed_cycles"} <= known:
+        quantities["active"] = ratio(quantities["active_cycles"], quantities["elapsed_cycles"])
+    if {"sectors", "sectors.ideal"} <= known:
+        quantities["excess"] = 1 - ratio(quantities["sectors.ideal"], quantities["sectors"])
+    if {"shared.static", "shared.dynamic"} <= known:
+        quantities["shared_bytes"] = quantities["shared.static"] + quantities["shared.dynamic"]
+    if {"l2.read.local", "l2.read"} <= known:
+        quantities["local"] = ratio(quantities["l2.read.local"], quantities["l2.read"])
+    if {"l2.red", "l2.sectors"} <= known:
+        others = (
+            np.nan_to_num(quantities[name]) for name in ("l2.atom", "l2.cas") if name in known
+        )
+        quantities["atomics"] = ratio(sum(others, quantities["l2.red"]), quantities["l2.sectors"])
     return quantities
+
+
+def ratio(part: FloatArray, whole: FloatArray) -> FloatArray:
+    """Return quotients, NaN where the divisor is not positive."""
+    return np.where(whole > 0, part / np.where(whole > 0, whole, 1.0), np.nan)

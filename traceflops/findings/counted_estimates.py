@@ -1,16 +1,20 @@
-"""Which of Nsight Compute's estimated speed-ups to tell, and remedies for callers of a kernel."""
+"""Names of kernels, which of Nsight Compute's estimates to tell, and remedies for callers."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
+from traceflops.categories.kernel_names import from_own_word
+from traceflops.categories.mangled import readable
 from traceflops.categories.programs import is_of_library
 from traceflops.characters import shortened
 from traceflops.facts import Fact, Value
 from traceflops.findings.case import Case
 from traceflops.findings.finding import WORTH_SAYING
+from traceflops.findings.finding import short_name as without_signature
 from traceflops.findings.rules import thresholds
 from traceflops.mfu.counted.kernel_speeds import COMPUTING, ROOFS, KernelRule, KernelSpeed
 
@@ -24,7 +28,7 @@ _ESTIMATED: Final = {
     "achieved": "occupancy",
 }
 """A word in the names of NVIDIA's rules that estimate what mending a cause gains, by cause."""
-_NEVER: Final = frozenset({"waves", "waves-few", "spills"})
+_NEVER: Final = frozenset({"waves", "waves-few", "spills", "empty", "local", "atomics"})
 """Causes that must be mended first: no rule estimates what mending them gains."""
 UNCOALESCED: Final = "uncoalesced global access"
 _HUMP: Final = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
@@ -110,6 +114,31 @@ def pipes_fact(speed: KernelSpeed) -> Fact:
     other, share = speed.other_pipe or (None, None)
     near = counted_fact(f"pipe.{other}") if other else None
     return counted_fact("pipes", pipe=counted_fact(f"pipe.{speed.pipe}"), other=near, share=share)
+
+
+_OWN_WORD: Final = re.compile(r"\w+(?=[<(]|$)")
+_SAYING_LITTLE: Final = 7
+"""A function's name of fewer characters, such as "kernel", is told with its template arguments."""
+
+
+def short_names(names: Sequence[str]) -> dict[str, str]:
+    """Return the short name by full name of each kernel, one that no other kernel has.
+
+    It is the function's own word or, if that says too little, the name without its parameters.
+    """
+    texts = dict(zip(names, from_own_word([readable(name) for name in names]), strict=True))
+    words = {name: _OWN_WORD.match(text) for name, text in texts.items()}
+    times = Counter(word[0] for word in words.values() if word)
+    shown: dict[str, str] = {}
+    for name, word in words.items():
+        text, is_enough = texts[name], False
+        if word:
+            has_templates = text[word.end() :].startswith("<")
+            is_long = len(word[0]) >= _SAYING_LITTLE
+            # A short word, such as "kernel", needs its template arguments to say what runs.
+            is_enough = times[word[0]] == 1 and (is_long or not has_templates)
+        shown[name] = cut(word[0] if word and is_enough else without_signature(text))
+    return shown
 
 
 _OF_CALLERS: Final = frozenset(

@@ -3,30 +3,29 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from math import prod
 from typing import Any, Final
 
 from msgspec.structs import replace
 
-from traceflops.categories.kernel_names import from_own_word, same_kernels
-from traceflops.categories.mangled import readable
-from traceflops.categories.programs import is_of_directives
+from traceflops.categories.kernel_names import same_kernels
+from traceflops.categories.programs import is_of_directives, is_of_library
 from traceflops.facts import Fact, Value, fact
 from traceflops.findings.case import Case, limit, share_of_window
 from traceflops.findings.counted_estimates import (
     COUNTED_KERNEL,
     UNCOALESCED,
     counted_fact,
-    cut,
     for_callers,
     largest_estimate,
     pipes_fact,
+    short_names,
 )
 from traceflops.findings.finding import Finding, Row, row_name, severity_of
-from traceflops.findings.finding import short_name as without_signature
 from traceflops.findings.rules import statement
 from traceflops.mfu.counted.kernel_speeds import COMPUTING, ROOFS, KernelSpeed
 from traceflops.mfu.measurement import Measurement
@@ -35,6 +34,13 @@ from traceflops.mfu.traced.work_tables import KernelRow
 _MOST: Final = 3
 _LEAST_WAVES: Final = 0.1  # fewer waves than this are told without their number
 _GRIDS: Final = frozenset({"counted-kernel.waves", "counted-kernel.waves-few"})
+_ALONE: Final = _GRIDS | {"counted-kernel.empty"}
+_TRAFFIC: Final = frozenset({"counted-kernel.local", "counted-kernel.atomics"})
+_BEYOND_L1: Final = frozenset({"l2", "dram"})
+_FOR_MEMORY: Final = frozenset({"long_scoreboard", "lg_throttle", "drain"})
+"""Waits for accesses that go beyond L1."""
+_ONE_SLICE: Final = 4
+"""A slice of L2 so many times as busy as the average serves few addresses."""
 _STALLS: Final = frozenset(
     {
         *("barrier", "branch_resolving", "drain", "imc_miss", "lg_throttle", "long_scoreboard"),
@@ -62,9 +68,6 @@ _SEEDS: Final = re.compile(
     r"(?:init|set_?up|seed|state)\w*(?:<[^(]*>)?\([^)]*\bcurandState", re.IGNORECASE
 )
 """Kernels that set up random number generators, which is what takes their time."""
-_OWN_WORD: Final = re.compile(r"\w+(?=[<(]|$)")
-_SAYING_LITTLE: Final = 7
-"""A function's name of fewer characters, such as "kernel", is told with its template arguments."""
 
 
 def counted_kernels(case: Case) -> Iterator[Finding]:
@@ -80,17 +83,7 @@ def counted_kernels(case: Case) -> Iterator[Finding]:
     kinds = {row["name"]: _kind(row["top"], row["sub"]) for row in rows}
     uncounted = [*_uncounted(rows, speeds)] if total_ns else []
     yield from uncounted
-    least_ns = limit(case, COUNTED_KERNEL, "least_share") * total_ns
-    # Very short launches matter less than kernels of which nothing is known.
-    shortest_ns = limit(case, "small-grid", "least_ns") if uncounted else 0
-    with_roof = [
-        speed
-        for speed in speeds
-        if (speed.duration_ns or 0) >= max(least_ns, shortest_ns * speed.launches)
-        and speed.roof is not None
-    ]
-    # Without roofs, only the first kernel is told, and none if uncounted ones are told.
-    judged = with_roof[:_MOST] or speeds[: 0 if uncounted else 1]
+    judged = _judged(case, speeds, total_ns, bool(uncounted))
     held_back = ((speed, _held_back(case, speed, "", None)[0]) for speed in judged)
     small = [speed for speed, held in held_back if held is not None and held.code in _GRIDS]
     for speed in judged:
@@ -99,9 +92,43 @@ def counted_kernels(case: Case) -> Iterator[Finding]:
             if speed is not small[0]:
                 continue  # the finding on the first one names all small grids
             others = tuple({names[other.name]: 0 for other in small if other.name != speed.name})
-        share = (speed.duration_ns or 0) / total_ns if total_ns else 0.0
-        kind = kinds.get(speed.name, "")
+        share, kind = _share(speed, total_ns), kinds.get(speed.name, "")
         yield from _finding(case, speed, names[speed.name], kind, share, others)
+
+
+def _judged(
+    case: Case, speeds: Sequence[KernelSpeed], total_ns: int, has_uncounted: bool
+) -> list[KernelSpeed]:
+    """Return the kernels to tell of, each in the size that takes most time, and an empty one."""
+    times = defaultdict[str, float](float)
+    for speed in speeds:
+        times[speed.name] += _share(speed, total_ns)
+    least = limit(case, COUNTED_KERNEL, "least_share") if any(times.values()) else 0.0
+    # Very short launches matter less than kernels of which nothing is known.
+    shortest_ns = limit(case, "small-grid", "least_ns") if has_uncounted else 0
+    with_roof: dict[str, KernelSpeed] = {}
+    for speed in speeds:
+        is_long = (speed.duration_ns or 0) >= shortest_ns * speed.launches
+        if is_long and times[speed.name] >= least and speed.roof is not None:
+            with_roof.setdefault(speed.name, speed)
+    # Without roofs, only the first kernel is told, and none if uncounted ones are told.
+    judged = [*with_roof.values()][:_MOST] or [*speeds[: 0 if has_uncounted else 1]]
+    # Launches without work are told only of kernels that never do any, not of libraries' dummies.
+    working = {speed.name for speed in speeds if not _is_empty(case, speed)}
+    told = working.union(speed.name for speed in judged)
+    empty = (one for one in speeds if one.name not in told and not is_of_library(one.name))
+    return [*judged, *islice(empty, 1)]
+
+
+def _share(speed: KernelSpeed, total_ns: int) -> float:
+    """Return the share of a kernel in all times; 0 if it is unknown."""
+    return (speed.duration_ns or 0) / total_ns if total_ns else speed.part or 0.0
+
+
+def _is_empty(case: Case, speed: KernelSpeed) -> bool:
+    """Return whether the warps of a kernel end at once, without an access to memory."""
+    executed = speed.idle_instructions
+    return executed is not None and executed < limit(case, COUNTED_KERNEL, "empty")
 
 
 def _uncounted(
@@ -177,7 +204,9 @@ def _finding(
     held, advice = _held_back(case, speed, kind, _relief(speed, kind, wasted))
     least = partial(limit, case, COUNTED_KERNEL)
     limits = (*roofs(speed, least("near")), *wasted, *filter(None, [held]))
-    if held is not None and held.code in _GRIDS:  # with too few blocks nothing else matters
+    if held is not None and held.code in _TRAFFIC:  # what else is wasted costs little
+        wasted, limits = (), (*roofs(speed, least("near")), held)
+    elif held is not None and held.code in _ALONE:  # with too few blocks nothing else matters
         wasted, limits = (), (Fact(held.code, {**held.values, "others": others}),)
     if limits:
         estimate = largest_estimate(speed, held, least)
@@ -196,6 +225,8 @@ def _finding(
         # With a timeline the share is of the window, not of the kernels that were counted.
         part = share if 0 < share < 1 and not case.devices else None
         values = {"name": name, "part": part, "limits": limits, "estimate": estimate}
+        if speed.duration_ns is None:
+            values |= {"part": None, "about": part}
         yield statement(COUNTED_KERNEL, share, values, advice=advice)
 
 
@@ -256,23 +287,28 @@ def _held_back(
     """
     least = partial(limit, case, COUNTED_KERNEL)
     share = speed.roof[1] if speed.roof is not None else 0.0
+    if _is_empty(case, speed):
+        empty = counted_fact("empty", instructions=speed.idle_instructions)
+        return empty, counted_fact("remedy.empty")
     # On AMD a wave may have 32 or 64 lanes: the size of the block does not tell how many are idle.
     threads = prod(speed.block) if speed.block and "amd" not in case.program else _WARP
     lanes = -(-threads // _WARP) * _WARP
     if 0 < threads < least("lanes") * lanes:
         idle = counted_fact("block", threads=threads, idle=lanes - threads, all=lanes)
         return idle, counted_fact("remedy.block")
-    if share >= least("near"):
-        return None, relief
+    traffic = _traffic(case, speed)
+    if share >= least("bound"):
+        roof, _ = speed.roof or ("", share)
+        is_told = speed.stalls or speed.excess is not None or (roof == "sm" and speed.pipe)
+        is_told = is_told or share >= least("near")
+        return traffic or (None, relief if is_told else counted_fact("remedy.unknown"))
     if speed.is_small and (speed.waves or 0.0) < least("waves"):
         return _small_grid(case, speed, kind)
     if speed.active is not None and speed.active < least("active"):
         units = "cu" if "vector" in speed.throughputs else "sm"
         return counted_fact(f"active-{units}", share=speed.active), counted_fact("remedy.active")
-    if share >= least("bound"):
-        roof, _ = speed.roof or ("", share)
-        is_told = speed.stalls or speed.excess is not None or (roof == "sm" and speed.pipe)
-        return None, relief if is_told else counted_fact("remedy.unknown")
+    if traffic is not None:
+        return traffic
     few_warps = _few_warps(case, speed, kind, relief)
     if few_warps is not None:
         return few_warps
@@ -289,6 +325,26 @@ def _held_back(
     return counted_fact("no-limit"), counted_fact(
         "remedy.even" if speed.stalls else "remedy.unknown"
     )
+
+
+def _traffic(case: Case, speed: KernelSpeed) -> tuple[Fact, Fact] | None:
+    """Return what most of the traffic in L2 is for and what to do, if that slows a kernel down."""
+    least = partial(limit, case, COUNTED_KERNEL)
+    roof, share = speed.roof or ("", 0.0)
+    reason, waits = next(iter(speed.stalls), ("", 0.0))
+    waits_for_it = reason in _FOR_MEMORY and waits >= least("stall")
+    is_busy = (speed.slice or 0.0) >= least("bound")
+    if not (roof in _BEYOND_L1 if share >= least("bound") else waits_for_it or is_busy):
+        return None
+    if (speed.local or 0.0) >= least("traffic"):
+        local = counted_fact("local", share=speed.local, registers=speed.registers)
+        return local, counted_fact("remedy.local")
+    if (speed.atomics or 0.0) >= least("traffic"):
+        is_one = is_busy and (speed.slice or 0.0) >= _ONE_SLICE * speed.shares.get("l2", 1.0)
+        busiest = speed.slice if is_one else None
+        atomics = counted_fact("atomics", share=speed.atomics, busiest=busiest)
+        return atomics, counted_fact("remedy.atomics")
+    return None
 
 
 def _small_grid(case: Case, speed: KernelSpeed, kind: str) -> tuple[Fact, Fact]:
@@ -330,23 +386,3 @@ def _limiter(limiter: str, kind: str) -> Fact:
     """Return what to do about what limits the blocks that run at once, by kind of kernel."""
     has_own = kind == "directives" or (kind == "product" and limiter in _TILED)
     return counted_fact(f"remedy.{kind if has_own else 'limiter'}.{limiter}")
-
-
-def short_names(names: Sequence[str]) -> dict[str, str]:
-    """Return the short name by full name of each kernel, one that no other kernel has.
-
-    It is the function's own word or, if that says too little, the name without its parameters.
-    """
-    texts = dict(zip(names, from_own_word([readable(name) for name in names]), strict=True))
-    words = {name: _OWN_WORD.match(text) for name, text in texts.items()}
-    times = Counter(word[0] for word in words.values() if word)
-    shown: dict[str, str] = {}
-    for name, word in words.items():
-        text, is_enough = texts[name], False
-        if word:
-            has_templates = text[word.end() :].startswith("<")
-            is_long = len(word[0]) >= _SAYING_LITTLE
-            # A short word, such as "kernel", needs its template arguments to say what runs.
-            is_enough = times[word[0]] == 1 and (is_long or not has_templates)
-        shown[name] = cut(word[0] if word and is_enough else without_signature(text))
-    return shown

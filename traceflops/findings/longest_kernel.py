@@ -6,8 +6,8 @@ from collections import Counter
 
 from traceflops.devices.peaks import PER_TERA
 from traceflops.facts import Fact
-from traceflops.findings.counted_estimates import COUNTED_KERNEL, counted_fact
-from traceflops.findings.counted_kernels import longest_first, roofs, short_names, speed_of
+from traceflops.findings.counted_estimates import COUNTED_KERNEL, counted_fact, short_names
+from traceflops.findings.counted_kernels import longest_first, roofs, speed_of
 from traceflops.findings.launch_geometry import few_blocks
 from traceflops.findings.rules import thresholds
 from traceflops.mfu.measurement import Measurement

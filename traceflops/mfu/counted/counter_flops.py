@@ -21,7 +21,7 @@ from traceflops.errors import UsageError
 from traceflops.mfu.budget import DevicePeaks, device_peaks
 from traceflops.mfu.counted import counter_notes, counter_work, joins
 from traceflops.mfu.counted.joins import CrossCheck, Join, Matched, MeasuredWork
-from traceflops.mfu.counted.kernel_speeds import KernelSpeed, kernel_speeds, rules_by_launch
+from traceflops.mfu.counted.kernel_speeds import KernelSpeed, kernel_speeds
 from traceflops.mfu.counted.launches import (
     ORIGINS,
     UNKNOWN,
@@ -338,7 +338,7 @@ def _counted(trace: Trace, timed: tuple[str, ...], file: str | None) -> Source |
     family = index[counted.device]
     units = np.array(units_of_device, dtype=np.int64)[counted.device]
     work = counter_work.counter_work(counted, families, family)
-    rules = rules_by_launch(trace, counted)
+    rules = counter_notes.rules_by_launch(trace, counted)
     speeds, notes = kernel_speeds(counted, families, family, units, rules)
     kernels, is_own = counter_work.counted_kernels(work, units), file is None
     return Source(work.launch_work(), work, kernels, file, is_own, speeds=speeds, notes=notes)

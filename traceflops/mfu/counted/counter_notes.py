@@ -1,10 +1,12 @@
-"""Notes on counters, and on how launches were joined with counters and paired runs."""
+"""Notes on counters, messages of the profiler's rules, and notes on joined and paired runs."""
 
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
+from math import isfinite
 from typing import Final
 
 import numpy as np
@@ -15,8 +17,10 @@ from traceflops.facts import fact
 from traceflops.mfu.budget import DevicePeaks, device_peaks
 from traceflops.mfu.counted.counter_work import CounterWork
 from traceflops.mfu.counted.joins import KNOWN, Join, MeasuredWork
+from traceflops.mfu.counted.kernel_speeds import KernelRule
 from traceflops.mfu.counted.launches import ORIGINS, UNKNOWN
-from traceflops.table.columns import codes, numbers
+from traceflops.mfu.counted.same_launches import CountedLaunches
+from traceflops.table.columns import codes, numbers, take_rows
 from traceflops.table.grouping import distinct
 from traceflops.table.trace import Note, NoteKind, Trace, note_of
 from traceflops.units import exact_percent, several
@@ -152,3 +156,23 @@ def first_few(names: Sequence[str], more: str) -> str:
     beyond = len(names) - _MOST_NAMED
     some = ", ".join(names[:_MOST_NAMED])
     return f"{some} and {several(beyond, more)}" if beyond > 0 else some
+
+
+def rules_by_launch(trace: Trace, counted: CountedLaunches) -> list[tuple[KernelRule, ...]]:
+    """Return the messages of the profiler's rules on each counted launch."""
+    if not trace.kernel_rules.num_rows:
+        return [()] * counted.launches.count
+    rules: dict[tuple[object, ...], list[KernelRule]] = defaultdict(list)
+    for row in trace.kernel_rules.to_pylist():
+        share = row["speedup_share"]
+        rule = KernelRule(
+            **{name: row[name] for name in ("rule", "section", "kind", "speedup_kind")},
+            text=row["text"] or "",
+            launches=1,
+            # Only an estimated gain can be ranked.
+            speedup_share=share if share is not None and isfinite(share) and share > 0 else None,
+        )
+        rules[row["process"], row["dispatch"], row["name"]].append(rule)
+    rows = take_rows(trace.kernel_counters, counted.launches.row)
+    keys = zip(*(rows[name].to_pylist() for name in ("process", "dispatch", "name")), strict=True)
+    return [tuple(rules.get(key, ())) for key in keys]

@@ -7,9 +7,8 @@ devices as Nsight Compute states them, for AMD's by the busy cycles of the parts
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from math import isfinite
 from typing import Final
 
 import numpy as np
@@ -18,9 +17,9 @@ from msgspec.structs import replace
 
 from traceflops.devices import counter_formulas as counters
 from traceflops.mfu.counted.same_launches import CountedLaunches
-from traceflops.table.columns import UNKNOWN_SIZE, FloatArray, IntArray, take_rows
+from traceflops.table.columns import UNKNOWN_SIZE, FloatArray, IntArray
 from traceflops.table.grouping import group_rows
-from traceflops.table.trace import Note, Trace, note_of
+from traceflops.table.trace import Note, note_of
 
 ROOFS: Final = {
     "sm": "SM",
@@ -46,7 +45,12 @@ _ALL: Final = 0.995  # an occupancy from here on is full
 _ISSUING: Final = "selected"  # the "stall reason" of warps that issue an instruction
 _ACTIVE_CYCLES: Final = "GRBM_GUI_ACTIVE"
 _SHARES: Final = ("achieved_occupancy", "theoretical_occupancy", "active", *ROOFS)
-_OTHERS: Final = ("waves", "lanes", "excess", "shared_bytes", "spills", "debug")
+_PLAIN: Final = ("lanes", "excess", "local", "atomics", "slice")
+_OTHERS: Final = (
+    *("waves", "shared_bytes", "spills", "debug", "l2.sectors", "instructions"),
+    *_PLAIN,
+)
+_WARP: Final = 32
 _PIPE: Final = "pipe."
 _NEARLY: Final = 0.9
 """Pipes that are so near to being as busy as the busiest are both to be relieved."""
@@ -83,7 +87,11 @@ class KernelSpeed(Struct, frozen=True):
     first. `pipe` is the pipe that is as busy as the SMs, `other_pipe` one that is nearly as busy,
     with its share. `lanes` is how many of 32 threads take part in an instruction, `excess` the
     share of sectors that coalesced accesses would not move, `shared_bytes` are of a block, `spills`
-    accesses to local memory. `is_debug`: built for the debugger. `rules` are the profiler's.
+    accesses to local memory. `is_debug`: built for the debugger. `local` is the share of local
+    memory in what SMs read from L2, `atomics` theirs in all that SMs access there, `slice` the
+    throughput of L2's busiest slice. `idle_instructions` are those of a warp if SMs access nothing
+    in L2. `part` is the share of the time of all launches that follows from other counters if no
+    times were counted. `rules` are the profiler's.
     """
 
     name: str
@@ -106,6 +114,11 @@ class KernelSpeed(Struct, frozen=True):
     shared_bytes: int | None = None
     spills: int | None = None
     is_debug: bool = False
+    local: float | None = None
+    atomics: float | None = None
+    slice: float | None = None
+    idle_instructions: float | None = None
+    part: float | None = None
     rules: tuple[KernelRule, ...] = ()
 
     @property
@@ -161,12 +174,6 @@ def kernel_speeds(
     device (0: unknown), `rules` the messages of the profiler's rules.
     """
     values = counters.quantities_in(counted.values)
-    if {"active_cycles", "elapsed_cycles"} <= values.keys():
-        values["active"] = _ratio(values["active_cycles"], values["elapsed_cycles"])
-    if {"sectors", "sectors.ideal"} <= values.keys():
-        values["excess"] = 1 - _ratio(values["sectors.ideal"], values["sectors"])
-    if {"shared.static", "shared.dynamic"} <= values.keys():
-        values["shared_bytes"] = values["shared.static"] + values["shared.dynamic"]
     # AMD's devices: the shares of active time in which parts of CUs were busy.
     active_cycles = counted.values.get(_ACTIVE_CYCLES, np.zeros(counted.launches.count))
     ids = [hardware.id if hardware is not None else "" for hardware in families]
@@ -174,7 +181,7 @@ def kernel_speeds(
         if part.counter in counted.values:
             per_unit = np.array([part.families.get(family_id, 0) for family_id in ids])[family]
             capacity = np.where(units > 0, active_cycles * units * per_unit, 0.0)
-            share = _ratio(counted.values[part.counter] * part.factor, capacity)
+            share = counters.ratio(counted.values[part.counter] * part.factor, capacity)
             if not np.isnan(share).all():
                 values[part.id] = share
     # Shares above 1 are impossible: drop them, with a note.
@@ -186,19 +193,30 @@ def kernel_speeds(
             values[name] = np.where(is_wrong, np.nan, values[name])
     groups = _Groups(counted, values, rules, units)
     rows = []
-    cycles = groups.sums(np.nan_to_num(active_cycles))  # 0 where they are not known
-    for row, group_cycles in zip(groups.rows(), cycles.tolist(), strict=True):
+    relative = _relative_times(active_cycles, values)
+    times = groups.sums(np.nan_to_num(relative))  # 0 where they are not known
+    is_known = bool((relative > 0).all()) and "duration" not in values
+    parts = (times / times.sum()).tolist() if is_known else [None] * len(times)
+    for row, group_time, part in zip(groups.rows(), times.tolist(), parts, strict=True):
         is_timed = (row.duration_ns, row.achieved_occupancy) != (None, None)
         # Leave out groups without any figure on speed: other counters were read.
         if row.throughputs or row.stalls or row.rules or is_timed:
-            rows.append((-(row.duration_ns or 0), -group_cycles, row.name, row))
+            ranked = replace(row, part=part)
+            rows.append((-(row.duration_ns or 0), -group_time, row.name, ranked))
     rows.sort(key=lambda ranked: ranked[:3])
     notes = (note_of("dropped", "shares-impossible", count=impossible),) if impossible else ()
     return tuple(row for *_, row in rows), notes
 
 
-def _ratio(part: FloatArray, whole: FloatArray) -> FloatArray:
-    return np.where(whole > 0, part / np.where(whole > 0, whole, 1.0), np.nan)
+def _relative_times(active: FloatArray, values: Mapping[str, FloatArray]) -> FloatArray:
+    """Return times of launches in a common unit, by cycles, or by bytes and throughput of DRAM."""
+    if active.any():
+        return active
+    if "elapsed_cycles" in values:
+        return values["elapsed_cycles"]
+    if {"dram", "dram.bytes"} <= values.keys():
+        return counters.ratio(values["dram.bytes"], values["dram"])
+    return active
 
 
 class _Groups:
@@ -262,7 +280,7 @@ class _Groups:
                 block=_axes(launches.block_axes[row]),
                 duration_ns=_whole(self.duration_ns[number]),
                 throughputs={name: share for name in ROOFS if (share := own[name]) is not None},
-                **{name: own[name] for name in (*_SHARES[:3], "lanes", "excess")},
+                **{name: own[name] for name in (*_SHARES[:3], *_PLAIN)},
                 limiters=_limiters(own, limits, number),
                 registers=_whole(registers[number]),
                 waves=self._waves(own["waves"], limits, number),
@@ -272,6 +290,7 @@ class _Groups:
                 shared_bytes=_whole(own["shared_bytes"]),
                 spills=_whole(own["spills"]),
                 is_debug=bool(own["debug"]),
+                idle_instructions=self._idle_instructions(own, row),
                 rules=self.rules[number],
             )
 
@@ -289,6 +308,14 @@ class _Groups:
             return round(float(threads / block / capacity), _DIGITS)
         matches = (counters.FULL_WAVES.search(rule.text) for rule in self.rules[number])
         return next((float(match[1]) for match in matches if match), None)
+
+    def _idle_instructions(self, own: Mapping[str, float | None], row: int) -> float | None:
+        """Return how many instructions a warp executes, if its kernel accesses no memory."""
+        launches, executed = self.counted.launches, own["instructions"]
+        threads, block = int(launches.threads[row]), int(launches.block[row])
+        if executed is None or own["l2.sectors"] != 0 or threads <= 0 or block <= 0:
+            return None
+        return executed / (threads / block * -(-block // _WARP))
 
     def sums(self, value: FloatArray) -> FloatArray:
         """Return the sum of each group, NaN if one value is not known."""
@@ -311,7 +338,7 @@ class _Groups:
             is_enough = self.sums(total) >= spelling.least  # shares of fewer would be noise
             cycles = np.where(is_enough, self.sums(total * self.weight), np.nan)
             waits.pop(_ISSUING, None)
-            return {r: _ratio(self.sums(v * self.weight), cycles) for r, v in waits.items()}
+            return {r: counters.ratio(self.sums(v * self.weight), cycles) for r, v in waits.items()}
         return {}
 
 
@@ -359,26 +386,6 @@ def _whole(value: float | None) -> int | None:
 
 def _axes(sides: IntArray) -> tuple[int, ...] | None:
     return None if (sides == UNKNOWN_SIZE).any() else tuple(sides.tolist())
-
-
-def rules_by_launch(trace: Trace, counted: CountedLaunches) -> list[tuple[KernelRule, ...]]:
-    """Return the messages of the profiler's rules on each counted launch."""
-    if not trace.kernel_rules.num_rows:
-        return [()] * counted.launches.count
-    rules: dict[tuple[object, ...], list[KernelRule]] = defaultdict(list)
-    for row in trace.kernel_rules.to_pylist():
-        share = row["speedup_share"]
-        rule = KernelRule(
-            **{name: row[name] for name in ("rule", "section", "kind", "speedup_kind")},
-            text=row["text"] or "",
-            launches=1,
-            # Only an estimated gain can be ranked.
-            speedup_share=share if share is not None and isfinite(share) and share > 0 else None,
-        )
-        rules[row["process"], row["dispatch"], row["name"]].append(rule)
-    rows = take_rows(trace.kernel_counters, counted.launches.row)
-    keys = zip(*(rows[name].to_pylist() for name in ("process", "dispatch", "name")), strict=True)
-    return [tuple(rules.get(key, ())) for key in keys]
 
 
 def _estimate(rule: KernelRule) -> tuple[bool, float]:
