@@ -64,8 +64,8 @@ _NOTES: Final = NoteTable(
             "its process was not traced, or the records were lost. Run it alone, see that it ends "
             "without an error, and record it from its start to its end.",
         ),
-        "no-device-work unused": "The recording has no GPU operations: CUDA was traced, but the "
-        "profiler saw no process use it.",
+        "no-device-work unused": "The recording has no GPU operations: CUDA was traced, but "
+        "no process used it.",
         "no-device-work running": _UNFLUSHED,
         "no-device-work unflushed": _UNFLUSHED,
         "no-device-work error": "The recording has no GPU operations, and the program's output "
