@@ -76,6 +76,11 @@ _CPU_TOOL: Final = partial(OtherFile, hint=_TRACE)
 _PACKED: Final = partial(OtherFile, hint=_UNPACK)
 _OF_RUN: Final = partial(OtherFile, hint=_SAME_RUN)
 _NVPROF_TEXT: Final = partial(OtherFile, hint=_NVPROF)
+_NVPROF_COUNTERS: Final = partial(
+    OtherFile,
+    hint="nvprof's counters are not read; its times are (nvprof --export-profile run.nvvp), and, "
+    "from Volta on, counters of Nsight Compute (ncu --set full -o run)",
+)
 _FLIGHT_RECORDER: Final = partial(
     OtherFile,
     "a dump of PyTorch's flight recorder, which has collectives without GPU times",
@@ -333,10 +338,14 @@ UNKNOWN_FILES: Final = (
         "a GPU trace of nvprof as CSV (--print-gpu-trace), not its recording",
         line=rb'\s*"?Start"?,"?Duration"?,"?Grid X"?,',
     ),
-    OtherFile(
+    _NVPROF_COUNTERS(
         "metrics or events of nvprof as CSV, not its recording",
-        "nvprof's counters are not read; those of Nsight Compute are: ncu --csv --page raw",
         line=rb'\s*"?Device"?,"?(?:Context"?,"?Stream"?,"?)?Kernel"?,"?(?:Invocations|Correlation_ID)"?,',
+    ),
+    _NVPROF_COUNTERS(
+        "console text of nvprof with metrics or events by kernel, without times",
+        one_of=(b"== Metric result:", b"== Event result:"),
+        lacks=(b"Time(%)",),
     ),
     _NVPROF_TEXT(
         "console text of nvprof, not its recording",
@@ -384,7 +393,12 @@ UNKNOWN_FILES: Final = (
         line=rb"\d{4}/\d\d/\d\d \d\d:\d\d:\d\d\.\d{3}, ",
     ),
     OtherFile(
-        "Nsight Compute console output without a table",
+        "a summary of Nsight Compute by kernel (--print-summary), not its single launches",
+        "give the .ncu-rep, or its launches: ncu --import FILE --csv --page raw",
+        all_of=(b", Invocations ", b"Metric Name ", b" Minimum ", b" Maximum ", b" Average"),
+    ),
+    OtherFile(
+        "Nsight Compute console output without a table of launches",
         "profile with ncu --set full -o kernels, and give kernels.ncu-rep",
         line=rb"==PROF==|  Section: ",
     ),

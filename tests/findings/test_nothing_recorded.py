@@ -55,6 +55,7 @@ def test_what_a_queue_waits_for_is_nothing_of_the_profiler() -> None:
         ("hipFree", True),
         ("hipModuleLaunchKernel", False),
         ("hsa_queue_create", False),
+        ("hipDeviceSynchronize", False),  # it waits for work of which nothing is recorded
         ("hipStreamSynchronize", False),  # of a stream that no recorded call has made
     ],
 )
@@ -70,6 +71,15 @@ def test_calls_that_launch_no_kernel_are_not_to_be_recorded_again(
     said = tf.analyze(trace).verdict.sentence
     assert ("check that the program was built for the GPU" in said) == is_told
     assert (how_to_record(trace) is None) == is_told
+
+
+def test_a_program_whose_kernels_were_compiled_was_built_for_the_gpu() -> None:
+    mark = {"name": "dlopen(libnvidia-ptxjitcompiler.so.1)", "kind": "overhead"}
+    trace = trace_of(
+        calls=[{"name": "cudaFree", "start_ns": 10, "dur_ns": 50}],
+        marks=[{**mark, "start_ns": 10, "dur_ns": 20}],
+    )
+    assert "built for the GPU" not in tf.analyze(trace).verdict.sentence
 
 
 OP = {"name": "aten::mm", "start_ns": 0, "dur_ns": 100}

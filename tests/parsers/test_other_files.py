@@ -98,6 +98,15 @@ FILES: dict[str, tuple[object, str]] = {
     ),
     "Tracy": (b"tlZ\x04" + bytes(9), "Tracy"),
     "nvprof": (f"{LOG}==71== NVPROF is profiling process 71\n", "console text of nvprof"),
+    "nvprof text with metrics": (
+        f"{LOG}==7== NVPROF is profiling\n==7== Metric result:\nInvocations  Metric Name\n",
+        "with metrics or events by kernel",
+    ),
+    "summary of Nsight Compute": (
+        f"{LOG}==PROF== x\n  k (1, 1, 1)x(8, 1, 1), Device 0, CC 8.9, Invocations 4\n"
+        "    Section: Occupancy\n    Metric Name  Metric Unit Minimum Maximum Average\n",
+        "a summary of Nsight Compute by kernel",
+    ),
     "nvprof summary": (
         "Time(%),Time,Calls,Avg,Min,Max,Name\n9%,1ms,1,1ms,1ms,1ms,k",
         "a summary of nv",

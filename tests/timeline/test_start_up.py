@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.build import launched, trace_of
@@ -446,3 +447,15 @@ def test_without_calls_gaps_before_the_first_kernel_are_loading(
     then = [{"name": "k", "start_ns": 12 * MS + 20 * US * n, "dur_ns": 10 * US} for n in range(9)]
     [account] = prepare(trace_of(activities=[*first, *then]), Selection()).accounts.values()
     assert account.start_up.length_ns == start_up_ms * MS
+
+
+@pytest.mark.parametrize(("kind", "read_ms"), [("memset", 6), ("kernel", 0)])
+def test_files_read_before_the_first_kernel_are_start_up(kind: str, read_ms: int) -> None:
+    """Of a gap of 40 ms, 10 ms allocate and 6 ms read a file; of the rest nothing is recorded."""
+    works = launched(*(("x", 40 * MS * n, 40 * MS * n + 6 * US, 10 * US) for n in range(2)))
+    works["activities"][0]["kind"] = kind
+    works["calls"].append(call("cudaHostAlloc", 1_000, 11_000))
+    read = {"name": "read", "kind": "system", "start_ns": 20 * MS, "dur_ns": 6 * MS}
+    [account] = prepare(trace_of(**works, marks=[read]), Selection()).accounts.values()
+    [within_ns] = account.start_up.length_within(np.array([20 * MS]), np.array([26 * MS]))
+    assert within_ns == read_ms * MS

@@ -23,6 +23,7 @@ from traceflops.table.columns import ABSENT, is_one_of, matching, numbers
 from traceflops.table.grouping import distinct
 from traceflops.table.patterns import FUNCTION_WAITS, launches_no_kernel
 from traceflops.table.trace import (
+    CUDA_END,
     CUPTI_ERROR,
     DEBUG_BUILD,
     NEW_DRIVER,
@@ -33,6 +34,7 @@ from traceflops.table.trace import (
 )
 from traceflops.timeline.intervals import Intervals
 from traceflops.timeline.records import Components
+from traceflops.windows.device_records import launch_calls
 
 _OF_PROFILER: Final = re.compile(r"(^|/)torch/profiler/")
 _UNNAMED: Final = "(unnamed range)"
@@ -40,6 +42,10 @@ NO_PROGRAM: Final = "verdict.no-program"
 """The code of the statement that nothing recorded is of the program."""
 _NO_WORK, _ON_CPU = "verdict.no-gpu-operations", "verdict.on-cpu"
 _ONLY, _MISSING = "verdict.only-cpu-records", "verdict.records-missing"
+_LOST: Final = ("running", "unflushed")
+"""Ends of the tracing of CUDA after which records may be lost."""
+_FOR_GPU: Final = re.compile(r"\blibnvidia-ptxjitcompiler\b")
+"""The library that compiles kernels for a GPU as they are loaded."""
 _NEARLY_ALL: Final = 0.9
 """If functions of the profiler have this share of the time, the others only call them."""
 
@@ -54,12 +60,18 @@ def nothing_recorded(trace: Trace) -> Fact | None:
         return None
     if any(note.code == NO_CUPTI for note in trace.notes):
         return fact("verdict.no-cupti")
-    error, newest = map(trace.source.facts.get, (CUPTI_ERROR, NEW_DRIVER))
-    if error or (newest and not trace.calls.num_rows):
-        code = "verdict.cuda-not-traced" if error else "verdict.driver-too-new"
-        return fact(code, error=error, newest=newest)
-    traced = trace.source.facts.get(TRACED, "cuda")
-    if "cuda" not in traced and not trace.calls.num_rows:
+    facts = trace.source.facts
+    error, newest, end = map(facts.get, (CUPTI_ERROR, NEW_DRIVER, CUDA_END))
+    if error:
+        return fact("verdict.cuda-not-traced", error=error, newest=newest)
+    is_explained, has_calls = PROGRAM_ERROR in facts, trace.calls.num_rows
+    if end in _LOST and not is_explained and launch_calls(trace) <= 0:
+        return fact("verdict.cuda-lost", why=fact(f"cuda-end.{end}"), newest=newest)
+    if (end == "unused" or newest) and not is_explained and not has_calls:
+        code = "verdict.cuda-unused" if end == "unused" else "verdict.driver-too-new"
+        return fact(code, newest=newest)
+    traced = facts.get(TRACED, "cuda")
+    if "cuda" not in traced and not has_calls:
         return fact("verdict.cuda-left-out", traced=traced, how=advice(trace, "device work"))
     if skipped(trace.notes, ops) is not None or ops:
         return None
@@ -91,7 +103,8 @@ def of_what_was_read(verdict: Verdict, trace: Trace, lost: int) -> Verdict:
     count = why.values.get("count") if why is not None else None
     may_be_lost = why is not None and not (isinstance(count, int) and count < lost)
     is_stopped = PROGRAM_ERROR in trace.source.facts  # it may have launched more later
-    launches_none = not is_stopped and launches_no_kernel(trace.calls)
+    has_kernels = matching(trace.marks["name"], _FOR_GPU.search).any()
+    launches_none = not is_stopped and not has_kernels and launches_no_kernel(trace.calls)
     parts, headline = list[Fact](), verdict.headline
     for part in verdict.parts:
         kinds = part.values.get("kinds") or ()
@@ -163,7 +176,7 @@ _MAY_WORK: Final = ("interrupted", "not-found")
 _CLASSES: Final = frozenset(
     {
         *("python", "interrupted", "memory", "other-gpu", "driver", "no-gpu", "library", "module"),
-        *("data-clause", "file", "access", "not-found", "profiler", "symbol"),
+        *("data-clause", "file", "access", "not-found", "profiler", "signal", "symbol"),
     }
 )
 _EXCEPTION: Final = re.compile(r"[A-Z]\w{0,40}")

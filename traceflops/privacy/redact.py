@@ -27,6 +27,7 @@ from traceflops.table.columns import codes, names, with_column
 from traceflops.table.grouping import used_names
 from traceflops.table.schema import TABLES
 from traceflops.table.trace import (
+    CUDA_END,
     PROGRAM_ERROR,
     UTC_OFFSET,
     Note,
@@ -54,6 +55,8 @@ _QUOTING: Final = frozenset(
     }
 )
 """Notes whose wording quotes words of the recording, a folder or an error; they are hidden."""
+_CODES: Final = frozenset({CUDA_END, PROGRAM_ERROR})
+"""Facts whose values are codes, not words of the recording."""
 _NO_NAMES: Final = frozenset({"dtype", "attention_kernel", "checkpointing"})
 """Keys of a trace's own description whose values are words of libraries, not names."""
 _OF_KERNELS: Final = ("activities", "totals", "kernel_counters")  # tables that name kernels
@@ -119,9 +122,9 @@ class Redaction:
                 shown.partly("fact", key): shown.partly("fact", value)
                 for key, value in source.facts.items()
                 # Not where on earth it was recorded
-                if key not in (UTC_OFFSET, PROGRAM_ERROR)
+                if key not in (UTC_OFFSET, *_CODES)
             }
-            | {key: value for key, value in source.facts.items() if key == PROGRAM_ERROR},
+            | {key: value for key, value in source.facts.items() if key in _CODES},
             event_counts={
                 shown.partly("category of record", name): count
                 for name, count in source.event_counts.items()

@@ -29,6 +29,12 @@ TRACED: Final = "traced"
 """The fact that names what the profiler was told to trace, where its command says so."""
 CUPTI_ERROR, NEW_DRIVER = "cupti_error", "driver_newer_than"
 """The facts that the profiler could not trace CUDA: CUPTI's error, the newest driver it knows."""
+CUDA_END: Final = "cuda_end"
+"""The fact that tracing of CUDA did not end in order.
+
+"unused": no process began to use CUDA; "running": one ran on when recording stopped; "unflushed":
+one did so, or ended without handing over its last records.
+"""
 DEBUG_BUILD: Final = "built with -G"
 """The key of `event_counts` with the launches of kernels built for the debugger, and a counter of
 these launches.

@@ -34,7 +34,7 @@ from traceflops.table.grouping import group_rows, group_sums, groups, joint_code
 from traceflops.table.nesting import innermost_pieces
 from traceflops.table.patterns import FUNCTION_WAITS, launches_no_kernel
 from traceflops.table.schema import DEVICE_KINDS
-from traceflops.table.trace import PROGRAM_ERROR, Trace
+from traceflops.table.trace import CUDA_END, PROGRAM_ERROR, Trace
 from traceflops.timeline.intervals import Intervals
 
 _MOST_NAMES: Final = 100_000
@@ -154,8 +154,9 @@ def untimed(trace: Trace, classifier: Classifier) -> Untimed | None:
         [_share(sums[c], side_ns.get("device")) for c in longest],
     )
     counters = tuple(sorted(used_names(trace.kernel_counters["counter"])))
-    # No command records more of a program that stopped, or that launches no kernel.
-    is_all = PROGRAM_ERROR in trace.source.facts or launches_no_kernel(trace.calls)
+    # No command records more of a program that stopped, launches no kernel, or was traced in vain.
+    facts = trace.source.facts
+    is_all = PROGRAM_ERROR in facts or CUDA_END in facts or launches_no_kernel(trace.calls)
     return Untimed(rows, categories, counted, counters, None if is_all else command(trace))
 
 

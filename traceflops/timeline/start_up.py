@@ -17,7 +17,7 @@ A first call of its kind loads code, creates a context, or pins a buffer. Start-
   not usually idle so long before such work, and at most a few gaps without start-up are as long.
   It must not be much longer than all known start-up. If no host work of the process is recorded,
   the work that ends the gap must be the first of many of its name, or only copies and fills came
-  before.
+  before. If only these came before and most of a gap is of holes, files that are read in it count.
 
 Only time in which the device is idle counts: see `DeviceAccount.start_up`. On a CPU an operator is
 idle while a call in it starts up.
@@ -134,12 +134,12 @@ class StartUp(Struct, frozen=True, dict=True):
         return Intervals.empty().union(*self.by_kind.values())
 
     def within_gaps(
-        self, start_ns: IntArray, end_ns: IntArray, is_odd: BoolArray
+        self, start_ns: IntArray, end_ns: IntArray, is_odd: BoolArray, first_kernel_ns: int
     ) -> dict[str, Intervals]:
         """Return the instants of gaps of a device in which the process starts up, by kind.
 
         The head of this file has the rules. `is_odd` is, per gap, whether it is long and the device
-        is not usually idle so long before such work (see `device_start_up`).
+        is not usually idle so long before such work; see there for `first_kernel_ns`, too.
         """
         gaps = Intervals.of(start_ns, end_ns)
         by_kind = {}
@@ -178,7 +178,13 @@ class StartUp(Struct, frozen=True, dict=True):
         holes = Intervals.of(start_ns[is_hole], end_ns[is_hole])
         holes = holes.subtract(known.union(by_kind["gap"]))
         tables = ("functions", "ops", "system", "calls")
-        by_kind["hole"] = self._unrecorded(holes, tables, int(longest_ns))
+        unrecorded = self._unrecorded(holes, tables, int(longest_ns))
+        # Before the first kernel, gaps that are mostly holes read code and data: all is start-up.
+        hole_ns = unrecorded.length_within(start_ns, end_ns)
+        is_early = is_hole & (end_ns <= first_kernel_ns) & (2 * hole_ns >= length)
+        early = holes.intersect(Intervals.of(start_ns[is_early], end_ns[is_early]))
+        early = self._unrecorded(early, ("functions", "ops", "calls"), ENDLESS)
+        by_kind["hole"] = unrecorded.union(early)
         return by_kind
 
     def _unrecorded(self, times: Intervals, tables: tuple[str, ...], longest_ns: int) -> Intervals:
@@ -273,7 +279,7 @@ def device_start_up(
         is_odd &= length_ns >= LEAST_NS
         of_process = dict[str, Intervals]()
         if number in by_process:
-            of_process = by_process[number].within_gaps(start, end, is_odd)
+            of_process = by_process[number].within_gaps(start, end, is_odd, first_kernel_ns)
         elif is_unseen[number]:
             # Without host records, an odd gap is start-up if few gaps are half as long and it is
             # the first of many before work of its name. So is any long gap before the first kernel,

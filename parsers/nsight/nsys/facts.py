@@ -19,6 +19,7 @@ from traceflops.parsers.nsight.nsys.tables import Tables, whole_number
 from traceflops.parsers.shared.trace_builder import NOTHING_KNOWN, DeviceFacts
 from traceflops.table.columns import ABSENT
 from traceflops.table.trace import (
+    CUDA_END,
     CUDA_TRACE,
     CUPTI_ERROR,
     EVERYWHERE,
@@ -74,6 +75,12 @@ _CUPTI_ERROR: Final = re.compile(r"\bCUPTI_ERROR_[A-Z_]{1,40}\b")
 _NEW_DRIVER: Final = re.compile(
     rf"^Installed CUDA driver version \S+ is not supported.* driver version ({_VERSION}?)\.?$"
 )
+_CUDA_ASKED: Final = re.compile(r"(?:No|Not all|Number of) CUDA events |CUDA profiling might ")
+"""Messages about CUDA that are written only if it was to be traced."""
+_NOT_STARTED: Final = "CUDA profiling might have not been started"
+_STILL_RUNNING: Final = re.compile(r"Timeout while waiting\b.{1,40}\bstop recording")
+_LOST: Final = re.compile(rf"Not all ({_TRACED}) events might have been collected")
+"""A message on each kind of event that was to be traced, if a process ended without a farewell."""
 _EMPTY_TABLE: Final = re.compile(
     rf"No (?:{_TRACED}) (?:events|samples) collected\."
     rf"(?: Does the process use (?:{_TRACED})\?)?"
@@ -128,9 +135,12 @@ def facts_of(tables: Tables, diagnostics: Diagnostics) -> dict[str, str]:
         "true" in is_on
         or "cuda" in facts.get(TRACED, "")
         or has_begun
+        or any(_CUDA_ASKED.match(text) for _, text in diagnostics)
         or tables.whole(_CONTEXTS, contexts).count
     ):
         facts[CUDA_TRACE] = "true"
+        if end := _end_of_cuda([text for _, text in diagnostics], has_begun=has_begun):
+            facts[CUDA_END] = end
     for severity, text in diagnostics:
         if severity == ERROR and (error := _CUPTI_ERROR.search(text)):
             facts.setdefault(CUPTI_ERROR, error[0])
@@ -147,6 +157,17 @@ def facts_of(tables: Tables, diagnostics: Diagnostics) -> dict[str, str]:
                 facts[UTC_OFFSET] = f"{'-' if offset_minutes < 0 else '+'}{hours:02}:{minutes:02}"
                 break
     return facts
+
+
+def _end_of_cuda(texts: Sequence[str], *, has_begun: bool) -> str | None:
+    """Return how the tracing of CUDA ended (see CUDA_END), None if in order or unknown."""
+    if not has_begun:
+        return "unused" if any(text.startswith(_NOT_STARTED) for text in texts) else None
+    if any(_STILL_RUNNING.match(text) for text in texts):
+        return "running"
+    # If only events of CUDA are lacking, the process may have ended in order.
+    lost = {match[1] for match in map(_LOST.match, texts) if match}
+    return "unflushed" if "CUDA" in lost and len(lost) > 1 else None
 
 
 def origin_of(tables: Tables) -> int | None:

@@ -17,10 +17,14 @@ from traceflops.remedies import GENERATION, NSYS, NVPROF
 from traceflops.table.columns import ABSENT, count_true, is_one_of, matching, numbers, validity
 from traceflops.table.grouping import distinct, shared_codes
 from traceflops.table.patterns import launches_nothing
-from traceflops.table.trace import CUDA_TRACE, CUPTI_ERROR, PROGRAM_ERROR, TRACED, Note
+from traceflops.table.trace import CUDA_END, CUDA_TRACE, CUPTI_ERROR, PROGRAM_ERROR, TRACED, Note
 from traceflops.units import several, time_amount
 
 _NOT_READ: Final = "{count} [row|rows] of tables that are not read: {names}."
+_UNFLUSHED: Final = (
+    "The recording has no GPU operations: the profiler did not get the last records of a process "
+    "that used CUDA."
+)
 _NOTES: Final = NoteTable(
     repaired={
         "open-range": "{n} [range|ranges] without an end: still open when recording stopped, so "
@@ -60,6 +64,10 @@ _NOTES: Final = NoteTable(
             "its process was not traced, or the records were lost. Run it alone, see that it ends "
             "without an error, and record it from its start to its end.",
         ),
+        "no-device-work unused": "The recording has no GPU operations: CUDA was traced, but "
+        "no process used it.",
+        "no-device-work running": _UNFLUSHED,
+        "no-device-work unflushed": _UNFLUSHED,
         "no-device-work error": "The recording has no GPU operations, and the program's output "
         "ends with an error.",
         "no-device-work failed": "The recording has no GPU operations: the profiler did not trace "
@@ -188,8 +196,9 @@ def _no_work(
     traced = facts.get(TRACED, "cuda")
     if "cuda" not in traced and not facts.keys() & {CUDA_TRACE, CUPTI_ERROR, PROGRAM_ERROR}:
         return _NOTES.note("no-device-work untraced", traced=traced)
-    failed = "failed" if CUPTI_ERROR in facts else facts.get(CUDA_TRACE)
-    return _NOTES.note(f"no-device-work {'error' if PROGRAM_ERROR in facts else failed}")
+    if PROGRAM_ERROR in facts or CUPTI_ERROR in facts:
+        return _NOTES.note(f"no-device-work {'error' if PROGRAM_ERROR in facts else 'failed'}")
+    return _NOTES.note(f"no-device-work {facts.get(CUDA_END) or facts.get(CUDA_TRACE)}")
 
 
 def _ownerless(tables: Mapping[str, pa.Table]) -> Iterator[Note]:

@@ -24,7 +24,9 @@ from traceflops.table.trace import PROGRAM_ERROR
 STREAMS: Final = "ProcessStreams"
 OUTPUT, ERRORS = "_stdout.log", "_stderr.log"
 """Endings of the names of the files with a program's output."""
-_TRACEBACK: Final = "Traceback (most recent call last)"
+_TRACEBACK: Final = re.compile(
+    r"Traceback \(most recent call last\)|^  File \".{1,400}\", line \d+$"  # code that is no Python
+)
 _EXCEPTION: Final = re.compile(r"(?:\w+\.)*(\w+Error|\w*Exception|KeyboardInterrupt)(?::|$)")
 _WHO: Final = "accelerator|cuda|hip|gpu|runtime|fatal|internal|libomptarget|nccl|cublas|cudnn|mpi"
 _ERROR: Final = re.compile(
@@ -32,7 +34,7 @@ _ERROR: Final = re.compile(
     r"(?!\s*(?:(?:[-+~<>=]+\s*)?[\d.]|nan|inf|none|no errors?\b|success))"
     r"|\bcuda error at\b|\[Errno \d+\]|GPUassert:|terminate called|^\W*what\(\):"
     r"|assertion .{0,200}fail|error while loading shared libraries|symbol lookup error"
-    r"|segmentation fault",
+    r"|segmentation fault|exited on signal \d",
     re.IGNORECASE,
 )
 """A line that reports an error; `error: 0.1` is a result, and no match."""
@@ -74,6 +76,7 @@ _CLASSES: Final = tuple(
             r"|(can't|cannot|can not|could not|unable to|failed to) open\b.{0,40}\bfile",
         ),
         ("access", r"illegal memory access|misaligned address|segmentation fault|SIGSEGV"),
+        ("signal", r"exited on signal \d"),
     )
 )
 """Classes of errors; the first one found in the error's line or after it counts."""
@@ -136,7 +139,7 @@ def error_of(output: str) -> str | None:
 
 def _exception_line(lines: Sequence[str]) -> int | None:
     """Return the index of the last traceback's exception, the first unindented line, or None."""
-    head = next((n for n in reversed(range(len(lines))) if _TRACEBACK in lines[n]), None)
+    head = next((n for n in reversed(range(len(lines))) if _TRACEBACK.search(lines[n])), None)
     if head is None or "Exception ignored in" in lines[max(head - 1, 0)]:
         return None
     after = range(head + 1, len(lines))

@@ -354,6 +354,43 @@ def test_an_error_of_the_profiler_is_why_nothing_was_recorded(tmp_path: Path) ->
     assert "made no CUDA calls" not in note(trace, "no-device-work").text
 
 
+_BEGUN = "CUDA injection initialized successfully."
+_DRIVER = (
+    "Installed CUDA driver version (13.1) is not supported by this build of Nsight Systems. CUDA "
+    "trace will be collected using libraries for driver version 12.8"
+)
+_LOST_CUDA, _LOST_NVTX = (
+    f"Not all {kind} events might have been collected." for kind in ("CUDA", "NVTX")
+)
+_TIMEOUT = "Timeout while waiting for injected process to stop recording. Starting reading files."
+_NOT_STARTED = "CUDA profiling might have not been started correctly."
+
+
+@pytest.mark.parametrize(
+    ("messages", "said"),
+    [
+        ((_BEGUN, _DRIVER, _LOST_CUDA, _LOST_NVTX), "a process that used CUDA crashed, was killed"),
+        ((_BEGUN, _DRIVER, _TIMEOUT), "the program was still running when recording stopped"),
+        ((_BEGUN, _DRIVER, _LOST_CUDA), "driver of this system is newer"),  # it may be all the same
+        ((_BEGUN, _DRIVER), "another possible reason"),
+        ((_NOT_STARTED,), "CUDA was traced, but no process was seen to use it"),
+        ((_NOT_STARTED, _BEGUN), "This trace has no GPU operations, only annotations."),
+    ],
+)
+def test_how_tracing_ended_tells_why_nothing_was_recorded(
+    tmp_path: Path, messages: tuple[str, ...], said: str
+) -> None:
+    export = NsysFile()
+    export.range(1, 2, "a")
+    for text in messages:
+        export.row("DIAGNOSTIC_EVENT", severity=2, text=text)
+    sentence = tf.analyze(made(tmp_path, export)).verdict.sentence
+    assert said in sentence
+    assert ("did not get its last records" in sentence) == (
+        {_LOST_NVTX, _TIMEOUT} & {*messages} != set()
+    )
+
+
 def test_copies_that_were_not_made_are_not_missing(tmp_path: Path) -> None:
     export = NsysFile()
     export.kernel(10, 20)

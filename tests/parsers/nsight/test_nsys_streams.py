@@ -42,6 +42,11 @@ _NAMES = ("/tmp/nsys/pid_7_stderr.log", "/tmp/nsys/pid_7_stdout.log")
         (f"{_RAISED}KeyError: 1\n" + "step\n" * 6 + "ValueError: was seen\n", None),
         (f"{_RAISED}RuntimeError: no\nfinished with an error\n", "RuntimeError"),
         (f"{_RAISED}RuntimeError: reduction was not completed\n", "RuntimeError"),
+        (
+            '  File "/home/ada/run.py", line 3\n    x = = 1\nSyntaxError: invalid syntax\n',
+            "SyntaxError",
+        ),
+        ("mpirun noticed that rank 1 exited on signal 6 (Aborted).\n---\n", "signal"),
         ("Libomptarget fatal error 1: failure of target construct\n", "unknown"),
     ],
 )
