@@ -1,6 +1,6 @@
 """Rules of communication, ranks and serving: planted in the simulator, absent without the fault."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from statistics import median
 from types import SimpleNamespace
 from typing import Any
@@ -225,7 +225,9 @@ def test_a_rank_alone_says_that_its_collectives_may_be_waiting() -> None:
     assert found.remedy.startswith("Record all ranks")
 
 
-def gathering(*times_us: int, mark: str = "layer", work_us: int = 1_000) -> Finding:
+def gathering(
+    *times_us: int, mark: str = "layer", work_us: int = 1_000, ops: Sequence[dict[str, Any]] = ()
+) -> Finding:
     """Return what is found of all-gathers of 64 MiB on one rank of two, work beside."""
     works, free = [], 50_000
     for at, spent in enumerate(times_us):
@@ -237,7 +239,8 @@ def gathering(*times_us: int, mark: str = "layer", work_us: int = 1_000) -> Find
         row |= {"collective": "_allgather_base", "collective_dtype": "Float", **sizes}
         row |= {"collective_group": "0", "collective_group_size": 2}
     marks = [{"name": mark, "start_ns": 0, "dur_ns": 95_000}]
-    return of_rule(tf.analyze(trace_of(**rows, marks=marks)).findings, "exposed-communication")
+    found = tf.analyze(trace_of(**rows, marks=marks, ops=ops)).findings
+    return of_rule(found, "exposed-communication")
 
 
 def test_collectives_that_all_take_as_long_are_limited_by_the_link() -> None:
@@ -268,6 +271,18 @@ def test_what_equal_collectives_take_beyond_the_fastest_is_waiting() -> None:
     assert found.gain is not None
     assert (found.gain.low_ns, found.gain.high_ns) == (0, 37_100_000)
     assert found.remedy.startswith("Record all ranks to see for whom it waits, then balance")
+
+
+def test_a_rank_whose_host_stalls_is_not_told_to_balance_its_work() -> None:
+    """Ten operators of 10 us run four times more often than they stall, 2.5 ms each."""
+    ops, at = [], 60_000
+    for turn in range(5):
+        for number in range(10):
+            dur_ns = 2_500_000 if turn == 2 else 10_000
+            ops.append({"name": f"aten::op{number}", "start_ns": at, "dur_ns": dur_ns})
+            at += dur_ns
+    remedy = gathering(1_000, 9_000, 1_100, 30_000, ops=ops).remedy
+    assert "there is no work to balance" in remedy and "then balance" not in remedy
 
 
 def test_a_long_first_collective_of_one_step_is_no_loss_to_mend() -> None:

@@ -115,14 +115,12 @@ def stalls(case: Case) -> dict[str, Value]:
     if case.prepared is None:
         return {}
     ops, parent = case.prepared.trace.ops, case.prepared.linked.op_tree.parent
-    name, process, start_ns, dur_ns = (
-        codes(ops["name"]),
-        *(numbers(ops[column]) for column in ("process", "start_ns", "dur_ns")),
-    )
+    name, start_ns, dur_ns = codes(ops["name"]), numbers(ops["start_ns"]), numbers(ops["dur_ns"])
+    process = numbers(ops["process"])
     own_ns = dur_ns - group_sums(parent, dur_ns, len(dur_ns))
     is_chosen = np.zeros(len(name), dtype=np.bool_)
-    for number, chosen in case.prepared.windows_of_process.items():
-        is_chosen |= (process == number) & chosen.contains(start_ns)
+    for number, windows in case.prepared.windows_of_process.items():
+        is_chosen |= (process == number) & windows.contains(start_ns)
     least_ns, times, calls, least_names, most_share = (
         limit(case, "host-code", f"stall_{limited}")
         for limited in ("ns", "times", "calls", "names", "share")

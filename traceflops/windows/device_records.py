@@ -356,10 +356,9 @@ def records_notes(
     notes = []
     if records.queued >= max(MATERIAL * records.calls, 1):
         # If most work has not run, all figures are of a small part of the program.
-        part = records.queued / records.calls
-        values = {"count": records.queued, "calls": several(records.calls, "launch call")}
-        share = 1.0 if part >= _MOST else part
-        notes.append(note_of("missing", "launches-queued", share=share, **values))
+        count, ahead = records.queued, records.queued / records.calls
+        of, weight = several(records.calls, "launch call"), 1.0 if ahead >= _MOST else ahead
+        notes.append(note_of("missing", "launches-queued", count=count, share=weight, calls=of))
     if not records.lost:
         early = note_of("missing", "launches-early", count=records.early)
         return (*notes, early) if records.early else tuple(notes)
