@@ -55,7 +55,7 @@ def test_what_a_queue_waits_for_is_nothing_of_the_profiler() -> None:
         ("hipFree", True),
         ("hipModuleLaunchKernel", False),
         ("hsa_queue_create", False),
-        ("hipDeviceSynchronize", False),  # it waits for work of which nothing is recorded
+        ("hipCtxSynchronize", False),  # it waits for work of which nothing is recorded
         ("hipStreamSynchronize", False),  # of a stream that no recorded call has made
     ],
 )

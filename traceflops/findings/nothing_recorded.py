@@ -65,7 +65,8 @@ def nothing_recorded(trace: Trace) -> Fact | None:
     if error:
         return fact("verdict.cuda-not-traced", error=error, newest=newest)
     is_explained, has_calls = PROGRAM_ERROR in facts, trace.calls.num_rows
-    if end in _LOST and not is_explained and launch_calls(trace) <= 0:
+    is_told = is_explained or launch_calls(trace) > 0 or launches_no_kernel(trace.calls)
+    if end in _LOST and not is_told:
         return fact("verdict.cuda-lost", why=fact(f"cuda-end.{end}"), newest=newest)
     if (end == "unused" or newest) and not is_explained and not has_calls:
         code = "verdict.cuda-unused" if end == "unused" else "verdict.driver-too-new"

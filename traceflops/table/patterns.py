@@ -76,7 +76,7 @@ _RUNS: Final = re.compile(f"{LAUNCH.pattern}|(cuda|cu|hip)DeviceGraph")
 _KNOWN: Final = re.compile(r"(cuda|cu|hip)[A-Z]")
 """Calls of these interfaces; their names tell whether they start work."""
 _USES: Final = re.compile(
-    r"(cuda|cu|hip)(Ipc|(Stream|Event)(Wait|Synchronize|Query)|(Ctx|Device)Synchronize)"
+    r"(cuda|cu|hip)(Ipc|(Stream|Event)(Wait|Synchronize|Query)|CtxSynchronize)"
 )
 _MAKES: Final = re.compile(
     r"(cuda|cu|hip)(Malloc|Host(Alloc|Register)|Mem\w*Alloc|(Stream|Event)Create)"
