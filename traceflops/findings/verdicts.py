@@ -294,8 +294,9 @@ def untimed_verdict(
         longest = None
         if most["share"] is not None:
             once_ns = most["sum_ns"] if most["count"] == 1 else None
-            figures = {"share": most["share"], "once_ns": once_ns}
-            longest = fact("verdict.call-most", name=most["name"], **figures)
+            longest = fact(
+                "verdict.call-most", name=most["name"], share=most["share"], once_ns=once_ns
+            )
         return Verdict((fact("verdict.call-totals", most=longest),), "no-timeline")
     of_cpu = tuple(fact(code) for kind, code in _ON_CPU.items() if kind in kinds)
     elsewhere = functions_alone(untimed.rows) if kinds == {"python"} else ()
