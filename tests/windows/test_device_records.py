@@ -134,6 +134,9 @@ def test_a_summary_of_calls_lacks_no_records_but_the_other_summary() -> None:
     once = [{"kind": "call", "name": "hipStreamCreate", "count": 1, "total_ns": 198_000_000}]
     sentence = without_operators(analyze(trace(totals=once, format_="nsys-stats")))
     assert sentence.endswith("in a single call of 198 ms.")
+    untimed = [{"kind": "call", "name": "hipStreamCreate", "count": 1}]
+    sentence = without_operators(analyze(trace(totals=untimed, format_="nsys-stats")))
+    assert sentence.endswith("together with the summary of kernels.")
 
 
 @pytest.mark.parametrize(

@@ -291,9 +291,13 @@ def untimed_verdict(
         return Verdict((_by_domain(untimed.of_kind("domain").to_pylist()),), "no-timeline")
     if kinds == {"call"} and trace.totals.num_rows:
         most = untimed.rows.slice(0, 1).to_pylist()[0]
-        once_ns = most["sum_ns"] if most["count"] == 1 else None
-        calls = fact("verdict.call-totals", name=most["name"], share=most["share"], once_ns=once_ns)
-        return Verdict((calls,), "no-timeline")
+        longest = None
+        if most["share"] is not None:
+            once_ns = most["sum_ns"] if most["count"] == 1 else None
+            longest = fact(
+                "verdict.call-most", name=most["name"], share=most["share"], once_ns=once_ns
+            )
+        return Verdict((fact("verdict.call-totals", most=longest),), "no-timeline")
     of_cpu = tuple(fact(code) for kind, code in _ON_CPU.items() if kind in kinds)
     elsewhere = functions_alone(untimed.rows) if kinds == {"python"} else ()
     only = fact("verdict.only-cpu-records", kinds=of_cpu)
