@@ -26,7 +26,6 @@ from traceflops.findings.rules import advice_of, statement, thresholds
 from traceflops.table.columns import codes, is_one_of, matching, numbers
 from traceflops.table.grouping import distinct, group_rows, used_names
 from traceflops.table.patterns import LAUNCH, LOADS
-from traceflops.timeline.device_span import is_top
 from traceflops.timeline.intervals import NEVER, Intervals
 from traceflops.timeline.records import Components
 from traceflops.timeline.start_up import KINDS
@@ -184,30 +183,13 @@ def _uploads_alone(prepared: Prepared) -> Fact | None:
     )
 
 
-def part_of_step(prepared: Prepared) -> Fact | None:
-    """Return the statement that GPUs do the only step one by one, without what a step consists of.
-
-    That is products of matrices, or communication. None if there may be any, or if GPUs work
-    together.
-    """
-    categorised, tops = prepared.linked.categorised, ("compute", "communication", "other")
-    has_any = any(is_top(categorised, top).any() for top in tops)
-    apart = next((note for note in prepared.plan.notes if note.code == "one-step"), None)
-    is_apart = apart is not None and apart.share == 1
-    return fact(f"{LITTLE_WORK}.part-of-step") if is_apart and not has_any else None
-
-
 def little_work(prepared: Prepared, limits: Mapping[str, float]) -> tuple[Fact, ...]:
     """Return statements that a recording has too little GPU work, and what to record instead.
 
-    The result is empty if there are whole steps, if a part of the recording is chosen, or if there
-    is more work than `limits`, the thresholds of LITTLE_WORK.
+    The result is empty if there are steps, if a part of the recording is chosen, or if there is
+    more work than `limits`, the thresholds of LITTLE_WORK.
     """
-    if prepared.selection != Selection() or prepared.on_host:
-        return ()
-    if (part := part_of_step(prepared)) is not None:
-        return (part,)
-    if prepared.plan.choice.used:
+    if prepared.selection != Selection() or prepared.plan.choice.used or prepared.on_host:
         return ()
     if (uploads := _uploads_alone(prepared)) is not None:
         return uploads, fact(f"{LITTLE_WORK}.find-launches")
