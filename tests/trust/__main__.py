@@ -39,12 +39,11 @@ def main() -> None:
     parser.add_argument("--only", choices=_PARTS, action="append", help="may be repeated")
     asked = parser.parse_args()
     parts = set(asked.only or _PARTS)
-    if asked.folder and parts & {"statements", "proofs"}:
-        said = list(statements(asked.folder))
+    said = list(statements(asked.folder)) if parts & {"statements", "proofs"} else []
+    if said and "statements" in parts:
         put("statements", first_statements(said))
-        put("proofs", proofs(said))
-    elif "proofs" in parts:
-        put("proofs", proofs(None))
+    if "proofs" in parts:
+        put("proofs", proofs(said or None))
     if "faults" in parts:
         put("faults", scoreboard())
     if "speed" in parts:
