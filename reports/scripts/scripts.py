@@ -6,6 +6,7 @@ of operators and devices, and no other text of the recording.
 
 from __future__ import annotations
 
+import math
 import re
 import textwrap
 from collections.abc import Iterator, Mapping
@@ -15,15 +16,20 @@ from string import Template
 from typing import Final
 
 from traceflops.analysis.result import Analysis
-from traceflops.errors import UsageError
-from traceflops.flops.ops.arguments import FLOAT, Tensor
+from traceflops.flops.ops.arguments import FLOAT, Tensor, Value
 from traceflops.mfu.budget import DevicePeaks
-from traceflops.repro.calls import TORCH_TYPES, Call, TensorList, dense, index_bound, keywords
-from traceflops.repro.transfers import Copy, Exchange, Work
+from traceflops.repro.calls import (
+    MEMORY_FORMATS,
+    TORCH_TYPES,
+    Call,
+    TensorList,
+    dense,
+    index_bound,
+    keywords,
+)
+from traceflops.repro.transfers import ELEMENT_TYPES, Copy, Exchange, Work
 from traceflops.units import duration, several
 
-_FORMATS: Final = ("contiguous_format", "preserve_format", "channels_last", "channels_last_3d")
-"""Memory formats by number."""
 _COLLECTIVES: Final = {
     "all_reduce": "dist.all_reduce(source)",
     "reduce_scatter": "dist.reduce_scatter_tensor(target, source)",
@@ -32,18 +38,6 @@ _COLLECTIVES: Final = {
     "broadcast": "dist.broadcast(source, 0)",
     "reduce": "dist.reduce(source, 0)",
 }
-_DISTRIBUTED_TYPES: Final = {
-    "byte": "uint8",
-    "char": "int8",
-    "short": "int16",
-    "int": "int32",
-    "long": "int64",
-    "half": "float16",
-    "bfloat16": "bfloat16",
-    "float": "float32",
-    "double": "float64",
-}
-"""Types of elements by the name that PyTorch gives them in records of collectives."""
 _LISTS: Final = "The types of tensors in lists are not recorded: float32 is assumed."
 _DEFAULT: Final = "Argument {} is not recorded: its default is used."
 _CHANNELS_LAST: Final = """\
@@ -75,15 +69,12 @@ _SMALL: Final = 8  # sizes up to this are no size of a matrix that alignment is 
 
 
 def script(work: Work, analysis: Analysis, file: str) -> str:
-    """Return the text of the script named `file` that repeats some work.
-
-    Raises UsageError for a collective that PyTorch has no call of.
-    """
+    """Return the text of the script named `file` that repeats some work that is not refused."""
     peaks = next(p for p in analysis.measured.devices if p.device == work.device)
     product = _plain(peaks.product)
     facts = {
-        "file": file,
-        "recorded_us": f"{work.mean_ns / 1e3:.1f}",
+        "file": _plain(file),
+        "recorded_us": f"{max(work.mean_ns, 1) / 1e3:.3f}",
         "count": f"{work.count:,}",
         "story": f"{several(work.count, 'call')} took {duration(work.mean_ns)} each on {product}.",
     }
@@ -116,14 +107,8 @@ def _of_copy(copy: Copy) -> dict[str, str]:
 
 
 def _of_exchange(exchange: Exchange) -> dict[str, str]:
-    """Return the facts of a collective by their names in collective.txt. Raises UsageError."""
-    dtype = _DISTRIBUTED_TYPES.get(exchange.dtype.lower())
-    call = _COLLECTIVES.get(exchange.collective)
-    if dtype is None or call is None:
-        raise UsageError(
-            f"{exchange.collective} of {_plain(exchange.dtype)} cannot be repeated",
-            "choose a collective of numbers among all ranks of a group, such as all_reduce",
-        )
+    """Return the facts of a collective by their names in collective.txt."""
+    dtype = ELEMENT_TYPES[exchange.dtype.lower()]
     what = f"{exchange.collective} of {exchange.in_elements:,} {dtype}"
     return {
         "title": f"{what} on {exchange.ranks} ranks",
@@ -131,7 +116,7 @@ def _of_exchange(exchange: Exchange) -> dict[str, str]:
         "input": f"{exchange.in_elements:_}",
         "output": f"{exchange.out_elements:_}",
         "dtype": dtype,
-        "call": call,
+        "call": _COLLECTIVES[exchange.collective],
     }
 
 
@@ -200,15 +185,23 @@ def _expression(call: Call, parameters: list[str]) -> str:
         elif kind == "layout":
             continue
         elif kind in ("type", "format") and type(value) is int:
-            text = f"torch.{TORCH_TYPES[value] if kind == 'type' else _FORMATS[value]}"
+            text = f"torch.{TORCH_TYPES[value] if kind == 'type' else MEMORY_FORMATS[value]}"
         else:
             name = None if kind in ("type", "format") and value is not None else name
-            text = repr([*value] if isinstance(value, tuple) else value)
+            text = _literal(value)
         if name is None:
             texts.append(text)
         elif text != "None":
             texts.append(f"{name}={text}")
     return f"torch.ops.aten.{op.removeprefix('aten::')}({', '.join(texts)})"
+
+
+def _literal(value: Value | str) -> str:
+    """Return a value as Python code; infinity and NaN have no literal."""
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(_literal, value))}]"
+    is_special = isinstance(value, float) and not math.isfinite(value)
+    return f'float("{value}")' if is_special else repr(value)
 
 
 def _variants(call: Call, tensors: list[Tensor]) -> Iterator[str]:

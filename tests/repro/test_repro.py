@@ -151,6 +151,19 @@ def test_what_was_not_recorded_is_refused_with_the_reason(
         chosen_work(analyze(op_row(**columns)), None, None, None)
 
 
+def test_infinity_and_unknown_numbers_make_no_script_that_fails() -> None:
+    dims, types = "[[8],[8],[]]", '["float","bool","Scalar"]'
+    row = {"name": "aten::masked_fill", "input_dims": dims, "input_types": types}
+    analysis = analyze(op_row(**row, concrete_inputs='["","","-inf"]'))
+    names = loaded(chosen_work(analysis, None, None, None), analysis)
+    filled = names["call"](torch.zeros(2), torch.tensor([True, False]))
+    assert filled.tolist() == [float("-inf"), 0.0]
+    softmax = {"name": "aten::softmax", "input_dims": "[[8],[],[]]"}
+    softmax |= {"input_types": '["float","Scalar","Scalar"]', "concrete_inputs": '["","0","99"]'}
+    with pytest.raises(InputError, match="value of an argument"):
+        chosen_work(analyze(op_row(**softmax)), None, None, None)
+
+
 def test_a_resized_tensor_keeps_the_order_of_its_dimensions() -> None:
     columns = {"input_strides": json.dumps([[1, 8], [2, 1]])}
     analysis = analyze(op_row(**columns))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 from xml.etree import ElementTree
@@ -14,7 +15,7 @@ import typer
 
 from traceflops.cli.common import EXIT_GATE, path_of, say, spare_inputs
 from traceflops.cli.compare import read_side
-from traceflops.cli.gates import Answer, Verdict, against, checks, promised, unfit
+from traceflops.cli.gates import Answer, Check, Verdict, against, checks, promised, unfit
 from traceflops.cli.options import AnalysisOptions, Force, Text, Traces, flag, option, typed
 from traceflops.errors import UsageError
 from traceflops.units import parse_limit, several
@@ -112,12 +113,7 @@ def check(
         from traceflops.comparison.result import compare
 
         comparison = compare(old, analysis, ("baseline", "now"), gates.promised)
-        answer = against(comparison, tolerance, strict=gates.strict_tolerance)
-        how = "--strict-tolerance " * gates.strict_tolerance + f"--tolerance {percent}"
-        limits.append((f"--baseline {gates.baseline} {how}", lambda _: answer))
-        if gates.promised is not None:
-            promise = promised(comparison)
-            limits.append((f"--promised {gates.promised}", lambda _: promise))
+        limits += _of_baseline(gates, comparison, percent, tolerance)
     reason = unfit(analysis)
     unknown: Answer = ("unknown", reason)
     rows = [Row(gate, *(unknown if reason else judge(analysis))) for gate, judge in limits]
@@ -130,6 +126,18 @@ def check(
         rows.append(Row("--update-baseline", verdict, reason or f"wrote {new_baseline}"))
     _warn(analysis)
     _publish(rows, result, comparison, github=github)
+
+
+def _of_baseline(
+    gates: Gates, comparison: Comparison, percent: str, tolerance: Fraction
+) -> Iterator[Check]:
+    """Yield the gates that need a baseline; `percent` is the tolerance as it was written."""
+    answer = against(comparison, tolerance, strict=gates.strict_tolerance)
+    how = "--strict-tolerance " * gates.strict_tolerance + f"--tolerance {percent}"
+    yield f"--baseline {gates.baseline} {how}", lambda _: answer
+    if gates.promised is not None:
+        promise = promised(comparison)
+        yield f"--promised {gates.promised}", lambda _: promise
 
 
 def _warn(analysis: Analysis) -> None:

@@ -22,12 +22,14 @@ EXAMPLES = (
     "traceflops repro trace.json.gz --op aten::linear",
 )
 _LONGEST: Final = 60
+_NUMBER: Final = re.compile(r"[0-9]{1,6}")
 _REASONS: Final = {
     "no-operator": "no operator is recorded around its launch",
     "not-torch": "it is of an extension, or generated code",
     "no-shapes": "the shapes of its inputs were not recorded",
     "unread-argument": "the value of an argument was not recorded",
     "unknown-type": "the type of a tensor was not recorded",
+    "no-collective": "PyTorch has no single call of it",
 }
 _REMEDIES: Final = {
     "no-shapes": "record with record_shapes=True",
@@ -52,9 +54,11 @@ def repro(
     """
     if sum(choice is not None for choice in (finding, kernel, op)) > 1:
         raise UsageError("--finding, --kernel and --op exclude each other", "give one of them")
-    number = int(finding) if finding is not None and finding.isdecimal() else None
-    if finding is not None and number is None:
-        raise UsageError(f"not a number of a finding: {finding}", "such as --finding 1")
+    if finding is not None and not _NUMBER.fullmatch(finding):
+        raise UsageError(
+            f"not a number of a finding: {finding[:_LONGEST]!r}", "such as --finding 1"
+        )
+    number = int(finding) if finding is not None else None
     from traceflops.reports.files import check_replaced, write_pieces
     from traceflops.reports.scripts.scripts import script
 
@@ -104,8 +108,7 @@ def chosen_work(
     largest = asked[0]
     chosen = next((work for work in asked if not _refusal(work)), None)
     if chosen is None:
-        remedy = _REMEDIES.get(largest.refused or "", _OTHER) if isinstance(largest, Call) else ""
-        raise InputError(_refusal(largest), remedy)
+        raise InputError(_refusal(largest), _REMEDIES.get(largest.refused or "", _OTHER))
     if chosen is not largest:
         say(f"The longest, {_refusal(largest)}.")
     return chosen
@@ -115,9 +118,8 @@ def _refusal(work: Work) -> str:
     """Return why some work cannot be repeated, "" if it can."""
     from traceflops.findings.finding import short_name
 
-    reason = getattr(work, "refused", None)
-    name = short_name(getattr(work, "op", None) or work.kernels[0])
-    return f"{name} cannot be repeated: {_REASONS[reason]}" if reason else ""
+    name = short_name(work.op or work.kernels[0])
+    return f"{name} cannot be repeated: {_REASONS[work.refused]}" if work.refused else ""
 
 
 def name_of(work: Work) -> str:
@@ -143,8 +145,7 @@ def _rows_of(findings: Sequence[Finding], number: int) -> set[str]:
 def _is_of(work: Work, row_names: set[str]) -> bool:
     from traceflops.findings.finding import row_name
 
-    op = work.op if hasattr(work, "op") else None
-    return op in row_names or any(row_name(kernel) in row_names for kernel in work.kernels)
+    return work.op in row_names or any(row_name(kernel) in row_names for kernel in work.kernels)
 
 
 def _is_named(call: Call, op: str) -> bool:

@@ -103,10 +103,8 @@ def main_kernel_findings(
     of_family = "" if len(variants) == 1 else "-tensorrt" if is_engine else "-family"
     if family == _OF_EXPERTS:
         of_family, knows = f"-{_OF_EXPERTS}", knows | {_OF_EXPERTS}
-        found = (_EXPERTS.search(row["name"]) for row in variants)
-        values["name"] = " and ".join(
-            [*dict.fromkeys(one[0] for one in found if one)][:_MOST_NAMES]
-        )
+        values["names"] = _names_of_experts(variants)
+        name = short_name(largest["name"])
     claim = f"claim{of_family}{'-overlapping' if whole_share > share else ''}"
     yield statement(
         MAIN_KERNEL,
@@ -115,8 +113,14 @@ def main_kernel_findings(
         name=Fact(f"{MAIN_KERNEL}.title{of_family}", values),
         claim=Fact(f"{MAIN_KERNEL}.{claim}", values),
         advice=advice_of(MAIN_KERNEL, frozenset(knows), values),
-        rows=(Row(str(values["name"]), time_ns),),
+        rows=(Row(name, time_ns),),
     )
+
+
+def _names_of_experts(variants: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """Return the parts of names by which kernels are known to multiply by weights of experts."""
+    matched = (_EXPERTS.search(row["name"]) for row in variants)
+    return tuple(dict.fromkeys(match[0] for match in matched if match))[:_MOST_NAMES]
 
 
 def _is_launch_bound(time_ns: int, count: int, total: Account, limits: Mapping[str, float]) -> bool:

@@ -39,14 +39,21 @@ from traceflops.table.columns import codes, is_one_of, matching, names, numbers
 from traceflops.table.grouping import by_code, group_rows, group_sums
 from traceflops.table.nesting import OpTree, taken
 
-Refusal = Literal["no-operator", "not-torch", "no-shapes", "unread-argument", "unknown-type"]
+Refusal = Literal[
+    "no-operator", "not-torch", "no-shapes", "unread-argument", "unknown-type", "no-collective"
+]
 """
 no-operator      no operator is recorded around the launch
 not-torch        an operator of an extension, or generated code: only its library runs it
 no-shapes        the profiler did not record shapes
 unread-argument  an argument is no tensor, number, flag, word or list of numbers
 unknown-type     PyTorch has no random values of a tensor's type, or the type is not recorded
+no-collective    PyTorch has no call of such a collective, or not of that type, on equal parts
 """
+MEMORY_FORMATS: Final = (
+    *("contiguous_format", "preserve_format", "channels_last", "channels_last_3d"),
+)
+"""PyTorch's memory formats by number."""
 _FIRST_TYPES: Final = ["uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64"]
 TORCH_TYPES: Final = dict(enumerate(_FIRST_TYPES)) | {
     9: "complex64",
@@ -62,6 +69,8 @@ TORCH_TYPES: Final = dict(enumerate(_FIRST_TYPES)) | {
     29: "uint64",
 }
 """PyTorch's types by number, of which it has random values."""
+_NUMBERS_OF: Final = {"type": {*TORCH_TYPES}, "format": {*range(len(MEMORY_FORMATS))}}
+"""The numbers that arguments of a kind may have."""
 _ROWS_OF: Final = {
     **dict.fromkeys(("aten::embedding", "aten::embedding_bag", "aten::index_select"), (0, 0)),
     **dict.fromkeys(("aten::cross_entropy_loss", "aten::nll_loss_nd", "aten::nll_loss"), (0, 1)),
@@ -232,6 +241,11 @@ def _with_arguments(call: Call, op: pa.Table) -> Call:
     refused = next((value for value in values if isinstance(value, _Refused)), None)
     if refused is not None:
         return replace(call, refused=refused.reason)
+    for position, (_, kind) in keywords(recorded["name"], len(values)).items():
+        value = values[position] if position < len(values) else None
+        allowed = _NUMBERS_OF.get(kind or "")
+        if allowed is not None and type(value) is int and value not in allowed:
+            return replace(call, refused="unread-argument")
     return replace(call, arguments=tuple(values))
 
 
@@ -303,8 +317,8 @@ def keywords(op: str, count: int) -> Mapping[int, tuple[str, str | None]]:
     """Return, by position, the name and kind of the arguments of an op that are given by name.
 
     The kind is `type`, `format` or `layout` if profilers write it as a number, `text` if they do
-    not write it. `count` is the number of
-    arguments that were recorded; older recordings may lack the last ones.
+    not write it. `count` is the number of arguments that were recorded; older recordings may lack
+    the last ones.
     """
     schemas = ((count + more, _keywords().get(f"{op} {count + more}")) for more in range(4))
     total, text = next(((n, text) for n, text in schemas if text is not None), (count, ""))

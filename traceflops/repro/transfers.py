@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
+from typing import ClassVar, Final
+
 import numpy as np
 from msgspec import Struct
 
 from traceflops.analysis.result import Analysis
 from traceflops.ranks.collectives import KINDS, Recorded, kinds_of
-from traceflops.repro.calls import Call
+from traceflops.repro.calls import Call, Refusal
 from traceflops.table.arrays import BoolArray, IntArray
 from traceflops.table.columns import codes, is_one_of, names, numbers
 from traceflops.table.grouping import group_rows, group_sums
 from traceflops.timeline.device_span import is_top
+
+COLLECTIVES: Final = frozenset(
+    {"all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "reduce"}
+)
+"""The kinds that PyTorch has one call of, with parts of equal size."""
+ELEMENT_TYPES: Final = {
+    "byte": "uint8",
+    "char": "int8",
+    "short": "int16",
+    "int": "int32",
+    "long": "int64",
+    "half": "float16",
+    "bfloat16": "bfloat16",
+    "float": "float32",
+    "double": "float64",
+}
+"""PyTorch's types by the name that its records of collectives have."""
 
 
 class Transfer(Struct, frozen=True):
@@ -22,10 +41,18 @@ class Transfer(Struct, frozen=True):
     device: int
     kernels: tuple[str, ...]
 
+    op: ClassVar[None] = None
+    """No operator is repeated."""
+
     @property
     def mean_ns(self) -> int:
         """Return the time of one."""
         return self.sum_ns // self.count
+
+    @property
+    def refused(self) -> Refusal | None:
+        """Return why it cannot be repeated, None if it can."""
+        return None
 
 
 class Copy(Transfer, frozen=True):
@@ -43,6 +70,12 @@ class Exchange(Transfer, frozen=True):
     ranks: int
     in_elements: int
     out_elements: int
+
+    @property
+    def refused(self) -> Refusal | None:
+        """Return why it cannot be repeated, None if it can."""
+        is_known = self.collective in COLLECTIVES and self.dtype.lower() in ELEMENT_TYPES
+        return None if is_known else "no-collective"
 
 
 Work = Call | Copy | Exchange
