@@ -530,6 +530,16 @@ def test_a_step_of_instants_lasts_until_the_next(kind: str) -> None:
     ]
 
 
+def test_work_without_length_at_the_end_counts_once_in_steps_without_length() -> None:
+    """Both steps hold the same moment: that of their only work, which ends the recording."""
+    run = run_of([100, 100, 100], "step {}")
+    for activity in run["activities"][-2:]:
+        activity.update(start_ns=1400, dur_ns=0)
+    analysis = analyze(trace_of(**run))
+    counts = [window.account.activities for window in analysis.devices[0].windows]
+    assert sum(counts) == len(run["activities"])
+
+
 def on_device(*starts: int, name: str = GEMM) -> list[dict[str, Any]]:
     return [{"name": name, "start_ns": start, "dur_ns": 40} for start in starts]
 

@@ -235,15 +235,15 @@ class DeviceAccount:
         return self.accounts(np.array([start_ns]), np.array([end_ns]))[0]
 
     def accounts(self, start_ns: IntArray, end_ns: IntArray) -> list[Account]:
-        """Return the account of each window [start, end)."""
+        """Return the account of each window [start, end), which are in order."""
         components = self.timeline.components(start_ns, end_ns, self.start_up)
         idle = np.array([parts.idle_ns for parts in components], dtype=np.int64)
         causes = self.idle.causes(start_ns, end_ns, idle)
         hidden = self.timeline.hidden_communication_ns(start_ns, end_ns).tolist()
         first = np.searchsorted(self.rows.start_ns, start_ns, side="left")
         last = np.searchsorted(self.rows.start_ns, end_ns, side="left")
-        # An activity without length at the end of the span is in the window that ends there.
-        last[end_ns >= self.rows.span[1]] = len(self.rows.start_ns)
+        # An activity without length at the end of the span is in the last window that ends there.
+        last[np.flatnonzero(end_ns >= self.rows.span[1])[-1:]] = len(self.rows.start_ns)
         begun = (self._begun_before[last] - self._begun_before[first]).tolist()
         linked, calls = (counts.tolist() for counts in self._launches.count(first, last))
         launches = calls if self.has_calls else [None] * len(calls)

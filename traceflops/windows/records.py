@@ -61,10 +61,11 @@ def chosen_activities(
         rows, chosen = account.rows, chosen_time(windows[device])
         inside_ns = chosen.length_within(rows.start_ns, rows.end_ns)
         starts = chosen.contains(rows.start_ns)
-        # The instant at which a window ends is outside, unless the device's span ends there: an
-        # activity without length would be in no window.
+        # The instant at which a window ends is outside, except for the last window that ends with
+        # the device's span: an activity without length would be in no window.
         end = rows.span[1]
-        if any(window.used and window.end_ns >= end for window in windows[device]):
+        at_end = [window.used for window in windows[device] if window.end_ns >= end]
+        if any(at_end[-1:]):
             starts |= rows.start_ns == end
         keep = starts | (inside_ns > 0)
         parts.append((rows.row[keep], inside_ns[keep], starts[keep].astype(np.int64)))
