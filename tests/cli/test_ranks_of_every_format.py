@@ -63,7 +63,7 @@ OTHERS: Final[Mapping[str, Callable[[Path], object]]] = {
 }
 WRITTEN: Final = [("nsight", name) for name in NSIGHT] + [("rocprof", name) for name in ROCPROF]
 OTHER_NAMES: Final[list[Name]] = [*WRITTEN, "pytorch", "xplane"]
-FORMATS: Final[list[Name]] = ["recipe", "nvprof", *some(OTHER_NAMES, 60)]
+FORMATS: Final[list[Name]] = ["recipe", *some([*OTHER_NAMES, "nvprof"], 60)]
 
 
 def made(name: Name, folder: Path) -> None:

@@ -10,6 +10,7 @@ import struct
 import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, get_args
@@ -73,6 +74,7 @@ class Seed:
         return self.text.startswith((b"ARROW1", b"\xff\xff\xff\xff", b"<!doctype html>"))
 
 
+@cache
 def load_seeds(shared: Path | None) -> tuple[Seed, ...]:
     """Return all seeds in a fixed order; `shared` is a folder with real traces."""
     found = [

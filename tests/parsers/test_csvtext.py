@@ -294,7 +294,7 @@ def test_a_line_of_megabytes_is_left_out() -> None:
     ids=repr,
 )
 def test_very_many_lines_of_nonsense_take_no_long_time(line: bytes) -> None:
-    rows, _ = read(HEADER + b"1,a,10,1\n" + line * (1_000_000 // len(line)) + b"2,b,20,1\n")
+    rows, _ = read(HEADER + b"1,a,10,1\n" + line * (400_000 // len(line)) + b"2,b,20,1\n")
     assert rows[0] == (1, "a", 10, 1.0)
 
 

@@ -18,7 +18,7 @@ import pytest
 from typer.testing import CliRunner
 
 import traceflops as tf
-from tests.conftest import ROOT, by_night
+from tests.conftest import ROOT, by_night, some
 from traceflops.cli import app
 from traceflops.recording.inventory import take_inventory
 from traceflops.recording.recorder import Recorder
@@ -289,7 +289,7 @@ assert sum(event.name == "aten::ones" for event in other.events()) == seen
 """
 
 
-@pytest.mark.parametrize(("begin", "end"), [(0, 9), (2, 9), (4, 5)])
+@pytest.mark.parametrize(("begin", "end"), some([(4, 5), (0, 9), (2, 9)], 3))
 def test_another_profiler_goes_on_and_ends_this_one(tmp_path: Path, begin: int, end: int) -> None:
     """Used inside one another, profilers of PyTorch lose what they recorded, or crash.
 

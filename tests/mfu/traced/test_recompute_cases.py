@@ -72,7 +72,7 @@ PLAIN, TOKENS_AS_WIDE = SIZES = (3, 40), (2, 32)
 def marks(case: Case, size: tuple[int, int]) -> list[pytest.MarkDecorator]:
     """Return the marks of a case: compiling is dear, so by day it is done of the hardest one."""
     if not case.compiled:
-        return []
+        return [] if size == TOKENS_AS_WIDE or case.mode == "sac" else [by_night()]
     is_hardest = size == TOKENS_AS_WIDE and case.mode != "none"
     return [needs_compiler, pytest.mark.slow, *([] if is_hardest else [by_night()])]
 
