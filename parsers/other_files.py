@@ -64,6 +64,18 @@ class OtherFile(Struct, frozen=True):
         return has_all and not any(text in head for text in self.lacks)
 
 
+_TENSORFLOW_1: Final = (b'"traceEvents"', b'"Allocators"', b'"process_name"', b' Compute"')
+_XPROF: Final = rb'\s*\{\s*"displayTimeUnit"\s*:\s*"ns"\s*,\s*"metadata"\s*:\s*\{\s*"highres-ticks"'
+"""The beginning of JSON exports of TensorFlow's and JAX's profiler."""
+_GPU_LINE: Final = (
+    rb'"pid":(\d+),"name":"process_name","args":\{"name":"/device:GPU:[\s\S]*?"pid":\1,"tid":'
+)
+"""A GPU of such an export, and the name of one of its lines: without work it has none."""
+_NO_GPU: Final = (
+    "if a GPU should have worked, see whether the framework lists it, look for errors of CUPTI in "
+    "the output of the run, or record with nsys profile"
+)
+
 LFS_POINTER: Final = OtherFile(
     "a git-lfs pointer, not the file itself",
     "run git lfs pull and try again",
@@ -184,10 +196,16 @@ OTHER_FILES: Final[tuple[OtherFile, ...]] = (
         begins=rb"[\s\S]{12}\x09[\s\S]{8,12}\x1a.brain\.Event:",
     ),
     _JSON_TRACE(
+        "a timeline of TensorFlow 1 (RunMetadata) without GPU work",
+        _NO_GPU,
+        all_of=_TENSORFLOW_1,
+        lacks=(*_KINETO, b"GPU:", b"gpu:"),
+    ),
+    _JSON_TRACE(
         "a timeline of TensorFlow 1 (RunMetadata), which is not read",
         "record with nsys profile, or from TensorFlow 2.3 on with tf.profiler.experimental, whose "
         "HOST.xplane.pb is read",
-        all_of=(b'"traceEvents"', b'"Allocators"', b'"process_name"', b' Compute"'),
+        all_of=_TENSORFLOW_1,
     ),
     _JSON_TRACE(
         "a trace of Chrome's own (DevTools or chrome://tracing), not of a GPU program",
@@ -291,10 +309,22 @@ OTHER_FILES: Final[tuple[OtherFile, ...]] = (
         ),
     ),
     OtherFile(
+        "a JSON export of the profiler of TensorFlow and JAX, from a TPU",
+        "traceflops reads GPUs only; XProf (TensorBoard's profile plugin) reads TPUs",
+        begins=_XPROF,
+        all_of=(b"/device:TPU",),
+    ),
+    OtherFile(
+        "a JSON export of the profiler of TensorFlow and JAX without GPU work",
+        _NO_GPU,
+        begins=_XPROF + rb"(?![\s\S]*?" + _GPU_LINE + rb")",
+        all_of=(b'"ph":"X"',),  # after all names of processes and threads
+    ),
+    OtherFile(
         "a JSON export of the profiler of TensorFlow and JAX, less complete than its own file",
         "give HOST.xplane.pb of the same folder if it was written (TensorFlow 2.3 or later), else "
         "record again with such a version",
-        begins=rb'\s*\{\s*"displayTimeUnit"\s*:\s*"ns"\s*,\s*"metadata"\s*:\s*\{\s*"highres-ticks"',
+        begins=_XPROF,
     ),
     _OF_RUN("a memory timeline export without GPU times", begins=rb"\s*\[\s*\[\s*-?\d"),
     OtherFile(

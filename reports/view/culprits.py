@@ -119,10 +119,10 @@ def pace_sentence(analysis: Analysis) -> str:
         if share >= _MANY:
             short = f"; kernels below {duration(launches.short_ns)}: {percent(share)}"
     where = f" ({', '.join(pace.bound_in)})" if pace.bound_in else ""
+    lead = f"; median lead {duration(pace.lead_median_ns)}, floor {duration(pace.floor_ns)}"
     return (
         f"{verdict}{where}: GPU idle at {percent(pace.starved_share)} of "
-        f"{several(pace.launches, 'launch')}; median lead {duration(pace.lead_median_ns)}, "
-        f"floor {duration(pace.floor_ns)}{short}."
+        f"{several(pace.launches, 'launch')}{lead if pace.has_leads else ''}{short}."
     )
 
 

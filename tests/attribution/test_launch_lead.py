@@ -102,6 +102,15 @@ def test_one_phase_alone_is_no_phase() -> None:
     assert (pace_of(tables).verdict, pace_of(tables).phases) == ("host-bound", {})
 
 
+@pytest.mark.parametrize("late_us", [0, 50])
+def test_where_the_clock_of_the_gpu_is_late_leads_are_unknown(late_us: int) -> None:
+    """Kernels start 5 us after their launch call, by a clock that may be 50 us late."""
+    works = [(name, call, start - late_us * US, dur) for name, call, start, dur in starved(0, 20)]
+    found = analyze(trace_of(**launched(*works)))
+    assert pace_sentence(found).startswith("Host-bound: GPU idle at 100.0 % of 20 launches")
+    assert ("median lead 5.00 µs" in pace_sentence(found)) == (not late_us)
+
+
 def steps(*leads_us: int) -> Tables:
     """Return three steps of 40 launches, a quarter of each with each lead, and a long kernel."""
     works: list[tuple[str, int, int, int]] = []

@@ -609,19 +609,25 @@ def test_only_optimizers_of_torch_have_a_fused_option(name: str, *, is_there: bo
     assert ("fused=True" in found.remedy) == is_there
 
 
-@pytest.mark.parametrize("region", ["forward", "Torch-Compiled Region: 0/0"])
-def test_the_launcher_of_a_kernel_written_in_triton_is_no_compiled_code(region: str) -> None:
+@pytest.mark.parametrize(
+    ("region", "breaks"), [("forward", 0), *((f"Torch-Compiled Region: {n}/0", n) for n in (0, 1))]
+)
+def test_the_launcher_of_a_kernel_written_in_triton_is_no_compiled_code(
+    region: str, breaks: int
+) -> None:
     """Step 1 idles for 2 ms, while the launcher of Triton prepares a kernel."""
     launcher = {"kind": "python", "name": "triton/runtime/jit.py(563): run"}
     marks = [{**launcher, "start_ns": 50_000, "dur_ns": 1_948_000}]
     marks.append({"name": region, "start_ns": 10_000, "dur_ns": 10_000})
+    marks += [{**marks[1], "name": "Torch-Compiled Region: 0/0"}] * breaks
     (found,) = of_rule(run(0, 2 * MS, 0, 0, marks=marks), "compiled-runtime")
     if region == "forward":
         assert found.title == "Triton launches its kernels slowly"
         assert f"Triton's launcher runs for {GEMM}" in found.sentence
         assert f"Capture the step with {GEMM} in a CUDA graph" in found.remedy
     else:
-        assert 'TORCH_LOGS="graph_breaks' in found.remedy
+        assert ('TORCH_LOGS="graph_breaks' in found.remedy) == bool(breaks)
+        assert ("one region without graph breaks" in found.remedy) == (not breaks)
 
 
 @pytest.mark.parametrize(("name", "rules"), [("vllm/a.py(9): b", 1), ("my/a.py(9): b", 2)])

@@ -22,6 +22,10 @@ from traceflops.table.trace import Trace
 
 PRETTY_CHAKRA = json.dumps({"schema": "1.1.1-chakra.0.0.4", "pid": 1, "nodes": [{"id": 1}]})
 OTHER_CHROME = '[{"ph":"X","cat":"toplevel","name":"a","ts":1,"dur":1},{"ph":"B","cat":"blink"}]'
+XLA_NAME = (
+    b'{"displayTimeUnit":"ns","metadata":{"highres-ticks":true},"traceEvents":['
+    b'{"pid":7,"name":"process_name","args":{"name":'
+)
 
 FOREIGN: dict[str, tuple[bytes, str]] = {
     "empty": (b"", "empty file"),
@@ -62,6 +66,15 @@ FOREIGN: dict[str, tuple[bytes, str]] = {
     "XLA's JSON": (
         b'{"displayTimeUnit":"ns","metadata":{"highres-ticks":true},"traceEvents":[{}]}',
         "a JSON export of the profiler of TensorFlow and JAX",
+    ),
+    "XLA's JSON of a TPU": (XLA_NAME + b'"/device:TPU:0"}}]}', "TensorFlow and JAX, from a TPU"),
+    "XLA's JSON of a GPU": (
+        XLA_NAME + b'"/device:GPU:0"}},{"pid":7,"tid":1,"name":"thread_name"},{"ph":"X"}]}',
+        "less complete than its own file",
+    ),
+    "XLA's JSON of a GPU without work": (
+        XLA_NAME + b'"/device:GPU:0"}},{"pid":8,"tid":1,"name":"thread_name"},{"ph":"X"}]}',
+        "TensorFlow and JAX without GPU work",
     ),
     "memory timeline": (b"[[1704067200, [1, 2, 3]], [5]]", "a memory timeline"),
     "memory timeline of rows": (b'[\n [-1, "create", 512, "PARAMETER"]]', "a memory timeline"),

@@ -87,7 +87,11 @@ FILES: dict[str, tuple[object, str]] = {
     "DevTools": ({"traceEvents": [meta("CrRendererMain")]}, "Chrome's own"),
     "TensorFlow 1": (
         {"traceEvents": [meta("Allocators"), meta("/device:GPU:0/stream:15 Compute")]},
-        "timeline of TensorFlow 1",
+        "timeline of TensorFlow 1 (RunMetadata), which is not read",
+    ),
+    "TensorFlow 1 on a CPU": (
+        {"traceEvents": [meta("Allocators"), meta("/job:a/task:0/cpu:0 Compute")]},
+        "timeline of TensorFlow 1 (RunMetadata) without GPU work",
     ),
     "VizTracer": ({"traceEvents": [call("f", cat="FEE")]}, "VizTracer"),
     "Triton Inference Server": ({"traceEvents": [call("REQUEST_START")]}, "Inference Server"),

@@ -634,3 +634,19 @@ def test_a_call_beside_work_of_the_gpu_is_not_called_allocating(took_ns: int, sh
     call_ns = sums["calls_beside_gpu"] + sums["memory_alloc"]
     assert call_ns > 1_700_000
     assert sums["calls_beside_gpu"] / call_ns == pytest.approx(share, abs=0.06)
+
+
+def test_start_up_after_work_of_another_thread_is_start_up_on_the_path() -> None:
+    """Thread 2 launches last; thread 1 compiles from 2 to 10 ms, and launches at 11 ms."""
+    works = [("k", at, at + 6_000, 90_000) for at in range(0, 1_000_000, 100_000)]
+    run = launched(*works, ("new", 11_000_000, 11_006_000, 90_000))
+    for call in run["calls"]:
+        call["thread"] = 2 if 500_000 <= call["start_ns"] < 1_000_000 else 1
+    backward = {"name": "autograd::engine::evaluate_function: MmBackward0", "thread": 2}
+    compiling = {"name": "FusionKernelRuntime::compileKernel", "thread": 1}
+    ops = [backward | {"start_ns": 495_000, "dur_ns": 500_000}]
+    marks = [compiling | {"start_ns": 2_000_000, "dur_ns": 8_000_000}]
+    analysis = analyze(trace_of(**run, ops=ops, marks=marks))
+    assert analysis.replay is not None
+    assert dict(sums_by_component(analysis.replay.critical))["start_up"] == 10_010_000
+    assert analysis.components.start_up_ns == 10_010_000

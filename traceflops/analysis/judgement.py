@@ -35,7 +35,7 @@ from traceflops.findings.nothing_recorded import (
     of_what_was_read,
     waits_for_host,
 )
-from traceflops.findings.on_cpu import OnCpu, Ranged, cpu_facts, leading, ranged
+from traceflops.findings.on_cpu import OnCpu, Ranged, cpu_facts, leading, ranged, slow_first_calls
 from traceflops.findings.slow_links import slow_link_fact, slow_link_findings
 from traceflops.findings.standstill import (
     STANDSTILL,
@@ -240,7 +240,7 @@ def _on_cpu(facts: VerdictFacts, figures: _Figures) -> OnCpu:
         basis = of_time if gpu.recorded_ns is None else fact("basis.recording")
         more = gpu.recorded_ns, facts.cpu, facts.ranges
         costs = kernels, total, figures.idle, figures.measured
-        leads = leading(*costs, basis, facts.once, *more)
+        leads = leading(*costs, basis, facts.once, *more, slow_first_calls(facts.trace))
     # With several processes, the sum of their times does not measure one of them.
     if len(devices) == 1 and not is_stepped and not gpu.is_queue:
         window_ns, is_gpu = total.components.window_ns, gpu.lacks is not None

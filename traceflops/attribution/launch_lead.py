@@ -111,6 +111,11 @@ class HostBound(Struct, frozen=True):
         return self.verdict in PACES[:2]
 
     @property
+    def has_leads(self) -> bool:
+        """Whether leads are known: many of 0 ns are those of clocks that disagree."""
+        return self.lead_p10_ns > 0
+
+    @property
     def bound_in(self) -> tuple[str, ...]:
         """The phases with a verdict at least as bad as that of the step; none if all have one."""
         worst = PACES[: PACES.index(self.verdict) + 1] if self.verdict else ()

@@ -26,6 +26,8 @@ _OF_COMPILED: Final = re.compile(
     r"|^triton_(poi|red|per|tem|for|mm)_"
 )
 """Kernels of Inductor, and the ranges and functions from which PyTorch runs them."""
+_REGION: Final = re.compile(r"^Torch-Compiled Region: (\S+)")
+"""Regions by the numbers of their code and of its compilation, from 0 on; 0/0_1 has had a break."""
 _OF_TRAINING: Final = re.compile(
     r"autograd::engine|backward|^Optimizer\.|bn_bw|[dw]grad|_bwd|adamw?(_|kernel|functor)",
     re.IGNORECASE,
@@ -76,6 +78,14 @@ def of_compiled(trace: Trace) -> bool:
     """Return whether code made by torch.compile ran."""
     tables = (trace.ops, trace.marks, trace.activities)
     return any(_OF_COMPILED.search(name) for table in tables for name in names(table["name"]))
+
+
+def of_one_region(trace: Trace) -> bool:
+    """Return whether all compiled code ran in one region, which was compiled once: no break."""
+    tables = (trace.ops, trace.marks)
+    matches = (_REGION.match(name) for table in tables for name in names(table["name"]))
+    regions = {match[1] for match in matches if match}
+    return len(regions) == 1 and regions.pop().endswith("/0")
 
 
 def is_of_tensorrt(kernel: str) -> bool:

@@ -209,6 +209,7 @@ def program_of(case: Case) -> frozenset[str]:
     tensorrt   TensorRT runs
     openacc    its kernels are loops of OpenACC, by their names
     compiled   torch.compile has made some of its code
+    one-region this code is one region, compiled once, so that there is no graph break
     graphs     it launches graphs
     trains     a backward pass or an optimizer runs
     serves     a serving engine annotates its passes
@@ -234,6 +235,7 @@ def program_of_trace(trace: Trace) -> frozenset[str]:
         "tensorrt": programs.of_tensorrt(trace),
         "openacc": programs.of_openacc(trace),
         "compiled": programs.of_compiled(trace),
+        "one-region": programs.of_one_region(trace),
         "graphs": programs.of_graphs(trace),
         "trains": programs.of_training(trace),
         "old-nvidia": max(capabilities, default=_VOLTA) < _VOLTA,

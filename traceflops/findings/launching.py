@@ -78,7 +78,7 @@ def pace_facts(case: Case) -> Iterator[Fact]:
     if pace is None or not pace.is_bound:
         return
     yield fact("idle.starved", share=pace.starved_share, where=tuple(pace.bound_in[:_MOST_PLACES]))
-    if pace.verdict == "host-bound":  # otherwise the median lead is long
+    if pace.verdict == "host-bound" and pace.has_leads:  # otherwise the median lead is long
         yield fact("idle.lead", lead_ns=pace.lead_median_ns)
     if case.launches is not None and fits_graphs(case):
         sums, launched = case.launches.total, _launched(case)

@@ -23,6 +23,7 @@ from traceflops.mfu.traced.work_tables import KernelRow
 from traceflops.ranks.collectives import elements_of
 from traceflops.table.columns import (
     ABSENT,
+    IntArray,
     codes,
     is_one_of,
     matching,
@@ -51,7 +52,7 @@ _COMMUNICATION, _DISPATCH = "communication", "dispatch within operators"
 _SEVERAL, _NO_LAUNCH_NS = 3, 100_000_000
 """Operators with so many calls of such a mean time compute: no launch or start-up takes so long."""
 _PRODUCTS, _MAIN, _LARGE_NS = "products", 0.5, 1_000_000
-"""A faster device is a remedy from this share and mean time of GEMMs and convolutions on."""
+"""A faster device is a remedy from this share of all products and mean time of a kind on."""
 _SLOW: Final = re.compile(r"aten::_?(slow|thnn)_conv")
 """Convolutions that PyTorch computes itself, where oneDNN is missing, off or lacks the type."""
 _KNOWS: Final = {
@@ -110,6 +111,7 @@ def leading(
     recorded_ns: int | None = None,
     knows: frozenset[str] = frozenset(),
     ranges: Mapping[str, Ranged] | None = None,
+    slow_first: Collection[str] = (),
 ) -> tuple[Fact, ...]:
     """Return facts that name the one or two largest parts of the time of CPUs, or nothing.
 
@@ -117,6 +119,7 @@ def leading(
     shares are of (`recorded_ns`, else the chosen windows), and `kind` is what most of the start-up
     is. `knows` are facts of the program that choose a remedy. Operators in `ranges` count for the
     class of idle time of their range. Operators that overlap are left out: their sum is no share.
+    The longest call of operators in `slow_first` is their first one.
     """
     window_ns = recorded_ns or total.components.window_ns
     if not window_ns:  # operators of 0 ns
@@ -128,7 +131,7 @@ def leading(
     held = {kind: own for kind, own in (ranges or {}).items() if kind in gaps}
     held = held if is_apart else {kind: own._replace(ops_ns={}) for kind, own in held.items()}
     others = [*_outside(rows if is_apart else [], held.values())]
-    parts = [*_of_operators(others, measured.kernels, window_ns)]
+    parts = [*_of_operators(others, measured.kernels, window_ns, slow_first)]
     parts += _between_operators(idle, window_ns, held)
     once = total.components.start_up_ns / window_ns
     parts.append(_Part(once, fact("verdict.cpu-once", kind=kind, share=once)))
@@ -155,11 +158,14 @@ def leading(
     details += (fact("verdict.cpu-late-first"),) if exchanges and "late-first" in knows else ()
     knows |= {"computes"} if computed else set()
     helps = (advice_of(ON_CPU, knows | part.knows) for part in told if part.knows)
-    return (*leads, *details, *computed, *filter(None, helps))
+    return (*leads, *details, *computed, *dict.fromkeys(filter(None, helps)))
 
 
 def _of_operators(
-    rows: Sequence[dict[str, str | int]], known: Sequence[KernelRow], window_ns: int
+    rows: Sequence[dict[str, str | int]],
+    known: Sequence[KernelRow],
+    window_ns: int,
+    slow_first: Collection[str],
 ) -> Iterator[_Part]:
     """Yield operators by kind; an operator that is nearly all of its kind is told instead.
 
@@ -168,6 +174,8 @@ def _of_operators(
     are a single call with most of its operator's time, and the rate by the FLOPs of `known`.
     """
     kinds: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    of_products = [row for row in rows if _KNOWS.get(str(row["sub"])) == _PRODUCTS]
+    are_most = sum(int(row["sum_ns"]) for row in of_products) >= _MAIN * window_ns
     calls: dict[tuple[str, str], tuple[int, int]] = {}
     facts_of: dict[str, str] = {}
     for row in rows:
@@ -196,7 +204,8 @@ def _of_operators(
             share=share,
         )
         is_once = is_one and count >= _MANY and 2 * max_ns > most_ns
-        once = fact("verdict.cpu-one-call", name=short_name(name), once_ns=max_ns)
+        call = "first-call" if name in slow_first else "one-call"
+        once = fact(f"verdict.cpu-{call}", name=short_name(name), once_ns=max_ns)
         # The rate of an operator is told if the FLOPs of all its calls are known.
         own = next((row for row in known if row.name == name and is_one), None)
         rate: float | None = None
@@ -205,7 +214,7 @@ def _of_operators(
         speed = fact("verdict.cpu-rate", name=short_name(name), rate=rate)
         details = (once,) * is_once + (speed,) * (rate is not None)
         runs = sum(calls[kind, operator][0] for operator in times)
-        is_large = share >= _MAIN and all_ns >= _LARGE_NS * runs
+        is_large = are_most and all_ns >= _LARGE_NS * runs
         knows = {facts_of[kind]} - {"", "" if is_large else _PRODUCTS}
         slow_ns = sum(ns for operator, ns in times.items() if _SLOW.match(operator))
         knows |= {"slow-convolution"} if knows and 2 * slow_ns >= all_ns else set()
@@ -256,8 +265,7 @@ def ranged(trace: Trace, chosen: Intervals) -> dict[str, Ranged]:
     start, dur_ns = (numbers(marks[name]) for name in ("start_ns", "dur_ns"))
     begin, label = numbers(works["start_ns"]), names(works["name"])
     end, name = begin + numbers(works["dur_ns"]), codes(works["name"])
-    # Work of a CPU has -1 - (row of its operator) as its correlation.
-    op = np.where(is_one_of(works["kind"], "op"), -1 - numbers(works["correlation"], 0), -1)
+    op = _op_of(trace)
     process, thread = (taken(column, op, ABSENT) for column in thread_columns(trace.ops))
     owners, tids = thread_columns(marks)
     thread, of_work = shared_codes((owners, tids), (process, thread))
@@ -279,6 +287,22 @@ def ranged(trace: Trace, chosen: Intervals) -> dict[str, Ranged]:
         remedies[_OPTIMIZER] = set() if joins or not ops_ns else {"optimizer"}
         found[kind] = Ranged(times, by_thread, ops_ns, frozenset(remedies[kind]))
     return found
+
+
+def _op_of(trace: Trace) -> IntArray:
+    """Return the operator (a row) of each activity that is work of a CPU, -1 of others."""
+    # Work of a CPU has -1 - (row of its operator) as its correlation.
+    works = trace.activities
+    return np.where(is_one_of(works["kind"], "op"), -1 - numbers(works["correlation"], 0), -1)
+
+
+def slow_first_calls(trace: Trace) -> frozenset[str]:
+    """Return the names of operators whose first call took longest, by their own work on the CPU."""
+    own_ns = group_sums(_op_of(trace), numbers(trace.activities["dur_ns"]), len(trace.ops))
+    label, name = names(trace.ops["name"]), codes(trace.ops["name"])
+    order = np.lexsort((numbers(trace.ops["start_ns"]), name))
+    by_name = ((code, order[own]) for code, own in groups(name[order]))
+    return frozenset(label[code] for code, row in by_name if not np.argmax(own_ns[row]))
 
 
 def cpu_facts(prepared: Prepared) -> frozenset[str]:

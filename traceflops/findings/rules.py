@@ -170,7 +170,9 @@ def advice_of(
     remedy = _first_that_fits(rule, program)
     if remedy is None:
         return None
-    filled = {"platform": "HIP" if "amd" in program else "CUDA", **(values or {})}
+    logs = None if "one-region" in program else 'TORCH_LOGS="graph_breaks"'
+    platform = "HIP" if "amd" in program else "CUDA"
+    filled = {"platform": platform, "logs": logs, **(values or {})}
     is_shared = "." in remedy.name
     return Fact(remedy.name if is_shared else f"{rule}.remedy.{remedy.name}", filled)
 

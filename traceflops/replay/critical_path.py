@@ -144,19 +144,18 @@ def _of_lags(
     is_fault &= np.isin(lags.kind, (VIRTUAL, DELAY))
     yield ("host_page_faults", ""), int(lags.ns[is_fault].sum())
     lags = lags.only(~is_fault)
-    # How long the call of each launch starts up; 0 for other pieces
-    start_up_ns, launches = np.zeros_like(lags.ns), np.flatnonzero(lags.kind == LAUNCH)
-    launches = launches[nodes.call[lags.source[launches]] >= 0]
-    source = lags.source[launches]
-    threads, first = np.unique(nodes.thread[source], return_index=True)
-    start_up = _starts_up(prepared, threads, nodes.call[source[first]])
-    begin = nodes.at_ns[source]
-    start_up_ns[launches] = start_up.length_within(
-        nodes.thread[source], begin, begin + lags.ns[launches]
-    )
-    yield (_START_UP, ""), int(start_up_ns.sum())
-    # Lags by kind, without start-up. After a long silence nothing recorded connects two threads.
+    # After a long silence nothing recorded connects two threads.
     is_long = (lags.kind == HANDOVER) & (lags.ns > LONGEST_HANDOVER_NS)
+    # How long the thread starts up that launches, or to which a long silence leads; else 0
+    start_up_ns, begin = np.zeros_like(lags.ns), nodes.at_ns[lags.source]
+    thread = nodes.thread[np.where(is_long, lags.node, lags.source)]
+    called = np.flatnonzero(nodes.call >= 0)
+    threads, first = np.unique(nodes.thread[called], return_index=True)
+    start_up = _starts_up(prepared, threads, nodes.call[called[first]])
+    row = np.flatnonzero((is_long | (lags.kind == LAUNCH)) & np.isin(thread, threads))
+    start_up_ns[row] = start_up.length_within(thread[row], begin[row], begin[row] + lags.ns[row])
+    yield (_START_UP, ""), int(start_up_ns.sum())
+    # Lags by kind, without start-up
     yield (UNRECORDED, ""), int((lags.ns - start_up_ns)[is_long].sum())
     for kind, rows in groups(np.where(is_long, DELAY, lags.kind)):
         if kind != DELAY:
