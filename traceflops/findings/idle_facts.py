@@ -133,7 +133,7 @@ def what_is_known(case: Case, rule: str, idle: IdleClass) -> tuple[set[str], dic
         communicates = case.total.components.communication_ns or case.total.hidden_communication_ns
         knows |= {"ranks"} if case.ranks is not None or communicates else set()
     if rule == "external-wait":
-        knows |= {"mpi"} if _OF_MPI.match(largest.label) else set()
+        knows |= {"mpi"} if any(map(_OF_MPI.match, largest.evidence)) else set()
     if rule in _TELLS:
         more, told = _TELLS[rule](case, idle)
         knows, values = knows | more, values | told
