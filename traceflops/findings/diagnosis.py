@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from traceflops.facts import fact
 from traceflops.findings.case import Case, Rule, limit, share_of_window
 from traceflops.findings.clocks import low_clocks, slowed_kernels, slower_kernels
-from traceflops.findings.communication import EXPOSED, communication
+from traceflops.findings.communication import communication
 from traceflops.findings.counted_estimates import COUNTED_KERNEL
 from traceflops.findings.counted_kernels import counted_kernels, counted_main_kernel
 from traceflops.findings.decode import decode
@@ -192,25 +192,22 @@ def _with_main_kernel(case: Case, findings: list[Finding], uneven: Finding | Non
     """Return findings with the kernel that takes much of the time, if no other is about it.
 
     A finding on `uneven` launches takes its place. Before it stand only findings that may gain a
-    third of its time, large and sure gains, and communication alone for more time.
+    third of its time, and large and sure gains.
     """
     main = uneven or next((loss for loss in case.losses if loss.rule == MAIN_KERNEL), None)
     if main is None or _is_told(main, findings):
         return findings
     least_ns = main.share * case.total.components.window_ns / case.windows_used / _TIMES
-    before = [
+    gains = [
         finding
         for finding in findings
-        if (finding.rule == EXPOSED and finding.share > main.share)
-        or (
-            finding.gain is not None
-            and (
-                finding.gain.high_ns >= least_ns
-                or (finding.priority == "high" and _sureness(finding) == 1)
-            )
+        if finding.gain is not None
+        and (
+            finding.gain.high_ns >= least_ns
+            or (finding.priority == "high" and _sureness(finding) == 1)
         )
     ]
-    return [*before, main, *(finding for finding in findings if finding not in before)]
+    return [*gains, main, *(finding for finding in findings if finding not in gains)]
 
 
 def _is_told(loss: Finding, causes: Sequence[Finding]) -> bool:
