@@ -29,7 +29,7 @@ from traceflops.findings.copy_sizes import WAYS, batch_after_gap, small_copies
 from traceflops.findings.device_memory import allocator_state, are_pinned, reads_back
 from traceflops.findings.finding import short_name
 from traceflops.findings.host_samples import MPI, sampled, switched
-from traceflops.findings.host_waits import WAITING, stalls
+from traceflops.findings.host_waits import WAITING, stalls, started_processes
 from traceflops.findings.launching import LATENCY, LAUNCHING, fits_graphs
 from traceflops.findings.managed_memory import between_pages
 from traceflops.findings.owners import LIBRARY_RANGE, only_launches, owner_of
@@ -74,6 +74,7 @@ CLAIMS: Final = (
     "on-cpu",
     "one-gap",
     "ranged",
+    "processes",
 )
 """Facts on host time, each with a title and a claim of its own."""
 AROUND_ALL: Final = "around-all"
@@ -385,5 +386,6 @@ _TELLS: Final = {
     "host-code": _of_host_code,
     "host-unrecorded": _of_unrecorded,
     "host-page-faults": between_pages,
+    "file-access": started_processes,
 }
 """What else is known of a rule, if any."""
