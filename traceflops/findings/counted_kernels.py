@@ -113,7 +113,8 @@ def _judged(
         if is_long and times[speed.name] >= least and speed.roof is not None:
             with_roof.setdefault(speed.name, speed)
     # Without roofs, only the first kernel is told, and none if uncounted ones are told.
-    judged = [*with_roof.values()][:_MOST] or [*speeds[: 0 if has_uncounted else 1]]
+    longest = sorted(with_roof.values(), key=lambda speed: -times[speed.name])
+    judged = longest[:_MOST] or [*speeds[: 0 if has_uncounted else 1]]
     # Launches without work are told only of kernels that never do any, not of libraries' dummies.
     working = {speed.name for speed in speeds if not _is_empty(case, speed)}
     told = working.union(speed.name for speed in judged)
