@@ -23,8 +23,12 @@ _NSYS: Final = b"NVIDIA Tegra Profiler Report"
 
 
 def _is_ncu(head: bytes) -> bool:
-    """Return whether a file is a report of ncu, or CSV with the header of one of its pages."""
+    """Return whether a file is a report of ncu, CSV of its pages, or what it prints."""
     if head.startswith(b"NVR\x00"):
+        return True
+    from traceflops.parsers.nsight.ncu_console import is_console
+
+    if is_console(head):
         return True
     if b"Kernel Name" not in head or head.lstrip()[:1] in _NO_TABLE:  # JSON or HTML
         return False

@@ -16,9 +16,10 @@ from traceflops.parsers.io.csv_cells import Cells, Field, Kind
 from traceflops.parsers.io.csv_lines import Damage
 from traceflops.parsers.io.csv_text import TEXT_BLOCK_BYTES, CsvText, Plan, Tables
 from traceflops.parsers.io.inputs import ByteSource
+from traceflops.parsers.nsight.ncu_console import console_rows, is_console
 from traceflops.parsers.nsight.ncu_values import Marks, plain_numbers, unit_of, values_of
 from traceflops.parsers.nsight.stats_rows import sizes_in, texts_of, triple
-from traceflops.parsers.nsight.stats_text import from_header
+from traceflops.parsers.nsight.stats_text import Filtered, from_header
 from traceflops.parsers.shared.trace_builder import chosen
 from traceflops.table.builder import TableBuilder, compact
 from traceflops.table.columns import ABSENT, Array, IntArray, Names, count_true, narrow
@@ -151,8 +152,10 @@ class NcuFile(Struct):
 
 
 def read_ncu(source: ByteSource, block_bytes: int = TEXT_BLOCK_BYTES) -> NcuFile:
-    """Return the content of a CSV file; it has no pages if the file turns out not to be ncu's."""
-    text = CsvText(from_header(source, NCU_TABLES), NCU_TABLES, block_bytes)
+    """Return the content of CSV or printed text; without pages if it turns out not to be ncu's."""
+    is_printed = is_console(source.head())
+    rows = Filtered(source, console_rows) if is_printed else from_header(source, NCU_TABLES)
+    text = CsvText(rows, NCU_TABLES, block_bytes)
     file = NcuFile(source, damage=text.damage)
     plan = None
     for block in text:

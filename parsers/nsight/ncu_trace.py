@@ -92,7 +92,9 @@ def read_pages(sources: Sequence[ByteSource]) -> list[Trace]:
         name = file.source.label
         rows = sum((page.rows for page in file.pages), Counter[str]())
         if rows["metrics"] or rows["kernels"]:
-            hint = "profile again on a GPU that supports them (ncu --query-metrics)"
+            hint = (
+                "see what ncu printed as ==ERROR==; ncu --query-metrics lists what a GPU supports"
+            )
             raise InputError(f"no metric has a value: {name}", hint)
         if rows["rules"]:
             raise InputError(f"rules only, no metrics: {name}", _AGAIN)

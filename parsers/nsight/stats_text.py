@@ -244,7 +244,7 @@ class Console(Struct):
         self.line_before = ""
         if plan is not None:
             self.plan, self.columns, self.title = plan, columns, ""
-            yield _csv_line(names)
+            yield csv_line(names)
 
     def _row(self, line: str, plan: Plan) -> Iterator[bytes]:
         """Yield a line of the current table as CSV; nothing if it is no row of it."""
@@ -264,8 +264,9 @@ class Console(Struct):
                 cells[column.place] = re.sub(r"[^\d-]", "", cell)
             elif column.kind == "number" and is_number(cell):
                 cells[column.place] = plain_decimal(cell, comma=self.mark == ",")
-        yield _csv_line(cells)
+        yield csv_line(cells)
 
 
-def _csv_line(cells: Sequence[str]) -> bytes:
+def csv_line(cells: Sequence[str]) -> bytes:
+    """Return a line of CSV with all cells in quotes."""
     return ",".join('"' + cell.replace('"', '""') + '"' for cell in cells).encode() + b"\n"

@@ -457,3 +457,35 @@ def test_fills_that_take_much_of_the_time_gain_at_most_their_time() -> None:
 
 def test_fills_that_run_beside_kernels_are_no_finding() -> None:
     assert fills(beside=1) == []
+
+
+@pytest.mark.parametrize(
+    ("call_ns", "title"),
+    [(25_000, "host-copies.title-mpi"), (2_000, "host-copies.title")],
+)
+def test_copies_that_mpi_makes_are_not_the_programs(call_ns: int, title: str) -> None:
+    """20 rounds of 100 us: a kernel, then 80 us in MPI, which copies to the CPU and back.
+
+    If its calls take 50 of the 80 us, it copies; if they take 4, it waits for its neighbour.
+    """
+    works, marks = [], []
+    for number in range(20):
+        at = 100_000 * number
+        works.append(("stencil", at, at + 5_000, 5_000))
+        marks.append({"name": "MPI_Sendrecv", "start_ns": at + 12_000, "dur_ns": 80_000})
+        works.append(("Memcpy DtoH", at + 15_000, at + 20_000, 10_000))
+        works.append(("Memcpy HtoD", at + 55_000, at + 60_000, 10_000))
+    rows = launched(*works)
+    for one, call in zip(rows["activities"], rows["calls"], strict=True):
+        if one["name"] != "stencil":
+            one.update({"kind": "memcpy", "direction": one["name"][7:], "bytes": 8_192})
+            call["dur_ns"] = call_ns
+    for one in marks:
+        one["kind"] = "annotation"
+    trace = trace_of(**rows, marks=marks)
+    analysis = tf.analyze(replace(trace, source=replace(trace.source, format="nsys")))
+    (found,) = of_rule(analysis, "pageable-copies", "host-copies")
+    assert found.name.code == title
+    assert "MPI_Sendrecv makes most copies" in found.sentence
+    assert "80.8 %" in found.sentence  # 20 times 80 us of 19 times 100 us and 80 us
+    assert (found.owner, found.remedy[:4]) == ("library", "MPI ")

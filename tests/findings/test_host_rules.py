@@ -1183,3 +1183,25 @@ def test_memory_that_many_ranges_allocate_is_one_cause() -> None:
     rows["calls"] += calls
     (found,) = of_rule(tf.analyze(trace_of(**rows, marks=marks)), "memory-alloc")
     assert found.share == pytest.approx(60 * 80 / (60 * 100 + 9))
+
+
+@pytest.mark.parametrize(
+    ("first", "title"),
+    [
+        ("fork", "The host waits for processes that it started"),
+        ("pipe", "Reading and writing hold up the GPU"),
+    ],
+)
+def test_a_long_read_after_a_fork_waits_for_another_process(first: str, title: str) -> None:
+    """The GPU idles for 2 ms: the thread starts two processes, and reads for 1.8 ms."""
+    system = [
+        {"name": name, "start_ns": start, "dur_ns": length, "kind": "system"}
+        for name, start, length in (
+            (first, 10_000, 40_000),
+            (first, 60_000, 40_000),
+            ("read", 120_000, 1_800_000),
+        )
+    ]
+    (found,) = of_rule(run(0, 2_000_000, 0, 0, by="nsys", marks=system), "file-access")
+    assert words(found.name) == title
+    assert ("one read of 1.80 ms, what 2 processes send" in found.sentence) == (first == "fork")

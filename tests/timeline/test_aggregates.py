@@ -71,6 +71,22 @@ def test_totals_have_no_timeline_and_say_so() -> None:
     )
 
 
+@pytest.mark.parametrize(("once_ns", "is_said"), [(900, False), (5_000, True)])
+def test_single_calls_longer_than_all_gpu_work_are_start_up(once_ns: int, *, is_said: bool) -> None:
+    """The GPU works 1,000 ns; copies and waits last as long as that, so they do not count."""
+    calls = [
+        {"name": "hipMalloc", "count": 9, "total_ns": once_ns + 80, "max_ns": once_ns},
+        {"name": "hipDeviceSynchronize", "count": 1, "total_ns": 9_000, "max_ns": 9_000},
+        {"name": "hipMemcpy", "count": 1, "total_ns": 9_000, "max_ns": 9_000},
+        {"name": "hipLaunchKernel", "count": 99, "total_ns": 9_000, "max_ns": 100},
+    ]
+    rows = [*STATISTICS[:3], *({"kind": "call", **one} for one in calls)]
+    sentence = analyze(of_rocprof(totals=rows)).verdict.sentence
+    said = "Single calls take 5.00 µs, mostly one hipMalloc of 5.00 µs: start-up."
+    assert (said in sentence) == is_said
+    assert ("start-up" in sentence) == is_said
+
+
 def test_the_command_that_records_a_timeline_is_there() -> None:
     found = untimed_of(totals=STATISTICS)
     assert found.record == (

@@ -79,6 +79,23 @@ def test_queues_and_small_differences_are_no_clocks_apart(case: dict[str, Any]) 
     assert "clocks-apart" not in {one.code for one in apart(**case).notes}
 
 
+@pytest.mark.parametrize(("ahead_ns", "is_said"), [(0, False), (19 * MS, True)])
+def test_copies_that_end_after_their_calls_tell_of_clocks(ahead_ns: int, *, is_said: bool) -> None:
+    """20 rounds of a kernel of 900 us and a copy that returns with it; the GPU is hardly idle."""
+    calls: list[dict[str, Any]] = []
+    work: list[dict[str, Any]] = []
+    read = {"name": "Memcpy DtoH (Device -> Pageable)", "kind": "memcpy", "direction": "DtoH"}
+    for at in range(0, 20 * MS, MS):
+        calls.append({"name": "cudaLaunchKernel", "start_ns": at, "correlation": at})
+        work.append({"name": "k", "start_ns": at + 10_000, "dur_ns": 975_000, "correlation": at})
+        ask = {"name": "cudaMemcpyAsync", "start_ns": at + 5_000, "dur_ns": 990_000}
+        calls.append(ask | {"correlation": at + 1})
+        work.append(read | {"start_ns": at + 986_000, "dur_ns": 2_000, "correlation": at + 1})
+    later = [one | {"start_ns": one["start_ns"] + ahead_ns} for one in work]
+    found = analyze(trace_of(calls=calls, activities=later))
+    assert ("clocks-apart" in {one.code for one in found.notes}) == is_said
+
+
 def test_a_public_report_of_two_days() -> None:
     found = analyze(tf.read(shared_file("cases/pytorch_amd_jax/clocks-two-days-apart/trace.json")))
     assert found.components.share("idle") == 0.25

@@ -44,7 +44,7 @@ from traceflops.findings.standstill import (
     standstill_findings,
     with_standstill,
 )
-from traceflops.findings.start_up import LITTLE_WORK, little_work, main_kind
+from traceflops.findings.start_up import LITTLE_WORK, failed_launches, little_work, main_kind
 from traceflops.findings.unevenness import uneven_findings
 from traceflops.findings.unrecorded_gpu import OfGpu, of_gpu, reading
 from traceflops.gpu_samples import gpu_samples
@@ -175,6 +175,9 @@ def judged(
     verdict = _main_verdict(facts, figures, _on_cpu(facts, figures) if on_host else None)
     # A verdict is led by what doubts it most: an error, a debug build, lost records.
     verdict = led_by_build(verdicts.led_by(verdict, facts.cut or lost), facts.trace)
+    failed = failed_launches(facts.trace)
+    others = (part for part in verdict.parts if part not in failed)
+    verdict = replace(verdict, parts=(*failed, *others))
     is_idle_known = records.is_judged and not (facts.lacks_copies or lost or facts.little)
     idle_share = total.components.share("idle") if is_idle_known else None
     short_ns = sum(culprit.short_ns for culprit in idle.culprits)

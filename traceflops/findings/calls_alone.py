@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from traceflops.attribution.host_events import has_fact, host_span
+from traceflops.attribution.host_events import facts_of_name, has_fact, host_span
 from traceflops.facts import Fact, fact
 from traceflops.findings.finding import severity_of
 from traceflops.table.columns import (
@@ -41,6 +41,8 @@ _SYSTEM_CALLS: Final = {
     "others": "waits",
 }
 """What the name of a call reveals (`has_fact`), by kind of call: to the GPU, and to the system."""
+_AS_LONG_AS_WORK: Final = frozenset({"waits_for_device", "awaits_device", "copies"})
+"""Facts of calls that end with GPU work."""
 _MOST_NAMES: Final = 2
 
 
@@ -131,3 +133,21 @@ def _longest_names(
     sums = np.bincount(code, spent_ns[of_kind], minlength=len(labels))
     longest = np.argsort(-sums)[:_MOST_NAMES]
     return tuple(labels[code] for code in longest if 10 * sums[code] >= sums.sum())
+
+
+def single_calls(calls: pa.Table, device_ns: int | None) -> tuple[Fact, ...]:
+    """Return that single calls take longer than all GPU work, if they do: they are start-up.
+
+    `calls` are sums by name. Calls that wait or copy do not count: they last as long as GPU work.
+    """
+    longest: dict[str, int] = {}
+    for row in calls.to_pylist():
+        reveals = facts_of_name(row["name"])
+        most_ns = row["max_ns"] if row["count"] != 1 else row["sum_ns"]
+        if most_ns and 2 * most_ns > (row["sum_ns"] or 0) and reveals.isdisjoint(_AS_LONG_AS_WORK):
+            longest[row["name"]] = most_ns
+    all_ns = sum(longest.values())
+    if not device_ns or all_ns <= device_ns:
+        return ()
+    name = max(longest, key=longest.__getitem__)
+    return (fact("verdict.single-calls", time_ns=all_ns, name=name, longest_ns=longest[name]),)

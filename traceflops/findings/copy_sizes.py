@@ -6,21 +6,41 @@ that fits into the driver's own buffer. Larger copies reach the speed of the lin
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 
 from traceflops.attribution.host_calls import MemoryOperation, memory_operations
+from traceflops.attribution.host_events import has_fact
 from traceflops.attribution.idle_slices import chosen_gaps
 from traceflops.devices.peaks import HostLink
-from traceflops.facts import Value, fact
+from traceflops.facts import Fact, Value, fact
 from traceflops.findings.case import Case, limit
+from traceflops.findings.finding import Cause
 from traceflops.findings.rules import thresholds
 from traceflops.mfu.measurement import Measurement
-from traceflops.table.columns import ABSENT, BoolArray, is_one_of, matching, numbers
-from traceflops.table.grouping import group_sums, ranked
-from traceflops.table.nesting import taken
+from traceflops.table.columns import (
+    ABSENT,
+    BoolArray,
+    is_one_of,
+    matching,
+    numbers,
+    span_columns,
+    texts_of,
+    thread_columns,
+)
+from traceflops.table.grouping import (
+    distinct,
+    group_least,
+    group_most,
+    group_sums,
+    ranked,
+    shared_codes,
+)
+from traceflops.table.nesting import innermost, parents, taken
 from traceflops.table.trace import Trace
 from traceflops.timeline.intervals import Intervals
 from traceflops.windows.prepared import Prepared
@@ -72,6 +92,75 @@ def small_copies(case: Case, *, by_calls: bool = False) -> tuple[set[str], dict[
     return ({"small"}, {"bytes": median}) if is_small else (set(), {})
 
 
+class _OfMpi(NamedTuple):
+    """A function of MPI that makes most copies between CPU and GPU.
+
+    `share` is its part of the time of its threads, from its first call to its last; `in_calls` is
+    the part of its own time in calls to the GPU: if most is, it waits for copies, not for ranks.
+    """
+
+    name: str
+    share: float
+    in_calls: float
+
+
+def _made_by_mpi(case: Case) -> _OfMpi | None:
+    """Return which function of MPI makes most copies between CPU and GPU, None if none does."""
+    if case.prepared is None:
+        return None
+    trace, chosen = case.prepared.trace, case.prepared.chosen
+    mark = np.flatnonzero(has_fact(trace.marks["name"], "waits_for_ranks"))
+    is_copy = between_host_and_device(trace)[chosen.row]
+    call = case.prepared.linked.links.call_of_activity[chosen.row[is_copy]]
+    if not len(mark) or not (call >= 0).any():
+        return None
+    of_mark, of_call = shared_codes(thread_columns(trace.marks, mark), thread_columns(trace.calls))
+    start_ns, end_ns = span_columns(trace.marks, mark)
+    call_start_ns, call_end_ns = span_columns(trace.calls)
+    around = innermost(of_mark, start_ns, end_ns, of_call, call_start_ns)
+    names = texts_of(trace.marks["name"], mark)
+    copy_ns = Counter[str]()
+    of_copy = taken(around, call)
+    for place, time_ns in zip(of_copy.tolist(), chosen.inside_ns[is_copy].tolist(), strict=True):
+        copy_ns[names[place] if place >= 0 else ""] += time_ns
+    name = max(copy_ns, key=copy_ns.__getitem__)
+    if not name or 2 * copy_ns[name] <= copy_ns.total():
+        return None
+    is_own = np.array(names) == name
+    own_ns, count = int((end_ns - start_ns)[is_own].sum()), int(of_mark.max()) + 1
+    first_ns = group_least(of_mark[is_own], start_ns[is_own], count)
+    last_ns = group_most(of_mark[is_own], end_ns[is_own], count)
+    threads_ns = int((last_ns - first_ns)[distinct(of_mark[is_own])].sum())
+    is_inside = (parents(of_call, call_start_ns, call_end_ns) < 0) & (around >= 0)
+    is_inside[is_inside] = is_own[around[is_inside]]
+    inside_ns = int((call_end_ns - call_start_ns)[is_inside].sum())
+    return _OfMpi(name, own_ns / max(threads_ns, 1), inside_ns / max(own_ns, 1))
+
+
+def blamed_on_mpi(made: Cause, case: Case) -> Cause:
+    """Return a cause on copies with the function of MPI that makes them, if one does.
+
+    If that waits for its copies, its time is what counts, and no copy can be hidden alone.
+    """
+    if (mpi := _made_by_mpi(case)) is None:
+        return made
+    told = fact(f"{_RULE}.by-mpi", name=mpi.name, share=mpi.share)
+    advice = fact(f"{_RULE}.mpi")
+    if 2 * mpi.in_calls <= 1:
+        return replace(made, details=(told, *made.details), advice=advice, owner="library")
+    return replace(
+        made,
+        share=max(made.share, mpi.share),
+        name=fact(f"{_RULE}.title-mpi"),
+        claim=told,
+        details=(made.claim, *made.details),
+        advice=advice,
+        owner="library",
+        gain=None,
+        doubts=(),
+    )
+
+
 def same_uploads(case: Case) -> dict[str, Value]:
     """Return how `often` the same data seem to go to a GPU, by the sizes of copies, and their size.
 
@@ -101,6 +190,16 @@ def same_uploads(case: Case) -> dict[str, Value]:
     if often < _MANY or not is_most or not limit(case, _RULE, "small_bytes") < each <= memory:
         return {}
     return {"often": often, "each": each}
+
+
+def other_way(*, is_little: bool, is_pinned: bool) -> Fact:
+    """Return what to do with copies of other data; `is_little`: nothing is left to copy beside."""
+    if is_little and is_pinned:
+        return fact("host-copies.limit")
+    beside = None if is_little else fact("host-copies.beside")
+    return fact(
+        "host-copies.other", memory=None if is_pinned else fact("host-copies.pinned"), beside=beside
+    )
 
 
 def slower_way(copies: Sequence[MemoryOperation]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
@@ -83,7 +83,10 @@ def counted_kernels(case: Case) -> Iterator[Finding]:
     kinds = {row["name"]: _kind(row["top"], row["sub"]) for row in rows}
     uncounted = [*_uncounted(rows, speeds)] if total_ns else []
     yield from uncounted
-    judged = _judged(case, speeds, total_ns, bool(uncounted))
+    shares, sizes = defaultdict[str, float](float), Counter(speed.name for speed in speeds)
+    for speed in speeds:
+        shares[speed.name] += _share(speed, total_ns)
+    judged = _judged(case, speeds, shares, bool(uncounted))
     held_back = ((speed, _held_back(case, speed, "", None)[0]) for speed in judged)
     small = [speed for speed, held in held_back if held is not None and held.code in _GRIDS]
     for speed in judged:
@@ -92,17 +95,15 @@ def counted_kernels(case: Case) -> Iterator[Finding]:
             if speed is not small[0]:
                 continue  # the finding on the first one names all small grids
             others = tuple({names[other.name]: 0 for other in small if other.name != speed.name})
-        share, kind = _share(speed, total_ns), kinds.get(speed.name, "")
-        yield from _finding(case, speed, names[speed.name], kind, share, others)
+        share, kind = shares[speed.name], kinds.get(speed.name, "")
+        count = sizes[speed.name]
+        yield from _finding(case, speed, names[speed.name], kind, share, others, count)
 
 
 def _judged(
-    case: Case, speeds: Sequence[KernelSpeed], total_ns: int, has_uncounted: bool
+    case: Case, speeds: Sequence[KernelSpeed], times: Mapping[str, float], has_uncounted: bool
 ) -> list[KernelSpeed]:
     """Return the kernels to tell of, each in the size that takes most time, and an empty one."""
-    times = defaultdict[str, float](float)
-    for speed in speeds:
-        times[speed.name] += _share(speed, total_ns)
     least = limit(case, COUNTED_KERNEL, "least_share") if any(times.values()) else 0.0
     # Very short launches matter less than kernels of which nothing is known.
     shortest_ns = limit(case, "small-grid", "least_ns") if has_uncounted else 0
@@ -112,7 +113,8 @@ def _judged(
         if is_long and times[speed.name] >= least and speed.roof is not None:
             with_roof.setdefault(speed.name, speed)
     # Without roofs, only the first kernel is told, and none if uncounted ones are told.
-    judged = [*with_roof.values()][:_MOST] or [*speeds[: 0 if has_uncounted else 1]]
+    longest = sorted(with_roof.values(), key=lambda speed: -times[speed.name])
+    judged = longest[:_MOST] or [*speeds[: 0 if has_uncounted else 1]]
     # Launches without work are told only of kernels that never do any, not of libraries' dummies.
     working = {speed.name for speed in speeds if not _is_empty(case, speed)}
     told = working.union(speed.name for speed in judged)
@@ -194,11 +196,18 @@ def _kind(top: str, sub: str) -> str:
 
 
 def _finding(
-    case: Case, speed: KernelSpeed, name: str, kind: str, share: float, others: tuple[str, ...] = ()
+    case: Case,
+    speed: KernelSpeed,
+    name: str,
+    kind: str,
+    share: float,
+    others: tuple[str, ...] = (),
+    sizes: int = 1,
 ) -> Iterator[Finding]:
     """Give a finding on what holds a kernel back, nothing if counters do not tell it.
 
     `name` and `kind` come from `short_names` and `_kind`; `others` have too small a grid as well.
+    `share` is of launches of all `sizes`, `speed` is of the size with most time.
     """
     wasted = tuple(_wasted(case, speed))
     held, advice = _held_back(case, speed, kind, _relief(speed, kind, wasted))
@@ -227,6 +236,8 @@ def _finding(
         values = {"name": name, "part": part, "limits": limits, "estimate": estimate}
         if speed.duration_ns is None:
             values |= {"part": None, "about": part}
+        elif sizes > 1:
+            values |= {"part": None, "whole": part, "sizes": sizes}
         yield statement(COUNTED_KERNEL, share, values, advice=advice)
 
 

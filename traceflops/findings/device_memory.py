@@ -72,7 +72,6 @@ def host_copies(case: Case) -> Iterator[Cause]:
     rule = "pageable-copies" if is_pageable else "host-copies"
     sizes, values = copy_sizes.small_copies(case)
     again = {} if sizes or "torch" in case.program else copy_sizes.same_uploads(case)
-    again |= {"memory": None if are_pinned(case) else fact("host-copies.pinned")} if again else {}
     # The speed of small copies tells nothing about pinning or the link.
     is_judged = not sizes and (is_pageable or not again)
     part, speeds = copy_sizes.part_of_speed(case, memory) if memory and is_judged else (None, {})
@@ -80,6 +79,11 @@ def host_copies(case: Case) -> Iterator[Cause]:
     # With little other work nothing hides copies; few copies are worth neither hiding nor pinning.
     room = share_of_window(case, others_ns)
     is_little = room < share
+    again |= (
+        {"other": copy_sizes.other_way(is_little=is_little, is_pinned=are_pinned(case))}
+        if again
+        else {}
+    )
     are_few = not case.steps.used and sum(copy.count for copy in copies) < _FEW
     hides_none = is_little or are_few
     loads = any(_LOADER in name for t in (trace.ops, trace.marks) for name in names(t["name"]))
@@ -105,7 +109,7 @@ def host_copies(case: Case) -> Iterator[Cause]:
     # Without a kernel, copies are all that the program does: nobody knows what they are for.
     is_work = is_pageable or is_one_of(trace.activities["kind"], "kernel").any()
     is_gain = is_work and "once" not in knows
-    yield cause(
+    made = cause(
         case,
         rule,
         share,
@@ -115,6 +119,7 @@ def host_copies(case: Case) -> Iterator[Cause]:
         rows=tuple(Row(_named(copy), copy.sum_ns, copy.count) for copy in copies),
         gain=Gain(0, round(gain_ns) // case.windows_used, None) if is_gain else None,
     )
+    yield copy_sizes.blamed_on_mpi(made, case)
 
 
 def _kinds_of_copies(prepared: Prepared) -> tuple[list[MemoryOperation], str | None, bool]:

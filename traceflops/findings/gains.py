@@ -33,6 +33,7 @@ from traceflops.remedies import remedy
 from traceflops.replay.edits import parse_edit
 from traceflops.replay.what_if import Outcome, Replay
 from traceflops.table.columns import is_one_of
+from traceflops.timeline.records import Account
 
 _LEVELS: Final[tuple[Level, ...]] = ("high", "medium", "low")
 _MOST_ASKED: Final = 120  # longer edits, which list many names, are not shown; in characters
@@ -100,10 +101,10 @@ def gain_basis(case: Case) -> GainBasis:
         strong.append(fact("strength.steps", count=len(case.steps.used)))
     levels: dict[Severity, float] = {name: limit(case, "priority", name) for name in _LEVELS}
     step_ns = case.total.components.window_ns / case.windows_used
-    # Hiding communication saves each device its own exposed time, so all of them together save no
-    # more than the device with the least.
+    # Hiding communication saves each device its own exposed time, and communication itself stays:
+    # all devices together save no more than the one with the least.
     alone_ns = min(
-        device.chosen.components.communication_ns // used
+        _hideable_ns(device.chosen) // used
         for device in case.devices
         if (used := sum(window.used for window in device.windows))
     )
@@ -120,6 +121,13 @@ def gain_basis(case: Case) -> GainBasis:
         tuple(strong),
         levels,
     )
+
+
+def _hideable_ns(chosen: Account) -> int:
+    """Return how much shorter a device's time is if all else runs beside its communication."""
+    exposed_ns = chosen.components.communication_ns
+    rest_ns = chosen.components.window_ns - exposed_ns - chosen.hidden_communication_ns
+    return min(exposed_ns, rest_ns)
 
 
 def weighed(cause: Cause, basis: GainBasis) -> Finding | None:

@@ -20,13 +20,15 @@ from traceflops.findings.copy_sizes import small_copies
 from traceflops.findings.device_memory import LAUNCHING_CLASSES, reads_back
 from traceflops.findings.finding import MOST_ROWS, Cause, Row, Where, row_name
 from traceflops.findings.rules import advice_of, rule_of
-from traceflops.table.columns import codes, numbers
-from traceflops.table.grouping import group_sums, groups
+from traceflops.table.columns import codes, is_one_of, matching, numbers, thread_columns
+from traceflops.table.grouping import group_sums, groups, shared_codes
 from traceflops.table.patterns import FREES
 
 WAITING: Final = ("sync-call", "blocking-copy")  # rules of idle time in which the host waits
 _FRAME: Final = re.compile(r"(<[\w .-]+>|\S+)\((\d+)\): (<[\w :]+>(?!\S)|\S*)")
 """A frame of Python: its file, line and function."""
+_STARTS: Final = re.compile(r"v?fork|posix_spawnp?|popen|clone3?")
+"""Calls of the system that start a process."""
 _HARDLY: Final = 0.005
 """If the GPU is idle after waits for a smaller share of the time, it had more work queued."""
 
@@ -143,3 +145,29 @@ def stalls(case: Case) -> dict[str, Value]:
     if len(stalled) < least_names or not (is_spread and is_much) or are_first:
         return {}
     return {"stalls": count, "names": len(stalled), "stalled_ns": all_ns, "least_ns": int(least_ns)}
+
+
+def started_processes(case: Case, idle: IdleClass) -> tuple[set[str], dict[str, Value]]:
+    """Return {"processes"} if one read takes most idle time, after the thread started processes.
+
+    Nothing if the thread called the GPU since it started them: then they may work beside it.
+    """
+    if case.prepared is None:
+        return set(), {}
+    marks, calls = case.prepared.trace.marks, case.prepared.trace.calls
+    name = next(iter(idle.culprits[0].evidence), "")
+    is_system = is_one_of(marks["kind"], "system")
+    reads = np.flatnonzero(is_system & is_one_of(marks["name"], name))
+    start_ns, dur_ns = (numbers(marks[column]) for column in ("start_ns", "dur_ns"))
+    if not len(reads) or 2 * dur_ns[reads].max() <= idle.idle_ns:
+        return set(), {}
+    longest = reads[dur_ns[reads].argmax()]
+    of_mark, of_call = shared_codes(thread_columns(marks), thread_columns(calls))
+    called_ns = numbers(calls["start_ns"])[of_call == of_mark[longest]]
+    since_ns = called_ns[called_ns < start_ns[longest]].max(initial=-1)
+    forks = is_system & matching(marks["name"], _STARTS.fullmatch) & (of_mark == of_mark[longest])
+    count = int((forks & (start_ns > since_ns) & (start_ns < start_ns[longest])).sum())
+    if not count:
+        return set(), {}
+    values = {"call": name, "longest_ns": int(dur_ns[longest]), "processes": count}
+    return {"processes"}, values

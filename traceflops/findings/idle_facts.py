@@ -29,7 +29,7 @@ from traceflops.findings.copy_sizes import WAYS, batch_after_gap, small_copies
 from traceflops.findings.device_memory import allocator_state, are_pinned, reads_back
 from traceflops.findings.finding import short_name
 from traceflops.findings.host_samples import MPI, sampled, switched
-from traceflops.findings.host_waits import WAITING, stalls
+from traceflops.findings.host_waits import WAITING, stalls, started_processes
 from traceflops.findings.launching import LATENCY, LAUNCHING, fits_graphs
 from traceflops.findings.managed_memory import between_pages
 from traceflops.findings.owners import LIBRARY_RANGE, only_launches, owner_of
@@ -74,6 +74,7 @@ CLAIMS: Final = (
     "on-cpu",
     "one-gap",
     "ranged",
+    "processes",
 )
 """Facts on host time, each with a title and a claim of its own."""
 AROUND_ALL: Final = "around-all"
@@ -133,7 +134,7 @@ def what_is_known(case: Case, rule: str, idle: IdleClass) -> tuple[set[str], dic
         communicates = case.total.components.communication_ns or case.total.hidden_communication_ns
         knows |= {"ranks"} if case.ranks is not None or communicates else set()
     if rule == "external-wait":
-        knows |= {"mpi"} if _OF_MPI.match(largest.label) else set()
+        knows |= {"mpi"} if any(map(_OF_MPI.match, largest.evidence)) else set()
     if rule in _TELLS:
         more, told = _TELLS[rule](case, idle)
         knows, values = knows | more, values | told
@@ -385,5 +386,6 @@ _TELLS: Final = {
     "host-code": _of_host_code,
     "host-unrecorded": _of_unrecorded,
     "host-page-faults": between_pages,
+    "file-access": started_processes,
 }
 """What else is known of a rule, if any."""

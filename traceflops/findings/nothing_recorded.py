@@ -17,7 +17,7 @@ from traceflops.devices.missing_input import skipped
 from traceflops.facts import Fact, fact
 from traceflops.findings.finding import Verdict
 from traceflops.findings.rules import thresholds
-from traceflops.findings.start_up import RECORD
+from traceflops.findings.start_up import FAILED, RECORD
 from traceflops.remedies import CPU_SAMPLES, LEGACY, advice
 from traceflops.table.columns import ABSENT, is_one_of, matching, numbers
 from traceflops.table.grouping import distinct
@@ -170,7 +170,7 @@ def of_events(verdict: Verdict, trace: Trace, components: Components) -> Verdict
 
 STOPPED: Final = "program-error.stopped"
 _DEBUG: Final = "verdict.debug-build"
-SAID_FIRST: Final = (STOPPED, _DEBUG)
+SAID_FIRST: Final = (STOPPED, FAILED, _DEBUG)
 """Codes of what comes before all else: it explains the rest."""
 _MAY_WORK: Final = ("interrupted", "not-found")
 """Errors with which a program may end although it did its work."""

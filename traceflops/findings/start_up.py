@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
+import pyarrow as pa
 from msgspec.structs import replace
 
 from traceflops.attribution.host_events import has_fact, host_span
@@ -25,10 +26,12 @@ from traceflops.findings.finding import WORTH_SAYING, Finding
 from traceflops.findings.rules import advice_of, statement, thresholds
 from traceflops.table.columns import codes, is_one_of, matching, numbers
 from traceflops.table.grouping import distinct, group_rows, used_names
-from traceflops.table.patterns import LAUNCH, LOADS
+from traceflops.table.patterns import FAILED_LAUNCH, LAUNCH, LOADS
+from traceflops.table.trace import Trace
 from traceflops.timeline.intervals import NEVER, Intervals
 from traceflops.timeline.records import Components
 from traceflops.timeline.start_up import KINDS
+from traceflops.windows.device_records import launch_calls
 from traceflops.windows.prepared import Prepared
 from traceflops.windows.records import chosen_time
 from traceflops.windows.repetition import FEWEST_ROUNDS
@@ -124,6 +127,7 @@ def main_kind(prepared: Prepared | None) -> str | None:
 
 
 LITTLE_WORK: Final = "little-work"
+FAILED: Final = "launch-error.failed"  # the code of the statement that launches failed
 RECORD: Final = "little-work.record"  # the code of what to record instead
 UPLOADS_ALONE: Final = "little-work.uploads-alone"  # and that of a recording without kernels
 _FEWEST: Final = 2  # a single kernel or launch cannot show that nothing repeats
@@ -183,14 +187,44 @@ def _uploads_alone(prepared: Prepared) -> Fact | None:
     )
 
 
+_WHY_FAILED: Final = {
+    **dict.fromkeys(("1", "9", "701"), "launch-error.shape"),
+    **dict.fromkeys(("98", "209"), "program-error.other-gpu"),
+    **dict.fromkeys(("218", "222"), "launch-error.newer"),
+    "2": "program-error.memory",
+    "700": "program-error.access",
+}
+"""By the error of a launch: why it failed."""
+
+
+def failed_launches(trace: Trace) -> tuple[Fact, ...]:
+    """Return that launches of kernels failed; with what to do, if no kernel ran. () if none did."""
+    names = trace.calls["name"]
+    is_failed = matching(names, FAILED_LAUNCH.match)
+    if not is_failed.any():
+        return ()
+    failures = map(FAILED_LAUNCH.match, names.filter(pa.array(is_failed)).to_pylist())
+    errors = Counter(found[1] for found in failures if found)
+    error, count = max(errors, key=errors.__getitem__), errors.total()
+    why = fact(_WHY_FAILED[error]) if error in _WHY_FAILED else None
+    launches = count + launch_calls(trace)
+    claim = fact(FAILED, count=count, launches=launches, error=int(error), why=why)
+    has_kernels = is_one_of(trace.activities["kind"], "kernel", "graph").any()
+    return (claim,) if has_kernels else (claim, fact(f"{LITTLE_WORK}.failures"))
+
+
 def little_work(prepared: Prepared, limits: Mapping[str, float]) -> tuple[Fact, ...]:
     """Return statements that a recording has too little GPU work, and what to record instead.
+
+    So it is if all launches failed.
 
     The result is empty if there are steps, if a part of the recording is chosen, or if there is
     more work than `limits`, the thresholds of LITTLE_WORK.
     """
     if prepared.selection != Selection() or prepared.plan.choice.used or prepared.on_host:
         return ()
+    if len(failed := failed_launches(prepared.trace)) > 1:
+        return failed
     if (uploads := _uploads_alone(prepared)) is not None:
         return uploads, fact(f"{LITTLE_WORK}.find-launches")
     if (cold := _cold_call(prepared, limits)) is not None:

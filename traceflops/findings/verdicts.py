@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from traceflops.attribution.kernels import MOVES, kind_of
 from traceflops.devices.missing_input import NOTHING_LAUNCHED
 from traceflops.facts import Fact, fact, quoted
+from traceflops.findings.calls_alone import single_calls
 from traceflops.findings.finding import WORTH_SAYING, Verdict, severity_of
 from traceflops.findings.longest_kernel import counted_with_most, kernel_with_most
 from traceflops.findings.losses import Loss
@@ -274,7 +275,8 @@ def untimed_verdict(
             unknown=sum(not sum_ns for sum_ns in times) or None,
             names=len(times),
         )
-        return Verdict((totals,), "no-timeline")
+        once = single_calls(untimed.of_kind("call"), untimed.device_ns)
+        return Verdict((totals, *once), "no-timeline")
     if untimed.launches:
         launches, kernels = untimed.launches, untimed.counted.num_rows
         counters = fact("verdict.untimed-counters", launches=launches, kernels=kernels)

@@ -45,6 +45,8 @@ LAUNCH: Final = re.compile(
     r"(cuda|cu|hip)(?!\w*HostFunc)\w*Launch(?!Attribute)|(ze|ur|sycl)\w*(LaunchKernel|KernelLaunch)"
 )
 """Calls that launch kernels or graphs."""
+FAILED_LAUNCH: Final = re.compile(r"\(error (\d+)\) ")
+"""What readers write before the name of a launch that failed: it starts nothing."""
 GRAPH_LAUNCH: Final = re.compile(r"\w*GraphLaunch")
 ASYNC_COPY: Final = re.compile(r"(cuda|cu|hip)Memcpy\w*Async")
 ASYNC_FILL: Final = re.compile(r"(cuda|cu|hip)Memset\w*Async")

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
 
-from traceflops.table.columns import IntArray, numbers, span_columns
+from traceflops.table.columns import IntArray, matching, numbers, span_columns
 from traceflops.table.grouping import distinct, groups
 from traceflops.table.links import Links
 from traceflops.table.trace import Trace
 from traceflops.timeline.idle import LONGEST_START_NS
 
+_BLOCKS: Final = re.compile(r"Memcpy DtoH \(Device -> Pageable\)")
 _LONGEST_QUEUE_NS: Final = 10**9
 """The longest that a full queue (1,024 launches) delays a launch, unless other work holds it."""
 _NO_JITTER_NS: Final = 10**7  # the least offset: clocks that agree differ by less
@@ -31,7 +33,7 @@ def clock_offsets(trace: Trace, links: Links, waits: Mapping[int, IntArray]) -> 
     * all work starts more than a second after its launch, and either after the last call or by more
       than all work takes;
     * or all work is equally late although the GPU is idle before most of it;
-    * or calls that wait for the work return before it ends.
+    * or calls that wait for the work, or that copy to pageable memory, return before it ends.
 
     `waits` is as `LinkedTrace.device_waits`. If clocks disagree, whatever compares times of both
     (launch latency, causes of idle time) is unknown.
@@ -42,7 +44,10 @@ def clock_offsets(trace: Trace, links: Links, waits: Mapping[int, IntArray]) -> 
     process, device = (numbers(activities[name])[row] for name in ("process", "device"))
     start, end = span_columns(activities, row)
     call_start, returned = span_columns(calls)
-    called = call_start[links.call_of_activity[row]]
+    call = links.call_of_activity[row]
+    called, left = call_start[call], returned[call]
+    # A copy to pageable memory is done when its call returns.
+    blocks = matching(activities["name"], _BLOCKS.search)[row]
     offset = np.zeros(trace.processes.num_rows, dtype=np.int64)
     calls_of = dict(groups(numbers(calls["process"])))
     for number, of_process in groups(process):
@@ -50,6 +55,7 @@ def clock_offsets(trace: Trace, links: Links, waits: Mapping[int, IntArray]) -> 
             start[of_process],
             end[of_process],
             called[of_process],
+            (end - left)[of_process][blocks[of_process]],
             int(returned[calls_of[number]].max()),
             waits[number],
             is_single_gpu=len(distinct(device[of_process])) == 1,
@@ -61,6 +67,7 @@ def _offset(
     start: IntArray,
     end: IntArray,
     called: IntArray,
+    late: IntArray,
     last_return: int,
     waits: IntArray,
     *,
@@ -68,9 +75,10 @@ def _offset(
 ) -> int:
     """Return the offset in ns of one process from its launched work, in order of start.
 
-    `start`, `end` and `called` (the start of the launch call) are per activity. `last_return` is
-    when the last call returned; `waits` are begins and returns of calls that wait for all work of
-    the GPU. All times are in ns.
+    `start`, `end` and `called` (the start of the launch call) are per activity; `late` is how long
+    after the return of its call each copy to pageable memory ends. `last_return` is when the last
+    call returned; `waits` are begins and returns of calls that wait for all work of the GPU. All
+    times are in ns.
     """
     lead = start - called
     least, most = int(lead.min()), int(lead.max())
@@ -82,6 +90,8 @@ def _offset(
     # call or by more than all work takes.
     first_start, length = int(start[0]), int(end.max() - start[0])
     if least > _LONGEST_QUEUE_NS and (first_start >= last_return or least > length):
+        return least
+    if len(late) >= _ENOUGH and late.min() > _NO_JITTER_NS:
         return least
     if not is_single_gpu:  # work of one GPU may have waited for another
         return 0

@@ -69,7 +69,9 @@ _WORKS: Final[Mapping[int, tuple[_Work, ...]]] = {
 }
 """The kinds of work that an event of each type may be."""
 _CALLS: Final = (47, 48)
-_OF_CALL: Final = numbered("1 start 2 end 3 correlationId 6 eventClass 7 nameId 13 globalTid")
+_OF_CALL: Final = numbered(
+    "1 start 2 end 3 correlationId 6 eventClass 7 nameId 8 returnValue 13 globalTid"
+)
 _CLASSES: Final[Mapping[int, str]] = {
     **dict.fromkeys((0, 1), f"{_CUPTI}RUNTIME"),
     3: "PROFILER_OVERHEAD",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -29,6 +29,7 @@ from traceflops.table.columns import (
 from traceflops.table.grouping import distinct
 from traceflops.table.links import first_match, first_of_same
 from traceflops.table.nesting import taken
+from traceflops.table.patterns import LAUNCH
 
 UNNAMED_KERNEL: Final = "(unnamed kernel)"
 _UNNAMED: Final = "(unnamed)"
@@ -66,9 +67,10 @@ _WAIT_OF: Final[Mapping[str, str]] = {
 _WAITING_CALL: Final = re.compile(rf"(?:cuda|cu)({'|'.join(_WAIT_OF)})(?:_ptsz|_v\d{{1,6}})*")
 
 
-def call_name(text: str) -> str:
-    """Return a call's name without its API version (`_v3020`); a driver call keeps its `_v2`."""
-    return _API_VERSION.sub("", text)
+def _call_name(error: int, text: str) -> str:
+    """Return a call's name without its API version (`_v3020`), a failed launch's with its error."""
+    name = _API_VERSION.sub("", text)
+    return f"(error {error}) {name}" if error and LAUNCH.match(name) else name
 
 
 def _coded(
@@ -169,7 +171,7 @@ def _columns(kind: str, reading: ReportReading, table: TableBuilder, rows: Batch
 class _RecordKind(NamedTuple):
     """How to read a table of a report: the columns to read, the trace's table, their `kind` there.
 
-    If `unnamed` is given, names are ids of texts; `ReportReading.add` explains it and `shown`.
+    If `unnamed` is given, names are ids of texts; `ReportReading.add` explains it.
     """
 
     table: str
@@ -177,7 +179,6 @@ class _RecordKind(NamedTuple):
     kind: str
     columns: tuple[str, ...]
     unnamed: str | None = None
-    shown: Shown | None = None
 
 
 _OF_KERNELS: Final = (
@@ -189,14 +190,14 @@ _OF_COPIES: Final = (
     *("srcDeviceId", "dstDeviceId", "migrationCause"),
 )
 _OF_FILLS: Final = (*_SPAN, *_PLACE, "graphNodeId", "bytes", "memKind")
-_OF_CALLS: Final = (*_SPAN, "eventClass", "globalTid", "correlationId", "nameId")
+_OF_CALLS: Final = (*_SPAN, "eventClass", "globalTid", "correlationId", "nameId", "returnValue")
 _OF_NODES: Final = (*_SPAN, "globalTid", "graphNodeId", "originalGraphNodeId")
 _RECORD_KINDS: Final = (
     _RecordKind("KERNEL", "activities", "kernel", _OF_KERNELS, UNNAMED_KERNEL),
     _RecordKind("MEMCPY", "activities", "memcpy", _OF_COPIES),
     _RecordKind("MEMSET", "activities", "memset", _OF_FILLS),
     _RecordKind("GRAPH_TRACE", "activities", "graph", (*_SPAN, *_PLACE, "graphId", "graphExecId")),
-    _RecordKind("RUNTIME", "calls", "", _OF_CALLS, _UNNAMED, call_name),
+    _RecordKind("RUNTIME", "calls", "", _OF_CALLS, _UNNAMED),
     _RecordKind("SYNCHRONIZATION", "marks", "sync", (*_SPAN, *_PLACE, "syncType")),
     _RecordKind("CUDA_EVENT", "marks", "event", ("timestamp", *_PLACE)),
 )
@@ -217,10 +218,19 @@ def read_records(reading: ReportReading) -> None:
             if rows.count and record.trace_table != "marks":  # work and calls end open ranges
                 latest_ns = int((rows["start_ns"] + rows["dur_ns"]).max())
                 reading.latest_ns = max(reading.latest_ns, latest_ns)
-            columns = _columns(record.table, reading, table, rows)
-            if record.kind:
-                columns["kind"] = table.names["kind"][record.kind]
-            reading.add(record.trace_table, rows, record.unnamed, record.shown, **columns)
+            for some, shown in _with_errors(record, rows):
+                columns = _columns(record.table, reading, table, some)
+                if record.kind:
+                    columns["kind"] = table.names["kind"][record.kind]
+                reading.add(record.trace_table, some, record.unnamed, shown, **columns)
+
+
+def _with_errors(record: _RecordKind, rows: Batch) -> Iterator[tuple[Batch, Shown | None]]:
+    """Yield the rows of a table with how to show their names: calls by the error they returned."""
+    is_call = record.table == "RUNTIME"
+    error = enums.errors_of(rows["returnValue"]) if is_call else np.zeros(rows.count, np.int64)
+    for code in distinct(error).tolist():
+        yield rows.only(error == code), partial(_call_name, code) if is_call else None
 
 
 def read_overheads(reading: ReportReading) -> None:

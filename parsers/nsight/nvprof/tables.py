@@ -331,7 +331,12 @@ _PARTS: Final[Mapping[str, tuple[_TablePart, ...]]] = {
     ),
     f"{CUPTI}GRAPH_TRACE": (_TablePart("GRAPH_TRACE", _WORK, _work),),
     f"{CUPTI}RUNTIME": tuple(
-        _TablePart(api, _CALL, partial(_calls, api), ("cbid", "processId", "threadId"))
+        _TablePart(
+            api,
+            _CALL | {"returnValue": "returnValue"},
+            partial(_calls, api),
+            ("cbid", "processId", "threadId"),
+        )
         for api in _APIS
     ),
     f"{CUPTI}SYNCHRONIZATION": (_TablePart("SYNCHRONIZATION", _WAIT, _work),),

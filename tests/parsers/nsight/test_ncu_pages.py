@@ -127,3 +127,55 @@ def test_a_page_written_twice_counts_once(tmp_path: Path) -> None:
     longer = page(["inst"], of(7, 1, "6"), metrics=(FADD,))
     whole = read(tmp_path, *lines, *longer)
     assert table(whole, "process", "dispatch", "value") == [(0, 0, 5), (0, 1, 6)]
+
+
+OF_2021 = """\
+==PROF== Profiling "sum" - 1: 0%....50%....100% - 8 passes
+loss 0.2694
+==PROF== Disconnected from process 7
+[7] app@127.0.0.1
+  sum(float *, int), 2024-Jul-13 20:38:33, Context 1, Stream 7
+    NVTX Start/End Ranges:
+      <default domain>
+        <0,layer>
+    Section: Command line profiler metrics
+    ---------------------------------------- --------------- ---------
+    dram__bytes_read.sum                               Mbyte      1.50
+    gpu__time_duration.sum                           usecond      5.98
+    launch__grid_size                                            1,117
+    ---------------------------------------- --------------- ---------
+
+"""
+OF_2024 = """\
+[9] app@host
+  void axpy<4>(float, float *) (64, 2, 1)x(256, 1, 1), Context 1, Stream 7, Device 0, CC 8.6
+    Section: GPU Speed Of Light Throughput
+    ----------------------- ----------- ------------
+    Metric Name             Metric Unit Metric Value
+    ----------------------- ----------- ------------
+    Compute (SM) Throughput           %        41.25
+    Duration                         us         2.00
+    ----------------------- ----------- ------------
+
+    OPT   This kernel grid is too small to fill the available resources on this device, resulting
+          in only 0.4 full waves across all SMs.
+
+"""
+
+
+def test_what_ncu_prints_is_read_launch_by_launch(tmp_path: Path) -> None:
+    trace = read(tmp_path, *(OF_2021 + OF_2024).splitlines())
+    assert table(trace, "name", "dispatch", "counter", "value") == [
+        ("sum(float *, int)", 0, READ, 1_500_000.0),
+        ("sum(float *, int)", 0, TIME, 5_980.0),
+        ("sum(float *, int)", 0, "launch__grid_size", 1_117.0),
+        (
+            "void axpy<4>(float, float *)",
+            1,
+            "GPU Speed Of Light Throughput|Compute (SM) Throughput|%",
+            41.25,
+        ),
+        ("void axpy<4>(float, float *)", 1, "GPU Speed Of Light Throughput|Duration|ns", 2_000.0),
+    ]
+    assert table(trace, "grid", "block")[-1] == ([64, 2, 1], [256, 1, 1])
+    assert [one["pid"] for one in trace.processes.to_pylist()] == [7, 9]

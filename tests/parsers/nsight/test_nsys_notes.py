@@ -14,6 +14,7 @@ from tests.parsers.nsight.test_nsys_quirks import codes, made, note, rows
 from traceflops.errors import InputError
 from traceflops.parsers.reading import read
 from traceflops.recording.inventory import how_to_record, missing_from
+from traceflops.reports.view.findings import headline
 
 LAUNCH = "cudaGraphLaunch_v10000"
 
@@ -396,3 +397,29 @@ def test_copies_that_were_not_made_are_not_missing(tmp_path: Path) -> None:
     export.kernel(10, 20)
     trace = made(tmp_path, export)
     assert "copies" not in {one.code for one in missing_from(trace)}
+
+
+@pytest.mark.parametrize(
+    ("ran", "said"),
+    [
+        (None, "3 of 3 launches of kernels failed (error 222: the code was compiled by a CUDA"),
+        ("copy", "3 of 3 launches of kernels failed (error 222: the code was compiled by a CUDA"),
+        ("kernel", "3 of 4 launches of kernels failed (error 222: the code was compiled by a CUDA"),
+    ],
+)
+def test_launches_that_failed_are_said_first_and_have_lost_no_record(
+    tmp_path: Path, ran: str | None, said: str
+) -> None:
+    export = NsysFile()
+    for number in (1, 2, 3):
+        export.call(number * 10, number * 10 + 9, number, returnValue=222)
+    if ran == "copy":
+        export.call(100, 109, 9, name="cudaMemcpy_v3020", returnValue=0)
+        export.copy(105, 108, 1, correlationId=9)
+    if ran == "kernel":
+        export.call(100, 109, 9, returnValue=0)
+        export.kernel(150, 250, correlationId=9)
+    analysis = tf.analyze(made(tmp_path, export))
+    assert headline(analysis).sentence.startswith(said)
+    assert "device-records-missing" not in [one.code for one in analysis.notes]
+    assert ("then record again" in analysis.verdict.sentence) == (ran != "kernel")
