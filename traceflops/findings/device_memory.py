@@ -21,6 +21,7 @@ from traceflops.findings import copy_sizes
 from traceflops.findings.calls_alone import outermost
 from traceflops.findings.case import Case, cause, limit, share_of_window
 from traceflops.findings.finding import Cause, Gain, Row, Verdict, row_name
+from traceflops.findings.held_memory import parts_of_peak
 from traceflops.memory.usage import BETWEEN, fullest_gpu, holders, memory_use
 from traceflops.table.columns import (
     BoolArray,
@@ -250,7 +251,8 @@ def memory_facts(prepared: Prepared) -> tuple[Fact, ...]:
     use = fullest_gpu(used)
     if use is None:
         return ()
-    most = next((held for held in holders(prepared, use) if held.recorded and held.op), None)
+    at_peak = holders(prepared, use)
+    most = next((held for held in at_peak if held.recorded and held.op), None)
     named = "snapshot.gpu" if use.local_id is not None else "snapshot.gpu-of-unknown-number"
     rank = use.rank if len(trace.ranks) > 1 else None
     peak = fact(
@@ -265,7 +267,9 @@ def memory_facts(prepared: Prepared) -> tuple[Fact, ...]:
         largest = use.largest_free or None
         facts.append(fact("snapshot.unused", bytes=use.unused_at_peak, largest=largest))
     gpus = {gpu.device for gpu in used if gpu.process == use.process and not gpu.on_host}
-    return (*facts, *_taken(trace, use.process, len(gpus)))
+    stacks = names(trace.counters["stack"])
+    parts = parts_of_peak(at_peak, use.allocated.peak, stacks)
+    return (*facts, *parts, *_taken(trace, use.process, len(gpus)))
 
 
 def _taken(trace: Trace, process: int, gpus: int) -> Iterator[Fact]:
