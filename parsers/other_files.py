@@ -314,7 +314,7 @@ OTHER_FILES: Final[tuple[OtherFile, ...]] = (
     OtherFile(
         "an nsys stats report as JSON",
         "write it as CSV: nsys stats --format csv",
-        begins=rb'\s*[\[{]\s*(?:[{"]\s*)?"?(?:Time ?\(%\)|Start ?\(\w+\)|Total Time \(\w+\))"',
+        begins=rb'\s*(?:\{|\[\s*(?!\{))\s*"?(?:Time ?\(%\)|Start ?\(\w+\)|Total Time \(\w+\))"',
     ),
     OtherFile(
         "a Python pickle, which is unsafe to open",

@@ -457,3 +457,17 @@ def test_fills_that_take_much_of_the_time_gain_at_most_their_time() -> None:
 
 def test_fills_that_run_beside_kernels_are_no_finding() -> None:
     assert fills(beside=1) == []
+
+
+@pytest.mark.parametrize(("after", "is_loading"), [(0, True), (6, False)])
+def test_copies_before_the_first_kernel_load_what_it_works_on(after: int, is_loading: bool) -> None:
+    """Of 12 and of 18 copies, as long as a kernel, 12 come before the first kernel."""
+    begin = [*range(12), *range(13, 13 + after)]
+    works = [("Memcpy HtoD", 10 * at, at * MS, MS) for at in begin]
+    rows = launched(*works, ("sgemm", 125, 12 * MS, MS), ("sgemm", 900, 40 * MS, MS))
+    for one in rows["activities"]:
+        if one["name"] == "Memcpy HtoD":
+            one.update({"kind": "memcpy", "direction": "HtoD", "bytes": 5_000_000})
+    (found,) = of_rule(tf.analyze(trace_of(**rows)), "host-copies")
+    assert ("before the first kernel" in found.remedy) == is_loading
+    assert (found.gain is None) == is_loading
