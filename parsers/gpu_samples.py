@@ -82,10 +82,11 @@ _NULL: Final = re.compile(r"|-|n/a|none|\[.*")
 _GPU: Final = re.compile(r"(?:\d{1,4})?|[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.\d")
 _TIME: Final = re.compile(
     r"(?:((?:19|20)\d\d)[-/]?(\d\d)[-/]?(\d\d)[ T]+)?(\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?"
-    r"|(?P<unix>\d{9,10})(?:\.(?P<part>\d{1,9}))?"
+    r"(?P<zone>Z|[+-]\d\d:?\d\d)?|(?P<unix>\d{9,10})(?:\.(?P<part>\d{1,9}))?"
 )
 _EPOCH: Final = date(1970, 1, 1).toordinal()
 _UNIX_TIME: Final = "seconds since 1970"
+_ZONED: Final = "times with their zone"
 _MOST_COLUMNS, _MOST_TRIES, _LINES_LOOKED_AT = 200, 1_000, 20
 _AGAIN: Final = "record again with times and GPU numbers: see docs/parsers/gpu_samples.md"
 _NOTES: Final = NoteTable(
@@ -214,7 +215,11 @@ def _time(text: str) -> tuple[str, int] | None:
         day = date(*map(int, time.group(1, 2, 3))).toordinal() - _EPOCH
     except ValueError:
         return None
-    return LOCAL_TIME, day * DAY_NS + time_of_day_ns
+    if time["zone"] is None:
+        return LOCAL_TIME, day * DAY_NS + time_of_day_ns
+    sign, zone = (-1 if time["zone"][0] == "-" else 1), f"{time['zone'].replace(':', ''):0<5}"
+    ahead_ns = sign * (int(zone[1:3]) * 60 + int(zone[3:])) * 60 * 10**9
+    return _ZONED, day * DAY_NS + time_of_day_ns - ahead_ns
 
 
 def _split(line: str) -> list[str]:
@@ -300,12 +305,12 @@ def _trace(source: ByteSource) -> Trace:
         "devices": trace_builder.devices_table(devices),
         "counters": trace_builder.in_order_of_time(counters),
     }
-    is_unix_time = samples.time_kind == _UNIX_TIME
+    counts_from_1970 = samples.time_kind in (_UNIX_TIME, _ZONED)
     about = Source(
         format=GPU_SAMPLES,
         files=(SourceFile(source.label, source.stored_bytes, source.text_bytes),),
-        tool="amd-smi" if is_unix_time else "nvidia-smi",
-        origin_unix_ns=0 if is_unix_time else None,  # the time zone of local times is unknown
+        tool="amd-smi" if samples.time_kind == _UNIX_TIME else "nvidia-smi",
+        origin_unix_ns=0 if counts_from_1970 else None,  # the time zone of local times is unknown
         facts={"times": samples.time_kind},
         event_counts={"samples": len(gpu)},
     )

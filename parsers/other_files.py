@@ -261,11 +261,6 @@ OTHER_FILES: Final[tuple[OtherFile, ...]] = (
         ),
     ),
     OtherFile(
-        "text in UTF-16",
-        "convert it to UTF-8 (iconv -f utf-16 -t utf-8)",
-        begins=rb"\xff\xfe|\xfe\xff",
-    ),
-    OtherFile(
         "a log of an SQLite database (-wal, -shm, -journal), not the database",
         "give the database beside it; its log is read too",
         begins=rb"\x37\x7f\x06[\x82\x83]|\xd9\xd5\x05\xf9\x20\xa1\x63\xd7|\x18\xe2\x2d\x00",
@@ -349,12 +344,12 @@ OTHER_FILES: Final[tuple[OtherFile, ...]] = (
     OtherFile(
         "an nsys stats report as JSON",
         "write it as CSV: nsys stats --format csv",
-        begins=rb'\s*[\[{]\s*(?:[{"]\s*)?"?(?:Time ?\(%\)|Start ?\(\w+\)|Total Time \(\w+\))"',
+        begins=rb'\s*(?:\{|\[\s*(?!\{))\s*"?(?:Time ?\(%\)|Start ?\(\w+\)|Total Time \(\w+\))"',
     ),
     OtherFile(
         "a Python pickle, which is unsafe to open",
         "export the trace as JSON; a memory snapshot of PyTorch is read as it is",
-        begins=_PICKLE + rb"(?![\s\S]{0,50}segments)",
+        begins=_PICKLE + rb"(?![\s\S]{0,50}(?:segments|device_traces))",
     ),
 )
 """Kinds that are tried before any format, in this order; the first that fits counts."""

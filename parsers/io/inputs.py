@@ -10,6 +10,7 @@ Arrow's decompressors never see bytes behind the last one.
 
 from __future__ import annotations
 
+import codecs
 import io
 import lzma
 import zipfile
@@ -52,6 +53,8 @@ def unpacker(first: bytes) -> Callable[[Feed], Iterator[bytes]] | None:
     if first.startswith(_GZIP[:2]):
         return _gunzip
     magic = first[:_MAGIC_BYTES]
+    if magic.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return _from_utf16
     return _decompress if magic in _FRAMES or _is_skipped(magic) else None
 
 
@@ -131,6 +134,14 @@ def gathered(pieces: Iterator[bytes]) -> Iterator[bytes]:
             held, length = [], 0
     if length:
         yield b"".join(held)
+
+
+def _from_utf16(feed: Feed) -> Iterator[bytes]:
+    """Yield text in UTF-16, as redirects of PowerShell write it, in UTF-8."""
+    decoder = codecs.getincrementaldecoder("utf-16")(errors="replace")
+    while data := feed.take():
+        yield decoder.decode(data).encode()
+    yield decoder.decode(b"", final=True).encode()
 
 
 def _gunzip(feed: Feed) -> Iterator[bytes]:

@@ -40,11 +40,13 @@ def _is_ncu(head: bytes) -> bool:
 
 def _is_stats(head: bytes) -> bool:
     """Return whether a file has a table of nsys stats, as CSV or as printed on a console."""
-    if head.lstrip()[:1] in _NO_TABLE or _SIGN.search(head) is None:
+    if _SIGN.search(head) is None:
         return False
     from traceflops.parsers.nsight.stats_layouts import STATS_TABLES
-    from traceflops.parsers.nsight.stats_text import Console, first_header
+    from traceflops.parsers.nsight.stats_text import Console, first_header, json_header
 
+    if head.lstrip()[:1] in _NO_TABLE:
+        return first_header(json_header(head), STATS_TABLES) is not None
     has_csv = first_header(head, STATS_TABLES) is not None
     return has_csv or any(Console(STATS_TABLES).rows(head))
 

@@ -73,7 +73,7 @@ def read_stats(source: ByteSource, block_bytes: int = TEXT_BLOCK_BYTES) -> list[
     def begin(plan: Plan, heading: _Heading) -> None:
         parts.append(ReportPart(report_named(plan.what.report, heading.report), heading.profile))
 
-    for heading, pieces in groupby(_headed_pieces(source), key=itemgetter(0)):
+    for heading, pieces in groupby(_headed_pieces(stats_text.as_csv(source)), key=itemgetter(0)):
         console.begin(heading.report)
         lines = (piece for _, piece in pieces)
         # The tables below one heading are read like a file of their own.

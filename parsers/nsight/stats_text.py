@@ -6,14 +6,17 @@ decimals and thousands of the user's locale.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, islice
 from typing import Final
 
+import msgspec
 import numpy as np
 from msgspec import Struct, field
 
+from traceflops.errors import InputError
 from traceflops.parsers.io.csv_cells import decimal_mark, is_number, plain_decimal
 from traceflops.parsers.io.csv_lines import Bytes
 from traceflops.parsers.io.csv_text import Plan, Tables, header_in
@@ -51,6 +54,8 @@ _TITLED: Final = re.compile(
 """The part of a title that states a unit, and the line below it."""
 _BETWEEN: Final = re.compile(r"[\s|;]+|,(?!\d)|(?<!\d),")
 """Separates the cells of an unknown table; a comma between digits is part of a number."""
+_OBJECTS: Final = re.compile(r"\s*\[\s*(?=\{)")
+_Cell = str | int | float | None
 Filter = Callable[[ByteSource], Iterator[bytes]]
 
 
@@ -80,6 +85,38 @@ def from_header(source: ByteSource, tables: Tables) -> Filtered:
             yield _without_messages(block, *_MARKED)
 
     return Filtered(source, blocks)
+
+
+def json_header(head: bytes) -> bytes:
+    """Return the header that the CSV of a report in JSON would have; b"" for other text."""
+    text = head.decode(errors="replace")
+    if (begin := _OBJECTS.match(text)) is None:
+        return b""
+    try:
+        first, _ = json.JSONDecoder().raw_decode(text, begin.end())
+    except (ValueError, RecursionError):
+        return b""
+    return _csv_line(list(first)) if first else b""
+
+
+def _from_json(source: ByteSource) -> Iterator[bytes]:
+    """Yield a report that nsys stats wrote as JSON, a list of objects, as CSV."""
+    try:
+        rows = msgspec.json.decode(b"".join(source.blocks()), type=list[dict[str, _Cell]])
+    except msgspec.DecodeError as error:
+        raise InputError(
+            f"damaged or cut off: {source.label} ({error})", "write it again, or as CSV"
+        ) from None
+    keys = list(rows[0]) if rows else []
+    yield _csv_line(keys)
+    for row in rows:
+        values = (row.get(key) for key in keys)
+        yield _csv_line(["" if value is None else str(value) for value in values])
+
+
+def as_csv(source: ByteSource) -> ByteSource:
+    """Return the source, of a report in JSON as CSV."""
+    return Filtered(source, _from_json) if json_header(source.head()) else source
 
 
 def whole_lines(source: ByteSource) -> Iterator[bytes]:

@@ -31,7 +31,10 @@ from traceflops.table.builder import TableBuilder
 from traceflops.table.columns import ABSENT, LIMIT_NS, Array, IntArray
 from traceflops.table.trace import Note, Source, SourceFile, Trace, rank_from_name
 
-_SIGN: Final = re.compile(rb"\x80[\x02-\x05][\s\S]{0,40}?[\x8cX]\x08(?:\x00\x00\x00)?segments")
+_SIGN: Final = re.compile(
+    rb"\x80[\x02-\x05][\s\S]{0,40}?[\x8cX]"
+    rb"(?:\x08(?:\x00\x00\x00)?segments|\x0d(?:\x00\x00\x00)?device_traces)"
+)
 _NOTES: Final = NoteTable(
     repaired={
         "times-ordered": "{n} [event is|events are] earlier than the one before: moved to its time."
@@ -57,11 +60,14 @@ _IGNORED: Final = ("free_completed", "snapshot", "user_defined")
 _HELD, _OTHER = "active_allocated", "other"
 _MOST_FRAMES: Final = 8
 _LONGEST: Final = 100
-_OF_TORCH: Final = re.compile(r"(?:^|[/\\])torch[/\\]")
+_OF_TORCH: Final = re.compile(r"(?:^|[/\\])torch[/\\](?!optim[/\\])")
 _OF_PYTHON: Final = re.compile(r"\.pyx?$|^<")
 _OPERATOR: Final = re.compile(r"\bat::_ops::(\w+)::call\(")
 _BACKWARD: Final = re.compile(r"(?<!::)\btorch::autograd::(?:\w++::)*(\w++)::apply\(")
-"""Frames of C++ that name an operator or a backward function; of Python files, and of PyTorch's."""
+"""Frames of C++ that name an operator or a backward function; of Python files, and of PyTorch's.
+
+Its optimizers count as the program's: they hold their state.
+"""
 _Size = Annotated[int, msgspec.Meta(ge=0, le=2**44)]
 _Address = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 

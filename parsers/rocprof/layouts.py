@@ -146,6 +146,9 @@ _ROLES: Final = {
     "block_threads": _role("integer", "Workgroup_Size", "wgr"),
     "registers": _role("integer", "VGPR_Count", "arch_vgpr", "vgpr"),
     "shared": _role("integer", "LDS_Block_Size", "LDS_Per_Workgroup", "Group_Segment_Size", "lds"),
+    "private": _role(
+        "integer", "Scratch_Size", "Scratch_Per_Workitem", "Private_Segment_Size", "scr"
+    ),
     "graph": _role("integer", "Graph_Exec_Id"),
     "graph_node": _role("integer", "Graph_Node_Id"),
     "replay": _role("integer", "Replay_Pass"),
@@ -167,7 +170,7 @@ _ROLES_OF: Final[Mapping[str, tuple[str, ...]]] = {
     "kernels": (
         *(*_WORK, "kernel", "agent", "dispatch", "queue", "dispatched"),
         *("block_x", "block_y", "block_z", "grid_x", "grid_y", "grid_z"),
-        *("registers", "shared", "graph", "graph_node", "completed"),
+        *("registers", "shared", "private", "graph", "graph_node", "completed"),
     ),
     "copies": (*_WORK, "direction", "source", "target", "graph", "graph_node"),
     "graphs": (*_WORK, "agent", "queue", "graph"),
@@ -182,6 +185,7 @@ _ROLES_OF: Final[Mapping[str, tuple[str, ...]]] = {
     "wide": (*_PROCESS, *_LAUNCH, *_LAUNCHED, "counted_from", "counted_to"),
     "timed wide": (
         *(*_WORK, *_LAUNCH, "kernel", "queue", "dispatched", "registers", "shared"),
+        "private",
         *("instance", "completed"),
     ),
     "untimed": ("dispatch",),
@@ -194,9 +198,9 @@ _ROLES_OF: Final[Mapping[str, tuple[str, ...]]] = {
 _FREE: Final = ("function", "message", "kernel", "name", "direction")
 """The first of these that a table has may contain any text, even unquoted separators."""
 _OTHERS: Final = _columns(
-    "Guid Kernel_Id queue-index Private_Segment_Size Group_Segment_Size Scratch_Size"
-    " Accum_VGPR_Count SGPR_Count lds scr vgpr arch_vgpr accum_vgpr sgpr fbar wave_size sig obj"
-    " CompleteNs DurationNs Duration Scratch_Per_Workitem Accum_VGPR SGPR Wave_Size XCC_Index"
+    "Guid Kernel_Id queue-index Group_Segment_Size"
+    " Accum_VGPR_Count SGPR_Count lds vgpr arch_vgpr accum_vgpr sgpr fbar wave_size sig obj"
+    " CompleteNs DurationNs Duration Accum_VGPR SGPR Wave_Size XCC_Index"
 )
 _KNOWN: Final = _OTHERS | {
     a_spelling for _, spellings in _ROLES.values() for a_spelling in spellings

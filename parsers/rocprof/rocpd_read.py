@@ -38,6 +38,7 @@ _GRAPH: Final = ("graph_exec_id", "graph_node_id")
 _COMMON: Final = ("pid", "start", "end", *_GRAPH, "event_id")
 _OF_DISPATCH: Final = (
     *(*_COMMON, "agent_id", "kernel_id", "queue_id", "group_segment_size"),
+    "private_segment_size",
     *(*_GRID, *_BLOCK),
 )
 _OF_COPY: Final = (*_COMMON, "name_id", "src_agent_id", "dst_agent_id", "size")
@@ -177,6 +178,7 @@ class DispatchReader:
                 block=block,
                 registers_per_thread=self._registers(rows["kernel_id"]),
                 shared_memory_bytes=rows["group_segment_size"],
+                scratch_bytes=rows["private_segment_size"],
             )
             if is_counted:
                 self._dispatches.append(

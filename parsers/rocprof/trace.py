@@ -240,8 +240,9 @@ def file_notes(file: TableFile) -> Iterator[Note]:
         "samples-not-read": samples,
         "barrier-packets": odd["barriers"],
     }
-    notes = (*text_notes(file.damage, file.source.cut), *span_notes(odd))
-    for note in (*notes, *NOTES.counted(counts, *counts)):
+    damage = text_notes(file.damage, file.source.cut)
+    # Rounded times are why records have none.
+    for note in (*damage, *NOTES.counted(counts, *counts), *span_notes(odd)):
         yield replace(note, file=file.source.label)
 
 

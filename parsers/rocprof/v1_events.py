@@ -54,6 +54,7 @@ NUMBERS: Final[Mapping[str, tuple[str, ...]]] = {
     "block_threads": ("wgr",),
     "registers": ("arch_vgpr", "vgpr"),
     "shared": ("lds",),
+    "private": ("scr",),
 }
 """The columns of numbers, and the arguments that have them in the various releases."""
 _NAMES: Final = ("KernelName", "Name")

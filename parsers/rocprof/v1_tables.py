@@ -78,6 +78,7 @@ class V1Tables(trace_builder.Gathered):
             **self._of_gpu(rows),
             registers_per_thread=rows["registers"],
             shared_memory_bytes=rows["shared"],
+            scratch_bytes=rows["private"],
         )
         queued = rows.only(rows["queued"] > 0)
         process = self._process(queued)

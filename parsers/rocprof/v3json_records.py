@@ -179,6 +179,7 @@ _KINDS: Final[Mapping[str, _Kind]] = {
             "graph_node": "graph_node_id",
             "queue": "dispatch_info.queue_id.handle",
             "shared": "dispatch_info.group_segment_size",
+            "private": "dispatch_info.private_segment_size",
         },
     ),
     "copy": _Kind(

@@ -215,6 +215,7 @@ class ProcessRecords:
                 block=rows["block"],
                 registers_per_thread=self._registers(rows["kernel"].astype(np.int64)),
                 shared_memory_bytes=rows["shared"],
+                scratch_bytes=rows["private"],
             )
 
     def _add_marks(self) -> None:

@@ -29,6 +29,7 @@ from traceflops.table.trace import Note, Trace
 from traceflops.units import time_amount
 
 _MOST: Final = 2**53  # 9 PB, or 104 days: a double below it is exact, and sums fit an int64
+_SEVERAL: Final = 3  # so many different counters cannot all be 0 of launches that did run
 _MUCH_OF_IT: Final = 0.1  # a note says if more of a lifetime is outside device work
 _NOTES: Final = NoteTable(
     dropped={
@@ -38,6 +39,10 @@ _NOTES: Final = NoteTable(
     assumed={
         "window": "The process ran for {life}; its GPU operations start after {before} and span "
         "{span}. Shares cover that span only."
+    },
+    missing={
+        "nothing-counted": "All {n} hardware counters are 0 in every launch: they were not "
+        "counted, so they tell nothing. Other programs that count, or missing rights, can be why."
     },
 )
 
@@ -104,6 +109,14 @@ def _impossible(array: pa.ChunkedArray) -> BoolArray | None:
     if int(values.min()) >= 0 and int(values.max()) < _MOST:
         return None
     return np.asarray((values < 0) | (values >= _MOST))
+
+
+def counter_notes(trace: Trace) -> Iterator[Note]:
+    """Yield a note if the hardware counters of launches are all 0."""
+    counted = trace.table("kernel_counters")
+    kinds = len(names(counted["counter"]))
+    if kinds >= _SEVERAL and not floats(counted["value"]).any():
+        yield _NOTES.note("nothing-counted", kinds)
 
 
 def lifetime_notes(trace: Trace) -> Iterator[Note]:

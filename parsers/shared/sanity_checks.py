@@ -176,7 +176,8 @@ def plausible(trace: Trace) -> Trace:
                 "ts and dur must be in microseconds; convert other units",
             )
     trace = with_peer_copies(without_repeats(trace))
-    return amounts.with_notes(trace, (*amounts.lifetime_notes(trace), *_long_notes(trace)))
+    notes = (*amounts.counter_notes(trace), *amounts.lifetime_notes(trace), *_long_notes(trace))
+    return amounts.with_notes(trace, notes)
 
 
 def _without_impossible_times(trace: Trace) -> Trace:

@@ -28,7 +28,12 @@ _WAY: Final = re.compile(
     rf"{_END}[ _-]?(?i:to)[ _-]?{_END}|([HDPA])(?:[ -]?to[ -]?|2)([HDPA])(?![a-z])"
 )
 _INT31: Final = 2**31
-_LEAST: Final = {"registers_per_thread": 1, "shared_memory_bytes": 0, "bytes": 0}
+_LEAST: Final = {
+    "registers_per_thread": 1,
+    "shared_memory_bytes": 0,
+    "scratch_bytes": 0,
+    "bytes": 0,
+}
 """The smallest possible value of each column of sizes; smaller ones become ABSENT."""
 Values = Array | int
 

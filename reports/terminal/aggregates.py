@@ -8,7 +8,7 @@ from typing import Any, Final
 from rich.text import Text
 
 from traceflops.characters import function_name
-from traceflops.findings.device_memory import memory_facts
+from traceflops.findings.held_memory import memory_facts
 from traceflops.memory.usage import fullest_gpu, holders, memory_use
 from traceflops.mfu.measurement import Measurement
 from traceflops.reports.terminal import lines

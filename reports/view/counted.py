@@ -90,7 +90,7 @@ def counted_table(measured: Measurement, most: int) -> ReportTable:
         *(Column.number(name, partial(counter, name)) for row in rows[:1] for name in row.counters),
         Column.number("Rate", rate),
         Column.number("Of bandwidth", share),
-        Column.number("Busy", lambda row: percent(as_float(row.busy))),
+        Column.number("Matrix busy", lambda row: percent(as_float(row.busy))),
         Column.number("FLOP/B", intensity),
     )
     has_bytes = any(row.read is not None or row.written is not None for row in rows)

@@ -160,7 +160,9 @@ def opening(analysis: Analysis) -> Opening:
     """Return the title and what follows it; errors of the program come first in the title."""
     opened = _opening(analysis)
     first = [words(part) for part in analysis.verdict.parts if part.code in SAID_FIRST]
-    if is_mostly_outside(analysis) and not is_little(analysis):
+    # In a run for counters the profiler makes the time before and between kernels.
+    is_counted = analysis.recorded == "serialized"
+    if is_mostly_outside(analysis) and not is_little(analysis) and not is_counted:
         first.append(outside(analysis))
     return opened._replace(statements=(*first, *opened.statements))
 

@@ -201,8 +201,17 @@ def selected(analysis: Analysis) -> str:
         "runs": chosen.run,
     }
     given = " and ".join(name for name, value in options.items() if value is not None)
+    run = _run_shown(analysis) if chosen.run is None else ""
     job = f"job {chosen.job} of {len(analysis.jobs)}" if analysis.jobs and chosen.job else ""
-    return ", ".join(filter(None, (job, f"selected {given}" if given else "")))
+    return ", ".join(filter(None, (job, run, f"selected {given}" if given else "")))
+
+
+def _run_shown(analysis: Analysis) -> str:
+    """Return which of several runs in sequence the figures cover, "" if there is one."""
+    runs = analysis.prepared.trace.runs if analysis.prepared is not None else ()
+    shown = {runs[device.device][1] for device in analysis.devices} if runs else set()
+    most = max((number for _, number in runs), default=1)
+    return f"only run {number_ranges(shown)} of {most} (see --run)" if shown else ""
 
 
 def provenance(analysis: Analysis, most_files: int = _MOST_FILES) -> list[str]:

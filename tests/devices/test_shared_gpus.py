@@ -13,6 +13,7 @@ from traceflops.analysis.preparation import prepare
 from traceflops.devices.merging import merge
 from traceflops.mfu.checked.passes import job_size
 from traceflops.recording.inventory import take_inventory
+from traceflops.reports.view.wording import selected
 from traceflops.table.trace import Note
 from traceflops.windows.chosen_runs import restrict
 
@@ -57,6 +58,9 @@ def test_the_time_between_two_runs_is_idle_in_none() -> None:
         text = note_of(found.notes, "one-run-of-several").text
         number = run or 1
         assert f"gpu 0 run {number} of 2 (process {10 + number})" in text
+        # Of 35 ns of work the other run has 15 or 20.
+        assert note_of(found.notes, "one-run-of-several").share == (20 if run == 2 else 15) / 35
+        assert selected(found) == ("selected runs" if run else "only run 1 of 2 (see --run)")
     text = note_of(trace.notes, "runs-on-one-gpu").text
     assert "run 1 process 11, 50.000 ms later run 2 process 12" in text
     assert "device-shared" not in codes(trace)

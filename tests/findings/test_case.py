@@ -7,7 +7,7 @@ import pytest
 
 from tests.build import launched, trace_of
 from traceflops import analyze
-from traceflops.findings.case import NO_RULES, program_of, without_work_ns
+from traceflops.findings.case import NO_RULES, program_of, program_of_trace, without_work_ns
 from traceflops.findings.late_rank import rank_balance
 from traceflops.findings.slow_links import slow_link_findings
 from traceflops.ranks.link_rates import LinkRate
@@ -90,3 +90,22 @@ def test_of_a_summary_the_accelerator_is_known_too(
     source = SimpleNamespace(format=format_, event_counts={category: 3})
     case: Any = SimpleNamespace(prepared=None, source=source)
     assert program_of(case) == known
+
+
+@pytest.mark.parametrize(
+    ("device", "is_radeon"),
+    [
+        ({"compute_major": 11}, True),
+        ({"architecture": "gfx1201"}, True),
+        ({"compute_major": 9, "architecture": "gfx942"}, False),
+        ({}, False),
+    ],
+)
+def test_a_radeon_is_told_from_what_rocprof_compute_profiles(
+    device: dict[str, Any], is_radeon: bool
+) -> None:
+    run = launched(("kernel", 0, 100, 400))
+    for call in run["calls"]:
+        call["name"] = "hipLaunchKernel"
+    trace = trace_of(**run, devices=[{"process": 0, "local_id": 0, **device}])
+    assert ("radeon" in program_of_trace(trace)) == is_radeon

@@ -489,3 +489,17 @@ def test_copies_that_mpi_makes_are_not_the_programs(call_ns: int, title: str) ->
     assert "MPI_Sendrecv makes most copies" in found.sentence
     assert "80.8 %" in found.sentence  # 20 times 80 us of 19 times 100 us and 80 us
     assert (found.owner, found.remedy[:4]) == ("library", "MPI ")
+
+
+@pytest.mark.parametrize(("after", "is_loading"), [(0, True), (6, False)])
+def test_copies_before_the_first_kernel_load_what_it_works_on(after: int, is_loading: bool) -> None:
+    """Of 12 and of 18 copies, as long as a kernel, 12 come before the first kernel."""
+    begin = [*range(12), *range(13, 13 + after)]
+    works = [("Memcpy HtoD", 10 * at, at * MS, MS) for at in begin]
+    rows = launched(*works, ("sgemm", 125, 12 * MS, MS), ("sgemm", 900, 40 * MS, MS))
+    for one in rows["activities"]:
+        if one["name"] == "Memcpy HtoD":
+            one.update({"kind": "memcpy", "direction": "HtoD", "bytes": 5_000_000})
+    (found,) = of_rule(tf.analyze(trace_of(**rows)), "host-copies")
+    assert ("before the first kernel" in found.remedy) == is_loading
+    assert (found.gain is None) == is_loading

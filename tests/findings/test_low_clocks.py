@@ -106,7 +106,9 @@ def test_samples_alone_say_which_clock_is_low() -> None:
     assert alone.prepared is not None
     assert missing_from(alone.prepared.trace) == ()  # nothing that a profiler would record
     assert alone.verdict.sentence == (
-        "Clocks and power of 8 GPUs, without a recording. The clock of GPU 2, the slowest, is "
+        "The GPUs are busy for 28.1 % of the 23.2 s sampled, from 0.0 % (GPU 4) to 56.3 % (GPU 2). "
+        "Busy is when any kernel runs; how well it uses the GPU takes a recording. "
+        "The clock of GPU 2, the slowest, is "
         "1,414 MHz while it works, 28.6 % below its maximum (hardware thermal slowdown)."
     )
 

@@ -46,7 +46,7 @@ FOREIGN: dict[str, tuple[bytes, str]] = {
     ),
     "zeros": (bytes(5000), "not a known trace"),
     "a number": (b"42", "not a known trace"),
-    "UTF-16": ('{"traceEvents": []}'.encode("utf-16"), "text in UTF-16"),
+    "UTF-16": ('{"name": "package"}'.encode("utf-16"), "no events"),
     "JSON of another kind": (b'{"name": "package", "version": "1.0"}', "no events"),
     "an empty object": (b"{}", "no events"),
     "an empty list": (b"[]", "not a PyTorch trace"),

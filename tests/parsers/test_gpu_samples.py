@@ -11,6 +11,7 @@ from sample_traces.config import RunConfig
 from sample_traces.gpu_samples import SamplingOptions, write_gpu_samples
 from sample_traces.simulate import simulate
 from tests.conftest import examples
+from traceflops import analyze
 from traceflops.errors import InputError
 from traceflops.parsers.reading import read
 from traceflops.table.trace import Trace
@@ -212,3 +213,34 @@ def test_layouts_of_one_run_say_the_same(tmp_path: Path) -> None:
     first = sampled("query")
     assert len(first) == 3 * 4 * 7  # GPUs, counters, samples from 3 s before to 3 s after
     assert all(sampled(one) == first for one in ("query nounits", "dmon", "dmon csv", "amd-smi"))
+
+
+def test_times_with_their_zone_and_text_in_utf16(tmp_path: Path) -> None:
+    """09:26:50 UTC on 8 September 2025 is 1,757,323,610 s after 1970; a redirect wrote UTF-16."""
+    text = (
+        "timestamp,gpu,index,memory.used\n"
+        "2025-09-08T17:26:50+08:00,3, 0, 4\n"
+        "2025-09-08T04:26:51.5-0500,1, 0, 5\n"
+        "2025-09-08T09:26:52Z,1, 0, 6\n"
+    )
+    start = 1_757_323_610 * 10**9
+    used = "memory_used_bytes"
+    expected = {(3, used, 0): 4, (1, used, 3 * 10**9 // 2): 5, (1, used, 2 * 10**9): 6}
+    plain = written(tmp_path, text)
+    (tmp_path / "wide.csv").write_bytes(text.encode("utf-16"))
+    for trace in (plain, read(tmp_path / "wide.csv")):
+        found = values(trace, start)
+        counter = next(iter(found))[1]
+        assert counter.endswith(used)
+        assert found == {(gpu, counter, at): mib * 2**20 for (gpu, _, at), mib in expected.items()}
+        assert trace.source.origin_unix_ns == 0
+
+
+def test_how_long_a_gpu_was_busy_and_idle_is_said_first(tmp_path: Path) -> None:
+    """Of 9 samples 4 are at 100 %; the longest idle piece is from the fourth to the eighth."""
+    percents = (100, 100, 0, 4, 0, 1, 0, 100, 100)
+    rows = (f"2024/03/19 00:00:0{at}, {percent} %" for at, percent in enumerate(percents))
+    trace = written(tmp_path, "timestamp, utilization.gpu [%]\n" + "\n".join(rows) + "\n")
+    assert analyze(trace).verdict.sentence.startswith(
+        "The GPU is busy for 45.0 % of the 8.00 s sampled, and idle for 4.00 s in one piece."
+    )

@@ -21,8 +21,8 @@ from traceflops.findings import verdicts
 from traceflops.findings.calls_alone import calls_alone
 from traceflops.findings.case import NO_RULES, FindingRules, program_of_trace
 from traceflops.findings.clocks import samples_verdict
-from traceflops.findings.device_memory import memory_verdict
 from traceflops.findings.finding import Finding, Verdict
+from traceflops.findings.held_memory import memory_verdict
 from traceflops.findings.late_rank import late_rank_fact, late_rank_findings, waiting_for
 from traceflops.findings.losses import Loss, all_losses, loss_findings
 from traceflops.findings.main_kernel import MAIN_KERNEL, main_kernel_findings

@@ -198,6 +198,7 @@ def without_work_ns(case: Case) -> int:
 
 
 _AMD_WARP: Final = 64  # lanes of a warp on some AMD GPUs; NVIDIA's have 32
+_RDNA: Final = 10  # the first gfx version of RDNA
 _VOLTA: Final = 7  # Nsight Compute profiles GPUs from this major compute capability on
 
 
@@ -215,6 +216,7 @@ def program_of(case: Case) -> frozenset[str]:
     serves     a serving engine annotates its passes
     amd        the GPUs are AMD's, as the profiler, the devices or the calls show
     nvidia     the GPUs are NVIDIA's
+    radeon     GPUs of AMD are Radeons, which rocprof-compute does not profile
     old-nvidia all GPUs are older than Volta, so Nsight Compute does not profile them
     other-gpu  the accelerators are neither AMD's nor NVIDIA's (XPU, MTIA, HPU)
     """
@@ -239,8 +241,17 @@ def program_of_trace(trace: Trace) -> frozenset[str]:
         "graphs": programs.of_graphs(trace),
         "trains": programs.of_training(trace),
         "old-nvidia": max(capabilities, default=_VOLTA) < _VOLTA,
+        "radeon": gpus_of(trace) == "amd" and _has_radeon(trace),
     }
     return frozenset({*(name for name in holds if holds[name]), gpus_of(trace)} - {""})
+
+
+def _has_radeon(trace: Trace) -> bool:
+    """Return whether a GPU of AMD is of RDNA: gfx10 or later."""
+    versions = trace.devices["compute_major"].to_pylist()
+    return max(filter(None, versions), default=0) >= _RDNA or any(
+        name.startswith("gfx1") for name in names(trace.devices["architecture"])
+    )
 
 
 def gpus_of(trace: Trace) -> str:

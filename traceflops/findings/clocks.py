@@ -12,6 +12,7 @@ import numpy as np
 from msgspec import Struct
 
 from traceflops.characters import kernel_name
+from traceflops.devices.gpu_samples import Sampled
 from traceflops.facts import Fact, Value, fact
 from traceflops.findings.case import Case, cause, limit, share_of_window
 from traceflops.findings.finding import Cause, Gain, Row, Verdict, Where, short_name
@@ -19,8 +20,18 @@ from traceflops.findings.launch_geometry import identical_launches
 from traceflops.findings.rules import advice_of
 from traceflops.gpu_samples import GpuSamples
 from traceflops.ranks.slow_rank import SlowRank
-from traceflops.table.columns import UNKNOWN_SIZE, FloatArray, IntArray, axes, codes, names
-from traceflops.table.grouping import group_rows
+from traceflops.table.columns import (
+    UNKNOWN_SIZE,
+    FloatArray,
+    IntArray,
+    axes,
+    codes,
+    floats,
+    is_one_of,
+    names,
+    numbers,
+)
+from traceflops.table.grouping import group_rows, groups
 from traceflops.table.trace import Trace
 from traceflops.timeline.device_span import is_top
 from traceflops.timeline.intervals import Intervals
@@ -32,6 +43,9 @@ _CLOCKS: Final = "clocks"
 _BESIDE: Final = "beside-communication"
 _QUARTERS: Final = 4  # the steps, in their order, are compared by quarters
 _ORDINALS: Final = ("first", "second", "third", "last")
+_DIFFER: Final = 0.10
+"""From this share of the time on, differences between GPUs and idle time in one piece are told."""
+_IDLE_PERCENT: Final = 5.0  # below this utilisation a GPU only shows its desktop, or nothing
 _SUBS: Final = ("gemm", "convolution")  # subcategories of the kernels that are called products here
 
 
@@ -258,12 +272,48 @@ def samples_verdict(sampled: Sequence[GpuSamples], trace: Trace) -> Verdict | No
     if not sampled:
         return None
     slowest = max(sampled, key=lambda gpu: gpu.below or 0.0)
-    parts = [fact("samples.alone", count=len(sampled))]
+    held = [used.most for gpu in sampled if (used := gpu.values.get(Sampled.MEMORY_USED))]
+    alone = fact("samples.alone", count=len(sampled), bytes=max(held, default=None))
+    parts = [*_utilisation(trace)] or [alone]
     if slowest.below:
         number = trace.devices["local_id"][slowest.device].as_py()
         code = "samples.slowest" if len(sampled) > 1 else "samples.only"
         parts.append(fact(code, number=number, **_values(slowest)))
     return Verdict(tuple(parts), "samples")
+
+
+def _utilisation(trace: Trace) -> Iterator[Fact]:
+    """Give how busy the GPUs were while they were sampled, if their utilisation was."""
+    table = trace.counters
+    rows = np.flatnonzero(is_one_of(table["name"], Sampled.UTILISATION))
+    time_ns, percent = numbers(table["time_ns"])[rows], floats(table["value"])[rows]
+    of_gpu = dict(groups(numbers(table["device"])[rows]))
+    if not len(rows) or time_ns.max() == time_ns.min():
+        return
+    share_of = {gpu: float(percent[members].mean()) / 100 for gpu, members in of_gpu.items()}
+    low, high = min(share_of, key=share_of.__getitem__), max(share_of, key=share_of.__getitem__)
+    differ = share_of[high] - share_of[low] >= _DIFFER
+    local_id = trace.devices["local_id"].to_pylist()
+    time_sampled_ns, idle_ns = int(time_ns.max() - time_ns.min()), 0
+    if len(of_gpu) == 1:
+        # From the first to the last of successive samples without work; `edges` are where they
+        # begin and end.
+        order = np.argsort(time_ns, kind="stable")
+        edges = np.diff((percent[order] < _IDLE_PERCENT).astype(np.int8), prepend=0, append=0)
+        begin, end = np.flatnonzero(edges > 0), np.flatnonzero(edges < 0) - 1
+        idle_ns = int((time_ns[order][end] - time_ns[order][begin]).max(initial=0))
+    yield fact(
+        "samples.busy",
+        count=len(of_gpu),
+        busy=sum(share_of.values()) / len(share_of),
+        time_ns=time_sampled_ns,
+        low=share_of[low] if differ else None,
+        low_gpu=local_id[low],
+        high=share_of[high] if differ else None,
+        high_gpu=local_id[high],
+        idle_ns=idle_ns if idle_ns >= _DIFFER * time_sampled_ns else None,
+    )
+    yield fact("samples.any-kernel")
 
 
 def clocks_of_late(case: Case, slow: SlowRank) -> tuple[Fact | None, Fact | None]:

@@ -1,7 +1,4 @@
-"""Rules of memory: copies and fills beside no other work, small pieces, room for a larger batch.
-
-And the verdict on a memory snapshot, a recording of nothing but memory.
-"""
+"""Rules of memory: copies and fills beside no other work, small pieces, room for a larger batch."""
 
 from __future__ import annotations
 
@@ -15,17 +12,15 @@ import numpy as np
 from traceflops.attribution.host_calls import MemoryOperation, memory_operations
 from traceflops.attribution.host_events import has_fact
 from traceflops.categories.programs import of_ml
-from traceflops.characters import function_name
 from traceflops.facts import Fact, fact
 from traceflops.findings import copy_sizes
 from traceflops.findings.calls_alone import outermost
 from traceflops.findings.case import Case, cause, limit, share_of_window
-from traceflops.findings.finding import Cause, Gain, Row, Verdict, row_name
-from traceflops.memory.usage import BETWEEN, fullest_gpu, holders, memory_use
+from traceflops.findings.finding import Cause, Gain, Row, row_name
+from traceflops.memory.usage import memory_use
 from traceflops.table.columns import (
     BoolArray,
     codes,
-    floats,
     is_one_of,
     matching,
     names,
@@ -43,15 +38,12 @@ _MOSTLY: Final = 0.9
 """From this share of uploads on, copies are of input: offloaded data are copied both ways."""
 _FEW: Final = 10
 """A kind with less than 1/_FEW of the time of copies is not told. Fewer copies are made once."""
-_TAKES: Final = ("segment_alloc", "segment_map")
-"""Marks of a memory snapshot: calls that take memory of the GPU."""
 _ALLOCATED: Final = re.compile(r"aten::empty(_strided)?$")
 """The operators that allocate: all others call one of these."""
 _ASKED: Final = re.compile(r"(cuda|hip)Malloc(Async)?(_v\d+)?$|(cu|hip)MemAlloc(Async)?(_v2)?$")
 _FREED: Final = re.compile(r"(cuda|hip|cuMem)Free(Async)?(_v\d+)?$")
 _LOADER, _PIN = "DataLoader", "pin_memory=True"
-_BURST_NS, _MANY = 10**9, 10
-"""Calls that take memory are told if there are many; those of one second are a burst."""
+_MANY: Final = 10  # so many operators that allocate tell whether the cache of memory is used
 LAUNCHING_CLASSES: Final = ("other_calls", "eager_overhead", "optimizer_loop", "launch_latency")
 
 
@@ -79,13 +71,12 @@ def host_copies(case: Case) -> Iterator[Cause]:
     # With little other work nothing hides copies; few copies are worth neither hiding nor pinning.
     room = share_of_window(case, others_ns)
     is_little = room < share
-    again |= (
-        {"other": copy_sizes.other_way(is_little=is_little, is_pinned=are_pinned(case))}
-        if again
-        else {}
-    )
+    if again:
+        again["other"] = copy_sizes.other_way(is_little=is_little, is_pinned=are_pinned(case))
     are_few = not case.steps.used and sum(copy.count for copy in copies) < _FEW
     hides_none = is_little or are_few
+    is_told_else = bool(case.steps.used or are_few or again or is_slow)
+    are_loading = not is_told_else and _come_first(trace)
     loads = any(_LOADER in name for t in (trace.ops, trace.marks) for name in names(t["name"]))
     choosing = {
         "again": bool(again),
@@ -93,6 +84,7 @@ def host_copies(case: Case) -> Iterator[Cause]:
         "little-work": is_little,
         "beside-nothing": hides_none,
         "once": are_few and is_pageable,
+        "loading": are_loading,
         "fast": part is not None and not is_slow,
         "slow-link": is_slow and not is_pageable,
         "loader": loads,
@@ -108,7 +100,7 @@ def host_copies(case: Case) -> Iterator[Cause]:
         gain_ns = min(alone_ns, copies[0].sum_ns * (1 - ways["slow"] / ways["fast"]))
     # Without a kernel, copies are all that the program does: nobody knows what they are for.
     is_work = is_pageable or is_one_of(trace.activities["kind"], "kernel").any()
-    is_gain = is_work and "once" not in knows
+    is_gain = is_work and knows.isdisjoint({"once", "loading"})
     made = cause(
         case,
         rule,
@@ -120,6 +112,17 @@ def host_copies(case: Case) -> Iterator[Cause]:
         gain=Gain(0, round(gain_ns) // case.windows_used, None) if is_gain else None,
     )
     yield copy_sizes.blamed_on_mpi(made, case)
+
+
+def _come_first(trace: Trace) -> bool:
+    """Return whether copies between CPU and GPU come before the first kernel, by their time."""
+    rows, is_kernel = trace.activities, is_one_of(trace.activities["kind"], "kernel")
+    if not is_kernel.any():
+        return False
+    start, dur_ns = numbers(rows["start_ns"]), numbers(rows["dur_ns"])
+    dur_ns = np.where(copy_sizes.between_host_and_device(trace), dur_ns, 0)
+    before_ns = dur_ns[start < start[is_kernel].min()].sum()
+    return bool(before_ns >= _MOSTLY * dur_ns.sum())
 
 
 def _kinds_of_copies(prepared: Prepared) -> tuple[list[MemoryOperation], str | None, bool]:
@@ -233,82 +236,6 @@ def allocator_state(case: Case) -> set[str]:
     is_async = matching(calls["name"], lambda name: "Async" in name)
     is_mostly_async = 2 * (asked & is_async).sum() > asked.sum()
     return {"allocator-async" if is_mostly_async else "allocator-uncached"}
-
-
-def _asker(op: str, callers: str) -> str:
-    """Return the names of an operator and of the function that called it: "NAME in CALLER"."""
-    return " in ".join(map(function_name, filter(None, (op, callers.partition(BETWEEN)[0]))))
-
-
-def memory_verdict(prepared: Prepared) -> Verdict | None:
-    """Return what a memory snapshot says, None for a recording with a timeline or of no memory."""
-    facts = () if prepared.accounts else memory_facts(prepared)
-    return Verdict(facts, "memory-use") if facts else None
-
-
-def memory_facts(prepared: Prepared) -> tuple[Fact, ...]:
-    """Return statements on the memory of the fullest GPU, nothing if that is unknown.
-
-    They are about failed allocations, the peak, unused bytes, and calls for more memory.
-    """
-    used, trace = memory_use(prepared), prepared.trace
-    use = fullest_gpu(used)
-    if use is None:
-        return ()
-    most = next((held for held in holders(prepared, use) if held.recorded and held.op), None)
-    named = "snapshot.gpu" if use.local_id is not None else "snapshot.gpu-of-unknown-number"
-    rank = use.rank if len(trace.ranks) > 1 else None
-    peak = fact(
-        "snapshot.peak",
-        gpu=fact(named, number=use.local_id, rank=rank),
-        bytes=use.allocated.peak,
-        part=most.bytes if most else None,
-        asker=_asker(most.op, most.scope) if most else None,
-    )
-    facts = [*_failed(trace, use.process), peak]
-    if use.unused_at_peak:
-        largest = use.largest_free or None
-        facts.append(fact("snapshot.unused", bytes=use.unused_at_peak, largest=largest))
-    gpus = {gpu.device for gpu in used if gpu.process == use.process and not gpu.on_host}
-    return (*facts, *_taken(trace, use.process, len(gpus)))
-
-
-def _taken(trace: Trace, process: int, gpus: int) -> Iterator[Fact]:
-    """Give how often a process took memory of its GPUs, if often, and the most in one second."""
-    is_taking = is_one_of(trace.marks["kind"], "event") & is_one_of(trace.marks["name"], *_TAKES)
-    is_own = numbers(trace.marks["process"]) == process
-    times_ns = numbers(trace.marks["start_ns"])[is_taking & is_own]  # sorted
-    count = len(times_ns)
-    if count < _MANY:
-        return
-    in_burst = np.searchsorted(times_ns, times_ns + _BURST_NS) - np.arange(count)
-    most = int(in_burst.max())
-    burst = fact("snapshot.all") if most == count else fact("snapshot.of-them", count=most)
-    yield fact(
-        "snapshot.taken",
-        whose=fact("snapshot.the-gpu" if gpus < 2 else "snapshot.its-gpus"),
-        count=count,
-        # Without an origin the file has no real times, only an order.
-        burst=burst if trace.source.origin_unix_ns is not None else None,
-    )
-
-
-def _failed(trace: Trace, process: int) -> Iterator[Fact]:
-    """Give how many allocations of a process failed, if any, and size and caller of the last."""
-    table = trace.counters
-    is_failure = is_one_of(table["name"], "device_memory.failed_bytes")
-    rows = np.flatnonzero(is_failure & (numbers(table["process"]) == process))
-    if not len(rows):
-        return
-    (size,), stack = floats(table["value"])[rows[-1:]], int(codes(table["stack"])[rows[-1]])
-    op, _, callers = (names(table["stack"])[stack] if stack >= 0 else "").partition(BETWEEN)
-    yield fact(
-        "snapshot.failed",
-        count=len(rows),
-        which=fact("snapshot.last" if len(rows) > 1 else "snapshot.this"),
-        bytes=int(size),
-        asker=_asker(op, callers) if op else None,
-    )
 
 
 _FILLS: Final = "fills"

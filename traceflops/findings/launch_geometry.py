@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from traceflops.characters import kernel_name
 from traceflops.devices.device_facts import SeenDevice
 from traceflops.devices.occupancy import room
 from traceflops.facts import Fact, Value, fact
@@ -142,8 +143,8 @@ class LaunchShape(NamedTuple):
 
 def launch_shape(trace: Trace, name: str) -> LaunchShape:
     """Return what all launches of kernels of one name have in common."""
-    rows = np.flatnonzero(matching(trace.activities["name"], name.__eq__))
-    own = take_rows(trace.activities.select(_SHAPE), rows)
+    is_own = matching(trace.activities["name"], lambda text: kernel_name(text) == name)
+    own = take_rows(trace.activities.select(_SHAPE), np.flatnonzero(is_own))
     block = _only(axes(own["block"]))
     if block is None:
         return LaunchShape()

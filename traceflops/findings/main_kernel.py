@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -12,6 +12,7 @@ import pyarrow as pa
 from traceflops.categories.classify import clean
 from traceflops.categories.kernel_names import without_return_type
 from traceflops.categories.programs import is_of_tensorrt
+from traceflops.characters import kernel_name
 from traceflops.devices.device_facts import SeenDevice
 from traceflops.facts import Fact, Value
 from traceflops.findings.decode import weight_bits
@@ -22,6 +23,8 @@ from traceflops.findings.losses import Loss
 from traceflops.findings.rules import advice_of, statement
 from traceflops.mfu.serving_passes import Serving
 from traceflops.remedies import advice
+from traceflops.table.columns import codes, names, numbers
+from traceflops.table.grouping import group_most
 from traceflops.table.trace import Trace
 from traceflops.timeline.records import Account
 
@@ -98,8 +101,10 @@ def main_kernel_findings(
         "launches": count,
         "mean_ns": mean_ns,
         "largest": min(largest["sum_ns"] / total.components.window_ns, share),
+        **_scratch(trace, variants, limits["least_scratch"]),
         **(_of_build(trace, variants, limits["many_blocks"]) if is_engine else {}),
     }
+    knows |= {"scratch"} if "scratch" in values else set()
     of_family = "" if len(variants) == 1 else "-tensorrt" if is_engine else "-family"
     if family == _OF_EXPERTS:
         of_family, knows = f"-{_OF_EXPERTS}", knows | {_OF_EXPERTS}
@@ -145,6 +150,26 @@ def _common_shape(trace: Trace, variants: Sequence[Mapping[str, Any]], kind: str
     if kind not in PRODUCTS:
         return shape
     return LaunchShape(shape.blocks) if shape.is_few else LaunchShape()
+
+
+def _scratch(trace: Trace, variants: Sequence[Mapping[str, Any]], least: float) -> dict[str, Value]:
+    """Return the kernel of most scratch memory per thread, if that is much and it takes much time.
+
+    Its name is given if there are other kernels.
+    """
+    most_ns = max(row["sum_ns"] for row in variants)
+    main = {row["name"] for row in variants if 2 * row["sum_ns"] >= most_ns}
+    table, scratch = trace.activities, Counter[str]()
+    held = numbers(table["scratch_bytes"], 0)
+    held_by_code = group_most(codes(table["name"]), held, len(names(table["name"])))
+    for text, size in zip(names(table["name"]), held_by_code.tolist(), strict=True):
+        if kernel_name(text) in main:
+            scratch[kernel_name(text)] = max(size, scratch[kernel_name(text)])
+    largest = max(scratch, key=scratch.__getitem__, default="")
+    if scratch[largest] < least:
+        return {}
+    whose = short_name(largest) if len(variants) > 1 else None
+    return {"scratch": scratch[largest], "scratch_of": whose}
 
 
 def _known_of_launches(

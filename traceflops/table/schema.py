@@ -121,6 +121,7 @@ TABLES: dict[str, tuple[Column, ...]] = {
         Column("block", _TRIPLE, "threads of a block, x y z"),
         Column("registers_per_thread", pa.int64(), "registers per thread", "registers"),
         Column("shared_memory_bytes", pa.int64(), "shared memory of a block", "bytes"),
+        Column("scratch_bytes", pa.int64(), "scratch (private) memory of a thread", "bytes"),
         Column("occupancy_percent", pa.int64(), "occupancy estimated by the profiler", "%"),
         Column("annotation", NAME_TYPE, "annotation of its graph node, or op of XLA"),
         Column("source", NAME_TYPE, "lines of Python that a compiler generated it from"),

@@ -137,8 +137,27 @@ def one_run_per_gpu(
 
     others = sum(run_count[trace.runs[device][0]] - 1 for device in of_several)
     gpus, shown_runs = len(of_several), listed(of_several, run_text)
-    note = note_of("assumed", "one-run-of-several", count=others, gpus=gpus, runs=shown_runs)
-    return chosen, (note,)
+    work_ns = _work_ns(trace, selection)
+    ignored_ns = sum(work_ns[device] for device in accounts.keys() - shown)
+    share = ignored_ns / max(sum(work_ns), 1)
+    return chosen, (
+        note_of(
+            "assumed", "one-run-of-several", count=others, share=share, gpus=gpus, runs=shown_runs
+        ),
+    )
+
+
+def _work_ns(trace: Trace, selection: Selection) -> list[int]:
+    """Return the time of the activities of each device in the selected range, by its row."""
+    process, start = (numbers(trace.activities[name]) for name in ("process", "start_ns"))
+    end = start + numbers(trace.activities["dur_ns"])
+    if selection.is_time_range:
+        first = origins(trace)[process]
+        start = np.maximum(start, first + (selection.from_ns or 0))
+        end = end if selection.to_ns is None else np.minimum(end, first + selection.to_ns)
+    owner, count = numbers(trace.activities["device"]), trace.devices.num_rows
+    sums: list[int] = group_sums(owner, np.maximum(end - start, 0), count).tolist()
+    return sums
 
 
 def _shown(trace: Trace, devices: Collection[int], selection: Selection) -> set[int]:
@@ -156,14 +175,7 @@ def _shown(trace: Trace, devices: Collection[int], selection: Selection) -> set[
         )
     if not trace.runs:
         return set(devices)
-    process, start = (numbers(trace.activities[name]) for name in ("process", "start_ns"))
-    end = start + numbers(trace.activities["dur_ns"])
-    if selection.is_time_range:
-        first = origins(trace)[process]
-        start = np.maximum(start, first + (selection.from_ns or 0))
-        end = end if selection.to_ns is None else np.minimum(end, first + selection.to_ns)
-    owner, count = numbers(trace.activities["device"]), trace.devices.num_rows
-    work_ns: list[int] = group_sums(owner, np.maximum(end - start, 0), count).tolist()
+    work_ns = _work_ns(trace, selection)
     of_gpu: defaultdict[int, list[int]] = defaultdict(list)
     for device in devices:
         of_gpu[trace.runs[device][0]].append(device)

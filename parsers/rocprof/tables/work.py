@@ -41,6 +41,7 @@ def add_kernels(rows: Cells, part: ProcessPart) -> None:
         block=ABSENT if block is None else block,
         registers_per_thread=rows["registers"],
         shared_memory_bytes=rows["shared"],
+        scratch_bytes=rows["private"],
     )
     if is_queued:
         queued = rows["dispatched"]

@@ -368,3 +368,19 @@ def test_tabs_separate_too(tmp_path: Path) -> None:
     row = "100.0,90,3,30.0,30.0,20,40,1.0,k"
     trace = read(tmp_path, "x.tsv", SUMS.replace(",", "\t"), row.replace(",", "\t"))
     assert totals(trace) == [("kernel", "k", 3, 90, 20, 40)]
+
+
+def test_a_report_in_json_is_read_like_its_csv(tmp_path: Path) -> None:
+    """The values are texts or numbers; names may have quotes, commas, and braces of lambdas."""
+    name = 'void f<{lambda(int)#1}>(char, "x")'
+    one = {"Start(sec)": 3.5, "Duration(nsec)": 92, "CorrId": 7, "GrdX": 2, "GrdY": 1, "GrdZ": 1}
+    one |= {"BlkX": 64, "BlkY": 1, "BlkZ": 1, "Device": A100, "Ctx": 1, "Strm": 7, "Name": name}
+    path = tmp_path / "gputrace.json"
+    path.write_text(json.dumps([one, {**one, "Start(sec)": 3.75, "GrdX": ""}], indent=1))
+    trace = tf.read(path)
+    expected = [(name, 3_500_000_000, 92), (name, 3_750_000_000, 92)]
+    assert rows(trace, "activities", "name", "start_ns", "dur_ns") == expected
+    assert rows(trace, "activities", "grid") == [([2, 1, 1],), (None,)]
+    path.write_text(json.dumps([one])[:-1])
+    with pytest.raises(tf.InputError, match="damaged or cut off"):
+        tf.read(path)

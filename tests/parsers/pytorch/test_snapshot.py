@@ -365,3 +365,25 @@ def test_a_joined_snapshot_is_in_the_summary(run: Run, tmp_path: Path) -> None:
     assert "Held at the peak" not in texts[0]
     assert f"GPU 0 has {peak} MiB allocated at its peak" in texts[1]
     assert "Held at the peak" in texts[1]
+
+
+def test_parts_of_the_peak_are_told_with_what_makes_the_largest_smaller(tmp_path: Path) -> None:
+    """Of 40 GiB at the peak the optimizer has 24, backward 10, forward 6; the keys are reversed."""
+
+    def allocated(at: int, gib: int, *frames: tuple[str, str]) -> dict[str, Any]:
+        stack = [{"filename": file, "line": 1, "name": name} for file, name in frames]
+        size = gib << 30
+        return {"action": "alloc", "addr": at << 40, "size": size, "time_us": at, "frames": stack}
+
+    zeros = ("", "at::_ops::zeros_like::call(at::Tensor const&)")
+    events = [
+        allocated(1, 6, ("", "at::_ops::mm::call("), ("model.py", "forward")),
+        allocated(2, 10, ("", "at::_ops::mm::call("), ("", "torch::autograd::MmBackward0::apply(")),
+        allocated(3, 24, zeros, ("/x/torch/optim/adamw.py", "_init_group"), ("train.py", "main")),
+    ]
+    trace = read({"device_traces": [events], "segments": []}, tmp_path)
+    sentence = tf.analyze(trace).verdict.sentence
+    assert (
+        "At the peak the optimizer holds 24 GiB, backward passes hold 10 GiB, forward passes "
+        "hold 6 GiB. To need less, keep the states of the optimizer in 8 or 16 bits" in sentence
+    )

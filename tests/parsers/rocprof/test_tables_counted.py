@@ -31,6 +31,7 @@ from tests.parsers.rocprof.tablefiles import (
 from traceflops.parsers.io.places import find_inputs
 from traceflops.parsers.rocprof.tables.counters import counted_once
 from traceflops.parsers.rocprof.tables.read import read_table
+from traceflops.reports.view.findings import opening
 
 WAVES = {"SQ_WAVES": 16.0, "SQ_INSTS_VALU": 400.0}
 
@@ -405,3 +406,19 @@ def test_v1_counts_and_times_of_passes(tmp_path: Path) -> None:
         (2, "FETCH_SIZE", None),
     ]
     assert {"repeated-passes", "counted-while-timed"} <= set(codes(trace))
+
+
+@pytest.mark.parametrize(("names", "said"), [("ABC", True), ("AB", False)])
+def test_counters_that_are_all_0_were_not_counted(tmp_path: Path, names: str, said: bool) -> None:
+    """Two counters can be 0 of a launch, such as bank conflicts; three, of different parts, not."""
+    values = {f"SQ_INSTS_{name}": 0.0 for name in names}
+    trace = read(tmp_path, {"1_counter_collection.csv": counted(values=values)})
+    assert ("nothing-counted" in codes(trace)) == said
+
+
+def test_a_run_for_counters_begins_with_its_kernel(tmp_path: Path) -> None:
+    """The only launch waits 9 of 10 ms in its queue, while the profiler prepares to count."""
+    ms = 1_000_000
+    row = v1_row(0, 10 * ms, 11 * ms, DispatchNs=1 * ms, SQ_WAVES=4)
+    analysis = tf.analyze(read(tmp_path, {"out.csv": table(f"{V1_NEW} SQ_WAVES{V1_TIMES}", [row])}))
+    assert opening(analysis).title == "gemm takes 100.0 % of the 1.00 ms of kernel time."

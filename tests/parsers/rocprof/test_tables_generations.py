@@ -71,6 +71,7 @@ def test_kernels_of_each_release_of_rocprofv3(release: str, tmp_path: Path) -> N
         "grid": [16, 4, 1],
         "block": [64, 2, 1],
         "shared_memory_bytes": 512,
+        "scratch_bytes": 0,
         **({"registers_per_thread": registers} if registers else {}),
         **({"graph": 9, "graph_node": 2} if converted else {}),
     }
@@ -109,6 +110,7 @@ def test_kernels_of_rocprof_v1(columns: str, more: str, tmp_path: Path) -> None:
         "correlation": 3,
         "registers_per_thread": 40,
         "shared_memory_bytes": 256,
+        "scratch_bytes": 0,
     }
     assert rows(trace, "processes", "pid") == [77]
     assert trace.source.facts["generation"] == "v1"

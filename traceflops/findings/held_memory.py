@@ -1,0 +1,160 @@
+"""The verdict on a memory snapshot: the peak, which part of the program holds it, and remedies."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+import numpy as np
+
+from traceflops.characters import function_name
+from traceflops.facts import Fact, fact
+from traceflops.findings.finding import Verdict
+from traceflops.memory.usage import BETWEEN, Holder, fullest_gpu, holders, memory_use
+from traceflops.table.columns import codes, floats, is_one_of, names, numbers
+from traceflops.table.trace import Trace
+from traceflops.windows.prepared import Prepared
+
+_BACKWARD: Final = re.compile(r"(?:.*: )?(?:\w*Backward\d*|backward|AccumulateGrad)$")
+_STEP: Final = re.compile(r"(?P<file>.*)\(\d+\): (?:step|_init_group|_?init_state)$")
+_OPTIMIZER: Final = re.compile(r"optim|adam|sgd|lion|muon|shampoo|adafactor", re.IGNORECASE)
+_FILLED: Final = re.compile(r"aten::(?:zeros|empty|full)")
+_SCORES: Final = re.compile(r": \w*(?:softmax|dot_product_attention|eager_attention)\w*$")
+_FUSED: Final = re.compile(r"flash|efficient|scaled_dot_product|cudnn_attention")
+_FORWARD: Final = re.compile(r": (?:\w*forward|__call__)$")
+_INNER: Final = 2  # frames that tell whether an allocation is of attention's scores
+_TAKES: Final = ("segment_alloc", "segment_map")
+"""Marks of a memory snapshot: calls that take memory of the GPU."""
+_BURST_NS, _MANY = 10**9, 10
+"""Calls that take memory are told if there are many; those of one second are a burst."""
+_MUCH, _SAID = 0.25, 0.10
+"""A part of the peak from which what holds less is told, and one from which the part is told."""
+
+
+def _asker(op: str, callers: str) -> str:
+    """Return the names of an operator and of the function that called it: "NAME in CALLER"."""
+    return " in ".join(map(function_name, filter(None, (op, callers.partition(BETWEEN)[0]))))
+
+
+def memory_verdict(prepared: Prepared) -> Verdict | None:
+    """Return what a memory snapshot says, None for a recording with a timeline or of no memory."""
+    facts = () if prepared.accounts else memory_facts(prepared)
+    return Verdict(facts, "memory-use") if facts else None
+
+
+def memory_facts(prepared: Prepared) -> tuple[Fact, ...]:
+    """Return statements on the memory of the fullest GPU, nothing if that is unknown.
+
+    They are about failed allocations, the peak, unused bytes, and calls for more memory.
+    """
+    used, trace = memory_use(prepared), prepared.trace
+    use = fullest_gpu(used)
+    if use is None:
+        return ()
+    at_peak = holders(prepared, use)
+    most = next((held for held in at_peak if held.recorded and held.op), None)
+    named = "snapshot.gpu" if use.local_id is not None else "snapshot.gpu-of-unknown-number"
+    rank = use.rank if len(trace.ranks) > 1 else None
+    peak = fact(
+        "snapshot.peak",
+        gpu=fact(named, number=use.local_id, rank=rank),
+        bytes=use.allocated.peak,
+        part=most.bytes if most else None,
+        asker=_asker(most.op, most.scope) if most else None,
+    )
+    facts = [*_failed(trace, use.process), peak]
+    if use.unused_at_peak:
+        largest = use.largest_free or None
+        facts.append(fact("snapshot.unused", bytes=use.unused_at_peak, largest=largest))
+    gpus = {gpu.device for gpu in used if gpu.process == use.process and not gpu.on_host}
+    stacks = names(trace.counters["stack"])
+    parts = _parts_of_peak(at_peak, use.allocated.peak, stacks)
+    return (*facts, *parts, *_taken(trace, use.process, len(gpus)))
+
+
+def _taken(trace: Trace, process: int, gpus: int) -> Iterator[Fact]:
+    """Give how often a process took memory of its GPUs, if often, and the most in one second."""
+    is_taking = is_one_of(trace.marks["kind"], "event") & is_one_of(trace.marks["name"], *_TAKES)
+    is_own = numbers(trace.marks["process"]) == process
+    times_ns = numbers(trace.marks["start_ns"])[is_taking & is_own]  # sorted
+    count = len(times_ns)
+    if count < _MANY:
+        return
+    in_burst = np.searchsorted(times_ns, times_ns + _BURST_NS) - np.arange(count)
+    most = int(in_burst.max())
+    burst = fact("snapshot.all") if most == count else fact("snapshot.of-them", count=most)
+    yield fact(
+        "snapshot.taken",
+        whose=fact("snapshot.the-gpu" if gpus < 2 else "snapshot.its-gpus"),
+        count=count,
+        # Without an origin the file has no real times, only an order.
+        burst=burst if trace.source.origin_unix_ns is not None else None,
+    )
+
+
+def _failed(trace: Trace, process: int) -> Iterator[Fact]:
+    """Give how many allocations of a process failed, if any, and size and caller of the last."""
+    table = trace.counters
+    is_failure = is_one_of(table["name"], "device_memory.failed_bytes")
+    rows = np.flatnonzero(is_failure & (numbers(table["process"]) == process))
+    if not len(rows):
+        return
+    (size,), stack = floats(table["value"])[rows[-1:]], int(codes(table["stack"])[rows[-1]])
+    op, _, callers = (names(table["stack"])[stack] if stack >= 0 else "").partition(BETWEEN)
+    yield fact(
+        "snapshot.failed",
+        count=len(rows),
+        which=fact("snapshot.last" if len(rows) > 1 else "snapshot.this"),
+        bytes=int(size),
+        asker=_asker(op, callers) if op else None,
+    )
+
+
+def _parts_of_peak(holders: Sequence[Holder], peak: int, stacks: Iterable[str]) -> Iterator[Fact]:
+    """Give which parts of the program hold most at the peak, and what makes the largest smaller.
+
+    `holders` hold what is allocated at the `peak` (bytes), `stacks` are all of the recording.
+    """
+    held = Counter[str]()
+    for holder in holders:
+        if part := _part(holder):
+            held[part] += holder.bytes
+    scores = held["scores"]
+    held["forward"] += held.pop("scores", 0)
+    said = [(part, size) for part, size in held.most_common() if size >= _SAID * peak]
+    if not said:
+        return
+    yield fact(
+        "snapshot.parts",
+        parts=tuple(fact(f"snapshot.of-{part}", bytes=size) for part, size in said),
+    )
+    largest, size = said[0]
+    if size < _MUCH * peak:
+        return
+    if scores >= max(_SAID * peak, size / 4) and largest == "forward":
+        yield fact("snapshot.remedy-scores", bytes=scores)
+    elif largest == "forward":
+        trains = any(_is_backward(stack.split(BETWEEN)) for stack in stacks)
+        yield fact("snapshot.remedy-forward" if trains else "snapshot.remedy-forward-alone")
+    elif largest == "optimizer":
+        yield fact("snapshot.remedy-optimizer")
+
+
+def _part(holder: Holder) -> str | None:
+    """Return the part of a program that allocated what is held, None if its stack does not tell."""
+    frames = [holder.op, *holder.scope.split(BETWEEN)]
+    step = next(filter(None, map(_STEP.match, frames[:_INNER])), None)
+    if _is_backward(frames):
+        return "backward"
+    if step is not None and (_OPTIMIZER.search(step["file"]) or _FILLED.match(holder.op)):
+        return "optimizer"
+    if not any(map(_FORWARD.search, frames)):
+        return None
+    is_scores = any(map(_SCORES.search, frames[: _INNER + 1])) and not _FUSED.search(holder.op)
+    return "scores" if is_scores else "forward"
+
+
+def _is_backward(frames: Sequence[str]) -> bool:
+    return any(map(_BACKWARD.match, frames))
