@@ -16,7 +16,7 @@ from traceflops.analysis.result import Analysis
 from traceflops.errors import UsageError
 from traceflops.privacy.environment import redacted
 from traceflops.reports.files import write_pieces
-from traceflops.table.columns import Names, is_one_of, with_column
+from traceflops.table.columns import Names, flag_column, is_one_of, with_column
 from traceflops.table.grouping import without_unused
 from traceflops.table.packed import PARTS, parts_of
 from traceflops.table.schema import empty_table
@@ -104,7 +104,7 @@ def left_out(trace: Trace, names: Iterable[str]) -> Trace:
     for name in dict.fromkeys(names):
         if name == _STACKS:
             is_frame = is_one_of(trace.marks["kind"], "python")
-            tables["marks"] = without_unused(trace.marks.filter(pa.array(~is_frame)))
+            tables["marks"] = without_unused(trace.marks.filter(flag_column(~is_frame)))
             counters = trace.counters
             no_stacks = pa.nulls(counters.num_rows, counters.schema.field("stack").type)
             tables["counters"] = with_column(counters, "stack", no_stacks)

@@ -31,6 +31,7 @@ from traceflops.table.columns import (
     names,
     number_column,
     pack_validity,
+    string_column,
     text_column,
     validity,
 )
@@ -111,7 +112,7 @@ def _csv_column(column: pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
     type_ = column.type
     if pa.types.is_fixed_size_list(type_):
         triples = column.to_pylist()
-        return pa.array([None if t is None else " ".join(map(str, t)) for t in triples])
+        return string_column([None if t is None else " ".join(map(str, t)) for t in triples])
     if pa.types.is_dictionary(type_):
         texts = [_inert(text) for text in names(column)]
         return dictionary_column(codes(column), texts).dictionary_decode()

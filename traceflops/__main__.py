@@ -7,7 +7,7 @@ import sys
 
 from traceflops.errors import MORE_MEMORY, is_out_of_memory
 
-_NO_ROOM = 2
+_FAILED = 2
 _INTERRUPTED = 130
 _SPARING = {"OPENBLAS_NUM_THREADS": "1", "MIMALLOC_ARENA_RESERVE": "65536"}
 """What keeps libraries from claiming memory that is never used: threads of linear algebra, which is
@@ -20,6 +20,11 @@ def run() -> None:
 
     Ctrl-C and a lack of memory end it without a traceback, even while it is loading.
     """
+    if sys.version_info < (3, 11):  # noqa: UP036 -- pip refuses it, but a clone runs uninstalled
+        version = sys.version.split()[0]
+        sys.stderr.write(f"error: traceflops needs Python 3.11 or newer; this is {version}\n")
+        sys.stderr.write("hint: python3.11 -m venv .venv && .venv/bin/pip install .\n")
+        sys.exit(_FAILED)
     for name, value in _SPARING.items():
         os.environ.setdefault(name, value)
     try:
@@ -32,7 +37,7 @@ def run() -> None:
         if not is_out_of_memory(error):
             raise
         sys.stderr.write(f"error: out of memory\nhint: {MORE_MEMORY}\n")
-        sys.exit(_NO_ROOM)
+        sys.exit(_FAILED)
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from traceflops.table.columns import (
     IntArray,
     Names,
     codes,
+    floats,
     names,
     numbers,
 )
@@ -164,7 +165,7 @@ def cells(
             values = names(column) if has_rows else []
             columns[role] = Texts(codes(column) if has_rows else np.empty(0, np.int64), values)
         else:
-            columns[role] = decimals(column) if field.kind == "number" else numbers(column, ABSENT)
+            columns[role] = floats(column) if field.kind == "number" else numbers(column, ABSENT)
     return Cells(table.num_rows, columns), skipped, +bad
 
 
@@ -225,12 +226,6 @@ def _table(
         ),
     )
     return table, skipped
-
-
-def decimals(column: pa.ChunkedArray) -> npt.NDArray[np.float64]:
-    """Return a float64 column as numpy, NaN where it is null."""
-    values: npt.NDArray[np.float64] = column.to_numpy()
-    return values
 
 
 def whole_number(text: str) -> int | None:

@@ -22,7 +22,15 @@ from traceflops.parsers.nsight.stats_rows import sizes_in, texts_of, triple
 from traceflops.parsers.nsight.stats_text import Filtered, from_header
 from traceflops.parsers.shared.trace_builder import chosen
 from traceflops.table.builder import TableBuilder, compact
-from traceflops.table.columns import ABSENT, Array, IntArray, Names, count_true, narrow
+from traceflops.table.columns import (
+    ABSENT,
+    Array,
+    IntArray,
+    Names,
+    count_true,
+    narrow,
+    string_column,
+)
 from traceflops.table.grouping import distinct, group_rows
 
 _LEAST_COLUMNS, _MOST_COLUMNS = 4, 20_000
@@ -222,7 +230,7 @@ def _add_details(cells: Cells, file: NcuFile) -> None:
     codes = page.table.names["counter"].codes(name for name, _ in name_units)
     texts, text = texts_of(metrics, "value")
     file.marks.see(texts)
-    page.printed.append((pa.array(texts), narrow(text), name_units, narrow(counter)))
+    page.printed.append((string_column(texts), narrow(text), name_units, narrow(counter)))
     page.table.add(metrics.count, **_launch(metrics, page), counter=codes[counter])
 
 
@@ -291,7 +299,7 @@ def _add_kernels(cells: Cells, page: NcuPage, marks: Marks) -> None:
     counter, kernel = np.divmod(np.arange(len(counters) * cells.count), cells.count)
     codes = page.table.names["counter"].codes(metrics.values())
     text = narrow(np.concatenate(text_indices))
-    page.printed.append((pa.array(all_texts), text, counters, narrow(counter)))
+    page.printed.append((string_column(all_texts), text, counters, narrow(counter)))
     columns = {n: c if np.ndim(c) == 0 else np.asarray(c)[kernel] for n, c in launch.items()}
     page.table.add(len(kernel), **columns, counter=codes[counter])
 

@@ -18,9 +18,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct, field
 
-from traceflops.parsers.io.csv_cells import clear_mark, decimals, is_ambiguous
+from traceflops.parsers.io.csv_cells import clear_mark, is_ambiguous
 from traceflops.parsers.nsight.stats_layouts import TIME_UNITS
-from traceflops.table.columns import Array, BoolArray, IntArray, count_true
+from traceflops.table.columns import (
+    Array,
+    BoolArray,
+    IntArray,
+    count_true,
+    flag_column,
+    flags,
+    floats,
+    number_column,
+    numbers,
+    only_where,
+    string_column,
+)
 from traceflops.table.grouping import ranked
 
 WHATS: Final = ("number", "not-available", "instances-unread", "no-number")
@@ -102,7 +114,7 @@ class Marks(Struct):
     def see(self, texts: Sequence[str]) -> None:
         """Count the decimal marks of printed numbers."""
         # Patterns on all cells at once decide plain numbers; other texts follow one by one.
-        cells = pa.array(texts, pa.string())
+        cells = string_column(texts)
         is_plain = _is_plain(cells)
         # In 1.234 the mark may separate thousands; in 0.234 it cannot.
         may_be_thousands = _matches(cells, _AMBIGUOUS) & ~_matches(cells, _LESS_THAN_ONE)
@@ -150,10 +162,12 @@ def values_of(
     power = np.array([unit.power for unit in units], np.int64)[counter]
     # Append the power to the text ("1.5e9") and convert that: exact, unlike a multiplication.
     powers, index = ranked(power)
-    exponents = pa.array([f"e{exponent}" for exponent in powers.tolist()]).take(pa.array(index))
+    exponents = string_column([f"e{n}" for n in powers.tolist()]).take(number_column(index))
     plain, what_of_text = plain_numbers(texts, comma=comma)
-    joined = pc.binary_join_element_wise(plain.take(pa.array(text)), exponents, "")
-    values = decimals(pa.chunked_array([pc.cast(joined, pa.float64())]))
+    joined = pc.binary_join_element_wise(
+        plain.take(number_column(text)), exponents, string_column([""])[0]
+    )
+    values = floats(pc.cast(joined, pa.float64()))
     what = what_of_text[text]
     is_number = what == _NUMBER
     # ncu rounds values of prefixed units to a few digits; a 0 is exact.
@@ -169,14 +183,14 @@ def plain_numbers(texts: Sequence[str], *, comma: bool) -> tuple[pa.Array, IntAr
 
     Kinds are indices in WHATS. `comma`: the comma is the decimal mark of the texts.
     """
-    cells = pa.array(texts, pa.string())
+    cells = string_column(texts)
     thousands = "." if comma else ","
     pointed = pc.replace_substring(pc.replace_substring(cells, thousands, ""), ",", ".")
     is_plain = _is_plain(cells)  # patterns decide all of these at once
     is_number = is_plain & _matches(pointed, r"^-?[0-9]+(?:\.[0-9]+)?$")
-    is_text = is_plain & (np.asarray(pc.count_substring(pointed, ".")) > 1)  # such as a version
+    is_text = is_plain & (numbers(pc.count_substring(pointed, ".")) > 1)  # such as a version
     what = np.where(is_number, _NUMBER, _TEXT)
-    values = pc.if_else(pa.array(is_number), pointed, None)
+    values = only_where(flag_column(is_number), pointed)
     is_other = ~(is_number | is_text)  # n/a, lists, exponents: read one by one
     if not is_other.any():
         return values, what
@@ -194,14 +208,14 @@ def plain_numbers(texts: Sequence[str], *, comma: bool) -> tuple[pa.Array, IntAr
                 if decimal.is_finite() and abs(decimal.adjusted()) < _MOST_DIGITS:
                     what[row], value = _NUMBER, f"{decimal:f}"
         other_values.append(value)
-    values = pc.replace_with_mask(values, pa.array(is_other), pa.array(other_values, pa.string()))
+    values = pc.replace_with_mask(values, flag_column(is_other), string_column(other_values))
     return values, what
 
 
 def _is_plain(cells: pa.Array) -> BoolArray:
     """Return which cells are at most LONGEST digits, points and commas, maybe after a minus."""
-    return _matches(cells, r"^-?[0-9][0-9.,]*$") & (np.asarray(pc.binary_length(cells)) <= LONGEST)
+    return _matches(cells, r"^-?[0-9][0-9.,]*$") & (numbers(pc.binary_length(cells)) <= LONGEST)
 
 
 def _matches(cells: pa.Array, pattern: str) -> BoolArray:
-    return np.asarray(pc.match_substring_regex(cells, pattern), np.bool_)
+    return flags(pc.match_substring_regex(cells, pattern))

@@ -11,16 +11,17 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from msgspec.structs import replace
 
 from traceflops.parsers.io.notes import NoteTable
 from traceflops.table.columns import (
     BoolArray,
     codes,
+    flag_column,
     floats,
     names,
     numbers,
+    only_where,
     take_rows,
     with_column,
 )
@@ -77,7 +78,7 @@ def without_impossible_amounts(trace: Trace) -> Trace:
                 continue
             bad = _impossible(array)
             if bad is not None:
-                possible = pc.if_else(pa.array(bad), pa.scalar(None, array.type), array)
+                possible = only_where(flag_column(~bad), array)
                 tables[name] = with_column(tables[name], column.name, possible)
                 wrong[f"{column.name} of {name}"] = int(np.count_nonzero(bad))
     counters = trace.counters  # they cannot be null: rows are dropped

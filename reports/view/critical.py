@@ -16,6 +16,7 @@ from traceflops.reports.view.figures import duration, percent
 from traceflops.reports.view.tables import Cell, Column, Name, ReportTable, Share, table_of
 from traceflops.reports.view.texts import words
 from traceflops.timeline.records import WORK
+from traceflops.units import several
 
 _MOST: Final = 5
 _NAMED: Final = 3
@@ -89,7 +90,9 @@ def critical_tables(analysis: Analysis) -> Iterator[ReportTable]:
             Column.number("Mean", lambda row: duration(row[1] / windows)),
             Column.number("Share", lambda row: Share(row[1] / path_ns)),
         )
-        return table_of(columns, rows[:_MOST], len(rows))
+        others = rows[_MOST:]
+        rest = (several(len(others), "other"), sum(ns for _, ns in others))
+        return table_of(columns, [*rows[:_MOST], *([rest] if others else [])])
 
     yield table("Component", by_component)
     if len(by_rank) > 1:

@@ -45,9 +45,11 @@ _PRINTED: Final[Mapping[str, Callable[[Any], str]]] = {
     "digits3": lambda number: units.significant(number, 3),
     "capital": units.capitalized,
     "small": units.uncapitalized,
+    "short": lambda name: figures.shorten_middle(name, _LONGEST_IN_SENTENCE),
     "unended": lambda sentence: sentence.removesuffix("."),
 }
 
+_LONGEST_IN_SENTENCE: Final = 120  # characters of a name; rows and JSON have all of it
 _BETWEEN: Final = {"commas": ", ", "and": " and ", "semicolons": "; ", "arrow": " → "}
 
 

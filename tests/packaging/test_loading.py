@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.cli.test_ranks_of_every_format import Name, made
 from tests.conftest import ROOT
 from tests.packaging.places import ONE_RANK
 
@@ -68,6 +70,39 @@ def test_the_page_loads_no_plots_and_no_pandas(tmp_path: Path) -> None:
     assert (tmp_path / "out.html").stat().st_size > 10_000
     assert "jinja2" in loaded
     assert not loaded & HEAVY  # a few steps are rows, no chart
+
+
+REPORTS = """
+import json, sys, traceflops as tf
+for path in sys.argv[1:]:
+    tf.analyze(path).save(path + ".html")
+print(json.dumps(sorted(sys.modules)))
+"""
+WRITTEN: tuple[Name, ...] = (
+    *(("nsight", form) for form in ("nsys 2026", "nsys arrowdir", "nsys report together")),
+    *(("nsight", form) for form in ("nsys parquetdir", "stats")),
+    *(("rocprof", form) for form in ("v3 csv", "v3 json", "rocpd 3.0.3", "pftrace")),
+    *("nvprof", "xplane", "pytorch"),
+)
+
+
+@pytest.mark.packaging
+def test_no_format_loads_plots_or_pandas(tmp_path: Path) -> None:
+    folders = [tmp_path / str(number) for number in range(len(WRITTEN))]
+    for name, folder in zip(WRITTEN, folders, strict=True):
+        made(name, folder)
+    folders.append(tmp_path / "ncu")
+    shutil.copytree(ROOT / "sample_traces" / "nsight_h100", folders[-1])
+    done = subprocess.run(
+        [sys.executable, "-c", REPORTS, *map(str, folders)],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+        text=True,
+    )
+    loaded = {name.partition(".")[0] for name in json.loads(done.stdout)}
+    assert "jinja2" in loaded
+    assert not loaded & HEAVY
 
 
 def test_importing_the_package_loads_nothing_slow(tmp_path: Path) -> None:

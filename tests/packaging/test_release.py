@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
+import sys
 import tomllib
+from collections import Counter
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -43,6 +47,31 @@ def test_the_repository_has_one_address_wherever_it_is_named() -> None:
         )
     }
     assert named == {name: {ADDRESS} for name in named}
+
+
+def test_one_command_names_all_places_of_the_owner_and_fills_them(tmp_path: Path) -> None:
+    for name in ("README.md", "CHANGELOG.md", "CITATION.cff", "pyproject.toml"):
+        shutil.copy(ROOT / name, tmp_path)
+    shutil.copytree(CONFIG.parent, tmp_path / ".github/ISSUE_TEMPLATE")
+
+    def places(*arguments: str) -> list[str]:
+        command = [sys.executable, ROOT / ".ci/owner.py", *arguments]
+        lines = subprocess.check_output(command, cwd=tmp_path, text=True).splitlines()
+        return [line.partition(":")[0] for line in lines]
+
+    named = places("somebody")
+    assert Counter(named) == {
+        "README.md": 1,
+        "CHANGELOG.md": 1,
+        "CITATION.cff": 1,
+        "pyproject.toml": 5,
+        ".github/ISSUE_TEMPLATE/config.yml": 1,
+    }
+    assert places() == named
+    urls = tomllib.loads((tmp_path / "pyproject.toml").read_text(encoding="utf-8"))["project"][
+        "urls"
+    ]
+    assert urls["Source"] == "https://github.com/somebody/traceflops"
 
 
 def test_addresses_of_files_lead_to_files() -> None:

@@ -25,6 +25,7 @@ from traceflops.table.columns import (
     NAME_TYPE,
     codes,
     dictionary_column,
+    flag_column,
     merged_column,
     names,
     nullable,
@@ -146,7 +147,7 @@ def tables_of(
             table = table.append_column(field, _ranks_of(table, ranks))
         if name == "ops":  # `op_row` of activities refers to it
             field = pa.field("op_row", pa.int64(), metadata={"meaning": "row of this table"})
-            table = table.append_column(field, pa.array(np.arange(table.num_rows)))
+            table = table.append_column(field, number_column(np.arange(table.num_rows)))
         sources[name] = table
     sources["activities"] = _activity_table(prepared)
     return Tables(sources)
@@ -170,7 +171,7 @@ def _activity_table(prepared: Prepared) -> pa.Table:
     columns = {
         "rank": _ranks_of(table, trace.ranks),
         "step": nullable(step),
-        "used": pa.array(used),
+        "used": flag_column(used),
         "top": merged_column(categorised.category, categorised.top()),
         "sub": merged_column(categorised.category, [c.sub for c in categorised.categories]),
         "op_row": nullable(np.where(op >= 0, op, ABSENT)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shlex
+import sys
 from dataclasses import dataclass
 from itertools import chain, count
 from pathlib import Path
@@ -158,7 +159,8 @@ def report(
                 save_post_mortem(analysis, case, words)
                 written += f" and {case}"
     if quiet:
-        say(str(target.path))
+        path = str(target.path)
+        say(visible(path) if sys.stdout.isatty() else path)  # scripts take the path as it is
     elif not json:
         hint = "  open with --open" if target.is_page and not added.open else ""
         say(f"\n{'→' if common.terminal_style().unicode else '->'} {visible(written)}{hint}")

@@ -15,6 +15,8 @@ from traceflops.errors import UsageError
 
 LONGEST_NAME = 256  # characters; drivers have fewer, so a longer text is the name of no device
 _LONGEST_SHOWN = 80
+_MODEL: Final = re.compile(r"[a-z]{1,2}[0-9]{2,4}[a-z]?")
+"""A model's number in an id, such as r9700."""
 _BINARY: Final = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("B", 1))
 
 
@@ -156,8 +158,9 @@ def asked_row(text: str) -> peaks.DeviceSpec:
 def named_row(text: str) -> peaks.DeviceSpec | None:
     """Return the row that a text names in any spelling, None if it names none or may name several.
 
-    The text is the row's id or product, or the name of a device in a trace. Such a name must be
-    that of one product and, unless it begins with the maker, no part of some id.
+    The text is the row's id or product, the number in one id ("R9700"), or the name of a device in
+    a trace. Such a name must be that of one product and, unless it begins with the maker, no part
+    of some id.
     """
     wanted, specs = _spelled(text), peaks.load_devices()
     rows = {spec.id: spec for spec in specs if wanted in map(_spelled, (spec.id, spec.product))}
@@ -167,8 +170,10 @@ def named_row(text: str) -> peaks.DeviceSpec | None:
     seen, ambiguous = SeenDevice(text), peaks.document()["ambiguous_names"]
     if seen.sharing or variant_of(seen) is not None or text.lower() in ambiguous:
         return None
-    is_part_of_id = any(wanted in _spelled(spec.id) for spec in specs)
-    return by_name(text) if is_full_name(text) or not is_part_of_id else None
+    with_part = [spec for spec in specs if wanted in _spelled(spec.id)]
+    if len(with_part) == 1 and _MODEL.fullmatch(wanted) and with_part[0].id.endswith(f"-{wanted}"):
+        return with_part[0]
+    return by_name(text) if is_full_name(text) or not with_part else None
 
 
 def _makers() -> frozenset[str]:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 from msgspec import Struct
 from msgspec.structs import astuple
 
@@ -49,6 +50,17 @@ def number_column(
     return pa.Array.from_buffers(arrow_type, len(data), [bitmap, pa.py_buffer(data)], nulls)
 
 
+def flag_column(flags: BoolArray) -> pa.Array:
+    """Return flags as an Arrow column of booleans."""
+    bits = np.packbits(flags, bitorder="little")
+    return pa.Array.from_buffers(pa.bool_(), len(flags), [None, pa.py_buffer(bits.tobytes())], 0)
+
+
+def only_where(wanted: pa.Array, column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """Return a column with null where `wanted` is false or null (a scalar null imports pandas)."""
+    return pc.if_else(wanted, column, pa.nulls(len(column), column.type))
+
+
 def nullable(values: IntArray, arrow_type: pa.DataType = _INT64) -> pa.Array:
     """Return numbers as a column, null for ABSENT."""
     valid = values != ABSENT
@@ -66,14 +78,14 @@ def with_column(table: pa.Table, name: str, column: pa.Array) -> pa.Table:
     return table.set_column(index, table.schema.field(index), column)
 
 
-def string_column(values: Sequence[str]) -> pa.Array:
+def string_column(values: Sequence[str | None]) -> pa.Array:
     """Return `values` as an Arrow string column; lone surrogates become question marks."""
 
-    def utf8(text: str) -> bytes:
+    def utf8(text: str | None) -> bytes | None:
         try:
-            return text.encode()
+            return None if text is None else text.encode()
         except UnicodeEncodeError:
-            return text.encode(errors="replace")
+            return (text or "").encode(errors="replace")
 
     return bytes_column([utf8(value) for value in values]).cast(pa.string())
 
@@ -124,12 +136,24 @@ def numbers(column: pa.ChunkedArray | pa.Array, null: int = -1) -> IntArray:
 
 
 def floats(column: pa.ChunkedArray | pa.Array) -> npt.NDArray[np.float64]:
-    """Return a column of doubles without nulls as numpy (Arrow's `to_numpy` imports pandas)."""
+    """Return a column of doubles as numpy, NaN for null (Arrow's `to_numpy` imports pandas)."""
     array = one_array(column)
     if len(array) == 0:
         return np.empty(0, dtype=np.float64)
     end = array.offset + len(array)
-    return np.frombuffer(array.buffers()[1], np.float64, end)[array.offset :]
+    values = np.frombuffer(array.buffers()[1], np.float64, end)[array.offset :]
+    valid = validity(array)
+    return values if valid is None else np.where(valid, values, np.nan)
+
+
+def flags(column: pa.Array) -> BoolArray:
+    """Return a column of booleans as numpy, False for null."""
+    if not len(column):
+        return np.empty(0, np.bool_)
+    bits = np.unpackbits(np.frombuffer(column.buffers()[1], np.uint8), bitorder="little")
+    values = bits[column.offset : column.offset + len(column)].astype(np.bool_)
+    valid = validity(column)
+    return values if valid is None else values & valid
 
 
 def validity(column: pa.ChunkedArray | pa.Array) -> BoolArray | None:
@@ -318,6 +342,24 @@ def text_column(values: Sequence[str | None]) -> pa.DictionaryArray:
     names = Names()
     codes = [-1 if text is None else names[text] for text in values]
     return dictionary_column(np.array(codes, dtype=np.int32), list(names))
+
+
+def batch_of(rows: Sequence[Mapping[str, int | str | None]]) -> pa.RecordBatch:
+    """Return rows with equal names as a batch; a column has whole numbers, or texts, or nulls.
+
+    `from_pylist` would import pandas.
+    """
+
+    def column(values: list[Any]) -> pa.Array:
+        kinds = set(map(type, values)) - {type(None)}
+        if not kinds:
+            return pa.nulls(len(values))
+        if str in kinds:
+            return string_column(values)
+        return nullable(np.array([ABSENT if value is None else value for value in values]))
+
+    arrays = {name: column([row[name] for row in rows]) for name in rows[0]}
+    return pa.RecordBatch.from_arrays([*arrays.values()], names=[*arrays])
 
 
 def appended(*tables: pa.Table) -> pa.Table:

@@ -33,14 +33,15 @@ from traceflops.table.columns import (
     count_true,
     number_column,
     numbers,
+    only_where,
     string_column,
 )
 from traceflops.table.grouping import distinct
 
 _NAME: Final = "^(?P<name>.*?)(?:, (?:seq|op_id|sizes|input_op_ids) = |$)"
 _SIZES: Final = ", sizes = (?P<sizes>.*?)(?:, input_op_ids = |$)"
-_SEQUENCE: Final = ", seq = (?P<digits>[0-9]{0,18})"
-_ID: Final = ", op_id = (?P<digits>[0-9]{0,18})"
+_SEQUENCE: Final = ", seq = (?P<digits>[0-9]{1,18})"
+_ID: Final = ", op_id = (?P<digits>[0-9]{1,18})"
 _OPERATOR: Final = re.compile(r"[\w.]+::|\w*Backward\d*$")
 """Names of operators. Ranges of the program (`record_function`) have an op_id, too."""
 _BARE: Final = re.compile(r"[a-z_]\w*")
@@ -107,13 +108,12 @@ def op_texts(column: pa.Array) -> OpTexts:
 def _group(column: pa.Array, pattern: str) -> pa.Array:
     """Return what the pattern's only group matches in each text, null if nothing matches."""
     match = pc.extract_regex(column, f"(?s){pattern}")
-    return pc.if_else(match.is_valid(), match.field(0), None)
+    return only_where(match.is_valid(), match.field(0))
 
 
 def _number(column: pa.Array, pattern: str) -> IntArray:
     """Return the number that the pattern's group matches in each text, ABSENT if there is none."""
     digits = _group(column, pattern)
-    digits = pc.if_else(pc.equal(digits, b""), None, digits)
     return numbers(digits.cast(pa.string()).cast(pa.int64()), ABSENT)
 
 

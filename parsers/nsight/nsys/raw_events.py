@@ -21,6 +21,7 @@ from traceflops.table.columns import (
     IntArray,
     bytes_column,
     count_true,
+    flag_column,
     number_column,
 )
 
@@ -245,7 +246,7 @@ class Events(Struct):
         batch = pa.RecordBatch.from_arrays([*arrays.values()], names=[*arrays])
         if sound is not None and not sound.all():
             self._drop(count_true(~sound), table)
-            batch = batch.filter(pa.array(sound))
+            batch = batch.filter(flag_column(sound))
         if batch.num_rows:
             self.tables[table].append(batch)
 

@@ -9,6 +9,7 @@ from functools import partial
 from itertools import islice
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 from msgspec.structs import replace
 
@@ -21,6 +22,7 @@ from traceflops.parsers.nsight.nsys.raw_events import UNREAD, Events, Numbers, n
 from traceflops.parsers.nsight.nsys.raw_file import CLOCKS, Parts, RawFile, joined, opened
 from traceflops.parsers.nsight.nsys.streams import ERRORS, OUTPUT, STREAMS
 from traceflops.parsers.nsight.nsys.tables import Folder
+from traceflops.table.columns import batch_of, bytes_column, number_column
 from traceflops.table.trace import Note
 from traceflops.units import several
 
@@ -132,12 +134,12 @@ def report_of(source: ByteSource) -> Report:
     }
     if release := _RELEASE.match(file.version):
         row = {"name": "EXPORT_PRODUCT_VERSION", "value": ".".join(release.groups())}
-        others["META_DATA_EXPORT"] = pa.RecordBatch.from_pylist([row])
+        others["META_DATA_EXPORT"] = batch_of([row])
     if traced:
         row = {"name": "TRACED", "value": traced}
-        others["META_DATA_CAPTURE"] = pa.RecordBatch.from_pylist([row])
+        others["META_DATA_CAPTURE"] = batch_of([row])
     if streams := list(_streams(file)):
-        others[STREAMS] = pa.RecordBatch.from_pylist(streams)
+        others[STREAMS] = batch_of(streams)
     for name, batch in others.items():
         tables[name] = ArrowTable(source, batch.schema, partial(_rows, [batch]))
     tables[_STRINGS] = ArrowTable(source, _OF_STRINGS, partial(_texts, file))
@@ -182,9 +184,9 @@ def _texts(file: RawFile, columns: list[str]) -> Iterator[pa.RecordBatch]:
         spans = zip(parts.begin.tolist(), parts.end.tolist(), strict=True)
         texts = [parts.data[begin:end] for begin, end in spans]
         values = [None if b"\0" in text else text for text in texts]
-        ids = pa.array(range(first_id, first_id + len(values)), pa.int64())
+        ids = number_column(np.arange(first_id, first_id + len(values)))
         first_id += len(values)
-        batch = pa.RecordBatch.from_pydict({"id": ids, "value": pa.array(values, pa.binary())})
+        batch = pa.RecordBatch.from_pydict({"id": ids, "value": bytes_column(values)})
         yield batch.select(columns)
 
 
@@ -260,7 +262,7 @@ def _target_tables(
     counts = {"gpu-numbers": len(numbers) - len(certain)}
     if len(machines) > 1:
         counts["several-machines"] = len(machines)
-    tables = {name: pa.RecordBatch.from_pylist(some) for name, some in rows.items() if some}
+    tables = {name: batch_of(some) for name, some in rows.items() if some}
     return tables, counts
 
 

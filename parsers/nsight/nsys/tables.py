@@ -13,7 +13,7 @@ from traceflops.parsers.io.arrow_files import ARROW_UNREADABLE, ArrowTable
 from traceflops.parsers.io.database_query import Among, Batch, Present, Wanted, one_batch
 from traceflops.parsers.io.database_rows import Database
 from traceflops.parsers.io.inputs import ByteSource
-from traceflops.table.columns import ABSENT, Array, BoolArray, numbers
+from traceflops.table.columns import ABSENT, Array, BoolArray, flags, floats, numbers
 from traceflops.table.trace import Note
 
 Condition = Among | Present
@@ -106,7 +106,7 @@ def _meets(rows: pa.RecordBatch, condition: Condition) -> BoolArray:
     """Return which rows meet a condition."""
     name = condition.column
     if isinstance(condition, Present):
-        return np.asarray(_column(rows, name).is_valid(), np.bool_)
+        return flags(_column(rows, name).is_valid())
     if isinstance(condition.values[0], int):
         return np.isin(integers(rows, name), condition.values)
     return np.array([text in condition.values for text in _texts(rows, name)], np.bool_)
@@ -118,11 +118,8 @@ def integers(rows: pa.RecordBatch, name: str) -> Array:
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     kind = column.type
-    if pa.types.is_uint64(kind):
-        values = np.asarray(column.fill_null(0), np.uint64)
-        return np.where(np.asarray(column.is_valid(), np.bool_), values.view(np.int64), ABSENT)
-    if pa.types.is_integer(kind):
-        return numbers(column.cast(pa.int64()), ABSENT)
+    if pa.types.is_integer(kind):  # the upper half of uint64 wraps
+        return numbers(column, ABSENT)
     if pa.types.is_floating(kind):
         reals = _reals(column)
         is_exact = (np.abs(reals) < (2.0**53)) & (reals == np.floor(reals))  # False for NaN
@@ -144,7 +141,7 @@ def whole_number(value: object) -> int:
 def _reals(column: pa.Array) -> Array:
     if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
         return np.full(len(column), np.nan)
-    values = np.asarray(column.cast(pa.float64(), safe=False), np.float64)
+    values = floats(column.cast(pa.float64(), safe=False))
     return np.where(np.isfinite(values), values, np.nan)
 
 

@@ -30,7 +30,14 @@ from traceflops.parsers.nsight.nvprof.calls import DRIVER_CALLS, RUNTIME_CALLS
 from traceflops.parsers.shared.sanity_checks import COUNTED_WHILE_TIMED
 from traceflops.remedies import METRIC
 from traceflops.table.builder import with_numbers
-from traceflops.table.columns import ABSENT, IntArray, count_true, numbers
+from traceflops.table.columns import (
+    ABSENT,
+    IntArray,
+    count_true,
+    number_column,
+    numbers,
+    string_column,
+)
 from traceflops.table.grouping import distinct, joint_codes
 from traceflops.table.trace import Note, Trace
 
@@ -168,15 +175,24 @@ def nvprof_tables(database: Database) -> Nvprof:
     columns["uuid"] = [
         str(UUID(digits)) if digits and len(digits) == 32 else None for digits in rows.texts["uuid"]
     ]
-    gpus = pa.RecordBatch.from_pydict(columns)
+    gpus = _batch(columns)
     add("TARGET_INFO_GPU", ("id",), lambda _: iter([gpus]))
     # Every process numbers the GPUs as the database does.
     users = tables.pids[:4_096]
-    gpu_ids, user_of_id = np.tile(gpus["id"], len(users)), np.repeat(users, len(gpus))
-    ordinals = pa.RecordBatch.from_pydict({"gpuId": gpu_ids, "cudaId": gpu_ids, "pid": user_of_id})
+    gpu_ids, user_of_id = np.tile(columns["id"], len(users)), np.repeat(users, len(gpus))
+    ordinals = _batch({"gpuId": gpu_ids, "cudaId": gpu_ids, "pid": user_of_id})
     add("TARGET_INFO_CUDA_DEVICE", ("gpuId",), lambda _: iter([ordinals]))
     add("StringIds", ("id", "value"), partial(_texts, database))
     return tables
+
+
+def _batch(columns: Mapping[str, IntArray | Sequence[str | None]]) -> pa.RecordBatch:
+    """Return columns of numbers and of texts as a batch."""
+    arrays = [
+        number_column(column) if isinstance(column, np.ndarray) else string_column(column)
+        for column in columns.values()
+    ]
+    return pa.RecordBatch.from_arrays(arrays, names=list(columns))
 
 
 def _rows(tables: Nvprof, parts: Iterable[_TablePart], _: object) -> Iterator[pa.RecordBatch]:
@@ -188,19 +204,19 @@ def _rows(tables: Nvprof, parts: Iterable[_TablePart], _: object) -> Iterator[pa
         batches = [database.whole(table, wanted)] if part.whole else database.batches(table, wanted)
         for batch in batches:
             named = {name: batch[own_name] for name, own_name in part.columns.items()}
-            yield pa.RecordBatch.from_pydict(part.fill(tables, batch, named))
+            yield _batch(part.fill(tables, batch, named))
 
 
 def _texts(database: Database, _: object) -> Iterator[pa.RecordBatch]:
     """Yield the texts by id (0 is no id), then the names of calls and of overheads."""
     for batch in database.batches(_TEXTS, Wanted(integers=("_id_",), texts=("value",))):
         ids = np.where(batch["_id_"] > 0, batch["_id_"], ABSENT)
-        yield pa.RecordBatch.from_pydict({"id": ids, "value": pa.array(batch.texts["value"])})
+        yield _batch({"id": ids, "value": batch.texts["value"]})
     for api, (first_id, calls) in _APIS.items():
         names = [calls.get(n, f"{api.lower()} call {n}") for n in range(_MOST_CALLS)]
-        yield pa.RecordBatch.from_pydict({"id": first_id + np.arange(_MOST_CALLS), "value": names})
-    overhead_ids = [_OVERHEAD_IDS + kind for kind in _OVERHEADS]
-    yield pa.RecordBatch.from_pydict({"id": overhead_ids, "value": list(_OVERHEADS.values())})
+        yield _batch({"id": first_id + np.arange(_MOST_CALLS), "value": names})
+    overhead_ids = _OVERHEAD_IDS + np.array(list(_OVERHEADS))
+    yield _batch({"id": overhead_ids, "value": list(_OVERHEADS.values())})
 
 
 def _work(tables: Nvprof, batch: Batch, named: Numbers) -> Numbers:

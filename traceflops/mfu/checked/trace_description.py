@@ -13,7 +13,6 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Final
 
-import pyarrow as pa
 from msgspec import Struct, field
 from msgspec.structs import replace
 
@@ -28,7 +27,7 @@ from traceflops.flops.model.models import bare_model, card_of_config, preset
 from traceflops.mfu.checked import run_options
 from traceflops.mfu.checked.run_marks import PACKED, MarkedTokens, is_ours, marked_tokens
 from traceflops.mfu.checked.run_options import Words
-from traceflops.table.columns import matching
+from traceflops.table.columns import flag_column, matching
 from traceflops.table.trace import Note, Trace, note_of
 from traceflops.units import DESCRIPTION_WORDS, LARGEST, parse_count, parse_lengths
 from traceflops.windows.prepared import Prepared
@@ -231,7 +230,7 @@ def without_description(trace: Trace) -> Trace:
     ours = matching(trace.marks["name"], is_ours)
     if not ours.any():
         return replace(trace, source=source, notes=notes)
-    return Trace(source, {**trace.tables, "marks": trace.marks.filter(pa.array(~ours))}, notes)
+    return Trace(source, {**trace.tables, "marks": trace.marks.filter(flag_column(~ours))}, notes)
 
 
 def self_described(
