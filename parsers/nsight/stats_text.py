@@ -96,7 +96,7 @@ def json_header(head: bytes) -> bytes:
         first, _ = json.JSONDecoder().raw_decode(text, begin.end())
     except (ValueError, RecursionError):
         return b""
-    return _csv_line(list(first)) if first else b""
+    return csv_line(list(first)) if first else b""
 
 
 def _from_json(source: ByteSource) -> Iterator[bytes]:
@@ -108,10 +108,10 @@ def _from_json(source: ByteSource) -> Iterator[bytes]:
             f"damaged or cut off: {source.label} ({error})", "write it again, or as CSV"
         ) from None
     keys = list(rows[0]) if rows else []
-    yield _csv_line(keys)
+    yield csv_line(keys)
     for row in rows:
         values = (row.get(key) for key in keys)
-        yield _csv_line(["" if value is None else str(value) for value in values])
+        yield csv_line(["" if value is None else str(value) for value in values])
 
 
 def as_csv(source: ByteSource) -> ByteSource:

@@ -96,31 +96,32 @@ class VerdictFacts(NamedTuple):
     def of(cls, prepared: Prepared, attribution: Attribution, rules: FindingRules) -> VerdictFacts:
         """Return the facts of a prepared trace; `attribution` is that of its ops."""
         trace, outside = prepared.trace, outside_gpu_work(prepared)
+        on_host, records = prepared.on_host, prepared.launch_records
         # The chosen time of the only device, None if there are several.
         times = [chosen_time(windows) for windows in prepared.windows.values()]
         time = times[0] if len(times) == 1 else None
         steps = time if prepared.plan.choice.used else None
-        is_of_samples = trace.source.format == GPU_SAMPLES
+        samples = gpu_samples(prepared) if trace.source.format == GPU_SAMPLES else ()
         return cls(
-            trace,
-            advice(trace, "device records"),
-            verdicts.cut_file(trace) or nothing_recorded(trace),
-            prepared.launch_records,
-            prepared.untimed,
-            prepared.plan.choice,
-            is_said(trace, COPIES_MISSING),
-            samples_verdict(gpu_samples(prepared) if is_of_samples else (), trace),
-            memory_verdict(prepared),
-            of_gpu(trace, attribution, steps) if prepared.on_host else OfGpu(),
-            cpu_facts(prepared) | program_of_trace(trace) if prepared.on_host else frozenset(),
-            ranged(trace, time) if prepared.on_host and time is not None else {},
-            main_kind(prepared) if prepared.on_host else None,
-            little_work(prepared, rules.limits(LITTLE_WORK)),
-            calls_alone(trace) if prepared.launch_records.state == "missing" else (),
+            trace=trace,
+            how=advice(trace, "device records"),
+            cut=verdicts.cut_file(trace) or nothing_recorded(trace),
+            records=records,
+            untimed=prepared.untimed,
+            choice=prepared.plan.choice,
+            lacks_copies=is_said(trace, COPIES_MISSING),
+            samples=samples_verdict(samples, trace),
+            memory=memory_verdict(prepared),
+            gpu=of_gpu(trace, attribution, steps) if on_host else OfGpu(),
+            cpu=cpu_facts(prepared) | program_of_trace(trace) if on_host else frozenset(),
+            ranges=ranged(trace, time) if on_host and time is not None else {},
+            once=main_kind(prepared) if on_host else None,
+            little=little_work(prepared, rules.limits(LITTLE_WORK)),
+            calls=calls_alone(trace) if records.state == "missing" else (),
             # With several GPUs, time outside the work of one may be work of another.
-            outside is not None and outside.is_most and len(prepared.accounts) == 1,
-            rules,
-            None if prepared.on_host else standstill(prepared, rules.limits(STANDSTILL)),
+            is_part=outside is not None and outside.is_most and len(prepared.accounts) == 1,
+            rules=rules,
+            still=None if on_host else standstill(prepared, rules.limits(STANDSTILL)),
         )
 
 
@@ -154,7 +155,7 @@ def judged(
     records, choice = facts.records, facts.choice
     total = sum((device.chosen for device in devices), EMPTY_ACCOUNT)
     spread, window_ns = spread_of(devices), total.components.window_ns
-    lost = verdicts.lost_graphs(records, total)
+    lost_graphs = verdicts.lost_graphs(records, total)
     losses = all_losses(
         total,
         measured,
@@ -173,12 +174,12 @@ def judged(
     table = kernel_table(kernels, shared_ns)
     figures = _Figures(devices, total, measured, losses, table, idle, ranks, passes, basis)
     verdict = _main_verdict(facts, figures, _on_cpu(facts, figures) if on_host else None)
-    # A verdict is led by what doubts it most: an error, a debug build, lost records.
-    verdict = led_by_build(verdicts.led_by(verdict, facts.cut or lost), facts.trace)
+    # What puts a verdict in doubt stands before it: lost records, a debug build, an error.
+    verdict = led_by_build(verdicts.led_by(verdict, facts.cut or lost_graphs), facts.trace)
     failed = failed_launches(facts.trace)
     others = (part for part in verdict.parts if part not in failed)
     verdict = replace(verdict, parts=(*failed, *others))
-    is_idle_known = records.is_judged and not (facts.lacks_copies or lost or facts.little)
+    is_idle_known = records.is_judged and not (facts.lacks_copies or lost_graphs or facts.little)
     idle_share = total.components.share("idle") if is_idle_known else None
     short_ns = sum(culprit.short_ns for culprit in idle.culprits)
     return {
@@ -209,54 +210,66 @@ def _beside(trace: Trace) -> Fact | None:
 
 def _findings(facts: VerdictFacts, figures: _Figures) -> tuple[Finding, ...]:
     """Return findings on what takes the time of devices, the largest share first."""
-    trace, program = facts.trace, program_of_trace(facts.trace)
-    devices, total, _, losses, kernels, _, ranks, passes, basis = figures
+    trace, program, ranks = facts.trace, program_of_trace(facts.trace), figures.ranks
     # Findings on waits of recorded work hold even if other work was not recorded.
     of_ranks = (*late_rank_findings(ranks, program), *slow_link_findings(ranks, program))
     # If there is little work, or work is never queued, the verdict already says it all.
     if not facts.records.is_judged or facts.little or waits_for_host(trace):
         return of_ranks
-    limits, others = facts.rules.limits(MAIN_KERNEL), [w for w in losses if w.rule != STANDSTILL]
+    kernels, total, losses = figures.kernels, figures.total, figures.losses
+    passes, basis = figures.passes, figures.basis
+    other_losses = [loss for loss in losses if loss.rule != STANDSTILL]
+    limits = facts.rules.limits(MAIN_KERNEL)
     findings = (
-        *loss_findings(others, figures.measured, basis),
+        *loss_findings(other_losses, figures.measured, basis),
         *standstill_findings(facts.still, total.components.window_ns),
         *of_ranks,
-        *uneven_findings(spread_of(devices), devices, passes),
+        *uneven_findings(spread_of(figures.devices), figures.devices, passes),
         *main_kernel_findings(kernels, total, losses, passes, basis, program, trace, limits),
     )
     return tuple(sorted(findings, key=attrgetter("share"), reverse=True))
 
 
 def _on_cpu(facts: VerdictFacts, figures: _Figures) -> OnCpu:
-    """Return the facts to show if all work is operators on the CPU.
+    """Return the facts to show where the trace has operators of CPUs, and no work of a GPU.
 
-    If operators wait in the calls in which they launch (`is_queue`), their times are not those of
-    work on the CPU: the only fact is how long they read values from the GPU.
+    A GPU may have run without being recorded (`facts.gpu`). If operators then wait for its queue in
+    the calls in which they launch (`is_queue`), their times are not those of work on the CPU: the
+    only fact is how long they read values from the GPU.
     """
-    devices, total, kernels = figures.devices, figures.total, figures.kernels
-    gpu, is_stepped = facts.gpu, bool(facts.choice.used)
-    of_time = fact("basis.step" if is_stepped else "basis.time")
-    leads: tuple[Fact, ...] = ()
-    if devices and gpu.is_queue:
-        leads = reading(kernels, total, of_time)
-    elif devices:
-        basis = of_time if gpu.recorded_ns is None else fact("basis.recording")
-        more = gpu.recorded_ns, facts.cpu, facts.ranges
-        costs = kernels, total, figures.idle, figures.measured
-        leads = leading(*costs, basis, facts.once, *more, slow_first_calls(facts.trace))
+    devices, total, operators, gpu = figures.devices, figures.total, figures.kernels, facts.gpu
+    has_steps = bool(facts.choice.used)
+    basis = fact("basis.step" if has_steps else "basis.time")  # what shares of time are of
+    if not devices:
+        return OnCpu((), gpu)
+    if gpu.is_queue:
+        return OnCpu(reading(operators, total, basis), gpu)
+    leads = leading(
+        operators,
+        total,
+        figures.idle,
+        figures.measured,
+        basis if gpu.recorded_ns is None else fact("basis.recording"),
+        kind=facts.once,
+        recorded_ns=gpu.recorded_ns,
+        knows=facts.cpu,
+        ranges=facts.ranges,
+        slow_first=slow_first_calls(facts.trace),
+    )
     # With several processes, the sum of their times does not measure one of them.
-    if len(devices) == 1 and not is_stepped and not gpu.is_queue:
-        window_ns, is_gpu = total.components.window_ns, gpu.lacks is not None
-        little = () if is_gpu else little_on_cpu(facts.trace, window_ns)
+    if len(devices) == 1 and not has_steps:
+        window_ns, used_gpu = total.components.window_ns, gpu.lacks is not None
+        little = () if used_gpu else little_on_cpu(facts.trace, window_ns)
         loading = facts.ranges["data_input"].by_thread if facts.ranges else {}
-        many = many_operators(facts.trace, kernels, window_ns, of_time, loading, is_gpu=is_gpu)
+        many = many_operators(facts.trace, operators, window_ns, basis, loading, is_gpu=used_gpu)
         leads = (*little, *leads, *many)
     return OnCpu(leads, gpu)
 
 
 def _main_verdict(facts: VerdictFacts, figures: _Figures, on_cpu: OnCpu | None) -> Verdict:
     """Return the verdict: on missing records, a missing timeline, or the largest cost."""
-    devices, total, measured, losses, _, _, ranks, _, basis = figures
+    total, measured, losses, ranks = figures.total, figures.measured, figures.losses, figures.ranks
+    basis, count = figures.basis, len(figures.devices)
     late_rank = late_rank_fact(ranks, lasting=True) or slow_link_fact(ranks)
     verdict = (
         facts.samples
@@ -266,7 +279,7 @@ def _main_verdict(facts: VerdictFacts, figures: _Figures, on_cpu: OnCpu | None) 
         or facts.memory
         or (Verdict(facts.little, "start-up") if facts.little else None)
         or verdicts.verdict(
-            total, basis, len(devices), measured, losses=losses, on_cpu=on_cpu, late_rank=late_rank
+            total, basis, count, measured, losses=losses, on_cpu=on_cpu, late_rank=late_rank
         )
     )
     verdict = of_what_was_read(verdict, facts.trace, facts.records.lost)

@@ -144,11 +144,6 @@ def _clock_notes(linked: LinkedTrace) -> Iterator[Note]:
     start = numbers(linked.trace.activities["start_ns"])[launched]
     early_ns = numbers(linked.trace.calls["start_ns"])[call[launched]] - start
     if count := int(np.count_nonzero(early_ns > 0)):
-        yield note_of(
-            "assumed",
-            "device-before-launch",
-            count=count,
-            advice=fact("advice.device-before-launch"),
-            of=len(launched),
-            most_ns=int(early_ns.max()),
-        )
+        code, cost = "device-before-launch", fact("advice.device-before-launch")
+        all_count, most_ns = len(launched), int(early_ns.max())
+        yield note_of("assumed", code, count=count, advice=cost, of=all_count, most_ns=most_ns)

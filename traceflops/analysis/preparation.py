@@ -60,11 +60,8 @@ def prepare(
             redaction = Redaction(placeholders, selection.step_mark)
             # Ids of the user's rules are replaced by numbers.
             rule_names = tuple(map(redaction.rule, named.categorised.rules))
-            linked = replace(
-                named,
-                trace=redaction.trace(named.trace),
-                categorised=replace(named.categorised, rules=rule_names),
-            )
+            categorised = replace(named.categorised, rules=rule_names)
+            linked = replace(named, trace=redaction.trace(named.trace), categorised=categorised)
             totals = redaction.untimed(totals) if totals is not None else None
     with phase("components of devices"):
         accounts, notes = one_run_per_gpu(linked.trace, _accounts(linked, selection), selection)

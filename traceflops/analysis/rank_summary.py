@@ -101,12 +101,8 @@ class RankSummary(Struct, frozen=True, dict=True):
         records = self.records.first(most)
         cut = len(self.records) - len(records)
         notes = (*self.notes, counted_note("dropped", "collectives-cut", _CUT, cut))
-        return replace(
-            self,
-            records=records.compact(keeps_work=keeps_work),
-            launches=launches,
-            notes=notes if cut else self.notes,
-        )
+        notes, records = notes if cut else self.notes, records.compact(keeps_work=keeps_work)
+        return replace(self, records=records, launches=launches, notes=notes)
 
 
 def summarised(trace: Trace, selection: Selection, peaks: PeakOptions, **asked: Any) -> RankSummary:
@@ -128,13 +124,14 @@ def summary_of(analysis: Analysis) -> RankSummary:
     trace, linked, executed = prepared.trace, prepared.linked, measured.executed
     records, work = records_of(prepared), PreparedWork(prepared)
     long = work.long_steps()
+    # Sums are made of all steps in which ranks are compared, and of each long step.
     choices = [work.usual_steps(), *((step,) for step in long)]
     idle, idle_of = work.idle_of_each(records.devices, choices)
     explained_ns = sum(culprit.idle_ns for culprit in idle.culprits)
     unexplained_ns = analysis.total.components.idle_ns - explained_ns
     is_unknown = any(why_no_figure(prepared, executed, measured.devices))
     launches = analysis.launches
-    # `trace` keeps its own notes; those of the measurement are made again for the sum of all ranks.
+    # Not in `notes`: those of `trace`, and those of the measurement, made anew for all ranks.
     elsewhere = {*linked.trace.notes, *measured.notes} - set(executed.notes)
 
     def longest(rows: Sequence[T]) -> tuple[T, ...]:
@@ -142,7 +139,7 @@ def summary_of(analysis: Analysis) -> RankSummary:
 
     tables = {"processes": trace.processes, "devices": trace.devices}
     tables["activities"] = _outline(trace.activities)
-    reports = []  # with the longest gaps; of very many windows only the chosen ones stay
+    reports = []  # only the longest gaps; if windows are very many, only the chosen ones
     for device in analysis.devices:
         gaps = nlargest(GAPS_OF_SUMMARY, device.gaps, key=attrgetter("dur_ns"))
         is_long = len(device.windows) > _MOST_WINDOWS

@@ -261,12 +261,9 @@ def analysis_of_jobs(
         except UsageError as error:  # the selection leaves nothing of this job
             job = replace(job, verdict=f"Nothing to show: {error.message}.")
         else:
-            job = replace(
-                job,
-                devices=sum(device.type != "cpu" for device in analysis.devices),
-                total=analysis.total,
-                verdict=analysis.verdict.sentence,
-            )
+            gpus = sum(device.type != "cpu" for device in analysis.devices)
+            sentence = analysis.verdict.sentence
+            job = replace(job, devices=gpus, total=analysis.total, verdict=sentence)
             records = analysis.recording.launch_records
         reports.append(job)
         all_records.append(records)
@@ -281,10 +278,6 @@ def analysis_of_jobs(
             command = f"traceflops summary {' --pair '.join(files)}"
             sentence = (job.verdict or "").removesuffix(".")
             reports[number] = replace(job, verdict=f"{sentence}: {command}")
-    return replace(
-        analyzed(of_no_job(trace), Selection()),
-        has_events=False,
-        selection=selection,
-        verdict=jobs_verdict(len(jobs)),
-        jobs=tuple(reports),
-    )
+    empty, verdict = analyzed(of_no_job(trace), Selection()), jobs_verdict(len(jobs))
+    listed = {"verdict": verdict, "jobs": tuple(reports)}
+    return replace(empty, has_events=False, selection=selection, **listed)

@@ -142,17 +142,18 @@ class Analysis(Struct, frozen=True, dict=True):
 
     @property
     def left_out(self) -> float | None:
-        """Return the share of the work that is in no chosen step.
+        """Return the share of the work that is in no chosen step, if it is worth telling.
 
-        None for steps that the user selected, or if it is little more than their share of steps.
+        It is not, and the result None, if the user selected something, or if the share is little
+        more than the share of the steps that are not chosen.
         """
         busy_ns = sum(device.whole.busy_ns for device in self.devices)
         parts, steps = self.total.components, self.steps
         used_ns = parts.window_ns - parts.start_up_ns - parts.idle_ns
         share = 1 - used_ns / busy_ns if busy_ns else 0.0
         share_of_steps = 1 - len(steps.used) / max(len(steps.seen), 1)
-        is_much = share - share_of_steps >= _MUCH_LEFT_OUT and self.selection == Selection()
-        return share if is_much else None
+        is_much = share - share_of_steps >= _MUCH_LEFT_OUT
+        return share if is_much and self.selection == Selection() else None
 
     @cached_property
     def memory_operations(self) -> tuple[host_calls.MemoryOperation, ...]:

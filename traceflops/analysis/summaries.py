@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from operator import attrgetter
 from typing import Final, TypeVar
@@ -33,8 +33,7 @@ from traceflops.ranks.who_waits import RankReport, report_of
 from traceflops.table.merged_notes import together
 from traceflops.table.trace import Note, Trace, counted_note, note_of
 from traceflops.timeline.host_work import COPIES_MISSING
-from traceflops.timeline.records import Window
-from traceflops.windows.records import told_apart
+from traceflops.windows.records import Windows, told_apart
 
 _NAMED: Final = 5
 _LEFT_OUT: Final = (
@@ -62,11 +61,16 @@ def analysis_of_summaries(
     prepared = prepare(trace)
     empty = analysis_of(prepared)
     measured = _measured(whole, empty.measured)
-    lacks_copies = is_said(trace, COPIES_MISSING)
     work = _SummedWork(parts, whole, trace)
     figures = judged(
         VerdictFacts(
-            trace, "", cut_file(trace), whole.launch_records, None, whole.choice, lacks_copies
+            trace=trace,
+            how="",
+            cut=cut_file(trace),
+            records=whole.launch_records,
+            untimed=None,
+            choice=whole.choice,
+            lacks_copies=is_said(trace, COPIES_MISSING),
         ),
         devices,
         measured,
@@ -96,7 +100,7 @@ def analysis_of_summaries(
 
 
 def _joined(traces: Sequence[Trace]) -> Trace:
-    """Return one trace of all, without events. Raises UsageError for traces of several jobs."""
+    """Return one trace with the processes and devices of all. UsageError for several jobs."""
     jobs, _ = split(traces)
     if len(jobs) > 1:
         files = ", ".join(job[0].source.files[0].name for job in jobs[:_NAMED])
@@ -104,7 +108,7 @@ def _joined(traces: Sequence[Trace]) -> Trace:
             f"the summaries are of {len(jobs)} jobs, such as those of {files}",
             "give the summaries of one job",
         )
-    if len(traces) > 1:  # `join` makes the notes on ranks again, for all
+    if len(traces) > 1:  # `join` makes the notes on ranks anew, for all traces together
         traces = [
             replace(trace, notes=tuple(note for note in trace.notes if note.code not in OF_RANKS))
             for trace in traces
@@ -125,9 +129,10 @@ def _notes(summaries: Sequence[HeldSummary], again: Sequence[Note]) -> list[Note
 
 
 def _measured(whole: RankSummary, empty: Measurement) -> Measurement:
-    """Return the utilisation by the sum of all summaries; `empty` is one without data.
+    """Return the utilisation of all ranks from the sum `whole` of their summaries.
 
-    There is no waterfall if a summary has no budget, or if the sum is impossible: `lacks` says why.
+    `empty` has the fields that a summary does not tell. The waterfall is None if a summary has no
+    budget, or if the summed budgets are impossible: `lacks` says why.
     """
     outside = replace(whole.outside, unattributed=_largest(whole.outside.unattributed, "sum_ns"))
     executed = replace(
@@ -137,8 +142,8 @@ def _measured(whole: RankSummary, empty: Measurement) -> Measurement:
     fall = waterfall(whole.budgets) if whole.budgets and not lacks else None
     if fall is not None and fall.errors:
         lacks, fall = (impossible(fall, whole.peaks),), None
-    if fall is not None and executed.unsplit_flops:  # the budget has a split, but MFU is unknown
-        lacks = (NOT_SPLIT,)
+    if fall is not None and executed.unsplit_flops:
+        lacks = (NOT_SPLIT,)  # MFU is unknown, although there is a waterfall
     by_name = attrgetter("name")
     return replace(
         empty,
@@ -167,7 +172,7 @@ class _SummedWork(Struct, frozen=True, dict=True):
     trace: Trace
 
     @cached_property
-    def windows(self) -> Mapping[int, tuple[Window, ...]]:
+    def windows(self) -> Windows:
         return {device.device: device.windows for device in self.whole.reports}
 
     def kernels(self, devices: Sequence[int], steps: Sequence[int | None]) -> KernelSums:
@@ -184,9 +189,9 @@ class _SummedWork(Struct, frozen=True, dict=True):
         """Return the culprits of the idle time of some devices in some steps, by device."""
         by_device = []
         for device in devices:
-            part = [part for part in self.parts if part.devices <= device][-1]
+            part = [part for part in self.parts if part.devices_before <= device][-1]
             summary = part.load()
-            row = summary.records.devices.index(device - part.devices)
+            row = summary.records.devices.index(device - part.devices_before)
             several = [summary.idle_of[i][row] for i in self._choices(summary, steps)]
             by_device.append(
                 joined_culprits([IdleCulprits(culprits, 0) for culprits in several]).culprits

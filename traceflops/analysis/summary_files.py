@@ -112,12 +112,11 @@ def held_file(content: bytes, name: str, shared: Shared) -> HeldSummary | str:
     part = decoded(content, name)
     if isinstance(part, str):
         return part
-    return HeldSummary.of(part, shared, partial(_again, content, name))
 
+    def load() -> RankSummary:
+        return unpacked(_table(content, name)["summary"][0].as_buffer())  # it is checked already
 
-def _again(content: bytes, name: str) -> RankSummary:
-    """Return the summary in a file that was checked before."""
-    return unpacked(_table(content, name)["summary"][0].as_buffer())
+    return HeldSummary.of(part, shared, load)
 
 
 def _table(content: bytes, name: str) -> pa.Table:
@@ -328,13 +327,10 @@ def _check_records(records: CommRecords) -> None:
     """Check the collectives: columns of equal length, and values whose sums fit an int64."""
     ranks = len(records.ranks)
     require(len(records.alone) == ranks)
-    require(len(records.work) == len(records.devices) in (0, ranks))  # a projection has none
-    _check_columns(
-        [
-            *(getattr(records, name) for name in _OF_RECORDS),
-            *(getattr(records.told, name) for name in _OF_GROUPS),
-        ]
-    )
+    require(len(records.work) == len(records.devices))
+    require(len(records.devices) in (0, ranks))  # ranges projected on GPUs have no devices
+    columns = [getattr(records, name) for name in _OF_RECORDS]
+    _check_columns([*columns, *(getattr(records.told, name) for name in _OF_GROUPS)])
     require(_within(records.place, 0, ranks) and _within(records.kind, -1, len(KINDS)))
     require(_within(records.told.which, 0, len(records.told.known)))
     lists = (listed for _, listed, *_ in records.told.known if isinstance(listed, tuple))

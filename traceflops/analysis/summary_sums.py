@@ -6,7 +6,7 @@ load ─► moved ─► RunningSum ─► RankSummary of all devices, without w
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import reduce
 from itertools import chain
 from operator import add
@@ -40,9 +40,9 @@ T = TypeVar("T")
 class HeldSummary(Struct, frozen=True):
     """The part of a summary that is needed before all are added up; `load` returns all of it.
 
-    `kind` is GPUS if it has reports of GPUs, else CPUS or NOTHING. When it is added up, its times
-    are raised by `later_ns`, the numbers of its devices and processes by `devices` and `processes`:
-    the numbers of those in the summaries before it.
+    `kind` is GPUS if it has reports of GPUs, else CPUS or NOTHING. In the sum its times are
+    `shift_ns` later, and its devices and processes are numbered after those of the summaries before
+    it, of which there are `devices_before` and `processes_before`.
     """
 
     trace: Trace
@@ -50,9 +50,9 @@ class HeldSummary(Struct, frozen=True):
     codes: tuple[str, ...]
     kind: int
     load: Callable[[], RankSummary]
-    later_ns: int = 0
-    devices: int = 0
-    processes: int = 0
+    shift_ns: int = 0
+    devices_before: int = 0
+    processes_before: int = 0
 
     @classmethod
     def of(
@@ -98,13 +98,14 @@ class RunningSum(Generic[T]):
 
 
 def placed(ordered: Sequence[HeldSummary]) -> list[HeldSummary]:
-    """Return summaries with what to add to times and numbers; the first dated clock counts."""
+    """Return the summaries with their shifts of times and numbers; the first dated clock counts."""
     origins = [part.trace.source.origin_unix_ns for part in ordered]
     common = next((origin for origin in origins if origin is not None), None)
     parts, devices, processes = [], 0, 0
     for part, origin in zip(ordered, origins, strict=True):
-        later_ns = origin - common if origin is not None and common is not None else 0
-        parts.append(replace(part, later_ns=later_ns, devices=devices, processes=processes))
+        shift_ns = origin - common if origin is not None and common is not None else 0
+        before = {"devices_before": devices, "processes_before": processes}
+        parts.append(replace(part, shift_ns=shift_ns, **before))
         devices += part.trace.devices.num_rows
         processes += part.trace.processes.num_rows
     return parts
@@ -119,20 +120,20 @@ def sum_of(parts: Iterable[HeldSummary]) -> RankSummary:
 
 
 def _moved(part: HeldSummary) -> RankSummary:
-    """Return a summary with raised times and numbers, without work and culprits by step."""
-    summary = part.load()
+    """Return a summary with the clock and numbers of the sum, without work and culprits by step."""
+    summary, before = part.load(), part.devices_before
 
     def renumbered(rows: tuple[T, ...]) -> tuple[T, ...]:
-        return tuple(replace(row, device=row.device + part.devices) for row in rows)  # type: ignore
+        return tuple(replace(row, device=row.device + before) for row in rows)  # type: ignore
 
     launches = summary.launches
     if launches is not None:
-        by_device = {number + part.devices: sums for number, sums in launches.devices.items()}
+        by_device = {number + before: sums for number, sums in launches.devices.items()}
         launches = replace(launches, devices=by_device)
     return replace(
         summary,
-        reports=tuple(_shifted(device, part) for device in summary.reports),
-        records=summary.records.moved(part.later_ns, part.devices),
+        reports=tuple(_shifted(report, part) for report in summary.reports),
+        records=summary.records.moved(part.shift_ns, before),
         peaks=renumbered(summary.peaks),
         cells=renumbered(summary.cells),
         times=renumbered(summary.times),
@@ -142,24 +143,23 @@ def _moved(part: HeldSummary) -> RankSummary:
     )
 
 
-def _shifted(device: DeviceReport, part: HeldSummary) -> DeviceReport:
-    """Return a device of a summary with raised times and numbers."""
-    by_ns = part.later_ns
+def _shifted(report: DeviceReport, part: HeldSummary) -> DeviceReport:
+    """Return the report of a device of `part`, on the clock and with the numbers of the sum."""
+    shift_ns, device = part.shift_ns, report.device + part.devices_before
 
-    def moved(row: Any) -> Any:
-        return replace(row, start_ns=row.start_ns + by_ns, end_ns=row.end_ns + by_ns)
+    def later(span: Any) -> Any:
+        return replace(span, start_ns=span.start_ns + shift_ns, end_ns=span.end_ns + shift_ns)
 
-    gaps = (
-        replace(gap, start_ns=gap.start_ns + by_ns, device=gap.device + part.devices)
-        for gap in device.gaps
-    )
     return replace(
-        device,
-        device=device.device + part.devices,
-        process=device.process + part.processes,
-        whole=moved(device.whole),
-        windows=tuple(map(moved, device.windows)),
-        gaps=tuple(gaps),
+        report,
+        device=device,
+        process=report.process + part.processes_before,
+        whole=later(report.whole),
+        windows=tuple(map(later, report.windows)),
+        gaps=tuple(
+            replace(gap, start_ns=gap.start_ns + shift_ns, device=gap.device + part.devices_before)
+            for gap in report.gaps
+        ),
     )
 
 
@@ -169,28 +169,31 @@ def _added(parts: Sequence[RankSummary]) -> RankSummary:
     def all_of(name: str) -> Iterator[Any]:
         return chain.from_iterable(getattr(part, name) for part in parts)
 
-    # A waterfall needs the budgets of all parts; `lacks` of a part with a budget is on MFU only.
+    # The sum has budgets only if each part has them: else it tells what a part without budgets
+    # lacks. What a part with budgets lacks concerns MFU only.
     lacks = next((part.lacks for part in parts if part.lacks and not part.budgets), ())
     launches = [part.launches for part in parts if part.launches is not None]
     steps = [set(part.long_steps) for part in parts]
+    moved = Counter[str]()
+    for part in parts:
+        moved.update(part.moved)
     choices = [part.choice for part in parts]
-    seen, used = (
-        tuple(sorted({step for choice in choices for step in getattr(choice, name)}))
-        for name in ("seen", "used")
-    )
-    # The measured range of steps is kept only if it is equal in all parts.
-    is_equal = len({choice.measured for choice in choices}) == 1
-    choice = choices[0]
-    if not is_equal:
-        choice = min(choices, key=lambda choice: choice.measured is not None)
-    measured = choice.measured if is_equal else None
+    # A measured range is kept only if all parts measured the same one. If not, the text is that of
+    # a part without a measured range, where there is one.
+    ranges = {choice.measured for choice in choices}
+    choice = next((choice for choice in choices if choice.measured is None), choices[0])
     return replace(
         parts[0],
-        choice=replace(choice, seen=seen, used=used, measured=measured),
+        choice=replace(
+            choice,
+            seen=tuple(sorted({step for choice in choices for step in choice.seen})),
+            used=tuple(sorted({step for choice in choices for step in choice.used})),
+            measured=choice.measured if len(ranges) == 1 else None,
+        ),
         launch_records=reduce(add, (part.launch_records for part in parts)),
         reports=tuple(all_of("reports")),
         kernels=joined_totals([part.kernels for part in parts]),
-        moved=_sums(part.moved for part in parts),
+        moved=dict(moved),
         idle=joined_culprits([part.idle for part in parts], most=None),
         long_steps=tuple(sorted(set.intersection(*steps))),
         records=chained([part.records for part in parts]),
@@ -211,13 +214,6 @@ def _added(parts: Sequence[RankSummary]) -> RankSummary:
         host_operators=summed(all_of("host_operators"), "name"),
         synchronisations=summed(all_of("synchronisations"), "call", "site"),
     )
-
-
-def _sums(maps: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    total: Counter[str] = Counter()
-    for sums in maps:
-        total.update(sums)
-    return dict(total)
 
 
 def _shared(peaks: Iterable[DevicePeaks]) -> tuple[DevicePeaks, ...]:

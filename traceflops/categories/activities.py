@@ -79,8 +79,8 @@ def categorise(trace: Trace, links: Links, classifier: Classifier) -> Categorise
 
     Decisions go from weak to strong evidence, and a later one replaces an earlier one:
 
-    1. the name, whose words tell the work only of a library's kernels; of an operator on a CPU also
-       whether operators inside it do the work;
+    1. the name (single words of it count only if it names a library's kernels, see `by_words`);
+       for an operator on a CPU also whether operators that it calls do the work;
     2. the kind of record: copy, fill, graph;
     3. the direction of a copy: peer to peer, or a migration of unified memory;
     4. metadata of a collective, of the kernel or of the op that launched it.
@@ -101,13 +101,10 @@ def categorise(trace: Trace, links: Links, classifier: Classifier) -> Categorise
             decisions.decide(copies, category, rule)
     _decide_by_metadata(trace, links, decisions)
     is_skipped = decisions.rule == decisions.rules.get(_TOO_MANY_NAMES, -1)
+    skipped_ns = int(numbers(activities["dur_ns"])[is_skipped].sum())
+    categories, rules = tuple(decisions.categories), tuple(decisions.rules)
     return Categorised(
-        decisions.category,
-        tuple(decisions.categories),
-        decisions.rule,
-        tuple(decisions.rules),
-        names_skipped,
-        int(numbers(activities["dur_ns"])[is_skipped].sum()),
+        decisions.category, categories, decisions.rule, rules, names_skipped, skipped_ns
     )
 
 
@@ -120,34 +117,35 @@ def _decide_by_name(activities: pa.Table, decisions: _Decisions, classifier: Cla
         is_skipped[np.argsort(-time_ns, kind="stable")[_MOST_NAMES:]] = True
     is_op = is_one_of(activities["kind"], "op")
     for rows, classify in ((~is_op, classifier.kernel), (is_op, classifier.op)):
-        codes_of_name = np.zeros((2, len(labels)), dtype=np.int64)  # of category and rule
+        category_of, rule_of = np.zeros((2, len(labels)), dtype=np.int64)  # by code of a name
         is_used = np.zeros(len(labels), dtype=np.bool_)
         is_used[name[rows]] = True
         if (is_used & is_skipped).any():
-            skipped = decisions.code(_OTHER, _TOO_MANY_NAMES)
-            codes_of_name[:, is_skipped] = np.array(skipped)[:, None]
+            category_of[is_skipped], rule_of[is_skipped] = decisions.code(_OTHER, _TOO_MANY_NAMES)
         for code in np.flatnonzero(is_used & ~is_skipped).tolist():
             decision = classify(labels[code])
-            codes_of_name[:, code] = decisions.code(decision.category, decision.rule)
-        decisions.category[rows], decisions.rule[rows] = codes_of_name[:, name[rows]]
+            category_of[code], rule_of[code] = decisions.code(decision.category, decision.rule)
+        decisions.category[rows] = category_of[name[rows]]
+        decisions.rule[rows] = rule_of[name[rows]]
     return int(is_skipped.sum())
 
 
 def _decide_wrappers(trace: Trace, decisions: _Decisions) -> None:
-    """Decide that operators on CPUs around operators of the same category only dispatch these.
+    """Decide that an operator on a CPU which calls operators of its own category only dispatches.
 
     `aten::linear` calls `aten::addmm`, so its own time is no time of a product.
     """
-    parts = np.flatnonzero(is_one_of(trace.activities["kind"], "op"))
-    if not len(parts):
+    rows = np.flatnonzero(is_one_of(trace.activities["kind"], "op"))
+    if not len(rows):
         return
-    op = -1 - numbers(trace.activities["correlation"])[parts]  # which is -1 - row of the op
+    # Activities that are operators have -1 - row of the operator as their correlation.
+    op = -1 - numbers(trace.activities["correlation"])[rows]
     is_work = np.array([kind.top in _WORKS for kind in decisions.categories], dtype=np.bool_)
-    work_category = np.where(is_work, np.arange(len(is_work)), -1)
+    category = decisions.category[rows]
     category_of_op = np.full(trace.ops.num_rows, -1, dtype=np.int64)
-    category_of_op[op] = work_category[decisions.category[parts]]
+    category_of_op[op] = np.where(is_work[category], category, -1)
     is_wrapper = OpTree.of(trace.ops).repeated_below(category_of_op)
-    decisions.decide(parts[is_wrapper[op]], _DISPATCH, "wrapper")
+    decisions.decide(rows[is_wrapper[op]], _DISPATCH, "wrapper")
 
 
 def _decide_by_metadata(trace: Trace, links: Links, decisions: _Decisions) -> None:

@@ -139,7 +139,10 @@ class Classifier:
         *,
         by_words: bool = True,
     ) -> None:
-        """Prepare rules: `own`, `known` (recorded, by kernel), then built-in; see BY_WORDS."""
+        """Prepare rules: first `own`, then `known` (recorded, by kernel), then `built_in`.
+
+        Without `by_words`, the rules BY_WORDS do not hold.
+        """
         self._rules, self._known, self._by_words = (built_in, own), known, by_words
         self._blocks = (*_blocks(own, 1), *_blocks(built_in, _BLOCK))
         self._op_rules = tuple(rule for rule in (*own, *built_in) if rule.patterns("op"))
@@ -169,7 +172,7 @@ class Classifier:
         return _decision(recorded or _NOTHING, parts.head or parts.name)
 
     def _left_open(self, head: str) -> Iterator[Rule]:
-        """Yield the kernel rules that are possible for a head, up to the first that must apply."""
+        """Yield the rules that may apply to a head, up to the first that must apply."""
         text = both_spellings(head)
         lower = text.lower()
         for block in self._blocks:
@@ -231,9 +234,10 @@ def _blocks(rules: tuple[Rule, ...], size: int) -> Iterator[_RuleBlock]:
 
 
 def _looked_at(rule: Rule, parts: Parts) -> str | None:
-    """Return the text that met the last condition ("": the head), None if a condition fails.
+    """Return the text to show as what the rule matched, None if a condition fails.
 
-    A namespace is returned only for a rule without patterns of heads.
+    That is the word that met the last condition other than that on the head, or a namespace if the
+    rule has no condition on the head. "" means the head, whose match the caller has tested.
     """
     shown = ""
     for field in rule.conditions:
@@ -244,7 +248,7 @@ def _looked_at(rule: Rule, parts: Parts) -> str | None:
         if match is None:
             return None
         if field != "namespace":
-            # The whole word of the match, which may begin with the separator before it.
+            # Show the whole word. The match may begin with the separator before the word.
             text = match.string
             start = text.rfind(" ", 0, match.start() + 1) + 1
             end = text.find(" ", max(start, match.end()))

@@ -96,9 +96,10 @@ def _top_blanks(name: str) -> list[int]:
     for sign in _SIGN.finditer(name):
         index, char = sign.start(), sign[0]
         if char in _OPENING and not (char == "<" and "(" in opened[-1:]):  # (a < b) is a comparison
-            # A parenthesis begins the function's arguments, unless it follows e.g. decltype.
-            is_first = char == "(" and not opened
-            if is_first and name[:index].rpartition(" ")[2] not in _CALLED:
+            # A parenthesis outside of brackets begins the function's arguments, unless it stands
+            # alone or after a word like decltype.
+            word_before = name[:index].rpartition(" ")[2]
+            if char == "(" and not opened and word_before not in _CALLED:
                 break
             opened.append(char)
         elif opened and char == _OPENING[opened[-1]] and name[index - 1 : index] != "-":  # not ->
@@ -118,12 +119,14 @@ def short_name(name: str) -> str:
     if path:
         return path[-1]
     # Go back over blanks and brackets (of arguments, templates, [abi:...]) to the end of the name.
-    # `closing` is the outermost bracket that is open, `depth` counts those of its kind.
+    # Inside of brackets, `closing` is the outermost one, and `depth` counts the open ones like it.
     end, depth, closing = len(text), 0, ""
     while end:
         char = text[end - 1]
-        if depth:
-            depth += (char == closing) - (char == _BRACKETS[closing])
+        if depth and char == closing:
+            depth += 1
+        elif depth:
+            depth -= char == _BRACKETS[closing]
         elif char in _BRACKETS:
             depth, closing = 1, char
         elif char != " ":
@@ -195,10 +198,8 @@ def same_kernels(first: Sequence[str], second: Sequence[str]) -> tuple[IntArray,
                 pairs.append((code, other))
         partner |= {other: code for code, other in pairs}
         paired |= {code for pair in pairs for code in pair}
-    return (
-        np.array(ours, dtype=np.int64),
-        np.array([partner.get(code, code) for code in theirs], dtype=np.int64),
-    )
+    theirs = [partner.get(code, code) for code in theirs]
+    return np.array(ours, dtype=np.int64), np.array(theirs, dtype=np.int64)
 
 
 def _by_form(form: Callable[[str], str], names: Sequence[str], codes: Sequence[int]) -> _Named:
@@ -227,16 +228,15 @@ def _is_short_or_mangled(short: str, *names: str) -> bool:
     first, second = map(plain_name, names)
     if short in (first, second):
         return True
-    mangled, full = (first, second) if _mangled_path(first) else (second, first)
-    path = "::".join(_mangled_path(mangled))
-    start = full.find(path)
-    if not path or _mangled_path(full) or start < 0:
+    first_path, second_path = _mangled_path(first), _mangled_path(second)
+    if bool(first_path) == bool(second_path):  # both are mangled, or none is
         return False
+    path, full_name = "::".join(first_path or second_path), second if first_path else first
+    before, found, after = full_name.partition(path)
     # The path must begin and end at a word: ns::gemm, but neither other_ns::gemm nor ns::gemm2. An
     # anonymous namespace, "(anonymous", begins a word by itself.
-    if start and path[0] != "(" and full[start - 1] not in " *&":
-        return False
-    return full[start + len(path) : start + len(path) + 1] in ("", "<", "(", "[")
+    begins_word = before[-1:] in ("", " ", "*", "&") or path[0] == "("
+    return bool(found) and begins_word and after[:1] in ("", "<", "(", "[")
 
 
 _FORMS: Final[tuple[tuple[Callable[[str], str], tuple[_Test, ...]], ...]] = (

@@ -64,14 +64,18 @@ def readable(name: str) -> str:
 
 
 def path_of(text: str) -> tuple[list[str], int]:
-    """Return the names of namespaces and function, and the position after them."""
+    """Return the names of namespaces and function of a mangled name, and the position after them.
+
+    `_ZN2ns4gemmIfE` gives ["ns", "gemm"]: each name follows its length.
+    """
     path: list[str] = []
     begun = _BEGUN.match(text)
     position = begun.end() if begun else len(text)
     while True:
-        start = position + text.startswith("L", position)  # L: of internal linkage
-        length = _PIECE.match(text, start)
-        if length is None or length["length"] is None:
+        # An L before the length marks a function of internal linkage.
+        start = position + 1 if text.startswith("L", position) else position
+        piece = _PIECE.match(text, start)
+        if piece is None or piece["length"] is None:
             return path, position
-        position = length.end() + int(length["length"])
-        path.append(text[length.end() : position])
+        position = piece.end() + int(piece["length"])
+        path.append(text[piece.end() : position])

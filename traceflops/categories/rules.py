@@ -110,10 +110,11 @@ def compiled(alternatives: tuple[str, ...], case: bool = False) -> re.Pattern[st
     The searched text must begin with a newline, so that a separator precedes each word, and must be
     in lower case unless `case`. An alternative with capitals is found in any case, which is slow.
 
-    For speed, `[a-z0-9]*` at an end of an alternative is removed instead of matched, and the
-    separator before a word is matched, no look-behind: `re` skips quickly to characters of a set.
+    For speed, `[a-z0-9]*` at an end of an alternative is removed: the rest may then begin or end
+    inside of a word. And the separator before a word is matched, not looked behind for, since `re`
+    skips quickly to characters of a set.
     """
-    bounded: list[str] = []  # must begin at a word
+    bounded: list[str] = []  # these must begin at a word
     anywhere: list[str] = []
     for pattern in alternatives:
         any_start = pattern.startswith(_ANY) and _is_single(pattern)
@@ -162,7 +163,7 @@ def installed() -> tuple[Rule, ...]:
 
 
 def _checked(document: dict[str, Any], where: str, source: str) -> tuple[Rule, ...]:
-    """Return the checked rules of a document. Raises UsageError with a text that begins `where`."""
+    """Return the checked rules of a document. Raises UsageError whose text begins with `where`."""
     tables = document.get("rule")
     if document.keys() != {"rule"} or not isinstance(tables, list):
         unknown = sorted(document.keys() - {"rule"})
@@ -201,21 +202,23 @@ def check_pattern(pattern: str) -> str | None:
     """Return what is wrong with a regular expression, or None.
 
     `re` has no time limit, so forms that can take exponential time on a hostile name are refused:
-    `(a|a)*`, `(a+)+` and long rows of optional parts. Back-references and named groups would change
-    their meaning when alternatives are joined.
+    `(a|a)*`, `(a+)+` and long rows of optional parts. So are back-references and named groups: they
+    would mean another group in the one expression that `compiled` makes of several patterns.
     """
     if not pattern or len(pattern) > LONGEST_PATTERN:
         return f"a pattern must have 1 to {LONGEST_PATTERN} characters"
-    # [a-z0-9]* at an end is not matched but removed (see `compiled`), so it costs nothing.
+    # `compiled` removes [a-z0-9]* from both ends, so there it costs nothing. An escape or a class
+    # such as [*+] counts as one letter: the signs in it do not repeat anything.
     plain = _ESCAPE_OR_CLASS.sub("x", pattern.removeprefix(_ANY).removesuffix(_ANY))
     repeats = [repeat.start() for repeat in _REPEAT.finditer(plain)]
-    if any(plain[start - 1 : start] == ")" for start in repeats):
+    if any(plain[:start].endswith(")") for start in repeats):
         return "a repeat (*, + or {}) may not follow a group"
     if len(repeats) > MOST_REPEATS:
         return f"more than {MOST_REPEATS} repeats in one pattern"
     if len(_OPTIONAL.findall(plain)) > MOST_OPTIONAL:
         return f"more than {MOST_OPTIONAL} optional parts in one pattern"
-    if _NAMED.search(plain) or any(text[1] in "123456789" for text in _ESCAPE.findall(pattern)):
+    has_back_reference = any(text[1] in "123456789" for text in _ESCAPE.findall(pattern))
+    if has_back_reference or _NAMED.search(plain):
         return "back-references and named groups are not supported"
     try:
         with warnings.catch_warnings():
@@ -246,7 +249,7 @@ def _text(path: Path, where: str) -> str:
 def _document(
     text: str, where: str, parse_float: Callable[[str], object] = float
 ) -> dict[str, object]:
-    """Return the content of TOML. Raises UsageError with a text that begins with `where`."""
+    """Return the content of TOML. Raises UsageError whose text begins with `where`."""
     try:
         return tomllib.loads(text, parse_float=parse_float)
     except ValueError as error:  # TOMLDecodeError, or a number of thousands of digits

@@ -108,14 +108,22 @@ def parts_of(before: Side, after: Side, matched: Iterable[Match]) -> list[Part]:
     # What the parts of a component do not explain of its difference is one more part.
     for name, (old_ns, new_ns) in _by_component(before, after).items():
         of_component = by_component[name]
-        left_ns = new_ns - old_ns - sum(part.exact_ns for part in of_component)
-        if left_ns:
-            old_ns -= sum(part.before_ns for part in of_component)
-            new_ns -= sum(part.after_ns for part in of_component)
+        unexplained_ns = new_ns - old_ns - sum(part.exact_ns for part in of_component)
+        if unexplained_ns:
             has_culprits = name == "idle" and tell_culprits(before, after)
             kind, subject = (IDLE, NO_CULPRIT) if has_culprits else (UNTOLD, name)
-            times = (left_ns, old_ns, new_ns)
-            of_component.append(Part(name, kind, subject, ((), ()), (), "", *times))
+            rest = Part(
+                component=name,
+                kind=kind,
+                subject=subject,
+                names=((), ()),
+                scopes=(),
+                way="",
+                exact_ns=unexplained_ns,
+                before_ns=old_ns - sum(part.before_ns for part in of_component),
+                after_ns=new_ns - sum(part.after_ns for part in of_component),
+            )
+            of_component.append(rest)
     differences, parts = component_differences(before, after), []
     for name, of_component in by_component.items():
         whole_ns = apportioned([part.exact_ns for part in of_component], differences[name])
@@ -163,12 +171,12 @@ def _of_match(match: Match, before: Side, after: Side, common: Set[str]) -> Iter
         )
         kernels = (*old_work, *new_work)
         whole = Part(
-            component,
-            kind,
-            _subject(max(kernels, key=attrgetter("charged_ns"))),
-            (old_names, new_names),
-            tuple(dict.fromkeys(kernel.scope for kernel in kernels if kernel.scope)),
-            way,
+            component=component,
+            kind=kind,
+            subject=_subject(max(kernels, key=attrgetter("charged_ns"))),
+            names=(old_names, new_names),
+            scopes=tuple(dict.fromkeys(kernel.scope for kernel in kernels if kernel.scope)),
+            way=way,
             exact_ns=new_ns - old_ns,
             before_ns=old_ns,
             after_ns=new_ns,

@@ -97,18 +97,18 @@ _MOVED: Final[tuple[tuple[str, Key], ...]] = (
 
 
 def matches(before: Side, after: Side) -> list[Match]:
-    """Return matches such that each kernel of both sides is in exactly one of them."""
-    left: list[Work] = [before.work or (), after.work or ()]
+    """Return matches; each kernel of both sides is in exactly one, alone if no pass matches it."""
+    unmatched: list[Work] = [before.work or (), after.work or ()]
     matched: list[Match] = []
     for way, key_of in PASSES:
-        old, new = (grouped(key_of, work) for work in left)
+        old, new = (grouped(key_of, work) for work in unmatched)
         matched += [Match(way, tuple(old[key]), tuple(new[key])) for key in old if key in new]
-        left = _without(left, matched)
+        unmatched = _without(unmatched, matched)
     windows = (len(before.windows), len(after.windows))
     for way, key_of in _MOVED:
-        _extend(matched, way, key_of, left, windows)
-        left = _without(left, matched)
-    only_before, only_after = left
+        _extend(matched, way, key_of, unmatched, windows)
+        unmatched = _without(unmatched, matched)
+    only_before, only_after = unmatched
     matched += [Match("", (kernel,), ()) for kernel in only_before]
     return matched + [Match("", (), (kernel,)) for kernel in only_after]
 
@@ -134,8 +134,7 @@ def _extend(
     """Add kernels of `left` (by side) to the matches with their key, in place.
 
     A kernel joins a match if that brings the calls per window of both sides closer together: then
-    it took over some of the calls. The match gets the name `way`. `windows` are the numbers of
-    windows by side.
+    it took over some of the calls. The match gets the name `way`. `windows` counts them by side.
     """
     match_of_key = {
         key(kernel): index for index, match in enumerate(matched) for kernel in match.work
@@ -275,8 +274,7 @@ def _work(before: Side, after: Side) -> Iterator[Unlike]:
 def _shapes(matched: Iterable[Match]) -> Iterator[Unlike]:
     """Yield the input shape of the longest kernel whose input has another size, on both sides.
 
-    Nothing is yielded unless most kernel time is of such kernels. Only matches of one kernel with
-    one other count.
+    Nothing is yielded unless most time of kernels that match one to one is of such kernels.
     """
     same_ns = changed_ns = 0
     shown = ("", "")
@@ -301,7 +299,7 @@ def _first_shape(kernel: ChargedKernel) -> Sequence[int] | None:
 
 
 def _values(side: Side) -> dict[str, str]:
-    """Return, in words, what was recorded of a side; it lacks what was not recorded."""
+    """Return what was recorded of a side, as texts by name; what was not recorded is left out."""
     values = {"steps": str(len(side.steps))} if side.steps else {}
     if side.ranks:
         numbers = f"number{'s' * (len(side.ranks) > 1)} {listed(sorted(side.ranks))}"

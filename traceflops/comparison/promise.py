@@ -38,9 +38,8 @@ _SLACK: Final = 0.005  # of a step, for calls that cost next to nothing
 class Promise(Struct, frozen=True):
     """The findings that were fixed, their promised gain and what came, in ns per window.
 
-    `gained_ns` is how much shorter a window is, with its 95 % `interval`, None if unknown. `next`
-    is the first finding of the run after, `unlike` what differs if nothing can be judged. Without
-    `findings` the bounds are 0.
+    `gained_ns` is how much shorter a window is, with its 95 % `interval` or None; `next` the first
+    finding of the run after; `unlike` what forbids a judgement. Bounds are 0 without `findings`.
     """
 
     outcome: Outcome
@@ -106,6 +105,7 @@ def promise_of(
         finding for finding in asked or promising if _is_fixed(finding, before, after, gained_ns)
     ]
     interval = Interval(-spread.high_ns, -spread.low_ns) if spread is not None else None
+    # A promise is kept if some gain in the interval, give or take the slack, is in its range.
     slack_ns = _SLACK * _mean_ns(before)
     fixed = _sufficient(gone, before, gained_ns)
     low_ns, high_ns = _promised(fixed or asked, before)
@@ -150,19 +150,22 @@ def _mean_ns(analysis: Analysis) -> float:
 
 
 def _is_fixed(finding: Finding, before: Analysis, after: Analysis, gained_ns: int) -> bool:
-    """Return whether half of what a finding promised, or of what came, is time of its cause.
+    """Return whether the cause of a finding takes so much less time that it counts as fixed.
 
-    Of several findings of a rule, those with a common row of evidence are the same one.
+    Its time must shrink by half of what the finding promised, of what was gained, or of itself,
+    whichever is least. Times are of a mean window.
     """
+    # The same finding in the run after: of several of its rule, those with common evidence.
     rows = {row.name for row in finding.rows}
     alike = [other for other in after.findings if other.rule == finding.rule]
     same = [other for other in alike if rows & {row.name for row in other.rows}] or alike
-    mean_ns = _mean_ns(before)
-    cause_ns = finding.share * mean_ns
+    window_ns = _mean_ns(before)
+    cause_ns = finding.share * window_ns
     gone_ns = cause_ns - sum(other.share for other in same) * _mean_ns(after)
-    promised_ns = finding.gain.expected_ns if finding.gain is not None else 0
-    enough_ns = min(promised_ns, cause_ns, gained_ns if gained_ns > 0 else cause_ns)
-    return gone_ns >= max(_FIXED * enough_ns, _LEAST * mean_ns)
+    wanted_ns = [cause_ns, finding.gain.expected_ns if finding.gain is not None else 0]
+    if gained_ns > 0:
+        wanted_ns.append(gained_ns)
+    return gone_ns >= max(_FIXED * min(wanted_ns), _LEAST * window_ns)
 
 
 def _promised(findings: Sequence[Finding], before: Analysis) -> tuple[int, int]:

@@ -70,25 +70,18 @@ def statement(
     reasons: Sequence[Reason],
 ) -> Fact:
     """Return the main statement as a fact: the change, its `reasons`, and how sure it is."""
-    change: dict[str, Value] = {
-        "signed_ns": difference_ns,
-        "ns": abs(difference_ns),
-        "share": share_of(difference_ns, before),
-    }
+    change: dict[str, Value] = {"signed_ns": difference_ns, "ns": abs(difference_ns)}
+    change["share"] = share_of(difference_ns, before)
     if spread is not None and spread.holds_zero:
         ends = (float(spread.low_ns), float(spread.high_ns))
         return _fact("within-spread", low_ns=ends[0], high_ns=ends[1], **change)
     sure = sureness(spread, before, after)
     if not difference_ns:
         return _fact("same-time", sure=sure, **change)
+    code = "steps" if before.steps else "recording"
     facts = tuple(reason_fact(reason, before, after) for reason in reasons)
-    return _fact(
-        "steps" if before.steps else "recording",
-        more=_more(difference_ns),
-        sure=sure,
-        reasons=facts or (_fact("no-cause"),),
-        **change,
-    )
+    facts = facts or (_fact("no-cause"),)
+    return _fact(code, more=_more(difference_ns), sure=sure, reasons=facts, **change)
 
 
 def title_of(before: Side, after: Side, difference_ns: int, reasons: Sequence[Reason]) -> Fact:
@@ -106,7 +99,7 @@ def caveats(
 ) -> tuple[Fact, ...]:
     """Return caveats to the statement: missing records, and other work.
 
-    `shares` are the parts of each side's kernel time that are recognised on the other, 0 to 1.
+    `shares` are, for both sides, the share of its kernel time that the other side has, too.
     """
     incomplete = tuple(side.name for side in (before, after) if side.lacks_records)
     facts = [_fact("records-incomplete", sides=incomplete)] if incomplete else []
@@ -152,14 +145,15 @@ def reasons_of(
 ) -> list[Reason]:
     """Return the reasons worth naming: beyond the spread, not far below the largest.
 
-    If these explain less than half of the difference, a component replaces its causes if it exceeds
-    the spread as a whole although most of its causes do not.
+    Many small causes may each be within the spread (noise), but not their sum. So if the reasons
+    explain less than half of the difference, the causes of a component that are mostly noise are
+    replaced by one cause, the component as a whole, if that exceeds the spread.
     """
     reasons = _worth_naming(causes)
-    left_ns = difference_ns - sum(reason.ns for reason in reasons)
-    if 2 * abs(left_ns) <= abs(difference_ns):
+    unexplained_ns = difference_ns - sum(reason.ns for reason in reasons)
+    if 2 * abs(unexplained_ns) <= abs(difference_ns):
         return reasons
-    by_component: dict[str, Cause] = {}
+    wholes: dict[str, Cause] = {}  # by component
     for name in COMPONENTS:
         own = [cause for cause in causes if cause.component == name]
         total_ns = sum(cause.ns for cause in own)
@@ -167,10 +161,11 @@ def reasons_of(
         parts = tuple(part for cause in own for part in cause.parts)
         change = interval(before.series(name), after.series(name))
         whole = Cause(name, difference.UNTOLD, name, total_ns, parts, change)
-        if abs(noise_ns) > abs(total_ns - noise_ns) and not whole.is_noise:
-            by_component[name] = whole
-    others = [cause for cause in causes if cause.component not in by_component]
-    return _worth_naming([*by_component.values(), *others])
+        is_mostly_noise = abs(noise_ns) > abs(total_ns - noise_ns)
+        if is_mostly_noise and not whole.is_noise:
+            wholes[name] = whole
+    others = [cause for cause in causes if cause.component not in wholes]
+    return _worth_naming([*wholes.values(), *others])
 
 
 def _worth_naming(causes: Sequence[Cause]) -> list[Reason]:
@@ -193,8 +188,7 @@ def _worth_naming(causes: Sequence[Cause]) -> list[Reason]:
 def reason_fact(reason: Reason, before: Side, after: Side, *, named: bool = True) -> Fact:
     """Return one reason as a fact.
 
-    With `named`, it has the name of the kernel that most of the change is due to, and the scope if
-    all of the change is in one.
+    If `named`, it names the kernel with most of the change, and the scope if all of it is in one.
     """
     cause, parts = reason.causes[0], reason.parts
     name = scope = None
@@ -210,14 +204,8 @@ def reason_fact(reason: Reason, before: Side, after: Side, *, named: bool = True
         telling = reason.scopes - _everywhere(before) - _everywhere(after)
         if len(reason.scopes) == len(telling) == 1 and cause.component != "communication":
             scope = short(telling.pop())
-    return _fact(
-        "reason",
-        ns=abs(reason.ns),
-        more=_more(reason.ns),
-        where=_where(reason, before, after),
-        name=name,
-        scope=scope,
-    )
+    ns, more, where = abs(reason.ns), _more(reason.ns), _where(reason, before, after)
+    return _fact("reason", ns=ns, more=more, where=where, name=name, scope=scope)
 
 
 def _where(reason: Reason, before: Side, after: Side) -> Fact | str:

@@ -226,10 +226,7 @@ class Comparison(Struct, frozen=True, dict=True):
             "unlike": [to_builtins(unlike) for unlike in self.unlike],
             "memory": [{**to_builtins(part), "bytes": part.bytes} for part in parts],
         }
-        return {
-            name: pa.Table.from_pylist(rows_of_table, schema=_SCHEMAS[name])
-            for name, rows_of_table in rows.items()
-        }
+        return {name: pa.Table.from_pylist(rows[name], schema=_SCHEMAS[name]) for name in rows}
 
     def part_rows(self) -> list[dict[str, Any]]:
         """Return the parts of all causes, a row each, the largest first."""

@@ -63,8 +63,7 @@ class Side(Struct, frozen=True):
     what it holds then (empty if unknown). `counts` are the units of work by name. `late` is, by
     rank, how long others waited for it. `facts` say what was recorded and how; `notes` (kind, code,
     text) what was repaired, dropped, assumed or is missing. With `on_host`, all work is operators
-    on the CPU. With `lacks_durations`, how long the GPU works is unknown. `analysis` is None for a
-    report.
+    on the CPU. With `lacks_durations`, GPU time is unknown. `analysis` is None for a report.
     """
 
     name: str
@@ -133,9 +132,8 @@ class Side(Struct, frozen=True):
         None if the times by step are not known of all kernels that have charged time.
         """
         window_count = Counter(window.step for window in self.windows)
-        steps = sorted(
-            window_count, key=lambda step: step or 0
-        )  # without steps, there is only None
+        # Without steps, there is only the step None.
+        steps = sorted(window_count, key=lambda step: step or 0)
         devices = np.array([window_count[step] for step in steps])
         times_ns = [kernel.steps_ns for kernel in work if kernel.charged_ns]
         known_ns = [times for times in times_ns if times is not None and len(times) == len(devices)]

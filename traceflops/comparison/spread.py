@@ -58,14 +58,16 @@ def interval(before: FloatArray, after: FloatArray) -> Interval | None:
         return None
     point = float(after.mean() - before.mean())
     if min(len(before), len(after)) > _LEAST:  # of two steps, the rest would be one
-        # The first step may differ from the rest on both sides alike (queues fill): that is no
-        # noise. Noise is by how much its lead differs between the sides; each side gets a share of
-        # that: / sqrt(2) instead of / 2, so that the squares of mere noise keep their sum.
+        # The excess of the first step over the rest may be alike on both sides, as queues fill:
+        # that is no noise. So each side keeps a share of their difference: / sqrt(2), not / 2, as
+        # the squares of two independent excesses then keep their sum on average.
         rest_before, rest_after = before[1:].mean(), after[1:].mean()
-        noise = (after[0] - rest_after - before[0] + rest_before) / np.sqrt(2)
+        excess_before, excess_after = before[0] - rest_before, after[0] - rest_after
+        noise = (excess_after - excess_before) / np.sqrt(2)
         before = np.append(rest_before - noise, before[1:])
         after = np.append(rest_after + noise, after[1:])
-    sides = [_of_mean(series) for series in (before, after) if np.ptp(series)]  # others are exact
+    # A side whose steps all take the same time adds no uncertainty.
+    sides = [_of_mean(series) for series in (before, after) if np.ptp(series)]
     if not sides:
         return Interval(point, point)
     # Weights of the correlations: prior times likelihood on both sides.
@@ -82,17 +84,19 @@ def interval(before: FloatArray, after: FloatArray) -> Interval | None:
 def _of_mean(series: FloatArray) -> tuple[FloatArray, FloatArray, int]:
     """Return, per correlation in _R, the log likelihood and the variance of the mean.
 
-    The last value is the number of degrees of freedom.
+    The series is taken as x[t] = mean + r (x[t - 1] - mean) + shock[t], with independent shocks of
+    one variance. The last value is the number of degrees of freedom.
     """
     r, steps, deviation = _R, len(series), series - series.mean()
     squares, products = float(deviation @ deviation), float(deviation[1:] @ deviation[:-1])
     first, last = float(deviation[0]), float(deviation[-1])
-    # The sum of the squared shocks of an autoregressive process with the best mean.
-    numerator = (1 - r) * (steps - (steps - 2) * r)
+    # The sum of the squared shocks; first about the mean of the series, then about the mean that is
+    # most likely given r, which makes the sum smaller. `information` is that of the series on it.
+    information = (1 - r) * (steps - (steps - 2) * r)
     shocks = squares + r**2 * (squares - (first**2 + last**2)) - 2 * r * products
-    shocks -= (r * (1 - r) * (first + last)) ** 2 / numerator
-    # The likelihood with the best variance.
-    log_likelihood = (np.log(1 - r**2) - np.log(numerator) - (steps - 1) * np.log(shocks)) / 2
+    shocks -= (r * (1 - r) * (first + last)) ** 2 / information
+    # The likelihood, integrated over the mean and the variance of the shocks.
+    log_likelihood = (np.log(1 - r**2) - np.log(information) - (steps - 1) * np.log(shocks)) / 2
     # By how much correlation inflates the variance of the mean.
     inflation = (1 + r) / (1 - r) - 2 * r * (1 - r**steps) / (steps * (1 - r) ** 2)
     variance = shocks / (steps - 1) / (1 - r**2) * inflation / steps
@@ -102,13 +106,16 @@ def _of_mean(series: FloatArray) -> tuple[FloatArray, FloatArray, int]:
 def _half(weight: FloatArray, error: FloatArray, freedom: float) -> float:
     """Return the half width that holds 95 % of a mixture of t distributions, by bisection.
 
-    `weight` and `error` (the standard error) are by correlation; all have one `freedom`.
+    The mixture has one distribution per correlation, with a `weight` and a standard `error`; all
+    have the same degrees of freedom (`freedom`).
     """
-    angle, below = _student(round(min(max(freedom, 1.0), _MOST_FREEDOM), 1))
+    angles, below = _student(round(min(max(freedom, 1.0), _MOST_FREEDOM), 1))
     low, high = 0.0, quantile(freedom) * float(error.max())
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        inside = np.interp(np.arctan(middle / error / freedom**0.5), angle, below)
+        # The share of each distribution that is closer to 0 than `middle` (see `_student`).
+        t = middle / error
+        inside = np.interp(np.arctan(t / freedom**0.5), angles, below)
         low, high = (middle, high) if weight @ inside < LEVEL else (low, middle)
     return high
 

@@ -4,8 +4,7 @@ PyTorch records, with `profile_memory=True`, after each allocation and release w
 holds on that device: all of it on a GPU; on the host what was allocated since the recording began.
 Nsight Systems records changes alone, which add up from 0. A memory snapshot has what PyTorch's
 events have, with sizes as requested, and also who allocated, and the largest free block.
-Allocations are made by the host, ahead of the kernels that use them, so the steps are those that
-the host marks, if any.
+The host allocates, ahead of the kernels that use the memory: so steps are those that it marks.
 
 `holders` says who allocated what is held at the peak: by stack, else by operator and module.
 """
@@ -21,7 +20,7 @@ from msgspec.structs import replace
 
 from traceflops.attribution.scopes import launch_scopes
 from traceflops.table.columns import ABSENT, IntArray, codes, floats, names, numbers, texts_of
-from traceflops.table.grouping import distinct, groups, joint_codes
+from traceflops.table.grouping import differ_from_before, distinct, groups, joint_codes
 from traceflops.table.nesting import taken
 from traceflops.table.trace import Trace
 from traceflops.windows.choice import REPEATED
@@ -216,27 +215,27 @@ def _use(
 
 
 def _series(what: What, time: IntArray, value: IntArray, steps: tuple[Steps, Steps]) -> Series:
-    """Return the series of bytes held from each `time` on; `steps` are the chosen, and all."""
+    """Return the series of bytes held from each `time` (ns) on; `steps` are the chosen, and all."""
     chosen, all_steps = steps
     peak, kept = int(np.argmax(value)), np.arange(len(time))
     if len(time) > MOST_POINTS:
         # Of a long curve, keep edges and extremes of equal intervals of time (buckets).
         buckets, span = MOST_POINTS // _PER_BUCKET, int(time[-1] - time[0]) + 1
         bucket = ((time - time[0]) * buckets) // span
-        opens = np.flatnonzero(np.diff(bucket, prepend=bucket[:1] - 1))
+        opens = np.flatnonzero(differ_from_before(bucket))
         closes = np.append(opens[1:], len(bucket)) - 1
         # Sorted by value within each bucket, its first has the lowest value, its last the highest.
         by_value = np.lexsort((value, bucket))
         kept = distinct(np.concatenate([opens, closes, by_value[opens], by_value[closes]]))
     step_at_peak = int(all_steps.at(time[peak : peak + 1])[0])
-    # Of each step, the values from the one that held when it began.
-    inside = np.searchsorted(time, chosen.start_ns, side="left")
-    behind = np.searchsorted(time, chosen.end_ns, side="left")
-    uses, columns = [], (chosen.number, chosen.start_ns, inside, behind)
+    # A step has the values from `first` up to `stop`, and any value that holds as it begins.
+    firsts = np.searchsorted(time, chosen.start_ns, side="left")
+    stops = np.searchsorted(time, chosen.end_ns, side="left")
+    uses, columns = [], (chosen.number, chosen.start_ns, firsts, stops)
     for number, start, first, stop in zip(*(column.tolist() for column in columns), strict=True):
         if stop:  # else nothing was recorded before the end of the step
-            begin = max(first - 1, 0)
-            uses.append(StepUse(number, start, int(value[begin:stop].max()), int(value[stop - 1])))
+            most = int(value[max(first - 1, 0) : stop].max())
+            uses.append(StepUse(number, start, most=most, at_end=int(value[stop - 1])))
     return Series(
         what=what,
         curve=Curve(time[kept], value[kept], len(time)),
@@ -257,8 +256,7 @@ class StepFinder:
         self._prepared = prepared
         mark, marked = prepared.selection.step_mark, None
         if prepared.plan.choice.source in ("markers", "annotation", "mark-regex"):
-            # If the user's expression for names of steps was redacted (HIDDEN), look for the usual
-            # names instead.
+            # If the user's expression for step names was redacted (HIDDEN), use the usual names.
             marked = find_marked_steps(prepared.trace, None if mark == HIDDEN else mark)
         self._marked = marked.by_process if marked is not None else {}
         # If step numbers repeat, the report numbers the steps from 0: so do these.
@@ -303,13 +301,15 @@ def holders(prepared: Prepared, use: MemoryUse) -> tuple[Holder, ...]:
     if blocks have no addresses, or contradict the total. `use` is of `memory_use`.
     """
     rows = AllocationRows.of(prepared.trace)
-    key = (use.process, -1 if use.device is None else use.device, use.on_host)
-    own = dict(rows.by_owner()).get(key, rows.kind[:0])
+    owner = (use.process, -1 if use.device is None else use.device, use.on_host)
+    own = dict(rows.by_owner()).get(owner, rows.kind[:0])
+    # Each event should tell the change and then the total, so event i has changes[i] and totals[i].
     part = rows.kind[own] % len(PARTS)
-    changes, totals = own[part == 0], own[part == PARTS.index("allocated")]
+    changes, totals = (own[part == PARTS.index(name)] for name in ("change", "allocated"))
     if not use.is_total or len(changes) != len(totals):
-        return ()  # each event should tell both
-    # The changes up to the peak: the last row at the first time at which the total is highest.
+        return ()
+    # Only the events up to the peak count. Of several events at the first time at which the total
+    # is highest, the last one with that total is the peak.
     time_ns, total = rows.time_ns[totals], rows.value[totals]
     first = int(total.argmax())
     peak = np.flatnonzero((total == total[first]) & (time_ns == time_ns[first]))[-1]
@@ -317,13 +317,13 @@ def holders(prepared: Prepared, use: MemoryUse) -> tuple[Holder, ...]:
     address = rows.address[changes]
     if (address == ABSENT).any():
         return ()
-    # A block is held if the last change at its address is an allocation, above 0. `unique` finds
-    # the first index of each address, in reverse order the last.
+    # A block is held if the last change at its address is an allocation, above 0. `unique` returns
+    # the first index of each address, so it is given the addresses in reverse order.
     _, from_the_end = np.unique(address[::-1], return_index=True)
-    last_changes = changes[len(changes) - 1 - from_the_end]
+    last_changes = changes[::-1][from_the_end]
     held = last_changes[rows.value[last_changes] > 0]
     size, stack = rows.value[held], rows.stack[held]
-    held_before = use.allocated.peak - int(size.sum())
+    held_before = use.allocated.peak - int(size.sum())  # since before the recording
     if held_before < 0:  # the blocks contradict the total
         return ()
     held_by = []  # by stack, else by operator

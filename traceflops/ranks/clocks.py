@@ -16,7 +16,7 @@ from traceflops.ranks.comm_groups import connected
 from traceflops.ranks.comm_records import CommRecords
 from traceflops.ranks.matching import Matches, is_rooted, running_medians
 from traceflops.table.columns import FloatArray, IntArray
-from traceflops.table.grouping import by_code, distinct, groups, ranked
+from traceflops.table.grouping import by_code, differ_from_before, distinct, groups, ranked
 
 _BASES: Final = ("all_reduce", "all_to_all")  # all ranks leave these together; the better first
 UNNAMED: Final = "unnamed collectives"
@@ -173,16 +173,18 @@ def _followed(records: CommRecords, matches: Matches, rows: IntArray, offset: In
         return constant
     end = records.end_ns - constant
     residual = _from_median_end(end, matches, rows)  # per record of the basis
+    # How far the clock of a record's rank has drifted, in ns; first for the records of the basis.
     drift = np.zeros(len(records), dtype=np.int64)
     for _, of_rank in groups(records.place[rows]):
         drift[rows[of_rank]] = running_medians(residual[of_rank])
+    local_residual = _from_median_end(end - drift, matches, rows)
     constant_p95, local_p95 = (
-        float(np.quantile(np.abs(distance), 0.95))
-        for distance in (residual, _from_median_end(end - drift, matches, rows))
+        float(np.quantile(np.abs(distance), 0.95)) for distance in (residual, local_residual)
     )
     if _LIKE * local_p95 > constant_p95:
         return constant
-    # Any other record has the drift of its rank's record of the basis before or after it.
+    # Any other record takes the drift of a record of the basis on its rank: of the last one that
+    # ends before it (`earlier`), or of the next one (`later`).
     earlier, later = np.zeros((2, len(records)), dtype=np.int64)
     basis_of_rank = dict(groups(records.place[rows]))
     for place, of_rank in groups(records.place):
@@ -190,7 +192,7 @@ def _followed(records: CommRecords, matches: Matches, rows: IntArray, offset: In
         last = np.searchsorted(records.end_ns[basis], records.end_ns[of_rank], side="right") - 1
         earlier[of_rank] = drift[basis[last.clip(0)]]
         later[of_rank] = drift[basis[(last + 1).clip(0, len(basis) - 1)]]
-    # Take the one that brings the end of the record closer to the mean end of the other ranks.
+    # It takes the one that brings its end closer to the mean end of the other ranks.
     matched = np.flatnonzero(matches.collective >= 0)
     _, of_row = ranked(matches.collective[matched])
     # Counted from the first end, times are small enough for the floats of bincount.
@@ -238,20 +240,27 @@ def _bounds(
     Beyond these bounds a rank would end a collective of `rows` before another rank starts it.
     `start` and `end` are of all records, on aligned clocks. A rank without collectives has 0 and 0.
     """
+    collective, place = matches.collective[rows], records.place[rows]
+    start, end = start[rows], end[rows]
+    # A rank's times can move back until its end is at the latest start of the other ranks, and
+    # forth until its start is at their earliest end.
+    room_back_ns = end - _highest_of_others(collective, start)
+    room_forth_ns = -_highest_of_others(collective, -end) - start
     far = np.iinfo(np.int64).max
     bounds = np.full((2, len(records.ranks)), far)
-    group, place = matches.collective[rows], records.place[rows]
-    # A rank can move back until its end is at the latest start of the others, and forth until its
-    # start is at their earliest end: with both times negated, that is the same computation.
-    for side, own, others in ((0, end[rows], start[rows]), (1, -start[rows], -end[rows])):
-        # Sort each collective, the highest first. For the first rank the highest of the other ranks
-        # is the second, for all others it is the first.
-        order = np.lexsort((-others, group))
-        is_first = np.append(True, np.diff(group[order]) != 0)[: len(order)]
-        first = np.flatnonzero(is_first)[np.cumsum(is_first) - 1]
-        highest, second = others[order[first]], others[order[(first + 1).clip(0, len(order) - 1)]]
-        highest_of_others = np.empty_like(others)
-        highest_of_others[order] = np.where(is_first, second, highest)
-        np.minimum.at(bounds[side], place, own - highest_of_others)
+    np.minimum.at(bounds[0], place, room_back_ns)
+    np.minimum.at(bounds[1], place, room_forth_ns)
     bounds[bounds == far] = 0
     return -bounds[0], bounds[1]
+
+
+def _highest_of_others(collective: IntArray, values: IntArray) -> IntArray:
+    """Return, per row, the highest value of the other rows of its collective."""
+    order = np.lexsort((-values, collective))  # by collective, the highest value first
+    is_highest = differ_from_before(collective[order])
+    highest = np.flatnonzero(is_highest)[np.cumsum(is_highest) - 1]
+    # The row that has the highest value itself takes the next one.
+    taken = (highest + is_highest).clip(max=max(len(order) - 1, 0))
+    of_others = np.empty_like(values)
+    of_others[order] = values[order[taken]]
+    return of_others

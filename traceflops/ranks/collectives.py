@@ -14,10 +14,9 @@ from traceflops.flops.ops.arguments import element_type, read_types, read_values
 from traceflops.table.columns import ABSENT, IntArray, Names, codes, is_one_of, names, numbers
 from traceflops.table.grouping import distinct, group_rows, groups, joint_codes, ranked
 from traceflops.table.nesting import taken
-from traceflops.timeline.account import DeviceAccount, LinkedTrace
+from traceflops.timeline.account import LinkedTrace
 from traceflops.timeline.device_span import is_top
-from traceflops.timeline.records import Window
-from traceflops.windows.records import chosen_activities, chosen_time
+from traceflops.windows.records import Accounts, Windows, chosen_activities, chosen_time
 
 _KINDS: Final = {
     "all_reduce": "allreduce|crossdevicereduce",
@@ -90,9 +89,7 @@ class Collective(Struct, frozen=True):
 
 
 def collective_work(
-    linked: LinkedTrace,
-    accounts: Mapping[int, DeviceAccount],
-    windows: Mapping[int, tuple[Window, ...]],
+    linked: LinkedTrace, accounts: Accounts, windows: Windows
 ) -> tuple[Collective, ...]:
     """Return a row per kind of collective and number of ranks, the longest first.
 
@@ -139,12 +136,9 @@ def collective_work(
 
 
 def _exposed_ns(
-    linked: LinkedTrace,
-    accounts: Mapping[int, DeviceAccount],
-    windows: Mapping[int, tuple[Window, ...]],
-    row: IntArray,
+    linked: LinkedTrace, accounts: Accounts, windows: Windows, row: IntArray
 ) -> IntArray:
-    """Return for how long in the chosen windows each device did nothing but one of its kernels."""
+    """Return, per kernel, for how long in the chosen windows its device did nothing else."""
     activities = linked.trace.activities
     device, start = numbers(activities["device"])[row], numbers(activities["start_ns"])[row]
     end = start + numbers(activities["dur_ns"])[row]
@@ -186,20 +180,20 @@ class Recorded:
 
         It is the number that the framework gives, else the second input of the launching operator.
         """
-        framework_numbers = self.numbers("collective_sequence")
-        ops, of_op = self._sides[1]  # the operators, and the row of each activity's operator
+        by_framework = self.numbers("collective_sequence")
+        _, (ops, op_row) = self._sides
         inputs = ops["concrete_inputs"]
-        # Only of operators of a collective: the second input of others means something else.
-        is_comm = taken(codes(ops["collective"]), of_op) >= 0
-        used, which = ranked(np.where(is_comm, taken(codes(inputs), of_op), -1))
+        # The second input of an operator that is no collective means something else.
+        is_collective = taken(codes(ops["collective"]), op_row) >= 0
+        used, which = ranked(np.where(is_collective, taken(codes(inputs), op_row), -1))
         texts, second_inputs = names(inputs), []
-        for code in used.tolist():
+        for code in used.tolist():  # each text of inputs is read once; -1 is no text
             values = read_values(texts[code]) if code >= 0 else ()
             second = values[1] if len(values) > 1 else None
-            fits_int64 = type(second) is int and 0 <= second < 2**63
-            second_inputs.append(second if fits_int64 else ABSENT)
-        by_operator = np.array([*second_inputs, ABSENT], dtype=np.int64)[which]
-        return np.where(framework_numbers >= 0, framework_numbers, by_operator)
+            is_number = type(second) is int and 0 <= second < 2**63
+            second_inputs.append(second if is_number else ABSENT)
+        by_operator = np.array(second_inputs, dtype=np.int64)[which]
+        return np.where(by_framework >= 0, by_framework, by_operator)
 
 
 def message_bytes(linked: LinkedTrace, rows: IntArray) -> IntArray:

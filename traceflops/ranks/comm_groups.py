@@ -91,27 +91,28 @@ class GroupFacts(Struct, frozen=True):
         `place` is the place of each kernel's rank in `ranks`. A kernel without a named group is of
         the only named group on its stream, else of a group of all such kernels on the stream.
         """
-        # Metadata that differs only in the description is of one group.
-        code_by_key: dict[tuple[object, ...], int] = {}
-        for name, listed, _, size in self.known:
-            code_by_key.setdefault((name, listed, size), len(code_by_key))
-        code_of = [code_by_key[name, listed, size] for name, listed, _, size in self.known]
+        # Metadata that differs only in the description is of one group: it gets one code.
+        codes: dict[tuple[object, ...], int] = {}
+        keys = [(name, listed, size) for name, listed, _, size in self.known]
+        code_of = [codes.setdefault(key, len(codes)) for key in keys]
         code = np.array(code_of, dtype=np.int64)[self.which]
         sizes = np.array([size for *_, size in self.known], dtype=np.int64)[self.which]
         is_named = np.array([name is not None for name, *_ in self.known], dtype=np.bool_)
-        named, first = group_rows((code, self._namesakes(code, sizes, place, len(ranks))))
+        named, first_kernel = group_rows((code, self._namesakes(code, sizes, place, len(ranks))))
         group = np.where(is_named[self.which], named, -1)
         group = np.where(group >= 0, group, of_streams(group, place, self.stream))
-        # Number the groups in use: named ones by their code, streams after them.
+        # Kernels without any named group have that of their stream, numbered after the named ones.
+        # Then only the groups in use are numbered, from 0.
         streams, stream = ranked(_same_streams(place, self.stream))
-        used, number = ranked(np.where(group >= 0, group, len(first) + stream))
+        named_count = len(first_kernel)
+        used, number = ranked(np.where(group >= 0, group, named_count + stream))
         groups_of_job = []
-        for code, (_, rows) in zip(used.tolist(), groups(number), strict=True):
-            if code >= len(first):
-                name = f"stream {streams[code - len(first)]}"
+        for old_number, (_, rows) in zip(used.tolist(), groups(number), strict=True):
+            if old_number >= named_count:
+                name = f"stream {streams[old_number - named_count]}"
                 groups_of_job.append(CommGroup(name, None, None))
                 continue
-            name, listed, description, size = self.known[int(self.which[first[code]])]
+            name, listed, description, size = self.known[self.which[first_kernel[old_number]]]
             # Its ranks are the listed ones, else those with kernels if their number is its size.
             recorded = tuple(ranks[number] for number in distinct(place[rows]).tolist())
             members = tuple(in_runs(listed)) if isinstance(listed, tuple) else ()
@@ -125,13 +126,14 @@ class GroupFacts(Struct, frozen=True):
     def _namesakes(self, named: IntArray, sizes: IntArray, place: IntArray, ranks: int) -> IntArray:
         """Return a number per kernel that tells apart different groups with the same name.
 
-        If more ranks use a name than the group has, several groups have the name. Ranks belong to
-        one group if they take part in the same calls.
+        `named` is a number per kernel for the name of its group. If more ranks use a name than
+        `sizes` says that the group has, several groups have the name: then ranks belong to one
+        group if they take part in the same calls, and its number is that of its lowest rank.
         """
         namesake = np.zeros_like(named)
         for _, rows in groups(named):
             if 0 < sizes[rows[0]] < len(distinct(place[rows])):
-                # Kernels without a call number connect no ranks: their rank stands for the call.
+                # A kernel without a call number gets one that only kernels of its own rank have.
                 call = self.call[rows]
                 _, call = ranked(np.where(call == ABSENT, -1 - place[rows], call))
                 namesake[rows] = connected(place[rows], call, ranks)[place[rows]]
@@ -148,7 +150,10 @@ def in_runs(runs: Runs) -> Iterator[int]:
 
 
 def runs_in(text: str) -> Runs | str:
-    """Return the ranks in a JSON list as runs; return a text that is no such list unchanged."""
+    """Return the ranks in a JSON list as runs; return a text that is no such list unchanged.
+
+    A run is (begin, stop, step), as in `range`: [0, 2, 4, 9] becomes (0, 6, 2), (9, 10, 1).
+    """
     try:
         ranks = msgspec.json.decode(text, type=list[_Rank])
     except msgspec.DecodeError:
@@ -160,7 +165,7 @@ def runs_in(text: str) -> Runs | str:
         end = begin + 1
         while step and end < len(ranks) and ranks[end] - ranks[end - 1] == step:
             end += 1
-        step = step if end > begin + 1 else 1
+        step = step or 1  # a rank that is listed twice: a run by itself
         runs.append((ranks[begin], ranks[end - 1] + step, step))
         begin = end
     return tuple(runs)
@@ -236,19 +241,19 @@ def peers(
 ) -> IntArray:
     """Return the place of the rank that each message is to or from, its peer, -1 if unknown.
 
-    `number` is the peer's number inside its group, `group` the place of that group in `known`, and
-    `place` the place of the message's own rank in `ranks`.
+    Per message, `number` is that of the peer among the members of their group, `group` the place of
+    the group in `known`, and `place` the place of the message's own rank in `ranks`.
     """
     peer_of = np.full(len(number), -1, dtype=np.int64)
     place_of_rank = {rank: place for place, rank in enumerate(ranks)}
     for code, rows in groups(group):
         # A group without a list of ranks is taken for all ranks if its size allows that.
         may_be_all = known[code].size in (None, len(ranks))
-        listed = known[code].ranks or (range(max(ranks) + 1) if may_be_all else ())
+        members = known[code].ranks or (range(max(ranks) + 1) if may_be_all else ())
         used, which = ranked(number[rows])
         peers_of_used = [
-            place_of_rank.get(listed[inside], -1) if 0 <= inside < len(listed) else -1
-            for inside in used.tolist()
+            place_of_rank.get(members[member], -1) if 0 <= member < len(members) else -1
+            for member in used.tolist()
         ]
         peer = np.array(peers_of_used, dtype=np.int64)[which]
         peer[peer == place[rows]] = -1  # no rank sends to itself: the number means something else

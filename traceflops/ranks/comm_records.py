@@ -8,7 +8,7 @@ of their name or their stream. Kernels without a named group form one group per 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Any, Final, TypeVar
 
@@ -25,10 +25,11 @@ from traceflops.table.grouping import group_rows
 from traceflops.table.grouping import groups as groups_of
 from traceflops.table.nesting import taken
 from traceflops.table.trace import Trace
-from traceflops.timeline.account import DeviceAccount, LinkedTrace
+from traceflops.timeline.account import LinkedTrace
 from traceflops.timeline.device_span import is_top
 from traceflops.timeline.intervals import Intervals
-from traceflops.timeline.records import Window
+from traceflops.windows.records import Accounts, Windows
+from traceflops.windows.step_times import Steps
 
 T = TypeVar("T")
 _INPUT_IS_WHOLE: Final = frozenset(
@@ -106,23 +107,32 @@ class CommRecords(Struct, frozen=True, dict=True):
         return replace(self, **columns, told=self.told.taken(rows))
 
     def compact(self, *, keeps_work: bool = False) -> CommRecords:
-        """Return smaller records: `alone` and `work` only during their kernels, no rows or groups.
+        """Return smaller records for a summary of one rank.
 
-        Rows point into tables that a summary does not have; groups are of all ranks together. With
-        `keeps_work`, records with sends or receives keep all `work`, which pipelines need.
+        `row`, which numbers the rows of a table that a summary lacks, and the groups, which only
+        all ranks together tell, are left out. `alone` and `work` are kept only while kernels of
+        communication run; with `keeps_work`, all `work` is kept if there are sends or receives.
         """
         of_rank = [self.place == place for place in range(len(self.ranks))]
         running = [Intervals.of(self.start_ns[rows], self.end_ns[rows]) for rows in of_rank]
-        alone, work = (
-            tuple(spans.intersect(own) for spans, own in zip(by_rank, running, strict=False))
-            for by_rank in (self.alone, self.work)
-        )
+
+        def while_running(by_rank: Sequence[Intervals]) -> tuple[Intervals, ...]:
+            """Return intervals of each rank while its kernels run; no intervals stay none."""
+            return tuple(map(Intervals.intersect, by_rank, running))
+
         none = np.full_like(self.row, ABSENT)
         has_pairs = bool(self.is_pair.any())
-        smaller = replace(self, alone=alone, row=none, groups=(), group=none, peer=none)
-        if has_pairs and keeps_work:
-            return smaller
-        return replace(smaller, work=work, lacks_work=has_pairs)
+        keeps_work = keeps_work and has_pairs
+        return replace(
+            self,
+            alone=while_running(self.alone),
+            row=none,
+            groups=(),
+            group=none,
+            peer=none,
+            work=self.work if keeps_work else while_running(self.work),
+            lacks_work=self.lacks_work if keeps_work else has_pairs,
+        )
 
     def moved(self, by_ns: int, devices: int) -> CommRecords:
         """Return the records moved by `by_ns`, with `devices` added to their device numbers."""
@@ -136,17 +146,13 @@ class CommRecords(Struct, frozen=True, dict=True):
         )
 
 
-def comm_records(
-    linked: LinkedTrace,
-    accounts: Mapping[int, DeviceAccount],
-    windows: Mapping[int, tuple[Window, ...]],
-) -> CommRecords:
+def comm_records(linked: LinkedTrace, accounts: Accounts, windows: Windows) -> CommRecords:
     """Return the kernels of communication on all devices (by rank), over the whole recording."""
     trace = linked.trace
     devices = [device for _, device in sorted(zip(_ranks(trace, accounts), accounts, strict=True))]
     is_kernel = is_one_of(trace.activities["kind"], "kernel")
     work, activities = [], [accounts[device].rows for device in devices]
-    parts = [np.empty((6, 0), np.int64)]
+    parts = [np.empty((6, 0), np.int64)]  # the columns that are unpacked below, for each device
     for place, (device, rows) in enumerate(zip(devices, activities, strict=True)):
         is_comm = is_top(linked.categorised, "communication", rows.row)
         work.append(Intervals.of(rows.start_ns[~is_comm], rows.end_ns[~is_comm]))
@@ -154,13 +160,10 @@ def comm_records(
         row = rows.row[is_collective]
         start, end = rows.start_ns[is_collective], rows.end_ns[is_collective]
         busy = work[-1].covered_before(end)
-        # The step in which each kernel starts; before the first step, -1 takes the row of zeros.
-        steps = sorted(
-            (w.start_ns, w.end_ns, w.step) for w in windows[device] if w.step is not None
-        )
-        begin, stop, number = np.array([*steps, (0, 0, 0)], dtype=np.int64).T
-        last = np.searchsorted(begin[:-1], start, side="right") - 1
-        step = np.where((last >= 0) & (start < stop[last]), number[last], ABSENT)
+        # The step in which each kernel starts.
+        spans = [(w.step, w.start_ns, w.end_ns) for w in windows[device] if w.step is not None]
+        steps = Steps(*np.array(spans, dtype=np.int64).reshape(-1, 3).T)
+        step = taken(steps.number, steps.at(start), ABSENT)
         parts.append(np.stack((row, np.full_like(start, place), start, end, busy, step)))
     row, place, start, end, busy, step = np.concatenate(parts, axis=1)
     facts = _Facts(linked, row)
@@ -190,17 +193,13 @@ def comm_records(
 
 
 def communication_kinds(linked: LinkedTrace) -> IntArray:
-    """Return the kind of each activity's collective, a place in KINDS; -1: none or not known."""
+    """Return the kind of each activity's collective, as an index of KINDS; -1: none, or unknown."""
     activities = linked.trace.activities
-    rows = np.arange(activities.num_rows)
-    is_communication = is_one_of(activities["kind"], "kernel") & is_top(
-        linked.categorised, "communication", rows
-    )
-    comm_rows = rows[is_communication]
-    device = numbers(activities["device"], ABSENT)[comm_rows]
-    kind = np.full(len(rows), -1, dtype=np.int64)
-    # `kind` compares kernels of one place, so the device can stand for the rank.
-    kind[comm_rows] = _Facts(linked, comm_rows).kind(device)
+    kind = np.full(activities.num_rows, -1, dtype=np.int64)
+    rows = np.flatnonzero(is_one_of(activities["kind"], "kernel"))
+    rows = rows[is_top(linked.categorised, "communication", rows)]
+    # `_Facts.kind` asks for the rank of each kernel only to tell ranks apart: devices do that, too.
+    kind[rows] = _Facts(linked, rows).kind(numbers(activities["device"], ABSENT)[rows])
     return kind
 
 
@@ -227,12 +226,12 @@ def chained(parts: Sequence[CommRecords]) -> CommRecords:
 
 
 def grouped(records: CommRecords, trace: Trace) -> CommRecords:
-    """Return records of several recordings by rank and with their groups; `trace` holds all."""
+    """Return chained records in the order of ranks, with their groups; `trace` is of all ranks."""
     # Records of ranges have no devices.
     rank = _ranks(trace, records.devices) or records.ranks
-    # `order` has the old place of each new one; its argsort has the new place of each old one.
-    order = np.argsort(np.array(rank, dtype=np.int64), kind="stable")
-    place = np.argsort(order)[records.place]
+    order = np.argsort(np.array(rank, dtype=np.int64), kind="stable")  # old places, in new order
+    new_place = np.argsort(order)  # by old place
+    place = new_place[records.place]
     by_place = np.argsort(place, kind="stable")
     columns: dict[str, Any] = {name: getattr(records, name)[by_place] for name in _COLUMNS}
     facts = records.told.taken(by_place)
@@ -304,21 +303,22 @@ class _Facts:
         # 1. The recorded metadata.
         code, texts = self.told.texts("collective")
         kind = taken(kinds_of(texts, code), code)
-        # 2. The annotation around the launch, else the name of the operator. It also overrides a
-        # recorded send or receive (`is_part`), since several collectives are made of these.
-        is_part = np.array([*(kind in comm_groups.POINT_TO_POINT for kind in KINDS), True])  # -1
+        # 2. The annotation around the launch, else the name of the operator. These also override a
+        # recorded send or receive, since several collectives are made of sends and receives.
+        # `is_part` is by kind: whether it is one of these, or unknown (-1, the last entry).
+        is_part = np.array([*(kind in comm_groups.POINT_TO_POINT for kind in KINDS), True])
         marks, ops = self._linked.trace.marks["name"], names(self._ops["name"])
         mark, op = taken(codes(marks), self._range), taken(codes(self._ops["name"]), self._op)
         by_mark = taken(kinds_of(names(marks), mark), mark)
         of_op = kinds_of([text if _RANGE.match(text) else "" for text in ops], op)
-        framework = np.where(by_mark >= 0, by_mark, taken(of_op, op))
-        kind = np.where((framework >= 0) & is_part[kind], framework, kind)
+        by_framework = np.where(by_mark >= 0, by_mark, taken(of_op, op))
+        kind = np.where((by_framework >= 0) & is_part[kind], by_framework, kind)
         # 3. The kind that other kernels of the same name have, on the same rank, else on all.
         label = codes(self._activities["name"])[self._rows]
         for rank in (place, np.zeros_like(place)):
             kind = np.where(kind >= 0, kind, of_streams(kind, rank, label))
-        # 4. The name of the kernel. If it names a send, a receive or nothing, the kernel takes the
-        # kind of the sends and receives on its stream, if they have one kind.
+        # 4. The name of the kernel. But if that names a send, a receive or nothing, first the kind
+        # of the sends and receives on its stream, if all of these have one kind.
         by_name = taken(kinds_of(names(self._activities["name"]), label), label)
         on_stream = of_streams(np.where(is_part[by_name], kind, -1), place, self.stream)
         kind = np.where((kind >= 0) | ~is_part[by_name], kind, on_stream)
@@ -359,9 +359,10 @@ class _Facts:
         """
         texts = [self.told.texts(f"collective_{what}") for what in _GROUP_TEXTS]
         size = self.told.numbers("collective_group_size")
+        # Kernels with equal metadata have one number in `which`: texts are read once per number.
         which, first = group_rows((*(code for code, _ in texts), size))
         name, listed, description = (
-            [labels[group] if group >= 0 else None for group in code[first].tolist()]
+            [labels[text] if text >= 0 else None for text in code[first].tolist()]
             for code, labels in texts
         )
         runs = {

@@ -132,14 +132,14 @@ def kernel_sums(
     choice = np.repeat(np.arange(len(choices)), [len(chosen.row) for chosen in choices])
     row = np.concatenate([np.empty(0, np.int64), *(chosen.row for chosen in choices)])
     is_comm = is_top(prepared.linked.categorised, "communication", row)
-    place = np.full(1 + prepared.trace.devices.num_rows, -1, dtype=np.int64)
+    place = np.full(1 + prepared.trace.devices.num_rows, -1, dtype=np.int64)  # in `devices`
     place[[*devices]] = np.arange(len(devices))
     choice_and_device = choice * len(devices) + place[numbers(activities["device"])[row]]
     labels = names(activities["name"])
     label = codes(activities["name"])[row]
 
     def by_name(values: IntArray) -> list[IntArray]:
-        """Return a table of sums, device by name, for each choice."""
+        """Return the sums of values [devices, names] for each choice, without communication."""
         shape = (len(choices), len(devices), len(labels))
         key = choice_and_device * len(labels) + label
         sums = group_sums(np.where(is_comm | (label < 0), -1, key), values, prod(shape))

@@ -20,7 +20,7 @@ from traceflops.ranks.collectives import KINDS
 from traceflops.ranks.comm_records import CommRecords
 from traceflops.ranks.waits import Waits
 from traceflops.table.columns import FloatArray, IntArray, numbers
-from traceflops.table.grouping import group_rows, groups
+from traceflops.table.grouping import group_least, group_rows, groups, ranked
 from traceflops.windows.prepared import Prepared
 
 _BUS: Final = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}
@@ -94,7 +94,7 @@ def links_of(prepared: Prepared, peaks: Iterable[DevicePeaks], given: float | No
         if spec is not None and spec.link is not None:
             of_device[device.device] = float(spec.link) / 2  # the table has both directions
         elif spec is not None and spec.host_link is not None:
-            # Without links of their own GPUs meet over the host's, whose table has one direction.
+            # GPUs without links to each other use the host's, whose table has one direction.
             of_device[device.device] = float(spec.host_link.bandwidth)
     devices, processes = prepared.trace.devices, prepared.trace.processes
     hosts = processes["host"].to_pylist()
@@ -111,34 +111,34 @@ def links_of(prepared: Prepared, peaks: Iterable[DevicePeaks], given: float | No
 
 
 def link_rates(records: CommRecords, waits: Waits, links: Links, error_ns: int) -> list[LinkRate]:
-    """Return the bandwidths by kind, group and size, those that moved most first.
+    """Return a rate per kind, group and size of collectives, those that moved most bytes first.
 
     Those far below comparable groups are marked as slow. `error_ns` is the error of rank clocks.
     """
     size = waits.largest(records.bytes)
     transfer_ns = waits.until_ns - waits.from_ns
     rated = np.flatnonzero((size > 0) & (transfer_ns > 0))
-    row = waits.row[waits.first[rated]]
-    # A send and its receive are one kind; its calls are grouped by receiver and by both ends.
-    is_pair, is_send = records.is_pair[row], records.kind[row] == KINDS.index("send")
-    place, peer = records.place[row], records.peer[row]
+    size, transfer_ns = size[rated], transfer_ns[rated]
+    row = waits.row[waits.first[rated]]  # a record of each rated collective
+    kind, place, peer = records.kind[row], records.place[row], records.peer[row]
+    # A send and its receive are one kind, with a rate for each sender and receiver; the collectives
+    # of all ranks have neither (-1).
+    is_pair, is_send = records.is_pair[row], kind == KINDS.index("send")
+    sender = np.where(is_pair, np.where(is_send, place, peer), -1)
     receiver = np.where(is_pair, np.where(is_send, peer, place), -1)
-    place_sum = np.where(is_pair, place + peer, -1)  # with the receiver, this tells the sender
-    kind = np.where(is_pair, KINDS.index(_PAIRS), records.kind[row])
-    # Sizes of all-to-alls vary: they are grouped by their power of two (negative: unlike a size).
-    is_uneven = records.kind[row] == _UNEVEN
-    power = -np.frexp(size[rated].astype(np.float64))[1]
-    size_key = np.where(is_uneven, power, size[rated])
-    number, _ = group_rows((kind, records.group[row], receiver, place_sum, size_key))
+    kind_of_rate = np.where(is_pair, KINDS.index(_PAIRS), kind)
+    # Sizes of all-to-alls vary: those of one power of two have one rate (negative, unlike a size).
+    exponent = np.frexp(size.astype(np.float64))[1]
+    size_of_rate = np.where(kind == _UNEVEN, -exponent, size)
+    keys = (kind_of_rate, records.group[row], receiver, sender, size_of_rate)
     rates = []
-    for _, calls in groups(number):
-        collectives, to = rated[calls], int(receiver[calls[0]])
-        first = int(collectives[0])
-        places = records.place[waits.row[waits.first[first] : waits.final[first] + 1]].tolist()
-        # The sender before the receiver (False sorts before True), else in order.
-        places.sort(key=lambda place, to=to: place == to if to >= 0 else place)
-        of_calls = size[collectives], transfer_ns[collectives]
-        rates.append(_rate(records, int(row[calls[0]]), places, *of_calls, links))
+    for _, calls in groups(group_rows(keys)[0]):
+        call = calls[0]
+        first, final = waits.first[rated[call]], waits.final[rated[call]]
+        places = sorted(records.place[waits.row[first : final + 1]].tolist())
+        if is_pair[call]:
+            places = [int(sender[call]), int(receiver[call])]
+        rates.append(_rate(records, int(row[call]), places, size[calls], transfer_ns[calls], links))
     rates.sort(key=lambda rate: -rate.bytes * rate.count)
     return _compared(rates, error_ns)
 
@@ -208,18 +208,19 @@ class Fastest(Struct, frozen=True):
         Calls are compared by size. None if most time is of rare sizes (of fewer than _CALLS calls).
         """
         size, took_ns = records.bytes[row], records.dur_ns[row]
-        group, first = group_rows((size,))
-        count, sum_ns = np.bincount(group), np.bincount(group, took_ns)
-        least_ns = np.full(len(count), np.iinfo(np.int64).max)
-        np.minimum.at(least_ns, group, took_ns)
-        is_repeated = (size[first] > 0) & (count >= _CALLS) & (least_ns > 0)
-        if 2 * sum_ns[is_repeated].sum() <= sum_ns.sum():
+        sizes, call_size = ranked(size)
+        # Per size: the number of calls, their time in all, and that of the fastest.
+        count, sum_ns = np.bincount(call_size), np.bincount(call_size, took_ns)
+        least_ns = group_least(call_size, took_ns, len(sizes))
+        is_compared = (sizes > 0) & (count >= _CALLS) & (least_ns > 0)
+        if 2 * sum_ns[is_compared].sum() <= sum_ns.sum():
             return None
-        part = (count * least_ns)[is_repeated].sum() / sum_ns[is_repeated].sum()
-        most = int(np.argmax(np.where(is_repeated, sum_ns, 0)))
-        carried = bus_bytes(records, row[first[most : most + 1]])[0]
-        fastest_ns = int(least_ns[most])
-        return cls(float(part), int(size[first][most]), fastest_ns, float(carried / fastest_ns))
+        part = (count * least_ns)[is_compared].sum() / sum_ns[is_compared].sum()
+        main = int(np.argmax(np.where(is_compared, sum_ns, 0)))  # the size with most time
+        first_call = row[call_size == main][:1]
+        main_ns = int(least_ns[main])
+        rate = float(bus_bytes(records, first_call)[0] / main_ns)
+        return cls(float(part), int(sizes[main]), main_ns, rate)
 
 
 def kind_name(records: CommRecords, row: int) -> str:

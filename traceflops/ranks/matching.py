@@ -18,7 +18,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from traceflops.ranks.collectives import KINDS
 from traceflops.ranks.comm_records import EXCHANGE, RECV, SEND, CommRecords
 from traceflops.table.columns import ABSENT, BoolArray, IntArray
-from traceflops.table.grouping import groups, joint_codes
+from traceflops.table.grouping import group_most, group_rows, groups, joint_codes
 
 _LARGEST_SHIFT: Final = 64
 _MOST_SHIFTED: Final = 500  # the most pairs that are compared to find the best shift
@@ -52,16 +52,18 @@ def matched(records: CommRecords) -> Matches:
     """Return which records are of one collective on all recorded ranks of its group."""
     collective = np.full(len(records), -1, dtype=np.int64)
     count = impossible = 0
-    # Rows may match if they have one group, and one route if the peer is known. A route is a number
-    # for the ranks (sender, receiver) of a send or receive, or for the two ranks of an exchange in
-    # either order. Exchanges get negative routes, so that they match no sends.
-    own, peer, rank_count = records.place, records.peer, len(records.ranks)
+    # Rows may match if they have one group, and the same two ranks if the peer is known: sender and
+    # receiver, or the ranks of an exchange in either order. Exchanges match no sends.
+    own, peer = records.place, records.peer
     is_send, is_exchange = records.kind == SEND, records.kind == EXCHANGE
-    one_way = np.where(is_send, own * rank_count + peer, peer * rank_count + own)
-    either_way = np.minimum(own, peer) * rank_count + np.maximum(own, peer)
-    route = np.where(is_exchange, either_way - rank_count**2, one_way)
-    key = joint_codes(records.group, np.where(records.is_pair | (peer >= 0), route, -1))
-    lacks_peer = records.is_pair & (peer < 0)
+    sender, receiver = np.where(is_send, own, peer), np.where(is_send, peer, own)
+    first = np.where(is_exchange, np.minimum(own, peer), sender)
+    second = np.where(is_exchange, np.maximum(own, peer), receiver)
+    has_peer = peer >= 0
+    ends = [np.where(has_peer, end, -1) for end in (first, second)]
+    is_other = (~(is_exchange & has_peer)).astype(np.int64)
+    key, _ = group_rows((records.group, is_other, *ends))
+    lacks_peer = records.is_pair & ~has_peer
     for number, rows in groups(np.where(lacks_peer, -1, key)):
         if number < 0:
             continue  # sends and receives without a known peer match nothing
@@ -73,21 +75,21 @@ def matched(records: CommRecords) -> Matches:
         collective[table] = np.arange(count, count + len(table))[:, None]
         count += len(table)
     # Number the collectives in the order of their latest start.
-    latest = np.full(count, np.iinfo(np.int64).min)
     joined = np.flatnonzero(collective >= 0)
-    np.maximum.at(latest, collective[joined], records.start_ns[joined])
+    latest = group_most(collective[joined], records.start_ns[joined], count)
     number_of = np.full(count + 1, -1, dtype=np.int64)  # the last entry is for -1, no match
     number_of[np.argsort(latest, kind="stable")] = np.arange(count)
     return Matches(number_of[collective], count, impossible)
 
 
 def _of_group(records: CommRecords, members: Sequence[IntArray]) -> tuple[IntArray, int]:
-    """Return a table of rows, collective by rank, and how many pairs are impossible.
+    """Return the rows of each collective [collectives, ranks], and how many pairs are impossible.
 
     `members` has the rows of each rank. Each rank is paired with the one that has most rows; only
     collectives of all ranks are returned.
     """
     longest = max(members, key=len)
+    # A line per row of `longest`; -1 where a rank has no row that matches it.
     table = np.full((len(longest), len(members)), -1, dtype=np.int64)
     impossible = 0
     for column, other in enumerate(members):
@@ -97,12 +99,13 @@ def _of_group(records: CommRecords, members: Sequence[IntArray]) -> tuple[IntArr
         pairs = _by_sequence(records, longest, other)
         if pairs is None:
             pairs = _best(records, _candidates(records, longest, other))
-        possible = _are_possible(records, pairs, _clock_offsets_ns(records, pairs))
-        impossible += int((~possible).sum())
-        table[np.searchsorted(longest, pairs[0][possible]), column] = pairs[1][possible]
+        is_possible = _are_possible(records, pairs, _clock_offsets_ns(records, pairs))
+        impossible += int((~is_possible).sum())
+        of_longest, of_other = (rows[is_possible] for rows in pairs)
+        table[np.searchsorted(longest, of_longest), column] = of_other
     table = table[(table >= 0).all(axis=1)]
-    # Exchanges do not say with whom they are. If nearly all match among more than two ranks, all
-    # take part in each; else they are between some of the ranks, and these matches are dropped.
+    # An exchange does not say which ranks take part in it. If nearly all exchanges match among more
+    # than two ranks, all ranks take part in each; else only some do, and the matches are dropped.
     is_exchange = records.kind[table[:, 0]] == EXCHANGE
     most_exchanges = max(int((records.kind[rows] == EXCHANGE).sum()) for rows in members)
     are_between_some = len(members) > 2 and is_exchange.sum() < _MOST * most_exchanges

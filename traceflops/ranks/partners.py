@@ -53,11 +53,12 @@ def with_partners(records: CommRecords) -> Partners:
         begun = records.first(_KERNELS)
         partners = _best_partners(begun).records
         if partners.groups is not begun.groups:  # some were inferred
-            # The new group of each old group and rank, by old group * ranks + place. What the first
-            # kernels do not show keeps its old group, whose number is after all the new ones.
-            new = (len(partners.groups) + np.arange(len(records.groups))).repeat(ranks)
-            new[begun.group * ranks + begun.place] = partners.group
-            group = new[records.group * ranks + records.place]
+            # All kernels of a rank take the new group that its first kernels of the old group have;
+            # without such kernels they keep the old group. Old groups are numbered after new ones.
+            old_groups = len(partners.groups) + np.arange(len(records.groups))
+            new_group = np.repeat(old_groups[:, None], ranks, axis=1)  # by old group and rank
+            new_group[begun.group, begun.place] = partners.group
+            group = new_group[records.group, records.place]
             regrouped = _in_groups(records, group, [*partners.groups, *records.groups])
             best = _best_partners(regrouped)
             if _share_together(best, unnamed) >= _NEARLY:
@@ -78,22 +79,23 @@ def _best_partners(records: CommRecords) -> Partners:
     """
     recorded = best = _matched(records)
     unnamed = np.flatnonzero(_are_unnamed(records))
-    offset = recorded.alignment.record_offset_ns
+    aligned_ns = recorded.alignment.record_offset_ns
+    as_recorded_ns = np.zeros_like(aligned_ns)
     most = _share_together(recorded, unnamed)
-    for ahead, is_known in ((np.zeros_like(offset), True), (offset, True), (offset, False)):
+    clocks = ((as_recorded_ns, True), (aligned_ns, True), (aligned_ns, False))
+    for offset_ns, is_known in clocks:
         # Good enough: nearly all end together, by an inference or before unknown clocks are tried.
         if not len(unnamed) or (most >= _NEARLY and (best is not recorded or not is_known)):
             break
-        with_peers = _with_peers(records, recorded.matches, ahead)
-        # If messages get peers because they end together, these clocks are right.
-        likely = offset if with_peers is records else ahead
-        teams = _with_teams(recorded, ahead, is_known, likely)
-        if teams is records:
-            of_teams, partners = recorded, with_peers
-        else:
-            of_teams = _matched(teams)
-            partners = _with_peers(teams, of_teams.matches, ahead)
-        candidate = of_teams if partners is teams else _matched(partners)
+        with_peers = _with_peers(records, recorded.matches, offset_ns)
+        # If messages get peers since they end together by these clocks, the clocks are right.
+        likely_ns = aligned_ns if with_peers is records else offset_ns
+        with_teams = _with_teams(recorded, offset_ns, is_known, likely_ns)
+        matched_teams, inferred = recorded, with_peers
+        if with_teams is not records:  # in the new groups, messages may have other peers
+            matched_teams = _matched(with_teams)
+            inferred = _with_peers(with_teams, matched_teams.matches, offset_ns)
+        candidate = matched_teams if inferred is with_teams else _matched(inferred)
         share = _share_together(candidate, unnamed)
         if share >= most:  # if as many fit, an inference says more than none
             best, most = candidate, share
@@ -129,12 +131,12 @@ def _share_together(partners: Partners, rows: IntArray) -> float:
 
 
 def _with_teams(
-    recorded: Partners, ahead: IntArray, is_known: bool, likely: IntArray
+    recorded: Partners, offset_ns: IntArray, is_known: bool, likely_ns: IntArray
 ) -> CommRecords:
     """Return the records with each unnamed stream split into the groups of ranks that share it.
 
-    `ahead` is the clock offset of each record if `is_known`; else any constant offset between two
-    ranks is possible. `likely` is the offset to judge by whether teams end apart.
+    `offset_ns` is the clock offset of each record if `is_known`; else any constant offset between
+    two ranks is possible. By the offsets `likely_ns` it is judged whether teams end apart.
     """
     records = recorded.records
     group, of_job = records.group.copy(), list(records.groups)
@@ -144,15 +146,15 @@ def _with_teams(
         is_splittable = 2 < len(members) <= _RANKS
         if _is_named(of_job[code]) or not is_splittable or records.is_pair[rows].any():
             continue
-        # How far apart most ends of each two ranks are.
+        # How far apart most ends of each two ranks are, in ns.
         distance = np.zeros((len(members), len(members)), dtype=np.int64)
-        end = records.end_ns - ahead if is_known else records.end_ns
+        end = records.end_ns - offset_ns if is_known else records.end_ns
         for a, b in combinations(range(len(members)), 2):
             first, second = members[a][:_KERNELS], members[b][:_KERNELS]
             offset = 0 if is_known else most_alike(records, first, second, _CLOSE_NS)[-1]
             distance[a, b] = distance[b, a] = _distance(end[first], end[second] + offset)
         teams = _teams(distance)
-        if not _are_apart(recorded, rows, teams, likely):
+        if not _are_apart(recorded, rows, teams, likely_ns):
             continue
         for team in teams:
             of_team = [members[number] for number in team]
@@ -179,27 +181,30 @@ def _distance(ends_ns: IntArray, others_ns: IntArray) -> int:
 
 
 def _are_apart(
-    recorded: Partners, of_group: IntArray, teams: Sequence[Sequence[int]], ahead: IntArray
+    recorded: Partners, of_group: IntArray, teams: Sequence[Sequence[int]], offset_ns: IntArray
 ) -> bool:
     """Return whether teams are separate groups: each collective ends at other times in each team.
 
     They are if their ends lie far apart, or differ by as much as the last starts in the teams do:
-    in one group all ranks end together, however late some of them start. `of_group` are the rows of
-    the stream, `ahead` the clock offset of each record. If few rows match, any teams are separate.
+    in one group all ranks end together, however late some of them start. If few rows match, any
+    teams are separate. `of_group` are the rows of the stream, `offset_ns` is per record.
     """
     records, matches, _ = recorded
     rows, ranks = of_group[matches.collective[of_group] >= 0], sum(map(len, teams))
     if not teams or len(rows) < _LEAST * ranks:
         return bool(teams)
-    # A row per collective and a column per rank; then a row per team and a column per collective.
+    # [collectives, ranks]
     rows = rows[np.lexsort((records.place[rows], matches.collective[rows]))].reshape(-1, ranks)
+    # [teams, collectives]
     last_end, last_start = (
         np.array([ns[rows[:, team]].max(axis=1) for team in teams])
-        for ns in (records.end_ns - ahead, records.start_ns - ahead)
+        for ns in (records.end_ns - offset_ns, records.start_ns - offset_ns)
     )
-    apart = np.ptp(last_end, axis=0)
-    is_far = float(np.median(apart)) > _NEAR_NS
-    return is_far or bool(_LIKE * np.ptp(last_end - last_start, axis=0).sum() < apart.sum())
+    # Per collective: how far the ends of teams lie apart, also if counted from their last starts.
+    apart_ns = np.ptp(last_end, axis=0)
+    apart_from_start_ns = np.ptp(last_end - last_start, axis=0)
+    is_far = float(np.median(apart_ns)) > _NEAR_NS
+    return is_far or bool(_LIKE * apart_from_start_ns.sum() < apart_ns.sum())
 
 
 def _teams(distance: IntArray) -> list[list[int]]:
@@ -222,10 +227,10 @@ def _teams(distance: IntArray) -> list[list[int]]:
     return []
 
 
-def _with_peers(records: CommRecords, matches: Matches, ahead: IntArray) -> CommRecords:
+def _with_peers(records: CommRecords, matches: Matches, offset_ns: IntArray) -> CommRecords:
     """Return the records with inferred peers of sends, receives and exchanges that have none.
 
-    `ahead` is the clock offset of each record. The same object is returned if nothing is inferred.
+    `offset_ns` is the clock offset of each record. If nothing is inferred, `records` is returned.
     """
     peer = records.peer.copy()
     for code, of_group in groups(records.group):
@@ -237,7 +242,7 @@ def _with_peers(records: CommRecords, matches: Matches, ahead: IntArray) -> Comm
             peer[rows] = places.sum() - records.place[rows]  # the other of the two
         # Messages that nearly all match need no inference.
         elif len(rows) and (matches.collective[rows] < 0).mean() > 1 - _NEARLY:
-            peer[rows] = _peers(records, rows, records.end_ns - ahead)
+            peer[rows] = _peers(records, rows, records.end_ns - offset_ns)
     return records if (peer == records.peer).all() else replace(records, peer=peer)
 
 
@@ -245,43 +250,46 @@ def _peers(records: CommRecords, rows: IntArray, end: IntArray) -> IntArray:
     """Return the place of the rank that each message of `rows` is with, -1 for all if unclear.
 
     First, pairs of ranks are chosen, those with most messages between them first. Then each message
-    gets the nearest partner in the chosen pairs. A rank whose messages all have a partner takes
-    part in no further pair: other ranks that end at the same times just work in step with it.
+    gets the nearest partner in the chosen pairs. A rank whose messages nearly all have a partner
+    takes part in no further pair: others that end at the same times just work in step with it.
     """
     place, ranks = records.place[rows], len(records.ranks)
-    anyone, allowed = ~np.eye(ranks, dtype=np.bool_), np.zeros((ranks, ranks), dtype=np.bool_)
-    other = _nearest(records, rows, end, anyone)
-    has_peer = other >= 0
-    # How many messages are between two ranks, by lower place * ranks + higher place.
-    sides = np.sort([place[has_peer], place[other[has_peer]]], axis=0)
+    all_pairs = ~np.eye(ranks, dtype=np.bool_)
+    partner = _nearest(records, rows, end, all_pairs)
+    has_partner = partner >= 0
+    # The number of messages between two ranks: a cell per lower and higher place.
+    sides = np.sort([place[has_partner], place[partner[has_partner]]], axis=0)
     messages = np.bincount(sides[0] * ranks + sides[1], minlength=ranks * ranks)
+    most_first = np.argsort(-messages, kind="stable")[: np.count_nonzero(messages)]
+    chosen_pairs = np.zeros_like(all_pairs)
     count = np.bincount(place, minlength=ranks)
     without_partner, rows_of_rank = count.copy(), dict(groups(place))
-    for key in np.argsort(-messages, kind="stable")[: np.count_nonzero(messages)].tolist():
-        pair = np.array(divmod(key, ranks))
+    for cell in most_first.tolist():
+        pair = np.array(divmod(cell, ranks))
         if (without_partner[pair] > (1 - _NEARLY) * count[pair]).all():
             of_pair = rows[np.concatenate([rows_of_rank[rank] for rank in pair.tolist()])]
-            without_partner[pair] -= (_nearest(records, of_pair, end, anyone) >= 0).sum() // 2
-            allowed[pair, pair[::-1]] = True
-    other = _nearest(records, rows, end, allowed)
-    if (other >= 0).sum() < _NEARLY * len(rows):
+            without_partner[pair] -= (_nearest(records, of_pair, end, all_pairs) >= 0).sum() // 2
+            chosen_pairs[pair, pair[::-1]] = True  # in both directions
+    partner = _nearest(records, rows, end, chosen_pairs)
+    if (partner >= 0).sum() < _NEARLY * len(rows):
         return np.full(len(rows), -1)
-    return np.where(other >= 0, place[other], -1)
+    return np.where(partner >= 0, place[partner], -1)
 
 
 def _nearest(records: CommRecords, rows: IntArray, end: IntArray, allowed: BoolArray) -> IntArray:
-    """Return, per message of `rows`, the place in `rows` of its partner, -1 for none.
+    """Return, per message of `rows`, the index in `rows` of its partner, -1 for none.
 
     Partners are messages whose ends are nearest to each other (`end` is of all records). They have
     one size, are between `allowed` ranks (rank by rank), and are send and receive or two exchanges.
     """
-    place, side = records.place[rows], np.array([_SIDE.get(k, 0) for k in range(len(KINDS))])
-    direction, size = side[records.kind[rows]], records.elements[rows]  # 1 send, -1 receive, 0 both
+    direction_of_kind = np.array([_SIDE.get(kind, 0) for kind in range(len(KINDS))])
+    direction = direction_of_kind[records.kind[rows]]  # 1 send, -1 receive, 0 exchange
+    place, size = records.place[rows], records.elements[rows]
     order = np.argsort(end[rows], kind="stable")
     nearest, least_gap_ns = np.full(len(rows), -1), np.full(len(rows), _NEAR_NS)
-    # In the order of ends, compare each message with the `step`th one behind it, all at once.
-    for step in range(1, min(2 * len(records.ranks), _RANKS, len(rows))):
-        earlier, later = order[:-step], order[step:]
+    # In the order of ends, compare all messages with the next one, then with the next but one, ...
+    for distance in range(1, min(2 * len(records.ranks), _RANKS, len(rows))):
+        earlier, later = order[:-distance], order[distance:]
         gap_ns = end[rows[later]] - end[rows[earlier]]
         fits = allowed[place[earlier], place[later]] & (direction[earlier] == -direction[later])
         # Partners run at once: the later one has begun when the earlier one ends.

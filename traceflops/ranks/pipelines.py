@@ -21,7 +21,7 @@ from traceflops.ranks.waits import Waits
 from traceflops.table.columns import ABSENT, Columns, IntArray
 from traceflops.table.grouping import group_rows, groups
 from traceflops.timeline.intervals import Intervals
-from traceflops.timeline.records import Window
+from traceflops.windows.records import Windows
 
 _SIZES: Final = 4
 """If fewer than one in so many messages has the largest size, sizes vary and all count."""
@@ -87,10 +87,7 @@ class _Messages(Columns, frozen=True):
 
 
 def pipelines(
-    windows: Mapping[int, tuple[Window, ...]],
-    records: CommRecords,
-    waits: Waits,
-    alignment: Alignment,
+    windows: Windows, records: CommRecords, waits: Waits, alignment: Alignment
 ) -> Pipelines | None:
     """Return the pipelines of a job on aligned clocks; None without any, or of several depths."""
     messages = _messages(records, waits, alignment)
@@ -141,37 +138,40 @@ def pipelines(
 
 def _messages(records: CommRecords, waits: Waits, alignment: Alignment) -> _Messages:
     """Return the matched sends in the order of their receipt, on aligned clocks."""
-    end = records.end_ns[waits.row] - alignment.offset_ns[records.place[waits.row]]
-    sends = waits.first[records.is_pair[waits.row[waits.first]]]  # or receives
-    # The two records of a message are neighbors in `waits.row`, the earlier start first.
-    is_send = records.kind[waits.row[sends]] == SEND
-    send, receive = np.where(is_send, sends, sends + 1), np.where(is_send, sends + 1, sends)
+    # The two records of a message are neighbours in `waits.row`, the earlier start first.
+    first = waits.first[records.is_pair[waits.row[waits.first]]]
+    is_send = records.kind[waits.row[first]] == SEND
+    send, receive = np.where(is_send, first, first + 1), np.where(is_send, first + 1, first)
     send_row, receive_row = waits.row[send], waits.row[receive]
+    source, target = records.place[send_row], records.place[receive_row]
     messages = _Messages(
-        records.place[send_row],
-        records.place[receive_row],
-        records.step[send_row],
-        records.elements[send_row],
-        end[send],
-        end[receive],
-        *(ns[side] for side in (send, receive) for ns in (waits.wait_ns, waits.transfer_ns)),
+        source=source,
+        target=target,
+        step=records.step[send_row],
+        size=records.elements[send_row],
+        sent_ns=records.end_ns[send_row] - alignment.offset_ns[source],
+        here_ns=records.end_ns[receive_row] - alignment.offset_ns[target],
+        send_wait_ns=waits.wait_ns[send],
+        send_transfer_ns=waits.transfer_ns[send],
+        receive_wait_ns=waits.wait_ns[receive],
+        receive_transfer_ns=waits.transfer_ns[receive],
     )
     return messages.only(np.argsort(messages.here_ns, kind="stable"))
 
 
 def _chains(messages: _Messages) -> Iterator[list[int]]:
-    """Yield each chain of ranks that send to each other, as places; a ring is no chain."""
+    """Yield each chain (no ring) of ranks that send to each other, as places in order of stages."""
     neighbours: defaultdict[int, set[int]] = defaultdict(set)
     _, first = group_rows((messages.source, messages.target))
-    pairs = (messages.source[first].tolist(), messages.target[first].tolist())
-    for source, target in zip(*pairs, strict=True):
+    sources, targets = messages.source[first].tolist(), messages.target[first].tolist()
+    for source, target in zip(sources, targets, strict=True):
         neighbours[source].add(target)
         neighbours[target].add(source)
     seen: set[int] = set()
     for place in sorted(neighbours):
         if place in seen or len(neighbours[place]) != 1:
             continue
-        # Follow the neighbours from one end until the chain ends or branches.
+        # `place` is an end of a chain. Follow the neighbours until the chain ends or branches.
         chain = [place]
         while following := neighbours[chain[-1]].difference(chain[-2:]):
             chain.append(min(following))
@@ -179,14 +179,14 @@ def _chains(messages: _Messages) -> Iterator[list[int]]:
                 break
         seen.update(chain)
         if len(neighbours[chain[-1]]) == 1:
-            # The first message of most steps goes from the first stage to the second: if it goes
-            # the other way in this chain, reverse the chain.
+            # The first message of a step goes from a stage to the next one. If the first messages
+            # of most steps go the other way, the chain was followed from its last stage.
             rows = np.flatnonzero(np.isin(messages.source, chain))
-            firsts = rows[np.unique(messages.step[rows], return_index=True)[1]]
-            stage = {place: number for number, place in enumerate(chain)}
-            ends = (messages.target[firsts].tolist(), messages.source[firsts].tolist())
-            ahead = sum(stage[target] - stage[source] for target, source in zip(*ends, strict=True))
-            yield chain if ahead >= 0 else chain[::-1]
+            _, first_of_step = np.unique(messages.step[rows], return_index=True)
+            firsts = rows[first_of_step]
+            forth = sum(map(chain.index, messages.target[firsts].tolist()))
+            forth -= sum(map(chain.index, messages.source[firsts].tolist()))
+            yield chain if forth >= 0 else chain[::-1]
 
 
 class _Lane(Struct, frozen=True):
@@ -214,52 +214,65 @@ def _pipeline(
         return None
     messages = messages.only(np.isin(messages.step, steps))
     first_and_last = [_first_and_last(messages, lane.place, steps) for lane in lanes]
-    # As a step begins, the second stage waits for the first one: it works less than half as much
-    # before its first message. Ranks in a ring start together: they are no pipeline.
-    until = first_and_last[1][0]
-    work_before = [lane.work.length_within(starts, until).sum() for lane in lanes[:2]]
-    if 2 * work_before[1] >= work_before[0]:
+    # As a step begins, the second stage waits for the first one: until its first message, it works
+    # less than half as much as the first. Ranks in a ring start together: they are no pipeline.
+    first_message, _ = first_and_last[1]
+    work_ns = [lane.work.length_within(starts, first_message).sum() for lane in lanes[:2]]
+    if 2 * work_ns[1] >= work_ns[0]:
         return None
     whole_ns, stages = int((stops - starts).sum()), []
-    for turn, (lane, (first, last)) in enumerate(zip(lanes, first_and_last, strict=True)):
+    for stage, (lane, (first, last)) in enumerate(zip(lanes, first_and_last, strict=True)):
         # Warm-up ends with a stage's first message, drain begins after its last. The first stage
         # has no warm-up: it waits for no message.
-        begin = np.clip(first if turn else starts, starts, stops)
+        begin = np.clip(first if stage else starts, starts, stops)
         end = np.clip(last, begin, stops)
-        bubble_ns = [  # warm-up, steady, drain
+        warm_up_ns, steady_ns, drain_ns = (
             int((stop - start - lane.occupied.length_within(start, stop)).sum())
             for start, stop in pairwise((starts, begin, end, stops))
-        ]
+        )
         busy_ns = int(lane.work.length_within(starts, stops).sum())
-        transfer_ns = whole_ns - busy_ns - sum(bubble_ns)
         sent = messages.only(messages.source == lane.place)
         got = messages.only(messages.target == lane.place)
-        moved = [sent.send_wait_ns, sent.send_transfer_ns]
-        moved += [got.receive_wait_ns, got.receive_transfer_ns]
-        sums = (int(ns.sum()) for ns in moved)
-        stages.append(Stage(lane.rank, number, turn, busy_ns, transfer_ns, *bubble_ns, *sums))
+        stages.append(
+            Stage(
+                rank=lane.rank,
+                pipeline=number,
+                stage=stage,
+                busy_ns=busy_ns,
+                transfer_ns=whole_ns - busy_ns - warm_up_ns - steady_ns - drain_ns,
+                warm_up_ns=warm_up_ns,
+                steady_ns=steady_ns,
+                drain_ns=drain_ns,
+                send_wait_ns=int(sent.send_wait_ns.sum()),
+                send_transfer_ns=int(sent.send_transfer_ns.sum()),
+                receive_wait_ns=int(got.receive_wait_ns.sum()),
+                receive_transfer_ns=int(got.receive_transfer_ns.sum()),
+            )
+        )
     return stages, len(steps), _micro_batches(messages, lanes, steps)
 
 
 def _steps(lanes: Sequence[_Lane], messages: _Messages) -> tuple[IntArray, IntArray, IntArray]:
-    """Return the steps of a chain that have messages and work of each rank, with starts and stops.
+    """Return the steps in which all ranks of a chain work and exchange messages, starts and stops.
 
     A step starts with the first work of the first stage and stops with the last work of any stage.
     """
     common = set.intersection(*(set(lane.windows) for lane in lanes))
     recorded = sorted(common & set(messages.step.tolist()))
-    begins, ends = [], []  # of the work in each step, by lane; without work the end comes first
+    work_starts, work_ends = [], []  # by lane: when the work in each step starts and ends
     for lane in lanes:
         windows = [lane.windows[step] for step in recorded]
         start, stop = np.array(windows, dtype=np.int64).reshape(-1, 2).T
-        # The first interval of work that ends after the start, the last that begins before stop.
+        # A step's first work is the first interval that ends after the start of its window, its
+        # last work the last interval that starts before the window stops.
         first = np.searchsorted(lane.work.end_ns, start, side="right")
-        after_last = np.searchsorted(lane.work.start_ns, stop)
-        begins.append(np.maximum(np.append(lane.work.start_ns, _FAR)[first], start))
-        ends.append(np.minimum(np.append(-_FAR, lane.work.end_ns)[after_last], stop))
-    all_work = (np.array(begins) < np.array(ends)).all(axis=0)
+        last = np.searchsorted(lane.work.start_ns, stop) - 1
+        # Where there is no such interval, the added values let the work end before it starts.
+        work_starts.append(np.maximum(np.append(lane.work.start_ns, _FAR)[first], start))
+        work_ends.append(np.minimum(np.append(lane.work.end_ns, -_FAR)[last], stop))
+    all_work = (np.array(work_starts) < np.array(work_ends)).all(axis=0)
     steps = np.array(recorded, dtype=np.int64)[all_work]
-    return steps, begins[0][all_work], np.max(ends, axis=0)[all_work]
+    return steps, work_starts[0][all_work], np.max(work_ends, axis=0)[all_work]
 
 
 def _first_and_last(messages: _Messages, place: int, steps: IntArray) -> tuple[IntArray, IntArray]:
@@ -276,7 +289,7 @@ def _first_and_last(messages: _Messages, place: int, steps: IntArray) -> tuple[I
 def _micro_batches(messages: _Messages, lanes: Sequence[_Lane], steps: IntArray) -> int | None:
     """Return how many messages the first stage sends to the second in most steps, else None.
 
-    Only messages of the largest size count, unless that is rare.
+    Only messages of the largest size count, unless fewer than one in _SIZES has that size.
     """
     if steps.tolist() == [ABSENT]:  # the whole recording as one step: it may hold several
         return None
@@ -286,6 +299,6 @@ def _micro_batches(messages: _Messages, lanes: Sequence[_Lane], steps: IntArray)
     _, per_step = np.unique(messages.step[counted], return_counts=True)
     if not len(per_step):
         return None
-    values, step_counts = np.unique(per_step, return_counts=True)
-    usual = int(step_counts.argmax())
-    return int(values[usual]) if 2 * step_counts[usual] > len(steps) else None
+    steps_by_number = np.bincount(per_step)  # in how many steps that number of messages is sent
+    usual = int(steps_by_number.argmax())
+    return usual if 2 * steps_by_number[usual] > len(steps) else None

@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import comb, log, log1p
 from typing import Final, Protocol
 
@@ -30,7 +30,7 @@ from traceflops.table.trace import Trace
 from traceflops.timeline.records import Window
 from traceflops.windows.periodicity import LAST_STEP
 from traceflops.windows.prepared import Prepared
-from traceflops.windows.records import chosen_activities, chosen_time
+from traceflops.windows.records import Windows, chosen_activities, chosen_time
 
 _WORTH: Final = 0.01  # the share of the time of the steps that is worth blaming a rank for
 _APART: Final = 1 / 3  # the gap between late ranks and others, as a share of the worst lateness
@@ -93,7 +93,8 @@ def late_ranks(cycles: Cycles) -> Late | None:
     own = (cycles.length_ns[:, None] - cycles.held_ns).astype(np.float64)
     if not own.size or own.shape[1] < 2:
         return None
-    # Cut the ranks at the largest gap of their mean excess; at most half of them are late.
+    # Sort the ranks by their mean excess over the median rank, and cut them where neighbours lie
+    # farthest apart: those before the cut may be late, at most half of all.
     excess = own - np.median(own, axis=1, keepdims=True)
     mean = excess.mean(axis=0)
     order = np.argsort(-mean, kind="stable")
@@ -103,15 +104,17 @@ def late_ranks(cycles: Cycles) -> Late | None:
     if gaps[count - 1] < _APART * mean[order[0]]:
         return None
 
+    # Per cycle: how much longer the late ranks take, in the mean, and the worst of both sides.
     gap = own[:, late].mean(axis=1) - own[:, rest].mean(axis=1)
     lost = own[:, late].max(axis=1) - own[:, rest].max(axis=1)
     length = float(cycles.length_ns.sum())
     is_often = lost.sum() >= _WORTH * length and _is_more_than_chance(excess, count, gap.mean())
-    is_always = count == 1 < len(lost) and bool((lost >= _EACH * cycles.length_ns).all())
-    # The fewer values there are to compare with, the longer a single delay must be.
-    scarcity = 1 + _SCARCE / excess[:, rest].size
-    longest_other = excess[:, rest].max()
-    is_long_once = lost.max() >= scarcity * max(_LONE * length, _OUTLIER * longest_other)
+    has_cycles = len(lost) > 1
+    is_always = count == 1 and has_cycles and bool((lost >= _EACH * cycles.length_ns).all())
+    # The fewer cycles of other ranks there are to compare with, the longer a delay must be.
+    others = excess[:, rest]
+    least_delay = max(_LONE * length, _OUTLIER * others.max()) * (1 + _SCARCE / others.size)
+    is_long_once = lost.max() >= least_delay
     is_repeated = is_often or is_always
     is_late = is_repeated or is_long_once
     return Late(late, rest, lost, gap, once=not is_repeated) if is_late else None
@@ -143,7 +146,7 @@ class RankWork(Protocol):
         """Return a trace of the same processes and devices."""
 
     @property
-    def windows(self) -> Mapping[int, tuple[Window, ...]]:
+    def windows(self) -> Windows:
         """Return the windows by device."""
 
     def kernels(self, devices: Sequence[int], steps: Sequence[int | None]) -> KernelSums:
@@ -166,7 +169,7 @@ class PreparedWork(Struct, frozen=True):
         return self.prepared.trace
 
     @property
-    def windows(self) -> Mapping[int, tuple[Window, ...]]:
+    def windows(self) -> Windows:
         """Return the windows by device."""
         return self.prepared.windows
 
@@ -197,11 +200,8 @@ class PreparedWork(Struct, frozen=True):
     ) -> tuple[IdleCulprits, list[list[tuple[Culprit, ...]]]]:
         """Return the culprits of all devices in chosen time, and by choice of steps and device."""
         chosen = {device: chosen_time(self.windows[device]) for device in self.prepared.accounts}
-        of_each = [
-            {device: chosen_time(self._windows(device, steps))}
-            for steps in choices
-            for device in devices
-        ]
+        pairs = itertools.product(choices, devices)
+        of_each = [{device: chosen_time(self._windows(device, steps))} for steps, device in pairs]
         # One pass computes all; then the flat list is cut by choice again.
         whole, *each = culprits_of_devices(self.prepared, [chosen, *of_each])
         culprits = iter(each)
@@ -235,20 +235,23 @@ def slow_rank(work: RankWork, cycles: Cycles, records: CommRecords) -> SlowRank 
     late = late_ranks(cycles)
     if late is None:
         return None
-    # How much more the worst has per step than the median of the ranks that are not late. Its own
-    # time is the cycle less `held_ns`: in a difference the cycle cancels out.
     worst = int(late.places[0])
-    own, busy = (
-        round(float((ns[:, worst] - np.median(ns[:, late.rest], axis=1)).sum()) / cycles.count)
-        for ns in (-cycles.held_ns, cycles.busy_ns)
-    )
-    # The cycles that have most of the gap count if they are less than half of all.
+
+    def excess_ns(times_ns: IntArray) -> int:
+        """Return by how much the worst rank exceeds the median of those not late, ns per step."""
+        excess = times_ns[:, worst] - np.median(times_ns[:, late.rest], axis=1)
+        return round(float(excess.sum()) / cycles.count)
+
+    # Own time is the cycle less `held_ns`, and the cycle is equal for all ranks.
+    own, busy = excess_ns(-cycles.held_ns), excess_ns(cycles.busy_ns)
+    # The cycles with the largest gaps (half of the very largest, or more) are named if they have
+    # most of the gap in all, and are less than half of the cycles.
     few = np.flatnonzero(2 * late.gap_ns >= late.gap_ns.max())
     has_most = 2 * late.gap_ns[few].sum() > late.gap_ns.clip(0).sum()
     if not has_most or 2 * len(few) >= len(late.gap_ns):
         few = few[:0]
     steps = tuple(step for cycle in few.tolist() if (step := cycles.steps[cycle]) is not None)
-    # The worst, then the ranks to compare it with, the longest own time first.
+    # The worst rank, then those to compare it with, the shortest own time first.
     usual = late.rest[np.argsort(-cycles.held_ns[:, late.rest].sum(axis=0), kind="stable")]
     ordered = [worst, *usual.tolist()]
     # Own time is work or idle time: the larger excess of the two is to be explained.
@@ -288,8 +291,8 @@ def _cause(
 ) -> LateCause | None:
     """Return why the first of the `ordered` places is late, compared with the others.
 
-    None if it is late only by its place in a chain of sends. `few` are the steps in which it is
-    late, empty for all `steps`. `busier` says that it works longer; else its device is idle longer.
+    None if it is late only by its place in a chain of sends. It is late in `few` of the `steps`; if
+    `few` is empty, in all. `busier` says that it works longer; else its device is idle longer.
     """
     if not records.devices:
         return late_causes.UNKNOWN
@@ -298,7 +301,7 @@ def _cause(
         return late_causes.by_kernels(work.kernels([worst, *others], few or steps))
     # What the host does before the first work of a step is in the window of the step before.
     with_previous = [number for step in few for number in (step - 1, step)]
-    median = others[(len(others) - 1) // 2]  # `ordered` is by own time
+    median = others[(len(others) - 1) // 2]  # the rank with the median own time
     own, usual = work.idle((worst, median), with_previous or steps)
     is_in_chain = bool(records.is_pair.any())
     cause = late_causes.by_idle(own, usual, sporadic=len(few) > 0 and not is_in_chain)
@@ -325,12 +328,12 @@ def _position(trace: Trace, records: CommRecords, late: IntArray) -> str:
     hosts = [f"host {name.removeprefix('host ')}" for name in names(trace.processes["host"])]
     stage_of_rank: dict[int, str] = {}
     for group in records.groups:
-        members = group.ranks or () if _PIPELINE.search(group.name) else ()
-        stages = [f"pipeline stage {number}" for number in range(len(members))]
-        stages[:1], stages[-1:] = ["first pipeline stage"], ["last pipeline stage"]
-        stage_of_rank |= zip(members, stages, strict=False)
-    # How many late ranks a position needs, and the position of each rank, "" if unknown. A single
-    # rank may well be the only one of its host or local number: that says nothing.
+        if group.ranks and _PIPELINE.search(group.name):
+            stages = [f"pipeline stage {number}" for number in range(len(group.ranks))]
+            stages[0], stages[-1] = "first pipeline stage", "last pipeline stage"
+            stage_of_rank |= zip(group.ranks, stages, strict=True)
+    # How many late ranks must share a position for it to be named, and the position of each rank,
+    # "" if unknown. A single rank may be the only one on its host: that says nothing.
     positions: list[tuple[int, list[str]]] = [
         (2, [[*hosts, ""][code] for code in host.tolist()]),
         (1, [stage_of_rank.get(rank, "") for rank in records.ranks]),

@@ -22,7 +22,7 @@ from traceflops.ranks.collectives import KINDS
 from traceflops.ranks.comm_records import CommRecords
 from traceflops.ranks.matching import Matches
 from traceflops.table.columns import ABSENT, BoolArray, FloatArray, IntArray
-from traceflops.table.grouping import differ_from_before, group_sums, groups, in_order, ranked
+from traceflops.table.grouping import group_sums, groups, in_order, places_in_runs, ranked
 
 
 class Waits(Struct, frozen=True, dict=True):
@@ -77,31 +77,35 @@ def waits(
     long as its kernel runs longer than the shortest one. Then all are ties: nobody is blamed.
     """
     matched = np.flatnonzero(matches.collective >= 0)
-    offset = alignment.record_offset_ns
+    start = records.start_ns - alignment.record_offset_ns
+    if not comparable:
+        start = -records.dur_ns  # so all end at 0
+    start = start[matched]
     # Sorted by collective and start, so that the last row of each collective starts last.
-    start = (records.start_ns - offset if comparable else -records.dur_ns)[matched]
     order = np.lexsort((start, matches.collective[matched]))
     row, start = matched[order], start[order]
     collective = matches.collective[row]
     end = start + records.dur_ns[row]
-    first = np.flatnonzero(differ_from_before(collective))
-    final = np.append(first[1:], len(row))[: len(first)] - 1
+    size = np.bincount(collective)
+    first = np.cumsum(size) - size
+    final = first + size - 1
     last_start, margin = start[final], start[final] - start[final - 1]
     # A rank that leaves before the last one starts does not wait.
     last_start_of_row = last_start[collective]
     waited = np.where(end >= last_start_of_row, last_start_of_row - start, 0)
 
     # The exposed part of each wait, and how long each kernel runs while the rank only communicates.
-    # Time in which several of these kernels run counts for the one that started first.
     exposed, held = np.zeros((2, len(row)), dtype=np.int64)
     for place, of_rank in groups(records.place[row]):
         rows = of_rank[in_order(records.start_ns[row[of_rank]])]
         begin, stop = records.start_ns[row[rows]], records.end_ns[row[rows]]
         exposed[rows] = records.alone[place].length_within(begin, begin + waited[rows])
-        last_end_before = np.maximum.accumulate(np.append(begin[:1], stop))[:-1]
-        begin_alone = np.clip(last_end_before, begin, stop)
-        work = records.work[place].length_within(begin_alone, stop) if records.work else 0
-        held[rows] = stop - begin_alone - work
+        # Time in which several kernels run counts for the first one: so a kernel counts from the
+        # end of all kernels that started before it.
+        ended_before = np.maximum.accumulate(np.append(begin[:1], stop[:-1]))
+        counts_from = np.clip(ended_before, begin, stop)
+        work = records.work[place].length_within(counts_from, stop) if records.work else 0
+        held[rows] = stop - counts_from - work
     return Waits(
         row=row,
         collective=collective,
@@ -151,12 +155,12 @@ def expert_groups(records: CommRecords, waits: Waits) -> list[ExpertGroup]:
     if not len(waits.first):
         return []
     first_row, size = waits.row[waits.first], waits.size
-    spent_ns = waits.until_ns - waits.from_ns
+    transfer_ns = waits.until_ns - waits.from_ns
     all_to_all = np.flatnonzero(records.kind[first_row] == KINDS.index("all_to_all"))
     expert = []
     for group, own in groups(records.group[first_row[all_to_all]]):
         exchanges = all_to_all[own]
-        # Only exchanges of the most ranks, so that all fit into one table.
+        # Only exchanges of the most ranks count, so that all fit into one table.
         exchanges = exchanges[size[exchanges] == size[exchanges].max()]
         # The records of these exchanges: a row for each and a column per rank.
         rows = waits.row[waits.first[exchanges][:, None] + np.arange(size[exchanges[0]])]
@@ -164,26 +168,29 @@ def expert_groups(records: CommRecords, waits: Waits) -> list[ExpertGroup]:
         dispatch = _dispatches(records.received[rows], records.elements[rows])
         if not len(dispatch):
             continue
-        moving_ns = spent_ns[exchanges][dispatch] + spent_ns[exchanges][dispatch + 1]
-        received = records.received[rows[dispatch]]
-        busy = records.busy_ns[rows[dispatch + 1]] - records.busy_ns[rows[dispatch]]
+        combine = dispatch + 1
         ranks = tuple(records.ranks[place] for place in records.place[rows[0]].tolist())
-        elements, compute_ns = received.sum(axis=0), busy.sum(axis=0)
-        # All wait for the rank that works or receives most: lost is what even shares would save, of
-        # work its largest less its mean, of the transfer the same part as of the elements.
+        # By dispatch and rank: the elements received, and the computing until the combine.
+        received = records.received[rows[dispatch]]
+        busy_ns = records.busy_ns[rows[combine]] - records.busy_ns[rows[dispatch]]
+        elements, compute_ns = received.sum(axis=0), busy_ns.sum(axis=0)
+        # All ranks wait for the one that computes or receives most. If all had the mean of a
+        # dispatch, its computing would take that mean, and its transfers would shrink in the ratio
+        # of the mean number of elements to the largest.
         mean_by_largest = received.mean(axis=1) / np.maximum(received.max(axis=1), 1)
+        moving_ns = transfer_ns[exchanges[dispatch]] + transfer_ns[exchanges[combine]]
         expert.append(
             ExpertGroup(
                 group=records.groups[group].name,
                 ranks=ranks,
-                dispatches=len(busy),
+                dispatches=len(dispatch),
                 elements=tuple(elements.tolist()),
                 elements_imbalance=_imbalance(elements),
                 most_elements=ranks[int(elements.argmax())],
                 compute_ns=tuple(compute_ns.tolist()),
                 compute_imbalance=_imbalance(compute_ns),
                 most_compute=ranks[int(compute_ns.argmax())],
-                lost_ns=int((busy.max(axis=1) - busy.sum(axis=1) // len(ranks)).sum()),
+                lost_ns=int((busy_ns.max(axis=1) - busy_ns.sum(axis=1) // len(ranks)).sum()),
                 moving_ns=int((moving_ns * (1 - mean_by_largest)).sum()),
             )
         )
@@ -199,16 +206,17 @@ def _dispatches(received: IntArray, sent: IntArray) -> IntArray:
     those of which ranks receive more unevenly.
     """
     is_known = (received[:-1] >= 0).all(axis=1)
-    fits = is_known & (received[:-1] == sent[1:]).all(axis=1)
-    index = np.arange(len(fits))
-    run_start = np.maximum.accumulate(np.where(fits, -1, index)) + 1
-    # A number for each half of each run, odd or even exchanges; `^ 1` is the other half.
-    half = 2 * run_start + (index - run_start) % 2
-    spread = group_sums(np.where(fits, half, -1), np.ptp(received[:-1], axis=1), 2 * len(fits) + 2)
-    own_spread, other_spread = spread[half], spread[half ^ 1]
-    is_first_half = half % 2 == 0
-    is_dispatch = (own_spread > other_spread) | ((own_spread == other_spread) & is_first_half)
-    return np.flatnonzero(fits & is_dispatch)
+    fits = (is_known & (received[:-1] == sent[1:]).all(axis=1)).astype(np.int64)
+    fitting = np.flatnonzero(fits)
+    is_second = places_in_runs(fits)[fitting] % 2 == 1  # the 2nd, 4th, ... exchange of its run
+    run = np.cumsum(np.diff(fits, prepend=0) != 0)[fitting]
+    # By run: how unevenly ranks receive in its 1st, 3rd, ... exchanges, and in its 2nd, 4th, ...
+    spread, runs = np.ptp(received[fitting], axis=1), int(run.max(initial=0)) + 1
+    spread_of_first, spread_of_second = (
+        group_sums(run[half], spread[half], runs) for half in (~is_second, is_second)
+    )
+    are_second_dispatches = (spread_of_second > spread_of_first)[run]
+    return np.asarray(fitting[is_second == are_second_dispatches])
 
 
 def _imbalance(values: IntArray) -> float | None:
@@ -274,8 +282,8 @@ def cycles(records: CommRecords, waits: Waits, chosen: BoolArray | None = None) 
     ranks, place = len(records.ranks), records.place[waits.row]
     is_wanted = np.ones(len(waits.row), dtype=np.bool_) if chosen is None else chosen[waits.row]
 
-    # Steps may close with the largest collectives: as large as the smallest, over all ranks, of the
-    # largest collective of a rank. `closing` are their records (places in `waits.row`) by end.
+    # Only collectives of so many ranks may close a step that each rank takes part in one of them.
+    # `closing` are their records, by end: indices of `waits.row`, as all indices below.
     size, largest = waits.size[waits.collective], np.zeros(ranks, dtype=np.int64)
     np.maximum.at(largest, place, size)
     closing = np.flatnonzero(size >= largest.min())
@@ -290,7 +298,7 @@ def cycles(records: CommRecords, waits: Waits, chosen: BoolArray | None = None) 
     is_complete = (last >= 0).all(axis=1)
     steps, last = steps[is_complete], last[is_complete]
 
-    # A cycle begins and ends with closing records: those of the step just before, and its own.
+    # A cycle lasts from the closing records of the step before to its own: [cycles, ranks].
     pairs = np.flatnonzero((np.diff(steps) == 1) & is_wanted[last[1:]].any(axis=1))
     before, after = last[pairs], last[pairs + 1]
     if not len(pairs):
@@ -308,30 +316,30 @@ def cycles(records: CommRecords, waits: Waits, chosen: BoolArray | None = None) 
         cycle = np.where(is_inside, candidate, -1)
     of_row = cycle[waits.collective]
     busy = records.busy_ns[waits.row]
-    # The collectives that begin and end cycles, by rank: if all are alike, each is of all ranks.
+    # The collectives that begin and end cycles, by rank: if they are equal, each is of all ranks.
     edges = waits.collective[np.append(before, after, axis=0)]
     return Cycles(
-        tuple(steps[pairs + 1].tolist() or [None] * len(before)),
-        end - begin,
-        _sums(waits.exposed_ns, of_row, place, before.shape),
-        _sums(waits.held_ns, of_row, place, before.shape),
-        busy[after] - busy[before],
-        cycle,
+        steps=tuple(steps[pairs + 1].tolist() or [None] * len(before)),
+        length_ns=end - begin,
+        exposed_ns=_sums(waits.exposed_ns, of_row, place, before.shape),
+        held_ns=_sums(waits.held_ns, of_row, place, before.shape),
+        busy_ns=busy[after] - busy[before],
+        of_collective=cycle,
         is_joint=bool((np.ptp(edges, axis=1) == 0).all()),
     )
 
 
 def _parts(rows: IntArray, place: IntArray, ranks: int) -> tuple[IntArray, IntArray]:
-    """Return the rows at the begin and at the end of equal parts of a recording, per part and rank.
+    """Return the rows at the begin and at the end of equal parts of a recording: [parts, ranks].
 
     Each rank's rows are cut into parts with equally many; there is no part if a rank has no row.
     """
     rows_of_rank = [rows[own] for _, own in groups(place[rows])]
-    count = min(map(len, rows_of_rank), default=0) if len(rows_of_rank) == ranks else 0
+    if not rows_of_rank or len(rows_of_rank) < ranks:
+        return np.empty((0, ranks), dtype=np.int64), np.empty((0, ranks), dtype=np.int64)
+    count = min(map(len, rows_of_rank))
     cuts = np.linspace(0, count - 1, min(count, _PARTS + 1)).astype(np.int64)
-    edges = np.array([own[cuts] for own in rows_of_rank] if count else [], dtype=np.int64)
-    # Without parts the table is empty, but still has a column per rank.
-    edges = edges.reshape(-1 if count else ranks, len(cuts)).T
+    edges = np.stack([own[cuts] for own in rows_of_rank], axis=1)
     return edges[:-1], edges[1:]
 
 

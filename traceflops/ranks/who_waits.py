@@ -181,8 +181,7 @@ class RankReport(Struct, frozen=True, dict=True):
     def waited_for(self, rows: IntArray, columns: IntArray) -> IntArray:
         """Return a table of how long ranks (rows) waited for the rank that came last (columns).
 
-        Times are in ns. `rows` and `columns` are places of ranks. The last row and the last column
-        sum up all other ranks.
+        `rows` and `columns` are places of ranks; one more row and column sum up all others. In ns.
         """
         count, height, width = len(self.records.ranks), len(rows) + 1, len(columns) + 1
         row_of_place, column_of_place = np.full(count, height - 1), np.full(count, width - 1)
@@ -193,11 +192,11 @@ class RankReport(Struct, frozen=True, dict=True):
         return group_sums(cell, self.waits.wait_ns, height * width).reshape(height, width)
 
     def most_awaited(self) -> IntArray:
-        """Return, by cycle and place of the rank, the number of its most awaited collective.
+        """Return the most awaited collective of each cycle (row) and rank (column), by its number.
 
-        That is the collective of the rank with most waiting, summed over all ranks that take part;
-        the first of equal ones. -1 if no collective of the rank is awaited in the cycle. Without
-        cycles there is one row, for all collectives.
+        It is the collective of the rank with most waiting, summed over all ranks that take part; of
+        several, the first. -1 if no collective of the rank is awaited in the cycle. Without cycles
+        there is one row, for all collectives.
         """
         waited, cycle_of = self.waits, self.cycles.of_collective
         if not (cycle_of >= 0).any():
@@ -206,10 +205,10 @@ class RankReport(Struct, frozen=True, dict=True):
         collective, place = waited.collective, self.records.place[waited.row]
         cycle, waiting_ns = cycle_of[collective], waited.caused_ns[collective]
         most_awaited = np.full((max(len(self.cycles.steps), 1), len(self.records.ranks)), -1)
-        # numpy keeps the last of several values that are written to one cell. So write them in the
-        # order of waiting, and of equal ones the first collective last.
-        order = np.lexsort((-collective, waiting_ns))
-        rows = order[((waiting_ns > 0) & (cycle >= 0))[order]]
+        # numpy keeps the last of several values that are written to one cell. So write first those
+        # that are awaited least; of equally awaited ones, first the later collective.
+        rows = np.flatnonzero((waiting_ns > 0) & (cycle >= 0))
+        rows = rows[np.lexsort((-collective[rows], waiting_ns[rows]))]
         most_awaited[cycle[rows], place[rows]] = collective[rows]
         return most_awaited
 
@@ -270,9 +269,9 @@ def report_of(
         alignment = aligned(records, matches, is_common=False)
     comparable = bool(alignment.basis) or (is_aligned and alignment.is_possible)
     waited = waits(records, matches, alignment, comparable=comparable)
-    # Cycles are of records that start in the chosen windows. The last step counts, too: it is left
-    # out elsewhere as its window may be cut, but a cycle ends with its last collective. If times
-    # are not comparable there are no cycles; without devices (a summary) all records count.
+    # Cycles are of records that start in the chosen windows, or in the last step: that is left out
+    # elsewhere as its window may be cut, but a cycle ends with its last collective. If times are
+    # not comparable there are no cycles; without devices (projected ranges) all records count.
     chosen = np.zeros(len(records), dtype=np.bool_)
     for place, rows in groups(records.place) if records.devices and comparable else ():
         windows = work.windows[records.devices[place]]
@@ -285,12 +284,12 @@ def report_of(
     chosen_ns = [chosen_time(work.windows[device]).length_ns for device in records.devices]
     has_work = comparable and records.devices and not records.lacks_work
     return RankReport(
-        records,
-        matches,
-        alignment,
-        waited,
-        steps,
-        slow_rank(work, steps, records) if comparable else None,
+        records=records,
+        matches=matches,
+        alignment=alignment,
+        waits=waited,
+        cycles=steps,
+        slow=slow_rank(work, steps, records) if comparable else None,
         partial=bool(max(sizes) > len(records.ranks)),
         comparable=comparable,
         recorded_ns=sum(chosen_ns) // max(len(chosen_ns), 1),
@@ -312,7 +311,8 @@ def _innermost(kind: IntArray, start: IntArray, end: IntArray) -> tuple[IntArray
 
     Ranges of the same times count once, as a collective if one of them is.
     """
-    group, index = group_rows([start, -end])  # by start, then the longest first
+    # A group per start and end: groups are in the order of starts, of equal ones the longest first.
+    group, index = group_rows([start, -end])
     lowest_kind = np.full(len(index), _NO_KIND)
     np.minimum.at(lowest_kind, group, np.where(kind < 0, _NO_KIND, kind))
     begin, stop = start[index], end[index]

@@ -19,17 +19,10 @@ from traceflops.table.grouping import distinct
 from traceflops.table.trace import Note, Trace, counted_note, note_of
 from traceflops.timeline.account import DeviceAccount, LinkedTrace
 from traceflops.timeline.records import Window
-from traceflops.windows import tiling
+from traceflops.windows import periodicity, tiling
 from traceflops.windows.chosen_runs import chosen_range, gpu_notes, one_step_note
 from traceflops.windows.numbered_ranges import likely_step_mark, numbered_steps
-from traceflops.windows.periodicity import (
-    KEEP_LAST_UP_TO,
-    LAST_STEP,
-    device_steps,
-    inferred_steps,
-    steady,
-)
-from traceflops.windows.records import StepChoice, device_words
+from traceflops.windows.records import Accounts, StepChoice, device_words
 from traceflops.windows.selection import Selection
 from traceflops.windows.started_up import AFTER_START_UP, BEFORE_WORK, RANGE, spans
 from traceflops.windows.step_times import Owners, Steps, owners_of
@@ -43,6 +36,7 @@ from traceflops.windows.steps import (
     until_next,
 )
 
+_OVERLAP = "{n} [step has|steps have] zero length: work launched in a later step started first."
 _RANGE_SELECTED = fact("left-out.range-selected")
 _NO_WORK, _OUTSIDE = fact("left-out.no-work"), fact("left-out.outside")
 REPEATED = "repeated-step-numbers"
@@ -110,7 +104,7 @@ class StepPlan(Struct, frozen=True):
         """Return the windows of a device in order, with accounts, and whether each is used."""
         stretches = list(self.layout.stretches[device])
         if self.time_range is not None and device in self.time_range:
-            stretches.append(tiling.Stretch("range", None, *self.time_range[device], None))
+            stretches.append(tiling.Stretch("range", *self.time_range[device]))
         edges = [(stretch.start_ns, stretch.end_ns) for stretch in stretches]
         accounts = account.accounts(*np.array(edges, dtype=np.int64).T)
         launched = [s.launched for s in stretches if s.launched is not None]
@@ -120,13 +114,14 @@ class StepPlan(Struct, frozen=True):
         # trace, but this device may end before others, and then its last step is still used.
         steps = [stretch for stretch in stretches if stretch.role == "step"]
         used = [step for step in steps if self.layout.step_number(device, step) in self.used]
-        keeps_last = self.chosen_by_user or self.layout.at_marks or len(used) <= KEEP_LAST_UP_TO
+        is_few = len(used) <= periodicity.KEEP_LAST_UP_TO
+        keeps_last = self.chosen_by_user or self.layout.at_marks or is_few
         unbounded_last = None if keeps_last or used[-1] is not steps[-1] else used[-1]
         windows = []
         for stretch, window_account in zip(stretches, accounts, strict=True):
             number = self.layout.step_number(device, stretch)
             is_unbounded = stretch is unbounded_last
-            reason = LAST_STEP if is_unbounded else self._why_left_out(stretch, number)
+            reason = periodicity.LAST_STEP if is_unbounded else self._why_left_out(stretch, number)
             windows.append(
                 Window(
                     role=stretch.role,
@@ -155,10 +150,7 @@ class StepPlan(Struct, frozen=True):
 
 
 def plan_steps(
-    linked: LinkedTrace,
-    accounts: Mapping[int, DeviceAccount],
-    selection: Selection,
-    marked: FoundSteps | None,
+    linked: LinkedTrace, accounts: Accounts, selection: Selection, marked: FoundSteps | None
 ) -> StepPlan:
     """Return the steps of all devices, and the steps or the time range that figures are about.
 
@@ -180,15 +172,7 @@ def plan_steps(
     all_stretches = chain.from_iterable(layout.stretches.values())
     collapsed = sum(stretch.role == "step" and not stretch.dur_ns for stretch in all_stretches)
     if collapsed:
-        notes.append(
-            counted_note(
-                "assumed",
-                "steps-overlap",
-                "{n} [step has|steps have] zero length: work launched in a later step started "
-                "first.",
-                collapsed,
-            )
-        )
+        notes.append(counted_note("assumed", "steps-overlap", _OVERLAP, collapsed))
     notes += gpu_notes(linked.trace, accounts, selection)
     notes += range_notes
     choice = StepChoice(
@@ -202,9 +186,7 @@ def plan_steps(
     return StepPlan(layout, choice, frozenset(used), reasons, time_range, by_user, tuple(notes))
 
 
-def _outside_notes(
-    trace: Trace, layout: StepLayout, accounts: Mapping[int, DeviceAccount]
-) -> Iterator[Note]:
+def _outside_notes(trace: Trace, layout: StepLayout, accounts: Accounts) -> Iterator[Note]:
     """Yield notes on work outside of steps, and on idle time before the first pass.
 
     There is no note if the trace has no steps, or if the time is a trifle (see TRIFLE).
@@ -218,8 +200,7 @@ def _outside_notes(
         starts, ends = np.array(edges, dtype=np.int64).reshape(-1, 2).T
         outside_ns += int(busy.length_within(starts, ends).sum())
         total_ns += busy.length_ns
-        # The first pass begins after any idle time whose cause was not recorded (`tile`): that time
-        # belongs to no step.
+        # Idle time of unrecorded cause before the first pass (see `tile`) belongs to no step.
         first, unrecorded = stretches[0], accounts[device].idle.by_cause["unrecorded"]
         if layout.are_passes and first.role == "before":
             before_ns = unrecorded.within(first.start_ns, first.end_ns).length_ns
@@ -234,10 +215,7 @@ def _outside_notes(
 
 
 def _layout(
-    linked: LinkedTrace,
-    accounts: Mapping[int, DeviceAccount],
-    selection: Selection,
-    marked: FoundSteps | None,
+    linked: LinkedTrace, accounts: Accounts, selection: Selection, marked: FoundSteps | None
 ) -> StepLayout:
     """Return the steps that the host marks (`marked`) if they launch work, else unmarked steps.
 
@@ -273,9 +251,7 @@ def _layout(
     return replace(layout, notes=(unused, *marked.notes, *layout.notes))
 
 
-def _marked_layout(
-    linked: LinkedTrace, accounts: Mapping[int, DeviceAccount], marked: FoundSteps
-) -> StepLayout:
+def _marked_layout(linked: LinkedTrace, accounts: Accounts, marked: FoundSteps) -> StepLayout:
     """Return the windows of marked steps; a device has the steps of one process, its owner.
 
     The owner is the process with most work in steps on the device.
@@ -334,20 +310,17 @@ def _marked_layout(
 
 
 def _unmarked_layout(
-    linked: LinkedTrace,
-    accounts: Mapping[int, DeviceAccount],
-    selection: Selection,
-    marked: FoundSteps | None,
+    linked: LinkedTrace, accounts: Accounts, selection: Selection, marked: FoundSteps | None
 ) -> StepLayout:
     """Return the steps that the tool marks on devices, else the rounds of work that repeat.
 
     Without either, each device has one window, its span. If the rounds may be layers, host ranges
     with consecutive numbers that hold them are the steps.
     """
-    marked_by_tool = device_steps(linked.trace, accounts)
+    marked_by_tool = periodicity.device_steps(linked.trace, accounts)
     if marked_by_tool is not None:
         return StepLayout(*marked_by_tool, "markers", fact("steps-by.tool"))
-    inferred = inferred_steps(linked, accounts)
+    inferred = periodicity.inferred_steps(linked, accounts)
     ranges = numbered_steps(linked, accounts, inferred[1] if inferred is not None else None)
     if ranges is not None:
         return _marked_layout(linked, accounts, ranges)
@@ -385,14 +358,11 @@ def _used(
             )
         return used, dict.fromkeys(set(seen).difference(used), fact("left-out.not-selected"))
     mean_ns = [round(Fraction(sum(times), len(times))) for times in durations.values()]
+    lengths_ns = np.array(mean_ns, dtype=np.int64)
     # The longest time that a device works before its first step.
     firsts = (stretches[0] for stretches in layout.stretches.values())
     before_ns = max((first.dur_ns for first in firsts if first.role == "before"), default=0)
-    why = steady(
-        np.array(mean_ns, dtype=np.int64),
-        before_ns,
-        may_warm_up=not layout.are_passes,
-        has_end=layout.at_marks,
-    )
+    may_warm_up, has_end = not layout.are_passes, layout.at_marks
+    why = periodicity.steady(lengths_ns, before_ns, may_warm_up=may_warm_up, has_end=has_end)
     reasons = {number: reason for number, reason in zip(seen, why, strict=True) if reason}
     return tuple(number for number in seen if number not in reasons), reasons

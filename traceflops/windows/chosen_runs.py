@@ -24,10 +24,9 @@ from traceflops.table.columns import BoolArray, IntArray, numbers, take_rows
 from traceflops.table.grouping import distinct, group_least, group_sums, groups, without_unused
 from traceflops.table.links import link
 from traceflops.table.trace import Note, Trace, counted_note, note_of
-from traceflops.timeline.account import DeviceAccount
 from traceflops.timeline.intervals import ENDLESS
 from traceflops.units import duration, listed
-from traceflops.windows.records import device_words
+from traceflops.windows.records import Accounts, device_words
 from traceflops.windows.selection import Selection
 from traceflops.windows.steps import find_marked_steps, step_of_activity
 from traceflops.windows.tiling import Stretch
@@ -50,22 +49,23 @@ def origins(trace: Trace) -> IntArray:
 
 
 def chosen_range(
-    trace: Trace, accounts: Mapping[int, DeviceAccount], selection: Selection
+    trace: Trace, accounts: Accounts, selection: Selection
 ) -> tuple[_Stretches | None, tuple[Note, ...]]:
-    """Return the chosen time of each device that has records then, and notes.
+    """Return the time that --from and --to choose on each device that has records then, and notes.
 
-    None without `--from` and `--to`. The time ends at the last activity on the clock at the latest,
-    and is limited to what was recorded of the processes of the device: outside of that it is
-    unknown whether the device was idle. Raises UsageError if no device has records.
+    The time is None without these options. It ends at the last activity on the device's clock at
+    the latest, and is limited to the time in which processes of the device were recorded: outside
+    of that it is unknown whether the device was idle. UsageError if no device has records.
     """
     if not selection.is_time_range or not accounts:
         return None, ()
-    # Per device, the wanted time: it counts from the first work on the clock of its process.
+    # Per device, the wanted time. It counts from the first work on the clock of the device, and
+    # ends with the last work on that clock.
     process = numbers(trace.devices["process"])[list(accounts)]
     clock = clocks_of(trace)[process]
     first = origins(trace)[process]
-    ends = np.array([account.rows.span[1] for account in accounts.values()])
-    last = np.array([ends[clock == device_clock].max() for device_clock in clock])
+    device_ends = np.array([account.rows.span[1] for account in accounts.values()])
+    last = np.array([device_ends[clock == device_clock].max() for device_clock in clock])
     until = last if selection.to_ns is None else np.minimum(last, first + selection.to_ns)
     since = first + (selection.from_ns or 0)
     wanted = dict(zip(accounts, zip(since.tolist(), until.tolist(), strict=True), strict=True))
@@ -207,7 +207,7 @@ def one_step_note(trace: Trace, stretches: Mapping[int, Sequence[Stretch]]) -> N
 
 
 def gpu_notes(trace: Trace, devices: Collection[int], selection: Selection) -> Iterator[Note]:
-    """Yield a note if a number of `--gpus` chose devices of several machines or processes."""
+    """Yield a note if a number of `--gpus` chose several devices, as those of several machines."""
     if selection.gpus is None:
         return
     local_id = {device: int(trace.devices["local_id"][device].as_py()) for device in devices}
@@ -233,8 +233,7 @@ def restrict(trace: Trace, selection: Selection) -> Trace:
     Processes and devices stay as they are, so that row numbers keep their meaning. A row belongs
     to a time range if it overlaps it; an activity belongs to the step it was launched in, a row of
     the host or a counter to the step at its time. The call and the op that caused a kept activity
-    are kept, so that its category does not change; calls of removed activities are removed. Raises
-    UsageError if nothing is left.
+    are kept, for its category; calls of removed ones are removed. UsageError if nothing is left.
     """
     trace = of_job(trace, selection.job)
     keep = {name: np.ones(t.num_rows, dtype=np.bool_) for name, t in trace.to_arrow().items()}

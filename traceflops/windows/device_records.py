@@ -1,14 +1,13 @@
 """Calls that start work on a GPU, recognised by name, and how many of them lost their record.
 
-A call is lost if the trace has no device record of its work. What that means depends on the kind of
-call: see `LaunchRecords`.
+A call is lost if the trace has no device record of its work. `LaunchRecords` says what that means.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 from msgspec import Struct
@@ -24,14 +23,8 @@ from traceflops.timeline.account import DeviceAccount
 from traceflops.timeline.aggregates import Untimed
 from traceflops.timeline.intervals import ENDLESS
 from traceflops.units import listed, several
-from traceflops.windows.starting_calls import (
-    capturing,
-    early,
-    launching,
-    linkable,
-    named,
-    still_queued,
-)
+from traceflops.windows import starting_calls
+from traceflops.windows.records import Accounts
 
 _ASYNC: Final = {"copy": ASYNC_COPY, "fill": ASYNC_FILL}
 _WORDS: Final = {"kernel": "launch call", "graph": "graph launch", "copy": "copy", "fill": "fill"}
@@ -87,19 +80,14 @@ class LaunchRecords(Struct, frozen=True):
 
     def __add__(self, other: LaunchRecords) -> LaunchRecords:
         """Return the records of two recordings; one with other kernels has not only collectives."""
-        return LaunchRecords(
-            self.kernel + other.kernel,
-            self.graph + other.graph,
-            self.copy + other.copy,
-            self.fill + other.fill,
-            self.captured + other.captured,
-            self.has_devices or other.has_devices,
-            self.only_collectives and other.only_collectives,
-            self.serialized or other.serialized,
-            self.timed + other.timed,
-            self.early + other.early,
-            self.queued + other.queued,
-        )
+        flags: Any = {
+            "has_devices": self.has_devices or other.has_devices,
+            "only_collectives": self.only_collectives and other.only_collectives,
+            "serialized": self.serialized or other.serialized,
+        }
+        counts = [name for name in self.__struct_fields__ if name not in flags]
+        sums: Any = {name: getattr(self, name) + getattr(other, name) for name in counts}
+        return LaunchRecords(**sums, **flags)
 
     @property
     def evidence(self) -> CallRecords:
@@ -180,12 +168,12 @@ UNRECORDED: Final = PARTIAL[:2]
 
 def launch_calls(trace: Trace) -> int:
     """Return the number of calls of a trace that launch kernels or graphs on a GPU."""
-    return int(launching(trace).sum())
+    return int(starting_calls.launching(trace).sum())
 
 
 def graph_launches(trace: Trace) -> BoolArray:
     """Return, per call of a trace, whether it launches a graph."""
-    return named(trace, GRAPH_LAUNCH)
+    return starting_calls.named(trace, GRAPH_LAUNCH)
 
 
 def launch_records(
@@ -201,12 +189,12 @@ def launch_records(
     if untimed is not None and not launch_calls(trace):
         return replace(NO_LAUNCHES, has_devices=False)  # a summary of calls has no device work
     kind, captured, lost = _wanted_records(trace, is_chosen, has_devices=has_devices)
-    is_early = early(trace, recorded_calls(trace) & (kind >= 0), lost, begins_ns)
-    all_as_one = np.zeros(trace.calls.num_rows, dtype=np.int64)
-    kind[is_early], lost[is_early] = -1, False
-    (records,) = _by_process(kind, captured, lost, all_as_one, 1)
     recorded = recorded_calls(trace)
-    is_queued = (kind >= 0) & still_queued(trace, (kind >= 0) & recorded)
+    is_early = starting_calls.early(trace, recorded & (kind >= 0), lost, begins_ns)
+    kind[is_early], lost[is_early] = -1, False
+    one_process = np.zeros(trace.calls.num_rows, dtype=np.int64)  # counts all calls together
+    (records,) = _by_process(kind, captured, lost, one_process, 1)
+    is_queued = (kind >= 0) & starting_calls.still_queued(trace, (kind >= 0) & recorded)
     queued = int((is_queued & ~(recorded | captured | lost)).sum()) if has_devices else 0
     return replace(records, has_devices=has_devices, early=int(is_early.sum()), queued=queued)
 
@@ -215,18 +203,19 @@ def _by_process(
     kind: IntArray, captured: BoolArray, lost: BoolArray, process: IntArray, processes: int
 ) -> list[LaunchRecords]:
     """Return the numbers of calls of each process; the arrays are per call (`_wanted_records`)."""
-    width = len(KINDS) + 1
-    key = process * width + kind + 1  # column 0 takes the calls of no kind (-1), and is cut off
-    run_counts, lost_counts = (
-        np.bincount(key[calls], minlength=processes * width).reshape(-1, width)[:, 1:].tolist()
-        for calls in (~captured, lost)
-    )
-    captured_counts = np.bincount(process[captured], minlength=processes).tolist()
+
+    def by_process_and_kind(calls: BoolArray) -> Any:
+        calls = calls & (kind >= 0)
+        cell = process[calls] * len(KINDS) + kind[calls]
+        counts = np.bincount(cell, minlength=processes * len(KINDS))
+        return counts.reshape(processes, len(KINDS)).tolist()
+
+    run, lost_calls = by_process_and_kind(~captured), by_process_and_kind(lost)
+    captured_calls = np.bincount(process[captured], minlength=processes).tolist()
     records = []
-    counts = zip(run_counts, lost_counts, captured_counts, strict=True)
-    for run_by_kind, lost_by_kind, count in counts:
+    for run_by_kind, lost_by_kind, count in zip(run, lost_calls, captured_calls, strict=True):
         kernel, graph, copy, fill = map(CallRecords, run_by_kind, lost_by_kind)
-        records.append(LaunchRecords(kernel, graph, copy, fill, count))
+        records.append(LaunchRecords(kernel, graph, copy, fill, captured=count))
     return records
 
 
@@ -240,37 +229,39 @@ def _wanted_records(
     when the recording stopped, or if its record may be one of those without a correlation.
     """
     recorded, process = recorded_calls(trace), numbers(trace.calls["process"])
-    # In KINDS a kernel is 0 and a graph 1.
-    kind = np.where(launching(trace), graph_launches(trace).astype(np.int64), -1)
+    is_launch = starting_calls.launching(trace)
+    kind = np.where(is_launch, KINDS.index("kernel"), -1)
+    kind[is_launch & graph_launches(trace)] = KINDS.index("graph")
     for name, pattern in _ASYNC.items():
-        kind[named(trace, pattern)] = KINDS.index(name)
-    kind[~(is_chosen & linkable(trace))] = -1
+        kind[starting_calls.named(trace, pattern)] = KINDS.index(name)
+    kind[~(is_chosen & starting_calls.linkable(trace))] = -1
     # Tools record copies and fills together: without any record, both were not asked for.
     is_copy_or_fill = np.isin(kind, [*map(KINDS.index, _ASYNC)])
     if not (is_copy_or_fill & recorded).any():
         kind[is_copy_or_fill] = -1
     is_wanted = kind >= 0
-    captured = is_wanted & ~recorded & capturing(trace)
+    captured = is_wanted & ~recorded & starting_calls.capturing(trace)
     lost = is_wanted & ~recorded & ~captured
     if has_devices:
-        is_queued = still_queued(trace, is_wanted & recorded)
+        is_queued = starting_calls.still_queued(trace, is_wanted & recorded)
         # In a process without any recorded kernel, kernels were not just queued: all are lost.
         is_launch = np.isin(kind, (KINDS.index("kernel"), KINDS.index("graph")))
-        has_kernels = np.isin(process, process[is_launch & recorded])
-        lost &= ~(is_queued & (has_kernels | ~is_launch))
-    # Records without a correlation may be those of lost calls of the process and kind: if there are
-    # as many, no call is lost.
-    work, width = trace.activities, len(KINDS)
+        lacks_kernels = ~np.isin(process, process[is_launch & recorded])
+        lost &= ~is_queued | (is_launch & lacks_kernels)
+    # A record without a correlation may be that of a lost call of its process and kind: if there
+    # are at least as many such records as lost calls, no call is lost.
+    work = trace.activities
     kind_of_work = np.full(work.num_rows, -1)
-    for work_kind, starts in _STARTS.items():
-        kind_of_work[is_one_of(work["kind"], work_kind)] = KINDS.index(starts)
+    for work_kind, call_kind in _STARTS.items():
+        kind_of_work[is_one_of(work["kind"], work_kind)] = KINDS.index(call_kind)
     is_unlinked = (kind_of_work >= 0) & (numbers(work["correlation"], ABSENT) == ABSENT)
-    # A cell per process and kind.
-    cells, cell = trace.processes.num_rows * width, process * width + kind
-    cell_of_work = numbers(work["process"]) * width + kind_of_work
+    # Both are counted in a table with a cell per process and kind.
+    cells = trace.processes.num_rows * len(KINDS)
+    cell_of_call = process * len(KINDS) + kind
+    cell_of_work = numbers(work["process"]) * len(KINDS) + kind_of_work
     unlinked_count = np.bincount(cell_of_work[is_unlinked], minlength=cells)
-    lost_count = np.bincount(cell[lost], minlength=cells)
-    return kind, captured, lost & (lost_count > unlinked_count)[cell]
+    lost_count = np.bincount(cell_of_call[lost], minlength=cells)
+    return kind, captured, lost & (lost_count > unlinked_count)[cell_of_call]
 
 
 def lost_replays(trace: Trace) -> dict[int, IntArray]:
@@ -282,8 +273,9 @@ def lost_replays(trace: Trace) -> dict[int, IntArray]:
     # A call without a correlation may have a record that does not name it. A call during a capture
     # runs nothing, but becomes a part of another graph.
     has_correlation = numbers(trace.calls["correlation"], ABSENT) != ABSENT
-    may_have_record = has_correlation & linkable(trace) & ~capturing(trace)
-    lost = replays & may_have_record & ~recorded & ~still_queued(trace, recorded)
+    may_have_record = has_correlation & starting_calls.linkable(trace)
+    may_have_record &= ~starting_calls.capturing(trace)
+    lost = replays & may_have_record & ~recorded & ~starting_calls.still_queued(trace, recorded)
     row = np.flatnonzero(lost)
     return {process: row[rows] for process, rows in groups(numbers(trace.calls["process"])[row])}
 
@@ -291,8 +283,8 @@ def lost_replays(trace: Trace) -> dict[int, IntArray]:
 def timed_work(trace: Trace) -> CallRecords:
     """Return the number of kernels, copies and graphs, and of those without a known duration.
 
-    A duration of 0 ns is unknown if half of all are 0, or if the reader's notes say that as many
-    durations are missing. Else it is that of a very short operation.
+    Durations of 0 ns are those of very short operations, unless half of all durations are 0, or the
+    reader's notes tell that at least as many durations are missing: then they are unknown.
     """
     is_timed = is_one_of(trace.activities["kind"], *_TIMED)
     dur_ns = numbers(trace.activities["dur_ns"])[is_timed]
@@ -304,16 +296,17 @@ def timed_work(trace: Trace) -> CallRecords:
 
 
 def cut_processes(trace: Trace) -> IntArray:
-    """Return the processes to leave out since their GPU records are incomplete; none if many are.
+    """Return the processes whose GPU records are incomplete, such as those of a truncated file.
 
-    So the truncated file of one rank does not affect the others; if many are cut, all are judged.
+    They are to be left out, so that they do not affect the others. If many are incomplete, none is
+    returned: then all processes are judged together.
     """
     if trace.processes.num_rows <= _WHOLE_PER_CUT:
         return np.empty(0, dtype=np.int64)
     every_call = np.ones(trace.calls.num_rows, dtype=np.bool_)
     kind, captured, lost = _wanted_records(trace, every_call, has_devices=True)
-    endless = np.full(trace.processes.num_rows, ENDLESS)
-    lost &= ~early(trace, recorded_calls(trace) & (kind >= 0), lost, endless)
+    no_windows_ns = np.full(trace.processes.num_rows, ENDLESS)  # windows are not known yet
+    lost &= ~starting_calls.early(trace, recorded_calls(trace) & (kind >= 0), lost, no_windows_ns)
     process = numbers(trace.calls["process"])
     records = _by_process(kind, captured, lost, process, trace.processes.num_rows)
     cut = [  # many lost copies may fill idle time; lost fills take little
@@ -326,7 +319,7 @@ def cut_processes(trace: Trace) -> IntArray:
 
 
 def whole_devices(
-    trace: Trace, accounts: Mapping[int, DeviceAccount], cut: IntArray
+    trace: Trace, accounts: Accounts, cut: IntArray
 ) -> tuple[dict[int, DeviceAccount], tuple[Note, ...]]:
     """Return the accounts of devices not only used by `cut` processes, and a note on the latter."""
     if not len(cut):
@@ -355,10 +348,12 @@ def records_notes(
         return (note_of("missing", "graph-capture", count=captured, calls=calls),)
     notes = []
     if records.queued >= max(MATERIAL * records.calls, 1):
-        # If most work has not run, all figures are of a small part of the program.
-        count, ahead = records.queued, records.queued / records.calls
-        of, weight = several(records.calls, "launch call"), 1.0 if ahead >= _MOST else ahead
-        notes.append(note_of("missing", "launches-queued", count=count, share=weight, calls=of))
+        count, calls_text = records.queued, several(records.calls, "launch call")
+        share_queued = count / records.calls
+        # If most work has not run, the note concerns all figures (share 1).
+        weight = 1.0 if share_queued >= _MOST else share_queued
+        code = "launches-queued"
+        notes.append(note_of("missing", code, count=count, share=weight, calls=calls_text))
     if not records.lost:
         early = note_of("missing", "launches-early", count=records.early)
         return (*notes, early) if records.early else tuple(notes)

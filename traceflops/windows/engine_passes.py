@@ -153,7 +153,7 @@ _READERS: Final[tuple[tuple[str, Callable[[re.Match[str]], ServingMark]], ...]] 
 
 
 def serving_marks(labels: Sequence[str]) -> dict[int, ServingMark]:
-    """Return the mark of each label, by index, that the first fitting grammar matches."""
+    """Return the marks by index of their label, in the first grammar that matches any label."""
     for grammar, read in _READERS:
         pattern = re.compile(grammar)
         matched = {

@@ -7,7 +7,7 @@ token_0_processing      token_1_processing       consecutive numbers: steps, if 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain, zip_longest
 from typing import Final
 
@@ -19,15 +19,10 @@ from traceflops.table.columns import codes, is_one_of, names, numbers, thread_co
 from traceflops.table.grouping import distinct, group_rows, shared_codes
 from traceflops.table.links import recorded_calls
 from traceflops.table.trace import Trace
-from traceflops.timeline.account import DeviceAccount, LinkedTrace
+from traceflops.timeline.account import LinkedTrace
+from traceflops.windows import repetition
 from traceflops.windows.periodicity import SIGNATURE, order_of
-from traceflops.windows.repetition import (
-    FEWEST_ROUNDS,
-    REGULAR_SHARE,
-    TOLERANCE,
-    has_layers,
-    hold_rounds,
-)
+from traceflops.windows.records import Accounts
 from traceflops.windows.steps import (
     DIGITS,
     LONGEST_MARK,
@@ -58,7 +53,7 @@ def likely_step_mark(trace: Trace) -> str | None:
 
 
 def numbered_steps(
-    linked: LinkedTrace, accounts: Mapping[int, DeviceAccount], inferred: str | None
+    linked: LinkedTrace, accounts: Accounts, inferred: str | None
 ) -> FoundSteps | None:
     """Return the ranges with consecutive numbers that hold rounds of work on the GPU, or None.
 
@@ -76,9 +71,10 @@ def numbered_steps(
             continue
         steps = steps_by_process(trace, rows, number, "annotation", _NUMBERED)
         if _are_rounds_inside(linked, accounts, steps):
-            # If the rounds of any device's signature have layers, they are the steps.
+            # If steps were inferred from a repeated signature, and its rounds contain layers on any
+            # device, these rounds are the steps, not the ranges.
             orders = (order_of(linked, account.rows) for account in accounts.values())
-            return None if inferred and any(map(has_layers, orders)) else steps
+            return None if inferred and any(map(repetition.has_layers, orders)) else steps
     return None
 
 
@@ -102,9 +98,7 @@ def _consecutive(labels: Sequence[str]) -> IntArray | None:
     return number - number[0] if len(digits[0][column]) > _MOST_DIGITS else number
 
 
-def _are_rounds_inside(
-    linked: LinkedTrace, accounts: Mapping[int, DeviceAccount], found: FoundSteps
-) -> bool:
+def _are_rounds_inside(linked: LinkedTrace, accounts: Accounts, found: FoundSteps) -> bool:
     """Return whether steps hold most work of each device, are alike, and have rounds inside."""
     step_of = step_of_activity(linked.trace, linked.links, found)
     for account in accounts.values():
@@ -112,10 +106,13 @@ def _are_rounds_inside(
         inside = np.flatnonzero(step >= 0)
         if not len(inside):
             return False
-        # A step lasts until the next begins, the last one until its last activity.
-        first = np.flatnonzero(np.diff(np.maximum.accumulate(step), prepend=-1))
+        # A step begins with its first activity after all earlier steps have begun; it lasts until
+        # the next one begins, the last step until its last activity.
+        latest_step = np.maximum.accumulate(step)
+        first = np.flatnonzero(np.diff(latest_step, prepend=-1))
         begin = np.append(first, inside[-1] + 1)
-        if len(first) < FEWEST_ROUNDS or not hold_rounds(order_of(linked, account.rows), begin):
+        order = order_of(linked, account.rows)
+        if len(first) < repetition.FEWEST_ROUNDS or not repetition.hold_rounds(order, begin):
             return False
     return True
 
@@ -143,19 +140,17 @@ def _loops(trace: Trace) -> Iterator[IntArray]:
     span_ns = (work_start_ns + numbers(work["dur_ns"])).max() - work_start_ns.min()
     for group in np.argsort(-sums_ns)[:_KINDS_TRIED]:
         ranges = rows[group_of_row == group]
-        label, begin_ns, length_ns = (
-            without_numbers[name[ranges[0]]],
-            start_ns[ranges],
-            dur_ns[ranges],
-        )
+        label = without_numbers[name[ranges[0]]]
+        begin_ns, length_ns = start_ns[ranges], dur_ns[ranges]
         if not label.isprintable() or not 0 < len(label) <= LONGEST_MARK:
             continue
         usual_ns = float(np.median(length_ns))
-        is_usual = np.abs(length_ns - usual_ns) <= TOLERANCE * usual_ns
-        is_regular = len(ranges) >= FEWEST_ROUNDS and is_usual.mean() >= REGULAR_SHARE
+        is_usual = np.abs(length_ns - usual_ns) <= repetition.TOLERANCE * usual_ns
+        is_often = len(ranges) >= repetition.FEWEST_ROUNDS
+        is_regular = is_usual.mean() >= repetition.REGULAR_SHARE
         is_disjoint = ((begin_ns + length_ns)[:-1] <= begin_ns[1:]).all()
         is_most = 2 * sums_ns[group] > span_ns
-        if is_most and is_regular and is_disjoint and _launch(trace, ranges):
+        if is_most and is_often and is_regular and is_disjoint and _launch(trace, ranges):
             yield ranges
 
 
@@ -175,10 +170,12 @@ def _launch(trace: Trace, ranges: IntArray) -> bool:
     launches = np.flatnonzero(recorded_calls(trace))
     if not len(launches):
         return True
-    thread_of_range, thread = shared_codes(
+    range_thread, launch_thread = shared_codes(
         thread_columns(trace.marks, ranges), thread_columns(trace.calls, launches)
     )
-    launched_ns = np.sort(numbers(trace.calls["start_ns"])[launches[thread == thread_of_range[0]]])
+    own_launches = launches[launch_thread == range_thread[0]]  # all ranges are of one thread
+    launched_ns = np.sort(numbers(trace.calls["start_ns"])[own_launches])
     start, dur = (numbers(trace.marks[name])[ranges] for name in ("start_ns", "dur_ns"))
+    # A range has launches if fewer launches precede its start than its end.
     before_start, before_end = (np.searchsorted(launched_ns, time) for time in (start, start + dur))
     return 2 * int((before_start < before_end).sum()) > len(ranges)

@@ -15,7 +15,7 @@ from traceflops.table.trace import Trace
 from traceflops.timeline.account import DeviceAccount, LinkedTrace
 from traceflops.timeline.device_span import DeviceRows
 from traceflops.windows import repetition
-from traceflops.windows.records import device_words
+from traceflops.windows.records import Accounts, device_words
 from traceflops.windows.step_times import Steps
 from traceflops.windows.tiling import Stretch, paced, tile, with_rest
 
@@ -28,11 +28,7 @@ _FEWEST_TO_CUT: Final = 3  # with fewer steps, none tells the usual length
 
 
 def steady(
-    durations_ns: IntArray,
-    before_ns: int = 0,
-    *,
-    may_warm_up: bool = True,
-    has_end: bool = False,
+    durations_ns: IntArray, before_ns: int = 0, *, may_warm_up: bool = True, has_end: bool = False
 ) -> list[Fact | None]:
     """Return, per step, the reason why it is not steady, None for steady steps.
 
@@ -49,10 +45,10 @@ def steady(
     reasons: list[Fact | None] = [None] * count
     if count < 2:
         return reasons
-    # Slow steps at the beginning (argmin: until the first that is not slow) may be warm-up.
+    # Slow steps at the beginning may be warm-up; it ends at the first of them that many later steps
+    # take as long as. (argmin is the index of the first False.)
     is_slow = (durations_ns > _WARM_UP_FACTOR * float(np.median(durations_ns))) & may_warm_up
     slow_count = int(np.argmin(is_slow))
-    # Warm-up ends at the first of them that takes no longer than many later steps.
     later_ns = np.sort(durations_ns[slow_count:])
     later_as_long = len(later_ns) - np.searchsorted(later_ns, durations_ns[:slow_count])
     is_rare = _RARE * later_as_long < len(later_ns)
@@ -153,7 +149,7 @@ def _alike(boundary: IntArray) -> BoolArray:
 
 
 def inferred_steps(
-    linked: LinkedTrace, accounts: Mapping[int, DeviceAccount]
+    linked: LinkedTrace, accounts: Accounts
 ) -> tuple[dict[int, list[Stretch]], str, Fact] | None:
     """Return windows by device, their source and how it finds steps; None without any.
 
@@ -211,9 +207,9 @@ _END_OF_NAME: Final = 100  # so many last characters are searched for it: names 
 
 
 def device_steps(
-    trace: Trace, accounts: Mapping[int, DeviceAccount]
+    trace: Trace, accounts: Accounts
 ) -> tuple[dict[int, list[Stretch]], dict[int, IntArray]] | None:
-    """Return windows and step numbers by device from marks on devices, None if work is in none."""
+    """Return windows and step numbers by device from marks on it, None if work is in none."""
     # The marked steps of each device. Steps are counted from 0 if any mark has no number.
     marks = trace.marks
     rows = np.flatnonzero(is_one_of(marks["kind"], "gpu_step"))

@@ -18,14 +18,13 @@ from traceflops.characters import kernel_name
 from traceflops.table.columns import IntArray, codes, is_one_of, names, numbers
 from traceflops.table.grouping import distinct, groups
 from traceflops.table.trace import Note, Trace
-from traceflops.timeline.account import DeviceAccount, LinkedTrace
+from traceflops.timeline.account import LinkedTrace
 from traceflops.timeline.aggregates import Untimed
 from traceflops.timeline.device_span import is_top
 from traceflops.timeline.intervals import NEVER, Intervals
-from traceflops.timeline.records import Window
 from traceflops.windows.choice import StepPlan
 from traceflops.windows.device_records import MATERIAL, LaunchRecords, launch_records, timed_work
-from traceflops.windows.records import InWindows, chosen_activities, chosen_time
+from traceflops.windows.records import Accounts, InWindows, Windows, chosen_activities, chosen_time
 from traceflops.windows.selection import Selection
 
 MOST_DEVICES: Final = 64
@@ -59,9 +58,9 @@ class Prepared(Struct, frozen=True, dict=True):
 
     selection: Selection
     linked: LinkedTrace
-    accounts: Mapping[int, DeviceAccount]
+    accounts: Accounts
     plan: StepPlan
-    windows: Mapping[int, tuple[Window, ...]]
+    windows: Windows
     cut: IntArray
     untimed: Untimed | None = None
     with_work: Prepared | None = None

@@ -1,7 +1,6 @@
 """Reports of devices with their windows and labels, and how steps were chosen.
 
-Times are integer ns. Windows of a device do not overlap and are in order. No two devices of a
-report have the same label.
+Times are integer ns. Windows of a device are in order, without overlap. Labels of devices differ.
 """
 
 from __future__ import annotations
@@ -23,6 +22,10 @@ from traceflops.timeline.account import DeviceAccount
 from traceflops.timeline.intervals import Intervals
 from traceflops.timeline.records import Account, Gap, WholeSpan, Window
 
+Accounts = Mapping[int, DeviceAccount]
+"""The account of each device."""
+Windows = Mapping[int, tuple[Window, ...]]
+"""The windows of each device, in order."""
 _BETWEEN: Final = " · "
 
 
@@ -52,9 +55,7 @@ def device_words(trace: Trace) -> DeviceWords:
     return _CPU if {*names(trace.devices["type"])} == {"cpu"} else _GPU
 
 
-def chosen_activities(
-    accounts: Mapping[int, DeviceAccount], windows: Mapping[int, tuple[Window, ...]]
-) -> InWindows:
+def chosen_activities(accounts: Accounts, windows: Windows) -> InWindows:
     """Return the activities of all devices that touch their chosen windows."""
     parts: list[tuple[IntArray, ...]] = [(np.empty(0, dtype=np.int64),) * 3]
     for device, account in accounts.items():
@@ -74,11 +75,8 @@ def chosen_activities(
 
 def chosen_time(windows: tuple[Window, ...]) -> Intervals:
     """Return the time of the chosen windows of one device."""
-    used = [window for window in windows if window.used]
-    return Intervals.of(
-        np.array([window.start_ns for window in used], dtype=np.int64),
-        np.array([window.end_ns for window in used], dtype=np.int64),
-    )
+    edges = [(window.start_ns, window.end_ns) for window in windows if window.used]
+    return Intervals.of(*np.array(edges, dtype=np.int64).reshape(-1, 2).T)
 
 
 class DeviceReport(Struct, frozen=True):

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from traceflops.table.columns import IntArray
-from traceflops.table.grouping import distinct, runs
+from traceflops.table.grouping import differ_from_before, distinct, runs
 from traceflops.timeline.intervals import ENDLESS
 
 FEWEST_ROUNDS: Final = 3
@@ -105,26 +105,25 @@ class _Occurrences:
     """
 
     def __init__(self, name: IntArray) -> None:
-        """Sort activities by name, those of one name in order; `name` is a code per activity.
+        """Sort the activities by name, those of one name in order; `name` is a code per activity.
 
-        Per occurrence in that order: `activity` is its index, `name` a number from 0, `gap` the
-        distance in activities to the previous one of the same name (0 for the first), and `_begins`
-        whether it begins a run. `_runs` is the number of runs by name.
+        Per occurrence in that order: `activity` is the index of the activity, `name` a number from
+        0, `gap` the distance in activities to the previous occurrence of the name (0 for the
+        first), and `_begins` whether it begins a run. `_runs` is the number of runs by name.
         """
         if int(name.max()) < 2**16:
             self.activity = np.argsort(name.astype(np.uint16), kind="stable")  # by radix
         else:  # the same as a stable sort, several times faster
             self.activity = np.sort(name * _BASE + np.arange(len(name))) % _BASE
-        ordered = name[self.activity]
-        opens = np.append(True, ordered[1:] != ordered[:-1])
-        self.name = np.cumsum(opens) - 1
+        is_first = differ_from_before(name[self.activity])  # of its name
+        self.name = np.cumsum(is_first) - 1
         self.gap = np.append(0, np.diff(self.activity))
-        self.gap[opens] = 0
-        first = np.flatnonzero(opens)
-        # A run begins after a gap about as wide as the widest one of the name. No round is as short
-        # as FEWEST_ACTIVITIES / 2, so gaps below that divide nothing.
+        self.gap[is_first] = 0
+        first = np.flatnonzero(is_first)
+        # A run begins after a gap at least half as wide as the widest one of the name. No round is
+        # as short as FEWEST_ACTIVITIES / 2, so gaps below that divide nothing.
         widest = np.maximum(np.maximum.reduceat(self.gap, first), FEWEST_ACTIVITIES)
-        self._begins = opens | (2 * self.gap >= widest[self.name])
+        self._begins = is_first | (2 * self.gap >= widest[self.name])
         self._runs = np.add.reduceat(self._begins, first)
 
     def rounds(self) -> Iterator[Rounds]:
@@ -132,7 +131,8 @@ class _Occurrences:
 
         Rounds begin where the runs of some name begin. Lengths within 10 % count as the same.
         """
-        begins_run = self._begins & (self._runs > FEWEST_ROUNDS)[self.name]
+        has_rounds = self._runs > FEWEST_ROUNDS  # by name
+        begins_run = self._begins & has_rounds[self.name]
         activity, name = self.activity[begins_run], self.name[begins_run]
         # Per name, the usual distance between the begins of its runs is the length of a round.
         has_next = np.flatnonzero(name[1:] == name[:-1])
@@ -233,19 +233,22 @@ class _RoundTest:
         # Names that occur at random may seem to form a few rounds, but irregular ones.
         if longer.spread > _IRREGULAR and _MUCH_SURER * rounds.spread < longer.spread:
             return True
-        # The longer rounds hold little more than several shorter ones: for example, the program
-        # logs something every tenth step.
-        _, usual_of_longer = self._content(longer)
-        _, usual = self._content(rounds)
+        # A longer round may be several steps, and little more: for example, a program that logs
+        # something every tenth step seems to have rounds of ten steps. So compare the activities
+        # (by name) of a longer round with those of as many rounds as fit into it.
+        _, counts_of_longer = self._content(longer)
+        _, counts = self._content(rounds)
         rounds_per_longer = round(longer.length / rounds.length)
-        surplus = np.maximum(usual_of_longer - rounds_per_longer * usual, 0)
-        return bool(
-            surplus.sum() < _LITTLE_MORE * usual.sum()
-            and surplus @ self._mean_ns < _LITTLE_MORE * (usual @ self._mean_ns)
-        )
+        surplus = np.maximum(counts_of_longer - rounds_per_longer * counts, 0)
+        is_few = surplus.sum() < _LITTLE_MORE * counts.sum()
+        is_short = surplus @ self._mean_ns < _LITTLE_MORE * (counts @ self._mean_ns)
+        return bool(is_few and is_short)
 
     def _content(self, rounds: Rounds) -> tuple[IntArray, IntArray]:
-        """Return the activities per bin of sampled rounds, [rounds, bins], and medians per bin."""
+        """Return how many activities of each bin sampled rounds have, [rounds, bins]; the medians.
+
+        The medians, one per bin, are the activities of a usual round.
+        """
         sample = distinct(np.linspace(0, len(rounds) - 1, _ROUNDS_COMPARED).astype(np.int64))
         activity, round_index = runs(rounds.begin[sample], rounds.begin[sample + 1])
         cell = round_index * _NAMES_COMPARED + self._bin[activity]
@@ -259,14 +262,13 @@ class _RoundTest:
         The repeats of such a name must cover a quarter of the rounds: layers do, a small loop does
         not. Together the names must be more than a trifle of the activities. For most of them the
         distance from round to round must be larger than inside a round: if not, the rounds are just
-        layers of alternating kinds. Rounds that `are_marked` may consist of nothing but layers, but
-        of no more than any model has.
+        layers of alternating kinds. Marked rounds may be layers alone, as many as a model may have.
         """
         first, last = rounds.begin[0], rounds.begin[-1]
         begins = np.zeros(len(self._name) + 1, dtype=np.int64)
         begins[rounds.begin] = 1
         round_of = np.cumsum(begins)
-        # Gaps between occurrences of a name inside of a round, and from one round to the next.
+        # Gaps (in activities) between occurrences of a name, inside a round or across to the next.
         name, gap = self._occurrences.name, self._occurrences.gap
         activity, previous = self._occurrences.activity, self._occurrences.activity - gap
         has_previous = (gap > 0) & (previous >= first) & (activity < last)
@@ -274,22 +276,21 @@ class _RoundTest:
         is_inner, is_across = has_previous & (rounds_apart == 0), has_previous & (rounds_apart == 1)
         inner = _Regular.of(name[is_inner], gap[is_inner])
         across = _Regular.of(name[is_across], gap[is_across])
-        usual_across = np.zeros(int(name[-1]) + 1, dtype=np.int64)  # names ascend
-        usual_across[across.group] = across.usual
-        # The names that repeat regularly inside of rounds.
-        is_often = inner.count >= (FEWEST_ROUNDS - 1) * len(rounds)  # three leave two gaps
+        # The names that repeat regularly inside of rounds (three occurrences leave two gaps).
+        is_often = inner.count >= (FEWEST_ROUNDS - 1) * len(rounds)
         is_wide = inner.count * inner.usual >= _LEAST_INNER * (last - first)
         is_regular = (inner.usual >= FEWEST_ACTIVITIES) & (inner.share >= REGULAR_SHARE)
         repeats = is_often & is_wide & is_regular
         if are_marked:
             repeats &= inner.count <= MOST_LAYERS * len(rounds)
-        is_farther_across = usual_across[inner.group] >= inner.usual + FEWEST_ACTIVITIES
-        count, farther_count = (
-            inner.count[m].sum() for m in (repeats, repeats & is_farther_across)
-        )
-        if not are_marked and 2 * farther_count < count:
-            return False
-        return bool(count >= _NO_TRIFLE * (last - first))
+        repeat_count = inner.count[repeats].sum()
+        if not are_marked:
+            usual_across = np.zeros(int(name[-1]) + 1, dtype=np.int64)  # names ascend
+            usual_across[across.group] = across.usual
+            is_farther = usual_across[inner.group] >= inner.usual + FEWEST_ACTIVITIES
+            if 2 * inner.count[repeats & is_farther].sum() < repeat_count:
+                return False
+        return bool(repeat_count >= _NO_TRIFLE * (last - first))
 
     def _are_more_than_layers(self, rounds: Rounds) -> bool:
         """Return whether rounds with the same content are too long or too many to be layers."""
@@ -314,7 +315,7 @@ def _from_the_longest_wait(order: Order, rounds: Rounds) -> Rounds:
     wait_ns = np.append(ENDLESS, gap_ns)[low:high]  # before each activity of the rounds
     first = rounds.begin[:-1] - low
     longest_ns = np.maximum.reduceat(wait_ns, first)
-    # In each round, the offset of the first activity after its longest wait.
+    # Per round: how many activities precede its longest wait (the first of equal ones).
     round_of = np.repeat(np.arange(len(rounds)), np.diff(rounds.begin))
     at_longest = np.flatnonzero(wait_ns == longest_ns[round_of])
     _, first_in_round = np.unique(round_of[at_longest], return_index=True)

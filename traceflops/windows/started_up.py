@@ -9,7 +9,6 @@ the figures are of that range.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
@@ -23,6 +22,7 @@ from traceflops.timeline.account import DeviceAccount, LinkedTrace
 from traceflops.timeline.device_span import is_top
 from traceflops.timeline.first_calls import times_of
 from traceflops.timeline.intervals import ENDLESS, NEVER, Intervals
+from traceflops.windows.records import Accounts
 from traceflops.windows.selection import Selection
 from traceflops.windows.tiling import Stretch
 
@@ -44,43 +44,41 @@ _FEW: Final = 8  # fewer activities do not count as repeating
 
 
 def spans(
-    linked: LinkedTrace, accounts: Mapping[int, DeviceAccount], selection: Selection
+    linked: LinkedTrace, accounts: Accounts, selection: Selection
 ) -> tuple[dict[int, list[Stretch]], Fact]:
     """Return the windows of each device without steps, and how they are chosen.
 
-    A device has one window, its span; if start-up is over, this begins after start-up, or with the
-    measured range. A time range of the user is taken as it is, with start-up.
+    The chosen window of a device is its span. If the program is seen to start up, it begins after
+    start-up; if the user measured a range, with the work of that range. Where the user gives a time
+    range, nothing is left out of it.
     """
-    is_judged = not selection.is_time_range and _have_one_clock(linked, accounts)
+    # Start-up is judged by the work of GPUs that have one clock.
+    trace, devices = linked.trace, accounts.values()
+    clocks = clocks_of(trace)[numbers(trace.devices["process"])[list(accounts)]]
+    is_judged = not selection.is_time_range and len(distinct(clocks)) == 1
+    is_judged &= not any(account.is_cpu for account in devices)
     since_ns = started_up_ns(linked, accounts) if is_judged else None
     how = fact("steps-by.whole") if since_ns is None else AFTER_START_UP
-    first_ns = min(account.rows.span[0] for account in accounts.values()) if is_judged else 0
-    after_ns = first_ns if since_ns is None else since_ns
-    if is_judged and (measured := measured_range(linked, accounts, after_ns)):
-        mark, since_ns = measured
-        how = fact(RANGE, row=mark)
+    if is_judged:
+        first_ns = min(account.rows.span[0] for account in devices)
+        begins_after_ns = first_ns if since_ns is None else since_ns
+        if measured := measured_range(linked, accounts, begins_after_ns):
+            mark, since_ns = measured
+            how = fact(RANGE, row=mark)
     windows = {}
     for device, account in accounts.items():
         begin_ns, end_ns = account.rows.span
         used_from_ns = begin_ns if since_ns is None else max(since_ns, begin_ns)
-        windows[device] = [Stretch("span", None, used_from_ns, end_ns, None)]
+        windows[device] = [Stretch("span", used_from_ns, end_ns)]
         if used_from_ns > begin_ns:
-            windows[device].insert(0, Stretch("before", None, begin_ns, used_from_ns, None))
+            windows[device].insert(0, Stretch("before", begin_ns, used_from_ns))
     return windows, how
 
 
-def _have_one_clock(linked: LinkedTrace, accounts: Mapping[int, DeviceAccount]) -> bool:
-    """Return whether there are devices, all with one clock, and none of them a CPU."""
-    trace = linked.trace
-    clocks = clocks_of(trace)[numbers(trace.devices["process"])[list(accounts)]]
-    return len(distinct(clocks)) == 1 and not any(one.is_cpu for one in accounts.values())
-
-
-def started_up_ns(linked: LinkedTrace, accounts: Mapping[int, DeviceAccount]) -> int | None:
+def started_up_ns(linked: LinkedTrace, accounts: Accounts) -> int | None:
     """Return the time in ns at which start-up is over on all devices, None if that is unclear.
 
-    It is unclear if start-up is a small part of the time; if little time or work follows it; if
-    that work does not repeat.
+    It is unclear if start-up is short, if little time or work follows it, or without repetition.
     """
     trace, devices = linked.trace, [*accounts.values()]
     whole_ns = sum(device.rows.span[1] - device.rows.span[0] for device in devices)
@@ -91,10 +89,8 @@ def started_up_ns(linked: LinkedTrace, accounts: Mapping[int, DeviceAccount]) ->
     time_left_ns = [device.rows.span[1] - over_ns for device in devices]
     if min(time_left_ns) <= 0 or sum(time_left_ns) < _LEAST_TIME * whole_ns:
         return None
-    work = [
-        device.timeline.busy.subtract(times)
-        for device, times in zip(devices, start_up, strict=True)
-    ]
+    pairs = zip(devices, start_up, strict=True)
+    work = [device.timeline.busy.subtract(times) for device, times in pairs]
     work_left_ns = sum(times.within(over_ns, ENDLESS).length_ns for times in work)
     if work_left_ns < _LEAST_WORK * sum(times.length_ns for times in work):
         return None
@@ -108,7 +104,7 @@ def started_up_ns(linked: LinkedTrace, accounts: Mapping[int, DeviceAccount]) ->
 
 
 def measured_range(
-    linked: LinkedTrace, accounts: Mapping[int, DeviceAccount], since_ns: int
+    linked: LinkedTrace, accounts: Accounts, since_ns: int
 ) -> tuple[int, int] | None:
     """Return the mark of the range that the user measured, and when its work begins; else None.
 
@@ -158,19 +154,19 @@ def measured_range(
 
 
 def set_up(linked: LinkedTrace, account: DeviceAccount) -> Intervals:
-    """Return the time in which a device gets its data, and in which collectives are set up.
+    """Return the time in which a device gets its data (`upload`) or sets up collectives.
 
-    The latter is what the first collective of a name and size takes beyond a usual one: it sets up
-    its group, or waits for ranks that have not started up.
+    The first collective of a name and size sets up its group, or waits for ranks that have not
+    started up: the time that it takes beyond a usual collective of the name and size is set-up.
     """
     rows = account.rows
-    index = np.flatnonzero(is_top(linked.categorised, "communication", rows.row))
-    row, start_ns = rows.row[index], rows.start_ns[index]
-    took_ns = rows.end_ns[index] - start_ns
+    is_collective = is_top(linked.categorised, "communication", rows.row)
+    row, start_ns = rows.row[is_collective], rows.start_ns[is_collective]
+    took_ns = rows.end_ns[is_collective] - start_ns
     sizes = take_rows(linked.trace.activities.select(["collective_in_elements"]), row)
-    alike, _ = group_rows((rows.columns.name[row], numbers(sizes[0], ABSENT)))
+    name_and_size, _ = group_rows((rows.columns.name[row], numbers(sizes[0], ABSENT)))
     starts, ends = [], []
-    for _, same in groups(alike):  # in order of their starts
+    for _, same in groups(name_and_size):  # the collectives of a name and size, by start
         first, later_ns = same[0], np.sort(took_ns[same[1:]])
         if len(later_ns) >= _REPEATS and took_ns[first] > _SET_UP * later_ns[-1]:
             usual_ns = later_ns[(len(later_ns) - 1) // 2]
@@ -181,13 +177,13 @@ def set_up(linked: LinkedTrace, account: DeviceAccount) -> Intervals:
 
 
 def upload(linked: LinkedTrace, account: DeviceAccount) -> Intervals:
-    """Return the time before the first kernel if a device gets the data then that it keeps.
+    """Return the time up to the first kernel if the device gets data in it that it keeps: weights.
 
-    No time if copies between host and device go on: later ones take more than 10 % as long. Nor if
-    copies from the host and start-up do not fill half of that time, or if the copies may be the
-    input of a single pass: kernels do not recur, or a data loader ran before.
+    The result is empty if no copy from the host precedes that kernel; if copies between host and
+    device after it take more than 10 % as long as those before; if copies and start-up fill less
+    than half of the time; or if the data may be the input of a single pass.
     """
-    begin_ns, first_ns, rows = account.rows.span[0], account.first_kernel_ns, account.rows
+    begin_ns, first_kernel_ns, rows = account.rows.span[0], account.first_kernel_ns, account.rows
     labels = names(linked.trace.activities["direction"])
     direction = rows.columns.direction[rows.row]
     copies = {}
@@ -196,15 +192,18 @@ def upload(linked: LinkedTrace, account: DeviceAccount) -> Intervals:
             is_copy = direction == code
             copies[label] = Intervals.of(rows.start_ns[is_copy], rows.end_ns[is_copy])
     none = Intervals.empty()
-    before = copies.get("HtoD", none).within(NEVER, first_ns)
-    later_ns = sum(times.within(first_ns, ENDLESS).length_ns for times in copies.values())
-    known_ns = before.union(account.start_up.within(NEVER, first_ns)).length_ns
-    is_once = len(before) > 0 and later_ns <= _HARDLY * before.length_ns
-    if first_ns == NEVER or not is_once or 2 * known_ns < first_ns - begin_ns:
+    uploads = copies.get("HtoD", none).within(NEVER, first_kernel_ns)
+    later_ns = sum(times.within(first_kernel_ns, ENDLESS).length_ns for times in copies.values())
+    if first_kernel_ns == NEVER or not len(uploads) or later_ns > _HARDLY * uploads.length_ns:
         return none
-    # Nearly all kernels run several times, but for a single pass.
-    runs = np.bincount(rows.columns.name[rows.row[account.is_kernel]] + 1)
-    recurs = (runs >= _REPEATS).sum() >= _NEARLY_ALL * (runs > 0).sum()
-    if linked.first_batch_ns < first_ns or not recurs:
+    explained = uploads.union(account.start_up.within(NEVER, first_kernel_ns))
+    if 2 * explained.length_ns < first_kernel_ns - begin_ns:
         return none
-    return Intervals.of(np.array([begin_ns]), np.array([first_ns]))
+    # The data may be the input of a single pass if a data loader ran before the first kernel, or if
+    # few names of kernels occur several times. A code of -1, no name, is counted in cell 0.
+    count_by_name = np.bincount(rows.columns.name[rows.row[account.is_kernel]] + 1)
+    repeated = (count_by_name >= _REPEATS).sum()
+    is_one_pass = repeated < _NEARLY_ALL * (count_by_name > 0).sum()
+    if linked.first_batch_ns < first_kernel_ns or is_one_pass:
+        return none
+    return Intervals.one(begin_ns, first_kernel_ns)

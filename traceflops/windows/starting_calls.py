@@ -38,15 +38,15 @@ def launching(trace: Trace) -> BoolArray:
 def linkable(trace: Trace) -> BoolArray:
     """Return, per call, whether a record of its work would be linked to it by a correlation.
 
-    Not if the work of its process has no correlations, or if the process has no work while another
-    has work and no calls: that work may belong to these calls.
+    So it is if any work of its process has a correlation, or if the process has no work: but not if
+    another process has work and no calls, as that work may be of these calls.
     """
-    of_work, of_calls = numbers(trace.activities["process"]), numbers(trace.calls["process"])
+    work_process, process = numbers(trace.activities["process"]), numbers(trace.calls["process"])
     has_correlation = numbers(trace.activities["correlation"], ABSENT) != ABSENT
-    is_unlinkable = ~is_among(of_calls, of_work[has_correlation])
-    if is_among(of_work, of_calls).all():
-        is_unlinkable &= is_among(of_calls, of_work)
-    return ~is_unlinkable
+    is_linkable = is_among(process, work_process[has_correlation])
+    if is_among(work_process, process).all():
+        is_linkable |= ~is_among(process, work_process)
+    return is_linkable
 
 
 def capturing(trace: Trace) -> BoolArray:
@@ -57,10 +57,11 @@ def capturing(trace: Trace) -> BoolArray:
     # The number of open captures after each call, counted on from process to process.
     order = np.lexsort((numbers(trace.calls["start_ns"]), process))
     depth = np.cumsum(change[order])
-    # Outside of captures it is that before the first call of the process; or less, the lowest of
-    # the process, if the recording began inside a capture.
+    # A process has no open capture at the depth before its first call. If the recording began
+    # inside a capture, the depth falls below that when it ends: then none is open at the lowest.
     _, first, count = np.unique(process[order], return_index=True, return_counts=True)
-    outside = np.minimum(np.minimum.reduceat(depth, first), np.append(0, depth)[first])
+    depth_before = np.append(0, depth)[first]
+    outside = np.minimum(np.minimum.reduceat(depth, first), depth_before)
     is_inside = np.zeros(len(order), dtype=np.bool_)
     is_inside[order] = depth > np.repeat(outside, count)
     return is_inside
@@ -69,7 +70,7 @@ def capturing(trace: Trace) -> BoolArray:
 def still_queued(trace: Trace, recorded: BoolArray) -> BoolArray:
     """Return, per call, whether its work was still queued when the recording stopped.
 
-    So are calls after the last `recorded` one, if GPU work of the process lasted to its last call.
+    That holds after the last `recorded` call of a process, if its GPU work lasts to its last call.
     """
     calls, activities = trace.calls, trace.activities
     process, start_ns = numbers(calls["process"]), numbers(calls["start_ns"])
@@ -83,20 +84,22 @@ def still_queued(trace: Trace, recorded: BoolArray) -> BoolArray:
 
 
 def early(trace: Trace, recorded: BoolArray, lost: BoolArray, begins_ns: IntArray) -> BoolArray:
-    """Return, per call, whether it is lost since the profiler was still starting.
+    """Return, per call, whether the record of its work is lost as the profiler was still starting.
 
         calls    a b c d e f g      work of a and b has no record
         GPU          |c d e f g|    window
 
-    So are the lost calls of a process if all precede its first `recorded` call and its windows, are
-    fewer than the recorded calls, and if the recording is too short to have filled a buffer.
+    That is so for all lost calls of a process if each precedes the first `recorded` call and the
+    windows of the process (`begins_ns`), if they are fewer than the recorded calls, and if calls
+    are too few to have filled a buffer of the profiler.
     """
     process, start_ns = numbers(trace.calls["process"]), numbers(trace.calls["start_ns"])
     count = trace.processes.num_rows
     first_ns = group_least(process[recorded], start_ns[recorded], count)
     is_late = lost & (start_ns >= np.minimum(first_ns, begins_ns)[process])
-    losses, others, late = (
-        np.bincount(process[one], minlength=count) for one in (lost, recorded, is_late)
+    lost_count, recorded_count, late_count = (
+        np.bincount(process[calls], minlength=count) for calls in (lost, recorded, is_late)
     )
-    is_start = (late == 0) & (losses < others) & (losses + others < FULL_BUFFER)
+    is_small = lost_count + recorded_count < FULL_BUFFER
+    is_start = (late_count == 0) & (lost_count < recorded_count) & is_small
     return np.asarray(lost & is_start[process])

@@ -102,15 +102,16 @@ def thread_of_steps(
     threads, index = ranked(launcher)
     sums_ns = group_sums(index, dur_ns, len(threads))
     work_ns = dict(zip(threads.tolist(), sums_ns.tolist(), strict=True))
-    # Per thread, the ns of the work that it launches and the number of its marks.
+    # Per thread, the ns of the work that it launches and, for equal work, the number of its marks.
     weight = {thread: (work_ns.get(thread, 0), len(marks)) for thread, marks in by_thread.items()}
     busiest = sorted(weight, key=lambda thread: weight[thread])[-_MOST:]
     most_ns, _ = weight[busiest[-1]]
-    in_steps_ns = {
-        thread: int(dur_ns[steps_of(by_thread[thread]).at(launched_ns) >= 0].sum())
-        for thread in busiest
-        if 2 * weight[thread][0] >= most_ns
-    }
+    # Per candidate, the ns of the work that any thread launches during its steps.
+    in_steps_ns = {}
+    for thread in busiest:
+        if 2 * weight[thread][0] >= most_ns:
+            is_in_step = steps_of(by_thread[thread]).at(launched_ns) >= 0
+            in_steps_ns[thread] = int(dur_ns[is_in_step].sum())
     chosen = max(in_steps_ns, key=lambda thread: (in_steps_ns[thread], weight[thread], -thread))
     others_ns = [ns for thread, ns in in_steps_ns.items() if thread != chosen]
     return chosen, 0 < in_steps_ns[chosen] <= 2 * max(others_ns, default=0)
@@ -131,7 +132,7 @@ class Owners(Struct, frozen=True):
 def owners_of(
     process: IntArray, dur_ns: IntArray, in_step: BoolArray, first: int, marking: Collection[int]
 ) -> Owners:
-    """Return the process whose steps have most time of a device, and that is its owner.
+    """Return the owner of a device: the process whose steps have most of its time.
 
     The arrays are per activity: its process, its duration, and whether a step of that process
     launched it. `first` is the process that the device is listed for, `marking` are the processes
@@ -146,7 +147,7 @@ def owners_of(
     return Owners(int(users[best]), int(total_ns[best]), int(total_ns.sum()), len(users) - 1)
 
 
-def shared_steps_note(trace: Trace, shared: Mapping[int, Owners]) -> Note:
+def shared_note(trace: Trace, shared: Mapping[int, Owners]) -> Note:
     """Return the note on devices that several processes used; `shared` is by device."""
 
     def text_of(device: int) -> str:

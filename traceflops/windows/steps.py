@@ -32,13 +32,7 @@ from traceflops.timeline.intervals import ENDLESS
 from traceflops.units import capitalized, listed
 from traceflops.windows.engine_passes import serving_marks
 from traceflops.windows.selection import marked_groups
-from traceflops.windows.step_times import (
-    Launched,
-    Owners,
-    Steps,
-    shared_steps_note,
-    thread_of_steps,
-)
+from traceflops.windows.step_times import Launched, Owners, Steps, shared_note, thread_of_steps
 
 _NAME_THEM = "name the annotations that begin a step with --step-mark"
 _LIKELY = "Some ranges look like steps: try --step-mark {}."
@@ -172,8 +166,8 @@ def steps_by_process(
 
     def steps_of(of_thread: IntArray) -> Steps:
         """Return the steps of one thread; `of_thread` are indices of `rows`."""
-        # Ranges that are never closed end with the recording, each inside the one before. (Two may
-        # also be a loop and its last step.)
+        # If a program never closes its ranges, each step is inside the one before, and all end with
+        # the recording: nesting tells nothing. (Two may also be a loop and its last step.)
         are_open = len(of_thread) > 2 and (end[of_thread] == recorded_until_ns).all()
         is_step = are_open | ~_is_nested(start[of_thread], end[of_thread])
         index = of_thread[is_step]
@@ -211,8 +205,9 @@ def _is_nested(start: IntArray, end: IntArray) -> BoolArray:
     step: it is the loop, and the others are judged without it.
     """
     order = np.lexsort((-end, start))  # outer marks before those inside of them
-    reach = np.maximum.accumulate(end[order])[:-1]
-    is_inside = (end[order][1:] <= reach) & (start[order][1:] < reach)
+    # Per mark but the first: whether it is inside of one before it.
+    latest_end = np.maximum.accumulate(end[order])[:-1]
+    is_inside = (end[order][1:] <= latest_end) & (start[order][1:] < latest_end)
     is_nested = np.zeros(len(start), dtype=np.bool_)
     if len(order) > 2 and is_inside.all():
         loop, others = order[0], order[1:]
@@ -304,7 +299,7 @@ def marked_notes(
         yield note_of("missing", "devices-without-steps", count=count, devices=devices)
     shared = {device: owner for device, owner in owners.items() if owner.others}
     if shared:
-        yield shared_steps_note(linked.trace, shared)
+        yield shared_note(linked.trace, shared)
 
 
 def without_launches(trace: Trace, links: Links) -> IntArray:

@@ -29,10 +29,10 @@ class Stretch(Struct, frozen=True):
     """
 
     role: WindowRole
-    place: int | None
     start_ns: int
     end_ns: int
-    launched: int | None
+    place: int | None = None
+    launched: int | None = None
 
     @property
     def dur_ns(self) -> int:
@@ -62,30 +62,32 @@ def tile(
 ) -> list[Stretch]:
     """Return the windows of one device in order: its steps and the time between them.
 
-    All arrays are per activity. `launched_in` is the step that launched it (-1: unknown). A
-    step that launched nothing on this device has no window; without any step the span is the only
-    window. A step lasts until the next begins, but a pass (`behind` is given) may end before.
-    `is_paced` is as `paced` returns it.
+    All arrays are per activity. `launched_in` is the step that launched it (-1: unknown),
+    `is_paced` tells whether it shows where its step begins (`paced`). A step that launched nothing
+    on this device has no window; without any step the span is the only window. A step lasts until
+    the next begins; but if `behind` is given, the steps are passes, which may end before that.
     """
     is_launched = launched_in >= 0
     if not is_launched.any():
-        return [Stretch("span", None, *span, None)]
+        return [Stretch("span", *span)]
     # Steps with work on this device are numbered 0, 1, ...; `step` is that number per activity.
     present = distinct(launched_in[is_launched])
     step, steps = np.searchsorted(present, launched_in[is_launched]), len(present)
     start, end, is_paced = start_ns[is_launched], end_ns[is_launched], is_paced[is_launched]
-    # A step begins with its first paced work. Other work may run ahead of its step: it counts only
-    # if it starts after all paced work of the step before has ended.
-    paced_end_before = np.append(NEVER, group_most(step[is_paced], end[is_paced], steps))[step]
-    may_begin = is_paced | (start >= paced_end_before)
+    # A step begins with its first paced work. Other work, such as a copy, may run ahead of its
+    # step: it counts only if it starts after all paced work of the step before has ended.
+    paced_end = group_most(step[is_paced], end[is_paced], steps)
+    paced_end_before = np.append(NEVER, paced_end[:-1])  # by step: that of the step before
+    may_begin = is_paced | (start >= paced_end_before[step])
     starts = group_least(step[may_begin], start[may_begin], steps)
     if behind is not None:
-        in_first = launched_in == present[0]
+        in_first = launched_in == present[0]  # the work of the first pass
         starts[0] = _first_pass_start(start_ns[in_first], end_ns[in_first], behind.unrecorded)
-    starts = np.maximum.accumulate(starts)
+    starts = np.maximum.accumulate(starts)  # no step begins before the one before it
     own_ends = group_most(step, end, steps)
     ends = np.append(starts[1:], np.maximum(own_ends[-1], starts[-1]))
     if behind is not None:
+        # A pass ends where work that is not its own begins, but not before its own work ends.
         last_pass = np.searchsorted(present, behind.place, side="right") - 1
         dur_ns = end_ns - start_ns
         foreign = _foreign_start(start_ns, dur_ns, behind.name, is_launched, last_pass, steps)
@@ -111,6 +113,7 @@ def _foreign_start(
     pass itself, none of it belongs to the pass.
     """
     is_after = ~is_launched & (last_pass >= 0)
+    # The number of passes after which each name runs, from the distinct pairs of name and pass.
     name_and_pass = distinct(name[is_after] * passes + last_pass[is_after])
     passes_of_name = np.bincount(name_and_pass // passes, minlength=int(name.max(initial=0)) + 1)
     is_usual = 2 * passes_of_name[name] > passes
@@ -151,12 +154,12 @@ def with_rest(
     span: tuple[int, int], place: IntArray, start_ns: IntArray, end_ns: IntArray, count: IntArray
 ) -> list[Stretch]:
     """Return steps, with `count` activities launched in each, and the rest of the span."""
-    columns = (column.tolist() for column in (place, start_ns, end_ns, count))
+    columns = (column.tolist() for column in (start_ns, end_ns, place, count))
     steps = [Stretch("step", *values) for values in zip(*columns, strict=True)]
     next_begins = [step.start_ns for step in steps[1:]] + [span[1]]
-    tiled = [Stretch("before", None, span[0], steps[0].start_ns, None)]
+    tiled = [Stretch("before", span[0], steps[0].start_ns)]
     for step, next_begin in zip(steps, next_begins, strict=True):
-        tiled += [step, Stretch("between", None, step.end_ns, next_begin, None)]
+        tiled += [step, Stretch("between", step.end_ns, next_begin)]
     tiled[-1] = replace(tiled[-1], role="after")
     return [stretch for stretch in tiled if stretch.role == "step" or stretch.dur_ns > 0]
 
@@ -175,22 +178,19 @@ def from_the_marks(
         return tiled  # windows that start together could not be moved apart
     first_ns, work = np.array([step.start_ns for step in steps]), account.work
     first = np.searchsorted(work.start_ns, first_ns)  # the first activity of each step
-    ended_before_ns = np.append(NEVER, np.maximum.accumulate(work.end_ns))[first]
-    earliest_ns = np.maximum(marked_ns[[step.place or 0 for step in steps]], ended_before_ns)
-    called_ns = work.call_start_ns[np.minimum(first, len(work.start_ns) - 1)]
-    has_waited = (called_ns != ABSENT) & (first_ns - called_ns > LONGEST_START_NS)
+    work_before_ended_ns = np.append(NEVER, np.maximum.accumulate(work.end_ns))[first]
+    mark_ns = marked_ns[[step.place or 0 for step in steps]]
+    earliest_ns = np.maximum(mark_ns, work_before_ended_ns)
+    launched_ns = work.call_start_ns[np.minimum(first, len(work.start_ns) - 1)]
+    has_waited = (launched_ns != ABSENT) & (first_ns - launched_ns > LONGEST_START_NS)
     begin_ns = np.where(has_waited, first_ns, np.minimum(first_ns, earliest_ns))
     begin_ns = np.maximum.accumulate(begin_ns)
     if (first_ns - begin_ns).sum() * _SMALL_PART < steps[-1].end_ns - begin_ns[0]:
         return tiled
     # The window before a step ends where the step begins, so it is moved, too.
     moved = dict(zip(first_ns.tolist(), begin_ns.tolist(), strict=True))
-    windows = [
-        replace(
-            stretch,
-            start_ns=moved.get(stretch.start_ns, stretch.start_ns),
-            end_ns=moved.get(stretch.end_ns, stretch.end_ns),
-        )
-        for stretch in tiled
-    ]
+    windows = []
+    for stretch in tiled:
+        start_ns, end_ns = (moved.get(ns, ns) for ns in (stretch.start_ns, stretch.end_ns))
+        windows.append(replace(stretch, start_ns=start_ns, end_ns=end_ns))
     return [window for window in windows if window.role == "step" or window.dur_ns > 0]
