@@ -158,18 +158,18 @@ def asked_row(text: str) -> peaks.DeviceSpec:
 def named_row(text: str) -> peaks.DeviceSpec | None:
     """Return the row that a text names in any spelling, None if it names none or may name several.
 
-    The text is the row's id or product, the number in one id ("R9700"), or the name of a device in
-    a trace. Such a name must be that of one product and, unless it begins with the maker, no part
-    of some id.
+    The text is the id or product of a row, the number in one id ("R9700"), or the name of a device
+    in a trace.
     """
     wanted, specs = _spelled(text), peaks.load_devices()
-    rows = {spec.id: spec for spec in specs if wanted in map(_spelled, (spec.id, spec.product))}
+    rows = [spec for spec in specs if wanted in (_spelled(spec.id), _spelled(spec.product))]
     if len(rows) == 1:
-        return rows.popitem()[1]
+        return rows[0]
     # Names that people give to several products.
     seen, ambiguous = SeenDevice(text), peaks.document()["ambiguous_names"]
     if seen.sharing or variant_of(seen) is not None or text.lower() in ambiguous:
         return None
+    # A part of an id may stand for several rows, unless it is a number or a name with the maker.
     with_part = [spec for spec in specs if wanted in _spelled(spec.id)]
     if len(with_part) == 1 and _MODEL.fullmatch(wanted) and with_part[0].id.endswith(f"-{wanted}"):
         return with_part[0]

@@ -228,26 +228,29 @@ class _Join:
 
     def joined(self, shift_ns: int) -> Trace:
         """Return the trace with the samples of its devices, `shift_ns` later, and notes on them."""
-        device_of, by_number = self.matched(shift_ns), self.by_number
-        if device_of and device_of != by_number:
+        device_of = self.matched(shift_ns)  # by sampled GPU
+        if not device_of:
+            # Without a match by utilisation, pair GPUs and devices by number all the same.
+            device_of = self.by_number
+            agreements = [self.agrees(*pair, shift_ns) for pair in device_of.items()]
+            if False in agreements:
+                self.say("assumed", "samples-disagree")
+            elif not device_of:
+                self.say("dropped", "samples-unknown")
+        elif device_of != self.by_number:
             gpus = listed(numbers(self.records.devices["local_id"])[list(device_of)].tolist())
             self.say("assumed", "samples-gpus", gpus=gpus)
-        elif not device_of:
-            if False in [self.agrees(*pair, shift_ns) for pair in by_number.items()]:
-                self.say("assumed", "samples-disagree")
-            elif not by_number:
-                self.say("dropped", "samples-unknown")
-            device_of = by_number
-        time, (begin, end) = self.time_ns + shift_ns, self.span
-        # Keep samples just outside of the recording: they may cover its first and last moments.
-        is_near = (time >= begin - _LONGEST_NS) & (time <= end + _LONGEST_NS)
-        keep = is_near & np.isin(self.sampled, list(device_of))
-        within = self.within(shift_ns)
-        counts = [len(distinct(time[within & (self.sampled == gpu)])) for gpu in device_of]
-        count = max(counts, default=_LEAST)  # without devices there is another note
-        if count < _LEAST:
+        # The most instants at which a GPU was sampled; without GPUs there is another note.
+        time_ns, is_within = self.time_ns + shift_ns, self.within(shift_ns)
+        instants = [distinct(time_ns[is_within & (self.sampled == gpu)]) for gpu in device_of]
+        most = max(map(len, instants), default=_LEAST)
+        if most < _LEAST:
             is_local = self.records.source.origin_unix_ns is None
-            self.say("missing", f"samples-few{'.local' * is_local}", samples=count)
+            self.say("missing", "samples-few.local" if is_local else "samples-few", samples=most)
+        # Keep samples just outside of the recording: they may cover its first and last moments.
+        begin_ns, end_ns = self.span
+        is_near = (time_ns >= begin_ns - _LONGEST_NS) & (time_ns <= end_ns + _LONGEST_NS)
+        keep = is_near & np.isin(self.sampled, list(device_of))
         kept = take_rows(self.records.counters, np.flatnonzero(keep))
         records = replace(
             self.records,

@@ -81,20 +81,22 @@ def merge(traces: Sequence[Trace]) -> Trace:
     see `identities`), and runs one after the other on a GPU (a device each, see `settle_shared`).
     """
     joined = join(traces)
-    # `join` returns a single trace unchanged, without notes on ranks.
-    notes = [*joined.notes, *(_rank_notes(traces) if len(traces) == 1 else ())]
-    # Add a note if some of several processes with device work (if none has any: of all processes)
-    # have no rank, unless a reader already noted why.
+    notes: list[Note] = []
+    if len(traces) == 1:  # `join` returns a single trace unchanged
+        notes += _rank_notes(traces)
+    # Note workers without a rank, unless there is only one worker or a reader noted why.
     if not any(note.code == tables.RANK_UNKNOWN for note in joined.notes):
-        nameless = unnamed_processes(joined)
-        busy = distinct(numbers(joined.activities["process"])).tolist()
-        workers = [n for n in busy or range(len(joined.ranks)) if n not in nameless]
+        # Workers are the processes with device work; all processes if none has any.
+        nameless, all_processes = unnamed_processes(joined), range(len(joined.ranks))
+        working = distinct(numbers(joined.activities["process"])).tolist() or all_processes
+        workers = [process for process in working if process not in nameless]
         unknown = sum(joined.ranks[worker] is None for worker in workers)
-        if unknown and len(workers) != 1:  # a single worker needs no rank
+        if unknown and len(workers) != 1:
             text = tables.rank_unknown()
             notes.append(tables.counted_note("missing", tables.RANK_UNKNOWN, text, unknown))
-    more = len(notes) > len(joined.notes)
-    return settle_shared(replace(joined, notes=tuple(notes)) if more else joined)
+    if notes:
+        joined = replace(joined, notes=(*joined.notes, *notes))
+    return settle_shared(joined)
 
 
 def join(traces: Sequence[Trace], noun: str = FILE) -> Trace:
@@ -214,24 +216,25 @@ def _agreed(facts: Sequence[Mapping[str, _Value]]) -> dict[str, _Value]:
 
 
 def _file_notes(traces: Sequence[Trace], noun: str) -> list[Note]:
-    """Return the notes of the traces; a note of several traces is returned once, with a number."""
-    of_file: list[Owned] = []
-    of_trace: list[Owned] = []
+    """Return the notes of the traces; what notes of several traces say alike becomes one note."""
+    file_notes: list[Owned] = []
+    trace_notes: list[Owned] = []
     is_timed = any(trace.activities.num_rows for trace in traces)
     for number, trace in enumerate(traces):
-        is_single = len(trace.source.files) == 1
-        is_beside_timeline = is_timed and trace.kernel_counters.num_rows > 0
+        is_single_file = len(trace.source.files) == 1
+        # Counters that are merged with a timeline need no note that they have none.
+        has_timeline = is_timed and trace.kernel_counters.num_rows > 0
         for note in trace.notes:
-            if is_beside_timeline and note.code == "no-timeline":
+            if has_timeline and note.code == "no-timeline":
                 continue
-            # A note that names a file, or already counts several owners, is about files.
-            is_of_files = is_single or note.file is not None or note.owners > 1
-            notes = of_file if is_of_files else of_trace
-            notes.append(((number, None if is_single else note.file), note))
-    files = len(traces) if noun != FILE else sum(len(trace.source.files) for trace in traces)
-    of_files = together(of_file, files, noun)
-    of_recordings = together(of_trace, len(traces), "recording")
-    return list(map(named, (*of_files, *of_recordings)))
+            # A note that names a file, or already counts several files, is about files.
+            is_of_files = is_single_file or note.file is not None or note.owners > 1
+            owner = (number, None if is_single_file else note.file)
+            (file_notes if is_of_files else trace_notes).append((owner, note))
+    files = sum(len(trace.source.files) for trace in traces) if noun == FILE else len(traces)
+    merged_notes = together(file_notes, files, noun)
+    merged_notes += together(trace_notes, len(traces), "recording")
+    return list(map(named, merged_notes))
 
 
 OF_RANKS: Final = frozenset({"rank-clash", "rank-beyond-world", "ranks-missing"})

@@ -26,15 +26,15 @@ class Room(NamedTuple):
 
 
 class _Limits(NamedTuple):
-    """A row of occupancy.toml."""
+    """A row of occupancy.toml: what a multiprocessor has, with its registers in `partitions`."""
 
     warps: int
     blocks: int
     registers: int
     shared_kib: int
-    parts: int
-    shared_unit: int
-    besides: int
+    partitions: int
+    shared_unit_bytes: int
+    reserved_bytes: int
 
 
 def room(
@@ -46,22 +46,27 @@ def room(
     per thread, `shared_bytes` per block; an unknown one (None) limits nothing, so the result is an
     upper bound. Shared memory is assumed to have its largest share of L1.
     """
-    table = _table()
-    row, register_unit = table.limits.get(dotted(compute)), table.register_unit
-    if row is None or threads < 1:
+    limits = _table().limits.get(dotted(compute))
+    if limits is None or threads < 1:
         return None
-    warps = -(-threads // _WARP)
-    fits = {"warps": row.warps // warps, "blocks": row.blocks}
-    # Registers and shared memory are allocated in whole units: sizes are rounded up.
-    if registers:  # each part of a multiprocessor has registers for whole warps
-        per_warp = -(-registers * _WARP // register_unit) * register_unit
-        fits["registers"] = row.registers // row.parts // per_warp * row.parts // warps
+    warps = _rounded_up(threads, _WARP) // _WARP
+    fits = {"warps": limits.warps // warps, "blocks": limits.blocks}
+    # Registers and shared memory are allocated in whole units.
+    if registers:
+        per_warp = _rounded_up(registers * _WARP, _table().register_unit)
+        # A warp has all its registers in one partition.
+        warps_per_partition = limits.registers // limits.partitions // per_warp
+        fits["registers"] = warps_per_partition * limits.partitions // warps
     if shared_bytes:
-        per_block = -(-(shared_bytes + row.besides) // row.shared_unit) * row.shared_unit
-        fits["shared memory"] = row.shared_kib * 1024 // per_block
+        per_block = _rounded_up(shared_bytes + limits.reserved_bytes, limits.shared_unit_bytes)
+        fits["shared memory"] = limits.shared_kib * 1024 // per_block
     blocks = min(fits.values())
     limiters = tuple(name for name, most in fits.items() if most == blocks)
-    return Room(blocks, blocks * warps, row.warps, limiters) if blocks > 0 else None
+    return Room(blocks, blocks * warps, limits.warps, limiters) if blocks > 0 else None
+
+
+def _rounded_up(size: int, unit: int) -> int:
+    return -(-size // unit) * unit
 
 
 class _Table(Struct, frozen=True):

@@ -336,16 +336,16 @@ def partition(
         return None
     name = (architecture or "").strip().lower()
     rows = [spec] if spec is not None else [row for row in load_devices() if row.arch == name]
-    # The dies of products that can be partitioned.
-    partitionable = (row for row in rows if row.partition_units)
-    totals = {row.units // (row.partition_units or 1) for row in partitionable if row.units}
-    fitting = [total for total in totals if total % dies == 0]
-    # A single die of several is CPX; a share of the dies without a name is no mode.
-    modes = {"CPX" if dies == 1 < total else _MODES.get(total // dies, "") for total in fitting}
-    modes -= {""}
-    if len(modes) != 1:
+    # The possible numbers of dies of the whole GPU; `partition_units` are the CUs of one die.
+    totals = {row.units // row.partition_units for row in rows if row.units and row.partition_units}
+    names = {
+        "CPX" if dies == 1 < total else _MODES.get(total // dies)
+        for total in totals
+        if total % dies == 0
+    }
+    names.discard(None)  # a share of the dies without a name is no mode
+    if len(names) != 1 or (mode := names.pop()) is None:
         return None
-    (mode,) = modes
     whole = totals.pop() if len(totals) == 1 else None
     # In SPX the only partition is the whole, even if products differ in their dies.
     return Partition(mode, dies, dies if whole is None and mode == "SPX" else whole)
@@ -357,26 +357,27 @@ _END: Final = r"(?:-\d{1,3}[ABCQ]| MIG .*)?$"
 
 
 def _rows_of_series(series: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a series of `series.toml` (which describes it) as in `devices.toml`."""
+    """Yield a row as in `devices.toml` for each model of a series of `series.toml`.
 
-    def rate(flops_per_us: int) -> Decimal:
-        """Return a rate in TFLOP/s: to 0.1, below 10 to 0.01, below 1 to 0.001."""
-        tflops = Decimal(flops_per_us) / 10**6
-        return round(tflops, 1 if tflops >= 10 else 2 if tflops >= 1 else 3)
+    The beginning of that file describes the keys of a series.
+    """
 
-    # These keys only serve to make rows.
-    of_series = {"name", "id", "called", "vector", "matrix", "models"}
-    shared = {key: value for key, value in series.items() if key not in of_series}
-    matrix = series.get("matrix", {})
-    for name, units, clock, gb, gbps, *more in series["models"]:
-        own = more[0] if more else {}
+    def rates_of(unit: str, units: int, clock_mhz: int) -> dict[str, Decimal]:
+        """Return the TFLOP/s by data type of "vector" or "matrix" units."""
+        rates = {}
+        for dtype, flops_per_clock in series.get(unit, {}).items():
+            tflops = Decimal(units * flops_per_clock * clock_mhz) / 10**6
+            rates[dtype] = round(tflops, 1 if tflops >= 10 else 2 if tflops >= 1 else 3)
+        return rates
+
+    to_make_rows = {"name", "id", "called", "vector", "matrix", "models"}
+    shared = {key: value for key, value in series.items() if key not in to_make_rows}
+    for name, units, clock_mhz, gb, gbps, *differences in series["models"]:
+        own = differences[0] if differences else {}
         called = own.get("called") or series["called"].replace("{}", re.escape(name))
         words = re.findall("[a-z0-9]+", name.lower())
-        rates = {
-            kind: {dtype: rate(units * per_clock * clock) for dtype, per_clock in rates.items()}
-            for kind in ("vector", "matrix")
-            if (rates := series.get(kind))
-        }
+        rates = {unit: rates_of(unit, units, clock_mhz) for unit in ("vector", "matrix")}
+        matrix = series.get("matrix", {})
         yield {
             "id": series["id"].replace("{}", "-".join(words)),
             "product": series["name"].replace("{}", name),
@@ -384,7 +385,7 @@ def _rows_of_series(series: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             # A word of every name that the pattern matches: a quick test before it.
             "mark": next(word for word in words if word in called.lower()),
             "units": units,
-            "clock_mhz": clock,
+            "clock_mhz": clock_mhz,
             "flops_per_clock": matrix.get("bf16") or matrix.get("fp16"),
             "memory_gb": gb if isinstance(gb, list) else [gb],
             "memory_gbps": gbps if isinstance(gbps, list) else [gbps],

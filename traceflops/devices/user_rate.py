@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from fractions import Fraction
 from typing import Final
 
@@ -34,10 +34,12 @@ def given_rate(tflops: float, option: str = "--peak") -> int:
     if 1 <= tflops <= LARGEST_PEAK:
         return round(tflops * PER_TERA)
     problem = f"{option} {tflops:g} TFLOP/s is too {'small' if tflops < 1 else 'large'} for a GPU"
-    units = {"PFLOP/s": 1000.0, "GFLOP/s": 1e-3, "MFLOP/s": 1e-6, "FLOP/s": 1e-12}
-    rates = ((unit, tflops * factor) for unit, factor in units.items())
-    meant = (f"; for {u}, use {option} {rate:g}" for u, rate in rates if 1 <= rate <= LARGEST_PEAK)
-    hint = next(meant, f", such as {option} 989.4")
+    # Find the unit in which the number would be a possible rate, and suggest that rate.
+    hint = f", such as {option} 989.4"
+    tflops_of = {"FLOP/s": 1e-12, "MFLOP/s": 1e-6, "GFLOP/s": 1e-3, "PFLOP/s": 1000.0}
+    for unit, tflops_of_unit in tflops_of.items():
+        if 1 <= tflops * tflops_of_unit <= LARGEST_PEAK:
+            hint = f"; for {unit}, use {option} {tflops * tflops_of_unit:g}"
     raise UsageError(problem, f"{option} is in TFLOP/s{hint}")
 
 
@@ -49,33 +51,32 @@ def rate_doubt(spec: DeviceSpec, rate: int, dtypes: Collection[str] = ()) -> Fac
     if it is far above the nearest rate of the table; or, for known types, far below it. For unknown
     types, a low rate may be of a type that the table lacks.
     """
-    table = {
-        name: dense
-        for name, dense in spec.dense.items()
-        if name not in NOT_A_PEAK and (not dtypes or name in dtypes)
-    }
-    if not table:
+    types = [name for name in spec.dense if name not in NOT_A_PEAK]
+    types = [name for name in types if name in dtypes] if dtypes else types
+    if not types:
         return None
-    times = {name: Fraction(rate, dense) for name, dense in table.items()}
-    # If types are unknown: the type of which the rate is the dense one.
-    least, most = _SAME
-    same = next((name for name in times if not dtypes and least <= times[name] <= most), None)
+    multiple = {name: Fraction(rate, spec.dense[name]) for name in types}  # of the dense rate
+
+    def first_within(bounds: tuple[Fraction, Fraction], names: Iterable[str]) -> str | None:
+        """Return the first type of whose dense rate the given one is such a multiple."""
+        least, most = bounds
+        return next((name for name in names if least <= multiple.get(name, 0) <= most), None)
+
+    same = None if dtypes else first_within(_SAME, types)
     if same in _USUAL_TYPES:
         return None
-    least, most = _SPARSE
-    of_sparse = (name for name in _WITH_SPARSITY if least <= times.get(name, 0) <= most)
-    sparse, given = next(of_sparse, None), rate_text(rate)
+    sparse, given = first_within(_SPARSE, _WITH_SPARSITY), rate_text(rate)
     if sparse is not None and same is not None:
         code = "peak-doubt.dense-or-sparse"
         return fact(code, rate=given, same=same, sparse=sparse, id=spec.id)
     if sparse is not None:
-        dense = rate_text(table[sparse])
+        dense = rate_text(spec.dense[sparse])
         return fact("peak-doubt.sparse", rate=given, sparse=sparse, id=spec.id, dense=dense)
     least, most = _USUAL
-    nearest = min(table, key=lambda name: abs(table[name] - rate))
-    is_usual = times[nearest] <= most and (times[nearest] >= least or not dtypes)
+    nearest = min(types, key=lambda name: abs(spec.dense[name] - rate))
+    is_usual = multiple[nearest] <= most and (multiple[nearest] >= least or not dtypes)
     if same is not None or is_usual:
         return None
-    many, dense = decimal(times[nearest], 2), rate_text(table[nearest])
+    times, dense = decimal(multiple[nearest], 2), rate_text(spec.dense[nearest])
     code = "peak-doubt.times"
-    return fact(code, rate=given, times=many, nearest=nearest, id=spec.id, dense=dense)
+    return fact(code, rate=given, times=times, nearest=nearest, id=spec.id, dense=dense)

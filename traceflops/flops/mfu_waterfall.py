@@ -216,9 +216,9 @@ def waterfall(devices: Iterable[DeviceBudget], dtype: str | None = None) -> Wate
     given = tuple(devices)
     counted = {work.dtype for device in given for work in device.work if work.flops}
     dtypes = tuple(sorted(counted))
-    needed = counted or ({dtype} if dtype else set())
+    needed = dtypes or ((dtype,) if dtype else ())
     for device in given:
-        if missing := ", ".join(sorted(needed - set(device.peaks))):
+        if missing := ", ".join(name for name in needed if name not in device.peaks):
             raise UsageError(f"the peak of {missing} is unknown", "set it with --peak, in TFLOP/s")
         peaks = [device.peaks[name] for name in needed]
         if min(peaks, default=1) <= 0 or set(device.components) - set(COMPONENTS):
@@ -227,16 +227,17 @@ def waterfall(devices: Iterable[DeviceBudget], dtype: str | None = None) -> Wate
             raise ValueError("uncounted compute time is a part of the compute time")
     if not needed and given:
         raise UsageError("no FLOPs were counted, so no peak applies", "specify a type")
-    # With several data types, choose a unit in which a ns and all FLOPs are whole numbers.
-    scale, unit = 0, "FLOP"
+    # Amounts are FLOPs. With several data types they are times, in a unit of which a ns and a FLOP
+    # at each peak take whole numbers.
+    unit, time_units_per_ns = "FLOP", None
     if len(dtypes) > 1:
-        scale = lcm(*(device.peaks[name] for device in given for name in dtypes))
-        unit = f"1/{scale} ns"
+        time_units_per_ns = lcm(*(device.peaks[name] for device in given for name in dtypes))
+        unit = f"1/{time_units_per_ns} ns"
     amounts, budget = dict.fromkeys((UNSPLIT, *LINES), 0), 0
     for device in given:
-        # Each component's time is a loss line; counted FLOPs then move from it to their family.
-        units_per_ns = scale or device.peaks[next(iter(needed))]
+        units_per_ns = time_units_per_ns or device.peaks[needed[0]]
         budget += units_per_ns * device.window_ns
+        # First, all time of a component is lost. Then its counted FLOPs move to their family.
         for component, time_ns in device.components.items():
             amounts[_LOSS_LINES[component]] += units_per_ns * time_ns
         amounts["unattributed"] += units_per_ns * device.uncounted_ns

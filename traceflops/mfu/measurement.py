@@ -306,27 +306,31 @@ def _nothing_counted(prepared: Prepared, done: Executed, *, is_ml: bool) -> Miss
     """
     ops, work = prepared.trace.ops, done.work
     none_known = MissingInput(fact("missing.none-known"), _largest_unknown(done))
-    if work is not None and work.joins:  # with a pair or counters of another run
-        if any(join.known for join in work.joins):  # matched kernels have 0 FLOPs
+    if work is not None and work.joins:  # with a pair or counters
+        has_pair = any(join.origin == "pair" for join in work.joins)
+        has_total = any(row.flops is not None for row in work.counted)
+        parts = [flops for row in work.counted for flops in row.by_type.values()]
+        if any(join.known for join in work.joins):  # the FLOPs of these kernels are 0
             return missing_input.NO_MATRIX_WORK
-        has_flops = any(row.flops is not None for row in work.counted)
-        # Without a pair, the counters alone are to blame.
-        if not work.counted or has_flops or any(join.origin == "pair" for join in work.joins):
+        if has_pair or has_total or not work.counted:
             return none_known
-        if any(flops is not None for row in work.counted for flops in row.by_type.values()):
+        if any(flops is not None for flops in parts):
             return missing_input.counters_incomplete(work.families, work.missing)
         return missing_input.other_counters(work.families) if is_ml else missing_input.NOT_ML
-    if not ops.num_rows and not (is_ml and _took_time(prepared, "compute")):  # no matrix work
-        none = missing_input.NONE_KNOWN if _took_time(prepared, "other") else missing_input.NO_MODEL
-        return none if is_ml else missing_input.NOT_ML
-    source = prepared.trace.source
-    tool = source.tool if source.format == "rpd" else _TOOLS.get(source.format)  # many write rpd
-    tool = tool or _TOOLS.get(family(source.format))
-    if not ops.num_rows and tool is not None:  # a tool that records no operators
-        architectures = prepared.trace.devices["architecture"].to_pylist()
-        families, is_xla = [*map(family_of, architectures)], family(source.format) == XLA
-        return missing_input.without_shapes(tool, families, is_xla=is_xla)
-    if ops.num_rows and (lack := _without_capture(done)) is not None:
+    if not ops.num_rows:
+        if not is_ml:
+            return missing_input.NOT_ML
+        if not _took_time(prepared, "compute"):  # no kernel is known to multiply matrices
+            is_unknown = _took_time(prepared, "other")
+            return missing_input.NONE_KNOWN if is_unknown else missing_input.NO_MODEL
+        source = prepared.trace.source
+        own_tool = source.tool if source.format == "rpd" else None  # many tools write rpd
+        tool = own_tool or _TOOLS.get(source.format) or _TOOLS.get(family(source.format))
+        if tool is not None:  # it records no operators
+            families = [*map(family_of, prepared.trace.devices["architecture"].to_pylist())]
+            is_xla = family(source.format) == XLA
+            return missing_input.without_shapes(tool, families, is_xla=is_xla)
+    elif (lack := _without_capture(done)) is not None:
         return lack
     if ops["input_dims"].null_count == ops.num_rows:  # no shapes at all
         how = advice(prepared.trace, "shapes")
@@ -335,10 +339,8 @@ def _nothing_counted(prepared: Prepared, done: Executed, *, is_ml: bool) -> Miss
     if done.outside.unattributed:  # kernels computed, but none of known shapes
         return none_known
     has_other_steps = len(prepared.plan.choice.seen) > len(prepared.plan.choice.used)
-    what = fact("missing.no-matrix-operator")
-    return MissingInput(
-        what, fact("missing.other-steps") if has_other_steps else missing_input.PAIR
-    )
+    next_step = fact("missing.other-steps") if has_other_steps else missing_input.PAIR
+    return MissingInput(fact("missing.no-matrix-operator"), next_step)
 
 
 def _took_time(prepared: Prepared, top: str) -> bool:

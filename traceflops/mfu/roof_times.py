@@ -24,6 +24,7 @@ from operator import add
 from typing import Final, Literal
 
 import numpy as np
+import pyarrow as pa
 from msgspec import Struct
 from msgspec.structs import astuple, replace
 
@@ -37,7 +38,7 @@ from traceflops.mfu.counted.joins import MeasuredWork
 from traceflops.mfu.traced.executed import vector_ops
 from traceflops.table import columns
 from traceflops.table.columns import BoolArray, FloatArray, IntArray, SmallArray, numbers
-from traceflops.table.grouping import extremes, ranked
+from traceflops.table.grouping import extremes, group_least, group_sums, ranked
 from traceflops.table.nesting import taken
 from traceflops.windows.prepared import Prepared
 from traceflops.windows.records import chosen_time
@@ -147,7 +148,6 @@ _ROUTES: Final[dict[str, tuple[Path, int]]] = {
     "migration DtoD": ("peer", 1),
 }
 """By the direction of a copy: its path, and how often each byte moves over it."""
-_MOST: Final = 2**63 - 1
 
 
 class MovedBytes(Struct, frozen=True):
@@ -179,47 +179,48 @@ class MovedBytes(Struct, frozen=True):
 
 def moved_bytes(prepared: Prepared, attribution: Attribution) -> MovedBytes:
     """Return the bytes that the ops and copies of a prepared trace moved."""
-    work, activities = attribution.work, prepared.trace.activities
-    # The path of each copy and fill, and its bytes by its own record.
-    is_memcpy, is_fill = (
-        columns.is_one_of(activities["kind"], kind) for kind in ("memcpy", "memset")
-    )
-    is_copy = is_memcpy | is_fill
-    direction = columns.codes(activities["direction"])
-    # With an unknown direction, path and number of crossings are unknown (0).
-    routes = [_ROUTES.get(name, (None, 0)) for name in columns.names(activities["direction"])]
-    crossings = taken(np.array([n for _, n in routes], dtype=np.int64), direction, missing=0)
-    crossings[is_fill] = 1  # written, not read
-    route_paths = [UNKNOWN if path is None else PATHS.index(path) for path, _ in routes]
-    by_direction = taken(np.array(route_paths, dtype=np.int8), direction)
-    path: SmallArray = np.where(is_memcpy, by_direction, PATHS.index("memory")).astype(np.int8)
-    recorded_size = numbers(activities["bytes"], UNKNOWN)
-    is_sized = is_copy & (crossings > 0) & (recorded_size >= 0)
-    size = np.where(is_sized, recorded_size * crossings, UNKNOWN)
+    work = attribution.work
+    is_copy, path, size = _copied_bytes(prepared.trace.activities)
     # The op that each activity worked for: the executed one, else one that moves known bytes.
-    moves_known = vector_ops(prepared, attribution) & (work.of_ops(work.min_bytes) > 0)
+    op_size = work.of_ops(work.min_bytes).copy()
+    moves_known = vector_ops(prepared, attribution) & (op_size > 0)
     around = taken(attribution.tree.nearest(moves_known), attribution.op)
     unit = np.where(attribution.owner >= 0, attribution.owner, around)
     # Of ops that launched nothing but copies: the path of the copies, and the sum of their bytes.
-    op_size = work.of_ops(work.min_bytes).copy()
-    has_op = unit >= 0
-    launched, copied = (
-        np.bincount(unit[rows], minlength=len(op_size)) for rows in (has_op, has_op & is_copy)
-    )
-    only_copies: BoolArray = (launched > 0) & (launched == copied)
-    of_copies = is_copy & (taken(only_copies.view(np.int8), unit, missing=0) > 0)
-    op_path = _common(unit[of_copies], path[of_copies], len(op_size))
-    total, least = np.zeros_like(op_size), np.full_like(op_size, _MOST)
-    np.add.at(total, unit[of_copies], np.maximum(size[of_copies], 0))
-    np.minimum.at(least, unit[of_copies], size[of_copies])
-    is_complete = least != UNKNOWN  # UNKNOWN is negative: the least if any record has no bytes
+    has_op, ops = unit >= 0, len(op_size)
+    launched = np.bincount(unit[has_op], minlength=ops)
+    copied = np.bincount(unit[has_op & is_copy], minlength=ops)
+    only_copies = (launched > 0) & (launched == copied)
+    copies = np.flatnonzero(is_copy & np.isin(unit, np.flatnonzero(only_copies)))
+    op_path = _common(unit[copies], path[copies], ops)
+    total = group_sums(unit[copies], np.maximum(size[copies], 0), ops)
+    # UNKNOWN is below all sizes.
+    is_complete = group_least(unit[copies], size[copies], ops) != UNKNOWN
     # Records replace shapes, which count the bytes of a link on both sides. Within a device the
     # shapes are right; they stay if a record has no bytes.
     by_records = only_copies & ((op_path != PATHS.index("memory")) | is_complete)
     op_size[by_records] = np.where(is_complete, total, UNKNOWN)[by_records]
-    # A copy without an op (`missing`) has only its own record.
-    recorded = is_copy & (taken(by_records.view(np.int8), unit, missing=1) > 0)
+    # A copy without an op has only its own record.
+    recorded = is_copy & (~has_op | np.isin(unit, np.flatnonzero(by_records)))
     return MovedBytes(attribution, unit, is_copy, recorded, size, path, op_size, op_path)
+
+
+def _copied_bytes(activities: pa.Table) -> tuple[BoolArray, SmallArray, IntArray]:
+    """Return, per activity, whether it is a copy or fill, its path and the bytes by its record."""
+    is_memcpy = columns.is_one_of(activities["kind"], "memcpy")
+    is_fill = columns.is_one_of(activities["kind"], "memset")
+    direction = columns.codes(activities["direction"])
+    # By code of a direction: the path (UNKNOWN if there is none) and the crossings of a byte.
+    routes = [_ROUTES.get(name) for name in columns.names(activities["direction"])]
+    paths = [UNKNOWN if route is None else PATHS.index(route[0]) for route in routes]
+    times = [0 if route is None else route[1] for route in routes]
+    by_direction = taken(np.array(paths, dtype=np.int8), direction)
+    path: SmallArray = np.where(is_memcpy, by_direction, PATHS.index("memory")).astype(np.int8)
+    crossings = taken(np.array(times, dtype=np.int64), direction, missing=0)
+    crossings[is_fill] = 1  # written, not read
+    size, is_copy = numbers(activities["bytes"], UNKNOWN), is_memcpy | is_fill
+    is_sized = is_copy & (crossings > 0) & (size >= 0)
+    return is_copy, path, np.where(is_sized, size * crossings, UNKNOWN)
 
 
 def common_paths(group: IntArray, path: SmallArray, count: int) -> list[Path | None]:
@@ -288,24 +289,25 @@ class _Items:
     """What roofs are computed for: an item is an op with its activities, or one without an op."""
 
     def __init__(self, prepared: Prepared, moved: MovedBytes, work: MeasuredWork | None) -> None:
-        """Read the bytes and paths by item, the FLOPs by op, and the item of each activity.
+        """Number the items: ops first, then activities, of which those without an op are items.
 
-        Ops have the first numbers of items, activities the next. Unknown bytes and FLOPs are
-        UNKNOWN. An item is mixed if not all its activities do memory work.
+        `_item` and `_top` are per activity, the other arrays per item (`_dtype`: per op). `_size`
+        and `_flops` are UNKNOWN if they are not known. `_mixed` items do not only memory work.
         """
         self._prepared, self._work = prepared, work
-        ops, count = len(moved.op_size), len(moved.unit)
-        self._ops = ops
-        self._item: IntArray = np.where(moved.unit >= 0, moved.unit, ops + np.arange(count))
-        of_ops = moved.attribution.work
+        self._ops, activities = len(moved.op_size), len(moved.unit)
+        own_item = self._ops + np.arange(activities)
+        self._item: IntArray = np.where(moved.unit >= 0, moved.unit, own_item)
+        op_work = moved.attribution.work
         # Bytes of lists of tensors assume a data type: they are a guess, so take them as unknown.
         note = "list-types-not-recorded"
-        guessed = [isinstance(work, Work) and note in work.notes for work in of_ops.works]
-        is_guess = np.array(guessed, dtype=np.bool_)[of_ops.place]
+        guessed = [isinstance(work, Work) and note in work.notes for work in op_work.works]
+        is_guess = np.array(guessed, dtype=np.bool_)[op_work.place]
         self._size = np.concatenate([np.where(is_guess, UNKNOWN, moved.op_size), moved.size])
         self._path = np.concatenate([moved.op_path, moved.path])
         is_executed = moved.attribution.has("executed")
-        self._flops = np.where(is_executed, of_ops.of_ops(of_ops.flops), UNKNOWN)
+        op_flops = np.where(is_executed, op_work.of_ops(op_work.flops), UNKNOWN)
+        self._flops = np.concatenate([op_flops, np.full(activities, UNKNOWN)])
         self._dtype, self._dtypes = types_of_ops(prepared, moved.attribution)
         categorised = prepared.linked.categorised
         self._top = np.array(categorised.top(), dtype=np.str_)[categorised.category]
@@ -313,51 +315,57 @@ class _Items:
         self._mixed[self._item[self._top != "memory"]] = True
 
     def time(self, peaks: DevicePeaks, component: Literal["memory", "compute"]) -> RoofTime:
-        """Return the time of a component of one device in its chosen windows."""
+        """Return the time of a component on one device in its chosen windows."""
         account = self._prepared.accounts[peaks.device]
-        rows = account.rows
-        windows = self._prepared.windows[peaks.device]
-        part = account.timeline.parts[component].intersect(chosen_time(windows))
+        chosen = chosen_time(self._prepared.windows[peaks.device])
+        chosen, rows = account.timeline.parts[component].intersect(chosen), account.rows
         of_component = np.flatnonzero(self._top[rows.row] == component)
         start_ns, end_ns = rows.start_ns[of_component], rows.end_ns[of_component]
-        # By item: its whole time, and its part of the component's time; overlaps share theirs.
-        covered_ns = part.length_within(start_ns, end_ns)
-        overlap_factor = part.length_ns / max(1, int(covered_ns.sum()))
-        item, index = ranked(self._item[rows.row[of_component]])
-        whole_ns = np.bincount(index, end_ns - start_ns, len(item))
-        inside_ns = np.bincount(index, covered_ns, len(item)) * overlap_factor
+        # Per item: all its time, and its part of the chosen time, which activities at once share.
+        item, place = ranked(self._item[rows.row[of_component]])
+        whole_ns = np.bincount(place, end_ns - start_ns, len(item))
+        covered_ns = chosen.length_within(start_ns, end_ns)
+        share_of_each = chosen.length_ns / max(1, int(covered_ns.sum()))
+        inside_ns = np.bincount(place, covered_ns, len(item)) * share_of_each
         flops_ns = np.zeros(len(item))
         if component == "compute":
             flops_ns = np.minimum(self._flops_ns(item, peaks), whole_ns)
-        # The time that the bytes need, NaN if they or the bandwidth of their path are unknown.
-        bandwidths = (peaks.bandwidth, peaks.host_bandwidth, None, None)  # as PATHS, then UNKNOWN
-        rate = np.array([float(bandwidth or np.nan) for bandwidth in bandwidths])
-        size = self._size[item]
-        bytes_ns = np.where(size == UNKNOWN, np.nan, size / rate[self._path[item]])
-        needed_ns = np.minimum(np.maximum(flops_ns, bytes_ns), whole_ns)
+        needed_ns = np.minimum(np.maximum(flops_ns, self._bytes_ns(item, peaks)), whole_ns)
         if component == "memory":  # nothing tells which bytes a mixed item's memory work moved
             needed_ns[self._mixed[item]] = np.nan
         is_known = np.isfinite(needed_ns) & (whole_ns > 0)
-        share = inside_ns[is_known] / whole_ns[is_known]
-        times = (inside_ns[np.isfinite(flops_ns)], inside_ns[is_known])
-        needs = (flops_ns[is_known] * share, needed_ns[is_known] * share)
-        return RoofTime(*(round(float(column.sum())) for column in (*times, *needs)))
+        inside_share = inside_ns[is_known] / whole_ns[is_known]
+        times = {
+            "time_ns": inside_ns[np.isfinite(flops_ns)],
+            "known_ns": inside_ns[is_known],
+            "flops_ns": flops_ns[is_known] * inside_share,
+            "needed_ns": needed_ns[is_known] * inside_share,
+        }
+        return RoofTime(**{name: round(float(time.sum())) for name, time in times.items()})
+
+    def _bytes_ns(self, item: IntArray, peaks: DevicePeaks) -> FloatArray:
+        """Return the ns that each item's bytes need on their path, NaN if either is unknown."""
+        bandwidths = {"memory": peaks.bandwidth, "host": peaks.host_bandwidth}
+        rates = [float(bandwidths.get(path) or np.nan) for path in PATHS]
+        rate = np.array([*rates, np.nan])[self._path[item]]  # the last one is for path UNKNOWN
+        size = self._size[item]
+        return np.where(size == UNKNOWN, np.nan, size / rate)
 
     def _flops_ns(self, item: IntArray, peaks: DevicePeaks) -> FloatArray:
-        """Return the ns that the FLOPs of each item need at the peak of their type, else NaN."""
-        peak = np.array([float(peaks.rates.get(dtype) or np.nan) for dtype in self._dtypes])
-        op = np.where(item < self._ops, item, UNKNOWN)
-        flops, needed_ns = taken(self._flops, op), np.full(len(item), np.nan)
-        has_flops = flops >= 0
-        needed_ns[has_flops] = flops[has_flops] / peak[self._dtype[op[has_flops]]]
+        """Return the ns that each item's FLOPs need at the peak of their type, NaN if unknown."""
+        peak_of = [float(peaks.rates.get(dtype) or np.nan) for dtype in self._dtypes]
+        flops, needed_ns = self._flops[item], np.full(len(item), np.nan)
+        has_flops = flops != UNKNOWN
+        peak = np.array(peak_of)[self._dtype[item[has_flops]]]
+        needed_ns[has_flops] = flops[has_flops] / peak
         if self._work is None:
             return needed_ns
-        # Activities without an op: their kind of work, by counters or a paired run, has the FLOPs.
-        kind_ns = np.zeros(len(self._work.kinds) + 1)
-        kind_ns[UNKNOWN] = np.nan  # the last element, for activities of no kind
-        for _, dtype, most_flops, _ in self._work.columns():
+        # Items without an op do a kind of work whose FLOPs counters or a paired run tell.
+        kind_ns = np.zeros(len(self._work.kinds))
+        for _, dtype, kind_flops, _ in self._work.columns():
             type_peak = float(peaks.rates.get(dtype) or np.nan)
-            kind_ns[:UNKNOWN] += np.where(most_flops > 0, most_flops / type_peak, 0)
+            kind_ns += np.where(kind_flops > 0, kind_flops / type_peak, 0)
         without_op = item >= self._ops
-        needed_ns[without_op] = kind_ns[self._work.kind[item[without_op] - self._ops]]
+        kind = self._work.kind[item[without_op] - self._ops]
+        needed_ns[without_op] = np.append(kind_ns, np.nan)[kind]  # the last one is for UNKNOWN
         return needed_ns

@@ -19,7 +19,7 @@ from traceflops.attribution.op_kernels import Attribution
 from traceflops.flops.ops.work import known_sum
 from traceflops.mfu.forward_passes import ForwardPass, annotated_passes
 from traceflops.mfu.inference import ORDER, launched_in
-from traceflops.table.columns import BoolArray, IntArray, is_one_of
+from traceflops.table.columns import BoolArray, IntArray, count_true, is_one_of
 from traceflops.table.grouping import exact_sum
 from traceflops.timeline.account import DeviceAccount
 from traceflops.timeline.intervals import Intervals
@@ -89,21 +89,22 @@ NO_SERVING: Final = Serving()
 
 
 class _Lane(Struct, frozen=True):
-    """Passes on one device by start; `index` is that of each pass among all annotated ones.
+    """Passes on one device, in order of start.
 
-    `next_ns` is the start of the following pass if that is chosen, too, else NEVER.
+    `pass_index` is the place of each pass among all annotated passes. `next_ns` is the start of the
+    following pass if that is chosen, too, else NEVER.
     """
 
     device: int
     account: DeviceAccount
-    index: IntArray
+    pass_index: IntArray
     start_ns: IntArray
     end_ns: IntArray
     next_ns: IntArray
 
     def only(self, chosen: BoolArray) -> _Lane:
         """Return the chosen passes; `chosen` is per pass."""
-        columns = (self.index, self.start_ns, self.end_ns, self.next_ns)
+        columns = (self.pass_index, self.start_ns, self.end_ns, self.next_ns)
         return _Lane(self.device, self.account, *(column[chosen] for column in columns))
 
     @property
@@ -127,7 +128,7 @@ def serving(prepared: Prepared, attribution: Attribution) -> Serving:
     kinds = (_pass_kind(kind, prepared, passes, lanes) for kind in ORDER)
     rows = []
     for lane in lanes:
-        columns = (lane.index.tolist(), lane.start_ns.tolist(), lane.duration_ns.tolist())
+        columns = (lane.pass_index.tolist(), lane.start_ns.tolist(), lane.duration_ns.tolist())
         for index, start, duration in zip(*columns, strict=True):
             judged = passes[index].judged
             size = (judged.sequences, judged.queries)
@@ -163,31 +164,34 @@ def _lane(prepared: Prepared, device: int, pass_of: IntArray) -> _Lane:
 def _pass_kind(
     kind: Kind | None, prepared: Prepared, passes: Sequence[ForwardPass], lanes: Sequence[_Lane]
 ) -> PassKind:
-    """Return the statistics of the passes of one kind."""
-    is_kind = np.array([each_pass.judged.kind == kind for each_pass in passes], dtype=np.bool_)
-    lanes = [lane.only(is_kind[lane.index]) for lane in lanes]
-    spans = sorted(ns for lane in lanes for ns in lane.duration_ns.tolist())
+    """Return the statistics of one kind of passes; `lanes` are the chosen passes of all kinds."""
+    is_of_kind = np.array([one.judged.kind == kind for one in passes], dtype=np.bool_)
+    lanes = [lane.only(is_of_kind[lane.pass_index]) for lane in lanes]
+    durations_ns = sorted(ns for lane in lanes for ns in lane.duration_ns.tolist())
+    tokens = [passes[index].judged.queries for lane in lanes for index in lane.pass_index.tolist()]
     idle_ns = sum(lane.between.subtract(lane.account.timeline.busy).length_ns for lane in lanes)
     waits = IdleCulprits((), idle_ns)
     if idle_ns and prepared.launch_records.is_judged:  # else no launch tells what a gap waited for
         gaps = [gap_parts(lane.account, lane.between) for lane in lanes if len(lane.between)]
         waits = culprits_of(GapParts.joined(gaps), prepared.trace)
-    # A cycle ends where the next chosen pass starts, else with the pass.
-    stops = [np.where(lane.next_ns == NEVER, lane.end_ns, lane.next_ns) for lane in lanes]
-    lane_accounts = (lane.account.accounts(lane.start_ns, lane.end_ns) for lane in lanes)
+    cycle_ns, followed, total = 0, 0, EMPTY_ACCOUNT
+    for lane in lanes:
+        is_followed = lane.next_ns != NEVER
+        followed += count_true(is_followed)
+        # A cycle ends where the next chosen pass starts, else with the pass.
+        cycle_ns += exact_sum(np.where(is_followed, lane.next_ns, lane.end_ns) - lane.start_ns)
+        total = sum(lane.account.accounts(lane.start_ns, lane.end_ns), total)
     return PassKind(
         kind=kind,
-        passes=len(spans),
-        p50_ns=_percentile(spans, 50),
-        p99_ns=_percentile(spans, 99),
-        tokens=known_sum(*(passes[index].judged.queries for lane in lanes for index in lane.index)),
-        cycle_ns=sum(
-            exact_sum(stop - lane.start_ns) for stop, lane in zip(stops, lanes, strict=True)
-        ),
-        followed=sum(int((lane.next_ns != NEVER).sum()) for lane in lanes),
+        passes=len(durations_ns),
+        p50_ns=_percentile(durations_ns, 50),
+        p99_ns=_percentile(durations_ns, 99),
+        tokens=known_sum(*tokens),
+        cycle_ns=cycle_ns,
+        followed=followed,
         between_ns=idle_ns,
         waits=waits,
-        total=sum((account for one_lane in lane_accounts for account in one_lane), EMPTY_ACCOUNT),
+        total=total,
     )
 
 

@@ -185,28 +185,30 @@ def _rank(candidate: Candidate) -> tuple[bool, Fraction, Fraction]:
 def _ways(
     card: ModelCard, run: Run, stated: Peak, others: Sequence[Peak], metric: Metric
 ) -> Iterator[tuple[str, Peak, str, Fraction, int]]:
-    """Yield (convention, peak, treatment or mistake, figure, cost of its assumptions).
+    """Yield (convention, peak, treatment or mistake, figure, cost) of each way to a figure.
 
-    Costs are weights by judgement: 2 for the sparse rate of the stated device, 3 for another peak,
-    5 for its sparse rate. Other peaks equal to the stated one or its double are left out.
+    The cost weighs its assumptions by judgement: 2 for the sparse rate of the stated device, 3 for
+    another peak, 5 for the sparse rate of another. Peaks equal to these of the stated device are
+    left out.
     """
     if is_of_unknown_basis(run):  # only the division by the peak can be explained
         rules = [CONVENTIONS[PUBLISHED]]
     else:
         rules = [rule for rule in CONVENTIONS.values() if obstacle(card, run, rule.id) is None]
     peaks = [(stated, 0), (_sparse(stated), 2)]
+    stated_rates = [peak.flops_per_ns for peak, _ in peaks]
     for other in others:
-        for peak, cost in ((other, 3 + other.unlikely), (_sparse(other), 5 + other.unlikely)):
-            if peak.flops_per_ns not in (stated.flops_per_ns, SPARSE * stated.flops_per_ns):
-                peaks.append((peak, cost))
+        for peak, cost in ((other, 3), (_sparse(other), 5)):
+            if peak.flops_per_ns not in stated_rates:
+                peaks.append((peak, cost + other.unlikely))
     for rule in rules:
-        for treatment, value, cost in _numerators(card, run, rule, stated, metric):
-            for peak, more in peaks:
-                figure = value * stated.flops_per_ns / peak.flops_per_ns
-                yield rule.id, peak, treatment, figure, cost + more
+        for treatment, figure, cost in _numerators(card, run, rule, stated, metric):
+            for peak, peak_cost in peaks:
+                of_peak = figure * stated.flops_per_ns / peak.flops_per_ns
+                yield rule.id, peak, treatment, of_peak, cost + peak_cost
             if not treatment and rule.id != PUBLISHED:
-                for mistake, factor, more in _mistakes(card, run):
-                    yield rule.id, stated, mistake, value * factor, cost + more
+                for mistake, factor, mistake_cost in _mistakes(card, run):
+                    yield rule.id, stated, mistake, figure * factor, cost + mistake_cost
 
 
 def _mistakes(card: ModelCard, run: Run) -> Iterator[tuple[str, Fraction, int]]:
@@ -236,26 +238,27 @@ def _numerators(
     an MFU is not (1); recomputation that the run does not have costs 1 more.
     """
     wants_hfu = metric == "hfu"
-    treatments: list[tuple[str, Checkpoint | None, int]] = [
-        ("", None, int(wants_hfu and not rule.executed))
-    ]
+    without_cost = 1 if wants_hfu and not rule.executed else 0
+    treatments: list[tuple[str, Checkpoint | None, int]] = [("", None, without_cost)]
     if not (rule.executed or rule.id == PUBLISHED or run.forward_only):
+        own_cost = 0 if wants_hfu else 1
         if run.checkpoint != NO_CHECKPOINT:
-            name = f"with its recomputation ({run.checkpoint.name})"
-            treatments.append((name, run.checkpoint, 0 if wants_hfu else 1))
-        treatments += [(*treatment, 1 if wants_hfu else 2) for treatment in TREATMENTS]
-    # How unlikely the convention is for this run: some are only for frozen weights, others not.
-    is_frozen, is_for_frozen = bool(run.frozen or run.lora), rule.frozen == "all"
-    oddity = 4 * is_for_frozen if not is_frozen else int(not is_for_frozen)
-    oddity += 3 * rule.odd + rule.executed
-    values: set[Fraction] = set()
-    for treatment, checkpoint, cost in treatments:
+            words = f"with its recomputation ({run.checkpoint.name})"
+            treatments.append((words, run.checkpoint, own_cost))
+        treatments += [(words, checkpoint, own_cost + 1) for words, checkpoint in TREATMENTS]
+    # How unlikely the convention is for this run, above all if only one of the two freezes weights.
+    rule_cost = 3 * rule.odd + rule.executed
+    run_freezes, rule_freezes = bool(run.frozen or run.lora), rule.frozen == "all"
+    if run_freezes != rule_freezes:
+        rule_cost += 4 if rule_freezes else 1
+    figures: set[Fraction] = set()
+    for words, checkpoint, cost in treatments:
         treated = replace(run, checkpoint=checkpoint or run.checkpoint)
         rate = raw_rate(card, treated, stated, rule.id)
-        value = rate.hfu if checkpoint is not None else rate.figure
-        if value not in values:  # else this treatment recomputes nothing
-            values.add(value)
-            yield treatment, value, cost + oddity
+        figure = rate.hfu if checkpoint is not None else rate.figure
+        if figure not in figures:  # else this treatment recomputes nothing
+            figures.add(figure)
+            yield words, figure, cost + rule_cost
 
 
 def _sparse(peak: Peak) -> Peak:

@@ -230,23 +230,24 @@ class _Count(Struct, frozen=True):
             yield Line("convention.vector", VECTOR_FLOPS_OF_LEVANTER * squares * times)
 
     def _twice_pairs(self, placed: PlacedCore, shape: RunShape) -> int:
-        """Return twice the (query, key) pairs of a head in a step: T/2 may be no integer."""
+        """Return twice the (query, key) pairs of a head in a step, since half a pair may count."""
         mask, context, cached = placed.core.mask, self.rule.context, self.run.cached
         sequences = shape.of(self.rule.real)
         if placed.core.cross:  # a query sees its whole encoder sequence
-            ((memory_length, _),) = self.run.memory(self.card, self.shape).slots or ((0, 0),)
+            ((memory_length, _),) = self.run.memory(self.card, self.shape).slots
             return 2 * memory_length * sums_of(sequences).tokens
         if context == "exact":
             return 2 * pairs(mask, sequences, cached)
-        cut: Sequences = ()  # sequences cut by a window or chunk, whose pairs are counted exactly
+        # Pairs of sequences that a window or chunk cuts are counted exactly.
+        cut: Sequences = ()
         if context == "half-window":
             cut, sequences = cut_by(mask, sequences, cached)
         sums = sums_of(sequences)
-        full = sums.full_pairs(cached)
-        # Half a context: a query sees all cached tokens and half of the others.
-        is_half = context != "full" and mask.kind != "full"
-        uncut = full + cached * sums.tokens if is_half else 2 * full
-        return 2 * pairs(mask, cut, cached) + uncut
+        twice_uncut = 2 * sums.full_pairs(cached)
+        if context != "full" and mask.kind != "full":
+            # Half a context: a query sees all cached tokens and half of the others.
+            twice_uncut = sums.full_pairs(cached) + cached * sums.tokens
+        return 2 * pairs(mask, cut, cached) + twice_uncut
 
     @property
     def _checkpoint(self) -> Checkpoint:

@@ -175,7 +175,7 @@ def llama4_experts(table: TomlTable, values: Values) -> None:
     step, layers = table.count("interleave_moe_layer_step", 1), _layers(table)
     width = table.count("intermediate_size")
     listed = _known(table, "moe_layers")
-    values["ffn"] = table.count("intermediate_size_mlp", 16384)  # as in its class
+    values["ffn"] = table.count("intermediate_size_mlp", 16384)  # the default of transformers
     values["experts"] = {
         "count": table.count("num_local_experts"),
         "topk": table.count("num_experts_per_tok", 1),

@@ -29,15 +29,13 @@ def find_model(text: str) -> ModelCard:
     unknown, or the file cannot be read or is wrong.
     """
     path = Path(text)
-    is_path = bool(text) and (
-        path.suffix.lower() in (".json", ".toml")
-        or path.is_absolute()
-        or text.startswith((".", "~"))
-        or (_exists(path) and (len(path.parts) > 1 or _plain(text) not in _ids()))
-    )
+    looks_like_path = text.startswith((".", "~")) or path.is_absolute()
+    looks_like_path |= path.suffix.lower() in (".json", ".toml")
     try:
-        if not is_path:
-            return preset(text)
+        if not looks_like_path:
+            is_name = len(path.parts) <= 1 and _plain(text) in _ids()
+            if not text or is_name or not _exists(path):
+                return preset(text)
         config = path / "config.json"
         return read_card(config if _exists(config) else path)
     except UsageError as error:

@@ -20,9 +20,10 @@ from msgspec.structs import replace
 from traceflops.flops.ops.arguments import READERS, Arguments, Shapes
 from traceflops.flops.ops.table import ENCLOSING, RULES
 from traceflops.flops.ops.work import CannotCount, Result, Rule, Signature, Unknown, Work
-from traceflops.table.columns import ABSENT, BoolArray, IntArray, codes, matching, names, numbers
+from traceflops.table.arrays import ABSENT, BoolArray, IntArray
+from traceflops.table.columns import codes, matching, names, numbers, texts_of
 from traceflops.table.grouping import extremes, group_rows, joint_codes
-from traceflops.table.nesting import innermost
+from traceflops.table.nesting import innermost, taken
 
 UNKNOWN: Final = -1  # an unknown count
 _COLUMNS: Final = ("name", *READERS)
@@ -84,20 +85,21 @@ class OpWork(Struct, frozen=True):
 
 
 def count_ops(ops: pa.Table) -> OpWork:
-    """Return the work of every row of a trace's table of ops."""
-    # Ops with equal names, arguments, output shape and arguments of the enclosing op do equal work.
-    rows = np.flatnonzero(matching(ops["name"], RULES.__contains__))
+    """Return the work of each op of a trace."""
+    modelled = np.flatnonzero(matching(ops["name"], RULES.__contains__))
     output, enclosing = output_shapes(ops), enclosing_ops(ops)
-    call, _ = group_rows([codes(ops[column])[rows] for column in _COLUMNS])
-    call_of_row = np.full(ops.num_rows + 1, -1, dtype=np.int64)  # the last entry is for row -1
-    call_of_row[rows] = call
-    key, first = group_rows([call, output[rows], call_of_row[enclosing[rows]]])
-    sample = rows[first]
-    results: list[tuple[Result, Rule | None]] = [(Unknown("not-modelled"), None)]  # index 0
-    results += _works(ops, sample, output[sample], enclosing[sample])
-    work_of_row = np.zeros(ops.num_rows, dtype=np.int64)
-    work_of_row[rows] = key + 1
-    return OpWork.of(work_of_row, *zip(*results, strict=True))
+    # Per op: a number for its name and arguments.
+    call = np.full(ops.num_rows, -1, dtype=np.int64)
+    call[modelled], _ = group_rows([codes(ops[column])[modelled] for column in _COLUMNS])
+    # Ops of equal call, output shape and call of the enclosing op do equal work.
+    equal = [call[modelled], output[modelled], taken(call, enclosing[modelled])]
+    group, first = group_rows(equal)
+    sample = modelled[first]  # one op per group
+    works: list[tuple[Result, Rule | None]] = [(Unknown("not-modelled"), None)]
+    works += _works(ops, sample, output[sample], enclosing[sample])
+    place = np.zeros(ops.num_rows, dtype=np.int64)  # work 0 is of ops that are not modelled
+    place[modelled] = group + 1
+    return OpWork.of(place, *zip(*works, strict=True))
 
 
 def _works(
@@ -176,11 +178,11 @@ def enclosing_ops(ops: pa.Table) -> IntArray:
     outer = np.flatnonzero(matching(ops["name"], frozenset(ENCLOSING.values()).__contains__))
     if not len(inner) or not len(outer):
         return enclosing
-    name = codes(ops["name"])
-    code_of = {label: code for code, label in enumerate(names(ops["name"]))}
-    wanted = np.array([code_of.get(ENCLOSING.get(label, ""), -1) for label in code_of])
     around = _around(ops, inner, outer)
-    enclosing[inner] = np.where((around >= 0) & (name[around] == wanted[name[inner]]), around, -1)
+    # An op around it of another library has no shapes for it.
+    pairs = zip(texts_of(ops["name"], inner), texts_of(ops["name"], around), strict=True)
+    has_shapes = [ENCLOSING[inner_name] == outer_name for inner_name, outer_name in pairs]
+    enclosing[inner] = np.where(has_shapes, around, -1)
     return enclosing
 
 

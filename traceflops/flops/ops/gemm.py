@@ -120,27 +120,29 @@ class GroupedProduct(Struct, frozen=True):
 
 
 def fused_experts(kind: Kind, args: Arguments) -> Work:
-    """Return the work of tokens in experts: weights E x N x K up, E x K x N/2 (or N) down.
+    """Return the work of tokens (T x K) in experts: weights E x N x K up, E x K x N/2 (or N) down.
 
-    The fifth argument has a column per expert of a token. A list of integers among the arguments
-    maps experts to devices, or counts tokens: then all rows may be computed elsewhere.
+    N is twice the width of an expert if its activation is gated. The fifth argument has a row per
+    token and a column per expert of a token.
     """
     tokens, up, down, _, chosen = work.operands(args, 0, 1, 2, 3, 4)
     ranks = [len(tensor.shape) for tensor in (tokens, up, down, chosen)]
     if ranks != [2, 3, 3, 2] or not up.elements:
         raise CannotCount("odd-shapes")
-    hidden, columns, rows = tokens.shape[1], up.shape[1], chosen.elements
+    hidden, up_columns, rows = tokens.shape[1], up.shape[1], chosen.elements
     packed, remainder = divmod(hidden, up.shape[2])  # values in one element of the weights
     width = down.shape[2] * packed
-    fits = columns in (width, 2 * width) and down.shape[:2] == (up.shape[0], hidden)
+    fits = up_columns in (width, 2 * width) and down.shape[:2] == (up.shape[0], hidden)
     if remainder or not fits:
         raise CannotCount("odd-shapes")
-    sizes = Product(1, rows, columns + width, hidden)
+    # Up and down have equal FLOPs per column: 2 x rows x hidden.
+    sizes = Product(1, rows, up_columns + width, hidden)
     weight = up.type.matrix if up.type and packed == 1 else None
     # With fp8 weights the tokens become fp8, too; else both must have the same type already.
     dtype = weight if weight in ("fp8", matrix_type(tokens, up)) else None
     # The results are as large as the tokens.
     moved = (2 * (tokens.bytes or 0), _used(up, rows), _used(down, rows))
+    # With a list that maps experts to devices, or counts tokens, others may compute all rows.
     tensors = args.given(*range(len(args.shapes)))
     may_be_elsewhere = any(tensor.type == INT32 and len(tensor.shape) == 1 for tensor in tensors)
     part = FlopsPart("product", sizes.flops, 0 if may_be_elsewhere else sizes.flops)

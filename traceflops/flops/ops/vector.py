@@ -47,13 +47,15 @@ class Elementwise(Struct, frozen=True):
         if shape is None:
             raise CannotCount("odd-shapes")
         read = tensors if self.reads_first else tensors[1:]
-        # The promoted type, None if one is unknown. Scalars (tensors without dimensions) count only
-        # if their type is of a higher rank than that of the others (float among integers).
+        # The result has the promoted type of all operands, unknown if one of theirs is.
         types = [tensor.type for tensor in tensors if tensor.type is not None]
-        of_all = promoted(types) if len(types) == len(tensors) else None
+        result = promoted(types) if len(types) == len(tensors) else None
+        # Scalars (without dimensions) promote the others only to a higher rank: integers to float.
         shaped = promoted([tensor.type for tensor in tensors if tensor.shape and tensor.type])
-        result = shaped if shaped and of_all and shaped.rank == of_all.rank else of_all
-        result = BOOL if self.result == "bool" else result
+        if shaped and result and shaped.rank == result.rank:
+            result = shaped
+        if self.result == "bool":
+            result = BOOL
         written = tensors[0] if self.in_place else Tensor(shape, None, result)
         return _moved(kind, (written, *read), self.per_element * prod(shape))
 
@@ -126,16 +128,17 @@ class Reduction(Struct, frozen=True):
     def __call__(self, kind: Kind, args: Arguments) -> Work:
         """Return the work. Raises CannotCount if the tensor has no shape."""
         (tensor,) = operands(args, 0)
-        # With two arguments the second one is a type: all dimensions are reduced.
+        # All dimensions are reduced if none are named, as in sum(tensor, dtype): two arguments.
         dims = args.value(self.over) if len(args.values) > 2 else None
-        if isinstance(dims, int) and not isinstance(dims, bool):
+        if type(dims) is int:
             dims = (dims,)
-        elements = 1  # of one result
+        elements_of_result = 1
         if isinstance(dims, tuple) and dims and tensor.shape:
             reduced = {dim % len(tensor.shape) for dim in dims if type(dim) is int}
-            elements = prod(size for dim, size in enumerate(tensor.shape) if dim not in reduced)
-        out = Tensor((self.results * elements,), None, self.result or tensor.type)
-        return _moved(kind, (tensor, out), self.per_element * tensor.elements)
+            kept = [size for dim, size in enumerate(tensor.shape) if dim not in reduced]
+            elements_of_result = prod(kept)
+        written = Tensor((self.results * elements_of_result,), None, self.result or tensor.type)
+        return _moved(kind, (tensor, written), self.per_element * tensor.elements)
 
 
 def lookup(kind: Kind, args: Arguments) -> Work:

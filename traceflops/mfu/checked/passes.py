@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from fractions import Fraction
+from operator import mul
 from typing import Final
 
 from msgspec import Struct
@@ -95,12 +96,12 @@ def job_size(prepared: Prepared, gpus: int | None = None) -> JobSize:
 
 
 def host_time(prepared: Prepared) -> int | None:
-    """Return the total length of the host's markers of the chosen steps in ns, else None."""
+    """Return the ns that the chosen steps take by the host's markers, None if one has no marker."""
     marked = find_marked_steps(prepared.trace, prepared.selection.step_mark)
     if marked is None or prepared.plan.choice.source != marked.source:  # steps without markers
         return None
     process = numbers(prepared.trace.devices["process"])
-    total = 0
+    total_ns = 0
     for device, windows in prepared.windows.items():
         chosen = [window.step for window in windows if window.used and window.role == "step"]
         if not chosen:
@@ -108,52 +109,53 @@ def host_time(prepared: Prepared) -> int | None:
         if (steps := marked.by_process.get(int(process[device]))) is None:
             return None
         step_numbers = prepared.plan.layout.numbers[device].tolist()
-        times = dict(zip(step_numbers, (steps.end_ns - steps.start_ns).tolist(), strict=True))
-        if any(step not in times for step in chosen):  # the host marked only some of them
+        durations_ns = (steps.end_ns - steps.start_ns).tolist()
+        duration_of = dict(zip(step_numbers, durations_ns, strict=True))
+        if any(step not in duration_of for step in chosen):
             return None
-        total += sum(times[step] for step in chosen if step is not None)
-    return total or None
+        total_ns += sum(duration_of[step] for step in chosen if step is not None)
+    return total_ns or None
 
 
 def peak_in_trace(measured: Measurement, prepared: Prepared, dtype: str | None) -> PeakChoice:
-    """Return the peak of one device of the trace, or why there is none.
+    """Return the peak of a device of the trace for `dtype`, or why there is none.
 
-    If peaks differ between devices, the peak is their mean weighted by chosen time. The data type
-    is `dtype`, else that of nearly all products counted in the trace.
+    Without `dtype` it is that of the type of nearly all FLOPs counted in the trace. If the peaks of
+    devices differ, it is their mean, weighted by the chosen time of each device.
     """
     plain = plain_dtype(dtype) if dtype is not None else main_type(measured.executed)
-    devices, kinds = measured.devices, prepared.trace.devices["type"].to_pylist()
+    devices, types = measured.devices, prepared.trace.devices["type"].to_pylist()
     lack = None
-    if all(kinds[device.device] == "cpu" for device in devices):
+    if all(types[device.device] == "cpu" for device in devices):
         lack = without_times(prepared.trace, advice(prepared.trace, "device work"))
-    elif (unknown := next((d for d in devices if not d.rates), None)) is not None:
-        lack = unknown.match.lack
+    elif unknown := [device for device in devices if not device.rates]:
+        lack = unknown[0].match.lack
     if lack is not None:
-        return PeakChoice(None, None, plain, lack)
+        return PeakChoice(None, dtype=plain, lack=lack)
     specs = {d.match.spec.id: d.match.spec for d in devices if d.match.spec is not None}
     spec = next(iter(specs.values())) if len(specs) == 1 else None
-    # The rate of each device: given by the user (the same for all types), else of the data type.
     label = f"{plain} dense"
-    if any(device.given for device in devices):
-        rates = {device.device: max(device.rates.values()) for device in devices}
+    if any(device.given for device in devices):  # a rate of the user is for all types
+        rates = [max(device.rates.values()) for device in devices]
         label = "given" if dtype is None else f"{plain} given"
     elif plain is None:
-        types = tuple(sorted(measured.executed.dtypes))
-        what = fact("missing.several-dtypes", types=types) if types else fact("missing.no-dtype")
-        return PeakChoice(None, spec, None, MissingInput(what, fact("missing.name-dtype")))
-    else:
-        rates = {d.device: rate for d in devices if (rate := d.rates.get(plain)) is not None}
-    if len(rates) < len(devices):
-        product = next(device.product for device in devices if device.device not in rates)
-        what = fact("missing.device-rate", dtype=(plain or "")[:20], device=product)
+        counted = tuple(sorted(measured.executed.dtypes))
+        what = fact("missing.no-dtype")
+        if counted:
+            what = fact("missing.several-dtypes", types=counted)
+        return PeakChoice(None, spec, lack=MissingInput(what, fact("missing.name-dtype")))
+    elif without := [device for device in devices if device.rates.get(plain) is None]:
+        what = fact("missing.device-rate", dtype=plain[:20], device=without[0].product)
         return PeakChoice(None, spec, plain, MissingInput(what, GIVE_PEAK))
-    if len(set(rates.values())) == 1:
-        return PeakChoice(Peak(Fraction(max(rates.values())), label), spec, plain)
-    times = {n: sum(w.dur_ns for w in prepared.windows[n] if w.used) for n in rates}
-    total = sum(times.values())
-    weights = times if total else dict.fromkeys(rates, 1)  # no chosen time: equal weights
-    mean = Fraction(sum(rate * weights[n] for n, rate in rates.items()), sum(weights.values()))
-    label = f"{label}, average over GPUs," if total else label
+    else:
+        rates = [device.rates[plain] for device in devices]
+    if len(set(rates)) == 1:
+        return PeakChoice(Peak(Fraction(rates[0]), label), spec, plain)
+    windows = [prepared.windows[device.device] for device in devices]
+    chosen_ns = [sum(one.dur_ns for one in own if one.used) for own in windows]
+    weights = chosen_ns if any(chosen_ns) else [1] * len(devices)
+    mean = Fraction(sum(map(mul, rates, weights)), sum(weights))
+    label = f"{label}, average over GPUs," if any(chosen_ns) else label
     return PeakChoice(Peak(mean, label), spec, plain)
 
 
@@ -298,8 +300,8 @@ def unknown_flops(done: Executed, peaks: Mapping[int, Peaks]) -> int | None:
 def beyond_counted(measured: Measurement, card: ModelCard, run: Run, job: JobSize) -> Fact | None:
     """Return a fact if a described run needs more FLOPs than counters measured, else None.
 
-    Kernels of unknown FLOPs may have run at the peak. `run` has the devices of the job. If the
-    trace has model FLOPs, `counts_of` compares these instead.
+    Counters do not tell the purpose of FLOPs (`unsplit_flops`). If the trace has model FLOPs,
+    `counts_of` compares these. Kernels of unknown FLOPs may have run at the peak.
     """
     done = measured.executed
     if not done.unsplit_flops or done.model_flops or not card.complete:
@@ -350,15 +352,14 @@ class Recomputation(Struct, frozen=True):
         """Return a fact on how description and trace differ, None if they agree."""
         if self.mismatch is None:
             return None
-        code = "recomputation.missing" if self.counted else "recomputation.missing-all"
         if self.mismatch.code == NOT_DESCRIBED:
             code = "recomputation.not-described"
-        return fact(
-            code,
-            shown=Fraction(self.counted, self.executed),
-            checkpointing=_named(self.checkpoint),
-            described=self.described / self.executed or None,
-        )
+        else:
+            code = "recomputation.missing" if self.counted else "recomputation.missing-all"
+        # Shares of all executed FLOPs; None if no recomputation is described.
+        shown, described = Fraction(self.counted, self.executed), self.described / self.executed
+        name = _named(self.checkpoint)
+        return fact(code, shown=shown, checkpointing=name, described=described or None)
 
 
 def recomputation(

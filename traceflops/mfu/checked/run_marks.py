@@ -66,17 +66,19 @@ def run_marks(trace: Trace) -> tuple[dict[int, list[Mark]], tuple[Note, ...]]:
     process, start = numbers(trace.marks["process"]), numbers(trace.marks["start_ns"])
     read = {code: _read(labels[code]) for code in distinct(label[rows]).tolist()}
     marks: defaultdict[int, list[Mark]] = defaultdict(list)
-    refused: Counter[str] = Counter()
+    reasons: Counter[str] = Counter()  # of ignored marks
     for row in rows.tolist():
-        mark = read[int(label[row])]
-        if isinstance(mark, str):
-            refused[mark] += 1
+        content = read[int(label[row])]
+        if isinstance(content, str):
+            reasons[content] += 1
         else:
-            marks[int(process[row])].append(Mark(int(start[row]), *mark))
-    if not refused:
+            kind, values = content
+            marks[int(process[row])].append(Mark(int(start[row]), kind, values))
+    if not reasons:
         return dict(marks), ()
-    first, more = next(iter(refused)), len(refused) - 1 or None
-    count, code = refused.total(), "token-marks-left-out"
+    # The note gives the first reason and the number of further ones, None if there are none.
+    first, more = next(iter(reasons)), len(reasons) - 1 or None
+    count, code = reasons.total(), "token-marks-left-out"
     note = note_of("dropped", code, count=count, first=first, more=more, shapes=_SHAPES)
     return dict(marks), (note,)
 

@@ -247,31 +247,33 @@ def self_described(
     options = options or Words({}, dashed=True)
     run_options.check_sums(options)
     own = description_of(prepared.trace) or Description()
-    # Options that say how many tokens a step has win over marks.
-    give_tokens = not (PACKED | TOTALS | {"batch", "seq"}).isdisjoint(options.values)
-    marked = None if give_tokens else marked_tokens(prepared)
     described = own
-    if marked is not None:
-        values, more = marked.over(own.words.values)
-        described = replace(own, words=replace(own.words, values=values), notes=(*own.notes, *more))
+    # Marks with the tokens of each step count unless an option says how many a step has.
+    if (PACKED | TOTALS | {"batch", "seq"}).isdisjoint(options.values):
+        marked = marked_tokens(prepared) or MarkedTokens({})
+        values, notes_on_marks = marked.over(own.words.values)
+        words, notes = replace(own.words, values=values), (*own.notes, *notes_on_marks)
+        described = replace(own, words=words, notes=notes)
     described = described.with_options(card, options)
     if described.card is None:
-        no_model = note_of("dropped", "description-not-used.no-model")
-        return NotDescribed((*described.notes, *[no_model] * bool(own.words.values)))
+        has_words = bool(own.words.values)
+        no_model = (note_of("dropped", "description-not-used.no-model"),) if has_words else ()
+        return NotDescribed((*described.notes, *no_model))
     problem: TraceflopsError | None
     try:
-        known_card, run = card_and_run(described)
-        check_claims(known_card, run)
-        unit_of(known_card, replace(run, step_seconds=Fraction(1)))  # refuses an unknown step
-        problem = refusal(known_card, run, default_convention(known_card, run))
+        used_card, run = card_and_run(described)
+        check_claims(used_card, run)
+        unit_of(used_card, replace(run, step_seconds=Fraction(1)))  # refuses an unknown step
+        problem = refusal(used_card, run, default_convention(used_card, run))
         if problem is not None and convention in CONVENTIONS:
-            problem = refusal(known_card, run, convention or "")
+            problem = refusal(used_card, run, convention or "")
         if problem is None:
-            return SelfDescribed(known_card, run, described.notes)
+            return SelfDescribed(used_card, run, described.notes)
     except TraceflopsError as error:
         problem = error
+    # Options that are wrong by themselves raise; any other problem becomes a note.
     if card is not None or not _DESCRIBING.isdisjoint(options.values):
-        card_and_run(Description(described.card, options))  # raises for errors in options alone
+        card_and_run(Description(described.card, options))
     why, hint, empty = problem.message, problem.hint, tuple(own.empty)
     unused = note_of("dropped", "description-not-used", why=why, empty=empty, hint=hint)
     return NotDescribed((*described.notes, unused), problem)

@@ -260,27 +260,30 @@ def _same_launch(prepared: Prepared, launches: Launches, source: Source) -> IntA
 def _cross_checked(
     prepared: Prepared, attribution: Attribution, launches: Launches, answers: Answers
 ) -> CrossCheck | None:
-    """Return how counters compare with shapes, of the trace itself or else of the pair; or None."""
+    """Return how FLOPs by counters and by shapes compare; None if one of them is missing.
+
+    The shapes are those of executed ops of the trace; if it has none, those of the pair.
+    """
 
     def flops_by(origin: Origin) -> IntArray | None:
         """Return the exact FLOPs of each activity by one origin, -1 if unknown; None without it."""
-        by_origin = [matched for source, matched in answers if source.work.origin == origin]
+        of_origin = [matched for source, matched in answers if source.work.origin == origin]
         flops = np.full(prepared.trace.activities.num_rows, UNKNOWN, dtype=np.int64)
-        for matched in reversed(by_origin):  # the first answer is written last, and stays
+        for matched in reversed(of_origin):  # the first answer is written last, and stays
             values = exact_flops(matched.kinds, matched.kind)
             flops[launches.row] = np.where(values >= 0, values, flops[launches.row])
-        return flops if by_origin else None
+        return flops if of_origin else None
 
     by_counters, by_pair = flops_by("counters"), flops_by("pair")
     if by_counters is None:
         return None
     if len(attribution.executed):
-        shapes = joins.by_own_shapes(prepared, attribution, by_counters)
+        most, least = joins.by_own_shapes(prepared, attribution, by_counters)
     elif by_pair is not None:
-        shapes = (by_pair, by_pair)
+        most = least = by_pair
     else:
         return None
-    return joins.cross_check(prepared, shapes, by_counters)
+    return joins.cross_check(prepared, (most, least), by_counters)
 
 
 def _notes(
@@ -288,31 +291,35 @@ def _notes(
 ) -> Iterator[Note]:
     """Yield notes on serving kernels, on each join and its counters, and on bytes."""
     for source, matched in answers:
-        if source.work.origin != "counters":  # only shapes tell serving kernels
-            is_own = source.work.origin == "shapes"
-            yield from serving_notes(source.work, matched.kind if is_own else None)
+        if source.work.origin == "shapes":
+            yield from serving_notes(source.work, matched.kind)
+        elif source.work.origin == "pair":
+            yield from serving_notes(source.work, None)
     same_run = counter_notes.SAME_RUN
     is_noted = any(note.code == same_run for note in trace.notes)  # by the reader
-    others = (source for source, _ in answers if source.work.origin != "shapes")
-    tools, with_bytes = set(), False
-    for source, join in zip(others, all_joins, strict=True):
+    # Only other recordings and counters have a join: see `_joins`.
+    joined_sources = [source for source, _ in answers if source.work.origin != "shapes"]
+    tools_of_bytes: set[str] = set()
+    has_bytes = False
+    for source, join in zip(joined_sources, all_joins, strict=True):
         yield from counter_notes.join_notes(join, source.work.launches.count)
         if join.count("dispatch") and not is_noted:
             yield note_of("assumed", same_run)
-        if source.counters is not None:
-            yield from counter_notes.counter_notes(source.counters)
+        if (counters := source.counters) is not None:
+            yield from counter_notes.counter_notes(counters)
             if (source.work.size >= 0).any():
-                with_bytes = True
-                tools |= {family.tool for family in source.counters.families if family is not None}
+                has_bytes = True
+                tools_of_bytes |= {one.tool for one in counters.families if one is not None}
         yield from source.notes
     # ncu counts bytes at the memory itself, AMD's profilers at the fabric before it.
-    if with_bytes and tools != {"ncu"}:
+    if has_bytes and tools_of_bytes != {"ncu"}:
         yield note_of("assumed", "fabric-bytes")
-    if "ncu" in tools:
+    if "ncu" in tools_of_bytes:
         yield note_of("assumed", "memory-bytes")
     if check is not None and not check.agree:
-        code = f"counters-differ-from-shapes{'.less' * (check.difference < 0)}"
+        are_more, code = check.difference > 0, "counters-differ-from-shapes"
         apart, kernel = abs(check.difference), shown(check.kernel)
+        code = code if are_more else f"{code}.less"
         yield note_of("assumed", code, count=check.launches, apart=apart, kernel=kernel)
 
 
@@ -325,18 +332,19 @@ def _counted(trace: Trace, timed: tuple[str, ...], file: str | None) -> Source |
     counted = counted_launches(trace)
     if counted is None:
         return None
-    own = trace.devices["architecture"].to_pylist()
-    named = tuple(dict.fromkeys(arch for arch in own if arch)) or timed
-    only = family_of(named[0]) if len(named) == 1 else None
+    architectures = trace.devices["architecture"].to_pylist()
+    known = tuple(dict.fromkeys(filter(None, architectures))) or timed
+    only = family_of(known[0]) if len(known) == 1 else None
     # Without a single architecture: the only family whose counters have these names.
     default = only or family_by_counters(names(trace.kernel_counters["counter"]))
-    # By device, with a last entry for launches without a device (-1).
-    family_of_device = [*(family_of(arch) if arch else default for arch in own), default]
-    units_of_device = [*(units or 0 for units in trace.devices["sm_count"].to_pylist()), 0]
-    families = tuple(dict.fromkeys(family_of_device))
-    index = np.array([families.index(family) for family in family_of_device], dtype=np.int64)
-    family = index[counted.device]
-    units = np.array(units_of_device, dtype=np.int64)[counted.device]
+    # Per device; the last element is for launches without a device (-1).
+    device_families = [*(family_of(arch) if arch else default for arch in architectures), default]
+    device_units = [*(units or 0 for units in trace.devices["sm_count"].to_pylist()), 0]
+    families = tuple(dict.fromkeys(device_families))
+    indices = [families.index(one) for one in device_families]
+    # Per launch: the index of its family, and the number of SMs or CUs.
+    family = np.array(indices, dtype=np.int64)[counted.device]
+    units = np.array(device_units, dtype=np.int64)[counted.device]
     work = counter_work.counter_work(counted, families, family)
     rules = counter_notes.rules_by_launch(trace, counted)
     speeds, notes = kernel_speeds(counted, families, family, units, rules)

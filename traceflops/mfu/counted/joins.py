@@ -34,7 +34,7 @@ from traceflops.mfu.counted.counter_work import CountedKernel
 from traceflops.mfu.counted.kernel_speeds import KernelSpeed
 from traceflops.mfu.counted.launches import ORIGINS, UNKNOWN, Kind, Launches, LaunchWork, Origin
 from traceflops.mfu.traced.coverage import HOW, How, on_chosen_device
-from traceflops.table.columns import IntArray, codes, is_one_of, names
+from traceflops.table.columns import IntArray, codes, is_one_of, texts_of
 from traceflops.table.grouping import exact_sum, exact_sums, extremes, group_rows
 from traceflops.table.nesting import taken
 from traceflops.table.trace import Note
@@ -344,19 +344,25 @@ def by_own_shapes(prepared: Prepared, attribution: Attribution, counted: IntArra
 
 
 def cross_check(prepared: Prepared, shapes: Shaped, counted: IntArray) -> CrossCheck | None:
-    """Return how FLOPs by counters (-1: unknown) and by shapes compare; None if none has both."""
+    """Return how FLOPs of activities by counters (-1: unknown) and by shapes compare.
+
+    None if no activity has both, or if all are 0.
+    """
     most, least = shapes
     rows = np.flatnonzero((most >= 0) & (counted >= 0) & on_chosen_device(prepared))
-    # If both are 0 everywhere, there is nothing to compare.
     if not len(rows) or not (most[rows].any() or counted[rows].any()):
         return None
-    label, name = names(prepared.trace.activities["name"]), codes(prepared.trace.activities["name"])
-    group, first = group_rows([name[rows]])
-    by_counters, by_shapes = (
-        exact_sums(group, values[rows], len(first)) for values in (counted, most)
+    # The sums of each kernel, and the kernel whose sums differ most.
+    name = prepared.trace.activities["name"]
+    kernel, first = group_rows([codes(name)[rows]])
+    by_counters = exact_sums(kernel, counted[rows], len(first))
+    by_shapes = exact_sums(kernel, most[rows], len(first))
+    differences = [abs(a - b) for a, b in zip(by_counters, by_shapes, strict=True)]
+    worst = rows[first[[differences.index(max(differences))]]]
+    return CrossCheck(
+        launches=len(rows),
+        counted=sum(by_counters),
+        least=exact_sum(least[rows]),
+        most=sum(by_shapes),
+        kernel=texts_of(name, worst)[0],
     )
-    pairs = zip(by_counters, by_shapes, strict=True)
-    differences = [abs(by_counter - by_shape) for by_counter, by_shape in pairs]
-    worst = first[differences.index(max(differences))]
-    kernel, at_least = label[int(name[rows[worst]])], exact_sum(least[rows])
-    return CrossCheck(len(rows), sum(by_counters), at_least, sum(by_shapes), kernel)

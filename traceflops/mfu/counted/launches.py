@@ -18,6 +18,7 @@ from traceflops.table.builder import TableBuilder
 from traceflops.table.columns import ABSENT, UNKNOWN_SIZE, BoolArray, IntArray, axes, codes, numbers
 from traceflops.table.grouping import distinct, places_in_runs
 from traceflops.table.links import recorded_calls
+from traceflops.table.nesting import taken
 from traceflops.table.trace import Trace, note_of
 from traceflops.windows.prepared import Prepared
 
@@ -69,19 +70,18 @@ def launches_of(prepared: Prepared) -> Launches:
     rows = np.flatnonzero(is_kernel)
     # Sort by correlation if all launches of a process have one, else by start.
     correlation = numbers(activities["correlation"], ABSENT)[rows]
-    without = distinct(process[rows][correlation == ABSENT])
-    launch_order = np.where(np.isin(process[rows], without), 0, correlation)
-    start = numbers(activities["start_ns"])[rows]
-    rows = rows[np.lexsort((start, launch_order, process[rows]))]
+    by_start = distinct(process[rows][correlation == ABSENT])  # processes
+    launch_order = np.where(np.isin(process[rows], by_start), 0, correlation)
+    start_ns = numbers(activities["start_ns"])[rows]
+    rows = rows[np.lexsort((start_ns, launch_order, process[rows]))]
+    # A window is numbered within its device; `step` is its number among those of all devices.
     window = window_of_activity(prepared)
-    # Number the steps of all devices; the last entry of is_step is for activities of no window.
-    first, step = 0, np.full(len(window), -1, dtype=np.int64)
+    windows_before, step = 0, np.full(len(window), -1, dtype=np.int64)
     for number, windows in prepared.windows.items():
-        of_device = device == number
-        is_step = np.array([*(w.role == "step" for w in windows), False], dtype=np.bool_)
-        own = window[of_device]
-        step[of_device] = np.where(is_step[own], first + own, -1)
-        first += len(windows)
+        of_device, numbered = device == number, enumerate(windows, windows_before)
+        step_of_window = [index if one.role == "step" else -1 for index, one in numbered]
+        step[of_device] = taken(np.array(step_of_window, dtype=np.int64), window[of_device])
+        windows_before += len(windows)
     grid_axes, block_axes = (axes(activities[name])[rows] for name in ("grid", "block"))
     grid, block = columns.product_of(grid_axes), columns.product_of(block_axes)
     threads = grid.astype(np.float64) * block  # float: the product of two int64 may wrap

@@ -33,7 +33,7 @@ from traceflops.mfu.traced.coverage import (
     on_chosen_device,
     window_of_activity,
 )
-from traceflops.table.columns import BoolArray, codes, is_one_of, names, numbers
+from traceflops.table.columns import BoolArray, codes, is_one_of, names, numbers, texts_of
 from traceflops.table.grouping import distinct, exact_sum, exact_sums, group_rows, groups
 from traceflops.table.nesting import taken
 from traceflops.table.trace import Note, Trace, note_of
@@ -100,22 +100,22 @@ class Outside(Struct, frozen=True):
 
 
 def outside(prepared: Prepared, attribution: Attribution, work: MeasuredWork | None) -> Outside:
-    """Return what the ledger does not count; `work` has kernels without shapes."""
-    ops, of_ops = prepared.trace.ops, attribution.work
-    labels = names(ops["name"])
+    """Return what the ledger does not count; `work` is that of kernels by counters or a pair."""
+    name, op_work = prepared.trace.ops["name"], attribution.work
     not_counted: list[NotCounted] = []
     fates: tuple[Fate, ...] = ("cached", "ghost", "lost", "duplicate")
-    for why in fates:
-        rows = np.flatnonzero(attribution.has(why))
-        code = codes(ops["name"])[rows]
-        group, first = group_rows([code])
-        flops = exact_sums(group, of_ops.of_ops(of_ops.flops)[rows], len(first))
-        counts = np.bincount(group, minlength=len(first)).tolist()
-        kernels = [labels[label] for label in code[first].tolist()]
-        not_counted += map(NotCounted, [why] * len(first), kernels, counts, flops)
-    vector_flops = None  # by shapes if any are known, else by `work` if all are
-    if (of_ops.of_ops(of_ops.vector_flops) != UNKNOWN).any():
-        vector_flops = of_ops.total(of_ops.vector_flops, vector_ops(prepared, attribution))
+    for fate in fates:
+        rows = np.flatnonzero(attribution.has(fate))
+        # Ops of one name are a group.
+        group, first = group_rows([codes(name)[rows]])
+        labels, counts = texts_of(name, rows[first]), np.bincount(group, minlength=len(first))
+        flops = exact_sums(group, op_work.of_ops(op_work.flops)[rows], len(first))
+        for label, count, flops_of_name in zip(labels, counts.tolist(), flops, strict=True):
+            not_counted.append(NotCounted(fate, label, count, flops_of_name))
+    # Vector FLOPs are known by shapes of ops; else by `work`, if it knows those of all kernels.
+    vector_flops = None
+    if (op_work.of_ops(op_work.vector_flops) != UNKNOWN).any():
+        vector_flops = op_work.total(op_work.vector_flops, vector_ops(prepared, attribution))
     elif work is not None:
         is_kernel = is_one_of(prepared.trace.activities["kind"], "kernel")
         counted = work.vector[is_kernel & on_chosen_device(prepared)]
