@@ -236,10 +236,13 @@ def _causes(case: Case, asked: Sequence[Rule]) -> Iterator[Finding]:
 
     What gains next to nothing is left out, except findings of the user's own rules.
     """
-    basis, rules = gain_basis(case), case.finding_rules
+    rules = case.finding_rules
+    # The rules come before the graph that gains need, which takes much memory.
+    found = [(rule, [*rule(case)]) for rule in (*asked, *more_rules(rules))]
+    basis = gain_basis(case)
     least_ns = limit(case, "priority", "nothing") * basis.step_ns
-    for rule in (*asked, *more_rules(rules)):
-        for rule_cause in rule(case):
+    for rule, causes in found:
+        for rule_cause in causes:
             cause = rule_cause.as_cause() if isinstance(rule_cause, Candidate) else rule_cause
             finding = weighed(cause, basis) if cause.rule not in rules.silent else None
             if finding is not None and (

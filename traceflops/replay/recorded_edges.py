@@ -49,7 +49,6 @@ _CAP_TIMES, _LEAST_CAP_NS = 3, 20_000
 """The longest ordinary delay of work: so many usual launch lags, but at least so many ns."""
 _JITTER_NS: Final = 2_000
 _AT_ONCE: Final = 3  # work that starts within this many usual gaps of a queue follows at once
-_ENDLESS: Final = int(np.iinfo(np.int64).max)
 
 
 def recorded_graph(prepared: Prepared, ranks: RankReport | None) -> RecordedGraph:
@@ -176,7 +175,7 @@ class _GraphBuilder(Struct, frozen=True, dict=True):
             thread=column(self.point, points.thread),
             at_ns=column(self.point, points.time_ns),
             call=column(self.point, points.call),
-            cap_ns=column(self.begin, cap, _ENDLESS),
+            cap_ns=column(self.begin, cap),
         )
 
     def _of_work(self) -> Iterator[Edges]:

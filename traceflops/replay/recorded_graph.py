@@ -39,9 +39,10 @@ class Nodes(Struct, frozen=True):
     """Nodes in topological order; all columns have one value per node.
 
     GPU work has the `row` of its activity, its `device`, its duration `dur_ns`, and `cap_ns`, the
-    longest ordinary delay. Moments of the host have `row` -1, the number of their `thread`, their
-    recorded time `at_ns` on the clock of their process, and the row of their `call` or -1.
-    `time_ns` is when a node ends, on one clock for all. `process` is -1 where ranks meet.
+    longest ordinary delay, -1 for other nodes. Moments of the host have `row` -1, the number of
+    their `thread`, their recorded time `at_ns` on the clock of their process, and the row of their
+    `call` or -1. `time_ns` is when a node ends, on one clock for all. `process` is -1 where ranks
+    meet.
     """
 
     time_ns: IntArray
@@ -52,7 +53,7 @@ class Nodes(Struct, frozen=True):
     thread: WholeArray
     at_ns: IntArray
     call: WholeArray
-    cap_ns: IntArray
+    cap_ns: WholeArray
 
 
 class Edges(Columns, frozen=True):
@@ -120,13 +121,13 @@ class RecordedGraph(Struct, frozen=True, dict=True):
         """Return, per node, the ns from `ready_ns` to its begin, 0 without predecessors."""
         delay = self.nodes.time_ns - self.nodes.dur_ns
         delay -= self.ready_ns
-        delay[self._edges_of[1] == 0] = 0
+        delay[self._waits_for_none] = 0
         return delay
 
     @cached_property
     def is_unexplained(self) -> BoolArray:
         """Return which nodes began later than the longest ordinary delay explains."""
-        return np.asarray(self.delay_ns > self.nodes.cap_ns)
+        return np.asarray((self.delay_ns > self.nodes.cap_ns) & (self.nodes.cap_ns >= 0))
 
     def as_recorded(self, *, pinned: bool = False) -> World:
         """Return the world of the recording: a replay of it gives every recorded time.
@@ -135,10 +136,10 @@ class RecordedGraph(Struct, frozen=True, dict=True):
         that delay after their predecessors.
         """
         begun = self.nodes.time_ns - self.nodes.dur_ns
-        is_pinned = self._edges_of[1] == 0
+        is_pinned = self._waits_for_none
         delay = self.delay_ns
         if pinned:
-            is_pinned |= self.is_unexplained
+            is_pinned = is_pinned | self.is_unexplained
             delay = np.where(is_pinned, 0, delay)
         floor = np.where(is_pinned, begun, LONG_AGO)
         return World(self.nodes.dur_ns, self.edges.lag_ns, delay, floor)
@@ -151,16 +152,17 @@ class RecordedGraph(Struct, frozen=True, dict=True):
         keys = zip(nodes.process[points].tolist(), nodes.at_ns[points].tolist(), strict=True)
         return dict(zip(keys, points.tolist(), strict=True))
 
-    @cached_property
-    def of_threads(self) -> WholeArray:
+    @property
+    def of_threads(self) -> IntArray:
         """Return the edges of threads to their next moments and to the work that they launch."""
-        return narrow(np.flatnonzero(np.isin(self.edges.kind, (HOST, LAUNCH))))
+        return np.flatnonzero(np.isin(self.edges.kind, (HOST, LAUNCH)))
 
     @cached_property
-    def _edges_of(self) -> tuple[WholeArray, WholeArray]:
-        """Return, per node, the index of its first incoming edge, and how many it has."""
-        count = np.bincount(self.edges.target, minlength=len(self.nodes.time_ns))
-        return narrow(np.cumsum(count) - count), narrow(count)
+    def _waits_for_none(self) -> BoolArray:
+        """Return which nodes have no predecessor."""
+        is_first = np.ones(len(self.nodes.time_ns), dtype=np.bool_)
+        is_first[self.edges.target] = False
+        return is_first
 
     def times(self, world: World) -> IntArray:
         """Return when each node ends in a world."""
@@ -172,12 +174,17 @@ class RecordedGraph(Struct, frozen=True, dict=True):
         """Return what a replay visits if these nodes (a mask) begin at a given time or later."""
         key = np.packbits(is_pinned).tobytes()
         if key not in self._known_visits:
-            source, target, kind = self.edges.source, self.edges.target, self.edges.kind
-            is_next, is_launch = np.isin(kind, (HOST, STREAM)), kind == LAUNCH
-            edges = Incoming(*self._edges_of, source, target, is_next, is_launch)
+            edges = self._incoming()
             runs = Runs.of(self.in_order, edges, is_pinned)
             self._known_visits[key] = Visits.of(runs, edges)
         return self._known_visits[key]
+
+    def _incoming(self) -> Incoming:
+        """Return the edges by the node into which they lead."""
+        source, target, kind = self.edges.source, self.edges.target, self.edges.kind
+        count = np.bincount(target, minlength=len(self.nodes.time_ns))
+        first, is_next = np.cumsum(count) - count, np.isin(kind, (HOST, STREAM))
+        return Incoming(narrow(first), narrow(count), source, target, is_next, kind == LAUNCH)
 
     def decisive(self, world: World, time_ns: IntArray) -> IntArray:
         """Return, per node, the first incoming edge that decided when it began, -1 for none."""

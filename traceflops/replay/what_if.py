@@ -7,9 +7,10 @@ whether inferred dependencies exist, and whether unexplained delays move with ea
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import combinations
+from operator import attrgetter
 from typing import Final
 
 import numpy as np
@@ -34,6 +35,7 @@ from traceflops.table.nesting import taken
 from traceflops.timeline.intervals import Intervals
 from traceflops.windows.prepared import Prepared
 
+_TOTAL_NS: Final = attrgetter("total_ns")
 _MOST_UNEXPLAINED: Final = 0.05
 _LEAST: Final = "(more than there is to hide it under)"
 _INFERRED: Final = "doubt.inferred"
@@ -230,11 +232,12 @@ class Replay(Struct, frozen=True, dict=True):
 
     def outcome(self, edits: Sequence[Edit]) -> Outcome:
         """Return what edits do together, without the critical path after them."""
-        return self._outcome(edits, self._replays(edits))
+        return self._outcome(edits, map(_TOTAL_NS, self._replays(edits)))
 
-    def _replays(self, edits: Sequence[Edit]) -> list[Replayed]:
-        """Return the replays of edits in all readings, none longer than without them."""
-        return [self.replayed(base.reading, edits).no_longer_than(base) for base in self._bases]
+    def _replays(self, edits: Sequence[Edit]) -> Iterator[Replayed]:
+        """Yield the replays of edits in all readings, none longer than without them."""
+        for base in self._bases:
+            yield self.replayed(base.reading, edits).no_longer_than(base)
 
     @cached_property
     def _bases(self) -> tuple[Replayed, ...]:
@@ -242,14 +245,16 @@ class Replay(Struct, frozen=True, dict=True):
         return tuple(self.replayed(reading, ()) for reading in self.readings)
 
     def _outcome(
-        self, edits: Sequence[Edit], replays: Sequence[Replayed], *, with_path: bool = False
+        self, edits: Sequence[Edit], after_ns: Iterable[int], likely: Replayed | None = None
     ) -> Outcome:
-        """Return the outcome of edits from their replays in all readings, the likely one first."""
-        after = [replay.total_ns for replay in replays]
+        """Return the outcome of edits from the times in all readings, the likely one first.
+
+        With a replay in the likely one it has the critical path.
+        """
+        after = [*after_ns]
         doubts = tuple(self._doubts(self.before_ns, after))
         critical: tuple[PathPart, ...] = ()
-        if with_path:
-            likely = replays[0]
+        if likely is not None:
             graph, changed = likely.reading.graph, likely.changed
             pieces = path(graph, self.spans, changed.world, likely.time_ns)
             critical = parts_of(self.prepared, graph, pieces, changed.without)
@@ -342,14 +347,14 @@ class Replay(Struct, frozen=True, dict=True):
         answered, failed, alone = [], {}, []
         for edit in parse_edits(edits):
             try:
-                alone.append(self._replays([edit]))
+                alone.append([*self._replays([edit])])
                 answered.append(edit)
             except UsageError as error:
                 failed[edit.text] = error
         if not alone and failed:
             raise next(iter(failed.values()))
         outcomes = tuple(
-            self._outcome([edit], replays, with_path=True)
+            self._outcome([edit], map(_TOTAL_NS, replays), replays[0])
             for edit, replays in zip(answered, alone, strict=True)
         )
         # Add edits one by one: an edit that only shortens must not make the others' result longer.
@@ -361,6 +366,7 @@ class Replay(Struct, frozen=True, dict=True):
             by_reading = zip(with_edit, self._bases, added, replays, strict=True)
             added = [replay.no_longer_than(*others) for replay, *others in by_reading]
         is_one = len(outcomes) == 1
-        together = outcomes[0] if is_one else self._outcome(answered, added, with_path=True)
+        totals = map(_TOTAL_NS, added)
+        together = outcomes[0] if is_one else self._outcome(answered, totals, added[0])
         reasons = {text: error.message for text, error in failed.items()}
         return WhatIf(outcomes, together, self.critical, self.by_rank, reasons)

@@ -97,12 +97,10 @@ class TableBuilder(Rows):
 
     def finish(self, order: IntArray | None = None) -> pa.Table:
         """Return the table, with rows in the given order, and free the collected rows."""
-        # All-zero columns share this buffer, so nobody may write into it.
-        zeros = np.zeros(self.count * _WIDEST, dtype=np.uint8)
-        zeros.flags.writeable = False
         arrays, rows = [], slice(None) if order is None else order
+        zeros = zeros_for(self.count)
         for column in TABLES[self.table]:
-            arrays.append(self._arrow(column, rows, pa.py_buffer(zeros)))
+            arrays.append(self._arrow(column, rows, zeros))
             for _, piece in self.pieces:
                 piece.pop(column.name, None)  # so only one column at a time is in memory twice
         return pa.Table.from_arrays(arrays, schema=arrow_schema(self.table))
@@ -122,7 +120,7 @@ class TableBuilder(Rows):
         kind, null = column.type, _null_of(column)
         values = [piece.get(column.name, null) for _, piece in self.pieces]
         if column.nullable and _all_are(values, null):
-            return _nulls(kind, self.count, zeros)
+            return null_column(kind, self.count, zeros)
         if not column.nullable and pa.types.is_integer(kind) and _all_are(values, 0):
             # Columns that are 0 throughout share one buffer.
             return pa.Array.from_buffers(kind, self.count, [None, zeros], 0)
@@ -155,7 +153,12 @@ def _fits_in_int32(values: Array | int | float) -> bool:
     return bool(values.dtype == np.int32)
 
 
-def _nulls(kind: pa.DataType, count: int, zeros: pa.Buffer) -> pa.Array:
+def zeros_for(count: int) -> pa.Buffer:
+    """Return read-only zeros for `count` rows of any column: those of zeros and nulls share it."""
+    return pa.py_buffer(np.zeros(count * _WIDEST, dtype=np.uint8).data.toreadonly())
+
+
+def null_column(kind: pa.DataType, count: int, zeros: pa.Buffer) -> pa.Array:
     """Return a column of `count` nulls that takes no memory: all its buffers are `zeros`."""
     if pa.types.is_dictionary(kind):
         indices = pa.Array.from_buffers(pa.int32(), count, [zeros, zeros], count)

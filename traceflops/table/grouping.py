@@ -88,7 +88,7 @@ def without_unused(table: pa.Table) -> pa.Table:
 
 def groups(values: IntArray) -> Iterator[tuple[int, IntArray]]:
     """Yield each distinct number and the rows that have it, both in ascending order."""
-    order = np.argsort(values, kind="stable")
+    order = by_code(values)
     ordered = values[order]
     first = np.flatnonzero(differ_from_before(ordered))
     edges = [*first.tolist(), len(order)]
@@ -124,7 +124,9 @@ def ranked(values: WholeArray) -> tuple[IntArray, IntArray]:
     is_present, low = table
     if len(is_present) == 2 and not is_present[0]:  # one number, as of the only process or device
         return _present(is_present, low), np.zeros(len(values), dtype=np.int64)
-    rank_of_cell, rank = np.cumsum(is_present) - 1, np.empty(len(values), dtype=np.int64)
+    rank_of_cell = np.cumsum(is_present, dtype=np.int32)
+    rank_of_cell -= 1
+    rank = np.empty(len(values), dtype=np.int64)
     for part in slices(len(values)):
         rank[part] = rank_of_cell[_cell(values[part], low)]
     return _present(is_present, low), rank

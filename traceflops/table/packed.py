@@ -29,6 +29,7 @@ from msgspec import Struct
 from msgspec.structs import fields, replace
 
 from traceflops.table.arrays import IntArray
+from traceflops.table.builder import null_column, zeros_for
 from traceflops.table.columns import (
     LIMIT_NS,
     bytes_column,
@@ -277,11 +278,11 @@ def _encoded(table: pa.Table) -> pa.Table:
 
 def _decoded(table: pa.Table, name: str) -> pa.Table:
     """Return the table that was given to `_encoded`, with the declared schema of `name`."""
-    columns = []
+    columns, zeros = [], zeros_for(table.num_rows)
     for field in arrow_schema(name):
         index = table.schema.get_field_index(field.name)
         if index < 0:  # `_encoded` leaves out columns of nulls
-            columns.append(pa.nulls(table.num_rows, field.type))
+            columns.append(null_column(field.type, table.num_rows, zeros))
             continue
         column = one_array(table.column(index))
         if table.schema.field(index).metadata == _DIFFERENCES:

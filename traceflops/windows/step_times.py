@@ -210,18 +210,18 @@ def _growth(steps: Sequence[StepTime]) -> Growth | None:
     return Growth(steps[0].step, steps[-1].step, first_ns, last_ns)
 
 
-class StepSpread(Struct, frozen=True):
+class StepSpread(Struct, frozen=True, dict=True):
     """The times of the steps used, by number; `mean_ns` is the mean over their windows."""
 
     used: tuple[StepTime, ...]
     mean_ns: int
 
-    @property
+    @cached_property
     def median_ns(self) -> int:
         """Return the median time in whole ns."""
         return median_of([step.ns for step in self.used])
 
-    @property
+    @cached_property
     def p95_ns(self) -> int | None:
         """Return the 95th percentile of the times, None for fewer than LEAST_FOR_P95 steps."""
         ordered = sorted(step.ns for step in self.used)
@@ -229,18 +229,18 @@ class StepSpread(Struct, frozen=True):
             return None
         return ordered[ceil(_P95 * len(ordered)) - 1]
 
-    @property
+    @cached_property
     def longest(self) -> StepTime:
         """Return the longest step, of equal ones the first."""
         return min(self.used, key=lambda step: (-step.ns, step.step))
 
-    @property
+    @cached_property
     def middle(self) -> StepTime:
         """Return the step with the median time; of two in the middle the shorter one."""
         ordered = sorted(self.used, key=lambda step: (step.ns, step.step))
         return ordered[(len(ordered) - 1) // 2]
 
-    @property
+    @cached_property
     def outstanding(self) -> int:
         """Return the number of steps that stand out; 0 for one or two steps or a median of 0."""
         usual = self.median_ns
@@ -248,14 +248,14 @@ class StepSpread(Struct, frozen=True):
             return 0
         return sum(step.ns > STANDS_OUT * usual for step in self.used)
 
-    @property
+    @cached_property
     def growth(self) -> Growth | None:
         """Return the steps that grow steadily and much: all of them, or all but a quarter."""
         quarter = len(self.used) // 4
         tried = (self.used, self.used[: len(self.used) - quarter], self.used[quarter:])
         return next(filter(None, map(_growth, tried)), None)
 
-    @property
+    @cached_property
     def beyond_median_ns(self) -> int:
         """Return the total ns by which steps exceed the median."""
         usual = self.median_ns
