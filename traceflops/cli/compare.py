@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from traceflops.cli.common import path_of, print_lines, say_object, spare_inputs, terminal_style
-from traceflops.cli.options import TO, AnalysisOptions, Force, Json, Text, argument, option
+from traceflops.cli.options import TO, AnalysisOptions, Brief, Force, Json, Text, argument, option
 from traceflops.errors import InputError, UsageError
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ def compare(
     output: Text = option("FILE", "Also write the comparison: .html, .md or .json.", *TO),
     force: Force = False,
     json: Json = False,
+    brief: Brief = False,
     asked: AnalysisOptions,
 ) -> None:
     """Say what changed between recordings, why, and how sure."""
@@ -74,8 +75,9 @@ def compare(
     first, *others = comparisons
     if target is not None:
         save_comparison(comparisons, target, force=force)
-    if json:
-        say_object(comparisons_object(comparisons) if others else comparison_object(first))
+    if json or brief:
+        found = comparisons_object(comparisons) if others else comparison_object(first)
+        say_object(found, brief=brief)
     elif others:
         print_lines(render_runs(comparisons, terminal_style()))
     else:

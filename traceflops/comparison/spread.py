@@ -75,8 +75,13 @@ def interval(before: FloatArray, after: FloatArray) -> Interval | None:
     # Per correlation: the variance of the difference, and its degrees of freedom (Welch).
     total_variance = sum(variance for _, variance, _ in sides)
     freedom = total_variance**2 / sum(variance**2 / degrees for _, variance, degrees in sides)
-    half = _half(weight, np.sqrt(total_variance), float(weight @ freedom))
+    half = _half(weight, np.sqrt(total_variance), _dot(weight, freedom))
     return Interval(point - half, point + half)
+
+
+def _dot(left: FloatArray, right: FloatArray) -> float:
+    """Return the sum of products; BLAS rounds it otherwise where memory is aligned otherwise."""
+    return float((left * right).sum())
 
 
 def _of_mean(series: FloatArray) -> tuple[FloatArray, FloatArray, int]:
@@ -85,7 +90,7 @@ def _of_mean(series: FloatArray) -> tuple[FloatArray, FloatArray, int]:
     The last value is the number of degrees of freedom.
     """
     r, steps, deviation = _R, len(series), series - series.mean()
-    squares, products = float(deviation @ deviation), float(deviation[1:] @ deviation[:-1])
+    squares, products = _dot(deviation, deviation), _dot(deviation[1:], deviation[:-1])
     first, last = float(deviation[0]), float(deviation[-1])
     # The sum of the squared shocks of an autoregressive process with the best mean.
     numerator = (1 - r) * (steps - (steps - 2) * r)
@@ -109,7 +114,7 @@ def _half(weight: FloatArray, error: FloatArray, freedom: float) -> float:
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
         inside = np.interp(np.arctan(middle / error / freedom**0.5), angle, below)
-        low, high = (middle, high) if weight @ inside < LEVEL else (low, middle)
+        low, high = (middle, high) if _dot(weight, inside) < LEVEL else (low, middle)
     return high
 
 
