@@ -110,7 +110,7 @@ def finding_object(finding: Finding) -> dict[str, Any]:
 
 def gain_object(gain: Gain) -> dict[str, Any]:
     """Return a gain in ns, as a range and, if known, a point."""
-    return fields(gain, "low_ns", "high_ns", "point_ns", "may_be_more", "further_ns")
+    return fields(gain, "low_ns", "high_ns", "point_ns", "may_be_more", "most_ns", "further_ns")
 
 
 def _plain(value: Any) -> Any:

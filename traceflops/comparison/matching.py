@@ -259,10 +259,33 @@ def work_ratio(before: Side, after: Side) -> Fraction | None:
     return new / old if old and new else None
 
 
+def has_same_flops(before: Side, after: Side) -> bool:
+    """Return whether a window has as many model FLOPs on both sides; False if unknown."""
+    ratio = work_ratio(before, after)
+    return ratio is not None and abs(ratio - 1) <= _SAME_WORK
+
+
+def replaced_kernels(before: Side, after: Side) -> frozenset[str]:
+    """Return the names of kernels before whose operators became others, while all others stayed.
+
+    Empty unless the operators on both sides have as many FLOPs as before.
+    """
+    old, new = (
+        {op: side.per_window(flops) for op, flops in side.op_flops.items() if flops}
+        for side in (before, after)
+    )
+    common = old.keys() & new.keys()
+    gone, come = old.keys() - common, new.keys() - common
+    if not (common and gone and come):
+        return frozenset()
+    if any(abs(new[op] / old[op] - 1) > _SAME_WORK for op in common):
+        return frozenset()
+    return frozenset(kernel.name for kernel in before.work or () if kernel.op in gone)
+
+
 def _work(before: Side, after: Side) -> Iterator[Unlike]:
     """Yield the model FLOPs of a window on both sides ("777.6 GFLOP"), if they differ."""
-    ratio = work_ratio(before, after)
-    if ratio is None or abs(ratio - 1) <= _SAME_WORK:
+    if work_ratio(before, after) is None or has_same_flops(before, after):
         return
     texts = []
     for side in (before, after):
