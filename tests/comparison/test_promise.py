@@ -83,11 +83,14 @@ def test_a_gate_fails_where_a_promise_is_not_kept(tmp_path: Path) -> None:
     for name, run in runs.items():
         write_pytorch(simulated(run), tmp_path / name, KinetoOptions(compression="none"))
 
-    def check(after: str) -> int:
-        words = ["check", str(tmp_path / after), "--baseline", str(tmp_path / "slow")]
-        return CliRunner().invoke(app, [*words, "--promised", "data-input"]).exit_code
+    tf.analyze(tmp_path / "slow").save(tmp_path / "slow.json")
 
-    assert (check("fixed"), check("half")) == (0, 4)
+    def check(after: str, baseline: str) -> int:
+        given = ["check", str(tmp_path / after), "--baseline", str(tmp_path / baseline)]
+        return CliRunner().invoke(app, [*given, "--promised", "data-input"]).exit_code
+
+    for baseline in ("slow", "slow.json"):
+        assert (check("fixed", baseline), check("half", baseline)) == (0, 4)
 
 
 UNFUSED = replace(RUN, eager=("attention",), sequence=1_024)
