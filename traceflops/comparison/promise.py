@@ -17,7 +17,7 @@ from traceflops.comparison.matching import OF_WORK
 from traceflops.comparison.side import Side, Told
 from traceflops.comparison.spread import Interval
 from traceflops.errors import UsageError
-from traceflops.facts import Fact, fact, quoted
+from traceflops.facts import Fact, fact, in_words, quoted
 from traceflops.findings.finding import row_name
 
 Outcome = Literal["as-promised", "less", "more", "still-there", "other", "not-judged"]
@@ -73,6 +73,11 @@ class Promise(Struct, frozen=True):
             next=quoted(self.next.title) if self.next is not None else None,
             unlike=self.unlike,
         )
+
+    @property
+    def sentence(self) -> str:
+        """Return what was promised, and what came, in words."""
+        return in_words(self.fact)
 
     def is_about(self, kernels: Collection[str]) -> bool:
         """Return whether each of the findings is about some of these kernels."""
