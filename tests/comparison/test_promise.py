@@ -11,6 +11,7 @@ import traceflops as tf
 from sample_traces.config import RunConfig
 from sample_traces.emit_pytorch import write_pytorch
 from sample_traces.kineto_text import KinetoOptions
+from tests.conftest import SAMPLES
 from tests.findings.faults import simulated, step_ns
 from tests.findings.scenarios import WAYS, analysis_of
 from traceflops.cli import app
@@ -71,6 +72,16 @@ def test_another_batch_is_not_judged() -> None:
     assert of(other)[0] == "not-judged"
     assert other is not None
     assert other.unlike == "model FLOPs of a step"
+
+
+def test_programs_whose_flops_are_unknown_are_told_apart_by_calls_of_kernels() -> None:
+    before, after = (SAMPLES / "tutorials" / name for name in ("training/before", "serving/after"))
+    analyses = tf.analyze(before), tf.analyze(after)
+    assert tf.compare(*analyses).promise is None
+    other = tf.compare(*analyses, fix="data-input").promise
+    assert of(other)[0] == "not-judged"
+    assert other is not None
+    assert other.unlike == "most kernels"
 
 
 def test_a_finding_that_promised_nothing_is_refused() -> None:

@@ -139,6 +139,8 @@ class Comparison(Struct, frozen=True, dict=True):
             promise, replaced = promise_of(*judged), matching.replaced_kernels(old, new)
             if promise is not None and promise.is_about(replaced):
                 return promise
+        if unlike is None and matching.may_do_other_work(old, new, self.matches):
+            unlike = matching.KERNELS
         if unlike is not None and self.fix is None:  # `caveats` tell that the work differs
             return None
         return promise_of(*judged, unlike)
