@@ -131,7 +131,7 @@ def _promise(promise: Promise | None) -> dict[str, Any] | None:
         return None
     return {
         **fields(promise, "outcome", "low_ns", "high_ns", "gained_ns"),
-        "sentence": words(promise.fact),
+        "sentence": promise.sentence,
         "findings": [finding.rule for finding in promise.findings],
         "interval": _interval(promise.interval),
         "next": promise.next.rule if promise.next is not None else None,

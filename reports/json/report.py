@@ -12,10 +12,11 @@ from traceflops._version import __version__
 from traceflops.analysis.result import Analysis
 from traceflops.characters import visible_json
 from traceflops.facts import Fact
-from traceflops.findings.finding import Finding, Gain
+from traceflops.findings.finding import Finding, Gain, ids_of
 from traceflops.memory.usage import Series, holders, memory_use
 from traceflops.mfu.checked.trace_description import counts_of_step
 from traceflops.reports.json import devices
+from traceflops.reports.json.brief import has_room
 from traceflops.reports.json.measured import kernel_objects, measured_object, sampled_objects
 from traceflops.reports.view.critical import critical_object
 from traceflops.reports.view.figures import fields
@@ -25,8 +26,7 @@ from traceflops.windows.prepared import Prepared
 
 SCHEMA: Final = "traceflops.report/1"
 FINDINGS_SCHEMA: Final = "traceflops.findings/1"
-MOST_BYTES: Final = 8_192
-"""The most bytes of the JSON of findings alone: programs that pass it on often have limits."""
+_MOST_FILES: Final = 6
 _SHARES: Final = {
     "module_share": ("module", "backward_module"),
     "annotation_share": ("annotation", "compiled_region", "communication"),
@@ -68,20 +68,27 @@ def _encodable(value: Any) -> Any:
 
 def findings_object(analysis: Analysis) -> dict[str, Any]:
     """Return the first findings in words, as many as fit in MOST_BYTES of JSON."""
-    findings = [finding_object(finding) for finding in analysis.findings]
+    findings = finding_objects(analysis)
     for finding in findings:
         del finding["facts"]  # its words say the same, and there is little room
     for kept in range(len(findings), -1, -1):
         content = {
             "schema": FINDINGS_SCHEMA,
             "traceflops_version": __version__,
+            "files": [file.name for file in analysis.source.files[:_MOST_FILES]],
             "verdict": title_sentence(analysis),
             "findings": findings[:kept],
             "left_out": len(findings) - kept,
         }
-        if len(encode(content).encode()) <= MOST_BYTES:
+        if has_room(content):
             break
     return content
+
+
+def finding_objects(analysis: Analysis) -> list[dict[str, Any]]:
+    """Return all findings, each with its id."""
+    pairs = zip(ids_of(analysis.findings), analysis.findings, strict=True)
+    return [{"id": id_, **finding_object(finding)} for id_, finding in pairs]
 
 
 def finding_object(finding: Finding) -> dict[str, Any]:
@@ -103,7 +110,7 @@ def finding_object(finding: Finding) -> dict[str, Any]:
 
 def gain_object(gain: Gain) -> dict[str, Any]:
     """Return a gain in ns, as a range and, if known, a point."""
-    return fields(gain, "low_ns", "high_ns", "point_ns", "may_be_more", "further_ns")
+    return fields(gain, "low_ns", "high_ns", "point_ns", "may_be_more", "most_ns", "further_ns")
 
 
 def _plain(value: Any) -> Any:
@@ -128,7 +135,7 @@ def report_object(analysis: Analysis) -> dict[str, Any]:
             **fields(analysis.verdict, "loss", "share"),
             "sentence": title_sentence(analysis),
         },
-        "findings": [finding_object(finding) for finding in analysis.findings],
+        "findings": finding_objects(analysis),
         "critical_path": critical_object(analysis),
         "total": devices.account_object(analysis.total),
         "utilisation": measured_object(analysis.measured),

@@ -221,7 +221,7 @@ def _stacked(bars: list[StepBar], axis: str) -> Any:
         color=hv.dim("colour"),
         alpha="opacity",
         line_width=0,
-        default_tools=[],
+        default_tools=["xpan", "xwheel_zoom", "xbox_zoom", "reset"],
         tools=[HoverTool(tooltips=boxes.tooltips(axis), visible=False)],
         responsive=True,
         height=300,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
 from itertools import groupby
 from string import Template
@@ -21,13 +21,15 @@ from traceflops.mfu.budget import DevicePeaks
 from traceflops.repro.calls import (
     MEMORY_FORMATS,
     TORCH_TYPES,
+    Argument,
     Call,
     TensorList,
     dense,
     index_bound,
     keywords,
 )
-from traceflops.repro.transfers import ELEMENT_TYPES, Copy, Exchange, Work
+from traceflops.repro.chains import Chain, Loading
+from traceflops.repro.transfers import ELEMENT_TYPES, Copy, Exchange
 from traceflops.units import duration, several
 
 _COLLECTIVES: Final = {
@@ -42,15 +44,11 @@ _LISTS: Final = "The types of tensors in lists are not recorded: float32 is assu
 _DEFAULT: Final = "Argument {} is not recorded: its default is used."
 _CHANNELS_LAST: Final = """\
     last = torch.channels_last
-    yield "channels_last", [
-        value.contiguous(memory_format=last) if value.dim() == 4 else value for value in values
-    ]
+    yield "channels_last", [x.to(memory_format=last) if x.dim() == 4 else x for x in values]
 """
 _ROUNDED_UP: Final = """\
-    def rounded_up(size):
-        return -(-size // 64) * 64 if size > 8 else size
-
-    yield "sizes rounded up to 64", arguments(functools.partial(make, rounded_up))
+    up = lambda size: -(-size // 64) * 64 if size > 8 else size
+    yield "sizes rounded up to 64", arguments(functools.partial(make, up))
 """
 _LOWER_PRECISION: Final = """\
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
@@ -60,11 +58,12 @@ _LOWER_PRECISION: Final = """\
 """
 _BACKENDS: Final = """\
     from torch.nn.attention import SDPBackend, sdpa_kernel
-
     for name in ("FLASH_ATTENTION", "EFFICIENT_ATTENTION", "MATH"):
         with sdpa_kernel(getattr(SDPBackend, name)):
             yield name, values
 """
+Work = Call | Copy | Exchange | Chain | Loading
+"""What a script can repeat."""
 _SMALL: Final = 8  # sizes up to this are no size of a matrix that alignment is about
 
 
@@ -74,7 +73,7 @@ def script(work: Work, analysis: Analysis, file: str) -> str:
     product = _plain(peaks.product)
     facts = {
         "file": _plain(file),
-        "recorded_us": f"{max(work.mean_ns, 1) / 1e3:.3f}",
+        "recorded_us": _us(max(work.mean_ns, 1)),
         "count": f"{work.count:,}",
         "story": f"{several(work.count, 'call')} took {duration(work.mean_ns)} each on {product}.",
     }
@@ -82,6 +81,10 @@ def script(work: Work, analysis: Analysis, file: str) -> str:
         return _filled("copy", facts | _of_copy(work))
     if isinstance(work, Exchange):
         return _filled("collective", facts | _of_exchange(work))
+    if isinstance(work, Chain):
+        return _filled("chain", facts | _of_chain(work, product))
+    if isinstance(work, Loading):
+        return _filled("loader", facts | _of_loading(work))
     return _filled("operator", facts | _of_call(work, peaks, facts["story"]))
 
 
@@ -120,6 +123,56 @@ def _of_exchange(exchange: Exchange) -> dict[str, str]:
     }
 
 
+def _of_chain(chain: Chain, product: str) -> dict[str, str]:
+    """Return the facts of operators in a row by their names in chain.txt."""
+    wall, work = duration(chain.wall_ns), duration(chain.sum_ns)
+    lines = []
+    for _, equal in groupby(chain.calls, key=lambda call: (call.op, call.arguments)):
+        first, *others = equal
+        names, made = zip(*_values(first), strict=True)
+        count = 1 + len(others)
+        begin = f"*{count} * [" if count > 1 else ""
+        lines += [
+            f"        {begin}(lambda {', '.join(names)}: {_expression(first, [*names])},",
+            f"         [{', '.join(made)}]){']' * (count > 1)},",
+        ]
+    return {
+        "title": f"{len(chain.calls)} operators in a row",
+        "story": f"Once they took {wall} on the host, and their kernels {work} on {product}.",
+        "work_us": _us(chain.sum_ns),
+        "first": str(_first_size([v for call in chain.calls for v in call.arguments])),
+        "calls": "\n".join(lines),
+    }
+
+
+def _of_loading(loading: Loading) -> dict[str, str]:
+    """Return the facts of waiting for data by their names in loader.txt."""
+    wait, step = duration(loading.wait_ns), duration(loading.step_ns)
+    prepare_ns = loading.step_ns if loading.has_workers else loading.wait_ns
+    return {
+        "title": "A data loader beside a step",
+        "story": f"A step of {step} waited {wait} for data.",
+        "step_us": _us(loading.step_ns - loading.wait_ns),
+        "wait_us": _us(loading.wait_ns),
+        "prepare_us": _us(prepare_ns),
+        "assumed": "more with several workers" if loading.has_workers else "the wait",
+        "bytes": f"{loading.bytes:_}",
+    }
+
+
+def _us(ns: int) -> str:
+    return f"{ns / 1e3:.3f}"
+
+
+def _first_size(values: Sequence[Argument]) -> int:
+    """Return the size that is scaled: the first one of a tensor that no list of numbers has."""
+    told = {number for value in values if isinstance(value, tuple) for number in value}
+    lists = [value.tensors if isinstance(value, TensorList) else (value,) for value in values]
+    tensors = [one for inner in lists for one in inner if isinstance(one, Tensor)]
+    first = [tensor.shape[0] for tensor in tensors if tensor.shape]
+    return next((size for size in first if size > 1 and size not in told), (*first, 1)[0])
+
+
 def _of_call(call: Call, peaks: DevicePeaks, story: str) -> dict[str, str]:
     """Return the facts of a call by their names in operator.txt."""
     values = list(_values(call))
@@ -131,7 +184,6 @@ def _of_call(call: Call, peaks: DevicePeaks, story: str) -> dict[str, str]:
         for position, (name, kind) in named.items()
         if kind == "text" and position < len(call.arguments) and call.arguments[position] is None
     ]
-    shape = next((tensor.shape for tensor in tensors if tensor.shape), (1,))
     rate = peaks.rates.get(call.dtype or "")
     parameters = ", ".join(name for name, _ in values)
     return {
@@ -141,7 +193,7 @@ def _of_call(call: Call, peaks: DevicePeaks, story: str) -> dict[str, str]:
         "peak_flops": f"{(rate or 1) * 10**9:_}",
         "bytes": f"{call.min_bytes or 0 if peaks.bandwidth else 0:_}",
         "peak_bytes": f"{(peaks.bandwidth or 1) * 10**9:_}",
-        "first": str(shape[0]),
+        "first": str(_first_size(call.arguments)),
         "parameters": parameters,
         "call": _expression(call, [name for name, _ in values]),
         "arguments": "\n".join(f"        {text}," for _, text in values),
@@ -158,20 +210,27 @@ def _values(call: Call) -> Iterator[tuple[str, str]]:
             assert value.type is not None
             yield f"x{number}", _tensor(value, TORCH_TYPES[value.type.number or 0], below)
         elif isinstance(value, TensorList):
-            runs = [
-                f"*[{_tensor(tensor, 'float32', below)} for _ in range({len([*same])})]"
-                for tensor, same in groupby(value.tensors)
-            ]
-            yield f"x{number}", f"[{', '.join(runs)}]"
+            yield f"x{number}", _list(value.tensors, below)
         else:
             continue
         number += 1
 
 
+def _list(tensors: Sequence[Tensor], below: int | None) -> str:
+    """Return how a list of tensors is made, equal ones in a row at once."""
+    runs = []
+    for shape, equal in groupby(tensor.shape for tensor in tensors):
+        count = len([*equal])
+        runs.append(f"*{count} * [{[*shape]}]" if count > 1 else f"{[*shape]}")
+    bound = "" if below is None else f", below={below}"
+    return f"[tensor(torch.float32, shape{bound}) for shape in [{', '.join(runs)}]]"
+
+
 def _tensor(tensor: Tensor, dtype: str, below: int | None) -> str:
-    strides = tensor.strides if tensor.strides is not None else dense(tensor.shape)
-    bound = "" if below is None else f", {below}"
-    return f"tensor(torch.{dtype}, {[*tensor.shape]}, {[*strides]}{bound})"
+    is_dense = tensor.strides is None or tensor.strides == dense(tensor.shape)
+    strides = "" if is_dense else f", {list(tensor.strides or ())}"
+    bound = "" if below is None else f", below={below}"
+    return f"tensor(torch.{dtype}, {[*tensor.shape]}{strides}{bound})"
 
 
 def _expression(call: Call, parameters: list[str]) -> str:

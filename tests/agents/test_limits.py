@@ -298,7 +298,7 @@ VALUES = st.recursive(
 @settings(max_examples=examples(200))
 @given(st.lists(VALUES, max_size=200))
 def test_an_answer_is_short_and_counts_what_it_lacks(values: list[Any]) -> None:
-    from traceflops.agents.server import MOST_BYTES, fitted
+    from traceflops.reports.json.brief import MOST_BYTES, fitted
 
     text = fitted({"values": values})
     answer = json.loads(text)
@@ -308,8 +308,8 @@ def test_an_answer_is_short_and_counts_what_it_lacks(values: list[Any]) -> None:
 
 
 def test_a_part_that_cannot_be_short_is_refused() -> None:
-    from traceflops.agents.server import fitted
     from traceflops.errors import UsageError
+    from traceflops.reports.json.brief import fitted
 
     with pytest.raises(UsageError, match="too long"):
         fitted({str(at): at for at in range(2_000)})

@@ -72,12 +72,8 @@ def test_the_overview_is_the_report_in_short(served: Session, ranks: str) -> Non
 
 def test_findings_have_ids_and_evidence(served: Session, ranks: str) -> None:
     expected = printed("summary", str(RANKS), "--json", "--only", "findings")
-    found = served.ask("findings", trace=ranks)
-    assert found["verdict"] == expected["verdict"]
-    gains = [(one["title"], one["gain_per_step"]) for one in found["findings"]]
-    assert gains == [(one["title"], one["gain"]) for one in expected["findings"]]
-    for listed, whole in zip(found["findings"], expected["findings"], strict=True):
-        shown = served.ask("finding", trace=ranks, id=listed["id"])
+    for whole in expected["findings"]:
+        shown = served.ask("finding", trace=ranks, id=whole["id"])
         assert {key: shown[key] for key in whole if key != "evidence"} == {
             key: value for key, value in whole.items() if key != "evidence"
         }

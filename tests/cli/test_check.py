@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -438,10 +439,34 @@ def test_the_action_comments_what_changed_and_checks(trace: Path, tmp_path: Path
     assert lines("Check", JUNIT="a b.xml") == [*checked, *both]
 
 
-def test_the_action_uses_options_that_there_are(trace: Path) -> None:
-    words = ("--names", "baseline,now", "-o", "change.md", "--force")
-    assert run("compare", trace, written(Path("slower.json")), *words).exit_code == 0
-    assert run("check", trace, "--baseline", trace, "--junit", "a.xml", "--github").exit_code == 0
+def test_the_steps_of_the_action_work_in_order_as_on_a_runner(tmp_path: Path) -> None:
+    """The program is ours, installed already; `gh` keeps what it is to post."""
+    programs = {
+        "traceflops/bin/traceflops": f'exec "{sys.executable}" -m traceflops "$@"',
+        "gh": 'for one; do [ "${one#body=@}" = "$one" ] || cat "${one#body=@}" > "$POSTED"; done',
+    }
+    for name, script in programs.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(f"#!/bin/bash\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+    run_of = SAMPLES / "tutorials" / "training"
+    summary, report = tmp_path / "summary.md", tmp_path / "base.json"
+    assert run("report", run_of / "before", "-o", report, "-q").exit_code == 0
+    values = {"CI": "true", "GITHUB_ACTIONS": "true", "GITHUB_STEP_SUMMARY": str(summary)}
+    values |= {"RUNNER_TEMP": str(tmp_path), "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    values |= {"TRACE": str(run_of / "after"), "BASELINE": str(report)}
+    values |= {"JUNIT": f"{tmp_path}/a.xml", "POSTED": f"{tmp_path}/posted"}
+    values |= {"COMMENTS": "repos/a/b/issues", "PULL": "3", "GH_TOKEN": "none"}
+    steps = steps_of_the_action()
+    for gates, code in (("--promised data-input", 0), ("--max-share idle=0.001", 4)):
+        for step, expected in (("Comment", 0), ("Check", code)):
+            done = shell(f"set -eo pipefail\n{steps[step]}", **values, GATES=gates)
+            assert (done.returncode, done.stderr) == (expected, "")
+    posted = (tmp_path / "posted").read_text(encoding="utf-8")
+    assert posted.startswith("<!-- traceflops.comparison/1 -->")
+    assert "Promise kept: " in posted
+    assert "all gates passed" in summary.read_text(encoding="utf-8")
+    assert (tmp_path / "a.xml").exists()
 
 
 def test_a_report_is_no_trace_to_check(tmp_path: Path) -> None:

@@ -11,12 +11,15 @@ import traceflops as tf
 from sample_traces.config import RunConfig
 from sample_traces.emit_pytorch import write_pytorch
 from sample_traces.kineto_text import KinetoOptions
+from tests.conftest import SAMPLES
 from tests.findings.faults import simulated, step_ns
 from tests.findings.scenarios import WAYS, analysis_of
 from traceflops.cli import app
 from traceflops.comparison.promise import Promise
+from traceflops.comparison.report_side import side_of_report
 from traceflops.errors import UsageError
 from traceflops.reports.view.comparison import more_sentences
+from traceflops.reports.view.texts import words
 
 STALL_NS = 4_000_000
 RUN = RunConfig(seed=3, steps=6, steady_draws=True, layers=2, hidden=1_024, heads=16)
@@ -71,6 +74,16 @@ def test_another_batch_is_not_judged() -> None:
     assert other.unlike == "model FLOPs of a step"
 
 
+def test_programs_whose_flops_are_unknown_are_told_apart_by_calls_of_kernels() -> None:
+    before, after = (SAMPLES / "tutorials" / name for name in ("training/before", "serving/after"))
+    analyses = tf.analyze(before), tf.analyze(after)
+    assert tf.compare(*analyses).promise is None
+    other = tf.compare(*analyses, fix="data-input").promise
+    assert of(other)[0] == "not-judged"
+    assert other is not None
+    assert other.unlike == "most kernels"
+
+
 def test_a_finding_that_promised_nothing_is_refused() -> None:
     with pytest.raises(UsageError, match="is called slow-link"):
         promise(SLOW, RUN, "slow-link")
@@ -81,11 +94,50 @@ def test_a_gate_fails_where_a_promise_is_not_kept(tmp_path: Path) -> None:
     for name, run in runs.items():
         write_pytorch(simulated(run), tmp_path / name, KinetoOptions(compression="none"))
 
-    def check(after: str) -> int:
-        words = ["check", str(tmp_path / after), "--baseline", str(tmp_path / "slow")]
-        return CliRunner().invoke(app, [*words, "--promised", "data-input"]).exit_code
+    tf.analyze(tmp_path / "slow").save(tmp_path / "slow.json")
 
-    assert (check("fixed"), check("half")) == (0, 4)
+    def check(after: str, baseline: str) -> int:
+        given = ["check", str(tmp_path / after), "--baseline", str(tmp_path / baseline)]
+        return CliRunner().invoke(app, [*given, "--promised", "data-input"]).exit_code
+
+    for baseline in ("slow", "slow.json"):
+        assert (check("fixed", baseline), check("half", baseline)) == (0, 4)
+
+
+UNFUSED = replace(RUN, eager=("attention",), sequence=1_024)
+
+
+def test_a_repair_by_an_operator_for_several_is_judged_if_all_others_do_the_same() -> None:
+    """Fused attention leaves out masked pairs, so a step has fewer FLOPs."""
+    fused = replace(UNFUSED, eager=())
+    kept = promise(UNFUSED, fused)
+    assert of(kept) == ("as-promised", ["unfused-attention"])
+    assert kept is not None
+    assert abs(kept.gained_ns - (step_ns(UNFUSED) - step_ns(fused))) <= 0.01 * step_ns(UNFUSED)
+    for other in ({"batch": RUN.batch * 2}, {"hidden": 2_048, "heads": 32}):
+        assert promise(UNFUSED, replace(fused, **other)) is None
+        told = promise(UNFUSED, replace(fused, **other), "unfused-attention")
+        assert of(told)[0] == "not-judged"
+
+
+def test_the_same_work_in_smaller_pieces_is_judged() -> None:
+    bubbles = replace(RUN, ranks=2, stages=2, microbatches=1, batch=8)
+    pieces = replace(bubbles, microbatches=4, batch=2)
+    assert of(promise(bubbles, pieces)) == ("as-promised", ["pipeline-bubble"])
+    assert promise(bubbles, replace(pieces, batch=1)) is None
+
+
+def test_a_report_promises_what_its_recording_does() -> None:
+    before, after = analysis(SLOW), analysis(RUN)
+    written = side_of_report(before.to_json().encode())
+    by_report, by_trace = tf.compare(written, after).promise, tf.compare(before, after).promise
+    assert of(by_report) == ("as-promised", ["data-input"])
+    assert by_report is not None
+    assert by_trace is not None
+    assert words(by_report.fact) == words(by_trace.fact)
+    both = tf.compare(written, side_of_report(after.to_json().encode())).promise
+    assert both is not None
+    assert words(both.fact) == words(by_trace.fact)
 
 
 def test_nothing_is_said_of_equal_runs() -> None:

@@ -22,6 +22,7 @@ from tests.build import launched, step_marks, trace_of
 from tests.cli.test_commands import SAMPLE, assert_refused, run
 from tests.conftest import shared_file, some
 from tests.findings.scenarios import reach_ns
+from tests.schemas import first_violation
 from traceflops.attribution.culprits import BESIDE
 from traceflops.facts import Fact, fact
 from traceflops.findings import diagnosis, gains
@@ -38,7 +39,8 @@ from traceflops.findings.finding import (
 )
 from traceflops.findings.rules import thresholds
 from traceflops.replay.what_if import Outcome
-from traceflops.reports.json.report import encode, findings_object
+from traceflops.reports.json.brief import fitted
+from traceflops.reports.json.report import findings_object
 from traceflops.reports.terminal.summary import render_terminal
 from traceflops.reports.view.findings import opening
 from traceflops.windows.selection import Selection, parse_steps
@@ -494,7 +496,10 @@ def test_findings_on_their_own_are_short_whatever_they_are() -> None:
     assert some["left_out"] + len(some["findings"]) == len(analysis.findings)
     assert some["left_out"] > 0
     assert some["findings"][0] == whole["findings"][0]
-    assert len(encode(some).encode()) <= 8_192
+    assert first_violation(some) is None
+    printed = fitted(some)
+    assert json.loads(printed) == some
+    assert len(printed.encode()) <= 8_192
 
 
 def test_only_the_findings_are_printed() -> None:

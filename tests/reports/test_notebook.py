@@ -1,5 +1,6 @@
 """What a trace and an analysis show in a notebook, and their charts as HoloViews elements."""
 
+import json
 import os
 import re
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 import traceflops as tf
+from docs import notebook
 from tests.build import trace_of
 from tests.conftest import SAMPLES, analysis_of_sample
 from tests.reports import factory
@@ -172,6 +174,28 @@ def test_a_trace_escapes_what_is_in_it() -> None:
     assert "<img" not in text
     assert text.isprintable()
     assert text.count("&lt;img src=x onerror=alert(1)&gt;\\u202e") == 2
+
+
+def test_the_notebook_of_the_documents_shows_what_is_kept_in_it() -> None:
+    kept = json.loads(notebook.PAGE.read_text(encoding="utf-8"))
+    assert notebook.executed(kept) == kept, "run python -m docs.notebook"
+
+
+def test_the_notebook_of_the_documents_runs_in_jupyter() -> None:
+    nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
+    pytest.importorskip("ipykernel")
+    page = nbformat.read(notebook.PAGE, as_version=4)
+    nbclient.NotebookClient(page, resources={"metadata": {"path": notebook.PAGE.parent}}).execute()
+
+
+@pytest.mark.parametrize("chart", ["steps", "components", "roofline"])
+def test_charts_of_two_recordings_zoom_together(chart: str, one: Analysis) -> None:
+    from bokeh.models import Plot
+
+    element = getattr(one.plot, chart)() + getattr(one.plot, chart)()
+    first, second = rendered(element).select({"type": Plot})
+    assert first.x_range is second.x_range
+    assert any("ZoomTool" in type(tool).__name__ for tool in first.toolbar.tools)
 
 
 @pytest.mark.parametrize("name", ["without_steps", "without_devices", "hostile"])

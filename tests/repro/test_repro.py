@@ -15,11 +15,11 @@ from tests.build import trace_of
 from tests.conftest import SAMPLES
 from traceflops import Analysis, analyze
 from traceflops.cli import app
-from traceflops.cli.repro import chosen_work
 from traceflops.errors import InputError, UsageError
-from traceflops.reports.scripts.scripts import script
+from traceflops.reports.scripts.choice import chosen_work
+from traceflops.reports.scripts.scripts import Work, script
 from traceflops.repro.calls import calls
-from traceflops.repro.transfers import Work
+from traceflops.repro.chains import Chain, Loading, chain
 
 torch = pytest.importorskip("torch")
 GPT = SAMPLES / "gpt_1rank.json.gz"
@@ -94,7 +94,7 @@ def test_pytorch_records_the_same_call_of_a_script_again(tmp_path: Path) -> None
 
 def test_a_script_has_the_shapes_and_flops_of_the_operator() -> None:
     analysis = analyze(GPT)
-    work = chosen_work(analysis, None, None, "linear")
+    work, _ = chosen_work(analysis, op="linear")
     names = loaded(work, analysis)
     left, right = values_of(names)
     assert (left.dtype, [*left.shape], [*right.shape]) == (
@@ -148,26 +148,26 @@ def test_what_was_not_recorded_is_refused_with_the_reason(
     columns: dict[str, Any], reason: str
 ) -> None:
     with pytest.raises(InputError, match=reason):
-        chosen_work(analyze(op_row(**columns)), None, None, None)
+        chosen_work(analyze(op_row(**columns)))
 
 
 def test_infinity_and_unknown_numbers_make_no_script_that_fails() -> None:
     dims, types = "[[8],[8],[]]", '["float","bool","Scalar"]'
     row = {"name": "aten::masked_fill", "input_dims": dims, "input_types": types}
     analysis = analyze(op_row(**row, concrete_inputs='["","","-inf"]'))
-    names = loaded(chosen_work(analysis, None, None, None), analysis)
+    names = loaded(chosen_work(analysis)[0], analysis)
     filled = names["call"](torch.zeros(2), torch.tensor([True, False]))
     assert filled.tolist() == [float("-inf"), 0.0]
     softmax = {"name": "aten::softmax", "input_dims": "[[8],[],[]]"}
     softmax |= {"input_types": '["float","Scalar","Scalar"]', "concrete_inputs": '["","0","99"]'}
     with pytest.raises(InputError, match="value of an argument"):
-        chosen_work(analyze(op_row(**softmax)), None, None, None)
+        chosen_work(analyze(op_row(**softmax)))
 
 
 def test_a_resized_tensor_keeps_the_order_of_its_dimensions() -> None:
     columns = {"input_strides": json.dumps([[1, 8], [2, 1]])}
     analysis = analyze(op_row(**columns))
-    names = loaded(chosen_work(analysis, None, "k", None), analysis)
+    names = loaded(chosen_work(analysis, kernel="k")[0], analysis)
     left, right = values_of(names, lambda size: 3 if size == 8 else size)
     assert ([*left.shape], left.stride()) == ([3, 4], (1, 3))
     assert ([*right.shape], right.stride()) == ([4, 2], (2, 1))
@@ -175,7 +175,7 @@ def test_a_resized_tensor_keeps_the_order_of_its_dimensions() -> None:
 
 def test_a_collective_is_repeated_with_its_sizes_and_group() -> None:
     analysis = analyze(SAMPLES / "gpt_ddp_4rank")
-    names = loaded(chosen_work(analysis, None, "AllReduce", None), analysis)
+    names = loaded(chosen_work(analysis, kernel="AllReduce")[0], analysis)
     assert names["RANKS"] == 4
     assert names["ELEMENTS"]["input"] == names["ELEMENTS"]["output"] > 0
     assert names["DTYPE"] in (torch.bfloat16, torch.float32)
@@ -185,7 +185,7 @@ def test_a_copy_is_repeated_with_its_size() -> None:
     copy = {"kind": "memcpy", "direction": "HtoD", "bytes": 4096, "dur_ns": 2_000}
     copy |= {"name": "Memcpy HtoD", "start_ns": 0}
     analysis = analyze(trace_of(activities=[copy]))
-    names = loaded(chosen_work(analysis, None, "HtoD", None), analysis)
+    names = loaded(chosen_work(analysis, kernel="HtoD")[0], analysis)
     assert (names["BYTES"], names["RECORDED_US"]) == (4096, 2.0)
 
 
@@ -201,9 +201,90 @@ def test_the_command_writes_a_script_but_not_over_another_file(tmp_path: Path) -
     assert "did not write" in refused.stderr
 
 
-def test_a_finding_about_the_host_is_not_repeated() -> None:
-    with pytest.raises(UsageError, match="finding 1 is about no kernel"):
-        chosen_work(analyze(GPT), 1, None, None)
+def test_a_finding_about_data_is_a_loader_beside_a_step() -> None:
+    analysis = analyze(GPT)
+    work, note = chosen_work(analysis, "data-input")
+    assert isinstance(work, Loading)
+    assert note == ""
+    share = analysis.findings[0].share
+    step_ns = analysis.total.components.window_ns / 6  # steps, on one GPU
+    assert (work.step_ns, work.wait_ns) == (int(step_ns), round(share * int(step_ns)))
+    copied = analysis.to_pandas("activities").query("used and direction == 'HtoD'")["bytes"]
+    assert work.bytes * 6 == copied.sum()
+
+
+def test_a_finding_that_cannot_be_repeated_gives_one_that_can() -> None:
+    work, note = chosen_work(analyze(GPT), "host-waits")
+    assert isinstance(work, Loading)
+    assert note.endswith("finding 1 (data-input) can be, and is.")
+    with pytest.raises(UsageError, match="there is no finding 99"):
+        chosen_work(analyze(GPT), "99")
+
+
+def test_a_chain_is_the_operators_whose_launching_costs_most() -> None:
+    ops = [  # host time, device time; the last three cost most
+        *[(10_000, 9_000)] * 3,
+        *[(40_000, 2_000)] * 3,
+    ]
+    starts = [100_000 * at for at in range(len(ops))]
+    common = {"name": "aten::add", "input_dims": "[[8, 4], [8, 4], []]", "thread": 1}
+    common |= {"input_types": '["float","float","Scalar"]', "concrete_inputs": '["","","1"]'}
+    analysis = analyze(
+        trace_of(
+            ops=[
+                common | {"start_ns": start, "dur_ns": host_ns}
+                for start, (host_ns, _) in zip(starts, ops, strict=True)
+            ],
+            calls=[
+                {"start_ns": start + 1, "correlation": at + 1} for at, start in enumerate(starts)
+            ],
+            activities=[
+                {"name": "k", "start_ns": start + 50_000, "dur_ns": ns, "correlation": at + 1}
+                for at, (start, (_, ns)) in enumerate(zip(starts, ops, strict=True))
+            ],
+        )
+    )
+    found = chain(analysis)
+    assert found is not None
+    assert (len(found.calls), found.wall_ns, found.sum_ns) == (6, 150_000, 33_000)
+
+
+CASES: dict[str, Callable[[Analysis], Work]] = {
+    "attention": lambda analysis: chosen_work(analysis, op="scaled_dot_product_attention")[0],
+    "product": lambda analysis: chosen_work(analysis, op="linear")[0],
+    "softmax": lambda analysis: chosen_work(analysis, kernel="softmax")[0],
+    "copy": lambda analysis: chosen_work(analysis, kernel="HtoD")[0],
+    "data": lambda analysis: chosen_work(analysis, "1")[0],
+    "launching": lambda analysis: found if (found := chain(analysis)) else chosen_work(analysis)[0],
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_script_is_short_and_runs_on_the_cpu(
+    case: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    analysis = analyze(GPT)
+    work = CASES[case](analysis)
+    text = script(work, analysis, "x.py")
+    assert 40 <= text.count("\n") <= 90
+    assert max(map(len, text.splitlines())) <= 200
+    assert "gpt" not in text and "train.py" not in text  # nothing of the recording but its figures
+    few = ["--steps", "4", "--workers", "0"] if isinstance(work, Loading) else ["--repeats", "3"]
+    words = ["x.py", "--device", "cpu", "--scale", "0.01", *few]
+    compiles = not isinstance(work, Loading) and case != "copy"
+    # What compiles is tried without its back end, which takes a minute.
+    monkeypatch.setattr(torch, "compile", lambda run: run)
+    monkeypatch.setattr("sys.argv", [*words, *["--compile"] * compiles])
+    loaded(work, analysis)["main"]()
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0].startswith("recorded: ")
+    assert any(" us" in line for line in printed[1:])
+    if isinstance(work, Chain):
+        assert [line.partition(":")[0] for line in printed[1:]] == [
+            "one by one",
+            "as a CUDA graph",
+            "compiled",
+        ]
 
 
 def test_the_names_of_arguments_are_those_of_pytorch() -> None:

@@ -17,22 +17,25 @@ from msgspec import Struct
 from traceflops.agents.folders import Folders, Stamps
 from traceflops.analysis.recipe import what_if
 from traceflops.analysis.result import Analysis
-from traceflops.analysis.sql import first_rows
+from traceflops.categories.classify import load
 from traceflops.comparison.result import compare
 from traceflops.errors import UsageError
-from traceflops.front.files import analyze, schema
+from traceflops.findings.finding import ids_of
+from traceflops.front.files import analyze, inventory, schema
+from traceflops.reports.json.brief import MOST_ROWS, Some, Whole, query_object, why_object
 from traceflops.reports.json.comparison import comparison_object, what_if_object
+from traceflops.reports.json.report import findings_object
+from traceflops.reports.scripts.choice import choice
+from traceflops.reports.terminal.info import info_object
 
 Answer = dict[str, Any]
 Asked = tuple[str, tuple[tuple[str, Any], ...]]
 """What identifies an open trace: its path, and the options of `analyze` as pairs."""
 
-MOST_ROWS: Final = 100
 _MOST_OPEN: Final = 4
 """So many analyses are kept in memory; the ids of _MOST_KNOWN still work."""
 _MOST_KNOWN: Final = 64
 _FEW: Final = 6
-_QUERY_S: Final = 30
 EVIDENCE: Final = {
     "clocks": "gpu_samples",
     "communication": "collectives",
@@ -59,19 +62,6 @@ _SHOWN: Final = {
 _LARGEST: Final = (1 << 63) - 1
 
 
-class Some(Struct, frozen=True):
-    """The first items of a list, and how many it has (`of`, and `len`)."""
-
-    items: Sequence[Any]
-    of: int
-
-    def __len__(self) -> int:
-        return self.of
-
-    def __getitem__(self, part: slice) -> Sequence[Any]:
-        return self.items[part]
-
-
 class Opened(Struct, frozen=True, dict=True):
     """A trace that is open: its analysis, and its JSON report once it is asked for."""
 
@@ -84,13 +74,8 @@ class Opened(Struct, frozen=True, dict=True):
 
     @cached_property
     def findings(self) -> dict[str, Answer]:
-        """Return the findings by id: their rule, with a number from the second of a rule on."""
-        by_id: dict[str, Answer] = {}
-        for finding in self.report["findings"]:
-            rule = finding["rule"]
-            before = sum(earlier["rule"] == rule for earlier in by_id.values())
-            by_id[f"{rule}-{before + 1}" if before else rule] = finding
-        return by_id
+        """Return the findings by id."""
+        return dict(zip(ids_of(self.analysis.findings), self.report["findings"], strict=True))
 
     def part(self, path: str) -> Any:
         """Return a part of the report by a dotted path, `devices.0.gaps`. Raises UsageError."""
@@ -119,7 +104,7 @@ class Tools:
 
     def __init__(self, folders: Folders, **privacy: bool) -> None:
         """Store the folders, and the options `redact` and `include_environment` as `privacy`."""
-        self._folders = folders
+        self._folders, self._privacy = folders, privacy
         self._asked: dict[str, Asked] = {}  # by id, the most recently used last
 
         # The stamps are part of the key: a trace whose files changed is read again.
@@ -183,15 +168,15 @@ class Tools:
         }
 
     def findings(self, trace: str) -> Answer:
-        """List what to fix, the best first by gain and certainty, with ids for the tool finding."""
-        opened = self._trace(trace)
-        return {
-            "verdict": opened.report["verdict"]["sentence"],
-            "findings": [
-                _titled(id, finding) | _of(finding, "share", "owner", "sentence")
-                for id, finding in opened.findings.items()
-            ],
-        }
+        """List what to fix, the best first by gain and certainty. Tell the user `verdict` first."""
+        return findings_object(self._trace(trace).analysis)
+
+    def info(self, trace: str) -> Answer:
+        """Say what the recording contains and lacks, and how to record what is missing."""
+        self._trace(trace)  # whose files may be read
+        path, words = self._asked[trace]
+        given = {name: value for name, value in words if name != "device"}
+        return info_object(inventory(path, **given, **self._privacy))
 
     def finding(self, trace: str, id: str) -> Answer:
         """Show a finding: cause, remedy, gain per step, how sure, where, and figures as evidence.
@@ -237,9 +222,20 @@ class Tools:
         Up to 100 rows come back; row_count says how many there are. `activities` is the work of
         GPUs, counted by the report where `used` is true; `steps` and `gaps` say where time went.
         """
-        tables = self._trace(trace).analysis.tables.sources
-        rows, count = first_rows(tables, sql, MOST_ROWS, _QUERY_S)
-        return {"row_count": count, "rows": Some(rows.to_pylist(), count)}
+        return query_object(self._trace(trace).analysis, sql)
+
+    def why(self, name: str) -> Answer:
+        """Say what kind of kernel a name is, and which rule decided it."""
+        return why_object(load(), name)
+
+    def repro(self, trace: str, finding: str = "", kernel: str = "", op: str = "") -> Answer:
+        """Return a script that does the slow thing alone, with random data; it needs only PyTorch.
+
+        What a finding (by id or number) is about, a kernel (a part of its name) or an operator;
+        without these what takes most time. Write `script` to `file`, and run it with --help.
+        """
+        found = choice(self._trace(trace).analysis, finding or None, kernel or None, op or None)
+        return found | {"script": Whole(found["script"])}
 
     def timeline(
         self,
@@ -289,12 +285,14 @@ class Tools:
         edits = [scenario] if isinstance(scenario, str) else scenario
         return what_if_object(what_if(self._trace(trace).analysis, *edits))
 
-    def compare(self, before: str, after: str) -> Answer:
-        """Say what changed from one trace to another, why, and how sure; ns are per step."""
+    def compare(self, before: str, after: str, fix: str = "") -> Answer:
+        """Say what changed from one trace to another, why, and how sure; ns are per step.
+
+        `promise` says whether the gain is as promised by a finding of `before`; `fix` names it.
+        """
         names = (before, after) if before != after else None
-        return comparison_object(
-            compare(self._trace(before).analysis, self._trace(after).analysis, names)
-        )
+        sides = self._trace(before).analysis, self._trace(after).analysis
+        return comparison_object(compare(*sides, names, fix or None))
 
     def _trace(self, trace: str) -> Opened:
         """Return an open trace by its id, and forget the oldest ids. Raises UsageError."""

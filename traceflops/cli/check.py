@@ -95,7 +95,7 @@ def check(
     result = path_of(junit) if junit is not None else None
     new_baseline, old_baseline = (baseline, None) if update_baseline else (None, baseline)
     if gates.promised is not None and old_baseline is None:
-        raise UsageError("--promised needs --baseline", "give the trace before the fix")
+        raise UsageError("--promised needs --baseline", "give what was recorded before the fix")
     if update_baseline and baseline is None:
         raise UsageError("--update-baseline needs --baseline", "say which file to write")
     if old_baseline is not None and not old_baseline.exists():

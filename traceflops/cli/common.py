@@ -42,8 +42,13 @@ def say(text: str, *, to_stderr: bool = False) -> None:
         typer.echo(_inert(text), err=to_stderr)
 
 
-def say_object(content: dict[str, Any]) -> None:
-    """Print an object as JSON."""
+def say_object(content: dict[str, Any], *, brief: bool = False) -> None:
+    """Print an object as JSON; a `brief` one as one line of at most 8 KB."""
+    if brief:
+        from traceflops.reports.json.brief import fitted
+
+        say(fitted(content))
+        return
     from traceflops.reports.json.report import encode
 
     say(encode(content))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from traceflops.cli.common import path_of, print_lines, say_object, spare_inputs, terminal_style
-from traceflops.cli.options import TO, AnalysisOptions, Force, Json, Text, argument, option
+from traceflops.cli.options import TO, AnalysisOptions, Brief, Force, Json, Text, argument, option
 from traceflops.errors import InputError, UsageError
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ def compare(
     output: Text = option("FILE", "Also write the comparison: .html, .md or .json.", *TO),
     force: Force = False,
     json: Json = False,
+    brief: Brief = False,
     asked: AnalysisOptions,
 ) -> None:
     """Say what changed between recordings, why, and how sure."""
@@ -49,7 +50,6 @@ def compare(
         hint = "separate them by commas"
         raise UsageError(f"--names needs {len(runs)} different names", hint)
     target = path_of(output) if output is not None else None
-    from traceflops.analysis.result import Analysis
     from traceflops.comparison.result import compare
     from traceflops.reports.json.comparison import comparison_object, comparisons_object
     from traceflops.reports.terminal.comparison import render_comparison, render_runs
@@ -63,8 +63,6 @@ def compare(
     if baseline is not None and baseline not in labels:
         hint = f"they are {', '.join(labels)}"
         raise UsageError(f"no recording is called {baseline}", hint)
-    if fix is not None and any(not isinstance(side, Analysis) for side in sides):
-        raise UsageError("--fix needs traces, since a report promises nothing", "give the traces")
     base = labels.index(baseline) if baseline is not None else 0
     comparisons = [
         compare(sides[base], side, (labels[base], label), fix)
@@ -74,8 +72,9 @@ def compare(
     first, *others = comparisons
     if target is not None:
         save_comparison(comparisons, target, force=force)
-    if json:
-        say_object(comparisons_object(comparisons) if others else comparison_object(first))
+    if json or brief:
+        found = comparisons_object(comparisons) if others else comparison_object(first)
+        say_object(found, brief=brief)
     elif others:
         print_lines(render_runs(comparisons, terminal_style()))
     else:

@@ -195,14 +195,13 @@ def against(comparison: Comparison, tolerance: Fraction, *, strict: bool) -> Ans
     It fails if the lower end of the difference's interval exceeds `tolerance`, a share of the
     baseline's mean; with `strict`, if the difference itself does.
     """
-    from traceflops.comparison.promise import UNJUDGED
     from traceflops.reports.view.texts import words
 
     if comparison.obstacle:
         return "unknown", words(comparison.obstacle)
     if comparison.before.lacks_records:  # `unfit` looks at those of the recording itself
         return "unknown", "GPU records of the baseline are incomplete"
-    if unlike := [other for other in comparison.unlike if other.what in UNJUDGED]:
+    if unlike := comparison.unjudged:
         changes = listed(unlike, lambda u: f"{u.what} {u.before} became {u.after}", "; ")
         return "unknown", f"the baseline is of other work, update it: {changes}"
     # Without an interval and a difference, a recording is compared with itself: it passes.
@@ -220,7 +219,10 @@ def promised(comparison: Comparison) -> Answer:
 
     promise = comparison.promise
     if promise is None:
-        return "unknown", "the baseline must be another trace that can be compared, not a report"
+        return (
+            "unknown",
+            "the baseline must be another recording of the same program",
+        )
     if promise.outcome == "not-judged":
         return "unknown", words(promise.fact)
     is_kept = promise.outcome in ("as-promised", "more")

@@ -130,6 +130,9 @@ Dask = Annotated[
     ),
 ]
 Json = Annotated[bool, flag("Print JSON instead of text.")]
+Brief = Annotated[
+    bool, flag("Print a line of JSON of at most 8 KB, in which `more` counts what was cut.")
+]
 Force = Annotated[
     bool, flag("Also overwrite files that traceflops did not write.", "-f", "--force")
 ]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from traceflops.cli.common import ended_at_once, say, say_object
-from traceflops.cli.options import AnalysisOptions, argument, option
+from traceflops.cli.options import AnalysisOptions, Brief, argument, option
 from traceflops.errors import UsageError
 from traceflops.units import several
 
@@ -33,6 +33,7 @@ def query(
     format_: str = option(
         "FORMAT", f"How rows are printed: {', '.join(FORMATS)}.", "--format", default=FORMATS[0]
     ),
+    brief: Brief = False,
     asked: AnalysisOptions,
 ) -> None:
     """Answer a question in SQL over the tables of a trace. Needs traceflops[sql]."""
@@ -44,6 +45,12 @@ def query(
     if sql is not None and not files:
         raise UsageError("no trace is given", 'write traceflops query TRACE "select …"')
     analysis = asked.analyze(files if sql is not None else traces)
+    from traceflops.reports.json.brief import QUERY_SCHEMA, query_object
+
+    if sql is not None and brief:
+        with ended_at_once():
+            say_object(query_object(analysis, sql), brief=True)
+        return
     if sql is None:
         from traceflops.front.files import schema
 
@@ -51,8 +58,10 @@ def query(
     else:
         with ended_at_once():
             rows = analysis.sql(sql)
-    if format_ == "json":
-        say_object({"schema": "traceflops.query/1", "rows": rows.to_pylist()})
+    if format_ == "json" or brief:
+        count = rows.num_rows
+        content = {"schema": QUERY_SCHEMA, "row_count": count, "rows": rows.to_pylist()}
+        say_object(content, brief=brief)
     elif format_ == "csv":
         from traceflops.reports.tables import csv_of
 

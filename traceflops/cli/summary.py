@@ -43,7 +43,7 @@ def summary(
     if only is not None:
         from traceflops.reports.json.report import findings_object
 
-        say_object(findings_object(analysis))
+        say_object(findings_object(analysis), brief=True)
     elif json:
         say(analysis.to_json())
     else:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from traceflops.cli.common import say, say_object, terminal_style
-from traceflops.cli.options import AnalysisOptions, Json, argument
+from traceflops.cli.options import AnalysisOptions, Brief, Json, argument
 from traceflops.units import duration, percent, several
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ def what_if(
     ),
     *,
     json: Json = False,
+    brief: Brief = False,
     asked: AnalysisOptions,
 ) -> None:
     """Predict the step time if parts of a step took another time."""
@@ -47,10 +48,10 @@ def what_if(
 
     parse_edits(edits)  # before all is read: wrong usage is told first
     answer = what_if(asked.analyze([trace]), *edits)
-    if json:
+    if json or brief:
         from traceflops.reports.json.comparison import what_if_object
 
-        say_object(what_if_object(answer))
+        say_object(what_if_object(answer), brief=brief)
     else:
         say("\n".join(_lines(answer)))
 

@@ -168,6 +168,9 @@ _OF_RUN: Final = frozenset(
 """Facts about a single run or file, which are no settings."""
 _SAME_WORK: Final = Fraction(1, 100)
 """Share by which the FLOPs of a step may differ."""
+_SAME_CALLS: Final = Fraction(1, 10)
+"""Share by which the calls of a kernel per window may differ."""
+_MOSTLY: Final = Fraction(1, 2)
 _COMMON: Final = Fraction(1, 100) ** 2
 """The share of kernel time of one side that is recognised on the other, times that of the other:
 with less, two recordings have nothing in common."""
@@ -175,6 +178,7 @@ _UNCERTAIN: Final = frozenset({"", MODULE})
 OF_ANY_WORK: Final = _UNCERTAIN | BY_OPERATOR
 """Ways to match kernels by which even programs that do other work match."""
 _FLOPS, SHAPE = "model FLOPs of a step", "shape of an input"
+KERNELS: Final = "most kernels"
 OF_WORK: Final = (_FLOPS, SHAPE)
 """What says that a step does other work."""
 _PREFIXES: Final = ("", "k", "M", "G", "T", "P", "E")
@@ -258,10 +262,50 @@ def work_ratio(before: Side, after: Side) -> Fraction | None:
     return new / old if old and new else None
 
 
+def has_same_flops(before: Side, after: Side) -> bool:
+    """Return whether a window has as many model FLOPs on both sides; False if unknown."""
+    ratio = work_ratio(before, after)
+    return ratio is not None and abs(ratio - 1) <= _SAME_WORK
+
+
+def may_do_other_work(before: Side, after: Side, matched: Iterable[Match]) -> bool:
+    """Return whether most kernel time of a side is of kernels that the other calls less or more.
+
+    False if FLOPs tell whether the work is the same.
+    """
+    if work_ratio(before, after) is not None:
+        return False
+    windows = (len(before.windows), len(after.windows))
+    alike = [match for match in matched if match.after and _has_same_calls(match, windows)]
+    return min(shares_in_common(before, after, alike)) < _MOSTLY
+
+
+def _has_same_calls(match: Match, windows: tuple[int, int]) -> bool:
+    calls = Fraction(sum(kernel.count for kernel in match.before), windows[0])
+    return _call_gap(match, windows) <= _SAME_CALLS * calls
+
+
+def replaced_kernels(before: Side, after: Side) -> frozenset[str]:
+    """Return the names of kernels before whose operators became others, while all others stayed.
+
+    Empty unless the operators on both sides have as many FLOPs as before.
+    """
+    old, new = (
+        {op: side.per_window(flops) for op, flops in side.op_flops.items() if flops}
+        for side in (before, after)
+    )
+    common = old.keys() & new.keys()
+    gone, come = old.keys() - common, new.keys() - common
+    if not (common and gone and come):
+        return frozenset()
+    if any(abs(new[op] / old[op] - 1) > _SAME_WORK for op in common):
+        return frozenset()
+    return frozenset(kernel.name for kernel in before.work or () if kernel.op in gone)
+
+
 def _work(before: Side, after: Side) -> Iterator[Unlike]:
     """Yield the model FLOPs of a window on both sides ("777.6 GFLOP"), if they differ."""
-    ratio = work_ratio(before, after)
-    if ratio is None or abs(ratio - 1) <= _SAME_WORK:
+    if work_ratio(before, after) is None or has_same_flops(before, after):
         return
     texts = []
     for side in (before, after):

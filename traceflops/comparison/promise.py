@@ -8,17 +8,17 @@ Gains of several findings do not add up, so those of several are replayed togeth
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final, Literal
 
 from msgspec import Struct
 
-from traceflops.analysis.result import Analysis
 from traceflops.comparison.matching import OF_WORK
+from traceflops.comparison.side import Side, Told
 from traceflops.comparison.spread import Interval
 from traceflops.errors import UsageError
-from traceflops.facts import Fact, fact
-from traceflops.findings.finding import Finding
+from traceflops.facts import Fact, fact, in_words, quoted
+from traceflops.findings.finding import row_name
 
 Outcome = Literal["as-promised", "less", "more", "still-there", "other", "not-judged"]
 """
@@ -43,12 +43,12 @@ class Promise(Struct, frozen=True):
     """
 
     outcome: Outcome
-    findings: tuple[Finding, ...]
+    findings: tuple[Told, ...]
     low_ns: int
     high_ns: int
     gained_ns: int
     interval: Interval | None
-    next: Finding | None
+    next: Told | None
     unlike: str | None = None
 
     @property
@@ -62,14 +62,26 @@ class Promise(Struct, frozen=True):
             sure = fact("promise.interval", ends=tuple(map(round, ends)))
         return fact(
             f"promise.{self.outcome}",
-            fixed=tuple(fact("promise.name", name=finding.name) for finding in self.findings),
+            fixed=tuple(
+                fact("promise.name", name=quoted(finding.title)) for finding in self.findings
+            ),
             promised=promised,
             gained_ns=abs(self.gained_ns),
             way=fact("promise.shorter" if self.gained_ns >= 0 else "promise.longer"),
             sure=sure,
-            next=self.next.name if self.next is not None else None,
+            next=quoted(self.next.title) if self.next is not None else None,
             unlike=self.unlike,
         )
+
+    @property
+    def sentence(self) -> str:
+        """Return what was promised, and what came, in words."""
+        return in_words(self.fact)
+
+    def is_about(self, kernels: Collection[str]) -> bool:
+        """Return whether each of the findings is about some of these kernels."""
+        names = {*map(row_name, kernels)}
+        return bool(self.findings) and all(names & {*told.rows} for told in self.findings)
 
     @property
     def ends(self) -> tuple[int, ...]:
@@ -78,8 +90,8 @@ class Promise(Struct, frozen=True):
 
 
 def promise_of(
-    before: Analysis,
-    after: Analysis,
+    before: Side,
+    after: Side,
     difference_ns: int,
     spread: Interval | None,
     fix: str | None = None,
@@ -101,12 +113,12 @@ def promise_of(
             f"give one of {rules}" if rules else "compare without --fix",
         )
     gained_ns = -difference_ns
-    gone: Sequence[Finding] = [
+    gone: Sequence[Told] = [
         finding for finding in asked or promising if _is_fixed(finding, before, after, gained_ns)
     ]
     interval = Interval(-spread.high_ns, -spread.low_ns) if spread is not None else None
     # A promise is kept if some gain in the interval, give or take the slack, is in its range.
-    slack_ns = _SLACK * _mean_ns(before)
+    slack_ns = _SLACK * float(before.mean_ns)
     fixed = _sufficient(gone, before, gained_ns)
     low_ns, high_ns = _promised(fixed or asked, before)
     least_ns, most_ns = interval or (gained_ns, gained_ns)
@@ -130,12 +142,12 @@ def promise_of(
     return Promise(outcome, findings, low_ns, high_ns, gained_ns, interval, follower, unlike)
 
 
-def _sufficient(fixed: Sequence[Finding], before: Analysis, gained_ns: int) -> Sequence[Finding]:
+def _sufficient(fixed: Sequence[Told], before: Side, gained_ns: int) -> Sequence[Told]:
     """Return the best finding whose promise alone explains what came, else all.
 
     The others may be consequences of its cause, which go with it.
     """
-    slack_ns = _SLACK * _mean_ns(before)
+    slack_ns = _SLACK * float(before.mean_ns)
     for finding in fixed:
         low_ns, high_ns = _promised([finding], before)
         if low_ns - slack_ns <= gained_ns <= high_ns + slack_ns:
@@ -143,32 +155,26 @@ def _sufficient(fixed: Sequence[Finding], before: Analysis, gained_ns: int) -> S
     return fixed
 
 
-def _mean_ns(analysis: Analysis) -> float:
-    """Return how long a chosen window is on average."""
-    windows = sum(window.used for device in analysis.devices for window in device.windows)
-    return analysis.total.components.window_ns / max(windows, 1)
-
-
-def _is_fixed(finding: Finding, before: Analysis, after: Analysis, gained_ns: int) -> bool:
+def _is_fixed(finding: Told, before: Side, after: Side, gained_ns: int) -> bool:
     """Return whether the cause of a finding takes so much less time that it counts as fixed.
 
     Its time must shrink by half of what the finding promised, of what was gained, or of itself,
     whichever is least. Times are of a mean window.
     """
     # The same finding in the run after: of several of its rule, those with common evidence.
-    rows = {row.name for row in finding.rows}
+    rows = {*finding.rows}
     alike = [other for other in after.findings if other.rule == finding.rule]
-    same = [other for other in alike if rows & {row.name for row in other.rows}] or alike
-    window_ns = _mean_ns(before)
+    same = [other for other in alike if rows & {*other.rows}] or alike
+    window_ns = float(before.mean_ns)
     cause_ns = finding.share * window_ns
-    gone_ns = cause_ns - sum(other.share for other in same) * _mean_ns(after)
+    gone_ns = cause_ns - sum(other.share for other in same) * float(after.mean_ns)
     wanted_ns = [cause_ns, finding.gain.expected_ns if finding.gain is not None else 0]
     if gained_ns > 0:
         wanted_ns.append(gained_ns)
     return gone_ns >= max(_FIXED * min(wanted_ns), _LEAST * window_ns)
 
 
-def _promised(findings: Sequence[Finding], before: Analysis) -> tuple[int, int]:
+def _promised(findings: Sequence[Told], before: Side) -> tuple[int, int]:
     """Return the least and the most that findings promise together."""
     gains = [finding.gain for finding in findings if finding.gain is not None]
     if not gains:
@@ -176,7 +182,7 @@ def _promised(findings: Sequence[Finding], before: Analysis) -> tuple[int, int]:
     low_ns = min(gain.low_ns for gain in gains)  # one of them may be a consequence of another
     high_ns = sum((gain.most_ns or gain.high_ns) + gain.further_ns for gain in gains)
     edits = [edit for finding in findings for edit in finding.edits]
-    replay, _ = before.replay_or_reason
+    replay = before.analysis.replay_or_reason[0] if before.analysis is not None else None
     if len(gains) > 1 and replay is not None and all(finding.edits for finding in findings):
         together = replay.what_if(edits).together
         windows = max(together.windows, 1)

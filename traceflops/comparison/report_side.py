@@ -18,9 +18,10 @@ from msgspec import Struct
 
 from traceflops.attribution.charged import OF_KERNEL, ChargedKernel
 from traceflops.comparison import side
-from traceflops.comparison.side import Amount, IdlePart, Side, UsedWindow
+from traceflops.comparison.side import Amount, IdlePart, Side, Told, UsedWindow
 from traceflops.devices.peaks import find
 from traceflops.errors import InputError
+from traceflops.findings.finding import Gain
 from traceflops.findings.verdicts import NO_DURATIONS
 from traceflops.memory.usage import Holder
 from traceflops.timeline.records import COMPONENTS, Components
@@ -107,11 +108,46 @@ class _DevicePeak(Struct):
     confirmed: bool
 
 
+class _Op(Struct):
+    name: str
+    flops_text: str | None = None
+
+
+class _Gain(Struct):
+    low_ns: Instant
+    high_ns: Instant
+    point_ns: Instant | None = None
+    may_be_more: bool = False
+    most_ns: Amount | None = None
+    further_ns: Amount = 0
+
+
+class _Row(Struct):
+    name: str
+
+
+class _Finding(Struct):
+    rule: str
+    title: str
+    share: float
+    gain: _Gain | None = None
+    rows: list[_Row] = []
+    edits: tuple[str, ...] = ()
+
+    @property
+    def told(self) -> Told:
+        """Return what a promise is judged by."""
+        gain = Gain(**msgspec.structs.asdict(self.gain)) if self.gain is not None else None
+        names = tuple(row.name for row in self.rows)
+        return Told(self.rule, self.title, self.share, gain, names, self.edits)
+
+
 class _Utilisation(Struct):
     mfu: float | None
     model_flops_text: str | None = None
     waterfall: _Waterfall | None = None
     peaks: list[_DevicePeak] = []
+    ops: list[_Op] = []
 
 
 class _Series(Struct):
@@ -172,6 +208,7 @@ class _Report(Struct):
     ranks: _Ranks | None = None
     notes: list[_Note] = []
     headline: _Headline | None = None
+    findings: list[_Finding] = []
 
 
 def side_of_report(content: bytes, name: str | None = None) -> Side:
@@ -226,6 +263,8 @@ def _side(report: _Report, name: str | None) -> Side:
         notes=tuple((note.kind, note.code, note.text) for note in report.notes),
         on_host=bool(report.devices) and all(gpu.type == "cpu" for gpu in report.devices),
         lacks_durations=report.headline is not None and report.headline.code == NO_DURATIONS,
+        findings=tuple(finding.told for finding in report.findings),
+        op_flops={op.name: Fraction(op.flops_text or 0) for op in utilisation.ops},
     )
 
 

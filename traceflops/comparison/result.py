@@ -127,16 +127,36 @@ class Comparison(Struct, frozen=True, dict=True):
     def promise(self) -> Promise | None:
         """Return what the findings before promised, and what came; None if nothing was promised.
 
-        It needs two recordings that can be compared, no reports. Raises UsageError if `fix` is no
-        finding of the recording before.
+        Raises UsageError if `fix` is no finding of the recording before.
         """
-        old, new = self.before.analysis, self.after.analysis
-        if old is None or new is None or self.obstacle or self.is_same:
+        old, new = self.before, self.after
+        if self.obstacle or self.is_same:
             return None
-        unlike = next((each.what for each in self.unlike if each.what in UNJUDGED), None)
+        judged = (old, new, self.difference_ns, self.interval, self.fix)
+        unlike = self.unjudged[0].what if self.unjudged else None
+        if unlike and all(other.what in matching.OF_WORK for other in self.unjudged):
+            # Other work may be the repair itself: one operator for several, as in attention.
+            promise, replaced = promise_of(*judged), matching.replaced_kernels(old, new)
+            if promise is not None and promise.is_about(replaced):
+                return promise
+        if unlike is None and matching.may_do_other_work(old, new, self.matches):
+            unlike = matching.KERNELS
         if unlike is not None and self.fix is None:  # `caveats` tell that the work differs
             return None
-        return promise_of(old, new, self.difference_ns, self.interval, self.fix, unlike)
+        return promise_of(*judged, unlike)
+
+    @cached_property
+    def unjudged(self) -> tuple[Unlike, ...]:
+        """Return what differs so that a difference in time says nothing of the program.
+
+        Other shapes with as many FLOPs, as of smaller microbatches, are the same work.
+        """
+        is_same_work = matching.has_same_flops(self.before, self.after)
+        return tuple(
+            other
+            for other in self.unlike
+            if other.what in UNJUDGED and not (is_same_work and other.what == matching.SHAPE)
+        )
 
     @cached_property
     def kernel_changes(self) -> tuple[KernelChange, ...]:

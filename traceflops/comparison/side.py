@@ -19,6 +19,7 @@ from traceflops.analysis.result import Analysis
 from traceflops.attribution.charged import ChargedKernel, charged_kernels
 from traceflops.attribution.culprits import idle_culprits
 from traceflops.devices.peaks import DeviceSpec
+from traceflops.findings.finding import Finding, Gain
 from traceflops.findings.verdicts import NO_DURATIONS
 from traceflops.memory.usage import Holder, fullest_gpu, holders, memory_use
 from traceflops.mfu.checked.trace_description import counts_of_step
@@ -55,6 +56,20 @@ class Counted(Struct, frozen=True):
     ns: Fraction
 
 
+class Told(Struct, frozen=True):
+    """A finding as the JSON of a report has it: by what its promise is judged.
+
+    `rows` are the names of its evidence, `edits` those of what-if that stand for its remedy.
+    """
+
+    rule: str
+    title: str
+    share: float
+    gain: Gain | None
+    rows: tuple[str, ...]
+    edits: tuple[str, ...]
+
+
 class Side(Struct, frozen=True):
     """A recording as it is compared; what is unknown is None.
 
@@ -63,7 +78,8 @@ class Side(Struct, frozen=True):
     what it holds then (empty if unknown). `counts` are the units of work by name. `late` is, by
     rank, how long others waited for it. `facts` say what was recorded and how; `notes` (kind, code,
     text) what was repaired, dropped, assumed or is missing. With `on_host`, all work is operators
-    on the CPU. With `lacks_durations`, GPU time is unknown. `analysis` is None for a report.
+    on the CPU. With `lacks_durations`, GPU time is unknown. `op_flops` are the FLOPs of all windows
+    by operator, of those that have any. `analysis` is None for a report.
     """
 
     name: str
@@ -80,6 +96,8 @@ class Side(Struct, frozen=True):
     notes: tuple[tuple[str, str, str], ...] = ()
     on_host: bool = False
     lacks_durations: bool = False
+    findings: tuple[Told, ...] = ()
+    op_flops: Mapping[str, Fraction] = field(default_factory=dict)
     analysis: Analysis | None = None
 
     @property
@@ -114,9 +132,9 @@ class Side(Struct, frozen=True):
         """Return how long a window is on average; there must be one."""
         return self.per_window(self.components.window_ns)
 
-    def per_window(self, amount: int) -> Fraction:
+    def per_window(self, amount: int | Fraction) -> Fraction:
         """Return a sum over the windows as the mean."""
-        return Fraction(amount, len(self.windows))
+        return Fraction(amount) / len(self.windows)
 
     def series(self, part: str = "window") -> FloatArray:
         """Return, by step, the mean over its devices of a component, or of the window; ns."""
@@ -193,8 +211,15 @@ def side_of(
         notes=tuple((note.kind, note.code, note.text) for note in analysis.notes),
         on_host=analysis.on_host,
         lacks_durations=any(part.code == NO_DURATIONS for part in analysis.verdict.parts),
+        findings=tuple(map(_told, analysis.findings)),
+        op_flops={row.name: Fraction(row.measured.flops or 0) for row in measured.ops},
         analysis=analysis,
     )
+
+
+def _told(finding: Finding) -> Told:
+    names = tuple(row.name for row in finding.rows)
+    return Told(finding.rule, finding.title, finding.share, finding.gain, names, finding.edits)
 
 
 def counts_of(

@@ -77,8 +77,13 @@ def interval(before: FloatArray, after: FloatArray) -> Interval | None:
     # Per correlation: the variance of the difference, and its degrees of freedom (Welch).
     total_variance = sum(variance for _, variance, _ in sides)
     freedom = total_variance**2 / sum(variance**2 / degrees for _, variance, degrees in sides)
-    half = _half(weight, np.sqrt(total_variance), float(weight @ freedom))
+    half = _half(weight, np.sqrt(total_variance), _dot(weight, freedom))
     return Interval(point - half, point + half)
+
+
+def _dot(left: FloatArray, right: FloatArray) -> float:
+    """Return the sum of products; BLAS rounds it otherwise where memory is aligned otherwise."""
+    return float((left * right).sum())
 
 
 def _of_mean(series: FloatArray) -> tuple[FloatArray, FloatArray, int]:
@@ -88,7 +93,7 @@ def _of_mean(series: FloatArray) -> tuple[FloatArray, FloatArray, int]:
     one variance. The last value is the number of degrees of freedom.
     """
     r, steps, deviation = _R, len(series), series - series.mean()
-    squares, products = float(deviation @ deviation), float(deviation[1:] @ deviation[:-1])
+    squares, products = _dot(deviation, deviation), _dot(deviation[1:], deviation[:-1])
     first, last = float(deviation[0]), float(deviation[-1])
     # The sum of the squared shocks; first about the mean of the series, then about the mean that is
     # most likely given r, which makes the sum smaller. `information` is that of the series on it.
@@ -116,7 +121,7 @@ def _half(weight: FloatArray, error: FloatArray, freedom: float) -> float:
         # The share of each distribution that is closer to 0 than `middle` (see `_student`).
         t = middle / error
         inside = np.interp(np.arctan(t / freedom**0.5), angles, below)
-        low, high = (middle, high) if weight @ inside < LEVEL else (low, middle)
+        low, high = (middle, high) if _dot(weight, inside) < LEVEL else (low, middle)
     return high
 
 

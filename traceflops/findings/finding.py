@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Final, Literal
 
@@ -262,6 +262,16 @@ class Finding(Struct, frozen=True):
 def row_name(label: str) -> str:
     """Return a name as a row of evidence shows it."""
     return shortened(without_return_type(label), _ROW_NAME)
+
+
+def ids_of(findings: Sequence[Finding]) -> tuple[str, ...]:
+    """Return an id per finding: its rule, from the second of a rule on with a number."""
+    rules = [finding.rule for finding in findings]
+    earlier = [rules[:at].count(rule) for at, rule in enumerate(rules)]
+    return tuple(
+        f"{rule}-{before + 1}" if before else rule
+        for rule, before in zip(rules, earlier, strict=True)
+    )
 
 
 def as_loss(cause: Cause) -> Finding | None:

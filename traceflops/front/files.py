@@ -19,6 +19,7 @@ from traceflops.analysis.result import Analysis, with_finding_rules
 from traceflops.analysis.summary_files import is_summary
 from traceflops.comparison.report_side import REPORT
 from traceflops.devices.device_facts import SeenDevice
+from traceflops.devices.jobs import of_job
 from traceflops.devices.matching import chosen
 from traceflops.errors import InputError, UsageError
 from traceflops.findings.user_rules import read_finding_rules
@@ -28,9 +29,13 @@ from traceflops.mfu.counted.counter_flops import FOUND_PAIR
 from traceflops.parsers.io.places import files_behind, open_file
 from traceflops.parsers.io.remote import is_remote
 from traceflops.parsers.reading import Paths, read
-from traceflops.privacy.environment import check_privacy
+from traceflops.privacy.environment import check_privacy, redacted
+from traceflops.privacy.placeholders import Placeholders
+from traceflops.privacy.redact import Redaction
+from traceflops.recording.inventory import Inventory, inventory_of
 from traceflops.table.schema import TABLES, arrow_schema
 from traceflops.table.trace import Trace
+from traceflops.windows.chosen_runs import restrict
 from traceflops.windows.device_records import graph_launches
 from traceflops.windows.selection import Selection, parse_duration, parse_numbers, parse_steps
 
@@ -39,6 +44,7 @@ _HEAD_BYTES: Final = 4096
 _SCHEMA: Final = re.compile(rb'\s*\{\s*"schema"\s*:\s*"(traceflops\.[a-z-]+/\d+)"')
 _CAPTURES: Final = "capture_traces"
 """Where serving engines write the traces of graph captures, beside the trace of the replays."""
+_PART: Final = "give a Selection, or steps, ranks, ..."
 Reader = Callable[[Sequence[str]], Trace]
 
 
@@ -202,7 +208,7 @@ def analyze(
     rates = PeakOptions(device, peak_tflops, link_gb_s)
     chosen(device, peak_tflops, SeenDevice(None))  # raises for a bad name, before a file is read
     request = Request(
-        _either(selection, in_words, Selection(), "give a Selection, or steps, ranks, ..."),
+        _either(selection, in_words, Selection(), _PART),
         _either(peaks, rates, FROM_THE_TRACE, "give peaks, or device, peak_tflops, ..."),
         pair if isinstance(pair, Trace) else _as_strings(pair),
         None if rules is None else Path(rules),
@@ -214,6 +220,36 @@ def analyze(
         return analyze_files(_as_strings(recording), request)
     paired = pair if isinstance(pair, Trace) else read(pair) if pair else None
     return analyze_trace(recording, request, paired)
+
+
+def inventory(
+    recording: Trace | Paths,
+    selection: Selection | None = None,
+    *,
+    steps: Steps | None = None,
+    ranks: Numbers | None = None,
+    job: int | None = None,
+    include_environment: bool = False,
+    redact: bool = False,
+) -> Inventory:
+    """Return what the selected part of a recording contains and lacks; options as of `analyze`."""
+    in_words = Selection(_steps(steps), _numbers("ranks", ranks), job=job)
+    asked = _either(selection, in_words, Selection(), _PART)
+    trace = of_job(recording if isinstance(recording, Trace) else read(recording), asked.job)
+    names = Placeholders() if redact else None
+
+    def shown(whole: Trace, part: Selection) -> tuple[Trace, str | None]:
+        """Return the selected part as it may be shown, and the expression for its step marks."""
+        kept = restrict(whole if include_environment else redacted(whole), part)
+        if names is None:
+            return kept, part.step_mark
+        # Redaction renames step marks to "step N", so the user's expression fits no longer.
+        return Redaction(names, part.step_mark).trace(kept), None
+
+    jobs = recipe.listed_jobs(
+        trace, trace.job, include_environment=include_environment, placeholders=names
+    )
+    return replace(inventory_of(trace, asked, shown), jobs=jobs)
 
 
 def schema(analysis: Analysis | None = None) -> pa.Table:

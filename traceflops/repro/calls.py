@@ -81,6 +81,8 @@ _ROWS_OF: Final = {
 _ATEN: Final = re.compile(r"aten::[a-z0-9_]{1,100}")
 _UNTOLD: Final = ("aten::to", "aten::_to_copy", "aten::contiguous", "aten::type_as", "aten::einsum")
 """Operators that are not repeated as a whole: their recorded arguments do not say what they do."""
+_INDEXED: Final = frozenset({"aten::index", "aten::index_put", "aten::index_put_"})
+"""Operators whose second argument is a list of indices, which recordings may lack."""
 _WORD: Final = re.compile(r"[A-Za-z0-9_,.>+*() -]{1,100}")
 _CPP_TYPES: Final = ("c10::", "long", "float", "double", "int", "bool", "unsigned")
 _TEXTS: Final = msgspec.json.Decoder(list[Any])
@@ -135,7 +137,7 @@ def calls(analysis: Analysis) -> tuple[Call, ...]:
     found = []
     for number in np.argsort(-sums, kind="stable").tolist():
         call, op = kernels.call(rows_of[number]), int(kernels.op[first[number]])
-        found.append(call if op < 0 else _with_arguments(call, ops.slice(op, 1)))
+        found.append(call if op < 0 else with_arguments(call, ops.slice(op, 1)))
     return tuple(found)
 
 
@@ -174,7 +176,7 @@ class _KernelRows(Struct, frozen=True):
         launcher, work = ops_that_launched(prepared, row), executed.attribution.work
         dtype_of_op, dtypes = types_of_ops(prepared, executed.attribution)
         return cls(
-            op=taken(_outermost(ops), launcher),
+            op=taken(outermost(ops), launcher),
             launcher=launcher,
             device=numbers(activities["device"])[row],
             ns=chosen.inside_ns[asked],
@@ -212,7 +214,7 @@ class _KernelRows(Struct, frozen=True):
         return tuple(self.names[code] for code in self.name[rows[first[order]]].tolist())
 
 
-def _outermost(ops: pa.Table) -> IntArray:
+def outermost(ops: pa.Table) -> IntArray:
     """Return, per op, the outermost `aten::` op around it, which repeats its kernels, or itself."""
     is_aten = matching(ops["name"], _ATEN.fullmatch) & ~is_one_of(ops["name"], *_UNTOLD)
     parent = OpTree.of(ops).parent
@@ -225,7 +227,7 @@ def _outermost(ops: pa.Table) -> IntArray:
         outer = np.where(climbs, above, outer)
 
 
-def _with_arguments(call: Call, op: pa.Table) -> Call:
+def with_arguments(call: Call, op: pa.Table) -> Call:
     """Return a call with the arguments of an op, a table of one row, or why it has none."""
     recorded = op.to_pylist()[0]
     call = replace(call, op=recorded["name"], refused=None)
@@ -241,6 +243,8 @@ def _with_arguments(call: Call, op: pa.Table) -> Call:
     refused = next((value for value in values if isinstance(value, _Refused)), None)
     if refused is not None:
         return replace(call, refused=refused.reason)
+    if recorded["name"] in _INDEXED and len(values) > 1 and values[1] is None:
+        return replace(call, refused="unread-argument")
     for position, (_, kind) in keywords(recorded["name"], len(values)).items():
         value = values[position] if position < len(values) else None
         allowed = _NUMBERS_OF.get(kind or "")

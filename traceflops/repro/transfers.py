@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from traceflops.analysis.result import Analysis
 from traceflops.ranks.collectives import KINDS, Recorded, kinds_of
-from traceflops.repro.calls import Call, Refusal
+from traceflops.repro.calls import Refusal
 from traceflops.table.arrays import BoolArray, IntArray
 from traceflops.table.columns import codes, is_one_of, names, numbers
 from traceflops.table.grouping import group_rows, group_sums
@@ -76,10 +76,6 @@ class Exchange(Transfer, frozen=True):
         """Return why it cannot be repeated, None if it can."""
         is_known = self.collective in COLLECTIVES and self.dtype.lower() in ELEMENT_TYPES
         return None if is_known else "no-collective"
-
-
-Work = Call | Copy | Exchange
-"""What a script can repeat."""
 
 
 def copies(analysis: Analysis) -> list[Copy]:
