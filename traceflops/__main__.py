@@ -21,9 +21,8 @@ def run() -> None:
     Ctrl-C and a lack of memory end it without a traceback, even while it is loading.
     """
     if sys.version_info < (3, 11):  # noqa: UP036 -- pip refuses it, but a clone runs uninstalled
-        version = sys.version.split()[0]
-        sys.stderr.write(f"error: traceflops needs Python 3.11 or newer; this is {version}\n")
-        sys.stderr.write("hint: python3.11 -m venv .venv && .venv/bin/pip install .\n")
+        sys.stderr.write(f"error: Python {sys.version.split()[0]}: too old\n")
+        sys.stderr.write("hint: Python 3.11 is needed\n")
         sys.exit(_FAILED)
     for name, value in _SPARING.items():
         os.environ.setdefault(name, value)

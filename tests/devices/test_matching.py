@@ -448,6 +448,7 @@ def test_a_given_rate_is_taken_for_every_type() -> None:
         ("amd mi300x", "mi300x"),
         ("AMD Instinct MI250X", "mi250x-gcd"),
         ("Gaudi 3", "gaudi3"),
+        ("R9700", "ai-pro-r9700"),
         ("google tpu v5e", "tpu-v5e"),
     ],
 )
@@ -474,6 +475,8 @@ def test_every_id_and_product_names_its_own_row_in_any_spelling() -> None:
         ("rtx 4090 x", "rtx-4090"),
         ("NVIDIA", "nothing"),
         ("mi300", "mi300a, mi300x"),
+        ("64GB", "agx-orin-64gb"),
+        ("mi250x", "mi250x-gcd"),
         ("a100-sxm-81", "a100-sxm-80"),
         ("zzz", "nothing"),
         ("", "nothing"),

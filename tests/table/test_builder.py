@@ -10,7 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from traceflops.table.builder import BEYOND, TableBuilder, compact
-from traceflops.table.columns import ABSENT, numbers
+from traceflops.table.columns import (
+    ABSENT,
+    batch_of,
+    flag_column,
+    flags,
+    floats,
+    numbers,
+    only_where,
+)
 from traceflops.table.schema import TABLES, Column, arrow_schema
 
 MOST = 2**63 - 1
@@ -282,3 +290,17 @@ def test_texts_beyond_the_most_are_one_text_or_none(monkeypatch: pytest.MonkeyPa
 def test_a_column_that_the_table_does_not_have_is_refused() -> None:
     with pytest.raises(ValueError, match="has no column"):
         TableBuilder("calls").add(1, nonsense=1)
+
+
+def test_columns_of_flags_numbers_and_texts_keep_nulls_and_slices() -> None:
+    flags_and_null = pa.array([True, False, None, True] * 3)
+    assert flags(flags_and_null.slice(2, 6)).tolist() == [0, 1, 1, 0, 0, 1]
+    assert flags(flags_and_null.slice(0, 0)).tolist() == []
+    written = flag_column(np.array([True, False] * 5))
+    assert written.to_pylist() == [True, False] * 5
+    rates = floats(pa.array([1.5, None, 3.0]).slice(1)).tolist()
+    assert np.isnan(rates[0]) and rates[1:] == [3.0]
+    kept = only_where(flag_column(np.array([False, True])), pa.array(["a", "b"]))
+    assert kept.to_pylist() == [None, "b"]
+    rows = [{"id": 2, "name": "ü", "no": None}, {"id": None, "name": None, "no": None}]
+    assert batch_of(rows).to_pylist() == rows
