@@ -113,13 +113,13 @@ def promise_of(
             f"give one of {rules}" if rules else "compare without --fix",
         )
     gained_ns = -difference_ns
-    gone: Sequence[Told] = [
+    shrunk: Sequence[Told] = [
         finding for finding in asked or promising if _is_fixed(finding, before, after, gained_ns)
     ]
     interval = Interval(-spread.high_ns, -spread.low_ns) if spread is not None else None
-    # A promise is kept if some gain in the interval, give or take the slack, is in its range.
+    fixed = _sufficient(shrunk, before, gained_ns)
+    # A promise is kept if the interval of the gain, widened by the slack, meets the promised range.
     slack_ns = _SLACK * float(before.mean_ns)
-    fixed = _sufficient(gone, before, gained_ns)
     low_ns, high_ns = _promised(fixed or asked, before)
     least_ns, most_ns = interval or (gained_ns, gained_ns)
     outcome: Outcome

@@ -96,7 +96,7 @@ def _of_mean(series: FloatArray) -> tuple[FloatArray, FloatArray, int]:
     squares, products = _dot(deviation, deviation), _dot(deviation[1:], deviation[:-1])
     first, last = float(deviation[0]), float(deviation[-1])
     # The sum of the squared shocks; first about the mean of the series, then about the mean that is
-    # most likely given r, which makes the sum smaller. `information` is that of the series on it.
+    # most likely given r. `information` is what the series tells about that mean.
     information = (1 - r) * (steps - (steps - 2) * r)
     shocks = squares + r**2 * (squares - (first**2 + last**2)) - 2 * r * products
     shocks -= (r * (1 - r) * (first + last)) ** 2 / information

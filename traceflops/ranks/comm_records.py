@@ -317,8 +317,8 @@ class _Facts:
         label = codes(self._activities["name"])[self._rows]
         for rank in (place, np.zeros_like(place)):
             kind = np.where(kind >= 0, kind, of_streams(kind, rank, label))
-        # 4. The name of the kernel. But if that names a send, a receive or nothing, first the kind
-        # of the sends and receives on its stream, if all of these have one kind.
+        # 4. The kind in the kernel's name. But if that is a send, a receive or unknown, first the
+        # kind of the sends and receives on the kernel's stream, if all of these have one kind.
         by_name = taken(kinds_of(names(self._activities["name"]), label), label)
         on_stream = of_streams(np.where(is_part[by_name], kind, -1), place, self.stream)
         kind = np.where((kind >= 0) | ~is_part[by_name], kind, on_stream)

@@ -262,7 +262,7 @@ def _peers(records: CommRecords, rows: IntArray, end: IntArray) -> IntArray:
     messages = np.bincount(sides[0] * ranks + sides[1], minlength=ranks * ranks)
     most_first = np.argsort(-messages, kind="stable")[: np.count_nonzero(messages)]
     chosen_pairs = np.zeros_like(all_pairs)
-    count = np.bincount(place, minlength=ranks)
+    count = np.bincount(place, minlength=ranks)  # of messages, by rank
     without_partner, rows_of_rank = count.copy(), dict(groups(place))
     for cell in most_first.tolist():
         pair = np.array(divmod(cell, ranks))

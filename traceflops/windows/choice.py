@@ -273,8 +273,9 @@ def _marked_layout(linked: LinkedTrace, accounts: Accounts, marked: FoundSteps) 
     has_repeats = any(len(distinct(s.number)) < len(s) for s in marked.by_process.values())
     for device, account in accounts.items():
         rows, row = account.rows, account.rows.row
-        work = process[row], rows.end_ns - rows.start_ns, step_of[row] >= 0
-        owners[device] = owners_of(*work, listed_for[device], marked.by_process.keys())
+        dur_ns, in_step = rows.end_ns - rows.start_ns, step_of[row] >= 0
+        marking = marked.by_process.keys()
+        owners[device] = owners_of(process[row], dur_ns, in_step, listed_for[device], marking)
         owner = owners[device].owner
         steps = marked.by_process.get(owner, Steps.none())
         numbers_of[device] = np.arange(len(steps)) if has_repeats else steps.number
@@ -305,8 +306,8 @@ def _marked_layout(linked: LinkedTrace, accounts: Accounts, marked: FoundSteps) 
     notes = [*marked_notes(linked, marked, owners)]
     if has_repeats:
         notes.append(note_of("assumed", REPEATED))
-    described = marked.source, marked.how, tuple(notes)
-    return StepLayout(stretches, numbers_of, *described, step_of, marked.are_passes, at_marks)
+    layout = StepLayout(stretches, numbers_of, marked.source, marked.how, tuple(notes))
+    return replace(layout, launched_in=step_of, are_passes=marked.are_passes, at_marks=at_marks)
 
 
 def _unmarked_layout(

@@ -199,8 +199,8 @@ class Origins(Struct, frozen=True):
 def origins(prepared: Prepared) -> Origins:
     """Return the origins of all processes with device work.
 
-    They are aligned unless a reader's note says that clocks are not, or the work of one device
-    ended before that of another began: with one origin, the latter would be far from 0.
+    All have one origin, the first work of any, unless a reader's note says that clocks differ, or
+    the work of a device ended before that of another began, which would then lie far from 0.
     """
     process: list[int] = numbers(prepared.trace.devices["process"]).tolist()
     spans = {device: account.rows.span for device, account in prepared.accounts.items()}

@@ -127,28 +127,29 @@ def measured_range(
     marks = np.flatnonzero(is_one_of(trace.marks["kind"], "annotation"))
     process, thread, opened_ns, lasted_ns = (column[marks] for column in times_of(trace.marks))
     closed_ns = np.where(lasted_ns == ABSENT, ENDLESS, opened_ns + lasted_ns)
+    # When the middle kernel was launched: a range that launches most kernels launches this one.
     middle_ns = np.sort(launched_ns[is_kernel])[is_kernel.sum() // 2 :][:1]
     for _, of_thread in groups(group_rows((process, thread))[0]):
-        # The first range to open, of several the longest.
+        # The candidate of a thread is its first range to open, of several the longest.
         outer = of_thread[np.lexsort((-closed_ns[of_thread], opened_ns[of_thread]))[0]]
-        open_ns, close_ns, of_process = int(opened_ns[outer]), int(closed_ns[outer]), process[outer]
+        open_ns, close_ns, launcher = int(opened_ns[outer]), int(closed_ns[outer]), process[outer]
         contains_all = (closed_ns[of_thread] <= close_ns).all() and close_ns < ENDLESS
-        # A range that launches most kernels launches the middle one: few need a closer look.
         may_be_most = ((open_ns <= middle_ns) & (middle_ns < close_ns)).any()
         is_candidate = open_ns >= since_ns and contains_all and may_be_most
-        if not is_candidate or linked.clock_offsets[of_process]:
+        if not is_candidate or linked.clock_offsets[launcher]:
             continue
-        is_inside = (owner == of_process) & (launched_ns >= open_ns) & (launched_ns < close_ns)
-        is_measured, is_outside = is_inside & is_kernel, ~is_inside
-        if 2 * is_measured.sum() <= is_kernel.sum() or not is_outside.any():
+        # The work that the range launched, and all other work.
+        is_measured = (owner == launcher) & (launched_ns >= open_ns) & (launched_ns < close_ns)
+        is_other, measured_kernel = ~is_measured, is_measured & is_kernel
+        if 2 * measured_kernel.sum() <= is_kernel.sum() or not is_other.any():
             continue
-        first_ns = int(begin_ns[is_inside].min())
-        is_repeated = is_measured & np.isin(name, name[is_outside & is_kernel])
-        repeats = dur_ns[is_repeated].sum() >= _NEARLY_ALL * dur_ns[is_measured].sum()
-        outside_end_ns = int((begin_ns + dur_ns)[is_outside].max())
-        work_from_ns = max(open_ns, min(first_ns, outside_end_ns))
+        first_ns = int(begin_ns[is_measured].min())
+        is_repeated = measured_kernel & np.isin(name, name[is_other & is_kernel])
+        repeats = dur_ns[is_repeated].sum() >= _NEARLY_ALL * dur_ns[measured_kernel].sum()
+        other_end_ns = int((begin_ns + dur_ns)[is_other].max())
+        work_from_ns = max(open_ns, min(first_ns, other_end_ns))
         go_on = all(account.rows.span[1] > work_from_ns for account in accounts.values())
-        if repeats and go_on and (begin_ns[is_outside] < first_ns).all():
+        if repeats and go_on and (begin_ns[is_other] < first_ns).all():
             return int(marks[outer]), work_from_ns
     return None
 
