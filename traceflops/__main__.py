@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 
@@ -13,6 +14,8 @@ _SPARING = {"OPENBLAS_NUM_THREADS": "1", "MIMALLOC_ARENA_RESERVE": "65536"}
 """What keeps libraries from claiming memory that is never used: threads of linear algebra, which is
 not used here, and the GiB of addresses that Arrow's allocator reserves at once (here 65,536 KiB).
 """
+
+_OBJECTS = 100_000  # after so many new ones Python looks for cycles: hardly any are made here
 
 
 def run() -> None:
@@ -26,6 +29,7 @@ def run() -> None:
         sys.exit(_FAILED)
     for name, value in _SPARING.items():
         os.environ.setdefault(name, value)
+    gc.set_threshold(_OBJECTS)
     try:
         from traceflops.cli import main
 

@@ -245,13 +245,13 @@ def _between_pages(parts: GapParts, trace: Trace) -> BoolArray:
 
 def slow_calls(calls: pa.Table) -> BoolArray:
     """Return, per call, whether it took long, and much longer than is usual for its name."""
-    duration, name = numbers(calls["dur_ns"]), codes(calls["name"])
-    order = np.lexsort((duration, name))
-    names_called, first, count = np.unique(name[order], return_index=True, return_counts=True)
-    median_ns = duration[order][first + count // 2]
-    limit = np.where(count < _FEW_CALLS, 0, _TIMES_MEDIAN * median_ns)
-    limit = np.maximum(limit, _LONG_CALL_NS)
-    return np.asarray(duration > taken(limit, np.searchsorted(names_called, name)))
+    duration = numbers(calls["dur_ns"])
+    is_slow = duration > _LONG_CALL_NS
+    for _, rows in by_group(codes(calls["name"])):
+        if len(rows) >= _FEW_CALLS:
+            median_ns = np.partition(duration[rows], len(rows) // 2)[len(rows) // 2]
+            is_slow[rows] &= duration[rows] > _TIMES_MEDIAN * median_ns
+    return np.asarray(is_slow)
 
 
 def waiting_calls(calls: pa.Table) -> BoolArray:

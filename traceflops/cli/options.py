@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
 
 import typer
 
-from traceflops.cli.common import watching
+from traceflops.cli.common import keep_freed_memory, watching
 from traceflops.errors import UsageError
 
 if TYPE_CHECKING:
@@ -294,6 +294,7 @@ class ReadingOptions:
         """Return the trace in the files, with progress on a terminal."""
         from traceflops.parsers.reading import read
 
+        keep_freed_memory()
         with watching() as watch:
             return read(traces, watch=watch, **self.read_arguments())
 
