@@ -18,7 +18,9 @@ from traceflops.comparison.result import Comparison
 from traceflops.comparison.side import Side
 from traceflops.comparison.spread import Interval
 from traceflops.mfu.budget import ShareRange
+from traceflops.replay.critical_path import PathPart
 from traceflops.replay.what_if import Outcome, WhatIf
+from traceflops.reports.json.brief import Some
 from traceflops.reports.json.measured import share_object
 from traceflops.reports.json.report import encode
 from traceflops.reports.view.figures import as_float, fields, flop_count
@@ -27,6 +29,7 @@ from traceflops.reports.view.texts import words
 SCHEMA: Final = "traceflops.comparison/1"
 SCHEMA_OF_SEVERAL: Final = "traceflops.comparisons/1"
 SCHEMA_OF_WHAT_IF: Final = "traceflops.what-if/1"
+_FEW: Final = 6
 _OF_A_PART: Final = ("component", "name", "ns")
 
 
@@ -142,17 +145,20 @@ def _interval(interval: Interval | None) -> dict[str, float] | None:
     return fields(interval, "low_ns", "high_ns") if interval is not None else None
 
 
-def what_if_object(answer: WhatIf) -> dict[str, Any]:
-    """Return the gains of edits of a recording, each alone and all together, in ns per window."""
+def what_if_object(answer: WhatIf, *, brief: bool = False) -> dict[str, Any]:
+    """Return the gains of edits of a recording, each alone and all together, in ns per window.
+
+    A `brief` answer has only the longest parts of the critical paths.
+    """
     together = answer.together
     return {
         "schema": SCHEMA_OF_WHAT_IF,
         **fields(together, "windows", "before_ns"),
         **_mfu(together.mfu),
-        "critical": [fields(part, *_OF_A_PART) for part in answer.critical],
+        "critical": _path(answer.critical, brief),
         "ranks": [{"rank": rank, "ns": ns} for rank, ns in answer.ranks.items()],
-        "alone": list(map(_outcome, answer.alone)),
-        "together": _outcome(together),
+        "alone": [_outcome(outcome, brief) for outcome in answer.alone],
+        "together": _outcome(together, brief),
         "refused": [{"edit": edit, "reason": why} for edit, why in answer.refused.items()],
     }
 
@@ -163,7 +169,12 @@ def _mfu(bounds: ShareRange | None) -> dict[str, Any]:
     return share_object("mfu", exact, bounds)
 
 
-def _outcome(outcome: Outcome) -> dict[str, Any]:
+def _path(critical: Sequence[PathPart], brief: bool) -> Any:
+    parts = [fields(part, *_OF_A_PART) for part in critical]
+    return Some(parts[:_FEW], len(parts)) if brief else parts
+
+
+def _outcome(outcome: Outcome, brief: bool) -> dict[str, Any]:
     """Return time, gain and MFU after edits, each as a range and, if known, a single value."""
     least_ns, after_ns, most_ns = outcome.least_ns, outcome.after_ns, outcome.most_ns
     mfu = _mfu(outcome.mfu_after(least_ns, most_ns))
@@ -182,5 +193,5 @@ def _outcome(outcome: Outcome) -> dict[str, Any]:
             "high": mfu["mfu_at_most"],
         },
         "doubts": list(map(words, outcome.doubts)),
-        "critical": [fields(part, *_OF_A_PART) for part in outcome.critical],
+        "critical": _path(outcome.critical, brief),
     }

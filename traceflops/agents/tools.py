@@ -283,7 +283,7 @@ class Tools:
         kernel:REGEX/2, host:REGEX=0, "rank 2=median". Times are sums over all windows.
         """
         edits = [scenario] if isinstance(scenario, str) else scenario
-        return what_if_object(what_if(self._trace(trace).analysis, *edits))
+        return what_if_object(what_if(self._trace(trace).analysis, *edits), brief=True)
 
     def compare(self, before: str, after: str, fix: str = "") -> Answer:
         """Say what changed from one trace to another, why, and how sure; ns are per step.

@@ -51,7 +51,7 @@ def what_if(
     if json or brief:
         from traceflops.reports.json.comparison import what_if_object
 
-        say_object(what_if_object(answer), brief=brief)
+        say_object(what_if_object(answer, brief=brief), brief=brief)
     else:
         say("\n".join(_lines(answer)))
 
