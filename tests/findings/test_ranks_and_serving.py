@@ -493,7 +493,8 @@ def test_many_short_collectives_of_a_decode_pass_are_latency(each_us: int, is_to
 def test_an_exchange_with_neighbours_is_hidden_at_most_under_the_other_work() -> None:
     """50 rounds of 12 us and 3 us of computing and 26 us of exchange; the clocks are 1 s apart."""
     exchange = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
-    works, at = [], 10**9
+    works: list[tuple[str, int, int, int]] = []
+    at = 10**9
     for _ in range(50):
         for name, length_us in (("stencil_calc", 12), ("vector_norm", 3), (exchange, 26)):
             works.append((name, 3_000 * len(works), at, length_us * US))

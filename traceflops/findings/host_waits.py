@@ -169,5 +169,4 @@ def started_processes(case: Case, idle: IdleClass) -> tuple[set[str], dict[str, 
     count = int((forks & (start_ns > since_ns) & (start_ns < start_ns[longest])).sum())
     if not count:
         return set(), {}
-    values = {"call": name, "longest_ns": int(dur_ns[longest]), "processes": count}
-    return {"processes"}, values
+    return {"processes"}, {"call": name, "longest_ns": int(dur_ns[longest]), "processes": count}
