@@ -373,7 +373,14 @@ def test_tabs_separate_too(tmp_path: Path) -> None:
 def test_a_report_in_json_is_read_like_its_csv(tmp_path: Path) -> None:
     """The values are texts or numbers; names may have quotes, commas, and braces of lambdas."""
     name = 'void f<{lambda(int)#1}>(char, "x")'
-    one = {"Start(sec)": 3.5, "Duration(nsec)": 92, "CorrId": 7, "GrdX": 2, "GrdY": 1, "GrdZ": 1}
+    one: dict[str, Any] = {
+        "Start(sec)": 3.5,
+        "Duration(nsec)": 92,
+        "CorrId": 7,
+        "GrdX": 2,
+        "GrdY": 1,
+        "GrdZ": 1,
+    }
     one |= {"BlkX": 64, "BlkY": 1, "BlkZ": 1, "Device": A100, "Ctx": 1, "Strm": 7, "Name": name}
     path = tmp_path / "gputrace.json"
     path.write_text(json.dumps([one, {**one, "Start(sec)": 3.75, "GrdX": ""}], indent=1))
