@@ -158,9 +158,9 @@ class _Waits(NamedTuple):
     passes, too.
     """
 
-    number: IntArray
-    edge: IntArray
-    row: IntArray
+    number: WholeArray
+    edge: WholeArray
+    row: WholeArray
 
     def lags(self, lag_ns: IntArray, after_ns: IntArray) -> IntArray:
         """Return the ns from the end of each `number` to when it allows what waits to begin.
@@ -185,7 +185,7 @@ class Visits(Struct, frozen=True):
     """Per node: its number if it is visited, else that of the first of its run."""
     first_number: WholeArray
     """Per row: the number of the first of its run."""
-    launching_number: IntArray
+    launching_number: WholeArray
     """Per launch: the number of the first of the launching run; 0 for no launch, at the end."""
     inner: IntArray
     inner_row: IntArray
@@ -215,13 +215,14 @@ class Visits(Struct, frozen=True):
         first_number = narrow(number[runs.node[runs.first_row]])
         is_hidden = ~is_visited[runs.node]
         number[runs.node[is_hidden]] = first_number[is_hidden]
-        launching_number = np.append(first_number[runs.first_row[runs.launching_row]], 0)
+        launching_number = narrow(np.append(first_number[runs.first_row[runs.launching_row]], 0))
 
         def waits(edge: IntArray) -> _Waits:
             """Return what nodes wait for by the given edges, of which -1 is none."""
             node = taken(source, edge)
             is_hidden = (edge >= 0) & ~is_visited[node]
-            return _Waits(taken(number, node, 0), edge, np.where(is_hidden, row_of[node], -1))
+            row = np.where(is_hidden, row_of[node], -1)
+            return _Waits(*map(narrow, (taken(number, node, 0), edge, row)))
 
         inner = number[runs.node[inner_row]] - 1
         first, count = edges.first[visited], edges.count[visited]

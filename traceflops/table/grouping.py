@@ -36,9 +36,8 @@ def by_code(code: IntArray) -> IntArray:
     """Return the stable order of rows by codes from 0, faster than by comparisons."""
     # numpy sorts 16 bits by radix: first by the low ones, then by the others if there are any.
     order = np.argsort(code.astype(np.uint16), kind="stable")
-    high = code >> 16
-    if high.any():
-        order = order[np.argsort(high[order], kind="stable")]
+    if len(code) and not 0 <= int(code.min()) <= int(code.max()) < 1 << 16:
+        order = order[np.argsort(code[order] >> 16, kind="stable")]
     return order
 
 

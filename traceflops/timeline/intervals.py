@@ -12,7 +12,7 @@ import numpy as np
 from msgspec import Struct
 
 from traceflops.table.columns import BoolArray, IntArray
-from traceflops.table.grouping import in_order, ranked, runs, slices
+from traceflops.table.grouping import differ_from_before, in_order, runs, slices
 
 
 class Intervals(Struct, frozen=True, eq=False):
@@ -172,14 +172,18 @@ def latest_end_before(
 
 def _latest_so_far(groups: IntArray, end_ns: IntArray) -> IntArray:
     """Return, per interval, the latest end of its group up to it; rows are sorted by group."""
-    values, group_index = ranked(groups)
-    if len(values) <= 1:
+    shift = np.cumsum(differ_from_before(groups)) - 1  # the number of the group
+    if not shift.any():
         return np.maximum.accumulate(end_ns)
     # Groups are shifted apart by more than any end, so that one running maximum serves all of them.
     low_ns, high_ns = int(end_ns.min()), int(end_ns.max())
-    if len(values) * (high_ns - low_ns + 1) <= ENDLESS:
-        shift = group_index * (high_ns - low_ns + 1)
-        return np.maximum.accumulate(end_ns - low_ns + shift) - shift + low_ns
+    if (int(shift[-1]) + 1) * (high_ns - low_ns + 1) <= ENDLESS:
+        shift *= high_ns - low_ns + 1
+        shift -= low_ns
+        latest = end_ns + shift
+        np.maximum.accumulate(latest, out=latest)
+        latest -= shift
+        return latest
     ends, rank = np.unique(end_ns, return_inverse=True)  # ranks stand for the ends
-    shift = group_index * len(ends)
+    shift *= len(ends)
     return np.asarray(ends[np.maximum.accumulate(rank + shift) - shift])
