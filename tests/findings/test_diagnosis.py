@@ -496,9 +496,9 @@ def test_findings_on_their_own_are_short_whatever_they_are() -> None:
     assert some["left_out"] + len(some["findings"]) == len(analysis.findings)
     assert some["left_out"] > 0
     assert some["findings"][0] == whole["findings"][0]
-    assert first_violation(some) is None
     printed = fitted(some)
-    assert json.loads(printed) == some
+    assert first_violation(json.loads(printed)) is None
+    assert len(json.loads(printed)["findings"]) == len(some["findings"])
     assert len(printed.encode()) <= 8_192
 
 

@@ -28,10 +28,10 @@ COMMANDS: dict[str, Any] = GROUP.commands  # type: ignore[attr-defined]
 
 TO_TYPE = ["README.md", "docs/index.md", *(name for name in NAMES if "/tutorials/" in name)]
 OF_TOOLS = {
-    *("--check", "--count", "--seed", "--enforce-eager"),
+    *("--check", "--count", "--seed", "--enforce-eager", "--compile"),
     *("--rccl-trace", "--cuda-graph-trace", "--python-functions-trace"),
 }
-"""Options of docs/refresh.py, of the scoreboards and of what records."""
+"""Options of docs/refresh.py, of the scoreboards, of scripts of `repro` and of what records."""
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
 _LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
 _ROOMS = [path.name for path in (ROOT / "traceflops").iterdir() if path.is_dir()]

@@ -81,7 +81,7 @@ def interval(before: FloatArray, after: FloatArray) -> Interval | None:
     return Interval(point - half, point + half)
 
 
-def _dot(left: FloatArray, right: FloatArray) -> float:
+def _dot(left: FloatArray, right: FloatArray | float) -> float:
     """Return the sum of products; BLAS rounds it otherwise where memory is aligned otherwise."""
     return float((left * right).sum())
 
