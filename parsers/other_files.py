@@ -27,9 +27,7 @@ ASCEND: Final = "traceflops reads GPUs only; MindStudio Insight and msprof-analy
 _NSYS: Final = (
     "export the report as SQLite: nsys export --type sqlite --include-json=true REPORT.nsys-rep"
 )
-_NVPROF: Final = "record again: nsys profile, or nvprof --export-profile run.nvvp"
 _UNPACK: Final = "unpack it and give the traces, or pack them with gzip, zstd, LZ4 or zip"
-_NEURON: Final = "traceflops reads GPUs only; neuron-profile and Neuron Explorer read it"
 
 
 class OtherFile(Struct, frozen=True):
@@ -86,13 +84,7 @@ _JSON_TRACE: Final = partial(OtherFile, begins=_JSON, lacks=_KINETO)
 """JSON files, and those that are no traces of PyTorch."""
 _CPU_TOOL: Final = partial(OtherFile, hint=_TRACE)
 _PACKED: Final = partial(OtherFile, hint=_UNPACK)
-_OF_RUN: Final = partial(OtherFile, hint=_SAME_RUN)
-_NVPROF_TEXT: Final = partial(OtherFile, hint=_NVPROF)
-_NVPROF_COUNTERS: Final = partial(
-    OtherFile,
-    hint="nvprof's counters are not read; its times are (nvprof --export-profile run.nvvp), and, "
-    "from Volta on, counters of Nsight Compute (ncu --set full -o run)",
-)
+OF_RUN: Final = partial(OtherFile, hint=_SAME_RUN)
 _FLIGHT_RECORDER: Final = partial(
     OtherFile,
     "a dump of PyTorch's flight recorder, which has collectives without GPU times",
@@ -285,7 +277,7 @@ OTHER_FILES: Final[tuple[OtherFile, ...]] = (
             rb'\s*,\s*"ph"\s*:\s*"M"\s*,\s*"pid"\s*:\s*1\s*,\s*"sort_index"\s*:\s*0)'
         ),
     ),
-    _OF_RUN(
+    OF_RUN(
         "a PyTorch execution trace (Chakra) without GPU times",
         begins=rb'\s*\{(?=[^{}\[\]]*"schema"\s*:)[^{}\[\]]*"nodes"\s*:|\s*\{\s*"nodes"\s*:',
     ),
@@ -321,7 +313,7 @@ OTHER_FILES: Final[tuple[OtherFile, ...]] = (
         "record again with such a version",
         begins=_XPROF,
     ),
-    _OF_RUN("a memory timeline export without GPU times", begins=rb"\s*\[\s*\[\s*-?\d"),
+    OF_RUN("a memory timeline export without GPU times", begins=rb"\s*\[\s*\[\s*-?\d"),
     OtherFile(
         "a rocprofv2 text listing (ROCm 5.5 and 5.6), not a table",
         "record with rocprofv3 --kernel-trace, or with rocprofv2 --plugin file (ROCm 5.7 or later)",
@@ -344,7 +336,7 @@ OTHER_FILES: Final[tuple[OtherFile, ...]] = (
     OtherFile(
         "an nsys stats report as JSON",
         "write it as CSV: nsys stats --format csv",
-        begins=rb'\s*(?:\{|\[\s*(?!\{))\s*"?(?:Time ?\(%\)|Start ?\(\w+\)|Total Time \(\w+\))"',
+        begins=rb'\s*[\[{]\s*"?(?:Time ?\(%\)|Start ?\(\w+\)|Total Time \(\w+\))"',
     ),
     OtherFile(
         "a Python pickle, which is unsafe to open",
@@ -353,82 +345,6 @@ OTHER_FILES: Final[tuple[OtherFile, ...]] = (
     ),
 )
 """Kinds that are tried before any format, in this order; the first that fits counts."""
-
-UNKNOWN_FILES: Final = (
-    _NVPROF_TEXT(
-        "a summary of nvprof as CSV (totals by kernel and call), not its recording",
-        line=rb'\s*"?(?:Type"?,"?)?Time\(%\)"?,"?Time"?,"?Calls"?,',
-    ),
-    _NVPROF_TEXT(
-        "a GPU trace of nvprof as CSV (--print-gpu-trace), not its recording",
-        line=rb'\s*"?Start"?,"?Duration"?,"?Grid X"?,',
-    ),
-    _NVPROF_COUNTERS(
-        "metrics or events of nvprof as CSV, not its recording",
-        line=rb'\s*"?Device"?,"?(?:Context"?,"?Stream"?,"?)?Kernel"?,"?(?:Invocations|Correlation_ID)"?,',
-    ),
-    _NVPROF_COUNTERS(
-        "console text of nvprof with metrics or events by kernel, without times",
-        one_of=(b"== Metric result:", b"== Event result:"),
-        lacks=(b"Time(%)",),
-    ),
-    _NVPROF_TEXT(
-        "console text of nvprof, not its recording",
-        one_of=(b"== NVPROF is profiling", b"== Profiling result", b"== Profiling application"),
-    ),
-    _OF_RUN(
-        "a printed table of torch.profiler (key_averages().table()), not the trace",
-        all_of=(b"# of Calls",),
-        one_of=(b"Self CPU", b"Self CUDA"),
-    ),
-    OtherFile(
-        "console text of nvidia-smi, without a recording",
-        "samples are read as CSV: nvidia-smi --query-gpu=timestamp,... --format=csv -lms 100",
-        one_of=(b"NVIDIA-SMI ", b"==============NVSMI LOG=============="),
-    ),
-    OtherFile(
-        "console text of rocm-smi or amd-smi, without a recording",
-        "samples are read as CSV: amd-smi metric --csv -w 1",
-        one_of=(b"ROCm System Management Interface", b"ROCm SMI", b"AMD-SMI "),
-    ),
-    OtherFile("a Neuron executable or profile (NEFF, NTFF)", _NEURON, suffixes=(".neff", ".ntff")),
-    OtherFile(
-        "a rocprof table that lacks columns or its header",
-        "give the table as rocprof wrote it, or the whole folder",
-        line=(
-            rb'(?i)\s*"?(?:Kind|Domain|Index|Guid|Node_Id|Dispatch_Id|Correlation_Id)"?,'
-            rb'|\s*"?Name"?,"?Calls"?,"?TotalDurationNs"?'
-            rb'|\s*"?(?:KERNEL_DISPATCH|MEMORY_COPY|(?:HIP|HSA|MARKER|RCCL)_[A-Z_]{0,40}API(?:_EXT)?)"?,'
-        ),
-    ),
-    OtherFile(
-        "an Nsight Systems table without CUDA work",
-        "give cuda_gpu_trace or cuda_gpu_kern_sum of the same report, or export it: nsys "
-        "export --type sqlite",
-        line=rb'(?i)\s*"?(?:Time ?\(%\)|Start ?\(\w+\)|Total ?\(\w+\))"?\s*[,;\t]',
-    ),
-    OtherFile(
-        "an Nsight Compute table without metrics",
-        "export again: ncu --import FILE --csv --page raw",
-        line=rb'(?i)\s*"?ID"?,"?Process ID"?,',
-    ),
-    OtherFile(
-        "samples of nvidia-smi without a header",
-        "record them with their header: --format=csv alone",
-        line=rb"\d{4}/\d\d/\d\d \d\d:\d\d:\d\d\.\d{3}, ",
-    ),
-    OtherFile(
-        "a summary of Nsight Compute by kernel (--print-summary), not its single launches",
-        "give the .ncu-rep, or its launches: ncu --import FILE --csv --page raw",
-        all_of=(b", Invocations ", b"Metric Name ", b" Minimum ", b" Maximum ", b" Average"),
-    ),
-    OtherFile(
-        "Nsight Compute console output without a table of launches",
-        "profile with ncu --set full -o kernels, and give kernels.ncu-rep",
-        line=rb"==PROF==|  Section: ",
-    ),
-)
-"""Kinds that are tried last, if no format fits: some logs contain a table that a format reads."""
 
 
 def other_file(

@@ -21,12 +21,13 @@ from traceflops.parsers.io.arrow_files import open_arrow, open_parquet
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.notes import printable, read_each, with_notes
 from traceflops.parsers.nsight import formats as nsight
-from traceflops.parsers.other_files import ASCEND, LFS_POINTER, UNKNOWN_FILES, other_file
+from traceflops.parsers.other_files import ASCEND, LFS_POINTER, other_file
 from traceflops.parsers.pack import TRACEFLOPS_PACK, TRACEFLOPS_PAGE, or_exported
 from traceflops.parsers.pytorch.reader import PYTORCH
 from traceflops.parsers.pytorch.snapshot import SNAPSHOT
 from traceflops.parsers.rocprof import formats as rocprof
 from traceflops.parsers.shared.formats import Format, Reading
+from traceflops.parsers.unknown_files import UNKNOWN_FILES
 from traceflops.parsers.xla.read import XPLANE
 from traceflops.plugins import blamed, loaded, plugins
 from traceflops.table.packed import check_trace

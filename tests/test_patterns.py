@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import ROOT
-from traceflops.parsers import other_files
+from traceflops.parsers import other_files, unknown_files
 
 Chars = frozenset[int]
 ALPHABET = frozenset(range(256))
@@ -189,7 +189,7 @@ def in_toml(value: Any) -> Iterator[str]:
 
 
 def every_pattern() -> set[tuple[str | bytes, int]]:
-    rows = (*other_files.OTHER_FILES, *other_files.UNKNOWN_FILES)
+    rows = (*other_files.OTHER_FILES, *unknown_files.UNKNOWN_FILES)
     found: set[tuple[str | bytes, int]] = set()
     found |= {(sign, 0) for row in rows for sign in (row.begins, row.line)}
     for module in modules():

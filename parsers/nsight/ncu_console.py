@@ -28,7 +28,7 @@ _LAUNCH: Final = re.compile(
     r"(?:, Device (\d+), CC ([\d.]+))?\s*"
 )
 _PROCESS: Final = re.compile(r"\[(\d+)\] (.{1,1000})@(\S{1,300})\s*")
-_SECTION: Final = re.compile(r" {4}Section: (.{1,300}?)\s*")
+_SECTION: Final = re.compile(r" {4}Section: (.{1,300})")
 _DASHES: Final = re.compile(r" {4}(-+) (-+) (-+)\s*")
 _SIGN: Final = re.compile(rb"(?m)^  \S.{0,20000}, Context \d+, Stream \d+.{0,40}$")
 _COLUMNS: Final = (
@@ -75,7 +75,7 @@ def _metric(line: str, place: _Place) -> list[str] | None:
         place.launch, place.number = (name, block, grid, device, capability), place.number + 1
         place.section, place.ends = "", ()
     elif (section := _SECTION.fullmatch(line)) is not None:
-        place.section, place.ends = section[1], ()
+        place.section, place.ends = section[1].strip(), ()
     elif (process := _PROCESS.fullmatch(line)) is not None:
         place.process = process[1], process[2], process[3]
     elif not line.strip():

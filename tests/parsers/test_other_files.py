@@ -14,8 +14,9 @@ import pytest
 
 from tests.conftest import ROOT
 from traceflops.errors import NotATrace
-from traceflops.parsers.other_files import OTHER_FILES, UNKNOWN_FILES, other_file
+from traceflops.parsers.other_files import OTHER_FILES, other_file
 from traceflops.parsers.reading import read
+from traceflops.parsers.unknown_files import UNKNOWN_FILES
 
 SECRET = "hunter2-token"
 

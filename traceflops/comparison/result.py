@@ -132,7 +132,7 @@ class Comparison(Struct, frozen=True, dict=True):
         old, new = self.before, self.after
         if self.obstacle or self.is_same:
             return None
-        judged = (old, new, self.difference_ns, self.interval, self.fix)
+        judged = old, new, self.difference_ns, self.interval, self.fix
         unlike = self.unjudged[0].what if self.unjudged else None
         if unlike and all(other.what in matching.OF_WORK for other in self.unjudged):
             # Other work may be the repair itself: one operator for several, as in attention.
@@ -152,11 +152,8 @@ class Comparison(Struct, frozen=True, dict=True):
         Other shapes with as many FLOPs, as of smaller microbatches, are the same work.
         """
         is_same_work = matching.has_same_flops(self.before, self.after)
-        return tuple(
-            other
-            for other in self.unlike
-            if other.what in UNJUDGED and not (is_same_work and other.what == matching.SHAPE)
-        )
+        told = UNJUDGED - {matching.SHAPE} if is_same_work else UNJUDGED
+        return tuple(other for other in self.unlike if other.what in told)
 
     @cached_property
     def kernel_changes(self) -> tuple[KernelChange, ...]:

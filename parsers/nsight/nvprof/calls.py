@@ -1,4 +1,4 @@
-"""The names of CUDA calls by their CUPTI numbers, which is all that a database of nvprof has."""
+"""The names of CUDA calls and of overheads by their numbers, which is all that nvprof stores."""
 
 from __future__ import annotations
 
@@ -21,5 +21,21 @@ def _numbered(text: str) -> Iterator[tuple[int, str]]:
             number += 1
 
 
-RUNTIME_CALLS: Final[Mapping[int, str]] = dict(_numbered(_TABLE["runtime"]))
-DRIVER_CALLS: Final[Mapping[int, str]] = dict(_numbered(_TABLE["driver"]))
+_RUNTIME_CALLS: Final[Mapping[int, str]] = dict(_numbered(_TABLE["runtime"]))
+_DRIVER_CALLS: Final[Mapping[int, str]] = dict(_numbered(_TABLE["driver"]))
+MOST_CALLS: Final = 1 << 12
+APIS: Final[Mapping[str, tuple[int, Mapping[int, str]]]] = {
+    "RUNTIME": (1 << 40, _RUNTIME_CALLS),
+    "DRIVER": (1 << 41, _DRIVER_CALLS),
+}
+"""By API: the id that `StringIds` gets for the name of call 0, and the names by number."""
+OVERHEADS: Final[Mapping[int, str]] = {
+    2: "compiling",
+    3: "flushing buffers",
+    4: "instrumenting kernels",
+    5: "resources",
+    6: "loading modules",
+    7: "loading functions",
+    8: "command buffer full",
+}
+"""Names of overheads by the numbers of exports (see `_overheads` for nvprof's numbers)."""

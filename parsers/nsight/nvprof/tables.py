@@ -26,7 +26,7 @@ from traceflops.parsers.nsight.nsys.enums import MARK, THREAD_BITS
 from traceflops.parsers.nsight.nsys.read import trace_of_file
 from traceflops.parsers.nsight.nsys.reading import CUPTI, PAGE_FAULTS
 from traceflops.parsers.nsight.nsys.tables import Folder
-from traceflops.parsers.nsight.nvprof.calls import DRIVER_CALLS, RUNTIME_CALLS
+from traceflops.parsers.nsight.nvprof.calls import APIS, MOST_CALLS, OVERHEADS
 from traceflops.parsers.shared.sanity_checks import COUNTED_WHILE_TIMED
 from traceflops.remedies import METRIC
 from traceflops.table.builder import with_numbers
@@ -42,22 +42,6 @@ from traceflops.table.grouping import distinct, joint_codes
 from traceflops.table.trace import Note, Trace
 
 _TEXTS: Final = "StringTable"
-_MOST_CALLS: Final = 1 << 12
-_APIS: Final[Mapping[str, tuple[int, Mapping[int, str]]]] = {
-    "RUNTIME": (1 << 40, RUNTIME_CALLS),
-    "DRIVER": (1 << 41, DRIVER_CALLS),
-}
-"""By API: the id that `StringIds` gets for the name of call 0, and the names by number."""
-_OVERHEADS: Final[Mapping[int, str]] = {
-    2: "compiling",
-    3: "flushing buffers",
-    4: "instrumenting kernels",
-    5: "resources",
-    6: "loading modules",
-    7: "loading functions",
-    8: "command buffer full",
-}
-"""Names of overheads by the numbers of exports (see `_overheads` for nvprof's numbers)."""
 _OVERHEAD_IDS: Final = 1 << 42
 _MASK: Final = (1 << THREAD_BITS) - 1
 _PROCESS, _THREAD = 1, 2
@@ -149,7 +133,7 @@ class Nvprof(Folder, kw_only=True):
 
 def nvprof_tables(database: Database) -> Nvprof:
     """Return the tables of an export, made from those that a database of nvprof has."""
-    calls = [database.whole(CUPTI + api, Wanted(integers=("processId",))) for api in _APIS]
+    calls = [database.whole(CUPTI + api, Wanted(integers=("processId",))) for api in APIS]
     pids = distinct(np.concatenate([rows["processId"] for rows in calls]))
     contexts = database.whole(f"{CUPTI}CONTEXT", Wanted(integers=("contextId", "deviceId")))
     device_of = Lookup(contexts["contextId"], contexts["deviceId"])
@@ -212,11 +196,11 @@ def _texts(database: Database, _: object) -> Iterator[pa.RecordBatch]:
     for batch in database.batches(_TEXTS, Wanted(integers=("_id_",), texts=("value",))):
         ids = np.where(batch["_id_"] > 0, batch["_id_"], ABSENT)
         yield _batch({"id": ids, "value": batch.texts["value"]})
-    for api, (first_id, calls) in _APIS.items():
-        names = [calls.get(n, f"{api.lower()} call {n}") for n in range(_MOST_CALLS)]
-        yield _batch({"id": first_id + np.arange(_MOST_CALLS), "value": names})
-    overhead_ids = _OVERHEAD_IDS + np.array(list(_OVERHEADS))
-    yield _batch({"id": overhead_ids, "value": list(_OVERHEADS.values())})
+    for api, (first_id, calls) in APIS.items():
+        names = [calls.get(n, f"{api.lower()} call {n}") for n in range(MOST_CALLS)]
+        yield _batch({"id": first_id + np.arange(MOST_CALLS), "value": names})
+    overhead_ids = _OVERHEAD_IDS + np.array(list(OVERHEADS))
+    yield _batch({"id": overhead_ids, "value": list(OVERHEADS.values())})
 
 
 def _work(tables: Nvprof, batch: Batch, named: Numbers) -> Numbers:
@@ -263,12 +247,12 @@ def _faults(tables: Nvprof, batch: Batch, named: Numbers) -> Numbers:
 
 def _calls(api: str, tables: Nvprof, batch: Batch, named: Numbers) -> Numbers:
     """Return the columns of calls of an API, with ids of their names."""
-    number, first_id = batch["cbid"], _APIS[api][0]
-    is_number = (number >= 0) & (number < _MOST_CALLS)
+    number, first_id = batch["cbid"], APIS[api][0]
+    is_number = (number >= 0) & (number < MOST_CALLS)
     return named | {
         "globalTid": tables.thread_ids(batch["processId"], batch["threadId"]),
         "nameId": np.where(is_number, first_id + number, ABSENT),
-        "eventClass": np.full(batch.count, list(_APIS).index(api)),
+        "eventClass": np.full(batch.count, list(APIS).index(api)),
     }
 
 
@@ -353,7 +337,7 @@ _PARTS: Final[Mapping[str, tuple[_TablePart, ...]]] = {
             partial(_calls, api),
             ("cbid", "processId", "threadId"),
         )
-        for api in _APIS
+        for api in APIS
     ),
     f"{CUPTI}SYNCHRONIZATION": (_TablePart("SYNCHRONIZATION", _WAIT, _work),),
     f"{CUPTI}OVERHEAD": (
