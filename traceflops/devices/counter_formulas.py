@@ -143,7 +143,7 @@ def counters_used() -> frozenset[str]:
 
 
 def with_sums(values: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
-    """Return counters by launch, with sums that were not read but follow from rates added."""
+    """Return counters by launch, and the sums that follow from a rate where none was read."""
     sums = dict(values)  # NaN where a launch lacks a counter
     if DURATION not in values:
         return sums
@@ -235,9 +235,8 @@ class SpeedTable(Struct, frozen=True):
 @cache
 def speed_table() -> SpeedTable:
     """Return speed_of_light.toml."""
-    return toml.decode(
-        Path(__file__).with_name("speed_of_light.toml").read_bytes(), type=SpeedTable
-    )
+    content = Path(__file__).with_name("speed_of_light.toml").read_bytes()
+    return toml.decode(content, type=SpeedTable)
 
 
 @lru_cache(_MOST_NAMES)
@@ -285,9 +284,8 @@ def quantities_in(values: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
     if {"l2.read.local", "l2.read"} <= known:
         quantities["local"] = ratio(quantities["l2.read.local"], quantities["l2.read"])
     if {"l2.red", "l2.sectors"} <= known:
-        others = (
-            np.nan_to_num(quantities[name]) for name in ("l2.atom", "l2.cas") if name in known
-        )
+        counted = (quantities[name] for name in ("l2.atom", "l2.cas") if name in known)
+        others = map(np.nan_to_num, counted)
         quantities["atomics"] = ratio(sum(others, quantities["l2.red"]), quantities["l2.sectors"])
     return quantities
 

@@ -135,13 +135,12 @@ class _Join:
         if not self.work or not len(self.time_ns):
             what = "samples" if self.work else "work of a GPU in the trace"
             raise InputError(f"no {what}", "show each by itself")
-        self.span = (min(w[1] for w in self.work.values()), max(w[2] for w in self.work.values()))
+        _, starts, ends = zip(*self.work.values(), strict=True)
+        self.span = (min(starts), max(ends))
         busy = np.flatnonzero(is_one_of(records.counters["name"], Sampled.UTILISATION))
         share = floats(records.counters["value"]) / 100
-        self.series = {
-            gpu: (self.time_ns[busy[rows]], share[busy[rows]])
-            for gpu, rows in groups(self.sampled[busy])
-        }
+        by_gpu = groups(self.sampled[busy])
+        self.series = {gpu: (self.time_ns[busy[rows]], share[busy[rows]]) for gpu, rows in by_gpu}
         local = numbers(trace.devices["local_id"])
         own = {int(local[device]): device for device in self.work}
         numbered = enumerate(numbers(records.devices["local_id"]).tolist())
@@ -252,9 +251,6 @@ class _Join:
         is_near = (time_ns >= begin_ns - _LONGEST_NS) & (time_ns <= end_ns + _LONGEST_NS)
         keep = is_near & np.isin(self.sampled, list(device_of))
         kept = take_rows(self.records.counters, np.flatnonzero(keep))
-        records = replace(
-            self.records,
-            tables={**self.records.tables, "counters": kept},
-            notes=(*self.records.notes, *self.notes),
-        )
+        tables, notes = {**self.records.tables, "counters": kept}, self.records.notes
+        records = replace(self.records, tables=tables, notes=(*notes, *self.notes))
         return with_records(self.trace, records, shift_ns, device_of)

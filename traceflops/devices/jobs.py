@@ -61,10 +61,8 @@ def merge_jobs(traces: Sequence[Trace]) -> Trace:
     numbered = tuple(Job(number, tuple(members)) for number, members in enumerate(jobs, 1))
     trace = merging.merge(traces)
     # Notes on times, clocks and ranks that do not fit together mean nothing for several jobs.
-    of_one_job = {
-        *("clocks-not-aligned", "files-of-different-times", "rank-clash"),
-        *("rank-unknown", "ranks-missing"),
-    }
+    of_one_job = {"clocks-not-aligned", "files-of-different-times", "rank-clash"}
+    of_one_job |= {"rank-unknown", "ranks-missing"}
     notes = (note for note in trace.notes if note.code not in of_one_job)
     why = tuple(fact(f"jobs-apart.{reason}") for reason in _WHY if reason in reasons)
     several_jobs = note_of("assumed", "several-jobs", count=len(jobs), why=why)
@@ -74,7 +72,7 @@ def merge_jobs(traces: Sequence[Trace]) -> Trace:
 def _of_one_job(traces: Sequence[Trace]) -> Trace:
     """Return the trace of the files of one job, with a note if that is only assumed."""
     trace = merging.merge(traces)
-    # Only timelines are assumed to be of one job: sums and counters share something with it.
+    # Files without a timeline are only added to a job with which they share something.
     timed = [member for member in starmap(_Member, enumerate(traces)) if member.is_timed]
     if len(timed) < 2 or _are_linked(timed):
         return trace
@@ -85,7 +83,7 @@ def _of_one_job(traces: Sequence[Trace]) -> Trace:
         "not, give them separately.",
         len(timed),
     )
-    return replace(trace, notes=(*trace.notes, replace(note, share=1.0)))  # of all figures
+    return replace(trace, notes=(*trace.notes, replace(note, share=1.0)))  # on all figures
 
 
 def _are_linked(members: Sequence[_Member]) -> bool:
@@ -188,9 +186,10 @@ class _Member:
         self.is_apart = any(note.code in ("several-profiles", "runs-apart") for note in trace.notes)
         self.devices = frozenset(filter(None, merging.identities(trace)))
         self.models = merging.models_of(trace)
-        columns = (trace.processes[name] for name in ("rank", "world_size", "host"))
-        sets = (frozenset(column.drop_null().to_pylist()) for column in columns)
-        self.ranks, self.world, self.hosts = sets
+        processes = trace.processes
+        self.ranks = frozenset(processes["rank"].drop_null().to_pylist())
+        self.world = frozenset(processes["world_size"].drop_null().to_pylist())
+        self.hosts = frozenset(processes["host"].drop_null().to_pylist())
 
     @cached_property
     def span_ns(self) -> tuple[int, int] | None:

@@ -153,7 +153,7 @@ def match(seen: SeenDevice) -> Match:
         variant=variant.what if variant is not None else None,
         rows=_listed(fitting) if fitting else None,
     )
-    return Match(seen, None, None, "none", False, fitting, why, _ASK)
+    return _unknown(seen, fitting, why)
 
 
 def chosen(device_id: str | None, peak_tflops: float | None, seen: SeenDevice) -> Match:
@@ -173,7 +173,8 @@ def chosen(device_id: str | None, peak_tflops: float | None, seen: SeenDevice) -
         share = _share(part) if part is not None else None
         why = against or fact("device.chosen", row=title, part=share)
         fitting, spec = by_fingerprint(seen), part or asked.with_memory(seen.memory_bytes)
-        matched = Match(seen, spec, "given", "high", True, fitting, why, contradicts=against)
+        confirmed = Match(seen, spec, "given", "high", True, fitting, why)
+        matched = replace(confirmed, contradicts=against)
     if peak_tflops is None:
         return matched
     # One rate for all data types; the other fields of a confirmed row stay.
@@ -235,7 +236,7 @@ def _named(spec: DeviceSpec, seen: SeenDevice) -> Match:
     mode = _partition(spec, seen) if variant is None else None
     if part is not None and mode is not None:
         why = fact("device.named-part", row=row, part=_share(part), mode=mode.text)
-        return Match(seen, part, "name", "medium", True, (), why)
+        return Match(seen, part, "name", "medium", confirmed=True, candidates=(), why=why)
     if part is not None:
         what = variant.what if variant is not None else fact("device.a-partition")
         why = fact("device.named-slice", row=row, what=what, part=_share(part))
@@ -274,7 +275,7 @@ def _unnamed(seen: SeenDevice) -> Match:
             why = fact("device.maybe-part", name=name, units=units, rows=rows)
         elif properties:
             why = fact("device.no-match", name=name, properties=properties)
-        return Match(seen, None, None, "none", False, parts, why, _ASK)
+        return _unknown(seen, parts, why)
     # If the rates differ, the clock may narrow down the rows.
     by_clock = tuple(s for s in fitting if s.clock_mhz and s.clock_mhz * 10**6 == seen.clock_hz)
     if by_clock and not _have_same_rates(fitting):
@@ -283,22 +284,31 @@ def _unnamed(seen: SeenDevice) -> Match:
     details: dict[str, Value] = {"name": name, "properties": properties, "rows": _listed(fitting)}
     if not _have_same_rates(fitting):
         why = Fact("device.ambiguous", details)
-        return Match(seen, None, "fingerprint", "low", False, fitting, why, _ASK)
+        return replace(_unknown(seen, fitting, why), how="fingerprint", confidence="low")
     is_single = len(fitting) == 1
     why = Fact("device.by-properties" if is_single else "device.by-properties-equal", details)
-    # Make one row for products of the same rates, with links only if all have the same.
-    links, hosts = {spec.link for spec in fitting}, {spec.host_link for spec in fitting}
-    spec = replace(
-        fitting[0],
-        product=" or ".join(spec.product for spec in fitting),
-        memories=tuple(dict.fromkeys(memory for spec in fitting for memory in spec.memories)),
+    spec = _as_one_row(fitting).with_memory(seen.memory_bytes)
+    return Match(seen, spec, "fingerprint", "medium", confirmed=True, candidates=fitting, why=why)
+
+
+def _unknown(seen: SeenDevice, candidates: tuple[DeviceSpec, ...], why: Fact) -> Match:
+    """Return the match of a device that is no certain row of the table."""
+    return Match(seen, None, None, "none", False, candidates, why, options=_ASK)
+
+
+def _as_one_row(specs: tuple[DeviceSpec, ...]) -> DeviceSpec:
+    """Return one row for products of the same rates, with links only if all have the same."""
+    links, hosts = {spec.link for spec in specs}, {spec.host_link for spec in specs}
+    return replace(
+        specs[0],
+        product=" or ".join(spec.product for spec in specs),
+        memories=tuple(dict.fromkeys(memory for spec in specs for memory in spec.memories)),
         link=links.pop() if len(links) == 1 else None,
         host_link=hosts.pop() if len(hosts) == 1 else None,
-        one_device_is=" or ".join(dict.fromkeys(spec.one_device_is for spec in fitting)),
-        confidence=max(spec.confidence for spec in fitting),  # the worst: A is the best
-        source="; ".join(dict.fromkeys(spec.source for spec in fitting)),
-    ).with_memory(seen.memory_bytes)
-    return Match(seen, spec, "fingerprint", "medium", True, fitting, why)
+        one_device_is=" or ".join(dict.fromkeys(spec.one_device_is for spec in specs)),
+        confidence=max(spec.confidence for spec in specs),  # the worst: A is the best
+        source="; ".join(dict.fromkeys(spec.source for spec in specs)),
+    )
 
 
 def _share(part: DeviceSpec) -> str:
@@ -309,11 +319,8 @@ def _share(part: DeviceSpec) -> str:
 
 def _objections(checks: Iterator[_Check] | tuple[_Check, ...]) -> tuple[Value, ...]:
     """Return the properties that disagree, as facts."""
-    return tuple(
-        fact("device.objection", seen=seen, expected=expected)
-        for seen, expected, agrees in checks
-        if not agrees
-    )
+    wrong = [(seen, expected) for seen, expected, agrees in checks if not agrees]
+    return tuple(fact("device.objection", seen=seen, expected=expected) for seen, expected in wrong)
 
 
 def _part(spec: DeviceSpec, seen: SeenDevice) -> DeviceSpec | None:

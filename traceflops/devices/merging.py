@@ -18,7 +18,7 @@ from traceflops.remedies import NSIGHT, ROCPROF, family
 from traceflops.table import trace as tables
 from traceflops.table.builder import with_numbers
 from traceflops.table.columns import ABSENT, IntArray, numbers, take_rows
-from traceflops.table.grouping import distinct
+from traceflops.table.grouping import distinct, ranked
 from traceflops.table.merged_notes import Owned, named, together
 from traceflops.table.schema import TABLES, empty_table
 from traceflops.table.trace import Note, Source, Trace, note_of
@@ -52,10 +52,8 @@ def identities(trace: Trace) -> list[tuple[str, str] | None]:
 
 def are_of_other_models(first: frozenset[Model], second: frozenset[Model]) -> bool:
     """Return whether each pair of models differs in a fact that both know."""
-    return all(
-        any(None not in values and len({*values}) > 1 for values in zip(*models, strict=True))
-        for models in product(first, second)
-    )
+    pairs = (zip(*models, strict=True) for models in product(first, second))
+    return all(any(None not in facts and len({*facts}) > 1 for facts in pair) for pair in pairs)
 
 
 def models_of(trace: Trace) -> frozenset[Model]:
@@ -109,16 +107,17 @@ def join(traces: Sequence[Trace], noun: str = FILE) -> Trace:
     ordered = sorted(traces, key=by_rank)
     origins = [trace.source.origin_unix_ns for trace in ordered]
     common = next((origin for origin in origins if origin is not None), None)
-    # The first row of each distinct device, and the new numbers of the devices of each trace.
+    # Per row of all devices, the first row of the same device: `rows` are the distinct ones, and
+    # their order gives the new numbers.
     row_of_key: dict[tuple[str, str], int] = {}
     keys = enumerate(key for trace in ordered for key in identities(trace))
     first = [row if key is None else row_of_key.setdefault(key, row) for row, key in keys]
-    rows, new_number = np.unique(np.array(first, dtype=np.int64), return_inverse=True)
+    rows, new_number = ranked(np.array(first, dtype=np.int64))
     ends = np.cumsum([trace.devices.num_rows for trace in ordered])
-    numbers_of = np.split(new_number.reshape(-1), ends[:-1])
     moved: defaultdict[str, list[pa.Table]] = defaultdict(list)
     clocks: list[str] = []
-    for index, (trace, devices) in enumerate(zip(ordered, numbers_of, strict=True)):
+    by_trace = zip(ordered, np.split(new_number, ends[:-1]), strict=True)
+    for index, (trace, devices) in enumerate(by_trace):
         origin = trace.source.origin_unix_ns
         shift_ns = origin - common if origin is not None and common is not None else 0
         for name, table in trace.tables.items():

@@ -338,11 +338,8 @@ def partition(
     rows = [spec] if spec is not None else [row for row in load_devices() if row.arch == name]
     # The possible numbers of dies of the whole GPU; `partition_units` are the CUs of one die.
     totals = {row.units // row.partition_units for row in rows if row.units and row.partition_units}
-    names = {
-        "CPX" if dies == 1 < total else _MODES.get(total // dies)
-        for total in totals
-        if total % dies == 0
-    }
+    fitting = [total for total in totals if total % dies == 0]
+    names = {"CPX" if dies == 1 < total else _MODES.get(total // dies) for total in fitting}
     names.discard(None)  # a share of the dies without a name is no mode
     if len(names) != 1 or (mode := names.pop()) is None:
         return None

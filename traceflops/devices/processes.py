@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from itertools import count, filterfalse
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from traceflops.table.builder import with_numbers
 from traceflops.table.columns import ABSENT, IntArray, codes, numbers, take_rows
 from traceflops.table.grouping import distinct, group_rows
+from traceflops.table.nesting import taken
 from traceflops.table.trace import Note, Trace, counted_note, note_of, of_noun
 from traceflops.timeline.intervals import ENDLESS, NEVER
 from traceflops.units import listed, time_amount
@@ -73,16 +74,16 @@ def ranks_text(ranks: Sequence[int]) -> str:
 
 
 def unnamed_processes(trace: Trace) -> frozenset[int]:
-    """Return the processes (without ID and rank) that stand for rows of an unknown process.
+    """Return the processes that stand for unknown ones: without ID and rank, beside named ones.
 
-    If no process of its file has an ID, such a process is a real one.
+    If no process of a file has an ID, its processes are real ones whose IDs the tool left out.
     """
     rows = trace.processes.to_pylist()
-    numbered = {row["file"] for row in rows if row["pid"] is not None}
+    files_with_ids = {row["file"] for row in rows if row["pid"] is not None}
     return frozenset(
-        number
-        for number, row in enumerate(rows)
-        if row["pid"] is None and row["rank"] is None and row["file"] in numbered
+        process
+        for process, row in enumerate(rows)
+        if row["pid"] is None and row["rank"] is None and row["file"] in files_with_ids
     )
 
 
@@ -132,7 +133,14 @@ _Key = TypeVar("_Key", bound=Hashable)
 Users = Mapping[int, list[int]]
 """By device on which several processes worked: these processes, in order."""
 Runs = dict[int, list[list[int]]]  # by device: its runs in order of time, each a list of processes
-Stream = tuple[int, int, int]  # device, process, and the number of the stream in this process
+
+
+class Stream(NamedTuple):
+    """A stream of a process on a device; `number` is its number in this process."""
+
+    device: int
+    process: int
+    number: int
 
 
 def settle_shared(trace: Trace) -> Trace:
@@ -173,34 +181,35 @@ def _with_runs_apart(trace: Trace, users: Users) -> Trace:
     split = _consecutive_runs(trace, users, begin, end)
     if not split:
         return trace
-    # Runs of a GPU get neighbouring rows: `rows` are old rows by new one, `first` new ones by old.
-    count = [len(split.get(device, [[]])) for device in range(trace.devices.num_rows)]
-    rows = np.repeat(np.arange(trace.devices.num_rows), count)
-    first = np.searchsorted(rows, np.arange(trace.devices.num_rows))
+    # The runs of a GPU get neighbouring rows. `old_row` has, by new row, the device that it was;
+    # `first_row` has, by that device, the first new row.
+    device_rows = np.arange(trace.devices.num_rows)
+    old_row = np.repeat(device_rows, [len(split.get(row, [[]])) for row in device_rows.tolist()])
+    first_row = np.searchsorted(old_row, device_rows)
     tables = dict(trace.tables)
     for name in ("activities", "marks", "counters", "kernel_counters", "kernel_rules"):
         table = trace.table(name)
         device_of = numbers(table["device"], ABSENT)
-        moved = np.where(device_of == ABSENT, ABSENT, first[np.maximum(device_of, 0)])
+        moved = taken(first_row, device_of, ABSENT)
         for device, runs in split.items():
             on_device = np.flatnonzero(device_of == device)
             moved[on_device] += _run_of(take_rows(table, on_device), _TIMED.get(name), runs, begin)
         tables[name] = with_numbers(table, "device", moved)
-    owner = numbers(trace.devices["process"])[rows]
+    owner = numbers(trace.devices["process"])[old_row]
     for device, runs in split.items():
-        for row, members in enumerate(runs, int(first[device])):
+        for row, members in enumerate(runs, int(first_row[device])):
             owner[row] = owner[row] if owner[row] in members else min(members)
-    devices = take_rows(trace.devices, rows)
-    devices = with_numbers(devices, "device", np.arange(len(rows)))
+    devices = take_rows(trace.devices, old_row)
+    devices = with_numbers(devices, "device", np.arange(len(old_row)))
     tables["devices"] = with_numbers(devices, "process", owner)
-    places = tuple(trace.places[row] for row in rows.tolist()) if trace.places else ()
-    run_number = (np.arange(len(rows)) - first[rows] + 1).tolist()
+    places = tuple(trace.places[row] for row in old_row.tolist()) if trace.places else ()
+    run_number = (np.arange(len(old_row)) - first_row[old_row] + 1).tolist()
     return replace(
         trace,
         tables=tables,
         places=places,
         notes=(*trace.notes, _run_note(trace, split, begin, end)),
-        runs=tuple(zip(rows.tolist(), run_number, strict=True)),
+        runs=tuple(zip(old_row.tolist(), run_number, strict=True)),
     )
 
 
@@ -259,18 +268,19 @@ def _with_own_streams(trace: Trace, users: Users) -> Trace:
     """
     nameless = unnamed_processes(trace)
     streams, _ = _streams(trace.activities, "stream")
-    # By device and number: the distinct streams with that number; named processes come first.
+    # By device and number: the streams with that number, each as a list of its rows of `Stream`.
     holders: dict[int, dict[int, list[list[Stream]]]] = {device: {} for device in users}
-    for key in sorted(streams, key=lambda key: (key[1] in nameless, key)):
-        device, process, number = key
-        if device in users and number != ABSENT:
-            same_number = holders[device].setdefault(number, [])
-            if process in nameless and same_number:
-                same_number[0].append(key)
+    for stream in sorted(streams, key=lambda stream: (stream.process in nameless, stream)):
+        if stream.device in users and stream.number != ABSENT:
+            same_number = holders[stream.device].setdefault(stream.number, [])
+            # Named processes come first, so the first stream is one of theirs if there is any.
+            if stream.process in nameless and same_number:
+                same_number[0].append(stream)
             else:
-                same_number.append([key])
-    new = {key: number for of_gpu in holders.values() for key, number in apart(of_gpu).items()}
-    moved = {key: number for key, number in new.items() if number != key[2]}
+                same_number.append([stream])
+    moved: dict[Stream, int] = {}
+    for of_device in holders.values():
+        moved |= {key: number for key, number in apart(of_device).items() if number != key.number}
     if not moved:
         return trace
     tables = dict(trace.tables)
@@ -278,9 +288,10 @@ def _with_own_streams(trace: Trace, users: Users) -> Trace:
         table = tables.get(name, trace.table(name))
         streams, index = _streams(table, column)
         if moved.keys() & set(streams):
-            values = np.array([moved.get(key, key[2]) for key in streams])[index]
+            values = np.array([moved.get(stream, stream.number) for stream in streams])[index]
             tables[name] = with_numbers(table, column, values)
-    note = renumbered_note(len({(key[0], number) for key, number in moved.items()}), "process")
+    new_numbers = {(stream.device, number) for stream, number in moved.items()}
+    note = renumbered_note(len(new_numbers), "process")
     return replace(trace, tables=tables, notes=(*trace.notes, note))
 
 
@@ -288,23 +299,24 @@ def _streams(table: pa.Table, column: str) -> tuple[list[Stream], IntArray]:
     """Return the distinct streams in a column, and the index of that of each row."""
     columns = [numbers(table[name], ABSENT) for name in ("device", "process", column)]
     index, first = group_rows(columns)
-    device, process, stream = (values[first].tolist() for values in columns)
-    return list(zip(device, process, stream, strict=True)), index
+    return list(map(Stream, *(values[first].tolist() for values in columns))), index
 
 
-def apart(holders: Mapping[int, Sequence[Sequence[_Key]]]) -> dict[_Key, int]:
-    """Return the number of each stream: the first holder keeps its number, others get free ones.
+def apart(streams_of: Mapping[int, Sequence[Sequence[_Key]]]) -> dict[_Key, int]:
+    """Return new numbers of streams, by key: different streams get different numbers.
 
-    `holders` has, by number, the streams with it; the keys in one sequence are one stream.
+    `streams_of` has, by number, the streams that use it, each as a list of its keys. The first of
+    them keeps the number; each other gets a free one.
     """
-    highest = max(holders, default=-1)
+    highest = max(streams_of, default=-1)
     # Numbers above all others, unless these are so large (handles) that more might not fit.
-    free = filterfalse(holders.__contains__, count(highest + 1 if highest < _LARGE else 0))
-    numbered: dict[_Key, int] = {}
-    for number, streams in sorted(holders.items()):
-        for rank, members in enumerate(streams):
-            numbered |= dict.fromkeys(members, next(free) if rank else number)
-    return numbered
+    free = filterfalse(streams_of.__contains__, count(highest + 1 if highest < _LARGE else 0))
+    new_number: dict[_Key, int] = {}
+    for number, (first_stream, *others) in sorted(streams_of.items()):
+        new_number |= dict.fromkeys(first_stream, number)
+        for stream in others:
+            new_number |= dict.fromkeys(stream, next(free))
+    return new_number
 
 
 def renumbered_note(moved: int, of_what: str) -> Note:

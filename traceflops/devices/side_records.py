@@ -16,6 +16,7 @@ from traceflops.errors import InputError
 from traceflops.table.builder import with_numbers
 from traceflops.table.columns import ABSENT, matching, numbers, take_rows
 from traceflops.table.merged_notes import named
+from traceflops.table.nesting import taken
 from traceflops.table.trace import Trace
 
 MEMORY_SNAPSHOT: Final = "PyTorch memory snapshot"
@@ -48,22 +49,22 @@ def calendar_shift(trace: Trace, records: Trace) -> int:
 def same_devices(trace: Trace, records: Trace) -> dict[int, int]:
     """Return, for rows of the records' devices, the row of the same device in the trace.
 
-    It has the same number, and a process of the same rank. If the records or the process have no
-    rank, it must be the only such process with devices. Raises InputError if none or several fit.
+    Its number is the same, and its process has the same rank. If the records or processes have no
+    rank, only one process may have GPUs. Raises InputError if no device or several processes fit.
     """
     rank, name = records.ranks[0], records.source.files[0].name  # records are of one process
-    own = [row for row in trace.devices.to_pylist() if row["type"] == "gpu"]
-    owners = {row["process"] for row in own}
-    of_rank = {p for p in owners if rank is not None and trace.ranks[p] == rank}
-    fitting = of_rank or {p for p in owners if None in (rank, trace.ranks[p])}
+    gpus = [row for row in trace.devices.to_pylist() if row["type"] == "gpu"]
+    owners = {gpu["process"] for gpu in gpus}
+    of_rank = {owner for owner in owners if rank is not None and trace.ranks[owner] == rank}
+    fitting = of_rank or {owner for owner in owners if None in (rank, trace.ranks[owner])}
     if len(fitting) > 1:
         hint = (
             "give the trace of its rank alone, or name the file after its rank, e.g. rank3.pickle"
         )
         raise InputError(f"unknown rank: {name}", hint)
-    local = {row["local_id"]: row["device"] for row in own if row["process"] in fitting}
-    theirs = [row for row in records.devices.to_pylist() if row["local_id"] in local]
-    same = {row["device"]: local[row["local_id"]] for row in theirs}
+    row_of = {gpu["local_id"]: gpu["device"] for gpu in gpus if gpu["process"] in fitting}
+    sampled = [row for row in records.devices.to_pylist() if row["local_id"] in row_of]
+    same = {row["device"]: row_of[row["local_id"]] for row in sampled}
     if not same:
         whose = f"rank {rank}" if not fitting and rank is not None else "its GPU"
         raise InputError(f"{whose} is not in the trace: {name}", "give the trace of its rank")
@@ -97,19 +98,18 @@ def with_records(
     `device_of` maps rows of the records' devices to the trace's; other rows lose their device. Rows
     without a device get the process of the first of these devices.
     """
-    # The last entry of both arrays, index -1, is for rows without a device.
-    device = np.full(records.devices.num_rows + 1, ABSENT, np.int64)
-    device[list(device_of)] = list(device_of.values())
-    owner = np.append(numbers(trace.devices["process"]), 0)
-    owner[-1] = owner[min(device_of.values(), default=-1)]
+    new_device = np.full(records.devices.num_rows, ABSENT)
+    new_device[list(device_of)] = list(device_of.values())
+    owner = numbers(trace.devices["process"])  # per device of the trace
+    usual_process = int(owner[min(device_of.values())]) if device_of else 0
     tables = dict(trace.tables)
     for name, time in _TIMES.items():
         added = records.table(name)
         if added.num_rows:
-            rows = device[np.maximum(numbers(added["device"], ABSENT), -1)]  # ABSENT is below -1
+            device = taken(new_device, numbers(added["device"], ABSENT), ABSENT)
             added = with_numbers(added, time, numbers(added[time]) + shift_ns)
-            added = with_numbers(added, "device", rows)
-            added = with_numbers(added, "process", owner[np.maximum(rows, -1)])
+            added = with_numbers(added, "device", device)
+            added = with_numbers(added, "process", taken(owner, device, usual_process))
             both = pa.concat_tables([trace.table(name), added])
             both = both.unify_dictionaries().combine_chunks()
             tables[name] = take_rows(both, np.argsort(numbers(both[time]), kind="stable"))

@@ -117,9 +117,8 @@ def check_pair(pair: Trace | Sequence[str] | None, paths: Sequence[str]) -> None
     for path in pair or ():
         if path in paths or (path != "-" and Path(path).resolve() in resolved):
             name = "standard input" if path == "-" else path
-            raise UsageError(
-                f"--pair names the same trace: {name}", "give another recording of the same program"
-            )
+            problem = f"--pair names the same trace: {name}"
+            raise UsageError(problem, "give another recording of the same program")
 
 
 def read_pair(
@@ -201,20 +200,27 @@ def analyze(
     Raises InputError where nothing can be read, and UsageError for words that cannot be meant, a
     selection that is empty, or a pair without FLOPs.
     """
-    parts = _steps(steps), _numbers("ranks", ranks), _numbers("gpus", gpus)
-    from_ns = parse_duration("from_", from_) if isinstance(from_, str) else from_
-    to_ns = parse_duration("to", to) if isinstance(to, str) else to
-    in_words = Selection(*parts, from_ns, to_ns, step_mark, run, job)
+    in_words = Selection(
+        steps=_steps(steps),
+        ranks=_numbers("ranks", ranks),
+        gpus=_numbers("gpus", gpus),
+        from_ns=parse_duration("from_", from_) if isinstance(from_, str) else from_,
+        to_ns=parse_duration("to", to) if isinstance(to, str) else to,
+        step_mark=step_mark,
+        run=run,
+        job=job,
+    )
     rates = PeakOptions(device, peak_tflops, link_gb_s)
     chosen(device, peak_tflops, SeenDevice(None))  # raises for a bad name, before a file is read
+    selected = _either(selection, in_words, Selection(), _PART)
     request = Request(
-        _either(selection, in_words, Selection(), _PART),
-        _either(peaks, rates, FROM_THE_TRACE, "give peaks, or device, peak_tflops, ..."),
-        pair if isinstance(pair, Trace) else _as_strings(pair),
-        None if rules is None else Path(rules),
-        None if finding_rules is None else Path(finding_rules),
-        include_environment,
-        redact,
+        selection=selected,
+        peaks=_either(peaks, rates, FROM_THE_TRACE, "give peaks, or device, peak_tflops, ..."),
+        pair=pair if isinstance(pair, Trace) else _as_strings(pair),
+        rules=None if rules is None else Path(rules),
+        finding_rules=None if finding_rules is None else Path(finding_rules),
+        include_environment=include_environment,
+        redact=redact,
     )
     if not isinstance(recording, Trace):
         return analyze_files(_as_strings(recording), request)

@@ -144,10 +144,8 @@ class Request(Struct, frozen=True):
     def refuse_side_files(self, several: str) -> None:
         """Raise UsageError if there are side files; `several` names what they do not work with."""
         if option := self.side_option:
-            raise UsageError(
-                f"{option} does not work with {several}",
-                f"join them first: traceflops pack TRACE {option} FILE",
-            )
+            hint = f"join them first: traceflops pack TRACE {option} FILE"
+            raise UsageError(f"{option} does not work with {several}", hint)
 
     @property
     def side_option(self) -> str | None:
@@ -220,13 +218,11 @@ def analysis_of_parts(paths: Sequence[str], summaries: Sequence[str], request: R
     """Return the analysis of `summaries` and of the other files, which are reduced."""
     request.check_reducible()
     if summaries and request.selection != Selection():
-        raise UsageError(
-            "summaries are of the steps and ranks they were made for",
-            "give these options to traceflops reduce",
-        )
+        problem = "summaries are of the steps and ranks they were made for"
+        raise UsageError(problem, "give these options to traceflops reduce")
     sets = file_sets([file for file in _files_of(paths) if file not in set(summaries)])
     contents = chain(map(_content, summaries), summary_contents(sets, request) if sets else ())
-    parts: list[HeldSummary | str] = []
+    parts: list[HeldSummary | str] = []  # summaries, and names of files without one
     shared: Shared = {}
     for files, content in zip([*((file,) for file in summaries), *sets], contents, strict=True):
         try:
@@ -235,7 +231,7 @@ def analysis_of_parts(paths: Sequence[str], summaries: Sequence[str], request: R
             parts.append(_names(files))
     if (analysis := _added_up(parts, request)) is not None:
         return analysis
-    if summaries:  # raises the error that says what is wrong
+    if summaries:  # read one again, for the error that says what is wrong with it
         summary_files.held_file(_content(summaries[0]), Path(summaries[0]).name, shared)
     raise none_reduced(paths)
 

@@ -127,9 +127,10 @@ def device_peaks(
     for device in devices:
         match = matched(SeenDevice.of(rows[device]))
         rates = peaks_of(match)
-        if given:  # one rate for all types: the match has it under every type it knows
-            rate = next(rate for dtype in DTYPES if (rate := match.peak(dtype)) is not None)
-            rates = dict.fromkeys((*DTYPES, FP6_OR_FP4, TF32_OR_FP32, UNKNOWN_TYPE), rate)
+        if given:  # the match has one rate for all types; kernels of unclear types have it, too
+            known_rates = filter(None, map(match.peak, DTYPES))
+            types = (*DTYPES, FP6_OR_FP4, TF32_OR_FP32, UNKNOWN_TYPE)
+            rates = dict.fromkeys(types, next(known_rates))
         peaks.append(DevicePeaks(device, match, rates, match.bandwidth, given))
     return tuple(peaks)
 

@@ -22,8 +22,9 @@ from traceflops.attribution.op_kernels import Attribution, named
 from traceflops.facts import Fact, fact
 from traceflops.flops.ops.arguments import Shape, read_shapes
 from traceflops.flops.ops.work import Core, Product, Work
-from traceflops.table.columns import BoolArray, IntArray, codes, is_one_of, names, numbers
-from traceflops.table.grouping import distinct
+from traceflops.table.arrays import BoolArray, IntArray
+from traceflops.table.columns import codes, is_one_of, matching, names, numbers, span_columns
+from traceflops.table.grouping import differ_from_before, distinct
 from traceflops.table.nesting import innermost, parents
 from traceflops.table.trace import Trace
 from traceflops.timeline.account import LinkedTrace
@@ -136,11 +137,8 @@ def annotated_passes(trace: Trace) -> tuple[ForwardPass, ...]:
     marks = serving_marks(names(table["name"]))
     chosen = np.isin(codes(table["name"]), list(marks)) & is_one_of(table["kind"], "annotation")
     rows = np.flatnonzero(chosen)
-    name, process, start = (
-        codes(table["name"])[rows],
-        *(numbers(table[column])[rows] for column in ("process", "start_ns")),
-    )
-    end = start + numbers(table["dur_ns"])[rows]
+    name, process = codes(table["name"])[rows], numbers(table["process"])[rows]
+    start, end = span_columns(table, rows)
     outermost = np.flatnonzero(parents(process, start, end) < 0)
     passes = []
     for row in outermost[np.lexsort((start[outermost], process[outermost]))].tolist():
@@ -157,19 +155,17 @@ def _between(trace: Trace, attribution: Attribution) -> Iterator[ForwardPass]:
     A process without look-ups is one pass without beginning and end.
     """
     ops = trace.ops
-    rows = np.flatnonzero(named(ops, _LOOKUP))
-    table_rows = np.array([_table(trace, row)[0] for row in rows.tolist()], dtype=np.int64)
-    process, start = numbers(ops["process"]), numbers(ops["start_ns"])
+    lookups = np.flatnonzero(named(ops, _LOOKUP))
+    table_rows = np.array([_table(trace, op)[0] for op in lookups.tolist()], dtype=np.int64)
+    lookups = lookups[table_rows == table_rows.max(initial=0)]
+    process, start_ns = numbers(ops["process"]), numbers(ops["start_ns"])
     executed = attribution.executed
     for number in distinct(process).tolist():
-        is_largest = table_rows == table_rows.max(initial=0)
-        times = np.sort(start[rows[is_largest & (process[rows] == number)]])
-        own_starts = np.sort(start[executed[process[executed] == number]])
-        products_before = np.searchsorted(own_starts, times)
+        times = np.sort(start_ns[lookups[process[lookups] == number]])
+        own_starts = np.sort(start_ns[executed[process[executed] == number]])
         # Several look-ups before the next product begin one pass: models may have several tables.
-        # The slice drops the leading True where there are no look-ups.
-        is_first = np.append(True, products_before[1:] > products_before[:-1])[: len(times)]
-        starts = times[is_first].tolist() or [-ALWAYS]
+        products_before = np.searchsorted(own_starts, times)
+        starts = times[differ_from_before(products_before)].tolist() or [-ALWAYS]
         for pass_start, pass_end in pairwise([*starts, ALWAYS]):
             yield ForwardPass(number, pass_start, pass_end)
 
@@ -190,39 +186,37 @@ def forward_passes(linked: LinkedTrace, attribution: Attribution) -> tuple[Forwa
     if marked := annotated_passes(trace):
         return marked
     ops, passes = trace.ops, tuple(_between(trace, attribution))
+
+    def passes_of(table: pa.Table, rows: IntArray | BoolArray | slice = slice(None)) -> IntArray:
+        """Return the pass in which each row of a table starts, or -1."""
+        return places_in(passes, *(numbers(table[key])[rows] for key in ("process", "start_ns")))
+
     # The passes with an op, a Python frame or a launched kernel that is named after a cache.
-    cached = []
+    launched = call[_named_after_cache(trace.activities) & (call >= 0)]
+    with_cache = {*passes_of(trace.calls, launched).tolist()}
     for table in (ops, trace.marks):
-        rows = np.flatnonzero(_named_after_cache(table))
-        columns = (numbers(table[name])[rows] for name in ("process", "start_ns"))
-        cached.append(places_in(passes, *columns))
-    rows = np.flatnonzero(_named_after_cache(trace.activities) & (call >= 0))
-    columns = (numbers(trace.calls[name])[call[rows]] for name in ("process", "start_ns"))
-    with_cache = set(np.concatenate([*cached, places_in(passes, *columns)]).tolist())
+        with_cache |= {*passes_of(table, _named_after_cache(table)).tolist()}
     # The executed ops of each pass, except batched products (without a weight), and the look-ups.
-    pass_of_op = places_in(passes, numbers(ops["process"]), numbers(ops["start_ns"]))
-    batched = named(ops, BATCHED)
-    unbatched = attribution.executed[~batched[attribution.executed]]
-    executed = _by_pass(pass_of_op, unbatched, len(passes))
-    lookups = _by_pass(pass_of_op, np.flatnonzero(named(ops, _LOOKUP)), len(passes))
+    pass_of_op, executed = passes_of(ops), attribution.executed
+    with_weights = executed[~named(ops, BATCHED)[executed]]
+    ops_of_passes = _by_pass(pass_of_op, with_weights, len(passes))
+    lookups_of_passes = _by_pass(pass_of_op, np.flatnonzero(named(ops, _LOOKUP)), len(passes))
     judged_passes = []
-    for number, (ops_done, looked_up) in enumerate(zip(executed, lookups, strict=True)):
-        works = [work.works[index] for index in distinct(work.place[ops_done]).tolist()]
+    for number, one_pass in enumerate(passes):
+        distinct_works = distinct(work.place[ops_of_passes[number]]).tolist()
+        works = [work.works[index] for index in distinct_works]
         signatures = [done.signature for done in works if isinstance(done, Work)]
         cores = [sizes for sizes in signatures if isinstance(sizes, Core)]
         products = [size for size in signatures if isinstance(size, Product) and size.batch == 1]
-        tables = [_table(trace, row) for row in looked_up.tolist()]
+        tables = [_table(trace, op) for op in lookups_of_passes[number].tolist()]
         judged = _judged(cores, products, tables, number in with_cache)
-        judged_passes.append(replace(passes[number], judged=judged))
+        judged_passes.append(replace(one_pass, judged=judged))
     return tuple(judged_passes)
 
 
 def _named_after_cache(table: pa.Table) -> BoolArray:
     """Return, per row of a table, whether its name is one of a key-value cache."""
-    labels = (label[:_LONGEST_NAME] for label in names(table["name"]))
-    is_cache = [_CACHE.search(label) is not None for label in labels]
-    # The last element is for rows without a name, whose code is -1.
-    return np.array([*is_cache, False], dtype=np.bool_)[codes(table["name"])]
+    return matching(table["name"], lambda label: _CACHE.search(label[:_LONGEST_NAME]))
 
 
 def _by_pass(pass_of: IntArray, rows: IntArray, passes: int) -> list[IntArray]:

@@ -188,50 +188,54 @@ def _sums(
     Communication is left out. FLOPs are of ops, and of kernels without an op; bytes are recorded
     for an activity, else those of its op.
     """
-    of_ops, count = moved.attribution.work, len(ORDER)
+    op_work, phases = moved.attribution.work, len(ORDER)
     chosen = chosen_activities(prepared)
     rows = np.flatnonzero(chosen & ~is_top(prepared.linked.categorised, "communication"))
-    of_row, dur_ns = phase[rows], numbers(prepared.trace.activities["dur_ns"])[rows]
+    phase_of_row, dur_ns = phase[rows], numbers(prepared.trace.activities["dur_ns"])[rows]
     recorded = np.where(moved.recorded, moved.size, UNKNOWN)[rows]
     is_sized = (taken(moved.op_size, moved.unit[rows], UNKNOWN) != UNKNOWN) | (recorded != UNKNOWN)
-    known_ns = exact_sums(of_row, np.where(is_sized, dur_ns, 0), count)
-    total_ns = exact_sums(of_row, dur_ns, count)
+    known_ns = exact_sums(phase_of_row, np.where(is_sized, dur_ns, 0), phases)
+    total_ns = exact_sums(phase_of_row, dur_ns, phases)
     shares = zip(known_ns, total_ns, strict=True)
     coverage = [Fraction(known, total) if total else None for known, total in shares]
-    flops, rest = [0] * count, exact_sums(of_row, np.maximum(recorded, 0), count)
+    flops = [0] * phases
     if work is not None:
-        flops = exact_sums(of_row, np.maximum(work.flops[rows], 0), count)
-    # The ops whose bytes count (those of their activities are not recorded), by phase and work.
-    by_op = np.flatnonzero(chosen & (moved.unit >= 0) & ~moved.recorded)
-    op, first = np.unique(moved.unit[by_op], return_index=True)
-    op_phase, place = phase[by_op[first]], of_ops.place[op]
+        flops = exact_sums(phase_of_row, np.maximum(work.flops[rows], 0), phases)
+    weights, cache = [0] * phases, [0] * phases
+    rest = exact_sums(phase_of_row, np.maximum(recorded, 0), phases)
+    # The ops whose activities have no recorded bytes; in a phase those of equal work are a group.
+    unrecorded = np.flatnonzero(chosen & (moved.unit >= 0) & ~moved.recorded)
+    op, first = np.unique(moved.unit[unrecorded], return_index=True)
+    op_phase, place = phase[unrecorded[first]], op_work.place[op]
     group, first = group_rows([op_phase, place])
-    times_done = np.bincount(group, minlength=len(first)).tolist()
+    counts = np.bincount(group, minlength=len(first)).tolist()
     # The works of products of two activations, which read no weights.
-    batched = set(distinct(of_ops.place[named(prepared.trace.ops, BATCHED)]).tolist())
-    weights, cache = [0] * count, [0] * count
-    distinct_works = zip(op_phase[first].tolist(), place[first].tolist(), times_done, strict=True)
-    for number, index, times in distinct_works:
-        done = of_ops.works[index]
-        if number < 0 or not isinstance(done, Work):
-            continue
-        flops[number] += done.flops * times
-        if done.min_bytes is None:
-            continue
-        sizes, element = done.signature, _ELEMENT.get(done.dtype or "", 0)  # 0: all is the rest
-        of_weights = of_cache = 0
-        if isinstance(sizes, Product) and sizes.batch == 1 and index not in batched:
-            of_weights = sizes.k * sizes.n * element
-        elif isinstance(sizes, Core):
-            sequences = sizes.batch if sizes.documents is None else 1  # packed: `keys` is their sum
-            per_token = sizes.kv_heads * (sizes.d_qk + sizes.d_v) * element
-            of_cache = sequences * sizes.keys * per_token
-        if of_weights + of_cache > done.min_bytes:  # an operand is broadcast, so smaller
-            of_weights = of_cache = 0
-        weights[number] += of_weights * times
-        cache[number] += of_cache * times
-        rest[number] += (done.min_bytes - of_weights - of_cache) * times
+    batched = set(distinct(op_work.place[named(prepared.trace.ops, BATCHED)]).tolist())
+    equal_works = zip(op_phase[first].tolist(), place[first].tolist(), counts, strict=True)
+    for number, index, times in equal_works:
+        done = op_work.works[index]
+        if number >= 0 and isinstance(done, Work):
+            flops[number] += done.flops * times
+            sizes = _moved_by(done, has_weights=index not in batched)
+            weights[number] += sizes.weights * times
+            cache[number] += sizes.cache * times
+            rest[number] += sizes.rest * times
     return flops, list(map(Moved, weights, cache, rest)), coverage
+
+
+def _moved_by(done: Work, *, has_weights: bool) -> Moved:
+    """Return the least bytes that an op moved, 0 if unknown; `has_weights`: as right operand."""
+    weights, cache, total = 0, 0, done.min_bytes or 0
+    sizes, element = done.signature, _ELEMENT.get(done.dtype or "", 0)  # 0: all is the rest
+    if isinstance(sizes, Product) and sizes.batch == 1 and has_weights:
+        weights = sizes.k * sizes.n * element
+    elif isinstance(sizes, Core):
+        sequences = sizes.batch if sizes.documents is None else 1  # packed: `keys` is their sum
+        per_token = sizes.kv_heads * (sizes.d_qk + sizes.d_v) * element
+        cache = sequences * sizes.keys * per_token
+    if weights + cache > total:  # an operand is broadcast, so smaller
+        return Moved(0, 0, total)
+    return Moved(weights, cache, total - weights - cache)
 
 
 def pass_times(
@@ -284,14 +288,15 @@ def launched_in(
 
     In a process without any recorded launch, it is the pass in which the activity started.
     """
-    trace, call = prepared.trace, prepared.linked.links.call_of_activity
-    call_ns = taken(numbers(trace.calls["start_ns"]), call, ABSENT)
-    op_ns = taken(numbers(trace.ops["start_ns"]), attribution.op, ABSENT)
-    process = numbers(trace.activities["process"])
+    trace, op = prepared.trace, attribution.op
+    process, call = numbers(trace.activities["process"]), prepared.linked.links.call_of_activity
     is_unlaunched = np.isin(process, without_launches(trace, prepared.linked.links))
+    # Per activity, the start of its launch, else of itself (in such a process), else of its op.
+    call_ns = taken(numbers(trace.calls["start_ns"]), call, ABSENT)
+    op_ns = taken(numbers(trace.ops["start_ns"]), op, ABSENT)
     other_ns = np.where(is_unlaunched, numbers(trace.activities["start_ns"]), op_ns)
     pass_of = places_in(passes, process, np.where(call >= 0, call_ns, other_ns))
-    return np.where((call >= 0) | (attribution.op >= 0) | is_unlaunched, pass_of, -1)
+    return np.where((call >= 0) | (op >= 0) | is_unlaunched, pass_of, -1)
 
 
 def _time(windows: Iterable[Window]) -> Intervals:

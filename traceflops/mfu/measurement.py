@@ -219,14 +219,14 @@ def measure(
     of_kernels = moved.with_work(work)
     bandwidths = {device.device: device.bandwidth for device in devices}
     return Measurement(
-        done,
-        devices,
-        fall,
-        lacks,
-        kernel_rows(prepared, moved, work),
-        op_rows(prepared, moved),
-        inference(prepared, of_kernels, bandwidths, work),
-        roof_times(prepared, of_kernels, devices, work),
+        executed=done,
+        devices=devices,
+        waterfall=fall,
+        lacks=lacks,
+        kernels=kernel_rows(prepared, moved, work),
+        ops=op_rows(prepared, moved),
+        inference=inference(prepared, of_kernels, bandwidths, work),
+        roofs=roof_times(prepared, of_kernels, devices, work),
     )
 
 

@@ -20,7 +20,7 @@ from traceflops.flops.ops.work import known_sum
 from traceflops.mfu.forward_passes import ForwardPass, annotated_passes
 from traceflops.mfu.inference import ORDER, launched_in
 from traceflops.table.columns import BoolArray, IntArray, count_true, is_one_of
-from traceflops.table.grouping import exact_sum
+from traceflops.table.grouping import exact_sum, group_most, group_rows
 from traceflops.timeline.account import DeviceAccount
 from traceflops.timeline.intervals import Intervals
 from traceflops.timeline.records import EMPTY_ACCOUNT, Account
@@ -144,21 +144,20 @@ def _lane(prepared: Prepared, device: int, pass_of: IntArray) -> _Lane:
     is_copy = is_one_of(prepared.trace.activities["kind"], "memcpy", "memset")[rows.row]
     in_pass = (pass_of[rows.row] >= 0) & ~is_copy
     passes = pass_of[rows.row[in_pass]]
-    indices, first, pass_of_row = np.unique(passes, return_index=True, return_inverse=True)
+    group, first = group_rows([passes])
     # Rows are in the order of start, so the first row of a pass starts first.
-    start, end = rows.start_ns[in_pass][first], np.full(len(indices), NEVER)
-    np.maximum.at(end, pass_of_row.reshape(-1), rows.end_ns[in_pass])
+    pass_index, start_ns = passes[first], rows.start_ns[in_pass][first]
+    end_ns = group_most(group, rows.end_ns[in_pass], len(first))
     if prepared.plan.layout.are_passes:
         # No pass begins in time without recorded work.
         unrecorded = (window.end_ns for window in windows if window.role == "before")
-        start = np.maximum(start, max(unrecorded, default=NEVER))
-    order = np.argsort(start, kind="stable")
-    order = order[end[order] >= start[order]]  # the others ended before recorded time began
-    indices, start, end = indices[order], start[order], end[order]
-    used = chosen_time(windows).contains(start)
-    next_used_start = np.where(used, start, NEVER)[1:]
-    next_ns = np.append(next_used_start, NEVER)[: len(start)]  # shorter without any pass
-    return _Lane(device, account, indices, start, end, next_ns).only(used)
+        start_ns = np.maximum(start_ns, max(unrecorded, default=NEVER))
+    order = np.argsort(start_ns, kind="stable")
+    order = order[end_ns[order] >= start_ns[order]]  # the others ended in time without records
+    pass_index, start_ns, end_ns = pass_index[order], start_ns[order], end_ns[order]
+    used, next_ns = chosen_time(windows).contains(start_ns), np.full(len(order), NEVER)
+    next_ns[:-1] = np.where(used, start_ns, NEVER)[1:]
+    return _Lane(device, account, pass_index, start_ns, end_ns, next_ns).only(used)
 
 
 def _pass_kind(

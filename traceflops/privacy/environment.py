@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from traceflops.errors import UsageError
 from traceflops.privacy.known_words import is_library_word, words_of
 from traceflops.table.columns import IntArray, Names, codes, dictionary_column, names
-from traceflops.table.trace import Trace
+from traceflops.table.trace import Note, Trace
 
 _NAME = r"[^/\\\s\"'<>:|;,()\[\]{}]+"
 _HOME = re.compile(
@@ -76,9 +76,8 @@ u user users usr var vol volume volumes wekafs work workdir workdirs workspace w
 def check_privacy(include_environment: bool, redact: bool) -> None:
     """Raise UsageError if names of host and user are to be kept and removed at once."""
     if include_environment and redact:
-        raise UsageError(
-            "--redact and --include-environment are mutually exclusive", "give one of them"
-        )
+        problem = "--redact and --include-environment are mutually exclusive"
+        raise UsageError(problem, "give one of them")
 
 
 def redacted(trace: Trace, hosts: Names | None = None) -> Trace:
@@ -100,15 +99,19 @@ def redacted(trace: Trace, hosts: Names | None = None) -> Trace:
             text = _ADDRESS.sub("[address]", text)
         return identity.sub("[name]", text) if identity else text
 
+    def scrubbed(note: Note) -> Note:
+        statement, advice, similar = map(scrub, (note.statement, note.advice, note.similar))
+        file = scrub(note.file) if note.file else None
+        return replace(note, statement=statement, advice=advice, similar=similar, file=file)
+
     source = trace.source
     described = source.description
     if described is not None:
         described = {key: _scrub_value(value, scrub) for key, value in described.items()}
+    tables = {name: _scrub_table(name, table, scrub, hosts) for name, table in trace.tables.items()}
     return replace(
         trace,
-        tables={
-            name: _scrub_table(name, table, scrub, hosts) for name, table in trace.tables.items()
-        },
+        tables=tables,
         source=replace(
             source,
             files=tuple(replace(file, name=scrub(file.name)) for file in source.files),
@@ -116,16 +119,7 @@ def redacted(trace: Trace, hosts: Names | None = None) -> Trace:
             identities=(),
             description=described,
         ),
-        notes=tuple(
-            replace(
-                note,
-                statement=scrub(note.statement),
-                advice=scrub(note.advice),
-                similar=scrub(note.similar),
-                file=scrub(note.file) if note.file else None,
-            )
-            for note in trace.notes
-        ),
+        notes=tuple(map(scrubbed, trace.notes)),
     )
 
 
@@ -136,10 +130,10 @@ def _scrub_table(name: str, table: pa.Table, scrub: Scrub, hosts: Names | None) 
             continue
         column = table[field.name]
         if (name, field.name) == ("processes", "host"):
-            # Without `hosts`, a single host needs no number: all are null.
             numbering = Names() if hosts is None else hosts
             code = np.array([numbering[h] if h else -1 for h in column.to_pylist()], np.int32)
-            code = np.full_like(code, -1) if hosts is None and len(numbering) < 2 else code
+            if hosts is None and len(numbering) < 2:
+                code[:] = -1  # null: a single host needs no number
             texts = [f"host {number + 1}" for number in range(len(numbering))]
             table = table.set_column(index, field, dictionary_column(code, texts))
             continue

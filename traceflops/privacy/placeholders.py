@@ -82,8 +82,8 @@ class Placeholders:
     def _replaced_token(self, of_tensile: bool, token: str) -> str:
         """Return a token with its unknown words replaced.
 
-        A token of words and codes or numbers is replaced as a whole if any piece of it is unknown:
-        all together may be a name, e.g. `n17`. In such a token a single letter is unknown, too.
+        A token of words and codes or numbers is replaced as a whole if a piece of it is unknown,
+        since the pieces together may be a name, such as `n17`. There, single letters are unknown.
         """
         if not token.isascii():
             return self._word(token)
@@ -156,12 +156,12 @@ def replaced_addresses(text: str, replace: Callable[[str], str]) -> str:
         return replace(match.group())
 
     def v4(match: re.Match[str]) -> str:
-        """Replace an IPv4 address; numbers joined by `_` that are not private are sizes."""
-        joined = match["joined"]
-        is_size = joined is not None and (
-            max(int(part) for part in joined.split("_")) > _BYTE or not _PRIVATE.match(joined)
-        )
-        return match.group() if is_size else whole(match)
+        """Replace an IPv4 address; numbers joined by `_` are sizes, unless it is a private one."""
+        if (joined := match["joined"]) is not None:
+            has_bytes = max(map(int, joined.split("_"))) <= _BYTE
+            if not (has_bytes and _PRIVATE.match(joined)):
+                return match.group()
+        return whole(match)
 
     def v6(match: re.Match[str]) -> str:
         """Replace an IPv6 address, but neither `a::b` of C++ nor a time such as `12:30:45`.

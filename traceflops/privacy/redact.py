@@ -24,7 +24,7 @@ from traceflops.privacy.known_words import is_describing, is_term_of_notes, is_w
 from traceflops.privacy.placeholders import Placeholders
 from traceflops.privacy.redact_policies import Policies, policies
 from traceflops.table.columns import codes, names, with_column
-from traceflops.table.grouping import used_names
+from traceflops.table.grouping import group_rows, used_names
 from traceflops.table.schema import TABLES
 from traceflops.table.trace import (
     CUDA_END,
@@ -136,19 +136,20 @@ class Redaction:
         )
 
     def _rules(self, trace: Trace) -> dict[str, str]:
-        """Return the category rule of each kernel whose placeholder no longer leads to it.
+        """Return, by placeholder of a kernel, the category rule that its name led to.
 
-        Rules of BY_WORDS hold only for programs of some kinds, which placeholders may hide. The
-        user's rules do not count: they may be others when the trace is read again.
+        Placeholders that lead to the same rule are left out, unless the rule is in BY_WORDS: these
+        hold only for programs of some kinds, which placeholders may hide. The user's rules are not
+        used: they may be others when the trace is read again.
         """
-        of_placeholders = load(bare=True)
-        of_names = of_placeholders.knowing(trace.source.rules, by_words=names_kernels(trace))
+        bare = load(bare=True)
+        with_names = bare.knowing(trace.source.rules, by_words=names_kernels(trace))
         kernels = set[str]().union(*(used_names(trace.table(t)["name"]) for t in _OF_KERNELS))
-        rule_of = {self._shown.standing_for(name): of_names.kernel(name).rule for name in kernels}
+        rule_of = {self._shown.standing_for(name): with_names.kernel(name).rule for name in kernels}
         return {
             placeholder: rule
             for placeholder, rule in sorted(rule_of.items())
-            if of_placeholders.kernel(placeholder).rule != rule or rule in BY_WORDS
+            if bare.kernel(placeholder).rule != rule or rule in BY_WORDS
         }
 
     def untimed(self, totals: Untimed) -> Untimed:
@@ -176,21 +177,17 @@ class Redaction:
         texts, code = names(table[column]), codes(table[column])
         if column != "name" or "kind" not in table.schema.names:
             return with_column(table, column, recoded(code, map(policy(None), texts)))
-        # A name may occur with several kinds: each distinct pair (kind, name) gets a text.
-        policy_of_kind = [policy(kind) for kind in (*names(table["kind"]), None)]  # no kind is -1
-        key = codes(table["kind"]) * len(texts) + code
-        keys, first_row, pair_of_row = np.unique(key, return_index=True, return_inverse=True)
-        kind, name = np.divmod(keys, max(1, len(texts)))
+        # A name may occur with several kinds: each distinct pair (name, kind) gets a text. The new
+        # column has its texts in the order of the pairs, and so of the names, as the old one.
+        kind = codes(table["kind"])
+        policy_of_kind = [*map(policy, names(table["kind"])), policy(None)]  # no kind is -1
+        pair, first_row = group_rows([code, kind])
         # Placeholders are numbered by the first rows of the pairs.
-        shown = {
-            pair: policy_of_kind[kind[pair]](texts[name[pair]])
-            for pair in np.argsort(first_row).tolist()
-        }
-        # The new column has its texts in the order of the names, as the old one.
-        order = np.lexsort((kind, name))
-        place_of_pair = np.argsort(order)
-        new = recoded(place_of_pair[pair_of_row], (shown[pair] for pair in order.tolist()))
-        return with_column(table, column, new)
+        shown: list[str | None] = [None] * len(first_row)
+        for number in np.argsort(first_row).tolist():
+            row = first_row[number]
+            shown[number] = policy_of_kind[kind[row]](texts[code[row]])
+        return with_column(table, column, recoded(pair, shown))
 
 
 def removed(shown: Placeholders) -> Note:
@@ -234,12 +231,10 @@ def _note(note: Note, shown: Placeholders) -> Note:
         hidden = f"A note is hidden because it quotes names from the recording ({note.code})."
         note = replace(note, statement=hidden, advice="", scope="", similar="")
     else:
-        note = replace(
-            note,
-            statement=_scrubbed(note.statement, shown),
-            advice=_scrubbed(note.advice, shown),
-            similar=_scrubbed(note.similar, shown),
+        statement, advice, similar = (
+            _scrubbed(text, shown) for text in (note.statement, note.advice, note.similar)
         )
+        note = replace(note, statement=statement, advice=advice, similar=similar)
     # Notes are merged by their wording, which makes the statement anew, with the names again.
     return replace(note, file=file, wording=None, values=())
 

@@ -192,10 +192,10 @@ def _mark(shown: Placeholders, step_mark: str | None, kind: str | None) -> Polic
 
 
 def _frame(shown: Placeholders, text: str) -> str:
-    """Return what stands for a Python frame; the public part of its beginning stays.
+    """Return what stands for a Python frame.
 
-    That is the name of a file that Inductor generated, or of a file of Python's own library. In
-    the rest of such frames, and in frames of libraries, words of libraries stay.
+    At its beginning the name of a file stays that Inductor generated or that is of Python's own
+    library. In the rest of such a frame, and in frames of libraries, words of libraries stay.
     """
     if (of_torch := _TORCH_FRAME.fullmatch(text)) is not None:
         return shown.partly("Python function", of_torch[1])

@@ -188,8 +188,7 @@ def _ways(
     """Yield (convention, peak, treatment or mistake, figure, cost) of each way to a figure.
 
     The cost weighs its assumptions by judgement: 2 for the sparse rate of the stated device, 3 for
-    another peak, 5 for the sparse rate of another. Peaks equal to these of the stated device are
-    left out.
+    another peak, 5 for its sparse rate. Peaks equal to those of the stated device are left out.
     """
     if is_of_unknown_basis(run):  # only the division by the peak can be explained
         rules = [CONVENTIONS[PUBLISHED]]

@@ -234,7 +234,7 @@ class _Count(Struct, frozen=True):
         mask, context, cached = placed.core.mask, self.rule.context, self.run.cached
         sequences = shape.of(self.rule.real)
         if placed.core.cross:  # a query sees its whole encoder sequence
-            ((memory_length, _),) = self.run.memory(self.card, self.shape).slots
+            ((memory_length, _),) = self.run.memory(self.card, self.shape).slots or ((0, 0),)
             return 2 * memory_length * sums_of(sequences).tokens
         if context == "exact":
             return 2 * pairs(mask, sequences, cached)

@@ -25,11 +25,8 @@ from traceflops.flops.model.blocks import require
 from traceflops.flops.model.card import ModelCard
 from traceflops.units import decimal
 
-DTYPE_ALIASES = {
-    "bfloat16": "bf16",
-    "half": "fp16",
-    **{f"float{bits}": f"fp{bits}" for bits in (4, 8, 16, 32, 64)},
-}
+DTYPE_ALIASES = {"bfloat16": "bf16", "half": "fp16"}
+DTYPE_ALIASES |= {f"float{bits}": f"fp{bits}" for bits in (4, 8, 16, 32, 64)}
 
 
 class PeakChoice(Struct, frozen=True):
@@ -96,11 +93,8 @@ def other_peaks(choice: PeakChoice) -> tuple[Peak, ...]:
     def bandwidth(spec: DeviceSpec) -> int:
         return max((memory.bandwidth for memory in spec.memories), default=0)
 
-    peaks = [
-        Peak(Fraction(rate), f"{dtype} dense")
-        for dtype, rate in own.dense.items()
-        if dtype not in (*NOT_A_PEAK, choice.dtype)
-    ]
+    other_types = [dtype for dtype in own.dense if dtype not in (*NOT_A_PEAK, choice.dtype)]
+    peaks = [Peak(Fraction(own.dense[dtype]), f"{dtype} dense") for dtype in other_types]
     for spec in load_devices():
         is_alike = (spec.vendor, spec.series) == (own.vendor, own.series)
         is_alike &= (spec.link is None) == (own.link is None)
@@ -265,7 +259,7 @@ def doubtful_claims(card: ModelCard, run: Run) -> tuple[Fact, ...]:
     except UsageError:  # reported where FLOPs are counted
         documents = ()
     # Cached tokens come before each document. Without a table of positions (0) there is no limit.
-    longest = max((length for length, _ in documents), default=-run.cached) + run.cached
+    longest = max((length + run.cached for length, _ in documents), default=0)
     if not 0 < card.positions < longest:
         return claims
     sizes = {"longest": longest, "positions": card.positions}

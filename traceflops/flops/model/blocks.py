@@ -153,8 +153,8 @@ class LatentAttention(Struct, frozen=True, kw_only=True):
     def linears(self, hidden: int, memory: int) -> Iterator[Linear]:
         """Yield the projections down to the ranks, up to the heads, and out.
 
-        Only the first and last have biases. The rotary part of keys is shared by all heads and is
-        not up-projected, so it comes with `kv_down`. Nothing reads a `memory`.
+        Projections down and out have biases. The rotary part of keys is shared by all heads and is
+        not projected up, so it comes with `kv_down`. None reads an encoder's output (`memory`).
         """
         score_width = self.heads * (self.nope_dim + self.rope_dim)
         if self.q_rank is None:

@@ -212,12 +212,10 @@ class ModelCard(Struct, frozen=True, kw_only=True):
     def cores(self) -> tuple[PlacedCore, ...]:
         """Return every attention core, the encoder's first."""
         encoder = self.encoder.cores() if self.encoder is not None else ()
-        own = (
-            PlacedCore(core, count, layer)
-            for count, layer, block in self._stacks()
-            for core in block.cores
-        )
-        return (*(replace(core, side="encoder") for core in encoder), *own)
+        placed = [replace(core, side="encoder") for core in encoder]
+        for count, layer, block in self._stacks():
+            placed += [PlacedCore(core, count, layer) for core in block.cores]
+        return tuple(placed)
 
     def _stacks(self) -> Iterator[tuple[int, int | None, Block]]:
         """Yield (number of equal blocks, first layer, block); the layer of MTP modules is None."""

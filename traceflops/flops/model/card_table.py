@@ -183,9 +183,8 @@ def _masks(table: TomlTable) -> tuple[Mask, ...]:
     layers = layers_of(table, "layers", 0)
     default = Mask(cast("blocks.MaskKind", table.choice("mask", ("causal", "full"), "causal")))
     kinds: tuple[blocks.MaskKind, ...] = ("window", "chunk")
-    by_kind: dict[str, Mask] = {
-        kind: Mask(kind, size) for kind in kinds if (size := table.maybe(kind))
-    }
+    sizes = ((kind, table.maybe(kind)) for kind in kinds)
+    by_kind: dict[str, Mask] = {kind: Mask(kind, size) for kind, size in sizes if size}
     if "pattern" in table:
         words = table.words("pattern", MASKS) or ("causal",)
         if len(words) > layers:

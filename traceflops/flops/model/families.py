@@ -52,10 +52,8 @@ def _known(table: TomlTable, key: str) -> tuple[int, ...] | None:
 def _each(table: TomlTable, key: str, listed: tuple[Any, ...]) -> None:
     """Raise UsageError for a list that is not empty and does not have one entry per layer."""
     if listed and len(listed) != _layers(table):
-        table.refuse(
-            f"{key!r} has {len(listed)} entries, but {_LAYERS_KEY} is {_layers(table)}",
-            "give one entry per layer",
-        )
+        problem = f"{key!r} has {len(listed)} entries, but {_LAYERS_KEY} is {_layers(table)}"
+        table.refuse(problem, "give one entry per layer")
 
 
 def switched(key: str, *parts: str, default: bool = False) -> Rule:
@@ -74,10 +72,11 @@ biases = (switched("attention_bias", "qkv", "out"), switched("mlp_bias", "ffn"))
 def _narrowed(
     table: TomlTable, values: Values, word: str, key: str, by_family: list[str], *, needed: bool
 ) -> None:
-    """Set the mask of each layer: `word` (window or chunk) for some, of the size under `key`.
+    """Set the masks of layers, and the size under `key` of those with the mask `word`.
 
-    `layer_types` of the config, else `by_family`, has the mask of each layer. Without a size there
-    is no `word`, or a UsageError if the config lists such layers or the size is `needed`.
+    `word` is "window" or "chunk". The masks are those in `layer_types` of the config, else in
+    `by_family`. Without a size none is set; raises UsageError if the size is `needed` or the config
+    lists such layers.
     """
     listed, size = table.words("layer_types", LAYER_TYPES), table.maybe(key)
     _each(table, "layer_types", listed)

@@ -77,9 +77,8 @@ class TomlTable:
         if value is None:
             return default if default is not None else bool(self.lacks(key))  # raises
         if not isinstance(value, bool):
-            self.refuse(
-                f"{self.called(key)!r} must be true or false, not {str(value)[:40]!r}", HINT
-            )
+            problem = f"{self.called(key)!r} must be true or false, not {str(value)[:40]!r}"
+            self.refuse(problem, HINT)
         return value
 
     def text(self, key: str, default: str = "") -> str:
@@ -114,10 +113,7 @@ class TomlTable:
         if value is None:
             return None
         listed = value if isinstance(value, list) else [value]
-        if not all(
-            isinstance(number, int) and not isinstance(number, bool) and number >= 0
-            for number in listed
-        ):
+        if not all(type(number) is int and number >= 0 for number in listed):
             self.refuse(f"{self.called(key)!r} is not a list of whole numbers", HINT)
         return tuple(listed)
 
@@ -141,11 +137,8 @@ class TomlTable:
 
     def part(self, kind: type[Part], **made: object) -> Part:
         """Return a struct: fields in `made` as given, all others read from this table by type."""
-        read = {
-            field.name: _READERS[field.type](self, field.name, field.default)
-            for field in fields(kind)
-            if field.name not in made
-        }
+        unmade = (field for field in fields(kind) if field.name not in made)
+        read = {one.name: _READERS[one.type](self, one.name, one.default) for one in unmade}
         return kind(**read, **made)
 
     def tables(self, key: str, keys: Iterable[str]) -> tuple[TomlTable, ...]:
@@ -155,11 +148,8 @@ class TomlTable:
             return ()
         if not isinstance(value, list) or not all(isinstance(values, Mapping) for values in value):
             self.refuse(f"{self.called(key)!r} is not a list of tables", HINT)
-        allowed = tuple(keys)
-        return tuple(
-            TomlTable(values, f"{self.where}, {key} {number}", allowed)
-            for number, values in enumerate(value, 1)
-        )
+        allowed, where = tuple(keys), f"{self.where}, {key}"
+        return tuple(TomlTable(row, f"{where} {n}", allowed) for n, row in enumerate(value, 1))
 
     def lacks(self, key: str) -> NoReturn:
         """Refuse a table that lacks a key."""

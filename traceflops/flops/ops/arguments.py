@@ -214,10 +214,8 @@ class Arguments(Struct, frozen=True):
         strides = _at(self.strides, position)
         is_fitting = isinstance(strides, Shapes) and len(strides) == len(shapes)
         steps_of = strides if is_fitting else ((),) * len(shapes)
-        return tuple(
-            Tensor(shape, steps if len(steps) == len(shape) else None)
-            for shape, steps in zip(shapes, steps_of, strict=True)
-        )
+        pairs = zip(shapes, steps_of, strict=True)
+        return tuple(Tensor(dims, s if len(s) == len(dims) else None) for dims, s in pairs)
 
     def value(self, position: int | None) -> Read:
         """Return the value at this position: None if not given; UNREADABLE if not recorded."""

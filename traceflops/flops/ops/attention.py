@@ -216,18 +216,19 @@ class Band(Struct, frozen=True):
         return self.right is not None and self.right <= 0
 
     def pairs(self, queries: int, keys: int) -> int:
-        """Return the pairs of one sequence and head.
+        """Return the (query, key) pairs of one sequence and head that the mask leaves.
 
-        full            queries * keys
-        causal, equal   n (n + 1) / 2
-        window          n w - w (w - 1) / 2 with w = left + 1 <= n
+        Full: queries x keys. Causal, with n queries and n keys: n (n + 1) / 2; if also a window of
+        w = left + 1 <= n keys: n w - w (w - 1) / 2.
         """
+        # Query i sees the keys up to i + shift + right, less those before i + shift - left: sums
+        # over i of numbers of keys, which are limited to 0..keys.
         shift = keys - queries if self.bottom_right else 0
-        # Per query: the keys up to the right bound, less those before the left one.
-        up_to_right = queries * keys
+        up_to_right, before_left = queries * keys, 0
         if self.right is not None:
             up_to_right = _ramp(queries, keys, shift + self.right + 1)
-        before_left = 0 if self.left is None else _ramp(queries, keys, shift - self.left)
+        if self.left is not None:
+            before_left = _ramp(queries, keys, shift - self.left)
         return max(0, up_to_right - before_left)
 
     def most(self, documents: int, total: int, longest: int) -> int:

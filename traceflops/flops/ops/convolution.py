@@ -45,6 +45,7 @@ class Convolution(Struct, frozen=True):
         transposed = _flag(args, self.transposed)
         # Transposed ops without this argument have 1 group; for others the shapes tell them.
         groups = 1 if self.groups is None and transposed else args.integer(self.groups)
+        # If `transposed` is not recorded, the shapes may fit both kinds of convolution.
         readings = _readings(x, w, transposed, groups)
         if len(readings) != 1:
             raise CannotCount("no-values" if readings else "odd-shapes")
@@ -64,16 +65,14 @@ class Convolution(Struct, frozen=True):
 
     def _output(self, args: Arguments, w: Tensor, sizes: Correlation) -> tuple[Shape | None, bool]:
         """Return the spatial size of the output (or None), and whether recorded values tell it."""
-        # Position and default of stride, padding, dilation and output padding.
-        steps_at = (
-            *((self.stride, 1), (self.padding, 0)),
-            *((self.dilation, 1), (self.output_padding, 0)),
-        )
-        spatial = len(sizes.input)
-        stride, padding, dilation, extra = (
-            (default,) * spatial if position is None else args.integers(position, spatial)
-            for position, default in steps_at
-        )
+
+        def steps_at(position: int | None, default: int) -> tuple[int, ...] | None:
+            """Return the number per dimension of an argument, None if it is not recorded."""
+            spatial = len(sizes.input)
+            return (default,) * spatial if position is None else args.integers(position, spatial)
+
+        stride, padding = steps_at(self.stride, 1), steps_at(self.padding, 0)
+        dilation, extra = steps_at(self.dilation, 1), steps_at(self.output_padding, 0)
         if stride and padding is not None and dilation and extra is not None:
             if min(*stride, *dilation) < 1:  # impossible in PyTorch: the values were misread
                 return None, True
@@ -112,17 +111,14 @@ class ConvolutionBackward(Struct, frozen=True):
         # The backward of a convolution is like the forward of a transposed one, and vice versa. So
         # read x with w, and dy with w as the opposite: either may decide which of both it is.
         count = args.integer(self.groups)
-        opposite = None if transposed is None else not transposed
-        by_input, by_gradient = (
-            _readings(x, w, transposed, count),
-            _readings(dy, w, opposite, count),
-        )
+        by_input = _readings(x, w, transposed, count)
+        by_gradient = _readings(dy, w, None if transposed is None else not transposed, count)
         if not by_input or not by_gradient or dy.shape[0] != x.shape[0]:
             raise CannotCount("odd-shapes")
         is_transposed, groups = set[bool](), 0
-        for readings in (by_input, by_gradient):
+        for readings, is_opposite in ((by_input, False), (by_gradient, True)):
             if len(readings) == 1:
-                is_transposed.add(readings[0].transposed is (readings is by_input))
+                is_transposed.add(readings[0].transposed != is_opposite)
                 groups = max(groups, readings[0].groups)  # 0 if this reading does not tell them
         if len(is_transposed) != 1:
             raise CannotCount("odd-shapes" if is_transposed else "no-values")

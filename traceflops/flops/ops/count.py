@@ -22,7 +22,7 @@ from traceflops.flops.ops.table import ENCLOSING, RULES
 from traceflops.flops.ops.work import CannotCount, Result, Rule, Signature, Unknown, Work
 from traceflops.table.arrays import ABSENT, BoolArray, IntArray
 from traceflops.table.columns import codes, matching, names, numbers, texts_of
-from traceflops.table.grouping import extremes, group_rows, joint_codes
+from traceflops.table.grouping import extremes, group_rows, joint_codes, ranked
 from traceflops.table.nesting import innermost, taken
 
 UNKNOWN: Final = -1  # an unknown count
@@ -129,13 +129,10 @@ def _works(
             yield Unknown("odd-shapes"), rule
             continue
         shapes = parsed("input_dims", output) if output >= 0 else None
-        hinted = replace(
-            args,
-            output=shapes[0] if shapes and not isinstance(shapes[0], Shapes) else None,
-            enclosing=arguments(outer) if outer >= 0 else None,
-        )
+        result = shapes[0] if shapes and not isinstance(shapes[0], Shapes) else None
+        args = replace(args, output=result, enclosing=arguments(outer) if outer >= 0 else None)
         try:
-            work = rule.formula(rule.kind, hinted)
+            work = rule.formula(rule.kind, args)
         except CannotCount as error:
             yield Unknown(error.reason), rule
         else:
@@ -158,16 +155,13 @@ def output_shapes(ops: pa.Table) -> IntArray:
     nodes = np.flatnonzero(is_numbered & matching(ops["name"], _CONVOLUTION_NODE.fullmatch))
     if not len(valueless) or not len(nodes):
         return shape_of
-    keys = joint_codes(numbers(ops["process"]), sequence)
-    node_keys, group = np.unique(keys[nodes], return_inverse=True)
-    most, least = extremes(group, dims[nodes], len(node_keys))
+    # By process and sequence number (a key): the shape of its nodes, -1 if there are none.
+    keys, key = ranked(joint_codes(numbers(ops["process"]), sequence))
+    most, least = extremes(key[nodes], dims[nodes], len(keys))
+    shape_of_key = np.where(most == least, most, -1)
     around = _around(ops, valueless, np.flatnonzero(is_forward & is_numbered))
     numbered_op = np.where(is_numbered[valueless], valueless, around)  # -1 if there is none
-    key = keys[numbered_op]
-    index = np.minimum(np.searchsorted(node_keys, key), len(node_keys) - 1)
-    has_node = (numbered_op >= 0) & (node_keys[index] == key)
-    has_one_shape = (least == most)[index]
-    shape_of[valueless] = np.where(has_node & has_one_shape, most[index], -1)
+    shape_of[valueless] = taken(shape_of_key, taken(key, numbered_op))
     return shape_of
 
 

@@ -102,9 +102,10 @@ class GroupedProduct(Struct, frozen=True):
             raise CannotCount("odd-shapes")
         k = a[-1] * _packed(left, right)
         sizes = Product(a[0] if is_stacked else 1, a[-2], b[-1], k, layout(left), layout(right))
-        # 2D x 2D writes a matrix per group; the offsets have one element per group.
-        offsets = args.tensor(self.offsets)
-        matrices = sizes.batch if ranks != (2, 2) else offsets.elements if offsets else None
+        matrices: int | None = sizes.batch
+        if ranks == (2, 2):  # a matrix is written per group; the offsets have an element per group
+            offsets = args.tensor(self.offsets)
+            matrices = offsets.elements if offsets is not None else None
         written = None
         if matrices is not None:
             out_type = args.type_at(self.out_type) or left.type

@@ -80,10 +80,10 @@ class Pass(Struct, frozen=True):
         """Return the work. Raises CannotCount if the first tensor has no shape."""
         (first,) = operands(args, self.reads[0])
         extra = self.statistics(args) if self.statistics else 0
-        mask = args.value(self.mask)
-        # Flags that are not recorded count as set.
-        wanted = mask if isinstance(mask, tuple) else (True,) * len(self.writes)
-        flagged = zip(self.writes, wanted, strict=False)
+        # One flag per result: whether it is computed. Flags that are not recorded count as set.
+        flags = args.value(self.mask)
+        flags = flags if isinstance(flags, tuple) else (True,) * len(self.writes)
+        flagged = zip(self.writes, flags, strict=False)
         outs = args.given(*(position for position, flag in flagged if flag is not False))
         out_type = FLOAT if args.boolean(self.widened) else args.type_at(self.out_type)
         written = [Tensor(out.shape, None, out_type or out.type) for out in outs]
@@ -109,10 +109,7 @@ def into_cache(kind: Kind, args: Arguments) -> Work:
     """Return the work of writing keys and values into slots of their caches."""
     key, value, *caches, slots = operands(args, 0, 1, 2, 3, 4)
     # Each row has a slot; padding may make either list longer, and the excess is not moved.
-    rows = [
-        tensor.like((min(slots.elements, tensor.shape[0]), *tensor.shape[1:]))
-        for tensor in (key, value)
-    ]
+    rows = [t.like((min(slots.elements, t.shape[0]), *t.shape[1:])) for t in (key, value)]
     written = (cache.like(tensor.shape) for cache, tensor in zip(caches, rows, strict=True))
     return _moved(kind, (slots, *rows, *written), 0)
 
@@ -132,12 +129,11 @@ class Reduction(Struct, frozen=True):
         dims = args.value(self.over) if len(args.values) > 2 else None
         if type(dims) is int:
             dims = (dims,)
-        elements_of_result = 1
+        elements = 1  # of one result
         if isinstance(dims, tuple) and dims and tensor.shape:
             reduced = {dim % len(tensor.shape) for dim in dims if type(dim) is int}
-            kept = [size for dim, size in enumerate(tensor.shape) if dim not in reduced]
-            elements_of_result = prod(kept)
-        written = Tensor((self.results * elements_of_result,), None, self.result or tensor.type)
+            elements = prod(size for dim, size in enumerate(tensor.shape) if dim not in reduced)
+        written = Tensor((self.results * elements,), None, self.result or tensor.type)
         return _moved(kind, (tensor, written), self.per_element * tensor.elements)
 
 

@@ -124,9 +124,9 @@ def peak_in_trace(measured: Measurement, prepared: Prepared, dtype: str | None) 
     devices differ, it is their mean, weighted by the chosen time of each device.
     """
     plain = plain_dtype(dtype) if dtype is not None else main_type(measured.executed)
-    devices, types = measured.devices, prepared.trace.devices["type"].to_pylist()
+    devices, kinds = measured.devices, prepared.trace.devices["type"].to_pylist()
     lack = None
-    if all(types[device.device] == "cpu" for device in devices):
+    if all(kinds[device.device] == "cpu" for device in devices):
         lack = without_times(prepared.trace, advice(prepared.trace, "device work"))
     elif unknown := [device for device in devices if not device.rates]:
         lack = unknown[0].match.lack
@@ -139,10 +139,8 @@ def peak_in_trace(measured: Measurement, prepared: Prepared, dtype: str | None) 
         rates = [max(device.rates.values()) for device in devices]
         label = "given" if dtype is None else f"{plain} given"
     elif plain is None:
-        counted = tuple(sorted(measured.executed.dtypes))
-        what = fact("missing.no-dtype")
-        if counted:
-            what = fact("missing.several-dtypes", types=counted)
+        types = tuple(sorted(measured.executed.dtypes))
+        what = fact("missing.several-dtypes", types=types) if types else fact("missing.no-dtype")
         return PeakChoice(None, spec, lack=MissingInput(what, fact("missing.name-dtype")))
     elif without := [device for device in devices if device.rates.get(plain) is None]:
         what = fact("missing.device-rate", dtype=plain[:20], device=without[0].product)
@@ -382,7 +380,8 @@ def recomputation(
     of_step = visible(card, run, recomputed=True) - visible(card, run)
     described = of_step * Fraction(job.windows, job.devices)
     # A described amount may be 2 % off; if none is described, only traces of it are tolerated.
-    slack = (AGREE if described else TRACES) * done.executed_flops
+    executed = done.executed_flops
+    slack = (AGREE if described else TRACES) * executed
     # A checkpoint of products may stop early, and then recompute less.
     expected = described * (EARLY if counted and run.checkpoint.linear else 1)
     mismatch = None
@@ -391,9 +390,7 @@ def recomputation(
     elif most < expected - slack or (described and not most):
         what = fact("recomputation.none-of", checkpointing=_named(run.checkpoint))
         mismatch = Mismatch(MISSING, what)
-    return Recomputation(
-        run.checkpoint, described, counted, least, most, done.executed_flops, mismatch
-    )
+    return Recomputation(run.checkpoint, described, counted, least, most, executed, mismatch)
 
 
 def _named(checkpoint: Checkpoint) -> str:

@@ -212,10 +212,8 @@ def described_fall(
     for windows in prepared.windows.values():
         used = [window for window in windows if window.used]
         components = sum((window.account.components for window in used), Components())
-        amounts = {
-            name: int(flops * scale * len(used)) for name, flops in families.items() if flops
-        }
-        work = tuple(Portion(name, "compute", DESCRIBED, n) for name, n in amounts.items())
+        units = {name: int(n * scale * len(used)) for name, n in families.items() if n}
+        work = tuple(Portion(name, "compute", DESCRIBED, n) for name, n in units.items())
         peaks = {DESCRIBED: int(peak.flops_per_ns * scale)}
         budgets.append(DeviceBudget(components.parts(), 0, work, peaks))
     fall = waterfall(budgets, DESCRIBED)

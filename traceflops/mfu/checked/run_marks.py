@@ -23,6 +23,7 @@ from traceflops.devices.device_facts import quoted
 from traceflops.flops.analytic.lengths import why_impossible
 from traceflops.table.columns import ABSENT, IntArray, codes, is_one_of, names, numbers
 from traceflops.table.grouping import distinct
+from traceflops.table.nesting import taken
 from traceflops.table.trace import Note, Trace, note_of
 from traceflops.units import does, several
 from traceflops.windows.prepared import Prepared
@@ -171,21 +172,21 @@ def marked_tokens(prepared: Prepared) -> MarkedTokens | None:
     marks, ignored = run_marks(trace)
     ranks, is_partly_marked = [], False  # is some step without a mark?
     for process, of_process in sorted(marks.items()):
-        step_of, shown = _steps_of(prepared, process, of_process)
-        inside = [(mark, int(n)) for mark, n in zip(of_process, step_of, strict=True) if n >= 0]
-        values: dict[str, Fraction] = {}
-        step_counts = set()
-        for kind in dict.fromkeys(mark.kind for mark, _ in inside):
-            alike = [mark.values for mark, _ in inside if mark.kind == kind]
-            steps = len({number for mark, number in inside if mark.kind == kind})
-            step_counts.add(steps)
-            for key in alike[0]:
-                if all(key in numbers_of for numbers_of in alike):  # else only some marks have it
-                    total = sum(numbers_of[key] for numbers_of in alike)
-                    values[f"{kind}.{key}"] = Fraction(total, steps)
-        if values:
-            ranks.append(values)
-            is_partly_marked |= step_counts != {shown}
+        step_of, steps_shown = _steps_of(prepared, process, of_process)
+        marks_of_kind: defaultdict[str, list[tuple[Sums, int]]] = defaultdict(list)
+        for mark, step in zip(of_process, step_of.tolist(), strict=True):
+            if step >= 0:
+                marks_of_kind[mark.kind].append((mark.values, step))
+        means: dict[str, Fraction] = {}  # per step, by kind and key
+        for kind, of_kind in marks_of_kind.items():
+            sums, steps_marked = [values for values, _ in of_kind], {step for _, step in of_kind}
+            for key in sums[0]:
+                if all(key in values for values in sums):  # else only some marks have it
+                    total = sum(values[key] for values in sums)
+                    means[f"{kind}.{key}"] = Fraction(total, len(steps_marked))
+            is_partly_marked |= len(steps_marked) != steps_shown
+        if means:
+            ranks.append(means)
     notes = [*ignored]
     if is_partly_marked:
         some = Note(
@@ -221,13 +222,14 @@ def _steps_of(prepared: Prepared, process: int, marks: list[Mark]) -> tuple[IntA
     if device is None or prepared.plan.time_range is not None:
         return outside, 0
     plan, windows = prepared.plan, prepared.windows[device]
-    if plan.layout.launched_in is None:
+    if plan.layout.launched_in is None:  # there are no steps, or none with times on the host
         return (outside, 0) if plan.choice.seen else (np.zeros_like(outside), 1)
     marked = find_marked_steps(prepared.trace, prepared.selection.step_mark)
     steps = marked.by_process.get(process) if marked is not None else None
     if steps is None:
         return outside, 0
-    index = steps.at(np.array([mark.start_ns for mark in marks], dtype=np.int64))
-    number = np.append(plan.layout.numbers[device], -1)[index]
-    used = [w.step for w in windows if w.used and w.step is not None]
-    return np.where((index >= 0) & np.isin(number, used), number, -1), len(used)
+    step_index = steps.at(np.array([mark.start_ns for mark in marks], dtype=np.int64))
+    step_number = taken(plan.layout.numbers[device], step_index)
+    used = [window.step for window in windows if window.used and window.step is not None]
+    is_used = (step_index >= 0) & np.isin(step_number, used)
+    return np.where(is_used, step_number, -1), len(used)

@@ -111,12 +111,11 @@ def run_settings(card: ModelCard, words: Words) -> dict[str, Any]:
     """Return the fields of Run that the words give, except its time. Raises UsageError."""
     called, values, flags = words.called, words.values, words.flags
     # Words of training imply a backward pass, cached tokens (decoding) none; else it is unknown.
-    forward_only: bool | None = True
-    if "forward_only" not in flags:
-        of_training = {"lora", "lora_rank", "lora_params", "frozen", "frozen_layers"}
-        of_training |= {TRAINS, "checkpointing"}
-        trains = not of_training.isdisjoint({*values, *flags})
-        forward_only = False if trains else "cached" in values or None
+    of_training = {"lora", "lora_rank", "lora_params", "frozen", "frozen_layers"}
+    of_training |= {TRAINS, "checkpointing"}
+    forward_only: bool | None = True if "forward_only" in flags or "cached" in values else None
+    if "forward_only" not in flags and not of_training.isdisjoint({*values, *flags}):
+        forward_only = False
     if "cached" in values and not forward_only:  # a word of training is given, too
         raise UsageError(f"{called('cached')} is for decoding", f"add {called('forward_only')}")
     if "encoder_seq" in values and card.encoder is None:

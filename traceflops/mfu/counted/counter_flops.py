@@ -35,7 +35,7 @@ from traceflops.mfu.counted.same_launches import counted_launches, joined
 from traceflops.mfu.counted.serving_kernels import of_passes, own_work, paired_work, serving_notes
 from traceflops.mfu.traced.coverage import HOW, chosen_activities, compute_kernels
 from traceflops.table.columns import ABSENT, BoolArray, IntArray, names, numbers
-from traceflops.table.grouping import distinct, exact_sum
+from traceflops.table.grouping import distinct, exact_sum, first_rows
 from traceflops.table.nesting import taken
 from traceflops.table.trace import Note, Trace, note_of
 from traceflops.units import several
@@ -93,9 +93,9 @@ def measured_work(
     answers: list[tuple[Source, Matched]] = []
     for source in _sources(prepared, attribution, architectures, pair):
         work = source.work
-        if work.origin == "shapes":  # of its own launches: nothing has to be matched
-            not_joined = np.full_like(work.kind, UNKNOWN)
-            matched = Matched(not_joined, work.kind, work.kinds, work.size, work.vector)
+        if work.origin == "shapes":  # of the timed run's own launches: there is nothing to join
+            how = np.full_like(work.kind, UNKNOWN)
+            matched = Matched(how, work.kind, work.kinds, work.size, work.vector)
         else:
             same = _same_launch(prepared, launches, source)
             matched = joins.match(launches, work, same, is_own=source.is_own)
@@ -113,12 +113,12 @@ def measured_work(
     if pair is not None:
         notes += counter_notes.pair_notes(trace, devices, pair.trace)
     counters = [source.counters for source, _ in answers if source.counters is not None]
-    bandwidth = given.bandwidth if given is not None else None
-    if given is None:  # the bandwidth that all devices share, else None
+    # The bandwidth of the memory: that of the given device, else the one that all devices share.
+    bandwidths = {given.bandwidth} if given is not None else set[int | None]()
+    if given is None:
         counted = distinct(numbers(trace.kernel_counters["device"]))
         all_devices = devices or device_peaks(trace, counted[counted >= 0].tolist())
         bandwidths = {peaks.bandwidth for peaks in all_devices}
-        bandwidth = bandwidths.pop() if len(bandwidths) == 1 else None
     measured = MeasuredWork(
         **columns,
         kinds=tuple(kind for _, matched in answers for kind in matched.kinds),
@@ -128,7 +128,7 @@ def measured_work(
         families=tuple(dict.fromkeys(family for c in counters for family in c.families)),
         missing=tuple(dict.fromkeys(name for c in counters for name in _missing_counters(c))),
         check=check,
-        bandwidth=bandwidth,
+        bandwidth=bandwidths.pop() if len(bandwidths) == 1 else None,
         notes=tuple(notes),
     )
     return counter_notes.without_impossible_bytes(prepared, devices, measured)
@@ -167,7 +167,7 @@ def _sources(
     """Yield the sources of work, shapes before counters. Raises UsageError for a useless pair."""
     own = own_work(prepared, attribution)
     if own is not None:
-        yield Source(own, None, (), None, is_own=True)
+        yield Source(own, counters=None, counted=(), file=None, is_own=True)
     counters = [_counted(prepared.trace, timed, None)]
     if pair is not None:
         files = [file.name for file in pair.trace.source.files]
@@ -178,7 +178,7 @@ def _sources(
         if shapes is not None:
             # If this trace replays graphs, the pair recorded their capture.
             captured = prepared.replays.captured if prepared.replays is not None else None
-            yield Source(shapes, None, (), name, is_own=False, captured=captured)
+            yield Source(shapes, None, counted=(), file=name, is_own=False, captured=captured)
         elif counters[-1] is None and not is_guess:  # only a pair that the user gave is an error
             raise _useless_pair(pair.trace, counter_notes.first_few(files, "more file"))
     yield from filter(None, counters)
@@ -190,10 +190,8 @@ def _useless_pair(pair: Trace, files: str) -> UsageError:
     calls = pair.calls.num_rows
     if with_shapes and calls and pair.calls["kernel"].null_count == calls:
         operators = several(with_shapes, "operator")
-        problem = (
-            f"the --pair recording has {operators} with shapes, but no kernels, and its launch "
-            f"calls name none: {files}"
-        )
+        no_kernels = f"but no kernels, and its launch calls name none: {files}"
+        problem = f"the --pair recording has {operators} with shapes, {no_kernels}"
         hint = (
             "record it with GPU activity; HIP launch calls name kernels, CUDA launch calls do not"
         )
@@ -208,14 +206,14 @@ def _first_answers(launches: Launches, answers: Answers, activities: int) -> dic
     column = {name: np.full(launches.count, UNKNOWN, dtype=np.int64) for name in _COLUMNS}
     kinds_before = 0
     for source, matched in answers:
-        is_open = column["kind"] < 0
-        is_new = is_open & (matched.kind >= 0)
+        lacks_kind = column["kind"] < 0
+        is_new = lacks_kind & (matched.kind >= 0)
         column["kind"][is_new] = matched.kind[is_new] + kinds_before
         kinds_before += len(matched.kinds)
         # If no source knows a launch, keep the reason that comes first in HOW, the most specific.
         is_better = (column["how"] < 0) | (matched.how < column["how"])
-        is_closer = is_new | (is_open & is_better)
-        column["how"][is_closer] = matched.how[is_closer]
+        takes_how = is_new | (lacks_kind & is_better)
+        column["how"][takes_how] = matched.how[takes_how]
         is_known = (matched.kind >= 0) | (matched.size >= 0) | (matched.vector >= 0)
         is_first = is_new | (is_known & (column["origin"] < 0))
         column["origin"][is_first] = ORIGINS.index(source.work.origin)
@@ -234,10 +232,9 @@ def _same_launch(prepared: Prepared, launches: Launches, source: Source) -> IntA
     launch of the process with equal correlation and name. None if the source is another run.
     """
     if source.captured is not None:
-        captured_row = source.work.launches.row
-        launch_of_row = np.full(int(captured_row.max()) + 1, -1, dtype=np.int64)
-        launch_of_row[captured_row] = np.arange(len(captured_row))
-        return taken(launch_of_row, source.captured[launches.row])
+        captured = source.work.launches.row
+        launch_of_activity = first_rows(captured, int(captured.max()) + 1)
+        return taken(launch_of_activity, source.captured[launches.row])
     if not source.is_own or source.counters is None:
         return None
     counted = source.counters.counted
@@ -245,12 +242,11 @@ def _same_launch(prepared: Prepared, launches: Launches, source: Source) -> IntA
     processes = (launches.process, numbers(table["process"])[counted.launches.row])
     correlation = numbers(activities["correlation"], ABSENT)[launches.row]
     keys = joined(processes, (correlation, counted.correlation))
-    counts = [np.bincount(side, minlength=keys.count) for side in (keys.ours, keys.theirs)]
-    is_unique = (counts[0] == 1) & (counts[1] == 1)
-    row_of_key = np.full(keys.count, -1, dtype=np.int64)
-    row_of_key[keys.theirs] = np.arange(len(keys.theirs))
-    has_one = is_unique[keys.ours] & (correlation != ABSENT)
-    same = np.where(has_one, row_of_key[keys.ours], -1)
+    # The counted launch of the key of each timed one, if neither run has another of this key.
+    has_one = np.bincount(keys.ours, minlength=keys.count) == 1
+    has_one &= np.bincount(keys.theirs, minlength=keys.count) == 1
+    same = first_rows(keys.theirs, keys.count)[keys.ours]
+    same[~has_one[keys.ours] | (correlation == ABSENT)] = -1
     # The names of the counted launches as codes of the timed ones, -2 if these lack the name.
     code_of = {label: code for code, label in enumerate(launches.names)}
     name = np.array([code_of.get(label, -2) for label in counted.launches.names], dtype=np.int64)
@@ -317,9 +313,8 @@ def _notes(
     if "ncu" in tools_of_bytes:
         yield note_of("assumed", "memory-bytes")
     if check is not None and not check.agree:
-        are_more, code = check.difference > 0, "counters-differ-from-shapes"
+        code = f"counters-differ-from-shapes{'' if check.difference > 0 else '.less'}"
         apart, kernel = abs(check.difference), shown(check.kernel)
-        code = code if are_more else f"{code}.less"
         yield note_of("assumed", code, count=check.launches, apart=apart, kernel=kernel)
 
 

@@ -60,14 +60,14 @@ def counter_notes(work: CounterWork) -> Iterator[Note]:
 
 def join_notes(join: Join, launches: int) -> Iterator[Note]:
     """Yield notes on how kernels were joined with a recording of `launches` launches."""
-    is_of_several = bool(join.file and _SEVERAL.fullmatch(join.file))
+    are_several = bool(join.file and _SEVERAL.fullmatch(join.file))
     file = shown(join.file) if join.file else None
-    which = fact(f"work-from.{join.origin}{'-of' * is_of_several}", file=file)
+    which = fact(f"work-from.{join.origin}{'-of' if are_several else ''}", file=file)
     notes = []
-    # It may be another program: that doubt concerns all of the time (share 1).
+    # The recording may be of another program. Then all of the time (share 1) is in doubt.
     if file and join.is_doubtful:
-        part = Fraction(join.found)
-        notes.append(note_of("assumed", "unlike", share=1.0, which=which, found=part))
+        found = Fraction(join.found)
+        notes.append(note_of("assumed", "unlike", share=1.0, which=which, found=found))
     if join.launches:
         known = [part for part in join.parts if part.how in KNOWN]
         joined = note_of(
@@ -108,10 +108,8 @@ def without_impossible_bytes(
         if peaks.bandwidth is None:
             continue
         rows = np.flatnonzero((device == peaks.device) & is_counted)
-        moved, time_ns = (
-            np.bincount(name[rows], weights=column[rows].astype(np.float64), minlength=1)
-            for column in (work.size, dur_ns)
-        )
+        moved = np.bincount(name[rows], work.size[rows].astype(np.float64), minlength=1)
+        time_ns = np.bincount(name[rows], dur_ns[rows], minlength=1)
         is_beyond[rows] = (moved > peaks.bandwidth * time_ns)[name[rows]]
     if not is_beyond.any():
         return work
@@ -126,10 +124,11 @@ def pair_notes(trace: Trace, devices: Sequence[DevicePeaks], pair: Trace) -> Ite
         if note.code not in _OF_TIMES:
             statement = f"Paired recording: {note.statement}"
             yield replace(note, code=f"paired-{note.code}", statement=statement)
-    others = device_peaks(pair, range(pair.devices.num_rows))
+    # The products by architecture, of this trace and of the pair.
+    pair_devices = device_peaks(pair, range(pair.devices.num_rows))
     ours, theirs = (
-        {arch: peaks.product for peaks in peaks_of if (arch := architecture_of(own, peaks))}
-        for own, peaks_of in ((trace, devices), (pair, others))
+        {arch: device.product for device in of if (arch := architecture_of(owner, device))}
+        for owner, of in ((trace, devices), (pair, pair_devices))
     )
     if ours and theirs and not ours.keys() & theirs.keys():
         timed, paired = map(_products, (ours, theirs))

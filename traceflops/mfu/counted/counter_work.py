@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from fractions import Fraction
-from functools import partial, reduce
+from functools import partial
 from math import isfinite
 from typing import Final, NamedTuple
 
@@ -90,18 +90,18 @@ def counter_work(counted: CountedLaunches, families: Families, family: IntArray)
     amount = partial(_quantity, counted, families, family)
 
     def by_type(prefix: str, units: str) -> tuple[dict[str, _Amount], IntArray]:
-        """Return FLOPs by data type, and their sum (UNKNOWN if the hardware has further types).
+        """Return the FLOPs of `units` ("matrix" or "vector") by data type, and their sum.
 
-        `prefix` begins the quantities, `units` is the field of Family with these types.
+        The sum is UNKNOWN if not all data types that the units have are counted. The names of the
+        quantities are `prefix` and a data type.
         """
         names = (name for hardware in families for name in formulas.quantities(prefix, hardware))
-        quantities = dict.fromkeys(names)
         # FLOPs of one launch are equal in all passes (tolerance 0).
-        amounts = {name.removeprefix(prefix): amount(name, 0.0) for name in quantities}
-        is_complete = nowhere.copy()
+        amounts = {name.removeprefix(prefix): amount(name, 0.0) for name in dict.fromkeys(names)}
+        is_complete = np.zeros_like(nowhere)
         for number, hardware in enumerate(families):
-            if types := getattr(hardware, units, ()):
-                all_read = np.logical_and.reduce([amounts[name].value >= 0 for name in types])
+            if types := getattr(hardware, units, ()):  # the data types of these units
+                all_read = np.logical_and.reduce([amounts[dtype].value >= 0 for dtype in types])
                 is_complete |= (family == number) & all_read
         flops = [np.maximum(of_type.value, 0) for of_type in amounts.values()]
         as_floats = sum((column.astype(np.float64) for column in flops), np.zeros(1))
@@ -159,24 +159,25 @@ def _quantity(
 
 def _by_formula(counted: CountedLaunches, formula: formulas.Formula, tolerance: float) -> _Amount:
     """Return the sum of a formula by launch; unknown if passes differ by more than `tolerance`."""
-    terms = [(counted.values[key], factor) for key, factor in formula.terms.items()]
-    # Replace values by 0 that are unknown or, next, too large for an int64.
-    is_read = reduce(np.logical_and, (~np.isnan(values) for values, _ in terms))
-    terms = [(np.where(is_read, values, 0.0), factor) for values, factor in terms]
-    is_read &= sum(values * abs(factor) for values, factor in terms) < _TOO_MUCH
-    terms = [(np.where(is_read, values, 0.0), factor) for values, factor in terms]
+    # A row per term, a column per launch.
+    values = np.array([counted.values[key] for key in formula.terms])
+    spread = np.array([counted.spread[key] for key in formula.terms])
+    factor = np.array([*formula.terms.values()])[:, np.newaxis]
+    # Launches with a value that is unknown, or too large for an int64, get 0 instead.
+    is_read = ~np.isnan(values).any(axis=0)
+    values = np.where(is_read, values, 0.0)
+    is_read &= (values * abs(factor)).sum(axis=0) < _TOO_MUCH
+    values = np.where(is_read, values, 0.0)
     # Sum the whole parts as integers: only decimals are rounded.
-    whole = sum(np.floor(values).astype(np.int64) * factor for values, factor in terms)
-    decimals = ((values - np.floor(values)) * factor for values, factor in terms)
-    rest: FloatArray = sum(decimals, np.zeros(1))
-    value = whole + np.rint(rest).astype(np.int64)
-    has_decimals = reduce(np.logical_or, (values != np.floor(values) for values, _ in terms))
-    is_disputed = reduce(np.logical_or, (counted.spread[key] > tolerance for key in formula.terms))
-    is_known = is_read & (value >= 0) & ~is_disputed
+    whole = np.floor(values)
+    decimals: FloatArray = ((values - whole) * factor).sum(axis=0)
+    total = (whole.astype(np.int64) * factor).sum(axis=0) + np.rint(decimals).astype(np.int64)
+    is_disputed, has_decimals = (spread > tolerance).any(axis=0), (values != whole).any(axis=0)
+    is_known = is_read & (total >= 0) & ~is_disputed
     if formula.only_zero:  # how much a count stands for is unknown, but 0 stands for 0
-        is_known &= value == 0
-    value = np.where(is_known, value, UNKNOWN)
-    return _Amount(value, has_decimals & is_known, is_disputed & is_read)
+        is_known &= total == 0
+    total = np.where(is_known, total, UNKNOWN)
+    return _Amount(total, rounded=is_known & has_decimals, disputed=is_read & is_disputed)
 
 
 # The counters of kernels, added up by name: for runs without times, too.
@@ -214,38 +215,46 @@ class CountedKernel(Struct, frozen=True):
 
 def counted_kernels(work: CounterWork, units: IntArray) -> tuple[CountedKernel, ...]:
     """Return a row per kernel, most FLOPs first, then most time; `units` are CUs by launch."""
-    launches = work.counted.launches
+    launches, dur_ns = work.counted.launches, work.counted.dur_ns
     group, first = group_rows([launches.name])
-    dur_ns = work.counted.dur_ns
     is_timed = dur_ns < _TOO_MUCH / max(len(group), 1)  # so that sums fit an int64
     time_ns = np.where(is_timed, np.rint(np.where(is_timed, dur_ns, 0)), UNKNOWN).astype(np.int64)
     # Active cycles of all CUs: the capacity that `busy` is a share of.
     capacity = np.where((units > 0) & (work.active > 0), work.active * np.maximum(units, 0), -1)
-    columns = (work.matrix_flops, work.vector_flops, work.read, work.written, work.busy, time_ns)
-    sums = [_sums(group, len(first), column) for column in (*columns, capacity)]
+    columns = {"flops": work.matrix_flops, "vector": work.vector_flops}
+    columns |= {"read": work.read, "written": work.written}
+    sums = {name: _sums(group, len(first), column) for name, column in columns.items()}
+    busy_sums, capacity_sums, time_sums = (
+        _sums(group, len(first), column) for column in (work.busy, capacity, time_ns)
+    )
     types = {dtype: _sums(group, len(first), column) for dtype, column in work.matrix.items()}
     # In which groups a figure differs by more than that of one launch may from run to run.
     differ = {}
-    for name, column in zip(("flops", "vector", "read", "written"), columns, strict=False):
+    for name, column in columns.items():
         most, least = extremes(group, column, len(first))
         differ[name] = (least >= 0) & (most - least > BYTES_AGREE * most)
     # Without any known figure except the time, show the counters themselves, if they are few.
-    has_figures = any((column >= 0).any() for column in columns[:-1])
+    has_figures = any((column >= 0).any() for column in (*columns.values(), work.busy))
     shown = work.counted.values if not has_figures and len(work.counted.values) <= FEW else {}
     counters = {name: np.bincount(group, v, len(first)).tolist() for name, v in shown.items()}
     launch_counts = np.bincount(group, minlength=len(first)).tolist()
     rows = []
-    for number, row in enumerate(first.tolist()):
-        flops, vector, read, written, busy, total_ns, cycles = (column[number] for column in sums)
-        share = None
+    for number, launch in enumerate(first.tolist()):
+        share, busy, cycles = None, busy_sums[number], capacity_sums[number]
         if busy is not None and cycles:
             share = Fraction(busy, cycles * formulas.SIMDS_PER_UNIT)
-        by_type = {dtype: column[number] for dtype, column in types.items()}
-        name = launches.names[int(launches.name[row])]
-        figures = (launch_counts[number], flops, vector, read, written, share, total_ns)
-        unequal = frozenset(figure for figure in differ if differ[figure][number])
-        finite = {key: total[number] for key, total in counters.items() if isfinite(total[number])}
-        rows.append(CountedKernel(name, *figures, by_type, unequal, finite))
+        totals = {key: total[number] for key, total in counters.items()}
+        row = CountedKernel(
+            name=launches.names[int(launches.name[launch])],
+            launches=launch_counts[number],
+            **{figure: column[number] for figure, column in sums.items()},
+            busy=share,
+            time_ns=time_sums[number],
+            by_type={dtype: column[number] for dtype, column in types.items()},
+            unequal=frozenset(figure for figure in differ if differ[figure][number]),
+            counters={key: total for key, total in totals.items() if isfinite(total)},
+        )
+        rows.append(row)
 
     def order(row: CountedKernel) -> tuple[int, int, int, str]:
         moved = (row.read or 0) + (row.written or 0)

@@ -91,29 +91,29 @@ def arguments(pair: Prepared, op: int) -> Arguments:
 def expert_kinds(
     pair: Prepared, launches: Launches, ops: Iterable[tuple[int, IntArray]]
 ) -> dict[int, WorkDone]:
-    """Return the work of launches; `ops` are the ops of layers with experts, and their launches.
+    """Return the work by launch; `ops` are the rows of ops with experts, and their launches.
 
     All layers of a model are alike: the number of experts per token must fit all of them. Nothing
     is known if several numbers fit, or if some experts are on other devices.
     """
     found = (_layer(pair, launches, op, launched) for op, launched in ops)
     layers = [layer for layer in found if layer is not None]
-    # By model (experts, hidden size): the routings that fit all its layers; None if all do.
-    common: dict[tuple[int, int], set[tuple[int, int]] | None] = {}
+    # A routing is (experts on this device, experts per token). By model (all experts, hidden size):
+    # the routings that fit its layers, None as long as any routing does.
+    routings_of: dict[tuple[int, int], set[tuple[int, int]] | None] = {}
     for layer in layers:
-        model, possible = (layer.experts, layer.hidden), layer.routings
-        routings = common.get(model)
-        if routings is None:
-            common[model] = possible
-        elif possible is not None:
-            common[model] = routings & possible
+        model, of_layer = (layer.experts, layer.hidden), layer.routings
+        of_others = routings_of.get(model)
+        if of_layer is not None and of_others is not None:
+            of_layer = of_layer & of_others
+        routings_of[model] = of_others if of_layer is None else of_layer
     done: dict[int, WorkDone] = {}
     for layer in layers:
-        remaining = list(common[layer.experts, layer.hidden] or ())
-        if len(remaining) == 1:
-            ((local_experts, per_token),) = remaining
+        routings = list(routings_of[layer.experts, layer.hidden] or ())
+        if len(routings) == 1:
+            ((local_experts, per_token),) = routings
             if local_experts == layer.experts:
-                done |= layer.work_done(layer.tokens * per_token)
+                done |= layer.work_done(rows=layer.tokens * per_token)
     return done
 
 
@@ -184,22 +184,22 @@ class _Layer(Struct, frozen=True):
 
     def work_done(self, rows: int) -> dict[int, WorkDone]:
         """Return the work of each launch; empty if the grids do not fit the hidden size."""
-        up_width, down_width = (
-            product.columns(rows, self.experts) for product in (self.up, self.down)
-        )
-        if not up_width or not down_width or not down_width[0] <= self.hidden <= down_width[1]:
+        up_range = self.up.columns(rows, self.experts)
+        down_range = self.down.columns(rows, self.experts)
+        if not up_range or not down_range or not down_range[0] <= self.hidden <= down_range[1]:
             return {}
-        # The first product computes gate and value: the second takes half of its columns.
+        # The columns of the first product, in whole steps. They hold gates and values, from which
+        # the second product gets half as many.
         step = self.up.rule.step
-        least, most = -(-up_width[0] // step) * step, up_width[1] // step * step
-        sizes = (self.hidden * least, self.hidden * most)
-        halves = (self.hidden * -(-least // 2), self.hidden * (most // 2))
-        moved: dict[int, WorkDone] = {}
-        for launch, (of_row, of_token) in self.moves.items():
-            moved[launch] = ((), int(self.hidden * (rows * of_row + self.tokens * of_token)))
+        least, most = -(-up_range[0] // step) * step, up_range[1] // step * step
+        up = self.up.part(rows, self.hidden * least, self.hidden * most)
+        down = self.down.part(rows, self.hidden * -(-least // 2), self.hidden * (most // 2))
         # The bytes are UNKNOWN: nothing tells how many experts' weights were read.
-        up, down = self.up.part(rows, *sizes), self.down.part(rows, *halves)
-        return {self.up.launch: ((up,), UNKNOWN), self.down.launch: ((down,), UNKNOWN), **moved}
+        done: dict[int, WorkDone] = {}
+        done[self.up.launch], done[self.down.launch] = ((up,), UNKNOWN), ((down,), UNKNOWN)
+        for launch, (of_row, of_token) in self.moves.items():
+            done[launch] = ((), int(self.hidden * (rows * of_row + self.tokens * of_token)))
+        return done
 
 
 def _layer(pair: Prepared, launches: Launches, op: int, launched: IntArray) -> _Layer | None:

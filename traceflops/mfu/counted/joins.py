@@ -18,7 +18,7 @@ A launch is joined in the first of these ways that applies:
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from fractions import Fraction
 from typing import Final
@@ -94,19 +94,17 @@ def match(
         row = np.where(row < 0, same_row, row)
     # If the work of the joined launch is unknown: what all launches of that kernel and size did.
     alike = _alike(work, target, keys)
-    kind, size, vector = (
-        taken(values, row, UNKNOWN) for values in (work.kind, work.size, work.vector)
-    )
+    kind, size, vector = (taken(column, row) for column in (work.kind, work.size, work.vector))
     how_alike = alike.how[keys.ours]
-    is_there = (how_alike == HOW.index("absent")) & (row >= 0)  # joined in another size
-    how_alike = np.where(is_there, HOW.index("uncounted"), how_alike)
+    # A kernel of another size was joined: it is not absent.
+    how_alike[(how_alike == HOW.index("absent")) & (row >= 0)] = HOW.index("uncounted")
     return Matched(
-        np.where(kind >= 0, how, how_alike),
-        np.where(kind >= 0, kind, alike.kind[keys.ours]),
-        (*work.kinds, *alike.kinds),
-        np.where(size >= 0, size, alike.size[keys.ours]),
-        np.where(vector >= 0, vector, alike.vector[keys.ours]),
-        float(np.isin(keys.theirs, keys.ours).mean()) if len(keys.theirs) else 1.0,
+        how=np.where(kind >= 0, how, how_alike),
+        kind=np.where(kind >= 0, kind, alike.kind[keys.ours]),
+        kinds=(*work.kinds, *alike.kinds),
+        size=np.where(size >= 0, size, alike.size[keys.ours]),
+        vector=np.where(vector >= 0, vector, alike.vector[keys.ours]),
+        found=float(np.isin(keys.theirs, keys.ours).mean()) if len(keys.theirs) else 1.0,
     )
 
 
@@ -118,26 +116,22 @@ def _processes_of(target: Launches, source: Launches, *, is_own: bool) -> IntArr
     many processes; or the only process of the other run.
     """
     ours, theirs = np.unique(target.process).tolist(), np.unique(source.process).tolist()
-    by_rank: dict[int | None, list[int]] = {}
-    for process in theirs:
-        by_rank.setdefault(source.ranks.get(process), []).append(process)
-    all_ranks = (*map(target.ranks.get, ours), *map(source.ranks.get, theirs))
-    has_no_rank = all(rank is None for rank in all_ranks)
-    has_places = has_no_rank and len(ours) == len(theirs)
-    by_place = dict(zip(ours, theirs, strict=True)) if has_places else {}
-    # If their only process has a rank, it is the same as at most one process of ours.
-    is_only = len(theirs) == 1 and (source.ranks.get(theirs[0]) is None or len(ours) == 1)
+    our_ranks, their_ranks = [*map(target.ranks.get, ours)], [*map(source.ranks.get, theirs)]
+    times_used = Counter(their_ranks)
+    of_rank = {r: p for r, p in zip(their_ranks, theirs, strict=True) if times_used[r] == 1}
+    has_places = {*our_ranks, *their_ranks} <= {None} and len(ours) == len(theirs)
+    of_place = dict(zip(ours, theirs, strict=True)) if has_places else {}
+    # An only process with a rank is the same as at most one process here.
+    is_only = len(theirs) == 1 and (their_ranks == [None] or len(ours) == 1)
     same = np.full(max(ours, default=0) + 1, -1, dtype=np.int64)
-    for process in ours:
-        rank = target.ranks.get(process)
-        of_rank = by_rank.get(rank, []) if rank is not None else []
-        if len(of_rank) == 1:
-            same[process] = of_rank[0]
-        elif rank is None and is_own and process in theirs:
-            same[process] = process
-        elif process in by_place and not is_own:
-            same[process] = by_place[process]
-        elif is_only and not is_own and None in (rank, source.ranks.get(theirs[0])):
+    for process, rank in zip(ours, our_ranks, strict=True):
+        if rank is not None and rank in of_rank:
+            same[process] = of_rank[rank]
+        elif is_own:
+            same[process] = process if rank is None and process in theirs else -1
+        elif process in of_place:
+            same[process] = of_place[process]
+        elif is_only and None in (rank, *their_ranks):
             same[process] = theirs[0]
     return same[target.process]
 
@@ -145,6 +139,7 @@ def _processes_of(target: Launches, source: Launches, *, is_own: bool) -> IntArr
 def _alike(work: LaunchWork, target: Launches, keys: same_launches.Pair) -> Matched:
     """Return, per kernel and size (a key), the work that all its launches share."""
     key, has_kind = keys.theirs, work.kind >= 0
+    # Per key: whether the other run launches it, and whether that work is known or unknown.
     is_launched, has_known, has_unknown = (
         np.bincount(key[rows], minlength=keys.count) > 0
         for rows in (slice(None), has_kind, ~has_kind)
@@ -181,7 +176,8 @@ def _alike(work: LaunchWork, target: Launches, keys: same_launches.Pair) -> Matc
             how[number] = HOW.index("alike" if is_pair else "between")
             new_kinds.append(shared)
     size = _mean(key, work.size, keys.count, SIZES_AGREE)
-    return Matched(how, kind, tuple(new_kinds), size, _mean(key, work.vector, keys.count, 0.0))
+    vector = _mean(key, work.vector, keys.count, 0.0)
+    return Matched(how, kind, tuple(new_kinds), size, vector)
 
 
 def _mean(key: IntArray, values: IntArray, count: int, agree: float) -> IntArray:
@@ -333,14 +329,12 @@ def by_own_shapes(prepared: Prepared, attribution: Attribution, counted: IntArra
     """
     owner, work = attribution.owner, attribution.work
     is_owned = is_one_of(prepared.trace.activities["kind"], "kernel") & (owner >= 0)
-    is_partly_counted = np.zeros(len(attribution.fate), dtype=np.bool_)
-    is_partly_counted[owner[is_owned & (counted < 0)]] = True
-    has_all = is_owned & ~taken(is_partly_counted.astype(np.int64), owner, 1).astype(np.bool_)
+    is_counted = is_owned & ~np.isin(owner, owner[is_owned & (counted < 0)])
     is_main = taken(attribution.main, owner) == np.arange(len(owner))
     most, least = (taken(work.of_ops(column), owner) for column in (work.flops, work.at_least))
-    # The other kernels of an op have 0.
+    # Kernels beside the main one have 0.
     most, least = np.where(is_main, most, 0), np.where(is_main, least, 0)
-    return np.where(has_all, most, -1), np.where(has_all, least, -1)
+    return np.where(is_counted, most, -1), np.where(is_counted, least, -1)
 
 
 def cross_check(prepared: Prepared, shapes: Shaped, counted: IntArray) -> CrossCheck | None:
@@ -359,10 +353,5 @@ def cross_check(prepared: Prepared, shapes: Shaped, counted: IntArray) -> CrossC
     by_shapes = exact_sums(kernel, most[rows], len(first))
     differences = [abs(a - b) for a, b in zip(by_counters, by_shapes, strict=True)]
     worst = rows[first[[differences.index(max(differences))]]]
-    return CrossCheck(
-        launches=len(rows),
-        counted=sum(by_counters),
-        least=exact_sum(least[rows]),
-        most=sum(by_shapes),
-        kernel=texts_of(name, worst)[0],
-    )
+    counted_sum, least_sum, most_sum = sum(by_counters), exact_sum(least[rows]), sum(by_shapes)
+    return CrossCheck(len(rows), counted_sum, least_sum, most_sum, texts_of(name, worst)[0])

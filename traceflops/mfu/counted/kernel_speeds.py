@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import Final
 
 import numpy as np
@@ -44,12 +45,10 @@ _SAME: Final = 0.005
 _ALL: Final = 0.995  # an occupancy from here on is full
 _ISSUING: Final = "selected"  # the "stall reason" of warps that issue an instruction
 _ACTIVE_CYCLES: Final = "GRBM_GUI_ACTIVE"
-_SHARES: Final = ("achieved_occupancy", "theoretical_occupancy", "active", *ROOFS)
+_OCCUPANCY: Final = ("achieved_occupancy", "theoretical_occupancy", "active")
+_SHARES: Final = (*_OCCUPANCY, *ROOFS)
 _PLAIN: Final = ("lanes", "excess", "local", "atomics", "slice")
-_OTHERS: Final = (
-    *("waves", "shared_bytes", "spills", "debug", "l2.sectors", "instructions"),
-    *_PLAIN,
-)
+_OTHERS: Final = (*_PLAIN, "waves", "shared_bytes", "spills", "debug", "l2.sectors", "instructions")
 _WARP: Final = 32
 _PIPE: Final = "pipe."
 _NEARLY: Final = 0.9
@@ -192,20 +191,21 @@ def kernel_speeds(
             impossible += int(np.count_nonzero(is_wrong))
             values[name] = np.where(is_wrong, np.nan, values[name])
     groups = _Groups(counted, values, rules, units)
+    # If no durations were counted, other counters may tell each group's part of all time.
+    launch_times = _relative_times(active_cycles, values)
+    times = groups.sums(np.nan_to_num(launch_times))
+    tells_parts = "duration" not in values and bool((launch_times > 0).all())
+    parts = (times / times.sum()).tolist() if tells_parts else [None] * len(times)
     rows = []
-    relative = _relative_times(active_cycles, values)
-    times = groups.sums(np.nan_to_num(relative))  # 0 where they are not known
-    is_known = bool((relative > 0).all()) and "duration" not in values
-    parts = (times / times.sum()).tolist() if is_known else [None] * len(times)
     for row, group_time, part in zip(groups.rows(), times.tolist(), parts, strict=True):
         is_timed = (row.duration_ns, row.achieved_occupancy) != (None, None)
         # Leave out groups without any figure on speed: other counters were read.
         if row.throughputs or row.stalls or row.rules or is_timed:
-            ranked = replace(row, part=part)
-            rows.append((-(row.duration_ns or 0), -group_time, row.name, ranked))
-    rows.sort(key=lambda ranked: ranked[:3])
+            sort_key = (-(row.duration_ns or 0), -group_time, row.name)
+            rows.append((sort_key, replace(row, part=part)))
+    rows.sort(key=itemgetter(0))
     notes = (note_of("dropped", "shares-impossible", count=impossible),) if impossible else ()
-    return tuple(row for *_, row in rows), notes
+    return tuple(row for _, row in rows), notes
 
 
 def _relative_times(active: FloatArray, values: Mapping[str, FloatArray]) -> FloatArray:
@@ -237,17 +237,17 @@ class _Groups:
         # The messages of rules on each group, each message once. A rule may have several messages
         # on one launch: the n-th ones of all launches count as the same message.
         messages: list[dict[tuple[object, ...], KernelRule]] = [{} for _ in self.first]
-        for number, of_launch in zip(self.group.tolist() if rules else (), rules, strict=True):
+        for group, of_launch in zip(self.group.tolist() if rules else (), rules, strict=True):
             times_seen: Counter[tuple[object, ...]] = Counter()
             for rule in of_launch:
                 subject = (rule.section, rule.rule, rule.kind)
                 key = (*subject, times_seen[subject])
                 times_seen[subject] += 1
-                earlier = messages[number].get(key, replace(rule, launches=0))
+                earlier = messages[group].get(key, replace(rule, launches=0))
                 largest = max(earlier, rule, key=_estimate)
-                messages[number][key] = replace(largest, launches=earlier.launches + 1)
-        by_estimate = (sorted(m.values(), key=_estimate, reverse=True) for m in messages)
-        self.rules = [*map(tuple, by_estimate)]
+                messages[group][key] = replace(largest, launches=earlier.launches + 1)
+        of_groups = (sorted(m.values(), key=_estimate, reverse=True) for m in messages)
+        self.rules = [*map(tuple, of_groups)]
         self.sizes = np.bincount(self.group, minlength=len(self.first))
         duration = values.get("duration", np.full(launches.count, np.nan))
         # Drop impossible durations, so that all sums fit an int64.
@@ -268,51 +268,51 @@ class _Groups:
         if (value := self.values.get("registers")) is not None:
             differs = self.sums((value != value[self.first][self.group]).astype(np.float64))
             registers = np.where(differs > 0, np.nan, value[self.first])
-        for number, row in enumerate(self.first.tolist()):
-            own = {name: _known(means, name, number) for name in (*_SHARES, *_OTHERS)}
-            waiting = [(reason, float(share[number])) for reason, share in stalls.items()]
+        for group, launch in enumerate(self.first.tolist()):
+            own = {name: _known(means, name, group) for name in (*_SHARES, *_OTHERS)}
+            waiting = [(reason, float(share[group])) for reason, share in stalls.items()]
             waiting = [(reason, share) for reason, share in waiting if 0 < share <= _MOST]
-            pipe, other_pipe = _pipes(means, number)
+            pipe, other_pipe = _pipes(means, group)
             yield KernelSpeed(
-                name=launches.names[int(launches.name[row])],
-                launches=int(self.sizes[number]),
-                grid=_axes(launches.grid_axes[row]),
-                block=_axes(launches.block_axes[row]),
-                duration_ns=_whole(self.duration_ns[number]),
+                name=launches.names[int(launches.name[launch])],
+                launches=int(self.sizes[group]),
+                grid=_axes(launches.grid_axes[launch]),
+                block=_axes(launches.block_axes[launch]),
+                duration_ns=_whole(self.duration_ns[group]),
                 throughputs={name: share for name in ROOFS if (share := own[name]) is not None},
-                **{name: own[name] for name in (*_SHARES[:3], *_PLAIN)},
-                limiters=_limiters(own, limits, number),
-                registers=_whole(registers[number]),
-                waves=self._waves(own["waves"], limits, number),
+                **{name: own[name] for name in (*_OCCUPANCY, *_PLAIN)},  # fields of these names
+                limiters=_limiters(own, limits, group),
+                registers=_whole(registers[group]),
+                waves=self._waves(own["waves"], limits, group),
                 stalls=tuple(sorted(waiting, key=lambda stall: (-stall[1], stall[0]))),
                 pipe=pipe,
                 other_pipe=other_pipe,
                 shared_bytes=_whole(own["shared_bytes"]),
                 spills=_whole(own["spills"]),
                 is_debug=bool(own["debug"]),
-                idle_instructions=self._idle_instructions(own, row),
-                rules=self.rules[number],
+                idle_instructions=self._idle_instructions(own, launch),
+                rules=self.rules[group],
             )
 
     def _waves(
-        self, counted: float | None, limits: Mapping[str, FloatArray], number: int
+        self, counted: float | None, limits: Mapping[str, FloatArray], group: int
     ) -> float | None:
         """Return how often the grid fills all SMs: as counted, by sizes, or by a rule's message."""
         if counted is not None:
             return counted
-        row, launches = self.first[number], self.counted.launches
-        threads, block, units = launches.threads[row], launches.block[row], self.units[row]
-        fitting = (_known(limits, name, number) for name in limits)  # blocks that fit on an SM
+        launch, launches = self.first[group], self.counted.launches
+        threads, block, units = launches.threads[launch], launches.block[launch], self.units[launch]
+        fitting = (_known(limits, name, group) for name in limits)  # blocks that fit on an SM
         capacity = units * min(filter(None, fitting), default=0.0)
         if threads > 0 and block > 0 and capacity > 0:
             return round(float(threads / block / capacity), _DIGITS)
-        matches = (counters.FULL_WAVES.search(rule.text) for rule in self.rules[number])
+        matches = (counters.FULL_WAVES.search(rule.text) for rule in self.rules[group])
         return next((float(match[1]) for match in matches if match), None)
 
-    def _idle_instructions(self, own: Mapping[str, float | None], row: int) -> float | None:
+    def _idle_instructions(self, own: Mapping[str, float | None], launch: int) -> float | None:
         """Return how many instructions a warp executes, if its kernel accesses no memory."""
         launches, executed = self.counted.launches, own["instructions"]
-        threads, block = int(launches.threads[row]), int(launches.block[row])
+        threads, block = int(launches.threads[launch]), int(launches.block[launch])
         if executed is None or own["l2.sectors"] != 0 or threads <= 0 or block <= 0:
             return None
         return executed / (threads / block * -(-block // _WARP))
@@ -327,7 +327,8 @@ class _Groups:
         values = self.counted.values.items()
         # Profilers spell these counters in several ways: the first one with a counter is used.
         for spelling in counters.speed_table().stalls:
-            waits = {r: v for name, v in values if (r := spelling.reason(name)) is not None}
+            reasons = {name: spelling.reason(name) for name, _ in values}
+            waits = {reason: v for name, v in values if (reason := reasons[name]) is not None}
             if not waits:
                 continue
             total = self.values.get(spelling.total) if spelling.total is not None else None
@@ -338,35 +339,39 @@ class _Groups:
             is_enough = self.sums(total) >= spelling.least  # shares of fewer would be noise
             cycles = np.where(is_enough, self.sums(total * self.weight), np.nan)
             waits.pop(_ISSUING, None)
-            return {r: counters.ratio(self.sums(v * self.weight), cycles) for r, v in waits.items()}
+            sums = {reason: self.sums(wait * self.weight) for reason, wait in waits.items()}
+            return {reason: counters.ratio(wait, cycles) for reason, wait in sums.items()}
         return {}
 
 
 def _limiters(
-    own: Mapping[str, float | None], limits: Mapping[str, FloatArray], number: int
+    own: Mapping[str, float | None], limits: Mapping[str, FloatArray], group: int
 ) -> tuple[str, ...]:
     """Return the resources that allow the fewest blocks on an SM; none if the occupancy is full.
 
-    `own` are the means of group `number`, `limits` the blocks that fit, by resource and group.
+    `own` are the means of the group, `limits` the blocks that fit, by resource and group.
     """
     theoretical = own["theoretical_occupancy"]
     if theoretical is None or theoretical >= _ALL:
         return ()
-    room = {name.removeprefix(counters.LIMIT): float(n[number]) for name, n in limits.items()}
-    least = min((blocks for blocks in room.values() if not np.isnan(blocks)), default=np.nan)
+    fitting = {name.removeprefix(counters.LIMIT): blocks[group] for name, blocks in limits.items()}
+    least = min((blocks for blocks in fitting.values() if not np.isnan(blocks)), default=np.nan)
     if own["shared_bytes"] == 0:  # a kernel without shared memory is not limited by it
-        room.pop("shared memory", None)
-    return tuple(name for name, blocks in room.items() if blocks == least)
+        fitting.pop("shared memory", None)
+    return tuple(name for name, blocks in fitting.items() if blocks == least)
 
 
 def _pipes(
-    means: Mapping[str, FloatArray], number: int
+    means: Mapping[str, FloatArray], group: int
 ) -> tuple[str | None, tuple[str, float] | None]:
-    """Return the busiest pipe of the SMs of a group, if it is as busy as they, and one near it."""
-    own = {name: _known(means, name, number) for name in means if name.startswith(_PIPE)}
+    """Return a group's busiest pipe, and another that is nearly as busy, with its share.
+
+    Both are None unless the busiest pipe is as busy as the SMs.
+    """
+    own = {name: _known(means, name, group) for name in means if name.startswith(_PIPE)}
     pipes = {name.removeprefix(_PIPE): share for name, share in own.items() if share is not None}
     best, *others = sorted(pipes, key=lambda name: -pipes[name]) or [""]
-    busy = _known(means, "sm", number)
+    busy = _known(means, "sm", group)
     if not (busy and best and abs(pipes[best] - busy) <= _SAME * busy):
         return None, None
     near = (name for name in others if pipes[name] >= _NEARLY * busy)
@@ -375,8 +380,8 @@ def _pipes(
     return best, (other, pipes[other]) if other else None
 
 
-def _known(means: Mapping[str, FloatArray], name: str, number: int) -> float | None:
-    value = float(means[name][number]) if name in means else np.nan
+def _known(means: Mapping[str, FloatArray], name: str, group: int) -> float | None:
+    value = float(means[name][group]) if name in means else np.nan
     return None if np.isnan(value) else round(value, _DIGITS)
 
 

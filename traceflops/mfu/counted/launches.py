@@ -174,14 +174,15 @@ def common(kinds: Sequence[Kind]) -> Kind | None:
     """
     if any(part.cached is not None for kind in kinds for part in kind):
         return None  # FLOPs are per pair of query and key: the totals may differ
-    families = [_sums(kind, lambda part: part.line.split(".")[0]) for kind in kinds]
-    if all(sums == families[0] for sums in families):
+    by_family = [_sums(kind, lambda part: part.line.split(".")[0]) for kind in kinds]
+    if all(sums == by_family[0] for sums in by_family):
         parts = []
-        for (family, dtype), counts in families[0].items():
+        for (family, dtype), (most, least) in by_family[0].items():
+            # The words with which all lines of the family begin.
             lines = (part.line.split(".") for kind in kinds for part in kind)
             words_by_position = zip(*(line for line in lines if line[0] == family), strict=False)
             shared = itertools.takewhile(lambda words: len(set(words)) == 1, words_by_position)
-            parts.append(WorkPart(".".join(word for word, *_ in shared), dtype, *counts))
+            parts.append(WorkPart(".".join(word for word, *_ in shared), dtype, most, least))
         return tuple(parts)
     totals = [_sums(kind, lambda _: UNSPLIT_LINE) for kind in kinds]
     if any(sums != totals[0] for sums in totals):
@@ -247,9 +248,8 @@ def with_captured_launches(trace: Trace) -> Trace:
     )
     both = [trace.activities, kernels.finish()]
     activities = pa.concat_tables(both).unify_dictionaries().combine_chunks()
-    activities = columns.take_rows(
-        activities, np.argsort(numbers(activities["start_ns"]), kind="stable")
-    )
+    by_start = np.argsort(numbers(activities["start_ns"]), kind="stable")
+    activities = columns.take_rows(activities, by_start)
     note = note_of("assumed", "captured-launches", count=len(rows))
     tables = {**trace.tables, "devices": devices, "activities": activities}
     return replace(trace, tables=tables, notes=(*trace.notes, note))

@@ -19,7 +19,8 @@ from traceflops.devices.counter_formulas import counters_used, plain_counter, te
 from traceflops.mfu.counted.launches import Launches, LaunchWork, rank_in_group
 from traceflops.table.arrays import ABSENT, BoolArray, FloatArray, IntArray
 from traceflops.table.columns import UNKNOWN_SIZE, axes, codes, floats, names, numbers
-from traceflops.table.grouping import distinct, extremes, group_rows
+from traceflops.table.grouping import distinct, extremes, first_rows, group_least, group_rows
+from traceflops.table.nesting import taken
 from traceflops.table.trace import Trace
 
 FEW: Final = 4
@@ -60,11 +61,10 @@ def counted_launches(trace: Trace) -> CountedLaunches | None:
     order = np.where(order == ABSENT, np.arange(len(order)), order)
     passes = numbers(table["repetition"])
     launch, first = group_rows([process, passes, order, codes(table["name"])])
-    slot_of, merged, uneven = _merged(table, process, launch, first)
-    slot = slot_of[launch]
-    values, spread = _values(table, slot, len(merged))
-    rows = first[merged]
-    count = len(rows)
+    # Launches that are the same in several passes share a slot: `slot` is by row of the table.
+    slot_of_launch, launch_of_slot, uneven = _merged(table, process, first)
+    slot, rows, count = slot_of_launch[launch], first[launch_of_slot], len(launch_of_slot)
+    values, spread = _values(table, slot, count)
     # The mean duration over the passes that tell it.
     dur_ns = numbers(table["dur_ns"], ABSENT)
     timed = np.flatnonzero((slot >= 0) & (dur_ns > 0))
@@ -88,13 +88,13 @@ def counted_launches(trace: Trace) -> CountedLaunches | None:
         ranks=ranks,
     )
     return CountedLaunches(
-        launches,
-        numbers(table["device"])[rows],
-        numbers(table["correlation"], ABSENT)[rows],
-        values,
-        spread,
-        np.where(times > 0, sum_ns / np.maximum(times, 1), np.nan),
-        uneven,
+        launches=launches,
+        device=numbers(table["device"])[rows],
+        correlation=numbers(table["correlation"], ABSENT)[rows],
+        values=values,
+        spread=spread,
+        dur_ns=np.where(times > 0, sum_ns / np.maximum(times, 1), np.nan),
+        uneven=uneven,
     )
 
 
@@ -125,23 +125,23 @@ def _processes(trace: Trace) -> tuple[IntArray, dict[int, int | None]]:
 
 
 def _merged(
-    table: pa.Table, process: IntArray, launch: IntArray, first: IntArray
+    table: pa.Table, process: IntArray, first: IntArray
 ) -> tuple[IntArray, IntArray, tuple[str, ...]]:
     """Return the slot of each launch, a launch of each slot, and the names of uneven kernels.
 
     A slot is shared by the n-th launches of a kernel in all passes. A kernel is uneven if passes
     launch it not equally often or in other sizes: only its first pass counts, launches of other
-    passes have slot -1. `first` is a row of each launch.
+    passes have slot -1. `process` is by row of the table, `first` is a row of each launch.
     """
     name = codes(table["name"])[first]
     process, repetition = process[first], numbers(table["repetition"])[first]
-    # A kernel is even if it has as many launches in each pass.
-    kernel, _ = group_rows([process, name])
+    kernel, launch_of_kernel = group_rows([process, name])
     kernel_in_pass, one_launch = group_rows([kernel, repetition])
+    # A kernel is even if it has as many launches in each pass,
     launch_count = np.bincount(kernel_in_pass, minlength=len(one_launch))
-    most, least = extremes(kernel[one_launch], launch_count, int(kernel.max(initial=-1)) + 1)
+    most, least = extremes(kernel[one_launch], launch_count, len(launch_of_kernel))
     is_even = most == least
-    # And if its n-th launches have equal sizes in all passes.
+    # and if its n-th launches (those that are the `same`) have equal sizes in all passes.
     same, representative = group_rows([kernel, rank_in_group(kernel_in_pass)])
     sizes = [numbers(table[column], UNKNOWN_SIZE) for column in ("threads", "block_threads")]
     sizes += [side for column in ("grid", "block") for side in axes(table[column]).T]
@@ -151,11 +151,10 @@ def _merged(
         is_even[kernel[differs]] = False
     _, first_pass = extremes(kernel[one_launch], repetition[one_launch], len(is_even))
     is_used = is_even[kernel] | (repetition == first_pass[kernel])
-    # Slots are in the order of the launches, which is that of dispatch in the first pass.
-    lowest = np.full(len(representative), len(launch), dtype=np.int64)
-    np.minimum.at(lowest, same[is_used], np.flatnonzero(is_used))
-    launch_of_slot = distinct(lowest[lowest < len(launch)])
-    slot = np.where(is_used, np.searchsorted(launch_of_slot, lowest[same]), -1)
+    # Slots are in the order of their first used launches, which is that of dispatch in a pass.
+    first_used = group_least(same[is_used], np.flatnonzero(is_used), len(representative))
+    launch_of_slot = distinct(first_used[same[is_used]])
+    slot = np.where(is_used, np.searchsorted(launch_of_slot, first_used[same]), -1)
     labels = names(table["name"])
     uneven = tuple(sorted({labels[code] for code in name[~is_even[kernel]].tolist()}))
     return slot, launch_of_slot, uneven
@@ -176,20 +175,19 @@ def _values(
     values, spread = {}, {}
     for name, spellings in spellings_of.items():
         rows = np.flatnonzero(np.isin(counter, spellings) & (slot >= 0))
-        # One impossible sample makes the value unknown.
         slots, samples = slot[rows], value[rows]
-        possible = np.isfinite(samples) & (samples >= 0) & (samples <= LARGEST_EXACT)
-        is_bad = np.zeros(count, dtype=np.bool_)
-        is_bad[slots[~possible]] = True
-        slots, samples = slots[possible], samples[possible]
+        times = np.bincount(slots, minlength=count)
+        # A slot without samples, or with an impossible one, has no known value.
+        is_possible = np.isfinite(samples) & (samples >= 0) & (samples <= LARGEST_EXACT)
+        is_known: BoolArray = times > 0
+        is_known[slots[~is_possible]] = False
+        samples = np.where(is_possible, samples, 0.0)
         low, high = np.full(count, np.inf), np.full(count, -np.inf)
         np.minimum.at(low, slots, samples)
         np.maximum.at(high, slots, samples)
-        times = np.bincount(slots, minlength=count)
-        is_known: BoolArray = (times > 0) & ~is_bad
         sums = np.bincount(slots, weights=samples, minlength=count)
         # Equal samples are taken as they are: their mean might be rounded.
-        means = np.where(is_known & (low < high), sums / np.maximum(times, 1), high)
+        means = np.where(low < high, sums / np.maximum(times, 1), high)
         values[name] = np.where(is_known, means, np.nan)
         has_size = is_known & (high > 0)
         spread[name] = np.where(has_size, (high - low) / np.where(high > 0, high, 1.0), 0.0)
@@ -225,37 +223,37 @@ def keys_of(kernels: Pair, target: Launches, source: Launches) -> Pair:
     product. Some tools write a grid in threads, others in blocks. If a kernel has no common size
     when both runs are read as blocks, its grids in one of the runs are read as threads.
     """
-    name = (kernels.ours, kernels.theirs)
-    lacks_axes = np.zeros(kernels.count, dtype=np.bool_)
-    for run, code in ((target, kernels.ours), (source, kernels.theirs)):
-        lacks_axes[code[((run.grid_axes < 0) | (run.block_axes < 0)).any(axis=1)]] = True
-    runs = [(target, ~lacks_axes[kernels.ours]), (source, ~lacks_axes[kernels.theirs])]
-    readings = [reading for run, has_axes in runs for reading in _readings(run, has_axes)]
+    our_kernel, their_kernel = kernel = (kernels.ours, kernels.theirs)
+    has_axes = np.ones(kernels.count, dtype=np.bool_)
+    for run, code in ((target, our_kernel), (source, their_kernel)):
+        has_axes[code[((run.grid_axes < 0) | (run.block_axes < 0)).any(axis=1)]] = False
+    we_have, they_have = has_axes[our_kernel], has_axes[their_kernel]
+    # Codes of the threads of launches by both readings of their grids, and of their blocks.
+    readings = [*_readings(target, we_have), *_readings(source, they_have)]
     ours, ours_in_threads, theirs, theirs_in_threads = _numbered(readings)
-    our_block, their_block = _numbered([(run.block, run.block_axes, known) for run, known in runs])
-    block = (our_block, their_block)
+    our_block, their_block = _numbered(
+        [(target.block, target.block_axes, we_have), (source.block, source.block_axes, they_have)]
+    )
     # Read as blocks, each kernel may have a common size already.
-    as_blocks = joined(name, (ours, theirs), block)
+    as_blocks = joined(kernel, (ours, theirs), (our_block, their_block))
     fits_as_blocks = _has_common_size(kernels, as_blocks)
     all_sized = ours.min(initial=0) >= 0 and theirs.min(initial=0) >= 0
-    if all_sized and fits_as_blocks[kernels.ours].all():
+    if all_sized and fits_as_blocks[our_kernel].all():
         return as_blocks
-    # Else read the grids of one run as threads, for kernels that then have one.
+    # Else read the grids of one run as threads, for kernels that then have a common size.
     for our_reading, their_reading in ((ours_in_threads, theirs), (ours, theirs_in_threads)):
-        keys = joined(name, (our_reading, their_reading), block)
+        keys = joined(kernel, (our_reading, their_reading), (our_block, their_block))
         is_better = _has_common_size(kernels, keys) & ~fits_as_blocks
-        ours = np.where(is_better[kernels.ours], our_reading, ours)
-        theirs = np.where(is_better[kernels.theirs], their_reading, theirs)
+        ours = np.where(is_better[our_kernel], our_reading, ours)
+        theirs = np.where(is_better[their_kernel], their_reading, theirs)
     # Drop the sizes of kernels that lack one in either run.
     lacks_size = np.zeros(kernels.count, dtype=np.bool_)
-    lacks_size[kernels.ours[ours < 0]] = True
-    lacks_size[kernels.theirs[theirs < 0]] = True
-    we_lack, they_lack = lacks_size[kernels.ours], lacks_size[kernels.theirs]
-    sizes = (
-        (np.where(we_lack, UNKNOWN_SIZE, own), np.where(they_lack, UNKNOWN_SIZE, other))
-        for own, other in ((ours, theirs), block)
-    )
-    return joined(name, *sizes)
+    lacks_size[our_kernel[ours < 0]] = True
+    lacks_size[their_kernel[theirs < 0]] = True
+    we_lack, they_lack = lacks_size[our_kernel], lacks_size[their_kernel]
+    ours, our_block = (np.where(we_lack, UNKNOWN_SIZE, s) for s in (ours, our_block))
+    theirs, their_block = (np.where(they_lack, UNKNOWN_SIZE, s) for s in (theirs, their_block))
+    return joined(kernel, (ours, theirs), (our_block, their_block))
 
 
 def _readings(run: Launches, has_axes: BoolArray) -> tuple[_Part, _Part]:
@@ -302,21 +300,21 @@ def in_order(
     """
     if not source.count:
         return np.full(target.count, -1, dtype=np.int64)
+    # Groups of a process and a code. `group` has those there also for launches here; several
+    # processes here may have the same one there, so launches are numbered by `our_group`.
     group = joined((process, source.process), (counted.ours, counted.theirs))
-    # Several processes here may have the same one there: number launches by our own process.
     our_group, first = group_rows([target.process, counted.ours])
     our_count = np.bincount(our_group, minlength=len(first))
     their_count = np.bincount(group.theirs, minlength=group.count)
-    # Sorted by group, the n-th launch of a group is n places after the first.
-    order = np.argsort(group.theirs, kind="stable")
+    # Sorted by group, the n-th launch of a group there is n places after the first.
+    their_order = np.argsort(group.theirs, kind="stable")
     begin = np.cumsum(their_count) - their_count
-    position = begin[group.ours] + rank_in_group(our_group)
-    row = order[np.minimum(position, len(order) - 1)]
-    has_other_count = our_count[our_group] != their_count[group.ours]
-    differs = has_other_count | (keys.theirs[row] != keys.ours)
-    is_even = np.ones(len(first), dtype=np.bool_)
-    is_even[our_group[differs]] = False
-    return np.where(is_even[our_group], row, -1)
+    place = begin[group.ours] + rank_in_group(our_group)
+    row = their_order[np.minimum(place, source.count - 1)]
+    # All launches of a group must fit, else none is joined.
+    differs = our_count[our_group] != their_count[group.ours]
+    differs |= keys.theirs[row] != keys.ours
+    return np.where(np.isin(our_group, our_group[differs]), -1, row)
 
 
 def in_steps(target: Launches, work: LaunchWork, keys: Pair) -> IntArray:
@@ -326,37 +324,37 @@ def in_steps(target: Launches, work: LaunchWork, keys: Pair) -> IntArray:
     all n-th launches there must do the same work. If that run has one process and no steps, rounds
     of as many launches as each step here has count as steps.
     """
-    source = work.launches
-    in_step = (target.window >= 0) & target.used
+    source, in_step = work.launches, target.window >= 0
+    chosen = in_step & target.used
     rows = np.flatnonzero((source.window >= 0) & source.used)
-    # Their launches: `nth` is the place in the step, `size` (by key) as in `_by_step`.
+    # Of the other run, by key: the launches per step. By launch in `rows`: which it is (n).
     if len(rows):
-        size, nth = _by_step(source.window[rows], keys.theirs[rows], keys.count)
-    elif in_step.any() and len(distinct(source.process)) == 1 and not (source.window >= 0).any():
-        size, _ = _by_step(target.window[in_step], keys.ours[in_step], keys.count)
-        rows = np.arange(source.count)
-        nth = rank_in_group(keys.theirs) % np.maximum(size, 1)[keys.theirs]
+        per_step, nth = _by_step(source.window[rows], keys.theirs[rows], keys.count)
+    elif chosen.any() and len(distinct(source.process)) == 1 and not (source.window >= 0).any():
+        per_step, _ = _by_step(target.window[chosen], keys.ours[chosen], keys.count)
+        rows, divisor = np.arange(source.count), np.maximum(per_step, 1)
+        nth = rank_in_group(keys.theirs) % divisor[keys.theirs]
         # All launches must be in whole rounds of several: any number is whole rounds of one.
         launched = np.bincount(keys.theirs, minlength=keys.count)
-        size = np.where((size > 1) & (launched % np.maximum(size, 1) == 0), size, 0)
-    if not len(rows) or not (target.window >= 0).any():
+        per_step = np.where((per_step > 1) & (launched % divisor == 0), per_step, 0)
+    if not len(rows) or not in_step.any():
         return np.full(target.count, -1, dtype=np.int64)
     key, kind = keys.theirs[rows], work.kind[rows]
-    our_step, first = group_rows([target.window, keys.ours])
-    our_size = np.bincount(our_step, minlength=len(first))[our_step]
-    position = joined((keys.ours, key), (rank_in_group(our_step), nth))
+    key_in_step, first = group_rows([target.window, keys.ours])
+    our_per_step = np.bincount(key_in_step, minlength=len(first))[key_in_step]
+    key_and_nth = joined((keys.ours, key), (rank_in_group(key_in_step), nth))
     # A key is steady if all its n-th launches have the same known kind of work.
-    high, low = extremes(position.theirs, kind, position.count)
-    is_steady = size > 0
-    is_steady[key[(high != low)[position.theirs] | (kind < 0)]] = False
-    row_at = np.full(position.count, -1, dtype=np.int64)
-    row_at[position.theirs[::-1]] = rows[::-1]  # the first one is written last, and stays
-    fits = is_steady[keys.ours] & (our_size == size[keys.ours]) & (target.window >= 0)
-    return np.where(fits, row_at[position.ours], -1)
+    most, least = extremes(key_and_nth.theirs, kind, key_and_nth.count)
+    is_steady = per_step > 0
+    is_steady[key[(most != least)[key_and_nth.theirs] | (kind < 0)]] = False
+    # The first launch of the other run with each key and n.
+    launch = taken(rows, first_rows(key_and_nth.theirs, key_and_nth.count))
+    fits = in_step & is_steady[keys.ours] & (our_per_step == per_step[keys.ours])
+    return np.where(fits, launch[key_and_nth.ours], -1)
 
 
 def _by_step(step: IntArray, key: IntArray, count: int) -> tuple[IntArray, IntArray]:
-    """Return the launches of each key per step (0 if steps differ), and ranks in the step."""
+    """Return the launches of each key per step (0 if steps differ), and n of each n-th launch."""
     group, first = group_rows([step, key])
     per_step = np.bincount(group, minlength=len(first))[group]
     most, least = extremes(key, per_step, count)

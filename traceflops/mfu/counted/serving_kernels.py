@@ -112,29 +112,30 @@ def with_serving_kinds(pair: Prepared, work: LaunchWork, is_open: BoolArray) -> 
     """Return the work with that of serving kernels filled in, for launches with `is_open`."""
     launches, tree = work.launches, pair.linked.op_tree
     op, name = pair.linked.links.op_of_activity[launches.row], pair.trace.ops["name"]
-    # Products of experts, by the op that holds the layer.
-    holds_layer = tree.nearest(matching(name, EXPERTS.fullmatch))
-    layer = np.where(is_open, taken(holds_layer, op), -1)
-    layers = ((row, launched) for row, launched in groups(layer) if row >= 0)
-    done = expert_kinds(pair, launches, layers)
-    # Attention on cached keys. If an attention op holds several others, each of these computes on
-    # some of the keys, and it is unknown on how many.
-    cached = tree.nearest(matching(name, _cached))
+    # Products of experts: the launches in each op that holds a layer with experts.
+    layer_op = tree.nearest(matching(name, EXPERTS.fullmatch))
+    layers = groups(np.where(is_open, taken(layer_op, op), -1))
+    done = expert_kinds(pair, launches, ((row, launched) for row, launched in layers if row >= 0))
+    # Attention on cached keys: the compute kernels in each attention op.
+    attention_op = tree.nearest(matching(name, _cached))
     is_compute = compute_kernels(pair)[launches.row] & is_open
-    attention = np.where(is_compute, taken(cached, op), -1)
-    attentions = [(row, kernels) for row, kernels in groups(attention) if row >= 0]
-    around = taken(cached, tree.parent[[row for row, _ in attentions]]).tolist()
+    by_op = groups(np.where(is_compute, taken(attention_op, op), -1))
+    kernels_of = {row: kernels for row, kernels in by_op if row >= 0}
+    # If an attention op holds several others, each of these computes on some of the keys, and it is
+    # unknown on how many.
+    around = taken(attention_op, tree.parent[[*kernels_of]]).tolist()
     attentions_in = Counter(around)
-    for (row, kernels), outer in zip(attentions, around, strict=True):
+    for (row, kernels), outer in zip(kernels_of.items(), around, strict=True):
         if outer < 0 or attentions_in[outer] == 1:
             kinds = _attention(pair, launches, row, kernels)
             done |= {launch: (kind, UNKNOWN) for launch, kind in kinds.items()}
     # Drop counts that do not fit an int64: a shape was misread.
-    done = {launch: work_done for launch, work_done in done.items() if _fits(work_done[0])}
+    done = {launch: (kind, moved) for launch, (kind, moved) in done.items() if _fits(kind)}
     kind, size, rows = work.kind.copy(), work.size.copy(), list(done)
     kind[rows] = len(work.kinds) + np.arange(len(done))
     size[rows] = [moved for _, moved in done.values()]
-    return replace(work, kind=kind, kinds=(*work.kinds, *(k for k, _ in done.values())), size=size)
+    all_kinds = (*work.kinds, *(new_kind for new_kind, _ in done.values()))
+    return replace(work, kind=kind, kinds=all_kinds, size=size)
 
 
 def _fits(kind: Kind) -> bool:
@@ -156,14 +157,15 @@ def _attention(pair: Prepared, launches: Launches, op: int, kernels: IntArray) -
     if rule is None or not tensors:
         return {}
     q, k, v = tensors
+    # A flag `causal` is followed by the number of earlier keys that a query sees, -1 for all.
     seen_before = -1 if rule.causal is None else args.integer(rule.causal + 1)
     may_be_windowed = not rule.no_window and (rule.causal is None or seen_before != -1)
     per_pair = 2 * q.shape[-2] * (q.shape[-1] + v.shape[-1])  # heads x head sizes
-    query_and_output = known_sum(q.bytes, q.like((*q.shape[:-1], v.shape[-1])).bytes)
-    per_key = known_sum(*(tensor.like(tensor.shape[-2:]).bytes for tensor in (k, v)))
-    has_bytes = not may_be_windowed and query_and_output is not None and bool(per_key)
+    own_bytes = known_sum(q.bytes, q.like((*q.shape[:-1], v.shape[-1])).bytes)  # with the output
+    key_bytes = known_sum(*(tensor.like(tensor.shape[-2:]).bytes for tensor in (k, v)))
+    has_bytes = not may_be_windowed and own_bytes is not None and bool(key_bytes)
+    cached = CachedKeys(own_bytes, key_bytes) if has_bytes else CachedKeys()
     dtype = matrix_type(q, k) or operand_type(launches.names[int(launches.name[kernels[0]])])
-    cached = CachedKeys(query_and_output, per_key) if has_bytes else CachedKeys()
     least = 0 if may_be_windowed else per_pair
     part = WorkPart("model.attention.forward", dtype, per_pair, least, cached)
     return dict.fromkeys(kernels.tolist(), ()) | {int(kernels[0]): (part,)}
@@ -180,21 +182,21 @@ def serving_notes(work: LaunchWork, own: IntArray | None) -> Iterator[Note]:
     for kind, count in zip(work.kinds, launches_of_kind, strict=True):
         for part in kind:
             is_range, is_cached = part.at_least < part.flops, part.cached is not None
-            by_grid = "experts-by-grid" if is_range else "experts-exact"
-            # Zeros are added, too: notes are in the order in which codes are first seen.
-            counts["keys-from-annotation"] += count * is_cached
-            counts["window-unknown"] += count * (is_cached and is_range)
-            counts[by_grid] += count * (part.line == PRODUCT and not is_cached)
+            of_experts = "experts-by-grid" if is_range else "experts-exact"
+            # Add zeros, too, since notes are in the order in which their codes are first seen.
+            counts["keys-from-annotation"] += count if is_cached else 0
+            counts["window-unknown"] += count if is_cached and is_range else 0
+            counts[of_experts] += count if part.line == PRODUCT and not is_cached else 0
     for code, count in (+counts).items():
         yield note_of("assumed", code, count=count)
 
 
 def of_passes(prepared: Prepared, launches: Launches, matched: Matched) -> Matched:
     """Return matched work; work per pair on cached keys becomes that of its pass, or unknown."""
-    caches = ([part.cached for part in kind if part.cached] for kind in matched.kinds)
-    cached_of = [parts[0] if parts else None for parts in caches]
-    is_cached = np.array([cached is not None for cached in cached_of] + [False], dtype=np.bool_)
-    rows = np.flatnonzero(is_cached[matched.kind])
+    # Per kind, what tells the bytes on cached keys; None for other kinds, whose work is final.
+    cached_of = [next(filter(None, (p.cached for p in parts)), None) for parts in matched.kinds]
+    is_cached = np.array([*(cached is not None for cached in cached_of), False], dtype=np.bool_)
+    rows = np.flatnonzero(is_cached[matched.kind])  # kind -1 takes the last element
     passes = annotated_passes(prepared.trace)
     calls, call = prepared.trace.calls, prepared.linked.links.call_of_activity[launches.row[rows]]
     process, start = (taken(numbers(calls[name]), call) for name in ("process", "start_ns"))
@@ -203,9 +205,9 @@ def of_passes(prepared: Prepared, launches: Launches, matched: Matched) -> Match
     kinds = list(matched.kinds)
     # All launches of one kind in one pass get one new kind.
     for _, members in groups(joint_codes(kind[rows], pass_of)):
-        launched, index = rows[members], int(pass_of[members[0]])
+        launched, pass_index = rows[members], int(pass_of[members[0]])
         old_kind = int(kind[launched[0]])
-        judged = passes[index].judged if index >= 0 else JudgedPass()
+        judged = passes[pass_index].judged if pass_index >= 0 else JudgedPass()
         # With one query per sequence there are as many pairs of query and key as keys.
         has_one_query = judged.kind == "decode" and judged.queries == judged.sequences
         pairs, cached = judged.keys if has_one_query else judged.pairs, cached_of[old_kind]
@@ -226,21 +228,22 @@ def paired_work(pair: Prepared) -> LaunchWork | None:
     launches = launches_of(pair)
     if not len(attribution.executed) or not launches.count:
         return None
-    # The FLOPs of an op belong to its main kernel; its other kernels only help: kind ().
+    # The FLOPs and bytes of an op belong to its main kernel. Its other kernels only help that one:
+    # they have 0 bytes, and the last kind, (), without FLOPs.
     main_op = main_ops(attribution, pair.trace.activities.num_rows)[launches.row]
     helps = (attribution.owner[launches.row] >= 0) & (main_op < 0)
-    of_op, kinds = _kinds_of_ops(pair, attribution)
-    kind = np.where(helps, len(kinds), taken(of_op, main_op, UNKNOWN))
+    kind_of_op, kinds = _kinds_of_ops(pair, attribution)
+    kind = np.where(helps, len(kinds), taken(kind_of_op, main_op, UNKNOWN))
     size = taken(attribution.work.of_ops(attribution.work.min_bytes), main_op, UNKNOWN)
-    unknown = np.full(launches.count, UNKNOWN, dtype=np.int64)
     # If an op without matrix work launched only one activity, this one moved the op's bytes.
     moved = moved_bytes(pair, attribution)
     has_one = np.bincount(moved.unit[moved.unit >= 0], minlength=len(moved.op_size)) == 1
     size_of_op = np.where(has_one, moved.op_size, UNKNOWN)
     size = np.where(kind < 0, taken(size_of_op, moved.unit[launches.row], UNKNOWN), size)
-    size = np.where(helps, 0, size)
-    work = LaunchWork("pair", launches, kind, (*kinds, ()), size, unknown)
-    return with_serving_kinds(pair, work, kind < 0)
+    size[helps] = 0
+    vector_flops = np.full(launches.count, UNKNOWN, dtype=np.int64)
+    work = LaunchWork("pair", launches, kind, (*kinds, ()), size, vector_flops)
+    return with_serving_kinds(pair, work, is_open=kind < 0)
 
 
 def _kinds_of_ops(pair: Prepared, attribution: Attribution) -> tuple[IntArray, tuple[Kind, ...]]:
@@ -255,8 +258,9 @@ def _kinds_of_ops(pair: Prepared, attribution: Attribution) -> tuple[IntArray, t
         op, line = int(parts.op[row]), parts.lines[int(parts.line[row])]
         flops, at_least = int(parts.flops[row]), int(parts.at_least[row])
         parts_of_op[op].append(WorkPart(line, labels[int(dtype[op])], flops, at_least))
-    kind_of_case = [tuple(parts_of_op[op]) for op in rows[first].tolist()]
-    places = {kind: place for place, kind in enumerate(dict.fromkeys(kind_of_case))}
-    of_op = np.full(pair.trace.ops.num_rows, UNKNOWN, dtype=np.int64)
-    of_op[rows] = np.array([places[kind] for kind in kind_of_case], dtype=np.int64)[case]
-    return of_op, tuple(places)
+    # Several cases may have equal parts, and so the same kind.
+    kind_of_case = [tuple(parts) for parts in parts_of_op.values()]
+    index_of = {kind: index for index, kind in enumerate(dict.fromkeys(kind_of_case))}
+    kind_of_op = np.full(pair.trace.ops.num_rows, UNKNOWN, dtype=np.int64)
+    kind_of_op[rows] = np.array([index_of[kind] for kind in kind_of_case], dtype=np.int64)[case]
+    return kind_of_op, tuple(index_of)

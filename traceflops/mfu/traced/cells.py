@@ -103,9 +103,9 @@ def cells_of_kinds(prepared: Prepared, work: MeasuredWork, window: IntArray) -> 
     for line, dtype, most, least in work.columns():
         with_flops = rows[most[work.kind[rows]] > 0]
         kind, zeros = work.kind[with_flops], np.zeros(len(with_flops), dtype=np.int64)
-        # Data type and line are the first ones passed, the rule is "", and no FLOPs are open: 0.
-        keys = [*(column[with_flops] for column in (device, window, category)), *(zeros,) * 3]
-        cells += _summed(prepared, [dtype], (line,), keys, [most[kind], least[kind], zeros])
+        # Data type, line and rule are the first of their tables, and no FLOPs are open: all are 0.
+        keys = [device[with_flops], window[with_flops], category[with_flops], zeros, zeros, zeros]
+        cells += _summed(prepared, [dtype], [line], keys, [most[kind], least[kind], zeros])
     return tuple(cells)
 
 
@@ -118,29 +118,31 @@ def _summed(
 ) -> Iterator[Cell]:
     """Yield a cell per distinct device, window, component, data type, line and rule.
 
-    `keys` are these columns as codes, with categories in place of components. `flops` are the
-    columns to add: `flops`, `at_least` and `open_flops` of a cell.
+    `keys` are device, window, category, data type, line and rule, a code per row. `flops` are the
+    `flops`, `at_least` and `open_flops` per row, which are added up.
     """
-    tops = prepared.linked.categorised.top()
-    components = list(dict.fromkeys(tops))
+    component_of = prepared.linked.categorised.top()  # by category
+    components = list(dict.fromkeys(component_of))
     device, window, category, *rest = keys
-    component = np.array([components.index(top) for top in tops], dtype=np.int64)[category]
-    columns = [device, window, component, *rest]
+    code_of = np.array([components.index(one) for one in component_of], dtype=np.int64)
+    columns = [device, window, code_of[category], *rest]
     group, first = group_rows(columns)
     sums = [exact_sums(group, column, len(first)) for column in flops]
-    ops = np.bincount(group, minlength=len(first)).tolist()
-    distinct = zip(*(column[first].tolist() for column in columns), *sums, ops, strict=True)
-    for number, window_number, component_number, dtype, line, rule, *counts in distinct:
-        is_inside = window_number != NO_WINDOW
+    counts = np.bincount(group, minlength=len(first)).tolist()
+    rows = zip(*(column[first].tolist() for column in columns), *sums, counts, strict=True)
+    for number, index, component, dtype, line, rule, most, at_least, open_flops, ops in rows:
         yield Cell(
-            number,
-            window_number if is_inside else None,
-            is_inside and prepared.windows[number][window_number].used,
-            components[component_number],
-            dtypes[dtype],
-            lines[line],
-            RULES_USED[rule],
-            *counts,
+            device=number,
+            window=index if index != NO_WINDOW else None,
+            used=index != NO_WINDOW and prepared.windows[number][index].used,
+            component=components[component],
+            dtype=dtypes[dtype],
+            line=lines[line],
+            rule=RULES_USED[rule],
+            flops=most,
+            at_least=at_least,
+            open_flops=open_flops,
+            ops=ops,
         )
 
 
@@ -173,24 +175,21 @@ def part_table(
     around = taken(nearest, tree.parent[rows])
     of_forward = taken(nearest, taken(tree.parent, roles.forward[rows]))
     core = taken(work.place, np.where(around >= 0, around, of_forward))
-    # Ops that are equal in all of this have equal parts: compute these once per case.
-    columns = [
-        *(column[rows] for column in (work.place, phases.phase, roles.role, 1 * logits)),
-        core,
-        1 * roles.by_shapes[rows],
-    ]
-    group, first = group_rows(columns)
+    # Ops that are equal in all of this (the arguments of `_parts`) are one case, of equal parts.
+    columns = [column[rows] for column in (work.place, phases.phase, roles.role, 1 * logits)]
+    columns += [core, 1 * roles.by_shapes[rows]]
+    case, first = group_rows(columns)
     distinct_cases = zip(*(column[first].tolist() for column in columns), strict=True)
-    parts_of_cases = [_parts(work, *case) for case in distinct_cases]
-    flat = [part for parts in parts_of_cases for part in parts]
-    end = np.cumsum(np.array([len(parts) for parts in parts_of_cases], dtype=np.int64))
-    begin = np.append(np.int64(0), end)[: len(end)]
-    # Per part of an op: its row in `flat`, and the index of the op in `rows`.
-    part_row, op_index = runs(begin[group], end[group])
-    lines = tuple(dict.fromkeys(line for line, _, _ in flat))
+    parts_of_cases = [_parts(work, *arguments) for arguments in distinct_cases]
+    all_parts = [part for parts in parts_of_cases for part in parts]
+    counts = np.array([len(parts) for parts in parts_of_cases], dtype=np.int64)
+    end = np.cumsum(counts)
+    # Per part of an op: its row in `all_parts`, and the index of the op in `rows`.
+    part_row, op_index = runs((end - counts)[case], end[case])
+    lines = tuple(dict.fromkeys(line for line, _, _ in all_parts))
     figures = [
         (lines.index(line), RULES_USED.index(rule), part.flops, part.at_least)
-        for line, rule, part in flat
+        for line, rule, part in all_parts
     ]
     line, by_rule, flops, at_least = np.array(figures, dtype=np.int64).reshape(-1, 4).T
     # A part of an unfused attention has its line for sure, even if its role is open.
@@ -203,7 +202,7 @@ def part_table(
         flops=flops[part_row],
         at_least=at_least[part_row],
         is_open=has_open_role[rows[op_index]] & (core[op_index] < 0),
-        case=group,
+        case=case,
     )
 
 
@@ -212,35 +211,36 @@ def _parts(
 ) -> Parts:
     """Return (line, rule, FLOPs) of each part of an op.
 
-    The `role` of a product gives its line, to which `logits` (0 or 1) adds a word. `core` is the
-    work of the unfused attention around it, or -1. `by_shapes`: rule R3 decided the role.
+    `phase` and `role` are indices of PHASES and PRODUCT_ROLES. `logits` is 1 if a product computes
+    logits, `by_shapes` is 1 if its role is by rule R3. `core` is the number of the work of the
+    unfused attention around it, or -1.
     """
-    work, name = works.works[work_number], PRODUCT_ROLES[role]
+    work, phase_name, role_name = works.works[work_number], PHASES[phase], PRODUCT_ROLES[role]
     assert isinstance(work, Work)  # only ops of known work are executed
-    if name == "none":  # the op is no product
+    if role_name == "none":  # the op is no product
         parts: Parts = []
         for part in work.parts:
             line, rule = _PART_LINES[part.name].format(_FAMILIES[work.kind]), ""
-            if PHASES[phase] == "optimizer":
+            if phase_name == "optimizer":
                 line = OPTIMIZER
-            elif part.name == "forward" and PHASES[phase] in ("recompute", "backward"):
+            elif part.name == "forward" and phase_name in ("recompute", "backward"):
                 # A forward part in a backward phase is recomputation.
-                rule = "R1" if PHASES[phase] == "recompute" else "R3"
+                rule = "R1" if phase_name == "recompute" else "R3"
                 line = f"recompute.{_FAMILIES[work.kind]}"
             parts.append((line, rule, part))
         return parts
-    rule = "R3" if by_shapes else "R1" if name == "recompute" else ""
+    rule = "R3" if by_shapes else "R1" if role_name == "recompute" else ""
     (product,) = work.parts
     attention = works.signature(core)
     if isinstance(attention, Core):
-        # If its FLOPs are a multiple of all pairs of query and key, split the product into the
-        # pairs that the mask leaves, and those that it hides.
+        # If each pair of query and key has equal FLOPs, split them into those of the pairs that the
+        # mask leaves, and of those that it hides.
         pairs = attention.batch * attention.queries * attention.keys
         if pairs and not product.flops % pairs:
             per_pair = product.flops // pairs
             at_least = per_pair * attention.pairs_at_least
-            model = FlopsPart("product", per_pair * attention.pairs, at_least)
-            hidden = product.flops - model.flops
-            masked = FlopsPart("mask", hidden, hidden)
-            return [(_UNFUSED_LINES[name], rule, model), (MASK, rule, masked)]
-    return [(_PRODUCT_LINES[name] + logits * ".logits", rule, product)]
+            left = FlopsPart("product", per_pair * attention.pairs, at_least)
+            hidden = FlopsPart.exact("mask", product.flops - left.flops)
+            return [(_UNFUSED_LINES[role_name], rule, left), (MASK, rule, hidden)]
+    line = _PRODUCT_LINES[role_name]
+    return [(f"{line}.logits" if logits else line, rule, product)]

@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from traceflops.table.columns import BoolArray, IntArray, numbers
 from traceflops.table.grouping import groups
+from traceflops.table.nesting import taken
 from traceflops.timeline.device_span import is_top
 from traceflops.timeline.host_work import ran_on_cpu
 from traceflops.timeline.intervals import Intervals
@@ -43,19 +44,16 @@ def window_of_activity(prepared: Prepared) -> IntArray:
         if prepared.plan.time_range is None:
             # Windows leave no gap: the last one that begins no later contains the start.
             begins = np.array([window.start_ns for window in windows], dtype=np.int64)
-            chosen = np.maximum(np.searchsorted(begins, start, side="right") - 1, 0)
-            layout = prepared.plan.layout
-            has_steps = layout.launched_in is not None
-            # A stretch is the time of a window; `place` is the number of its step, if it is one.
-            stretches = enumerate(layout.stretches[device] if has_steps else ())
-            window_of_step = {s.place: index for index, s in stretches if s.place is not None}
-            if window_of_step and layout.launched_in is not None:
-                # The last entry is for activities of no step, -1.
-                of_step = np.full(max(window_of_step) + 2, NO_WINDOW, dtype=np.int64)
-                of_step[list(window_of_step)] = list(window_of_step.values())
-                launching = of_step[layout.launched_in[row]]
-                chosen = np.where(launching == NO_WINDOW, chosen, launching)
-            window_of[row] = chosen
+            containing = np.maximum(np.searchsorted(begins, start, side="right") - 1, 0)
+            window_of[row] = containing
+            if (layout := prepared.plan.layout).launched_in is not None:
+                # A stretch is the time of a window; `place` is the index of its step, if it is one.
+                stretches = enumerate(layout.stretches[device])
+                window_of_step = {s.place: index for index, s in stretches if s.place is not None}
+                windows_of_steps = np.full(max(window_of_step, default=-1) + 1, NO_WINDOW)
+                windows_of_steps[list(window_of_step)] = list(window_of_step.values())
+                launching = taken(windows_of_steps, layout.launched_in[row], NO_WINDOW)
+                window_of[row] = np.where(launching == NO_WINDOW, containing, launching)
         # A device that recorded nothing in the chosen time has no window of the role "range".
         elif ranges := [index for index, window in enumerate(windows) if window.role == "range"]:
             window = windows[ranges[0]]
@@ -110,16 +108,15 @@ def compute_times(prepared: Prepared, counted: BoolArray) -> tuple[ComputeTime, 
         rows, windows = account.rows, prepared.windows[device]
         low = np.array([window.start_ns for window in windows], dtype=np.int64)
         high = np.array([window.end_ns for window in windows], dtype=np.int64)
-        all_spans, counted_spans = (
-            (rows.start_ns[chosen], rows.end_ns[chosen])
-            for chosen in (is_compute[rows.row], (is_compute & counted)[rows.row])
-        )
+        kernels, counted_kernels = is_compute[rows.row], (is_compute & counted)[rows.row]
+        all_spans = rows.start_ns[kernels], rows.end_ns[kernels]
+        counted_spans = rows.start_ns[counted_kernels], rows.end_ns[counted_kernels]
         uncounted = Intervals.of(*all_spans).subtract(Intervals.of(*counted_spans))
-        sums = [_added_within(*spans, low, high) for spans in (all_spans, counted_spans)]
-        sums.append(uncounted.length_within(low, high).tolist())
+        all_ns, counted_ns = (_added_within(*s, low, high) for s in (all_spans, counted_spans))
+        uncounted_ns = uncounted.length_within(low, high).tolist()
         for number, window in enumerate(windows):
-            window_sums = [column[number] for column in sums]
-            times.append(ComputeTime(device, number, window.used, *window_sums))
+            sums = (all_ns[number], counted_ns[number], uncounted_ns[number])
+            times.append(ComputeTime(device, number, window.used, *sums))
     return tuple(times)
 
 

@@ -125,50 +125,48 @@ def outside(prepared: Prepared, attribution: Attribution, work: MeasuredWork | N
 
 
 def vector_ops(prepared: Prepared, attribution: Attribution) -> BoolArray:
-    """Return, per op, whether it has known vector work and ran an activity of its own.
+    """Return, per op, whether it is the innermost with known vector work around an activity.
 
-    Of the ops with vector work around an activity, only the innermost ran it.
+    An op around such an op is none: its work includes that of the inner one.
     """
-    work = attribution.work
+    work, tree = attribution.work, attribution.tree
     is_vector = (work.of_ops(work.vector_flops) != UNKNOWN) & ~work.matrix
-    around = taken(attribution.tree.nearest(is_vector), attribution.op[on_chosen_device(prepared)])
+    vector_op = taken(tree.nearest(is_vector), attribution.op[on_chosen_device(prepared)])
     ran = np.zeros(len(is_vector), dtype=np.bool_)
-    ran[around[around >= 0]] = True
-    innermost: BoolArray = ran & (attribution.tree.below(ran) == 0)
-    return innermost
+    ran[vector_op[vector_op >= 0]] = True
+    has_none_inside: BoolArray = tree.below(ran) == 0
+    return ran & has_none_inside
 
 
 def _unattributed(
     prepared: Prepared, attribution: Attribution, work: MeasuredWork | None
 ) -> list[Unattributed]:
     """Return the chosen compute kernels without counted FLOPs, by name and reason."""
-    activities, of_ops = prepared.trace.activities, attribution.work
+    activities, op_work = prepared.trace.activities, attribution.work
     uncounted = chosen_activities(prepared) & compute_kernels(prepared) & (attribution.owner < 0)
     if work is not None:
         uncounted &= work.kind < 0
     rows = np.flatnonzero(uncounted)
-    # `reason` is an index of `reasons`, the first of which are those of the distinct works of ops.
-    # Each assignment overrides the earlier ones.
-    of_works = [getattr(done, "reason", _NO_MODELLED_OP) for done in of_ops.works]
+    # Per kernel in `rows`, `reason` is an index of `reasons`. The first ones are of the works of
+    # ops, in their order. Each assignment overrides the earlier ones.
+    of_works = [getattr(done, "reason", _NO_MODELLED_OP) for done in op_work.works]
     reasons = [*of_works, _NO_MODELLED_OP, "no-op", REPLAYED, *HOW]
-    no_modelled_op, no_op, replayed, first_how = (len(of_works) + n for n in range(4))
+    no_modelled_op, no_op, replayed, first_how = range(len(of_works), len(of_works) + 4)
     op = attribution.op[rows]
-    modelled = taken(attribution.tree.nearest(of_ops.matrix), op)
-    reason = np.where(modelled >= 0, taken(of_ops.place, modelled), no_modelled_op)
-    reason = np.where(op < 0, no_op, reason)
+    modelled_op = taken(attribution.tree.nearest(op_work.matrix), op)
+    reason = np.where(modelled_op >= 0, taken(op_work.place, modelled_op), no_modelled_op)
+    reason[op < 0] = no_op
     call = prepared.linked.links.call_of_activity[rows]
     is_replayed = taken(graph_launches(prepared.trace).astype(np.int64), call) > 0
     if prepared.replays is not None:
         is_replayed &= prepared.replays.captured[rows] < 0
-    reason = np.where(is_replayed, replayed, reason)
+    reason[is_replayed] = replayed
     if work is not None:
         reason = np.where(work.how[rows] >= 0, first_how + work.how[rows], reason)
-    name = codes(activities["name"])
-    group, first = group_rows([name[rows], reason])
+    group, first = group_rows([codes(activities["name"])[rows], reason])
     counts = np.bincount(group, minlength=len(first)).tolist()
     sums = exact_sums(group, numbers(activities["dur_ns"])[rows], len(first))
-    labels = names(activities["name"])
-    kernels = [labels[code] for code in name[rows[first]].tolist()]
+    kernels = texts_of(activities["name"], rows[first])
     whys = [reasons[code] for code in reason[first].tolist()]
     return sorted(map(Unattributed, kernels, whys, counts, sums), key=lambda row: -row.sum_ns)
 
@@ -330,10 +328,8 @@ class TooFast(NamedTuple):
 def allocates_on_gpu(trace: Trace) -> bool:
     """Return whether most bytes that a program allocates and frees are of a GPU's memory."""
     name, value = trace.counters["name"], np.abs(numbers(trace.counters["value"], 0))
-    host, device = (
-        value[is_one_of(name, f"{on}_memory.change_bytes")].sum() for on in ("host", "device")
-    )
-    return bool(device > host)
+    of_host, of_device = (f"{place}_memory.change_bytes" for place in ("host", "device"))
+    return bool(value[is_one_of(name, of_device)].sum() > value[is_one_of(name, of_host)].sum())
 
 
 def too_fast(trace: Trace, attribution: Attribution) -> TooFast | None:

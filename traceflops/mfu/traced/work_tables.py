@@ -20,8 +20,8 @@ from traceflops.mfu.counted.joins import MeasuredWork
 from traceflops.mfu.roof_times import Measured, MovedBytes, Path, WorkBasis, common_paths
 from traceflops.mfu.traced.coverage import chosen_activities
 from traceflops.mfu.traced.executed import Executed
-from traceflops.table.columns import IntArray, codes, names, numbers
-from traceflops.table.grouping import distinct, exact_sum, exact_sums, group_rows, groups
+from traceflops.table.columns import IntArray, codes, names, numbers, texts_of
+from traceflops.table.grouping import exact_sum, exact_sums, group_rows, groups, ranked
 from traceflops.table.nesting import taken
 from traceflops.windows.prepared import Prepared
 
@@ -97,10 +97,10 @@ def _added(row: KernelRow, work: MeasuredWork, rows: IntArray, dur_ns: IntArray)
     # If the bytes of one launch are unknown, the sum is, too.
     has_bytes = (kinds or is_counted.any()) and (size[is_counted] >= 0).all()
     measured = Measured(
-        sum(part.flops * n for part, n in parts) if kinds else None,
-        exact_sum(size[is_counted]) if has_bytes else None,
-        exact_sum(dur_ns[is_counted]),
-        sum(part.at_least * n for part, n in parts) if kinds else None,
+        flops=sum(part.flops * n for part, n in parts) if kinds else None,
+        min_bytes=exact_sum(size[is_counted]) if has_bytes else None,
+        time_ns=exact_sum(dur_ns[is_counted]),
+        least_flops=sum(part.at_least * n for part, n in parts) if kinds else None,
     )
     dtypes = {part.dtype for part, _ in parts if part.flops}
     if row.counted:
@@ -115,32 +115,27 @@ def _added(row: KernelRow, work: MeasuredWork, rows: IntArray, dur_ns: IntArray)
 def op_rows(prepared: Prepared, moved: MovedBytes) -> tuple[OpRow, ...]:
     """Return a row per name of op that did matrix work or moved known bytes, most time first."""
     rows = np.flatnonzero(chosen_activities(prepared) & (moved.unit >= 0))
-    op_of = moved.unit[rows]
-    ops, attribution = prepared.trace.ops, moved.attribution
-    name, labels = codes(ops["name"]), names(ops["name"])
-    # Group the ops that worked by name: `group` is by op, `group_of` by activity.
-    dur_ns = numbers(prepared.trace.activities["dur_ns"])[rows]
-    op = distinct(op_of)
-    group, first = group_rows([name[op]])
-    count = len(first)
-    group_of = group[np.searchsorted(op, op_of)]
-    work = attribution.work
+    name, attribution, work = prepared.trace.ops["name"], moved.attribution, moved.attribution.work
+    # The ops that worked, grouped by name; then the group of each activity in `rows`.
+    op, place = ranked(moved.unit[rows])
+    group, first = group_rows([codes(name)[op]])
+    group_of_row, count = group[place], len(first)
+    sums_ns = exact_sums(group_of_row, numbers(prepared.trace.activities["dur_ns"])[rows], count)
     has_main = np.isin(attribution.main[op], rows)  # FLOPs count where the main kernel does
-    flops, least = (
-        np.where(has_main, work.of_ops(column)[op], 0) for column in (work.flops, work.at_least)
-    )
+    flops = np.where(has_main, work.of_ops(work.flops)[op], 0)
+    least = np.where(has_main, work.of_ops(work.at_least)[op], 0)
     is_product = attribution.has("executed")[op]
     dtype, types = types_of_ops(prepared, attribution)
     columns = zip(
-        [labels[code] for code in name[op[first]].tolist()],
+        texts_of(name, op[first]),
         np.bincount(group, minlength=count).tolist(),
-        np.bincount(group_of, minlength=count).tolist(),
-        _measured(group, exact_sums(group_of, dur_ns, count), flops, least, moved.op_size[op]),
+        np.bincount(group_of_row, minlength=count).tolist(),
+        _measured(group, sums_ns, flops, least, moved.op_size[op]),
         _types_seen(group[is_product], dtype[op[is_product]], types, count),
         common_paths(group, moved.op_path[op], count),
         strict=True,
     )
-    table = [OpRow(*row) for row in columns]
+    table = [OpRow(*row) for row in columns]  # the columns are in the order of its fields
     return tuple(sorted(table, key=lambda row: (-row.measured.time_ns, row.name)))
 
 
@@ -156,9 +151,8 @@ def activity_flops(executed: Executed) -> IntArray:
     """Return the FLOPs of each activity (an op's at its main kernel), UNKNOWN if not known."""
     attribution, work = executed.attribution, executed.work
     owned = attribution.owner >= 0
-    flops = taken(
-        attribution.work.of_ops(attribution.work.flops), main_ops(attribution, len(owned)), 0
-    )
+    main_op = main_ops(attribution, len(owned))
+    flops = taken(attribution.work.of_ops(attribution.work.flops), main_op, missing=0)
     flops[~owned] = UNKNOWN
     return flops if work is None else np.where(work.kind >= 0, work.flops, flops)
 
@@ -169,18 +163,18 @@ def _by_shapes(prepared: Prepared, moved: MovedBytes, rows: IntArray) -> Iterato
     A row has FLOPs and bytes of ops by their shapes, or only the bytes that its activities moved.
     """
     activities, categorised = prepared.trace.activities, prepared.linked.categorised
-    name, labels = codes(activities["name"]), names(activities["name"])
-    group, first = group_rows([name[rows]])
+    group, first = group_rows([codes(activities["name"])[rows]])
+    labels = texts_of(activities["name"], rows[first])
     count, dur_ns = len(first), numbers(activities["dur_ns"])[rows]
     attribution, is_copy = moved.attribution, moved.is_copy[rows]
     # Kernels of an op with FLOPs: the figures of the op are at its main kernel.
-    has_flops = (attribution.owner[rows] >= 0) & ~is_copy
-    work = attribution.work
+    has_flops, work = (attribution.owner[rows] >= 0) & ~is_copy, attribution.work
     op = main_ops(attribution, activities.num_rows)[rows]
-    sums = [
+    flops, least, op_bytes = (
         taken(work.of_ops(column), op, 0) for column in (work.flops, work.at_least, work.min_bytes)
-    ]
-    measured = _measured(group, exact_sums(group, np.where(has_flops, dur_ns, 0), count), *sums)
+    )
+    flops_ns = exact_sums(group, np.where(has_flops, dur_ns, 0), count)
+    measured = _measured(group, flops_ns, flops, least, op_bytes)
     # Bytes by activity: recorded ones of copies and fills, and an op's if it has one activity.
     launched = np.bincount(moved.unit[moved.unit >= 0], minlength=len(moved.op_size))
     unit = np.where(attribution.owner >= 0, UNKNOWN, moved.unit)[rows]
@@ -189,9 +183,8 @@ def _by_shapes(prepared: Prepared, moved: MovedBytes, rows: IntArray) -> Iterato
     bytes_alone = np.where(recorded != UNKNOWN, recorded, by_op)
     is_sized = bytes_alone != UNKNOWN
     sized_count = np.bincount(group[is_sized], minlength=count).tolist()
-    sized_bytes, sized_ns = (
-        exact_sums(group, np.where(is_sized, column, 0), count) for column in (bytes_alone, dur_ns)
-    )
+    sized_bytes = exact_sums(group, np.where(is_sized, bytes_alone, 0), count)
+    sized_ns = exact_sums(group, np.where(is_sized, dur_ns, 0), count)
     copies = np.bincount(group[is_copy], minlength=count).tolist()
     paths = common_paths(group, moved.path[rows], count)
     dtype, types = types_of_ops(prepared, attribution)
@@ -199,21 +192,21 @@ def _by_shapes(prepared: Prepared, moved: MovedBytes, rows: IntArray) -> Iterato
     sum_ns = exact_sums(group, dur_ns, count)
     launches = np.bincount(group, minlength=count).tolist()
     with_flops = np.bincount(group[has_flops], minlength=count).tolist()
-    for number, row in enumerate(rows[first].tolist()):
+    for number, category in enumerate(categorised.category[rows[first]].tolist()):
         counted, figures = with_flops[number], measured[number]
         if not counted:
             counted, figures = sized_count[number], Measured(None, None, 0)
             if counted:
                 figures = Measured(0, sized_bytes[number], sized_ns[number])
         yield KernelRow(
-            labels[int(name[row])],
-            categorised.categories[int(categorised.category[row])],
-            launches[number],
-            sum_ns[number],
-            counted,
-            figures,
-            dtypes[number],
-            ("record" if copies[number] else "shapes") if counted else None,
+            name=labels[number],
+            category=categorised.categories[category],
+            count=launches[number],
+            sum_ns=sum_ns[number],
+            counted=counted,
+            measured=figures,
+            dtypes=dtypes[number],
+            basis=("record" if copies[number] else "shapes") if counted else None,
             path=paths[number],
             is_kernel=not copies[number],
         )
