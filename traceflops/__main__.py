@@ -15,8 +15,6 @@ _SPARING = {"OPENBLAS_NUM_THREADS": "1", "MIMALLOC_ARENA_RESERVE": "65536"}
 not used here, and the GiB of addresses that Arrow's allocator reserves at once (here 65,536 KiB).
 """
 
-_OBJECTS = 100_000  # after so many new ones Python looks for cycles: hardly any are made here
-
 
 def run() -> None:
     """Run the command line.
@@ -29,7 +27,7 @@ def run() -> None:
         sys.exit(_FAILED)
     for name, value in _SPARING.items():
         os.environ.setdefault(name, value)
-    gc.set_threshold(_OBJECTS)
+    gc.set_threshold(100_000)  # new objects: hardly any cycles are made here
     try:
         from traceflops.cli import main
 

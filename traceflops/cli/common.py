@@ -34,8 +34,7 @@ if TYPE_CHECKING:
 
 _FUNCTIONS_SHOWN: Final = 20
 _BAR_AFTER_S: Final = 1.0
-_KEPT: Final = ((-1, 1 << 29), (-3, 1 << 30))
-"""Of glibc's mallopt: M_TRIM_THRESHOLD and M_MMAP_THRESHOLD in bytes."""
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h, in bytes
 
 
 def keep_freed_memory() -> None:
@@ -43,8 +42,8 @@ def keep_freed_memory() -> None:
     import ctypes  # numpy loads it anyway
 
     with suppress(AttributeError, OSError, TypeError):  # another C library
-        for option, size in _KEPT:
-            ctypes.CDLL(None).mallopt(option, size)
+        ctypes.CDLL(None).mallopt(_M_TRIM_THRESHOLD, 1 << 29)
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, 1 << 30)
 
 
 def say(text: str, *, to_stderr: bool = False) -> None:

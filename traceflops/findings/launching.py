@@ -33,10 +33,8 @@ def at_floor(case: Case) -> bool:
 
 def are_short(case: Case) -> bool:
     """Return whether most kernels are short, and what the host does for each takes the time."""
-    if case.launches is None or not at_floor(case):
-        return False
-    replay, _ = case.replay_or_reason
-    if replay is None:
+    replay = case.replay_or_reason[0] if at_floor(case) else None
+    if replay is None or case.launches is None:
         return False
     sums, on_host = case.launches.total, ON_HOST - {"start_up"}
     host_ns = sum(part.ns for part in replay.critical if part.component in on_host)

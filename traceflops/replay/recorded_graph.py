@@ -39,10 +39,9 @@ class Nodes(Struct, frozen=True):
     """Nodes in topological order; all columns have one value per node.
 
     GPU work has the `row` of its activity, its `device`, its duration `dur_ns`, and `cap_ns`, the
-    longest ordinary delay, -1 for other nodes. Moments of the host have `row` -1, the number of
-    their `thread`, their recorded time `at_ns` on the clock of their process, and the row of their
-    `call` or -1. `time_ns` is when a node ends, on one clock for all. `process` is -1 where ranks
-    meet.
+    longest ordinary delay. Moments of the host have -1 there, the number of their `thread`, their
+    recorded time `at_ns` on the clock of their process, and the row of their `call` or -1.
+    `time_ns` is when a node ends, on one clock for all. `process` is -1 where ranks meet.
     """
 
     time_ns: IntArray

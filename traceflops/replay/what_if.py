@@ -247,10 +247,7 @@ class Replay(Struct, frozen=True, dict=True):
     def _outcome(
         self, edits: Sequence[Edit], after_ns: Iterable[int], likely: Replayed | None = None
     ) -> Outcome:
-        """Return the outcome of edits from the times in all readings, the likely one first.
-
-        With a replay in the likely one it has the critical path.
-        """
+        """Return the outcome of edits from the times in all readings, with the path of `likely`."""
         after = [*after_ns]
         doubts = tuple(self._doubts(self.before_ns, after))
         critical: tuple[PathPart, ...] = ()
