@@ -302,5 +302,6 @@ def test_columns_of_flags_numbers_and_texts_keep_nulls_and_slices() -> None:
     assert np.isnan(rates[0]) and rates[1:] == [3.0]
     kept = only_where(flag_column(np.array([False, True])), pa.array(["a", "b"]))
     assert kept.to_pylist() == [None, "b"]
-    rows = [{"id": 2, "name": "ü", "no": None}, {"id": None, "name": None, "no": None}]
+    first: dict[str, int | str | None] = {"id": 2, "name": "ü", "no": None}
+    rows = [first, dict.fromkeys(first)]
     assert batch_of(rows).to_pylist() == rows

@@ -175,8 +175,9 @@ class Tools:
         """Say what the recording contains and lacks, and how to record what is missing."""
         self._trace(trace)  # whose files may be read
         path, words = self._asked[trace]
-        given = {name: value for name, value in words if name != "device"}
-        return info_object(inventory(path, **given, **self._privacy))
+        given: dict[str, Any] = {**dict(words), **self._privacy}
+        given.pop("device", None)
+        return info_object(inventory(path, **given))
 
     def finding(self, trace: str, id: str) -> Answer:
         """Show a finding: cause, remedy, gain per step, how sure, where, and figures as evidence.

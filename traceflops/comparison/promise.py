@@ -13,7 +13,13 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
-from traceflops.comparison.matching import OF_WORK
+from traceflops.comparison.matching import (
+    KERNELS,
+    OF_WORK,
+    Match,
+    may_do_other_work,
+    replaced_kernels,
+)
 from traceflops.comparison.side import Side, Told
 from traceflops.comparison.spread import Interval
 from traceflops.errors import UsageError
@@ -87,6 +93,31 @@ class Promise(Struct, frozen=True):
     def ends(self) -> tuple[int, ...]:
         """Return the ends of what was promised: both, or only the upper one."""
         return (self.high_ns,) if self.low_ns <= 0 else (self.low_ns, self.high_ns)
+
+
+Judged = tuple[Side, Side, int, Interval | None, str | None]
+"""The first arguments of `promise_of`."""
+
+
+def judged_promise(
+    judged: Judged, unjudged: Sequence[str], matched: Sequence[Match]
+) -> Promise | None:
+    """Return the promise of two sides, if it can be judged; else only if `fix` asks for it.
+
+    `unjudged` is what differs, `matched` are the kernels. Raises UsageError as `promise_of` does.
+    """
+    before, after, _, _, fix = judged
+    if unjudged and {*unjudged} <= {*OF_WORK}:
+        # Other work may be the repair itself: one operator for several, as in attention.
+        promise, replaced = promise_of(*judged), replaced_kernels(before, after)
+        if promise is not None and promise.is_about(replaced):
+            return promise
+    unlike = unjudged[0] if unjudged else None
+    if unlike is None and may_do_other_work(before, after, matched):
+        unlike = KERNELS
+    if unlike is not None and fix is None:  # the comparison's caveats tell that the work differs
+        return None
+    return promise_of(*judged, unlike)
 
 
 def promise_of(

@@ -20,7 +20,7 @@ from traceflops.comparison import difference, matching
 from traceflops.comparison.counted import KernelChange, kernel_changes, largest_change
 from traceflops.comparison.difference import Cause, rounded
 from traceflops.comparison.matching import Match, Unlike, matches
-from traceflops.comparison.promise import UNJUDGED, Promise, promise_of
+from traceflops.comparison.promise import UNJUDGED, Promise, judged_promise
 from traceflops.comparison.reasons import Reason, caveats, reasons_of, statement
 from traceflops.comparison.side import Side, side_of
 from traceflops.comparison.spread import Interval, interval
@@ -132,18 +132,8 @@ class Comparison(Struct, frozen=True, dict=True):
         old, new = self.before, self.after
         if self.obstacle or self.is_same:
             return None
-        judged = old, new, self.difference_ns, self.interval, self.fix
-        unlike = self.unjudged[0].what if self.unjudged else None
-        if unlike and all(other.what in matching.OF_WORK for other in self.unjudged):
-            # Other work may be the repair itself: one operator for several, as in attention.
-            promise, replaced = promise_of(*judged), matching.replaced_kernels(old, new)
-            if promise is not None and promise.is_about(replaced):
-                return promise
-        if unlike is None and matching.may_do_other_work(old, new, self.matches):
-            unlike = matching.KERNELS
-        if unlike is not None and self.fix is None:  # `caveats` tell that the work differs
-            return None
-        return promise_of(*judged, unlike)
+        judged = (old, new, self.difference_ns, self.interval, self.fix)
+        return judged_promise(judged, [other.what for other in self.unjudged], self.matches)
 
     @cached_property
     def unjudged(self) -> tuple[Unlike, ...]:
