@@ -55,7 +55,7 @@ def test_one_command_names_all_places_of_the_owner_and_fills_them(tmp_path: Path
     shutil.copytree(CONFIG.parent, tmp_path / ".github/ISSUE_TEMPLATE")
 
     def places(*arguments: str) -> list[str]:
-        command = [sys.executable, ROOT / ".ci/owner.py", *arguments]
+        command = [sys.executable, str(ROOT / ".ci/owner.py"), *arguments]
         lines = subprocess.check_output(command, cwd=tmp_path, text=True).splitlines()
         return [line.partition(":")[0] for line in lines]
 
