@@ -42,8 +42,10 @@ def keep_freed_memory() -> None:
     import ctypes  # numpy loads it anyway
 
     with suppress(AttributeError, OSError, TypeError):  # another C library
-        ctypes.CDLL(None).mallopt(_M_TRIM_THRESHOLD, 1 << 29)
-        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, 1 << 30)
+        mallopt = ctypes.CDLL(None).mallopt
+        # Before glibc 2.35, 32 MiB is the most, and a higher value is ignored.
+        if mallopt(_M_MMAP_THRESHOLD, 1 << 30) or mallopt(_M_MMAP_THRESHOLD, 1 << 25):
+            mallopt(_M_TRIM_THRESHOLD, 1 << 29)
 
 
 def say(text: str, *, to_stderr: bool = False) -> None:
