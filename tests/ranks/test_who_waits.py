@@ -5,6 +5,7 @@ import json
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,8 @@ from tests.conftest import shared_file
 from tests.parsers.nsight.test_recipe import write as write_recipe
 from traceflops import analyze, read
 from traceflops.analysis.preparation import prepare
+from traceflops.ranks.clocks import _bounds
+from traceflops.ranks.matching import Matches
 from traceflops.ranks.who_waits import RankReport, rank_report
 from traceflops.reports.json.devices import ranks_object
 from traceflops.reports.view.who_waits import clocks_sentence
@@ -393,6 +396,15 @@ def test_without_collectives_nothing_bounds_the_clocks() -> None:
     alignment = ranks_object(report_of([("gemm", 0, 9)], [("gemm", 0, 9)]))["alignment"]
     bounds = [(one["error_at_least_ns"], one["error_at_most_ns"]) for one in alignment["offsets"]]
     assert bounds == [(None, None)] * 2
+
+
+def test_a_record_that_is_alone_in_its_collective_bounds_no_clock() -> None:
+    """The collective of ranks 0 and 1 ends at 50 for both, and begins at 0 and 10."""
+    records: Any = SimpleNamespace(ranks=(0, 1), place=np.array([0, 1, 0]))
+    matches = Matches(np.array([0, 0, 1]), 2, 0)
+    start, end = np.array([0, 10, 20]), np.array([50, 50, 30])
+    lowest, highest = _bounds(records, matches, np.arange(3), start, end)
+    assert (lowest.tolist(), highest.tolist()) == ([-40, -50], [50, 40])
 
 
 def test_an_extra_kernel_just_before_a_collective_is_not_it() -> None:

@@ -240,6 +240,8 @@ def _bounds(
     Beyond these bounds a rank would end a collective of `rows` before another rank starts it.
     `start` and `end` are of all records, on aligned clocks. A rank without collectives has 0 and 0.
     """
+    _, of_row = ranked(matches.collective[rows])
+    rows = rows[np.bincount(of_row)[of_row] > 1]  # a record alone in its collective bounds nothing
     collective, place = matches.collective[rows], records.place[rows]
     start, end = start[rows], end[rows]
     # A rank's times can move back until its end is at the latest start of the other ranks, and
