@@ -150,6 +150,7 @@ class _Recording(Gathered):
         """Add slices to the tables of their kinds. `kind_of` is the kind of each category."""
         kernel, kind = _WORDS.index("kernel"), kind_of[rows["category"]]
         # The category of a stream's work does not tell its kind, but its name does.
+        # 11: the length of the beginnings in _STREAM_WORK.
         words = [_STREAM_WORK.get(name[:11], "kernel") for name in self._packets.names]
         by_name = np.array([*map(_WORDS.index, words), kernel])  # the last is for code -1: no name
         kind = np.where(kind == _WORDS.index(_OF_STREAM), by_name[rows["name"]], kind)

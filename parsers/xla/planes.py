@@ -175,8 +175,7 @@ class Stats(Struct, frozen=True):
 
     def texts(self, name: str) -> tuple[IntArray, list[str]]:
         """Return per event the index of the text of its stat `name`, or -1; and the texts."""
-        # A stat has its text in itself, or refers to the name of another stat as its text. Its code
-        # is -1 for the way that it does not use: the larger code is that of its text.
+        # A stat contains its text, or refers to another stat whose name is its text.
         stats = np.flatnonzero(self._have_name(name))
         names, plane, columns = Names(), self._plane, self._columns
         own_texts = plane.block.texts(columns.begins[_TEXT][stats], columns.ends[_TEXT][stats])
@@ -185,6 +184,7 @@ class Stats(Struct, frozen=True):
             columns.numbers[_TEXT_REF][stats],
             lambda key, _: names[plane.stat_names[key]] if key in plane.stat_names else -1,
         )
+        # One of both codes is -1, so the larger one is that of the text.
         codes = np.full(self.count, -1)
         codes[self._owner[stats]] = np.maximum(np.array(text_code, np.int64), reference_code)
         return codes, list(names)

@@ -283,7 +283,11 @@ def _after_first(own: Leads, windows: Sequence[Window]) -> Leads:
 
 
 def _sums(prepared: Prepared, device: int, own: Leads, cap_ns: int, short_ns: int) -> LaunchSums:
-    """Return the sums of a device's `own` launches and of its work in the chosen windows."""
+    """Return the sums of a device's `own` launches and of its work in the chosen windows.
+
+    A start is late if it had no earlier work to wait for, and still came more than `cap_ns` after
+    its launch. Kernels below `short_ns` are short.
+    """
     activities, chosen = prepared.trace.activities, prepared.chosen
     starts = (numbers(activities["device"])[chosen.row] == device) & (chosen.starts_inside > 0)
     row = chosen.row[starts]

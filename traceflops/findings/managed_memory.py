@@ -120,10 +120,10 @@ def _times_after_pages(trace: Trace) -> tuple[float, float] | None:
 
 
 def _fetched_twice(trace: Trace) -> int:
-    """Return the bytes that are prefetched to a GPU in vain: the host takes them back at once.
+    """Return the bytes that are prefetched to a GPU in vain.
 
-    That happens before the next kernel there, during which as many bytes migrate to the GPU again.
-    Prefetches of which less than nearly all is taken back do not count.
+    The host takes nearly all of a prefetch back before the next kernel of that GPU begins, and as
+    many bytes migrate to the GPU again during that kernel.
     """
     work = trace.activities
     is_kernel, device = is_one_of(work["kind"], "kernel"), numbers(work["device"])
@@ -134,7 +134,7 @@ def _fetched_twice(trace: Trace) -> int:
     count, size = len(stretches), numbers(work["bytes"], 0)[order]
     is_prefetched = is_prefetch(work, "migration HtoD")[order]
     place, last_prefetch = np.arange(len(order)), np.full(count, len(order))
-    last_prefetch[number[is_prefetched]] = place[is_prefetched]
+    last_prefetch[number[is_prefetched]] = place[is_prefetched]  # of several, the last stays
     is_back = on_demand(work, "migration DtoH")[order] & (place > last_prefetch[number])
     is_again = on_demand(work, "migration HtoD")[order]
     prefetched, back, again = (

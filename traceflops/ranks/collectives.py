@@ -212,8 +212,8 @@ def message_bytes(linked: LinkedTrace, rows: IntArray) -> IntArray:
     data_type, types = recorded.texts("collective_dtype")
     sizes = (1 if t.startswith("float8_") else _SIZES.get(t, 0) for t in map(str.lower, types))
     width = np.array([*sizes, 0], dtype=np.int64)[data_type]
-    # Is a kernel the only one of its operator? An operator without a recorded number gets the
-    # number -1 - row, which no other has. Without any operator the sizes are the kernel's own.
+    # Is a kernel the only one of its operator? An operator without a recorded number gets a
+    # negative one from its row (ABSENT is lower). Without an operator, sizes are the kernel's own.
     activities, op_row = linked.trace.activities, linked.links.op_of_activity[rows]
     op = numbers(activities["external_id"], ABSENT)[rows]
     op = np.where((op == ABSENT) & (op_row >= 0), -1 - op_row, op)
@@ -221,7 +221,8 @@ def message_bytes(linked: LinkedTrace, rows: IntArray) -> IntArray:
     _, group, counts = np.unique(key, return_inverse=True, return_counts=True)
     is_alone = (op == ABSENT) | (counts[group] == 1)
     is_known = (elements >= 0) & (elements < _MOST_ELEMENTS) & (width > 0) & is_alone
-    return np.where(is_known, np.where(is_known, elements, 0) * width, ABSENT)
+    known_elements = np.where(is_known, elements, 0)  # so that no product overflows
+    return np.where(is_known, known_elements * width, ABSENT)
 
 
 def annotated_inputs(linked: LinkedTrace, marks: IntArray) -> tuple[IntArray, IntArray]:

@@ -204,8 +204,8 @@ def spans_of(prepared: Prepared, graph: RecordedGraph, *, joined: bool = True) -
         for side, time_ns in enumerate((start, end)):
             times[side].append(time_ns)
             instants[side].append(_instants(prepared, graph, device, heads, time_ns))
-    first, last = map(_joined, (graph, graph), instants, times)
-    return Spans(first, last)
+    (starts, ends), (start_ns, end_ns) = instants, times
+    return Spans(_of_all(graph, starts, start_ns), _of_all(graph, ends, end_ns))
 
 
 def _instants(
@@ -233,7 +233,7 @@ def _instants(
     return Instants(np.full_like(time_ns, device), mark, candidates)
 
 
-def _joined(graph: RecordedGraph, parts: Sequence[Instants], times: Sequence[IntArray]) -> Instants:
+def _of_all(graph: RecordedGraph, parts: Sequence[Instants], times: Sequence[IntArray]) -> Instants:
     """Return the instants of all devices as one; `times` are their recorded times, per device."""
     counts = np.array([len(part.device) for part in parts], dtype=np.int64)
     before = np.cumsum(counts) - counts

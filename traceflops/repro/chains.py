@@ -81,19 +81,20 @@ class Loading(Struct, frozen=True):
 
 
 def loading(analysis: Analysis, finding: Finding) -> Loading | None:
-    """Return the waiting that a finding about data is about; None without steps."""
+    """Return how a mean step waits for data, by a finding on the input; None without steps."""
     windows = analysis.windows_used
     if not windows or not analysis.devices:
         return None
+    # Sums over the windows of all devices, by their number.
     step_ns = analysis.total.components.window_ns // windows
     sent = sum(copy.count * copy.bytes for copy in copies(analysis) if copy.direction == "HtoD")
     return Loading(
-        step_ns,
-        round(finding.share * step_ns),
-        sent // windows,
-        any(_OF_WORKERS in row.name for row in finding.rows),
-        windows,
-        analysis.devices[0].device,
+        step_ns=step_ns,
+        wait_ns=round(finding.share * step_ns),
+        bytes=sent // windows,
+        has_workers=any(_OF_WORKERS in row.name for row in finding.rows),
+        count=windows,
+        device=analysis.devices[0].device,
     )
 
 

@@ -229,13 +229,14 @@ class Calls:
         for number, _ in groups(process[rows_of_kinds[0]]):
             starts, batches, stops = (rows[process[rows] == number] for rows in rows_of_kinds)
             batches = batches[in_order(start_ns[batches])]
-            # A batch is a first one if more workers had been started than before the last batch.
+            # A batch is a first one if workers were started since the batch before it.
             started = np.searchsorted(np.sort(start_ns[starts]), start_ns[batches])
             is_first = np.diff(started, prepend=0) > 0
             if is_first.sum() <= FEW:
-                others_ns = np.sort(dur_ns[batches[~is_first]])
-                from_ns[batches] += others_ns[(len(others_ns) - 1) // 2] if len(others_ns) else 0
-                kept += [starts, batches[is_first], stops]
+                firsts, others_ns = batches[is_first], np.sort(dur_ns[batches[~is_first]])
+                # The median of the others is usual.
+                from_ns[firsts] += others_ns[(len(others_ns) - 1) // 2] if len(others_ns) else 0
+                kept += [starts, firsts, stops]
         rows, end_ns = np.concatenate(kept), start_ns + np.maximum(dur_ns, 0)
         return process[rows], thread[rows], np.minimum(from_ns, end_ns)[rows], end_ns[rows]
 

@@ -143,6 +143,7 @@ def nvprof_tables(database: Database) -> Nvprof:
     )
 
     def add(name: str, columns: Iterable[str], read: Reader) -> None:
+        # Readers ask a schema only which columns there are, so all types are the same.
         schema = pa.schema([(column, pa.int64()) for column in columns])
         files[name] = ArrowTable(database.source, schema, read)
 
@@ -150,8 +151,7 @@ def nvprof_tables(database: Database) -> Nvprof:
         present = [p for p in parts if {"start", "timestamp"} & database.columns(CUPTI + p.table)]
         if present:
             add(name, present[0].columns, partial(_rows, tables, present))
-    # The GPUs; newer versions have the id of a text as their name.
-    rows = database.whole(f"{CUPTI}DEVICE", _GPU)
+    rows = database.whole(f"{CUPTI}DEVICE", _GPU)  # names are ids of texts
     texts = database.whole(_TEXTS, Wanted(integers=("_id_",), texts=("value",)))
     text_of_id = TextsById(texts["_id_"], texts.texts["value"])
     columns: dict[str, Any] = {name: rows[own_name] for name, own_name in _OF_GPU.items()}

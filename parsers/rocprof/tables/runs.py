@@ -155,8 +155,8 @@ def _without_repetitions(processes: Sequence[Process]) -> list[Process]:
     """Return processes without those that only repeat others for more counters.
 
     The main processes are those with times or, if none has, the first with counters. The other
-    processes with counters may repeat them: they are compared in groups of as many processes. A
-    group is joined to the main processes if each of its processes repeats its partner.
+    processes with counters may repeat them. They are compared in groups that have as many processes
+    as there are main ones. A group is joined to these if each of its processes repeats its partner.
     """
     timed = [process for process in processes if process.has(*_TIMELINE)]
     counting = [process for process in processes if process not in timed and process.counted]
@@ -170,6 +170,7 @@ def _without_repetitions(processes: Sequence[Process]) -> list[Process]:
         pairs = [(p, o) for p, o in _paired(main, others[i : i + len(main)]) if p is not None]
         if not all(_repeats(other, process) for process, other in pairs):
             continue
+        # `counted` has triples: the repetition, whether it is this run's own, and its part.
         repetitions = [n or 0 for process, _ in pairs for n, _, _ in process.counted]
         if not any(repetitions):  # the main run has no number yet: it is 1
             repetitions = [1] * len(repetitions)
