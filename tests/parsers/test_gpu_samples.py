@@ -1,5 +1,6 @@
 """Samples of nvidia-smi and amd-smi become counters, whatever their layout; others are refused."""
 
+import gzip
 from pathlib import Path
 from typing import Any
 
@@ -228,7 +229,8 @@ def test_times_with_their_zone_and_text_in_utf16(tmp_path: Path) -> None:
     expected = {(3, used, 0): 4, (1, used, 3 * 10**9 // 2): 5, (1, used, 2 * 10**9): 6}
     plain = written(tmp_path, text)
     (tmp_path / "wide.csv").write_bytes(text.encode("utf-16"))
-    for trace in (plain, read(tmp_path / "wide.csv")):
+    (tmp_path / "wide.csv.gz").write_bytes(gzip.compress(text.encode("utf-16")))
+    for trace in (plain, read(tmp_path / "wide.csv"), read(tmp_path / "wide.csv.gz")):
         found = values(trace, start)
         counter = next(iter(found))[1]
         assert counter.endswith(used)
