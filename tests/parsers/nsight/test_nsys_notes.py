@@ -411,8 +411,10 @@ def test_launches_that_failed_are_said_first_and_have_lost_no_record(
     tmp_path: Path, ran: str | None, said: str
 ) -> None:
     export = NsysFile()
+    driver = {"name": "cuLaunchKernel", "eventClass": 1}  # the same launch again
     for number in (1, 2, 3):
         export.call(number * 10, number * 10 + 9, number, returnValue=222)
+        export.call(number * 10 + 1, number * 10 + 8, number, returnValue=222, **driver)
     if ran == "copy":
         export.call(100, 109, 9, name="cudaMemcpy_v3020", returnValue=0)
         export.copy(105, 108, 1, correlationId=9)
