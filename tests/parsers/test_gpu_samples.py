@@ -246,3 +246,11 @@ def test_how_long_a_gpu_was_busy_and_idle_is_said_first(tmp_path: Path) -> None:
     assert analyze(trace).verdict.sentence.startswith(
         "The GPU is busy for 45.0 % of the 8.00 s sampled, and idle for 4.00 s in one piece."
     )
+
+
+def test_gpus_that_are_sampled_at_different_times(tmp_path: Path) -> None:
+    """Each is sampled for 4 s, the second one an hour after the first."""
+    rows = (f"2024/03/19 0{gpu}:00:0{at}, {gpu}, 50 %" for gpu in (0, 1) for at in range(5))
+    trace = written(tmp_path, "timestamp, index, utilization.gpu [%]\n" + "\n".join(rows) + "\n")
+    sentence = analyze(trace).verdict.sentence
+    assert sentence.startswith("The GPUs are busy for 50.0 % of the 4.00 s sampled.")

@@ -209,7 +209,9 @@ def failed_launches(trace: Trace) -> tuple[Fact, ...]:
     error, count = max(errors, key=errors.__getitem__), errors.total()
     why = fact(_WHY_FAILED[error]) if error in _WHY_FAILED else None
     launches = count + launch_calls(trace)
-    claim = fact(FAILED, count=count, launches=launches, error=int(error), why=why)
+    # Readers give 999 for all errors that tell no reason.
+    reason = fact("launch-error.number", error=int(error), why=why) if error != "999" else None
+    claim = fact(FAILED, count=count, launches=launches, reason=reason)
     has_kernels = is_one_of(trace.activities["kind"], "kernel", "graph").any()
     return (claim,) if has_kernels else (claim, fact(f"{LITTLE_WORK}.failures"))
 
