@@ -53,8 +53,6 @@ def unpacker(first: bytes) -> Callable[[Feed], Iterator[bytes]] | None:
     if first.startswith(_GZIP[:2]):
         return _gunzip
     magic = first[:_MAGIC_BYTES]
-    if magic.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        return _from_utf16
     return _decompress if magic in _FRAMES or _is_skipped(magic) else None
 
 
@@ -136,12 +134,17 @@ def gathered(pieces: Iterator[bytes]) -> Iterator[bytes]:
         yield b"".join(held)
 
 
-def _from_utf16(feed: Feed) -> Iterator[bytes]:
-    """Yield text in UTF-16, as redirects of PowerShell write it, in UTF-8."""
+def _in_utf8(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield text in UTF-16, as redirects of PowerShell write it, in UTF-8; other pieces as such."""
+    first = next(pieces, b"")
+    pieces = chain([first], pieces)
+    if not first.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        yield from filter(None, pieces)
+        return
     decoder = codecs.getincrementaldecoder("utf-16")(errors="replace")
-    while data := feed.take():
-        yield decoder.decode(data).encode()
-    yield decoder.decode(b"", final=True).encode()
+    texts = (decoder.decode(piece).encode() for piece in pieces)
+    yield from filter(None, texts)
+    yield from filter(None, [decoder.decode(b"", final=True).encode()])
 
 
 def _gunzip(feed: Feed) -> Iterator[bytes]:
@@ -313,7 +316,7 @@ class ByteSource:
         first = list(islice(raw, 1))  # none if the input is empty
         raw = chain(first, raw)
         unpack, feed = unpacker(first[0]) if first else None, Feed(raw)
-        for block in raw if unpack is None else gathered(unpack(feed)):
+        for block in _in_utf8(raw if unpack is None else gathered(unpack(feed))):
             self.text_bytes += len(block)
             # The raw bytes of a member of an archive are unpacked already: take its packed size.
             packed = self._raw_bytes if self.packed_bytes is None else self.packed_bytes

@@ -45,8 +45,8 @@ def _is_stats(head: bytes) -> bool:
     from traceflops.parsers.nsight.stats_layouts import STATS_TABLES
     from traceflops.parsers.nsight.stats_text import Console, first_header, json_header
 
-    if head.lstrip()[:1] in _NO_TABLE:
-        return first_header(json_header(head), STATS_TABLES) is not None
+    if (of_json := json_header(head)) or head.lstrip()[:1] in _NO_TABLE:
+        return first_header(of_json, STATS_TABLES) is not None
     has_csv = first_header(head, STATS_TABLES) is not None
     return has_csv or any(Console(STATS_TABLES).rows(head))
 

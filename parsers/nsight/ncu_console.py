@@ -44,13 +44,17 @@ def is_console(head: bytes) -> bool:
 
 
 class _Place(Struct):
-    """Where a line is: its process, launch and section; `ends` are those of columns, () outside."""
+    """Where a line is: its process, launch and section; `ends` are those of columns, () outside.
+
+    `has_rows` tells whether the table has had metrics: then the next dashes close it.
+    """
 
     process: tuple[str, str, str] = ("", "", "")
     launch: tuple[str, ...] = ()
     number: int = -1
     section: str = ""
     ends: tuple[int, ...] = ()
+    has_rows: bool = False
 
 
 def console_rows(source: ByteSource) -> Iterator[bytes]:
@@ -69,7 +73,9 @@ def console_rows(source: ByteSource) -> Iterator[bytes]:
 def _metric(line: str, place: _Place) -> list[str] | None:
     """Return the name, unit and value in a line, None if it has none; it may move `place`."""
     if (dashes := _DASHES.fullmatch(line)) is not None:
-        place.ends = (dashes.end(1), dashes.end(2))
+        is_end = place.ends and place.has_rows
+        place.ends = () if is_end else (dashes.end(1), dashes.end(2))
+        place.has_rows = False
     elif (launch := _LAUNCH.fullmatch(line)) is not None:
         name, grid, block, device, capability = (text or "" for text in launch.groups())
         place.launch, place.number = (name, block, grid, device, capability), place.number + 1
@@ -83,5 +89,6 @@ def _metric(line: str, place: _Place) -> list[str] | None:
     elif place.ends and place.launch and place.section:
         name_end, unit_end = place.ends
         cells = [line[:name_end].strip(), line[name_end:unit_end].strip(), line[unit_end:].strip()]
-        return cells if all(cells[::2]) and cells != _HEADER_ROW else None
+        place.has_rows = cells != _HEADER_ROW
+        return cells if all(cells[::2]) and place.has_rows else None
     return None

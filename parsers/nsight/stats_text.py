@@ -6,6 +6,7 @@ decimals and thousands of the user's locale.
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -79,7 +80,7 @@ def from_header(source: ByteSource, tables: Tables) -> Filtered:
 
     def blocks(inner: ByteSource) -> Iterator[bytes]:
         lines = whole_lines(inner)
-        first = next(lines, b"").removeprefix(b"\xef\xbb\xbf")  # a byte order mark
+        first = next(lines, b"").removeprefix(codecs.BOM_UTF8)
         header = first_header(first, tables) or 0
         for block in chain([first[header:]], lines):
             yield _without_messages(block, *_MARKED)
@@ -89,7 +90,7 @@ def from_header(source: ByteSource, tables: Tables) -> Filtered:
 
 def json_header(head: bytes) -> bytes:
     """Return the header that the CSV of a report in JSON would have; b"" for other text."""
-    text = head.decode(errors="replace")
+    text = head.removeprefix(codecs.BOM_UTF8).decode(errors="replace")
     if (begin := _OBJECTS.match(text)) is None:
         return b""
     try:
@@ -102,7 +103,8 @@ def json_header(head: bytes) -> bytes:
 def _from_json(source: ByteSource) -> Iterator[bytes]:
     """Yield a report that nsys stats wrote as JSON, a list of objects, as CSV."""
     try:
-        rows = msgspec.json.decode(b"".join(source.blocks()), type=list[dict[str, _Cell]])
+        text = b"".join(source.blocks()).removeprefix(codecs.BOM_UTF8)
+        rows = msgspec.json.decode(text, type=list[dict[str, _Cell]])
     except msgspec.DecodeError as error:
         raise InputError(
             f"damaged or cut off: {source.label} ({error})", "write it again, or as CSV"
@@ -306,4 +308,7 @@ class Console(Struct):
 
 def csv_line(cells: Sequence[str]) -> bytes:
     """Return a line of CSV with all cells in quotes."""
-    return ",".join('"' + cell.replace('"', '""') + '"' for cell in cells).encode() + b"\n"
+    return (
+        ",".join('"' + cell.replace('"', '""') + '"' for cell in cells).encode(errors="replace")
+        + b"\n"
+    )

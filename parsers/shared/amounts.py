@@ -30,7 +30,7 @@ from traceflops.table.trace import Note, Trace
 from traceflops.units import time_amount
 
 _MOST: Final = 2**53  # 9 PB, or 104 days: a double below it is exact, and sums fit an int64
-_SEVERAL: Final = 3  # so many different counters cannot all be 0 of launches that did run
+_SEVERAL: Final = 3  # so many different counters are hardly all 0 of launches that did run
 _MUCH_OF_IT: Final = 0.1  # a note says if more of a lifetime is outside device work
 _NOTES: Final = NoteTable(
     dropped={
@@ -43,7 +43,8 @@ _NOTES: Final = NoteTable(
     },
     missing={
         "nothing-counted": "All {n} hardware counters are 0 in every launch: they were not "
-        "counted, so they tell nothing. Other programs that count, or missing rights, can be why."
+        "counted, unless no kernel does what they count. Other programs that count, or missing "
+        "rights, can be why."
     },
 )
 

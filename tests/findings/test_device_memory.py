@@ -491,6 +491,23 @@ def test_copies_that_mpi_makes_are_not_the_programs(call_ns: int, title: str) ->
     assert (found.owner, found.remedy[:4]) == ("library", "MPI ")
 
 
+def test_a_single_call_of_mpi_counts_by_what_it_takes_of_all_time() -> None:
+    """In 2.4 ms one call takes 0.3 ms, another call of its name inside; it copies all the time."""
+    works = [("stencil", 10_000 * at, 100_000 * at, 90_000) for at in range(20)]
+    works += [("Memcpy DtoH", at, at + 1_000, 10_000) for at in range(2_100_000, 2_390_000, 15_000)]
+    rows = launched(*works)
+    for one, call in zip(rows["activities"], rows["calls"], strict=True):
+        if one["name"] != "stencil":
+            one.update({"kind": "memcpy", "direction": "DtoH", "bytes": 8_192})
+            call["dur_ns"] = 9_000
+    mark = {"kind": "annotation", "name": "MPI_Bcast", "start_ns": 2_095_000, "dur_ns": 300_000}
+    trace = trace_of(**rows, marks=[mark, {**mark, "start_ns": 2_096_000, "dur_ns": 290_000}])
+    analysis = tf.analyze(replace(trace, source=replace(trace.source, format="nsys")))
+    (found,) = of_rule(analysis, "pageable-copies", "host-copies")
+    assert "MPI_Bcast makes most copies" in found.sentence
+    assert found.share == pytest.approx(300 / 2_400, abs=0.01)
+
+
 @pytest.mark.parametrize(("after", "is_loading"), [(0, True), (6, False)])
 def test_copies_before_the_first_kernel_load_what_it_works_on(after: int, is_loading: bool) -> None:
     """Of 12 and of 18 copies, as long as a kernel, 12 come before the first kernel."""

@@ -228,6 +228,7 @@ def _activity(event: Row, args: Row, kind: str, external: int | None) -> Row:
         "block": _triple(args.get("block")),
         "registers_per_thread": integer(args.get("registers per thread")),
         "shared_memory_bytes": integer(args.get("shared memory")),
+        "scratch_bytes": None,
         "occupancy_percent": integer(args.get("est. achieved occupancy %")),
         "annotation": text(args.get("name"))
         if (integer(args.get("graph node id")) or 0) > 0

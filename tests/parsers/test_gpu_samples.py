@@ -1,5 +1,6 @@
 """Samples of nvidia-smi and amd-smi become counters, whatever their layout; others are refused."""
 
+import gzip
 from pathlib import Path
 from typing import Any
 
@@ -228,7 +229,8 @@ def test_times_with_their_zone_and_text_in_utf16(tmp_path: Path) -> None:
     expected = {(3, used, 0): 4, (1, used, 3 * 10**9 // 2): 5, (1, used, 2 * 10**9): 6}
     plain = written(tmp_path, text)
     (tmp_path / "wide.csv").write_bytes(text.encode("utf-16"))
-    for trace in (plain, read(tmp_path / "wide.csv")):
+    (tmp_path / "wide.csv.gz").write_bytes(gzip.compress(text.encode("utf-16")))
+    for trace in (plain, read(tmp_path / "wide.csv"), read(tmp_path / "wide.csv.gz")):
         found = values(trace, start)
         counter = next(iter(found))[1]
         assert counter.endswith(used)
@@ -244,3 +246,11 @@ def test_how_long_a_gpu_was_busy_and_idle_is_said_first(tmp_path: Path) -> None:
     assert analyze(trace).verdict.sentence.startswith(
         "The GPU is busy for 45.0 % of the 8.00 s sampled, and idle for 4.00 s in one piece."
     )
+
+
+def test_gpus_that_are_sampled_at_different_times(tmp_path: Path) -> None:
+    """Each is sampled for 4 s, the second one an hour after the first."""
+    rows = (f"2024/03/19 0{gpu}:00:0{at}, {gpu}, 50 %" for gpu in (0, 1) for at in range(5))
+    trace = written(tmp_path, "timestamp, index, utilization.gpu [%]\n" + "\n".join(rows) + "\n")
+    sentence = analyze(trace).verdict.sentence
+    assert sentence.startswith("The GPUs are busy for 50.0 % of the 4.00 s sampled.")

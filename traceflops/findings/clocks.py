@@ -288,13 +288,15 @@ def _utilisation(trace: Trace) -> Iterator[Fact]:
     rows = np.flatnonzero(is_one_of(table["name"], Sampled.UTILISATION))
     time_ns, percent = numbers(table["time_ns"])[rows], floats(table["value"])[rows]
     of_gpu = dict(groups(numbers(table["device"])[rows]))
-    if not len(rows) or time_ns.max() == time_ns.min():
+    # GPUs of several files may be sampled hours apart: the longest time of one is told.
+    time_sampled_ns = max((int(np.ptp(time_ns[own])) for own in of_gpu.values()), default=0)
+    if not time_sampled_ns:
         return
     share_of = {gpu: float(percent[members].mean()) / 100 for gpu, members in of_gpu.items()}
     low, high = min(share_of, key=share_of.__getitem__), max(share_of, key=share_of.__getitem__)
     differ = share_of[high] - share_of[low] >= _DIFFER
     local_id = trace.devices["local_id"].to_pylist()
-    time_sampled_ns, idle_ns = int(time_ns.max() - time_ns.min()), 0
+    idle_ns = 0
     if len(of_gpu) == 1:
         # From the first to the last of successive samples without work; `edges` are where they
         # begin and end.

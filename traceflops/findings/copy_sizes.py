@@ -95,8 +95,9 @@ def small_copies(case: Case, *, by_calls: bool = False) -> tuple[set[str], dict[
 class _OfMpi(NamedTuple):
     """A function of MPI that makes most copies between CPU and GPU.
 
-    `share` is its part of the time of its threads, from its first call to its last; `in_calls` is
-    the part of its own time in calls to the GPU: if most is, it waits for copies, not for ranks.
+    `share` is its part of the time of its threads, which is that of the chosen windows, or from its
+    first call to its last if that is longer; `in_calls` is the part of its own time in calls to the
+    GPU: if most is, it waits for copies, not for ranks.
     """
 
     name: str
@@ -127,10 +128,13 @@ def _made_by_mpi(case: Case) -> _OfMpi | None:
     if not name or 2 * copy_ns[name] <= copy_ns.total():
         return None
     is_own = np.array(names) == name
-    own_ns, count = int((end_ns - start_ns)[is_own].sum()), int(of_mark.max()) + 1
+    is_outer = parents(of_mark[is_own], start_ns[is_own], end_ns[is_own]) < 0
+    own_ns, count = int((end_ns - start_ns)[is_own][is_outer].sum()), int(of_mark.max()) + 1
     first_ns = group_least(of_mark[is_own], start_ns[is_own], count)
     last_ns = group_most(of_mark[is_own], end_ns[is_own], count)
-    threads_ns = int((last_ns - first_ns)[distinct(of_mark[is_own])].sum())
+    window_ns = case.total.components.window_ns // max(len(case.devices), 1)
+    called_ns = (last_ns - first_ns)[distinct(of_mark[is_own])]
+    threads_ns = int(np.maximum(called_ns, window_ns).sum())
     is_inside = (parents(of_call, call_start_ns, call_end_ns) < 0) & (around >= 0)
     is_inside[is_inside] = is_own[around[is_inside]]
     inside_ns = int((call_end_ns - call_start_ns)[is_inside].sum())

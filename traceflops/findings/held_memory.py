@@ -123,7 +123,7 @@ def _parts_of_peak(holders: Sequence[Holder], peak: int, stacks: Iterable[str]) 
             held[part] += holder.bytes
     scores = held["scores"]
     held["forward"] += held.pop("scores", 0)
-    said = [(part, size) for part, size in held.most_common() if size >= _SAID * peak]
+    said = [(part, size) for part, size in held.most_common() if size >= max(_SAID * peak, 1)]
     if not said:
         return
     yield fact(

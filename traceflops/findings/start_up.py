@@ -37,6 +37,7 @@ from traceflops.windows.records import chosen_time
 from traceflops.windows.repetition import FEWEST_ROUNDS
 from traceflops.windows.selection import Selection
 from traceflops.windows.started_up import BEFORE_WORK, set_up, upload
+from traceflops.windows.starting_calls import launching
 
 START_UP: Final = "start-up"
 _HARDLY: Final = 0.01  # a GPU that works for a smaller share of the time has hardly begun
@@ -200,7 +201,7 @@ _WHY_FAILED: Final = {
 def failed_launches(trace: Trace) -> tuple[Fact, ...]:
     """Return that launches of kernels failed; with what to do, if no kernel ran. () if none did."""
     names = trace.calls["name"]
-    is_failed = matching(names, FAILED_LAUNCH.match)
+    is_failed = launching(trace, FAILED_LAUNCH)
     if not is_failed.any():
         return ()
     failures = map(FAILED_LAUNCH.match, names.filter(pa.array(is_failed)).to_pylist())
@@ -208,7 +209,9 @@ def failed_launches(trace: Trace) -> tuple[Fact, ...]:
     error, count = max(errors, key=errors.__getitem__), errors.total()
     why = fact(_WHY_FAILED[error]) if error in _WHY_FAILED else None
     launches = count + launch_calls(trace)
-    claim = fact(FAILED, count=count, launches=launches, error=int(error), why=why)
+    # Readers give 999 for all errors that tell no reason.
+    reason = fact("launch-error.number", error=int(error), why=why) if error != "999" else None
+    claim = fact(FAILED, count=count, launches=launches, reason=reason)
     has_kernels = is_one_of(trace.activities["kind"], "kernel", "graph").any()
     return (claim,) if has_kernels else (claim, fact(f"{LITTLE_WORK}.failures"))
 

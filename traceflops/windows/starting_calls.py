@@ -22,12 +22,12 @@ def named(trace: Trace, pattern: re.Pattern[str]) -> BoolArray:
     return matching(trace.calls["name"], pattern.match)
 
 
-def launching(trace: Trace) -> BoolArray:
-    """Return, per call, whether it launches kernels or graphs.
+def launching(trace: Trace, pattern: re.Pattern[str] = LAUNCH) -> BoolArray:
+    """Return, per call, whether it launches kernels or graphs; `pattern` tells by its name.
 
     A call of the driver with the correlation of a launch of the runtime is the same launch again.
     """
-    is_launch, calls = named(trace, LAUNCH), trace.calls
+    is_launch, calls = named(trace, pattern), trace.calls
     correlation = numbers(calls["correlation"], ABSENT)
     key = joint_codes(numbers(calls["process"]), correlation)
     is_driver = is_one_of(calls["api"], "driver")

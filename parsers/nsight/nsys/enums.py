@@ -52,7 +52,10 @@ STACKED: Final = (59, 70)
 
 DRIVER: Final = 1
 """The event class of calls of the CUDA driver API."""
-_ERRORS: Final = (1, 2, 3, 4, 9, 35, 98, 100, 101, 201, 209, 218, 222, 400, 700, 701, 702, 709)
+_ERRORS: Final = (
+    *(1, 2, 3, 4, 9, 35, 98, 100, 101, 201, 209, 218, 222, 400),
+    *(700, 701, 702, 709, 710, 715, 716, 717, 718, 719),
+)
 """Errors of CUDA that tell why a launch failed."""
 WARNING, ERROR = 2, 3
 ALLOCATED, FREED = 0, 1

@@ -144,6 +144,7 @@ loss 0.2694
     gpu__time_duration.sum                           usecond      5.98
     launch__grid_size                                            1,117
     ---------------------------------------- --------------- ---------
+    WRN   The grid of this launch is smaller than the GPU, which has 84 multiprocessors.
 
 """
 OF_2024 = """\
@@ -178,4 +179,5 @@ def test_what_ncu_prints_is_read_launch_by_launch(tmp_path: Path) -> None:
         ("void axpy<4>(float, float *)", 1, "GPU Speed Of Light Throughput|Duration|ns", 2_000.0),
     ]
     assert table(trace, "grid", "block")[-1] == ([64, 2, 1], [256, 1, 1])
+    assert "no-number" not in {note.code for note in trace.notes}  # messages are no metrics
     assert [one["pid"] for one in trace.processes.to_pylist()] == [7, 9]

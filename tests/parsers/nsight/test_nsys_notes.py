@@ -399,6 +399,16 @@ def test_copies_that_were_not_made_are_not_missing(tmp_path: Path) -> None:
     assert "copies" not in {one.code for one in missing_from(trace)}
 
 
+@pytest.mark.parametrize(("returned", "told"), [(719, " (error 719)"), (5_719, "")])
+def test_an_error_that_tells_no_reason_gets_no_number(
+    tmp_path: Path, returned: int, told: str
+) -> None:
+    export = NsysFile()
+    export.call(10, 19, 1, returnValue=returned)
+    sentence = headline(tf.analyze(made(tmp_path, export))).sentence
+    assert sentence.startswith(f"1 of 1 launch of kernels failed{told}, so their work never ran.")
+
+
 @pytest.mark.parametrize(
     ("ran", "said"),
     [
@@ -411,8 +421,10 @@ def test_launches_that_failed_are_said_first_and_have_lost_no_record(
     tmp_path: Path, ran: str | None, said: str
 ) -> None:
     export = NsysFile()
+    driver = {"name": "cuLaunchKernel", "eventClass": 1}  # the same launch again
     for number in (1, 2, 3):
         export.call(number * 10, number * 10 + 9, number, returnValue=222)
+        export.call(number * 10 + 1, number * 10 + 8, number, returnValue=222, **driver)
     if ran == "copy":
         export.call(100, 109, 9, name="cudaMemcpy_v3020", returnValue=0)
         export.copy(105, 108, 1, correlationId=9)

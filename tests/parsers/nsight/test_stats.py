@@ -388,6 +388,9 @@ def test_a_report_in_json_is_read_like_its_csv(tmp_path: Path) -> None:
     expected = [(name, 3_500_000_000, 92), (name, 3_750_000_000, 92)]
     assert rows(trace, "activities", "name", "start_ns", "dur_ns") == expected
     assert rows(trace, "activities", "grid") == [([2, 1, 1],), (None,)]
-    path.write_text(json.dumps([one])[:-1])
-    with pytest.raises(tf.InputError, match="damaged or cut off"):
-        tf.read(path)
+    path.write_text(json.dumps([one]), encoding="utf-8-sig")
+    assert rows(tf.read(path), "activities", "name", "start_ns", "dur_ns") == expected[:1]
+    for damaged in (json.dumps([one])[:-1], json.dumps([{"\ud800": 1, **one}])):
+        path.write_text(damaged)
+        with pytest.raises(tf.InputError, match="damaged or cut off"):
+            tf.read(path)

@@ -387,3 +387,10 @@ def test_parts_of_the_peak_are_told_with_what_makes_the_largest_smaller(tmp_path
         "At the peak the optimizer holds 24 GiB, backward passes hold 10 GiB, forward passes "
         "hold 6 GiB. To need less, keep the states of the optimizer in 8 or 16 bits" in sentence
     )
+
+
+def test_no_part_of_the_program_holds_nothing(tmp_path: Path) -> None:
+    frames = [{"filename": "m.py", "line": 1, "name": "forward"}]
+    empty = {"action": "alloc", "addr": 1 << 40, "size": 0, "time_us": 1, "frames": frames}
+    trace = read({"segments": [], "device_traces": [[empty]]}, tmp_path)
+    assert tf.analyze(trace).verdict.sentence == "GPU 0 has 0 B allocated at its peak."
