@@ -219,10 +219,7 @@ def promised(comparison: Comparison) -> Answer:
 
     promise = comparison.promise
     if promise is None:
-        return (
-            "unknown",
-            "the baseline must be another recording of the same program",
-        )
+        return "unknown", "the baseline must be another recording of the same program"
     if promise.outcome == "not-judged":
         return "unknown", words(promise.fact)
     is_kept = promise.outcome in ("as-promised", "more")
