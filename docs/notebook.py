@@ -8,7 +8,6 @@ from __future__ import annotations
 import ast
 import io
 import json
-import os
 from collections.abc import Iterator
 from contextlib import chdir, redirect_stdout
 from copy import deepcopy
@@ -57,7 +56,7 @@ def main() -> None:
     """Rewrite the notebook."""
     ran = executed(json.loads(PAGE.read_text(encoding="utf-8")))
     text = json.dumps(ran, indent=1, ensure_ascii=False)
-    PAGE.write_text(f"{text}{os.linesep}", encoding="utf-8")
+    PAGE.write_text(f"{text}\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -57,7 +57,8 @@ def fitted(answer: dict[str, Any]) -> str:
         text = msgspec.json.encode(_cut(answer, most, longest), enc_hook=str)
         if len(text) <= MOST_BYTES:
             return text.decode()
-    raise UsageError("the answer is too long", "ask for a part of it, or for fewer columns")
+    hint = "ask for a part of it or for fewer columns, or run the command without --brief"
+    raise UsageError("the answer is too long", hint)
 
 
 def has_room(answer: dict[str, Any]) -> bool:

@@ -120,13 +120,13 @@ def _of_findings(analysis: Analysis, asked: str) -> tuple[Work, str]:
         if work is not None and at == first:
             return work, f"The longest, {refusals[0]}." if refusals else ""
         if work is not None:
-            why = (*refusals, f"finding {asked} is about nothing that a script can repeat")[0]
-            return work, f"{why[0].upper()}{why[1:]}; finding {at + 1} ({ids[at]}) can be, and is."
+            why = (*refusals, f"Finding {asked} is about nothing that a script can repeat")[0]
+            return work, f"{why}; finding {at + 1} ({ids[at]}) can be, and is."
     why = (*refusals, f"neither finding {asked} nor another is about what a script can repeat")[0]
     longest = next((work for work in works if not work.refused), None)
     if longest is None:
         raise InputError(why, _OTHER)
-    return longest, f"{why[0].upper()}{why[1:]}; this takes most of the other time."
+    return longest, f"Of what can be repeated, this takes the most time: {why}."
 
 
 def _about(analysis: Analysis, finding: Finding, works: Sequence[Work]) -> list[Work]:

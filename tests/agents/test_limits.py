@@ -311,8 +311,9 @@ def test_a_part_that_cannot_be_short_is_refused() -> None:
     from traceflops.errors import UsageError
     from traceflops.reports.json.brief import fitted
 
-    with pytest.raises(UsageError, match="too long"):
+    with pytest.raises(UsageError, match="too long") as refused:
         fitted({str(at): at for at in range(2_000)})
+    assert "without --brief" in (refused.value.hint or "")
 
 
 def test_names_are_replaced_on_request(serve: Serve) -> None:

@@ -334,6 +334,7 @@ def test_what_is_no_report_is_refused(content: bytes) -> None:
     [
         (("utilisation", "model_flops_text"), "1/0"),
         (("utilisation", "waterfall", "budget_text"), "x"),
+        (("utilisation", "ops", 0, "flops_text"), "1e999999999"),
         (("kernels", 0, "top"), "idle"),
         (("kernels", 0, "charged", 0, "charged_ns"), 2**70),
         (("devices", 0, "windows", 1, "start_ns"), 2**70),

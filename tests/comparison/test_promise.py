@@ -96,12 +96,15 @@ def test_a_gate_fails_where_a_promise_is_not_kept(tmp_path: Path) -> None:
 
     tf.analyze(tmp_path / "slow").save(tmp_path / "slow.json")
 
-    def check(after: str, baseline: str) -> int:
+    def check(after: str, baseline: str | Path) -> tuple[int, str]:
         given = ["check", str(tmp_path / after), "--baseline", str(tmp_path / baseline)]
-        return CliRunner().invoke(app, [*given, "--promised", "data-input"]).exit_code
+        result = CliRunner().invoke(app, [*given, "--promised", "data-input"])
+        return result.exit_code, result.output
 
     for baseline in ("slow", "slow.json"):
-        assert (check("fixed", baseline), check("half", baseline)) == (0, 4)
+        assert [check(after, baseline)[0] for after in ("fixed", "half")] == [0, 4]
+    code, said = check("fixed", SAMPLES / "torch_cpu_train.json.gz")
+    assert (code, said.count("only operators on the CPU")) == (4, 2)
 
 
 UNFUSED = replace(RUN, eager=("attention",), sequence=1_024)

@@ -219,6 +219,9 @@ def test_a_finding_that_cannot_be_repeated_gives_one_that_can() -> None:
     assert note.endswith("finding 1 (data-input) can be, and is.")
     with pytest.raises(UsageError, match="there is no finding 99"):
         chosen_work(analyze(GPT), "99")
+    _, note = chosen_work(analyze(SAMPLES / "tutorials" / "cuda"), "norm-bandwidth")
+    kernel = "at::native::<unnamed>::layer_norm_grad_input_kernel"  # other kernels take longer
+    assert note.startswith(f"Of what can be repeated, this takes the most time: {kernel}")
 
 
 def test_a_chain_is_the_operators_whose_launching_costs_most() -> None:

@@ -217,12 +217,11 @@ def promised(comparison: Comparison) -> Answer:
     """Return the verdict on the gain that a finding of the baseline promised; more passes."""
     from traceflops.reports.view.texts import words
 
+    if comparison.obstacle:
+        return "unknown", words(comparison.obstacle)
     promise = comparison.promise
     if promise is None:
-        return (
-            "unknown",
-            "the baseline must be another recording of the same program",
-        )
+        return "unknown", "the baseline must be another recording"
     if promise.outcome == "not-judged":
         return "unknown", words(promise.fact)
     is_kept = promise.outcome in ("as-promised", "more")

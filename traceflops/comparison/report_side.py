@@ -28,6 +28,8 @@ from traceflops.timeline.records import COMPONENTS, Components
 
 REPORT: Final = "traceflops.report/1"
 Instant = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+Exact = Annotated[str, msgspec.Meta(pattern=r"^-?[0-9]+(/[0-9]+)?$")]
+"""A number such as 7 or 7/2; one such as 1e999999999 would take for ever to read."""
 Component = Literal["compute", "memory", "other", "graph", "communication"]
 
 _MOST_SIGNS: Final = 200
@@ -93,12 +95,12 @@ class _Idle(Struct, frozen=True):
 
 class _Line(Struct):
     line: str
-    amount_text: str
+    amount_text: Exact
 
 
 class _Waterfall(Struct):
     dtypes: list[str]
-    budget_text: str
+    budget_text: Exact
     lines: list[_Line]
 
 
@@ -110,7 +112,7 @@ class _DevicePeak(Struct):
 
 class _Op(Struct):
     name: str
-    flops_text: str | None = None
+    flops_text: Exact | None = None
 
 
 class _Gain(Struct):
@@ -144,7 +146,7 @@ class _Finding(Struct):
 
 class _Utilisation(Struct):
     mfu: float | None
-    model_flops_text: str | None = None
+    model_flops_text: Exact | None = None
     waterfall: _Waterfall | None = None
     peaks: list[_DevicePeak] = []
     ops: list[_Op] = []

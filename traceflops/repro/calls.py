@@ -129,9 +129,11 @@ def calls(analysis: Analysis) -> tuple[Call, ...]:
     """
     ops = analysis.recording.trace.ops
     kernels = _KernelRows.of(analysis)
-    # Kernels on one device whose repeated ops have equal names and arguments are of equal calls.
+    # Kernels on one device whose repeated ops have equal names and arguments are of equal calls;
+    # of those without an op, kernels of one name.
     arguments_of_op = [taken(codes(ops[name]), kernels.op) for name in ("name", *READERS)]
-    group, first = group_rows([kernels.device, *arguments_of_op])
+    name = np.where(kernels.op < 0, kernels.name, -1)
+    group, first = group_rows([kernels.device, name, *arguments_of_op])
     sums = group_sums(group, kernels.ns, len(first))
     rows_of = np.split(by_code(group), np.cumsum(np.bincount(group, minlength=len(first)))[:-1])
     found = []

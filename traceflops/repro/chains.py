@@ -27,7 +27,7 @@ _OF_WORKERS: Final = "MultiProcessing"
 
 
 class Chain(Struct, frozen=True):
-    """Operators that the host launched in a row in one step, which took `wall_ns` there.
+    """Operators that launched work one after another in a thread, which took `wall_ns` there.
 
     `sum_ns` is the time of their work on the device.
     """
