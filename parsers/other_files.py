@@ -334,9 +334,10 @@ OTHER_FILES: Final[tuple[OtherFile, ...]] = (
         ),
     ),
     OtherFile(
-        "an nsys stats report as JSON",
+        "an nsys stats report as JSON, in a layout that is not read",
         "write it as CSV: nsys stats --format csv",
-        begins=rb'\s*[\[{]\s*"?(?:Time ?\(%\)|Start ?\(\w+\)|Total Time \(\w+\))"',
+        begins=rb'\s*[\[{]\s*(?:[{"]\s*)?"?(?:Time ?\(%\)|Start ?\(\w+\)|Total Time \(\w+\))"',
+        lacks=(b'"Instances"', b'"Num Calls"', b'"Count"', b'"CorrId"'),
     ),
     OtherFile(
         "a Python pickle, which is unsafe to open",

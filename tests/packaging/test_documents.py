@@ -29,7 +29,7 @@ COMMANDS: dict[str, Any] = GROUP.commands  # type: ignore[attr-defined]
 TO_TYPE = ["README.md", "docs/index.md", *(name for name in NAMES if "/tutorials/" in name)]
 OF_TOOLS = {
     *("--check", "--count", "--seed", "--enforce-eager", "--compile"),
-    *("--rccl-trace", "--cuda-graph-trace", "--python-functions-trace"),
+    *("--rccl-trace", "--cuda-graph-trace", "--python-functions-trace", "--print-summary"),
 }
 """Options of docs/refresh.py, of the scoreboards, of scripts of `repro` and of what records."""
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)

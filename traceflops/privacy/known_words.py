@@ -240,25 +240,26 @@ opened opengl openmp operating option original os others otherwise outside over 
 own package packet packets pages paired parent parented parquetdir parsers parts passed passes
 passive paths pause paused pci percent percentage perf perfetto permission pftrace pickle pid pieces
 pipelines place placeholders places plugin pmc possible possibly pragma prediction prefixed preset
-presets previous printed prints processes products prof profiled profiles program projected protobuf
-pushpop puts queued queueing quote quotes raise ran rar rates raw re read readable reading reads
-reason recomputation recording redact releases remain remains removed renumbered repaired repeated
-repeatedly repeats repetition replaced replayed replays report reported representative rerun
-resolution rest reuse reuses rocpd rolled room rootpage rounded rounds rpd running runs said samples
-saves saving say says scheduling scr second section see seems seen sees selected selection selects
-sent separate separated separately serializes served serving settings seven several shares shm
-shortened shorter show shown shows sig signs similar since six skipped smi so some somebody sound
-spaces span spans spreadsheet spreadsheets stacks stand stands started stay stays stdin steady steps
-still stopped stored streaming stretch successor such summaries summed sums supports surrogates
-switch syscall taken takes tar tell tells terminated text texts tflop th than that the their theirs
-them themselves there these they this those though thousand thousands threads throttling ties timed
-timeline times timestamp tmpdir together told too took total totals traced traceflops traces traffic
-trailing transaction transactions treated truncate truncated trusted try ts twice typeof typically
-ucx unaffected uncategorized uncertain unchanged under understood unescaped unfinished unit unless
-unpacks unreadable unset unsupported until used useful users uses using utf valid verified versions
-very via waited waits wal warm warned warning warnings was waterfall wave ways web were what when
-whether which while who whole whose why wide will windows word worked workgroup workitem works would
-writable writer writes written wrong wrote wsl xcc xz year years yet you zone zst zstd
+presets previous printed prints processes products prof profiled profiles program programs projected
+protobuf pushpop puts queued queueing quote quotes raise ran rar rates raw re read readable reading
+reads reason recomputation recording redact releases remain remains removed renumbered repaired
+repeated repeatedly repeats repetition replaced replayed replays report reported representative
+rerun resolution rest reuse reuses rights rocpd rolled room rootpage rounded rounds rpd running runs
+said samples saves saving say says scheduling scr second section see seems seen sees selected
+selection selects sent separate separated separately serializes served serving settings seven
+several shares shm shortened shorter show shown shows sig signs similar since six skipped smi so
+some somebody sound spaces span spans spreadsheet spreadsheets stacks stand stands started stay
+stays stdin steady steps still stopped stored streaming stretch successor such summaries summed sums
+supports surrogates switch syscall taken takes tar tell tells terminated text texts tflop th than
+that the their theirs them themselves there these they this those though thousand thousands threads
+throttling ties timed timeline times timestamp tmpdir together told too took total totals traced
+traceflops traces traffic trailing transaction transactions treated truncate truncated trusted try
+ts twice typeof typically ucx unaffected uncategorized uncertain unchanged under understood
+unescaped unfinished unit unless unpacks unreadable unset unsupported until used useful users uses
+using utf valid verified versions very via waited waits wal warm warned warning warnings was
+waterfall wave ways web were what when whether which while who whole whose why wide will windows
+word worked workgroup workitem works would writable writer writes written wrong wrote wsl xcc xz
+year years yet you zone zst zstd
 """
 
 _DESCRIPTIONS: Final = """
