@@ -554,6 +554,25 @@ def test_products_without_launch_records_gain_at_most_what_a_faster_type_may_tak
     assert one.gain.high_ns == pytest.approx(4 * 800 * US * (1 - 19.5 / 312), abs=8)
 
 
+def test_products_beside_copies_gain_at_most_the_time_without_copies() -> None:
+    """Four streams compute for 10 ms, and copies to the GPU take 7 ms of these."""
+    rows = [
+        {
+            "name": "ampere_sgemm_64x32_sliced1x4_nt",
+            "start_ns": 0,
+            "dur_ns": 10_000 * US,
+            "stream": n,
+        }
+        for n in range(4)
+    ]
+    copy = {"name": "Memcpy HtoD", "kind": "memcpy", "direction": "HtoD", "stream": 9}
+    rows.append({**copy, "start_ns": 0, "dur_ns": 7_000 * US, "bytes": 1 << 26})
+    found = tf.analyze(trace_of(activities=rows, devices=[A100])).findings
+    one = of_rule(found, "single-precision")
+    assert one.gain is not None
+    assert (one.gain.low_ns, one.gain.high_ns) == (0, 3_000 * US)
+
+
 @pytest.mark.parametrize(("graph_us", "is_told"), [(900, True), (400, False)])
 def test_graphs_recorded_as_a_whole_that_hold_most_of_the_work_are_to_be_opened(
     graph_us: int, *, is_told: bool

@@ -199,7 +199,7 @@ def without_work_ns(case: Case) -> int:
 
 _AMD_WARP: Final = 64  # lanes of a warp on some AMD GPUs; NVIDIA's have 32
 _RDNA: Final = 10  # the first gfx version of RDNA
-_VOLTA: Final = 7  # Nsight Compute profiles GPUs from this major compute capability on
+_VOLTA: Final = 7  # Nsight Compute and Triton need this major compute capability
 
 
 def program_of(case: Case) -> frozenset[str]:
@@ -217,7 +217,7 @@ def program_of(case: Case) -> frozenset[str]:
     amd        the GPUs are AMD's, as the profiler, the devices or the calls show
     nvidia     the GPUs are NVIDIA's
     radeon     GPUs of AMD are Radeons, which rocprof-compute does not profile
-    old-nvidia all GPUs are older than Volta, so Nsight Compute does not profile them
+    old-nvidia all GPUs are older than Volta: no Nsight Compute, no Triton (torch.compile)
     other-gpu  the accelerators are neither AMD's nor NVIDIA's (XPU, MTIA, HPU)
     """
     if case.prepared is not None:

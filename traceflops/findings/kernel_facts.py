@@ -226,7 +226,8 @@ def kernel_cause(
         if saves_ns[code] > 0
     }
     on_path = rule_of(rule).on_path
-    most = saved if least is None else time * (1 - np.clip(least, 0, 1))
+    most_ns = float((saved if least is None else time * (1 - np.clip(least, 0, 1))).sum())
+    most_ns = min(most_ns * min(1.0, _busy_ns(facts) / time.sum()), _busy_beside_copies_ns(facts))
     yield cause(
         facts.case,
         rule,
@@ -240,8 +241,24 @@ def kernel_cause(
         on_path=on_path | frozenset({"eager_overhead", "optimizer_loop"} if host else ()),
         kernels={kernel_name(name): share_left for name, share_left in left.items()},
         partly=_edits(left, sure_part),
-        direct_ns=None if host else int(most.sum()),  # launches take time beside the kernels
+        direct_ns=None if host else int(most_ns),  # launches take time beside the kernels
     )
+
+
+def _busy_ns(facts: KernelFacts) -> int:
+    """Return how long GPUs are busy: kernels that run at the same time cannot save more."""
+    components = facts.case.total.components
+    return components.window_ns - components.idle_ns - components.start_up_ns
+
+
+def _busy_beside_copies_ns(facts: KernelFacts) -> int:
+    """Return how long GPUs are busy beyond the copies of one direction, which run one by one."""
+    rows, chosen = facts.prepared.trace.activities, facts.prepared.chosen
+    busy_ns, copies_ns = _busy_ns(facts), 0
+    for direction in ("HtoD", "DtoH"):
+        is_copy = is_one_of(rows["kind"], "memcpy") & is_one_of(rows["direction"], direction)
+        copies_ns = max(copies_ns, int(chosen.inside_ns[is_copy[chosen.row]].sum()))
+    return busy_ns - copies_ns if copies_ns <= busy_ns else busy_ns
 
 
 def _edits(left: dict[str, float], part: float) -> tuple[str, ...]:
