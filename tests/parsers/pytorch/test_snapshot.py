@@ -384,7 +384,7 @@ def test_parts_of_the_peak_are_told_with_what_makes_the_largest_smaller(tmp_path
     trace = read({"device_traces": [events], "segments": []}, tmp_path)
     sentence = tf.analyze(trace).verdict.sentence
     assert (
-        "At the peak the optimizer holds 24 GiB, backward passes hold 10 GiB, forward passes "
+        "At the peak, the optimizer holds 24 GiB, backward passes hold 10 GiB, forward passes "
         "hold 6 GiB. To need less, keep the states of the optimizer in 8 or 16 bits" in sentence
     )
 
