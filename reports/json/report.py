@@ -18,10 +18,12 @@ from traceflops.mfu.checked.trace_description import counts_of_step
 from traceflops.reports.json import devices
 from traceflops.reports.json.brief import has_room
 from traceflops.reports.json.measured import kernel_objects, measured_object, sampled_objects
+from traceflops.reports.view import step_split
 from traceflops.reports.view.critical import critical_object
 from traceflops.reports.view.figures import fields
 from traceflops.reports.view.findings import headline, title_sentence
 from traceflops.reports.view.texts import words
+from traceflops.reports.view.wording import steps_used
 from traceflops.windows.prepared import Prepared
 
 SCHEMA: Final = "traceflops.report/1"
@@ -71,12 +73,14 @@ def findings_object(analysis: Analysis) -> dict[str, Any]:
     findings = finding_objects(analysis)
     for finding in findings:
         del finding["facts"]  # its words say the same, and there is little room
+    scope = [steps_used(analysis), *step_split.scope(analysis)]
     for kept in range(len(findings), -1, -1):
         content = {
             "schema": FINDINGS_SCHEMA,
             "traceflops_version": __version__,
             "files": [file.name for file in analysis.source.files[:_MOST_FILES]],
             "verdict": title_sentence(analysis),
+            "scope": list(filter(None, scope)),
             "findings": findings[:kept],
             "left_out": len(findings) - kept,
         }
