@@ -89,6 +89,7 @@ _ROLES: Final[tuple[tuple[str, str, str], ...]] = (
     ("pid", "integer", "pid"),
     ("thread", "integer", "tid"),
     ("rank", "integer", "rank"),
+    ("error", "integer", "result"),
 )
 """Roles, the kind of their cells, and the titles of their columns (separated by |), best first."""
 _TWINS: Final = {

@@ -36,6 +36,7 @@ _NUMBERS: Final = {
     "correlation": ("correlation", 1),
     "registers_per_thread": ("registers", 1),
     "count": ("count", ABSENT),
+    "error_code": ("error", ABSENT),
 }
 """By column of a trace: the role of the column in the report, and the smallest valid number."""
 

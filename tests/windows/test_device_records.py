@@ -286,6 +286,10 @@ def kernels(*correlations: int | None, at: int = 1_000, **more: Any) -> list[dic
 
 
 LAUNCH = ["cudaLaunchKernel"] * 10
+FAILED = [
+    {**call, "error_code": 700}
+    for call in calls("cudaMemcpyAsync", "cudaLaunchKernel", at=50, first=5)
+]
 LATE = {"name": "cudaFree", "start_ns": 5_000_000, "correlation": 99}
 """A call long after all work."""
 
@@ -319,6 +323,9 @@ LATE = {"name": "cudaFree", "start_ns": 5_000_000, "correlation": 99}
             kernels(0, kind="memcpy"),
             0,
             id="fills prove nothing, copies that block are not asked",
+        ),
+        pytest.param(
+            [*calls("cudaMemcpyAsync"), *FAILED, LATE], kernels(0, kind="memcpy"), 0, id="failed"
         ),
         pytest.param(
             [*calls("cudaGraphLaunch"), LATE], kernels(0, 0, 0, 0), 0, id="many kernels of a graph"

@@ -28,9 +28,9 @@ from traceflops.table.columns import appended, codes, is_one_of, matching, names
 from traceflops.table.grouping import distinct, groups
 from traceflops.table.links import Links, first_match, link
 from traceflops.table.nesting import taken
+from traceflops.table.patterns import GRAPH_LAUNCH, started
 from traceflops.table.trace import Note, Trace, note_of
 from traceflops.timeline.account import LinkedTrace
-from traceflops.windows.device_records import graph_launches
 from traceflops.windows.prepared import Replays
 
 _MOST_FILES, _MOST_COUNTS = 3, 3
@@ -60,7 +60,7 @@ def replays(timed: LinkedTrace, capture: LinkedTrace) -> Replays | None:
         *(names(linked.trace.activities["name"]) for linked in (timed, capture))
     )
     # The kernels of each replay, in order of start.
-    is_replay = graph_launches(timed.trace).astype(np.int64)
+    is_replay = started(timed.trace.calls, GRAPH_LAUNCH).astype(np.int64)
     is_kernel = is_one_of(activities["kind"], "kernel")
     rows = np.flatnonzero(is_kernel & (taken(is_replay, call, 0) > 0))
     rows = rows[np.argsort(numbers(activities["start_ns"])[rows], kind="stable")]

@@ -39,7 +39,7 @@ from traceflops.table.grouping import (
 )
 from traceflops.table.grouping import groups as by_group
 from traceflops.table.nesting import taken
-from traceflops.table.patterns import GRAPH_LAUNCH
+from traceflops.table.patterns import GRAPH_LAUNCH, started
 from traceflops.table.trace import Trace
 from traceflops.timeline.intervals import NEVER
 
@@ -213,7 +213,7 @@ def is_prefetch(activities: pa.Table, direction: str) -> BoolArray:
 def _inside_graphs(parts: GapParts, trace: Trace) -> BoolArray:
     """Return which gaps lie between work of one replayed graph, which its launch has started."""
     work = trace.activities
-    is_graph = taken(matching(trace.calls["name"], GRAPH_LAUNCH.match).astype(np.int8), parts.call)
+    is_graph = taken(started(trace.calls, GRAPH_LAUNCH).astype(np.int8), parts.call)
     replayed = np.flatnonzero(is_graph > 0)
     begun_ns = np.full(len(parts.call), NEVER, dtype=np.int64)
     if len(replayed):

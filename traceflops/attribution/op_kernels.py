@@ -21,7 +21,7 @@ from traceflops.table.arrays import BoolArray, IntArray, SmallArray
 from traceflops.table.columns import Names, codes, is_one_of, matching, numbers
 from traceflops.table.grouping import distinct
 from traceflops.table.nesting import OpTree, taken
-from traceflops.table.patterns import LAUNCH
+from traceflops.table.patterns import started
 from traceflops.timeline.account import LinkedTrace
 from traceflops.timeline.device_span import is_top
 from traceflops.timeline.host_work import ran_on_cpu
@@ -94,8 +94,7 @@ def attribute(linked: LinkedTrace) -> Attribution:
     # Ops that launch work though their process has none on a device.
     launching = on_host
     if on_host.any():
-        launch = matching(trace.calls["name"], LAUNCH.match)
-        launches = _marked(linked.links.op_of_call[launch], len(known))
+        launches = _marked(linked.links.op_of_call[started(trace.calls)], len(known))
         launching = on_host & (launches | (tree.below(launches) > 0))
     # On a device an executed op owns a compute kernel, or owns a kernel of no category while no
     # other op with known work is inside it.
@@ -184,7 +183,7 @@ def _fates(
     # Ops with calls without a recorded activity, of a name that launched compute work elsewhere.
     calls, call = linked.trace.calls, linked.links.call_of_activity
     launched_compute = distinct(codes(calls["name"])[call[compute & (call >= 0)]])
-    lost = np.isin(codes(calls["name"]), launched_compute)
+    lost = np.isin(codes(calls["name"]), launched_compute) & started(calls)
     lost[call[call >= 0]] = False
     launched = _marked(taken(nearest, linked.links.op_of_call[lost]), len(known))
     is_around_executed = tree.below(executed) > 0

@@ -9,7 +9,7 @@ from traceflops.categories.kernel_names import without_return_type
 from traceflops.remedies import PYTORCH, XLA, family
 from traceflops.table.columns import codes, is_one_of, names
 from traceflops.table.grouping import distinct
-from traceflops.table.patterns import GRAPH_LAUNCH
+from traceflops.table.patterns import GRAPH_LAUNCH, started
 from traceflops.table.trace import Trace
 
 _OF_PYTORCH: Final = re.compile(r"\bat::native::|_ZN2at6native")
@@ -108,7 +108,7 @@ def of_training(trace: Trace) -> bool:
 
 def of_graphs(trace: Trace) -> bool:
     """Return whether graphs were launched."""
-    return any(map(GRAPH_LAUNCH.match, names(trace.calls["name"])))
+    return bool(started(trace.calls, GRAPH_LAUNCH).any())
 
 
 def of_openacc(trace: Trace) -> bool:

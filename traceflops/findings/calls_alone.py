@@ -23,12 +23,11 @@ from traceflops.table.columns import (
     IntArray,
     codes,
     is_one_of,
-    matching,
     names,
     thread_columns,
 )
 from traceflops.table.grouping import shared_codes
-from traceflops.table.patterns import LAUNCH
+from traceflops.table.patterns import started
 from traceflops.table.trace import Trace
 from traceflops.timeline.first_calls import FEW
 from traceflops.timeline.intervals import Intervals
@@ -53,7 +52,7 @@ def calls_alone(trace: Trace) -> tuple[Fact, ...]:
     returned if the trace has operators, which say more, or if no kind takes much.
     """
     calls, marks = trace.calls, trace.marks
-    launches = matching(calls["name"], LAUNCH.match)
+    launches = started(calls)
     if trace.ops.num_rows or not launches.any() or calls.num_rows < FEW:
         return ()
     thread_of_call, thread_of_mark = shared_codes(thread_columns(calls), thread_columns(marks))

@@ -33,7 +33,7 @@ from traceflops.table.columns import (
 )
 from traceflops.table.grouping import distinct, group_sums, groups, joint_codes, shared_codes
 from traceflops.table.nesting import taken
-from traceflops.table.patterns import LAUNCH
+from traceflops.table.patterns import started
 from traceflops.table.trace import Trace
 from traceflops.timeline.device_span import is_top
 from traceflops.timeline.first_calls import COPIES
@@ -323,7 +323,7 @@ def cpu_facts(prepared: Prepared) -> frozenset[str]:
     row = np.flatnonzero(matching(calls["name"], GPU_FREES.match))
     dur_ns, is_alone = numbers(calls["dur_ns"])[row], prepared.linked.links.op_of_call[row] < 0
     holds = {
-        "gpu": matching(calls["name"], LAUNCH.match).any(),
+        "gpu": started(calls).any(),
         "copied": _are_copied(prepared),
         "emptied": 2 * dur_ns[is_alone].sum() > dur_ns.sum(),
     }

@@ -15,7 +15,6 @@ from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
-import pyarrow as pa
 from msgspec.structs import replace
 
 from traceflops.attribution.host_events import has_fact, host_span
@@ -26,7 +25,7 @@ from traceflops.findings.finding import WORTH_SAYING, Finding
 from traceflops.findings.rules import advice_of, statement, thresholds
 from traceflops.table.columns import codes, is_one_of, matching, numbers
 from traceflops.table.grouping import distinct, group_rows, used_names
-from traceflops.table.patterns import FAILED_LAUNCH, LAUNCH, LOADS
+from traceflops.table.patterns import LOADS, started
 from traceflops.table.trace import Trace
 from traceflops.timeline.intervals import NEVER, Intervals
 from traceflops.timeline.records import Components
@@ -168,8 +167,8 @@ def _uploads_alone(prepared: Prepared) -> Fact | None:
     trace, works = prepared.trace, prepared.trace.activities
     is_copy, ways = is_one_of(works["kind"], "memcpy"), used_names(works["direction"])
     is_set_up = used_names(works["kind"]) <= {"memcpy", "memset"} and ways == {"HtoD"}
-    launches = matching(trace.calls["name"], LAUNCH.match).any()
-    if launches or not is_set_up or trace.source.kinds_apart:  # kernels may be in other files
+    has_others = trace.source.kinds_apart  # kernels may be in other files
+    if has_others or not is_set_up or started(trace.calls).any():
         return None
     start_ns, dur_ns = (numbers(works[name]) for name in ("start_ns", "dur_ns"))
     window_ns = int((start_ns + dur_ns).max() - start_ns.min())
@@ -189,28 +188,26 @@ def _uploads_alone(prepared: Prepared) -> Fact | None:
 
 
 _WHY_FAILED: Final = {
-    **dict.fromkeys(("1", "9", "701"), "launch-error.shape"),
-    **dict.fromkeys(("98", "209"), "program-error.other-gpu"),
-    **dict.fromkeys(("218", "222"), "launch-error.newer"),
-    "2": "program-error.memory",
-    "700": "program-error.access",
+    **dict.fromkeys((1, 9, 701), "launch-error.shape"),
+    **dict.fromkeys((98, 209), "program-error.other-gpu"),
+    **dict.fromkeys((218, 222), "launch-error.newer"),
+    2: "program-error.memory",
+    700: "program-error.access",
 }
 """By the error of a launch: why it failed."""
+_UNKNOWN_ERROR: Final = 999  # and larger ones: errors that tell no reason
 
 
 def failed_launches(trace: Trace) -> tuple[Fact, ...]:
     """Return that launches of kernels failed; with what to do, if no kernel ran. () if none did."""
-    names = trace.calls["name"]
-    is_failed = launching(trace, FAILED_LAUNCH)
-    if not is_failed.any():
+    errors = Counter(numbers(trace.calls["error_code"])[launching(trace, failed=True)].tolist())
+    if not errors:
         return ()
-    failures = map(FAILED_LAUNCH.match, names.filter(pa.array(is_failed)).to_pylist())
-    errors = Counter(found[1] for found in failures if found)
-    error, count = max(errors, key=errors.__getitem__), errors.total()
+    [(error, _)], count = errors.most_common(1), errors.total()
     why = fact(_WHY_FAILED[error]) if error in _WHY_FAILED else None
     launches = count + launch_calls(trace)
-    # Readers give 999 for all errors that tell no reason.
-    reason = fact("launch-error.number", error=int(error), why=why) if error != "999" else None
+    is_known = error < _UNKNOWN_ERROR
+    reason = fact("launch-error.number", error=error, why=why) if is_known else None
     claim = fact(FAILED, count=count, launches=launches, reason=reason)
     has_kernels = is_one_of(trace.activities["kind"], "kernel", "graph").any()
     return (claim,) if has_kernels else (claim, fact(f"{LITTLE_WORK}.failures"))

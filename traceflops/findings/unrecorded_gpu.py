@@ -25,11 +25,11 @@ from traceflops.table.grouping import (
     used_names,
 )
 from traceflops.table.patterns import (
-    LAUNCH,
     WAITS_FOR_DEVICE,
     operator_of_cpus,
     operator_of_gpus,
     operator_of_mps,
+    started,
 )
 from traceflops.table.trace import Trace
 from traceflops.timeline.intervals import Intervals
@@ -120,7 +120,7 @@ def _waits(trace: Trace, steps: Intervals | None) -> tuple[tuple[Fact, ...], int
     """
     calls, ops = trace.calls, trace.ops
     (process, start, end), (_, op_start, op_end) = host_span(calls), host_span(ops)
-    launches = np.flatnonzero(matching(calls["name"], LAUNCH.match))
+    launches = np.flatnonzero(started(calls))
     finishes = np.flatnonzero(matching(calls["name"], WAITS_FOR_DEVICE.match))
     is_told = len(launches) > 0 and len(finishes) > 0 and len(distinct(process)) == 1
     if not is_told or start[finishes].max() < start[launches].max():

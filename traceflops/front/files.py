@@ -33,10 +33,10 @@ from traceflops.privacy.environment import check_privacy, redacted
 from traceflops.privacy.placeholders import Placeholders
 from traceflops.privacy.redact import Redaction
 from traceflops.recording.inventory import Inventory, inventory_of
+from traceflops.table.patterns import GRAPH_LAUNCH, started
 from traceflops.table.schema import TABLES, arrow_schema
 from traceflops.table.trace import Trace
 from traceflops.windows.chosen_runs import restrict
-from traceflops.windows.device_records import graph_launches
 from traceflops.windows.selection import Selection, parse_duration, parse_numbers, parse_steps
 
 SUMMARY_SUFFIX: Final = ".summary"
@@ -135,7 +135,7 @@ def read_pair(
         return read_files(pair)
     captures = captures_beside(paths)
     # Of several jobs, nothing says whose graphs were captured.
-    if captures is None or trace.jobs or not graph_launches(trace).any():
+    if captures is None or trace.jobs or not started(trace.calls, GRAPH_LAUNCH).any():
         return None
     try:
         capture = read_files([str(captures)])

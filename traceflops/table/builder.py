@@ -121,7 +121,7 @@ class TableBuilder(Rows):
         values = [piece.get(column.name, null) for _, piece in self.pieces]
         if column.nullable and _all_are(values, null):
             return null_column(kind, self.count, zeros)
-        if not column.nullable and pa.types.is_integer(kind) and _all_are(values, 0):
+        if pa.types.is_integer(kind) and _all_are(values, 0):
             # Columns that are 0 throughout share one buffer.
             return pa.Array.from_buffers(kind, self.count, [None, zeros], 0)
         # A column of numbers that cannot be null is built in its final type at once.

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from traceflops.table.columns import BoolArray, string_column
+from traceflops.table.columns import BoolArray, matching, numbers, string_column
 from traceflops.table.grouping import used_names
 
 
@@ -45,8 +45,6 @@ LAUNCH: Final = re.compile(
     r"(cuda|cu|hip)(?!\w*HostFunc)\w*Launch(?!Attribute)|(ze|ur|sycl)\w*(LaunchKernel|KernelLaunch)"
 )
 """Calls that launch kernels or graphs."""
-FAILED_LAUNCH: Final = re.compile(r"\(error (\d+)\) ")
-"""What readers write before the name of a launch that failed: it starts nothing."""
 GRAPH_LAUNCH: Final = re.compile(r"\w*GraphLaunch")
 ASYNC_COPY: Final = re.compile(r"(cuda|cu|hip)Memcpy\w*Async")
 ASYNC_FILL: Final = re.compile(r"(cuda|cu|hip)Memset\w*Async")
@@ -121,6 +119,17 @@ FUNCTION_WAITS: Final = re.compile(
     r"|(^|/)asyncio/base_events\.py\(\d+\): (run_forever|run_until_complete|_run_once)$"
 )
 """Functions that only wait, and those that run an event loop, which waits most of the time."""
+
+
+def started(
+    calls: pa.Table, pattern: re.Pattern[str] = LAUNCH, *, failed: bool = False
+) -> BoolArray:
+    """Return, per call, whether it started work of a GPU: by its name, and as no error is recorded.
+
+    With `failed`, whether it is recorded that the call returned an error, and so started nothing.
+    """
+    has_failed = numbers(calls["error_code"], 0) > 0
+    return matching(calls["name"], pattern.match) & (has_failed == failed)
 
 
 def launches_nothing(calls: pa.Table, starts: re.Pattern[str] = _STARTS) -> bool:

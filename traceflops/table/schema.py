@@ -139,6 +139,7 @@ TABLES: dict[str, tuple[Column, ...]] = {
         Column("kernel", NAME_TYPE, "kernel that a launch call names, as those of HIP do"),
         Column("grid", _TRIPLE, "grid of that launch as the call says it, x y z"),
         Column("block", _TRIPLE, "threads of a block of that launch, x y z"),
+        Column("error_code", pa.int64(), "error returned, 0 for success; null if not recorded"),
     ),
     "ops": (
         _PROCESS,

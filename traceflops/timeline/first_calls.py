@@ -32,7 +32,7 @@ from traceflops.table.grouping import (
 )
 from traceflops.table.links import Links
 from traceflops.table.nesting import taken
-from traceflops.table.patterns import COMPILES, FREES, GRAPH_LAUNCH, LAUNCH, LOADS
+from traceflops.table.patterns import COMPILES, FREES, GRAPH_LAUNCH, LOADS, started
 from traceflops.table.trace import Trace
 from traceflops.timeline.intervals import ENDLESS
 
@@ -102,13 +102,15 @@ class Calls:
         """Read the columns of the calls and their links to activities.
 
         Per call: `process`, `thread` (a number of its own in each process), `start_ns`, `dur_ns`,
-        `name`, `launches` (it launches kernels) and `others` (it does not, nor does it copy, wait,
-        load code, or make a graph). Per launched activity: `activity`, its row, and
+        `name` (a number, another one for launches that failed), `launches` (it launches kernels),
+        `replays` (a graph) and `others` (it does not launch, copy, wait, load code, or make a
+        graph). Per launched activity: `activity`, its row, and
         `call_of_activity`. Per process: `activities_of`, the number of activities, and
         `first_graph_ns`, the start of its first graph launch, ENDLESS without one.
         """
         calls = trace.calls
-        self.trace, self.links, self.name = trace, links, codes(calls["name"])
+        self.trace, self.links = trace, links
+        self.name = 2 * codes(calls["name"]) + started(calls, failed=True)
         self.process, self.start_ns, self.dur_ns = (
             numbers(calls[name], ABSENT) for name in ("process", "start_ns", "dur_ns")
         )
@@ -119,13 +121,14 @@ class Calls:
         self.activities_of = np.bincount(owner, minlength=trace.processes.num_rows)
         self.activity = np.flatnonzero(links.call_of_activity >= 0)
         self.call_of_activity = links.call_of_activity[self.activity]
-        self.launches = matching(calls["name"], LAUNCH.match)
+        self.launches = started(calls)
         is_kernel = is_one_of(trace.activities["kind"], "kernel")[self.activity]
         self.launches[self.call_of_activity[is_kernel]] = True
         own_kinds = (COPIES, WAITS, LOADS, _CAPTURE, _INSTANTIATE)
         is_own = matching(calls["name"], lambda name: any(kind.search(name) for kind in own_kinds))
         self.others = ~self.launches & ~is_own
-        graph_launch = np.flatnonzero(matching(calls["name"], GRAPH_LAUNCH.match))
+        self.replays = started(calls, GRAPH_LAUNCH)
+        graph_launch = np.flatnonzero(self.replays)
         self.first_graph_ns = np.full(trace.processes.num_rows, ENDLESS, dtype=np.int64)
         np.minimum.at(self.first_graph_ns, self.process[graph_launch], self.start_ns[graph_launch])
 
@@ -266,7 +269,7 @@ class Calls:
         is_new[launch] = self.uses_first(launch)
         columns = self.process, self.name, self.start_ns, self.dur_ns
         long = longer(*columns, self.launches, is_new)
-        is_unknown = matching(self.trace.calls["name"], GRAPH_LAUNCH.match)[long.row]
+        is_unknown = self.replays[long.row]
         is_unknown |= ~np.isin(long.row, self.call_of_activity)
         is_first = is_new[long.row] | (is_unknown & (long.number < _FIRST))
         return stretch(self.trace.calls, long.row[is_first], long.usual_ns[is_first])

@@ -30,13 +30,14 @@ from traceflops.table.columns import (
     with_column,
 )
 from traceflops.table.nesting import innermost_pieces
+from traceflops.table.patterns import started
 from traceflops.table.schema import empty_table
 from traceflops.table.trace import Note, Trace, note_of
 from traceflops.timeline.start_up import StartUp
 from traceflops.units import time_amount
 
 _COPIES: Final = frozenset({"memcpy", "memset"})
-_LAUNCH: Final = re.compile(r"(?i)launch(?!HostFunc)")
+_LAUNCH: Final = re.compile(r"(?i).*launch(?!HostFunc)")
 _COPY: Final = re.compile(r"(?i)copy|cpy")
 _OF_GRAPHICS: Final = re.compile(r"(?:cuda|cu|hip)Graphics")
 COPIES_MISSING: Final = "copies-missing"
@@ -55,8 +56,7 @@ def with_known_idle(trace: Trace) -> Trace:
         return trace if note in trace.notes else replace(trace, notes=(*trace.notes, note))
     kinds = _kinds(trace)
     has_only_copies = bool(kinds) and kinds <= _COPIES and not trace.ops.num_rows
-    calls = grouping.used_names(trace.calls["name"])
-    launches_none = bool(calls) and not any(map(_LAUNCH.search, calls))
+    launches_none = trace.calls.num_rows > 0 and not started(trace.calls, _LAUNCH).any()
     if not has_only_copies or launches_none:
         return trace
     return _as_sums(trace, note_of("missing", "copies-only", advice=fact("advice.copies-only")))
@@ -72,8 +72,8 @@ def lacks_copies(trace: Trace) -> bool:
     kinds = _kinds(trace)
     if not kinds - _COPIES or "memcpy" in kinds:
         return False
-    calls = grouping.used_names(trace.calls["name"])
-    return any(map(_COPY.search, calls)) or not any(map(_LAUNCH.search, calls))
+    copies = matching(trace.calls["name"], _COPY.search).any()
+    return bool(copies) or not started(trace.calls, _LAUNCH).any()
 
 
 def _kinds(trace: Trace) -> set[str]:

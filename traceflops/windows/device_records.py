@@ -17,7 +17,7 @@ from traceflops.devices.processes import whose
 from traceflops.table.columns import ABSENT, BoolArray, IntArray, is_one_of, numbers
 from traceflops.table.grouping import distinct, groups
 from traceflops.table.links import recorded_calls
-from traceflops.table.patterns import ASYNC_COPY, ASYNC_FILL, GRAPH_LAUNCH
+from traceflops.table.patterns import ASYNC_COPY, ASYNC_FILL, GRAPH_LAUNCH, started
 from traceflops.table.trace import Note, Trace, note_of
 from traceflops.timeline.account import DeviceAccount
 from traceflops.timeline.aggregates import Untimed
@@ -171,11 +171,6 @@ def launch_calls(trace: Trace) -> int:
     return int(starting_calls.launching(trace).sum())
 
 
-def graph_launches(trace: Trace) -> BoolArray:
-    """Return, per call of a trace, whether it launches a graph."""
-    return starting_calls.named(trace, GRAPH_LAUNCH)
-
-
 def launch_records(
     trace: Trace, untimed: Untimed | None, is_chosen: BoolArray, begins_ns: IntArray
 ) -> LaunchRecords:
@@ -231,9 +226,9 @@ def _wanted_records(
     recorded, process = recorded_calls(trace), numbers(trace.calls["process"])
     is_launch = starting_calls.launching(trace)
     kind = np.where(is_launch, KINDS.index("kernel"), -1)
-    kind[is_launch & graph_launches(trace)] = KINDS.index("graph")
+    kind[is_launch & started(trace.calls, GRAPH_LAUNCH)] = KINDS.index("graph")
     for name, pattern in _ASYNC.items():
-        kind[starting_calls.named(trace, pattern)] = KINDS.index(name)
+        kind[started(trace.calls, pattern)] = KINDS.index(name)
     kind[~(is_chosen & starting_calls.linkable(trace))] = -1
     # Tools record copies and fills together: without any record, both were not asked for.
     is_copy_or_fill = np.isin(kind, [*map(KINDS.index, _ASYNC)])
@@ -266,7 +261,7 @@ def _wanted_records(
 
 def lost_replays(trace: Trace) -> dict[int, IntArray]:
     """Return, by process, the rows of calls that replay a graph without a device record."""
-    replays = graph_launches(trace)
+    replays = started(trace.calls, GRAPH_LAUNCH)
     if not replays.any():
         return {}
     recorded = recorded_calls(trace)

@@ -10,24 +10,19 @@ import numpy as np
 from traceflops.remedies import FULL_BUFFER
 from traceflops.table.columns import ABSENT, BoolArray, IntArray, is_one_of, matching, numbers
 from traceflops.table.grouping import group_least, group_most, is_among, joint_codes
-from traceflops.table.patterns import LAUNCH
+from traceflops.table.patterns import started
 from traceflops.table.trace import Trace
 from traceflops.timeline.idle import LONGEST_START_NS
 
 _CAPTURE: Final = {1: re.compile(r"\w*StreamBeginCapture"), -1: re.compile(r"\w*StreamEndCapture")}
 
 
-def named(trace: Trace, pattern: re.Pattern[str]) -> BoolArray:
-    """Return, per call, whether its name begins with a match of the pattern."""
-    return matching(trace.calls["name"], pattern.match)
-
-
-def launching(trace: Trace, pattern: re.Pattern[str] = LAUNCH) -> BoolArray:
-    """Return, per call, whether it launches kernels or graphs; `pattern` tells by its name.
+def launching(trace: Trace, *, failed: bool = False) -> BoolArray:
+    """Return, per call, whether it launched kernels or graphs, or with `failed` did so in vain.
 
     A call of the driver with the correlation of a launch of the runtime is the same launch again.
     """
-    is_launch, calls = named(trace, pattern), trace.calls
+    is_launch, calls = started(trace.calls, failed=failed), trace.calls
     correlation = numbers(calls["correlation"], ABSENT)
     key = joint_codes(numbers(calls["process"]), correlation)
     is_driver = is_one_of(calls["api"], "driver")
@@ -53,7 +48,7 @@ def capturing(trace: Trace) -> BoolArray:
     """Return, per call, whether its process captures a stream at that time, on any thread."""
     process, change = numbers(trace.calls["process"]), np.zeros(trace.calls.num_rows, np.int64)
     for begin_or_end, pattern in _CAPTURE.items():  # 1 or -1
-        change += begin_or_end * named(trace, pattern)
+        change += begin_or_end * matching(trace.calls["name"], pattern.match)
     # The number of open captures after each call, counted on from process to process.
     order = np.lexsort((numbers(trace.calls["start_ns"]), process))
     depth = np.cumsum(change[order])

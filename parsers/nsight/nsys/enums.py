@@ -52,11 +52,6 @@ STACKED: Final = (59, 70)
 
 DRIVER: Final = 1
 """The event class of calls of the CUDA driver API."""
-_ERRORS: Final = (
-    *(1, 2, 3, 4, 9, 35, 98, 100, 101, 201, 209, 218, 222, 400),
-    *(700, 701, 702, 709, 710, 715, 716, 717, 718, 719),
-)
-"""Errors of CUDA that tell why a launch failed."""
 WARNING, ERROR = 2, 3
 ALLOCATED, FREED = 0, 1
 THREAD_BITS: Final = 24
@@ -69,11 +64,6 @@ def processes_of(ids: IntArray) -> IntArray:
     """Return the process keys of global ids: the bits above the thread's. Process 0 is ABSENT."""
     keys = ids >> THREAD_BITS
     return np.where((ids == ABSENT) | (keys & _MASK == 0), ABSENT, keys)
-
-
-def errors_of(returned: IntArray) -> IntArray:
-    """Return the errors of calls by what they returned: 0 none, 999 one that tells no reason."""
-    return np.where(returned <= 0, 0, np.where(np.isin(returned, _ERRORS), returned, 999))
 
 
 def threads_of(ids: IntArray) -> IntArray:

@@ -14,9 +14,9 @@ from traceflops.parsers.nsight.nsys.reading import CUPTI, ReportReading
 from traceflops.parsers.nsight.nsys.timeline import UNNAMED_KERNEL
 from traceflops.parsers.shared.sanity_checks import span_notes
 from traceflops.remedies import GENERATION, NSYS, NVPROF
-from traceflops.table.columns import ABSENT, count_true, is_one_of, matching, numbers, validity
+from traceflops.table.columns import ABSENT, count_true, is_one_of, numbers, validity
 from traceflops.table.grouping import distinct, shared_codes
-from traceflops.table.patterns import launches_nothing
+from traceflops.table.patterns import GRAPH_LAUNCH, launches_nothing, started
 from traceflops.table.trace import CUDA_END, CUDA_TRACE, CUPTI_ERROR, PROGRAM_ERROR, TRACED, Note
 from traceflops.units import several, time_amount
 
@@ -221,10 +221,9 @@ def _launches_without_work(tables: Mapping[str, pa.Table]) -> int:
     calls, activities = tables["calls"], tables["activities"]
     if not activities.num_rows:  # a report without any work has a note on that
         return 0
-    is_launch = matching(calls["name"], lambda name: "GraphLaunch" in name)
     # A launch and its operations have the same process and correlation.
     call_ids, work_ids = (numbers(table["correlation"], ABSENT) for table in (calls, activities))
-    launches = np.flatnonzero(is_launch & (call_ids != ABSENT))
+    launches = np.flatnonzero(started(calls, GRAPH_LAUNCH) & (call_ids != ABSENT))
     work = np.flatnonzero(np.isin(work_ids, call_ids[launches]))
     launch_keys, work_keys = shared_codes(
         (numbers(calls["process"])[launches], call_ids[launches]),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from traceflops.parsers.io.database_query import Batch, Wanted, by_distinct
 from traceflops.parsers.nsight.nsys import enums
-from traceflops.parsers.nsight.nsys.reading import CUPTI, PAGE_FAULTS, Columns, ReportReading, Shown
+from traceflops.parsers.nsight.nsys.reading import CUPTI, PAGE_FAULTS, Columns, ReportReading
 from traceflops.parsers.shared.sinks import at_least
 from traceflops.table.builder import TableBuilder
 from traceflops.table.columns import (
@@ -29,7 +29,6 @@ from traceflops.table.columns import (
 from traceflops.table.grouping import distinct
 from traceflops.table.links import first_match, first_of_same
 from traceflops.table.nesting import taken
-from traceflops.table.patterns import LAUNCH
 
 UNNAMED_KERNEL: Final = "(unnamed kernel)"
 _UNNAMED: Final = "(unnamed)"
@@ -67,10 +66,9 @@ _WAIT_OF: Final[Mapping[str, str]] = {
 _WAITING_CALL: Final = re.compile(rf"(?:cuda|cu)({'|'.join(_WAIT_OF)})(?:_ptsz|_v\d{{1,6}})*")
 
 
-def _call_name(error: int, text: str) -> str:
-    """Return a call's name without its API version (`_v3020`), a failed launch's with its error."""
-    name = _API_VERSION.sub("", text)
-    return f"(error {error}) {name}" if error and LAUNCH.match(name) else name
+def _call_name(text: str) -> str:
+    """Return a call's name without its API version (`_v3020`)."""
+    return _API_VERSION.sub("", text)
 
 
 def _coded(
@@ -161,7 +159,7 @@ def _columns(kind: str, reading: ReportReading, table: TableBuilder, rows: Batch
     if kind == "RUNTIME":
         reading.calling.append(distinct(rows["globalTid"]))
         api = _coded(names["api"], rows["eventClass"], {enums.DRIVER: "driver"}, "runtime")
-        return {"name": rows["nameId"], "api": api}
+        return {"name": rows["nameId"], "api": api, "error_code": rows["returnValue"]}
     if kind == "SYNCHRONIZATION":
         kinds = rows["syncType"]
         return {n: _coded(names[n], kinds, enums.WAITS, enums.WAIT) for n in ("name", "sync_kind")}
@@ -218,19 +216,11 @@ def read_records(reading: ReportReading) -> None:
             if rows.count and record.trace_table != "marks":  # work and calls end open ranges
                 latest_ns = int((rows["start_ns"] + rows["dur_ns"]).max())
                 reading.latest_ns = max(reading.latest_ns, latest_ns)
-            for some, shown in _with_errors(record, rows):
-                columns = _columns(record.table, reading, table, some)
-                if record.kind:
-                    columns["kind"] = table.names["kind"][record.kind]
-                reading.add(record.trace_table, some, record.unnamed, shown, **columns)
-
-
-def _with_errors(record: _RecordKind, rows: Batch) -> Iterator[tuple[Batch, Shown | None]]:
-    """Yield the rows of a table with how to show their names: calls by the error they returned."""
-    is_call = record.table == "RUNTIME"
-    error = enums.errors_of(rows["returnValue"]) if is_call else np.zeros(rows.count, np.int64)
-    for code in distinct(error).tolist():
-        yield rows.only(error == code), partial(_call_name, code) if is_call else None
+            columns = _columns(record.table, reading, table, rows)
+            if record.kind:
+                columns["kind"] = table.names["kind"][record.kind]
+            shown = _call_name if record.table == "RUNTIME" else None
+            reading.add(record.trace_table, rows, record.unnamed, shown, **columns)
 
 
 def read_overheads(reading: ReportReading) -> None:

@@ -365,11 +365,21 @@ def test_kernels_of_a_graph_have_the_range_in_which_their_node_was_made(tmp_path
     assert ranges == {label: WorkSum(*work) for label, work in expected.items()}
 
 
-def test_launches_of_graphs_that_left_nothing_are_said(tmp_path: Path) -> None:
+def test_launches_of_graphs_that_left_nothing_are_said_without_those_that_failed(
+    tmp_path: Path,
+) -> None:
     export = NsysFile()
     export.kernel(10, 20)
-    export.call(1, 2, 9, name="cudaGraphLaunch_v10000")
-    assert note(made(tmp_path, export), "graph-launches-lost").count == 1
+    for number, returned in ((7, 700), (8, None), (9, 0)):
+        values = {"name": "cudaGraphLaunch_v10000", "returnValue": returned}
+        export.call(number, number + 1, number, **values)
+    trace = made(tmp_path, export)
+    assert note(trace, "graph-launches-lost").count == 2
+    assert rows(trace, "calls", "name", "error_code") == [
+        ("cudaGraphLaunch", 700),
+        ("cudaGraphLaunch", None),
+        ("cudaGraphLaunch", 0),
+    ]
 
 
 def test_waits_and_events_are_no_work(tmp_path: Path) -> None:

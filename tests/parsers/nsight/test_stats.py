@@ -240,9 +240,8 @@ def test_reports_of_one_profile_are_one_trace(tmp_path: Path) -> None:
     )
     assert rows(trace, "processes", "pid") == [(42,)]
     assert rows(trace, "activities", "process", "correlation") == [(0, 3)]
-    assert rows(trace, "calls", "process", "name", "correlation", "api", "thread") == [
-        (0, "cudaLaunchKernel_v7000", 3, "runtime", 43)
-    ]
+    columns = ("process", "name", "correlation", "api", "thread", "error_code")
+    assert rows(trace, "calls", *columns) == [(0, "cudaLaunchKernel_v7000", 3, "runtime", 43, 0)]
     assert rows(trace, "marks", "kind", "name", "start_ns", "dur_ns") == [
         ("annotation", "step 1", 800, 800)
     ]

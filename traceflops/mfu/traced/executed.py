@@ -36,8 +36,8 @@ from traceflops.mfu.traced.coverage import (
 from traceflops.table.columns import BoolArray, codes, is_one_of, names, numbers, texts_of
 from traceflops.table.grouping import distinct, exact_sum, exact_sums, group_rows, groups
 from traceflops.table.nesting import taken
+from traceflops.table.patterns import GRAPH_LAUNCH, started
 from traceflops.table.trace import Note, Trace, note_of
-from traceflops.windows.device_records import graph_launches
 from traceflops.windows.prepared import Prepared
 
 _LOSSES: Final = frozenset({"aten::cross_entropy_loss", "aten::_log_softmax"})
@@ -157,7 +157,7 @@ def _unattributed(
     reason = np.where(modelled_op >= 0, taken(op_work.place, modelled_op), no_modelled_op)
     reason[op < 0] = no_op
     call = prepared.linked.links.call_of_activity[rows]
-    is_replayed = taken(graph_launches(prepared.trace).astype(np.int64), call) > 0
+    is_replayed = taken(started(prepared.trace.calls, GRAPH_LAUNCH).astype(np.int64), call) > 0
     if prepared.replays is not None:
         is_replayed &= prepared.replays.captured[rows] < 0
     reason[is_replayed] = replayed
