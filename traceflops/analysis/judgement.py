@@ -25,7 +25,7 @@ from traceflops.findings.finding import Finding, Verdict
 from traceflops.findings.held_memory import memory_verdict
 from traceflops.findings.late_rank import late_rank_fact, late_rank_findings, waiting_for
 from traceflops.findings.losses import Loss, all_losses, loss_findings
-from traceflops.findings.main_kernel import MAIN_KERNEL, main_kernel_findings
+from traceflops.findings.main_kernel import MAIN_KERNEL, Kernels, main_kernel_findings
 from traceflops.findings.many_operators import little_on_cpu, many_operators
 from traceflops.findings.nothing_recorded import (
     led_by_build,
@@ -216,16 +216,16 @@ def _findings(facts: VerdictFacts, figures: _Figures) -> tuple[Finding, ...]:
     # If there is little work, or work is never queued, the verdict already says it all.
     if not facts.records.is_judged or facts.little or waits_for_host(trace):
         return of_ranks
-    kernels, total, losses = figures.kernels, figures.total, figures.losses
-    passes, basis = figures.passes, figures.basis
+    total, losses, passes, basis = figures.total, figures.losses, figures.passes, figures.basis
     other_losses = [loss for loss in losses if loss.rule != STANDSTILL]
     limits = facts.rules.limits(MAIN_KERNEL)
+    kernels = Kernels(figures.kernels, total, losses, program, trace, limits)
     findings = (
         *loss_findings(other_losses, figures.measured, basis),
         *standstill_findings(facts.still, total.components.window_ns),
         *of_ranks,
         *uneven_findings(spread_of(figures.devices), figures.devices, passes),
-        *main_kernel_findings(kernels, total, losses, passes, basis, program, trace, limits),
+        *main_kernel_findings(kernels, passes, basis),
     )
     return tuple(sorted(findings, key=attrgetter("share"), reverse=True))
 

@@ -203,11 +203,8 @@ class Rates:
 
     def peaks(self) -> PeakOptions:
         """Return the peaks for `analyze`. Raises UsageError for an impossible value."""
-        from traceflops.devices.device_facts import SeenDevice
-        from traceflops.devices.matching import chosen
         from traceflops.mfu.budget import PeakOptions
 
-        chosen(self.device, self.peak, SeenDevice(None))  # raises now, before a file is read
         if self.link is not None and not _LEAST_LINK <= self.link <= _LARGEST_LINK:
             hint = "give the rate of one device in one direction, e.g. 450"
             raise UsageError(f"--link {self.link:g} is no rate in GB/s", hint)

@@ -54,12 +54,17 @@ def host_copies(case: Case) -> Iterator[Cause]:
     """
     if case.prepared is None:
         return
-    trace = case.prepared.trace
-    alone_ns, others_ns = times_alone_ns(case.prepared, copy_sizes.between_host_and_device(trace))
-    share = share_of_window(case, alone_ns)
-    if share < limit(case, "host-copies", "least_share"):
-        return
-    copies, memory, are_uploads = _kinds_of_copies(case.prepared)
+    is_copy = copy_sizes.between_host_and_device(case.prepared.trace)
+    alone_ns, others_ns = times_alone_ns(case.prepared, is_copy)
+    if share_of_window(case, alone_ns) >= limit(case, "host-copies", "least_share"):
+        made = _copies_alone(case, case.prepared, alone_ns, others_ns)
+        yield copy_sizes.blamed_on_mpi(made, case)
+
+
+def _copies_alone(case: Case, prepared: Prepared, alone_ns: int, others_ns: int) -> Cause:
+    """Return the cause on copies beside no other work; `others_ns` is the time of other work."""
+    share, room = share_of_window(case, alone_ns), share_of_window(case, others_ns)
+    copies, memory, are_uploads = _kinds_of_copies(prepared)
     is_pageable = memory == copy_sizes.PAGEABLE
     rule = "pageable-copies" if is_pageable else "host-copies"
     sizes, values = copy_sizes.small_copies(case)
@@ -69,15 +74,15 @@ def host_copies(case: Case) -> Iterator[Cause]:
     part, speeds = copy_sizes.part_of_speed(case, memory) if memory and is_judged else (None, {})
     is_slow = part is not None and part < limit(case, rule, "poor")
     # With little other work nothing hides copies; few copies are worth neither hiding nor pinning.
-    room = share_of_window(case, others_ns)
     is_little = room < share
     if again:
         again["other"] = copy_sizes.other_way(is_little=is_little, is_pinned=are_pinned(case))
     are_few = not case.steps.used and sum(copy.count for copy in copies) < _FEW
     hides_none = is_little or are_few
     is_told_else = bool(case.steps.used or are_few or again or is_slow)
-    are_loading = not is_told_else and _come_first(trace)
-    loads = any(_LOADER in name for t in (trace.ops, trace.marks) for name in names(t["name"]))
+    are_loading = not is_told_else and _come_first(prepared.trace)
+    tables = prepared.trace.ops, prepared.trace.marks
+    loads = any(_LOADER in name for table in tables for name in names(table["name"]))
     choosing = {
         "again": bool(again),
         "uploads": are_uploads,
@@ -99,9 +104,9 @@ def host_copies(case: Case) -> Iterator[Cause]:
         knows, values = knows | {"one-way"}, values | ways
         gain_ns = min(alone_ns, copies[0].sum_ns * (1 - ways["slow"] / ways["fast"]))
     # Without a kernel, copies are all that the program does: nobody knows what they are for.
-    is_work = is_pageable or is_one_of(trace.activities["kind"], "kernel").any()
+    is_work = is_pageable or is_one_of(prepared.trace.activities["kind"], "kernel").any()
     is_gain = is_work and knows.isdisjoint({"once", "loading"})
-    made = cause(
+    return cause(
         case,
         rule,
         share,
@@ -111,7 +116,6 @@ def host_copies(case: Case) -> Iterator[Cause]:
         rows=tuple(Row(_named(copy), copy.sum_ns, copy.count) for copy in copies),
         gain=Gain(0, round(gain_ns) // case.windows_used, None) if is_gain else None,
     )
-    yield copy_sizes.blamed_on_mpi(made, case)
 
 
 def _come_first(trace: Trace) -> bool:

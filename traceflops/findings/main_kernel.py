@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
+from msgspec import Struct
 
 from traceflops.categories.classify import clean
 from traceflops.categories.kernel_names import without_return_type
@@ -54,66 +55,113 @@ _OF_EXPERTS, _MOST_NAMES = "experts", 2
 _FUNCTION: Final = re.compile(r"(?:void )?([^<(\[]+)")
 
 
-def main_kernel_findings(
-    kernels: pa.Table,
-    total: Account,
-    losses: Sequence[Loss],
-    serving: Serving,
-    of: Fact,
-    program: frozenset[str],
-    trace: Trace,
-    limits: Mapping[str, float],
-) -> Iterator[Finding]:
+class Kernels(Struct, frozen=True):
+    """The kernels of a program, and what tells which of them is worth a look.
+
+    `limits` are the thresholds of MAIN_KERNEL.
+    """
+
+    table: pa.Table
+    total: Account
+    losses: Sequence[Loss]
+    program: frozenset[str]
+    trace: Trace
+    limits: Mapping[str, float]
+
+    def rows(self, top: str) -> list[dict[str, Any]]:
+        """Return the rows of one kind of work."""
+        return [row for row in self.table.to_pylist() if row["top"] == top]
+
+
+class _Family(Struct, frozen=True):
+    """Kernels of one kind of work (`top`) that count as one, and whether TensorRT chose them.
+
+    `whole_share` of the time is that of their launches, also of those that overlap: too large if
+    they do. `share` is at most that of their kind of work.
+    """
+
+    name: str
+    rows: list[dict[str, Any]]
+    top: str
+    is_engine: bool
+    whole_share: float
+    share: float
+
+    @property
+    def count(self) -> int:
+        """Return the number of launches."""
+        return sum(row["count"] for row in self.rows)
+
+    @property
+    def largest(self) -> dict[str, Any]:
+        """Return the row of the kernel with the most time."""
+        return max(self.rows, key=lambda row: row["sum_ns"])
+
+
+def main_kernel_findings(kernels: Kernels, serving: Serving, of: Fact) -> Iterator[Finding]:
     """Give a finding if one of several kernels leads the largest kind of work, with much time.
 
-    `of` is what shares are of, `limits` are the thresholds of MAIN_KERNEL.
+    `of` is what shares are of.
     """
-    yield from _whole_graphs(kernels, total, losses, program, trace, limits["least_share"])
-    shares = {kind: total.components.share(kind) or 0.0 for kind in (*_KINDS, _MEMORY)}
-    top, least = max(shares, key=lambda kind: shares[kind]), limits["least_share"]
-    rows = [row for row in kernels.to_pylist() if row["top"] == top]
-    is_leading = shares[top] >= least and kernels.num_rows > 1
-    if not is_leading or not _may_gain(top, rows, total, losses, limits):
-        return
-    of_engine = _of_engine(rows, program)
-    family, variants = _largest_family(rows, of_engine, by_whole_name=top == _MEMORY)
-    name, sub, time_ns = short_name(family), variants[0]["sub"], _sum_ns(variants)
-    largest = max(variants, key=lambda row: row["sum_ns"])
-    is_engine = largest["name"] in of_engine
-    whole_share = time_ns / total.components.window_ns  # too large if launches overlap
-    share = min(whole_share, shares[top])
-    count = sum(row["count"] for row in variants)
-    if share < least or name.endswith(_CUT_OFF) or _is_launch_bound(time_ns, count, total, limits):
-        return
-    tokens, mean_ns = _decoded(serving), time_ns // max(count, 1)
-    shape = _common_shape(trace, variants, f"{top}/{sub}")
-    knows = {*program, *_known_of_launches(shape, mean_ns, limits)}
-    knows -= set() if is_engine else {_TENSORRT}
-    if top == "compute":
-        knows |= {top, sub, *_known(largest["name"], sub, tokens)}
+    yield from _whole_graphs(kernels)
+    family = _leading(kernels)
+    if family is not None:
+        yield _told(kernels, family, _decoded(serving), of)
+
+
+def _leading(kernels: Kernels) -> _Family | None:
+    """Return the kernels that lead the largest kind of work, if they take much and may gain."""
+    components, limits = kernels.total.components, kernels.limits
+    shares = {kind: components.share(kind) or 0.0 for kind in (*_KINDS, _MEMORY)}
+    top = max(shares, key=lambda kind: shares[kind])
+    rows = kernels.rows(top)
+    is_leading = shares[top] >= limits["least_share"] and kernels.table.num_rows > 1
+    if not is_leading or not _may_gain(kernels, top, rows):
+        return None
+    of_engine = _of_engine(rows, kernels.program)
+    name, variants = _largest_family(rows, of_engine, by_whole_name=top == _MEMORY)
+    share = _sum_ns(variants) / components.window_ns
+    is_engine = max(variants, key=lambda row: row["sum_ns"])["name"] in of_engine
+    family = _Family(name, variants, top, is_engine, share, min(share, shares[top]))
+    is_cut_off = short_name(name).endswith(_CUT_OFF)
+    is_small = family.share < limits["least_share"] or is_cut_off
+    return None if is_small or _is_launch_bound(kernels, family) else family
+
+
+def _told(kernels: Kernels, family: _Family, tokens: int, of: Fact) -> Finding:
+    """Return the finding on leading kernels; `tokens` are those of a decode pass."""
+    trace, limits, variants = kernels.trace, kernels.limits, family.rows
+    largest, sub, time_ns = family.largest, variants[0]["sub"], _sum_ns(variants)
+    name, mean_ns = short_name(family.name), time_ns // max(family.count, 1)
+    shape = _common_shape(trace, variants, f"{family.top}/{sub}")
+    knows = {*kernels.program, *_known_of_launches(shape, mean_ns, limits)}
+    knows -= set() if family.is_engine else {_TENSORRT}
+    if family.top == "compute":
+        knows |= {family.top, sub, *_known(largest["name"], sub, tokens)}
+    window_ns = kernels.total.components.window_ns
     values: dict[str, Value] = {
         "name": name,
         **shape.told(),
         "of": of,
         "tokens": tokens,
-        "share": share,
+        "share": family.share,
         "kernels": len(variants),
-        "launches": count,
+        "launches": family.count,
         "mean_ns": mean_ns,
-        "largest": min(largest["sum_ns"] / total.components.window_ns, share),
+        "largest": min(largest["sum_ns"] / window_ns, family.share),
         **_scratch(trace, variants, limits["least_scratch"]),
-        **(_of_build(trace, variants, limits["many_blocks"]) if is_engine else {}),
+        **(_of_build(trace, variants, limits["many_blocks"]) if family.is_engine else {}),
     }
     knows |= {"scratch"} if "scratch" in values else set()
-    of_family = "" if len(variants) == 1 else "-tensorrt" if is_engine else "-family"
-    if family == _OF_EXPERTS:
+    of_family = "" if len(variants) == 1 else "-tensorrt" if family.is_engine else "-family"
+    if family.name == _OF_EXPERTS:
         of_family, knows = f"-{_OF_EXPERTS}", knows | {_OF_EXPERTS}
         values["names"] = _names_of_experts(variants)
         name = short_name(largest["name"])
-    claim = f"claim{of_family}{'-overlapping' if whole_share > share else ''}"
-    yield statement(
+    claim = f"claim{of_family}{'-overlapping' if family.whole_share > family.share else ''}"
+    return statement(
         MAIN_KERNEL,
-        share,
+        family.share,
         values,
         name=Fact(f"{MAIN_KERNEL}.title{of_family}", values),
         claim=Fact(f"{MAIN_KERNEL}.{claim}", values),
@@ -128,10 +176,11 @@ def _names_of_experts(variants: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(match[0] for match in matched if match))[:_MOST_NAMES]
 
 
-def _is_launch_bound(time_ns: int, count: int, total: Account, limits: Mapping[str, float]) -> bool:
-    """Return whether launching limits `count` short launches: the GPU is often idle."""
-    is_idle = (total.components.share("idle") or 0.0) > limits["most_idle"]
-    return is_idle and time_ns < limits["least_ns"] * count
+def _is_launch_bound(kernels: Kernels, family: _Family) -> bool:
+    """Return whether launching limits short kernels: the GPU is often idle."""
+    limits, idle_share = kernels.limits, kernels.total.components.share("idle") or 0.0
+    is_short = _sum_ns(family.rows) < limits["least_ns"] * family.count
+    return is_short and idle_share > limits["most_idle"]
 
 
 def _decoded(serving: Serving) -> int:
@@ -184,35 +233,26 @@ def _known_of_launches(
         yield "last-wave"
 
 
-def _whole_graphs(
-    kernels: pa.Table,
-    total: Account,
-    losses: Sequence[Loss],
-    program: frozenset[str],
-    trace: Trace,
-    least: float,
-) -> Iterator[Finding]:
+def _whole_graphs(kernels: Kernels) -> Iterator[Finding]:
     """Give a finding if graphs that are recorded as a whole are most of the GPU work.
 
     Its remedy is to record their kernels: without a way to do that, no finding is given.
     """
-    loss = next((loss for loss in losses if loss.name == _GRAPH), None)
-    components = total.components
+    loss = next((loss for loss in kernels.losses if loss.name == _GRAPH), None)
+    components = kernels.total.components
     busy_ns = components.window_ns - components.idle_ns - components.start_up_ns
     is_most = 2 * components.graph_ns > busy_ns
-    if loss is None or not is_most or loss.share < least:
+    if loss is None or not is_most or loss.share < kernels.limits["least_share"]:
         return
-    rows = [row for row in kernels.to_pylist() if row["top"] == _GRAPH]
-    if not rows:
-        return
-    if how := advice(trace, "kernels of graphs"):
+    rows = kernels.rows(_GRAPH)
+    if rows and (how := advice(kernels.trace, "kernels of graphs")):
         largest, values = max(rows, key=lambda row: row["sum_ns"]), dict[str, Value](how=how)
         yield statement(
             MAIN_KERNEL,
             loss.share,
             name=Fact(f"{MAIN_KERNEL}.title-graphs"),
             claim=loss.unjudged(),
-            advice=advice_of(MAIN_KERNEL, program | {"whole-graphs"}, values),
+            advice=advice_of(MAIN_KERNEL, kernels.program | {"whole-graphs"}, values),
             rows=(Row(short_name(largest["name"]), largest["sum_ns"]),),
         )
 
@@ -264,24 +304,21 @@ def _sum_ns(rows: Sequence[dict[str, Any]]) -> int:
     return sum(row["sum_ns"] for row in rows)
 
 
-def _may_gain(
-    top: str,
-    rows: Sequence[dict[str, Any]],
-    total: Account,
-    losses: Sequence[Loss],
-    limits: Mapping[str, float],
-) -> bool:
+def _may_gain(kernels: Kernels, top: str, rows: Sequence[dict[str, Any]]) -> bool:
     """Return whether kernels of a kind (`top`) may be worth making faster.
 
     Compute kernels are if they may be far below the peak: FLOPs are unknown, or half of the time is
     lost. A memory kernel is if it has nearly all of the time, and its bytes' time is unknown.
     """
-    losses_by_name = {loss.name: loss for loss in losses}
+    losses_by_name, components = (
+        {loss.name: loss for loss in kernels.losses},
+        kernels.total.components,
+    )
     if top == _MEMORY:
-        least_ns = limits["nearly_all"] * total.components.window_ns
+        least_ns = kernels.limits["nearly_all"] * components.window_ns
         longest_ns = max((row["sum_ns"] for row in rows if row["kind"] == "kernel"), default=0)
         return longest_ns >= least_ns and losses_by_name[_MEMORY].needed is None
-    compute = total.components.share("compute") or 0.0
+    compute = components.share("compute") or 0.0
     inefficiency = losses_by_name.get("inefficiency")
     lost = inefficiency.share if inefficiency is not None else compute
     return top != "compute" or 2 * lost >= compute

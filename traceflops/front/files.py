@@ -18,9 +18,7 @@ from traceflops.analysis import recipe
 from traceflops.analysis.result import Analysis, with_finding_rules
 from traceflops.analysis.summary_files import is_summary
 from traceflops.comparison.report_side import REPORT
-from traceflops.devices.device_facts import SeenDevice
 from traceflops.devices.jobs import of_job
-from traceflops.devices.matching import chosen
 from traceflops.errors import InputError, UsageError
 from traceflops.findings.user_rules import read_finding_rules
 from traceflops.front.reduction import Request, analysis_of_many, analysis_of_parts
@@ -45,6 +43,7 @@ _SCHEMA: Final = re.compile(rb'\s*\{\s*"schema"\s*:\s*"(traceflops\.[a-z-]+/\d+)
 _CAPTURES: Final = "capture_traces"
 """Where serving engines write the traces of graph captures, beside the trace of the replays."""
 _PART: Final = "give a Selection, or steps, ranks, ..."
+_PEAKS: Final = "give peaks, or device, peak_tflops, ..."
 Reader = Callable[[Sequence[str]], Trace]
 
 
@@ -185,8 +184,8 @@ def analyze(
     """Return where the time of a recording went and how much of its devices was used.
 
     `recording` is a Trace, a path (file, folder, archive or store) or several paths, as `read`
-    takes them; files may be summaries by `traceflops reduce`, too. As in a report, 64 files or more
-    with 512 MB of text are reduced to summaries when they are read, and captures of graphs in
+    takes them, also of summaries by `traceflops reduce`. As in a report, 64 files or more with 512
+    MB of text are reduced to summaries when they are read, and captures of graphs in
     `capture_traces/` beside a trace are its pair.
 
     The part to analyse is either a Selection or in words: `steps` as "10:20" (both included), 10 or
@@ -200,32 +199,21 @@ def analyze(
     Raises InputError where nothing can be read, and UsageError for words that cannot be meant, a
     selection that is empty, or a pair without FLOPs.
     """
-    in_words = Selection(
-        steps=_steps(steps),
-        ranks=_numbers("ranks", ranks),
-        gpus=_numbers("gpus", gpus),
-        from_ns=parse_duration("from_", from_) if isinstance(from_, str) else from_,
-        to_ns=parse_duration("to", to) if isinstance(to, str) else to,
-        step_mark=step_mark,
-        run=run,
-        job=job,
-    )
-    rates = PeakOptions(device, peak_tflops, link_gb_s)
-    chosen(device, peak_tflops, SeenDevice(None))  # raises for a bad name, before a file is read
-    selected = _either(selection, in_words, Selection(), _PART)
+    numbers = _numbers("ranks", ranks), _numbers("gpus", gpus)
+    times = _duration("from_", from_), _duration("to", to)
+    in_words = Selection(_steps(steps), *numbers, *times, step_mark, run, job)
     request = Request(
-        selection=selected,
-        peaks=_either(peaks, rates, FROM_THE_TRACE, "give peaks, or device, peak_tflops, ..."),
+        selection=_either(selection, in_words, Selection(), _PART),
+        peaks=_either(peaks, PeakOptions(device, peak_tflops, link_gb_s), FROM_THE_TRACE, _PEAKS),
         pair=pair if isinstance(pair, Trace) else _as_strings(pair),
         rules=None if rules is None else Path(rules),
         finding_rules=None if finding_rules is None else Path(finding_rules),
         include_environment=include_environment,
         redact=redact,
     )
-    if not isinstance(recording, Trace):
-        return analyze_files(_as_strings(recording), request)
-    paired = pair if isinstance(pair, Trace) else read(pair) if pair else None
-    return analyze_trace(recording, request, paired)
+    if isinstance(recording, Trace):
+        return analyze_trace(recording, request, read_pair(request.pair, (), recording, read))
+    return analyze_files(_as_strings(recording), request)
 
 
 def inventory(
@@ -304,6 +292,11 @@ def _steps(steps: Steps | None) -> tuple[int | None, int | None] | None:
         hint = 'give "10:20", 10 or (10, 20)'
         raise UsageError(f"not a range of steps: {steps!r}", hint) from None
     return first, last
+
+
+def _duration(name: str, time: str | int | None) -> int | None:
+    """Return a time in ns; `name` is the parameter's, for errors."""
+    return parse_duration(name, time) if isinstance(time, str) else time
 
 
 def _numbers(name: str, numbers: Numbers | None) -> frozenset[int] | None:

@@ -51,6 +51,11 @@ class PeakOptions(Struct, frozen=True):
     tflops: float | None = None
     link: float | None = None
 
+    def __post_init__(self) -> None:
+        """Raise UsageError for an impossible device or peak: now, before a file is read."""
+        if self.device is not None or self.tflops is not None:
+            chosen(self.device, self.tflops, SeenDevice(None))
+
 
 FROM_THE_TRACE: Final = PeakOptions()
 
