@@ -129,7 +129,7 @@ def started(
     With `failed`, whether it is recorded that the call returned an error, and so started nothing.
     """
     has_failed = numbers(calls["error_code"], 0) > 0
-    return matching(calls["name"], pattern.match) & (has_failed == failed)
+    return np.asarray(matching(calls["name"], pattern.match) & (has_failed == failed))
 
 
 def launches_nothing(calls: pa.Table, starts: re.Pattern[str] = _STARTS) -> bool:
