@@ -178,7 +178,8 @@ def judged(
     verdict = led_by_build(verdicts.led_by(verdict, facts.cut or lost_graphs), facts.trace)
     failed = failed_launches(facts.trace)
     others = (part for part in verdict.parts if part not in failed)
-    verdict = replace(verdict, parts=(*failed, *others))
+    lossy = verdicts.lossy_steps(choice, facts.trace) if records.is_judged else ()
+    verdict = replace(verdict, parts=(*failed, *lossy, *others))
     is_idle_known = records.is_judged and not (facts.lacks_copies or lost_graphs or facts.little)
     idle_share = total.components.share("idle") if is_idle_known else None
     short_ns = sum(culprit.short_ns for culprit in idle.culprits)

@@ -50,6 +50,7 @@ _NOTES: Final = {
     "no-device-work": _Unfit("no-device-work", "device work", by_note=True),
     "device-records-missing": _LOST,
     **dict.fromkeys(("work-lost", "rows-lost", "graph-launches-lost"), _LOST),
+    "steps-lossy": _Unfit("steps-lossy", "all device records"),
     **dict.fromkeys(
         ("input-cut", "text-cut", "tail-cut", "log-cut", "json-dropped"), _Unfit("file-damaged")
     ),

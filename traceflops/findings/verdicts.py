@@ -19,7 +19,7 @@ from traceflops.findings.nothing_recorded import NO_PROGRAM, functions_alone
 from traceflops.findings.on_cpu import OnCpu
 from traceflops.mfu.measurement import Measurement
 from traceflops.mfu.traced.coverage import TOO_LITTLE
-from traceflops.remedies import METRIC, NSIGHT, Recording, family, is_cut_off
+from traceflops.remedies import METRIC, NSIGHT, Recording, advice, family, is_cut_off
 from traceflops.table.schema import DEVICE_KINDS
 from traceflops.table.trace import Trace
 from traceflops.timeline.aggregates import Untimed
@@ -228,6 +228,14 @@ def lost_graphs(records: LaunchRecords, total: Account) -> Fact | None:
     if not (is_much and records.is_judged and records.graph.lack()):
         return None
     return fact("verdict.lost-graphs", lost=records.graph.lost, calls=records.graph.calls)
+
+
+def lossy_steps(choice: StepChoice, trace: Trace) -> tuple[Fact, ...]:
+    """Return how many steps are left out as they lost records, and how to record them all."""
+    if not choice.lossy:
+        return ()
+    how = advice(trace, "all device records")
+    return (fact("verdict.lossy-steps", lost=choice.lossy, steps=len(choice.seen), how=how),)
 
 
 def led_by(later: Verdict, lack: Fact | None) -> Verdict:
