@@ -104,7 +104,7 @@ class VerdictFacts(NamedTuple):
         samples = gpu_samples(prepared) if trace.source.format == GPU_SAMPLES else ()
         return cls(
             trace=trace,
-            how=advice(trace, "device records"),
+            how=advice(trace, "all device records" if records.has_devices else "device records"),
             cut=verdicts.cut_file(trace) or nothing_recorded(trace),
             records=records,
             untimed=prepared.untimed,

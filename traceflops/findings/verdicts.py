@@ -196,9 +196,15 @@ def records_verdict(
             untimed = fact(NO_DURATIONS, unknown=timed.lost, operations=timed.calls)
             return Verdict((untimed, *late), "records-missing")
         case "incomplete":
-            incomplete = fact("verdict.records-incomplete", lost=records.lost, calls=records.words)
+            lacks_all = records.lacks_all_kernels
+            incomplete = fact(
+                "verdict.records-incomplete",
+                lost=records.lost,
+                calls=records.words,
+                how=None if lacks_all else how,
+            )
             launches = (records.kernel + records.graph).calls
-            why = (fact("verdict.no-kernel", launches=launches),) * records.lacks_all_kernels
+            why = (fact("verdict.no-kernel", launches=launches),) * lacks_all
             return Verdict((incomplete, *why, *late), "records-missing")
         case "collectives":
             return Verdict((fact("verdict.only-collectives"), *late), "records-missing")

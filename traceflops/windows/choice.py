@@ -164,7 +164,9 @@ def plan_steps(
     reasons: dict[int, Fact] = {}
     if time_range is None:
         used, reasons = _used(layout, durations, selection)
-        if selection.steps is None and not layout.are_passes:
+        # The work of inferred steps is alike because it told them apart, and that of passes is not.
+        is_alike = layout.launched_in is not None and not layout.are_passes
+        if selection.steps is None and is_alike:
             lost = _lossy(layout, accounts, used)
             used = tuple(number for number in used if number not in lost)
             reasons |= dict.fromkeys(lost, periodicity.LOSSY)
