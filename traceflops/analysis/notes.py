@@ -15,15 +15,17 @@ from traceflops.mfu.measurement import Measurement
 from traceflops.plugins import packages
 from traceflops.recording.inventory import profiler_time
 from traceflops.remedies import remedy
-from traceflops.table.columns import numbers
+from traceflops.table.columns import matching, numbers
+from traceflops.table.patterns import BEGINS_PROGRAM
 from traceflops.table.trace import Note, Trace, note_of
 from traceflops.timeline.account import LinkedTrace
 from traceflops.units import listed, time_amount
 from traceflops.windows.device_records import LaunchRecords, records_notes
 from traceflops.windows.prepared import MOST_DEVICES, Prepared
-from traceflops.windows.records import DeviceReport
+from traceflops.windows.records import DeviceReport, chosen_time
 
-OF_DEVICES = ("unlinked", "overlap-on-stream", "earlier-work-missing", "no-calls")
+_AMID, _LATE = "earlier-work-missing", "late-starts"
+OF_DEVICES = ("unlinked", "overlap-on-stream", _AMID, _LATE, "no-calls")
 """Notes that depend only on the reports of devices, so that summaries need not hold them."""
 _ON_MODELS = ("gpu-unknown", "device-ambiguous")
 """Notes of readers that no longer hold if the user names the GPU."""
@@ -116,8 +118,9 @@ def _device_notes(prepared: Prepared, devices: Sequence[DeviceReport]) -> Iterat
     ]
     window_ns = max(sum(device.chosen.components.window_ns for device in devices), 1)
     if (count := sum(ns > 0 for ns in unknown_ns)) and prepared.launch_records.is_judged:
-        late_ns, cost = sum(unknown_ns), fact("advice.earlier-work-missing")
-        code, share = "earlier-work-missing", late_ns / window_ns
+        code = _AMID if _began_amid_work(prepared) else _LATE
+        late_ns, cost = sum(unknown_ns), fact(f"advice.{code}")
+        share = late_ns / window_ns
         yield note_of("missing", code, count=count, share=share, advice=cost, late_ns=late_ns)
     if count := sum(ns > 0 for ns in unseen_ns.values()):
         most_ns = sum(unseen_ns.values())
@@ -127,6 +130,25 @@ def _device_notes(prepared: Prepared, devices: Sequence[DeviceReport]) -> Iterat
     if any(whole.unlinked is None for whole in gpus) and not is_said(trace, "no-calls", *_ON_CALLS):
         cost = fact("advice.no-calls", how=remedy(trace, "calls"))
         yield note_of("missing", "no-calls", advice=cost)
+
+
+def _began_amid_work(prepared: Prepared) -> bool:
+    """Return whether work that starts late may wait for work from before the recording.
+
+    So it is if most of that time is before the first recorded work of a stream, and no call that
+    only begins a program is recorded.
+    """
+    trace = prepared.trace
+    if matching(trace.calls["name"], BEGINS_PROGRAM.match).any():
+        return False
+    late_ns = first_ns = 0
+    for device, account in prepared.accounts.items():
+        late = account.idle.by_cause["unrecorded"].intersect(chosen_time(prepared.windows[device]))
+        _, first = np.unique(account.rows.columns.stream[account.rows.row], return_index=True)
+        is_first = np.isin(late.end_ns, account.rows.start_ns[first])
+        late_ns += late.length_ns
+        first_ns += int((late.end_ns - late.start_ns)[is_first].sum())
+    return 2 * first_ns > late_ns
 
 
 def _clock_notes(linked: LinkedTrace) -> Iterator[Note]:

@@ -61,6 +61,7 @@ _NOTES: Final = {
     "graph-capture": _Unfit("graph-capture"),
     "graphs-opaque": _Unfit("graphs-opaque", "kernels of graphs"),
     "earlier-work-missing": _Unfit("earlier-work-missing", "first work"),
+    "late-starts": _Unfit("late-starts"),
     **dict.fromkeys(_NO_CALLS, _CALLS),
     "calls-missing": _Unfit("calls-cut", of_all=True),
     "unlinked": _Unfit("unlinked", "first work", of_all=True),
