@@ -165,6 +165,21 @@ def test_a_gpu_that_may_draw_meanwhile_is_not_blamed() -> None:
     assert "the GPU may draw meanwhile" in title_sentence(analysis)
 
 
+@pytest.mark.parametrize(("each_ns", "is_shown"), [(16_667_000, True), (18_000_000, False)])
+def test_frames_at_the_rate_of_a_display_are_told_to_wait_for_it(
+    each_ns: int, *, is_shown: bool
+) -> None:
+    """Of two kernels that are launched after each frame, one starts only with the next frame."""
+    at_ns = range(0, 60 * each_ns, each_ns)
+    late = (("late", at + 20_000, at + each_ns, 8_000) for at in at_ns)
+    rows = launched(*(("k", at + 10_000, at + 15_000, 9_000) for at in at_ns), *late)
+    maps = [{"name": "cudaGraphicsMapResources", "start_ns": at, "dur_ns": 500} for at in at_ns]
+    rows["calls"] += maps
+    analysis = analyzed(rows)
+    assert ("display with 60 Hz" in analysis.verdict.sentence) == is_shown
+    assert analysis.verdict.headline == ("external-wait" if is_shown else "idle-unknown")
+
+
 def test_launches_that_all_start_late_have_no_ordinary_latency() -> None:
     """Each of them starts 2.4 ms after its launch on an idle GPU, as where others use that."""
     rows = launched(*(("k", 3 * MS * n, (3 * n + 2) * MS + 400_000, 500_000) for n in range(20)))

@@ -19,6 +19,7 @@ from traceflops.table.columns import matching, numbers
 from traceflops.table.patterns import BEGINS_PROGRAM
 from traceflops.table.trace import Note, Trace, note_of
 from traceflops.timeline.account import LinkedTrace
+from traceflops.timeline.records import EMPTY_ACCOUNT
 from traceflops.units import listed, time_amount
 from traceflops.windows.device_records import LaunchRecords, records_notes
 from traceflops.windows.prepared import MOST_DEVICES, Prepared
@@ -69,7 +70,7 @@ def notes_of(
         *prepared.plan.notes,
         *_device_notes(prepared, devices),
         *left_out,
-        *_clock_notes(linked),
+        *_clock_notes(linked, devices),
         # `on_host` matters only if no GPU is recorded: then all devices are CPUs.
         *records_notes(records, on_host=bool(devices), share=_lost_share(records, devices)),
         *([delayed] if profiler.idle_ns else ()),
@@ -151,7 +152,7 @@ def _began_amid_work(prepared: Prepared) -> bool:
     return 2 * first_ns > late_ns
 
 
-def _clock_notes(linked: LinkedTrace) -> Iterator[Note]:
+def _clock_notes(linked: LinkedTrace, devices: Sequence[DeviceReport]) -> Iterator[Note]:
     """Yield notes on clocks of CPU and GPU that disagree: always, or for some operations."""
     call, process = linked.links.call_of_activity, numbers(linked.trace.activities["process"])
     offsets = linked.clock_offsets
@@ -161,7 +162,16 @@ def _clock_notes(linked: LinkedTrace) -> Iterator[Note]:
         days = abs(offset_ns) / _DAY_NS
         length = f"{days:,.1f} days" if days >= 1 else time_amount(abs(offset_ns))
         cost, several = fact("advice.clocks-apart"), count if count > 1 else None
-        yield note_of("missing", code, count=count, advice=cost, processes=several, length=length)
+        total = sum((device.chosen for device in devices), EMPTY_ACCOUNT).components
+        yield note_of(
+            "missing",
+            code,
+            count=count,
+            share=total.share("idle") or 0.0,
+            advice=cost,
+            processes=several,
+            length=length,
+        )
     launched = np.flatnonzero((call >= 0) & (offsets[process] == 0))
     start = numbers(linked.trace.activities["start_ns"])[launched]
     early_ns = numbers(linked.trace.calls["start_ns"])[call[launched]] - start

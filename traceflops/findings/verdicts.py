@@ -19,7 +19,7 @@ from traceflops.findings.nothing_recorded import NO_PROGRAM, functions_alone
 from traceflops.findings.on_cpu import OnCpu
 from traceflops.mfu.measurement import Measurement
 from traceflops.mfu.traced.coverage import TOO_LITTLE
-from traceflops.remedies import METRIC, NSIGHT, Recording, advice, family, is_cut_off
+from traceflops.remedies import METRIC, NSIGHT, Recording, family, is_cut_off
 from traceflops.table.schema import DEVICE_KINDS
 from traceflops.table.trace import Trace
 from traceflops.timeline.aggregates import Untimed
@@ -151,7 +151,7 @@ def _class_of_busy(total: Account, losses: Sequence[Loss]) -> str:
     Idle time counts only if it is more than half of all time.
     """
     share = {name: total.components.share(name) or 0.0 for name in total.components.parts()}
-    of_idle = (loss.headline for loss in losses if loss.name == "idle" and not loss.unknown)
+    of_idle = (one.headline for one in losses if one.name == "idle" and one.has_class)
     if 2 * share["idle"] > 1:
         return next(of_idle, "idle-unknown")
     of_loss = {loss.name: loss.headline for loss in losses}
@@ -196,15 +196,10 @@ def records_verdict(
             untimed = fact(NO_DURATIONS, unknown=timed.lost, operations=timed.calls)
             return Verdict((untimed, *late), "records-missing")
         case "incomplete":
-            lacks_all = records.lacks_all_kernels
-            incomplete = fact(
-                "verdict.records-incomplete",
-                lost=records.lost,
-                calls=records.words,
-                how=None if lacks_all else how,
-            )
+            lost, calls = records.lost, records.words
+            incomplete = fact("verdict.records-incomplete", lost=lost, calls=calls, how=how)
             launches = (records.kernel + records.graph).calls
-            why = (fact("verdict.no-kernel", launches=launches),) * lacks_all
+            why = (fact("verdict.no-kernel", launches=launches),) * records.lacks_all_kernels
             return Verdict((incomplete, *why, *late), "records-missing")
         case "collectives":
             return Verdict((fact("verdict.only-collectives"), *late), "records-missing")
@@ -234,14 +229,6 @@ def lost_graphs(records: LaunchRecords, total: Account) -> Fact | None:
     if not (is_much and records.is_judged and records.graph.lack()):
         return None
     return fact("verdict.lost-graphs", lost=records.graph.lost, calls=records.graph.calls)
-
-
-def lossy_steps(choice: StepChoice, trace: Trace) -> tuple[Fact, ...]:
-    """Return how many steps are left out as they lost records, and how to record them all."""
-    if not choice.lossy:
-        return ()
-    how = advice(trace, "all device records")
-    return (fact("verdict.lossy-steps", lost=choice.lossy, steps=len(choice.seen), how=how),)
 
 
 def led_by(later: Verdict, lack: Fact | None) -> Verdict:
