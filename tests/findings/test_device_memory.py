@@ -517,6 +517,8 @@ def test_a_single_call_of_mpi_counts_by_what_it_takes_of_all_time() -> None:
     analysis = tf.analyze(replace(trace, source=replace(trace.source, format="nsys")))
     (found,) = of_rule(analysis, "pageable-copies", "host-copies")
     assert "MPI_Bcast makes most copies" in found.sentence
+    (hidden,) = of_rule(tf.analyze(trace, redact=True), "pageable-copies", "host-copies")
+    assert "MPI_Bcast makes most copies" in hidden.sentence
     assert found.share == pytest.approx(300 / 2_400, abs=0.01)
 
 

@@ -104,6 +104,17 @@ limiter numa nvlink pattern pc pipe pm roofline sol solfp topology uncoalesced
 """
 """Words that the category rules do not have, in lower case; at last those of NVIDIA's rules."""
 
+_OF_INTERFACES: Final = """
+advise allgatherv allocate allto alltoallw attach bsend cancel cart close coords deregister elements
+errhandler exscan extent fetch file finalized gatherv hindexed iallgather iallgatherv iallreduce
+ialltoall ialltoallv ibarrier ibcast ibsend iexscan igather igatherv improbe imrecv incl ineighbor
+intercomm iprobe ireduce irsend iscan iscatter iscatterv isend isendrecv issend keyval mprobe mrecv
+multicast object parrived pcontrol pmpi pready probe proc processor putmem raccumulate read resized
+resources rget rput rsend scatterv seek session spawn ssend startall subarray test testall testany
+testsome topo waitall waitany waitsome win wtick wtime
+"""
+"""Words in the names of calls of MPI, NCCL, NVSHMEM, CUDA and HIP."""
+
 _ARCHITECTURES: Final = frozenset({"mamba", "rwkv", "hyena", "retention", "conformer"})
 """Words of the rules that name a kind of model."""
 
@@ -190,7 +201,8 @@ def library_words() -> frozenset[str]:
     """Return all words, in lower case."""
     texts = [text for rule in built_in() for place in PLACES for text in rule.patterns(place)]
     of_rules = {word.lower() for text in texts for word in words_of(_CLASS.sub(" ", text))}
-    return frozenset(of_rules.union(_WORDS.split()) - _ARCHITECTURES)
+    words = (*_WORDS.split(), *_OF_INTERFACES.split())
+    return frozenset(of_rules.union(words) - _ARCHITECTURES)
 
 
 def is_plain_number(digits: str) -> bool:
