@@ -340,7 +340,7 @@ def test_kernels_beyond_the_limit_are_counted(one: Analysis) -> None:
     text = render_html(factory.analysis(names=names))
     assert "kernel_99<" in text
     assert "kernel_100<" not in text
-    assert re.search(r"Top 100 by time. Not shown: 30 with [\d.]+ m?s,", text)
+    assert re.search(r"Top 100 by time. Only in the JSON report: 30 with [\d.]+ m?s,", text)
 
 
 def test_the_share_of_other_is_said_plainly(one: Analysis, one_page: str) -> None:
