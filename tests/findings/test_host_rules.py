@@ -120,6 +120,10 @@ IDLE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         host("marks", "poll", kind="system"),
         host("marks", "write", kind="system"),
     ),
+    "input-wait": (
+        host("marks", "fgets", kind="system"),
+        host("marks", "fputs", kind="system"),
+    ),
     "host-code": (
         host("marks", "a.py(3): b", kind="python"),
         host("marks", "a.py(3): b", kind="python", dur_ns=20_000),
@@ -143,8 +147,8 @@ def test_a_cause_of_idle_time_is_found_and_its_like_is_not(rule: str) -> None:
     assert one.rows and len(one.title.split()) <= 8
     # Why a call of the driver is slow no recording tells.
     assert one.remedy.endswith(".") == (rule != "slow-driver-call")
-    if rule == "host-unrecorded":
-        assert one.gain is None  # nobody knows what the host does then
+    if rule in ("host-unrecorded", "input-wait"):
+        assert one.gain is None  # nobody knows what the host, or who types, does then
     else:
         assert one.gain is not None and 0 <= one.gain.low_ns <= one.gain.high_ns <= 2_000_000 // 4
 
