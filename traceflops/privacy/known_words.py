@@ -101,10 +101,6 @@ warps warpsize warpspecialized wavefront weighted wgm wgmxcc without worker work
 wrapper wrappers wsgra wsgrb xdl xla xlogy xpu xregs zerograd zerotensor zeta zip affinity aperture
 bottleneck chart conflicts counters cpi divergence hierarchical high imbalance instructions issue
 limiter numa nvlink pattern pc pipe pm roofline sol solfp topology uncoalesced
-"""
-"""Words that the category rules do not have, in lower case; at last those of NVIDIA's rules."""
-
-_OF_INTERFACES: Final = """
 advise allgatherv allocate allto alltoallw attach bsend cancel cart close coords deregister elements
 errhandler exscan extent fetch file finalized gatherv hindexed iallgather iallgatherv iallreduce
 ialltoall ialltoallv ibarrier ibcast ibsend iexscan igather igatherv improbe imrecv incl ineighbor
@@ -113,7 +109,10 @@ multicast object parrived pcontrol pmpi pready probe proc processor putmem raccu
 resources rget rput rsend scatterv seek session spawn ssend startall subarray test testall testany
 testsome topo waitall waitany waitsome win wtick wtime
 """
-"""Words in the names of calls of MPI, NCCL, NVSHMEM, CUDA and HIP."""
+"""Words that the category rules do not have, in lower case.
+
+At last those of NVIDIA's rules, and in the names of calls of MPI, NCCL, NVSHMEM, CUDA and HIP.
+"""
 
 _ARCHITECTURES: Final = frozenset({"mamba", "rwkv", "hyena", "retention", "conformer"})
 """Words of the rules that name a kind of model."""
@@ -201,8 +200,7 @@ def library_words() -> frozenset[str]:
     """Return all words, in lower case."""
     texts = [text for rule in built_in() for place in PLACES for text in rule.patterns(place)]
     of_rules = {word.lower() for text in texts for word in words_of(_CLASS.sub(" ", text))}
-    words = (*_WORDS.split(), *_OF_INTERFACES.split())
-    return frozenset(of_rules.union(words) - _ARCHITECTURES)
+    return frozenset(of_rules.union(_WORDS.split()) - _ARCHITECTURES)
 
 
 def is_plain_number(digits: str) -> bool:
