@@ -187,7 +187,8 @@ def judged(
     failed = failed_launches(facts.trace)
     others = (part for part in verdict.parts if part not in failed)
     lossy = lossy_steps(choice, facts.trace) if records.is_judged else ()
-    verdict = replace(verdict, parts=(*failed, *lossy, *others))
+    led = "records-missing" if lossy else verdict.headline
+    verdict = replace(verdict, parts=(*failed, *lossy, *others), headline=led)
     is_idle_known = records.is_judged and not (facts.lacks_copies or lost_graphs or facts.little)
     idle_share = total.components.share("idle") if is_idle_known else None
     short_ns = sum(culprit.short_ns for culprit in idle.culprits)
