@@ -56,6 +56,7 @@ _HIP: Final = {
     "cudaMemcpy": "hipMemcpy",
     "cudaMalloc": "hipMalloc",
     "cudaFree": "hipFree",
+    "cudaGetDeviceProperties_v2": "hipGetDeviceProperties",
     "cuModuleLoadData": "hipModuleLoadData",
     "cudaStreamBeginCapture": "hipStreamBeginCapture",
     "cudaStreamEndCapture": "hipStreamEndCapture",

@@ -59,7 +59,7 @@ def plant(name: str, config: RunConfig) -> _Nodes:
         return (soil.on_grid(_GRIDS[name]),)
     if name == REPAIRED:
         return product, soil.work()
-    wasted = python(soil.function, *(PLANTS | OF_TORCH)[name](soil))
+    wasted = python(soil.function, *(PLANTS | OF_CALLS | OF_TORCH)[name](soil))
     return product, drain, wasted, soil.work()
 
 
@@ -210,6 +210,10 @@ PLANTS: Final[dict[str, Callable[[_Soil], _Nodes]]] = {
     "held": _Soil.held,
 }
 """By name, all ways to waste the device's time. `held` is the device's own."""
+OF_CALLS: Final[dict[str, Callable[[_Soil], _Nodes]]] = {
+    "query": lambda soil: (soil.slow("other_calls", "", "cudaGetDeviceProperties_v2"),),
+}
+"""More ways, which recordings without operators tell."""
 OF_TORCH: Final[dict[str, Callable[[_Soil], _Nodes]]] = {
     "recompile": _Soil.recompile,
     "churn": _Soil.churn,

@@ -105,7 +105,7 @@ def _tables(tables: Sequence[ReportTable] | Iterator[ReportTable], width: int) -
             left_out = ("Component",) if width < _WIDE else ()
             yield from view_table(table, _CELL, _LESS, most, width, *left_out)
             if table.total > len(table.rows):
-                yield Text(f"  {table.total - len(table.rows):,} more", "dim")
+                yield Text(f"  {table.total - len(table.rows):,} more in --json", "dim")
             yield from paragraph(table.remark, width)
 
 

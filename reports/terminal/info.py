@@ -96,7 +96,7 @@ def _inventory(inventory: Inventory | None) -> Iterator[str]:
         if file.sha256 is not None:
             yield _line("", f"sha256 {file.sha256}")
     if len(source.files) > _FILES_SHOWN:
-        yield _line("", f"… {several(len(source.files) - _FILES_SHOWN, 'more file')}")
+        yield _line("", f"… {several(len(source.files) - _FILES_SHOWN, 'more file')} in --json")
     if source.facts:
         facts = ", ".join(f"{k} {visible(v)}" for k, v in sorted(source.facts.items()))
         yield _line("recorded", facts)
@@ -110,7 +110,8 @@ def _inventory(inventory: Inventory | None) -> Iterator[str]:
     for device in inventory.devices[:_DEVICES_SHOWN]:
         yield _line("device", _device(device))
     if len(inventory.devices) > _DEVICES_SHOWN:
-        yield _line("", f"… {several(len(inventory.devices) - _DEVICES_SHOWN, 'more device')}")
+        more = several(len(inventory.devices) - _DEVICES_SHOWN, "more device")
+        yield _line("", f"… {more} in --json")
     steps = inventory.steps
     listed = f"{steps[0]} to {steps[-1]} ({len(steps)}), " if steps else ""
     yield _line("steps", f"{listed}{inventory.steps_text}")

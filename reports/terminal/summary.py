@@ -197,7 +197,8 @@ def _devices_in_detail(analysis: Analysis, style: Style, waits: bool) -> Iterato
                 words = f"{label}: {reasons}" if reasons != UNKNOWN else ""
                 yield from paragraph(words, width, "dim", _INDENT)
         if sampled.total > len(rows):
-            yield Text(f"{_INDENT}… {sampled.total - len(rows)} more", "dim")
+            more = sampled.total - len(rows)
+            yield Text(f"{_INDENT}… {more} more on the page and in --json", "dim")
     if analysis.prepared is not None and analysis.devices:
         yield from aggregates.snapshot_lines(analysis.recording, width)
     yield from gap_lines(analysis, style)
@@ -341,7 +342,7 @@ def _owners(analysis: Analysis, by: str, width: int) -> Iterator[Text]:
         return
     yield from view_table(table, _OWNER, _OWNER_LESS, _OWNER_NAME, width)
     if table.total > len(table.rows):
-        yield Text(f"{_INDENT}… {table.total - len(table.rows)} more", "dim")
+        yield Text(f"{_INDENT}… {table.total - len(table.rows)} more on the page", "dim")
     yield from paragraph(attribution_sentence(analysis), width)
 
 
@@ -360,7 +361,7 @@ def _collectives(analysis: Analysis, width: int, most: int) -> Iterator[Text]:
         if wording.knows_exposure(analysis):
             parts.append(f"{duration(analysis.mean_ns(row.exposed_ns))} exposed")
         if number == most and hidden > 0:  # saves a line of its own
-            parts.append(f"{several(hidden, 'kind')} more")
+            parts.append(f"{several(hidden, 'kind')} more in --json")
         yield Text(_INDENT + listed(parts, width - len(_INDENT)), "dim")
     for sentence in pipeline_sentences(analysis):
         yield from paragraph(sentence, width)

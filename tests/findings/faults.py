@@ -155,6 +155,7 @@ FAULTS: Final[Mapping[str, Fault]] = {
         tools=("pytorch", "nsys"),
     ),
     "blocking copies": Fault(_of_hosts(*_CALLS), _NOTHING, ("blocking-copy",)),
+    "device queries": Fault(_of_hosts("query"), _NOTHING, ("device-queries",), tools=("rocprof",)),
     "allocation": Fault(_of_hosts(*_MEMORY), _NOTHING, ("memory-alloc",)),
     "slow functions": Fault(
         _of_hosts("python", "collector", "checkpoint", "long_op"),
@@ -194,6 +195,13 @@ FAULTS: Final[Mapping[str, Fault]] = {
         },
         {"slow_category_percent": 100},
         ("memory-bandwidth", "norm-bandwidth", "softmax-bandwidth"),
+        tools=_TORCH,
+    ),
+    "slow attention": Fault(
+        _percent("attention_percent", 5, 12),
+        {"attention_percent": 45},
+        ("attention-rate",),
+        base={"sequence": 4_096, "hidden": 1_024, "heads": 16, "vocab": 4_096},
         tools=_TORCH,
     ),
     "misaligned sizes": Fault(

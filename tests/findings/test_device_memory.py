@@ -322,9 +322,25 @@ def test_where_each_tensor_asks_the_driver_the_cache_is_off(
     assert found.owner == ("configuration" if each == 1 else "yours")
 
 
-@pytest.mark.parametrize(("frees", "is_full"), [(1, False), (3, True)])
-def test_a_cache_that_is_given_back_to_ask_for_more_is_full(frees: int, *, is_full: bool) -> None:
-    """Every other tensor is allocated by the driver, for 300 of 500 us, after some are freed."""
+def counted_memory(peak: int | None) -> list[dict[str, Any]]:
+    """Return the counters of an allocator that holds `peak` bytes, none if that is None."""
+    return [
+        {"device": 0, "name": f"device_memory.{name}_bytes", "time_ns": MS, "value": float(peak)}
+        for name in ("allocated", "reserved")
+        if peak is not None
+    ]
+
+
+@pytest.mark.parametrize(
+    ("frees", "peak", "is_full"), [(1, None, False), (3, None, True), (3, 90, True), (3, 11, False)]
+)
+def test_a_cache_that_is_given_back_to_ask_for_more_is_full(
+    frees: int, peak: int | None, *, is_full: bool
+) -> None:
+    """Every other tensor is allocated by the driver, for 300 of 500 us, after some are freed.
+
+    The GPU has 100 bytes, `peak` of which the allocator holds if that is recorded.
+    """
     works, calls, ops = [], [], []
     for number, at in enumerate(range(MS, 21 * MS, MS // 2)):
         ops.append({"name": "aten::empty", "start_ns": at, "dur_ns": 400_000})
@@ -338,7 +354,9 @@ def test_a_cache_that_is_given_back_to_ask_for_more_is_full(frees: int, *, is_fu
     rows = launched(*works)
     rows["calls"] += calls
     marks = step_marks(*((f"ProfilerStep#{n}", (1 + 5 * n) * MS, 5 * MS) for n in range(4)))
-    (found,) = of_rule(tf.analyze(trace_of(**rows, ops=ops, marks=marks)), "memory-alloc")
+    rows["counters"] = counted_memory(peak)
+    made = trace_of(**rows, ops=ops, marks=marks, devices=[{"memory_bytes": 100}])
+    (found,) = of_rule(tf.analyze(made), "memory-alloc")
     assert found.remedy.startswith("GPU memory is full") == is_full
     assert "expandable_segments" in found.remedy
 
@@ -348,14 +366,8 @@ def starved(peak: int | None, *, memory: int | None = 100) -> tf.Analysis:
     starts = range(MS, 3 * MS, 20_000)
     rows = launched(*(("add", at - 6_000, at, 2_000) for at in starts))
     ops = [{"name": "aten::add", "start_ns": at - 17_000, "dur_ns": 16_000} for at in starts]
-    counters = [
-        {"device": 0, "name": f"device_memory.{name}_bytes", "time_ns": MS, "value": float(peak)}
-        for name in ("allocated", "reserved")
-        if peak is not None
-    ]
-    return tf.analyze(
-        trace_of(**rows, ops=ops, counters=counters, devices=[{"memory_bytes": memory}])
-    )
+    devices = [{"memory_bytes": memory}]
+    return tf.analyze(trace_of(**rows, ops=ops, counters=counted_memory(peak), devices=devices))
 
 
 def test_a_starved_gpu_with_much_free_memory_has_room_for_a_larger_batch() -> None:
@@ -505,6 +517,8 @@ def test_a_single_call_of_mpi_counts_by_what_it_takes_of_all_time() -> None:
     analysis = tf.analyze(replace(trace, source=replace(trace.source, format="nsys")))
     (found,) = of_rule(analysis, "pageable-copies", "host-copies")
     assert "MPI_Bcast makes most copies" in found.sentence
+    (hidden,) = of_rule(tf.analyze(trace, redact=True), "pageable-copies", "host-copies")
+    assert "MPI_Bcast makes most copies" in hidden.sentence
     assert found.share == pytest.approx(300 / 2_400, abs=0.01)
 
 

@@ -120,6 +120,10 @@ IDLE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         host("marks", "poll", kind="system"),
         host("marks", "write", kind="system"),
     ),
+    "input-wait": (
+        host("marks", "fgets", kind="system"),
+        host("marks", "fputs", kind="system"),
+    ),
     "host-code": (
         host("marks", "a.py(3): b", kind="python"),
         host("marks", "a.py(3): b", kind="python", dur_ns=20_000),
@@ -143,8 +147,8 @@ def test_a_cause_of_idle_time_is_found_and_its_like_is_not(rule: str) -> None:
     assert one.rows and len(one.title.split()) <= 8
     # Why a call of the driver is slow no recording tells.
     assert one.remedy.endswith(".") == (rule != "slow-driver-call")
-    if rule == "host-unrecorded":
-        assert one.gain is None  # nobody knows what the host does then
+    if rule in ("host-unrecorded", "input-wait"):
+        assert one.gain is None  # nobody knows what the host, or who types, does then
     else:
         assert one.gain is not None and 0 <= one.gain.low_ns <= one.gain.high_ns <= 2_000_000 // 4
 
@@ -163,6 +167,21 @@ def test_a_gpu_that_may_draw_meanwhile_is_not_blamed() -> None:
     analysis = analyzed(rows)
     assert not of_rule(analysis, "device-wait") and not of_rule(analysis, "host-waits")
     assert "the GPU may draw meanwhile" in title_sentence(analysis)
+
+
+@pytest.mark.parametrize(("each_ns", "is_shown"), [(16_667_000, True), (18_000_000, False)])
+def test_frames_at_the_rate_of_a_display_are_told_to_wait_for_it(
+    each_ns: int, *, is_shown: bool
+) -> None:
+    """Of two kernels that are launched after each frame, one starts only with the next frame."""
+    at_ns = range(0, 60 * each_ns, each_ns)
+    late = (("late", at + 20_000, at + each_ns, 8_000) for at in at_ns)
+    rows = launched(*(("k", at + 10_000, at + 15_000, 9_000) for at in at_ns), *late)
+    maps = [{"name": "cudaGraphicsMapResources", "start_ns": at, "dur_ns": 500} for at in at_ns]
+    rows["calls"] += maps
+    analysis = analyzed(rows)
+    assert ("display with 60 Hz" in analysis.verdict.sentence) == is_shown
+    assert analysis.verdict.headline == ("external-wait" if is_shown else "idle-unknown")
 
 
 def test_launches_that_all_start_late_have_no_ordinary_latency() -> None:

@@ -62,6 +62,7 @@ def test_python_stacks_matter_where_the_gpu_is_idle() -> None:
         ("rows-lost", "Records were lost", "pytorch", "active=1"),
         ("earlier-work-missing", "Recording began amid work", "nsight", "--capture-range"),
         ("earlier-work-missing", "Recording began amid work", "pytorch", "schedule(wait=1"),
+        ("late-starts", "What delays queued work is not recorded", "nsight", "no other beside it"),
         ("graphs-opaque", "Graphs hide their kernels", "nsight", "--cuda-graph-trace=node"),
         ("no-calls", "CPU calls are missing", "rocprofv3", "--runtime-trace"),
         ("calls-missing", "CPU calls are missing", "rocprofv3", "Keep the calls of all work"),

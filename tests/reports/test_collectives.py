@@ -35,7 +35,7 @@ def test_the_longest_kinds_in_the_terminal() -> None:
     times = "\N{MULTIPLICATION SIGN}"
     largest = f"  all-reduce, 8 ranks: 0.52 {times} 4.00 MB, 16 GB/s with waiting, 130 µs"
     assert f"{largest}, 43.5 µs exposed" in found
-    assert f"  all-gather base: 0.043 {times}, 870 ns, 0 ns exposed, 1 kind more" in found
+    assert f"  all-gather base: 0.043 {times}, 870 ns, 0 ns exposed, 1 kind more in --json" in found
     assert max(map(len, lines(with_rows(*ROWS), 64))) <= 64
 
 

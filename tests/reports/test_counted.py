@@ -201,3 +201,10 @@ def test_hostile_names_are_harmless(name: str, tmp_path: Path) -> None:
     assert "<img src=x" not in page
     json.loads(analysis.to_json())
     assert "\x1b" not in printed(analysis)
+
+
+def test_counted_kernels_beyond_those_of_the_page_are_in_the_json_as_it_says() -> None:
+    rows = [{**row, "name": f"{row['name']}_{row['dispatch']}"} for row in counted(40, more=BYTES)]
+    found = analyze(rocprof((), rows, file="counters.csv"))
+    assert "50 more rows in the JSON report." in render_html(found)
+    assert len(json.loads(found.to_json())["untimed"]["counted"]) == 80

@@ -340,7 +340,7 @@ def test_kernels_beyond_the_limit_are_counted(one: Analysis) -> None:
     text = render_html(factory.analysis(names=names))
     assert "kernel_99<" in text
     assert "kernel_100<" not in text
-    assert re.search(r"Top 100 by time. Not shown: 30 with [\d.]+ m?s,", text)
+    assert re.search(r"Top 100 by time. Only in the JSON report: 30 with [\d.]+ m?s,", text)
 
 
 def test_the_share_of_other_is_said_plainly(one: Analysis, one_page: str) -> None:
@@ -370,7 +370,7 @@ def test_no_line_ends_inside_an_option(one: Analysis) -> None:
 def test_too_many_notes_are_counted(one: Analysis) -> None:
     notes = tuple(Note("missing", "x", f"Note {i}.") for i in range(5_000))
     text = render_html(replace(one, notes=notes))
-    assert "Showing the first 200 of 5,000." in text
+    assert "Showing the first 200 of 5,000; the JSON report has all." in text
 
 
 def test_the_command_shows_base_names_only(one_page: str) -> None:

@@ -233,11 +233,22 @@ def test_the_verdict_does_not_lead_with_idle_time_that_earlier_work_may_have_fil
     assert analysis.verdict.loss is None
     assert analysis.verdict.sentence == (
         "The GPU is busy <0.1 % of the total time, mostly with uncategorized kernels. Time without "
-        "recorded work takes 100.0 %; earlier work or waits may be missing from the "
-        "trace."
+        "recorded work takes 100.0 %; what held queued work back is not recorded."
     )
     assert not [finding for finding in analysis.losses if finding.rule == "loss-idle"]
     assert [note.count for note in analysis.notes if note.code == "earlier-work-missing"] == [1]
+
+
+@pytest.mark.parametrize("calls", [["cuInit"], []])
+def test_a_recording_did_not_begin_amid_work_if_it_has_the_beginning(calls: list[str]) -> None:
+    """Either the program begins in it, or work that ran before in the stream is recorded."""
+    run = first_of_a_queue(50 * MS)
+    run["calls"] += [{"name": name, "start_ns": 10, "correlation": 2_000} for name in calls]
+    if not calls:
+        more = launched(("again", 101 * MS, 190 * MS, 10), first=500)
+        run = {table: [*run[table], *rows] for table, rows in more.items()}
+    codes = {note.code for note in analyze(trace_of(**run)).notes}
+    assert codes & {"earlier-work-missing", "late-starts"} == {"late-starts"}
 
 
 def test_work_is_not_said_to_start_late_where_lost_work_may_fill_the_time() -> None:

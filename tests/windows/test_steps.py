@@ -793,6 +793,30 @@ def test_a_first_step_that_the_recording_cuts_is_not_used(
     assert [number for number, reason in enumerate(why) if reason is None] == used
 
 
+@pytest.mark.parametrize(("lost", "used_steps"), [(True, [0, 1, 2, 3]), (False, [*range(7)])])
+def test_steps_whose_forward_pass_lost_its_records_are_left_out(
+    lost: bool, used_steps: list[int]
+) -> None:
+    """A step runs 4 ms forward, 4 ms backward, 1 ms optimizer; from the fifth on forward is cut.
+
+    It is lost with its call, or it only starts as late as what the stream waits for ends.
+    """
+    works, marks, ms = [], [], 1_000_000
+    for number in range(8):
+        at = 1_000 + 10 * number * ms
+        is_cut = number > 3
+        early = [("forward", at, at + 10_000, 4 * ms)] if not is_cut else []
+        late = [("forward", at, at + 4 * ms, 10_000)] if is_cut and not lost else []
+        works += [*early, *late, ("backward", at + 9_000, at + 4 * ms + 20_000, 4 * ms)]
+        works.append((ADAM, at + 10_000, at + 8 * ms + 30_000, ms))
+        marks.append((f"ProfilerStep#{number}", at, 9 * ms))
+    analysis = analyze(trace_of(**launched(*works), marks=step_marks(*marks)))
+    assert used(analysis) == used_steps
+    notes = {note.code: note.count for note in analysis.notes}
+    assert notes.get("steps-lossy") == (3 if lost else None)
+    assert (analysis.verdict.parts[0].code == "verdict.lossy-steps") == lost
+
+
 @pytest.mark.parametrize(("between_ns", "is_apart"), [(300_000_000, True), (5_000_000, False)])
 def test_a_step_that_gpus_run_far_apart_is_a_part_of_one(between_ns: int, is_apart: bool) -> None:
     """Each GPU works 20 ms in the only step, on its own."""

@@ -109,3 +109,9 @@ def test_clocks_stay_apart_in_what_is_merged_again() -> None:
     first = merge([machine("machine a", (0, 10)), machine("machine b", (FAR, 10))])
     whole = merge([first, machine("machine c", (2 * FAR, 10))])
     assert chosen(analyze(whole, Selection(from_ns=0, to_ns=10))) == [(10, 0)] * 3
+
+
+def test_samples_of_gpus_have_nothing_from_which_a_time_range_counts() -> None:
+    samples = [{"device": 0, "name": "gpu.power_w", "time_ns": at, "value": 22.0} for at in (0, 9)]
+    with pytest.raises(UsageError, match="could count"):
+        analyze(trace_of(counters=samples), Selection(to_ns=5))

@@ -24,12 +24,13 @@ from traceflops.findings.clocks import samples_verdict
 from traceflops.findings.finding import Finding, Verdict
 from traceflops.findings.held_memory import memory_verdict
 from traceflops.findings.late_rank import late_rank_fact, late_rank_findings, waiting_for
-from traceflops.findings.losses import Loss, all_losses, loss_findings
+from traceflops.findings.losses import Loss, all_losses, drawn, loss_findings
 from traceflops.findings.main_kernel import MAIN_KERNEL, Kernels, main_kernel_findings
 from traceflops.findings.many_operators import little_on_cpu, many_operators
 from traceflops.findings.nothing_recorded import (
     led_by_build,
     led_by_error,
+    lossy_steps,
     nothing_recorded,
     of_events,
     of_what_was_read,
@@ -54,7 +55,7 @@ from traceflops.ranks.who_waits import RankReport
 from traceflops.remedies import advice
 from traceflops.table.trace import Trace
 from traceflops.timeline.aggregates import Untimed
-from traceflops.timeline.host_work import COPIES_MISSING, draws
+from traceflops.timeline.host_work import COPIES_MISSING
 from traceflops.timeline.records import EMPTY_ACCOUNT, Account
 from traceflops.windows.device_records import LaunchRecords
 from traceflops.windows.prepared import Prepared
@@ -104,7 +105,7 @@ class VerdictFacts(NamedTuple):
         samples = gpu_samples(prepared) if trace.source.format == GPU_SAMPLES else ()
         return cls(
             trace=trace,
-            how=advice(trace, "device records"),
+            how=_how_to_record(trace, records),
             cut=verdicts.cut_file(trace) or nothing_recorded(trace),
             records=records,
             untimed=prepared.untimed,
@@ -123,6 +124,13 @@ class VerdictFacts(NamedTuple):
             rules=rules,
             still=None if on_host else standstill(prepared, rules.limits(STANDSTILL)),
         )
+
+
+def _how_to_record(trace: Trace, records: LaunchRecords) -> str:
+    """Return how to record all work of GPUs; "" if all kernels are missing, as the verdict says."""
+    if not records.has_devices:
+        return advice(trace, "device records")
+    return "" if records.lacks_all_kernels else advice(trace, "all device records")
 
 
 class _Figures(NamedTuple):
@@ -162,7 +170,7 @@ def judged(
         moved,
         idle,
         lacks_copies=facts.lacks_copies,
-        may_draw=draws(facts.trace),
+        drawing=drawn(facts.trace),
         beside=_beside(facts.trace),
         waiting=waiting_for(ranks),
     )
@@ -178,7 +186,9 @@ def judged(
     verdict = led_by_build(verdicts.led_by(verdict, facts.cut or lost_graphs), facts.trace)
     failed = failed_launches(facts.trace)
     others = (part for part in verdict.parts if part not in failed)
-    verdict = replace(verdict, parts=(*failed, *others))
+    lossy = lossy_steps(choice, facts.trace) if records.is_judged else ()
+    led = "records-missing" if lossy else verdict.headline
+    verdict = replace(verdict, parts=(*failed, *lossy, *others), headline=led)
     is_idle_known = records.is_judged and not (facts.lacks_copies or lost_graphs or facts.little)
     idle_share = total.components.share("idle") if is_idle_known else None
     short_ns = sum(culprit.short_ns for culprit in idle.culprits)

@@ -15,15 +15,18 @@ from traceflops.mfu.measurement import Measurement
 from traceflops.plugins import packages
 from traceflops.recording.inventory import profiler_time
 from traceflops.remedies import remedy
-from traceflops.table.columns import numbers
+from traceflops.table.columns import matching, numbers
+from traceflops.table.patterns import BEGINS_PROGRAM
 from traceflops.table.trace import Note, Trace, note_of
 from traceflops.timeline.account import LinkedTrace
+from traceflops.timeline.records import EMPTY_ACCOUNT
 from traceflops.units import listed, time_amount
 from traceflops.windows.device_records import LaunchRecords, records_notes
 from traceflops.windows.prepared import MOST_DEVICES, Prepared
-from traceflops.windows.records import DeviceReport
+from traceflops.windows.records import DeviceReport, chosen_time
 
-OF_DEVICES = ("unlinked", "overlap-on-stream", "earlier-work-missing", "no-calls")
+_AMID, _LATE = "earlier-work-missing", "late-starts"
+OF_DEVICES = ("unlinked", "overlap-on-stream", _AMID, _LATE, "no-calls")
 """Notes that depend only on the reports of devices, so that summaries need not hold them."""
 _ON_MODELS = ("gpu-unknown", "device-ambiguous")
 """Notes of readers that no longer hold if the user names the GPU."""
@@ -67,7 +70,7 @@ def notes_of(
         *prepared.plan.notes,
         *_device_notes(prepared, devices),
         *left_out,
-        *_clock_notes(linked),
+        *_clock_notes(linked, devices),
         # `on_host` matters only if no GPU is recorded: then all devices are CPUs.
         *records_notes(records, on_host=bool(devices), share=_lost_share(records, devices)),
         *([delayed] if profiler.idle_ns else ()),
@@ -116,8 +119,9 @@ def _device_notes(prepared: Prepared, devices: Sequence[DeviceReport]) -> Iterat
     ]
     window_ns = max(sum(device.chosen.components.window_ns for device in devices), 1)
     if (count := sum(ns > 0 for ns in unknown_ns)) and prepared.launch_records.is_judged:
-        late_ns, cost = sum(unknown_ns), fact("advice.earlier-work-missing")
-        code, share = "earlier-work-missing", late_ns / window_ns
+        code = _AMID if _began_amid_work(prepared) else _LATE
+        late_ns, cost = sum(unknown_ns), fact(f"advice.{code}")
+        share = late_ns / window_ns
         yield note_of("missing", code, count=count, share=share, advice=cost, late_ns=late_ns)
     if count := sum(ns > 0 for ns in unseen_ns.values()):
         most_ns = sum(unseen_ns.values())
@@ -129,7 +133,26 @@ def _device_notes(prepared: Prepared, devices: Sequence[DeviceReport]) -> Iterat
         yield note_of("missing", "no-calls", advice=cost)
 
 
-def _clock_notes(linked: LinkedTrace) -> Iterator[Note]:
+def _began_amid_work(prepared: Prepared) -> bool:
+    """Return whether work that starts late may wait for work from before the recording.
+
+    So it is if most of that time is before the first recorded work of a stream, and no call that
+    only begins a program is recorded.
+    """
+    trace = prepared.trace
+    if matching(trace.calls["name"], BEGINS_PROGRAM.match).any():
+        return False
+    late_ns = first_ns = 0
+    for device, account in prepared.accounts.items():
+        late = account.idle.by_cause["unrecorded"].intersect(chosen_time(prepared.windows[device]))
+        _, first = np.unique(account.rows.columns.stream[account.rows.row], return_index=True)
+        is_first = np.isin(late.end_ns, account.rows.start_ns[first])
+        late_ns += late.length_ns
+        first_ns += int((late.end_ns - late.start_ns)[is_first].sum())
+    return 2 * first_ns > late_ns
+
+
+def _clock_notes(linked: LinkedTrace, devices: Sequence[DeviceReport]) -> Iterator[Note]:
     """Yield notes on clocks of CPU and GPU that disagree: always, or for some operations."""
     call, process = linked.links.call_of_activity, numbers(linked.trace.activities["process"])
     offsets = linked.clock_offsets
@@ -139,7 +162,16 @@ def _clock_notes(linked: LinkedTrace) -> Iterator[Note]:
         days = abs(offset_ns) / _DAY_NS
         length = f"{days:,.1f} days" if days >= 1 else time_amount(abs(offset_ns))
         cost, several = fact("advice.clocks-apart"), count if count > 1 else None
-        yield note_of("missing", code, count=count, advice=cost, processes=several, length=length)
+        total = sum((device.chosen for device in devices), EMPTY_ACCOUNT).components
+        yield note_of(
+            "missing",
+            code,
+            count=count,
+            share=total.share("idle") or 0.0,
+            advice=cost,
+            processes=several,
+            length=length,
+        )
     launched = np.flatnonzero((call >= 0) & (offsets[process] == 0))
     start = numbers(linked.trace.activities["start_ns"])[launched]
     early_ns = numbers(linked.trace.calls["start_ns"])[call[launched]] - start

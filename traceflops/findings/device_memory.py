@@ -204,13 +204,18 @@ def memory_headroom(case: Case) -> Iterator[Cause]:
         idle_class for idle_class in case.idle.by_class() if idle_class.kind in LAUNCHING_CLASSES
     ]
     share = share_of_window(case, sum(idle_class.idle_ns for idle_class in launching))
-    used = [use.share_of_device for use in memory_use(prepared) if not use.on_host]
-    known = [share_used for share_used in used if share_used is not None]
     is_enough = share >= limit(case, "memory-headroom", "least_share")
-    if not is_enough or not known or len(known) < len(used):
-        return
-    if max(known) <= limit(case, "memory-headroom", "most_used"):
-        yield cause(case, "memory-headroom", share, {"used": max(known)})
+    if is_enough and (used := _has_room(case, prepared)):
+        yield cause(case, "memory-headroom", share, {"used": used})
+
+
+def _has_room(case: Case, prepared: Prepared) -> float | None:
+    """Return the share of memory used on the fullest GPU, None if it is much or unknown."""
+    used = [use.share_of_device for use in memory_use(prepared) if not use.on_host]
+    known = [share for share in used if share is not None]
+    if not known or len(known) < len(used):
+        return None
+    return max(known) if max(known) <= limit(case, "memory-headroom", "most_used") else None
 
 
 def allocator_state(case: Case) -> set[str]:
@@ -226,6 +231,8 @@ def allocator_state(case: Case) -> set[str]:
         return set()
     calls, ops = prepared.trace.calls, prepared.trace.ops
     asked, freed = (matching(calls["name"], name.match) for name in (_ASKED, _FREED))
+    # Before the first GPU work, cudaFree(0) only creates the context.
+    freed &= numbers(calls["start_ns"]) > numbers(prepared.trace.activities["start_ns"]).min()
     allocates = matching(ops["name"], _ALLOCATED.match)
     op_of_call = prepared.linked.links.op_of_call
     frees_of_op, asks_of_op = (
@@ -235,7 +242,7 @@ def allocator_state(case: Case) -> set[str]:
     count, asking = int(allocates.sum()), int((allocates & (asks_of_op > 0)).sum())
     least = limit(case, "memory-alloc", "uncached") * count
     if count < _MANY or asking < least or freed.sum() < least:
-        is_full = ((frees_of_op > 1) & (asks_of_op > 0)).any()
+        is_full = ((frees_of_op > 1) & (asks_of_op > 0)).any() and not _has_room(case, prepared)
         return {"allocator-full"} if is_full else set()
     is_async = matching(calls["name"], lambda name: "Async" in name)
     is_mostly_async = 2 * (asked & is_async).sum() > asked.sum()

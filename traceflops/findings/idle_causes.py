@@ -51,6 +51,7 @@ _BY_FACT: Final = {
     ("external_wait", "awaits_input"): "input-wait",
     ("host_code", "uses_files"): "file-access",
     ("other_calls", "queries"): "device-queries",
+    ("slow_driver_call", "queries"): "device-queries",
 }
 """Rules by class and by what the innermost name of idle time reveals."""
 _HARDLY: Final = 4

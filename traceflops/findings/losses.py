@@ -18,6 +18,8 @@ from traceflops.findings.rules import all_rules, rule_of, statement, thresholds
 from traceflops.mfu.measurement import Measurement
 from traceflops.mfu.roof_times import NO_ROOFS, RoofTime
 from traceflops.mfu.traced.coverage import ENOUGH, TOO_LITTLE
+from traceflops.table.trace import Trace
+from traceflops.timeline.host_work import draws, frame_ns
 from traceflops.timeline.records import Account
 from traceflops.units import PART_NAMES
 
@@ -55,6 +57,7 @@ _KINDS: Final = {
 }
 """By component, and by line of the waterfall. Whether some work is useful, nothing tells."""
 
+_FRAMES: Final = "loss.frames"
 _MOSTLY: Final = ("loss.mostly", "loss.mostly-waiting")
 _NO_TIME: Final = RoofTime(0, 0, 0, 0)
 
@@ -97,6 +100,11 @@ class Loss(Struct, frozen=True):
             return rule_of(self.rule).headline
         row = all_rules().rules.get(f"{LOSS}{self.name}")
         return row.headline if row is not None else "gpu-compute"
+
+    @property
+    def has_class(self) -> bool:
+        """Return whether the class of a report may be that of the loss."""
+        return self.unknown is None or bool(self.rule)
 
     @property
     def is_mostly(self) -> bool:
@@ -154,17 +162,17 @@ def all_losses(
     waits: IdleCulprits = NO_CULPRITS,
     *,
     lacks_copies: bool = False,
-    may_draw: bool = False,
+    drawing: Fact | None = None,
     beside: Fact | None = None,
     waiting: tuple[Fact, tuple[Fact, ...]] | None = None,
 ) -> tuple[Loss, ...]:
     """Return the parts of the device time that are not compute at the peak, the largest first.
 
     Losses inside compute need known FLOPs. `moved` is the time of memory work by what moves,
-    `waits` are the causes of idle time. Idle time that may hide lost records is a loss of its own,
-    in which the GPU `may_draw`; if the trace `lacks_copies`, no idle time is judged, and `beside`
-    names files that may tell its cause. `waiting` tells for whom communication mostly waits, with
-    statements on how much.
+    `waits` are the causes of idle time. Idle time that may hide lost records is a loss of its own;
+    `drawing` says if the GPU may draw then. If the trace `lacks_copies`, no idle time is judged,
+    and `beside` names files that may tell its cause. `waiting` tells for whom communication mostly
+    waits, with statements on how much.
     """
     roofs, moved = measured.roofs if measured is not None else NO_ROOFS, moved or {}
     times = {"memory": roofs.memory, "inefficiency": roofs.compute}
@@ -184,7 +192,7 @@ def all_losses(
         loss = Loss(name, part, kind.many, share, kind.gloss, kind.unknown, needed, known)
         if name == "idle":
             losses.extend(
-                _by_cause(loss, total, waits, beside, lacks_copies=lacks_copies, may_draw=may_draw)
+                _by_cause(loss, total, waits, beside, lacks_copies=lacks_copies, drawing=drawing)
             )
             continue
         if name == "memory":
@@ -200,6 +208,14 @@ def all_losses(
     return tuple(sorted((loss for loss in losses if loss.share > 0), key=lambda loss: -loss.share))
 
 
+def drawn(trace: Trace) -> Fact | None:
+    """Return what a program that shares memory with graphics draws, None for any other."""
+    if not draws(trace):
+        return None
+    each_ns = frame_ns(trace)
+    return fact(_FRAMES, each_ns=each_ns, rate=1e9 / each_ns) if each_ns else fact("loss.may-draw")
+
+
 def _by_cause(
     idle: Loss,
     total: Account,
@@ -207,7 +223,7 @@ def _by_cause(
     beside: Fact | None,
     *,
     lacks_copies: bool,
-    may_draw: bool,
+    drawing: Fact | None,
 ) -> tuple[Loss, ...]:
     """Return idle time as one loss, or as two if much of it may be work that is not recorded.
 
@@ -227,7 +243,8 @@ def _by_cause(
         idle,
         part=fact("loss.unrecorded"),
         share=missing_ns / window_ns,
-        unknown=fact("loss.may-draw" if may_draw else "loss.missing"),
+        unknown=drawing or fact("loss.missing"),
+        rule="external-wait" if drawing is not None and drawing.code == _FRAMES else "",
     )
     return replace(idle, share=rest), missing
 

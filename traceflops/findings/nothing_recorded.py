@@ -35,6 +35,7 @@ from traceflops.table.trace import (
 from traceflops.timeline.intervals import Intervals
 from traceflops.timeline.records import Components
 from traceflops.windows.device_records import launch_calls
+from traceflops.windows.records import StepChoice
 
 _OF_PROFILER: Final = re.compile(r"(^|/)torch/profiler/")
 _UNNAMED: Final = "(unnamed range)"
@@ -166,6 +167,14 @@ def of_events(verdict: Verdict, trace: Trace, components: Components) -> Verdict
         return Verdict((waits, fact("verdict.event-times-remedy"), unknown), "launch-bound")
     parts = [unknown if part.code.startswith("verdict.busy") else part for part in verdict.parts]
     return replace(verdict, parts=tuple(parts))
+
+
+def lossy_steps(choice: StepChoice, trace: Trace) -> tuple[Fact, ...]:
+    """Return how many steps are left out as they lost records, and how to record them all."""
+    if not choice.lossy:
+        return ()
+    how = advice(trace, "all device records")
+    return (fact("verdict.lossy-steps", lost=choice.lossy, steps=len(choice.seen), how=how),)
 
 
 STOPPED: Final = "program-error.stopped"

@@ -50,6 +50,7 @@ _NOTES: Final = {
     "no-device-work": _Unfit("no-device-work", "device work", by_note=True),
     "device-records-missing": _LOST,
     **dict.fromkeys(("work-lost", "rows-lost", "graph-launches-lost"), _LOST),
+    "steps-lossy": _Unfit("steps-lossy", "all device records"),
     **dict.fromkeys(
         ("input-cut", "text-cut", "tail-cut", "log-cut", "json-dropped"), _Unfit("file-damaged")
     ),
@@ -60,6 +61,7 @@ _NOTES: Final = {
     "graph-capture": _Unfit("graph-capture"),
     "graphs-opaque": _Unfit("graphs-opaque", "kernels of graphs"),
     "earlier-work-missing": _Unfit("earlier-work-missing", "first work"),
+    "late-starts": _Unfit("late-starts"),
     **dict.fromkeys(_NO_CALLS, _CALLS),
     "calls-missing": _Unfit("calls-cut", of_all=True),
     "unlinked": _Unfit("unlinked", "first work", of_all=True),

@@ -151,7 +151,7 @@ def _class_of_busy(total: Account, losses: Sequence[Loss]) -> str:
     Idle time counts only if it is more than half of all time.
     """
     share = {name: total.components.share(name) or 0.0 for name in total.components.parts()}
-    of_idle = (loss.headline for loss in losses if loss.name == "idle" and not loss.unknown)
+    of_idle = (one.headline for one in losses if one.name == "idle" and one.has_class)
     if 2 * share["idle"] > 1:
         return next(of_idle, "idle-unknown")
     of_loss = {loss.name: loss.headline for loss in losses}
@@ -196,7 +196,8 @@ def records_verdict(
             untimed = fact(NO_DURATIONS, unknown=timed.lost, operations=timed.calls)
             return Verdict((untimed, *late), "records-missing")
         case "incomplete":
-            incomplete = fact("verdict.records-incomplete", lost=records.lost, calls=records.words)
+            lost, calls = records.lost, records.words
+            incomplete = fact("verdict.records-incomplete", lost=lost, calls=calls, how=how)
             launches = (records.kernel + records.graph).calls
             why = (fact("verdict.no-kernel", launches=launches),) * records.lacks_all_kernels
             return Verdict((incomplete, *why, *late), "records-missing")

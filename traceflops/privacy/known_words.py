@@ -101,8 +101,18 @@ warps warpsize warpspecialized wavefront weighted wgm wgmxcc without worker work
 wrapper wrappers wsgra wsgrb xdl xla xlogy xpu xregs zerograd zerotensor zeta zip affinity aperture
 bottleneck chart conflicts counters cpi divergence hierarchical high imbalance instructions issue
 limiter numa nvlink pattern pc pipe pm roofline sol solfp topology uncoalesced
+advise allgatherv allocate allto alltoallw attach bsend cancel cart close coords deregister elements
+errhandler exscan extent fetch file finalized gatherv hindexed iallgather iallgatherv iallreduce
+ialltoall ialltoallv ibarrier ibcast ibsend iexscan igather igatherv improbe imrecv incl ineighbor
+intercomm iprobe ireduce irsend iscan iscatter iscatterv isend isendrecv issend keyval mprobe mrecv
+multicast object parrived pcontrol pmpi pready probe proc processor putmem raccumulate read resized
+resources rget rput rsend scatterv seek session spawn ssend startall subarray test testall testany
+testsome topo waitall waitany waitsome win wtick wtime
 """
-"""Words that the category rules do not have, in lower case; at last those of NVIDIA's rules."""
+"""Words that the category rules do not have, in lower case.
+
+At last those of NVIDIA's rules, and in the names of calls of MPI, NCCL, NVSHMEM, CUDA and HIP.
+"""
 
 _ARCHITECTURES: Final = frozenset({"mamba", "rwkv", "hyena", "retention", "conformer"})
 """Words of the rules that name a kind of model."""

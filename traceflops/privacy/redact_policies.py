@@ -34,9 +34,10 @@ _BUILT_IN_MARK: Final = re.compile(
     r"ProfilerStep\s*#\s*\d+|(?:nccl|c10d|gloo|rccl):\w+|record_param_comms|Optimizer\.(?:step|zero_grad)#\w+\.\w+|"
     r"(?:DistributedDataParallel|FullyShardedDataParallel|FSDP)[.:][\w.: ]+|"
     r"enumerate\(DataLoader\)#\w+(?:\.\w+)?|Torch-Compiled Region: ?[\d/]*|PyTorch Profiler \(\d\)|"
-    r"(?:Iteration Start|Record Window End)\b[\w: ]*"
+    r"(?:Iteration Start|Record Window End)\b[\w: ]*|"
+    r"P?MPI_\w+|p?(?:nccl|rccl|cuda|cu|hip|(?:n|roc_)shmem_?)[A-Za-z]\w*"
 )
-"""Annotations that PyTorch itself writes."""
+"""Annotations that PyTorch itself writes, and those of calls of public interfaces."""
 _TORCH_FRAME: Final = re.compile(
     r"(?:(?:[^\s:]*[/\\])?(?:site|dist)-packages[/\\])?"
     r"(torch[/\\](?:(?:_awaits|_dispatch|_dynamo|_export|_functorch|_higher_order_ops|_inductor|_library|"

@@ -57,6 +57,8 @@ WAITS_FOR_DEVICE: Final = re.compile(r"(cuda|cu|hip)(DeviceSynchronize|CtxSynchr
 """Calls that return when all work of the GPU launched before has ended."""
 FREES: Final = re.compile(r"(cuda|hip)Free(Host)?|(cuda|hip)HostUnregister|cuMemFree(Host)?(_v2)?")
 """Calls that free memory once all work is done."""
+BEGINS_PROGRAM: Final = re.compile(r"(cu|hip)Init$|cu(CtxCreate|DevicePrimaryCtxRetain)(_v\d)?$")
+"""Calls that a program makes before its first GPU work, and no more."""
 LOADS: Final = re.compile(
     r"(cu|hip)(Module|Library)Load|hsa_(executable_(load|freeze)|code_object)"
 )

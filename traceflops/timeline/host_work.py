@@ -40,6 +40,9 @@ _COPIES: Final = frozenset({"memcpy", "memset"})
 _LAUNCH: Final = re.compile(r"(?i).*launch(?!HostFunc)")
 _COPY: Final = re.compile(r"(?i)copy|cpy")
 _OF_GRAPHICS: Final = re.compile(r"(?:cuda|cu|hip)Graphics")
+_MAPS: Final = re.compile(r"(?:cuda|cu|hip)GraphicsMapResources")  # once per frame
+_REFRESH_HERTZ: Final = (24, 25, 30, 50, 60, 72, 75, 90, 100, 120, 144, 165, 240)
+_FEWEST_FRAMES, _STEADY, _NEAR = 32, 0.05, 0.01
 COPIES_MISSING: Final = "copies-missing"
 """The code of the note that idle time may include copies."""
 
@@ -65,6 +68,20 @@ def with_known_idle(trace: Trace) -> Trace:
 def draws(trace: Trace) -> bool:
     """Return whether the program shares memory with graphics, whose GPU work is not recorded."""
     return bool(matching(trace.calls["name"], _OF_GRAPHICS.match).any())
+
+
+def frame_ns(trace: Trace) -> int | None:
+    """Return the time from frame to frame of a program that draws, None unless a display sets it.
+
+    So it is if frames come steadily, and as often as a display shows them.
+    """
+    start_ns = np.sort(numbers(trace.calls["start_ns"])[matching(trace.calls["name"], _MAPS.match)])
+    if len(start_ns) <= _FEWEST_FRAMES:
+        return None
+    early_ns, each_ns, late_ns = np.percentile(np.diff(start_ns), (10, 50, 90))
+    is_steady = late_ns - early_ns <= _STEADY * each_ns
+    is_shown = any(abs(each_ns * hertz - 1e9) <= _NEAR * 1e9 for hertz in _REFRESH_HERTZ)
+    return round(each_ns) if is_steady and is_shown else None
 
 
 def lacks_copies(trace: Trace) -> bool:

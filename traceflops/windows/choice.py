@@ -164,6 +164,12 @@ def plan_steps(
     reasons: dict[int, Fact] = {}
     if time_range is None:
         used, reasons = _used(layout, durations, selection)
+        # The work of inferred steps is alike because it told them apart, and that of passes is not.
+        is_alike = layout.launched_in is not None and not layout.are_passes
+        if selection.steps is None and is_alike:
+            lost = _lossy(layout, accounts, used)
+            used = tuple(number for number in used if number not in lost)
+            reasons |= dict.fromkeys(lost, periodicity.LOSSY)
         # A single step has no spread, which is worth a note unless the user chose it.
         if len(durations) == 1 and selection.steps is None:
             notes.append(one_step_note(linked.trace, layout.stretches))
@@ -182,6 +188,10 @@ def plan_steps(
         used=used,
         after_start_up=layout.how.code in (AFTER_START_UP.code, RANGE),
     )
+    if lost := sum(reason is periodicity.LOSSY for reason in reasons.values()):
+        choice = replace(choice, lossy=lost)
+        share = lost / len(durations)
+        notes.append(note_of("missing", "steps-lossy", count=lost, share=share, of=len(durations)))
     by_user = selection.steps is not None
     return StepPlan(layout, choice, frozenset(used), reasons, time_range, by_user, tuple(notes))
 
@@ -340,6 +350,22 @@ def _unmarked_layout(
     no_numbers = dict.fromkeys(windows, np.empty(0, dtype=np.int64))
     notes = (note,) if accounts else ()
     return StepLayout(windows, no_numbers, "none", how, notes)
+
+
+def _lossy(layout: StepLayout, accounts: Accounts, used: tuple[int, ...]) -> list[int]:
+    """Return the numbers of those `used` steps that lost records of GPU work, on all devices."""
+    sums = {number: np.zeros(3, dtype=np.int64) for number in used}
+    for device, stretches in layout.stretches.items():
+        unrecorded = accounts[device].idle.by_cause["unrecorded"]
+        for stretch in stretches:
+            number = layout.step_number(device, stretch)
+            if number in sums:
+                late_ns = unrecorded.within(stretch.start_ns, stretch.end_ns).length_ns
+                sums[number] += (stretch.launched or 0, late_ns, stretch.dur_ns)
+    if not used:
+        return []
+    is_lossy = periodicity.lossy(*np.stack([*sums.values()], axis=1))
+    return [number for number, is_one in zip(used, is_lossy, strict=True) if is_one]
 
 
 def _used(

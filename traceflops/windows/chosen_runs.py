@@ -57,8 +57,13 @@ def chosen_range(
     the latest, and is limited to the time in which processes of the device were recorded: outside
     of that it is unknown whether the device was idle. UsageError if no device has records.
     """
-    if not selection.is_time_range or not accounts:
+    if not selection.is_time_range:
         return None, ()
+    if not accounts:
+        raise UsageError(
+            "nothing is recorded from which --from and --to could count",
+            "leave them out: they select from a timeline of GPU work or operators",
+        )
     # Per device, the wanted time. It counts from the first work on the clock of the device, and
     # ends with the last work on that clock.
     process = numbers(trace.devices["process"])[list(accounts)]

@@ -15,6 +15,7 @@ from traceflops.table.trace import Trace
 from traceflops.timeline.account import DeviceAccount, LinkedTrace
 from traceflops.timeline.device_span import DeviceRows
 from traceflops.windows import repetition
+from traceflops.windows.device_records import MATERIAL
 from traceflops.windows.records import Accounts, device_words
 from traceflops.windows.step_times import Steps
 from traceflops.windows.tiling import Stretch, paced, tile, with_rest
@@ -24,6 +25,7 @@ _RARE = 10  # warm-up ends where at least one in so many of the later steps take
 KEEP_LAST_UP_TO = 2
 """With more steady steps than this, the last is left out: no successor bounds it."""
 LAST_STEP, _CUT = fact("left-out.last-step"), fact("left-out.cut")
+LOSSY: Final = fact("left-out.lossy")
 _FEWEST_TO_CUT: Final = 3  # with fewer steps, none tells the usual length
 
 
@@ -62,6 +64,21 @@ def steady(
     if count - warm_up_count > KEEP_LAST_UP_TO and not has_end:
         reasons[-1] = LAST_STEP
     return reasons
+
+
+def lossy(launched: IntArray, late_ns: IntArray, durations_ns: IntArray) -> BoolArray:
+    """Return, per step, whether records of its GPU work are lost, along with their calls.
+
+    In such steps launched work starts late, though nothing recorded held it back (`late_ns`), and
+    fewer launches are recorded than in any step without such time. It must be so in most steps in
+    which work starts late.
+    """
+    is_late = late_ns >= MATERIAL * durations_ns
+    whole = launched[~is_late]
+    if len(whole) < _FEWEST_TO_CUT:
+        return np.zeros(len(launched), dtype=np.bool_)
+    is_lossy = is_late & (launched < whole.min())
+    return np.asarray(is_lossy & (2 * is_lossy.sum() >= is_late.sum()))
 
 
 _Periods = tuple[IntArray, Fact]

@@ -145,7 +145,8 @@ class StepChoice(Struct, frozen=True):
     same in words. `seen` and `used` are step numbers, merged over the ranks. `typical_ns` is the
     median time of the steps used, None where none is used or windows have no accounts yet.
     `after_start_up`: there are no steps, and the one window begins after start-up; it is that of
-    the range `measured` if this is not None.
+    the range `measured` if this is not None. `lossy` steps are left out, as records of their work
+    are lost.
     """
 
     source: str
@@ -155,6 +156,7 @@ class StepChoice(Struct, frozen=True):
     typical_ns: int | None = None
     after_start_up: bool = False
     measured: str | None = None
+    lossy: int = 0
 
 
 def partition_text(device: Mapping[str, Any]) -> str | None:
