@@ -554,6 +554,28 @@ def test_products_without_launch_records_gain_at_most_what_a_faster_type_may_tak
     assert one.gain.high_ns == pytest.approx(4 * 800 * US * (1 - 19.5 / 312), abs=8)
 
 
+@pytest.mark.parametrize(
+    ("kernel", "kept", "type_"),
+    [
+        ("ampere_sgemm_128x64_nt", 19.5 / 312, "FP32"),
+        ("ampere_s1688gemm_128x128_tn", 156 / 312, "TF32"),
+        ("gemv2T_kernel_val<float>", 1 / 2, "FP32"),  # half of the bytes
+    ],
+)
+def test_products_of_unknown_flops_gain_by_the_rates_of_the_gpu(
+    kernel: str, kept: float, type_: str
+) -> None:
+    """An A100 does 19.5 TFLOP/s in FP32, 156 in TF32 and 312 in BF16."""
+    works = [product("[[], []]", 20_000, kernel, types=FLOAT), made(ADD, 5_000)]
+    one = found(works * 2)["single-precision"]
+    most_ns = 40_000 * US * (1 - kept)
+    assert one.gain is not None
+    assert (one.gain.low_ns, one.gain.high_ns) == pytest.approx((most_ns / 2, most_ns), rel=0.002)
+    assert ("allow TF32" in one.remedy) == (type_ == "FP32")
+    claim = f"GEMMs in {type_} take 80.0 % of the time."
+    assert one.sentence.startswith(f"{claim} Memory work (20.0 %) may move fewer bytes then, too.")
+
+
 def test_products_beside_copies_gain_at_most_the_time_without_copies() -> None:
     """Four streams compute for 10 ms, and copies to the GPU take 7 ms of these."""
     rows = [
