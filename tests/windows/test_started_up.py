@@ -281,3 +281,22 @@ def test_a_range_measures_without_start_up_as_well(first: int, measured: str | N
     # The range begins at 1,203 us, the first kernel at 10, and the last one ends at 3,200.
     text = "The figures are of the 2.00 ms in timed, without 1.19 ms before it."
     assert (text in scope(analysis)) == bool(measured)
+
+
+@pytest.mark.parametrize(
+    ("times", "launches", "is_set_up"), [(1, 240, True), (1, 90, False), (2, 240, False)]
+)
+def test_a_kernel_that_runs_once_before_a_loop_sets_up(
+    times: int, launches: int, *, is_set_up: bool
+) -> None:
+    """It takes 40 ms, and a loop of short kernels follows, during half of which the GPU is idle."""
+    makes = [
+        ("make_data(float*)", n, 10 * US + 20 * MS * n, 40 * MS // times) for n in range(times)
+    ]
+    loop = ((f"k{n % 3}", 45 * MS + 100 * US * n) for n in range(launches))
+    works = [*makes, *((name, ns - 5 * US, ns, 50 * US) for name, ns in loop)]
+    analysis = analyze(trace_of(**launched(*works)))
+    assert analysis.steps.after_start_up == is_set_up
+    once = "mostly make_data, which runs once, before the loop; the figures are of the 2"
+    assert any(once in finding.sentence for finding in analysis.findings) == is_set_up
+    assert headline(analysis).cls != "start-up"

@@ -247,7 +247,7 @@ def _largest_family(
     families: defaultdict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     for row in rows:
         words = _FAMILY.match(without_return_type(clean(row["name"])))
-        name = words[0] if words else _function(row["name"])
+        name = words[0] if words else function_of(row["name"])
         name = row["name"] if by_whole_name else name
         is_of_experts = row["sub"] == "gemm" and _EXPERTS.search(row["name"])
         name = _OF_EXPERTS if is_of_experts else name
@@ -255,7 +255,7 @@ def _largest_family(
         families[name, row["sub"]].append(row)
     (family, _), variants = max(families.items(), key=lambda item: _sum_ns(item[1]))
     if len(variants) == 1 and not by_whole_name and family != _OF_EXPERTS:
-        family = _function(variants[0]["name"])
+        family = function_of(variants[0]["name"])
     return family, variants
 
 
@@ -300,7 +300,7 @@ def _known(name: str, sub: str, tokens: int) -> Iterator[str]:
         yield "operator"
 
 
-def _function(name: str) -> str:
+def function_of(name: str) -> str:
     """Return the name of a kernel without return type and arguments."""
     name = without_return_type(clean(name))
     words = _FUNCTION.match(name)

@@ -15,7 +15,7 @@ import numpy as np
 
 from traceflops.devices.processes import clocks_of
 from traceflops.facts import Fact, fact
-from traceflops.table.columns import ABSENT, codes, is_one_of, names, numbers, take_rows
+from traceflops.table.columns import ABSENT, IntArray, codes, is_one_of, names, numbers, take_rows
 from traceflops.table.grouping import distinct, group_rows, groups
 from traceflops.table.nesting import taken
 from traceflops.timeline.account import DeviceAccount, LinkedTrace
@@ -41,6 +41,7 @@ _REPEATS, _NEARLY_ALL = 3, 0.9
 _SET_UP: Final = 2
 """A first collective that takes so many times as long as any later one like it sets up."""
 _FEW: Final = 8  # fewer activities do not count as repeating
+_LOOP: Final = 200  # so many launches of kernels that repeat are a loop
 
 
 def spans(
@@ -155,7 +156,9 @@ def measured_range(
 
 
 def set_up(linked: LinkedTrace, account: DeviceAccount) -> Intervals:
-    """Return the time in which a device gets its data (`upload`) or sets up collectives.
+    """Return the time in which a device gets or makes its data, or sets up collectives.
+
+    See `upload` and `made_once`.
 
     The first collective of a name and size sets up its group, or waits for ranks that have not
     started up: the time that it takes beyond a usual collective of the name and size is set-up.
@@ -174,7 +177,19 @@ def set_up(linked: LinkedTrace, account: DeviceAccount) -> Intervals:
             starts.append(start_ns[first])
             ends.append(start_ns[first] + took_ns[first] - usual_ns)
     beyond = Intervals.of(np.array(starts, dtype=np.int64), np.array(ends, dtype=np.int64))
-    return upload(linked, account).union(beyond)
+    made = made_once(account)
+    making = Intervals.of(rows.start_ns[made], rows.end_ns[made])
+    return upload(linked, account).union(making).union(beyond)
+
+
+def made_once(account: DeviceAccount) -> IntArray:
+    """Return the places of kernels that run once, before a loop of hundreds of other launches."""
+    places = np.flatnonzero(account.is_kernel)
+    name = account.rows.columns.name[account.rows.row[places]]
+    count = np.bincount(name + 1)[name + 1]  # a code of -1, no name, is counted in cell 0
+    in_loop = count >= _REPEATS
+    first = int(in_loop.argmax()) if in_loop.sum() >= _LOOP else 0
+    return places[:first] if (count[:first] == 1).all() else places[:0]
 
 
 def upload(linked: LinkedTrace, account: DeviceAccount) -> Intervals:
