@@ -214,6 +214,26 @@ def test_a_kernel_that_is_most_of_its_run_is_no_part_of_it_and_leads() -> None:
     assert all(one.share < 0.2 for one in fused)
 
 
+@pytest.mark.parametrize("other", ["aten::relu_", "autograd::engine: ReluBackward0"])
+def test_batch_norm_in_inference_is_to_be_folded(other: str) -> None:
+    """One kernel for norm and ReLU reads and writes once, as either of them does: half is left."""
+    convolution = made("sm80_xmma_fprop_implicit_gemm_tf32f32", 1_000, "aten::cudnn_convolution")
+    norm = made("void cudnn::bn_fw_inf_1C11_kernel_NCHW<float>", 500, "aten::cudnn_batch_norm")
+    told = found([convolution, norm, made(MUL, 500, other)] * 4).get("fusable-kernels")
+    assert (told is not None) == (other == "aten::relu_")
+    if told is not None:
+        assert told.gain is not None
+        assert told.gain.high_ns == 4 * (500 + 500 // 2) * US
+        assert "; 25.0 % is batch norm, which inference can fold into conv" in told.sentence
+        assert told.remedy.startswith("Fold batch norm into the convolutions")
+
+
+def test_convolutions_are_called_so_where_their_kernels_are_named_as_gemms() -> None:
+    kernel = "cutlass_80_tensorop_s1688gemm_256x64_16x4_nn_align4"
+    one = found([made(kernel, 1_000, "aten::cudnn_convolution")] * 4)["single-precision"]
+    assert one.sentence.startswith("Convolutions in TF32 take 100.0 % of the time.")
+
+
 def test_a_range_with_the_number_of_its_step_is_named_without_it() -> None:
     """Calls begin 40 ns apart, each in a range of its own."""
     ranges = [{"name": f"solve {at}", "start_ns": 40 * at + 45, "dur_ns": 30} for at in range(4)]

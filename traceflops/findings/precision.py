@@ -15,7 +15,7 @@ from traceflops.findings.finding import Cause, Finding, severity_of
 from traceflops.findings.kernel_facts import OF_VECTORS, KernelFacts, kernel_cause
 from traceflops.findings.rules import advice_of, statement
 from traceflops.flops.ops.arguments import TF32_OR_FP32
-from traceflops.table.columns import BoolArray, names
+from traceflops.table.columns import BoolArray, matching, names
 
 HALF: Final = ("bf16", "fp16")
 SINGLE: Final = (FP32, "tf32", TF32_OR_FP32)
@@ -125,14 +125,18 @@ def _named(facts: KernelFacts, rows: BoolArray, of_types: dict[str, BoolArray]) 
 
     `rows` is the mask of the products, `of_types` has one per data type.
     """
-    times = {sub: int(facts.ns[rows & facts.is_sub(f"compute/{sub}")].sum()) for sub in _KINDS}
+    # Convolutions launch kernels that are named as GEMMs.
+    ops = facts.prepared.trace.ops["name"]
+    convolves = facts.by_op(matching(ops, lambda name: "convolution" in name))
+    of_kind = {sub: facts.is_sub(f"compute/{sub}") & ~convolves for sub in _KINDS}
+    of_kind["convolution"] |= convolves
+    times = {sub: int(facts.ns[rows & of_kind[sub]].sum()) for sub in _KINDS}
     by_time = sorted(times, key=lambda sub: -times[sub])
     large = tuple(sub for sub in by_time if times[sub] >= _LEAST_TOLD * sum(times.values()))
     has_no_tf32 = all(map(without_tf32, facts.prepared.trace.devices.to_pylist()))
     by_word: dict[str, list[Fact]] = {}
     for sub in large:
-        of_sub = facts.is_sub(f"compute/{sub}")
-        types = {name for name, mask in of_types.items() if (mask & of_sub).any()}
+        types = {name for name, mask in of_types.items() if (mask & of_kind[sub]).any()}
         if types == {"fp64"}:
             word = "FP64"
         elif types == {FP32} or has_no_tf32:
