@@ -300,3 +300,21 @@ def test_a_kernel_that_runs_once_before_a_loop_sets_up(
     once = "mostly make_data, which runs once, before the loop; the figures are of the 2"
     assert any(once in finding.sentence for finding in analysis.findings) == is_set_up
     assert headline(analysis).cls != "start-up"
+
+
+@pytest.mark.parametrize(("copies", "is_left_out"), [(120, True), (20, False)])
+def test_many_copies_before_the_first_kernel_of_a_single_pass_load_weights(
+    copies: int, *, is_left_out: bool
+) -> None:
+    """Copies take 5 ms of 100, then 10 kernels of names of their own follow."""
+    each_ns = 5 * MS // copies
+    weights = [
+        {"name": "Memcpy HtoD", "kind": "memcpy", "direction": "HtoD", "bytes": 1 << 20}
+    ] * copies
+    rows = [{**row, "start_ns": each_ns * n, "dur_ns": each_ns} for n, row in enumerate(weights)]
+    rows += [{"name": f"k{n}", "start_ns": (5 + 9 * n) * MS, "dur_ns": 8 * MS} for n in range(10)]
+    analysis = analyze(trace_of(activities=rows))
+    window_ns = analysis.components.window_ns
+    assert window_ns == (94 if not is_left_out else 89) * MS
+    told = "Start-up takes 5.00 ms of the 94.0 ms from the first GPU operation to the last (5.3 %)"
+    assert any(told in finding.sentence for finding in analysis.findings) == is_left_out

@@ -70,7 +70,8 @@ def start_up(case: Case) -> Finding | None:
     busy_ns = whole.window_ns - whole.start_up_ns - whole.idle_ns
     beside_ns = before.window_ns - before.start_up_ns - set_up_ns
     is_hardly = busy_ns < _HARDLY * whole.window_ns and not before.window_ns
-    chosen_name, beside_name = ("measured_ns", "warm_ns") if measured else ("rest_ns", "beside_ns")
+    rest_name = "rest_ns" if case.steps.after_start_up else "kernels_ns"
+    chosen_name, beside_name = ("measured_ns", "warm_ns") if measured else (rest_name, "beside_ns")
     is_beside = beside_ns >= _HARDLY * whole.window_ns
     basis = "step" if case.steps.used else "span" if before.window_ns else "window"
     made, kind = _made_once(prepared), main_kind(prepared)
