@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 import traceflops as tf
 from sample_traces.config import RunConfig
-from tests.build import trace_of
+from tests.build import launched, trace_of
 from tests.conftest import shared_file
 from tests.findings.scenarios import reach_ns
 from tests.findings.test_diagnosis import ROUNDING, SMALL, analysis_of, of_rule, step_ns
@@ -626,3 +626,17 @@ def test_graphs_recorded_as_a_whole_that_hold_most_of_the_work_are_to_be_opened(
     remedies = [one.remedy for one in analysis.findings if one.title.startswith("Graphs hold")]
     assert len(remedies) == is_told
     assert all("--cuda-graph-trace=node" in remedy for remedy in remedies)
+
+
+def test_fused_kernels_that_the_host_launches_late_may_gain_all_that_is_fused() -> None:
+    """Without operators no replay removes launches: in it, late ones hold up faster kernels."""
+    works, at = [], 100 * US
+    for _ in range(4):
+        for name in (GEMM, MUL, ADD, COPY, MUL, ADD, GEMM):
+            works.append((name, at - 8 * US, at, 90 * US))
+            at += 100 * US
+    run = trace_of(**launched(*works), devices=[A100], ops=[])
+    one = of_rule(tf.analyze(run).findings, "fusable-kernels")
+    assert one.gain is not None
+    assert one.gain.low_ns == 0
+    assert one.gain.high_ns == pytest.approx(4 * (5 - 0.5) * 90 * US, rel=0.01)

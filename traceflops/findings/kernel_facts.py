@@ -228,6 +228,9 @@ def kernel_cause(
     on_path = rule_of(rule).on_path
     most_ns = float(saved.sum()) * min(1.0, _busy_ns(facts) / time.sum())
     most_ns = min(most_ns, _busy_beside_copies_ns(facts))
+    # Without operators, no edit is for launching fewer kernels, which the remedy does as well.
+    frees = bool(host) and not facts.prepared.trace.ops.num_rows
+    host = () if frees else host
     yield cause(
         facts.case,
         rule,
@@ -242,6 +245,7 @@ def kernel_cause(
         kernels={kernel_name(name): share_left for name, share_left in left.items()},
         partly=_edits(left, sure_part),
         direct_ns=None if host else int(most_ns),  # launches take time beside the kernels
+        frees=frees,
     )
 
 
