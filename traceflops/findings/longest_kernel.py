@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 from traceflops.devices.peaks import PER_TERA
 from traceflops.facts import Fact
@@ -10,6 +11,7 @@ from traceflops.findings.counted_estimates import COUNTED_KERNEL, counted_fact, 
 from traceflops.findings.counted_kernels import longest_first, roofs, speed_of
 from traceflops.findings.launch_geometry import few_blocks
 from traceflops.findings.rules import thresholds
+from traceflops.mfu.counted.counter_work import CountedKernel
 from traceflops.mfu.measurement import Measurement
 from traceflops.table.trace import Trace
 
@@ -37,7 +39,8 @@ def kernel_with_most(measured: Measurement, trace: Trace) -> Fact | None:
 def counted_with_most(measured: Measurement) -> Fact | None:
     """Return which kernel has most of the time of counted launches, if counters tell little else.
 
-    None if a time is missing, or if throughputs are known: then findings tell more.
+    Without any time it is the kernel that moves most bytes. None if some times are missing, or if
+    throughputs are known: then findings tell more.
     """
     work = measured.executed.work
     if work is None or work.has_throughputs:
@@ -47,6 +50,8 @@ def counted_with_most(measured: Measurement) -> Fact | None:
     for kernel, ns in [(speed.name, speed.duration_ns) for speed in work.speeds] or counted:
         times[kernel] += ns or 0
     rows, total_ns = [row for row in work.counted if times[row.name]], times.total()
+    if not total_ns:
+        return _moves_most(work.counted)
     if not rows or len(rows) < len(work.counted):
         return None
     most = max(rows, key=lambda row: times[row.name])
@@ -62,3 +67,13 @@ def counted_with_most(measured: Measurement) -> Fact | None:
     ]
     name, share = short_names([row.name for row in rows])[most.name], times[most.name] / total_ns
     return counted_fact("most", name=name, share=share, time_ns=total_ns, limits=tuple(limits))
+
+
+def _moves_most(counted: Sequence[CountedKernel]) -> Fact | None:
+    """Return how many bytes a launch moves, of the kernel that moves most; None if unknown."""
+    moved = {row.name: (row.read or 0) + (row.written or 0) for row in counted}
+    most = max(counted, key=lambda row: moved[row.name], default=None)
+    if most is None or not most.read or not most.written:
+        return None
+    each = {"read": most.read // most.launches, "written": most.written // most.launches}
+    return counted_fact("moves", name=short_names([*moved])[most.name], **each)

@@ -268,7 +268,7 @@ def untimed_verdict(
         counters = fact("verdict.untimed-counters", launches=launches, kernels=kernels)
         most = counted_with_most(measured)
         work, of_ncu = measured.executed.work, family(trace.source.format) == NSIGHT
-        is_rated = most.values["limits"] if most else work is None or work.has_throughputs
+        is_rated = most.values.get("limits") if most else work is None or work.has_throughputs
         unrated = fact("verdict.no-throughput") if of_ncu and not is_rated else None
         return Verdict((*filter(None, [most, unrated]), counters), "no-timeline")
     kinds = set(untimed.rows["kind"].to_pylist())
