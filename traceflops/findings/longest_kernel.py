@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from traceflops.characters import kernel_name
 from traceflops.devices.peaks import PER_TERA
 from traceflops.facts import Fact
 from traceflops.findings.counted_estimates import COUNTED_KERNEL, counted_fact, short_names
@@ -13,6 +14,7 @@ from traceflops.findings.launch_geometry import few_blocks
 from traceflops.findings.rules import thresholds
 from traceflops.mfu.counted.counter_work import CountedKernel
 from traceflops.mfu.measurement import Measurement
+from traceflops.table.columns import floats, is_one_of, matching
 from traceflops.table.trace import Trace
 
 
@@ -28,12 +30,26 @@ def kernel_with_most(measured: Measurement, trace: Trace) -> Fact | None:
         limits.append(counted_fact("flops", tflops=work.flops_per_ns / PER_TERA))
     if work.bytes_per_ns:
         limits.append(counted_fact("bytes", gigabytes=work.bytes_per_ns))
+    limits += filter(None, [_l2_hits(trace, most.name)])
     if speed is not None:
         near = thresholds()[COUNTED_KERNEL]["near"]
         # Shares of 0 tell of units that the kernel does not use.
         limits += [roof for roof in roofs(speed, near) if roof.values["share"]]
     name, share = short_names([row.name for row in kernels])[most.name], most.sum_ns / total_ns
     return counted_fact("most", name=name, share=share, time_ns=total_ns, limits=tuple(limits))
+
+
+def _l2_hits(trace: Trace, kernel: str) -> Fact | None:
+    """Return the share of the requests of a kernel that find their data in L2 of an AMD GPU."""
+    table = trace.kernel_counters
+    is_own = matching(table["name"], lambda name: kernel_name(name) == kernel)
+    value = floats(table["value"])
+    hits, misses = (
+        float(value[is_own & is_one_of(table["counter"], counter)].sum())
+        for counter in ("TCC_HIT_sum", "TCC_MISS_sum")
+    )
+    is_known = hits > 0 < misses  # NaN is not
+    return counted_fact("l2-hits", share=hits / (hits + misses)) if is_known else None
 
 
 def counted_with_most(measured: Measurement) -> Fact | None:
