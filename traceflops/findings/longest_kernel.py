@@ -42,7 +42,7 @@ def kernel_with_most(measured: Measurement, trace: Trace) -> Fact | None:
 def _l2_hits(trace: Trace, kernel: str) -> Fact | None:
     """Return the share of the requests of a kernel that find their data in L2 of an AMD GPU."""
     table = trace.kernel_counters
-    is_own = matching(table["name"], lambda name: kernel_name(name) == kernel)
+    is_own = matching(table["name"], lambda name: kernel_name(name) == kernel_name(kernel))
     value = floats(table["value"])
     hits, misses = (
         float(value[is_own & is_one_of(table["counter"], counter)].sum())
