@@ -304,10 +304,10 @@ def scope(analysis: Analysis) -> list[str]:
         launches = launch_calls(analysis.prepared.trace) if analysis.prepared is not None else 0
         code = "scope.no-kernel-of-launches" if launches else "scope.no-kernel"
         sentences.append(words(fact(code, launches=launches)))
-    if analysis.steps.after_start_up:
-        # The title already states the first finding.
-        starts = [finding for finding in analysis.findings[1:] if finding.rule == START_UP]
-        sentences += [words(finding.claim) for finding in starts]
+    # The title already states the first finding.
+    starts = [finding.claim for finding in analysis.findings[1:] if finding.rule == START_UP]
+    if analysis.steps.after_start_up or any(claim.values.get("kernels_ns") for claim in starts):
+        sentences += map(words, starts)
     rest = analysis.outside
     if rest is not None and rest.is_most:
         if not is_mostly_outside(analysis):  # else the report begins with that sentence

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 import traceflops as tf
 from sample_traces.config import RunConfig
-from tests.build import trace_of
+from tests.build import launched, trace_of
 from tests.conftest import shared_file
 from tests.findings.scenarios import reach_ns
 from tests.findings.test_diagnosis import ROUNDING, SMALL, analysis_of, of_rule, step_ns
@@ -212,6 +212,26 @@ def test_a_kernel_that_is_most_of_its_run_is_no_part_of_it_and_leads() -> None:
     assert "in 2 launches (mean 2.00 ms)" in first.sentence
     fused = [one for one in analysis.findings if one.rule == "fusable-kernels"]
     assert all(one.share < 0.2 for one in fused)
+
+
+@pytest.mark.parametrize("other", ["aten::relu_", "autograd::engine: ReluBackward0"])
+def test_batch_norm_in_inference_is_to_be_folded(other: str) -> None:
+    """One kernel for norm and ReLU reads and writes once, as either of them does: half is left."""
+    convolution = made("sm80_xmma_fprop_implicit_gemm_tf32f32", 1_000, "aten::cudnn_convolution")
+    norm = made("void cudnn::bn_fw_inf_1C11_kernel_NCHW<float>", 500, "aten::cudnn_batch_norm")
+    told = found([convolution, norm, made(MUL, 500, other)] * 4).get("fusable-kernels")
+    assert (told is not None) == (other == "aten::relu_")
+    if told is not None:
+        assert told.gain is not None
+        assert told.gain.high_ns == 4 * (500 + 500 // 2) * US
+        assert "; 25.0 % is batch norm, which inference can fold into conv" in told.sentence
+        assert told.remedy.startswith("Fold batch norm into the convolutions")
+
+
+def test_convolutions_are_called_so_where_their_kernels_are_named_as_gemms() -> None:
+    kernel = "cutlass_80_tensorop_s1688gemm_256x64_16x4_nn_align4"
+    one = found([made(kernel, 1_000, "aten::cudnn_convolution")] * 4)["single-precision"]
+    assert one.sentence.startswith("Convolutions in TF32 take 100.0 % of the time.")
 
 
 def test_a_range_with_the_number_of_its_step_is_named_without_it() -> None:
@@ -554,6 +574,28 @@ def test_products_without_launch_records_gain_at_most_what_a_faster_type_may_tak
     assert one.gain.high_ns == pytest.approx(4 * 800 * US * (1 - 19.5 / 312), abs=8)
 
 
+@pytest.mark.parametrize(
+    ("kernel", "kept", "type_"),
+    [
+        ("ampere_sgemm_128x64_nt", 19.5 / 312, "FP32"),
+        ("ampere_s1688gemm_128x128_tn", 156 / 312, "TF32"),
+        ("gemv2T_kernel_val<float>", 1 / 2, "FP32"),  # half of the bytes
+    ],
+)
+def test_products_of_unknown_flops_gain_by_the_rates_of_the_gpu(
+    kernel: str, kept: float, type_: str
+) -> None:
+    """An A100 does 19.5 TFLOP/s in FP32, 156 in TF32 and 312 in BF16."""
+    works = [product("[[], []]", 20_000, kernel, types=FLOAT), made(ADD, 5_000)]
+    one = found(works * 2)["single-precision"]
+    most_ns = 40_000 * US * (1 - kept)
+    assert one.gain is not None
+    assert (one.gain.low_ns, one.gain.high_ns) == pytest.approx((most_ns / 2, most_ns), rel=0.002)
+    assert ("allow TF32" in one.remedy) == (type_ == "FP32")
+    claim = f"GEMMs in {type_} take 80.0 % of the time."
+    assert one.sentence.startswith(f"{claim} Memory work (20.0 %) may move fewer bytes then, too.")
+
+
 def test_products_beside_copies_gain_at_most_the_time_without_copies() -> None:
     """Four streams compute for 10 ms, and copies to the GPU take 7 ms of these."""
     rows = [
@@ -584,3 +626,17 @@ def test_graphs_recorded_as_a_whole_that_hold_most_of_the_work_are_to_be_opened(
     remedies = [one.remedy for one in analysis.findings if one.title.startswith("Graphs hold")]
     assert len(remedies) == is_told
     assert all("--cuda-graph-trace=node" in remedy for remedy in remedies)
+
+
+def test_fused_kernels_that_the_host_launches_late_may_gain_all_that_is_fused() -> None:
+    """Without operators no replay removes launches: in it, late ones hold up faster kernels."""
+    works, at = [], 100 * US
+    for _ in range(4):
+        for name in (GEMM, MUL, ADD, COPY, MUL, ADD, GEMM):
+            works.append((name, at - 8 * US, at, 90 * US))
+            at += 100 * US
+    run = trace_of(**launched(*works), devices=[A100], ops=[])
+    one = of_rule(tf.analyze(run).findings, "fusable-kernels")
+    assert one.gain is not None
+    assert one.gain.low_ns == 0
+    assert one.gain.high_ns == pytest.approx(4 * (5 - 0.5) * 90 * US, rel=0.01)

@@ -66,3 +66,10 @@ def test_a_program_that_was_interrupted_is_to_run_longer() -> None:
     sentence = tf.analyze(stopped(0, "interrupted")).verdict.sentence
     assert "Let it run longer before it is stopped, then record again." in sentence
     assert "launch no kernel" not in sentence  # it may have done so later
+
+
+def test_memory_that_ran_out_has_its_figures() -> None:
+    trace = stopped(100, "memory")
+    facts = {**trace.source.facts, "memory_held": f"{3 << 30} {2 << 30}"}
+    said = headline(tf.analyze(replace(trace, source=replace(trace.source, facts=facts)))).sentence
+    assert "memory ran out (PyTorch held 3 GiB, on a GPU of 2 GiB)." in said

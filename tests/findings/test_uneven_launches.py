@@ -1,6 +1,7 @@
 """Identical launches with very different times: the first statement, and no advice on kernels."""
 
 import pytest
+from msgspec.structs import replace
 
 from tests.build import launched, trace_of
 from traceflops import analyze
@@ -16,6 +17,7 @@ def said(
     blocks: int = 1_000,
     name: str = "gemm",
     units: int | None = 108,
+    facts: dict[str, str] | None = None,
 ) -> Finding | None:
     """Return the first finding of so many kernels that run 10 times each: 4 times for 100 us."""
     works: list[tuple[str, int, int, int]] = []
@@ -29,6 +31,7 @@ def said(
     for row in rows["activities"]:
         row |= {"grid": [blocks, 1, 1], "block": [256, 1, 1]}
     trace = trace_of(**rows, devices=[{"sm_count": units}])
+    trace = replace(trace, source=replace(trace.source, facts=facts or {}))
     found = [one for one in analyze(trace).findings if one.rule == MAIN_KERNEL]
     return next((one for one in found if "uneven" in one.name.code), None)
 
@@ -52,3 +55,10 @@ def test_others_are_not_told() -> None:
     assert said(blocks=108) is None  # persistent kernels have that grid for all sizes
     assert said(units=None) is None  # nor is any larger than a GPU of unknown size
     assert said(name="ncclDevKernel_AllReduce") is None  # they wait for one another
+
+
+@pytest.mark.parametrize(("held", "is_known"), [("16000 8000", True), ("7000 8000", False)])
+def test_an_error_of_memory_tells_why(held: str, *, is_known: bool) -> None:
+    found = said(facts={"program_error": "memory", "memory_held": held})
+    assert found is not None
+    assert found.remedy.startswith("The memory that the GPU does not have") == is_known

@@ -135,6 +135,19 @@ def test_counters_alone_say_what_was_counted_and_no_time() -> None:
     assert "counters of 3 launches of 2 kernels" in analysis.verdict.sentence
 
 
+def test_counters_without_any_time_tell_what_a_launch_moves() -> None:
+    """Two launches read 6 KiB and 2 KiB, and write as much; another kernel moves less."""
+    moved = [(1, GEMM, 6.0), (2, COPY, 1.0), (3, GEMM, 2.0)]
+    rows = [
+        {"name": name, "dispatch": dispatch, "counter": counter, "value": kib}
+        for dispatch, name, kib in moved
+        for counter in ("FETCH_SIZE", "WRITE_SIZE")
+    ]
+    sentence = analyze(of_rocprof(kernel_counters=rows)).verdict.sentence
+    told = "reads 4.10 kB and writes 4.10 kB per launch; its times are not known"
+    assert sentence.startswith(GEMM[:20]) and told in sentence
+
+
 def test_of_counted_kernels_that_with_most_time_is_told_and_comes_first() -> None:
     """Launches of 10, 70 and 20 ns: 30 of 100 ns are the GEMM's; in 70 ns 1.5 KiB are read."""
     times = {1: 10, 2: 70, 3: 20}

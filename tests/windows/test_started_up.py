@@ -281,3 +281,40 @@ def test_a_range_measures_without_start_up_as_well(first: int, measured: str | N
     # The range begins at 1,203 us, the first kernel at 10, and the last one ends at 3,200.
     text = "The figures are of the 2.00 ms in timed, without 1.19 ms before it."
     assert (text in scope(analysis)) == bool(measured)
+
+
+@pytest.mark.parametrize(
+    ("times", "launches", "is_set_up"), [(1, 240, True), (1, 90, False), (2, 240, False)]
+)
+def test_a_kernel_that_runs_once_before_a_loop_sets_up(
+    times: int, launches: int, *, is_set_up: bool
+) -> None:
+    """It takes 40 ms, and a loop of short kernels follows, during half of which the GPU is idle."""
+    makes = [
+        ("make_data(float*)", n, 10 * US + 20 * MS * n, 40 * MS // times) for n in range(times)
+    ]
+    loop = ((f"k{n % 3}", 45 * MS + 100 * US * n) for n in range(launches))
+    works = [*makes, *((name, ns - 5 * US, ns, 50 * US) for name, ns in loop)]
+    analysis = analyze(trace_of(**launched(*works)))
+    assert analysis.steps.after_start_up == is_set_up
+    once = "mostly make_data, which runs once, before the loop; the figures are of the 2"
+    assert any(once in finding.sentence for finding in analysis.findings) == is_set_up
+    assert headline(analysis).cls != "start-up"
+
+
+@pytest.mark.parametrize(("copies", "is_left_out"), [(120, True), (20, False)])
+def test_many_copies_before_the_first_kernel_of_a_single_pass_load_weights(
+    copies: int, *, is_left_out: bool
+) -> None:
+    """Copies take 5 ms of 100, then 10 kernels of names of their own follow."""
+    each_ns = 5 * MS // copies
+    weights = [
+        {"name": "Memcpy HtoD", "kind": "memcpy", "direction": "HtoD", "bytes": 1 << 20}
+    ] * copies
+    rows = [{**row, "start_ns": each_ns * n, "dur_ns": each_ns} for n, row in enumerate(weights)]
+    rows += [{"name": f"k{n}", "start_ns": (5 + 9 * n) * MS, "dur_ns": 8 * MS} for n in range(10)]
+    analysis = analyze(trace_of(activities=rows))
+    window_ns = analysis.components.window_ns
+    assert window_ns == (94 if not is_left_out else 89) * MS
+    told = "Start-up takes 5.00 ms of the 94.0 ms from the first GPU operation to the last (5.3 %)"
+    assert any(told in finding.sentence for finding in analysis.findings) == is_left_out

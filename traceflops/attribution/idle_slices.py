@@ -4,12 +4,14 @@ A gap ends with an activity that the call L of thread T launched. Until L begins
 for the host: each slice gets the innermost event of T at that time. Where T has no event, or runs a
 backward pass (which other threads work on), the slice gets the operator or call of any thread of
 the process that began last; if the input pipeline makes L, also its ranges. From L on the device
-waits for the launch: inside the call, then after it. On a CPU a gap ends with an operator, T is its
+waits for the launch: inside the call, then after it; if that takes long, calls of the process that
+allocate memory meanwhile explain it. On a CPU a gap ends with an operator, T is its
 thread, and there is no launch.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cached_property
 from typing import Final
 
@@ -22,6 +24,7 @@ from traceflops.attribution.launch_lead import leads
 from traceflops.table.columns import ABSENT, BoolArray, Columns, IntArray, numbers
 from traceflops.table.grouping import group_rows, group_sums, places_in_runs, runs
 from traceflops.table.nesting import taken
+from traceflops.table.patterns import ALLOCATES
 from traceflops.table.trace import Trace
 from traceflops.timeline.account import DeviceAccount
 from traceflops.timeline.intervals import Intervals
@@ -205,7 +208,24 @@ def idle_slices(parts: GapParts, events: HostEvents, is_cut: BoolArray) -> Slice
         part = np.flatnonzero(is_of_role & (end > start))
         roles, none = np.full((2, len(part)), [[role], [-1]])
         pieces.append(Slices(part, roles, start[part], end[part], event[part], event[part], none))
+    pieces[3:4] = _beside_allocations(pieces[3], parts, events)
     return Slices.joined(pieces)
+
+
+def _beside_allocations(late: Slices, parts: GapParts, events: HostEvents) -> Iterator[Slices]:
+    """Yield slices after a launch; memory that is allocated during late ones is their event."""
+    left_ns = parts.gap_end_ns - np.maximum(parts.call_end_ns, parts.gap_start_ns)
+    is_late = (left_ns >= parts.cap_ns)[late.part]
+    yield late.only(~is_late)
+    late = late.only(is_late)
+    names = np.array([ALLOCATES.search(label) is not None for label in events.labels], np.bool_)
+    allocations = events.innermost(events.process, (events.kind == CALL) & names[events.name])
+    process, _ = starters(parts.only(late.part), events)
+    span, start, end, event = allocations.cut(process, late.start_ns, late.end_ns)
+    allocating, late = event >= 0, replace(late.only(span), start_ns=start, end_ns=end)
+    yield late.only(~allocating)
+    role = np.full_like(event, HOST)
+    yield replace(late, role=role, event=event, own=event).only(allocating)
 
 
 def starters(parts: GapParts, events: HostEvents) -> tuple[IntArray, IntArray]:

@@ -28,7 +28,7 @@ from traceflops.findings.precision import totals_in_fp32
 from traceflops.findings.rules import advice_of, all_rules, rule_of, statement
 from traceflops.findings.slow_links import slow_link
 from traceflops.findings.standstill import STANDSTILL, uneven_launches, without_stalled
-from traceflops.findings.start_up import LITTLE_WORK, kept, little_work, start_up
+from traceflops.findings.start_up import LITTLE_WORK, ONCE, kept, little_work, start_up
 from traceflops.findings.trace_health import trace_health
 from traceflops.findings.training_mode import training_mode
 from traceflops.findings.unevenness import UNEVEN_STEPS, is_sweep, uneven_steps
@@ -130,6 +130,8 @@ def _of_timeline(case: Case, *, is_judged: bool) -> Iterator[Finding]:
         largest = max((finding.share for finding in (*findings, *case.losses)), default=0.0)
         leads = starts.severity == "high" and starts.share > kept(case) * largest
         leads = leads or starts.share >= limit(case, starts.rule, "most_share")
+        # The loop that follows a kernel that makes its data is the program.
+        leads &= starts.advice is None or starts.advice.code != ONCE
     others = [starts] if starts is not None and not leads else []
     rules = {finding.rule for finding in ordered}
     sections = {name for finding in ordered for name in finding.evidence[:1]}

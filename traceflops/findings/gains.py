@@ -223,6 +223,10 @@ def _edited(cause: Cause, replay: Replay, bound_ns: int) -> GainEstimate:
         if any(doubt.code == _UNEXPLAINED for doubt in whole.doubts):
             # Replay leaves unexplained time as recorded, but it may depend on the cause.
             gain = replace(gain, high_ns=most_ns, point_ns=None)
+    if cause.frees and cause.kernels and cause.direct_ns is not None:
+        # Launches that the remedy removes may hold up the rest in the replay.
+        high_ns = max(gain.high_ns, _per_window(cause.direct_ns, replay))
+        gain = Gain(gain.low_ns, high_ns, None)
     left_ns = max(part.least_ns - whole.least_ns, part.most_ns - whole.most_ns)
     shown = whole.edits if sum(map(len, whole.edits)) <= _MOST_ASKED else ()
     return GainEstimate(gain, whole.doubts, whole.most_ns - whole.least_ns >= left_ns, shown)

@@ -39,6 +39,7 @@ from traceflops.table.nesting import taken
 from traceflops.windows.prepared import Prepared
 
 PRODUCTS = ("compute/gemm", "compute/convolution", "compute/attention")
+OF_VECTORS: Final = re.compile(r"gemv|mat_?vec|mul_?vec|^triton_(?:red|per)_fused", re.IGNORECASE)
 _MOST_NAMES, _MOST_SHAPES = 50, 3
 _COMPILED: Final = "CompiledFxGraph"
 """A part of the names of ranges of compiled graphs, whose hashes name no place in the code."""
@@ -199,14 +200,13 @@ def kernel_cause(
     host: tuple[str, ...] = (),
     knows: frozenset[str] = frozenset(),
     values: Mapping[str, Value] | None = None,
-    least: FloatArray | None = None,
 ) -> Iterator[Cause]:
     """Give a cause if kernels take enough time and the remedy saves enough of it.
 
     Per kernel, `rows` tells whether the rule is about it, and `kept` which share of its time the
-    whole remedy leaves; `least` is the least share that may be left, if that is less. `host` are
-    edits of launching them. `values` fill the claim, which names the largest kernel if they have a
-    `name`: else a detail does. `knows` are further facts that choose the remedy.
+    whole remedy leaves. `host` are edits of launching them. `values` fill the claim, which names
+    the largest kernel if they have a `name`: else a detail does. `knows` are further facts that
+    choose the remedy.
     """
     time = np.where(rows, facts.ns, 0)
     saved = time * (1 - np.clip(kept, 0, 1))
@@ -226,8 +226,11 @@ def kernel_cause(
         if saves_ns[code] > 0
     }
     on_path = rule_of(rule).on_path
-    most_ns = float((saved if least is None else time * (1 - np.clip(least, 0, 1))).sum())
-    most_ns = min(most_ns * min(1.0, _busy_ns(facts) / time.sum()), _busy_beside_copies_ns(facts))
+    most_ns = float(saved.sum()) * min(1.0, _busy_ns(facts) / time.sum())
+    most_ns = min(most_ns, _busy_beside_copies_ns(facts))
+    # Without operators, no edit is for launching fewer kernels, which the remedy does as well.
+    frees = bool(host) and not facts.prepared.trace.ops.num_rows
+    host = () if frees else host
     yield cause(
         facts.case,
         rule,
@@ -242,6 +245,7 @@ def kernel_cause(
         kernels={kernel_name(name): share_left for name, share_left in left.items()},
         partly=_edits(left, sure_part),
         direct_ns=None if host else int(most_ns),  # launches take time beside the kernels
+        frees=frees,
     )
 
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
+from traceflops.characters import kernel_name
 from traceflops.devices.peaks import PER_TERA
 from traceflops.facts import Fact
 from traceflops.findings.counted_estimates import COUNTED_KERNEL, counted_fact, short_names
 from traceflops.findings.counted_kernels import longest_first, roofs, speed_of
 from traceflops.findings.launch_geometry import few_blocks
 from traceflops.findings.rules import thresholds
+from traceflops.mfu.counted.counter_work import CountedKernel
 from traceflops.mfu.measurement import Measurement
+from traceflops.table.columns import floats, is_one_of, matching
 from traceflops.table.trace import Trace
 
 
@@ -26,6 +30,7 @@ def kernel_with_most(measured: Measurement, trace: Trace) -> Fact | None:
         limits.append(counted_fact("flops", tflops=work.flops_per_ns / PER_TERA))
     if work.bytes_per_ns:
         limits.append(counted_fact("bytes", gigabytes=work.bytes_per_ns))
+    limits += filter(None, [_l2_hits(trace, most.name)])
     if speed is not None:
         near = thresholds()[COUNTED_KERNEL]["near"]
         # Shares of 0 tell of units that the kernel does not use.
@@ -34,10 +39,24 @@ def kernel_with_most(measured: Measurement, trace: Trace) -> Fact | None:
     return counted_fact("most", name=name, share=share, time_ns=total_ns, limits=tuple(limits))
 
 
+def _l2_hits(trace: Trace, kernel: str) -> Fact | None:
+    """Return the share of the requests of a kernel that find their data in L2 of an AMD GPU."""
+    table = trace.kernel_counters
+    is_own = matching(table["name"], lambda name: kernel_name(name) == kernel_name(kernel))
+    value = floats(table["value"])
+    hits, misses = (
+        float(value[is_own & is_one_of(table["counter"], counter)].sum())
+        for counter in ("TCC_HIT_sum", "TCC_MISS_sum")
+    )
+    is_known = hits > 0 < misses  # NaN is not
+    return counted_fact("l2-hits", share=hits / (hits + misses)) if is_known else None
+
+
 def counted_with_most(measured: Measurement) -> Fact | None:
     """Return which kernel has most of the time of counted launches, if counters tell little else.
 
-    None if a time is missing, or if throughputs are known: then findings tell more.
+    Without any time it is the kernel that moves most bytes. None if some times are missing, or if
+    throughputs are known: then findings tell more.
     """
     work = measured.executed.work
     if work is None or work.has_throughputs:
@@ -47,6 +66,8 @@ def counted_with_most(measured: Measurement) -> Fact | None:
     for kernel, ns in [(speed.name, speed.duration_ns) for speed in work.speeds] or counted:
         times[kernel] += ns or 0
     rows, total_ns = [row for row in work.counted if times[row.name]], times.total()
+    if not total_ns:
+        return _moves_most(work.counted)
     if not rows or len(rows) < len(work.counted):
         return None
     most = max(rows, key=lambda row: times[row.name])
@@ -62,3 +83,13 @@ def counted_with_most(measured: Measurement) -> Fact | None:
     ]
     name, share = short_names([row.name for row in rows])[most.name], times[most.name] / total_ns
     return counted_fact("most", name=name, share=share, time_ns=total_ns, limits=tuple(limits))
+
+
+def _moves_most(counted: Sequence[CountedKernel]) -> Fact | None:
+    """Return how many bytes a launch moves, of the kernel that moves most; None if unknown."""
+    moved = {row.name: (row.read or 0) + (row.written or 0) for row in counted}
+    most = max(counted, key=lambda row: moved[row.name], default=None)
+    if most is None or not most.read or not most.written:
+        return None
+    each = {"read": most.read // most.launches, "written": most.written // most.launches}
+    return counted_fact("moves", name=short_names([*moved])[most.name], **each)

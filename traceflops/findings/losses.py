@@ -116,12 +116,6 @@ class Loss(Struct, frozen=True):
         gloss = self.gloss if self.is_mostly else None
         return replace(self, gloss=gloss, needed=None, rate=None)
 
-    def of_rest(self, rest: float) -> Loss:
-        """Return the loss with shares of a part of the time; `rest` is that part's share of all."""
-        shares = {name: getattr(self, name) for name in ("share", "needed", "known", "of_compute")}
-        of_part = {name: share / rest for name, share in shares.items() if share is not None}
-        return replace(self, **of_part)
-
     def claim(self, of: Fact | None = None) -> Fact:
         """Return the statement that the loss takes its share; `of` names the whole."""
         return self._fact("claim", of=of)

@@ -18,7 +18,7 @@ from traceflops.devices.device_facts import SeenDevice
 from traceflops.facts import Fact, Value
 from traceflops.findings.decode import weight_bits
 from traceflops.findings.finding import Finding, Row, short_name
-from traceflops.findings.kernel_facts import PRODUCTS
+from traceflops.findings.kernel_facts import OF_VECTORS, PRODUCTS
 from traceflops.findings.launch_geometry import LaunchShape, full_grids, launch_shape
 from traceflops.findings.losses import Loss
 from traceflops.findings.rules import advice_of, statement
@@ -40,7 +40,6 @@ _FEW_TOKENS: Final = 64
 """With so few tokens per pass, reading the weights takes longer than computing with them."""
 _FAMILY: Final = re.compile(r"_*[a-z]+(?:_[a-z]+)+(?![a-z0-9])")
 """The words with which names of variants begin: `_matmul_ogs` of `_matmul_ogs_NNT_16x128`."""
-_OF_VECTORS: Final = re.compile(r"gemv|mat_?vec|mul_?vec|^triton_(?:red|per)_fused", re.IGNORECASE)
 _CUT_OFF: Final = "_"
 """A name that ends so was cut short when it was recorded, and may stand for many kernels."""
 _TENSORRT, _TORCH = "tensorrt", "torch"
@@ -288,7 +287,7 @@ def _largest_family(
     families: defaultdict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     for row in rows:
         words = _FAMILY.match(without_return_type(clean(row["name"])))
-        name = words[0] if words else _function(row["name"])
+        name = words[0] if words else function_of(row["name"])
         name = row["name"] if by_whole_name else name
         is_of_experts = row["sub"] == "gemm" and _EXPERTS.search(row["name"])
         name = _OF_EXPERTS if is_of_experts else name
@@ -296,7 +295,7 @@ def _largest_family(
         families[name, row["sub"]].append(row)
     (family, _), variants = max(families.items(), key=lambda item: _sum_ns(item[1]))
     if len(variants) == 1 and not by_whole_name and family != _OF_EXPERTS:
-        family = _function(variants[0]["name"])
+        family = function_of(variants[0]["name"])
     return family, variants
 
 
@@ -328,7 +327,7 @@ def _known(name: str, sub: str, tokens: int) -> Iterator[str]:
     """Give facts that choose the remedy of a compute kernel, by its name and `tokens` per pass."""
     if 0 < tokens <= _FEW_TOKENS:
         yield "few-tokens"
-    if sub == "gemm" and _OF_VECTORS.search(name):
+    if sub == "gemm" and OF_VECTORS.search(name):
         yield "vector"
     if sub == "attention" and _FIRST_FLASH.search(name):
         yield "first-flash"
@@ -338,7 +337,7 @@ def _known(name: str, sub: str, tokens: int) -> Iterator[str]:
         yield "operator"
 
 
-def _function(name: str) -> str:
+def function_of(name: str) -> str:
     """Return the name of a kernel without return type and arguments."""
     name = without_return_type(clean(name))
     words = _FUNCTION.match(name)

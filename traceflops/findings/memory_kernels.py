@@ -42,6 +42,10 @@ _FUSABLE: Final = tuple(
 _REDUCING: Final = ("memory/norm", "memory/softmax", "memory/reduction")
 _NO_RUN: Final = re.compile(r"^(?:triton_|loop_|wrapped_|input_|SubTensorOp)")
 """Kernels that a compiler has fused, or that are a library's own."""
+_FIXED_NORM: Final = re.compile(
+    r"bn_fw_inf|BatchNorm\w*FwdInfer|batch_norm_transform_input_kernel<.*(?:false|\(bool\)0)"
+)
+"""Kernels of batch norm in inference: convolutions before them can do the same."""
 _FUSED_OPTIMIZER: Final = re.compile(
     r"[Ff]used|AdamFunctor|(^|[^A-Za-z])LAMB|SGDFunctor|NovoGrad|triton_"
 )
@@ -97,7 +101,11 @@ def memory_rules(facts: KernelFacts) -> Iterator[Cause]:
     # The share of launches that is left if each run becomes one kernel
     left = 1 - np.count_nonzero(in_run[1:] & in_run[:-1]) / len(in_run)
     host = (f"eager_overhead*{left:.3f}",) if left < 1 else ()
-    causes = [*kernel_cause(facts, "fusable-kernels", in_run, kept, host)]
+    rule, is_norm = "fusable-kernels", in_run & _fixed_norm(facts)
+    norm = share_of_window(facts.case, int(facts.ns[is_norm].sum()))
+    knows = frozenset({"fixed-norm"} if takes_enough(facts.case, norm) else ())
+    values = {"norm": norm if knows else None}
+    causes = [*kernel_cause(facts, rule, in_run, kept, host, knows, values)]
     yield from causes
     if causes:  # if runs gain too little, their kernels may be told below
         rest &= ~in_run
@@ -191,14 +199,16 @@ def _runs(facts: KernelFacts, fusable: BoolArray, casts: BoolArray) -> tuple[Boo
 
     Up to `most_fused` kernels of a run become one that takes a part of the longest of them, since
     results in between stay on chip. Kernels that reduce keep their time, in which the others can be
-    done. Rows of the same kernel, or of little but casts, work on independent tensors: no runs.
+    done. Batch norm in inference reduces nothing, and any run with it can be fused. Rows of the
+    same kernel, or of little but casts, work on independent tensors: no runs.
     """
     limits, ops = facts.case.finding_rules.limits("fusable-kernels"), facts.prepared.trace.ops
     adds_gradients = matching(ops["name"], lambda name: name.endswith("::AccumulateGrad"))
     accumulates = facts.within(adds_gradients)  # each adds to a tensor of its own
     has_no_product = facts.product < 0  # kernels of products do more than move memory
     eligible = fusable & ~facts.named(_NO_RUN.search) & has_no_product & ~accumulates
-    reduces = facts.is_sub(*_REDUCING)
+    is_norm = _fixed_norm(facts)
+    reduces = facts.is_sub(*_REDUCING) & ~is_norm
     activities = facts.prepared.trace.activities
     device, stream = (numbers(activities[name], ABSENT)[facts.row] for name in ("device", "stream"))
     queue = joint_codes(device, stream)
@@ -216,6 +226,7 @@ def _runs(facts: KernelFacts, fusable: BoolArray, casts: BoolArray) -> tuple[Boo
     _, first_of_name = group_rows((run, facts.name))
     is_long = length >= limits["least_run"]
     has_names = np.bincount(run[first_of_name]) >= limits["least_names"]
+    has_norm = np.bincount(run, is_norm) > 0
     has_work = 2 * np.bincount(run, casts) <= length
     # What a fused run needs, beyond the time of the kernels that reduce
     reducing_ns = np.bincount(run, np.where(reduces, facts.ns, 0))
@@ -223,7 +234,12 @@ def _runs(facts: KernelFacts, fusable: BoolArray, casts: BoolArray) -> tuple[Boo
     longest_ns = np.maximum.reduceat(facts.ns, np.flatnonzero(np.diff(run, prepend=-1)))
     needed_ns = limits["kept_of_longest"] * longest_ns * np.ceil(length / limits["most_fused"])
     left = np.maximum(needed_ns - reducing_ns, 0) / np.maximum(others_ns, 1)
-    return eligible & (is_long & has_names & has_work)[run] & ~reduces, left[run]
+    return eligible & ((is_long & has_names & has_work) | has_norm)[run] & ~reduces, left[run]
+
+
+def _fixed_norm(facts: KernelFacts) -> BoolArray:
+    """Return which kernels are batch norm with fixed statistics, in a program that infers."""
+    return facts.named(_FIXED_NORM.search) & ("trains" not in facts.case.program)
 
 
 def _in_a_row(queue: IntArray, eligible: BoolArray) -> IntArray:

@@ -26,6 +26,7 @@ from traceflops.table.trace import (
     CUDA_END,
     CUPTI_ERROR,
     DEBUG_BUILD,
+    MEMORY_HELD,
     NEW_DRIVER,
     NO_CUPTI,
     PROGRAM_ERROR,
@@ -213,10 +214,18 @@ def led_by_error(verdict: Verdict, trace: Trace, *, is_little: bool) -> Verdict:
     if _EXCEPTION.fullmatch(error):
         kind: Fact | None = fact("program-error.raised", name=error)
     else:
-        kind = fact(f"program-error.{error}") if error in _CLASSES else None
+        kind = (
+            fact(f"program-error.{error}", **memory_of_error(trace)) if error in _CLASSES else None
+        )
     stopped = fact(STOPPED, error=kind)
     help_ = (_HELP_WITH.get(error, _HELP),) if has_done_little else ()
     return replace(verdict, parts=(stopped, *help_, *rest))
+
+
+def memory_of_error(trace: Trace) -> dict[str, int]:
+    """Return the bytes that PyTorch held when memory ran out, and those of the GPU, if known."""
+    held = trace.source.facts.get(MEMORY_HELD, "").split()
+    return dict(zip(("held", "capacity"), map(int, held), strict=False))
 
 
 def led_by_build(verdict: Verdict, trace: Trace) -> Verdict:

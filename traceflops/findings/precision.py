@@ -12,10 +12,10 @@ from traceflops.attribution.datatypes import FP32, operand_type, without_tf32
 from traceflops.facts import Fact, Value, fact
 from traceflops.findings.case import Case, limit
 from traceflops.findings.finding import Cause, Finding, severity_of
-from traceflops.findings.kernel_facts import KernelFacts, kernel_cause
+from traceflops.findings.kernel_facts import OF_VECTORS, KernelFacts, kernel_cause
 from traceflops.findings.rules import advice_of, statement
 from traceflops.flops.ops.arguments import TF32_OR_FP32
-from traceflops.table.columns import BoolArray, names
+from traceflops.table.columns import BoolArray, matching, names
 
 HALF: Final = ("bf16", "fp16")
 SINGLE: Final = (FP32, "tf32", TF32_OR_FP32)
@@ -99,19 +99,25 @@ def _faster(
     rate, slow = facts.rate(fast), next(iter(by_type))
     if not rate or facts.rate(slow) >= rate:
         return
-    # Per kernel, the part of its time that is left: by its roofline, before and after the change.
-    size_ratio, rate_ratio = _BYTES[fast] / _BYTES[slow], facts.rate(slow) / rate
-    before_ns = facts.roof_ns
+    # Per kernel, the part of its time that is left: by its roofline, before and after the change;
+    # with unknown FLOPs, by the rates, if fewer bytes help as well. Bytes limit vector products.
+    size_ratio, is_known = _BYTES[fast] / _BYTES[slow], facts.roof_ns > 0
     after_ns = np.maximum(facts.flops / rate, size_ratio * facts.bytes_ns)
-    # With unknown FLOPs, bytes or computing may limit a kernel: it keeps the larger ratio.
-    is_known, unknown = before_ns > 0, np.full(len(before_ns), max(size_ratio, rate_ratio))
-    kept = np.divide(after_ns, before_ns, out=unknown, where=is_known)
-    least = np.where(is_known, kept, rate_ratio)
-    knows = frozenset({"fp16-only"} if fast == "fp16" else ())
+    by_rate, is_vector = np.ones(len(after_ns)), facts.named(OF_VECTORS.search)
+    for name, mask in by_type.items() if size_ratio < 1 else ():
+        rate_ratio = facts.rate(name) / rate or 1.0
+        by_rate[mask] = np.where(is_vector[mask], size_ratio, rate_ratio)
+    kept = np.divide(after_ns, facts.roof_ns, out=by_rate, where=is_known)
+    knows = {"fp16-only"} if fast == "fp16" else set[str]()
     of_types = {name: mask & (kept < 1) for name, mask in by_type.items()}
     rows = np.logical_or.reduce([*of_types.values()])
     values = _named(facts, rows, of_types)
-    yield from kernel_cause(facts, rule, rows, kept, knows=knows, values=values, least=least)
+    if values["types"] == "FP32" and facts.rate(FP32) < facts.rate("tf32"):
+        knows.add("has-tf32")
+    memory = facts.case.total.components.share("memory") or 0.0
+    if fast in HALF and severity_of(memory) == "high":
+        values["memory"] = memory
+    yield from kernel_cause(facts, rule, rows, kept, (), frozenset(knows), values)
 
 
 def _named(facts: KernelFacts, rows: BoolArray, of_types: dict[str, BoolArray]) -> dict[str, Value]:
@@ -119,14 +125,18 @@ def _named(facts: KernelFacts, rows: BoolArray, of_types: dict[str, BoolArray]) 
 
     `rows` is the mask of the products, `of_types` has one per data type.
     """
-    times = {sub: int(facts.ns[rows & facts.is_sub(f"compute/{sub}")].sum()) for sub in _KINDS}
+    # Convolutions launch kernels that are named as GEMMs.
+    ops = facts.prepared.trace.ops["name"]
+    convolves = facts.by_op(matching(ops, lambda name: "convolution" in name))
+    of_kind = {sub: facts.is_sub(f"compute/{sub}") & ~convolves for sub in _KINDS}
+    of_kind["convolution"] |= convolves
+    times = {sub: int(facts.ns[rows & of_kind[sub]].sum()) for sub in _KINDS}
     by_time = sorted(times, key=lambda sub: -times[sub])
     large = tuple(sub for sub in by_time if times[sub] >= _LEAST_TOLD * sum(times.values()))
     has_no_tf32 = all(map(without_tf32, facts.prepared.trace.devices.to_pylist()))
     by_word: dict[str, list[Fact]] = {}
     for sub in large:
-        of_sub = facts.is_sub(f"compute/{sub}")
-        types = {name for name, mask in of_types.items() if (mask & of_sub).any()}
+        types = {name for name, mask in of_types.items() if (mask & of_kind[sub]).any()}
         if types == {"fp64"}:
             word = "FP64"
         elif types == {FP32} or has_no_tf32:

@@ -23,6 +23,7 @@ from traceflops.findings.finding import Finding, Row, severity_of, short_name
 from traceflops.findings.launch_geometry import identical_launches
 from traceflops.findings.losses import Loss
 from traceflops.findings.main_kernel import MAIN_KERNEL
+from traceflops.findings.nothing_recorded import memory_of_error
 from traceflops.findings.rules import statement
 from traceflops.table.columns import Columns, IntArray, axes, codes, is_one_of, names, numbers
 from traceflops.table.grouping import group_sums
@@ -219,6 +220,8 @@ def uneven_launches(case: Case) -> Finding | None:
     largest = int(by_kernel.argmax())
     times = slow.ns // fast_ns[is_slow]
     largest_name = short_name(kernel_name(names(column)[kernels[largest]]))
+    memory = memory_of_error(case.prepared.trace)
+    spills = bool(memory) and memory["held"] > memory["capacity"]
     share = min(slow_ns / case.total.components.window_ns, 1.0)
     values: dict[str, Value] = {
         "share": share,
@@ -234,7 +237,7 @@ def uneven_launches(case: Case) -> Finding | None:
         name=Fact(f"{MAIN_KERNEL}.title-uneven", values),
         claim=Fact(f"{MAIN_KERNEL}.claim-uneven", values),
         details=(Fact(f"{MAIN_KERNEL}.uneven-most", values),),
-        advice=fact(f"{MAIN_KERNEL}.remedy.uneven"),
+        advice=fact(f"{MAIN_KERNEL}.remedy.uneven{'-memory' if spills else ''}"),
         rows=(Row(largest_name, int(by_kernel[largest])),),
     )
 

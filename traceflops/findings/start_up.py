@@ -21,7 +21,8 @@ from traceflops.attribution.host_events import has_fact, host_span
 from traceflops.attribution.outside_work import outside_gpu_work
 from traceflops.facts import Fact, Value, fact
 from traceflops.findings.case import Case
-from traceflops.findings.finding import WORTH_SAYING, Finding
+from traceflops.findings.finding import WORTH_SAYING, Finding, short_name
+from traceflops.findings.main_kernel import function_of
 from traceflops.findings.rules import advice_of, statement, thresholds
 from traceflops.table.columns import codes, is_one_of, matching, numbers
 from traceflops.table.grouping import distinct, group_rows, used_names
@@ -35,10 +36,11 @@ from traceflops.windows.prepared import Prepared
 from traceflops.windows.records import chosen_time
 from traceflops.windows.repetition import FEWEST_ROUNDS
 from traceflops.windows.selection import Selection
-from traceflops.windows.started_up import BEFORE_WORK, set_up, upload
+from traceflops.windows.started_up import BEFORE_WORK, made_once, set_up, upload
 from traceflops.windows.starting_calls import launching
 
 START_UP: Final = "start-up"
+ONCE: Final = "start-up.remedy.once"  # the code of the advice if a kernel makes the data of a loop
 _HARDLY: Final = 0.01  # a GPU that works for a smaller share of the time has hardly begun
 
 
@@ -67,10 +69,16 @@ def start_up(case: Case) -> Finding | None:
     busy_ns = whole.window_ns - whole.start_up_ns - whole.idle_ns
     beside_ns = before.window_ns - before.start_up_ns - set_up_ns
     is_hardly = busy_ns < _HARDLY * whole.window_ns and not before.window_ns
-    chosen_name, beside_name = ("measured_ns", "warm_ns") if measured else ("rest_ns", "beside_ns")
+    rest_name = "rest_ns" if case.steps.after_start_up else "kernels_ns"
+    chosen_name, beside_name = ("measured_ns", "warm_ns") if measured else (rest_name, "beside_ns")
     is_beside = beside_ns >= _HARDLY * whole.window_ns
     basis = "step" if case.steps.used else "span" if before.window_ns else "window"
-    upload_kind = fact(f"{START_UP}.upload")
+    made, kind = _made_once(prepared), main_kind(prepared)
+    makes = before.window_ns > 0 and 2 * made.total() > once_ns
+    if 2 * uploads_ns > once_ns:
+        kind = fact(f"{START_UP}.upload")
+    elif makes:
+        kind = fact(f"{START_UP}.once", name=max(made, key=made.__getitem__))
     values: dict[str, Value] = {
         "busy_ns": round(busy_ns / case.windows_used) if is_hardly else None,
         "time_ns": round(once_ns / case.windows_used),
@@ -79,7 +87,7 @@ def start_up(case: Case) -> Finding | None:
         chosen_name: round(chosen.window_ns / case.windows_used) if before.window_ns else None,
         beside_name: round(beside_ns / case.windows_used) if is_beside or measured else None,
         "what": fact(f"{START_UP}.{basis}"),
-        "kind": upload_kind if 2 * uploads_ns > once_ns else main_kind(prepared),
+        "kind": kind,
     }
     knows = {"children"} if values["kind"] == KINDS["children"] else set[str]()
     advice = advice_of(START_UP, case.program | knows)
@@ -90,10 +98,22 @@ def start_up(case: Case) -> Finding | None:
         rows, least = case.measured.kernels, FEWEST_ROUNDS * case.windows_used
         often_ns = sum(row.sum_ns for row in rows if row.count >= least)
         repeats = "-only" if 2 * often_ns > sum(row.sum_ns for row in rows) else ""
-        advice = fact(f"{START_UP}.remedy.again{repeats}")
+        advice = fact(f"{START_UP}.remedy.again{repeats}" if not makes else ONCE)
     found = statement(START_UP, share, values, advice=advice)
     of_range = fact(f"{START_UP}.claim-range", **values)
     return found if share >= WORTH_SAYING else replace(found, claim=of_range)
+
+
+def _made_once(prepared: Prepared | None) -> Counter[str]:
+    """Return the time by name of kernels that run once, before a loop."""
+    made = Counter[str]()
+    for account in prepared.accounts.values() if prepared is not None else ():
+        assert prepared is not None
+        rows, labels = account.rows, prepared.trace.activities["name"]
+        for place in made_once(account):
+            name = short_name(function_of(labels[int(rows.row[place])].as_py() or ""))
+            made[name] += int(rows.end_ns[place] - rows.start_ns[place])
+    return made
 
 
 def kept(case: Case) -> float:

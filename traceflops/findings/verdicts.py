@@ -68,8 +68,6 @@ def verdict(
     early = _without_gpu_work(total, devices, measured, losses, on_cpu)
     if early is not None:
         return early
-    shares = {loss.name: loss.share for loss in losses}
-    total, losses, of = _without_start_up(total, losses, of)
     large = [loss for loss in losses if loss.share >= WORTH_SAYING]
     judged = [loss for loss in large if not loss.unknown][:2]  # a short verdict names two
     unknown = _unknown(total, measured, large)
@@ -94,7 +92,7 @@ def verdict(
         headline = "straggler" if late_rank else judged[0].headline
         led = () if late_rank else _mostly_busy(total, measured, of, devices)
         statements = (*lead, *led, *parts, *_at_peak(shown, of), *unknown_facts)
-        return Verdict(statements, headline, judged[0].name, shares[judged[0].name])
+        return Verdict(statements, headline, judged[0].name, judged[0].share)
     busy = _busy(total, of, devices, on_host=on_cpu is not None, is_all=not (large or unknown))
     parts = (*_taken(judged, None), *_at_peak(judged, of))
     headline = "straggler" if late_rank else _class_of_busy(total, large)
@@ -131,18 +129,6 @@ def _without_gpu_work(
     if are_fills and not has_other_work and (components.share("memory") or 0) > _MOST:
         return Verdict((fact("verdict.only-fills", time_ns=components.memory_ns),), "no-gpu-work")
     return None
-
-
-def _without_start_up(
-    total: Account, losses: Sequence[Loss], of: Fact
-) -> tuple[Account, Sequence[Loss], Fact]:
-    """Return time, losses and basis of shares, without start-up if that is much of the time."""
-    components = total.components
-    share = components.share("start_up") or 0.0
-    rest = replace(total, components=replace(components, start_up_ns=0))
-    if severity_of(share) != "high" or not rest.components.window_ns:
-        return total, losses, of
-    return rest, [loss.of_rest(1 - share) for loss in losses], fact("basis.rest")
 
 
 def _class_of_busy(total: Account, losses: Sequence[Loss]) -> str:
@@ -283,7 +269,7 @@ def untimed_verdict(
         counters = fact("verdict.untimed-counters", launches=launches, kernels=kernels)
         most = counted_with_most(measured)
         work, of_ncu = measured.executed.work, family(trace.source.format) == NSIGHT
-        is_rated = most.values["limits"] if most else work is None or work.has_throughputs
+        is_rated = most.values.get("limits") if most else work is None or work.has_throughputs
         unrated = fact("verdict.no-throughput") if of_ncu and not is_rated else None
         return Verdict((*filter(None, [most, unrated]), counters), "no-timeline")
     kinds = set(untimed.rows["kind"].to_pylist())

@@ -71,6 +71,8 @@ COMPILES: Final = re.compile(
     r"|(^|/)triton/runtime/autotuner\.py\(\d+\): (_bench|check_disk_cache)$"
 )
 """Functions and ranges that compile or tune."""
+ALLOCATES: Final = re.compile(r"Malloc|MemAlloc|Host(Alloc|Register)|MemCreate")
+"""Calls that allocate memory."""
 _STARTS: Final = re.compile(
     f"{LAUNCH.pattern}|(cuda|cu|hip)(Mem(cpy|set|Prefetch)|DeviceGraph|StreamBatchMem)"
 )

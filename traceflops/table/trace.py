@@ -44,6 +44,8 @@ PROGRAM_ERROR: Final = "program_error"
 
 Its value is a class of errors (`program-error.CLASS` of the texts), or an exception of Python.
 """
+MEMORY_HELD: Final = "memory_held"
+"""The fact from an error of memory: bytes that PyTorch held, and of the GPU: "16000 8000"."""
 UTC_OFFSET: Final = "utc_offset"
 """The fact that is the time zone of a recording: "+02:00"."""
 

@@ -19,7 +19,7 @@ from traceflops.table.columns import codes, is_one_of, matching, names, numbers,
 from traceflops.table.grouping import distinct, groups, runs
 from traceflops.table.links import Links
 from traceflops.table.nesting import OpTree, taken
-from traceflops.table.patterns import LOADS_DATA, WAITS_FOR_DEVICE
+from traceflops.table.patterns import ALLOCATES, LOADS_DATA, WAITS_FOR_DEVICE
 from traceflops.table.trace import Trace
 from traceflops.timeline.clock_offsets import clock_offsets
 from traceflops.timeline.device_span import (
@@ -79,6 +79,18 @@ class LinkedTrace(Struct, frozen=True, dict=True):
         for process, of_process in groups(numbers(calls["process"])[row]):
             waits[process] = times[:, of_process]
         return waits
+
+    @cached_property
+    def allocating(self) -> dict[int, Intervals]:
+        """By process, when calls allocate memory, if its clock agrees with that of its device."""
+        calls, offset = self.trace.calls, self.clock_offsets
+        row = np.flatnonzero(matching(calls["name"], ALLOCATES.search))
+        start_ns, end_ns = span_columns(calls, row)
+        return {
+            process: Intervals.of(start_ns[own], end_ns[own])
+            for process, own in groups(numbers(calls["process"])[row])
+            if not offset[process]
+        }
 
     @cached_property
     def comparable_start_up(self) -> dict[int, StartUp]:
@@ -204,6 +216,11 @@ class DeviceAccount:
         """Set `idle` and `start_up`; `begin_ns` may be before the first activity."""
         idle = idle_time(self.work, self.timeline.busy, self._unseen, begin_ns)
         process = numbers(self._linked.trace.activities["process"])
+        # While memory is allocated, the driver may hold up queued work.
+        allocating = self._linked.allocating
+        for number in distinct(process[self.rows.row]).tolist():
+            if number in allocating:
+                idle = idle.explained_by(allocating[number])
         ends = self.rows.row[idle.next_row]
         self.start_up_by_kind = device_start_up(
             self._linked.comparable_start_up,

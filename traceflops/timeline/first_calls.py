@@ -32,14 +32,13 @@ from traceflops.table.grouping import (
 )
 from traceflops.table.links import Links
 from traceflops.table.nesting import taken
-from traceflops.table.patterns import COMPILES, FREES, GRAPH_LAUNCH, LOADS, started
+from traceflops.table.patterns import ALLOCATES, COMPILES, FREES, GRAPH_LAUNCH, LOADS, started
 from traceflops.table.trace import Trace
 from traceflops.timeline.intervals import ENDLESS
 
 COPIES: Final = re.compile(r"Mem(cpy|set)|memory_(async_)?copy")
 WAITS: Final = re.compile(r"Synchronize|signal_wait|StreamWait|EventQuery|StreamQuery")
 LOOKS_UP: Final = re.compile(r"Func(tion)?GetAttribute|(Module|Library)Get(Function|Kernel)")
-_ALLOCATES: Final = re.compile(r"Malloc|MemAlloc|Host(Alloc|Register)|MemCreate")
 EXTENSIONS: Final = re.compile(
     r"(^|/)torch/utils/cpp_extension\.py\(\d+\): _?(load|load_inline|jit_compile)$"
 )
@@ -311,7 +310,7 @@ class Calls:
 
     def allocations(self) -> Times:
         """Return long allocations before a first launch, if no other of their name is long."""
-        allocates = matching(self.trace.calls["name"], _ALLOCATES.search)
+        allocates = matching(self.trace.calls["name"], ALLOCATES.search)
         rows = np.flatnonzero(self.others & allocates & (self.dur_ns >= LEAST_NS))
         following = self.next_launch(self.thread[rows], self.start_ns[rows])
         is_early = (following >= 0) & self.uses_first(following)

@@ -207,6 +207,11 @@ class IdleTime(Struct, frozen=True):
         by_cause = {cause: part.subtract(start_up) for cause, part in self.by_cause.items()}
         return replace(self, by_cause=by_cause, unseen=self.unseen.subtract(start_up))
 
+    def explained_by(self, times: Intervals) -> IdleTime:
+        """Return the gaps with recorded causes for late starts in these `times`."""
+        unrecorded = self.by_cause["unrecorded"].subtract(times).union(self.unseen)
+        return replace(self, by_cause={**self.by_cause, "unrecorded": unrecorded})
+
     def causes(self, start_ns: IntArray, end_ns: IntArray, idle_ns: IntArray) -> list[IdleCauses]:
         """Return the idle causes of each window [start, end); the rest of `idle_ns` is unknown."""
         ns = {name: part.length_within(start_ns, end_ns) for name, part in self.by_cause.items()}

@@ -15,7 +15,7 @@ import numpy as np
 
 from traceflops.devices.processes import clocks_of
 from traceflops.facts import Fact, fact
-from traceflops.table.columns import ABSENT, codes, is_one_of, names, numbers, take_rows
+from traceflops.table.columns import ABSENT, IntArray, codes, is_one_of, names, numbers, take_rows
 from traceflops.table.grouping import distinct, group_rows, groups
 from traceflops.table.nesting import taken
 from traceflops.timeline.account import DeviceAccount, LinkedTrace
@@ -41,6 +41,8 @@ _REPEATS, _NEARLY_ALL = 3, 0.9
 _SET_UP: Final = 2
 """A first collective that takes so many times as long as any later one like it sets up."""
 _FEW: Final = 8  # fewer activities do not count as repeating
+_LOOP: Final = 200  # so many launches of kernels that repeat are a loop
+_WEIGHTS: Final = 100  # so many copies before the first kernel are of weights
 
 
 def spans(
@@ -59,6 +61,8 @@ def spans(
     is_judged &= not any(account.is_cpu for account in devices)
     since_ns = started_up_ns(linked, accounts) if is_judged else None
     how = fact("steps-by.whole") if since_ns is None else AFTER_START_UP
+    if is_judged and since_ns is None and (since_ns := _loaded_ns(linked, accounts)) is not None:
+        how = fact("steps-by.loaded")
     if is_judged:
         first_ns = min(account.rows.span[0] for account in devices)
         begins_after_ns = first_ns if since_ns is None else since_ns
@@ -101,6 +105,17 @@ def started_up_ns(linked: LinkedTrace, accounts: Accounts) -> int | None:
     dur_ns = numbers(trace.activities["dur_ns"])[rows]
     repeats = len(rows) >= _FEW and 2 * int(dur_ns[is_often].sum()) >= int(dur_ns.sum())
     return over_ns if repeats else None
+
+
+def _loaded_ns(linked: LinkedTrace, accounts: Accounts) -> int | None:
+    """Return the time in ns of the first kernel if all devices get weights before theirs."""
+    devices = accounts.values()
+    whole_ns = sum(device.rows.span[1] - device.rows.span[0] for device in devices)
+    uploads = [upload(linked, device, _WEIGHTS) for device in devices]
+    is_much = sum(times.length_ns for times in uploads) >= _LEAST_TIME * whole_ns
+    if not all(map(len, uploads)) or not is_much:
+        return None
+    return max(device.first_kernel_ns for device in devices)
 
 
 def measured_range(
@@ -155,7 +170,9 @@ def measured_range(
 
 
 def set_up(linked: LinkedTrace, account: DeviceAccount) -> Intervals:
-    """Return the time in which a device gets its data (`upload`) or sets up collectives.
+    """Return the time in which a device gets or makes its data, or sets up collectives.
+
+    See `upload` and `made_once`.
 
     The first collective of a name and size sets up its group, or waits for ranks that have not
     started up: the time that it takes beyond a usual collective of the name and size is set-up.
@@ -174,37 +191,53 @@ def set_up(linked: LinkedTrace, account: DeviceAccount) -> Intervals:
             starts.append(start_ns[first])
             ends.append(start_ns[first] + took_ns[first] - usual_ns)
     beyond = Intervals.of(np.array(starts, dtype=np.int64), np.array(ends, dtype=np.int64))
-    return upload(linked, account).union(beyond)
+    made = made_once(account)
+    making = Intervals.of(rows.start_ns[made], rows.end_ns[made])
+    return upload(linked, account).union(making).union(beyond)
 
 
-def upload(linked: LinkedTrace, account: DeviceAccount) -> Intervals:
+def made_once(account: DeviceAccount) -> IntArray:
+    """Return the places of kernels that run once, before a loop of hundreds of other launches."""
+    places = np.flatnonzero(account.is_kernel)
+    name = account.rows.columns.name[account.rows.row[places]]
+    count = np.bincount(name + 1)[name + 1]  # a code of -1, no name, is counted in cell 0
+    in_loop = count >= _REPEATS
+    first = int(in_loop.argmax()) if in_loop.sum() >= _LOOP else 0
+    return places[:first] if (count[:first] == 1).all() else places[:0]
+
+
+def upload(linked: LinkedTrace, account: DeviceAccount, least: int = 1) -> Intervals:
     """Return the time up to the first kernel if the device gets data in it that it keeps: weights.
 
-    The result is empty if no copy from the host precedes that kernel; if copies between host and
-    device after it take more than 10 % as long as those before; if copies and start-up fill less
-    than half of the time; or if the data may be the input of a single pass.
+    The result is empty if fewer than `least` copies from the host precede that kernel; if copies
+    between host and device after it take more than 10 % as long as those before; if copies and
+    start-up fill less than half of the time; or if the data may be the input of a single pass.
     """
     begin_ns, first_kernel_ns, rows = account.rows.span[0], account.first_kernel_ns, account.rows
     labels = names(linked.trace.activities["direction"])
     direction = rows.columns.direction[rows.row]
-    copies = {}
+    copies, count = {}, 0
     for code, label in enumerate(labels):
         if label in ("HtoD", "DtoH"):
             is_copy = direction == code
             copies[label] = Intervals.of(rows.start_ns[is_copy], rows.end_ns[is_copy])
+            if label == "HtoD":
+                count = int((rows.start_ns[is_copy] < first_kernel_ns).sum())
     none = Intervals.empty()
     uploads = copies.get("HtoD", none).within(NEVER, first_kernel_ns)
     later_ns = sum(times.within(first_kernel_ns, ENDLESS).length_ns for times in copies.values())
-    if first_kernel_ns == NEVER or not len(uploads) or later_ns > _HARDLY * uploads.length_ns:
+    if first_kernel_ns == NEVER or count < least or later_ns > _HARDLY * uploads.length_ns:
         return none
     explained = uploads.union(account.start_up.within(NEVER, first_kernel_ns))
     if 2 * explained.length_ns < first_kernel_ns - begin_ns:
         return none
     # The data may be the input of a single pass if a data loader ran before the first kernel, or if
-    # few names of kernels occur several times. A code of -1, no name, is counted in cell 0.
+    # few names of kernels occur several times and the copies are few. A code of -1, no name, is
+    # counted in cell 0.
     count_by_name = np.bincount(rows.columns.name[rows.row[account.is_kernel]] + 1)
     repeated = (count_by_name >= _REPEATS).sum()
     is_one_pass = repeated < _NEARLY_ALL * (count_by_name > 0).sum()
+    is_one_pass &= count < _WEIGHTS
     if linked.first_batch_ns < first_kernel_ns or is_one_pass:
         return none
     return Intervals.one(begin_ns, first_kernel_ns)

@@ -1,10 +1,11 @@
-"""The error at the end of a program's output, which Nsight Systems stores: only its class is read.
+"""The error at the end of a program's output, which Nsight Systems stores: its class is read.
 
     StringIds                     ProcessStreams
     310 .../pid_7_stderr.log  <-  filenameId  310
     311 ...ERROR: no input    <-  contentId   311  ->  program_error: file
 
-The text itself, which may hold names and paths, is not kept.
+Of an error of memory the figures are read, too. The text itself, which may hold names and paths, is
+not kept.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import numpy as np
 from traceflops.parsers.io.database_query import Wanted
 from traceflops.parsers.nsight.nsys.tables import Tables
 from traceflops.table.columns import IntArray
-from traceflops.table.trace import PROGRAM_ERROR
+from traceflops.table.trace import MEMORY_HELD, PROGRAM_ERROR
 
 STREAMS: Final = "ProcessStreams"
 OUTPUT, ERRORS = "_stdout.log", "_stderr.log"
@@ -82,6 +83,12 @@ _CLASSES: Final = tuple(
 """Classes of errors; the first one found in the error's line or after it counts."""
 
 
+_SIZE: Final = r"(\d{1,9}(?:\.\d{1,3})?) (MiB|GiB|TiB)"
+_UNITS: Final = {"MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+_HELD: Final = re.compile(rf"{_SIZE} (?:is allocated by PyTorch|already allocated)")
+_CAPACITY: Final = re.compile(rf"total capac\w+ of {_SIZE}|{_SIZE} total capacity")
+
+
 class Streams(NamedTuple):
     """The output of a program: ids of the texts with the files' names and with their contents."""
 
@@ -94,12 +101,14 @@ class Streams(NamedTuple):
         return np.array([*self.files, *self.contents], np.int64)
 
     def facts(self, texts: Mapping[int, str | None]) -> dict[str, str]:
-        """Return {PROGRAM_ERROR: class} if an output (texts by id) ends with an error, else {}."""
+        """Return the facts on the error that ends an output (texts by id), {} if none does."""
         for ending in (ERRORS, OUTPUT):
             for file, content in zip(self.files, self.contents, strict=True):
                 has_ending = (texts.get(file) or "").endswith(ending)
-                if has_ending and (error := error_of(texts.get(content) or "")):
-                    return {PROGRAM_ERROR: error}
+                text = texts.get(content) or ""
+                if has_ending and (error := error_of(text)):
+                    held = memory_held(text) if error == "memory" else None
+                    return {PROGRAM_ERROR: error} | ({MEMORY_HELD: held} if held else {})
         return {}
 
 
@@ -135,6 +144,16 @@ def error_of(output: str) -> str | None:
     python_type = getattr(builtins, exception[1], None)
     is_builtin = isinstance(python_type, type) and issubclass(python_type, BaseException)
     return exception[1] if is_builtin else "python"
+
+
+def memory_held(output: str) -> str | None:
+    """Return the bytes that PyTorch held, and those of the GPU, when memory ran out; else None."""
+    found = [_HELD.findall(output), _CAPACITY.findall(output)]
+    if not all(found):
+        return None
+    # Each match has number and unit in the groups of one alternative.
+    sizes = ([part for part in matches[-1] if part] for matches in found)
+    return " ".join(str(round(float(size) * _UNITS[unit])) for size, unit in sizes)
 
 
 def _exception_line(lines: Sequence[str]) -> int | None:

@@ -7,7 +7,7 @@ import pytest
 from sample_traces.nsight.report import file_of
 from tests.parsers.nsight.nsysfile import NsysFile, process
 from traceflops import read
-from traceflops.parsers.nsight.nsys.streams import error_of
+from traceflops.parsers.nsight.nsys.streams import error_of, memory_held
 
 _RAISED = 'Traceback (most recent call last):\n  File "/home/ada/run.py", line 3, in <module>\n'
 _NAMES = ("/tmp/nsys/pid_7_stderr.log", "/tmp/nsys/pid_7_stdout.log")
@@ -52,6 +52,26 @@ _NAMES = ("/tmp/nsys/pid_7_stderr.log", "/tmp/nsys/pid_7_stdout.log")
 )
 def test_the_last_lines_tell_of_an_error(written: str, found: str | None) -> None:
     assert error_of(written) == found
+
+
+@pytest.mark.parametrize(
+    ("written", "held"),
+    [
+        ("CUDA out of memory. Tried to allocate 2.00 GiB.", None),
+        (
+            "Tried to allocate 1.00 MiB. GPU 0 has a total capacity of 8.00 GiB of which 0 bytes "
+            "is free. Of the allocated memory 12.50 GiB is allocated by PyTorch, and 1.0 MiB is",
+            "13421772800 8589934592",
+        ),
+        (
+            "Tried to allocate 2.00 GiB (GPU 0; 1.50 GiB total capacity; 512.00 MiB already alloc"
+            "ated; 3.00 MiB free;",
+            "536870912 1610612736",
+        ),
+    ],
+)
+def test_an_error_of_memory_has_figures(written: str, held: str | None) -> None:
+    assert memory_held(written) == held
 
 
 def test_an_export_tells_how_the_program_ended(tmp_path: Path) -> None:

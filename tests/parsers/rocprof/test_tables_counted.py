@@ -419,6 +419,9 @@ def test_counters_that_are_all_0_were_not_counted(tmp_path: Path, names: str, sa
 def test_a_run_for_counters_begins_with_its_kernel(tmp_path: Path) -> None:
     """The only launch waits 9 of 10 ms in its queue, while the profiler prepares to count."""
     ms = 1_000_000
-    row = v1_row(0, 10 * ms, 11 * ms, DispatchNs=1 * ms, SQ_WAVES=4)
-    analysis = tf.analyze(read(tmp_path, {"out.csv": table(f"{V1_NEW} SQ_WAVES{V1_TIMES}", [row])}))
-    assert opening(analysis).title == "gemm takes 100.0 % of the 1.00 ms of kernel time."
+    counters = {"TCC_HIT_sum": 30, "TCC_MISS_sum": 90}
+    row = v1_row(0, 10 * ms, 11 * ms, DispatchNs=1 * ms, **counters)
+    head = f"{V1_NEW} {' '.join(counters)}{V1_TIMES}"
+    analysis = tf.analyze(read(tmp_path, {"out.csv": table(head, [row])}))
+    title = "gemm takes 100.0 % of the 1.00 ms of kernel time: L2 hit rate 25.0 %."
+    assert opening(analysis).title == title
