@@ -271,6 +271,8 @@ def test_blocks_that_leave_lanes_of_warps_idle_come_first(threads: int, idle: st
     assert f" leave {idle} lanes of their warps idle. Use blocks of 128" in told(one)
     (one,) = found(launch(1, near, name="some_kernel", **{**sized, "block": [24, 1, 1]}))
     assert told(one).startswith("some_kernel: 85.0 % of DRAM peak. Move fewer bytes")
+    (one,) = found(launch(1, near | {f"{SECTORS}_ideal": 1.0, SECTORS: 4.0}, name="some", **sized))
+    assert one.remedy.startswith("Coalesce: ")
 
 
 def test_the_worst_kernel_is_the_title_and_three_are_named() -> None:

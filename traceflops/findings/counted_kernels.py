@@ -306,7 +306,10 @@ def _held_back(
     lanes = -(-threads // _WARP) * _WARP
     if 0 < threads < least("lanes") * lanes:
         idle = counted_fact("block", threads=threads, idle=lanes - threads, all=lanes)
-        return idle, counted_fact("remedy.block")
+        fuller = counted_fact("remedy.block")
+        is_excess = (speed.excess or 0.0) >= least("excess") and share >= least("bound")
+        coalesced = counted_fact("remedy.coalesce")
+        return idle, fact("joined", parts=(coalesced, fuller)) if is_excess else fuller
     traffic = _traffic(case, speed)
     if share >= least("bound"):
         roof, _ = speed.roof or ("", share)
