@@ -236,6 +236,7 @@ def unified_memory(case: Case) -> Iterator[Cause]:
         frozenset(name for name, holds in knows.items() if holds),
         rows=tuple(Row(row_name(name), ns) for name, ns in waiting),
         gain=None if is_once else gain,
+        doubts=(fact(f"doubt.{'once' if is_once else 'half'}"),),
     )
 
 
