@@ -134,16 +134,14 @@ def _counted(data: bytes, offset: int) -> tuple[bytes, int]:
 
 def _read_blocks(data: bytes, offset: int, report: _Report) -> None:
     """Read the blocks from `offset` on into `report`, up to the first that is damaged or cut."""
-    texts: Sequence[str] = ()
+    texts: list[str] = []  # one table for the whole file: blocks add to it, also after results
     try:
         while offset < len(data):
             message, offset = _counted(data, offset)
             head = dict(fields(message))
             if not head:  # nothing but padding: no block
                 raise EOFError
-            text_parts, _ = parts_of(_bytes(head.get(_TEXTS)), 1)
-            if text_parts:  # else the block uses the texts of the block before
-                texts = [message_text(text) for text in text_parts]
+            texts += map(message_text, parts_of(_bytes(head.get(_TEXTS)), 1)[0])
             _keep_facts(_bytes(head.get(_SESSION)), report)
             process = _small(last_fields(_bytes(head.get(_PROCESS))).get(1))
             counts = (head.get(key) for key in (_SOURCES, _RESULTS, _RANGES, _PAYLOAD))

@@ -271,6 +271,8 @@ def test_blocks_that_leave_lanes_of_warps_idle_come_first(threads: int, idle: st
     assert f" leave {idle} lanes of their warps idle. Use blocks of 128" in told(one)
     (one,) = found(launch(1, near, name="some_kernel", **{**sized, "block": [24, 1, 1]}))
     assert told(one).startswith("some_kernel: 85.0 % of DRAM peak. Move fewer bytes")
+    (one,) = found(launch(1, near | {f"{SECTORS}_ideal": 1.0, SECTORS: 4.0}, name="some", **sized))
+    assert one.remedy.startswith("Coalesce: ")
 
 
 def test_the_worst_kernel_is_the_title_and_three_are_named() -> None:
@@ -589,3 +591,16 @@ def test_the_share_of_a_kernel_is_that_of_all_its_sizes() -> None:
     sentences = [one.sentence.partition(":")[0] for one in found(*launches)]
     assert "resized (60.0 % of the measured time in 3 sizes; that with most time)" in sentences
     assert "other (40.0 % of the measured time)" in sentences
+
+
+@pytest.mark.parametrize(("nanoseconds", "is_told"), [(100_000.0, True), (99_000.0, False)])
+def test_a_long_kernel_that_reads_the_memory_of_the_host_is_to_have_its_data_copied(
+    nanoseconds: float, *, is_told: bool
+) -> None:
+    """L2 takes in 0.3 % of its peak from the host, and 0.1 % from the GPU: three quarters."""
+    fill = "lts__d_sectors_fill_{}.avg.pct_of_peak_sustained_elapsed"
+    taken = {fill.format("sysmem"): 0.3, fill.format("device"): 0.1}
+    timed = {"gpu__time_duration.sum": nanoseconds}
+    (one,) = found(launch(1, FULL | taken | timed, name="some_kernel"))
+    assert ("75.0 % of what L2 takes in comes from the memory of the host" in told(one)) == is_told
+    assert ("Copy the data to the memory of the GPU" in told(one)) == is_told

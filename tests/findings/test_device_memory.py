@@ -534,3 +534,25 @@ def test_copies_before_the_first_kernel_load_what_it_works_on(after: int, is_loa
     (found,) = of_rule(tf.analyze(trace_of(**rows)), "host-copies")
     assert ("before the first kernel" in found.remedy) == is_loading
     assert (found.gain is None) == is_loading
+
+
+@pytest.mark.parametrize(
+    ("more", "says", "gains"), [(1, "not fit", True), (2, "4.00 ms after", False)]
+)
+def test_pages_that_move_out_only_at_first_are_no_loss_that_lasts(
+    more: int, says: str, gains: bool
+) -> None:
+    """Pages move out during two kernels, until 4 ms; one or two of the same name follow."""
+    works = [("add(float *)", 1_000 + at, MS * (1 + 2 * at), MS) for at in range(2 + more)]
+    begins = [MS * (1 + 2 * at) + 50_000 * page for at in range(2) for page in range(10)]
+    works += [("Unified memory eviction DtoH", 0, begin, 40_000) for begin in begins]
+    works.insert(0, ("first()", 0, 0, 1_000))
+    rows = launched(*works)
+    for one in rows["activities"]:
+        if "eviction" in one["name"]:
+            one |= {"kind": "memcpy", "direction": "migration DtoH", "stream": None, "bytes": 1}
+            one |= {"correlation": None}
+    rows["calls"] = rows["calls"][: 3 + more]
+    (found,) = of_rule(tf.analyze(trace_of(**rows)), "unified-memory")
+    assert says in (found.remedy or "")
+    assert (found.gain is not None) == gains

@@ -984,15 +984,22 @@ def test_the_critical_path_names_host_time_as_idle_time_does() -> None:
 
 
 @pytest.mark.parametrize(("gap_ns", "is_told"), [(100_000, True), (300_000, False)])
+@pytest.mark.parametrize("is_ranged", [False, True])
 def test_short_gaps_between_launches_of_pytorch_are_launching(
-    gap_ns: int, *, is_told: bool
+    gap_ns: int, *, is_told: bool, is_ranged: bool
 ) -> None:
-    """Kernels of 2 us, each launched so long after the last had ended; nothing else is recorded."""
+    """Kernels of 2 us, each launched so long after the last had ended.
+
+    Nothing else is recorded but a range around two thirds of them, which is no place to look at.
+    """
     kernel = "void at::native::elementwise_kernel<(int)128>(int)"
     begins = range(MS, MS + 30 * gap_ns, gap_ns)
     rows = launched(*((kernel, at - 6_000, at, 2_000) for at in begins))
+    if is_ranged:
+        rows["marks"] = [{"name": "measured", "start_ns": MS - 10_000, "dur_ns": 20 * gap_ns}]
     (found,) = of_rule(analyzed(rows, "nsys"), "host-unrecorded")
     assert (found.title == "The host launches work too slowly") == is_told
+    assert ("measured" in f"{found.sentence} {found.where}") == (is_ranged and not is_told)
     assert ("torch.compile" in found.remedy) == is_told
 
 

@@ -93,6 +93,7 @@ def test_kernels_that_run_once_each_behind_slow_launches_are_one_cold_call(
         ("", 1, True),
         ("", 19, False),  # a measurement of copies
         ("cudaMalloc", 19, True),
+        ("cudaMalloc cudaFree", 19, False),
         ("DtoH", 1, False),
         ("cudaLaunchKernel", 1, False),
     ],
@@ -107,7 +108,11 @@ def test_uploads_without_a_launch_are_set_up(more: str, dur_ms: int, *, is_set_u
     for call in works["calls"]:
         call["name"] = "cudaMemcpyAsync"
     if more.startswith("cuda"):
-        works["calls"] += [{"name": more, "start_ns": at + 10 * US, "dur_ns": US} for at in starts]
+        works["calls"] += [
+            {"name": name, "start_ns": at + 10 * US, "dur_ns": US}
+            for at in starts
+            for name in more.split()
+        ]
     analysis = tf.analyze(trace_of(**works))
     said = headline(analysis).sentence
     is_told = said.startswith("No kernel was recorded, and nothing came back from the GPU: within")

@@ -7,7 +7,7 @@ import traceflops as tf
 from tests.build import launched, trace_of
 from traceflops.recording.inventory import how_to_record
 from traceflops.reports.view.findings import headline
-from traceflops.table.trace import PROGRAM_ERROR, Trace
+from traceflops.table.trace import CUPTI_ERROR, PROGRAM_ERROR, Trace
 
 MS = 1_000_000
 
@@ -60,6 +60,15 @@ def test_a_profiler_that_does_not_fit_is_to_be_replaced() -> None:
     sentence = tf.analyze(stopped(0, "profiler")).verdict.sentence
     assert "Record with a newer version of the profiler" in sentence
     assert "correct the error" not in sentence
+
+
+def test_a_profiler_without_a_gpu_is_not_to_be_replaced() -> None:
+    trace = stopped(0, "no-gpu")
+    facts = {**trace.source.facts, CUPTI_ERROR: "CUPTI_ERROR_NOT_INITIALIZED"}
+    trace = replace(trace, source=replace(trace.source, facts=facts))
+    sentence = tf.analyze(trace).verdict.sentence
+    assert "no GPU was found. Read it" in sentence
+    assert "newest Nsight Systems" not in sentence
 
 
 def test_a_program_that_was_interrupted_is_to_run_longer() -> None:

@@ -264,7 +264,8 @@ def quantities_in(values: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
     """Return columns of quantities by id (percent as shares), by each launch's best spelling.
 
     Those that follow from others are there, too: shares of `active` time, of sectors in `excess`,
-    of `local` memory in what L2 is read for, of `atomics` in all its sectors; `shared_bytes`.
+    of `local` memory in what L2 is read for, of `atomics` in all its sectors, of memory of the
+    `host` in what L2 takes in; `shared_bytes`.
     """
     quantities: dict[str, FloatArray] = {}
     for row in speed_table().quantity:
@@ -283,6 +284,9 @@ def quantities_in(values: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
         quantities["shared_bytes"] = quantities["shared.static"] + quantities["shared.dynamic"]
     if {"l2.read.local", "l2.read"} <= known:
         quantities["local"] = ratio(quantities["l2.read.local"], quantities["l2.read"])
+    if {"l2.fill.device", "l2.fill.host"} <= known:
+        of_host = quantities["l2.fill.host"]
+        quantities["host"] = ratio(of_host, of_host + quantities["l2.fill.device"])
     if {"l2.red", "l2.sectors"} <= known:
         counted = (quantities[name] for name in ("l2.atom", "l2.cas") if name in known)
         others = map(np.nan_to_num, counted)

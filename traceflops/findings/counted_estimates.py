@@ -1,10 +1,11 @@
-"""Names of kernels, which of Nsight Compute's estimates to tell, and remedies for callers."""
+"""Names of kernels, estimates of Nsight Compute worth telling, traffic of L2, remedies."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, TypeAlias
 
 from traceflops.categories.kernel_names import from_own_word
@@ -12,7 +13,7 @@ from traceflops.categories.mangled import readable
 from traceflops.categories.programs import is_of_library
 from traceflops.characters import shortened
 from traceflops.facts import Fact, Value
-from traceflops.findings.case import Case
+from traceflops.findings.case import Case, limit
 from traceflops.findings.finding import WORTH_SAYING
 from traceflops.findings.finding import short_name as without_signature
 from traceflops.findings.rules import thresholds
@@ -28,7 +29,7 @@ _ESTIMATED: Final = {
     "achieved": "occupancy",
 }
 """A word in the names of NVIDIA's rules that estimate what mending a cause gains, by cause."""
-_NEVER: Final = frozenset({"waves", "waves-few", "spills", "empty", "local", "atomics"})
+_NEVER: Final = frozenset({"waves", "waves-few", "spills", "empty", "local", "atomics", "host"})
 """Causes that must be mended first: no rule estimates what mending them gains."""
 UNCOALESCED: Final = "uncoalesced global access"
 _HUMP: Final = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
@@ -167,3 +168,34 @@ def for_callers(case: Case, speed: KernelSpeed, advice: Fact | None) -> Fact | N
     are_all = work is not None and all(is_of_library(counted.name) for counted in work.speeds)
     tells_how = are_all and "nvidia" in case.program
     return counted_fact("remedy.library", how=counted_fact("choose") if tells_how else None)
+
+
+_BEYOND_L1: Final = frozenset({"l2", "dram"})
+_FOR_MEMORY: Final = frozenset({"long_scoreboard", "lg_throttle", "drain"})
+"""Waits for accesses that go beyond L1."""
+_ONE_SLICE: Final = 4
+"""A slice of L2 so many times as busy as the average serves few addresses."""
+
+
+def traffic_of_l2(case: Case, speed: KernelSpeed) -> tuple[Fact, Fact] | None:
+    """Return what most of the traffic in L2 is for and what to do, if that slows a kernel down."""
+    least = partial(limit, case, COUNTED_KERNEL)
+    roof, share = speed.roof or ("", 0.0)
+    # Short launches read little but their arguments, which lie in the memory of the host.
+    is_long = (speed.duration_ns or 0) >= least("host_ns") * speed.launches
+    if is_long and (speed.host or 0.0) >= least("traffic"):
+        return counted_fact("host", share=speed.host), counted_fact("remedy.host")
+    reason, waits = next(iter(speed.stalls), ("", 0.0))
+    waits_for_it = reason in _FOR_MEMORY and waits >= least("stall")
+    is_busy = (speed.slice or 0.0) >= least("bound")
+    if not (roof in _BEYOND_L1 if share >= least("bound") else waits_for_it or is_busy):
+        return None
+    if (speed.local or 0.0) >= least("traffic"):
+        local = counted_fact("local", share=speed.local, registers=speed.registers)
+        return local, counted_fact("remedy.local")
+    if (speed.atomics or 0.0) >= least("traffic"):
+        is_one = is_busy and (speed.slice or 0.0) >= _ONE_SLICE * speed.shares.get("l2", 1.0)
+        busiest = speed.slice if is_one else None
+        atomics = counted_fact("atomics", share=speed.atomics, busiest=busiest)
+        return atomics, counted_fact("remedy.atomics")
+    return None

@@ -24,6 +24,7 @@ from traceflops.findings.counted_estimates import (
     largest_estimate,
     pipes_fact,
     short_names,
+    traffic_of_l2,
 )
 from traceflops.findings.finding import Finding, Row, row_name, severity_of
 from traceflops.findings.rules import statement
@@ -35,12 +36,7 @@ _MOST: Final = 3
 _LEAST_WAVES: Final = 0.1  # fewer waves than this are told without their number
 _GRIDS: Final = frozenset({"counted-kernel.waves", "counted-kernel.waves-few"})
 _ALONE: Final = _GRIDS | {"counted-kernel.empty"}
-_TRAFFIC: Final = frozenset({"counted-kernel.local", "counted-kernel.atomics"})
-_BEYOND_L1: Final = frozenset({"l2", "dram"})
-_FOR_MEMORY: Final = frozenset({"long_scoreboard", "lg_throttle", "drain"})
-"""Waits for accesses that go beyond L1."""
-_ONE_SLICE: Final = 4
-"""A slice of L2 so many times as busy as the average serves few addresses."""
+_TRAFFIC: Final = frozenset(f"counted-kernel.{kind}" for kind in ("local", "atomics", "host"))
 _STALLS: Final = frozenset(
     {
         *("barrier", "branch_resolving", "drain", "imc_miss", "lg_throttle", "long_scoreboard"),
@@ -306,8 +302,11 @@ def _held_back(
     lanes = -(-threads // _WARP) * _WARP
     if 0 < threads < least("lanes") * lanes:
         idle = counted_fact("block", threads=threads, idle=lanes - threads, all=lanes)
-        return idle, counted_fact("remedy.block")
-    traffic = _traffic(case, speed)
+        fuller = counted_fact("remedy.block")
+        is_excess = (speed.excess or 0.0) >= least("excess") and share >= least("bound")
+        coalesced = counted_fact("remedy.coalesce")
+        return idle, fact("joined", parts=(coalesced, fuller)) if is_excess else fuller
+    traffic = traffic_of_l2(case, speed)
     if share >= least("bound"):
         roof, _ = speed.roof or ("", share)
         is_told = speed.stalls or speed.excess is not None or (roof == "sm" and speed.pipe)
@@ -336,26 +335,6 @@ def _held_back(
     return counted_fact("no-limit"), counted_fact(
         "remedy.even" if speed.stalls else "remedy.unknown"
     )
-
-
-def _traffic(case: Case, speed: KernelSpeed) -> tuple[Fact, Fact] | None:
-    """Return what most of the traffic in L2 is for and what to do, if that slows a kernel down."""
-    least = partial(limit, case, COUNTED_KERNEL)
-    roof, share = speed.roof or ("", 0.0)
-    reason, waits = next(iter(speed.stalls), ("", 0.0))
-    waits_for_it = reason in _FOR_MEMORY and waits >= least("stall")
-    is_busy = (speed.slice or 0.0) >= least("bound")
-    if not (roof in _BEYOND_L1 if share >= least("bound") else waits_for_it or is_busy):
-        return None
-    if (speed.local or 0.0) >= least("traffic"):
-        local = counted_fact("local", share=speed.local, registers=speed.registers)
-        return local, counted_fact("remedy.local")
-    if (speed.atomics or 0.0) >= least("traffic"):
-        is_one = is_busy and (speed.slice or 0.0) >= _ONE_SLICE * speed.shares.get("l2", 1.0)
-        busiest = speed.slice if is_one else None
-        atomics = counted_fact("atomics", share=speed.atomics, busiest=busiest)
-        return atomics, counted_fact("remedy.atomics")
-    return None
 
 
 def _small_grid(case: Case, speed: KernelSpeed, kind: str) -> tuple[Fact, Fact]:

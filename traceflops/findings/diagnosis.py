@@ -22,7 +22,7 @@ from traceflops.findings.idle_causes import idle_causes
 from traceflops.findings.kernel_facts import KernelFacts
 from traceflops.findings.late_rank import late_rank, rank_balance
 from traceflops.findings.main_kernel import MAIN_KERNEL
-from traceflops.findings.managed_memory import unified_memory
+from traceflops.findings.managed_memory import UNIFIED, unified_memory
 from traceflops.findings.many_operators import many_kernels
 from traceflops.findings.precision import totals_in_fp32
 from traceflops.findings.rules import advice_of, all_rules, rule_of, statement
@@ -193,11 +193,12 @@ def sold_once(findings: Sequence[Finding]) -> list[Finding]:
 def _with_main_kernel(case: Case, findings: list[Finding], uneven: Finding | None) -> list[Finding]:
     """Return findings with the kernel that takes much of the time, if no other is about it.
 
-    A finding on `uneven` launches takes its place. Before it stand only findings that may gain a
-    third of its time, and large and sure gains.
+    A finding on `uneven` launches takes its place, unless pages that migrate explain half of it.
+    Before it stand only findings that may gain a third of its time, and large and sure gains.
     """
     main = uneven or next((loss for loss in case.losses if loss.rule == MAIN_KERNEL), None)
-    if main is None or _is_told(main, findings):
+    migrating = sum(finding.share for finding in findings if finding.rule == UNIFIED)
+    if main is None or _is_told(main, findings) or (main is uneven and 2 * migrating > main.share):
         return findings
     least_ns = main.share * case.total.components.window_ns / case.windows_used / _TIMES
     gains = [

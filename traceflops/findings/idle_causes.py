@@ -66,6 +66,8 @@ _BY_LABEL: Final = ("host-code", "host-unrecorded")
 _OF_HOST: Final = ("compiled-runtime", *_BY_LABEL)  # rules of what the host does before it launches
 _KNOWN_TO_WORK: Final = ("launching", "sampled", "on-cpu")
 """Facts by which the host works during unrecorded time, so that less work saves time."""
+_NO_PLACE: Final = ("stalled", "launching", idle_facts.AROUND_ALL)
+"""Facts by which the name of the largest culprit does not tell where time is lost."""
 _LONGEST_GAPS: Final = 100
 _SEVERAL: Final = 3  # in this many steps, what happens in each step is seen again
 
@@ -156,7 +158,7 @@ def _owner(rule: str, largest: Culprit, knows: set[str]) -> Owner | None:
         return "configuration"
     if "of-operator" in knows:
         return "library"
-    if not knows.isdisjoint({"unexplained", "stalled", idle_facts.AROUND_ALL}):
+    if not knows.isdisjoint({"unexplained", *_NO_PLACE}):
         return None
     return owner_of(largest.label) if rule in _BY_LABEL else rule_of(rule).owner
 
@@ -164,11 +166,9 @@ def _owner(rule: str, largest: Culprit, knows: set[str]) -> Owner | None:
 def _cause(case: Case, rule: str, idle: IdleClass, share: float) -> Cause:
     """Return the cause for the idle time of one rule; `share` is its part of the window."""
     largest, row = idle.culprits[0], rule_of(rule)
-    has_name = bool(short_name(largest.label))
     knows, values = idle_facts.what_is_known(case, rule, idle)
-    names_place = knows.isdisjoint(
-        {"stalled", idle_facts.AROUND_ALL}
-    )  # whether the largest culprit tells where
+    has_name = bool(short_name(largest.label)) and "launching" not in knows
+    names_place = knows.isdisjoint(_NO_PLACE)  # whether the largest culprit tells where
     details = [*_details(case, rule, largest, names_place=names_place)]
     unrecorded_ns = case.total.idle_causes.unrecorded_ns if rule == "device-wait" else 0
     # If most of a wait for the device has no record, nobody can be told to mend it.
@@ -190,7 +190,7 @@ def _cause(case: Case, rule: str, idle: IdleClass, share: float) -> Cause:
             for culprit in idle.culprits[:MOST_ROWS]
             if not is_wrapper(culprit.label) and (names_place or culprit is not largest)
         ),
-        where=_where(case, idle) if "stalled" not in knows else Where(),
+        where=_where(case, idle) if knows.isdisjoint(("stalled", "launching")) else Where(),
         # The field {name} is for the name of the largest culprit, which may be empty.
         edits=tuple(_filled(edit, idle) for edit in row.edits if has_name or "{name}" not in edit),
         partly=_BESIDE_WORKERS if _loads_in_thread(rule, largest) else row.partly,

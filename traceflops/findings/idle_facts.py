@@ -180,7 +180,7 @@ def _of_unrecorded(case: Case, idle: IdleClass) -> tuple[set[str], dict[str, Val
     values: dict[str, Value] = {"label": label, "what": "it" if label else "the code"}
     # PyTorch starts its operators in nameless time that is mostly in short gaps between launches.
     is_bound = case.host_bound is not None and case.host_bound.verdict == "host-bound"
-    is_short = idle.is_nameless and idle.short_ns >= _MOSTLY * idle.idle_ns
+    is_short = idle.short_ns >= _MOSTLY * idle.idle_ns
     launches = "torch" in case.program and is_bound and is_short
     switches = switched(case, idle)
     samples = {} if launches else sampled(case)

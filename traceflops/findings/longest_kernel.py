@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Final
 
 from traceflops.characters import kernel_name
 from traceflops.devices.peaks import PER_TERA
@@ -16,6 +17,9 @@ from traceflops.mfu.counted.counter_work import CountedKernel
 from traceflops.mfu.measurement import Measurement
 from traceflops.table.columns import floats, is_one_of, matching
 from traceflops.table.trace import Trace
+
+RATES: Final = {f"{COUNTED_KERNEL}.{way}" for way in ("bytes", "read", "written")}
+"""The codes of limits that are rates of memory."""
 
 
 def kernel_with_most(measured: Measurement, trace: Trace) -> Fact | None:
@@ -71,10 +75,14 @@ def counted_with_most(measured: Measurement) -> Fact | None:
     if not rows or len(rows) < len(work.counted):
         return None
     most = max(rows, key=lambda row: times[row.name])
-    limits = [counted_fact("bytes", gigabytes=most.bytes_per_ns)] if most.bytes_per_ns else []
-    for way, moved in () if limits else (("read", most.read), ("written", most.written)):
-        if moved and most.time_ns:  # the other way was not counted
-            limits.append(counted_fact(way, gigabytes=moved / most.time_ns))
+    rates = {"bytes": most.bytes_per_ns} if most.bytes_per_ns else {}
+    if not rates and most.time_ns:  # one of the ways was not counted
+        ways = {"read": most.read, "written": most.written}
+        rates = {way: moved / most.time_ns for way, moved in ways.items() if moved}
+    limits, peak = list[Fact](), measured.memory_peak
+    for way, rate in rates.items():  # a rate above the peak is that of a cache
+        share = rate / peak if peak and rate <= peak else None
+        limits.append(counted_fact(way, gigabytes=rate, share=share))
     if limits and (most.flops, most.vector) == (0, 0):  # counted as 0: it only moves bytes
         limits.append(counted_fact("no-flops"))
     limits += [

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from traceflops.categories.classify import clean
 from traceflops.categories.kernel_names import without_return_type
-from traceflops.categories.programs import is_of_tensorrt
+from traceflops.categories.programs import is_of_library, is_of_tensorrt
 from traceflops.characters import kernel_name
 from traceflops.devices.device_facts import SeenDevice
 from traceflops.facts import Fact, Value
@@ -40,6 +40,8 @@ _FEW_TOKENS: Final = 64
 """With so few tokens per pass, reading the weights takes longer than computing with them."""
 _FAMILY: Final = re.compile(r"_*[a-z]+(?:_[a-z]+)+(?![a-z0-9])")
 """The words with which names of variants begin: `_matmul_ogs` of `_matmul_ogs_NNT_16x128`."""
+_OF_LIBRARIES: Final = re.compile(r"\d+x\d+|cutlass|mul_mat_[qfv]", re.IGNORECASE)
+"""GEMMs of libraries: those named by their tiles, those of templates of CUTLASS, and of ggml."""
 _CUT_OFF: Final = "_"
 """A name that ends so was cut short when it was recorded, and may stand for many kernels."""
 _TENSORRT, _TORCH = "tensorrt", "torch"
@@ -329,6 +331,8 @@ def _known(name: str, sub: str, tokens: int) -> Iterator[str]:
         yield "few-tokens"
     if sub == "gemm" and OF_VECTORS.search(name):
         yield "vector"
+    elif sub == "gemm" and not (is_of_library(name) or _OF_LIBRARIES.search(name)):
+        yield "written"
     if sub == "attention" and _FIRST_FLASH.search(name):
         yield "first-flash"
     if weight_bits(name) <= _NARROW_BITS:

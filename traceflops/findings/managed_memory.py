@@ -149,7 +149,7 @@ def _fetched_twice(trace: Trace) -> int:
     return int(twice[twice >= _NEARLY_ALL * prefetched].sum())
 
 
-_UNIFIED: Final = "unified-memory"
+UNIFIED: Final = "unified-memory"
 _MIGRATION: Final = "migration"
 _PREFETCH: Final = "prefetch"
 _EVICTION: Final = "eviction"
@@ -164,7 +164,8 @@ class _Migrations(Struct):
     `inside_ns` is their time, `by_name` that time by the code of the kernel's name, `held_ns` the
     time from the first to the last of them in each kernel. `faults` counts recorded page faults.
     `bytes` are all bytes that migrate, `evicted` those that are moved out to make room, `fetched`
-    those that come to the GPU while kernels run.
+    those that come to the GPU while kernels run. Of the kernels that pages hold up, `before` counts
+    launches until the last that is held up, at `until_ns`, and `after` those that follow it.
     """
 
     by_name: IntArray
@@ -175,6 +176,9 @@ class _Migrations(Struct):
     bytes: int = 0
     evicted: int = 0
     fetched: int = 0
+    before: int = 0
+    after: int = 0
+    until_ns: int = 0
 
 
 def unified_memory(case: Case) -> Iterator[Cause]:
@@ -183,24 +187,28 @@ def unified_memory(case: Case) -> Iterator[Cause]:
     Between two migrations a kernel may wait for page faults: if these are not recorded, up to all
     time from the first migration to the last is gained. At least half of the time of migrations is
     gained. Not gained is the time in which bytes cross the link, and are used once in GPU memory.
+    If data that makes room is followed by as many launches of the same kernels without migrations,
+    it fits, and nothing is gained: that happens once.
     """
     if case.prepared is None:
         return
     found = _migrations(case.prepared)
     share = share_of_window(case, found.inside_ns)
-    if share < limit(case, _UNIFIED, "least_share"):
+    if share < limit(case, UNIFIED, "least_share"):
         return
     label = names(case.prepared.trace.activities["name"])
     times = Counter(dict(zip(label, found.by_name.tolist(), strict=True)))
     waiting = times.most_common(_MOST_WAITING)
     details = [fact("part.largest", name=short_name(waiting[0][0]))]
     evicts = _MUCH * found.evicted >= found.bytes > 0
+    is_once = evicts and found.before <= found.after
+    begin_ns = int(numbers(case.prepared.trace.activities["start_ns"]).min())
     if evicts:
-        details.append(fact(f"{_UNIFIED}.evicted", evicted=found.evicted))
+        details.append(fact(f"{UNIFIED}.evicted", evicted=found.evicted))
     if not found.faults and found.held_ns > found.inside_ns:
         is_nsys = case.source.format.startswith(_NSYS)
-        how = fact(f"{_UNIFIED}.option") if is_nsys else None
-        details.append(fact(f"{_UNIFIED}.held", held_ns=found.held_ns, how=how))
+        how = fact(f"{UNIFIED}.option") if is_nsys else None
+        details.append(fact(f"{UNIFIED}.held", held_ns=found.held_ns, how=how))
     link = host_link(case.measured)
     bandwidths = {device.bandwidth for device in case.measured.devices}
     memory = bandwidths.pop() if len(bandwidths) == 1 else None
@@ -208,22 +216,27 @@ def unified_memory(case: Case) -> Iterator[Cause]:
     least_ns = sum(int(found.fetched / rate) for rate in rates if rate)
     if link is not None and least_ns:
         values: dict[str, Value] = {"bytes": found.fetched, "least_ns": least_ns, "link": link.name}
-        details.append(Fact(f"{_UNIFIED}.least", values))
+        details.append(Fact(f"{UNIFIED}.least", values))
     longest_ns = max((found.inside_ns if found.faults else found.held_ns) - least_ns, 0)
     surely_ns = min(found.inside_ns // 2, longest_ns)
+    gain = Gain(surely_ns // case.windows_used, longest_ns // case.windows_used, None)
+    knows = {"once": is_once, "evicts": evicts}
     yield cause(
         case,
-        _UNIFIED,
+        UNIFIED,
         share,
         {
             "migrating_ns": found.inside_ns,
             "kernels_ns": found.kernels_ns,
             "faults": found.faults or None,
+            "until_ns": found.until_ns - begin_ns,
+            "after": found.after,
         },
         tuple(details),
-        frozenset({"evicts"} if evicts else ()),
+        frozenset(name for name, holds in knows.items() if holds),
         rows=tuple(Row(row_name(name), ns) for name, ns in waiting),
-        gain=Gain(surely_ns // case.windows_used, longest_ns // case.windows_used, None),
+        gain=None if is_once else gain,
+        doubts=(fact(f"doubt.{'once' if is_once else 'half'}"),),
     )
 
 
@@ -261,8 +274,15 @@ def _migrations(prepared: Prepared) -> _Migrations:
         found.inside_ns += moving.intersect(kernels).length_ns
         of_kernel_ns = moving.length_within(start, end)
         found.by_name += group_sums(name[rows.row[is_kernel]], of_kernel_ns, len(found.by_name))
+        is_held, named = of_kernel_ns > 0, name[rows.row[is_kernel]]
+        if is_held.any():  # count launches of kernels with these names
+            follows = start > start[is_held].max()
+            held_and_like = np.isin(named, named[is_held])
+            found.before += int((held_and_like & ~follows).sum())
+            found.after += int((held_and_like & follows).sum())
+            found.until_ns = max(found.until_ns, int(end[is_held].max()))
         # From the first stretch of migration that a kernel overlaps to the last one
-        start, end = start[of_kernel_ns > 0], end[of_kernel_ns > 0]
+        start, end = start[is_held], end[is_held]
         first = np.searchsorted(moving.end_ns, start, side="right")
         last = np.searchsorted(moving.start_ns, end, side="left") - 1
         held_from = np.maximum(start, moving.start_ns[first])

@@ -39,6 +39,7 @@ from traceflops.windows.device_records import launch_calls
 from traceflops.windows.records import StepChoice
 
 _OF_PROFILER: Final = re.compile(r"(^|/)torch/profiler/")
+_NO_GPU: Final = "no-gpu"
 _UNNAMED: Final = "(unnamed range)"
 NO_PROGRAM: Final = "verdict.no-program"
 """The code of the statement that nothing recorded is of the program."""
@@ -64,7 +65,7 @@ def nothing_recorded(trace: Trace) -> Fact | None:
         return fact("verdict.no-cupti")
     facts = trace.source.facts
     error, newest, end = map(facts.get, (CUPTI_ERROR, NEW_DRIVER, CUDA_END))
-    if error:
+    if error and facts.get(PROGRAM_ERROR) != _NO_GPU:  # without a GPU there is nothing to trace
         return fact("verdict.cuda-not-traced", error=error, newest=newest)
     is_explained, has_calls = PROGRAM_ERROR in facts, trace.calls.num_rows
     is_told = is_explained or launch_calls(trace) > 0 or launches_no_kernel(trace.calls)

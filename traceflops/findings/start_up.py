@@ -10,6 +10,7 @@ Fills before the first kernel are start-up, too: they are of memory that was jus
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 from typing import Final
@@ -149,6 +150,7 @@ def main_kind(prepared: Prepared | None) -> str | None:
 LITTLE_WORK: Final = "little-work"
 FAILED: Final = "launch-error.failed"  # the code of the statement that launches failed
 RECORD: Final = "little-work.record"  # the code of what to record instead
+_FREES: Final = re.compile(r"Free(?!ze)")
 UPLOADS_ALONE: Final = "little-work.uploads-alone"  # and that of a recording without kernels
 _FEWEST: Final = 2  # a single kernel or launch cannot show that nothing repeats
 
@@ -182,7 +184,7 @@ def _uploads_alone(prepared: Prepared) -> Fact | None:
     """Return the statement that memory was only set up: nothing was launched, nothing came back.
 
     None for other programs. Those that measure copies also copy from the GPU, or copy most of the
-    time without memory calls; of many small copies, `small_pieces` tells more.
+    time into memory that they free again; of many small copies, `small_pieces` tells more.
     """
     trace, works = prepared.trace, prepared.trace.activities
     is_copy, ways = is_one_of(works["kind"], "memcpy"), used_names(works["direction"])
@@ -193,8 +195,11 @@ def _uploads_alone(prepared: Prepared) -> Fact | None:
     start_ns, dur_ns = (numbers(works[name]) for name in ("start_ns", "dur_ns"))
     window_ns = int((start_ns + dur_ns).max() - start_ns.min())
     copies, moved = int(is_copy.sum()), int(numbers(works["bytes"], 0)[is_copy].sum())
-    allocations = has_fact(trace.calls["name"], "allocates").sum()
-    is_measured = 2 * dur_ns.sum() > window_ns and allocations < copies
+    frees = matching(trace.calls["name"], _FREES.search).sum()
+    kept = (
+        has_fact(trace.calls["name"], "allocates").sum() - 2 * frees
+    )  # frees are allocations, too
+    is_measured = 2 * dur_ns.sum() > window_ns and kept < copies
     if is_measured or 0 < moved <= thresholds()["host-copies"]["small_bytes"] * copies:
         return None
     return fact(

@@ -140,6 +140,13 @@ def device_peaks(
     return tuple(peaks)
 
 
+def memory_peak(trace: Trace, options: PeakOptions = FROM_THE_TRACE) -> int | None:
+    """Return the memory bandwidth in bytes/ns of all devices, or of the one that the user names."""
+    seen = [SeenDevice.of(row) for row in trace.devices.to_pylist()] or [SeenDevice()]
+    peaks = {chosen(options.device, None, device).bandwidth for device in seen}
+    return peaks.pop() if len(peaks) == 1 else None
+
+
 def peak_notes(done: Executed, devices: tuple[DevicePeaks, ...]) -> Iterator[Note]:
     """Yield notes on doubtful peaks of devices, given ones and those of the table, each once."""
     flops, counted = done.flops_by_type, done.dtypes

@@ -63,6 +63,7 @@ class Measurement(Struct, frozen=True, dict=True):
     `waterfall` splits the budget of the devices; if it is None, `lacks` says why. If the purpose of
     the FLOPs is unknown, there is HFU and no MFU, and `lacks` says so. `executed` has the ledger of
     FLOPs. `inference` is None for training. `roofs` is the time that FLOPs and bytes need.
+    `memory_peak` is the bandwidth of the devices in bytes/ns, also without a timeline.
     """
 
     executed: Executed
@@ -73,6 +74,7 @@ class Measurement(Struct, frozen=True, dict=True):
     ops: tuple[OpRow, ...]
     inference: Inference | None = None
     roofs: RoofTimes = NO_ROOFS
+    memory_peak: int | None = None
 
     @property
     def rates(self) -> dict[int, Mapping[str, int]]:
@@ -227,6 +229,7 @@ def measure(
         ops=op_rows(prepared, moved),
         inference=inference(prepared, of_kernels, bandwidths, work),
         roofs=roof_times(prepared, of_kernels, devices, work),
+        memory_peak=budget.memory_peak(trace, options),
     )
 
 

@@ -180,9 +180,11 @@ def test_values_that_are_none(tmp_path: Path) -> None:
         assert found[code] == 1, code
 
 
-def test_texts_hold_until_others_come(tmp_path: Path) -> None:
-    blocks = [block(results=[kernel()], texts=texts) for texts in (["a"], [], ["b"], [])]
-    assert read(file_of(blocks), tmp_path).kernel_counters["counter"].to_pylist() == [*"aabb"]
+def test_blocks_add_to_the_texts_of_the_file_also_after_results(tmp_path: Path) -> None:
+    both = kernel(metric(0, 1.0), metric(1, 2.0))
+    blocks = [block(results=[both], texts=["a"]), block(texts=["b"]), block(results=[both])]
+    trace = read(file_of(blocks), tmp_path)
+    assert trace.kernel_counters["counter"].to_pylist() == [*"abab"]
 
 
 def test_processes_and_devices(tmp_path: Path) -> None:

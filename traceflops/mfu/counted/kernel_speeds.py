@@ -47,7 +47,7 @@ _ISSUING: Final = "selected"  # the "stall reason" of warps that issue an instru
 _ACTIVE_CYCLES: Final = "GRBM_GUI_ACTIVE"
 _OCCUPANCY: Final = ("achieved_occupancy", "theoretical_occupancy", "active")
 _SHARES: Final = (*_OCCUPANCY, *ROOFS)
-_PLAIN: Final = ("lanes", "excess", "local", "atomics", "slice")
+_PLAIN: Final = ("lanes", "excess", "local", "atomics", "host", "slice")
 _OTHERS: Final = (*_PLAIN, "waves", "shared_bytes", "spills", "debug", "l2.sectors", "instructions")
 _WARP: Final = 32
 _PIPE: Final = "pipe."
@@ -87,10 +87,11 @@ class KernelSpeed(Struct, frozen=True):
     with its share. `lanes` is how many of 32 threads take part in an instruction, `excess` the
     share of sectors that coalesced accesses would not move, `shared_bytes` are of a block, `spills`
     accesses to local memory. `is_debug`: built for the debugger. `local` is the share of local
-    memory in what SMs read from L2, `atomics` theirs in all that SMs access there, `slice` the
-    throughput of L2's busiest slice. `idle_instructions` are those of a warp if SMs access nothing
-    in L2. `part` is the share of the time of all launches that follows from other counters if no
-    times were counted. `rules` are the profiler's.
+    memory in what SMs read from L2, `atomics` theirs in all that SMs access there, `host` that of
+    the host's memory in what L2 takes in, `slice` the throughput of L2's busiest slice.
+    `idle_instructions` are those of a warp if SMs access nothing in L2. `part` is the share of the
+    time of all launches that follows from other counters if no times were counted. `rules` are the
+    profiler's.
     """
 
     name: str
@@ -115,6 +116,7 @@ class KernelSpeed(Struct, frozen=True):
     is_debug: bool = False
     local: float | None = None
     atomics: float | None = None
+    host: float | None = None
     slice: float | None = None
     idle_instructions: float | None = None
     part: float | None = None
