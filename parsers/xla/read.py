@@ -73,7 +73,7 @@ _APIS: Final = (
     (re.compile("hsa_"), "hsa"),
 )
 _DRIVER: Final = 1
-_FRAMES, _MARK, _MEMORY = range(len(_APIS), len(_APIS) + 3)
+_FRAMES, _MARK, _MEMORY, _OPERATOR = range(len(_APIS), len(_APIS) + 4)
 """Kinds of events of the host; the kind of a call is the index of its API in _APIS."""
 _ALLOCATOR: Final = re.compile(r"GPU_(\d{1,9})_")
 _FRAME: Final = re.compile(r"\$(?:(.+\.py):(\d+) |\S+ )(.+)")
@@ -169,6 +169,11 @@ class _XlaRecording(trace_builder.Gathered):
             if plane.name == _CALENDAR and not first_unix_ns:
                 unix_ns = int(plane.about().numbers("profile_start_time")[0])
                 self.origin_unix_ns = unix_ns if unix_ns > _RECENT_NS else None
+        # Operators are of the CPU if no GPU is used, recorded or not.
+        lines = (line.name for plane in planes for line in plane.lines)
+        self._is_of_cpu = not any(_GPU.match(plane.name) for plane in planes) and not any(
+            "gpu" in name.lower() for name in lines
+        )
         # GPUs first: the host's records of memory refer to them.
         for plane in sorted(planes, key=lambda plane: _GPU.match(plane.name) is None):
             if gpu := _GPU.match(plane.name):
@@ -243,12 +248,23 @@ class _XlaRecording(trace_builder.Gathered):
         kind = plane.by_name(rows, partial(_kind_of, _HOST_KINDS, _MARK))
         # An unknown name with a correlation is a call of the driver.
         kind = np.where((kind == _MARK) & (rows["correlation_id"] > 0), _DRIVER, kind)
+        if self._is_of_cpu:
+            kind = np.where((kind == _MARK) & plane.are_operators(rows), _OPERATOR, kind)
         is_call = kind < _FRAMES
-        calls, frames, marks, memory = (
+        calls, frames, marks, memory, ops = (
             rows.only(chosen)
-            for chosen in (is_call, kind == _FRAMES, kind == _MARK, kind == _MEMORY)
+            for chosen in (is_call, *(kind == one for one in (_FRAMES, _MARK, _MEMORY, _OPERATOR)))
         )
-        self.counts.update(call=calls.count, python=frames.count, mark=marks.count)
+        self.counts.update(call=calls.count, python=frames.count, mark=marks.count, op=ops.count)
+        op_names = self["ops"].names["name"]
+        self["ops"].add(
+            ops.count,
+            process=self._process,
+            thread=ops["thread"],
+            start_ns=ops["start_ns"],
+            dur_ns=ops["dur_ns"],
+            name=plane.by_name(ops, lambda name: op_names[name]),
+        )
         call_names, apis = self["calls"].names["name"], self["calls"].names["api"]
         sinks.add_calls(
             self,
