@@ -61,7 +61,8 @@ class Plane(Struct, dict=True):
     """A device or a host. Times of its events count from `zero_ns`.
 
     Events and stats refer to their names by the keys of `event_names` and `stat_names`; `operators`
-    are the keys of names of operators. `stats` are the distinct names of stats. `lost` counts unreadable events, and lists that are cut short.
+    are the keys of names of operators. `stats` are the distinct names of stats. `lost` counts
+    unreadable events, and lists that are cut short.
     """
 
     name: str

@@ -255,9 +255,8 @@ def title_finding(analysis: Analysis) -> FindingWords | None:
     if best is None or best.advice is None or best.rule.startswith(LOSS):
         return None
     # Other things are more urgent: to choose a job, that a file is cut, what was not recorded.
-    if analysis.of_no_job or is_cut_off(analysis) or analysis.recorded == "collectives":
-        return None
-    if _is_led(analysis, best.share):
+    is_urgent = analysis.of_no_job or is_cut_off(analysis) or analysis.recorded == "collectives"
+    if is_urgent or _is_led(analysis, best.share):
         return None
     is_title = best.severity == _GRAVE or best.rule == COUNTED_KERNEL or _saving_sentence(analysis)
     return _words(analysis, best) if is_title else None
