@@ -262,7 +262,9 @@ def _on_cpu(facts: VerdictFacts, figures: _Figures) -> OnCpu:
         little = () if used_gpu else little_on_cpu(facts.trace, window_ns)
         loading = facts.ranges["data_input"].by_thread if facts.ranges else {}
         many = many_operators(facts.trace, operators, window_ns, basis, loading, is_gpu=used_gpu)
-        once = () if little or many or used_gpu else one_pass(facts.trace.ops, window_ns)
+        is_said = any(fact.code == "verdict.cpu-first-call" for fact in leads)
+        is_said |= bool(little or many or used_gpu)
+        once = () if is_said else one_pass(facts.trace.ops, window_ns)
         leads = (*little, *leads, *many, *once)
     return OnCpu(leads, gpu)
 
