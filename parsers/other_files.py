@@ -303,7 +303,7 @@ OTHER_FILES: Final[tuple[OtherFile, ...]] = (
     ),
     OtherFile(
         "a JSON export of the profiler of TensorFlow and JAX without GPU work",
-        _NO_GPU,
+        "give HOST.xplane.pb of the same folder, whose operators of the CPU are read; " + _NO_GPU,
         begins=_XPROF + rb"(?![\s\S]*?" + _GPU_LINE + rb")",
         all_of=(b'"ph":"X"',),  # after all names of processes and threads
     ),

@@ -63,9 +63,13 @@ def xla_op(work: Work) -> tuple[str, str]:
 
 
 class PlaneWriter(Struct):
-    """A plane while it is written: names of events and stats have keys in it."""
+    """A plane while it is written: names of events and stats have keys in it.
+
+    `shown` are the names that events show instead, by name.
+    """
 
     name: str
+    shown: Mapping[str, str] = {}
     events: dict[str, int] = field(default_factory=dict)
     stats: dict[str, int] = field(default_factory=dict)
 
@@ -93,8 +97,9 @@ class PlaneWriter(Struct):
         written = b"".join(part(3, line) for line in lines)
         for kind, names in ((4, self.events), (5, self.stats)):
             entries = (
-                number(1, key) + part(2, number(1, key) + part(2, name.encode()))
+                number(1, key) + part(2, number(1, key) + part(2, name.encode()) + shown)
                 for name, key in names.items()
+                for shown in [part(4, self.shown[name].encode()) if name in self.shown else b""]
             )
             written += b"".join(part(kind, entry) for entry in entries)
         return part(2, self.name.encode()) + written + b"".join(part(6, one) for one in told)

@@ -49,8 +49,8 @@ _NOTES: Final = NoteTable(
         "apart.",
     },
     missing={
-        "no-history": "The snapshot has no events, so only its own time is shown. Call "
-        "torch.cuda.memory._record_memory_history() before the work.",
+        "no-history": "The snapshot has no history of allocations, so only its own time is shown. "
+        "Call torch.cuda.memory._record_memory_history(max_entries=100000) before the work.",
         "held-before": "Who allocated {n} [block|blocks] is not recorded: it was before the "
         "events begin. To know, raise max_entries of _record_memory_history(), or call it earlier.",
     },
@@ -60,13 +60,14 @@ _IGNORED: Final = ("free_completed", "snapshot", "user_defined")
 _HELD, _OTHER = "active_allocated", "other"
 _MOST_FRAMES: Final = 8
 _LONGEST: Final = 100
+_OWN: Final = -1  # the kind of a frame of the program itself
 _OF_TORCH: Final = re.compile(r"(?:^|[/\\])torch[/\\](?!optim[/\\])")
 _OF_PYTHON: Final = re.compile(r"\.pyx?$|^<")
+_INSTALLED: Final = re.compile(r"[/\\](?:(?:site|dist)-packages|lib[/\\]python3[.\d]*)[/\\]")
 _OPERATOR: Final = re.compile(r"\bat::_ops::(\w+)::call\(")
 _BACKWARD: Final = re.compile(r"(?<!::)\btorch::autograd::(?:\w++::)*(\w++)::apply\(")
-"""Frames of C++ that name an operator or a backward function; of Python files, and of PyTorch's.
-
-Its optimizers count as the program's: they hold their state.
+"""Frames of PyTorch, of Python files, of installed packages; C++ that names an operator, or a
+backward function. PyTorch's optimizers count as the program's: they hold their state.
 """
 _Size = Annotated[int, msgspec.Meta(ge=0, le=2**44)]
 _Address = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
@@ -82,18 +83,26 @@ class _Event(msgspec.Struct, gc=False):
     frames: Any = None
 
 
-class _Block(msgspec.Struct, gc=False):
-    """One block of a segment."""
+class _Use(msgspec.Struct, gc=False):
+    """What took a block, in snapshots of PyTorch before 2.1."""
 
-    address: _Address
+    real_size: _Size | None = None
+    frames: Any = None
+
+
+class _Block(msgspec.Struct, gc=False):
+    """One block of a segment; `history` has what took it, last first."""
+
     size: _Size
     state: str
+    address: _Address | None = None
     requested_size: _Size | None = None
     frames: Any = None
+    history: Any = ()
 
     @property
     def asked(self) -> int:
-        """The size as requested; older versions have only the size of the block."""
+        """The size as requested; the oldest versions have only the size of the block."""
         return self.size if self.requested_size is None else self.requested_size
 
 
@@ -115,7 +124,7 @@ class _Snapshot(msgspec.Struct, gc=False):
 
 
 _KEYS: Final = frozenset({"name", "filename", "line"}).union(
-    *(kind.__struct_fields__ for kind in (_Event, _Block, _Segment, _Snapshot))
+    *(kind.__struct_fields__ for kind in (_Event, _Use, _Block, _Segment, _Snapshot))
 )
 
 
@@ -140,6 +149,7 @@ def read_snapshot(source: ByteSource) -> Trace:
     segments_of: defaultdict[int, list[_Segment]] = defaultdict(list)  # by device
     held_blocks_of: defaultdict[int, list[_Block]] = defaultdict(list)
     for segment, blocks_inside in zip(segments, blocks, strict=True):
+        _complete(segment, blocks_inside)
         segments_of[segment.device].append(segment)
         held_blocks_of[segment.device] += [b for b in blocks_inside if b.state == _HELD]
     reader = _Reader(source)
@@ -147,6 +157,19 @@ def read_snapshot(source: ByteSource) -> Trace:
         events = traces[device] if device < len(traces) else []
         reader.add(device, events, segments_of[device], held_blocks_of[device])
     return reader.trace()
+
+
+def _complete(segment: _Segment, blocks: Sequence[_Block]) -> None:
+    """Add what blocks of PyTorch before 2.1 lack: addresses, and frames outside of the history."""
+    address = segment.address
+    for block in blocks:
+        if block.address is None:
+            block.address = address
+            if block.history.__class__ is list and block.history:
+                use = msgspec.convert(block.history[0], _Use)
+                block.frames = use.frames
+                block.requested_size = block.requested_size or use.real_size
+        address += block.size
 
 
 class _Reader:
@@ -236,7 +259,7 @@ class _Reader:
         self._odd["unknown-action"] = self._counts[_OTHER]
         notes = [rank_from_name([rank])] if rank is not None else []
         notes += [*_NOTES.counted(self._odd, *self._odd), *self._notes]
-        if not self._counts:
+        if not self._counts.keys() & {"alloc", "free_requested"}:
             notes.append(_NOTES.note("no-history"))
         elif not self._has_times:
             notes.append(_NOTES.note("no-times"))
@@ -269,14 +292,20 @@ class _Reader:
 
         It has the operator that Python called, then the program's Python frames, else
         PyTorch's. Backward runs in a thread without Python: it has operators and backward
-        functions, else all frames.
+        functions, else all frames. Packages that the program itself calls, innermost, are left
+        out; not those that PyTorch calls: the modules of a package are what runs.
         """
         texts_by_kind: list[list[str]] = [[], [], [], []]
         program, torch, operators, others = texts_by_kind  # the kinds of `_frame`
+        is_called = True  # all Python so far may be of packages that the program calls
         for frame in frames:
             if id(frame) not in self._frames:
                 self._frames[id(frame)] = _frame(frame)
             text, kind = self._frames[id(frame)]
+            if kind == _OWN and is_called:
+                program.clear()
+            is_called &= kind != _OWN and not (kind == 1 and program)
+            kind = max(kind, 0)
             # Outside of the innermost Python frame only Python counts.
             if kind < 2 or not (program or torch):
                 texts_by_kind[kind].append(text)
@@ -305,13 +334,14 @@ _CODES: Final = {
 def _frame(frame: Any) -> tuple[str, int]:
     """Return a frame's text and its kind.
 
-    Kinds: 0 Python of the program, 1 Python of PyTorch, 2 operator or backward function, 3 other.
+    Kinds: _OWN and 0, Python of the program and of packages, 1 Python of PyTorch, 2 operator or
+    backward function, 3 other.
     """
     fields = frame if isinstance(frame, dict) else {}
     texts = (fields.get(key) for key in ("filename", "name"))
     path, name = (text if isinstance(text, str) else "" for text in texts)
     if _OF_PYTHON.search(path):
-        kind = 1 if _OF_TORCH.search(path) else 0
+        kind = 1 if _OF_TORCH.search(path) else 0 if _INSTALLED.search(path) else _OWN
     elif (operator := _OPERATOR.search(name)) is not None:
         return f"aten::{operator[1][:_LONGEST]}", 2
     elif (backward := _BACKWARD.search(name)) is not None:

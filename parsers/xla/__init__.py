@@ -12,6 +12,7 @@ Plane "/host:CPU"     -- Line per thread ----+  name, start, end and Stats by na
 "Steps", "XLA Modules"                                            -> marks of the GPU
 host        cuda*, cu*, hip*, hsa_* -> calls; $file.py:1 f        -> marks (python)
             MemoryAllocation        -> counters; all other names  -> marks
+            operators of TensorFlow -> ops, if no line is of a GPU
     |
     v
 Trace of one process; other devices than GPUs are named in a note

@@ -7,7 +7,7 @@ numbers below are those of fields in xplane.proto (openxla/xla).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from functools import cached_property
 from typing import Final
 
@@ -60,14 +60,16 @@ class Line(Struct, frozen=True):
 class Plane(Struct, dict=True):
     """A device or a host. Times of its events count from `zero_ns`.
 
-    Events and stats refer to their names by the keys of `event_names` and `stat_names`. `stats` are
-    the distinct names of stats. `lost` counts unreadable events, and lists that are cut short.
+    Events and stats refer to their names by the keys of `event_names` and `stat_names`; `operators`
+    are the keys of names of operators. `stats` are the distinct names of stats. `lost` counts
+    unreadable events, and lists that are cut short.
     """
 
     name: str
     block: Block
     lines: list[Line]
     event_names: Mapping[int, str]
+    operators: Set[int]
     stat_names: Mapping[int, str]
     _stats: Messages
     lost: int = 0
@@ -84,6 +86,10 @@ class Plane(Struct, dict=True):
     def by_name(self, rows: Batch, value_of: Callable[[str], int]) -> IntArray:
         """Return `value_of(name)` of each event, called only once per distinct name."""
         return by_distinct(rows["name"], lambda key, _: value_of(self.event_names.get(key, "")))
+
+    def are_operators(self, rows: Batch) -> BoolArray:
+        """Return, per event, whether it is an operator."""
+        return by_distinct(rows["name"], lambda key, _: int(key in self.operators)) > 0
 
     def about(self) -> Stats:
         """Return the stats of the plane itself, as if they were of one event."""
@@ -244,8 +250,9 @@ def _plane(data: bytes, block: Block, begin: int, end: int) -> Plane:
             start_ns = start if isinstance(start, int) and start < _MOST_PS else _NO_TIME
             line_id = signed(key) if isinstance(key, int) else 0
             lines.append(Line(line_id, _text(data, line.get(_LINE_NAME)), start_ns, begins, ends))
-    events, stats = (_names(parts[number]) for number in (_EVENT_NAMES, _STAT_NAMES))
-    return Plane(_text(data, others.get(_NAME)), block, lines, events, stats, parts[_STATS], lost)
+    (events, operators), (stats, _) = (_names(parts[n]) for n in (_EVENT_NAMES, _STAT_NAMES))
+    name = _text(data, others.get(_NAME))
+    return Plane(name, block, lines, events, operators, stats, parts[_STATS], lost)
 
 
 def _lines_around(
@@ -270,8 +277,11 @@ def _lines_around(
     return line_around
 
 
-def _names(entries: Messages) -> dict[int, str]:
-    """Return names by key, from a map of metadata: display names where there are any."""
+def _names(entries: Messages) -> tuple[dict[int, str], set[int]]:
+    """Return names by key, from a map of metadata, and the keys of TensorFlow's operators.
+
+    Names are display names where there are any. An operator is NAME:TYPE, and shows its type.
+    """
     entry = entries.columns((_KEY,), (_VALUE,))
     has_value = entry.sound & entry.has(_VALUE)
     value = entry.part(_VALUE, has_value).columns((), (_VALUE_NAME, _DISPLAY_NAME))
@@ -280,9 +290,12 @@ def _names(entries: Messages) -> dict[int, str]:
         for part in (_VALUE_NAME, _DISPLAY_NAME)
     )
     keys = _or_0(entry.numbers[_KEY][has_value]).tolist()
-    pairs = zip(display_names, names, strict=True)
-    texts = (message_text(display_name or name) for display_name, name in pairs)
-    return dict(zip(keys, texts, strict=True))
+    texts, operators = {}, set()
+    for key, full, shown in zip(keys, names, display_names, strict=True):
+        texts[key] = message_text(shown or full)
+        if shown and b":" not in shown and full.endswith(b":" + shown):
+            operators.add(key)
+    return texts, operators
 
 
 def _stats_of(plane: Plane, owner: IntArray, stats: Messages, count: int) -> Stats:

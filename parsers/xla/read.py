@@ -73,7 +73,7 @@ _APIS: Final = (
     (re.compile("hsa_"), "hsa"),
 )
 _DRIVER: Final = 1
-_FRAMES, _MARK, _MEMORY = range(len(_APIS), len(_APIS) + 3)
+_FRAMES, _MARK, _MEMORY, _OPERATOR = range(len(_APIS), len(_APIS) + 4)
 """Kinds of events of the host; the kind of a call is the index of its API in _APIS."""
 _ALLOCATOR: Final = re.compile(r"GPU_(\d{1,9})_")
 _FRAME: Final = re.compile(r"\$(?:(.+\.py):(\d+) |\S+ )(.+)")
@@ -117,9 +117,8 @@ def _trace(source: ByteSource, python_stacks: bool) -> Trace:
         path = source.path or source.label
         if is_cut:
             raise InputError(f"cut off or damaged before its first GPU: {path}", "copy it again")
-        what = "without events"
-        if others:
-            what = f"of another device than a GPU ({listed}), whose ops are not read"
+        what = f"of another device than a GPU ({listed}), whose ops are not read"
+        what = what if others else "without events"
         raise NotATrace(f"{path} is an XPlane file {what}", "XProf reads it")
     notes = [_NOTES.note("input-cut")] if is_cut else []
     if lost := sum(plane.lost for plane in planes):
@@ -169,6 +168,9 @@ class _XlaRecording(trace_builder.Gathered):
             if plane.name == _CALENDAR and not first_unix_ns:
                 unix_ns = int(plane.about().numbers("profile_start_time")[0])
                 self.origin_unix_ns = unix_ns if unix_ns > _RECENT_NS else None
+        # Operators are of the CPU if no GPU is used, recorded or not.
+        places = (place.name for plane in planes for place in (plane, *plane.lines))
+        self._is_of_cpu = not any("gpu" in name.lower() for name in places)
         # GPUs first: the host's records of memory refer to them.
         for plane in sorted(planes, key=lambda plane: _GPU.match(plane.name) is None):
             if gpu := _GPU.match(plane.name):
@@ -243,12 +245,14 @@ class _XlaRecording(trace_builder.Gathered):
         kind = plane.by_name(rows, partial(_kind_of, _HOST_KINDS, _MARK))
         # An unknown name with a correlation is a call of the driver.
         kind = np.where((kind == _MARK) & (rows["correlation_id"] > 0), _DRIVER, kind)
+        kind[(kind == _MARK) & plane.are_operators(rows) & self._is_of_cpu] = _OPERATOR
         is_call = kind < _FRAMES
-        calls, frames, marks, memory = (
+        calls, frames, marks, memory, ops = (
             rows.only(chosen)
-            for chosen in (is_call, kind == _FRAMES, kind == _MARK, kind == _MEMORY)
+            for chosen in (is_call, *(kind == one for one in (_FRAMES, _MARK, _MEMORY, _OPERATOR)))
         )
-        self.counts.update(call=calls.count, python=frames.count, mark=marks.count)
+        self.counts.update(call=calls.count, python=frames.count, mark=marks.count, op=ops.count)
+        self._add_named("ops", plane, ops, thread=ops["thread"])
         call_names, apis = self["calls"].names["name"], self["calls"].names["api"]
         sinks.add_calls(
             self,
@@ -294,11 +298,13 @@ class _XlaRecording(trace_builder.Gathered):
 
     def _add_marks(self, kind: str, plane: Plane, rows: Batch, **columns: Array | int) -> None:
         """Add marks of one kind, with readable names; `columns` are further columns."""
-        table = self["marks"]
-        times = {name: rows[name] for name in ("start_ns", "dur_ns")}
+        self._add_named("marks", plane, rows, kind=self["marks"].names["kind"][kind], **columns)
+
+    def _add_named(self, to: str, plane: Plane, rows: Batch, **columns: Array | int) -> None:
+        """Add rows to a table, with their times and readable names."""
+        table, times = self[to], {name: rows[name] for name in ("start_ns", "dur_ns")}
         name = plane.by_name(rows, lambda text: table.names["name"][_readable(text)])
-        columns |= {"process": self._process, "kind": table.names["kind"][kind], "name": name}
-        table.add(rows.count, **times, **columns)
+        table.add(rows.count, process=self._process, name=name, **times, **columns)
 
 
 def _facts(about: Stats) -> trace_builder.DeviceFacts:

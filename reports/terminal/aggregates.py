@@ -98,7 +98,8 @@ def memory_lines(prepared: Prepared, width: int) -> Iterator[Text]:
     if use is None or not at_peak:
         return
     shown = at_peak[:_ROWS]
-    yield from lines.headline(f"Held at the peak ({len(shown)} of {count(len(at_peak))})")
+    when = "as the snapshot is taken" if use.allocated.is_state else "at the peak"
+    yield from lines.headline(f"Held {when} ({len(shown)} of {count(len(at_peak))})")
     for holder in shown:
         share = percent(holder.bytes / use.allocated.peak)
         head = f"  {size(holder.bytes, binary=True):>9} {share:>7}  "

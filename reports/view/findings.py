@@ -39,6 +39,7 @@ _WORTH_A_TITLE: Final = ("high", "medium")
 _GRAVE: Final = "high"
 _UNKNOWN: Final = "other"  # the category of kernels that match no rule
 _FIGURE: Final = "verdict.figure"  # the code of the statement on utilisation
+_ON_CPU: Final = "on-cpu.remedy"  # how codes of remedies for work on CPUs begin
 _IN_NOTES: Final = "notes"
 _LONGEST_PLACE: Final = 40
 _LONGEST_HEADING: Final = 120
@@ -238,7 +239,8 @@ def _fix_first(analysis: Analysis, *, surely: bool = False) -> Iterator[Fact]:
     if surely and (gain is None or gain.low_ns <= 0):
         return
     saving = best.saving
-    code, name = "finding.known" if surely else "finding.first", best.finding.name
+    kind = "known" if surely else "also" if _is_led(analysis, best.finding.share) else "first"
+    code, name = f"finding.{kind}", best.finding.name
     whole_ns = None if saving.per else analysis.mean_ns(analysis.components.window_ns)
     yield fact(code, name=name, time=saving.time, per=saving.per, whole_ns=whole_ns)
 
@@ -253,10 +255,25 @@ def title_finding(analysis: Analysis) -> FindingWords | None:
     if best is None or best.advice is None or best.rule.startswith(LOSS):
         return None
     # Other things are more urgent: to choose a job, that a file is cut, what was not recorded.
-    if analysis.of_no_job or is_cut_off(analysis) or analysis.recorded == "collectives":
+    is_urgent = analysis.of_no_job or is_cut_off(analysis) or analysis.recorded == "collectives"
+    if is_urgent or _is_led(analysis, best.share):
         return None
     is_title = best.severity == _GRAVE or best.rule == COUNTED_KERNEL or _saving_sentence(analysis)
     return _words(analysis, best) if is_title else None
+
+
+def _is_led(analysis: Analysis, share: float) -> bool:
+    """Return whether what leads on CPUs has a remedy and takes more than a share, not saved."""
+    parts = {part.code: part for part in analysis.verdict.parts}
+    leads = parts.get("verdict.cpu-leads")
+    if (
+        leads is None
+        or not any(code.startswith(_ON_CPU) for code in parts)
+        or _saving_sentence(analysis)
+    ):
+        return False
+    largest, *_ = leads.values["parts"]
+    return largest.values["share"] > share
 
 
 def left_to_say(best: Finding, opened: Opening) -> str:

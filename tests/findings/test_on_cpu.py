@@ -80,8 +80,12 @@ def test_the_first_sentence_names_what_leads() -> None:
     ("longest", "begins", "told"),
     [
         (100, 0, ""),
-        (900, 0, "Its first call takes most of that, 900 ns, perhaps to set up: record several"),
-        (900, 2_000, "One call takes most of that: 900 ns."),
+        (
+            900,
+            0,
+            "The first call of aten::copy_ takes most of its time, 900 ns, perhaps to set up:",
+        ),
+        (900, 2_000, "One call of aten::copy_ takes most of its time: 900 ns."),
     ],
 )
 def test_one_call_that_is_most_of_an_operator_is_told(longest: int, begins: int, told: str) -> None:
@@ -90,7 +94,7 @@ def test_one_call_that_is_most_of_an_operator_is_told(longest: int, begins: int,
     said = analysis(ops=ops(*calls)).verdict.sentence
     assert "On the CPU, aten::copy_ takes " in said
     assert told in said
-    assert ("call takes most" in said) == bool(told)
+    assert ("takes most of its" in said) == bool(told)
 
 
 def test_shapes_tell_how_fast_the_leading_operator_is() -> None:
@@ -382,6 +386,26 @@ def test_loops_are_told_of_one_process_and_wait_in_their_own_thread() -> None:
     two = [*alone, *({**one, "process": 1} for one in alone)]
     both = analysis(ops=sorted(two, key=lambda row: row["start_ns"]), processes=[{}, {}])
     assert "A loop" not in both.verdict.sentence
+
+
+def test_what_an_operator_shares_out_to_threads_is_no_loop() -> None:
+    norms = [("native_batch_norm", at, 9_000_000) for at in range(0, 40_000_000, 10_000_000)]
+    selects = [("select", start + own, 2) for _, start, _ in norms for own in range(99)]
+    work = [*ops(*norms), *({**one, "thread": 9} for one in ops(*selects))]
+    said = analysis(ops=sorted(work, key=lambda row: row["start_ns"])).verdict.sentence
+    assert said.startswith("On the CPU, native_batch_norm takes") and "A loop" not in said
+
+
+@pytest.mark.parametrize("passes", [1, 2])
+def test_one_pass_of_a_model_is_told(passes: int) -> None:
+    shapes = [3, *[64] * 8, 99]
+    work = [
+        {**one, "input_dims": f"[[8, {width}, 9, 9]]"}
+        for turn in range(passes)
+        for at, width in enumerate(shapes)
+        for one in ops(("aten::mkldnn_convolution", 1_000 * (10 * turn + at), 1_000))
+    ]
+    assert ("Only one pass seems" in analysis(ops=work).verdict.sentence) == (passes == 1)
 
 
 def test_a_loader_has_the_time_of_its_loop_which_reads_values_of_the_cpu() -> None:

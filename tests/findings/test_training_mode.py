@@ -6,6 +6,7 @@ import pytest
 
 import traceflops as tf
 from tests.build import trace_of
+from traceflops.reports.view.findings import opening
 
 DIMS = "[[8,64,9,9],[64],[64],[64],[64],[],[],[]]"
 TYPES = '["float","float","float","float","float","Scalar","Scalar","Scalar"]'
@@ -38,6 +39,18 @@ def test_dropout_and_statistics_cost_at_most_their_time() -> None:
         "computes the statistics of each batch take 40.0 % of the time."
     )
     assert "F.dropout" in told.remedy and "F.dropout" not in found(norm("True"))[0].remedy
+
+
+def test_a_larger_part_with_a_remedy_of_its_own_comes_first() -> None:
+    ms = 1_000_000
+    work = [op("aten::_slow_conv2d_forward", 0, 6 * ms)]
+    work.append({**norm("True"), "start_ns": 6 * ms, "dur_ns": 2 * ms})
+    analysis = tf.analyze(trace_of(devices=[], ops=work))
+    opened = opening(analysis)
+    assert opened.title.startswith("On the CPU, aten::_slow_conv2d_forward takes 75.0 %")
+    assert opened.rest.endswith(
+        "Also: the model runs in training mode (saves at most 2.00 ms of 8.00 ms)."
+    )
 
 
 @pytest.mark.parametrize(

@@ -183,3 +183,18 @@ def test_a_step_that_is_left_out_as_slow_is_named_with_what_takes_longer() -> No
     marks = step_marks(*((f"step {n}", at * US, 90 * US) for n, at in enumerate(begins)))
     told = "; step 0, 300 µs, left out as far longer (mostly allocating or freeing memory)"
     assert told in steps_used(analyze(trace_of(**made, marks=marks)))
+
+
+@pytest.mark.parametrize("calls", [8, 2])
+def test_calls_of_a_scripted_model_are_steps_on_a_cpu(calls: int) -> None:
+    """Each call has other operators, so no names repeat from call to call."""
+    ops: list[dict[str, Any]] = []
+    for call in range(calls):
+        ops.append({"name": "forward", "start_ns": 10_000 * call, "dur_ns": 9_000})
+        ops += [
+            {"name": f"pack::run_{call}", "start_ns": 10_000 * call + at, "dur_ns": 1_300}
+            for at in range(100, 8_000, 1_400)
+        ]
+    steps = analyze(trace_of(devices=[], ops=ops)).steps
+    assert len(steps.seen) == (8 if calls == 8 else 0)
+    assert ("each step is a call of forward" in steps.text) == (calls == 8)

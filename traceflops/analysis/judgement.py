@@ -26,7 +26,7 @@ from traceflops.findings.held_memory import memory_verdict
 from traceflops.findings.late_rank import late_rank_fact, late_rank_findings, waiting_for
 from traceflops.findings.losses import Loss, all_losses, drawn, loss_findings
 from traceflops.findings.main_kernel import MAIN_KERNEL, Kernels, main_kernel_findings
-from traceflops.findings.many_operators import little_on_cpu, many_operators
+from traceflops.findings.many_operators import little_on_cpu, many_operators, one_pass
 from traceflops.findings.nothing_recorded import (
     led_by_build,
     led_by_error,
@@ -272,7 +272,10 @@ def _on_cpu(facts: VerdictFacts, figures: _Figures) -> OnCpu:
         little = () if used_gpu else little_on_cpu(facts.trace, window_ns)
         loading = facts.ranges["data_input"].by_thread if facts.ranges else {}
         many = many_operators(facts.trace, operators, window_ns, basis, loading, is_gpu=used_gpu)
-        leads = (*little, *leads, *many)
+        is_said = any(fact.code == "verdict.cpu-first-call" for fact in leads)
+        is_said |= bool(little or many or used_gpu)
+        once = () if is_said else one_pass(facts.trace.ops, window_ns)
+        leads = (*little, *leads, *many, *once)
     return OnCpu(leads, gpu)
 
 

@@ -57,10 +57,12 @@ def memory_facts(prepared: Prepared) -> tuple[Fact, ...]:
     most = next((held for held in at_peak if held.recorded and held.op), None)
     named = "snapshot.gpu" if use.local_id is not None else "snapshot.gpu-of-unknown-number"
     rank = use.rank if len(trace.ranks) > 1 else None
+    before = sum(held.bytes for held in at_peak if not held.recorded)
     peak = fact(
-        "snapshot.peak",
+        "snapshot.state" if use.allocated.is_state else "snapshot.peak",
         gpu=fact(named, number=use.local_id, rank=rank),
         bytes=use.allocated.peak,
+        before=before if most and before > most.bytes else None,
         part=most.bytes if most else None,
         asker=_asker(most.op, most.scope) if most else None,
     )
@@ -117,11 +119,17 @@ def _parts_of_peak(holders: Sequence[Holder], peak: int, stacks: Iterable[str]) 
 
     `holders` hold what is allocated at the `peak` (bytes), `stacks` are all of the recording.
     """
+    parts = [(holder, part) for holder in holders if (part := _part(holder))]
     held = Counter[str]()
-    for holder in holders:
-        if part := _part(holder):
-            held[part] += holder.bytes
-    scores = held["scores"]
+    for holder, part in parts:
+        held[part] += holder.bytes
+    # Backward has no names of functions, but what is of attention's scores is as large as they are.
+    sizes = {holder.bytes / holder.blocks for holder, part in parts if part == "scores"}
+    scores = held["scores"] + sum(
+        holder.bytes
+        for holder, part in parts
+        if part == "backward" and holder.bytes / holder.blocks in sizes
+    )
     held["forward"] += held.pop("scores", 0)
     said = [(part, size) for part, size in held.most_common() if size >= max(_SAID * peak, 1)]
     if not said:
@@ -133,9 +141,9 @@ def _parts_of_peak(holders: Sequence[Holder], peak: int, stacks: Iterable[str]) 
     largest, size = said[0]
     if size < _MUCH * peak:
         return
-    if scores >= max(_SAID * peak, size / 4) and largest == "forward":
+    if scores >= max(_SAID * peak, size / 4) and largest in ("forward", "backward"):
         yield fact("snapshot.remedy-scores", bytes=scores)
-    elif largest == "forward":
+    if largest == "forward" and scores < size / 2:
         trains = any(_is_backward(stack.split(BETWEEN)) for stack in stacks)
         yield fact("snapshot.remedy-forward" if trains else "snapshot.remedy-forward-alone")
     elif largest == "optimizer":
@@ -150,10 +158,9 @@ def _part(holder: Holder) -> str | None:
         return "backward"
     if step is not None and (_OPTIMIZER.search(step["file"]) or _FILLED.match(holder.op)):
         return "optimizer"
-    if not any(map(_FORWARD.search, frames)):
-        return None
-    is_scores = any(map(_SCORES.search, frames[: _INNER + 1])) and not _FUSED.search(holder.op)
-    return "scores" if is_scores else "forward"
+    if any(map(_SCORES.search, frames[: _INNER + 1])) and not _FUSED.search(holder.op):
+        return "scores"
+    return "forward" if any(map(_FORWARD.search, frames)) else None
 
 
 def _is_backward(frames: Sequence[str]) -> bool:

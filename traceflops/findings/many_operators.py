@@ -9,6 +9,7 @@ ge lt and where | ge lt and where | ...      # the same 4 names again and again:
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
@@ -26,6 +27,7 @@ from traceflops.table.columns import (
     IntArray,
     codes,
     is_one_of,
+    matching,
     names,
     numbers,
     thread_columns,
@@ -42,6 +44,10 @@ _MANY, _SMALL = 1_000, 0.01
 _SHORT_NS, _BRIEF_NS, _SEVERAL = 10_000_000, 5_000, 100
 """A recording shorter than the first is judged by nothing if it has at least the third number of
 operators, of which most take no longer than the second: their time is overhead."""
+_TRIFLE, _SOME = 0.001, 10
+"""Operators below this share of the time say nothing of passes, nor do fewer than the second."""
+_HAS_DIMS: Final = re.compile(r"\d")
+_HELD: Final = 2  # turns that one operator holds
 _NAMED: Final = 5
 _WAITS: Final = ("aten::nonzero", "aten::_local_scalar_dense", "aten::masked_select")
 """Operators that bring a value or a size to the CPU: on a GPU they wait for all earlier work."""
@@ -86,7 +92,8 @@ def many_operators(
         process, thread = (int(column[loop.rows[0]]) for column in thread_columns(ops))
         loads = loading.get((process, thread), Intervals.empty())
         is_loading = 2 * own.intersect(loads).length_ns > own.length_ns
-        if _MUCH <= share <= 1 and not is_loading:  # above 1, the loop leaves the window
+        is_part = _is_part(ops, loop, start, end)
+        if _MUCH <= share <= 1 and not is_loading and not is_part:  # above 1, it leaves the window
             in_loop = (start >= first_ns) & (end <= last_ns)
             in_loop &= _threads(ops) == _threads(ops)[loop.rows[0]]
             # Does an operator wait for the GPU in each turn? A value on the CPU is read at once.
@@ -119,9 +126,39 @@ def little_on_cpu(trace: Trace, window_ns: int) -> tuple[Fact, ...]:
     return (fact("verdict.cpu-little", window_ns=window_ns, count=count, each_ns=each_ns),)
 
 
+def one_pass(ops: pa.Table, window_ns: int) -> tuple[Fact, ...]:
+    """Return a statement if the operators seem to be one pass of a model, from its first call on.
+
+    Of the outermost operators that are no trifle, the first and the last, with their shapes, occur
+    once: a second pass would repeat them.
+    """
+    is_told = (OpTree.of(ops).parent < 0) & matching(ops["input_dims"], _HAS_DIMS.search)
+    is_told &= numbers(ops["dur_ns"]) >= _TRIFLE * window_ns
+    rows = np.flatnonzero(is_told)
+    if len(rows) < _SOME:
+        return ()
+    kind = joint_codes(*(codes(ops[column])[rows] for column in ("name", "input_dims")))
+    first, last = kind[np.argsort(numbers(ops["start_ns"])[rows], kind="stable")[[0, -1]]]
+    is_one = (kind == first).sum() == (kind == last).sum() == 1
+    return (fact("verdict.cpu-one-pass"),) if is_one else ()
+
+
 def _threads(ops: pa.Table) -> IntArray:
     """Return, per operator, a number of its process and thread."""
     return joint_codes(numbers(ops["process"]), numbers(ops["thread"], ABSENT))
+
+
+def _is_part(ops: pa.Table, loop: _Loop, start: IntArray, end: IntArray) -> bool:
+    """Return whether most turns run within operators of another thread that hold several each.
+
+    These share out their work: the turns are not of the program's own loop.
+    """
+    process, thread = numbers(ops["process"]), _threads(ops)
+    first, last = loop.rows[[0, -1]]
+    others = (process == process[first]) & (thread != thread[first])
+    others &= (end - start) * loop.turns >= _HELD * (end[last] - start[first])
+    around = Intervals.of(start[others], end[others]).contains(start[loop.rows])
+    return 2 * int(around.sum()) > len(loop.rows)
 
 
 def _longest_loop(ops: pa.Table) -> _Loop | None:

@@ -46,7 +46,7 @@ _MOST: Final = 2
 _LARGE: Final = 0.2  # the second largest part is named, too, from this share of the time on
 _MANY: Final = 3  # with so many calls, no single one should take most of the time
 _MOSTLY: Final = 0.8  # an operator with this share of its kind of work is told instead of the kind
-_OVERLAP: Final = 1.01
+_OVERLAP: Final = 1.05
 """Operators that take more than this times the busy time ran beside each other."""
 _COMMUNICATION, _DISPATCH = "communication", "dispatch within operators"
 _SEVERAL, _NO_LAUNCH_NS = 3, 100_000_000

@@ -75,6 +75,11 @@ class Series(Struct, frozen=True):
     steps: tuple[StepUse, ...]
 
     @property
+    def is_state(self) -> bool:
+        """Whether all values are of one time: a state without history, which has no known peak."""
+        return self.curve.time_ns[0] == self.curve.time_ns[-1]
+
+    @property
     def growth(self) -> int | None:
         """Return how much more is held at the end of the last step than of the first, or None."""
         return self.steps[-1].at_end - self.steps[0].at_end if len(self.steps) > 1 else None

@@ -10,7 +10,8 @@ import numpy as np
 
 from traceflops.facts import Fact, fact
 from traceflops.table.columns import ABSENT, BoolArray, IntArray, codes, is_one_of, names, numbers
-from traceflops.table.grouping import distinct, groups
+from traceflops.table.grouping import differ_from_before, distinct, groups
+from traceflops.table.nesting import taken
 from traceflops.table.trace import Trace
 from traceflops.timeline.account import DeviceAccount, LinkedTrace
 from traceflops.timeline.device_span import DeviceRows
@@ -116,6 +117,24 @@ def _by_copies(linked: LinkedTrace, rows: DeviceRows) -> _Periods | None:
     return boundary, fact("steps-by.copies")
 
 
+def _by_methods(linked: LinkedTrace, rows: DeviceRows) -> _Periods | None:
+    """Return periods that begin with calls of a TorchScript model, None if they are irregular."""
+    tree, activities = linked.op_tree, linked.trace.activities
+    is_called = is_one_of(linked.trace.ops["name"], _METHOD) & (tree.parent < 0)
+    # On a CPU, the operator is in the correlation (see `with_host_activities`).
+    on_cpu = is_one_of(activities["kind"], "op")[rows.row]
+    own = -1 - numbers(activities["correlation"], ABSENT)[rows.row]
+    op = np.where(on_cpu, own, linked.links.op_of_activity[rows.row])
+    call = taken(tree.nearest(is_called), op, -1)
+    inside = np.flatnonzero(call >= 0)
+    if not len(inside):
+        return None
+    boundary = np.append(inside[differ_from_before(call[inside])], inside[-1] + 1)
+    if _alike(boundary).mean() < repetition.REGULAR_SHARE:
+        return None
+    return boundary, fact("steps-by.methods", method=_METHOD)
+
+
 def order_of(linked: LinkedTrace, rows: DeviceRows) -> repetition.Order:
     """Return the activities of a device in order."""
     name, call = linked.columns.name[rows.row], linked.links.call_of_activity[rows.row]
@@ -131,10 +150,12 @@ def _by_signature(linked: LinkedTrace, rows: DeviceRows) -> _Periods | None:
     return rounds.begin, fact("steps-by.rounds", count=rounds.length, what=what)
 
 
+_METHOD: Final = "forward"
 SIGNATURE: Final = "signature"
 SOURCES: Final[Mapping[str, Callable[[LinkedTrace, DeviceRows], _Periods | None]]] = {
     "optimizer": _by_optimizer,
     "copies": _by_copies,
+    "methods": _by_methods,
     SIGNATURE: _by_signature,
 }
 """Functions that find the periods of a device, the most reliable first, by `StepChoice.source`."""

@@ -266,9 +266,73 @@ def test_a_snapshot_without_events_tells_its_own_time(tmp_path: Path) -> None:
     assert series(trace, "device_memory.largest_free_bytes") == [(0, 4096 - 1024)]
     assert trace.ranks == (5,)
     assert "no-history" in codes(trace)
-    assert "GPU 3 has 500 B allocated at its peak. Another 3.51 KiB is reserved" in (
-        tf.analyze(trace).verdict.sentence
+    assert (
+        "GPU 3 has 500 B allocated as the snapshot is taken; its peak is not recorded. Another "
+        "3.51 KiB is reserved" in tf.analyze(trace).verdict.sentence
     )
+
+
+def test_blocks_of_pytorch_2_0_have_their_frames_in_a_history(tmp_path: Path) -> None:
+    frames = [{"filename": "/x/weights.py", "name": "load", "line": 7}]
+    past = [{"addr": 1024, "real_size": 300, "frames": frames}, {"addr": 1024, "frames": []}]
+    blocks = [
+        {"size": 1024, "state": "inactive"},
+        {"size": 512, "state": "active_allocated", "history": past},
+    ]
+    segment = {**SEGMENT, "device": 0, "blocks": blocks}
+    old = {"segments": [segment], "device_traces": [[{"action": "snapshot"}]]}
+    trace = read(old, tmp_path)
+    assert [row["address"] for row in trace.counters.to_pylist() if row["address"]] == [1024, 1024]
+    use, held = use_of(trace)
+    assert held == {("weights.py(7): load", ""): 300}
+    assert use.unused_at_peak == 4096 - 300
+    assert "no-history" in codes(trace)
+
+
+def test_helpers_of_packages_are_left_out_and_their_modules_are_not(tmp_path: Path) -> None:
+    """Frames are innermost first; PyTorch calls a module's forward."""
+    helper, module = "/v/site-packages/einops/einops.py", "/v/site-packages/hf/model.py"
+    own, called = ("/x/net.py", "forward"), ("/v/site-packages/torch/nn/module.py", "_call")
+    stacks = [
+        [(helper, "einsum"), (helper, "fold"), own, called, ("/x/main.py", "main")],
+        [(helper, "einsum"), (module, "forward"), called, ("/x/main.py", "main")],
+    ]
+    events = [
+        event("alloc", at, 1, time_us=at)
+        | {"frames": [{"filename": file, "name": name, "line": 1} for file, name in stack]}
+        for at, stack in enumerate(stacks)
+    ]
+    trace = read({"segments": [], "device_traces": [events]}, tmp_path)
+    stacks_told = {row["stack"] for row in trace.counters.to_pylist()} - {None}
+    assert stacks_told == {
+        "net.py(1): forward < main.py(1): main",
+        "einops.py(1): einsum < model.py(1): forward < main.py(1): main",
+    }
+
+
+def test_what_was_before_the_recording_is_told_if_it_is_most(tmp_path: Path) -> None:
+    frames = [{"filename": "net.py", "name": "forward", "line": 3}]
+    held = [{**BLOCK, "size": 4096 * n, "requested_size": 4096 * n} for n in (1,)]
+    begun = {**event("alloc", 99, 1, time_us=1), "frames": frames}
+    freed = {**event("free_requested", 99, 1, time_us=2), "frames": []}
+    segment = {**SEGMENT, "device": 0, "blocks": held}
+    trace = read({"segments": [segment], "device_traces": [[begun, freed]]}, tmp_path)
+    assert tf.analyze(trace).verdict.sentence.startswith(
+        "GPU 0 has 4.5 KiB allocated at its peak, 4 KiB from before the recording, 512 B by forward"
+    )
+
+
+def test_scores_of_attention_are_known_by_their_size_in_the_backward_pass(tmp_path: Path) -> None:
+    def allocated(at: int, *frames: tuple[str, str]) -> dict[str, Any]:
+        stack = [{"filename": file, "line": 1, "name": name} for file, name in frames]
+        place = {"addr": at << 40, "size": 2 << 30, "time_us": at}
+        return {"action": "alloc", "frames": stack, **place}
+
+    exp = ("", "at::_ops::exp::call("), ("a.py", "softmax"), ("a.py", "main")
+    back = ("", "at::_ops::div::call("), ("", "torch::autograd::DivBackward0::apply(")
+    events = [allocated(1, *exp), *(allocated(at, *back) for at in (2, 3, 4))]
+    sentence = tf.analyze(read({"segments": [], "device_traces": [events]}, tmp_path)).verdict
+    assert "Attention stores its scores, 8 GiB" in sentence.sentence
 
 
 def test_a_history_with_gaps_says_so(tmp_path: Path) -> None:
@@ -384,8 +448,9 @@ def test_parts_of_the_peak_are_told_with_what_makes_the_largest_smaller(tmp_path
     trace = read({"device_traces": [events], "segments": []}, tmp_path)
     sentence = tf.analyze(trace).verdict.sentence
     assert (
-        "At the peak, the optimizer holds 24 GiB, backward passes hold 10 GiB, forward passes "
-        "hold 6 GiB. To need less, keep the states of the optimizer in 8 or 16 bits" in sentence
+        "Of what is allocated, the optimizer holds 24 GiB, backward passes hold 10 GiB, forward "
+        "passes hold 6 GiB. To need less, keep the states of the optimizer in 8 or 16 bits"
+        in sentence
     )
 
 
@@ -393,4 +458,6 @@ def test_no_part_of_the_program_holds_nothing(tmp_path: Path) -> None:
     frames = [{"filename": "m.py", "line": 1, "name": "forward"}]
     empty = {"action": "alloc", "addr": 1 << 40, "size": 0, "time_us": 1, "frames": frames}
     trace = read({"segments": [], "device_traces": [[empty]]}, tmp_path)
-    assert tf.analyze(trace).verdict.sentence == "GPU 0 has 0 B allocated at its peak."
+    assert tf.analyze(trace).verdict.sentence == (
+        "GPU 0 has 0 B allocated as the snapshot is taken; its peak is not recorded."
+    )

@@ -36,9 +36,13 @@ KERNEL = {"kernel_details": "regs:40 static_shared:16 dynamic_shared:1024 grid:3
 
 
 def plane(
-    name: str, lines: Mapping[str, Iterable[Event]], start_ns: int = 0, **facts: Said
+    name: str,
+    lines: Mapping[str, Iterable[Event]],
+    start_ns: int = 0,
+    shown: Mapping[str, str] | None = None,
+    **facts: Said,
 ) -> bytes:
-    writer = PlaneWriter(name)
+    writer = PlaneWriter(name, shown or {})
     written = [
         line(key, title, start_ns, [writer.event(*event) for event in events])
         for key, (title, events) in enumerate(lines.items(), 7)
@@ -57,6 +61,23 @@ def read(*planes: bytes) -> Trace:
 def rows(trace: Trace, table: str, *names: str) -> list[Any]:
     found = trace.table(table).select(names).to_pylist()
     return [tuple(row.values()) if len(names) > 1 else row[names[0]] for row in found]
+
+
+@pytest.mark.parametrize("thread", ["python3", "tf_gpu_private_4"])
+def test_operators_of_tensorflow_ran_on_the_cpu_if_no_thread_is_of_a_gpu(thread: str) -> None:
+    ms = 10**9  # in ps
+    events = [
+        ("net/conv_1:Conv2D", 0, 6 * ms, {}),
+        ("Iterator::Model::Zip", 7 * ms, ms, {}),
+        ("Relu:Relu", 8 * ms, 2 * ms, {}),
+    ]
+    shown = {"net/conv_1:Conv2D": "Conv2D", "Relu:Relu": "Relu", events[1][0]: "Iterator::Zip"}
+    trace = read(plane("/host:CPU", {thread: events}, shown=shown))
+    is_of_cpu = thread == "python3"
+    assert rows(trace, "ops", "name") == (["Conv2D", "Relu"] if is_of_cpu else [])
+    assert len(rows(trace, "marks", "name")) == (1 if is_of_cpu else 3)
+    said = analyze(trace).verdict.sentence
+    assert ("On the CPU, Conv2D takes 60.0 %" in said) == is_of_cpu
 
 
 def test_a_kernel_and_its_gpu() -> None:
