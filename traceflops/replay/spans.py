@@ -216,9 +216,8 @@ def _instants(
     index = np.searchsorted(rows.start_ns, time_ns)
     has_next, following = index < len(rows.row), np.minimum(index, len(rows.row) - 1)
     mark = np.full_like(time_ns, -1)
-    for index_of_time in np.flatnonzero(heads.find(time_ns) < 0).tolist():
-        moment = int(process[rows.row[following[index_of_time]]]), int(time_ns[index_of_time])
-        mark[index_of_time] = graph.moments.get(moment, -1)
+    if len(asked := np.flatnonzero(heads.find(time_ns) < 0)):
+        mark[asked] = graph.moments(process[rows.row[following[asked]]], time_ns[asked])
     # The candidates of a step that begins at a moment of the host are those of its next work.
     work_ns = np.where((mark >= 0) & has_next, rows.start_ns[following], time_ns)
     step = heads.find(work_ns)
