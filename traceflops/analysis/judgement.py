@@ -173,9 +173,7 @@ def judged(
     # Kernels that a profiler ran one by one have no share of the window.
     shared_ns = None if records.state == "serialized" else window_ns
     table = kernel_table(kernels, shared_ns)
-    figures = _Figures(
-        devices, spread, total, measured, losses, table, idle, ranks, passes, basis
-    )
+    figures = _Figures(devices, spread, total, measured, losses, table, idle, ranks, passes, basis)
     verdict = _main_verdict(facts, figures, _on_cpu(facts, figures) if on_host else None)
     # What puts a verdict in doubt stands before it: lost records, a debug build, an error.
     verdict = led_by_build(verdicts.led_by(verdict, facts.cut or lost_graphs), facts.trace)

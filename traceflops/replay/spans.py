@@ -10,7 +10,14 @@ from msgspec.structs import replace
 
 from traceflops.replay.recorded_graph import RecordedGraph, World
 from traceflops.table.columns import ABSENT, BoolArray, Columns, IntArray, is_one_of, numbers
-from traceflops.table.grouping import differ_from_before, group_most, joint_codes, ranked, runs
+from traceflops.table.grouping import (
+    differ_from_before,
+    group_most,
+    joint_codes,
+    ranked,
+    runs,
+    without,
+)
 from traceflops.timeline.intervals import ENDLESS, NEVER, Intervals
 from traceflops.windows.prepared import Prepared
 from traceflops.windows.tiling import paced
@@ -82,7 +89,7 @@ class Instants(Struct, frozen=True):
         is_marked = (self.mark >= 0) & (marked < time)
         time, node = np.where(is_marked, marked, time), np.where(is_marked, self.mark, node)
         # Without candidates, the end of the device's last work
-        bare = np.setdiff1d(np.arange(len(self.device)), with_work)
+        bare = without(np.arange(len(self.device)), with_work)
         if len(bare):
             last = _last_work(graph, time_ns)[self.device[bare]]
             time[bare], node[bare] = time_ns[last], last
