@@ -105,7 +105,7 @@ def _device_shift(pids: Sequence[int]) -> int:
     """Return the power of ten whose multiples a tool added to device numbers, 0 if none."""
     devices = np.array([pid for pid in pids if pid >= 0], np.int64)
     shifts = (power for power in _SHIFTS if (devices % power < 1_024).all())
-    return next((power for power in shifts if len(np.unique(devices // power)) > 1), 0)
+    return next((power for power in shifts if len(distinct(devices // power)) > 1), 0)
 
 
 def _common_pids(

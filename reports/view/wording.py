@@ -127,7 +127,7 @@ def ranks(devices: Sequence[DeviceReport]) -> str:
 
 def some_ranks(analysis: Analysis) -> str:
     """Return which ranks of a larger job are here: "ranks 0-2 of 4", "" if all are, or unknown."""
-    worlds = set(analysis.recording.trace.processes["world_size"].drop_null().to_pylist())
+    worlds = set(analysis.recording.trace.processes["world_size"].to_pylist()) - {None}
     every = {rank for device in analysis.devices for rank in device.ranks or (device.rank,)}
     known = {rank for rank in every if rank is not None}
     if len(worlds) != 1 or known != every or not known or max(known) >= max(worlds):

@@ -125,10 +125,12 @@ def loading() -> Analysis:
 def test_a_replay_without_a_change_is_the_recording(config: RunConfig) -> None:
     graph, ends = graph_of(config)
     row = graph.nodes.row
-    recorded_only = replace(graph, edges=graph.edges.only(~graph.edges.inferred))
-    for one in (graph, recorded_only):
-        for pinned in (False, True):
-            times = one.times(one.as_recorded(pinned=pinned))
+    graphs = graph, graph.without_inferred()
+    worlds = [(one, one.as_recorded(pinned=pinned)) for one in graphs for pinned in (False, True)]
+    shared = graph.visits(np.logical_or.reduce([world.is_pinned for _, world in worlds]))
+    for one, world in worlds:
+        for visits in (None, shared):
+            times = one.times(world, visits)
             of_work = times[row >= 0]
             offset = of_work - ends[row[row >= 0]]
             assert len(np.unique(offset[np.argsort(row[row >= 0])])) <= config.ranks

@@ -60,7 +60,7 @@ from traceflops.timeline.records import EMPTY_ACCOUNT, Account
 from traceflops.windows.device_records import LaunchRecords
 from traceflops.windows.prepared import Prepared
 from traceflops.windows.records import DeviceReport, StepChoice, chosen_time
-from traceflops.windows.step_times import spread_of
+from traceflops.windows.step_times import StepSpread, spread_of
 
 
 class VerdictFacts(NamedTuple):
@@ -137,6 +137,7 @@ class _Figures(NamedTuple):
     """The figures that a verdict and findings rest on; `total` is the sum over devices."""
 
     devices: Sequence[DeviceReport]
+    spread: StepSpread | None
     total: Account
     measured: Measurement
     losses: Sequence[Loss]
@@ -180,7 +181,7 @@ def judged(
     # Kernels that a profiler ran one by one have no share of the window.
     shared_ns = None if records.state == "serialized" else window_ns
     table = kernel_table(kernels, shared_ns)
-    figures = _Figures(devices, total, measured, losses, table, idle, ranks, passes, basis)
+    figures = _Figures(devices, spread, total, measured, losses, table, idle, ranks, passes, basis)
     verdict = _main_verdict(facts, figures, _on_cpu(facts, figures) if on_host else None)
     # What puts a verdict in doubt stands before it: lost records, a debug build, an error.
     verdict = led_by_build(verdicts.led_by(verdict, facts.cut or lost_graphs), facts.trace)
@@ -234,7 +235,7 @@ def _findings(facts: VerdictFacts, figures: _Figures) -> tuple[Finding, ...]:
         *loss_findings(other_losses, figures.measured, basis),
         *standstill_findings(facts.still, total.components.window_ns),
         *of_ranks,
-        *uneven_findings(spread_of(figures.devices), figures.devices, passes),
+        *uneven_findings(figures.spread, figures.devices, passes),
         *main_kernel_findings(kernels, passes, basis),
     )
     return tuple(sorted(findings, key=attrgetter("share"), reverse=True))

@@ -231,7 +231,7 @@ class Analysis(Struct, frozen=True, dict=True):
         """Return the components of the chosen windows of all devices, added up."""
         return self.total.components
 
-    @property
+    @cached_property
     def windows_used(self) -> int:
         """Return the number of windows that the figures sum over, usually steps times devices."""
         return sum(window.used for device in self.devices for window in device.windows)

@@ -25,7 +25,7 @@ from traceflops.facts import Fact, fact
 from traceflops.table.arrays import ABSENT, IntArray
 from traceflops.table.builder import TableBuilder, with_numbers
 from traceflops.table.columns import appended, codes, is_one_of, matching, names, numbers, take_rows
-from traceflops.table.grouping import distinct, groups
+from traceflops.table.grouping import distinct, groups, without
 from traceflops.table.links import Links, first_match, link
 from traceflops.table.nesting import taken
 from traceflops.table.patterns import GRAPH_LAUNCH, started
@@ -158,7 +158,7 @@ def _graphs(capture: LinkedTrace, name_of: IntArray) -> Iterator[_Kernels]:
     begins, ends = (
         np.flatnonzero(matching(calls["name"], pattern.fullmatch)) for pattern in (_BEGIN, _END)
     )
-    for number in np.setdiff1d(process[call[rows]], process[begins]).tolist():
+    for number in without(process[call[rows]], process[begins]).tolist():
         yield _kernels(capture, rows[process[call[rows]] == number], name_of)
     for begin in begins.tolist():
         after = ends[(process[ends] == process[begin]) & (start[ends] > start[begin])]

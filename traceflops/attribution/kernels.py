@@ -92,13 +92,15 @@ def kernel_table(totals: Sequence[pa.Table], device_time_ns: int | None) -> pa.T
     counted twice); mean_ns, min_ns and max_ns (of whole activities that touch the windows); share
     (of sum_ns in all device time of the windows, null without any).
     """
+    joined = joined_totals(totals)
+    columns = {name: joined[name].to_pylist() for name in _TEXTS}
+    sums = joined["sum_ns"].to_pylist()
     # Equal times are ordered by name, not by the order of names in the file.
-    order = [("sum_ns", "descending"), ("name", "ascending")]
-    joined = joined_totals(totals).sort_by(order)
-    figures = {name: numbers(joined[name]) for name in _FIGURES}
+    rows = sorted(range(len(sums)), key=lambda row: (-sums[row], columns["name"][row]))
+    texts = {name: [column[row] for row in rows] for name, column in columns.items()}
+    figures = {name: numbers(joined[name])[rows] for name in _FIGURES}
     whole, whole_ns = figures["whole"], figures["whole_ns"]
     figures["mean_ns"] = (whole_ns + whole // 2) // np.maximum(whole, 1)  # rounded
-    texts = {name: joined[name].to_pylist() for name in _TEXTS}
     shown = ("count", "sum_ns", "mean_ns", "min_ns", "max_ns")
     return _table(texts, {name: figures[name] for name in shown}, device_time_ns)
 

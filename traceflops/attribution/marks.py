@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from traceflops.table.arrays import ABSENT, BoolArray, IntArray
 from traceflops.table.columns import Columns, codes, is_one_of, names, numbers, thread_columns
-from traceflops.table.grouping import distinct, group_rows, groups, shared_codes
+from traceflops.table.grouping import distinct, group_rows, groups, shared_codes, without
 from traceflops.table.links import recorded_calls
 from traceflops.table.nesting import innermost, taken
 from traceflops.table.trace import Trace
@@ -128,7 +128,7 @@ class _Threads(Struct, frozen=True):
         ends = np.cumsum([len(process) for process, _ in sources])
         of_call, of_mark, of_node, of_launch = np.split(code, ends[:-1])
         process, thread = (column[first] for column in columns)
-        candidates = np.setdiff1d(of_mark, of_node)
+        candidates = without(of_mark, of_node)
         calls = np.bincount(of_call, minlength=len(first))[candidates]
         # Candidates sorted by process, those with most calls first; the last entry means none.
         order = np.lexsort((candidates, -calls, process[candidates]))

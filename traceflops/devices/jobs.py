@@ -187,9 +187,9 @@ class _Member:
         self.devices = frozenset(filter(None, merging.identities(trace)))
         self.models = merging.models_of(trace)
         processes = trace.processes
-        self.ranks = frozenset(processes["rank"].drop_null().to_pylist())
-        self.world = frozenset(processes["world_size"].drop_null().to_pylist())
-        self.hosts = frozenset(processes["host"].drop_null().to_pylist())
+        self.ranks = frozenset(processes["rank"].to_pylist()) - {None}
+        self.world = frozenset(processes["world_size"].to_pylist()) - {None}
+        self.hosts = frozenset(processes["host"].to_pylist()) - {None}
 
     @cached_property
     def span_ns(self) -> tuple[int, int] | None:

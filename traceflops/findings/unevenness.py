@@ -86,10 +86,10 @@ def uneven_findings(
     reading = {
         window.step
         for device in devices
-        for window in device.windows
+        for window in (device.windows if reads else ())
         if window.used and ((window.start_ns <= starts) & (starts < window.end_ns)).any()
     }
-    most_ns = STANDS_OUT * spread.median_ns
+    most_ns = STANDS_OUT * spread.median_ns // 1
     slow = {step.step for step in spread.used if step.ns > most_ns}
     prompts_explain = slow <= reading and 2 * len(reading) < len(spread.used)
     if slow and prompts_explain:

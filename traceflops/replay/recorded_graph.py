@@ -12,6 +12,7 @@ from typing import Final
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import astuple, replace
 
 from traceflops.replay.visits import Incoming, Runs, Visits
 from traceflops.table.columns import (
@@ -22,12 +23,14 @@ from traceflops.table.columns import (
     WholeArray,
     narrow,
 )
-from traceflops.table.grouping import differ_from_before
+from traceflops.table.grouping import differ_from_before, in_order, places_in_groups
+from traceflops.table.nesting import taken
 
 HOST, LAUNCH, STREAM, EVENT, SYNC, HANDOVER, MEETING, VIRTUAL = range(8)
 """Kinds of edges, in this order: the next moment of a thread; a call that launches work; the order
 of a queue; a queue that waits for another; a call that waits for the device; a thread that waits
 for another; ranks that meet in a collective; a launch that is not recorded."""
+NO_EDGE: Final = -1  # the kind of an edge that a reading takes as not there
 EDGE_NAMES: Final = (
     *("host", "launch_latency", "stream_order", "stream_wait", "return_from_wait"),
     *("thread_handover", "other_ranks", "unrecorded_launch"),
@@ -79,10 +82,15 @@ class World(Struct, frozen=True):
     delay_ns: IntArray
     floor_ns: IntArray
 
+    @property
+    def is_pinned(self) -> BoolArray:
+        """Which nodes begin at a given time or later."""
+        return self.floor_ns > LONG_AGO
+
     def is_within(self, other: World) -> bool:
         """Return whether no value is larger than in another world."""
-        names = World.__struct_fields__
-        return all((getattr(self, name) <= getattr(other, name)).all() for name in names)
+        pairs = zip(astuple(self), astuple(other), strict=True)
+        return all(own is others or (own <= others).all() for own, others in pairs)
 
 
 class RecordedGraph(Struct, frozen=True, dict=True):
@@ -96,14 +104,6 @@ class RecordedGraph(Struct, frozen=True, dict=True):
     edges: Edges
     first_of_row: IntArray
     in_order: WholeArray
-
-    @cached_property
-    def _known_visits(self) -> dict[bytes, Visits]:
-        """Return what replays visit, by the packed mask of pinned nodes; filled as they ask.
-
-        Worlds differ in durations and lags, mostly with the same pinned nodes.
-        """
-        return {}
 
     @property
     def ready_ns(self) -> IntArray:
@@ -143,13 +143,22 @@ class RecordedGraph(Struct, frozen=True, dict=True):
         floor = np.where(is_pinned, begun, LONG_AGO)
         return World(self.nodes.dur_ns, self.edges.lag_ns, delay, floor)
 
-    @cached_property
-    def moments(self) -> dict[tuple[int, int], int]:
-        """Return moments of threads that belong to no call: (process, recorded ns) -> node."""
+    def without_inferred(self) -> RecordedGraph:
+        """Return the graph in which inferred edges bind nothing, with the same nodes and edges."""
+        edges = self.edges
+        kind = np.where(edges.inferred, np.int8(NO_EDGE), edges.kind)
+        lag_ns = np.where(edges.inferred, LONG_AGO // 2, edges.lag_ns)
+        return replace(self, edges=replace(edges, kind=kind, lag_ns=lag_ns))
+
+    def moments(self, process: IntArray, at_ns: IntArray) -> IntArray:
+        """Return the moments of threads, of no call, at these recorded times, -1 for none."""
         nodes = self.nodes
         points = np.flatnonzero((nodes.thread >= 0) & (nodes.call < 0))
-        keys = zip(nodes.process[points].tolist(), nodes.at_ns[points].tolist(), strict=True)
-        return dict(zip(keys, points.tolist(), strict=True))
+        points = points[in_order(nodes.process[points], nodes.at_ns[points])]
+        own, own_ns = nodes.process[points], nodes.at_ns[points]
+        last = places_in_groups(own, own_ns, process, at_ns) - 1
+        is_found = (taken(own, last) == process) & (taken(own_ns, last) == at_ns)
+        return np.where((last >= 0) & is_found, taken(points, last), -1)
 
     @property
     def of_threads(self) -> IntArray:
@@ -160,30 +169,26 @@ class RecordedGraph(Struct, frozen=True, dict=True):
     def _waits_for_none(self) -> BoolArray:
         """Return which nodes have no predecessor."""
         is_first = np.ones(len(self.nodes.time_ns), dtype=np.bool_)
-        is_first[self.edges.target] = False
+        is_first[self.edges.target[self.edges.kind != NO_EDGE]] = False
         return is_first
 
-    def times(self, world: World) -> IntArray:
-        """Return when each node ends in a world."""
+    def times(self, world: World, visits: Visits | None = None) -> IntArray:
+        """Return when each node ends in a world; `visits` are those of several worlds."""
+        visits = visits or self.visits(world.is_pinned)
         work_ns = world.dur_ns + world.delay_ns
-        visits = self._visits(world.floor_ns > LONG_AGO)
         return visits.times(world.lag_ns, work_ns, world.floor_ns, LONG_AGO)
 
-    def _visits(self, is_pinned: BoolArray) -> Visits:
-        """Return what a replay visits if these nodes (a mask) begin at a given time or later."""
-        key = np.packbits(is_pinned).tobytes()
-        if key not in self._known_visits:
-            edges = self._incoming()
-            runs = Runs.of(self.in_order, edges, is_pinned)
-            self._known_visits[key] = Visits.of(runs, edges)
-        return self._known_visits[key]
+    def visits(self, is_pinned: BoolArray) -> Visits:
+        """Return what replays visit of all worlds that pin no others than these nodes (a mask).
 
-    def _incoming(self) -> Incoming:
-        """Return the edges by the node into which they lead."""
+        They are right with and without inferred edges.
+        """
         source, target, kind = self.edges.source, self.edges.target, self.edges.kind
         count = np.bincount(target, minlength=len(self.nodes.time_ns))
-        first, is_next = np.cumsum(count) - count, np.isin(kind, (HOST, STREAM))
-        return Incoming(narrow(first), narrow(count), source, target, is_next, kind == LAUNCH)
+        is_next = ((kind == HOST) | (kind == STREAM)) & ~self.edges.inferred
+        first, is_launch = narrow(np.cumsum(count) - count), kind == LAUNCH
+        edges = Incoming(first, narrow(count), source, target, is_next, is_launch)
+        return Visits.of(Runs.of(self.in_order, edges, is_pinned), edges)
 
     def decisive(self, world: World, time_ns: IntArray) -> IntArray:
         """Return, per node, the first incoming edge that decided when it began, -1 for none."""

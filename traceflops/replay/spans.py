@@ -10,7 +10,14 @@ from msgspec.structs import replace
 
 from traceflops.replay.recorded_graph import RecordedGraph, World
 from traceflops.table.columns import ABSENT, BoolArray, Columns, IntArray, is_one_of, numbers
-from traceflops.table.grouping import differ_from_before, group_most, joint_codes, ranked, runs
+from traceflops.table.grouping import (
+    differ_from_before,
+    group_most,
+    joint_codes,
+    ranked,
+    runs,
+    without,
+)
 from traceflops.timeline.intervals import ENDLESS, NEVER, Intervals
 from traceflops.windows.prepared import Prepared
 from traceflops.windows.tiling import paced
@@ -82,7 +89,7 @@ class Instants(Struct, frozen=True):
         is_marked = (self.mark >= 0) & (marked < time)
         time, node = np.where(is_marked, marked, time), np.where(is_marked, self.mark, node)
         # Without candidates, the end of the device's last work
-        bare = np.setdiff1d(np.arange(len(self.device)), with_work)
+        bare = without(np.arange(len(self.device)), with_work)
         if len(bare):
             last = _last_work(graph, time_ns)[self.device[bare]]
             time[bare], node[bare] = time_ns[last], last
@@ -216,9 +223,8 @@ def _instants(
     index = np.searchsorted(rows.start_ns, time_ns)
     has_next, following = index < len(rows.row), np.minimum(index, len(rows.row) - 1)
     mark = np.full_like(time_ns, -1)
-    for index_of_time in np.flatnonzero(heads.find(time_ns) < 0).tolist():
-        moment = int(process[rows.row[following[index_of_time]]]), int(time_ns[index_of_time])
-        mark[index_of_time] = graph.moments.get(moment, -1)
+    if len(asked := np.flatnonzero(heads.find(time_ns) < 0)):
+        mark[asked] = graph.moments(process[rows.row[following[asked]]], time_ns[asked])
     # The candidates of a step that begins at a moment of the host are those of its next work.
     work_ns = np.where((mark >= 0) & has_next, rows.start_ns[following], time_ns)
     step = heads.find(work_ns)

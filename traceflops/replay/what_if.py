@@ -15,7 +15,6 @@ from typing import Final
 
 import numpy as np
 from msgspec import Struct, field
-from msgspec.structs import replace
 
 from traceflops.attribution.scopes import Phases
 from traceflops.errors import UsageError
@@ -29,6 +28,7 @@ from traceflops.replay.recorded_edges import recorded_graph
 from traceflops.replay.recorded_graph import MEETING, RecordedGraph, World
 from traceflops.replay.refusals import refusals, refused
 from traceflops.replay.spans import Spans, spans_of
+from traceflops.replay.visits import Visits
 from traceflops.table.columns import BoolArray, IntArray, numbers
 from traceflops.table.grouping import groups
 from traceflops.table.nesting import taken
@@ -157,9 +157,8 @@ class Replay(Struct, frozen=True, dict=True):
         work before them or stay in place (pinned).
         """
         graphs = {"": self.graph}
-        edges = self.graph.edges
-        if edges.inferred.any():
-            graphs[_INFERRED] = replace(self.graph, edges=edges.only(~edges.inferred))
+        if self.graph.edges.inferred.any():
+            graphs[_INFERRED] = self.graph.without_inferred()
         likely = [
             Reading.of(graph, graph.as_recorded(), self.window_spans, unlike)
             for unlike, graph in graphs.items()
@@ -177,6 +176,12 @@ class Replay(Struct, frozen=True, dict=True):
                 )
                 pinned.append(Reading.of(graph, world, self.window_spans, unlike, _PINNED))
         return (*likely, *pinned)
+
+    @cached_property
+    def visits(self) -> Visits:
+        """Return what replays visit, in all readings."""
+        pinned = [reading.base.is_pinned for reading in self.readings]
+        return self.graph.visits(np.logical_or.reduce(pinned))
 
     @cached_property
     def awaits_others(self) -> bool:
@@ -289,7 +294,7 @@ class Replay(Struct, frozen=True, dict=True):
             changed = changed.with_work(changed.work_of(self.recorded.communicates), 0)
         world, base = changed.world, reading.base
         is_same = world.is_within(base) and base.is_within(world)
-        time = graph.nodes.time_ns if is_same else graph.times(changed.world)
+        time = graph.nodes.time_ns if is_same else graph.times(world, self.visits)
         length = reading.windows.lengths(graph, changed.world, time)
         length = [*map(max, length, least_ns)] if least_ns is not None else length
         return Replayed(reading, changed, time, tuple(length))

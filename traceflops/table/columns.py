@@ -14,7 +14,6 @@ from typing import Any, Final, Self
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 from msgspec import Struct
 from msgspec.structs import astuple
 
@@ -58,7 +57,9 @@ def flag_column(flags: BoolArray) -> pa.Array:
 
 def only_where(wanted: pa.Array, column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
     """Return a column with null where `wanted` is false or null (a scalar null imports pandas)."""
-    return pc.if_else(wanted, column, pa.nulls(len(column), column.type))
+    from pyarrow import compute  # takes as long to load as pyarrow, and few need it
+
+    return compute.if_else(wanted, column, pa.nulls(len(column), column.type))
 
 
 def nullable(values: IntArray, arrow_type: pa.DataType = _INT64) -> pa.Array:
@@ -87,7 +88,10 @@ def string_column(values: Sequence[str | None]) -> pa.Array:
         except UnicodeEncodeError:
             return (text or "").encode(errors="replace")
 
-    return bytes_column([utf8(value) for value in values]).cast(pa.string())
+    column = bytes_column([utf8(value) for value in values])
+    if column.type == pa.binary():
+        return column.view(pa.string())  # a cast would check the texts, and load pyarrow.compute
+    return column.cast(pa.string())
 
 
 def bytes_column(values: Sequence[bytes | None]) -> pa.Array:

@@ -56,6 +56,12 @@ def distinct(values: WholeArray) -> IntArray:
     return ordered[differ_from_before(ordered)]
 
 
+def without(values: WholeArray, others: WholeArray) -> IntArray:
+    """Return the distinct numbers that are not among others, in ascending order."""
+    own = distinct(values)
+    return own[~is_among(own, others)]
+
+
 def is_among(values: WholeArray, among: WholeArray) -> BoolArray:
     """Return, per number, whether it is among others; faster than `np.isin` for wide ranges."""
     _refuse_unsigned(values)

@@ -344,8 +344,9 @@ def taken(values: npt.NDArray[T], rows: WholeArray, missing: int = -1) -> npt.ND
         return np.full(len(rows), missing, dtype=values.dtype)
     result = np.empty(len(rows), dtype=values.dtype)
     for part in grouping.slices(len(rows)):
-        row = rows[part]
-        result[part] = np.where(row >= 0, values[np.maximum(row, 0)], missing)
+        own, row = result[part], rows[part]
+        np.take(values, row, mode="clip", out=own)
+        own[row < 0] = missing
     return result
 
 

@@ -24,7 +24,6 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 from msgspec import Struct
 from msgspec.structs import fields, replace
 
@@ -104,7 +103,9 @@ def require(is_so: object) -> None:
 
 def _check_range(column: pa.ChunkedArray, least: int, most: int) -> None:
     """Raise ValueError if a number is below `least` or above `most`."""
-    found = pc.min_max(column).as_py()
+    from pyarrow import compute
+
+    found = compute.min_max(column).as_py()
     if found["min"] is not None and not least <= found["min"] <= found["max"] <= most:
         raise ValueError("a number that cannot be")
 
@@ -250,6 +251,8 @@ def _assembled(outside: Outside, tables: Mapping[str, pa.Table]) -> Trace:
 
 def _encoded(table: pa.Table) -> pa.Table:
     """Return a table in the smallest form: no null columns, small integers, differences."""
+    from pyarrow import compute
+
     columns, fields = [], []
     codec = pa.Codec("zstd", compression_level=1)
     for field in table.schema:
@@ -259,7 +262,7 @@ def _encoded(table: pa.Table) -> pa.Table:
         use_differences = False
         if pa.types.is_integer(field.type):
             # A null repeats the number before it, so that its difference is 0: nulls read as 0.
-            values = numbers(pc.fill_null_forward(column), 0)
+            values = numbers(compute.fill_null_forward(column), 0)
             differences = _narrow(np.diff(values, prepend=np.int64(0)))
             plain = _narrow(values)
             sizes = [len(codec.compress(v.tobytes(), asbytes=True)) for v in (plain, differences)]

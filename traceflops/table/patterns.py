@@ -12,7 +12,6 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from traceflops.table.columns import BoolArray, matching, numbers, string_column
 from traceflops.table.grouping import used_names
@@ -20,7 +19,9 @@ from traceflops.table.grouping import used_names
 
 def matches(pattern: str, texts: Sequence[str], *, ignore_case: bool = False) -> BoolArray:
     """Return, per text, whether the pattern matches a part of it. Raises ValueError if invalid."""
-    matched = pc.match_substring_regex(string_column(texts), pattern, ignore_case=ignore_case)
+    from pyarrow import compute
+
+    matched = compute.match_substring_regex(string_column(texts), pattern, ignore_case=ignore_case)
     return np.array(matched.to_pylist(), dtype=np.bool_)
 
 
@@ -30,12 +31,14 @@ def matched_groups(pattern: str, texts: Sequence[str]) -> list[str | None]:
     None for a text that the expression does not match as a whole, "" if the expression has no
     group. Raises ValueError if the expression is invalid.
     """
+    from pyarrow import compute
+
     matches(pattern, ("",))  # checked alone, so that its brackets cannot close those added below
     anchored = rf"\A(?:{pattern})\z"
     is_match = matches(anchored, texts).tolist()
     matched = string_column([text for text, fits in zip(texts, is_match, strict=True) if fits])
     try:
-        groups = iter(pc.replace_substring_regex(matched, anchored, r"\1").to_pylist())
+        groups = iter(compute.replace_substring_regex(matched, anchored, r"\1").to_pylist())
     except pa.ArrowInvalid:  # the expression has no group
         return ["" if fits else None for fits in is_match]
     return [next(groups) if fits else None for fits in is_match]

@@ -29,6 +29,7 @@ from traceflops.table.grouping import (
     in_order,
     lower_medians,
     shared_codes,
+    without,
 )
 from traceflops.table.links import Links
 from traceflops.table.nesting import taken
@@ -343,7 +344,7 @@ class Calls:
         # A copy without a size counts as 1 byte, so that all later ones are as large.
         size = np.maximum(numbers(activities["bytes"], 0)[copies], 1)
         unknown = np.flatnonzero(matching(calls["name"], COPIES.search))
-        unknown = unknown[~np.isin(unknown, call)]  # without a recorded copy
+        unknown = without(unknown, call)  # without a recorded copy
         # The kind of a copy: its direction, or the name of its call, after all directions.
         direction = codes(activities["direction"])[copies]
         kind = np.append(direction, len(names(activities["direction"])) + self.name[unknown])

@@ -21,7 +21,14 @@ from traceflops.devices.jobs import of_job
 from traceflops.devices.processes import called, clocks_of, device_name, lives, whose
 from traceflops.errors import UsageError
 from traceflops.table.columns import BoolArray, IntArray, numbers, take_rows
-from traceflops.table.grouping import distinct, group_least, group_sums, groups, without_unused
+from traceflops.table.grouping import (
+    distinct,
+    group_least,
+    group_sums,
+    groups,
+    without,
+    without_unused,
+)
 from traceflops.table.links import link
 from traceflops.table.trace import Note, Trace, counted_note, note_of
 from traceflops.timeline.intervals import ENDLESS
@@ -283,7 +290,7 @@ def _drop_devices(trace: Trace, devices: Sequence[int], keep: dict[str, BoolArra
         keep[name] &= ~np.isin(numbers(trace.table(name)["device"]), devices)
     process = numbers(trace.activities["process"])
     is_dropped = np.isin(numbers(trace.activities["device"]), devices)
-    emptied = np.setdiff1d(process[is_dropped], process[~is_dropped])
+    emptied = without(process[is_dropped], process[~is_dropped])
     for name in _OF_PROCESSES:
         keep[name] &= ~np.isin(numbers(trace.table(name)["process"]), emptied)
 

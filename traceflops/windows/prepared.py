@@ -96,7 +96,7 @@ class Prepared(Struct, frozen=True, dict=True):
         owner = numbers(self.trace.activities["process"])
         has_all_devices = selection.ranks is None and selection.gpus is None
         is_chosen = np.full(len(process), has_all_devices)
-        is_chosen[np.isin(process, np.union1d(owner, self.cut))] = False
+        is_chosen[np.isin(process, np.append(owner, self.cut))] = False
         # Calls of a process with a chosen device count at any time, or if steps or a time range are
         # selected, at the chosen time.
         is_timed = selection.steps is not None or selection.is_time_range

@@ -23,7 +23,7 @@ from traceflops.facts import Fact, fact
 from traceflops.remedies import in_words_of, sentence
 from traceflops.table.arrays import ABSENT, BoolArray, IntArray
 from traceflops.table.columns import codes, is_one_of, names, numbers
-from traceflops.table.grouping import distinct, groups
+from traceflops.table.grouping import distinct, groups, without
 from traceflops.table.links import Links
 from traceflops.table.nesting import taken
 from traceflops.table.trace import Note, Trace, counted_note, note_of
@@ -306,7 +306,7 @@ def without_launches(trace: Trace, links: Links) -> IntArray:
     """Return the processes with activities, none of which has a recorded launch."""
     _, has_launch = _launch_times(trace, links)
     process = numbers(trace.activities["process"])
-    return np.setdiff1d(process, process[has_launch])
+    return without(process, process[has_launch])
 
 
 def _launch_times(trace: Trace, links: Links) -> tuple[IntArray, BoolArray]:
