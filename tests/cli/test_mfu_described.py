@@ -136,7 +136,7 @@ def test_a_description_that_says_too_little_costs_nothing_else(
     path = tmp_path / "trace.json"
     path.write_text(json.dumps({"traceflops": said} | sample_trace))
     lines = printed(path)
-    assert lines[0] == printed(SAMPLE)[0]
+    assert lines[0].startswith("MFU 30.4 %")
     assert problem in " ".join(" ".join(lines).split())
     assert content(path)["described"] is None
     # What is asked of a description needs one.

@@ -54,7 +54,7 @@ def _scored(rows: Iterable[tuple[int, tuple[str, ...]]]) -> Iterator[Score]:
             yield from scores(scenario(seed, *faults))
 
 
-@pytest.mark.parametrize(("seed", "faults"), some(SAMPLE, 2), ids=lambda one: str(one))
+@pytest.mark.parametrize(("seed", "faults"), some(SAMPLE, 3), ids=lambda one: str(one))
 def test_what_is_planted_is_found_first_and_gains_what_its_repair_does(
     seed: int, faults: tuple[str, ...]
 ) -> None:
