@@ -161,7 +161,12 @@ def test_recordings_of_the_cpu_alone_promise_nothing_and_say_so() -> None:
 @pytest.mark.parametrize(
     ("gained_ns", "ends_ns", "steps", "said"),
     [
-        (7, (5, 9), True, "5.00 to 9.00 ns per step, and 7 ns came (95 % interval 5 ns to 9 ns)"),
+        (
+            7,
+            (5, 9),
+            True,
+            "5.00 to 9.00 ns per step, and 7 ns came (95 % interval 5.00 to 9.00 ns)",
+        ),
         (7, (-1, 9), True, "(95 % interval −1 ns to +9 ns, so the change may also be chance)"),
         (7, None, False, "5.00 to 9.00 ns, and 7 ns came."),
     ],

@@ -914,7 +914,7 @@ def test_who_replays_graphs_is_not_told_to_use_them() -> None:
     ("table", "name", "says"),
     [
         ("marks", "Torch-Compiled Region: 0/0", "reduce-overhead"),
-        ("calls", "cudaGraphLaunch", "outside of them"),
+        ("calls", "cudaGraphLaunch", "outside of the CUDA graphs"),
         ("marks", "other", "Join kernels with torch.compile"),
     ],
 )

@@ -67,8 +67,10 @@ class Promise(Struct, frozen=True):
         if self.interval is not None:
             low_ns, high_ns = self.interval
             ends = (low_ns, high_ns) if self.gained_ns >= 0 else (-high_ns, -low_ns)
-            code = "promise.spread" if low_ns < 0 < high_ns else "promise.interval"
-            sure = fact(code, low_ns=round(ends[0]), high_ns=round(ends[1]))
+            low_ns, high_ns = map(round, ends)
+            sure = fact("promise.interval", ends=(low_ns, high_ns))
+            if low_ns < 0 < high_ns:
+                sure = fact("promise.chance", low_ns=low_ns, high_ns=high_ns)
         return fact(
             f"promise.{self.outcome}",
             fixed=tuple(
