@@ -6,7 +6,10 @@ A block is marked by a comment, and holds the command and what it prints:
     ```text
     ```
 
-A command may end in ` | head -8`.
+A command may end in ` | head -8`. A table of rows that the code has is between two comments:
+
+    <!-- table: rules -->
+    <!-- end -->
 """
 
 from __future__ import annotations
@@ -15,14 +18,24 @@ import os
 import re
 import shlex
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from typer.testing import CliRunner
 
+from traceflops.categories.rules import CONTAINS
 from traceflops.cli import app
+from traceflops.devices.peaks import DTYPES, load_devices
+from traceflops.findings.rules import all_rules
+from traceflops.reports.view.texts import all_texts
 
 ROOT = Path(__file__).resolve().parents[1]
 _BLOCK = re.compile(r"^<!-- output: traceflops ([^\n]+) -->\n```text\n(.*?)^```$", re.M | re.S)
+
+_TABLE = re.compile(r"^<!-- table: (\w+) -->\n(.*?)^<!-- end -->$", re.M | re.S)
+_FIELD = re.compile(r"\{(\w+)[^{}|]*(?:\|([^{}]*))?\}")
+_FILLED = {"ranks": "N", "first": "Products", "types": "32-bit types"}
+_UNTITLED = {"on-cpu": "All work is on CPUs", "trace-health": "The recording is unfit"}
 
 
 def documents() -> list[Path]:
@@ -32,7 +45,43 @@ def documents() -> list[Path]:
 
 def refreshed(text: str) -> str:
     """Return a document with what its commands print today."""
-    return _BLOCK.sub(lambda match: _block(match.group(1)), text)
+    text = _BLOCK.sub(lambda match: _block(match.group(1)), text)
+    return _TABLE.sub(lambda match: _table(match.group(1), text), text)
+
+
+def _table(name: str, page: str) -> str:
+    """Return a table of the code's rows between its comments; `page` has the headings of rules."""
+    rows = {"rules": _rules, "categories": _categories, "devices": _devices}[name](page)
+    lines = [f"| {' | '.join(row)} |" for row in rows]
+    lines.insert(1, "|" + "---|" * lines[0].count(" | ") + "---|")
+    return "\n".join([f"<!-- table: {name} -->", *lines, "<!-- end -->"])
+
+
+def _rules(page: str) -> Iterator[tuple[str, ...]]:
+    """Yield the rules of findings: id, what the finding says, limits; a link to its heading."""
+    yield "Rule", "Finding", "Limits"
+    for rule, row in all_rules().rules.items():
+        title = all_texts().get(f"{rule}.title") or _UNTITLED[rule]
+        title = _FIELD.sub(lambda field: field[2] or _FILLED[field[1]], title)
+        shown = f"[`{rule}`](#rule-{rule})" if f"\n## Rule `{rule}`\n" in page else f"`{rule}`"
+        limits = ", ".join(f"{name}={value:,.12g}" for name, value in row.thresholds.items())
+        yield shown, title, f"`{limits}`" if limits else ""
+
+
+def _categories(_: str) -> Iterator[tuple[str, ...]]:
+    yield "Top", "Sub", "Contains"
+    for top, subs in CONTAINS.items():
+        yield from ((top, f"`{sub}`", what) for sub, what in subs.items())
+
+
+def _devices(_: str) -> Iterator[tuple[str, ...]]:
+    """Yield the vendors of devices, their numbers, and the data types that have a rate."""
+    yield "Vendor", "Devices", "Rates of"
+    rows = load_devices()
+    for vendor in dict.fromkeys(row.vendor for row in rows):
+        own = [row for row in rows if row.vendor == vendor]
+        types = [dtype for dtype in DTYPES if any(dtype in row.dense for row in own)]
+        yield vendor, str(len(own)), ", ".join(f"`{dtype}`" for dtype in types)
 
 
 def _block(arguments: str) -> str:

@@ -42,13 +42,22 @@ class Some(Struct, frozen=True):
         return self.items[part]
 
 
-class Whole(Struct, frozen=True):
-    """A text that is never shortened: half a script is none."""
+class Lines(Struct, frozen=True):
+    """The lines of a text, of which those from `start` on are told, as many as fit."""
 
     text: str
+    start: int = 0
+
+    @property
+    def items(self) -> list[str]:
+        """Return the lines from `start` on, with their ends."""
+        return self.text.splitlines(keepends=True)[max(self.start, 0) :]
+
+    def __len__(self) -> int:
+        return len(self.items)
 
 
-_LISTS: Final = (list, tuple, Some)
+_LISTS: Final = (list, tuple, Some, Lines)
 
 
 def fitted(answer: dict[str, Any]) -> str:
@@ -69,20 +78,22 @@ def has_room(answer: dict[str, Any]) -> bool:
 def _cut(value: Any, most: int, longest: int) -> Any:
     """Return a value with lists cut to `most` items and texts to `longest` characters.
 
-    In an object with cut lists, "more" counts by key the items that are missing. Texts have no
-    control characters.
+    In an object with cut lists, "more" counts by key the items, or lines, that are missing. Texts
+    have no control characters.
     """
     if isinstance(value, str):
         return shorten_middle(value, longest)
-    if isinstance(value, Whole):
-        return value.text
+    if isinstance(value, Lines):
+        return "".join(value.items[: 2 * most])  # lines of scripts are shorter than items
     if isinstance(value, _LISTS):
         return [_cut(item, most, longest) for item in value[:most]]
     if not isinstance(value, dict):
         return value
     cut = {visible(str(key)): _cut(item, most, longest) for key, item in value.items()}
     lists = {visible(str(key)): item for key, item in value.items() if isinstance(item, _LISTS)}
-    more = {key: left for key, items in lists.items() if (left := len(items) - len(cut[key]))}
+    told = {key: cut[key] for key in lists}
+    told |= {key: told[key].splitlines() for key in lists if isinstance(lists[key], Lines)}
+    more = {key: left for key, items in lists.items() if (left := len(items) - len(told[key]))}
     return cut | {"more": more} if more else cut
 
 

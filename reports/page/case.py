@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import chain
+from itertools import accumulate, chain
 from typing import Any, Final
 
 import numpy as np
@@ -32,6 +33,9 @@ from traceflops.windows.device_records import PARTIAL
 
 _MOST_CARDS: Final = 3
 _POINTS: Final = 60
+_BRIEF: Final = 20  # words of a remedy above the bar, if its first sentence has no more
+_SENTENCE_END: Final = re.compile(r"(?<=[.!?]) (?=[A-Z])")
+_CLAUSE_END: Final = re.compile(r"[.:;](?: |$)")
 _WHOLE: Final = 100.0
 _SPELLED: Final = {"MFU": "model FLOPs utilisation", "HFU": "hardware FLOPs utilisation"}
 _LEVELS: Final = ("low", "medium", "high")
@@ -93,10 +97,12 @@ def case_values(analysis: Analysis) -> dict[str, Any]:
     return {
         "title": heading,
         "rest": " ".join(filter(None, (more, opened.rest))),
-        "doubts": wording.doubts(analysis),
+        # The notes have all of them.
+        "doubts": [_CLAUSE_END.split(text, maxsplit=1)[0] for text in wording.doubts(analysis)],
         "chip": analysis.measured.figure or "",
         "no_mfu": _lacks_mfu(analysis),
         "best": best,
+        "brief": _brief(best.finding.remedy) if best else "",
         "places": [name for name in best.where if name.lower() not in said] if best else [],
         "says_gain": opened.tells is None,
         # What the title is about, at least how long steps are.
@@ -126,6 +132,13 @@ def case_values(analysis: Analysis) -> dict[str, Any]:
         "scope": step_split.scope(analysis),
         "outside": "" if step_split.is_mostly_outside(analysis) else step_split.outside(analysis),
     }
+
+
+def _brief(remedy: str) -> str:
+    """Return the first sentences of a remedy: as many as are brief, at least one."""
+    sentences = _SENTENCE_END.split(remedy)
+    lengths = accumulate(len(sentence.split()) for sentence in sentences)
+    return " ".join(sentences[: max(sum(length <= _BRIEF for length in lengths), 1)])
 
 
 def is_judged(analysis: Analysis) -> bool:

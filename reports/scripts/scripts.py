@@ -40,7 +40,10 @@ _COLLECTIVES: Final = {
     "broadcast": "dist.broadcast(source, 0)",
     "reduce": "dist.reduce(source, 0)",
 }
-_LISTS: Final = "The types of tensors in lists are not recorded: float32 is assumed."
+_LISTS: Final = (
+    "The types of tensors in lists are not recorded: float32 is assumed. In long lists, tensors of "
+    "one shape stand together."
+)
 _DEFAULT: Final = "Argument {} is not recorded: its default is used."
 _CHANNELS_LAST: Final = """\
     last = torch.channels_last
@@ -65,6 +68,9 @@ _BACKENDS: Final = """\
 Work = Call | Copy | Exchange | Chain | Loading
 """What a script can repeat."""
 _SMALL: Final = 8  # sizes up to this are no size of a matrix that alignment is about
+_LONG: Final = 8  # lists of more tensors are those of optimizers and concatenations, in any order
+_WIDTH: Final = 98  # characters of a line
+_UNBROKEN: Final = re.compile(r"'[^']*'|\"[^\"]*\"| \* ")
 
 
 def script(work: Work, analysis: Analysis, file: str) -> str:
@@ -90,7 +96,23 @@ def script(work: Work, analysis: Analysis, file: str) -> str:
 
 def _filled(name: str, facts: Mapping[str, str]) -> str:
     text = (files("traceflops.reports.scripts") / f"{name}.txt").read_text(encoding="utf-8")
-    return Template(text).substitute(facts)
+    story = "\n".join(textwrap.wrap(facts["story"], _WIDTH))
+    return Template(text).substitute(facts, story=story)
+
+
+def _lines(code: str, indent: int) -> str:
+    """Return code that stands in brackets, in lines of at most _WIDTH characters."""
+    # Texts and products are not to be broken: their blanks are hidden from `wrap`.
+    hidden = _UNBROKEN.sub(lambda part: part[0].replace(" ", "\0"), code)
+    lines = textwrap.wrap(
+        hidden,
+        _WIDTH,
+        initial_indent=indent * " ",
+        subsequent_indent=(indent + 4) * " ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return "\n".join(lines).replace("\0", " ")
 
 
 def _plain(name: str) -> str:
@@ -133,8 +155,8 @@ def _of_chain(chain: Chain, product: str) -> dict[str, str]:
         count = 1 + len(others)
         begin = f"*{count} * [" if count > 1 else ""
         lines += [
-            f"        {begin}(lambda {', '.join(names)}: {_expression(first, [*names])},",
-            f"         [{', '.join(made)}]){']' * (count > 1)},",
+            _lines(f"{begin}(lambda {', '.join(names)}: {_expression(first, [*names])},", 8),
+            _lines(f"[{', '.join(made)}]){']' * (count > 1)},", 9),
         ]
     return {
         "title": f"{len(chain.calls)} operators in a row",
@@ -185,18 +207,19 @@ def _of_call(call: Call, peaks: DevicePeaks, story: str) -> dict[str, str]:
         if kind == "text" and position < len(call.arguments) and call.arguments[position] is None
     ]
     rate = peaks.rates.get(call.dtype or "")
-    parameters = ", ".join(name for name, _ in values)
+    names = [name for name, _ in values]
+    run = f"lambda {', '.join(names)}: {_expression(call, names)}"
+    is_short = len(run) <= _WIDTH - len("call = ")
     return {
         "title": f"{call.op} alone",
-        "story": "\n".join(textwrap.wrap(" ".join([story, *assumed]), 98)),
+        "story": " ".join([story, *assumed]),
         "flops": f"{call.flops or 0 if rate else 0:_}",
         "peak_flops": f"{(rate or 1) * 10**9:_}",
         "bytes": f"{call.min_bytes or 0 if peaks.bandwidth else 0:_}",
         "peak_bytes": f"{(peaks.bandwidth or 1) * 10**9:_}",
         "first": str(_first_size(call.arguments)),
-        "parameters": parameters,
-        "call": _expression(call, [name for name, _ in values]),
-        "arguments": "\n".join(f"        {text}," for _, text in values),
+        "call": run if is_short else f"(\n{_lines(run, 4)}\n)",
+        "arguments": "\n".join(_lines(f"{text},", 8) for _, text in values),
         "variants": "".join(_variants(call, tensors)),
     }
 
@@ -204,7 +227,7 @@ def _of_call(call: Call, peaks: DevicePeaks, story: str) -> dict[str, str]:
 def _values(call: Call) -> Iterator[tuple[str, str]]:
     """Yield the name of each tensor, or list of tensors, of a call, and how it is made."""
     number = 0
-    for position, value in enumerate(call.arguments):
+    for position, value in enumerate(_by_shape(call.arguments)):
         below = index_bound(call, position)
         if isinstance(value, Tensor):
             assert value.type is not None
@@ -214,6 +237,23 @@ def _values(call: Call) -> Iterator[tuple[str, str]]:
         else:
             continue
         number += 1
+
+
+def _by_shape(arguments: Sequence[Argument]) -> list[Argument]:
+    """Return arguments with long lists ordered alike, so that equal shapes stand together."""
+    long = [v for v in arguments if isinstance(v, TensorList) and len(v.tensors) > _LONG]
+    places: dict[int, list[int]] = {}
+    for length in {len(value.tensors) for value in long}:
+        alike = [value.tensors for value in long if len(value.tensors) == length]
+        shapes = [tuple(tensor.shape for tensor in row) for row in zip(*alike, strict=True)]
+        first = {shape: place for place, shape in reversed([*enumerate(shapes)])}
+        places[length] = sorted(range(length), key=lambda place: first[shapes[place]])
+    return [
+        TensorList(tuple(value.tensors[place] for place in places[len(value.tensors)]))
+        if value in long
+        else value
+        for value in arguments
+    ]
 
 
 def _list(tensors: Sequence[Tensor], below: int | None) -> str:

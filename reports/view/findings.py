@@ -42,7 +42,7 @@ _FIGURE: Final = "verdict.figure"  # the code of the statement on utilisation
 _ON_CPU: Final = "on-cpu.remedy"  # how codes of remedies for work on CPUs begin
 _IN_NOTES: Final = "notes"
 _LONGEST_PLACE: Final = 40
-_LONGEST_HEADING: Final = 120
+_LONGEST_HEADING: Final = 100
 _REASONS: Final = 2
 _NEARLY_ALL: Final = 0.95
 
@@ -80,11 +80,15 @@ class Headline(NamedTuple):
 
 
 class Opening(NamedTuple):
-    """The statements of a report's title, what follows it, and the finding that they state."""
+    """The statements of a report's title, what follows it, and the finding that they state.
+
+    The first `before` of them are about the program or the recording as a whole.
+    """
 
     statements: tuple[str, ...]
     rest: str
     tells: Finding | None
+    before: int = 0
 
     @property
     def title(self) -> str:
@@ -93,8 +97,8 @@ class Opening(NamedTuple):
 
     def heading(self) -> tuple[str, str]:
         """Return the statements that fit a heading, at least the first, and the others."""
-        lengths = accumulate(len(statement) + 1 for statement in self.statements)
-        fitting = max(sum(length <= _LONGEST_HEADING for length in lengths), 1)
+        lengths = accumulate(len(statement) + 1 for statement in self.statements[self.before :])
+        fitting = self.before + max(sum(length <= _LONGEST_HEADING for length in lengths), 1)
         return " ".join(self.statements[:fitting]), " ".join(self.statements[fitting:])
 
 
@@ -165,7 +169,7 @@ def opening(analysis: Analysis) -> Opening:
     is_counted = analysis.recorded == "serialized"
     if is_mostly_outside(analysis) and not is_little(analysis) and not is_counted:
         first.append(outside(analysis))
-    return opened._replace(statements=(*first, *opened.statements))
+    return opened._replace(statements=(*first, *opened.statements), before=len(first))
 
 
 def _opening(analysis: Analysis) -> Opening:

@@ -307,6 +307,22 @@ def test_an_answer_is_short_and_counts_what_it_lacks(values: list[Any]) -> None:
     assert text == fitted({"values": values})
 
 
+def test_a_script_comes_in_parts_that_join_to_the_whole() -> None:
+    from traceflops.reports.json.brief import MOST_BYTES, Lines, fitted
+
+    text, joined, start = "".join(f"line {at} {'x' * 80}\n" for at in range(250)), "", 0
+    for _ in range(5):
+        part = fitted({"script": Lines(text, start)})
+        assert len(part) <= MOST_BYTES
+        answer = json.loads(part)
+        joined += answer["script"]
+        start = joined.count("\n")
+        assert answer.get("more", {}).get("script", 0) == 250 - start
+        if "more" not in answer:
+            break
+    assert joined == text
+
+
 def test_a_part_that_cannot_be_short_is_refused() -> None:
     from traceflops.errors import UsageError
     from traceflops.reports.json.brief import fitted

@@ -330,3 +330,16 @@ def test_calls_in_a_new_place_are_more_calls_and_no_new_kernel() -> None:
     assert found.sentence.endswith(
         ": 410 ns more in 4 more calls of gemm kernels (gemm) under GPT/Block."
     )
+
+
+def test_kernels_of_one_name_and_several_shapes_show_another_batch() -> None:
+    """As CPUs do, and GPUs where layers share a kernel: names alone do not pair their shapes."""
+
+    def batch(size: int) -> tuple[ChargedKernel, ...]:
+        shapes = (f"[[{size},64],[64,{width}]]" for width in (16, 4))
+        return tuple(kernel("mm", 9, op="aten::mm", shapes=shape) for shape in shapes)
+
+    found = compare(side("before", *batch(32)), side("after", *batch(64)))
+    told = [(one.what, one.before, one.after) for one in found.unlike]
+    assert ("shape of an input", "32 x 64", "64 x 64") in told
+    assert not compare(side("before", *batch(32)), side("after", *reversed(batch(32)))).unlike

@@ -12,12 +12,14 @@ import traceflops as tf
 from sample_traces.config import RunConfig
 from sample_traces.emit_pytorch import write_pytorch
 from sample_traces.kineto_text import KinetoOptions
-from tests.conftest import SAMPLES
+from tests.conftest import SAMPLES, analysis_of_sample
 from tests.findings.faults import simulated, step_ns
 from tests.findings.scenarios import WAYS, analysis_of
 from traceflops.cli import app
 from traceflops.comparison.promise import Promise
 from traceflops.comparison.report_side import side_of_report
+from traceflops.comparison.side import Told
+from traceflops.comparison.spread import Interval
 from traceflops.errors import UsageError
 from traceflops.reports.view.comparison import more_sentences
 from traceflops.reports.view.texts import words
@@ -147,3 +149,34 @@ def test_a_report_promises_what_its_recording_does() -> None:
 
 def test_nothing_is_said_of_equal_runs() -> None:
     assert promise(RUN, replace(RUN, seed=5)) is None
+
+
+def test_recordings_of_the_cpu_alone_promise_nothing_and_say_so() -> None:
+    trained = analysis_of_sample("torch_cpu_train.json.gz")
+    other = tf.analyze(SAMPLES / "torch_cpu_train.json.gz", steps="3:4")
+    assert tf.compare(trained, other).promise is None
+    with pytest.raises(UsageError) as refused:
+        assert tf.compare(trained, other, fix="data-input").promise
+    assert "gains of operators on the CPU are not estimated" in refused.value.hint
+
+
+@pytest.mark.parametrize(
+    ("gained_ns", "ends_ns", "steps", "said"),
+    [
+        (
+            7,
+            (5, 9),
+            True,
+            "5.00 to 9.00 ns per step, and 7 ns came (95 % interval 5.00 to 9.00 ns)",
+        ),
+        (7, (-1, 9), True, "(95 % interval −1 ns to +9 ns, so the change may also be chance)"),
+        (7, None, False, "5.00 to 9.00 ns, and 7 ns came."),
+    ],
+)
+def test_a_kept_promise_says_how_sure_it_is(
+    gained_ns: int, ends_ns: tuple[int, int] | None, steps: bool, said: str
+) -> None:
+    told = Told("data-input", "Slow", 0.5, None, (), ())
+    interval = Interval(*ends_ns) if ends_ns is not None else None
+    kept = Promise("as-promised", (told,), 5, 9, gained_ns, interval, None, has_steps=steps)
+    assert said in kept.sentence

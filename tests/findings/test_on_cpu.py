@@ -69,8 +69,8 @@ def test_the_first_sentence_names_what_leads() -> None:
     assert found.verdict.sentence == (
         "On the CPU, aten::mkldnn_convolution takes 60.0 % and loading data in "
         f"{LOADER} takes 30.0 % of the time. The data loader works in the main thread: with "
-        "num_workers above 0 it loads the next batch while the model works on this one. This trace "
-        "has no GPU operations, only CPU operators."
+        "num_workers above 0 it loads the next batch while the model works on this one, if CPU "
+        "cores are free. This trace has no GPU operations, only CPU operators."
     )
     lines = [line.plain.strip() for line in render_terminal(found)]
     assert f"250 ns  loading data: {LOADER}" in lines

@@ -9,7 +9,7 @@ import pytest
 from markupsafe import escape
 
 import traceflops as tf
-from tests.conftest import SAMPLES, by_night
+from tests.conftest import ROOT, SAMPLES, by_night, page_of_sample, some
 from tests.reports.bigtraces import big_trace
 from tests.reports.factory import measured
 from tests.reports.hostiletraces import hostile_trace
@@ -20,6 +20,18 @@ from traceflops.reports.page import timeline
 from traceflops.reports.page.html import render_html
 from traceflops.reports.page.jinja import cost, cut, tip
 
+MOST_WORDS = 45
+"""Above the bar: title, warnings, where, what to do, how sure."""
+PAGES = (
+    *("gpt_1rank.json.gz", "gpt_ddp_4rank", "rocprofv3_csv", "nsight_h100/run.sqlite"),
+    *("tutorials/training/before", "tutorials/serving/before", "tutorials/serving/after"),
+    *("tutorials/training", "tutorials/serving"),  # two recordings each, with a warning
+)
+FIXTURES = sorted(
+    path.name
+    for path in (ROOT / "tests" / "fixtures" / "pytorch").glob("*.json")
+    if not path.name.endswith(".expected.json") and path.name != "q44_events_are_an_object.json"
+)
 DEAR = {
     "what HTML escapes": "\"'<>&",
     "three bytes each": "".join(map(chr, range(0x4E00, 0x6E00))),
@@ -36,6 +48,33 @@ def page_of(trace: tf.Trace) -> str:
 
 def sections(page: str) -> set[str]:
     return set(re.findall(r'<section[^>]* id="([a-z]+)"', page))
+
+
+def words_above_the_bar(page: str) -> list[str]:
+    """Return what is read before the bar; nothing where there is no bar."""
+    head, has_bar, _ = page.partition('<div class="step-bar"')
+    head = re.sub(r'<span class="unseen">.*?</span>', "", head.partition('<header id="case">')[2])
+    words = re.sub(r"<[^>]+>", " ", head).replace("\N{NO-BREAK SPACE}", " ").split()
+    return [word for word in words if has_bar and re.search(r"[^\W_]", word)]
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_few_words_stand_above_the_bar(name: str) -> None:
+    words = words_above_the_bar(page_of_sample(name))
+    assert 0 < len(words) <= MOST_WORDS, words
+
+
+@pytest.mark.parametrize("name", some(FIXTURES, 4))
+def test_few_words_stand_above_the_bar_of_a_fixture(name: str) -> None:
+    analysis = tf.analyze(ROOT / "tests" / "fixtures" / "pytorch" / name)
+    assert len(words := words_above_the_bar(render_html(analysis))) <= MOST_WORDS, words
+
+
+def test_what_is_cut_above_the_bar_stands_below_it() -> None:
+    """The warning of two recordings is a clause that leads to the note with all of it."""
+    head, _, rest = page_of_sample("tutorials/training").partition('<div class="step-bar"')
+    assert '<b>Warning:</b> <a href="#notes">Jobs may be mixed</a>' in head
+    assert "give them separately" in rest and "give them separately" not in head
 
 
 @pytest.mark.parametrize("name", SAMPLE_BYTES)

@@ -128,7 +128,7 @@ def test_the_first_ten_lines_say_what_how_much_where_how_sure_and_what_to_do(wid
         "(train.py:71).",
         "MFU 30.4 → 35.7 %",
         "sure: high",
-        "help: Give the workers",
+        "help: Give the DataLoader's workers",
     ):
         assert said in head
     assert "without it" not in head

@@ -22,7 +22,7 @@ from traceflops.comparison.result import compare
 from traceflops.errors import UsageError
 from traceflops.findings.finding import ids_of
 from traceflops.front.files import analyze, inventory, schema
-from traceflops.reports.json.brief import MOST_ROWS, Some, Whole, query_object, why_object
+from traceflops.reports.json.brief import MOST_ROWS, Lines, Some, query_object, why_object
 from traceflops.reports.json.comparison import comparison_object, what_if_object
 from traceflops.reports.json.report import findings_object
 from traceflops.reports.scripts.choice import choice
@@ -229,14 +229,17 @@ class Tools:
         """Say what kind of kernel a name is, and which rule decided it."""
         return why_object(load(), name)
 
-    def repro(self, trace: str, finding: str = "", kernel: str = "", op: str = "") -> Answer:
+    def repro(
+        self, trace: str, finding: str = "", kernel: str = "", op: str = "", start: int = 0
+    ) -> Answer:
         """Return a script that does the slow thing alone, with random data; it needs only PyTorch.
 
         What a finding (by id or number) is about, a kernel (a part of its name) or an operator;
-        without these what takes most time. Write `script` to `file`, and run it with --help.
+        without these what takes most time. Write `script` to `file`, and run it with --help. If
+        `more` counts lines of it that are missing, ask again: `start` skips those that were seen.
         """
         found = choice(self._trace(trace).analysis, finding or None, kernel or None, op or None)
-        return found | {"script": Whole(found["script"])}
+        return found | {"script": Lines(found["script"], start)}
 
     def timeline(
         self,

@@ -18,19 +18,12 @@ from msgspec import Struct
 from traceflops.errors import UsageError
 from traceflops.plugins import loaded
 
+CONTAINS: Mapping[str, Mapping[str, str]] = MappingProxyType(
+    tomllib.loads(Path(__file__).with_name("subs.toml").read_text(encoding="utf-8"))
+)
+"""What each sub-category contains, by top category."""
 SUBS: Mapping[str, frozenset[str]] = MappingProxyType(
-    {
-        "compute": frozenset({"gemm", "attention", "convolution", "linalg"}),
-        "memory": frozenset(
-            {
-                *("copy", "elementwise", "embedding_index", "fft", "fused_norm", "layout"),
-                *("memset", "migration", "moe_routing", "norm", "optimizer", "pooling"),
-                *("quantize", "reduction", "rng_dropout", "softmax", "sort_scan"),
-            }
-        ),
-        "communication": frozenset({"collective", "point_to_point"}),
-        "other": frozenset({"other"}),
-    }
+    {top: frozenset(subs) for top, subs in CONTAINS.items()}
 )
 """The sub-categories allowed under each top category."""
 

@@ -33,7 +33,7 @@ def repro(
     if brief and output is not None:
         raise UsageError("--brief prints the script and writes none", "leave -o out")
     from traceflops.reports.files import check_replaced, write_pieces
-    from traceflops.reports.json.brief import Whole
+    from traceflops.reports.json.brief import Lines
     from traceflops.reports.scripts.choice import choice
 
     named = path_of(output) if output is not None else None
@@ -41,7 +41,7 @@ def repro(
         asked.analyze([trace]), finding, kernel, op, named.name if named is not None else None
     )
     if brief:
-        say_object(found | {"script": Whole(found["script"])}, brief=True)
+        say_object(found | {"script": Lines(found["script"])}, brief=True)
         return
     target = named or path_of(found["file"])
     spare_inputs([target], [trace])

@@ -318,19 +318,28 @@ def _work(before: Side, after: Side) -> Iterator[Unlike]:
 def _shapes(matched: Iterable[Match]) -> Iterator[Unlike]:
     """Yield the input shape of the longest kernel whose input has another size, on both sides.
 
-    Nothing is yielded unless most time of kernels that match one to one is of such kernels.
+    As many kernels that match are paired by the sizes of their inputs. Nothing is yielded unless
+    most time of pairs is of inputs of other sizes.
     """
     same_ns = changed_ns = 0
     shown = ("", "")
-    pairs = [match for match in matched if len(match.before) == len(match.after) == 1]
-    for match in sorted(pairs, key=lambda match: match.before[0].charged_ns):  # the longest last
-        old, new = map(_first_shape, match.work)
-        if old is None or new is None:
-            continue
+    pairs: list[tuple[int, Sequence[int], Sequence[int]]] = []
+    for match in matched:
+        old_work, new_work = (
+            sorted(
+                ((shape, kernel.charged_ns) for kernel in work if (shape := _first_shape(kernel))),
+                key=lambda pair: math.prod(pair[0]),
+            )
+            for work in (match.before, match.after)
+        )
+        if len(match.before) == len(match.after) == len(old_work) == len(new_work):
+            both = zip(old_work, new_work, strict=True)
+            pairs += [(ns, old, new) for (old, ns), (new, _) in both]
+    for ns, old, new in sorted(pairs, key=lambda pair: pair[0]):  # the longest last
         if math.prod(old) == math.prod(new):
-            same_ns += match.before[0].charged_ns
+            same_ns += ns
         else:
-            changed_ns += match.before[0].charged_ns
+            changed_ns += ns
             shown = (" x ".join(map(str, old)), " x ".join(map(str, new)))
     if changed_ns > same_ns:
         yield Unlike(SHAPE, *shown)

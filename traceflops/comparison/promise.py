@@ -46,6 +46,7 @@ class Promise(Struct, frozen=True):
 
     `gained_ns` is how much shorter a window is, with its 95 % `interval` or None; `next` the first
     finding of the run after; `unlike` what forbids a judgement. Bounds are 0 without `findings`.
+    Without steps, a window is the whole recording.
     """
 
     outcome: Outcome
@@ -56,6 +57,7 @@ class Promise(Struct, frozen=True):
     interval: Interval | None
     next: Told | None
     unlike: str | None = None
+    has_steps: bool = True
 
     @property
     def fact(self) -> Fact:
@@ -65,13 +67,17 @@ class Promise(Struct, frozen=True):
         if self.interval is not None:
             low_ns, high_ns = self.interval
             ends = (low_ns, high_ns) if self.gained_ns >= 0 else (-high_ns, -low_ns)
-            sure = fact("promise.interval", ends=tuple(map(round, ends)))
+            low_ns, high_ns = map(round, ends)
+            sure = fact("promise.interval", ends=(low_ns, high_ns))
+            if low_ns < 0 < high_ns:
+                sure = fact("promise.chance", low_ns=low_ns, high_ns=high_ns)
         return fact(
             f"promise.{self.outcome}",
             fixed=tuple(
                 fact("promise.name", name=quoted(finding.title)) for finding in self.findings
             ),
             promised=promised,
+            of=fact("promise.per-step") if self.has_steps else None,
             gained_ns=abs(self.gained_ns),
             way=fact("promise.shorter" if self.gained_ns >= 0 else "promise.longer"),
             sure=sure,
@@ -128,7 +134,9 @@ def promise_of(
     fix: str | None = None,
     unlike: str | None = None,
 ) -> Promise | None:
-    """Return what became of the promise of the findings that were fixed; None if nothing changed.
+    """Return what became of the promise of the findings that were fixed.
+
+    None if nothing changed, or if all work is operators on the CPU, which promise nothing.
 
     `difference_ns` is how much longer a window is in the run after, `spread` its interval. `fix`
     is the rule of the finding that was to be fixed; by default those count whose cause shrank.
@@ -139,10 +147,12 @@ def promise_of(
     asked = [finding for finding in promising if finding.rule == fix]
     if fix is not None and not asked:
         rules = ", ".join(dict.fromkeys(finding.rule for finding in promising))
-        raise UsageError(
-            f"no finding of the run before promises a gain and is called {fix}",
-            f"give one of {rules}" if rules else "compare without --fix",
-        )
+        hint = f"give one of {rules}" if rules else "compare without a fix: nothing is promised"
+        if before.on_host:
+            hint = "record work of a GPU: gains of operators on the CPU are not estimated"
+        raise UsageError(f"no finding of the run before promises a gain and is called {fix}", hint)
+    if before.on_host:
+        return None
     gained_ns = -difference_ns
     shrunk: Sequence[Told] = [
         finding for finding in asked or promising if _is_fixed(finding, before, after, gained_ns)
@@ -170,7 +180,10 @@ def promise_of(
         outcome = "as-promised"
     follower = next(iter(after.findings), None)
     findings = tuple(fixed or asked)
-    return Promise(outcome, findings, low_ns, high_ns, gained_ns, interval, follower, unlike)
+    return Promise(
+        *(outcome, findings, low_ns, high_ns, gained_ns, interval, follower, unlike),
+        has_steps=bool(before.steps),
+    )
 
 
 def _sufficient(fixed: Sequence[Told], before: Side, gained_ns: int) -> Sequence[Told]:
