@@ -143,7 +143,7 @@ def launches_nothing(calls: pa.Table, starts: re.Pattern[str] = _STARTS) -> bool
     """Return whether calls are recorded, all of CUDA or HIP, and none of them starts GPU work.
 
     Calls that use what no recorded call has made are only a part of the program's calls, which
-    tells nothing.
+    tells nothing. Calls that failed count: the program does start work.
     """
     called = used_names(calls["name"])
     is_part = any(map(_USES.match, called)) and not any(map(_MAKES.match, called))

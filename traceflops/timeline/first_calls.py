@@ -102,11 +102,11 @@ class Calls:
         """Read the columns of the calls and their links to activities.
 
         Per call: `process`, `thread` (a number of its own in each process), `start_ns`, `dur_ns`,
-        `name` (a number, another one for launches that failed), `launches` (it launches kernels),
-        `replays` (a graph) and `others` (it does not launch, copy, wait, load code, or make a
-        graph). Per launched activity: `activity`, its row, and
-        `call_of_activity`. Per process: `activities_of`, the number of activities, and
-        `first_graph_ns`, the start of its first graph launch, ENDLESS without one.
+        `name` (a number, another one for launches that failed), `launches` (it launched kernels),
+        `replays` (it launched a graph) and `others` (it did not launch, copy, wait, load code, or
+        make a graph). Per launched activity: `activity`, its row, and `call_of_activity`. Per
+        process: `activities_of`, the number of activities, and `first_graph_ns`, the start of its
+        first graph launch, ENDLESS without one.
         """
         calls = trace.calls
         self.trace, self.links = trace, links
