@@ -43,15 +43,15 @@ def render(document: Document, style: Style) -> str:
 
 
 def _value(value: object, comma: str = ", ", colon: str = ": ") -> str:
-    if type(value) in (Digits, int):
-        return str(value)
     if isinstance(value, str):
-        return _quoted(value)
+        return value if type(value) is Digits else _quoted(value)
+    if type(value) is int:
+        return str(value)
     if isinstance(value, dict):
-        inner = (f"{_quoted(k)}{colon}{_value(v, comma, colon)}" for k, v in value.items())
+        inner = [f"{_quoted(k)}{colon}{_value(v, comma, colon)}" for k, v in value.items()]
         return "{" + comma.join(inner) + "}"
     if isinstance(value, list | tuple):
-        return "[" + comma.join(_value(item, comma, colon) for item in value) + "]"
+        return "[" + comma.join([_value(item, comma, colon) for item in value]) + "]"
     return json.dumps(value)
 
 

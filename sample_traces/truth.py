@@ -436,11 +436,11 @@ def _next_activity(start_ns: int, rank: RankRun) -> int:
 
 def _stream_end_ns(position: int, activities: tuple[Activity, ...]) -> int:
     """Return when the stream of an activity was done with everything that began before it."""
-    activity = activities[position]
+    stream, start_ns = activities[position].stream, activities[position].start_ns
     earlier = [
         other.end_ns
-        for other in activities
-        if other.stream == activity.stream and other.start_ns < activity.start_ns
+        for other in activities[:position]
+        if other.stream == stream and other.start_ns < start_ns
     ]
     return max(earlier, default=-1)
 

@@ -14,10 +14,8 @@ from traceflops.table.trace import Trace
 _ARROW: Final = (b"ARROW1\x00\x00", b"\xff\xff\xff\xff")
 _NO_TABLE: Final = (b"{", b"[", b"<")
 _SIGN: Final = re.compile(
-    rb"Time ?\(%\)|(?:Start|Duration|Projected Start|Kernel Start|KAvg"
-    rb"|Total(?:(?: Proj| Range)? Time)?) ?\((?:ns|us|ms|s|[num]?sec|[kmgt]?i?b)\)"
-    rb"|CorrId|Total Time|Operations|Projected Start",
-    re.I,
+    rb"time ?\(%\)|(?:start|duration|kavg|total(?: proj| range)?(?: time)?)"
+    rb" ?\((?:ns|us|ms|s|[num]?sec|[kmgt]?i?b)\)|corrid|total time|operations|projected start"
 )
 _NSYS: Final = b"NVIDIA Tegra Profiler Report"
 
@@ -40,7 +38,7 @@ def _is_ncu(head: bytes) -> bool:
 
 def _is_stats(head: bytes) -> bool:
     """Return whether a file has a table of nsys stats, as CSV or as printed on a console."""
-    if _SIGN.search(head) is None:
+    if _SIGN.search(head.lower()) is None:
         return False
     from traceflops.parsers.nsight.stats_layouts import STATS_TABLES
     from traceflops.parsers.nsight.stats_text import Console, first_header, json_header

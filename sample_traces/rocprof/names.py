@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -32,6 +33,7 @@ def cloned(name: str) -> str:
     return f"{name}.kd" if is_plain(name) else f"{name} [clone .kd]"
 
 
+@cache
 def truncated(name: str) -> str:
     """Return the bare name of the function: no arguments, template arguments or namespaces."""
     end = len(name)
@@ -52,6 +54,7 @@ def _before_bracket(name: str, end: int) -> int:
     return end - 1
 
 
+@cache
 def mangled(name: str) -> str:
     """Return a symbol for the kernel: its path as the C++ ABI nests names, arguments as numbers.
 
