@@ -24,12 +24,13 @@ def test_a_call_that_launches_several_counts_once_in_each_window() -> None:
     assert (whole.launched_activities, whole.launches) == (4, 2)
 
 
-def test_a_gap_up_to_a_step_is_of_the_step_before_and_delays_the_next() -> None:
-    run = launched(("a", 10, 100, 50), ("b", 1_010, 1_300, 50), ("c", 2_010, 2_300, 50))
+def test_a_gap_up_to_a_step_is_of_the_step_in_which_it_begins_and_delays_the_next() -> None:
+    """What begins as a step ends is of the next."""
+    run = launched(("a", 10, 100, 50), ("b", 1_010, 1_300, 700), ("c", 2_010, 2_300, 50))
     marks = step_marks(*((f"ProfilerStep#{at}", 1_000 * at, 900) for at in range(3)))
     (device,) = analyze(trace_of(**run, marks=marks)).devices
     gaps = sorted((one.start_ns, one.dur_ns, one.step, one.before_step) for one in device.gaps)
-    assert gaps == [(0, 100, 0, None), (150, 1_150, 0, 1), (1_350, 950, 1, 2)]
+    assert gaps == [(0, 100, 0, None), (150, 1_150, 0, 1), (2_000, 300, 2, None)]
 
 
 @pytest.mark.parametrize(("unrecorded_ns", "knows"), [(0, True), (50, True), (51, False)])
