@@ -34,11 +34,11 @@ def test_what_tells_names_apart_stays_and_brackets_are_closed() -> None:
     assert shortened_around(MOE, MOE.index("hidden"), 20, 40) == "MoE[experts=64, …hidden=512, …]"
 
 
-@pytest.mark.parametrize("width", range(4, len(KERNEL)))
-def test_no_width_leaves_a_bracket_open(width: int) -> None:
-    for shown in (shortened(KERNEL, width), shortened(MOE, width)):
-        assert len(shown) <= width
-        assert all(shown.count(one) == shown.count(other) for one, other in ("<>", "()", "[]"))
+def test_no_width_leaves_a_bracket_open() -> None:
+    for width in range(4, len(KERNEL)):
+        for shown in (shortened(KERNEL, width), shortened(MOE, width)):
+            assert len(shown) <= width
+            assert all(shown.count(one) == shown.count(other) for one, other in ("<>", "()", "[]"))
 
 
 def test_nested_brackets_cost_what_the_width_does(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,9 +46,9 @@ def test_an_option_is_no_folder(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("name", COMMITTED, ids=str)
-def test_files_are_small(name: Path) -> None:
-    assert (HERE / name).stat().st_size <= 250_000
+def test_files_are_small() -> None:
+    for name in COMMITTED:
+        assert (HERE / name).stat().st_size <= 250_000, name
 
 
 @pytest.mark.parametrize("name", [name for name in COMMITTED if name.suffix == ".gz"], ids=str)
@@ -62,11 +62,11 @@ def test_all_samples_together_stay_small() -> None:
     assert sum((HERE / name).stat().st_size for name in COMMITTED) <= 1_650_000
 
 
-@pytest.mark.parametrize("name", COMMITTED, ids=str)
-def test_no_private_names(name: Path) -> None:
-    text = text_of(HERE / name)
-    assert not re.search(r"/home/|/root/|/work/|/tmp/|site-packages", text)
-    assert set(re.findall(r'"(?:host_name|username)": "([^"]*)"', text)) <= {""}
+def test_no_private_names() -> None:
+    for name in COMMITTED:
+        text = text_of(HERE / name)
+        assert not re.search(r"/home/|/root/|/work/|/tmp/|site-packages", text)
+        assert set(re.findall(r'"(?:host_name|username)": "([^"]*)"', text)) <= {""}, name
 
 
 def devices(stem: str) -> tuple[DeviceTruth, ...]:
