@@ -479,8 +479,8 @@ def test_folders_are_called_by_their_names_unless_these_are_redacted(tmp_path: P
     for name in ("old_link", "new_link"):
         shutil.copytree(SAMPLES / "gpt_ddp_4rank", tmp_path / name)
     runs = (str(tmp_path / "old_link"), str(tmp_path / "new_link"), "--json")
-    names = [json.loads(run("compare", *runs).stdout)[side]["name"] for side in ("before", "after")]
-    assert names == ["old_link", "new_link"]
+    found = json.loads(run("compare", *runs).stdout)
+    assert [found[side]["name"] for side in ("before", "after")] == ["old_link", "new_link"]
     assert "_link" not in run("compare", *runs, "--redact").stdout
 
 

@@ -1,5 +1,6 @@
 """What a comparison says of the gain that a finding promised."""
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ RUN = RunConfig(seed=3, steps=6, steady_draws=True, layers=2, hidden=1_024, head
 SLOW = replace(RUN, data_stall_steps=tuple(RUN.step_numbers), data_stall_ns=STALL_NS)
 
 
+@cache
 def analysis(run: RunConfig) -> tf.Analysis:
     return analysis_of(run, WAYS["pytorch"])
 

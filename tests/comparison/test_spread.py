@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.conftest import examples
+from tests.conftest import examples, some
 from traceflops.comparison.spread import Interval, interval, quantile
 from traceflops.table.columns import FloatArray
 
@@ -32,12 +32,15 @@ def correlated(random: np.random.Generator, pairs: int, steps: int, with_next: f
 
 @pytest.mark.parametrize(
     ("steps", "with_next", "least"),
-    [
-        *((10, 0.0, 0.95), (20, 0.0, 0.95), (50, 0.0, 0.95)),
-        *((10, 0.2, 0.95), (20, 0.2, 0.945), (50, 0.2, 0.945)),
-        *((10, 0.4, 0.93), (20, 0.4, 0.94), (50, 0.4, 0.945)),
-        *((20, 0.6, 0.92), (50, 0.6, 0.94)),
-    ],
+    some(
+        (
+            *((10, 0.0, 0.95), (20, 0.0, 0.95), (50, 0.0, 0.95)),
+            *((10, 0.2, 0.95), (20, 0.2, 0.945), (50, 0.2, 0.945)),
+            *((10, 0.4, 0.93), (20, 0.4, 0.94), (50, 0.4, 0.945)),
+            *((20, 0.6, 0.92), (50, 0.6, 0.94)),
+        ),
+        3,
+    ),
 )
 def test_the_interval_holds_the_truth_in_93_to_97_percent(
     steps: int, with_next: float, least: float
