@@ -89,7 +89,7 @@ def test_the_first_finding_of_a_slow_host_is_that() -> None:
     check(config, replace(config, host_op_ns=4_000), "eager-overhead")
 
 
-@pytest.mark.parametrize("name", some(PLANTS, 2))
+@pytest.mark.parametrize("name", some(PLANTS, 3))
 def test_the_first_finding_is_what_the_host_wasted_time_with(name: str) -> None:
     # In the second step: in the first, what is used for the first time is start-up.
     # After more than 1 ms nothing connects two threads: several handovers instead of one.

@@ -148,13 +148,13 @@ HEALTHY: Mapping[str, tuple[Mapping[str, Any], set[str]]] = {
 }
 
 
-@pytest.mark.parametrize("name", HEALTHY)
+@pytest.mark.parametrize("name", some(HEALTHY, 2))
 def test_nothing_is_said_without_the_fault(name: str) -> None:
     planted, absent = HEALTHY[name]
     assert not absent & rules(analysis_of(config_of(planted)))
 
 
-@pytest.mark.parametrize("name", some(LATE, 2))
+@pytest.mark.parametrize("name", some(LATE, 3))
 def test_a_late_rank_gains_what_its_repair_does_whatever_its_cause(name: str) -> None:
     """The first step is left out: what held up the rank before its first call is not recorded."""
     planted, healthy, cause, owner = LATE[name]

@@ -31,7 +31,7 @@ def test_a_peak(device: str | None, tflops: Fraction | None, dtype: str | None, 
 
 
 def test_no_row_and_type_has_a_peak_that_the_table_lacks() -> None:
-    for spec in some(load_devices(), 5):
+    for spec in some(load_devices(), 10):
         for dtype in ("bf16", "fp16", "fp8", "fp4", "tf32", "int8", "nf4"):
             rate = None if dtype == "int8" else spec.peak(dtype)
             found = choose_peak(spec.id, None, dtype)

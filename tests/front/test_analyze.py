@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 import traceflops as tf
 from tests.build import launched, trace_of
-from tests.conftest import SAMPLES, shared_file
+from tests.conftest import SAMPLES, shared_file, some
 from traceflops.cli import app
 from traceflops.windows.selection import Selection
 
@@ -72,7 +72,7 @@ def test_errors_say_what_to_give(words: dict[str, Any], hint: str) -> None:
     assert hint in error.value.hint
 
 
-@pytest.mark.parametrize("kind", ["large", "summaries", "some reduced"])
+@pytest.mark.parametrize("kind", some(["large", "summaries", "some reduced"], 2))
 def test_a_folder_of_many_files_is_analysed_as_the_report_analyses_it(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import pytest
 
 import traceflops as tf
-from tests.conftest import SAMPLES, every, examples
+from tests.conftest import SAMPLES, every, examples, some
 from tests.fuzz.__main__ import keep, main
 from tests.fuzz.bench import Bench, Job, Result, Runner
 from tests.fuzz.cases import COMMANDS, INPUT, Maker, Order
@@ -41,7 +41,7 @@ def seeds() -> tuple[Seed, ...]:
 def test_damaged_traces_are_read_or_refused(
     seeds: tuple[Seed, ...], columns: bool, by_night: int
 ) -> None:
-    tried = examples(by_night) // every(2)
+    tried = examples(by_night) // every(3)
     job = Job(Maker(1, tuple(seed for seed in seeds if seed.is_columns or not columns)))
     results = list(hunt(job, range(tried), jobs=2))
     assert sorted(result.order.number for result in results) == list(range(tried))
@@ -219,7 +219,7 @@ def planted_job(kind: str) -> Job:
     return Job(Maker(1, TINY), partial(planted, PLANTED[kind][0]), limit, memory)
 
 
-@pytest.mark.parametrize("kind", PLANTED)
+@pytest.mark.parametrize("kind", some(PLANTED, 3))
 def test_a_planted_failure_is_seen(kind: str) -> None:
     bench = Bench(planted_job(kind))
     order = Order(2, command=("summary", INPUT, "--json"))

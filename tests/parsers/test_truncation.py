@@ -56,7 +56,7 @@ def check_cut(document: Document, text: bytes, what_was_read: bytes, size: int =
 @pytest.mark.parametrize(("layout", "step"), [*zip(LAYOUTS, [1, 7, 5, 3, 7, 7, 1], strict=True)])
 def test_a_document_cut_anywhere(layout: Layout, step: int) -> None:
     document = printed(EVENTS, layout, METADATA)
-    for cut in range(0, len(document.data), every(4) * step):
+    for cut in range(0, len(document.data), every(8) * step):
         text = document.data[:cut]
         check_cut(document, text, text)
 

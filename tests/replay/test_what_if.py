@@ -187,7 +187,7 @@ def test_half_the_work_gains_between_its_shares_of_the_new_and_the_old_path(edit
     assert low - rounding <= gain <= high + rounding
 
 
-@pytest.mark.parametrize(("name", "cuda_sync"), some(product(CASES, [False, True]), 3))
+@pytest.mark.parametrize(("name", "cuda_sync"), some(product(CASES, [False, True]), 5))
 def test_what_is_predicted_is_what_is_simulated(name: str, cuda_sync: bool) -> None:
     recorded, change, edit = CASES[name]
     config = RunConfig(**{**SMALL, **recorded})

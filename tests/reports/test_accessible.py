@@ -141,7 +141,7 @@ def remarks(lines: list[Text]) -> Iterator[str]:
         yield from (each for each in found if not each.startswith("No MFU: "))
 
 
-@pytest.mark.parametrize("sample", [*SAMPLE_FILES, None])
+@pytest.mark.parametrize("sample", some([None, *SAMPLE_FILES], 2))
 def test_captions_have_twelve_words_at_most(sample: str | None) -> None:
     analysis = analysis_of_sample(sample) if sample else by_counters()
     shown = [*captions(render_html(analysis))]

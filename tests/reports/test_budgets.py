@@ -47,7 +47,7 @@ def test_samples(name: str) -> None:
 @pytest.mark.parametrize(
     ("ranks", "steps", "kernels", "most_bytes"),
     [
-        pytest.param(512, 3, 4, 750_000, id="512 ranks"),
+        pytest.param(512, 3, 4, 750_000, id="512 ranks", marks=by_night()),
         pytest.param(64, 20, 4, 1_300_000, id="64 ranks of 20 steps", marks=by_night()),
         pytest.param(1, 400, 4, 1_550_000, id="400 steps"),
         pytest.param(1, 20, 2_000, 1_250_000, id="40,000 kernels", marks=by_night()),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import traceflops as tf
-from tests.conftest import SAMPLES, analysis_of_sample
+from tests.conftest import SAMPLES, analysis_of_sample, some
 from tests.reports.bigtraces import big_trace
 from tests.reports.test_browser import Opened, opened, until
 from tests.reports.test_timeline import MICRO, hover, painted, settle, small, status
@@ -94,7 +94,7 @@ def assert_told(told: dict[str, dict[str, int]], wanted: dict[str, dict[str, int
         assert len(rest) >= min(5, len(wanted[name]))
 
 
-@pytest.mark.parametrize("share", [(0, 1), (0.31, 0.32), (0.4321, 0.7), (0.1, 0.1001)])
+@pytest.mark.parametrize("share", some([(0, 1), (0.31, 0.32), (0.4321, 0.7), (0.1, 0.1001)], 2))
 def test_figures_of_a_selection_are_those_of_python_to_the_ns(
     browser: "Browser", tmp_path: Path, share: tuple[float, float]
 ) -> None:

@@ -83,7 +83,7 @@ def assert_true(found: DeviceReport, expected: DeviceTruth, carries: Carries) ->
         assert sum((whole.unlinked or {}).values()) == expected.unlinked
 
 
-@pytest.mark.parametrize("name", some(FORMATS, 2))
+@pytest.mark.parametrize("name", some(FORMATS, 3))
 def test_a_rich_run(name: str) -> None:
     assert_same(name, rich_run(name))
 
