@@ -70,16 +70,20 @@ def _databases_wait_for_no_disk() -> Iterator[None]:
 
 
 def pytest_configure() -> None:
-    """Build the commands once: of most runs of one in a test that is what takes the time."""
+    """Build the commands once: of most runs of one in a test that is what takes the time.
+
+    And search for no garbage while tests are collected.
+    """
     from typer.main import get_command
 
+    gc.disable()
     pytest.MonkeyPatch().setattr("typer.testing._get_command", cache(get_command))
 
 
 def pytest_collection_finish() -> None:
     """Search for garbage seldom, and never in what was collected: it stays to the end."""
-    gc.collect()
     gc.freeze()
+    gc.enable()
     gc.set_threshold(20_000, 20, 20)
 
 

@@ -78,7 +78,7 @@ def check(planted: RunConfig, repaired: RunConfig, rule: str) -> None:
     assert first.confidence is not None
     assert first.gain.low_ns - ROUNDING * before <= gained
     assert reach_ns(first.gain) + ROUNDING * before >= gained
-    assert first.remedy.endswith(".")
+    assert first.remedy.endswith(".") == (rule != "slow-driver-call")  # no recording tells why
     assert (first.owner is None) == (rule == "device-wait")  # nothing recorded tells whose it is
     assert first.evidence
     assert first.rows

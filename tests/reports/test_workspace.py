@@ -259,7 +259,7 @@ def test_the_address_holds_view_and_selection_and_back_leads_back(page: Opened) 
     page.page.evaluate("location.hash = '#view=0-100000'")
     status(page)
     drag(page, 0.1, 0.6)
-    until(page.page.main_frame, "location.hash.includes('&sel=10')")
+    until(page.page.main_frame, "location.hash.includes('&sel=10000-60000')")
     shared = page.page.url
     assert page.page.evaluate("history.length") == before + 2
     page.page.go_back()
