@@ -182,8 +182,8 @@ def records_verdict(
             untimed = fact(NO_DURATIONS, unknown=timed.lost, operations=timed.calls)
             return Verdict((untimed, *late), "records-missing")
         case "incomplete":
-            lost, calls = records.lost, records.words
-            incomplete = fact("verdict.records-incomplete", lost=lost, calls=calls, how=how)
+            lost, words = records.lost, records.words
+            incomplete = fact("verdict.records-incomplete", lost=lost, calls=words, how=how)
             launches = (records.kernel + records.graph).calls
             why = (fact("verdict.no-kernel", launches=launches),) * records.lacks_all_kernels
             return Verdict((incomplete, *why, *late), "records-missing")

@@ -188,10 +188,10 @@ def plan_steps(
         used=used,
         after_start_up=layout.how.code in (AFTER_START_UP.code, RANGE),
     )
-    if lost := sum(reason is periodicity.LOSSY for reason in reasons.values()):
-        choice = replace(choice, lossy=lost)
-        share = lost / len(durations)
-        notes.append(note_of("missing", "steps-lossy", count=lost, share=share, of=len(durations)))
+    if lossy := sum(reason is periodicity.LOSSY for reason in reasons.values()):
+        choice = replace(choice, lossy=lossy)
+        share, of = lossy / len(durations), len(durations)
+        notes.append(note_of("missing", "steps-lossy", count=lossy, share=share, of=of))
     by_user = selection.steps is not None
     return StepPlan(layout, choice, frozenset(used), reasons, time_range, by_user, tuple(notes))
 
