@@ -74,7 +74,8 @@ def start_up(case: Case) -> Finding | None:
     chosen_name, beside_name = ("measured_ns", "warm_ns") if measured else (rest_name, "beside_ns")
     is_beside = beside_ns >= _HARDLY * whole.window_ns
     basis = "step" if case.steps.used else "span" if before.window_ns else "window"
-    made, kind = _made_once(prepared), main_kind(prepared)
+    kind: Fact | str | None = main_kind(prepared)
+    made = _made_once(prepared)
     makes = before.window_ns > 0 and 2 * made.total() > once_ns
     if 2 * uploads_ns > once_ns:
         kind = fact(f"{START_UP}.upload")
