@@ -6,15 +6,16 @@ from collections import Counter
 from typing import Final
 
 from traceflops.devices.peaks import PER_TERA
-from traceflops.facts import Fact
+from traceflops.facts import Fact, fact
 from traceflops.findings.counted_estimates import COUNTED_KERNEL, counted_fact, short_names
 from traceflops.findings.counted_kernels import longest_first, roofs, speed_of
 from traceflops.findings.launch_geometry import few_blocks
 from traceflops.findings.rules import thresholds
 from traceflops.mfu.measurement import Measurement
+from traceflops.remedies import advice
 from traceflops.table.trace import Trace
 
-RATES: Final = {f"{COUNTED_KERNEL}.{way}" for way in ("bytes", "read", "written")}
+_RATES: Final = {f"{COUNTED_KERNEL}.{way}" for way in ("bytes", "read", "written")}
 """The codes of limits that are rates of memory."""
 
 
@@ -54,10 +55,10 @@ def counted_with_most(measured: Measurement) -> Fact | None:
     if not rows or len(rows) < len(work.counted):
         return None
     most = max(rows, key=lambda row: times[row.name])
-    rates = {"bytes": most.bytes_per_ns} if most.bytes_per_ns else {}
+    rates = {"bytes": float(most.bytes_per_ns)} if most.bytes_per_ns else {}
     if not rates and most.time_ns:  # one of the ways was not counted
         ways = {"read": most.read, "written": most.written}
-        rates = {way: moved / most.time_ns for way, moved in ways.items() if moved}
+        rates = {way: float(moved) / most.time_ns for way, moved in ways.items() if moved}
     limits, peak = list[Fact](), measured.memory_peak
     for way, rate in rates.items():  # a rate above the peak is that of a cache
         share = rate / peak if peak and rate <= peak else None
@@ -70,3 +71,13 @@ def counted_with_most(measured: Measurement) -> Fact | None:
     ]
     name, share = short_names([row.name for row in rows])[most.name], times[most.name] / total_ns
     return counted_fact("most", name=name, share=share, time_ns=total_ns, limits=tuple(limits))
+
+
+def no_peak(most: Fact | None, measured: Measurement, trace: Trace) -> Fact | None:
+    """Return that no GPU is recorded, if `most`, of a trace of counters, has a rate of memory."""
+    limits = most.values["limits"] if most is not None else None
+    told = limits if isinstance(limits, tuple) else ()
+    has_rate = any(isinstance(limit, Fact) and limit.code in _RATES for limit in told)
+    if not has_rate or trace.devices.num_rows or measured.memory_peak is not None:
+        return None
+    return fact("verdict.no-peak", how=advice(trace, "device"))
