@@ -12,7 +12,7 @@ from traceflops.categories.kernel_names import from_own_word
 from traceflops.categories.mangled import readable
 from traceflops.categories.programs import is_of_library
 from traceflops.characters import shortened
-from traceflops.facts import Fact, Value
+from traceflops.facts import Fact, Value, fact
 from traceflops.findings.case import Case, limit
 from traceflops.findings.finding import WORTH_SAYING
 from traceflops.findings.finding import short_name as without_signature
@@ -184,7 +184,10 @@ def traffic_of_l2(case: Case, speed: KernelSpeed) -> tuple[Fact, Fact] | None:
     # Short launches read little but their arguments, which lie in the memory of the host.
     is_long = (speed.duration_ns or 0) >= least("host_ns") * speed.launches
     if is_long and (speed.host or 0.0) >= least("traffic"):
-        return counted_fact("host", share=speed.host), counted_fact("remedy.host")
+        # Without stalls it is not known whether warps wait for that.
+        kinds = ("host",) if speed.stalls else ("host", "unknown")
+        advice = fact("joined", parts=tuple(counted_fact(f"remedy.{kind}") for kind in kinds))
+        return counted_fact("host", share=speed.host), advice
     reason, waits = next(iter(speed.stalls), ("", 0.0))
     waits_for_it = reason in _FOR_MEMORY and waits >= least("stall")
     is_busy = (speed.slice or 0.0) >= least("bound")

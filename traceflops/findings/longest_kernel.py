@@ -8,17 +8,18 @@ from typing import Final
 
 from traceflops.characters import kernel_name
 from traceflops.devices.peaks import PER_TERA
-from traceflops.facts import Fact
+from traceflops.facts import Fact, fact
 from traceflops.findings.counted_estimates import COUNTED_KERNEL, counted_fact, short_names
 from traceflops.findings.counted_kernels import longest_first, roofs, speed_of
 from traceflops.findings.launch_geometry import few_blocks
 from traceflops.findings.rules import thresholds
 from traceflops.mfu.counted.counter_work import CountedKernel
 from traceflops.mfu.measurement import Measurement
+from traceflops.remedies import advice
 from traceflops.table.columns import floats, is_one_of, matching
 from traceflops.table.trace import Trace
 
-RATES: Final = {f"{COUNTED_KERNEL}.{way}" for way in ("bytes", "read", "written")}
+_RATES: Final = {f"{COUNTED_KERNEL}.{way}" for way in ("bytes", "read", "written")}
 """The codes of limits that are rates of memory."""
 
 
@@ -75,10 +76,10 @@ def counted_with_most(measured: Measurement) -> Fact | None:
     if not rows or len(rows) < len(work.counted):
         return None
     most = max(rows, key=lambda row: times[row.name])
-    rates = {"bytes": most.bytes_per_ns} if most.bytes_per_ns else {}
+    rates = {"bytes": float(most.bytes_per_ns)} if most.bytes_per_ns else {}
     if not rates and most.time_ns:  # one of the ways was not counted
         ways = {"read": most.read, "written": most.written}
-        rates = {way: moved / most.time_ns for way, moved in ways.items() if moved}
+        rates = {way: float(moved) / most.time_ns for way, moved in ways.items() if moved}
     limits, peak = list[Fact](), measured.memory_peak
     for way, rate in rates.items():  # a rate above the peak is that of a cache
         share = rate / peak if peak and rate <= peak else None
@@ -101,3 +102,13 @@ def _moves_most(counted: Sequence[CountedKernel]) -> Fact | None:
         return None
     each = {"read": most.read // most.launches, "written": most.written // most.launches}
     return counted_fact("moves", name=short_names([*moved])[most.name], **each)
+
+
+def no_peak(most: Fact | None, measured: Measurement, trace: Trace) -> Fact | None:
+    """Return that no GPU is recorded, if `most`, of a trace of counters, has a rate of memory."""
+    limits = most.values.get("limits") if most is not None else None
+    told = limits if isinstance(limits, tuple) else ()
+    has_rate = any(isinstance(limit, Fact) and limit.code in _RATES for limit in told)
+    if not has_rate or trace.devices.num_rows or measured.memory_peak is not None:
+        return None
+    return fact("verdict.no-peak", how=advice(trace, "device"))

@@ -13,13 +13,13 @@ from traceflops.devices.missing_input import NOTHING_LAUNCHED
 from traceflops.facts import Fact, fact, quoted
 from traceflops.findings.calls_alone import single_calls
 from traceflops.findings.finding import WORTH_SAYING, Verdict, severity_of
-from traceflops.findings.longest_kernel import RATES, counted_with_most, kernel_with_most
+from traceflops.findings.longest_kernel import counted_with_most, kernel_with_most, no_peak
 from traceflops.findings.losses import Loss
 from traceflops.findings.nothing_recorded import NO_PROGRAM, functions_alone
 from traceflops.findings.on_cpu import OnCpu
 from traceflops.mfu.measurement import Measurement
 from traceflops.mfu.traced.coverage import TOO_LITTLE
-from traceflops.remedies import METRIC, NSIGHT, Recording, advice, family, is_cut_off
+from traceflops.remedies import METRIC, NSIGHT, Recording, family, is_cut_off
 from traceflops.table.schema import DEVICE_KINDS
 from traceflops.table.trace import Trace
 from traceflops.timeline.aggregates import Untimed
@@ -270,10 +270,9 @@ def untimed_verdict(
         most = counted_with_most(measured)
         work, of_ncu = measured.executed.work, family(trace.source.format) == NSIGHT
         is_rated = most.values.get("limits") if most else work is None or work.has_throughputs
-        unrated = fact("verdict.no-throughput") if of_ncu and not is_rated else None
-        limits = {limit.code for limit in most.values["limits"]} if most else set()
-        if limits & RATES and not trace.devices.num_rows and measured.memory_peak is None:
-            unrated = fact("verdict.no-peak", how=advice(trace, "device"))
+        unrated = no_peak(most, measured, trace)
+        if of_ncu and not is_rated:
+            unrated = fact("verdict.no-throughput")
         return Verdict((*filter(None, [most, unrated]), counters), "no-timeline")
     kinds = set(untimed.rows["kind"].to_pylist())
     if "gpu_mark" in kinds:
