@@ -49,8 +49,8 @@ _NOTES: Final = NoteTable(
         "apart.",
     },
     missing={
-        "no-history": "The snapshot has no history of allocations, so only its own time is shown. "
-        "Call torch.cuda.memory._record_memory_history(max_entries=100000) before the work.",
+        "no-history": "The snapshot has no history, so only its own time is shown. Call "
+        "torch.cuda.memory._record_memory_history(max_entries=100000) before the work.",
         "held-before": "Who allocated {n} [block|blocks] is not recorded: it was before the "
         "events begin. To know, raise max_entries of _record_memory_history(), or call it earlier.",
     },

@@ -293,7 +293,7 @@ def _names(entries: Messages) -> tuple[dict[int, str], set[int]]:
     texts, operators = {}, set()
     for key, full, shown in zip(keys, names, display_names, strict=True):
         texts[key] = message_text(shown or full)
-        if shown and b":" not in shown and full.endswith(b":" + shown):
+        if full and shown and b":" not in shown and full.endswith(b":" + shown):
             operators.add(key)
     return texts, operators
 

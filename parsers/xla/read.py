@@ -169,8 +169,8 @@ class _XlaRecording(trace_builder.Gathered):
                 unix_ns = int(plane.about().numbers("profile_start_time")[0])
                 self.origin_unix_ns = unix_ns if unix_ns > _RECENT_NS else None
         # Operators are of the CPU if no GPU is used, recorded or not.
-        places = (place.name for plane in planes for place in (plane, *plane.lines))
-        self._is_of_cpu = not any("gpu" in name.lower() for name in places)
+        places = ((plane.name, *(line.name for line in plane.lines)) for plane in planes)
+        self._is_of_cpu = not any("gpu" in name.lower() for some in places for name in some)
         # GPUs first: the host's records of memory refer to them.
         for plane in sorted(planes, key=lambda plane: _GPU.match(plane.name) is None):
             if gpu := _GPU.match(plane.name):

@@ -269,15 +269,10 @@ def title_finding(analysis: Analysis) -> FindingWords | None:
 def _is_led(analysis: Analysis, share: float) -> bool:
     """Return whether what leads on CPUs has a remedy and takes more than a share, not saved."""
     parts = {part.code: part for part in analysis.verdict.parts}
-    leads = parts.get("verdict.cpu-leads")
-    if (
-        leads is None
-        or not any(code.startswith(_ON_CPU) for code in parts)
-        or _saving_sentence(analysis)
-    ):
+    if "verdict.cpu-leads" not in parts or not any(code.startswith(_ON_CPU) for code in parts):
         return False
-    largest, *_ = leads.values["parts"]
-    return largest.values["share"] > share
+    largest = parts["verdict.cpu-leads"].values["share"]
+    return isinstance(largest, float) and largest > share and not _saving_sentence(analysis)
 
 
 def left_to_say(best: Finding, opened: Opening) -> str:

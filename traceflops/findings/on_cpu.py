@@ -152,7 +152,7 @@ def leading(
         for name, mean_ns in means
         if mean_ns >= _NO_LAUNCH_NS
     )[:1]
-    leads = (fact("verdict.cpu-leads", parts=said, of=of),) if said else ()
+    leads = [fact("verdict.cpu-leads", parts=said, of=of, share=told[0].share)] if said else []
     details = tuple(detail for part in told for detail in part.details)
     exchanges = any("exchanges" in part.knows for part in told)
     details += (fact("verdict.cpu-late-first"),) if exchanges and "late-first" in knows else ()

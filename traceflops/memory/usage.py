@@ -77,7 +77,7 @@ class Series(Struct, frozen=True):
     @property
     def is_state(self) -> bool:
         """Whether all values are of one time: a state without history, which has no known peak."""
-        return self.curve.time_ns[0] == self.curve.time_ns[-1]
+        return bool(self.curve.time_ns[0] == self.curve.time_ns[-1])
 
     @property
     def growth(self) -> int | None:

@@ -66,7 +66,7 @@ def rows(trace: Trace, table: str, *names: str) -> list[Any]:
 @pytest.mark.parametrize("thread", ["python3", "tf_gpu_private_4"])
 def test_operators_of_tensorflow_ran_on_the_cpu_if_no_thread_is_of_a_gpu(thread: str) -> None:
     ms = 10**9  # in ps
-    events = [
+    events: list[Event] = [
         ("net/conv_1:Conv2D", 0, 6 * ms, {}),
         ("Iterator::Model::Zip", 7 * ms, ms, {}),
         ("Relu:Relu", 8 * ms, 2 * ms, {}),
@@ -321,7 +321,7 @@ def test_both_ends_are_rounded_so_that_what_touches_still_does(
     [(50, NOW, NOW, 50), (50, None, None, 50), (NOW, None, NOW, 0), (NOW, NOW - 9, NOW, 0)],
 )
 def test_the_calendar(start_ns: int, began: int | None, origin: int | None, expected: int) -> None:
-    facts = {} if began is None else {"profile_start_time": began}
+    facts: Any = {} if began is None else {"profile_start_time": began}
     calendar = plane("Task Environment", {}, **facts)
     work = gpu(("k", 0, 3_000, KERNEL), start_ns=start_ns)
     for planes in ((work, calendar), (calendar, work)):
