@@ -57,7 +57,7 @@ class Lines(Struct, frozen=True):
         return len(self.items)
 
 
-_LISTS: Final = (list, tuple, Some, Lines)
+_LISTS: Final = (list, tuple, Some)
 
 
 def fitted(answer: dict[str, Any]) -> str:
@@ -90,10 +90,15 @@ def _cut(value: Any, most: int, longest: int) -> Any:
     if not isinstance(value, dict):
         return value
     cut = {visible(str(key)): _cut(item, most, longest) for key, item in value.items()}
-    lists = {visible(str(key)): item for key, item in value.items() if isinstance(item, _LISTS)}
-    told = {key: cut[key] for key in lists}
-    told |= {key: told[key].splitlines() for key in lists if isinstance(lists[key], Lines)}
-    more = {key: left for key, items in lists.items() if (left := len(items) - len(told[key]))}
+    lengths = {
+        visible(str(key)): len(item)
+        for key, item in value.items()
+        if isinstance(item, (*_LISTS, Lines))
+    }
+    told = {
+        key: cut[key].splitlines() if isinstance(cut[key], str) else cut[key] for key in lengths
+    }
+    more = {key: left for key in lengths if (left := lengths[key] - len(told[key]))}
     return cut | {"more": more} if more else cut
 
 

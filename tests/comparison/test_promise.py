@@ -171,6 +171,7 @@ def test_recordings_of_the_cpu_alone_promise_nothing_and_say_so() -> None:
         ),
         (7, (-1, 9), True, "(95 % interval −1 ns to +9 ns, so the change may also be chance)"),
         (7, None, False, "5.00 to 9.00 ns, and 7 ns came."),
+        (4, (1, 8), True, "Promise perhaps kept: “Slow” promised 5.00 to 9.00 ns per step"),
     ],
 )
 def test_a_kept_promise_says_how_sure_it_is(

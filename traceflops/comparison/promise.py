@@ -38,6 +38,7 @@ UNJUDGED: Final = frozenset({"GPUs", *OF_WORK})
 """What must be alike in both recordings for a promise to hold."""
 _FIXED: Final = 0.5  # of the gain that was promised or came, by which the cause of a fix shrinks
 _LEAST: Final = 0.01  # of a step; smaller changes of a cause are no fix
+_NEAR: Final = 0.95  # of the ends of what was promised, between which it is kept for sure
 _SLACK: Final = 0.005  # of a step, for calls that cost next to nothing
 
 
@@ -71,8 +72,11 @@ class Promise(Struct, frozen=True):
             sure = fact("promise.interval", ends=(low_ns, high_ns))
             if low_ns < 0 < high_ns:
                 sure = fact("promise.chance", low_ns=low_ns, high_ns=high_ns)
+        # Only the interval of what came meets what was promised.
+        is_near = _NEAR * self.low_ns <= self.gained_ns <= self.high_ns / _NEAR
+        is_unsure = self.outcome == "as-promised" and not is_near
         return fact(
-            f"promise.{self.outcome}",
+            "promise.unsure" if is_unsure else f"promise.{self.outcome}",
             fixed=tuple(
                 fact("promise.name", name=quoted(finding.title)) for finding in self.findings
             ),

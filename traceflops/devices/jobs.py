@@ -79,8 +79,8 @@ def _of_one_job(traces: Sequence[Trace]) -> Trace:
     note = counted_note(
         "assumed",
         "one-job-assumed",
-        "Jobs may be mixed: whether these {n} files are of one is unknown, and they are treated as "
-        "one. If they are not, give them separately.",
+        "Jobs may be mixed: that these {n} files are of one is assumed, not known. If they are "
+        "not, give them separately.",
         len(timed),
     )
     return replace(trace, notes=(*trace.notes, replace(note, share=1.0)))  # on all figures
