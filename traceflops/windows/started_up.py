@@ -32,6 +32,7 @@ RANGE: Final = "steps-by.range"
 """The code of the same if the window is a measured range; its `row` is that of the marks."""
 BEFORE_WORK: Final = fact("left-out.start-up")
 """Why figures exclude the time in which a program starts up."""
+_LOADED: Final = "loaded"  # how, if the window begins with the first kernel, after weights
 _MUCH, _HARDLY = 0.2, 0.1
 """Start-up is excluded from 20 % of the time on; later copies take at most 10 % as long."""
 _LEAST_WORK, _LEAST_TIME = 1 / 3, 0.03
@@ -62,7 +63,7 @@ def spans(
     since_ns = started_up_ns(linked, accounts) if is_judged else None
     how = fact("steps-by.whole") if since_ns is None else AFTER_START_UP
     if is_judged and since_ns is None and (since_ns := _loaded_ns(linked, accounts)) is not None:
-        how = fact("steps-by.loaded")
+        how = fact(f"steps-by.{_LOADED}")
     if is_judged:
         first_ns = min(account.rows.span[0] for account in devices)
         begins_after_ns = first_ns if since_ns is None else since_ns
