@@ -29,6 +29,7 @@ from tests.samples.strategies import run_configs
 from traceflops import Analysis, UsageError, analyze, read, what_if
 from traceflops.analysis.preparation import prepare
 from traceflops.ranks.who_waits import rank_report
+from traceflops.replay.changes import matches_of
 from traceflops.replay.critical_path import WORK, path
 from traceflops.replay.edits import parse_edit
 from traceflops.replay.recorded_edges import recorded_graph
@@ -451,6 +452,14 @@ def test_a_real_pair_with_and_without_loader_workers() -> None:
 def test_what_cannot_be_asked_is_refused(edit: str, reason: str) -> None:
     with pytest.raises(UsageError, match=reason):
         what_if(loading(), edit)
+
+
+def test_a_list_of_names_means_these_calls_and_no_longer_ones() -> None:
+    texts = ["cudaFree", "CUDAMALLOC", "cudaFreeHost", "my cudaFree", "cudaFree\n"]
+    expected = [True, True, False, False, False]
+    assert matches_of("sync:^(cudaFree|cudaMalloc)$", texts).tolist() == expected
+    as_expression = "sync:^(?:cudaFree|cudaMalloc)$"
+    assert matches_of(as_expression, texts).tolist() == expected
 
 
 @pytest.mark.parametrize(
