@@ -154,7 +154,7 @@ def test_one_copy_each_way_cannot_be_hidden_and_does_not_pay_for_pinned_memory()
     trace = trace_of(**rows)
     analysis = tf.analyze(replace(trace, source=replace(trace.source, format="nsys")))
     (found,) = of_rule(analysis, "pageable-copies")
-    assert "hardly pay for page-locked memory" in found.remedy
+    assert "Pin only buffers that are used many times" in found.remedy
     assert found.gain is None
     assert "stream" not in found.remedy
 

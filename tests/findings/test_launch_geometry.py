@@ -149,7 +149,7 @@ def test_a_grid_with_fewer_warps_than_there_is_room_for_is_told_with_them() -> N
         "of 21 blocks of 256 threads on 28 multiprocessors. That is 6 of 48 warps for each "
         "multiprocessor."
     )
-    assert found.remedy.startswith("Too few warps may limit it: split the work over more threads")
+    assert found.remedy.startswith("Too few warps may limit it: use more threads and blocks")
     half = main_kernel([100, 1, 1], registers=40)
     assert "That is" not in half.sentence
 

@@ -223,16 +223,16 @@ def test_a_rank_of_100_steps_is_small() -> None:
 
 
 def test_a_summary_of_very_many_collectives_has_the_first_ones() -> None:
-    whole = summary_of(analyze(big_trace(1, 1_000, 100, depth=0, every=1)))
+    whole = summary_of(analyze(big_trace(1, 2_000, 100, depth=0, every=1)))
     content = encoded(whole)
     assert len(content) < 2_000_000
     found = decoded(content, "")
     assert isinstance(found, RankSummary)
     kept = len(found.records)
-    assert len(whole.records) == 100_000 and 50_000 < kept < 100_000
+    assert len(whole.records) == 200_000 and 50_000 < kept < 200_000
     assert found.records.start_ns.tolist() == whole.records.start_ns[:kept].tolist()
     assert [note.count for note in found.notes if note.code == "collectives-cut"] == [
-        100_000 - kept
+        200_000 - kept
     ]
 
 
