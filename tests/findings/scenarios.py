@@ -7,7 +7,6 @@ the same draws (`steady_draws`): the difference is exactly what the repair gains
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -29,7 +28,6 @@ from sample_traces.records import RankRun, Run
 from sample_traces.rocprof.formats import WRITERS as ROCPROF
 from sample_traces.rocprof.options import RocprofOptions
 from sample_traces.truth import is_start_up, truth
-from tests.conftest import ROOT
 from tests.findings.faults import FAULTS, PAIRS, STEPS, Settings, simulated, step_ns
 from traceflops.findings.finding import Finding, Gain
 from traceflops.findings.rules import all_rules
@@ -48,8 +46,6 @@ ROUNDING: Final = 0.005
 _TRIES: Final = 40
 _MOST_LOST: Final = 0.06
 """Share of its time that the GPU of a healthy run is idle or only communicates."""
-_ROWS: Final = re.compile(r"(?m)^\| (`[^|]+) \|")
-_PAGE: Final = ROOT / "docs" / "findings.md"
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,15 +120,9 @@ def reach_ns(gain: Gain) -> int:
 
 
 @cache
-def known_rules() -> frozenset[str]:
-    """Return the rules of the product: those with a row of their own on their page."""
-    text = _PAGE.read_text(encoding="utf-8")
-    return frozenset(re.findall(r"`([a-z0-9]+(?:-[a-z0-9]+)*)`", "".join(_ROWS.findall(text))))
-
-
 def is_known(fault: str) -> bool:
     """Return whether the rule that the fault is planted for is in the product."""
-    return FAULTS[fault].rules[0] in known_rules()
+    return FAULTS[fault].rules[0] in all_rules().rules
 
 
 def _is_healthy(config: RunConfig) -> bool:

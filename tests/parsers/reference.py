@@ -193,8 +193,10 @@ def _read_range(event: Row, category: str, start: int, rows: Rows) -> None:
         rows["activities"].append(times | _activity(event, args, ACTIVITIES[category], external))
     elif category in CALLS:
         correlation = integer(args.get("correlation"))
-        facts = {"api": CALLS[category], "correlation": correlation, "external_id": external}
-        rows["calls"].append(times | host | facts | _launched(args))
+        ids = {"correlation": correlation, "external_id": external}
+        unknown = {"error_code": None}  # no returned error is recorded
+        api = {"api": CALLS[category]}
+        rows["calls"].append(times | host | api | ids | unknown | _launched(args))
     elif category in OPS and not name.startswith("ProfilerStep#"):
         rows["ops"].append(times | host | _op(args))
     elif category in OPS:
