@@ -141,6 +141,8 @@ def read_snapshot(source: ByteSource) -> Trace:
             raise msgspec.ValidationError("lists in several places at once")
         blocks = [msgspec.convert(segment.blocks, list[_Block]) for segment in segments]
         traces = [msgspec.convert(events, list[_Event]) for events in snapshot.device_traces]
+        for segment, blocks_inside in zip(segments, blocks, strict=True):
+            _complete(segment, blocks_inside)
     except msgspec.ValidationError as error:
         raise NotATrace(
             f"not a memory snapshot of PyTorch: {source.label} ({str(error)[:200]})",
@@ -149,7 +151,6 @@ def read_snapshot(source: ByteSource) -> Trace:
     segments_of: defaultdict[int, list[_Segment]] = defaultdict(list)  # by device
     held_blocks_of: defaultdict[int, list[_Block]] = defaultdict(list)
     for segment, blocks_inside in zip(segments, blocks, strict=True):
-        _complete(segment, blocks_inside)
         segments_of[segment.device].append(segment)
         held_blocks_of[segment.device] += [b for b in blocks_inside if b.state == _HELD]
     reader = _Reader(source)
@@ -160,11 +161,14 @@ def read_snapshot(source: ByteSource) -> Trace:
 
 
 def _complete(segment: _Segment, blocks: Sequence[_Block]) -> None:
-    """Add what blocks of PyTorch before 2.1 lack: addresses, and frames outside of the history."""
+    """Add what blocks of PyTorch before 2.1 lack: addresses, and frames outside of the history.
+
+    Raises ValidationError if these cannot be.
+    """
     address = segment.address
     for block in blocks:
         if block.address is None:
-            block.address = address
+            block.address = msgspec.convert(address, _Address)
             if block.history.__class__ is list and block.history:
                 use = msgspec.convert(block.history[0], _Use)
                 block.frames = use.frames

@@ -228,6 +228,14 @@ def test_batch_norm_in_inference_is_to_be_folded(other: str) -> None:
         assert told.remedy.startswith("Fold batch norm into the convolutions")
 
 
+def test_batch_norm_alone_leaves_nothing_once_it_is_folded() -> None:
+    convolution = made("sm80_xmma_fprop_implicit_gemm_tf32f32", 1_000, "aten::cudnn_convolution")
+    norm = made("void cudnn::bn_fw_inf_1C11_kernel_NCHW<float>", 500, "aten::cudnn_batch_norm")
+    told = found([convolution, norm] * 4)["fusable-kernels"]
+    assert told.gain is not None
+    assert told.gain.high_ns == 4 * 500 * US
+
+
 def test_convolutions_are_called_so_where_their_kernels_are_named_as_gemms() -> None:
     kernel = "cutlass_80_tensorop_s1688gemm_256x64_16x4_nn_align4"
     one = found([made(kernel, 1_000, "aten::cudnn_convolution")] * 4)["single-precision"]

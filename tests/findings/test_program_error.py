@@ -82,3 +82,11 @@ def test_memory_that_ran_out_has_its_figures() -> None:
     facts = {**trace.source.facts, "memory_held": f"{3 << 30} {2 << 30}"}
     said = headline(tf.analyze(replace(trace, source=replace(trace.source, facts=facts)))).sentence
     assert "memory ran out (PyTorch held 3 GiB, on a GPU of 2 GiB)." in said
+
+
+@pytest.mark.parametrize("held", ["", "much", "5", "1 2 3", "-1 5", "9" * 5_000 + " 1"])
+def test_figures_of_memory_that_no_reader_writes_are_not_told(held: str) -> None:
+    trace = stopped(100, "memory")
+    facts = {**trace.source.facts, "memory_held": held}
+    said = headline(tf.analyze(replace(trace, source=replace(trace.source, facts=facts)))).sentence
+    assert "memory ran out. " in said

@@ -57,7 +57,9 @@ def test_others_are_not_told() -> None:
     assert said(name="ncclDevKernel_AllReduce") is None  # they wait for one another
 
 
-@pytest.mark.parametrize(("held", "is_known"), [("16000 8000", True), ("7000 8000", False)])
+@pytest.mark.parametrize(
+    ("held", "is_known"), [("16000 8000", True), ("7000 8000", False), ("16000", False)]
+)
 def test_an_error_of_memory_tells_why(held: str, *, is_known: bool) -> None:
     found = said(facts={"program_error": "memory", "memory_held": held})
     assert found is not None

@@ -318,3 +318,20 @@ def test_many_copies_before_the_first_kernel_of_a_single_pass_load_weights(
     assert window_ns == (94 if not is_left_out else 89) * MS
     told = "Start-up takes 5.00 ms of the 94.0 ms from the first GPU operation to the last (5.3 %)"
     assert any(told in finding.sentence for finding in analysis.findings) == is_left_out
+
+
+def test_a_kernel_that_runs_once_is_no_start_up_where_figures_begin_with_it() -> None:
+    """Weights take 100 ms; then one kernel runs once and a loop follows, for 900 ms."""
+    row = {"name": "Memcpy HtoD", "kind": "memcpy", "direction": "HtoD", "bytes": 1 << 20}
+    rows: list[dict[str, Any]] = [
+        {**row, "start_ns": n * MS, "dur_ns": 900 * US} for n in range(100)
+    ]
+    rows.append({"name": "make_data", "start_ns": 100 * MS, "dur_ns": 60 * MS})
+    rows += [
+        {"name": f"k{n % 3}", "start_ns": 160 * MS + 2_800 * US * n, "dur_ns": 2_700 * US}
+        for n in range(300)
+    ]
+    findings = analyze(trace_of(activities=rows)).findings
+    [starts] = [finding for finding in findings if finding.rule == "start-up"]
+    assert "from the first kernel on" in starts.sentence
+    assert "make it faster" not in starts.remedy

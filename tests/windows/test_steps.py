@@ -16,7 +16,7 @@ from traceflops.reports.page.steps import window_rows
 from traceflops.reports.view.wording import basis
 from traceflops.timeline.intervals import Intervals
 from traceflops.timeline.records import EMPTY_ACCOUNT, Components, Window, WindowRole
-from traceflops.windows.periodicity import steady
+from traceflops.windows.periodicity import lossy, steady
 from traceflops.windows.tiling import Behind, tile
 
 GEMM = "ampere_sgemm_128x64_nt"
@@ -815,6 +815,11 @@ def test_steps_whose_forward_pass_lost_its_records_are_left_out(
     notes = {note.code: note.count for note in analysis.notes}
     assert notes.get("steps-lossy") == (3 if lost else None)
     assert (analysis.verdict.parts[0].code == "verdict.lossy-steps") == lost
+
+
+def test_a_step_of_no_length_has_no_late_work() -> None:
+    launched, late_ns, durations_ns = np.array([[10] * 4 + [2], [0] * 5, [9] * 4 + [0]])
+    assert not lossy(launched, late_ns, durations_ns).any()
 
 
 @pytest.mark.parametrize(("between_ns", "is_apart"), [(300_000_000, True), (5_000_000, False)])

@@ -127,7 +127,7 @@ def little_on_cpu(trace: Trace, window_ns: int) -> tuple[Fact, ...]:
 
 
 def one_pass(ops: pa.Table, window_ns: int) -> tuple[Fact, ...]:
-    """Return a statement if the operators seem to be one pass of a model, from its first call on.
+    """Return a statement if the operators seem to be one pass of a model, perhaps its first.
 
     Of the outermost operators that are no trifle, the first and the last, with their shapes, occur
     once: a second pass would repeat them.

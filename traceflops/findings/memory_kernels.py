@@ -226,15 +226,16 @@ def _runs(facts: KernelFacts, fusable: BoolArray, casts: BoolArray) -> tuple[Boo
     _, first_of_name = group_rows((run, facts.name))
     is_long = length >= limits["least_run"]
     has_names = np.bincount(run[first_of_name]) >= limits["least_names"]
-    has_norm = np.bincount(run, is_norm) > 0
+    norms = np.bincount(run, is_norm)
     has_work = 2 * np.bincount(run, casts) <= length
     # What a fused run needs, beyond the time of the kernels that reduce
     reducing_ns = np.bincount(run, np.where(reduces, facts.ns, 0))
     others_ns = np.bincount(run, facts.ns) - reducing_ns
     longest_ns = np.maximum.reduceat(facts.ns, np.flatnonzero(np.diff(run, prepend=-1)))
     needed_ns = limits["kept_of_longest"] * longest_ns * np.ceil(length / limits["most_fused"])
+    needed_ns[norms == length] = 0  # what is folded needs no kernel
     left = np.maximum(needed_ns - reducing_ns, 0) / np.maximum(others_ns, 1)
-    return eligible & ((is_long & has_names & has_work) | has_norm)[run] & ~reduces, left[run]
+    return eligible & ((is_long & has_names & has_work) | (norms > 0))[run] & ~reduces, left[run]
 
 
 def _fixed_norm(facts: KernelFacts) -> BoolArray:

@@ -38,6 +38,7 @@ from traceflops.timeline.records import Components
 from traceflops.windows.device_records import launch_calls
 from traceflops.windows.records import StepChoice
 
+_HELD: Final = re.compile(r"(?P<held>[0-9]{1,18}) (?P<capacity>[0-9]{1,18})")
 _OF_PROFILER: Final = re.compile(r"(^|/)torch/profiler/")
 _NO_GPU: Final = "no-gpu"
 _UNNAMED: Final = "(unnamed range)"
@@ -225,8 +226,8 @@ def led_by_error(verdict: Verdict, trace: Trace, *, is_little: bool) -> Verdict:
 
 def memory_of_error(trace: Trace) -> dict[str, int]:
     """Return the bytes that PyTorch held when memory ran out, and those of the GPU, if known."""
-    held = trace.source.facts.get(MEMORY_HELD, "").split()
-    return dict(zip(("held", "capacity"), map(int, held), strict=False))
+    found = _HELD.fullmatch(trace.source.facts.get(MEMORY_HELD, ""))
+    return {name: int(size) for name, size in found.groupdict().items()} if found else {}
 
 
 def led_by_build(verdict: Verdict, trace: Trace) -> Verdict:

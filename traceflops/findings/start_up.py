@@ -76,8 +76,9 @@ def start_up(case: Case) -> Finding | None:
     basis = "step" if case.steps.used else "span" if before.window_ns else "window"
     kind: Fact | str | None = main_kind(prepared)
     made = _made_once(prepared)
-    makes = before.window_ns > 0 and 2 * made.total() > once_ns
-    if 2 * uploads_ns > once_ns:
+    loads = 2 * uploads_ns > once_ns
+    makes = not loads and 2 * made.total() > once_ns
+    if loads:
         kind = fact(f"{START_UP}.upload")
     elif makes:
         kind = fact(f"{START_UP}.once", name=max(made, key=made.__getitem__))
@@ -107,14 +108,17 @@ def start_up(case: Case) -> Finding | None:
 
 
 def _made_once(prepared: Prepared | None) -> Counter[str]:
-    """Return the time by name of kernels that run once, before a loop."""
+    """Return the time by name of kernels that run once, before a loop, as far as it is left out."""
     made = Counter[str]()
-    for account in prepared.accounts.values() if prepared is not None else ():
+    for device, account in prepared.accounts.items() if prepared is not None else ():
         assert prepared is not None
         rows, labels = account.rows, prepared.trace.activities["name"]
+        left_out = [own for own in prepared.windows[device] if own.left_out == BEFORE_WORK]
+        end_ns = max((own.end_ns for own in left_out), default=NEVER)
         for place in made_once(account):
-            name = short_name(function_of(labels[int(rows.row[place])].as_py() or ""))
-            made[name] += int(rows.end_ns[place] - rows.start_ns[place])
+            if rows.end_ns[place] <= end_ns:
+                name = short_name(function_of(labels[int(rows.row[place])].as_py() or ""))
+                made[name] += int(rows.end_ns[place] - rows.start_ns[place])
     return made
 
 

@@ -356,11 +356,11 @@ def _lossy(layout: StepLayout, accounts: Accounts, used: tuple[int, ...]) -> lis
     """Return the numbers of those `used` steps that lost records of GPU work, on all devices."""
     sums = {number: np.zeros(3, dtype=np.int64) for number in used}
     for device, stretches in layout.stretches.items():
-        unrecorded = accounts[device].idle.by_cause["unrecorded"]
-        for stretch in stretches:
+        edges = np.array([(own.start_ns, own.end_ns) for own in stretches], np.int64)
+        late = accounts[device].idle.by_cause["unrecorded"].length_within(*edges.reshape(-1, 2).T)
+        for stretch, late_ns in zip(stretches, late.tolist(), strict=True):
             number = layout.step_number(device, stretch)
             if number in sums:
-                late_ns = unrecorded.within(stretch.start_ns, stretch.end_ns).length_ns
                 sums[number] += (stretch.launched or 0, late_ns, stretch.dur_ns)
     if not used:
         return []

@@ -74,7 +74,7 @@ def lossy(launched: IntArray, late_ns: IntArray, durations_ns: IntArray) -> Bool
     fewer launches are recorded than in any step without such time. It must be so in most steps in
     which work starts late.
     """
-    is_late = late_ns >= MATERIAL * durations_ns
+    is_late = late_ns >= np.maximum(MATERIAL * durations_ns, 1)
     whole = launched[~is_late]
     if len(whole) < _FEWEST_TO_CUT:
         return np.zeros(len(launched), dtype=np.bool_)

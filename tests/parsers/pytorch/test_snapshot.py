@@ -345,7 +345,11 @@ SHARED: Final = [dict(BLOCK)] * 1_000
 DOUBLED: list[Any] = []
 for _ in range(50):
     DOUBLED = [DOUBLED, DOUBLED]
+HELD: Final = {"size": 512, "state": "active_allocated"}
+FAR: Final = [{"size": 9, "state": "inactive"}, HELD]
 BAD: Final = {
+    "a number as history": {"segments": [{**SEGMENT, "blocks": [{**HELD, "history": [5]}]}]},
+    "blocks beyond all": {"segments": [{**SEGMENT, "address": 2**62, "blocks": FAR}]},
     "one list of events in many places": {
         "segments": [],
         "device_traces": [[event("a", 1, 1)]] * 9,
