@@ -141,6 +141,8 @@ def read_snapshot(source: ByteSource) -> Trace:
             raise msgspec.ValidationError("lists in several places at once")
         blocks = [msgspec.convert(segment.blocks, list[_Block]) for segment in segments]
         traces = [msgspec.convert(events, list[_Event]) for events in snapshot.device_traces]
+        for segment, blocks_inside in zip(segments, blocks, strict=True):
+            _complete(segment, blocks_inside)
     except msgspec.ValidationError as error:
         raise NotATrace(
             f"not a memory snapshot of PyTorch: {source.label} ({str(error)[:200]})",
@@ -149,7 +151,6 @@ def read_snapshot(source: ByteSource) -> Trace:
     segments_of: defaultdict[int, list[_Segment]] = defaultdict(list)  # by device
     held_blocks_of: defaultdict[int, list[_Block]] = defaultdict(list)
     for segment, blocks_inside in zip(segments, blocks, strict=True):
-        _complete(segment, blocks_inside)
         segments_of[segment.device].append(segment)
         held_blocks_of[segment.device] += [b for b in blocks_inside if b.state == _HELD]
     reader = _Reader(source)

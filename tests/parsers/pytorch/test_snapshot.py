@@ -289,6 +289,13 @@ def test_blocks_of_pytorch_2_0_have_their_frames_in_a_history(tmp_path: Path) ->
     assert "no-history" in codes(trace)
 
 
+@pytest.mark.parametrize("use", [None, 5, {"real_size": "300"}, {"real_size": -1}])
+def test_a_history_of_a_block_that_is_none_is_refused(use: Any, tmp_path: Path) -> None:
+    block = {"size": 512, "state": "active_allocated", "history": [use]}
+    with pytest.raises(NotATrace, match="not a memory snapshot"):
+        read({"segments": [{**SEGMENT, "blocks": [block]}], "device_traces": []}, tmp_path)
+
+
 def test_helpers_of_packages_are_left_out_and_their_modules_are_not(tmp_path: Path) -> None:
     """Frames are innermost first; PyTorch calls a module's forward."""
     helper, module = "/v/site-packages/einops/einops.py", "/v/site-packages/hf/model.py"
