@@ -252,7 +252,8 @@ def _memory(analysis: Analysis) -> Iterator[str]:
     yield from _table(table_of(_MEMORY, page.rows, page.total))
     held = page.held
     if held is not None:
-        peak = f"At the peak of {held.label}: {size(held.peak, binary=True)}"
+        when = "As the snapshot is taken," if held.is_state else "At the peak of"
+        peak = f"{when} {held.label}: {size(held.peak, binary=True)}"
         yield from ("", plain(peak), "")
         yield from _table(table_of(_HELD, held.rows, len(held.rows) + held.others))
 

@@ -84,7 +84,8 @@ def _cut(value: Any, most: int, longest: int) -> Any:
     if isinstance(value, str):
         return shorten_middle(value, longest)
     if isinstance(value, Lines):
-        return "".join(value.items[: 2 * most])  # lines of scripts are shorter than items
+        # Lines of scripts are shorter than items. Without any, nobody could ask for the next.
+        return "".join(value.items[: 2 * most or 1])
     if isinstance(value, _LISTS):
         return [_cut(item, most, longest) for item in value[:most]]
     if not isinstance(value, dict):

@@ -38,13 +38,17 @@ _LABEL_ROOM: Final = 12  # units that are free behind the number of a step
 
 
 class PeakHeld(NamedTuple):
-    """What a device holds at its peak, by allocating code: the largest holders, and all others."""
+    """What a device holds at its peak, by allocating code: the largest holders, and all others.
+
+    `is_state`: of what was held before the only time that is recorded, nothing is known.
+    """
 
     label: str
     peak: int
     rows: list[Holder]
     others: int
     others_bytes: int
+    is_state: bool
 
 
 class MemoryPage(Struct, frozen=True):
@@ -116,7 +120,8 @@ def _held(
     shown, peak = all_holders[:_MOST_HOLDERS], most.allocated.peak
     others_bytes = peak - sum(holder.bytes for holder in shown)
     others = len(all_holders) - len(shown)
-    return PeakHeld(use_label(most, devices), peak, shown, others, others_bytes)
+    is_state = most.allocated.is_state and not devices
+    return PeakHeld(use_label(most, devices), peak, shown, others, others_bytes, is_state)
 
 
 def use_label(use: MemoryUse, devices: Sequence[DeviceReport]) -> str:

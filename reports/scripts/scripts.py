@@ -40,10 +40,8 @@ _COLLECTIVES: Final = {
     "broadcast": "dist.broadcast(source, 0)",
     "reduce": "dist.reduce(source, 0)",
 }
-_LISTS: Final = (
-    "The types of tensors in lists are not recorded: float32 is assumed. In long lists, tensors of "
-    "one shape stand together."
-)
+_LISTS: Final = "The types of tensors in lists are not recorded: float32 is assumed."
+_TOGETHER: Final = "In long lists, tensors of one shape stand together."
 _DEFAULT: Final = "Argument {} is not recorded: its default is used."
 _CHANNELS_LAST: Final = """\
     last = torch.channels_last
@@ -68,7 +66,8 @@ _BACKENDS: Final = """\
 Work = Call | Copy | Exchange | Chain | Loading
 """What a script can repeat."""
 _SMALL: Final = 8  # sizes up to this are no size of a matrix that alignment is about
-_LONG: Final = 8  # lists of more tensors are those of optimizers and concatenations, in any order
+_LONG: Final = 8  # lists of more tensors are ordered, if their operator takes any order
+_ANY_ORDER: Final = re.compile(r"aten::(?:_foreach_|_fused_|_?cat$|concat|stack$|[hvd]stack$)")
 _WIDTH: Final = 98  # characters of a line
 _UNBROKEN: Final = re.compile(r"'[^']*'|\"[^\"]*\"| \* ")
 
@@ -200,6 +199,7 @@ def _of_call(call: Call, peaks: DevicePeaks, story: str) -> dict[str, str]:
     values = list(_values(call))
     tensors = [value for value in call.arguments if isinstance(value, Tensor)]
     assumed = [_LISTS] if any(isinstance(v, TensorList) for v in call.arguments) else []
+    assumed += [_TOGETHER] if _long_lists(call) else []
     named = keywords(call.op or "", len(call.arguments))
     assumed += [
         _DEFAULT.format(name)
@@ -227,7 +227,7 @@ def _of_call(call: Call, peaks: DevicePeaks, story: str) -> dict[str, str]:
 def _values(call: Call) -> Iterator[tuple[str, str]]:
     """Yield the name of each tensor, or list of tensors, of a call, and how it is made."""
     number = 0
-    for position, value in enumerate(_by_shape(call.arguments)):
+    for position, value in enumerate(_by_shape(call)):
         below = index_bound(call, position)
         if isinstance(value, Tensor):
             assert value.type is not None
@@ -239,9 +239,19 @@ def _values(call: Call) -> Iterator[tuple[str, str]]:
         number += 1
 
 
-def _by_shape(arguments: Sequence[Argument]) -> list[Argument]:
+def _long_lists(call: Call) -> list[TensorList]:
+    """Return the long lists of a call of an operator that takes them in any order.
+
+    Those of others, such as the weights of an LSTM, have a meaning by place.
+    """
+    lists = [value for value in call.arguments if isinstance(value, TensorList)]
+    is_long = _ANY_ORDER.match(call.op or "") is not None
+    return [value for value in lists if len(value.tensors) > _LONG] if is_long else []
+
+
+def _by_shape(call: Call) -> list[Argument]:
     """Return arguments with long lists ordered alike, so that equal shapes stand together."""
-    long = [v for v in arguments if isinstance(v, TensorList) and len(v.tensors) > _LONG]
+    arguments, long = call.arguments, _long_lists(call)
     places: dict[int, list[int]] = {}
     for length in {len(value.tensors) for value in long}:
         alike = [value.tensors for value in long if len(value.tensors) == length]

@@ -323,6 +323,14 @@ def test_a_script_comes_in_parts_that_join_to_the_whole() -> None:
     assert joined == text
 
 
+def test_lines_that_have_room_only_one_by_one_are_told_one_by_one() -> None:
+    from traceflops.reports.json.brief import Lines, fitted
+
+    text = "a" * 5_000 + "\n" + "b" * 5_000 + "\n"
+    parts = [json.loads(fitted({"script": Lines(text, start)}))["script"] for start in (0, 1)]
+    assert "".join(parts) == text
+
+
 def test_a_part_that_cannot_be_short_is_refused() -> None:
     from traceflops.errors import UsageError
     from traceflops.reports.json.brief import fitted

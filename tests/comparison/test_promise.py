@@ -16,9 +16,9 @@ from tests.conftest import SAMPLES, analysis_of_sample
 from tests.findings.faults import simulated, step_ns
 from tests.findings.scenarios import WAYS, analysis_of
 from traceflops.cli import app
-from traceflops.comparison.promise import Promise
+from traceflops.comparison.promise import Promise, promise_of
 from traceflops.comparison.report_side import side_of_report
-from traceflops.comparison.side import Told
+from traceflops.comparison.side import Told, side_of
 from traceflops.comparison.spread import Interval
 from traceflops.errors import UsageError
 from traceflops.reports.view.comparison import more_sentences
@@ -52,6 +52,16 @@ def test_a_repair_gains_what_was_promised() -> None:
     assert abs(kept.gained_ns - gained_ns) <= 0.01 * step_ns(SLOW)
     assert kept.low_ns <= gained_ns * 1.01
     assert gained_ns * 0.99 <= kept.high_ns
+
+
+def test_steps_that_got_longer_keep_no_promise_even_if_their_spread_meets_it() -> None:
+    before = side_of(analysis(SLOW), "before")
+    after = replace(before, findings=())
+    found = promise_of(before, after, 1_000_000, Interval(-9e6, 11e6))
+    assert found is not None and found.outcome == "other"
+    assert "1.00 ms longer" in found.sentence and "may also be chance" in found.sentence
+    nearly = Promise("as-promised", found.findings, 0, 9, -1, Interval(-5, 3), None)
+    assert "0 ns came (95 % interval −5 ns to +3 ns" in nearly.sentence
 
 
 def test_half_a_repair_gains_less() -> None:

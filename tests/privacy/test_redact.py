@@ -338,14 +338,19 @@ def test_system_calls_whose_meaning_is_known_stay() -> None:
 
 
 def test_ranges_of_public_interfaces_keep_their_names() -> None:
-    calls = ("MPI_Ineighbor_alltoallw", "PMPI_Waitall", "ncclCommInitRankConfig", "cudaMemAdvise")
+    calls = (
+        *("MPI_Ineighbor_alltoallw", "PMPI_Waitall", "ncclCommInitRankConfig", "cudaMemAdvise"),
+        *("nvshmem_barrier_all", "hipMemcpyAsync"),
+    )
+    own = ("customAttention", "current_session", "custom_sparse_attention", "cuda_test_expert")
     rows = [
         {"kind": "annotation", "name": name, "start_ns": 0, "dur_ns": 1}
-        for name in (*calls, "MPI_Zebrafish", "ncclZebrafish", "MPI step of zebrafish")
+        for name in (*calls, *own, "MPI_Zebrafish", "ncclZebrafish", "MPI step of zebrafish")
     ]
     found = Redaction(Placeholders()).trace(trace_of(marks=rows)).marks
     shown = found["name"].to_pylist()
-    assert shown[:4] == [*calls]
+    assert shown[:6] == [*calls]
+    assert shown[6:10] == [f"annotation {number}" for number in range(1, 5)]
     assert "ebrafish" not in repr(shown)
 
 

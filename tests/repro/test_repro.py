@@ -265,6 +265,19 @@ def test_long_lists_of_tensors_make_short_lines_of_the_same_tensors() -> None:
     assert max(map(len, script(work, analysis, "x.py").splitlines())) <= 100
 
 
+def test_lists_whose_order_means_something_keep_it() -> None:
+    """The weights of three layers, each with two matrices and two biases."""
+    weights = 3 * [[256, 64], [256, 64], [256], [256]]
+    weights[0] = [256, 32]
+    row: dict[str, Any] = {"name": "aten::lstm"}
+    row["concrete_inputs"] = '["","","","True","3","0.","True","False","False"]'
+    row["input_dims"] = json.dumps([[10, 4, 32], 2 * [[3, 4, 64]], weights, *6 * [[]]])
+    row["input_types"] = json.dumps(["float", "TensorList", "TensorList", *6 * ["Scalar"]])
+    analysis = analyze(op_row(**row))
+    made = loaded(chosen_work(analysis)[0], analysis)["arguments"](lambda _, shape: shape)
+    assert made[2] == weights
+
+
 CASES: dict[str, Callable[[Analysis], Work]] = {
     "attention": lambda analysis: chosen_work(analysis, op="scaled_dot_product_attention")[0],
     "product": lambda analysis: chosen_work(analysis, op="linear")[0],

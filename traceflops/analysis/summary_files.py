@@ -264,9 +264,11 @@ def _check_device(device: DeviceReport) -> None:
     # The first window may begin at the mark of its step, before all work.
     last_ns = min([whole.start_ns, *(window.start_ns for window in device.windows[:1])])
     for window in device.windows:
-        require(last_ns <= window.start_ns <= window.end_ns <= whole.end_ns)
+        is_range = window.role == "range"  # a chosen time lies across the other windows
+        since_ns = whole.start_ns if is_range else last_ns
+        require(since_ns <= window.start_ns <= window.end_ns <= whole.end_ns)
         _check_account(window.account, window.dur_ns)
-        last_ns = window.end_ns
+        last_ns = last_ns if is_range else window.end_ns
     used = [window.account for window in device.windows if window.used]
     require(device.chosen == reduce(add, used, EMPTY_ACCOUNT))
     for gap in device.gaps:

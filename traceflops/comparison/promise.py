@@ -64,10 +64,12 @@ class Promise(Struct, frozen=True):
     def fact(self) -> Fact:
         """Return what was promised, and what came."""
         promised = fact("promise.at-most" if self.low_ns <= 0 else "promise.range", ends=self.ends)
+        # Of a promise that is kept, what came is not below 0.
+        gained_ns = max(self.gained_ns, 0) if self.outcome == "as-promised" else self.gained_ns
         sure = None
         if self.interval is not None:
             low_ns, high_ns = self.interval
-            ends = (low_ns, high_ns) if self.gained_ns >= 0 else (-high_ns, -low_ns)
+            ends = (low_ns, high_ns) if gained_ns >= 0 else (-high_ns, -low_ns)
             low_ns, high_ns = map(round, ends)
             sure = fact("promise.interval", ends=(low_ns, high_ns))
             if low_ns < 0 < high_ns:
@@ -82,8 +84,8 @@ class Promise(Struct, frozen=True):
             ),
             promised=promised,
             of=fact("promise.per-step") if self.has_steps else None,
-            gained_ns=abs(self.gained_ns),
-            way=fact("promise.shorter" if self.gained_ns >= 0 else "promise.longer"),
+            gained_ns=abs(gained_ns),
+            way=fact("promise.shorter" if gained_ns >= 0 else "promise.longer"),
             sure=sure,
             next=quoted(self.next.title) if self.next is not None else None,
             unlike=self.unlike,
@@ -174,7 +176,7 @@ def promise_of(
         if not asked and (least_ns <= slack_ns and most_ns >= -slack_ns):
             return None
         outcome = "still-there" if asked else "other"
-    elif most_ns + slack_ns < 0:
+    elif most_ns + slack_ns < 0 or gained_ns < -slack_ns:  # longer, though perhaps by chance
         outcome = "other"
     elif most_ns + slack_ns < low_ns:
         outcome = "less"

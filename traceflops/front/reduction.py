@@ -286,9 +286,12 @@ def _summary(request: Request, files: Files) -> RankSummary:
     """Return the summary of files. Raises InputError, and UsageError for several jobs."""
     trace = read(list(files), **{**request.reading, "jobs": 1})  # this is one of the processes
     check_decided(of_job(trace, request.selection.job), "a summary")
+    selection = request.selection
+    if not (trace.activities.num_rows or trace.ops.num_rows):  # other ranks may have a timeline
+        selection = replace(selection, from_ns=None, to_ns=None)
     return summarised(
         trace,
-        request.selection,
+        selection,
         request.peaks,
         rules=request.rules,
         include_environment=request.include_environment,

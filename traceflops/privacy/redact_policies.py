@@ -35,7 +35,8 @@ _BUILT_IN_MARK: Final = re.compile(
     r"(?:DistributedDataParallel|FullyShardedDataParallel|FSDP)[.:][\w.: ]+|"
     r"enumerate\(DataLoader\)#\w+(?:\.\w+)?|Torch-Compiled Region: ?[\d/]*|PyTorch Profiler \(\d\)|"
     r"(?:Iteration Start|Record Window End)\b[\w: ]*|"
-    r"P?MPI_\w+|p?(?:nccl|rccl|cuda|cu|hip|(?:n|roc_)shmem_?)[A-Za-z]\w*"
+    r"P?MPI_[A-Z]\w*|p?(?:nccl|rccl)[A-Z]\w*|(?:nv|roc_)shmemx?_\w+|"
+    r"(?:cu(?:da|blas|dnn|fft|rand|solver|sparse|tensor)?|hip(?:blas|fft|rand|solver|sparse)?)[A-Z]\w*"
 )
 """Annotations that PyTorch itself writes, and those of calls of public interfaces."""
 _TORCH_FRAME: Final = re.compile(

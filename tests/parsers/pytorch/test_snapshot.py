@@ -24,6 +24,7 @@ from traceflops.analysis.preparation import prepare
 from traceflops.errors import InputError, NotATrace
 from traceflops.memory.usage import MemoryUse, holders, memory_use
 from traceflops.parsers.pytorch.snapshot import _BACKWARD
+from traceflops.reports.page.memory import memory_page
 from traceflops.reports.terminal.lines import Style
 from traceflops.reports.terminal.summary import render_terminal
 from traceflops.table.trace import Trace
@@ -266,6 +267,8 @@ def test_a_snapshot_without_events_tells_its_own_time(tmp_path: Path) -> None:
     assert series(trace, "device_memory.largest_free_bytes") == [(0, 4096 - 1024)]
     assert trace.ranks == (5,)
     assert "no-history" in codes(trace)
+    page = memory_page(tf.analyze(trace))
+    assert page is not None and page.held is None  # nobody is known to hold anything
     assert (
         "GPU 3 has 500 B allocated as the snapshot is taken; its peak is not recorded. Another "
         "3.51 KiB is reserved" in tf.analyze(trace).verdict.sentence
@@ -286,7 +289,16 @@ def test_blocks_of_pytorch_2_0_have_their_frames_in_a_history(tmp_path: Path) ->
     use, held = use_of(trace)
     assert held == {("weights.py(7): load", ""): 300}
     assert use.unused_at_peak == 4096 - 300
+    page = memory_page(tf.analyze(trace))
+    assert page is not None and page.held is not None and page.held.is_state
     assert "no-history" in codes(trace)
+
+
+@pytest.mark.parametrize("use", [None, 5, {"real_size": "300"}, {"real_size": -1}])
+def test_a_history_of_a_block_that_is_none_is_refused(use: Any, tmp_path: Path) -> None:
+    block = {"size": 512, "state": "active_allocated", "history": [use]}
+    with pytest.raises(NotATrace, match="not a memory snapshot"):
+        read({"segments": [{**SEGMENT, "blocks": [block]}], "device_traces": []}, tmp_path)
 
 
 def test_helpers_of_packages_are_left_out_and_their_modules_are_not(tmp_path: Path) -> None:
