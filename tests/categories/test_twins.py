@@ -56,9 +56,10 @@ def test_forms_of_one_word_are_one_category(
 
 @pytest.mark.parametrize("word", TRANSFORMS)
 @pytest.mark.parametrize("after", ["", "_kernel", "_transform_kernel", "_transform_fwd", "_rotate"])
-def test_transforms_before_a_quantisation_are_part_of_it(word: str, after: str) -> None:
+def test_hadamard_transforms_are_transforms_unless_they_quantise(word: str, after: str) -> None:
     for name in (f"{word}{after}", camel(f"{word}{after}"), f"void {word}{after}<float>(float*)"):
-        assert load().kernel(name).category.sub == "quantize", name
+        assert load().kernel(name).category.sub == "fft", name
+    assert load().kernel(f"quantize_{word}{after}").category.sub == "quantize"
 
 
 @pytest.mark.parametrize("name", ["hadamard_product_kernel", "hadamardMulKernel", "addkernel"])
