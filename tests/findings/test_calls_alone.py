@@ -54,3 +54,36 @@ def test_reading_between_calls_counts_and_inside_them_does_not() -> None:
     assert "Calls that read or write files take 6" in said([*calls, *later], marks=[read])
     inside = [{**read, "start_ns": one["start_ns"], "dur_ns": MS} for one in calls]
     assert "read or write" not in said(calls, marks=inside)
+
+
+@pytest.mark.parametrize(
+    ("one_round", "advice"),
+    [
+        (
+            ("cudaMalloc 6", "cudaMalloc 6", "cudaMemcpy 1", "cudaLaunchKernel 1", "cudaFree 5"),
+            "For 10 launches there are 20 allocations and 10 frees: allocate the buffers once and "
+            "reuse them; 10 of the allocations are never freed.",
+        ),
+        (
+            ("cudaMemcpy 1",) * 100 + ("cudaLaunchKernel 1",),
+            "For 10 launches there are 1,000 copies: put the data into one buffer, and copy it",
+        ),
+        (
+            ("cudaMemcpy 1", "cudaLaunchKernel 1", "cudaMemcpy 9"),
+            "10 copies right after launches typically take more than twice as long as the others, "
+            "90.0 ms in all: they probably wait for the kernels. Read results back less often.",
+        ),
+        (("cudaMemcpyAsync 1", "cudaLaunchKernel 1", "cudaMemcpyAsync 9"), ""),
+        (("cudaMalloc 1", "cudaFree 1", "cudaLaunchKernel 40"), ""),
+    ],
+)
+def test_what_each_round_does_again_has_a_remedy(one_round: tuple[str, ...], advice: str) -> None:
+    calls, at = [], 0
+    for text in one_round * 10:
+        name, dur_ms = text.split()
+        calls.append({"name": name, "start_ns": at, "dur_ns": int(dur_ms) * MS})
+        at += int(dur_ms) * MS
+    sentence = said(calls)
+    assert advice in sentence
+    remedies = ("reuse them", "one buffer", "less often")
+    assert any(remedy in sentence for remedy in remedies) == bool(advice)

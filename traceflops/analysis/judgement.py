@@ -102,6 +102,7 @@ class VerdictFacts(NamedTuple):
         times = [chosen_time(windows) for windows in prepared.windows.values()]
         time = times[0] if len(times) == 1 else None
         steps = time if prepared.plan.choice.used else None
+        lacks_all = records.state == "missing" or records.lacks_all_kernels
         samples = gpu_samples(prepared) if trace.source.format == GPU_SAMPLES else ()
         return cls(
             trace=trace,
@@ -118,7 +119,7 @@ class VerdictFacts(NamedTuple):
             ranges=ranged(trace, time) if on_host and time is not None else {},
             once=main_kind(prepared) if on_host else None,
             little=little_work(prepared, rules.limits(LITTLE_WORK)),
-            calls=calls_alone(trace) if records.state == "missing" else (),
+            calls=calls_alone(trace) if lacks_all else (),
             # With several GPUs, time outside the work of one may be work of another.
             is_part=outside is not None and outside.is_most and len(prepared.accounts) == 1,
             rules=rules,

@@ -23,11 +23,12 @@ from traceflops.table.columns import (
     IntArray,
     codes,
     is_one_of,
+    matching,
     names,
     thread_columns,
 )
 from traceflops.table.grouping import shared_codes
-from traceflops.table.patterns import started
+from traceflops.table.patterns import FREES, started
 from traceflops.table.trace import Trace
 from traceflops.timeline.first_calls import FEW
 from traceflops.timeline.intervals import Intervals
@@ -43,13 +44,16 @@ _SYSTEM_CALLS: Final = {
 _AS_LONG_AS_WORK: Final = frozenset({"waits_for_device", "awaits_device", "copies"})
 """Facts of calls that end with GPU work."""
 _MOST_NAMES: Final = 2
+_MANY: Final = 100  # more copies per launch than this are of pieces
+_FEWEST: Final = 10  # fewer launches, or copies of a kind, are no loop
+_TWICE: Final = 2  # copies that wait take twice as long as others, or more
 
 
 def calls_alone(trace: Trace) -> tuple[Fact, ...]:
-    """Return the kind of call that takes most of the time of the thread that launches most.
+    """Return the kind of call that takes most time of the thread that launches most, and a remedy.
 
     The total is that thread's time from its first call to its last, without set-up. Nothing is
-    returned if the trace has operators, which say more, or if no kind takes much.
+    returned if the trace has operators, which say more; no kind if none takes much.
     """
     calls, marks = trace.calls, trace.marks
     launches = started(calls)
@@ -76,8 +80,9 @@ def calls_alone(trace: Trace) -> tuple[Fact, ...]:
         times[kind] = Intervals.of(mark_start[own], mark_end[own]).intersect(outside).length_ns
     largest = max(times, key=lambda kind: times[kind])
     share = times[largest] / total_ns if total_ns > 0 else 0.0
+    remedies = _remedies(calls, row, spent_ns)
     if severity_of(share) not in ("high", "medium"):
-        return ()
+        return remedies
     # What the thread does in no call at all is not recorded.
     in_system = Intervals.of(mark_start[system], mark_end[system])
     in_no_call = outside.subtract(in_system).length_ns / total_ns
@@ -91,7 +96,42 @@ def calls_alone(trace: Trace) -> tuple[Fact, ...]:
             names=_longest_names(calls, row, spent_ns, largest),
             outside=in_no_call if severity_of(in_no_call) in ("high", "medium") else None,
         ),
+        *remedies,
     )
+
+
+def _remedies(calls: pa.Table, row: IntArray, spent_ns: IntArray) -> tuple[Fact, ...]:
+    """Return what to do about allocations, many copies, or copies that wait, if they are much.
+
+    Each must take a medium share of the time in calls. Copies right after launches seem to wait for
+    kernels if they typically take twice as long as the others.
+    """
+    label, is_launch = calls["name"], started(calls)[row]
+    is_free = matching(label, FREES.search)[row]
+    is_copy, allocates, is_async = (
+        has_fact(label, reveals)[row] for reveals in ("copies", "allocates", "copies_async")
+    )
+    launches, copies, frees = int(is_launch.sum()), int(is_copy.sum()), int(is_free.sum())
+    allocations = int(allocates.sum()) - frees
+
+    def is_much(which: BoolArray) -> bool:
+        share = spent_ns[which].sum() / max(int(spent_ns.sum()), 1)
+        return severity_of(share) in ("high", "medium")
+
+    if copies >= _MANY * launches and is_much(is_copy):
+        return (fact("calls-alone.join", copies=copies, launches=launches),)
+    values = {"allocations": allocations, "frees": frees, "launches": launches}
+    if min(allocations, frees) >= launches >= _FEWEST and is_much(allocates):
+        kept = allocations - frees
+        return (fact("calls-alone.reuse", **values, kept=kept if kept >= launches else None),)
+    waits = is_copy & ~is_async & np.append(False, is_launch[:-1])
+    others = is_copy & ~waits
+    if min(waits.sum(), others.sum()) < _FEWEST or not is_much(waits):
+        return ()
+    if np.median(spent_ns[waits]) < _TWICE * np.median(spent_ns[others]):
+        return ()
+    time_ns = int(spent_ns[waits].sum())
+    return (fact("calls-alone.read-less", waits=int(waits.sum()), copies=copies, time_ns=time_ns),)
 
 
 def outermost(calls: pa.Table, row: IntArray) -> IntArray:

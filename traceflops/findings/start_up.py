@@ -10,7 +10,6 @@ Fills before the first kernel are start-up, too: they are of memory that was jus
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Mapping
 from typing import Final
@@ -27,7 +26,7 @@ from traceflops.findings.main_kernel import function_of
 from traceflops.findings.rules import advice_of, statement, thresholds
 from traceflops.table.columns import codes, is_one_of, matching, numbers
 from traceflops.table.grouping import distinct, group_rows, used_names
-from traceflops.table.patterns import LOADS, started
+from traceflops.table.patterns import FREES, LOADS, started
 from traceflops.table.trace import Trace
 from traceflops.timeline.intervals import NEVER, Intervals
 from traceflops.timeline.records import Components
@@ -155,7 +154,6 @@ def main_kind(prepared: Prepared | None) -> str | None:
 LITTLE_WORK: Final = "little-work"
 FAILED: Final = "launch-error.failed"  # the code of the statement that launches failed
 RECORD: Final = "little-work.record"  # the code of what to record instead
-_FREES: Final = re.compile(r"Free(?!ze)")
 UPLOADS_ALONE: Final = "little-work.uploads-alone"  # and that of a recording without kernels
 _FEWEST: Final = 2  # a single kernel or launch cannot show that nothing repeats
 
@@ -200,7 +198,7 @@ def _uploads_alone(prepared: Prepared) -> Fact | None:
     start_ns, dur_ns = (numbers(works[name]) for name in ("start_ns", "dur_ns"))
     window_ns = int((start_ns + dur_ns).max() - start_ns.min())
     copies, moved = int(is_copy.sum()), int(numbers(works["bytes"], 0)[is_copy].sum())
-    frees = matching(trace.calls["name"], _FREES.search).sum()
+    frees = matching(trace.calls["name"], FREES.search).sum()
     kept = (
         has_fact(trace.calls["name"], "allocates").sum() - 2 * frees
     )  # frees are allocations, too

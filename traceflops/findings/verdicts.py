@@ -186,7 +186,7 @@ def records_verdict(
             incomplete = fact("verdict.records-incomplete", lost=lost, calls=words, how=how)
             launches = (records.kernel + records.graph).calls
             why = (fact("verdict.no-kernel", launches=launches),) * records.lacks_all_kernels
-            return Verdict((incomplete, *why, *late), "records-missing")
+            return Verdict((incomplete, *why, *called, *late), "records-missing")
         case "collectives":
             return Verdict((fact("verdict.only-collectives"), *late), "records-missing")
         case "capture":
