@@ -308,16 +308,6 @@ def test_a_pack_of_the_first_version_is_still_read() -> None:
     assert kept.activities["name"].to_pylist()[0] == "ampere_sgemm_128x64_nt"
 
 
-def test_older_packs_have_the_errors_of_launches_in_their_names(tmp_path: Path) -> None:
-    launch = {"start_ns": 0, "dur_ns": 1}
-    shown = ("(error 222) cudaLaunchKernel", "cudaFree", "cudaLaunchKernel")
-    old, target = trace_of(calls=[launch | {"name": name} for name in shown]), tmp_path / "x.tfpack"
-    write_pack([old], target)
-    kept = tf.read(target).calls
-    assert kept["name"].to_pylist() == ["cudaLaunchKernel", "cudaFree", "cudaLaunchKernel"]
-    assert kept["error_code"].to_pylist() == [222, None, None]
-
-
 def test_hosts_are_told_apart_without_their_names(tmp_path: Path) -> None:
     write_pytorch(simulate(RunConfig(ranks=2, steps=2)), tmp_path / "ranks")
     for place, file in enumerate(sorted((tmp_path / "ranks").iterdir())):

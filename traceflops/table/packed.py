@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import io
 import json
-import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -28,15 +27,11 @@ import pyarrow as pa
 from msgspec import Struct
 from msgspec.structs import fields, replace
 
-from traceflops.table.arrays import ABSENT, IntArray
+from traceflops.table.arrays import IntArray
 from traceflops.table.builder import null_column, zeros_for
 from traceflops.table.columns import (
     LIMIT_NS,
     bytes_column,
-    codes,
-    merged_column,
-    names,
-    nullable,
     number_column,
     numbers,
     one_array,
@@ -134,7 +129,6 @@ _TOGETHER_BYTES: Final = 1 << 24
 _HEAD: Final = "traceflops.table"
 _DIFFERENCES: Final = {b"of": b"differences"}
 _INTEGERS: Final = (np.int8, np.int16, np.int32, np.int64)
-_FAILED: Final = re.compile(r"^\(error (\d{1,9})\) ")
 
 
 class Outside(Struct, frozen=True):
@@ -297,24 +291,7 @@ def _decoded(table: pa.Table, name: str) -> pa.Table:
         if table.schema.field(index).metadata == _DIFFERENCES:
             column = _integers(np.cumsum(numbers(column, 0), dtype=np.int64), column)
         columns.append(column.cast(field.type))
-    decoded = checked(pa.Table.from_arrays(columns, schema=arrow_schema(name)), arrow_schema(name))
-    return _with_errors(decoded) if name == "calls" else decoded
-
-
-def _with_errors(calls: pa.Table) -> pa.Table:
-    """Return calls with the errors of launches, which older packs have before their names."""
-    texts = names(calls["name"])
-    errors = [_FAILED.match(text) for text in texts]
-    if not any(errors) or calls["error_code"].null_count < calls.num_rows:
-        return calls
-    code = codes(calls["name"])
-    error_of = np.array([*(int(error[1]) if error else ABSENT for error in errors), ABSENT])
-    renamed = merged_column(code, [_FAILED.sub("", text) for text in texts])
-    columns = {"name": renamed, "error_code": nullable(error_of[code])}
-    for column, values in columns.items():
-        index = calls.schema.get_field_index(column)
-        calls = calls.set_column(index, calls.schema.field(index), values)
-    return calls
+    return checked(pa.Table.from_arrays(columns, schema=arrow_schema(name)), arrow_schema(name))
 
 
 def _integers(values: npt.NDArray[Any], like: pa.Array) -> pa.Array:
