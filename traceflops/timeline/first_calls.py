@@ -1,7 +1,4 @@
-"""Calls in which a process does something for the first time, and the time this takes.
-
-See `timeline.start_up`, which adds these up.
-"""
+"""Calls in which a process does something for the first time; `start_up` adds up their time."""
 
 from __future__ import annotations
 
