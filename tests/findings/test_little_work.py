@@ -4,6 +4,7 @@ import pytest
 
 import traceflops as tf
 from tests.build import launched, step_marks, trace_of
+from traceflops.findings.start_up import failed_launches
 from traceflops.reports.terminal.summary import render_terminal
 from traceflops.reports.view.findings import headline, opening
 
@@ -167,3 +168,11 @@ def test_what_a_program_does_after_its_gpu_work_comes_first_too() -> None:
     marks = [{"name": "write", "start_ns": 38_500 * MS, "dur_ns": 500 * MS}]
     said = headline(tf.analyze(trace_of(**launched(*works), marks=marks))).sentence
     assert said.startswith("Of 39.0 s recorded, 36.0 s (92 %) after the last GPU operation")
+
+
+def test_a_launch_whose_kernel_is_recorded_has_not_failed() -> None:
+    """An error of earlier work may be what the call returns."""
+    tables = launched(*(("saxpy", 10_000 * n, 10_000 * n + 100, 900) for n in range(20)))
+    for call in tables["calls"]:
+        call |= {"name": "cudaLaunchKernel", "error_code": 600}
+    assert not failed_launches(trace_of(**tables))

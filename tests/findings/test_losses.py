@@ -331,6 +331,8 @@ def test_a_name_that_was_cut_short_is_of_several_kernels() -> None:
         ("sgemm_128x64_nn", "pytorch", "", "with many, lower precision is faster."),
         ("sgemm_128x64_nn", "nsys", "", "Tune it for these shapes, or try another implementation."),
         ("mul_mat_q<8>", "rocpd", "", "Tune it for these shapes, or try another implementation."),
+        ("gemmk1_kernel<int, 256>", "nsys", "", "Tune it for these shapes, or try another"),
+        ("rocblas_gemm_kernel", "rocpd", "", "Tune it for these shapes, or try another"),
         ("matMulGpu", "nsys", "", "Compare it with the GEMM of a BLAS library"),
         ("laplacian", "rocpd", "", "is unknown: profile with rocprof-compute."),
         ("laplacian", "nsys", "", "is unknown: profile with Nsight Compute (ncu --set full)."),

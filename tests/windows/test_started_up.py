@@ -335,3 +335,21 @@ def test_a_kernel_that_runs_once_is_no_start_up_where_figures_begin_with_it() ->
     [starts] = [finding for finding in findings if finding.rule == "start-up"]
     assert "from the first kernel on" in starts.sentence
     assert "make it faster" not in starts.remedy
+
+
+def test_weights_of_one_gpu_do_not_leave_out_the_work_of_another() -> None:
+    """One GPU runs kernels from 100 to 1,000 ms; another gets weights until 900 ms."""
+    row = {"name": "Memcpy HtoD", "kind": "memcpy", "direction": "HtoD", "bytes": 1 << 20}
+    rows: list[dict[str, Any]] = []
+    for device, each_ns, copies in ((0, MS, 100), (1, 5 * MS, 180)):
+        rows += [
+            {**row, "device": device, "start_ns": each_ns * n, "dur_ns": each_ns // 5 * 4}
+            for n in range(copies)
+        ]
+        rows += [
+            {"name": f"k{at}", "device": device, "start_ns": at, "dur_ns": 8 * MS}
+            for at in range(each_ns * copies, 1_000 * MS, 9 * MS)
+        ]
+    devices = [{"device": number, "local_id": number} for number in (0, 1)]
+    steps = analyze(trace_of(activities=rows, devices=devices)).steps
+    assert steps.text == "no steps found; the whole trace is one window"

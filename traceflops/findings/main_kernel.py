@@ -40,8 +40,11 @@ _FEW_TOKENS: Final = 64
 """With so few tokens per pass, reading the weights takes longer than computing with them."""
 _FAMILY: Final = re.compile(r"_*[a-z]+(?:_[a-z]+)+(?![a-z0-9])")
 """The words with which names of variants begin: `_matmul_ogs` of `_matmul_ogs_NNT_16x128`."""
-_OF_LIBRARIES: Final = re.compile(r"\d+x\d+|cutlass|mul_mat_[qfv]", re.IGNORECASE)
-"""GEMMs of libraries: those named by their tiles, those of templates of CUTLASS, and of ggml."""
+_OF_LIBRARIES: Final = re.compile(
+    r"\d+x\d+|cutlass|\bck::|mul_mat_[qfv]|blas|gemmk1_|gemm\w*_lds\d|magma_", re.IGNORECASE
+)
+"""GEMMs of libraries: those named by their tiles, those of templates of CUTLASS and Composable
+Kernel, and of ggml, cuBLAS, rocBLAS and MAGMA."""
 _CUT_OFF: Final = "_"
 """A name that ends so was cut short when it was recorded, and may stand for many kernels."""
 _TENSORRT, _TORCH = "tensorrt", "torch"

@@ -26,6 +26,7 @@ from traceflops.findings.main_kernel import function_of
 from traceflops.findings.rules import advice_of, statement, thresholds
 from traceflops.table.columns import codes, is_one_of, matching, numbers
 from traceflops.table.grouping import distinct, group_rows, used_names
+from traceflops.table.links import recorded_calls
 from traceflops.table.patterns import FREES, LOADS, started
 from traceflops.table.trace import Trace
 from traceflops.timeline.intervals import NEVER, Intervals
@@ -228,7 +229,10 @@ _UNKNOWN_ERROR: Final = 999  # and larger ones: errors that tell no reason
 
 def failed_launches(trace: Trace) -> tuple[Fact, ...]:
     """Return that launches of kernels failed; with what to do, if no kernel ran. () if none did."""
-    errors = Counter(numbers(trace.calls["error_code"])[launching(trace, failed=True)].tolist())
+    is_failed = launching(trace, failed=True)
+    if is_failed.any():
+        is_failed &= ~recorded_calls(trace)  # a launch whose work is recorded did start it
+    errors = Counter(numbers(trace.calls["error_code"])[is_failed].tolist())
     if not errors:
         return ()
     [(error, _)], count = errors.most_common(1), errors.total()

@@ -9,6 +9,7 @@ the figures are of that range.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -94,10 +95,7 @@ def started_up_ns(linked: LinkedTrace, accounts: Accounts) -> int | None:
     time_left_ns = [device.rows.span[1] - over_ns for device in devices]
     if min(time_left_ns) <= 0 or sum(time_left_ns) < _LEAST_TIME * whole_ns:
         return None
-    pairs = zip(devices, start_up, strict=True)
-    work = [device.timeline.busy.subtract(times) for device, times in pairs]
-    work_left_ns = sum(times.within(over_ns, ENDLESS).length_ns for times in work)
-    if work_left_ns < _LEAST_WORK * sum(times.length_ns for times in work):
+    if not _leaves_work(devices, start_up, over_ns):
         return None
     # Half of the device time that follows must be of activities whose names repeat.
     rows = np.concatenate([own.rows.row[own.rows.start_ns >= over_ns] for own in devices])
@@ -108,15 +106,29 @@ def started_up_ns(linked: LinkedTrace, accounts: Accounts) -> int | None:
     return over_ns if repeats else None
 
 
+def _leaves_work(
+    devices: Sequence[DeviceAccount], start_up: Sequence[Intervals], over_ns: int
+) -> bool:
+    """Return whether enough of the work beside start-up (per device) follows a time."""
+    pairs = zip(devices, start_up, strict=True)
+    work = [device.timeline.busy.subtract(times) for device, times in pairs]
+    work_left_ns = sum(times.within(over_ns, ENDLESS).length_ns for times in work)
+    return work_left_ns >= _LEAST_WORK * sum(times.length_ns for times in work)
+
+
 def _loaded_ns(linked: LinkedTrace, accounts: Accounts) -> int | None:
-    """Return the time in ns of the first kernel if all devices get weights before theirs."""
-    devices = accounts.values()
+    """Return the time in ns from which all devices run kernels, if they get weights before.
+
+    It is None if most of the work is done by then.
+    """
+    devices = [*accounts.values()]
     whole_ns = sum(device.rows.span[1] - device.rows.span[0] for device in devices)
     uploads = [upload(linked, device, _WEIGHTS) for device in devices]
     is_much = sum(times.length_ns for times in uploads) >= _LEAST_TIME * whole_ns
     if not all(map(len, uploads)) or not is_much:
         return None
-    return max(device.first_kernel_ns for device in devices)
+    begin_ns = max(device.first_kernel_ns for device in devices)
+    return begin_ns if _leaves_work(devices, uploads, begin_ns) else None
 
 
 def measured_range(
