@@ -48,7 +48,7 @@ _CHANNELS_LAST: Final = """\
     yield "channels_last", [x.to(memory_format=last) if x.dim() == 4 else x for x in values]
 """
 _ROUNDED_UP: Final = """\
-    up = lambda size: -(-size // 64) * 64 if size > 8 else size
+    up = lambda size: -(-resize(size) // 64) * 64 if size in {} else resize(size)
     yield "sizes rounded up to 64", arguments(functools.partial(make, up))
 """
 _LOWER_PRECISION: Final = """\
@@ -313,14 +313,26 @@ def _literal(value: Value | str) -> str:
     return f'float("{value}")' if is_special else repr(value)
 
 
+def _matrix_sizes(op: str, tensors: Sequence[Tensor]) -> list[int]:
+    """Return the sizes of matrices that a product or convolution multiplies, without batches."""
+    if "conv" in op:
+        shapes = [
+            tensor.shape[1 if number == 0 else 0 : 2] for number, tensor in enumerate(tensors)
+        ]
+    else:
+        shapes = [tensor.shape[-2:] for tensor in tensors]
+    return sorted({size for shape in shapes for size in shape if size > _SMALL})
+
+
 def _variants(call: Call, tensors: list[Tensor]) -> Iterator[str]:
     """Yield the lines that run a call in ways that may be faster."""
     floats = [tensor for tensor in tensors if tensor.type is not None and tensor.type.matrix]
     op, is_product = call.op or "", call.dtype is not None and bool(floats)
     if is_product and "conv" in op and any(len(tensor.shape) == 4 for tensor in floats):
         yield _CHANNELS_LAST
-    if is_product and any(size % 8 and size > _SMALL for t in floats for size in t.shape):
-        yield _ROUNDED_UP
+    sizes = _matrix_sizes(op, floats)
+    if is_product and any(size % 8 for size in sizes):
+        yield _ROUNDED_UP.format(sizes)
     if is_product and all(tensor.type == FLOAT for tensor in floats):
         yield _LOWER_PRECISION
     if op == "aten::scaled_dot_product_attention":

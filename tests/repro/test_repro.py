@@ -278,6 +278,18 @@ def test_lists_whose_order_means_something_keep_it() -> None:
     assert made[2] == weights
 
 
+def test_sizes_of_matrices_are_rounded_up_as_scaled_and_batches_are_not() -> None:
+    row = {"name": "aten::bmm", "input_types": '["c10::BFloat16","c10::BFloat16"]'}
+    analysis = analyze(op_row(**row, input_dims=json.dumps([[16, 559, 100], [16, 100, 559]])))
+    names = loaded(chosen_work(analysis)[0], analysis)
+
+    def make(resize: Callable[[int], int], _: object, shape: list[int]) -> list[int]:
+        return [resize(size) for size in shape]
+
+    made = dict(names["variants"](make, lambda size: 2 if size == 16 else size))
+    assert made["sizes rounded up to 64"] == [[2, 576, 128], [2, 128, 576]]
+
+
 CASES: dict[str, Callable[[Analysis], Work]] = {
     "attention": lambda analysis: chosen_work(analysis, op="scaled_dot_product_attention")[0],
     "product": lambda analysis: chosen_work(analysis, op="linear")[0],
