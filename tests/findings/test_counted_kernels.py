@@ -30,6 +30,7 @@ BUSY = NAMES | {ACTIVE: 13_000.0, WAVES: 8.0}
 TOO_FEW = "the grid has too few blocks to fill the GPU"
 PIPE = "sm__pipe_{}_cycles_active.avg.pct_of_peak_sustained_elapsed"
 FP64, ALU = PIPE.format("fp64"), PIPE.format("alu")
+LONGEST = "sm__cycles_active.max"
 LANES = "smsp__thread_inst_executed_per_inst_executed.ratio"
 SHARED = {f"launch__shared_mem_per_block_{kind}": 1024.0 for kind in ("static", "dynamic")}
 SECTORS = "memory_l2_theoretical_sectors_global"
@@ -177,6 +178,10 @@ def test_real_pages_begin_with_what_holds_their_kernel_back(
         ),
         (FULL | {ACTIVE: 1_348.5}, "19.7 % of DRAM peak, SMs have work 10.0 % of the time."),
         (
+            FULL | {ACTIVE: 1_348.5, LONGEST: 10_788.0},
+            "19.7 % of DRAM peak, SMs have work 10.0 % of the time, the busiest one 80.0 %.",
+        ),
+        (
             FULL | LATENCY | {ISSUE.format("long_scoreboard"): 12.0},
             "19.7 % of DRAM peak, warps wait 60.0 % of their cycles for data from global or local "
             "memory (long scoreboard).",
@@ -200,6 +205,21 @@ def test_the_first_thing_that_holds_a_kernel_back_is_named(
     values: dict[str, float], words: str
 ) -> None:
     assert said(values) == words
+
+
+@pytest.mark.parametrize(
+    ("longest", "waves", "remedy"),
+    [
+        (10_788.0, 8.0, "Few blocks take most of the time"),
+        (10_788.0, 0.9, "Give the launch more work"),
+        (2_000.0, 8.0, "Give the launch more work"),
+    ],
+)
+def test_long_blocks_on_few_sms_are_to_be_split(longest: float, waves: float, remedy: str) -> None:
+    """The average SM has work for 1,348.5 of 13,485 cycles."""
+    values = FULL | {ACTIVE: 1_348.5, LONGEST: longest, WAVES: waves}
+    (one,) = found(launch(1, values, name="some_kernel"))
+    assert (one.remedy or "").startswith(remedy)
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,8 @@ def test_totals_have_no_timeline_and_say_so() -> None:
     assert_nothing_timed(analysis)
     assert analysis.verdict.sentence == (
         "This trace has no timeline, so idle time and MFU are unknown. It has totals by name: "
-        "1.00 µs of GPU time in 6 operations of 167 ns on average, 90.0 % gemm."
+        "1.00 µs of GPU time in 6 operations of 167 ns on average, "
+        "90.0 % in Cijk_Alik_Bljk_BBS_BH_MT64x32x64."
     )
 
 

@@ -263,9 +263,9 @@ def tells_speed(counter: str) -> bool:
 def quantities_in(values: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
     """Return columns of quantities by id (percent as shares), by each launch's best spelling.
 
-    Those that follow from others are there, too: shares of `active` time, of sectors in `excess`,
-    of `local` memory in what L2 is read for, of `atomics` in all its sectors, of memory of the
-    `host` in what L2 takes in; `shared_bytes`.
+    Those that follow from others are there, too: shares of `active` time, also of the
+    `busiest` SM, of sectors in `excess`, of `local` memory in what L2 is read for, of `atomics` in
+    all its sectors, of memory of the `host` in what L2 takes in; `shared_bytes`.
     """
     quantities: dict[str, FloatArray] = {}
     for row in speed_table().quantity:
@@ -278,6 +278,9 @@ def quantities_in(values: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
     known = quantities.keys()
     if {"active_cycles", "elapsed_cycles"} <= known:
         quantities["active"] = ratio(quantities["active_cycles"], quantities["elapsed_cycles"])
+    if {"active_cycles.most", "elapsed_cycles"} <= known:
+        most = quantities["active_cycles.most"]
+        quantities["busiest"] = ratio(most, quantities["elapsed_cycles"])
     if {"sectors", "sectors.ideal"} <= known:
         quantities["excess"] = 1 - ratio(quantities["sectors.ideal"], quantities["sectors"])
     if {"shared.static", "shared.dynamic"} <= known:

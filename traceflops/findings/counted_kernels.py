@@ -316,7 +316,11 @@ def _held_back(
         return _small_grid(case, speed, kind)
     if speed.active is not None and speed.active < least("active"):
         units = "cu" if "vector" in speed.throughputs else "sm"
-        return counted_fact(f"active-{units}", share=speed.active), counted_fact("remedy.active")
+        # Few SMs work on long after the others, though all get blocks: the blocks are unequal.
+        most = speed.busiest if (speed.waves or 0.0) >= 1 else None
+        most = most if speed.active < least("active") * (most or 0.0) else None
+        held = counted_fact(f"active-{units}", share=speed.active, most=most)
+        return held, counted_fact("remedy.unequal" if most else "remedy.active")
     if traffic is not None:
         return traffic
     few_warps = _few_warps(case, speed, kind, relief)

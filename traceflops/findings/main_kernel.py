@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 from msgspec import Struct
 
@@ -56,6 +57,9 @@ _EXPERTS: Final = re.compile(
 )
 """Kernels that multiply by the weights of experts: of TensorRT-LLM, vLLM, AITER and others."""
 _OF_EXPERTS, _MOST_NAMES = "experts", 2
+_REGISTERS: Final = "registers_per_thread"
+_MOST_REGISTERS: Final = 256
+"""The most that a thread can have on AMD, without those that accumulate."""
 _FUNCTION: Final = re.compile(r"(?:void )?([^<(\[]+)")
 
 
@@ -157,6 +161,7 @@ def _told(kernels: Kernels, family: _Family, tokens: int, of: Fact) -> Finding:
         **(_of_build(trace, variants, limits["many_blocks"]) if family.is_engine else {}),
     }
     knows |= {"scratch"} if "scratch" in values else set()
+    knows |= {"spills"} if values.get("registers") else set()
     of_family = "" if len(variants) == 1 else "-tensorrt" if family.is_engine else "-family"
     if family.name == _OF_EXPERTS:
         of_family, knows = f"-{_OF_EXPERTS}", knows | {_OF_EXPERTS}
@@ -208,21 +213,25 @@ def _common_shape(trace: Trace, variants: Sequence[Mapping[str, Any]], kind: str
 def _scratch(trace: Trace, variants: Sequence[Mapping[str, Any]], least: float) -> dict[str, Value]:
     """Return the kernel of most scratch memory per thread, if that is much and it takes much time.
 
-    Its name is given if there are other kernels.
+    Any is much if a thread has all the registers it can have: they spill. The kernel's name is
+    given if there are other kernels.
     """
     most_ns = max(row["sum_ns"] for row in variants)
     main = {row["name"] for row in variants if 2 * row["sum_ns"] >= most_ns}
-    table, scratch = trace.activities, Counter[str]()
-    held = numbers(table["scratch_bytes"], 0)
-    held_by_code = group_most(codes(table["name"]), held, len(names(table["name"])))
-    for text, size in zip(names(table["name"]), held_by_code.tolist(), strict=True):
-        if kernel_name(text) in main:
-            scratch[kernel_name(text)] = max(size, scratch[kernel_name(text)])
+    table, scratch, full = trace.activities, Counter[str](), Counter[str]()
+    held, registers = (numbers(table[name], 0) for name in ("scratch_bytes", _REGISTERS))
+    spilled = np.where((held > 0) & (registers >= _MOST_REGISTERS), registers, 0)
+    held = np.where((held >= least) | (spilled > 0), held, 0)
+    code, count = codes(table["name"]), len(names(table["name"]))
+    by_code = (group_most(code, column, count).tolist() for column in (held, spilled))
+    for text, size, most in zip(names(table["name"]), *by_code, strict=True):
+        if (name := kernel_name(text)) in main:
+            scratch[name], full[name] = max(size, scratch[name]), max(most, full[name])
     largest = max(scratch, key=scratch.__getitem__, default="")
-    if scratch[largest] < least:
+    if not scratch[largest]:
         return {}
     whose = short_name(largest) if len(variants) > 1 else None
-    return {"scratch": scratch[largest], "scratch_of": whose}
+    return {"scratch": scratch[largest], "scratch_of": whose, "registers": full[largest] or None}
 
 
 def _known_of_launches(

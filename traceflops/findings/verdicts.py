@@ -12,6 +12,7 @@ from traceflops.attribution.kernels import MOVES, kind_of
 from traceflops.devices.missing_input import NOTHING_LAUNCHED
 from traceflops.facts import Fact, fact, quoted
 from traceflops.findings.calls_alone import single_calls
+from traceflops.findings.counted_estimates import short_names
 from traceflops.findings.finding import WORTH_SAYING, Verdict, severity_of
 from traceflops.findings.longest_kernel import counted_with_most, kernel_with_most, no_peak
 from traceflops.findings.losses import Loss
@@ -251,16 +252,20 @@ def untimed_verdict(
         time_ns = untimed.device_ns if is_known else None
         counts = untimed.categories["count"].to_pylist()
         count = None if None in counts else sum(counts)
-        times = untimed.of_kind(*DEVICE_KINDS)["sum_ns"].to_pylist()
+        works = untimed.of_kind(*DEVICE_KINDS).to_pylist()
+        one = works[0] if is_known and works[0]["kind"] == "kernel" else None
+        one = one if one and one["share"] > _MOST else None  # a kernel that takes most
         totals = fact(
             "verdict.untimed-totals",
             time_ns=time_ns,
             count=count,
             mean_ns=round(time_ns / count) if time_ns is not None and count and count > 1 else None,
-            share=largest["share"] if is_known else None,
+            share=largest["share"] if is_known and not one else None,
             kind=largest["sub"].replace("_", " "),
-            unknown=sum(not sum_ns for sum_ns in times) or None,
-            names=len(times),
+            most=one["share"] if one else None,
+            name=short_names([one["name"]])[one["name"]] if one else None,
+            unknown=sum(not work["sum_ns"] for work in works) or None,
+            names=len(works),
         )
         once = single_calls(untimed.of_kind("call"), untimed.device_ns)
         return Verdict((totals, *once), "no-timeline")

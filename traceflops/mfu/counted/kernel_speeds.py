@@ -40,19 +40,17 @@ _NEAREST: Final = 0.9  # from this share on, no unknown throughput can be much n
 _MOST: Final = 1.05  # the largest possible share, given rounding and counters of several passes
 _ACTIVE_ONLY: Final = "l1"
 """The throughput that is a share of the time in which SMs are active, not of all the time."""
-_SAME: Final = 0.005
-"""Shares closer than this are equal: reports print them rounded."""
+_SAME: Final = 0.005  # shares closer than this are equal: reports print them rounded
 _ALL: Final = 0.995  # an occupancy from here on is full
 _ISSUING: Final = "selected"  # the "stall reason" of warps that issue an instruction
 _ACTIVE_CYCLES: Final = "GRBM_GUI_ACTIVE"
-_OCCUPANCY: Final = ("achieved_occupancy", "theoretical_occupancy", "active")
+_OCCUPANCY: Final = ("achieved_occupancy", "theoretical_occupancy", "active", "busiest")
 _SHARES: Final = (*_OCCUPANCY, *ROOFS)
 _PLAIN: Final = ("lanes", "excess", "local", "atomics", "host", "slice")
 _OTHERS: Final = (*_PLAIN, "waves", "shared_bytes", "spills", "debug", "l2.sectors", "instructions")
 _WARP: Final = 32
 _PIPE: Final = "pipe."
-_NEARLY: Final = 0.9
-"""Pipes that are so near to being as busy as the busiest are both to be relieved."""
+_NEARLY: Final = 0.9  # pipes that are so near to the busiest are to be relieved, too
 _LONGEST_NS: Final = 2.0**62
 _DIGITS: Final = 12  # so many digits hide rounding errors of floats: 2.0000000000000004 is 2
 
@@ -88,7 +86,8 @@ class KernelSpeed(Struct, frozen=True):
     share of sectors that coalesced accesses would not move, `shared_bytes` are of a block, `spills`
     accesses to local memory. `is_debug`: built for the debugger. `local` is the share of local
     memory in what SMs read from L2, `atomics` theirs in all that SMs access there, `host` that of
-    the host's memory in what L2 takes in, `slice` the throughput of L2's busiest slice.
+    the host's memory in what L2 takes in, `slice` the throughput of L2's busiest slice, `busiest`
+    the share of the time in which the busiest SM had work.
     `idle_instructions` are those of a warp if SMs access nothing in L2. `part` is the share of the
     time of all launches that follows from other counters if no times were counted. `rules` are the
     profiler's.
@@ -118,6 +117,7 @@ class KernelSpeed(Struct, frozen=True):
     atomics: float | None = None
     host: float | None = None
     slice: float | None = None
+    busiest: float | None = None
     idle_instructions: float | None = None
     part: float | None = None
     rules: tuple[KernelRule, ...] = ()
