@@ -123,6 +123,26 @@ def test_uploads_without_a_launch_are_set_up(more: str, dur_ms: int, *, is_set_u
         assert [one for one in analysis.findings if one.gain is not None] == []
 
 
+@pytest.mark.parametrize(
+    ("kernel", "is_loading"), [("fill_kernel(int, float*)", True), ("saxpy", False)]
+)
+def test_uploads_and_kernels_that_fill_are_loading(kernel: str, *, is_loading: bool) -> None:
+    """Four copies of 1 MB begin 20 ms apart; a kernel follows the first."""
+    copies = [("Memcpy HtoD", at, at + US, MS) for at in range(0, 80 * MS, 20 * MS)]
+    works = launched(*copies, (kernel, 5 * MS, 6 * MS, MS))
+    for one, call in zip(works["activities"][:4], works["calls"][:4], strict=True):
+        one |= {"kind": "memcpy", "bytes": 1_000_000, "direction": "HtoD"}
+        call["name"] = "cudaMemcpyAsync"
+    analysis = tf.analyze(trace_of(**works))
+    sentence = headline(analysis).sentence
+    said = "No computing kernel was recorded, and nothing came back from the GPU: within 61.0 ms"
+    assert sentence.startswith(said) == is_loading
+    codes = [part.code for part in analysis.verdict.parts]
+    assert ("little-work.load" in codes) == is_loading
+    if is_loading:
+        assert [one for one in analysis.findings if one.gain is not None] == []
+
+
 def test_a_graph_is_one_launch_of_many_kernels() -> None:
     works = launched(*((f"k{at}", 0, 500 * US + at * MS, 10 * US) for at in range(20)))
     works["calls"] = [{**works["calls"][0], "name": "cudaGraphLaunch", "dur_ns": 200 * US}]

@@ -55,6 +55,8 @@ def run(
         (0, [("timed", 60, 160)], "timed"),
         (0, [("timed", 60, 160), ("inner", 70, 80), ("inner", 80, 90)], "timed"),
         (0, [("warm", 10, 60), ("timed", 60, 160)], None),
+        (0, [("all", 0, 160), ("Warm-up", 10, 60), ("timed", 60, 160)], "timed"),
+        (0, [("warmup step 1", 10, 30), ("warmup step 2", 30, 60), ("timed", 60, 160)], "timed"),
         (0, [("timed", 60, 150)], None),  # work follows
         (0, [("timed", 90, 160)], None),  # less than half
         (0, [("all", 0, 160)], None),

@@ -28,7 +28,7 @@ from traceflops.table.columns import (
     thread_columns,
 )
 from traceflops.table.grouping import shared_codes
-from traceflops.table.patterns import FREES, started
+from traceflops.table.patterns import ANY_FREE, started
 from traceflops.table.trace import Trace
 from traceflops.timeline.first_calls import FEW
 from traceflops.timeline.intervals import Intervals
@@ -107,7 +107,7 @@ def _remedies(calls: pa.Table, row: IntArray, spent_ns: IntArray) -> tuple[Fact,
     kernels if they typically take twice as long as the others.
     """
     label, is_launch = calls["name"], started(calls)[row]
-    is_free = matching(label, FREES.search)[row]
+    is_free = matching(label, ANY_FREE.search)[row]
     is_copy, allocates, is_async = (
         has_fact(label, reveals)[row] for reveals in ("copies", "allocates", "copies_async")
     )

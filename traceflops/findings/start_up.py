@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from traceflops.attribution.host_events import has_fact, host_span
 from traceflops.attribution.outside_work import outside_gpu_work
-from traceflops.facts import Fact, Value, fact
+from traceflops.facts import Fact, Value, fact, quoted
 from traceflops.findings.case import Case
 from traceflops.findings.finding import WORTH_SAYING, Finding, short_name
 from traceflops.findings.main_kernel import function_of
@@ -27,7 +27,7 @@ from traceflops.findings.rules import advice_of, statement, thresholds
 from traceflops.table.columns import codes, is_one_of, matching, numbers
 from traceflops.table.grouping import distinct, group_rows, used_names
 from traceflops.table.links import recorded_calls
-from traceflops.table.patterns import FREES, LOADS, started
+from traceflops.table.patterns import ANY_FREE, LOADS, started
 from traceflops.table.trace import Trace
 from traceflops.timeline.intervals import NEVER, Intervals
 from traceflops.timeline.records import Components
@@ -156,6 +156,7 @@ LITTLE_WORK: Final = "little-work"
 FAILED: Final = "launch-error.failed"  # the code of the statement that launches failed
 RECORD: Final = "little-work.record"  # the code of what to record instead
 UPLOADS_ALONE: Final = "little-work.uploads-alone"  # and that of a recording without kernels
+_FILL, _COMPUTING = "memset", quoted("computing")
 _FEWEST: Final = 2  # a single kernel or launch cannot show that nothing repeats
 
 
@@ -185,21 +186,26 @@ def _cold_call(prepared: Prepared, limits: Mapping[str, float]) -> Fact | None:
 
 
 def _uploads_alone(prepared: Prepared) -> Fact | None:
-    """Return the statement that memory was only set up: nothing was launched, nothing came back.
+    """Return the statement that memory was only set up: nothing computed, nothing came back.
 
     None for other programs. Those that measure copies also copy from the GPU, or copy most of the
     time into memory that they free again; of many small copies, `small_pieces` tells more.
     """
     trace, works = prepared.trace, prepared.trace.activities
     is_copy, ways = is_one_of(works["kind"], "memcpy"), used_names(works["direction"])
-    is_set_up = used_names(works["kind"]) <= {"memcpy", "memset"} and ways == {"HtoD"}
+    is_set_up = used_names(works["kind"]) <= {"memcpy", "memset", "kernel"} and ways == {"HtoD"}
     has_others = trace.source.kinds_apart  # kernels may be in other files
-    if has_others or not is_set_up or started(trace.calls).any():
+    # Kernels may fill memory, too, if none was launched that is not recorded.
+    categorised, is_kernel = prepared.linked.categorised, is_one_of(works["kind"], "kernel")
+    used = distinct(categorised.category[is_kernel]).tolist()
+    is_set_up &= all(code >= 0 and categorised.categories[code].sub == _FILL for code in used)
+    is_set_up &= started(trace.calls).sum() <= is_kernel.sum() <= is_copy.sum()
+    if has_others or not is_set_up:
         return None
     start_ns, dur_ns = (numbers(works[name]) for name in ("start_ns", "dur_ns"))
     window_ns = int((start_ns + dur_ns).max() - start_ns.min())
     copies, moved = int(is_copy.sum()), int(numbers(works["bytes"], 0)[is_copy].sum())
-    frees = matching(trace.calls["name"], FREES.search).sum()
+    frees = matching(trace.calls["name"], ANY_FREE.search).sum()
     kept = (
         has_fact(trace.calls["name"], "allocates").sum() - 2 * frees
     )  # frees are allocations, too
@@ -211,6 +217,7 @@ def _uploads_alone(prepared: Prepared) -> Fact | None:
         copies=copies,
         bytes=moved or None,
         fills=int((~is_copy).sum()) or None,
+        kind=_COMPUTING if is_kernel.any() else None,
         window_ns=window_ns,
         loads=int(matching(trace.calls["name"], LOADS.match).sum()) or None,
     )
@@ -258,7 +265,8 @@ def little_work(prepared: Prepared, limits: Mapping[str, float]) -> tuple[Fact, 
     if len(failed := failed_launches(prepared.trace)) > 1:
         return failed
     if (uploads := _uploads_alone(prepared)) is not None:
-        return uploads, fact(f"{LITTLE_WORK}.find-launches")
+        is_loading = uploads.values["kind"] is not None
+        return uploads, fact(f"{LITTLE_WORK}.{'load' if is_loading else 'find-launches'}")
     if (cold := _cold_call(prepared, limits)) is not None:
         return cold, fact(RECORD)
     spans_ns, busy_ns, fills_ns, begun = [0], [0], 0, []

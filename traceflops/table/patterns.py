@@ -49,6 +49,8 @@ LAUNCH: Final = re.compile(
 )
 """Calls that launch kernels or graphs."""
 GRAPH_LAUNCH: Final = re.compile(r"\w*GraphLaunch")
+ANY_FREE: Final = re.compile(r"Free(?!ze)")
+"""Calls that free memory, at once or later."""
 ASYNC_COPY: Final = re.compile(r"(cuda|cu|hip)Memcpy\w*Async")
 ASYNC_FILL: Final = re.compile(r"(cuda|cu|hip)Memset\w*Async")
 LOADS_DATA: Final = re.compile(

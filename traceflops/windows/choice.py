@@ -24,7 +24,7 @@ from traceflops.windows.chosen_runs import chosen_range, gpu_notes, one_step_not
 from traceflops.windows.numbered_ranges import likely_step_mark, numbered_steps
 from traceflops.windows.records import Accounts, StepChoice, device_words
 from traceflops.windows.selection import Selection
-from traceflops.windows.started_up import AFTER_START_UP, BEFORE_WORK, RANGE, spans
+from traceflops.windows.started_up import AFTER_START_UP, BEFORE_WORK, RANGE, spans, warms_up
 from traceflops.windows.step_times import Owners, Steps, owners_of
 from traceflops.windows.steps import (
     LONGEST_MARK,
@@ -110,8 +110,8 @@ class StepPlan(Struct, frozen=True):
         launched = [s.launched for s in stretches if s.launched is not None]
         # A step with fewer launches than usual is unfinished. Two steps show nothing usual.
         usual_launched = float(np.median(launched)) if len(launched) > 2 else 0.0
-        # No later step bounds the last step of a device. `steady` left out the last step of the
-        # trace, but this device may end before others, and then its last step is still used.
+        # No later step bounds the last step of a device, which may end before others: `steady` left
+        # out the last step of the trace alone.
         steps = [stretch for stretch in stretches if stretch.role == "step"]
         used = [step for step in steps if self.layout.step_number(device, step) in self.used]
         is_few = len(used) <= periodicity.KEEP_LAST_UP_TO
@@ -158,6 +158,8 @@ def plan_steps(
     step or lies outside of the trace.
     """
     layout = _layout(linked, accounts, selection, marked)
+    if selection == Selection() and warms_up(linked, accounts, layout.stretches):
+        layout = _spans_layout(linked, accounts, selection)
     durations, notes = layout.durations(), list(layout.notes)
     time_range, range_notes = chosen_range(linked.trace, accounts, selection)
     used: tuple[int, ...] = ()
@@ -176,22 +178,21 @@ def plan_steps(
         notes += _outside_notes(linked.trace, layout, accounts)
 
     all_stretches = chain.from_iterable(layout.stretches.values())
-    collapsed = sum(stretch.role == "step" and not stretch.dur_ns for stretch in all_stretches)
-    if collapsed:
+    if collapsed := sum(one.role == "step" and not one.dur_ns for one in all_stretches):
         notes.append(counted_note("assumed", "steps-overlap", _OVERLAP, collapsed))
-    notes += gpu_notes(linked.trace, accounts, selection)
-    notes += range_notes
+    notes += (*gpu_notes(linked.trace, accounts, selection), *range_notes)
+    lossy = sum(reason is periodicity.LOSSY for reason in reasons.values())
     choice = StepChoice(
         layout.source,
         text=in_words(layout.how),
         seen=tuple(durations),
         used=used,
         after_start_up=layout.how.code in (AFTER_START_UP.code, RANGE),
+        lossy=lossy,
     )
-    if lossy := sum(reason is periodicity.LOSSY for reason in reasons.values()):
-        choice = replace(choice, lossy=lossy)
-        share, of = lossy / len(durations), len(durations)
-        notes.append(note_of("missing", "steps-lossy", count=lossy, share=share, of=of))
+    if lossy:
+        of = len(durations)
+        notes.append(note_of("missing", "steps-lossy", count=lossy, share=lossy / of, of=of))
     by_user = selection.steps is not None
     return StepPlan(layout, choice, frozenset(used), reasons, time_range, by_user, tuple(notes))
 
@@ -341,15 +342,19 @@ def _unmarked_layout(
         note = note_of("assumed", f"steps-inferred{variant}", how=how)
         numbered = {device: np.arange(len(steps)) for device, steps in stretches.items()}
         return StepLayout(stretches, numbered, source, how, (note,))
+    return _spans_layout(linked, accounts, selection)
+
+
+def _spans_layout(linked: LinkedTrace, accounts: Accounts, selection: Selection) -> StepLayout:
+    """Return the layout without steps: each device has one window, its span."""
     windows, how = spans(linked, accounts, selection)
     mark = likely_step_mark(linked.trace) if accounts else None
     # `share`, the part of the time that the note concerns, is all if the advice can name a mark.
     advice, share = how_to_mark(linked.trace, mark), float(mark is not None)
-    extent = how.code.removeprefix("steps-by.")
-    note = note_of("assumed", f"no-steps.{extent}", share=share, advice=advice)
+    code = f"no-steps.{how.code.removeprefix('steps-by.')}"
+    note = note_of("assumed", code, share=share, advice=advice)
     no_numbers = dict.fromkeys(windows, np.empty(0, dtype=np.int64))
-    notes = (note,) if accounts else ()
-    return StepLayout(windows, no_numbers, "none", how, notes)
+    return StepLayout(windows, no_numbers, "none", how, (note,) if accounts else ())
 
 
 def _lossy(layout: StepLayout, accounts: Accounts, used: tuple[int, ...]) -> list[int]:

@@ -23,6 +23,7 @@ from traceflops.timeline.account import LinkedTrace
 from traceflops.windows import repetition
 from traceflops.windows.periodicity import SIGNATURE, order_of
 from traceflops.windows.records import Accounts
+from traceflops.windows.started_up import WARM_UP
 from traceflops.windows.steps import (
     DIGITS,
     LONGEST_MARK,
@@ -44,10 +45,10 @@ _NUMBERED: Final = fact("steps-by.numbered")
 
 
 def likely_step_mark(trace: Trace) -> str | None:
-    """Return a pattern of the ranges that look like steps, None without any."""
+    """Return a pattern of the ranges that look like steps and not like warm-up, else None."""
     labels, code = names(trace.marks["name"]), codes(trace.marks["name"])
-    ranges = next(_loops(trace), None)
-    if ranges is None:
+    loops = (rows for rows in _loops(trace) if not WARM_UP.search(labels[code[rows[0]]]))
+    if (ranges := next(loops, None)) is None:
         return None
     return _pattern_of([labels[range_code] for range_code in distinct(code[ranges])])
 

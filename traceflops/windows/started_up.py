@@ -4,19 +4,30 @@ span of a device   |start-up .... start-up|work work work . work work|
                    |before                |span                      |
 
 If the user marked a range that repeats the work before it, such as a measurement after a warm-up,
-the figures are of that range.
+or that follows a range named warm-up, the figures are of that range.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Final
 
 import numpy as np
 
 from traceflops.devices.processes import clocks_of
 from traceflops.facts import Fact, fact
-from traceflops.table.columns import ABSENT, IntArray, codes, is_one_of, names, numbers, take_rows
+from traceflops.table.columns import (
+    ABSENT,
+    IntArray,
+    codes,
+    is_one_of,
+    matching,
+    names,
+    numbers,
+    take_rows,
+)
 from traceflops.table.grouping import distinct, group_rows, groups
 from traceflops.table.nesting import taken
 from traceflops.timeline.account import DeviceAccount, LinkedTrace
@@ -33,8 +44,10 @@ RANGE: Final = "steps-by.range"
 """The code of the same if the window is a measured range; its `row` is that of the marks."""
 BEFORE_WORK: Final = fact("left-out.start-up")
 """Why figures exclude the time in which a program starts up."""
+WARM_UP: Final = re.compile(r"warm[ _-]?up", re.IGNORECASE)
+"""Finds names of ranges that warm up."""
 _LOADED: Final = "loaded"  # how, if the window begins with the first kernel, after weights
-_MUCH, _HARDLY = 0.2, 0.1
+_MUCH, _HARDLY, _MOST = 0.2, 0.1, 0.5
 """Start-up is excluded from 20 % of the time on; later copies take at most 10 % as long."""
 _LEAST_WORK, _LEAST_TIME = 1 / 3, 0.03
 """The least shares of device work and of the time that must follow start-up: no finding is less."""
@@ -79,6 +92,16 @@ def spans(
         if used_from_ns > begin_ns:
             windows[device].insert(0, Stretch("before", begin_ns, used_from_ns))
     return windows, how
+
+
+def warms_up(
+    linked: LinkedTrace, accounts: Accounts, windows: Mapping[int, Sequence[Stretch]]
+) -> bool:
+    """Return whether all steps begin before the range that the user measures after a warm-up."""
+    steps = [one.start_ns for one in chain(*windows.values()) if one.role == "step"]
+    if not steps:
+        return False
+    return measured_range(linked, accounts, max(steps), must_warm_up=True) is not None
 
 
 def started_up_ns(linked: LinkedTrace, accounts: Accounts) -> int | None:
@@ -132,7 +155,7 @@ def _loaded_ns(linked: LinkedTrace, accounts: Accounts) -> int | None:
 
 
 def measured_range(
-    linked: LinkedTrace, accounts: Accounts, since_ns: int
+    linked: LinkedTrace, accounts: Accounts, since_ns: int, *, must_warm_up: bool = False
 ) -> tuple[int, int] | None:
     """Return the mark of the range that the user measured, and when its work begins; else None.
 
@@ -142,9 +165,13 @@ def measured_range(
     The range contains all other ranges of its thread and begins after start-up (`since_ns`). It
     launched most kernels, and all work of all devices from its first work on. Nearly all time of
     its kernels is of names that ran before, too. So neither a range around the whole program
-    counts, nor one that does something else than what ran before it.
+    counts, nor one that does something else than what ran before it. But after ranges named warm-up
+    (`must_warm_up`: only then) only ranges behind them count, and a tenth of the work is enough.
     """
     trace = linked.trace
+    is_warm_up = matching(trace.marks["name"], WARM_UP.search)
+    if must_warm_up and not is_warm_up.any():
+        return None
     work, calls = trace.activities, trace.calls
     row = np.sort(np.concatenate([account.rows.row for account in accounts.values()]))
     launched_ns = taken(numbers(calls["start_ns"]), linked.links.call_of_activity[row], NEVER)
@@ -158,18 +185,24 @@ def measured_range(
     # When the middle kernel was launched: a range that launches most kernels launches this one.
     middle_ns = np.sort(launched_ns[is_kernel])[is_kernel.sum() // 2 :][:1]
     for _, of_thread in groups(group_rows((process, thread))[0]):
+        if is_named := is_warm_up[marks[of_thread]].any():
+            over_ns = closed_ns[of_thread][is_warm_up[marks[of_thread]]].max()
+            of_thread = of_thread[opened_ns[of_thread] >= over_ns]
+        if not len(of_thread) or (must_warm_up and not is_named):
+            continue
         # The candidate of a thread is its first range to open, of several the longest.
         outer = of_thread[np.lexsort((-closed_ns[of_thread], opened_ns[of_thread]))[0]]
         open_ns, close_ns, launcher = int(opened_ns[outer]), int(closed_ns[outer]), process[outer]
         contains_all = (closed_ns[of_thread] <= close_ns).all() and close_ns < ENDLESS
         may_be_most = ((open_ns <= middle_ns) & (middle_ns < close_ns)).any()
-        is_candidate = open_ns >= since_ns and contains_all and may_be_most
+        is_candidate = open_ns >= since_ns and contains_all and (is_named or may_be_most)
         if not is_candidate or linked.clock_offsets[launcher]:
             continue
         # The work that the range launched, and all other work.
         is_measured = (owner == launcher) & (launched_ns >= open_ns) & (launched_ns < close_ns)
         is_other, measured_kernel = ~is_measured, is_measured & is_kernel
-        if 2 * measured_kernel.sum() <= is_kernel.sum() or not is_other.any():
+        least = _HARDLY if is_named else _MOST
+        if measured_kernel.sum() <= least * is_kernel.sum() or not is_other.any():
             continue
         first_ns = int(begin_ns[is_measured].min())
         is_repeated = measured_kernel & np.isin(name, name[is_other & is_kernel])
