@@ -91,6 +91,11 @@ _NOTES: Final = NoteTable(
             "If the program uses a GPU, record with {activities}.",
         ),
         "no-device-work functions": "The file has no GPU operations, only Python frames.",
+        "no-device-work nothing": (
+            "The file has no operators, no calls and no GPU operations.",
+            "If the profiler has a schedule, call prof.step() in each iteration, and let wait and "
+            "warmup end before the program does.",
+        ),
         "no-device-work gpu": (
             "The file has no GPU operations, although {operator} runs on a GPU.",
             "Record with {activities}.",
@@ -197,6 +202,8 @@ def _no_work(
         return _NOTES.note(f"{_NO_WORK} unlisted")
     if not ops.num_rows and {"python", "module"} & {*names(tables["marks"]["kind"])}:
         return _NOTES.note(f"{_NO_WORK} functions")
+    if not ops.num_rows and {*names(tables["marks"]["kind"])} <= {"instant"}:
+        return _NOTES.note(f"{_NO_WORK} nothing")
     return _NOTES.note(_NO_WORK, shown=shown, activities=activities)
 
 

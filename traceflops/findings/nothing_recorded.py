@@ -18,9 +18,9 @@ from traceflops.facts import Fact, fact
 from traceflops.findings.finding import Verdict
 from traceflops.findings.rules import thresholds
 from traceflops.findings.start_up import FAILED, RECORD
-from traceflops.remedies import CPU_SAMPLES, LEGACY, advice
+from traceflops.remedies import CPU_SAMPLES, LEGACY, PYTORCH, advice
 from traceflops.table.columns import ABSENT, is_one_of, matching, numbers
-from traceflops.table.grouping import distinct
+from traceflops.table.grouping import distinct, used_names
 from traceflops.table.patterns import FUNCTION_WAITS, launches_no_kernel
 from traceflops.table.trace import (
     CUDA_END,
@@ -86,6 +86,9 @@ def nothing_recorded(trace: Trace) -> Fact | None:
     is_own = is_overhead | is_one_of(marks["name"], _UNNAMED)
     is_own &= numbers(marks["stream"], ABSENT) == ABSENT
     has_others = trace.calls.num_rows or trace.totals.num_rows
+    is_empty = not has_others and used_names(marks["kind"]) <= {"instant"}
+    if trace.source.format == PYTORCH and is_empty:
+        return fact("verdict.never-active")
     if is_overhead.any() and is_own.all() and not has_others:
         return fact(NO_PROGRAM, span_ns=int((start + dur).max() - start.min()))
     is_python = is_one_of(marks["kind"], "python")

@@ -57,3 +57,13 @@ def test_a_profiler_that_lists_no_gpu_is_not_told_to_record_one() -> None:
     assert [note.text for note in unlisted.notes if note.code == "no-device-work"] == [
         "The file has no GPU operations, and the profiler lists no GPU."
     ]
+
+
+def test_a_profiler_that_never_became_active_is_told() -> None:
+    span = {"ph": "X", "cat": "Trace", "name": "PyTorch Profiler (0)", "pid": "Spans", "tid": 0}
+    end = {"ph": "i", "s": "g", "name": "Record Window End", "pid": "", "tid": "", "ts": 1_000}
+    trace = trace_of(span | {"ts": 0, "dur": 1_000, "args": {"Op count": 0}}, end)
+    (note,) = trace.notes
+    assert "prof.step()" in note.text
+    verdict = tf.analyze(trace).verdict
+    assert verdict is not None and verdict.sentence.startswith("Nothing of the program is recorded")
