@@ -208,6 +208,18 @@ def test_the_first_thing_that_holds_a_kernel_back_is_named(
 
 
 @pytest.mark.parametrize(
+    ("lanes", "sm", "is_told"), [(13, 52, True), (13, 40, False), (30, 52, False)]
+)
+def test_idle_threads_of_warps_are_told_if_sms_are_near_their_peak_while_they_work(
+    lanes: float, sm: float, is_told: bool
+) -> None:
+    """SMs have work for 9,439.5 of 13,485 cycles: 52 % of the peak is 74 % of that time."""
+    (one,) = found(launch(1, FULL | {ACTIVE: 9_439.5, SM: sm, LANES: lanes}, name="some_kernel"))
+    assert ("SMs have work 70.0 % of the time" in one.sentence) == is_told
+    assert ("the same branches" in (one.remedy or "")) == is_told
+
+
+@pytest.mark.parametrize(
     ("longest", "waves", "remedy"),
     [
         (10_788.0, 8.0, "Few blocks take most of the time"),

@@ -336,6 +336,11 @@ def _held_back(
         # Nsight Compute has the time; what is missing is the other side of the roof.
         missing = "remedy.no-roof" if "amd" in case.program else "remedy.unknown"
         return None, None if case.devices else counted_fact(missing)
+    has_idle_lanes = speed.lanes is not None and speed.lanes < least("lanes") * _WARP
+    # SMs may be near their peak whenever they have work.
+    is_near = speed.active and speed.roof[0] == "sm" and share >= least("bound") * speed.active
+    if has_idle_lanes and is_near:
+        return counted_fact("active-sm", share=speed.active), counted_fact("remedy.diverge")
     return counted_fact("no-limit"), counted_fact(
         "remedy.even" if speed.stalls else "remedy.unknown"
     )
