@@ -231,8 +231,10 @@ def allocator_state(case: Case) -> set[str]:
         return set()
     calls, ops = prepared.trace.calls, prepared.trace.ops
     asked, freed = (matching(calls["name"], name.match) for name in (_ASKED, _FREED))
-    # Before the first GPU work, cudaFree(0) only creates the context.
-    freed &= numbers(calls["start_ns"]) > numbers(prepared.trace.activities["start_ns"]).min()
+    # Before that, cudaFree(0) creates the context, and cuDNN frees as it chooses algorithms.
+    start_ns = numbers(calls["start_ns"])
+    times = map(chosen_time, prepared.windows.values())
+    freed &= np.any([time.contains(start_ns) for time in times], axis=0)
     allocates = matching(ops["name"], _ALLOCATED.match)
     op_of_call = prepared.linked.links.op_of_call
     frees_of_op, asks_of_op = (
