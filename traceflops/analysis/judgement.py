@@ -184,18 +184,11 @@ def judged(
     table = kernel_table(kernels, shared_ns)
     figures = _Figures(devices, spread, total, measured, losses, table, idle, ranks, passes, basis)
     verdict = _main_verdict(facts, figures, _on_cpu(facts, figures) if on_host else None)
-    # What puts a verdict in doubt stands before it: lost records, a debug build, an error.
-    verdict = led_by_build(verdicts.led_by(verdict, facts.cut or lost_graphs), facts.trace)
-    failed = failed_launches(facts.trace)
-    others = (part for part in verdict.parts if part not in failed)
-    lossy = lossy_steps(choice, facts.trace) if records.is_judged else ()
-    led = "records-missing" if lossy else verdict.headline
-    verdict = replace(verdict, parts=(*failed, *lossy, *others), headline=led)
     is_idle_known = records.is_judged and not (facts.lacks_copies or lost_graphs or facts.little)
     idle_share = total.components.share("idle") if is_idle_known else None
     short_ns = sum(culprit.short_ns for culprit in idle.culprits)
     return {
-        "verdict": led_by_error(verdict, facts.trace, is_little=bool(facts.little)),
+        "verdict": _with_doubts(verdict, facts, lost_graphs),
         "steps": replace(choice, typical_ns=spread.median_ns) if spread is not None else choice,
         "devices": tuple(devices),
         "total": total,
@@ -211,6 +204,17 @@ def judged(
         "serving": passes,
         "ranks": ranks,
     }
+
+
+def _with_doubts(verdict: Verdict, facts: VerdictFacts, lost_graphs: Fact | None) -> Verdict:
+    """Return a verdict led by what puts it in doubt: lost records, a debug build, an error."""
+    verdict = led_by_build(verdicts.led_by(verdict, facts.cut or lost_graphs), facts.trace)
+    failed = failed_launches(facts.trace)
+    others = (part for part in verdict.parts if part not in failed)
+    lossy = lossy_steps(facts.choice, facts.trace) if facts.records.is_judged else ()
+    headline = "records-missing" if lossy else verdict.headline
+    verdict = replace(verdict, parts=(*failed, *lossy, *others), headline=headline)
+    return led_by_error(verdict, facts.trace, is_little=bool(facts.little))
 
 
 def _beside(trace: Trace) -> Fact | None:

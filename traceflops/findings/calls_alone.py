@@ -112,13 +112,13 @@ def _remedies(calls: pa.Table, row: IntArray, spent_ns: IntArray) -> tuple[Fact,
         has_fact(label, reveals)[row] for reveals in ("copies", "allocates", "copies_async")
     )
     launches, copies, frees = int(is_launch.sum()), int(is_copy.sum()), int(is_free.sum())
-    allocations = int(allocates.sum()) - frees
+    allocations = int(allocates.sum()) - frees  # calls that free have the same fact
 
     def is_much(which: BoolArray) -> bool:
         share = spent_ns[which].sum() / max(int(spent_ns.sum()), 1)
         return severity_of(share) in ("high", "medium")
 
-    if copies >= _MANY * launches and is_much(is_copy):
+    if copies >= _MANY * launches > 0 and is_much(is_copy):
         return (fact("calls-alone.join", copies=copies, launches=launches),)
     values = {"allocations": allocations, "frees": frees, "launches": launches}
     if min(allocations, frees) >= launches >= _FEWEST and is_much(allocates):

@@ -323,10 +323,8 @@ def _may_gain(kernels: Kernels, top: str, rows: Sequence[dict[str, Any]]) -> boo
     Compute kernels are if they may be far below the peak: FLOPs are unknown, or half of the time is
     lost. A memory kernel is if it has nearly all of the time, and its bytes' time is unknown.
     """
-    losses_by_name, components = (
-        {loss.name: loss for loss in kernels.losses},
-        kernels.total.components,
-    )
+    components = kernels.total.components
+    losses_by_name = {loss.name: loss for loss in kernels.losses}
     if top == _MEMORY:
         least_ns = kernels.limits["nearly_all"] * components.window_ns
         longest_ns = max((row["sum_ns"] for row in rows if row["kind"] == "kernel"), default=0)
