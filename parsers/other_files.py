@@ -114,6 +114,7 @@ OTHER_FILES: Final[tuple[OtherFile, ...]] = (
             *(b"Communication(Not Overlapped)", b"Device_id,Level,API Name", b"Device Total Dur"),
             b'"Communication Time Info"',
         ),
+        lacks=(b"\0",),  # tables are texts; a binary recording may name anything
     ),
     _JSON_FILE(
         "a profile of Triton's Proton (hatchet), which has sums per kernel and no times",

@@ -207,6 +207,10 @@ def test_no_recording_is_taken_for_a_file_of_another_tool() -> None:
     assert {path: one for path, one in taken.items() if one is not None} == {}
 
 
+def test_a_binary_recording_may_hold_words_of_tables() -> None:
+    assert other_file(b"NVR\0\x01kernel\0Accelerator Core,") is None
+
+
 def test_rows_say_what_a_file_is_and_what_to_do() -> None:
     for row in (*OTHER_FILES, *UNKNOWN_FILES):
         assert row.what and row.hint and row.what.isprintable() and row.hint.isprintable()
