@@ -54,8 +54,7 @@ _ROUNDED_UP: Final = """\
 _LOWER_PRECISION: Final = """\
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     yield "TF32", values
-    to = {torch.float32: torch.bfloat16}
-    yield "bfloat16", [value.to(to.get(value.dtype, value.dtype)) for value in values]
+    yield "bfloat16", [x.bfloat16() if x.dtype == torch.float32 else x for x in values]
 """
 _BACKENDS: Final = """\
     from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -206,22 +205,39 @@ def _of_call(call: Call, peaks: DevicePeaks, story: str) -> dict[str, str]:
         for position, (name, kind) in named.items()
         if kind == "text" and position < len(call.arguments) and call.arguments[position] is None
     ]
-    rate = peaks.rates.get(call.dtype or "")
     names = [name for name, _ in values]
     run = f"lambda {', '.join(names)}: {_expression(call, names)}"
     is_short = len(run) <= _WIDTH - len("call = ")
     return {
         "title": f"{call.op} alone",
         "story": " ".join([story, *assumed]),
-        "flops": f"{call.flops or 0 if rate else 0:_}",
-        "peak_flops": f"{(rate or 1) * 10**9:_}",
-        "bytes": f"{call.min_bytes or 0 if peaks.bandwidth else 0:_}",
-        "peak_bytes": f"{(peaks.bandwidth or 1) * 10**9:_}",
+        "roof": _roof(call, peaks),
         "first": str(_first_size(call.arguments)),
         "call": run if is_short else f"(\n{_lines(run, 4)}\n)",
-        "arguments": "\n".join(_lines(f"{text},", 8) for _, text in values),
+        "arguments": "\n".join(_argument_lines([text for _, text in values])),
         "variants": "".join(_variants(call, tensors)),
     }
+
+
+def _roof(call: Call, peaks: DevicePeaks) -> str:
+    """Return the code of the least time of a call on its GPU, as a text."""
+    amounts = (call.flops, peaks.rates.get(call.dtype or "")), (call.min_bytes, peaks.bandwidth)
+    times = [f"{amount:_} / {1e9 * rate:g}" for amount, rate in amounts if amount and rate]
+    longest = f"max({', '.join(times)})" if len(times) > 1 else "".join(times)
+    if not times:
+        return 'ROOF = "unknown"'
+    reason = "# The least time of a call: FLOPs over FLOP/s, or bytes over bytes/s."
+    return f'{reason}\nROOF = f"{{1e6 * {longest}:.1f}} us"'
+
+
+def _argument_lines(texts: Sequence[str]) -> Iterator[str]:
+    """Yield the lines of arguments; three or more equal ones in a row are made at once."""
+    for text, equal in groupby(texts):
+        count = len([*equal])
+        if count > 2:
+            yield _lines(f"*({text} for _ in range({count})),", 8)
+        else:
+            yield from count * [_lines(f"{text},", 8)]
 
 
 def _values(call: Call) -> Iterator[tuple[str, str]]:

@@ -25,9 +25,9 @@ torch = pytest.importorskip("torch")
 GPT = SAMPLES / "gpt_1rank.json.gz"
 
 
-def loaded(work: Work, analysis: Analysis) -> dict[str, Any]:
-    """Return the names of a script that is loaded but does not run."""
-    names: dict[str, Any] = {"__name__": "script"}
+def loaded(work: Work, analysis: Analysis, name: str = "script") -> dict[str, Any]:
+    """Return the names of a script that is loaded; it runs if its name is __main__."""
+    names: dict[str, Any] = {"__name__": name}
     exec(compile(script(work, analysis, "x.py"), "script", "exec"), names)
     return names
 
@@ -102,10 +102,11 @@ def test_a_script_has_the_shapes_and_flops_of_the_operator() -> None:
         [4, 1024, 1024],
         [16384, 1024],
     )
-    assert names["FLOPS"] == 2 * 4 * 1024 * 1024 * 16384
+    flops = 2 * 4 * 1024 * 1024 * 16384  # takes longer than the bytes: 138.9 us at 989.4 TFLOP/s
     elements = 4 * 1024 * 1024 + 16384 * 1024 + 4 * 1024 * 16384  # two inputs and the output
-    assert names["BYTES"] == 2 * elements
-    assert names["PEAK_FLOPS"] == 989_400_000_000_000
+    text = script(work, analysis, "x.py")
+    assert f"{flops:_} / 9.894e+14, {2 * elements:_} / 3.35e+12" in text
+    assert names["ROOF"] == "138.9 us"
 
 
 def test_the_times_of_calls_add_up_to_those_of_kernels() -> None:
@@ -307,7 +308,7 @@ def test_a_script_is_short_and_runs_on_the_cpu(
     analysis = analyze(GPT)
     work = CASES[case](analysis)
     text = script(work, analysis, "x.py")
-    assert 40 <= text.count("\n") <= 110
+    assert 40 <= text.count("\n") <= (95 if isinstance(work, Chain) else 85)
     assert max(map(len, text.splitlines())) <= 100
     assert "gpt" not in text and "train.py" not in text  # nothing of the recording but its figures
     few = ["--steps", "4", "--workers", "0"] if isinstance(work, Loading) else ["--repeats", "3"]
@@ -316,7 +317,7 @@ def test_a_script_is_short_and_runs_on_the_cpu(
     # What compiles is tried without its back end, which takes a minute.
     monkeypatch.setattr(torch, "compile", lambda run: run)
     monkeypatch.setattr("sys.argv", [*words, *["--compile"] * compiles])
-    loaded(work, analysis)["main"]()
+    loaded(work, analysis, "__main__")
     printed = capsys.readouterr().out.splitlines()
     assert printed[0].startswith("recorded: ")
     assert any(" us" in line for line in printed[1:])
