@@ -16,14 +16,7 @@ from traceflops.ranks.comm_groups import connected
 from traceflops.ranks.comm_records import CommRecords
 from traceflops.ranks.matching import Matches, is_rooted, running_medians
 from traceflops.table.columns import FloatArray, IntArray
-from traceflops.table.grouping import (
-    by_code,
-    differ_from_before,
-    distinct,
-    group_least,
-    groups,
-    ranked,
-)
+from traceflops.table.grouping import by_code, differ_from_before, group_least, groups, ranked
 
 _BASES: Final = ("all_reduce", "all_to_all")  # all ranks leave these together; the better first
 UNNAMED: Final = "unnamed collectives"
@@ -100,8 +93,7 @@ def _aligned_on(
     """
     offset = np.zeros(len(records.ranks), dtype=np.int64)
     if basis:
-        # Ranks that collectives connect, directly or through others, all have label 0, the lowest
-        # place. Other labels: those ranks share none with place 0, but messages may connect them.
+        # If collectives connect all ranks, all have label 0. Else messages may connect them.
         label = connected(records.place[rows], matches.collective[rows], len(records.ranks))
         messages = np.flatnonzero(records.is_pair & (matches.collective >= 0))
         polished = np.append(rows, messages) if label.any() else rows
@@ -126,7 +118,7 @@ def _offsets(records: CommRecords, matches: Matches, rows: IntArray) -> IntArray
     # Collectives 7 and 9 in rows [9 7 9]: collectives [7 9], of_row [1 0 1].
     collectives, of_row = ranked(matches.collective[rows])
     if len(collectives) > _MOST:
-        taken = distinct(np.linspace(0, len(collectives) - 1, _MOST).astype(np.int64))
+        taken = np.linspace(0, len(collectives) - 1, _MOST).astype(np.int64)
         rows = rows[np.isin(of_row, taken)]
         _, of_row = ranked(matches.collective[rows])
     place = records.place[rows]
@@ -179,9 +171,8 @@ def _least_squares(of_row: IntArray, place: IntArray, end: IntArray, ranks: int)
 def _followed(records: CommRecords, matches: Matches, rows: IntArray, offset: IntArray) -> IntArray:
     """Return the clock offset in ns of each record: of its rank or, if clocks drift, a local one.
 
-    Local offsets are running medians over the records of the basis (`rows`, none without a basis).
-    Clocks drift if local offsets bring the ends of the basis much closer together than the constant
-    `offset` per rank.
+    Local offsets are running medians over the records of the basis (`rows`). Clocks drift if local
+    offsets bring the ends of the basis much closer together than the constant `offset` per rank.
     """
     constant = offset[records.place]
     if not len(rows):
@@ -197,7 +188,7 @@ def _followed(records: CommRecords, matches: Matches, rows: IntArray, offset: In
     local_p95 = float(np.quantile(np.abs(local_residual), 0.95))
     if _LIKE * local_p95 > constant_p95:
         return constant
-    earlier, later = _drift_around(records, rows, drift)
+    earlier, later = _drifts(records, rows, drift)
     # A record outside of the basis takes the earlier drift; the later one if that brings its end
     # closer to the mean end of the other ranks. The others' ends are taken with their earlier one.
     matched = np.flatnonzero(matches.collective >= 0)
@@ -214,16 +205,12 @@ def _followed(records: CommRecords, matches: Matches, rows: IntArray, offset: In
     return constant + local
 
 
-def _drift_around(
-    records: CommRecords, rows: IntArray, drift: IntArray
-) -> tuple[IntArray, IntArray]:
-    """Return, per record, the drift of the basis records (`rows`) of its rank around it, in ns.
+def _drifts(records: CommRecords, rows: IntArray, drift: IntArray) -> tuple[IntArray, IntArray]:
+    """Return, per record, the drift in ns of the last basis record of its rank, and of the next.
 
-    First that of the last one that ends up to its end, then that of the next one. Where there is no
-    such record, the other one's drift stands for both. `drift` is per record, known for `rows`.
+    `rows` are the basis records, whose `drift` is known. If one is missing, the other counts twice.
     """
-    earlier = np.zeros(len(records), dtype=np.int64)
-    later = np.zeros(len(records), dtype=np.int64)
+    earlier, later = np.zeros((2, len(records)), dtype=np.int64)
     basis_of_rank = dict(groups(records.place[rows]))
     for place, of_rank in groups(records.place):
         basis = rows[basis_of_rank[place]]
@@ -256,7 +243,7 @@ def _middles(group: IntArray, values: FloatArray | IntArray) -> FloatArray:
     # group [0 0 0 1 1], ordered [1 5 9 2 4]: count [3 2], first [0 3].
     count = np.bincount(group)
     first = np.cumsum(count) - count
-    # The mean of the two middle values: of 5 and 5 in group 0, whose count is odd; of 2 and 4.
+    # The mean of the two middle values: of 5 and 5 (the count is odd), of 2 and 4.
     return np.asarray((ordered[first + (count - 1) // 2] + ordered[first + count // 2]) / 2)
 
 

@@ -192,21 +192,16 @@ class Recorded:
         inputs = ops["concrete_inputs"]
         # The second input of an operator that is no collective means something else.
         is_collective = taken(codes(ops["collective"]), op_row) >= 0
-        code = np.where(is_collective, taken(codes(inputs), op_row), -1)
         # Each text of inputs is read once. Codes [5 -1 5]: used [-1 5], which [1 0 1].
-        used, which = ranked(code)
+        used, which = ranked(np.where(is_collective, taken(codes(inputs), op_row), -1))
         texts = names(inputs)
-        by_used = [_second_number(texts[code]) if code >= 0 else ABSENT for code in used.tolist()]
-        by_operator = np.array(by_used, dtype=np.int64)[which]
-        return np.where(by_framework >= 0, by_framework, by_operator)
-
-
-def _second_number(inputs: str) -> int:
-    """Return the second of recorded inputs if it is a number from 0 to 2^63 - 1, else ABSENT."""
-    values = read_values(inputs)
-    second = values[1] if len(values) > 1 else None
-    is_number = type(second) is int and 0 <= second < 2**63
-    return second if is_number else ABSENT
+        second_inputs = np.full(len(used), ABSENT)
+        for index, code in enumerate(used.tolist()):
+            values = read_values(texts[code]) if code >= 0 else ()
+            second = values[1] if len(values) > 1 else None
+            if type(second) is int and 0 <= second < 2**63:
+                second_inputs[index] = second
+        return np.where(by_framework >= 0, by_framework, second_inputs[which])
 
 
 def message_bytes(linked: LinkedTrace, rows: IntArray) -> IntArray:
@@ -224,17 +219,12 @@ def message_bytes(linked: LinkedTrace, rows: IntArray) -> IntArray:
     elements = np.where(has_both | one_suffices, np.maximum(given, received), ABSENT)
     # Bytes of an element by data type, 0 for one that is not known, and for -1, no data type.
     data_type, types = recorded.texts("collective_dtype")
-    width = np.array([*map(_element_bytes, types), 0], dtype=np.int64)[data_type]
+    sizes = (1 if t.startswith("float8_") else _SIZES.get(t, 0) for t in map(str.lower, types))
+    width = np.array([*sizes, 0], dtype=np.int64)[data_type]
     is_sized = (elements >= 0) & (elements < _MOST_ELEMENTS) & (width > 0)
     is_known = is_sized & _is_only_kernel(linked, rows)
     known_elements = np.where(is_known, elements, 0)  # so that no product overflows
     return np.where(is_known, known_elements * width, ABSENT)
-
-
-def _element_bytes(data_type: str) -> int:
-    """Return the bytes of an element of a recorded data type, 0 if the type is not known."""
-    name = data_type.lower()
-    return 1 if name.startswith("float8_") else _SIZES.get(name, 0)
 
 
 def _is_only_kernel(linked: LinkedTrace, rows: IntArray) -> BoolArray:

@@ -104,9 +104,8 @@ class GroupFacts(Struct, frozen=True):
         # Kernels without any named group have that of their stream, numbered after the named ones.
         streams, stream = ranked(_same_streams(place, self.stream))
         named_count = len(first_kernel)
-        group = np.where(group >= 0, group, named_count + stream)
-        # Only the groups in use are numbered, from 0. group [5 2 5]: used [2 5], number [1 0 1].
-        used, number = ranked(group)
+        # Only the groups in use are numbered, from 0. Group [5 2 5]: used [2 5], number [1 0 1].
+        used, number = ranked(np.where(group >= 0, group, named_count + stream))
         groups_of_job = []
         for old_number, (_, rows) in zip(used.tolist(), groups(number), strict=True):
             if old_number >= named_count:
@@ -137,16 +136,10 @@ class GroupFacts(Struct, frozen=True):
 
 
 def _named_group(words: Words, recorded: tuple[int, ...]) -> CommGroup:
-    """Return a group from its metadata; `recorded` are the ranks with kernels of it.
-
-    Its ranks are the listed ones. Without a list they are the recorded ones, if these are as many
-    as its size; else they are unknown.
-    """
+    """Return a group from its metadata; `recorded` are the ranks with kernels of it."""
     name, listed, description, size = words
-    members: tuple[int, ...] = ()
-    if isinstance(listed, tuple):
-        members = tuple(in_runs(listed))
-    if not members and len(recorded) == size:
+    members = tuple(in_runs(listed)) if isinstance(listed, tuple) else ()
+    if not members and len(recorded) == size:  # without a list, if no rank is missing
         members = recorded
     role = role_in(description or "") or role_in(name or "")
     return CommGroup(name or "", members or None, size if size > 0 else None, role)
@@ -175,11 +168,9 @@ def runs_in(text: str) -> Runs | str:
     while begin < len(ranks):
         end = begin + 1
         step = ranks[end] - ranks[begin] if end < len(ranks) else 1
-        if step == 0:  # a rank that is listed twice: a run by itself
-            step = 1
-        else:
-            while end < len(ranks) and ranks[end] - ranks[end - 1] == step:
-                end += 1
+        step = step or 1  # a rank that is listed twice: a run by itself
+        while end < len(ranks) and ranks[end] - ranks[end - 1] == step:
+            end += 1
         runs.append((ranks[begin], ranks[end - 1] + step, step))
         begin = end
     return tuple(runs)
@@ -202,10 +193,7 @@ def rank_labels(ranks: Sequence[int]) -> tuple[int, ...]:
 
 
 def of_streams(codes: IntArray, place: IntArray, stream: IntArray) -> IntArray:
-    """Return, per kernel, the only code (from 0) that kernels on its rank's stream have, else -1.
-
-    Codes [3 -1 3] on one stream: 3 for all. Codes [3 -1 4]: -1 for all.
-    """
+    """Return, per kernel, the only code on its rank's stream ([3 -1 3]: 3), else -1 ([3 -1 4])."""
     of_stream = np.full_like(codes, -1)
     for _, rows in groups(joint_codes(place, stream)):
         used = distinct(codes[rows][codes[rows] >= 0])

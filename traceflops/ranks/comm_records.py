@@ -307,8 +307,7 @@ class _Facts:
         code, texts = self.told.texts("collective")
         kind = taken(kinds_of(texts, code), code)
         # 2. The annotation around the launch, else the name of the operator. These also override a
-        # recorded send or receive, since several collectives are made of sends and receives: an
-        # all-to-all may run the kernel "SendRecv".
+        # recorded send or receive: several collectives are made of these ("SendRecv": all-to-all).
         # `is_part` is by kind: whether it is one of these, or unknown (-1, the last entry).
         is_part = np.array([*(kind in comm_groups.POINT_TO_POINT for kind in KINDS), True])
         marks, ops = self._linked.trace.marks["name"], names(self._ops["name"])

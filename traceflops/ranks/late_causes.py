@@ -52,6 +52,7 @@ _HOST: Final = frozenset(
 )
 """Classes of idle time in which the host may stand still: in few steps that is a pause."""
 _BY_NAME: Final = ("count", "time_ns", "threads", "given")
+_FIGURES: Final = (*_BY_NAME, "received")
 
 
 class LateCause(NamedTuple):
@@ -84,10 +85,8 @@ class KernelSums(Struct, frozen=True):
     @classmethod
     def joined(cls, parts: Sequence[KernelSums]) -> KernelSums:
         """Return one table of all parts: their devices one below the other, a column per name."""
-        column_of: dict[str, int] = {}
-        for part in parts:
-            for name in part.names:
-                column_of.setdefault(name, len(column_of))
+        labels = dict.fromkeys(name for part in parts for name in part.names)  # each once
+        column_of = {name: column for column, name in enumerate(labels)}
         shape = (sum(len(part.count) for part in parts), len(column_of))
         sums: dict[str, Any] = {name: np.zeros(shape, dtype=np.int64) for name in _BY_NAME}
         begin = 0
@@ -104,16 +103,13 @@ class KernelSums(Struct, frozen=True):
     def added(cls, several: Sequence[KernelSums]) -> KernelSums:
         """Return the sum of several tables, each of the same devices."""
         joined = cls.joined(several)
-        sums: dict[str, Any] = {
-            name: sum(np.split(getattr(joined, name), len(several)))
-            for name in (*_BY_NAME, "received")
-        }
+        parts = {name: np.split(getattr(joined, name), len(several)) for name in _FIGURES}
+        sums: dict[str, Any] = {name: sum(tables) for name, tables in parts.items()}
         return replace(joined, **sums)
 
     def of(self, rows: Sequence[int]) -> KernelSums:
         """Return the rows of the chosen devices."""
-        some = {name: getattr(self, name)[list(rows)] for name in (*_BY_NAME, "received")}
-        return replace(self, **some)
+        return replace(self, **{name: getattr(self, name)[list(rows)] for name in _FIGURES})
 
     @property
     def used(self) -> KernelSums:
@@ -132,7 +128,6 @@ def kernel_sums(
     """
     activities = prepared.trace.activities
     # All chosen activities, one choice after the other, so that each sum is computed once.
-    # Two choices, of 2 and 3 activities: choice [0 0 1 1 1].
     choice = np.repeat(np.arange(len(choices)), [len(chosen.row) for chosen in choices])
     row = np.concatenate([np.empty(0, np.int64), *(chosen.row for chosen in choices)])
     is_comm = is_top(prepared.linked.categorised, "communication", row)
@@ -147,14 +142,12 @@ def kernel_sums(
         # Cell (choice, device, label) of 2 x 3 x 10: 1, 2, 7 is (1 * 3 + 2) * 10 + 7 = 57.
         shape = (len(choices), len(devices), len(labels))
         key = choice_and_device * len(labels) + label
-        is_left_out = is_comm | (label < 0)
-        sums = group_sums(np.where(is_left_out, -1, key), values, prod(shape))
+        sums = group_sums(np.where(is_comm | (label < 0), -1, key), values, prod(shape))
         return [*sums.reshape(shape)]
 
     grid, block = (
         columns.product_of(columns.axes(activities[name]))[row] for name in ("grid", "block")
     )
-
     # The elements of the inputs of the operator that launched each activity.
     dims = prepared.trace.ops["input_dims"]
     used, used_index = ranked(taken(codes(dims), prepared.linked.links.op_of_activity[row]))
@@ -247,13 +240,10 @@ def by_idle(own: Sequence[Culprit], usual: Sequence[Culprit], *, sporadic: bool)
     """
     # Idle time beyond the usual device's: by cause, then by label.
     excess: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    for culprit in own:
-        excess[_cause_of(culprit, sporadic=sporadic)][culprit.label] += culprit.idle_ns
-    for culprit in usual:
-        excess[_cause_of(culprit, sporadic=sporadic)][culprit.label] -= culprit.idle_ns
-    if not excess:
-        return UNKNOWN
-    cause = max(excess, key=lambda cause: excess[cause].total())
+    for culprits, sign in ((own, 1), (usual, -1)):
+        for culprit in culprits:
+            excess[_cause_of(culprit, sporadic=sporadic)][culprit.label] += sign * culprit.idle_ns
+    cause = max(excess, key=lambda cause: excess[cause].total(), default="")
     labels = excess[cause]
     if labels.total() <= 0:
         return UNKNOWN
@@ -275,10 +265,8 @@ def takes_longer(trace: Trace, label: str, processes: Sequence[int]) -> bool:
     The event is an annotation, operator or call whose name is `label` up to " in ", which the name
     of its owner may follow. True also if the first process has no such event: it cannot be judged.
     """
-    name = label.partition(" in ")[0]
-    number = trace.processes.num_rows
-    count = np.zeros(number, dtype=np.int64)  # by process
-    sums_ns = np.zeros(number, dtype=np.int64)
+    name, number = label.partition(" in ")[0], trace.processes.num_rows
+    count, sums_ns = np.zeros((2, number), dtype=np.int64)  # by process
     for table in (trace.marks, trace.ops, trace.calls):
         rows = np.flatnonzero(columns.matching(table["name"], lambda text: text == name))
         process, dur_ns = numbers(table["process"])[rows], numbers(table["dur_ns"], 0)[rows]

@@ -107,8 +107,8 @@ def links_of(prepared: Prepared, peaks: Iterable[DevicePeaks], given: float | No
     # [0 0 1 1]. So ranks that each see one device, number 0, are on several nodes.
     seen: Counter[int | None] = Counter()
     node = {}
-    for device, local_id in enumerate(devices["local_id"].to_pylist()):
-        node[device] = seen[local_id]
+    for row, local_id in enumerate(devices["local_id"].to_pylist()):
+        node[row] = seen[local_id]
         seen[local_id] += 1
     return Links(given, of_device, node)
 
@@ -125,15 +125,13 @@ def link_rates(records: CommRecords, waits: Waits, links: Links, error_ns: int) 
     row = waits.row[waits.first[rated]]  # a record of each rated collective
     kind, place, peer = records.kind[row], records.place[row], records.peer[row]
     # A send and its receive are one kind, with a rate for each sender and receiver; the collectives
-    # of all ranks have neither (-1). Of a message from place 2 to place 0, a record of the send has
-    # place 2 and peer 0, and one of the receive place 0 and peer 2: the sender is 2 for both.
+    # of all ranks have neither (-1). A send has place 2 and peer 0, its receive place 0 and peer 2.
     is_pair = records.is_pair[row]
     is_send = kind == KINDS.index("send")
     sender = np.where(is_pair, np.where(is_send, place, peer), -1)
     receiver = np.where(is_pair, np.where(is_send, peer, place), -1)
     kind_of_rate = np.where(is_pair, KINDS.index(_PAIRS), kind)
-    # Sizes of all-to-alls vary: those of one power of two have one rate (negative, unlike a size).
-    # 600 and 1,000 bytes both have exponent 10.
+    # Sizes of all-to-alls vary: those of one power of two have one rate (600 and 1,000 bytes: -10).
     exponent = np.frexp(size.astype(np.float64))[1]
     size_of_rate = np.where(kind == _UNEVEN, -exponent, size)
     keys = (kind_of_rate, records.group[row], receiver, sender, size_of_rate)

@@ -142,7 +142,7 @@ def _candidates(records: CommRecords, left: IntArray, other: IntArray) -> Iterat
     possible = _are_possible(records, in_order, _clock_offsets_ns(records, in_order))
     if are_all_equal and possible.all() and _spread_ns(records, in_order) <= _CLOSE_NS:
         return
-    shifted, _, offset_ns = most_alike(records, left, other, _CLOSE_NS)
+    shifted, offset_ns = most_alike(records, left, other, _CLOSE_NS)
     yield shifted
     yield _overlapping(records, left, other, 0)
     yield _overlapping(records, left, other, offset_ns)
@@ -150,8 +150,8 @@ def _candidates(records: CommRecords, left: IntArray, other: IntArray) -> Iterat
 
 def most_alike(
     records: CommRecords, left: IntArray, other: IntArray, near_ns: int
-) -> tuple[Pairs, int, int]:
-    """Return the pairs at the best shift, the size of their largest cluster, and its median in ns.
+) -> tuple[Pairs, int]:
+    """Return the pairs at the best shift, and the median of their largest cluster in ns.
 
     A shift of n pairs row i + n of `left` with row i of `other`. A cluster is pairs whose end
     differences lie within `near_ns`; the best shift has the largest cluster. If there are many
@@ -177,7 +177,7 @@ def most_alike(
     shifts = sorted(range(1 - far, far), key=lambda shift: (abs(shift), -shift))
     best = max(shifts, key=lambda shift: len(cluster_at(shift, step)[1]))
     pairs, cluster = cluster_at(best, 1)
-    return pairs, len(cluster), int(np.median(cluster)) if len(cluster) else 0
+    return pairs, int(np.median(cluster)) if len(cluster) else 0
 
 
 class _Candidate(NamedTuple):

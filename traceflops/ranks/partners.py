@@ -59,18 +59,16 @@ def with_partners(records: CommRecords) -> Partners:
 
 
 def _in_groups_of_first(records: CommRecords) -> CommRecords:
-    """Return the records in the groups that the first kernels of each rank are inferred to have.
+    """Return the records in the groups inferred for their first kernels; `records` if for none.
 
-    If none are inferred, `records` is returned. All kernels of a rank take the new group that its
-    first kernels of the old group have; without such kernels they keep the old group.
+    Kernels take the new group of the first kernels of their rank and old group, if there are any.
     """
     begun = records.first(_KERNELS)
     partners = _best_partners(begun).records
     if partners.groups is begun.groups:
         return records
-    # The new group by old group (rows) and rank. Old group 0 of ranks 0 to 3 is split into two new
-    # ones, and only ranks 0 and 1 have first kernels of old group 1: [[0 0 1 1] [2 2 4 4]]. Old
-    # groups are numbered after the three new ones: old group 1 is 4.
+    # The new group by old group (rows) and rank. Group 0 is split into 0 and 1; group 1 becomes 2
+    # where it has first kernels, else 4, after the three new ones: [[0 0 1 1] [2 2 4 4]].
     old_groups = len(partners.groups) + np.arange(len(records.groups))
     new_group = np.repeat(old_groups[:, None], len(records.ranks), axis=1)
     new_group[begun.group, begun.place] = partners.group
@@ -98,24 +96,20 @@ def _best_partners(records: CommRecords) -> Partners:
     most = _share_together(recorded, unnamed)
     clocks = ((as_recorded_ns, True), (aligned_ns, True), (aligned_ns, False))
     for offset_ns, is_known in clocks:
-        # Nearly all end together: by an inference, that is the best. As recorded, an inference may
-        # still say more, but not one by unknown clocks.
+        # An inference by which nearly all end together is good enough. So is none, but known clocks
+        # are tried before: if as many fit by an inference, it says more than none.
         is_inferred = best is not recorded
         if most >= _NEARLY and (is_inferred or not is_known):
             break
         candidate = _inferred(recorded, offset_ns, is_known)
         share = _share_together(candidate, unnamed)
-        if share >= most:  # if as many fit, an inference says more than none
-            best = candidate
-            most = share
+        if share >= most:
+            best, most = candidate, share
     return best
 
 
 def _inferred(recorded: Partners, offset_ns: IntArray, is_known: bool) -> Partners:
-    """Return the partners with groups and peers inferred by clocks, `recorded` if there are none.
-
-    `offset_ns` is the clock offset of each record; see `_with_teams` for `is_known`.
-    """
+    """Return partners inferred by clocks (as in `_with_teams`), `recorded` if there are none."""
     records = recorded.records
     with_peers = _with_peers(records, recorded.matches, offset_ns)
     # If messages get peers since they end together by these clocks, the clocks are right.
@@ -179,7 +173,7 @@ def _with_teams(
         end = records.end_ns - offset_ns if is_known else records.end_ns
         for a, b in combinations(range(len(members)), 2):
             first, second = members[a][:_KERNELS], members[b][:_KERNELS]
-            offset = 0 if is_known else most_alike(records, first, second, _CLOSE_NS)[-1]
+            offset = 0 if is_known else most_alike(records, first, second, _CLOSE_NS)[1]
             distance[a, b] = distance[b, a] = _distance(end[first], end[second] + offset)
         teams = _teams(distance)
         if not _are_apart(recorded, rows, teams, likely_ns):
@@ -217,7 +211,6 @@ def _are_apart(
     They are if their ends lie far apart, or differ by as much as the last starts in the teams do:
     in one group all ranks end together, however late some of them start. If few rows match, any
     teams are separate. `of_group` are the rows of the stream, `offset_ns` is per record.
-
     Team 1 starts last at 100 and ends at 150, team 2 at 130 and at 180. Ends differ by 30, but by 0
     if counted from the last starts: each team waits only for its own ranks.
     """
@@ -276,10 +269,9 @@ def _with_peers(records: CommRecords, matches: Matches, offset_ns: IntArray) -> 
         if len(places) == 2 and records.groups[code].size == 2:
             rows = rows[records.is_pair[rows]]
             peer[rows] = places.sum() - records.place[rows]  # of places 3 and 5, 8 - 3 is 5
-        elif len(rows):
-            share_unmatched = (matches.collective[rows] < 0).mean()
-            if share_unmatched > 1 - _NEARLY:  # else nearly all match without an inference
-                peer[rows] = _peers(records, rows, records.end_ns - offset_ns)
+        # Messages that nearly all match need no inference.
+        elif (matches.collective[rows] < 0).sum() > (1 - _NEARLY) * len(rows):
+            peer[rows] = _peers(records, rows, records.end_ns - offset_ns)
     return records if (peer == records.peer).all() else replace(records, peer=peer)
 
 
@@ -330,7 +322,6 @@ def _nearest(records: CommRecords, rows: IntArray, end: IntArray, allowed: BoolA
     nearest = np.full(len(rows), -1)
     least_gap_ns = np.full(len(rows), _NEAR_NS)
     # In the order of ends, compare all messages with the next one, then with the next but one, ...
-    # order [a b c d]: first a with b, b with c, c with d; then a with c, b with d.
     for distance in range(1, min(2 * len(records.ranks), _RANKS, len(rows))):
         earlier, later = order[:-distance], order[distance:]
         gap_ns = end[rows[later]] - end[rows[earlier]]

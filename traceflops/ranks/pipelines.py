@@ -110,8 +110,7 @@ def pipelines(
         return _Lane(place, records.ranks[place], steps, work, work.union(transfer))
 
     chains: list[list[Stage]] = []
-    steps = 0
-    micro_batches: set[int | None] = set()  # their number per step, of each chain
+    steps, micro_batches = 0, set()
     for places in _chains(messages):
         of_chain = messages.only(np.isin(messages.source, places))
         pipeline = _pipeline(len(chains), [lane(place) for place in places], of_chain)
@@ -187,12 +186,10 @@ def _chains(messages: _Messages) -> Iterator[list[int]]:
             rows = np.flatnonzero(np.isin(messages.source, chain))
             _, first_of_step = np.unique(messages.step[rows], return_index=True)
             firsts = rows[first_of_step]
-            # Each message goes one stage forth (+1) or back (-1).
-            stages_forth = 0
-            sources, targets = messages.source[firsts].tolist(), messages.target[firsts].tolist()
-            for source, target in zip(sources, targets, strict=True):
-                stages_forth += chain.index(target) - chain.index(source)
-            yield chain if stages_forth >= 0 else chain[::-1]
+            # A message forth adds 1 to the sum of stages that are sent to less those that send.
+            forth = sum(map(chain.index, messages.target[firsts].tolist()))
+            forth -= sum(map(chain.index, messages.source[firsts].tolist()))
+            yield chain if forth >= 0 else chain[::-1]
 
 
 class _Lane(Struct, frozen=True):
@@ -274,8 +271,7 @@ def _steps(lanes: Sequence[_Lane], messages: _Messages) -> tuple[IntArray, IntAr
         # Work [0, 4) [5, 9) [12, 15), window [4, 12): first is 1, last is 1.
         first = np.searchsorted(lane.work.end_ns, start, side="right")
         last = np.searchsorted(lane.work.start_ns, stop) - 1
-        # Without such an interval, `first` or `last` takes the value added at the end: then the
-        # work ends before it starts.
+        # Where there is no such interval, the added values let the work end before it starts.
         work_starts.append(np.maximum(np.append(lane.work.start_ns, _FAR)[first], start))
         work_ends.append(np.minimum(np.append(lane.work.end_ns, -_FAR)[last], stop))
     all_work = (np.array(work_starts) < np.array(work_ends)).all(axis=0)
@@ -284,20 +280,18 @@ def _steps(lanes: Sequence[_Lane], messages: _Messages) -> tuple[IntArray, IntAr
 
 
 def _first_and_last(messages: _Messages, place: int, steps: IntArray) -> tuple[IntArray, IntArray]:
-    """Return when the first and the last message of each step is sent or here at a place.
-
-    In a step without messages there, the first is after all times, and the last before all.
-    """
+    """Return when the first and the last message of each step is sent or here at a place."""
     time = np.where(messages.source == place, messages.sent_ns, messages.here_ns)
     of_place = (messages.source == place) | (messages.target == place)
     time, step = time[of_place], np.searchsorted(steps, messages.step[of_place])
+    # In a step without messages there, the first one is after all times, and the last before all.
     return group_least(step, time, len(steps)), group_most(step, time, len(steps))
 
 
 def _micro_batches(messages: _Messages, lanes: Sequence[_Lane], steps: IntArray) -> int | None:
     """Return how many messages the first stage sends to the second in most steps, else None.
 
-    Only messages of the largest size count, unless fewer than one in _SIZES has that size.
+    Messages of the largest size count. If fewer than one in _SIZES has that size, all count.
     """
     if steps.tolist() == [ABSENT]:  # the whole recording as one step: it may hold several
         return None

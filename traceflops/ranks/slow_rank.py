@@ -94,8 +94,7 @@ def late_ranks(cycles: Cycles) -> Late | None:
     if not own.size or own.shape[1] < 2:
         return None
     # Sort the ranks by their mean excess over the median rank, and cut them where neighbours lie
-    # farthest apart: those before the cut may be late, at most half of all. Means [9 8 2 1] have
-    # gaps [1 6] up to the half: the first two ranks may be late.
+    # farthest apart: those before the cut may be late, at most half of all ([9 8 2 1]: two).
     excess = own - np.median(own, axis=1, keepdims=True)
     mean = excess.mean(axis=0)
     order = np.argsort(-mean, kind="stable")
@@ -245,8 +244,7 @@ def slow_rank(work: RankWork, cycles: Cycles, records: CommRecords) -> SlowRank 
     # Own time is the cycle less `held_ns`, and the cycle is equal for all ranks.
     own, busy = excess_ns(-cycles.held_ns), excess_ns(cycles.busy_ns)
     # The cycles with the largest gaps (half of the very largest, or more) are named if they have
-    # most of the gap in all, and are less than half of the cycles. Gaps [1 9 1 5 1]: cycles 1 and
-    # 3 have 14 of 17, and are 2 of 5.
+    # most of the gap in all, and are less than half of the cycles ([1 9 1 5 1]: the 9 and the 5).
     few = np.flatnonzero(2 * late.gap_ns >= late.gap_ns.max())
     has_most = 2 * late.gap_ns[few].sum() > late.gap_ns.clip(0).sum()
     if not has_most or 2 * len(few) >= len(late.gap_ns):

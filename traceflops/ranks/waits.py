@@ -97,8 +97,7 @@ def waits(
     waited = np.where(end >= last_start_of_row, last_start_of_row - start, 0)
 
     # The exposed part of each wait, and how long each kernel runs while the rank only communicates.
-    exposed = np.zeros(len(row), dtype=np.int64)
-    held = np.zeros(len(row), dtype=np.int64)
+    exposed, held = np.zeros((2, len(row)), dtype=np.int64)
     for place, of_rank in groups(records.place[row]):
         rows = of_rank[in_order(records.start_ns[row[of_rank]])]
         begin, stop = records.start_ns[row[rows]], records.end_ns[row[rows]]
@@ -205,8 +204,8 @@ def _dispatches(received: IntArray, sent: IntArray) -> IntArray:
 
     What ranks receive in a dispatch, they send in the next exchange, the combine. But what they
     receive in a combine may fit the next dispatch, too: in a run of exchanges that fit, dispatches
-    and combines alternate. Dispatches are either its 1st, 3rd, ... exchanges or its 2nd, 4th, ...:
-    those of which ranks receive more unevenly.
+    and combines alternate. Its 1st, 3rd, ... exchanges are one half, its 2nd, 4th, ... the other.
+    The half in which ranks receive more unevenly are dispatches.
     """
     is_known = (received[:-1] >= 0).all(axis=1)
     fits = (is_known & (received[:-1] == sent[1:]).all(axis=1)).astype(np.int64)

@@ -22,14 +22,7 @@ from traceflops.ranks.pipelines import Pipelines, pipelines
 from traceflops.ranks.slow_rank import PreparedWork, RankWork, SlowRank, slow_rank
 from traceflops.ranks.waits import Cycles, ExpertGroup, Waits, cycles, expert_groups, waits
 from traceflops.table.columns import ABSENT, BoolArray, IntArray, codes, is_one_of, names, numbers
-from traceflops.table.grouping import (
-    distinct,
-    exact_sums,
-    group_least,
-    group_rows,
-    group_sums,
-    groups,
-)
+from traceflops.table.grouping import exact_sums, group_least, group_rows, group_sums, groups
 from traceflops.table.trace import Trace
 from traceflops.timeline.intervals import Intervals
 from traceflops.windows.periodicity import LAST_STEP
@@ -128,10 +121,9 @@ class RankReport(Struct, frozen=True, dict=True):
     def collectives(self) -> Iterator[MatchedCollective]:
         """Yield the matched collectives in the order of time."""
         records, waited = self.records, self.waits
-        sums = [
-            exact_sums(waited.collective, values, self.matches.count)
-            for values in (waited.wait_ns, waited.transfer_ns)
-        ]
+        count = self.matches.count
+        wait_ns = exact_sums(waited.collective, waited.wait_ns, count)
+        transfer_ns = exact_sums(waited.collective, waited.transfer_ns, count)
         first = waited.row[waited.first].tolist()
         steps = records.step[first].tolist()
         sizes = waited.largest(records.bytes).tolist()
@@ -146,8 +138,8 @@ class RankReport(Struct, frozen=True, dict=True):
                 last_rank=records.ranks[int(waited.last[index])],
                 tie=bool(waited.tie[index]),
                 margin_ns=int(waited.margin_ns[index]),
-                wait_ns=sums[0][index],
-                transfer_ns=sums[1][index],
+                wait_ns=wait_ns[index],
+                transfer_ns=transfer_ns[index],
                 bytes=size_bytes if size_bytes >= 0 else None,
             )
 
@@ -280,9 +272,9 @@ def report_of(
         alignment = aligned(records, matches, is_common=False)
     comparable = bool(alignment.basis) or (is_aligned and alignment.is_possible)
     waited = waits(records, matches, alignment, comparable=comparable)
-    # If times are not comparable, no record is chosen, and there are no cycles.
-    is_none = np.zeros(len(records), dtype=np.bool_)
-    steps = cycles(records, waited, _is_chosen(records, work) if comparable else is_none)
+    # If times are not comparable, no record is chosen: there are no cycles.
+    nothing = np.zeros(len(records), dtype=np.bool_)
+    steps = cycles(records, waited, _is_chosen(records, work) if comparable else nothing)
     # The size of the job: as recorded, else at least of each group, and above the highest rank.
     world = max(numbers(work.trace.processes["world_size"], 0).tolist(), default=0)
     sizes = [world or max(records.ranks) + 1, *(group.size or 0 for group in records.groups)]
@@ -333,8 +325,7 @@ def _innermost(kind: IntArray, start: IntArray, end: IntArray) -> tuple[IntArray
     Ranges of the same times count once, as a collective if one of them is.
     """
     # A group per start and end: groups are in the order of starts, of equal ones the longest first.
-    # So a range with others inside is followed by one of them: [0, 9) [0, 4) [5, 8) [10, 12) holds
-    # the next one in [1 0 0 0].
+    # So a range that holds others is followed by one: [0, 9) [0, 4) [5, 8): holds_next [1 0 0].
     group, index = group_rows([start, -end])
     lowest_kind = group_least(group, np.where(kind < 0, _NO_KIND, kind), len(index))
     begin, stop = start[index], end[index]
@@ -360,7 +351,7 @@ def projected_records(trace: Trace) -> CommRecords:
     kind = np.array(kinds)[codes(marks["name"])[rows]]
     start = numbers(marks["start_ns"])[rows]
     end = start + numbers(marks["dur_ns"])[rows]
-    processes = distinct(process).tolist()
+    processes = np.unique(process).tolist()
     processes.sort(key=lambda number: (trace.ranks[number] or 0, number))
     ranks = [trace.ranks[number] for number in processes]
     # One rank per process, in order. The empty first part keeps the shape without any process.
