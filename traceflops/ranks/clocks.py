@@ -16,7 +16,7 @@ from traceflops.ranks.comm_groups import connected
 from traceflops.ranks.comm_records import CommRecords
 from traceflops.ranks.matching import Matches, is_rooted, running_medians
 from traceflops.table.columns import FloatArray, IntArray
-from traceflops.table.grouping import by_code, differ_from_before, distinct, groups, ranked
+from traceflops.table.grouping import by_code, differ_from_before, group_least, groups, ranked
 
 _BASES: Final = ("all_reduce", "all_to_all")  # all ranks leave these together; the better first
 UNNAMED: Final = "unnamed collectives"
@@ -55,11 +55,12 @@ class Alignment(Struct, frozen=True):
 
 
 def aligned(records: CommRecords, matches: Matches, *, is_common: bool = True) -> Alignment:
-    """Return the offsets of the clocks of all ranks.
+    """Return the offsets of the clocks of all ranks, by the first of these rules that applies.
 
-    They come from the ends of the all-reduces, else the all-to-alls, of which each rank needs a
-    few. Without these the offsets are 0, if `is_common` (the recorded clocks may be one clock) and
-    no collective contradicts it; else they come from collectives of unknown kind whose ends agree.
+    1. Each rank has _LEAST all-reduces, or else all-to-alls: offsets come from their ends.
+    2. `is_common` (the recorded clocks may be one clock) and no collective contradicts it: 0.
+    3. Each rank has _LEAST collectives of unknown kind, and their ends agree: from their ends.
+    4. Otherwise the offsets are taken to be 0.
     """
     # Ranks leave broadcasts and the like, and sends and receives, at different times.
     leaves_early = is_rooted(records.kind) | records.is_pair
@@ -70,13 +71,17 @@ def aligned(records: CommRecords, matches: Matches, *, is_common: bool = True) -
         counts = np.bincount(records.place[rows], minlength=len(records.ranks))
         if len(rows) and counts.min() >= _LEAST:
             rows_of_basis[basis] = rows
-    basis = next((basis for basis in _BASES if basis in rows_of_basis), "")
-    alignment = _aligned_on(basis, rows_of_basis.get(basis, joint), records, matches, joint)
-    if basis or (is_common and alignment.is_possible) or UNNAMED not in rows_of_basis:
-        return alignment
+    for basis in _BASES:
+        if basis in rows_of_basis:
+            return _aligned_on(basis, rows_of_basis[basis], records, matches, joint)
+    as_recorded = _aligned_on("", joint, records, matches, joint)
+    if is_common and as_recorded.is_possible:
+        return as_recorded
+    if UNNAMED not in rows_of_basis:
+        return as_recorded
     by_unnamed = _aligned_on(UNNAMED, rows_of_basis[UNNAMED], records, matches, joint)
-    is_sure = by_unnamed.is_possible and (by_unnamed.residual_p95_ns or 0) <= _TOGETHER_NS
-    return by_unnamed if is_sure else alignment
+    ends_agree = (by_unnamed.residual_p95_ns or 0) <= _TOGETHER_NS
+    return by_unnamed if by_unnamed.is_possible and ends_agree else as_recorded
 
 
 def _aligned_on(
@@ -88,10 +93,10 @@ def _aligned_on(
     """
     offset = np.zeros(len(records.ranks), dtype=np.int64)
     if basis:
-        polished, collective = rows, matches.collective
-        # If no collectives of the basis connect some ranks, sends and receives may do so.
-        if connected(records.place[rows], collective[rows], len(records.ranks)).any():
-            polished = np.append(rows, np.flatnonzero(records.is_pair & (collective >= 0)))
+        # If collectives connect all ranks, all have label 0. Else messages may connect them.
+        label = connected(records.place[rows], matches.collective[rows], len(records.ranks))
+        messages = np.flatnonzero(records.is_pair & (matches.collective >= 0))
+        polished = np.append(rows, messages) if label.any() else rows
         offset = _offsets(records, matches, polished)
     record_offset = _followed(records, matches, rows if basis else rows[:0], offset)
     start, end = records.start_ns - record_offset, records.end_ns - record_offset
@@ -110,9 +115,10 @@ def _offsets(records: CommRecords, matches: Matches, rows: IntArray) -> IntArray
     Median polish alternates two steps until nothing moves: the end of each collective is the median
     over its ranks, then the offset of each rank is the median over its collectives.
     """
-    collective, of_row = ranked(matches.collective[rows])
-    if len(collective) > _MOST:
-        taken = distinct(np.linspace(0, len(collective) - 1, _MOST).astype(np.int64))
+    # Collectives 7 and 9 in rows [9 7 9]: collectives [7 9], of_row [1 0 1].
+    collectives, of_row = ranked(matches.collective[rows])
+    if len(collectives) > _MOST:
+        taken = np.linspace(0, len(collectives) - 1, _MOST).astype(np.int64)
         rows = rows[np.isin(of_row, taken)]
         _, of_row = ranked(matches.collective[rows])
     place = records.place[rows]
@@ -178,21 +184,13 @@ def _followed(records: CommRecords, matches: Matches, rows: IntArray, offset: In
     for _, of_rank in groups(records.place[rows]):
         drift[rows[of_rank]] = running_medians(residual[of_rank])
     local_residual = _from_median_end(end - drift, matches, rows)
-    constant_p95, local_p95 = (
-        float(np.quantile(np.abs(distance), 0.95)) for distance in (residual, local_residual)
-    )
+    constant_p95 = float(np.quantile(np.abs(residual), 0.95))
+    local_p95 = float(np.quantile(np.abs(local_residual), 0.95))
     if _LIKE * local_p95 > constant_p95:
         return constant
-    # Any other record takes the drift of a record of the basis on its rank: of the last one that
-    # ends before it (`earlier`), or of the next one (`later`).
-    earlier, later = np.zeros((2, len(records)), dtype=np.int64)
-    basis_of_rank = dict(groups(records.place[rows]))
-    for place, of_rank in groups(records.place):
-        basis = rows[basis_of_rank[place]]
-        last = np.searchsorted(records.end_ns[basis], records.end_ns[of_rank], side="right") - 1
-        earlier[of_rank] = drift[basis[last.clip(0)]]
-        later[of_rank] = drift[basis[(last + 1).clip(0, len(basis) - 1)]]
-    # It takes the one that brings its end closer to the mean end of the other ranks.
+    earlier, later = _drifts(records, rows, drift)
+    # A record outside of the basis takes the earlier drift; the later one if that brings its end
+    # closer to the mean end of the other ranks. The others' ends are taken with their earlier one.
     matched = np.flatnonzero(matches.collective >= 0)
     _, of_row = ranked(matches.collective[matched])
     # Counted from the first end, times are small enough for the floats of bincount.
@@ -201,10 +199,26 @@ def _followed(records: CommRecords, matches: Matches, rows: IntArray, offset: In
     sum_of_others = np.bincount(of_row, end_by_earlier)[of_row] - end_by_earlier
     mean_of_others = sum_of_others / (np.bincount(of_row)[of_row] - 1)  # two ranks or more match
     is_closer = np.abs(end_by_later - mean_of_others) < np.abs(end_by_earlier - mean_of_others)
-    local = earlier
+    local = earlier.copy()
     local[matched[is_closer]] = later[matched[is_closer]]
     local[rows] = drift[rows]
     return constant + local
+
+
+def _drifts(records: CommRecords, rows: IntArray, drift: IntArray) -> tuple[IntArray, IntArray]:
+    """Return, per record, the drift in ns of the last basis record of its rank, and of the next.
+
+    `rows` are the basis records, whose `drift` is known. If one is missing, the other counts twice.
+    """
+    earlier, later = np.zeros((2, len(records)), dtype=np.int64)
+    basis_of_rank = dict(groups(records.place[rows]))
+    for place, of_rank in groups(records.place):
+        basis = rows[basis_of_rank[place]]
+        # Basis ends [10 20 30]; records end at [5 24 40]: last [-1 1 2], next [0 2 3].
+        last = np.searchsorted(records.end_ns[basis], records.end_ns[of_rank], side="right") - 1
+        earlier[of_rank] = drift[basis[last.clip(0)]]
+        later[of_rank] = drift[basis[(last + 1).clip(0, len(basis) - 1)]]
+    return earlier, later
 
 
 def _from_median_end(end_ns: IntArray, matches: Matches, rows: IntArray) -> IntArray:
@@ -226,9 +240,10 @@ def _middles(group: IntArray, values: FloatArray | IntArray) -> FloatArray:
     order = np.argsort(values)
     order = order[by_code(group[order])]
     ordered = values[order]
+    # group [0 0 0 1 1], ordered [1 5 9 2 4]: count [3 2], first [0 3].
     count = np.bincount(group)
     first = np.cumsum(count) - count
-    # The mean of the two middle values; they are the same one if the count is odd.
+    # The mean of the two middle values: of 5 and 5 (the count is odd), of 2 and 4.
     return np.asarray((ordered[first + (count - 1) // 2] + ordered[first + count // 2]) / 2)
 
 
@@ -246,22 +261,22 @@ def _bounds(
     start, end = start[rows], end[rows]
     # A rank's times can move back until its end is at the latest start of the other ranks, and
     # forth until its start is at their earliest end.
-    room_back_ns = end - _highest_of_others(collective, start)
-    room_forth_ns = -_highest_of_others(collective, -end) - start
-    far = np.iinfo(np.int64).max
-    bounds = np.full((2, len(records.ranks)), far)
-    np.minimum.at(bounds[0], place, room_back_ns)
-    np.minimum.at(bounds[1], place, room_forth_ns)
-    bounds[bounds == far] = 0
-    return -bounds[0], bounds[1]
+    latest_start_of_others = _highest_of_others(collective, start)
+    earliest_end_of_others = -_highest_of_others(collective, -end)
+    ranks = len(records.ranks)
+    room_back_ns = group_least(place, end - latest_start_of_others, ranks)
+    room_forth_ns = group_least(place, earliest_end_of_others - start, ranks)
+    has_none = np.bincount(place, minlength=ranks) == 0
+    return np.where(has_none, 0, -room_back_ns), np.where(has_none, 0, room_forth_ns)
 
 
 def _highest_of_others(collective: IntArray, values: IntArray) -> IntArray:
     """Return, per row, the highest value of the other rows of its collective."""
     order = np.lexsort((-values, collective))  # by collective, the highest value first
+    # collective [4 4 4 7 7], values [9 5 3 8 6]: is_highest [1 0 0 1 0], highest [0 0 0 3 3],
     is_highest = differ_from_before(collective[order])
     highest = np.flatnonzero(is_highest)[np.cumsum(is_highest) - 1]
-    # The row that has the highest value itself takes the next one.
+    # taken [1 0 0 4 3], the values [5 9 9 6 8]: a row that is the highest takes the second highest.
     taken = (highest + is_highest).clip(max=max(len(order) - 1, 0))
     of_others = np.empty_like(values)
     of_others[order] = values[order[taken]]

@@ -11,6 +11,7 @@ import numpy as np
 from msgspec import Struct
 
 from traceflops.flops.ops.arguments import element_type, read_types, read_values
+from traceflops.table.arrays import BoolArray
 from traceflops.table.columns import ABSENT, IntArray, Names, codes, is_one_of, names, numbers
 from traceflops.table.grouping import distinct, group_rows, groups, joint_codes, ranked
 from traceflops.table.nesting import taken
@@ -51,7 +52,10 @@ _ONE_SIDE_TELLS: Final = frozenset({"broadcast", "reduce", "send", "recv"})
 
 
 def kinds_of(labels: Sequence[str], used: IntArray) -> IntArray:
-    """Return, by code, the place in KINDS of each used label, -1 for none; the last is for -1."""
+    """Return, by code of `labels`, the place in KINDS of the label's kind, -1 for none.
+
+    Only labels with a code in `used` are read. One entry more, the last, is for code -1: no label.
+    """
     kinds = np.full(len(labels) + 1, -1, dtype=np.int64)
     for code in distinct(used[used >= 0]).tolist():
         kinds[code] = kind_of(labels[code])
@@ -61,8 +65,10 @@ def kinds_of(labels: Sequence[str], used: IntArray) -> IntArray:
 def kind_of(label: str) -> int:
     """Return the place in KINDS of the first kind whose words are in a label, -1 if none is."""
     letters = re.sub(r"[^a-z0-9]", "", label.lower())
-    matching = (code for code, words in enumerate(_KINDS.values()) if re.search(words, letters))
-    return next(matching, -1)
+    for code, words in enumerate(_KINDS.values()):
+        if re.search(words, letters):
+            return code
+    return -1
 
 
 class Collective(Struct, frozen=True):
@@ -105,15 +111,17 @@ def collective_work(
     recorded_kind = codes(activities["collective"])[row]
     if not (recorded_kind >= 0).any():
         return ()
-    # One code for both: recorded labels first, then KINDS.
-    labels, name = names(activities["collective"]), codes(activities["name"])[row]
+    # `kind` is a place in `labels`: the recorded labels, then KINDS for those that a name tells.
+    recorded_labels = names(activities["collective"])
+    labels = [*recorded_labels, *KINDS]
+    name = codes(activities["name"])[row]
     by_name = taken(kinds_of(names(activities["name"]), name), name)
     uses_name = (recorded_kind < 0) & (by_name >= 0)
-    kind = np.where(uses_name, len(labels) + by_name, recorded_kind)
-    labels = [*labels, *KINDS]
+    kind = np.where(uses_name, len(recorded_labels) + by_name, recorded_kind)
     ranks = numbers(activities["collective_group_size"], ABSENT)[row]
     exposed = _exposed_ns(linked, accounts, windows, row)
-    message, whole_ns = message_bytes(linked, row), linked.split.whole_ns[row]
+    message = message_bytes(linked, row)
+    whole_ns = linked.split.whole_ns[row]
     # Sizes are of whole kernels: they count for those that start in the windows.
     is_sized = (message != ABSENT) & (starts_inside == 1)
     collectives = []
@@ -160,9 +168,8 @@ class Recorded:
 
     def numbers(self, column: str) -> IntArray:
         """Return the value of a numeric column for each activity, ABSENT if it has none."""
-        own, of_op = (
-            taken(numbers(table[column], ABSENT), rows, ABSENT) for table, rows in self._sides
-        )
+        sides = [taken(numbers(table[column], ABSENT), rows, ABSENT) for table, rows in self._sides]
+        own, of_op = sides
         return np.where(own != ABSENT, own, of_op)
 
     def texts(self, column: str) -> tuple[IntArray, list[str]]:
@@ -185,44 +192,51 @@ class Recorded:
         inputs = ops["concrete_inputs"]
         # The second input of an operator that is no collective means something else.
         is_collective = taken(codes(ops["collective"]), op_row) >= 0
+        # Each text of inputs is read once. Codes [5 -1 5]: used [-1 5], which [1 0 1].
         used, which = ranked(np.where(is_collective, taken(codes(inputs), op_row), -1))
-        texts, second_inputs = names(inputs), []
-        for code in used.tolist():  # each text of inputs is read once; -1 is no text
+        texts = names(inputs)
+        second_inputs = np.full(len(used), ABSENT)
+        for index, code in enumerate(used.tolist()):
             values = read_values(texts[code]) if code >= 0 else ()
             second = values[1] if len(values) > 1 else None
-            is_number = type(second) is int and 0 <= second < 2**63
-            second_inputs.append(second if is_number else ABSENT)
-        by_operator = np.array(second_inputs, dtype=np.int64)[which]
-        return np.where(by_framework >= 0, by_framework, by_operator)
+            if type(second) is int and 0 <= second < 2**63:
+                second_inputs[index] = second
+        return np.where(by_framework >= 0, by_framework, second_inputs[which])
 
 
 def message_bytes(linked: LinkedTrace, rows: IntArray) -> IntArray:
     """Return the bytes of the message of each activity: the larger of a rank's input and output.
 
-    It is ABSENT if a size or the data type is not known, or if one operator launched several
-    kernels, since then nothing says how much each of them moved.
+    It is ABSENT if a size or the data type is not known. It is ABSENT, too, if one operator
+    launched several kernels: then nothing says how much each of them moved.
     """
     recorded = Recorded(linked, rows)
-    given, received = (recorded.numbers(f"collective_{side}_elements") for side in ("in", "out"))
+    given = recorded.numbers("collective_in_elements")
+    received = recorded.numbers("collective_out_elements")
     kind, kinds = recorded.texts("collective")
     one_suffices = np.array([*(name in _ONE_SIDE_TELLS for name in kinds), False])[kind]
     has_both = (given >= 0) & (received >= 0)
     elements = np.where(has_both | one_suffices, np.maximum(given, received), ABSENT)
-    # Bytes of an element, 0 for a data type that is not known.
+    # Bytes of an element by data type, 0 for one that is not known, and for -1, no data type.
     data_type, types = recorded.texts("collective_dtype")
     sizes = (1 if t.startswith("float8_") else _SIZES.get(t, 0) for t in map(str.lower, types))
     width = np.array([*sizes, 0], dtype=np.int64)[data_type]
-    # Is a kernel the only one of its operator? An operator without a recorded number gets a
-    # negative one from its row (ABSENT is lower). Without an operator, sizes are the kernel's own.
-    activities, op_row = linked.trace.activities, linked.links.op_of_activity[rows]
-    op = numbers(activities["external_id"], ABSENT)[rows]
-    op = np.where((op == ABSENT) & (op_row >= 0), -1 - op_row, op)
-    key = joint_codes(numbers(activities["process"])[rows], op)
-    _, group, counts = np.unique(key, return_inverse=True, return_counts=True)
-    is_alone = (op == ABSENT) | (counts[group] == 1)
-    is_known = (elements >= 0) & (elements < _MOST_ELEMENTS) & (width > 0) & is_alone
+    is_sized = (elements >= 0) & (elements < _MOST_ELEMENTS) & (width > 0)
+    is_known = is_sized & _is_only_kernel(linked, rows)
     known_elements = np.where(is_known, elements, 0)  # so that no product overflows
     return np.where(is_known, known_elements * width, ABSENT)
+
+
+def _is_only_kernel(linked: LinkedTrace, rows: IntArray) -> BoolArray:
+    """Return, per activity, whether its operator launched no other of them; True without one."""
+    activities, op_row = linked.trace.activities, linked.links.op_of_activity[rows]
+    op = numbers(activities["external_id"], ABSENT)[rows]
+    # An operator without a recorded number gets a negative one from its row (ABSENT is lower).
+    op = np.where((op == ABSENT) & (op_row >= 0), -1 - op_row, op)
+    # An operator is known by its process and number. Keys [8 9 8]: counts[group] is [2 1 2].
+    key = joint_codes(numbers(activities["process"])[rows], op)
+    _, group, counts = np.unique(key, return_inverse=True, return_counts=True)
+    return np.asarray((op == ABSENT) | (counts[group] == 1))
 
 
 def annotated_inputs(linked: LinkedTrace, marks: IntArray) -> tuple[IntArray, IntArray]:
@@ -231,6 +245,7 @@ def annotated_inputs(linked: LinkedTrace, marks: IntArray) -> tuple[IntArray, In
     `marks` has, per activity, the row of the annotation around its launch, or -1. Where the inputs
     are not known, or several activities share one annotation, they are ABSENT elements of 0 bytes.
     """
+    # marks [5 5 8 -1]: counts[group] is [2 2 1 1], only_mark [-1 -1 8 -1].
     _, group, counts = np.unique(marks, return_inverse=True, return_counts=True)
     only_mark = np.where(counts[group] == 1, marks, -1)
     dims, types = (linked.trace.marks[name] for name in ("input_dims", "input_types"))
@@ -248,6 +263,8 @@ def elements_of(dims: str) -> int:
 
 def _common_width(types: str) -> int:
     """Return the bytes per element of a JSON list of tensor types, 0 if they differ."""
-    types_ = set(read_types(types)) - {""}
-    element = element_type(types_.pop()) if len(types_) == 1 else None
+    distinct_types = set(read_types(types)) - {""}
+    if len(distinct_types) != 1:
+        return 0
+    element = element_type(distinct_types.pop())
     return element.bytes if element is not None else 0

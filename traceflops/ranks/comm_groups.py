@@ -102,33 +102,28 @@ class GroupFacts(Struct, frozen=True):
         group = np.where(is_named[self.which], named, -1)
         group = np.where(group >= 0, group, of_streams(group, place, self.stream))
         # Kernels without any named group have that of their stream, numbered after the named ones.
-        # Then only the groups in use are numbered, from 0.
         streams, stream = ranked(_same_streams(place, self.stream))
         named_count = len(first_kernel)
+        # Only the groups in use are numbered, from 0. Group [5 2 5]: used [2 5], number [1 0 1].
         used, number = ranked(np.where(group >= 0, group, named_count + stream))
         groups_of_job = []
         for old_number, (_, rows) in zip(used.tolist(), groups(number), strict=True):
             if old_number >= named_count:
                 name = f"stream {streams[old_number - named_count]}"
                 groups_of_job.append(CommGroup(name, None, None))
-                continue
-            name, listed, description, size = self.known[self.which[first_kernel[old_number]]]
-            # Its ranks are the listed ones, else those with kernels if their number is its size.
-            recorded = tuple(ranks[number] for number in distinct(place[rows]).tolist())
-            members = tuple(in_runs(listed)) if isinstance(listed, tuple) else ()
-            if not members and len(recorded) == size:
-                members = recorded
-            role = role_in(description or "") or role_in(name or "")
-            group_size = size if size > 0 else None
-            groups_of_job.append(CommGroup(name or "", members or None, group_size, role))
+            else:
+                words = self.known[self.which[first_kernel[old_number]]]
+                recorded = tuple(ranks[number] for number in distinct(place[rows]).tolist())
+                groups_of_job.append(_named_group(words, recorded))
         return number, tuple(groups_of_job)
 
     def _namesakes(self, named: IntArray, sizes: IntArray, place: IntArray, ranks: int) -> IntArray:
         """Return a number per kernel that tells apart different groups with the same name.
 
-        `named` is a number per kernel for the name of its group. If more ranks use a name than
-        `sizes` says that the group has, several groups have the name: then ranks belong to one
-        group if they take part in the same calls, and its number is that of its lowest rank.
+        `named` is a number per kernel for the name of its group, `sizes` the size of its group.
+        Ranks 0 to 3 use the name "tp", of size 2: several groups have this name. Ranks 0 and 1 take
+        part in the same calls, and so do 2 and 3: their groups have the numbers 0 and 2, that of
+        the lowest rank. If no more ranks than its size use a name, its number is 0.
         """
         namesake = np.zeros_like(named)
         for _, rows in groups(named):
@@ -138,6 +133,16 @@ class GroupFacts(Struct, frozen=True):
                 _, call = ranked(np.where(call == ABSENT, -1 - place[rows], call))
                 namesake[rows] = connected(place[rows], call, ranks)[place[rows]]
         return namesake
+
+
+def _named_group(words: Words, recorded: tuple[int, ...]) -> CommGroup:
+    """Return a group from its metadata; `recorded` are the ranks with kernels of it."""
+    name, listed, description, size = words
+    members = tuple(in_runs(listed)) if isinstance(listed, tuple) else ()
+    if not members and len(recorded) == size:  # without a list, if no rank is missing
+        members = recorded
+    role = role_in(description or "") or role_in(name or "")
+    return CommGroup(name or "", members or None, size if size > 0 else None, role)
 
 
 _COLUMNS: Final = ("which", "call", "stream", "other_side")
@@ -161,11 +166,11 @@ def runs_in(text: str) -> Runs | str:
     runs = []
     begin = 0
     while begin < len(ranks):
-        step = ranks[begin + 1] - ranks[begin] if begin + 1 < len(ranks) else 1
         end = begin + 1
-        while step and end < len(ranks) and ranks[end] - ranks[end - 1] == step:
-            end += 1
+        step = ranks[end] - ranks[begin] if end < len(ranks) else 1
         step = step or 1  # a rank that is listed twice: a run by itself
+        while end < len(ranks) and ranks[end] - ranks[end - 1] == step:
+            end += 1
         runs.append((ranks[begin], ranks[end - 1] + step, step))
         begin = end
     return tuple(runs)
@@ -188,7 +193,7 @@ def rank_labels(ranks: Sequence[int]) -> tuple[int, ...]:
 
 
 def of_streams(codes: IntArray, place: IntArray, stream: IntArray) -> IntArray:
-    """Return, per kernel, the only code that kernels on its rank's stream have, else -1."""
+    """Return, per kernel, the only code on its rank's stream ([3 -1 3]: 3), else -1 ([3 -1 4])."""
     of_stream = np.full_like(codes, -1)
     for _, rows in groups(joint_codes(place, stream)):
         used = distinct(codes[rows][codes[rows] >= 0])
@@ -203,14 +208,16 @@ def _same_streams(place: IntArray, stream: IntArray) -> IntArray:
     If all ranks use the same stream ids, these are returned. Else the n-th stream that communicates
     on a rank gets the id of the n-th stream of the rank with most streams.
     """
-    streams = [list(dict.fromkeys(stream[rows].tolist())) for _, rows in groups(place)]  # by rank
-    if len({frozenset(of_rank) for of_rank in streams}) <= 1:
+    rows_by_rank = [rows for _, rows in groups(place)]
+    # Each rank's streams, in the order in which they first communicate: [[7, 20], [13]].
+    streams_by_rank = [list(dict.fromkeys(stream[rows].tolist())) for rows in rows_by_rank]
+    if len({frozenset(streams) for streams in streams_by_rank}) <= 1:
         return stream
-    most_streams = max(streams, key=len)
+    most_streams = max(streams_by_rank, key=len)
     common = np.full_like(stream, ABSENT)
-    for (_, rows), of_rank in zip(groups(place), streams, strict=True):
-        for number, own in zip(most_streams, of_rank, strict=False):
-            common[rows[stream[rows] == own]] = number
+    for rows, streams in zip(rows_by_rank, streams_by_rank, strict=True):
+        for own, number in zip(streams, most_streams, strict=False):
+            common[rows[stream[rows] == own]] = number  # in the example, 13 becomes 7
     return common
 
 
@@ -222,6 +229,7 @@ def connected(place: IntArray, event: IntArray, count: int) -> IntArray:
     """
     label = np.arange(count)
     # Each event takes the lowest label of its places, each place that of its events, until all fit.
+    # Event 0 of places 1 and 2, event 1 of 2 and 3: labels [0 1 2 3], [0 1 1 2], then [0 1 1 1].
     while True:
         lowest = np.full(int(event.max(initial=-1)) + 1, count)
         np.minimum.at(lowest, event, label[place])
@@ -248,17 +256,20 @@ def peers(
     place_of_rank = {rank: place for place, rank in enumerate(ranks)}
     for code, rows in groups(group):
         # A group without a list of ranks is taken for all ranks if its size allows that.
-        may_be_all = known[code].size in (None, len(ranks))
-        members = known[code].ranks or (range(max(ranks) + 1) if may_be_all else ())
+        members: Sequence[int] = known[code].ranks or ()
+        if not members and known[code].size in (None, len(ranks)):
+            members = range(max(ranks) + 1)
+        # Place of the peer by number: each number in use is looked up once, then spread to rows.
         used, which = ranked(number[rows])
-        peers_of_used = [
-            place_of_rank.get(members[member], -1) if 0 <= member < len(members) else -1
-            for member in used.tolist()
-        ]
-        peer = np.array(peers_of_used, dtype=np.int64)[which]
+        place_of_used = np.full(len(used), -1, dtype=np.int64)
+        for index, member in enumerate(used.tolist()):
+            if 0 <= member < len(members):
+                place_of_used[index] = place_of_rank.get(members[member], -1)
+        peer = place_of_used[which]
         peer[peer == place[rows]] = -1  # no rank sends to itself: the number means something else
-        # In a group of two ranks, the peer is the other one.
+        # In a group of two ranks, the peer is the other one: of places 3 and 5, 8 - 3 is 5.
         both = distinct(place[rows])
-        is_pair = len(both) == 2 and known[code].size in (None, 2)
-        peer_of[rows] = np.where((peer < 0) & is_pair, both.sum() - place[rows], peer)
+        if len(both) == 2 and known[code].size in (None, 2):
+            peer = np.where(peer < 0, both.sum() - place[rows], peer)
+        peer_of[rows] = peer
     return peer_of

@@ -151,7 +151,8 @@ def comm_records(linked: LinkedTrace, accounts: Accounts, windows: Windows) -> C
     trace = linked.trace
     devices = [device for _, device in sorted(zip(_ranks(trace, accounts), accounts, strict=True))]
     is_kernel = is_one_of(trace.activities["kind"], "kernel")
-    work, activities = [], [accounts[device].rows for device in devices]
+    work = []
+    activities = [accounts[device].rows for device in devices]
     parts = [np.empty((6, 0), np.int64)]  # the columns that are unpacked below, for each device
     for place, (device, rows) in enumerate(zip(devices, activities, strict=True)):
         is_comm = is_top(linked.categorised, "communication", rows.row)
@@ -229,8 +230,9 @@ def grouped(records: CommRecords, trace: Trace) -> CommRecords:
     """Return chained records in the order of ranks, with their groups; `trace` is of all ranks."""
     # Records of ranges have no devices.
     rank = _ranks(trace, records.devices) or records.ranks
-    order = np.argsort(np.array(rank, dtype=np.int64), kind="stable")  # old places, in new order
-    new_place = np.argsort(order)  # by old place
+    # Ranks [3 1 2] by old place: order [1 2 0] has the old places in new order, new_place [2 0 1].
+    order = np.argsort(np.array(rank, dtype=np.int64), kind="stable")
+    new_place = np.argsort(order)
     place = new_place[records.place]
     by_place = np.argsort(place, kind="stable")
     columns: dict[str, Any] = {name: getattr(records, name)[by_place] for name in _COLUMNS}
@@ -269,8 +271,9 @@ def _grouped(
 
 def _ranks(trace: Trace, devices: Iterable[int]) -> list[int]:
     """Return the rank of the process of each device, else the number of the device."""
-    process, ranks = numbers(trace.devices["process"]).tolist(), trace.ranks
-    pairs = ((device, ranks[process[device]]) for device in devices)
+    process_of_device = numbers(trace.devices["process"]).tolist()
+    rank_of_process = trace.ranks
+    pairs = ((device, rank_of_process[process_of_device[device]]) for device in devices)
     return [device if rank is None else rank for device, rank in pairs]
 
 
@@ -279,8 +282,8 @@ def alone(start_ns: IntArray, end_ns: IntArray) -> Intervals:
     time = np.concatenate([start_ns, end_ns])
     change = np.repeat(np.array([1, -1]), len(start_ns))
     order = np.argsort(time, kind="stable")
+    # [0, 5) and [3, 8): time [0 3 5 8], running [1 2 1 0], single [0 2]: [0, 3) and [5, 8).
     time, running = time[order], np.cumsum(change[order])
-    # One activity runs from such a time to the next start or end.
     single = np.flatnonzero(running[:-1] == 1)
     return Intervals.of(time[single], time[single + 1])
 
@@ -304,7 +307,7 @@ class _Facts:
         code, texts = self.told.texts("collective")
         kind = taken(kinds_of(texts, code), code)
         # 2. The annotation around the launch, else the name of the operator. These also override a
-        # recorded send or receive, since several collectives are made of sends and receives.
+        # recorded send or receive: several collectives are made of these ("SendRecv": all-to-all).
         # `is_part` is by kind: whether it is one of these, or unknown (-1, the last entry).
         is_part = np.array([*(kind in comm_groups.POINT_TO_POINT for kind in KINDS), True])
         marks, ops = self._linked.trace.marks["name"], names(self._ops["name"])
@@ -317,8 +320,8 @@ class _Facts:
         label = codes(self._activities["name"])[self._rows]
         for rank in (place, np.zeros_like(place)):
             kind = np.where(kind >= 0, kind, of_streams(kind, rank, label))
-        # 4. The kind in the kernel's name. But if that is a send, a receive or unknown, first the
-        # kind of the sends and receives on the kernel's stream, if all of these have one kind.
+        # 4. If the kernel's name tells a send, a receive or nothing: the kind of such kernels on
+        # its stream, if all of them have one kind. 5. The kind in the kernel's name.
         by_name = taken(kinds_of(names(self._activities["name"]), label), label)
         on_stream = of_streams(np.where(is_part[by_name], kind, -1), place, self.stream)
         kind = np.where((kind >= 0) | ~is_part[by_name], kind, on_stream)
@@ -365,13 +368,10 @@ class _Facts:
             [labels[text] if text >= 0 else None for text in code[first].tolist()]
             for code, labels in texts
         )
-        runs = {
-            text: comm_groups.runs_in(text) for text in dict.fromkeys(listed) if text is not None
-        }
+        runs = {text: comm_groups.runs_in(text) for text in set(listed) if text is not None}
         ranks = [runs.get(text) for text in listed]
-        source, destination = (
-            self.told.numbers(f"collective_{side}") for side in ("source", "destination")
-        )
+        source = self.told.numbers("collective_source")
+        destination = self.told.numbers("collective_destination")
         return GroupFacts(
             known=tuple(zip(name, ranks, description, size[first].tolist(), strict=True)),
             which=which,

@@ -9,7 +9,6 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import pairwise
 from math import fsum, prod
 from typing import Any, Final, NamedTuple
 
@@ -53,6 +52,7 @@ _HOST: Final = frozenset(
 )
 """Classes of idle time in which the host may stand still: in few steps that is a pause."""
 _BY_NAME: Final = ("count", "time_ns", "threads", "given")
+_FIGURES: Final = (*_BY_NAME, "received")
 
 
 class LateCause(NamedTuple):
@@ -85,32 +85,31 @@ class KernelSums(Struct, frozen=True):
     @classmethod
     def joined(cls, parts: Sequence[KernelSums]) -> KernelSums:
         """Return one table of all parts: their devices one below the other, a column per name."""
-        place: dict[str, int] = {}
-        columns_of = [[place.setdefault(name, len(place)) for name in part.names] for part in parts]
-        ends = np.cumsum([0, *(len(part.count) for part in parts)]).tolist()
-        sums: dict[str, Any] = {
-            name: np.zeros((ends[-1], len(place)), dtype=np.int64) for name in _BY_NAME
-        }
-        for name, table in sums.items():
-            for part, column, (low, high) in zip(parts, columns_of, pairwise(ends), strict=True):
-                table[low:high, column] = getattr(part, name)
+        labels = dict.fromkeys(name for part in parts for name in part.names)  # each once
+        column_of = {name: column for column, name in enumerate(labels)}
+        shape = (sum(len(part.count) for part in parts), len(column_of))
+        sums: dict[str, Any] = {name: np.zeros(shape, dtype=np.int64) for name in _BY_NAME}
+        begin = 0
+        for part in parts:
+            stop = begin + len(part.count)
+            columns_of_part = [column_of[name] for name in part.names]
+            for name, table in sums.items():
+                table[begin:stop, columns_of_part] = getattr(part, name)
+            begin = stop
         received = np.concatenate([part.received for part in parts])
-        return cls(tuple(place), received=received, **sums)
+        return cls(tuple(column_of), received=received, **sums)
 
     @classmethod
     def added(cls, several: Sequence[KernelSums]) -> KernelSums:
         """Return the sum of several tables, each of the same devices."""
         joined = cls.joined(several)
-        sums: dict[str, Any] = {
-            name: sum(np.split(getattr(joined, name), len(several)))
-            for name in (*_BY_NAME, "received")
-        }
+        parts = {name: np.split(getattr(joined, name), len(several)) for name in _FIGURES}
+        sums: dict[str, Any] = {name: sum(tables) for name, tables in parts.items()}
         return replace(joined, **sums)
 
     def of(self, rows: Sequence[int]) -> KernelSums:
         """Return the rows of the chosen devices."""
-        some = {name: getattr(self, name)[list(rows)] for name in (*_BY_NAME, "received")}
-        return replace(self, **some)
+        return replace(self, **{name: getattr(self, name)[list(rows)] for name in _FIGURES})
 
     @property
     def used(self) -> KernelSums:
@@ -140,6 +139,7 @@ def kernel_sums(
 
     def by_name(values: IntArray) -> list[IntArray]:
         """Return the sums of values [devices, names] for each choice, without communication."""
+        # Cell (choice, device, label) of 2 x 3 x 10: 1, 2, 7 is (1 * 3 + 2) * 10 + 7 = 57.
         shape = (len(choices), len(devices), len(labels))
         key = choice_and_device * len(labels) + label
         sums = group_sums(np.where(is_comm | (label < 0), -1, key), values, prod(shape))
@@ -148,7 +148,6 @@ def kernel_sums(
     grid, block = (
         columns.product_of(columns.axes(activities[name]))[row] for name in ("grid", "block")
     )
-
     # The elements of the inputs of the operator that launched each activity.
     dims = prepared.trace.ops["input_dims"]
     used, used_index = ranked(taken(codes(dims), prepared.linked.links.op_of_activity[row]))
@@ -180,8 +179,11 @@ def _elements_of(text: str) -> int:
 def by_kernels(sums: KernelSums) -> LateCause:
     """Return why the kernels of the first device take longer than those of the others.
 
-    `more_work`: it launches more, or larger, kernels; `slow_clock`: nearly all kernels are slower
-    by one factor; `slow_kernel`: one of them is slower.
+    The first of these that applies:
+    `more_work`: less than half of the extra time is due to slower launches: the rest are more;
+    `more_work`: at least half of the time lost by slower launches is in kernels that are larger;
+    `slow_clock`: nearly all time is in kernels that are slower by one factor;
+    `slow_kernel`: the kernel that loses most is slower.
     """
     count, usual_count = sums.count[0], np.median(sums.count[1:], axis=0)
     total = sums.count[1:].sum(axis=0)
@@ -193,8 +195,8 @@ def by_kernels(sums: KernelSums) -> LateCause:
         """Return, by kernel, the mean per launch of the first device and of the others."""
         return _ratio(values[0], count), _ratio(values[1:].sum(axis=0), total)
 
-    # `slower_ns` is the time lost, by kernel that both have, because each launch takes longer. If
-    # that is less than half of the extra time, the device lost more of it to more launches.
+    # `slower_ns` is the time lost, by kernel that both have, because each launch takes longer: 100
+    # launches of 12 instead of 10 us lose 200 us.
     mean_ns, usual_ns = means(sums.time_ns)
     both = np.flatnonzero((count > 0) & (usual_count > 0) & (usual_ns > 0))
     slower_ns = (mean_ns - usual_ns)[both] * np.minimum(count, usual_count)[both]
@@ -202,8 +204,8 @@ def by_kernels(sums: KernelSums) -> LateCause:
     if not len(both) or slower_ns.clip(0).sum() < extra_ns.sum() / 2:
         return LateCause("more_work", label(int(extra_ns.argmax())))
 
-    # Is at least half of it due to kernels whose size grew about as much as their time? Where the
-    # device received more in all-to-alls, all kernels may have grown.
+    # A kernel is larger if its size grew about as much as its time: 2 times slower, at least 1.4
+    # times larger. Where the device received more in all-to-alls, all kernels may have grown.
     slowdown = mean_ns[both] / usual_ns[both]
     top = int(both[slower_ns.argmax()])  # the kernel that lost most
     growth = [_ratio(*means(size))[both] for size in (sums.threads, sums.given)]
@@ -213,14 +215,15 @@ def by_kernels(sums: KernelSums) -> LateCause:
     if 2 * by_size_ns.sum() >= slower_ns.clip(0).sum():
         return LateCause("more_work", label(int(both[by_size_ns.argmax()])))
 
-    # Is nearly all time in kernels that are slower by about one factor? So must be half of the time
-    # of the kernels other than `top`: a single large kernel does not show that all are slower.
+    # Nearly all time must be in kernels that are slower, and half of the time of the kernels other
+    # than `top`: a single large kernel does not show that all are slower.
     time_ns = (usual_ns * usual_count)[both]
     factor = fsum(slowdown * time_ns) / fsum(time_ns)  # fsum: the same in any order of names
     is_slower = slowdown >= 1 + _AT_LEAST * (factor - 1)
     others_ns = np.where(both == top, 0, time_ns)
-    is_clock = 2 * others_ns[is_slower].sum() >= others_ns.sum()
-    if factor > 1 and is_clock and time_ns[is_slower].sum() >= _ALIKE * time_ns.sum():
+    are_others_slower = 2 * others_ns[is_slower].sum() >= others_ns.sum()
+    are_nearly_all = time_ns[is_slower].sum() >= _ALIKE * time_ns.sum()
+    if factor > 1 and are_others_slower and are_nearly_all:
         return LateCause("slow_clock", "", factor)
     return LateCause("slow_kernel", label(top), float(mean_ns[top] / usual_ns[top]))
 
@@ -239,14 +242,21 @@ def by_idle(own: Sequence[Culprit], usual: Sequence[Culprit], *, sporadic: bool)
     excess: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for culprits, sign in ((own, 1), (usual, -1)):
         for culprit in culprits:
-            text = " ".join((culprit.kind, culprit.label, *culprit.evidence))
-            named_causes = (cause for cause, words in _PAUSES.items() if words.search(text))
-            kind = "gc_pause" if sporadic and culprit.kind in _HOST else culprit.kind
-            excess[next(named_causes, kind)][culprit.label] += sign * culprit.idle_ns
-    cause, labels = max(excess.items(), key=lambda pair: pair[1].total(), default=("", Counter()))
+            excess[_cause_of(culprit, sporadic=sporadic)][culprit.label] += sign * culprit.idle_ns
+    cause = max(excess, key=lambda cause: excess[cause].total(), default="")
+    labels = excess[cause]
     if labels.total() <= 0:
         return UNKNOWN
     return LateCause(cause, max(labels, key=lambda label: labels[label]))
+
+
+def _cause_of(culprit: Culprit, *, sporadic: bool) -> str:
+    """Return the pause that a culprit's names tell, else its class; see `by_idle`."""
+    text = " ".join((culprit.kind, culprit.label, *culprit.evidence))
+    for cause, words in _PAUSES.items():
+        if words.search(text):
+            return cause
+    return "gc_pause" if sporadic and culprit.kind in _HOST else culprit.kind
 
 
 def takes_longer(trace: Trace, label: str, processes: Sequence[int]) -> bool:
@@ -256,7 +266,7 @@ def takes_longer(trace: Trace, label: str, processes: Sequence[int]) -> bool:
     of its owner may follow. True also if the first process has no such event: it cannot be judged.
     """
     name, number = label.partition(" in ")[0], trace.processes.num_rows
-    count, sums_ns = np.zeros(number, dtype=np.int64), np.zeros(number, dtype=np.int64)
+    count, sums_ns = np.zeros((2, number), dtype=np.int64)  # by process
     for table in (trace.marks, trace.ops, trace.calls):
         rows = np.flatnonzero(columns.matching(table["name"], lambda text: text == name))
         process, dur_ns = numbers(table["process"])[rows], numbers(table["dur_ns"], 0)[rows]

@@ -6,9 +6,8 @@ groups of the same kind, size of message, number of ranks and distances between 
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import count
 from typing import Final
 
 import numpy as np
@@ -50,8 +49,9 @@ class Links(Struct, frozen=True):
         """
         if self.given:
             return self.given
-        is_inside = len({self.node.get(device) for device in devices}) == 1 and len(devices) > 2
-        if not is_inside or not self.of_device.keys() >= set(devices):
+        nodes = {self.node.get(device) for device in devices}
+        is_known = self.of_device.keys() >= set(devices)
+        if len(nodes) != 1 or len(devices) <= 2 or not is_known:
             return None
         return min(self.of_device[device] for device in devices)
 
@@ -103,11 +103,14 @@ def links_of(prepared: Prepared, peaks: Iterable[DevicePeaks], given: float | No
         number = {name: number for number, name in enumerate(dict.fromkeys(names))}
         node = {device: number[name] for device, name in enumerate(names)}
         return Links(given, of_device, node)
-    # Without hosts, a local id that occurs again begins a new node: its node is how many devices
-    # before it have this id. So ranks that each see one device, number 0, are on several nodes.
-    next_node: defaultdict[int, count[int]] = defaultdict(count)
-    local_ids = devices["local_id"].to_pylist()
-    return Links(given, of_device, {row: next(next_node[id_]) for row, id_ in enumerate(local_ids)})
+    # Without hosts, a local id that occurs again begins a new node: ids [0 1 0 1] are on nodes
+    # [0 0 1 1]. So ranks that each see one device, number 0, are on several nodes.
+    seen: Counter[int | None] = Counter()
+    node = {}
+    for row, local_id in enumerate(devices["local_id"].to_pylist()):
+        node[row] = seen[local_id]
+        seen[local_id] += 1
+    return Links(given, of_device, node)
 
 
 def link_rates(records: CommRecords, waits: Waits, links: Links, error_ns: int) -> list[LinkRate]:
@@ -122,12 +125,13 @@ def link_rates(records: CommRecords, waits: Waits, links: Links, error_ns: int) 
     row = waits.row[waits.first[rated]]  # a record of each rated collective
     kind, place, peer = records.kind[row], records.place[row], records.peer[row]
     # A send and its receive are one kind, with a rate for each sender and receiver; the collectives
-    # of all ranks have neither (-1).
-    is_pair, is_send = records.is_pair[row], kind == KINDS.index("send")
+    # of all ranks have neither (-1). A send has place 2 and peer 0, its receive place 0 and peer 2.
+    is_pair = records.is_pair[row]
+    is_send = kind == KINDS.index("send")
     sender = np.where(is_pair, np.where(is_send, place, peer), -1)
     receiver = np.where(is_pair, np.where(is_send, peer, place), -1)
     kind_of_rate = np.where(is_pair, KINDS.index(_PAIRS), kind)
-    # Sizes of all-to-alls vary: those of one power of two have one rate (negative, unlike a size).
+    # Sizes of all-to-alls vary: those of one power of two have one rate (600 and 1,000 bytes: -10).
     exponent = np.frexp(size.astype(np.float64))[1]
     size_of_rate = np.where(kind == _UNEVEN, -exponent, size)
     keys = (kind_of_rate, records.group[row], receiver, sender, size_of_rate)
@@ -150,16 +154,11 @@ def _compared(rates: Sequence[LinkRate], error_ns: int) -> list[LinkRate]:
     longer than the error of the clocks, are not judged.
     """
     alike: defaultdict[tuple[object, ...], list[LinkRate]] = defaultdict(list)
-    keys = []
     for rate in rates:
-        strides = tuple(np.diff(sorted(rate.members)).tolist())
-        # Sizes of all-to-alls vary, so those of one power of two are alike.
-        is_uneven = rate.kind == KINDS[_UNEVEN]
-        keys.append((rate.kind, strides, rate.bytes.bit_length() if is_uneven else rate.bytes))
-        alike[keys[-1]].append(rate)
+        alike[_likeness(rate)].append(rate)
     compared = []
-    for rate, key in zip(rates, keys, strict=True):
-        others = [other.bus for other in alike[key] if other is not rate]
+    for rate in rates:
+        others = [other.bus for other in alike[_likeness(rate)] if other is not rate]
         usual = float(np.median(others)) if others else 0.0
         call_ns = rate.bytes / rate.algorithm
         is_judged = rate.count >= _CALLS and call_ns >= _ERRORS * error_ns
@@ -170,6 +169,14 @@ def _compared(rates: Sequence[LinkRate], error_ns: int) -> list[LinkRate]:
             rate = replace(rate, slow=True, usual=usual, lost_ns=round(lost))
         compared.append(rate)
     return compared
+
+
+def _likeness(rate: LinkRate) -> tuple[object, ...]:
+    """Return what comparable rates share: kind, distances between ranks (2, 4, 6: 2, 2), size."""
+    strides = tuple(np.diff(sorted(rate.members)).tolist())
+    # Sizes of all-to-alls vary, so those of one power of two are alike.
+    is_uneven = rate.kind == KINDS[_UNEVEN]
+    return rate.kind, strides, rate.bytes.bit_length() if is_uneven else rate.bytes
 
 
 def needed_ns(records: CommRecords, row: IntArray, links: Links) -> IntArray | None:

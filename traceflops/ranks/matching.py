@@ -52,17 +52,19 @@ def matched(records: CommRecords) -> Matches:
     """Return which records are of one collective on all recorded ranks of its group."""
     collective = np.full(len(records), -1, dtype=np.int64)
     count = impossible = 0
-    # Rows may match if they have one group, and the same two ranks if the peer is known: sender and
-    # receiver, or the ranks of an exchange in either order. Exchanges match no sends.
+    # Rows may match if they have one group and, if the peer is known, the same two ends. Rank 2
+    # sends to 0, and 0 receives from 2: the ends are (2, 0). Ranks 2 and 0 exchange: (0, 2).
     own, peer = records.place, records.peer
-    is_send, is_exchange = records.kind == SEND, records.kind == EXCHANGE
-    sender, receiver = np.where(is_send, own, peer), np.where(is_send, peer, own)
-    first = np.where(is_exchange, np.minimum(own, peer), sender)
-    second = np.where(is_exchange, np.maximum(own, peer), receiver)
+    is_exchange = records.kind == EXCHANGE
+    is_send = records.kind == SEND
+    first = np.where(is_send, own, peer)
+    second = np.where(is_send, peer, own)
+    first[is_exchange] = np.minimum(own, peer)[is_exchange]
+    second[is_exchange] = np.maximum(own, peer)[is_exchange]
     has_peer = peer >= 0
-    ends = [np.where(has_peer, end, -1) for end in (first, second)]
-    is_other = (~(is_exchange & has_peer)).astype(np.int64)
-    key, _ = group_rows((records.group, is_other, *ends))
+    first[~has_peer] = second[~has_peer] = -1
+    is_other = ~(is_exchange & has_peer)  # exchanges match no sends
+    key, _ = group_rows((records.group, is_other.astype(np.int64), first, second))
     lacks_peer = records.is_pair & ~has_peer
     for number, rows in groups(np.where(lacks_peer, -1, key)):
         if number < 0:
@@ -104,12 +106,13 @@ def _of_group(records: CommRecords, members: Sequence[IntArray]) -> tuple[IntArr
         of_longest, of_other = (rows[is_possible] for rows in pairs)
         table[np.searchsorted(longest, of_longest), column] = of_other
     table = table[(table >= 0).all(axis=1)]
-    # An exchange does not say which ranks take part in it. If nearly all exchanges match among more
-    # than two ranks, all ranks take part in each; else only some do, and the matches are dropped.
+    # An exchange does not say which ranks take part in it. Among more than two ranks, all take part
+    # in each if nearly all exchanges match. Else only some take part, and no exchange is matched.
     is_exchange = records.kind[table[:, 0]] == EXCHANGE
     most_exchanges = max(int((records.kind[rows] == EXCHANGE).sum()) for rows in members)
-    are_between_some = len(members) > 2 and is_exchange.sum() < _MOST * most_exchanges
-    return table[~is_exchange] if are_between_some else table, impossible
+    if len(members) > 2 and is_exchange.sum() < _MOST * most_exchanges:
+        table = table[~is_exchange]
+    return table, impossible
 
 
 def _by_sequence(records: CommRecords, left: IntArray, other: IntArray) -> Pairs | None:
@@ -139,7 +142,7 @@ def _candidates(records: CommRecords, left: IntArray, other: IntArray) -> Iterat
     possible = _are_possible(records, in_order, _clock_offsets_ns(records, in_order))
     if are_all_equal and possible.all() and _spread_ns(records, in_order) <= _CLOSE_NS:
         return
-    shifted, _, offset_ns = most_alike(records, left, other, _CLOSE_NS)
+    shifted, offset_ns = most_alike(records, left, other, _CLOSE_NS)
     yield shifted
     yield _overlapping(records, left, other, 0)
     yield _overlapping(records, left, other, offset_ns)
@@ -147,8 +150,8 @@ def _candidates(records: CommRecords, left: IntArray, other: IntArray) -> Iterat
 
 def most_alike(
     records: CommRecords, left: IntArray, other: IntArray, near_ns: int
-) -> tuple[Pairs, int, int]:
-    """Return the pairs at the best shift, the size of their largest cluster, and its median in ns.
+) -> tuple[Pairs, int]:
+    """Return the pairs at the best shift, and the median of their largest cluster in ns.
 
     A shift of n pairs row i + n of `left` with row i of `other`. A cluster is pairs whose end
     differences lie within `near_ns`; the best shift has the largest cluster. If there are many
@@ -164,7 +167,8 @@ def most_alike(
         ordered = np.sort(_end_differences_ns(records, pairs))
         if not len(ordered):
             return pairs, ordered
-        # The cluster that begins with each difference ends before `stop`.
+        # The cluster that begins with each difference ends before `stop`. Near 5: ordered
+        # [0 4 7 8] has stop [2 4 4 4], sizes [2 3 2 1]: the largest is [4 7 8].
         stop = np.searchsorted(ordered, ordered + near_ns, side="right")
         first = int((stop - np.arange(len(ordered))).argmax())
         return pairs, ordered[first : stop[first]]
@@ -173,7 +177,7 @@ def most_alike(
     shifts = sorted(range(1 - far, far), key=lambda shift: (abs(shift), -shift))
     best = max(shifts, key=lambda shift: len(cluster_at(shift, step)[1]))
     pairs, cluster = cluster_at(best, 1)
-    return pairs, len(cluster), int(np.median(cluster)) if len(cluster) else 0
+    return pairs, int(np.median(cluster)) if len(cluster) else 0
 
 
 class _Candidate(NamedTuple):
@@ -240,19 +244,13 @@ def _overlapping(records: CommRecords, left: IntArray, other: IntArray, offset_n
     equal and ends closer to the row on the other side.
     """
     both = np.concatenate([left, other])
-    moved_ns = np.repeat([0, offset_ns], [len(left), len(other)])
-    kind_and_size = joint_codes(
-        _transfers(records.kind[both]),
-        np.where(records.kind[both] == _UNEVEN, ABSENT, records.elements[both]),
-    )
-    (left_codes, other_codes), (left_starts, other_starts), (left_ends, other_ends) = (
-        (values[: len(left)].tolist(), values[len(left) :].tolist())
-        for values in (
-            kind_and_size,
-            records.start_ns[both] + moved_ns,
-            records.end_ns[both] + moved_ns,
-        )
-    )
+    kind = records.kind[both]
+    size = np.where(kind == _UNEVEN, ABSENT, records.elements[both])
+    kind_and_size = joint_codes(_transfers(kind), size).tolist()
+    left_codes, other_codes = kind_and_size[: len(left)], kind_and_size[len(left) :]
+    left_starts, left_ends = records.start_ns[left].tolist(), records.end_ns[left].tolist()
+    other_starts = (records.start_ns[other] + offset_ns).tolist()
+    other_ends = (records.end_ns[other] + offset_ns).tolist()
     pairs: list[tuple[int, int]] = []
     i = j = 0  # the first row of each side that is not decided yet
     while i < len(left) and j < len(other):
@@ -288,7 +286,8 @@ def _end_differences_ns(records: CommRecords, pairs: Pairs) -> IntArray:
     """
     difference_ns = records.end_ns[pairs[0]] - records.end_ns[pairs[1]]
     together = np.flatnonzero(~is_rooted(records.kind[pairs[0]]))
-    # Per pair, the last entry of `together` up to it; -1 becomes 0, the first after it.
+    # Per pair, the last entry of `together` up to it; -1 becomes 0, the first after it. Pairs 1 and
+    # 3 of 5 end together: last [-1 0 0 1 1], so the pairs get the differences of [1 1 1 3 3].
     last = np.searchsorted(together, np.arange(len(difference_ns)), side="right") - 1
     return difference_ns[together[last.clip(0)]] if len(together) else difference_ns
 

@@ -19,7 +19,7 @@ from traceflops.ranks.comm_groups import CommGroup
 from traceflops.ranks.comm_records import EXCHANGE, KINDS, RECV, SEND, CommRecords
 from traceflops.ranks.matching import Matches, matched, most_alike
 from traceflops.table.columns import BoolArray, IntArray
-from traceflops.table.grouping import distinct, groups, ranked
+from traceflops.table.grouping import distinct, group_least, group_most, groups, ranked
 
 _CLOSE_NS: Final = 5_000  # ends of one collective lie closer together than this
 _NEAR_NS: Final = 50_000  # ends of a send and its receive lie closer together than this
@@ -48,22 +48,32 @@ def with_partners(records: CommRecords) -> Partners:
     An inference counts if at least as many kernels end together with it. Of very many kernels, the
     first ones of each rank decide the groups, if nearly all kernels then end together.
     """
-    unnamed, ranks = np.flatnonzero(_are_unnamed(records)), len(records.ranks)
-    if len(unnamed) > _KERNELS * ranks:
-        begun = records.first(_KERNELS)
-        partners = _best_partners(begun).records
-        if partners.groups is not begun.groups:  # some were inferred
-            # All kernels of a rank take the new group that its first kernels of the old group have;
-            # without such kernels they keep the old group. Old groups are numbered after new ones.
-            old_groups = len(partners.groups) + np.arange(len(records.groups))
-            new_group = np.repeat(old_groups[:, None], ranks, axis=1)  # by old group and rank
-            new_group[begun.group, begun.place] = partners.group
-            group = new_group[records.group, records.place]
-            regrouped = _in_groups(records, group, [*partners.groups, *records.groups])
+    unnamed = np.flatnonzero(_are_unnamed(records))
+    if len(unnamed) > _KERNELS * len(records.ranks):
+        regrouped = _in_groups_of_first(records)
+        if regrouped is not records:
             best = _best_partners(regrouped)
             if _share_together(best, unnamed) >= _NEARLY:
                 return best
     return _best_partners(records)
+
+
+def _in_groups_of_first(records: CommRecords) -> CommRecords:
+    """Return the records in the groups inferred for their first kernels; `records` if for none.
+
+    Kernels take the new group of the first kernels of their rank and old group, if there are any.
+    """
+    begun = records.first(_KERNELS)
+    partners = _best_partners(begun).records
+    if partners.groups is begun.groups:
+        return records
+    # The new group by old group (rows) and rank. Group 0 is split into 0 and 1; group 1 becomes 2
+    # where it has first kernels, else 4, after the three new ones: [[0 0 1 1] [2 2 4 4]].
+    old_groups = len(partners.groups) + np.arange(len(records.groups))
+    new_group = np.repeat(old_groups[:, None], len(records.ranks), axis=1)
+    new_group[begun.group, begun.place] = partners.group
+    group = new_group[records.group, records.place]
+    return _in_groups(records, group, [*partners.groups, *records.groups])
 
 
 def _in_groups(records: CommRecords, group: IntArray, of_job: Sequence[CommGroup]) -> CommRecords:
@@ -79,27 +89,37 @@ def _best_partners(records: CommRecords) -> Partners:
     """
     recorded = best = _matched(records)
     unnamed = np.flatnonzero(_are_unnamed(records))
+    if not len(unnamed):
+        return recorded
     aligned_ns = recorded.alignment.record_offset_ns
     as_recorded_ns = np.zeros_like(aligned_ns)
     most = _share_together(recorded, unnamed)
     clocks = ((as_recorded_ns, True), (aligned_ns, True), (aligned_ns, False))
     for offset_ns, is_known in clocks:
-        # Good enough: nearly all end together, by an inference or before unknown clocks are tried.
-        if not len(unnamed) or (most >= _NEARLY and (best is not recorded or not is_known)):
+        # An inference by which nearly all end together is good enough. So is none, but known clocks
+        # are tried before: if as many fit by an inference, it says more than none.
+        is_inferred = best is not recorded
+        if most >= _NEARLY and (is_inferred or not is_known):
             break
-        with_peers = _with_peers(records, recorded.matches, offset_ns)
-        # If messages get peers since they end together by these clocks, the clocks are right.
-        likely_ns = aligned_ns if with_peers is records else offset_ns
-        with_teams = _with_teams(recorded, offset_ns, is_known, likely_ns)
-        matched_teams, inferred = recorded, with_peers
-        if with_teams is not records:  # in the new groups, messages may have other peers
-            matched_teams = _matched(with_teams)
-            inferred = _with_peers(with_teams, matched_teams.matches, offset_ns)
-        candidate = matched_teams if inferred is with_teams else _matched(inferred)
+        candidate = _inferred(recorded, offset_ns, is_known)
         share = _share_together(candidate, unnamed)
-        if share >= most:  # if as many fit, an inference says more than none
+        if share >= most:
             best, most = candidate, share
     return best
+
+
+def _inferred(recorded: Partners, offset_ns: IntArray, is_known: bool) -> Partners:
+    """Return partners inferred by clocks (as in `_with_teams`), `recorded` if there are none."""
+    records = recorded.records
+    with_peers = _with_peers(records, recorded.matches, offset_ns)
+    # If messages get peers since they end together by these clocks, the clocks are right.
+    likely_ns = recorded.alignment.record_offset_ns if with_peers is records else offset_ns
+    with_teams = _with_teams(recorded, offset_ns, is_known, likely_ns)
+    matched_teams = recorded
+    if with_teams is not records:  # in the new groups, messages may have other peers
+        matched_teams = _matched(with_teams)
+        with_peers = _with_peers(with_teams, matched_teams.matches, offset_ns)
+    return matched_teams if with_peers is with_teams else _matched(with_peers)
 
 
 def _matched(records: CommRecords) -> Partners:
@@ -121,13 +141,15 @@ def _is_named(group: CommGroup) -> bool:
 def _share_together(partners: Partners, rows: IntArray) -> float:
     """Return the share of some kernels that match and end together on aligned clocks."""
     records, matches, alignment = partners
-    end, is_matched = records.end_ns - alignment.record_offset_ns, matches.collective >= 0
-    first, last = (np.full(matches.count, edge) for edge in (_FAR, -_FAR))
-    np.minimum.at(first, matches.collective[is_matched], end[is_matched])
-    np.maximum.at(last, matches.collective[is_matched], end[is_matched])
+    if not len(rows):
+        return 1.0
+    is_matched = matches.collective >= 0
+    collective = matches.collective[is_matched]
+    end = (records.end_ns - alignment.record_offset_ns)[is_matched]
+    first, last = (find(collective, end, matches.count) for find in (group_least, group_most))
     # The last entry is for collective -1: a kernel without a match ends alone.
     is_near = np.append(last - first <= _NEAR_NS, False)
-    return float(is_near[matches.collective[rows]].mean()) if len(rows) else 1.0
+    return float(is_near[matches.collective[rows]].mean())
 
 
 def _with_teams(
@@ -151,7 +173,7 @@ def _with_teams(
         end = records.end_ns - offset_ns if is_known else records.end_ns
         for a, b in combinations(range(len(members)), 2):
             first, second = members[a][:_KERNELS], members[b][:_KERNELS]
-            offset = 0 if is_known else most_alike(records, first, second, _CLOSE_NS)[-1]
+            offset = 0 if is_known else most_alike(records, first, second, _CLOSE_NS)[1]
             distance[a, b] = distance[b, a] = _distance(end[first], end[second] + offset)
         teams = _teams(distance)
         if not _are_apart(recorded, rows, teams, likely_ns):
@@ -174,6 +196,7 @@ def _distance(ends_ns: IntArray, others_ns: IntArray) -> int:
         return _FAR
     distances = []
     for times, among in ((first, second), (second, first)):
+        # A time of 17 among [5 10 20]: `after` is 2, the neighbours are 10 and 20, the nearest 3.
         after = np.searchsorted(among, times).clip(1, len(among) - 1)
         nearest = np.minimum(np.abs(times - among[after - 1]), np.abs(times - among[after]))
         distances.append(int(np.quantile(nearest, _NEARLY, method="lower")))
@@ -188,12 +211,17 @@ def _are_apart(
     They are if their ends lie far apart, or differ by as much as the last starts in the teams do:
     in one group all ranks end together, however late some of them start. If few rows match, any
     teams are separate. `of_group` are the rows of the stream, `offset_ns` is per record.
+    Team 1 starts last at 100 and ends at 150, team 2 at 130 and at 180. Ends differ by 30, but by 0
+    if counted from the last starts: each team waits only for its own ranks.
     """
     records, matches, _ = recorded
-    rows, ranks = of_group[matches.collective[of_group] >= 0], sum(map(len, teams))
-    if not teams or len(rows) < _LEAST * ranks:
-        return bool(teams)
-    # [collectives, ranks]
+    if not teams:
+        return False
+    ranks = sum(map(len, teams))
+    rows = of_group[matches.collective[of_group] >= 0]
+    if len(rows) < _LEAST * ranks:
+        return True
+    # All ranks take part in each matched collective: a table [collectives, ranks].
     rows = rows[np.lexsort((records.place[rows], matches.collective[rows]))].reshape(-1, ranks)
     # [teams, collectives]
     last_end, last_start = (
@@ -211,14 +239,15 @@ def _teams(distance: IntArray) -> list[list[int]]:
     """Return the smallest teams of ranks, all of one size, that are clearly apart; else no team.
 
     `distance` is by rank and rank. Ranks at a distance of up to `near` join one team; `near` grows
-    until the teams are clear, or all ranks are in one.
+    until the teams are clear, or all ranks are in one. Ranks 0 and 1 are 2 us apart, ranks 2 and 3
+    3 us, all others 90 us: at 2 us the teams are [0 1] [2] [3], at 3 us [0 1] [2 3], and clear.
     """
-    team = np.arange(len(distance))
+    team = np.arange(len(distance))  # the number of each rank's team
     for near in distinct(distance.ravel()).tolist():
         for rank, other in np.argwhere(distance == near).tolist():
-            team[team == team[other]] = team[rank]
-        same = team[:, None] == team
-        sizes = same.sum(axis=1)
+            team[team == team[other]] = team[rank]  # the two teams become one
+        same = team[:, None] == team  # by rank and rank
+        sizes = same.sum(axis=1)  # of the team of each rank
         if same.all() or near > _NEAR_NS:
             break
         is_clear = distance[~same].min() > _CLEARLY * near
@@ -239,9 +268,9 @@ def _with_peers(records: CommRecords, matches: Matches, offset_ns: IntArray) -> 
         rows = of_group[is_message & (peer[of_group] < 0)]
         if len(places) == 2 and records.groups[code].size == 2:
             rows = rows[records.is_pair[rows]]
-            peer[rows] = places.sum() - records.place[rows]  # the other of the two
+            peer[rows] = places.sum() - records.place[rows]  # of places 3 and 5, 8 - 3 is 5
         # Messages that nearly all match need no inference.
-        elif len(rows) and (matches.collective[rows] < 0).mean() > 1 - _NEARLY:
+        elif (matches.collective[rows] < 0).sum() > (1 - _NEARLY) * len(rows):
             peer[rows] = _peers(records, rows, records.end_ns - offset_ns)
     return records if (peer == records.peer).all() else replace(records, peer=peer)
 
@@ -257,18 +286,22 @@ def _peers(records: CommRecords, rows: IntArray, end: IntArray) -> IntArray:
     all_pairs = ~np.eye(ranks, dtype=np.bool_)
     partner = _nearest(records, rows, end, all_pairs)
     has_partner = partner >= 0
-    # The number of messages between two ranks: a cell per lower and higher place.
+    # The number of messages between two ranks: a cell per lower and higher place. Those between
+    # places 1 and 3 of 4 ranks are in cell 1 * 4 + 3 = 7, and divmod(7, 4) is (1, 3).
     sides = np.sort([place[has_partner], place[partner[has_partner]]], axis=0)
     messages = np.bincount(sides[0] * ranks + sides[1], minlength=ranks * ranks)
     most_first = np.argsort(-messages, kind="stable")[: np.count_nonzero(messages)]
     chosen_pairs = np.zeros_like(all_pairs)
     count = np.bincount(place, minlength=ranks)  # of messages, by rank
-    without_partner, rows_of_rank = count.copy(), dict(groups(place))
+    without_partner = count.copy()
+    rows_of_rank = dict(groups(place))
     for cell in most_first.tolist():
         pair = np.array(divmod(cell, ranks))
-        if (without_partner[pair] > (1 - _NEARLY) * count[pair]).all():
+        lack_partners = without_partner[pair] > (1 - _NEARLY) * count[pair]
+        if lack_partners.all():
             of_pair = rows[np.concatenate([rows_of_rank[rank] for rank in pair.tolist()])]
-            without_partner[pair] -= (_nearest(records, of_pair, end, all_pairs) >= 0).sum() // 2
+            with_partner = (_nearest(records, of_pair, end, all_pairs) >= 0).sum()
+            without_partner[pair] -= with_partner // 2  # half of them are of each rank
             chosen_pairs[pair, pair[::-1]] = True  # in both directions
     partner = _nearest(records, rows, end, chosen_pairs)
     if (partner >= 0).sum() < _NEARLY * len(rows):
@@ -286,7 +319,8 @@ def _nearest(records: CommRecords, rows: IntArray, end: IntArray, allowed: BoolA
     direction = direction_of_kind[records.kind[rows]]  # 1 send, -1 receive, 0 exchange
     place, size = records.place[rows], records.elements[rows]
     order = np.argsort(end[rows], kind="stable")
-    nearest, least_gap_ns = np.full(len(rows), -1), np.full(len(rows), _NEAR_NS)
+    nearest = np.full(len(rows), -1)
+    least_gap_ns = np.full(len(rows), _NEAR_NS)
     # In the order of ends, compare all messages with the next one, then with the next but one, ...
     for distance in range(1, min(2 * len(records.ranks), _RANKS, len(rows))):
         earlier, later = order[:-distance], order[distance:]
@@ -298,5 +332,6 @@ def _nearest(records: CommRecords, rows: IntArray, end: IntArray, allowed: BoolA
             is_nearer = fits & (gap_ns < least_gap_ns[message])
             nearest[message[is_nearer]] = partner[is_nearer]
             least_gap_ns[message[is_nearer]] = gap_ns[is_nearer]
+    # nearest [1 0 1]: 0 and 1 are partners; 2 has none, since the nearest of 1 is 0.
     is_mutual = (nearest >= 0) & (nearest[nearest] == np.arange(len(rows)))
     return np.where(is_mutual, nearest, -1)

@@ -19,7 +19,7 @@ from traceflops.ranks.clocks import Alignment
 from traceflops.ranks.comm_records import SEND, CommRecords
 from traceflops.ranks.waits import Waits
 from traceflops.table.columns import ABSENT, Columns, IntArray
-from traceflops.table.grouping import group_rows, groups
+from traceflops.table.grouping import group_least, group_most, group_rows, groups
 from traceflops.timeline.intervals import Intervals
 from traceflops.windows.records import Windows
 
@@ -141,7 +141,8 @@ def _messages(records: CommRecords, waits: Waits, alignment: Alignment) -> _Mess
     # The two records of a message are neighbours in `waits.row`, the earlier start first.
     first = waits.first[records.is_pair[waits.row[waits.first]]]
     is_send = records.kind[waits.row[first]] == SEND
-    send, receive = np.where(is_send, first, first + 1), np.where(is_send, first + 1, first)
+    send = np.where(is_send, first, first + 1)
+    receive = np.where(is_send, first + 1, first)
     send_row, receive_row = waits.row[send], waits.row[receive]
     source, target = records.place[send_row], records.place[receive_row]
     messages = _Messages(
@@ -172,6 +173,7 @@ def _chains(messages: _Messages) -> Iterator[list[int]]:
         if place in seen or len(neighbours[place]) != 1:
             continue
         # `place` is an end of a chain. Follow the neighbours until the chain ends or branches.
+        # 0 - 1 - 2: the neighbours of 1 are 0 and 2; without the last two of chain [0, 1] it is 2.
         chain = [place]
         while following := neighbours[chain[-1]].difference(chain[-2:]):
             chain.append(min(following))
@@ -184,6 +186,7 @@ def _chains(messages: _Messages) -> Iterator[list[int]]:
             rows = np.flatnonzero(np.isin(messages.source, chain))
             _, first_of_step = np.unique(messages.step[rows], return_index=True)
             firsts = rows[first_of_step]
+            # A message forth adds 1 to the sum of stages that are sent to less those that send.
             forth = sum(map(chain.index, messages.target[firsts].tolist()))
             forth -= sum(map(chain.index, messages.source[firsts].tolist()))
             yield chain if forth >= 0 else chain[::-1]
@@ -222,8 +225,8 @@ def _pipeline(
         return None
     whole_ns, stages = int((stops - starts).sum()), []
     for stage, (lane, (first, last)) in enumerate(zip(lanes, first_and_last, strict=True)):
-        # Warm-up ends with a stage's first message, drain begins after its last. The first stage
-        # has no warm-up: it waits for no message.
+        # starts ..warm-up.. begin (first message) ..steady.. end (last message) ..drain.. stops
+        # The first stage has no warm-up: it waits for no message.
         begin = np.clip(first if stage else starts, starts, stops)
         end = np.clip(last, begin, stops)
         warm_up_ns, steady_ns, drain_ns = (
@@ -265,6 +268,7 @@ def _steps(lanes: Sequence[_Lane], messages: _Messages) -> tuple[IntArray, IntAr
         start, stop = np.array(windows, dtype=np.int64).reshape(-1, 2).T
         # A step's first work is the first interval that ends after the start of its window, its
         # last work the last interval that starts before the window stops.
+        # Work [0, 4) [5, 9) [12, 15), window [4, 12): first is 1, last is 1.
         first = np.searchsorted(lane.work.end_ns, start, side="right")
         last = np.searchsorted(lane.work.start_ns, stop) - 1
         # Where there is no such interval, the added values let the work end before it starts.
@@ -279,17 +283,15 @@ def _first_and_last(messages: _Messages, place: int, steps: IntArray) -> tuple[I
     """Return when the first and the last message of each step is sent or here at a place."""
     time = np.where(messages.source == place, messages.sent_ns, messages.here_ns)
     of_place = (messages.source == place) | (messages.target == place)
-    first, last = np.full(len(steps), _FAR), np.full(len(steps), -_FAR)
-    step = np.searchsorted(steps, messages.step[of_place])
-    np.minimum.at(first, step, time[of_place])
-    np.maximum.at(last, step, time[of_place])
-    return first, last
+    time, step = time[of_place], np.searchsorted(steps, messages.step[of_place])
+    # In a step without messages there, the first one is after all times, and the last before all.
+    return group_least(step, time, len(steps)), group_most(step, time, len(steps))
 
 
 def _micro_batches(messages: _Messages, lanes: Sequence[_Lane], steps: IntArray) -> int | None:
     """Return how many messages the first stage sends to the second in most steps, else None.
 
-    Only messages of the largest size count, unless fewer than one in _SIZES has that size.
+    Messages of the largest size count. If fewer than one in _SIZES has that size, all count.
     """
     if steps.tolist() == [ABSENT]:  # the whole recording as one step: it may hold several
         return None
@@ -299,6 +301,7 @@ def _micro_batches(messages: _Messages, lanes: Sequence[_Lane], steps: IntArray)
     _, per_step = np.unique(messages.step[counted], return_counts=True)
     if not len(per_step):
         return None
-    steps_by_number = np.bincount(per_step)  # in how many steps that number of messages is sent
+    # In how many steps each number is sent: 4, 4 and 3 messages per step give [0 0 0 1 2].
+    steps_by_number = np.bincount(per_step)
     usual = int(steps_by_number.argmax())
     return usual if 2 * steps_by_number[usual] > len(steps) else None

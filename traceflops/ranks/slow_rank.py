@@ -94,7 +94,7 @@ def late_ranks(cycles: Cycles) -> Late | None:
     if not own.size or own.shape[1] < 2:
         return None
     # Sort the ranks by their mean excess over the median rank, and cut them where neighbours lie
-    # farthest apart: those before the cut may be late, at most half of all.
+    # farthest apart: those before the cut may be late, at most half of all ([9 8 2 1]: two).
     excess = own - np.median(own, axis=1, keepdims=True)
     mean = excess.mean(axis=0)
     order = np.argsort(-mean, kind="stable")
@@ -109,15 +109,14 @@ def late_ranks(cycles: Cycles) -> Late | None:
     lost = own[:, late].max(axis=1) - own[:, rest].max(axis=1)
     length = float(cycles.length_ns.sum())
     is_often = lost.sum() >= _WORTH * length and _is_more_than_chance(excess, count, gap.mean())
-    has_cycles = len(lost) > 1
-    is_always = count == 1 and has_cycles and bool((lost >= _EACH * cycles.length_ns).all())
+    is_each = bool((lost >= _EACH * cycles.length_ns).all())
+    is_always = is_each and count == 1 and len(lost) > 1
     # The fewer cycles of other ranks there are to compare with, the longer a delay must be.
     others = excess[:, rest]
     least_delay = max(_LONE * length, _OUTLIER * others.max()) * (1 + _SCARCE / others.size)
-    is_long_once = lost.max() >= least_delay
-    is_repeated = is_often or is_always
-    is_late = is_repeated or is_long_once
-    return Late(late, rest, lost, gap, once=not is_repeated) if is_late else None
+    if is_often or is_always:
+        return Late(late, rest, lost, gap)
+    return Late(late, rest, lost, gap, once=True) if lost.max() >= least_delay else None
 
 
 def _is_more_than_chance(excess: FloatArray, late: int, gap_ns: float) -> bool:
@@ -245,7 +244,7 @@ def slow_rank(work: RankWork, cycles: Cycles, records: CommRecords) -> SlowRank 
     # Own time is the cycle less `held_ns`, and the cycle is equal for all ranks.
     own, busy = excess_ns(-cycles.held_ns), excess_ns(cycles.busy_ns)
     # The cycles with the largest gaps (half of the very largest, or more) are named if they have
-    # most of the gap in all, and are less than half of the cycles.
+    # most of the gap in all, and are less than half of the cycles ([1 9 1 5 1]: the 9 and the 5).
     few = np.flatnonzero(2 * late.gap_ns >= late.gap_ns.max())
     has_most = 2 * late.gap_ns[few].sum() > late.gap_ns.clip(0).sum()
     if not has_most or 2 * len(few) >= len(late.gap_ns):
@@ -257,11 +256,15 @@ def slow_rank(work: RankWork, cycles: Cycles, records: CommRecords) -> SlowRank 
     # Own time is work or idle time: the larger excess of the two is to be explained.
     cause = _cause(work, records, ordered, steps, cycles.steps, busier=busy >= own - busy)
     position = _position(work.trace, records, late.places)
-    # Several ranks are blamed for a single delay only if they have something in common. Parts of a
-    # recording that end with different collectives compare badly: then the cause must be known.
+    if cause is None:
+        return None
+    # Parts of a recording that end with different collectives compare badly (not `is_sure`): then
+    # the cause must be known.
     is_sure = cycles.has_steps or cycles.is_joint
-    is_plausible = len(late.places) == 1 or position or (is_sure and not late.once)
-    if cause is None or not is_plausible or not (is_sure or cause != late_causes.UNKNOWN):
+    if not is_sure and cause == late_causes.UNKNOWN:
+        return None
+    # Several ranks with nothing in common are not blamed for a single delay, nor if not sure.
+    if len(late.places) > 1 and not position and (late.once or not is_sure):
         return None
     lost = late.lost_ns.clip(0)
     return SlowRank(

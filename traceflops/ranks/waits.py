@@ -86,10 +86,12 @@ def waits(
     row, start = matched[order], start[order]
     collective = matches.collective[row]
     end = start + records.dur_ns[row]
+    # collective [0 0 0 1 1]: size [3 2], first [0 3], final [2 4].
     size = np.bincount(collective)
     first = np.cumsum(size) - size
     final = first + size - 1
-    last_start, margin = start[final], start[final] - start[final - 1]
+    last_start = start[final]
+    margin = last_start - start[final - 1]
     # A rank that leaves before the last one starts does not wait.
     last_start_of_row = last_start[collective]
     waited = np.where(end >= last_start_of_row, last_start_of_row - start, 0)
@@ -101,7 +103,7 @@ def waits(
         begin, stop = records.start_ns[row[rows]], records.end_ns[row[rows]]
         exposed[rows] = records.alone[place].length_within(begin, begin + waited[rows])
         # Time in which several kernels run counts for the first one: so a kernel counts from the
-        # end of all kernels that started before it.
+        # end of all kernels that started before it. [0, 5) [2, 8) [9, 12) count from [0 5 9].
         ended_before = np.maximum.accumulate(np.append(begin[:1], stop[:-1]))
         counts_from = np.clip(ended_before, begin, stop)
         work = records.work[place].length_within(counts_from, stop) if records.work else 0
@@ -202,19 +204,20 @@ def _dispatches(received: IntArray, sent: IntArray) -> IntArray:
 
     What ranks receive in a dispatch, they send in the next exchange, the combine. But what they
     receive in a combine may fit the next dispatch, too: in a run of exchanges that fit, dispatches
-    and combines alternate. Dispatches are either its 1st, 3rd, ... exchanges or its 2nd, 4th, ...:
-    those of which ranks receive more unevenly.
+    and combines alternate. Its 1st, 3rd, ... exchanges are one half, its 2nd, 4th, ... the other.
+    The half in which ranks receive more unevenly are dispatches.
     """
     is_known = (received[:-1] >= 0).all(axis=1)
     fits = (is_known & (received[:-1] == sent[1:]).all(axis=1)).astype(np.int64)
+    # fits [1 1 1 0 1]: fitting [0 1 2 4], is_second [0 1 0 0], run [1 1 1 3].
     fitting = np.flatnonzero(fits)
     is_second = places_in_runs(fits)[fitting] % 2 == 1  # the 2nd, 4th, ... exchange of its run
     run = np.cumsum(np.diff(fits, prepend=0) != 0)[fitting]
     # By run: how unevenly ranks receive in its 1st, 3rd, ... exchanges, and in its 2nd, 4th, ...
-    spread, runs = np.ptp(received[fitting], axis=1), int(run.max(initial=0)) + 1
-    spread_of_first, spread_of_second = (
-        group_sums(run[half], spread[half], runs) for half in (~is_second, is_second)
-    )
+    spread = np.ptp(received[fitting], axis=1)
+    runs = int(run.max(initial=0)) + 1
+    spread_of_first = group_sums(run[~is_second], spread[~is_second], runs)
+    spread_of_second = group_sums(run[is_second], spread[is_second], runs)
     are_second_dispatches = (spread_of_second > spread_of_first)[run]
     return np.asarray(fitting[is_second == are_second_dispatches])
 
@@ -283,8 +286,10 @@ def cycles(records: CommRecords, waits: Waits, chosen: BoolArray | None = None) 
     is_wanted = np.ones(len(waits.row), dtype=np.bool_) if chosen is None else chosen[waits.row]
 
     # Only collectives of so many ranks may close a step that each rank takes part in one of them.
+    # Ranks 0 to 3 are in collectives of 2, ranks 0 and 1 also in one of 4: those of 2 may, too.
     # `closing` are their records, by end: indices of `waits.row`, as all indices below.
-    size, largest = waits.size[waits.collective], np.zeros(ranks, dtype=np.int64)
+    size = waits.size[waits.collective]
+    largest = np.zeros(ranks, dtype=np.int64)
     np.maximum.at(largest, place, size)
     closing = np.flatnonzero(size >= largest.min())
     closing = closing[np.argsort(waits.ended_ns[waits.collective[closing]], kind="stable")]
@@ -306,14 +311,12 @@ def cycles(records: CommRecords, waits: Waits, chosen: BoolArray | None = None) 
     ended = waits.ended_ns[waits.collective]
     begin, end = ended[before].max(axis=1), ended[after].max(axis=1)
 
-    # The cycle in which each collective ends: the first one that ends at that time or later.
-    # Between cycles that are no neighbours, a collective is in none.
-    cycle = np.full(len(waits.ended_ns), -1, dtype=np.int64)
-    if len(end):
-        following = np.searchsorted(end, waits.ended_ns)
-        candidate = np.minimum(following, len(end) - 1)
-        is_inside = (following < len(end)) & (waits.ended_ns > begin[candidate])
-        cycle = np.where(is_inside, candidate, -1)
+    # The cycle in which each collective ends: the first one that ends at that time or later, if it
+    # had begun before. Cycles (10, 20] and (30, 40], ends [15 20 25 45]: following [0 0 1 2],
+    # cycle [0 0 -1 -1]. A cycle that never begins is added for ends after the last cycle.
+    following = np.searchsorted(end, waits.ended_ns)
+    has_begun = waits.ended_ns > np.append(begin, np.iinfo(np.int64).max)[following]
+    cycle = np.where(has_begun, following, -1)
     of_row = cycle[waits.collective]
     busy = records.busy_ns[waits.row]
     # The collectives that begin and end cycles, by rank: if they are equal, each is of all ranks.

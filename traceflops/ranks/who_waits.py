@@ -21,8 +21,8 @@ from traceflops.ranks.partners import with_partners
 from traceflops.ranks.pipelines import Pipelines, pipelines
 from traceflops.ranks.slow_rank import PreparedWork, RankWork, SlowRank, slow_rank
 from traceflops.ranks.waits import Cycles, ExpertGroup, Waits, cycles, expert_groups, waits
-from traceflops.table.columns import ABSENT, IntArray, codes, is_one_of, names, numbers
-from traceflops.table.grouping import distinct, exact_sums, group_rows, group_sums, groups
+from traceflops.table.columns import ABSENT, BoolArray, IntArray, codes, is_one_of, names, numbers
+from traceflops.table.grouping import exact_sums, group_least, group_rows, group_sums, groups
 from traceflops.table.trace import Trace
 from traceflops.timeline.intervals import Intervals
 from traceflops.windows.periodicity import LAST_STEP
@@ -121,14 +121,13 @@ class RankReport(Struct, frozen=True, dict=True):
     def collectives(self) -> Iterator[MatchedCollective]:
         """Yield the matched collectives in the order of time."""
         records, waited = self.records, self.waits
-        sums = [
-            exact_sums(waited.collective, values, self.matches.count)
-            for values in (waited.wait_ns, waited.transfer_ns)
-        ]
-        first = waited.row[waited.first]
-        steps, sizes = records.step[first].tolist(), waited.largest(records.bytes).tolist()
-        rows = zip(first.tolist(), steps, sizes, strict=True)
-        for index, (row, step, size_bytes) in enumerate(rows):
+        count = self.matches.count
+        wait_ns = exact_sums(waited.collective, waited.wait_ns, count)
+        transfer_ns = exact_sums(waited.collective, waited.transfer_ns, count)
+        first = waited.row[waited.first].tolist()
+        steps = records.step[first].tolist()
+        sizes = waited.largest(records.bytes).tolist()
+        for index, (row, step, size_bytes) in enumerate(zip(first, steps, sizes, strict=True)):
             group = records.groups[int(records.group[row])]
             yield MatchedCollective(
                 kind=kind_name(records, row),
@@ -139,8 +138,8 @@ class RankReport(Struct, frozen=True, dict=True):
                 last_rank=records.ranks[int(waited.last[index])],
                 tie=bool(waited.tie[index]),
                 margin_ns=int(waited.margin_ns[index]),
-                wait_ns=sums[0][index],
-                transfer_ns=sums[1][index],
+                wait_ns=wait_ns[index],
+                transfer_ns=transfer_ns[index],
                 bytes=size_bytes if size_bytes >= 0 else None,
             )
 
@@ -183,9 +182,13 @@ class RankReport(Struct, frozen=True, dict=True):
 
         `rows` and `columns` are places of ranks; one more row and column sum up all others. In ns.
         """
-        count, height, width = len(self.records.ranks), len(rows) + 1, len(columns) + 1
-        row_of_place, column_of_place = np.full(count, height - 1), np.full(count, width - 1)
-        row_of_place[rows], column_of_place[columns] = np.arange(len(rows)), np.arange(len(columns))
+        # rows [3 1] of 4 ranks: row_of_place [2 1 2 0]; all others are in the last row, 2.
+        count = len(self.records.ranks)
+        row_of_place = np.full(count, len(rows))
+        row_of_place[rows] = np.arange(len(rows))
+        column_of_place = np.full(count, len(columns))
+        column_of_place[columns] = np.arange(len(columns))
+        height, width = len(rows) + 1, len(columns) + 1
         waiting = self.records.place[self.waits.row]
         last = self.waits.last[self.waits.collective]
         cell = row_of_place[waiting] * width + column_of_place[last]
@@ -265,19 +268,13 @@ def report_of(
         return None
     recorded = records
     records, matches, alignment = with_partners(recorded)
-    if not (alignment.basis or is_aligned):
+    if not alignment.basis and not is_aligned:
         alignment = aligned(records, matches, is_common=False)
     comparable = bool(alignment.basis) or (is_aligned and alignment.is_possible)
     waited = waits(records, matches, alignment, comparable=comparable)
-    # Cycles are of records that start in the chosen windows, or in the last step: that is left out
-    # elsewhere as its window may be cut, but a cycle ends with its last collective. If times are
-    # not comparable there are no cycles; without devices (projected ranges) all records count.
-    chosen = np.zeros(len(records), dtype=np.bool_)
-    for place, rows in groups(records.place) if records.devices and comparable else ():
-        windows = work.windows[records.devices[place]]
-        wanted = (replace(w, used=w.used or w.left_out == LAST_STEP) for w in windows)
-        chosen[rows] = chosen_time(tuple(wanted)).contains(records.start_ns[rows])
-    steps = cycles(records, waited, chosen if records.devices or not comparable else None)
+    # If times are not comparable, no record is chosen: there are no cycles.
+    nothing = np.zeros(len(records), dtype=np.bool_)
+    steps = cycles(records, waited, _is_chosen(records, work) if comparable else nothing)
     # The size of the job: as recorded, else at least of each group, and above the highest rank.
     world = max(numbers(work.trace.processes["world_size"], 0).tolist(), default=0)
     sizes = [world or max(records.ranks) + 1, *(group.size or 0 for group in records.groups)]
@@ -299,6 +296,22 @@ def report_of(
     )
 
 
+def _is_chosen(records: CommRecords, work: RankWork) -> BoolArray | None:
+    """Return, per record, whether it starts in the chosen windows or in the last step.
+
+    The last step is left out elsewhere as its window may be cut, but a cycle ends with its last
+    collective. None, for all records, without devices: these are projected ranges.
+    """
+    if not records.devices:
+        return None
+    is_chosen = np.zeros(len(records), dtype=np.bool_)
+    for place, rows in groups(records.place):
+        windows = work.windows[records.devices[place]]
+        wanted = (replace(w, used=w.used or w.left_out == LAST_STEP) for w in windows)
+        is_chosen[rows] = chosen_time(tuple(wanted)).contains(records.start_ns[rows])
+    return is_chosen
+
+
 def records_of(prepared: Prepared) -> CommRecords:
     """Return the collectives over everything recorded."""
     if not prepared.accounts:
@@ -312,12 +325,13 @@ def _innermost(kind: IntArray, start: IntArray, end: IntArray) -> tuple[IntArray
     Ranges of the same times count once, as a collective if one of them is.
     """
     # A group per start and end: groups are in the order of starts, of equal ones the longest first.
+    # So a range that holds others is followed by one: [0, 9) [0, 4) [5, 8): holds_next [1 0 0].
     group, index = group_rows([start, -end])
-    lowest_kind = np.full(len(index), _NO_KIND)
-    np.minimum.at(lowest_kind, group, np.where(kind < 0, _NO_KIND, kind))
+    lowest_kind = group_least(group, np.where(kind < 0, _NO_KIND, kind), len(index))
     begin, stop = start[index], end[index]
-    # In this order, a range with others inside is followed by one of them.
-    holds_next = np.append((begin[1:] < stop[:-1]) & (stop[1:] <= stop[:-1]), False)
+    next_begins_inside = begin[1:] < stop[:-1]
+    next_ends_inside = stop[1:] <= stop[:-1]
+    holds_next = np.append(next_begins_inside & next_ends_inside, False)  # the last has no next
     kept = ~holds_next | (lowest_kind < _NO_KIND)
     return index[kept], lowest_kind[kept], begin[kept], stop[kept]
 
@@ -330,12 +344,14 @@ def projected_records(trace: Trace) -> CommRecords:
     marks = trace.marks
     rows = np.flatnonzero(is_one_of(marks["kind"], "gpu_annotation"))
     process = numbers(marks["process"])[rows]
-    matches = [_COLLECTIVE.search(label) for label in names(marks["name"])]
-    # The last entry is for code -1, a range without a name.
-    kinds = np.array([*(kind_of(match[1] or match[2]) if match else -1 for match in matches), -1])
-    kind, start = kinds[codes(marks["name"])[rows]], numbers(marks["start_ns"])[rows]
+    kinds = [-1] * (len(names(marks["name"])) + 1)  # the last entry is for code -1, without a name
+    for code, label in enumerate(names(marks["name"])):
+        if match := _COLLECTIVE.search(label):
+            kinds[code] = kind_of(match[1] or match[2])
+    kind = np.array(kinds)[codes(marks["name"])[rows]]
+    start = numbers(marks["start_ns"])[rows]
     end = start + numbers(marks["dur_ns"])[rows]
-    processes = distinct(process).tolist()
+    processes = np.unique(process).tolist()
     processes.sort(key=lambda number: (trace.ranks[number] or 0, number))
     ranks = [trace.ranks[number] for number in processes]
     # One rank per process, in order. The empty first part keeps the shape without any process.

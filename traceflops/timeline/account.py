@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import replace
 
 from traceflops.categories.activities import Categorised
 from traceflops.table.arrays import ABSENT, BoolArray, IntArray
@@ -141,6 +140,7 @@ class LaunchCounter:
         self._linked_before = np.append(0, np.cumsum(call >= 0))
         # A repeat is an activity whose call launched an earlier activity, too; `previous` is the
         # last of these. A run counts the call of a repeat twice if it contains both.
+        # call [4 7 4 -1 4]: by_call [0 2 4 1], repeats [2 4], previous [0 2].
         linked = np.flatnonzero(call >= 0)
         by_call = linked[np.argsort(call[linked], kind="stable")]
         is_repeat = call[by_call[1:]] == call[by_call[:-1]]
@@ -151,6 +151,7 @@ class LaunchCounter:
     def count(self, first: IntArray, stop: IntArray) -> tuple[IntArray, IntArray]:
         """Return, per run [first, stop), the number of launched activities and distinct calls."""
         linked = self._linked_before[stop] - self._linked_before[first]
+        # In the example, run [1, 5) has repeats 2 and 4; previous 0 is outside: 3 linked, 2 calls.
         low, high = np.searchsorted(self._repeat, first), np.searchsorted(self._repeat, stop)
         repeat, run = runs(low, high)
         repeats = run[self._previous[repeat] >= first[run]]
@@ -279,32 +280,28 @@ class DeviceAccount:
         causes = self.idle.causes(start, end, end - start - start_up)
         # The activities that end the gaps; the call of those that a stream wait held back.
         next_place, links = self.idle.next_row[gap_index], self._linked.links
-        row, is_held = self.rows.row[next_place], [cause.stream_wait_ns > 0 for cause in causes]
-        held_call = np.where(np.array(is_held, dtype=np.bool_), self.call[next_place], -1)
-        rows_of_names = {
-            "after": ("activities", self.ended_at(start)),
-            "before": ("activities", row),
-            "call": ("calls", links.call_of_activity[row]),
-            "op": ("ops", links.op_of_activity[row]),
-            "waited_for": ("activities", taken(self._linked.stream_waits.work, held_call)),
-        }
-        columns: dict[str, list[Any]] = {
-            "start_ns": start.tolist(),
-            "dur_ns": (end - start).tolist(),
-            "step": _steps_at(windows, start),
-            "before_step": _steps_at(windows, end),
-            "causes": causes,
-            "start_up_ns": start_up.tolist(),
-        }
-        for name, (table, rows) in rows_of_names.items():
+        row = self.rows.row[next_place]
+        is_held = np.array([cause.stream_wait_ns > 0 for cause in causes], dtype=np.bool_)
+        held_call = np.where(is_held, self.call[next_place], -1)
+
+        def labels(table: str, rows: IntArray) -> list[str]:
+            """Return the names of some rows of a table, "" for row -1."""
             texts = self._linked.trace.table(table)["name"]
-            columns[name] = [texts[row].as_py() if row >= 0 else "" for row in rows.tolist()]
-        gaps = []
-        for values in zip(*columns.values(), strict=True):
-            gap = Gap(device=device, **dict(zip(columns, values, strict=True)))
-            # The next step came late only if the gap does not end in its own step.
-            gaps.append(gap if gap.before_step != gap.step else replace(gap, before_step=None))
-        return tuple(gaps)
+            return [texts[row].as_py() if row >= 0 else "" for row in rows.tolist()]
+
+        after = labels("activities", self.ended_at(start))
+        before = labels("activities", row)
+        call = labels("calls", links.call_of_activity[row])
+        op = labels("ops", links.op_of_activity[row])
+        waited_for = labels("activities", taken(self._linked.stream_waits.work, held_call))
+        steps, steps_after = _steps_at(windows, start), _steps_at(windows, end)
+        # The next step came late only if the gap does not end in its own step.
+        pairs = zip(steps, steps_after, strict=True)
+        late_steps = [step if step != own else None for own, step in pairs]
+        times = start.tolist(), (end - start).tolist(), steps
+        texts = after, before, call, op, causes, waited_for
+        columns = *times, *texts, late_steps, start_up.tolist()  # in the order of the fields of Gap
+        return tuple(Gap(device, *values) for values in zip(*columns, strict=True))
 
     def ended_at(self, at_ns: IntArray) -> IntArray:
         """Return, per time up to the last end, the first activity that ends then, or -1."""
@@ -328,27 +325,30 @@ def whole_span(linked: LinkedTrace, device: DeviceAccount) -> WholeSpan:
     migrations = [code for code, label in enumerate(directions) if label.startswith(_MIGRATION)]
     is_migration = np.isin(columns.direction[row], migrations)
     is_launched = (device.call >= 0) | is_migration
-    kinds, unlinked = {}, {}
+    kinds: dict[str, Sums] = {}
+    unlinked: dict[str, int] = {}
     for code, label in enumerate(names(trace.activities["kind"])):
         if code in kind:
             kinds[label] = work.sums(kind == code)
             unlinked[label] = int((~is_launched & (kind == code)).sum())
     categories: dict[str, Sums] = {}
     for top in {*categorised.top()}:
-        if (of_top := is_top(categorised, top, row)).any():
+        of_top = is_top(categorised, top, row)
+        if of_top.any():
             categories[top] = work.sums(of_top)
     for code in distinct(category).tolist():
         top, sub = categorised.categories[code].top, categorised.categories[code].sub
         if sub != top:
             categories[f"{top}/{sub}"] = work.sums(category == code)
     # Copies by direction, only for directions that the device has.
-    direction, size, copies = columns.direction[row], columns.bytes[row], {}
+    direction, size = columns.direction[row], columns.bytes[row]
+    copies: dict[str, Copies] = {}
     for code in distinct(direction[direction >= 0]).tolist():
         is_same = direction == code
         sizes = size[is_same & (size != ABSENT)]
         total_bytes = int(sizes.sum()) if len(sizes) else None
-        copied = Copies(int(is_same.sum()), total_bytes, int(length[is_same].sum()))
-        copies[directions[code]] = copied
+        sum_ns = int(length[is_same].sum())
+        copies[directions[code]] = Copies(int(is_same.sum()), total_bytes, sum_ns)
     # Per activity, how long earlier work of its stream still runs after it has started; 0 without
     # earlier work, which then ends at NEVER.
     on_stream = stream != ABSENT
@@ -378,6 +378,7 @@ def whole_span(linked: LinkedTrace, device: DeviceAccount) -> WholeSpan:
 def _steps_at(windows: tuple[Window, ...], time_ns: IntArray) -> list[int | None]:
     """Return, per time, the step of the first window around it, None outside of steps."""
     # A last window without step, which is around no time, stands for times outside of windows.
+    # Windows [0, 5) [5, 9): time 6 is inside [0 1 0], first 1; time 20 inside [0 0 0], first 2.
     start = np.array([*(window.start_ns for window in windows), NEVER], dtype=np.int64)
     end = np.array([*(window.end_ns for window in windows), NEVER], dtype=np.int64)
     inside = (start <= time_ns[:, None]) & (time_ns[:, None] < end)

@@ -123,8 +123,8 @@ def untimed(trace: Trace, classifier: Classifier) -> Untimed | None:
     """Return the sums of a trace that has no timeline, None for any other trace."""
     if trace.activities.num_rows or trace.ops.num_rows:
         return None
-    by_words = names_kernels(trace)
-    totals, classifier = _totals(trace), classifier.knowing(trace.source.rules, by_words=by_words)
+    totals = _totals(trace)
+    classifier = classifier.knowing(trace.source.rules, by_words=names_kernels(trace))
     counted = _counted(trace, classifier)
     if not totals and not counted.num_rows:
         return None
@@ -136,18 +136,11 @@ def untimed(trace: Trace, classifier: Classifier) -> Untimed | None:
         if category is not None:
             counts[category] = _plus(counts.get(category, 0), total.count)
             sums[category] = _plus(sums.get(category, 0), total.sum_ns)
-    rows = _table(
-        {
-            "kind": [total.kind for total in totals],
-            "name": [total.name for total in totals],
-            **_texts(decisions),
-        },
-        {name: [getattr(total, name) for total in totals] for name in _FIGURES},
-        [_share(total.sum_ns, side_ns[total.side]) for total in totals],
-    )
-    longest = sorted(
-        sums, key=lambda category: (-(sums[category] or 0), category.top, category.sub)
-    )
+    texts = {name: [getattr(total, name) for total in totals] for name in ("kind", "name")}
+    figures = {name: [getattr(total, name) for total in totals] for name in _FIGURES}
+    shares = [_share(total.sum_ns, side_ns[total.side]) for total in totals]
+    rows = _table({**texts, **_texts(decisions)}, figures, shares)
+    longest = sorted(sums, key=lambda c: (-(sums[c] or 0), c.top, c.sub))
     categories = _table(
         {"top": [c.top for c in longest], "sub": [c.sub for c in longest]},
         {"count": [counts[c] for c in longest], "sum_ns": [sums[c] for c in longest]},
@@ -237,8 +230,9 @@ def _added_up(
         return
     labels, name = names(records["name"]), codes(records["name"])
     group, first = group_rows((kind, name))
+    # group [1 0 1]: order [1 0 2], groups in that order [0 1 1], begins [0 1].
     order = np.argsort(group, kind="stable")
-    begins = np.searchsorted(group[order], np.arange(len(first)))  # of each group in that order
+    begins = np.searchsorted(group[order], np.arange(len(first)))
     columns: list[list[int | None]] = []
     for combine, values in zip(_SUMS.values(), figures, strict=False):
         ordered = values[order]
@@ -286,6 +280,7 @@ def _counted(trace: Trace, classifier: Classifier) -> pa.Table:
     dispatch = numbers(table["dispatch"], ABSENT)
     launch = np.where(dispatch == ABSENT, numbers(table["correlation"], ABSENT), dispatch)
     # Without dispatch and correlation, the n-th row of a kernel's counter is of its n-th launch.
+    # Rows sorted by kernel and counter [4 4 9 9 9] less their first rows [0 0 2 2 2]: [0 1 0 1 2].
     unnumbered = np.flatnonzero(launch == ABSENT)
     counter = joint_codes(codes(table["counter"]), numbers(table["repetition"], 0))
     group = joint_codes(kernel, counter)[unnumbered]

@@ -28,12 +28,12 @@ def clock_offsets(trace: Trace, links: Links, waits: Mapping[int, IntArray]) -> 
 
     Negative if the GPU's clock is behind: all work starts before its launch. 0 if the clocks agree
     or nothing tells. The clock is ahead if all work starts long after its launch, and no queue
-    explains that:
+    explains that. One of these is enough:
 
-    * all work starts more than a second after its launch, and either after the last call or by more
-      than all work takes;
-    * or all work is equally late although the GPU is idle before most of it;
-    * or calls that wait for the work, or that copy to pageable memory, return before it ends.
+    * all work starts more than a second after its launch, and after the last call returned;
+    * all work starts more than a second after its launch, and by more than all work takes;
+    * all work is equally late although the GPU is idle before most of it;
+    * calls that wait for the work, or that copy to pageable memory, return before it ends.
 
     `waits` is as `LinkedTrace.device_waits`. If clocks disagree, whatever compares times of both
     (launch latency, causes of idle time) is unknown.
@@ -88,8 +88,9 @@ def _offset(
         return 0
     # A queue does not delay all work by more than a second and, in addition, until after the last
     # call or by more than all work takes.
-    first_start, length = int(start[0]), int(end.max() - start[0])
-    if least > _LONGEST_QUEUE_NS and (first_start >= last_return or least > length):
+    starts_after_calls = int(start[0]) >= last_return
+    length = int(end.max() - start[0])
+    if least > _LONGEST_QUEUE_NS and (starts_after_calls or least > length):
         return least
     if len(late) >= _ENOUGH and late.min() > _NO_JITTER_NS:
         return least
@@ -101,6 +102,8 @@ def _offset(
     if is_idle and _STEADY * (most - least) <= least:
         return least
     # Work that was launched before a call waits for it cannot end long after the call returns.
+    # Launches at [1 4 8], ends [9 6 12], waits begin at [0 5]: launched_before [0 2], latest_end
+    # [9 9 12]: what the second wait waits for ends at 9.
     wait_begun, wait_returned = waits
     order = np.argsort(called, kind="stable")
     launched_before = np.searchsorted(called[order], wait_begun, side="left")

@@ -119,13 +119,16 @@ def replay_time(
     `rows` is the work of the device, and `call` the launch call of each activity, -1 if unknown.
 
     Neither duration nor stream of a replay is known. It is over when the host has waited for the
-    whole device, or when work launched later has begun on all streams. If a kernel without a launch
-    starts before that, it is the replay, which so has a record. A device without recorded work of
-    the process is taken not to belong to it.
+    whole device, or when work launched later has begun on all streams. A replay is launched at 10,
+    work launched later begins at 30 on stream 7 and at 50 on stream 9, the host has waited at 40:
+    it may have run from 10 to 40. If a kernel without a launch starts before that, it is the
+    replay, which so has a record. A device without recorded work of the process is taken not to
+    belong to it.
     """
     if not lost:
         return Intervals.empty()
-    call_start_ns, kinds = numbers(trace.calls["start_ns"]), names(trace.activities["kind"])
+    call_start_ns = numbers(trace.calls["start_ns"])
+    kinds = names(trace.activities["kind"])
     launched = taken(call_start_ns, call, NEVER)
     kernel = kinds.index("kernel") if "kernel" in kinds else ABSENT
     is_unlinked = (call < 0) & (rows.columns.kind[rows.row] == kernel)

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from traceflops.table import grouping
 from traceflops.table.arrays import ABSENT, BoolArray, IntArray
 from traceflops.table.columns import (
     codes,
@@ -18,16 +19,7 @@ from traceflops.table.columns import (
     span_columns,
     thread_columns,
 )
-from traceflops.table.grouping import (
-    distinct,
-    group_least,
-    group_rows,
-    groups,
-    in_order,
-    lower_medians,
-    shared_codes,
-    without,
-)
+from traceflops.table.grouping import distinct, group_rows, groups, in_order
 from traceflops.table.links import Links
 from traceflops.table.nesting import taken
 from traceflops.table.patterns import ALLOCATES, COMPILES, FREES, GRAPH_LAUNCH, LOADS, started
@@ -111,7 +103,7 @@ class Calls:
         self.process, self.start_ns, self.dur_ns = (
             numbers(calls[name], ABSENT) for name in ("process", "start_ns", "dur_ns")
         )
-        self.thread, self.thread_of_mark = shared_codes(
+        self.thread, self.thread_of_mark = grouping.shared_codes(
             thread_columns(calls), thread_columns(trace.marks)
         )
         owner = numbers(trace.activities["process"])
@@ -148,7 +140,8 @@ class Calls:
         launch = launch[in_order(self.thread[launch], self.start_ns[launch])]
         owner = self.thread[launch]
         for number, rows in groups(thread):
-            in_thread = launch[slice(*np.searchsorted(owner, [number, number + 1]))]
+            begin, stop = np.searchsorted(owner, [number, number + 1])
+            in_thread = launch[begin:stop]
             index = np.searchsorted(self.start_ns[in_thread], at_ns[rows])
             following[rows] = taken(in_thread, np.where(index < len(in_thread), index, -1))
         return following
@@ -171,7 +164,7 @@ class Calls:
         launched_ns = np.where(following < 0, ENDLESS, self.start_ns[following])
         is_first_use = self.precedes_first_use(self.thread[rows], at_ns)
         for number, of_process in groups(self.process[rows]):
-            # Each load counts until the process loads again after the next launch of that thread.
+            # Loads at [10 20 50], the next launch of the thread at 30: that at 10 counts until 50.
             index = np.searchsorted(at_ns[of_process], launched_ns[of_process])
             until_ns = np.append(at_ns[of_process], ENDLESS)[index]
             # The times at which the process launches something for the first time.
@@ -201,7 +194,8 @@ class Calls:
         awaits_output = matching(marks["name"], _CHILD_WRITES.match) & is_system
         rows = np.flatnonzero(awaits_end | awaits_output)
         rows = rows[in_order(self.thread_of_mark[rows], start_ns[rows])]
-        # A run of waits that follow each other closely must contain one for an end.
+        # A run of waits that follow each other closely must contain one for an end. A new run
+        # begins at [0 0 1 0] of the waits after the first: run [0 0 0 1 1].
         thread, end_ns = self.thread_of_mark[rows], (start_ns + dur_ns)[rows]
         is_apart = start_ns[rows][1:] - end_ns[:-1] > LEAST_ALONE_NS
         run = np.cumsum(np.append(0, (thread[1:] != thread[:-1]) | is_apart))[: len(rows)]
@@ -229,7 +223,7 @@ class Calls:
         for number, _ in groups(process[rows_of_kinds[0]]):
             starts, batches, stops = (rows[process[rows] == number] for rows in rows_of_kinds)
             batches = batches[in_order(start_ns[batches])]
-            # A batch is a first one if workers were started since the batch before it.
+            # A batch is a first one if workers were started since the last: [4 4 8] is [1 0 1].
             started = np.searchsorted(np.sort(start_ns[starts]), start_ns[batches])
             is_first = np.diff(started, prepend=0) > 0
             if is_first.sum() <= FEW:
@@ -281,8 +275,10 @@ class Calls:
         dur_ns = self.dur_ns[long.row]
         are_many = long.calls > FEW
         awaits_none = are_many & (self._started_by(long.row) == self._started_by(long.first))
-        is_first = (dur_ns <= self.dur_ns[long.first]) | awaits_none
-        is_first &= (long.number < _FIRST) & (are_many | (dur_ns >= LEAST_ALONE_NS))
+        is_early = long.number < _FIRST
+        is_worth_it = are_many | (dur_ns >= LEAST_ALONE_NS)
+        is_no_wait = awaits_none | (dur_ns <= self.dur_ns[long.first])
+        is_first = is_early & is_worth_it & is_no_wait
         return stretch(self.trace.calls, long.row[is_first], long.usual_ns[is_first])
 
     def frees(self) -> Times:
@@ -322,7 +318,7 @@ class Calls:
         # A process prepares its work until it runs something else than copies and fills.
         works = ~is_one_of(activities["kind"], "memcpy", "memset")
         process, start_ns = (numbers(activities[name])[works] for name in ("process", "start_ns"))
-        works_from_ns = group_least(process, start_ns, len(self.activities_of))
+        works_from_ns = grouping.group_least(process, start_ns, len(self.activities_of))
         np.minimum.at(works_from_ns, self.process[self.launches], self.start_ns[self.launches])
         works_from_ns[self.activities_of == 0] = 0  # a process without device work prepares none
         prepares = self.start_ns < works_from_ns[self.process]
@@ -341,7 +337,7 @@ class Calls:
         # A copy without a size counts as 1 byte, so that all later ones are as large.
         size = np.maximum(numbers(activities["bytes"], 0)[copies], 1)
         unknown = np.flatnonzero(matching(calls["name"], COPIES.search))
-        unknown = without(unknown, call)  # without a recorded copy
+        unknown = grouping.without(unknown, call)  # without a recorded copy
         # The kind of a copy: its direction, or the name of its call, after all directions.
         direction = codes(activities["direction"])[copies]
         kind = np.append(direction, len(names(activities["direction"])) + self.name[unknown])
@@ -380,17 +376,22 @@ def longer(
     long_names = distinct(name[fits & (dur_ns >= LEAST_NS)])
     selected = np.flatnonzero(np.isin(name, long_names))
     group, first = group_rows((process[selected], name[selected]))
-    took_ns, count = dur_ns[selected], np.bincount(group, minlength=len(first))
+    took_ns = dur_ns[selected]
+    count = np.bincount(group, minlength=len(first))
     # The usual duration of each group: 0 for a single row, so that all of its time is beyond usual.
     tells = (count > 1)[group]
-    tells &= True if is_new is None else ~is_new[selected]
-    telling_group, usual_of_group = group[tells], np.zeros(len(first), dtype=np.int64)
-    if len(telling_group):
-        compact_group, example = group_rows((telling_group,))  # numbers without empty groups
-        usual_of_group[telling_group[example]] = lower_medians(compact_group, took_ns[tells])
+    if is_new is not None:
+        tells &= ~is_new[selected]
+    # Telling groups [0 0 3]: compact [0 0 1], without empty ones; examples are the rows 0 and 2.
+    compact_group, example = group_rows((group[tells],))
+    usual_of_group = np.zeros(len(first), dtype=np.int64)
+    medians_ns = grouping.lower_medians(compact_group, took_ns[tells])
+    usual_of_group[group[tells][example]] = medians_ns
     usual_ns = usual_of_group[group]
+    # Groups [1 0 1] that start at [5 2 3]: by_start [1 2 0], begins [0 1], number [1 0 0].
     by_start = np.lexsort((start_ns[selected], group))
-    number, begins = np.empty(len(selected), dtype=np.int64), np.cumsum(count) - count
+    begins = np.cumsum(count) - count
+    number = np.empty(len(selected), dtype=np.int64)
     number[by_start] = np.arange(len(selected)) - begins[group[by_start]]
     first_row = selected[by_start[begins]][group]
     is_long = (took_ns > TIMES_USUAL * usual_ns) & (took_ns - usual_ns >= LEAST_NS)

@@ -50,8 +50,8 @@ COPIES_MISSING: Final = "copies-missing"
 def with_known_idle(trace: Trace) -> Trace:
     """Return the trace, with sums by name instead of device work if only copies are recorded.
 
-    For then idle time is unknown, unless calls show that no kernel was launched. If copies may be
-    missing beside kernels, the device work stays, with a note.
+    For then idle time is unknown. If calls show that no kernel was launched, it is known: the trace
+    stays. If copies may be missing beside kernels, the device work stays, with a note.
     """
     if lacks_copies(trace):
         how = fact("advice.copies-missing", how=advice(trace, "copies"))
@@ -71,9 +71,9 @@ def draws(trace: Trace) -> bool:
 
 
 def frame_ns(trace: Trace) -> int | None:
-    """Return the time from frame to frame of a program that draws, None unless a display sets it.
+    """Return the time from frame to frame of a program that draws, None if no display sets it.
 
-    So it is if frames come steadily, and as often as a display shows them.
+    A display sets it if frames come steadily, and as often as a display shows them (60 per second).
     """
     start_ns = np.sort(numbers(trace.calls["start_ns"])[matching(trace.calls["name"], _MAPS.match)])
     if len(start_ns) <= _FEWEST_FRAMES:

@@ -11,10 +11,10 @@ time at which that call returned.
   until r, stream_wait while a stream wait before A lasts, then launch_to_start. A wait with an
   unknown end counts only if A starts later than launches usually do
 
-If A starts long after r and after the gap began, it waited for something that is not in the trace,
-as nothing ran on the device meanwhile: unless a stream wait explains it, the cause is unknown
+If A starts long after r and after the gap began, it waited for something, though nothing ran on the
+device. If a stream wait does not explain it, that is not in the trace: the cause is unknown
 ("unrecorded"). Before the first activity of a stream, earlier work of this stream may be missing
-from the trace: there the cause is unknown from c on for a copy whose call blocks, and a stream wait
+from the trace. There the cause is unknown from c on for a copy whose call blocks, and a stream wait
 explains it only if its end is known.
 
 Idle time after the last activity is unknown.
@@ -31,15 +31,8 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from traceflops.table.columns import (
-    ABSENT,
-    BoolArray,
-    IntArray,
-    is_one_of,
-    matching,
-    numbers,
-    span_columns,
-)
+from traceflops.table.arrays import ABSENT, BoolArray, IntArray
+from traceflops.table.columns import is_one_of, matching, numbers, span_columns
 from traceflops.table.grouping import distinct, in_order, ranked, shared_codes
 from traceflops.table.links import Links, first_match
 from traceflops.table.trace import Trace
@@ -114,7 +107,8 @@ def stream_waits(trace: Trace, links: Links) -> StreamWaits:
     last_row = np.full(len(wait), -1, dtype=np.int64)
     latest = _latest_ending(np.concatenate(group), launched, ended[row], start[record[has_record]])
     last_row[has_record] = np.append(row, -1)[latest]
-    held_call, last_row = held_call[held_call >= 0], last_row[held_call >= 0]
+    holds = held_call >= 0
+    held_call, last_row = held_call[holds], last_row[holds]
     end = np.where(last_row >= 0, ended[last_row], ENDLESS)
     order = np.argsort(end, kind="stable")  # the longest wait of a call is written last, and stays
     until[held_call[order]] = end[order]
@@ -130,6 +124,7 @@ def _next_launch(group: IntArray, launched: IntArray, since: IntArray) -> IntArr
     is_launch = np.arange(len(group)) < len(launched)
     order = in_order(group, np.concatenate([launched, since]), is_launch.astype(np.int64))
     # Per position in that order, the first launch at or after it: a running minimum from the end.
+    # Is a launch [0 0 1 0 1]: position [5 5 2 5 4], following [2 2 2 4 4]; 5 stands for none.
     position = np.where(is_launch[order], np.arange(len(order)), len(order))
     following = np.minimum.accumulate(position[::-1])[::-1]
     after = np.append(order, -1)[following]
@@ -147,7 +142,8 @@ def _latest_ending(
     Launches are indices; `end_ns` is the end of their work, `group` as in `_next_launch`.
     """
     # Ends are replaced by their ranks, and groups are shifted apart by more than any rank: so one
-    # running maximum serves all groups.
+    # running maximum serves all groups. Ranks of three launches, 0 for times, [2 1 0 | 3 0], shift
+    # [0 0 0 | 4 4]: the sums [2 1 0 7 4] have the maximum [2 2 2 7 7], so latest is [2 2 2 3 3].
     by_end, count = np.argsort(end_ns, kind="stable"), len(end_ns)
     rank = np.zeros(len(group), dtype=np.int64)  # 0 for the times: nothing yet
     rank[by_end] = np.arange(1, count + 1)
@@ -230,7 +226,8 @@ def idle_time(work: DeviceWork, busy: Intervals, replays: Intervals, begin_ns: i
     Rules: see the head of this file. In the times of `replays`, work without a record may have run.
     """
     start, end = _gaps(work, busy)
-    if begin_ns < (first_ns := int(work.start_ns[0])):
+    first_ns = int(work.start_ns[0])
+    if begin_ns < first_ns:
         start, end = np.append(begin_ns, start), np.append(first_ns, end)
     # The activity that ends each gap: of several that start together, the one launched first.
     launch = np.where(work.call_start_ns == ABSENT, ENDLESS, work.call_start_ns)
@@ -241,24 +238,27 @@ def idle_time(work: DeviceWork, busy: Intervals, replays: Intervals, begin_ns: i
     free_since = latest_end_before(work.stream, work.start_ns, work.end_ns, strictly=True)[row]
 
     # Cut to the gap: when that activity was launched, its call returned, its stream wait ended.
+    # Gap [10, 50): a call from 20 to 30 stays, one from 2 to 5 becomes 10 to 10.
     launched = np.clip(call, start, end)
     returned = np.clip(work.call_end_ns[row], launched, end)
     # A wait with an unknown end counts only if the start is later than that of a usual launch.
     is_usual = (until == ENDLESS) & (end - returned <= _LONGEST_LATENCY_NS)
     waited = np.where(is_usual, returned, np.clip(until, returned, end))
     # Up to `explained` something known held the activity back. What comes after is unrecorded if it
-    # is too long for a start. Before the first work of a stream, earlier work may be missing: there
-    # a copy that blocks its call may have waited from its launch on for what is not recorded, and
-    # an activity with a stream wait of unknown end from the return of its call on.
+    # is too long for a start. Before the first work of a stream, earlier work may be missing: then
+    # a copy that blocks its call, or a stream wait of unknown end, may have waited for that.
     is_first = (free_since == NEVER) & (work.stream[row] != ABSENT)
-    blocks = is_first & work.is_copy[row] & (work.call_end_ns[row] >= work.end_ns[row])
-    has_vague_wait = is_first & (until == ENDLESS)
-    explained = np.where(blocks, launched, np.where(has_vague_wait, returned, waited))
+    is_blocking_copy = work.is_copy[row] & (work.call_end_ns[row] >= work.end_ns[row])
+    is_vague_wait = until == ENDLESS
+    explained = np.select(
+        [is_first & is_blocking_copy, is_first & is_vague_wait], [launched, returned], waited
+    )
     unrecorded = has_call & (end - explained > LONGEST_START_NS)
     settled = np.where(unrecorded, explained, end)
     returned, waited = np.minimum(returned, settled), np.minimum(waited, settled)
 
-    queued = has_call & (call < start) & (free_since < start) & ~unrecorded
+    was_launched_before = call < start
+    queued = has_call & was_launched_before & (free_since < start) & ~unrecorded
     direct = has_call & ~queued
     unseen = Intervals.of(start, end).intersect(replays)
     by_cause = {

@@ -41,6 +41,7 @@ class Intervals(Struct, frozen=True, eq=False):
         if (start[1:] > end[:-1]).all():
             return cls(start, end)  # they neither overlap nor touch
         # A range of the union begins where a start lies beyond all ends before it.
+        # [0, 9) [2, 4) [12, 15): reach [9 9 15], opens [1 0 1], first [0 2], last [1 2].
         reach = np.maximum.accumulate(end)
         opens = np.ones(len(start), dtype=np.bool_)
         opens[1:] = start[1:] > reach[:-1]
@@ -98,6 +99,7 @@ class Intervals(Struct, frozen=True, eq=False):
         if len(self) == 0 or len(other) == 0:
             return Intervals.empty()
         # Both are disjoint and sorted, so range i of self meets a run of ranges of other.
+        # [0, 5) and [8, 20) meet of [4, 9) [10, 11): first [0 0], stop [1 2], own [0 1 1].
         first = np.searchsorted(other.end_ns, self.start_ns, side="right")
         stop = np.searchsorted(other.start_ns, self.end_ns, side="left")
         others, own = runs(first, stop)
@@ -151,8 +153,8 @@ def latest_end_before(
 ) -> IntArray:
     """Return, per interval, the latest end of all that start before it in its group, or NEVER.
 
-    Of intervals that start together, those with a lower index count as before it, unless `strictly`
-    is set.
+    Intervals that start together: without `strictly`, those with a lower index count as before it,
+    with it none does. [3, 9) [3, 5): NEVER and 9, or `strictly` NEVER and NEVER.
     """
     order = in_order(group, start_ns)
     groups = group[order]
@@ -162,6 +164,7 @@ def latest_end_before(
     np.copyto(before[1:], latest[:-1], where=same_group)
     if strictly:  # intervals that start together all get the value of the first of them
         starts = start_ns[order]
+        # Starts [3 5 5 7]: tied [0 0 1 0] to the one before, first_of_tie [0 1 1 3].
         tied = np.append(False, same_group & (starts[1:] == starts[:-1]))[: len(order)]
         first_of_tie = np.maximum.accumulate(np.where(tied, 0, np.arange(len(order))))
         before = before[first_of_tie]
@@ -176,6 +179,8 @@ def _latest_so_far(groups: IntArray, end_ns: IntArray) -> IntArray:
     if not shift.any():
         return np.maximum.accumulate(end_ns)
     # Groups are shifted apart by more than any end, so that one running maximum serves all of them.
+    # Groups [0 0 1 1], ends [9 5 2 4]: [7 3 8 10] with shift [-2 -2 6 6], maximum [7 7 8 10], less
+    # the shift [9 9 2 4].
     low_ns, high_ns = int(end_ns.min()), int(end_ns.max())
     if (int(shift[-1]) + 1) * (high_ns - low_ns + 1) <= ENDLESS:
         shift *= high_ns - low_ns + 1

@@ -7,7 +7,7 @@ A first call of its kind loads code, creates a context, or pins a buffer. Start-
 
 * what a first call takes beyond the usual call of its kind. Launches of something new do not tell
   what is usual: if each is new, all of a long one is start-up. A later call that takes longer than
-  the first waits or works, unless nothing was launched since the first, or no kernel has run yet;
+  the first counts only if nothing was launched since, or no kernel has run yet: else it may wait;
 * all of a call that loads code, of a compilation, of a long allocation and of the capture of a
   graph, if what is launched next has not been launched before;
 * what an operator takes beyond usual that looks up many functions: it chooses a kernel;
@@ -138,8 +138,8 @@ class StartUp(Struct, frozen=True, dict=True):
     ) -> dict[str, Intervals]:
         """Return the instants of gaps of a device in which the process starts up, by kind.
 
-        The head of this file has the rules. `is_odd` is, per gap, whether it is long and the device
-        is not usually idle so long before such work; see there for `first_kernel_ns`, too.
+        The head of this file has the rules, `device_start_up` says what `is_odd` (per gap) and
+        `first_kernel_ns` are.
         """
         gaps = Intervals.of(start_ns, end_ns)
         by_kind = {}
@@ -154,14 +154,13 @@ class StartUp(Struct, frozen=True, dict=True):
             return by_kind  # without known start-up, gaps are not taken for it either
         # A gap as long as many others is no start-up. If known start-up takes a part of the gap,
         # only the rest is compared, and only with gaps without start-up.
-        length, known_ns = end_ns - start_ns, known.length_within(start_ns, end_ns)
+        length = end_ns - start_ns
+        known_ns = known.length_within(start_ns, end_ns)
         as_long_as_rest = _count_at_least_half(length[known_ns == 0], length - known_ns)
         as_long = np.where(known_ns > 0, as_long_as_rest, _count_at_least_half(length, length))
         is_rare = as_long <= FEW
-        # Gaps that load or compile code are much longer than those without, and fewer than half of
-        # all gaps.
-        none = Intervals.empty()
-        loading = none.union(*(by_kind.get(kind, none) for kind in _LOADING))
+        # Gaps that load or compile code are much longer than others, and fewer than half of all.
+        loading = Intervals.empty().union(*(by_kind[kind] for kind in _LOADING if kind in by_kind))
         loads = loading.length_within(start_ns, end_ns) > 0
         is_loading = np.zeros_like(loads)
         if 2 * loads.sum() < len(loads):
@@ -169,16 +168,11 @@ class StartUp(Struct, frozen=True, dict=True):
         is_loading &= is_rare & (start_ns < self.loops_from_ns)
         loading = Intervals.of(start_ns[is_loading], end_ns[is_loading]).subtract(known)
         by_kind["gap"] = self._unrecorded(loading, ("functions", "ops"), ENDLESS)
-        # Holes begin before nearly all known start-up is over, as what is used for the first time
-        # late may be an exception. A process that does everything once may start up to its end.
-        sums_ns = np.cumsum(known.end_ns - known.start_ns)
-        nearly_over_ns = int(known.end_ns[np.searchsorted(sums_ns, _NEARLY_ALL * sums_ns[-1])])
-        until_ns = min(ENDLESS if self.is_once else nearly_over_ns, self.loops_from_ns)
-        is_hole, longest_ns = is_odd & is_rare & (start_ns < until_ns), _TIMES_KNOWN * sums_ns[-1]
+        is_hole = is_odd & is_rare & (start_ns < self._holes_until_ns(known))
         holes = Intervals.of(start_ns[is_hole], end_ns[is_hole])
         holes = holes.subtract(known.union(by_kind["gap"]))
         tables = ("functions", "ops", "system", "calls")
-        unrecorded = self._unrecorded(holes, tables, int(longest_ns))
+        unrecorded = self._unrecorded(holes, tables, _TIMES_KNOWN * known.length_ns)
         # Before the first kernel, gaps that are mostly holes read code and data: all is start-up.
         hole_ns = unrecorded.length_within(start_ns, end_ns)
         is_early = is_hole & (end_ns <= first_kernel_ns) & (2 * hole_ns >= length)
@@ -186,6 +180,14 @@ class StartUp(Struct, frozen=True, dict=True):
         early = self._unrecorded(early, ("functions", "ops", "calls"), ENDLESS)
         by_kind["hole"] = unrecorded.union(early)
         return by_kind
+
+    def _holes_until_ns(self, known: Intervals) -> int:
+        """Return until when holes may begin: the loop begins, or known start-up is nearly over."""
+        if self.is_once:  # it does everything once, and may start up to its end
+            return self.loops_from_ns
+        sums_ns = np.cumsum(known.end_ns - known.start_ns)
+        nearly_over_ns = int(known.end_ns[np.searchsorted(sums_ns, _NEARLY_ALL * sums_ns[-1])])
+        return min(nearly_over_ns, self.loops_from_ns)
 
     def _unrecorded(self, times: Intervals, tables: tuple[str, ...], longest_ns: int) -> Intervals:
         """Return the parts of LEAST_NS to `longest_ns` of which these host records have nothing."""
@@ -203,8 +205,8 @@ def start_up(trace: Trace, links: Links, loops_from_ns: Mapping[int, int]) -> di
     `loops_from_ns` is, by process, when its loop begins: from then on what takes long is a part of
     a step, except for the capture of graphs. Time of several kinds counts for the first of them.
     """
-    sets: dict[int, dict[str, Intervals]] = {}
-    threads: defaultdict[int, dict[int, Intervals]] = defaultdict(dict)
+    sets: dict[int, dict[str, Intervals]] = {}  # by process and kind
+    threads: dict[int, defaultdict[int, Intervals]] = {}  # by process and thread
     calls, host = Calls(trace, links), _HostRecords(trace)
     for source, (process, thread, start_ns, end_ns) in (
         ("load", calls.loads()),
@@ -226,8 +228,9 @@ def start_up(trace: Trace, links: Links, loops_from_ns: Mapping[int, int]) -> di
         kind = "first-call" if source == "first-op" else source  # only the search differs
         for number, rows in groups(process):
             by_kind = sets.setdefault(number, {})
+            by_thread = threads.setdefault(number, defaultdict(Intervals.empty))
             known = Intervals.empty().union(*by_kind.values())
-            if source == "first-op":  # not those of which known start-up takes half
+            if source == "first-op":  # only if known start-up takes less than half of it
                 known_ns = known.length_within(start_ns[rows], end_ns[rows])
                 rows = rows[2 * known_ns < (end_ns - start_ns)[rows]]
             times = Intervals.of(start_ns[rows], end_ns[rows])
@@ -238,8 +241,7 @@ def start_up(trace: Trace, links: Links, loops_from_ns: Mapping[int, int]) -> di
             for tid, members in groups(thread[rows]):
                 own = rows[members]
                 of_thread = Intervals.of(start_ns[own], end_ns[own]).intersect(times)
-                before = threads[number].get(tid, Intervals.empty())
-                threads[number][tid] = before.union(of_thread)
+                by_thread[tid] = by_thread[tid].union(of_thread)
     start_ups = {}
     for number, by_kind in sets.items():
         is_once = bool(calls.activities_of[number] < FEW_ACTIVITIES)
@@ -268,22 +270,22 @@ def device_start_up(
     gaps. Until `first_kernel_ns` the device only copies and fills.
     """
     start_ns, end_ns = gaps_ns
-    by_kind, covered = dict[str, Intervals](), Intervals.empty()
+    by_kind: dict[str, Intervals] = {}
     for number, gaps in groups(owner):
         start, end = start_ns[gaps], end_ns[gaps]
         length_ns = end - start
         group, first = group_rows((name[gaps],))
-        usual_ns, count = lower_medians(group, length_ns)[group], np.bincount(group)[group]
+        usual_ns = lower_medians(group, length_ns)[group]
+        count = np.bincount(group)[group]
         # Odd: long, and much longer than usual before work of this name, or too few to tell.
         is_odd = (length_ns > TIMES_USUAL * usual_ns) | (count <= FEW)
         is_odd &= length_ns >= LEAST_NS
-        of_process = dict[str, Intervals]()
+        of_process: dict[str, Intervals] = {}
         if number in by_process:
             of_process = by_process[number].within_gaps(start, end, is_odd, first_kernel_ns)
         elif is_unseen[number]:
             # Without host records, an odd gap is start-up if few gaps are half as long and it is
-            # the first of many before work of its name. So is any long gap before the first kernel,
-            # as data are loaded then.
+            # the first of many before work of its name. So is a long gap before the first kernel.
             is_rare = _count_at_least_half(length_ns, length_ns) <= FEW
             is_first_of_many = np.zeros(len(gaps), dtype=np.bool_)
             is_first_of_many[first] = np.bincount(group) > FEW
@@ -292,6 +294,7 @@ def device_start_up(
             of_process = {"hole": Intervals.of(start[is_hole], end[is_hole])}
         for kind, times in of_process.items():
             by_kind[kind] = by_kind.get(kind, Intervals.empty()).union(times)
+    covered = Intervals.empty()
     for kind in KINDS:  # kinds of several processes may overlap: the first one counts
         if kind in by_kind:
             times = by_kind[kind]
@@ -322,7 +325,8 @@ def first_operators(calls: Calls) -> Times:
     usual_ns = np.append(long.usual_ns[is_first], launcher_usual_ns[is_new])
     begin_ns, end_ns = start_ns[row] + usual_ns, start_ns[row] + dur_ns[row]
     # Without those that spend half of this time in calls that are judged by themselves.
-    is_kept, called = np.zeros(len(row), dtype=np.bool_), calls.trace.calls
+    is_kept = np.zeros(len(row), dtype=np.bool_)
+    called = calls.trace.calls
     waits = matching(called["name"], lambda name: COPIES.search(name) or WAITS.search(name))
     judged = np.flatnonzero(calls.launches | waits)
     judged_of = {number: judged[rows] for number, rows in groups(calls.process[judged])}
@@ -368,7 +372,8 @@ def _long_to_launch(
     ops = calls.links.op_of_call[launch][first]
     owner, _ = group_rows((process[ops],))
     usual_ns = lower_medians(owner, dur_ns[ops])[owner]
-    is_long, is_first = fits[ops] & (dur_ns[ops] > TIMES_USUAL * usual_ns), np.zeros_like(fits[ops])
+    is_long = fits[ops] & (dur_ns[ops] > TIMES_USUAL * usual_ns)
+    is_first = np.zeros_like(is_long)
     if is_long.any():  # the checks below are slower
         is_long &= OpTree.of(calls.trace.ops).below(dur_ns >= LEAST_NS)[ops] == 0
         is_first = np.bincount(launcher, weights=calls.uses_first(launch)) > 0
@@ -384,9 +389,11 @@ def first_ranges(calls: Calls) -> Times:
     is_first = (long.calls > FEW) & (long.number == 0)
     row, usual_ns = long.row[is_first], long.usual_ns[is_first]
     # Sorted by group and duration, the second from the end of a group is its second longest range.
+    # Durations [1 2 9 | 3 4 7]: group_end [3 6], the second longest 2 and 4.
     same = np.flatnonzero(np.isin(name, distinct(name[row])))
     group, _ = group_rows((process[same], name[same]))
-    order, group_end = np.lexsort((dur_ns[same], group)), np.cumsum(np.bincount(group))
+    order = np.lexsort((dur_ns[same], group))
+    group_end = np.cumsum(np.bincount(group))
     second_ns = dur_ns[same][order][group_end - 2][group]
     is_alone = dur_ns[row] > TIMES_USUAL * second_ns[np.searchsorted(same, row)]
     return stretch(marks, row[is_alone], usual_ns[is_alone])
