@@ -91,9 +91,13 @@ class LaunchRecords(Struct, frozen=True):
 
     @property
     def evidence(self) -> CallRecords:
-        """All calls whose missing records prove a loss; fills of no bytes have none anyway."""
+        """All calls whose missing records prove a loss.
+
+        Fills of no bytes never have a record: fills alone prove nothing, and count as recorded.
+        """
         others = self.kernel + self.graph + self.copy
-        return others + (self.fill if others.lost else CallRecords(self.fill.calls))
+        fill = self.fill if others.lost else CallRecords(self.fill.calls)
+        return others + fill
 
     @property
     def calls(self) -> int:
@@ -189,8 +193,11 @@ def launch_records(
     kind[is_early], lost[is_early] = -1, False
     one_process = np.zeros(trace.calls.num_rows, dtype=np.int64)  # counts all calls together
     (records,) = _by_process(kind, captured, lost, one_process, 1)
-    is_queued = (kind >= 0) & starting_calls.still_queued(trace, (kind >= 0) & recorded)
-    queued = int((is_queued & ~(recorded | captured | lost)).sum()) if has_devices else 0
+    queued = 0
+    if has_devices:
+        is_wanted = kind >= 0
+        is_queued = is_wanted & starting_calls.still_queued(trace, is_wanted & recorded)
+        queued = int((is_queued & ~recorded & ~captured & ~lost).sum())
     return replace(records, has_devices=has_devices, early=int(is_early.sum()), queued=queued)
 
 
@@ -200,12 +207,14 @@ def _by_process(
     """Return the numbers of calls of each process; the arrays are per call (`_wanted_records`)."""
 
     def by_process_and_kind(calls: BoolArray) -> Any:
+        """Return a list per process with the number of these calls of each of KINDS."""
         calls = calls & (kind >= 0)
         cell = process[calls] * len(KINDS) + kind[calls]
         counts = np.bincount(cell, minlength=processes * len(KINDS))
         return counts.reshape(processes, len(KINDS)).tolist()
 
-    run, lost_calls = by_process_and_kind(~captured), by_process_and_kind(lost)
+    run = by_process_and_kind(~captured)
+    lost_calls = by_process_and_kind(lost)
     captured_calls = np.bincount(process[captured], minlength=processes).tolist()
     records = []
     for run_by_kind, lost_by_kind, count in zip(run, lost_calls, captured_calls, strict=True):
@@ -217,23 +226,17 @@ def _by_process(
 def _wanted_records(
     trace: Trace, is_chosen: BoolArray, *, has_devices: bool
 ) -> tuple[IntArray, BoolArray, BoolArray]:
-    """Return, per call, its index in KINDS, whether it was captured in a graph, and whether lost.
+    """Return, per call, its `_kinds`, whether it was captured in a graph, and whether it is lost.
 
-    The index is -1 for calls that start nothing, are not chosen, or have a kind that the tool does
-    not record. A call without a record is not lost if it was captured, if its work was still queued
-    when the recording stopped, or if its record may be one of those without a correlation.
+    A wanted call with a record is neither. Without a record, the first line that holds decides:
+
+        its process captures a graph                                captured
+        its work was still queued when the recording stopped        not lost
+        its record may be one without a correlation                 not lost
+        else                                                        lost
     """
     recorded, process = recorded_calls(trace), numbers(trace.calls["process"])
-    is_launch = starting_calls.launching(trace)
-    kind = np.where(is_launch, KINDS.index("kernel"), -1)
-    kind[is_launch & started(trace.calls, GRAPH_LAUNCH)] = KINDS.index("graph")
-    for name, pattern in _ASYNC.items():
-        kind[started(trace.calls, pattern)] = KINDS.index(name)
-    kind[~(is_chosen & starting_calls.linkable(trace))] = -1
-    # Tools record copies and fills together: without any record, both were not asked for.
-    is_copy_or_fill = np.isin(kind, [*map(KINDS.index, _ASYNC)])
-    if not (is_copy_or_fill & recorded).any():
-        kind[is_copy_or_fill] = -1
+    kind = _kinds(trace, is_chosen, recorded)
     is_wanted = kind >= 0
     captured = is_wanted & ~recorded & starting_calls.capturing(trace)
     lost = is_wanted & ~recorded & ~captured
@@ -243,20 +246,41 @@ def _wanted_records(
         is_launch = np.isin(kind, (KINDS.index("kernel"), KINDS.index("graph")))
         lacks_kernels = ~np.isin(process, process[is_launch & recorded])
         lost &= ~is_queued | (is_launch & lacks_kernels)
-    # A record without a correlation may be that of a lost call of its process and kind: if there
-    # are at least as many such records as lost calls, no call is lost.
+    # A record without a correlation may be that of a lost call of its process and kind. 12 copies
+    # lack a record, and 15 records of copies lack a correlation: no copy is lost.
     work = trace.activities
     kind_of_work = np.full(work.num_rows, -1)
     for work_kind, call_kind in _STARTS.items():
         kind_of_work[is_one_of(work["kind"], work_kind)] = KINDS.index(call_kind)
     is_unlinked = (kind_of_work >= 0) & (numbers(work["correlation"], ABSENT) == ABSENT)
-    # Both are counted in a table with a cell per process and kind.
+    # Both are counted in a table: process 2, kind 3 of the four KINDS is cell 2 * 4 + 3.
     cells = trace.processes.num_rows * len(KINDS)
     cell_of_call = process * len(KINDS) + kind
     cell_of_work = numbers(work["process"]) * len(KINDS) + kind_of_work
     unlinked_count = np.bincount(cell_of_work[is_unlinked], minlength=cells)
     lost_count = np.bincount(cell_of_call[lost], minlength=cells)
-    return kind, captured, lost & (lost_count > unlinked_count)[cell_of_call]
+    has_more_lost = lost_count > unlinked_count
+    return kind, captured, lost & has_more_lost[cell_of_call]
+
+
+def _kinds(trace: Trace, is_chosen: BoolArray, recorded: BoolArray) -> IntArray:
+    """Return, per call, the index in KINDS of what it starts; -1 if its record is not wanted.
+
+    That is so if it starts nothing, if it is not chosen, if no record could be linked to it, or if
+    it copies or fills and the tool records neither copies nor fills.
+    """
+    is_launch = starting_calls.launching(trace)
+    kind = np.where(is_launch, KINDS.index("kernel"), -1)
+    kind[is_launch & started(trace.calls, GRAPH_LAUNCH)] = KINDS.index("graph")
+    for name, pattern in _ASYNC.items():
+        kind[started(trace.calls, pattern)] = KINDS.index(name)
+    is_possible = is_chosen & starting_calls.linkable(trace)
+    kind[~is_possible] = -1
+    # Tools record copies and fills together: without any record, both were not asked for.
+    is_copy_or_fill = np.isin(kind, [*map(KINDS.index, _ASYNC)])
+    if not (is_copy_or_fill & recorded).any():
+        kind[is_copy_or_fill] = -1
+    return kind
 
 
 def lost_replays(trace: Trace) -> dict[int, IntArray]:
@@ -267,10 +291,11 @@ def lost_replays(trace: Trace) -> dict[int, IntArray]:
     recorded = recorded_calls(trace)
     # A call without a correlation may have a record that does not name it. A call during a capture
     # runs nothing, but becomes a part of another graph.
-    has_correlation = numbers(trace.calls["correlation"], ABSENT) != ABSENT
-    may_have_record = has_correlation & starting_calls.linkable(trace)
-    may_have_record &= ~starting_calls.capturing(trace)
-    lost = replays & may_have_record & ~recorded & ~starting_calls.still_queued(trace, recorded)
+    lost = replays & ~recorded
+    lost &= numbers(trace.calls["correlation"], ABSENT) != ABSENT
+    lost &= starting_calls.linkable(trace)
+    lost &= ~starting_calls.capturing(trace)
+    lost &= ~starting_calls.still_queued(trace, recorded)
     row = np.flatnonzero(lost)
     return {process: row[rows] for process, rows in groups(numbers(trace.calls["process"])[row])}
 
@@ -278,8 +303,9 @@ def lost_replays(trace: Trace) -> dict[int, IntArray]:
 def timed_work(trace: Trace) -> CallRecords:
     """Return the number of kernels, copies and graphs, and of those without a known duration.
 
-    Durations of 0 ns are those of very short operations, unless half of all durations are 0, or the
-    reader's notes tell that at least as many durations are missing: then they are unknown.
+    A few durations of 0 ns are those of very short operations. But if half of all durations are 0,
+    they are unknown. They also are if notes of the reader count as many missing durations: 5 of 100
+    are 0, and a note tells of 5 without an end.
     """
     is_timed = is_one_of(trace.activities["kind"], *_TIMED)
     dur_ns = numbers(trace.activities["dur_ns"])[is_timed]
@@ -287,14 +313,15 @@ def timed_work(trace: Trace) -> CallRecords:
     counts = [note.count for note in trace.notes if note.code in _NO_DURATION]
     missing = sum(zeros if count is None else count for count in counts)
     are_short = 2 * zeros < len(dur_ns) and missing < zeros
-    return CallRecords(len(dur_ns), 0 if are_short else zeros)
+    unknown = 0 if are_short else zeros
+    return CallRecords(len(dur_ns), unknown)
 
 
 def cut_processes(trace: Trace) -> IntArray:
     """Return the processes whose GPU records are incomplete, such as those of a truncated file.
 
-    They are to be left out, so that they do not affect the others. If many are incomplete, none is
-    returned: then all processes are judged together.
+    They are to be left out, so that they do not affect the others. Of 8 processes with calls 3 are
+    incomplete: these 3 are returned. If 4 are, none is: then all processes are judged together.
     """
     if trace.processes.num_rows <= _WHOLE_PER_CUT:
         return np.empty(0, dtype=np.int64)
@@ -350,9 +377,12 @@ def records_notes(
         code = "launches-queued"
         notes.append(note_of("missing", code, count=count, share=weight, calls=calls_text))
     if not records.lost:
-        early = note_of("missing", "launches-early", count=records.early)
-        return (*notes, early) if records.early else tuple(notes)
-    variant = "some" if records.has_devices else "on-host" if on_host else "all"
+        if records.early:
+            notes.append(note_of("missing", "launches-early", count=records.early))
+        return tuple(notes)
+    variant = "on-host" if on_host else "all"
+    if records.has_devices:
+        variant = "some"
     part = share if records.state == "few missing" else None
     code, lost = f"{NO_DEVICE_RECORDS}.{variant}", records.lost
     return (*notes, note_of("missing", code, count=lost, calls=records.words, part=part))
