@@ -126,7 +126,8 @@ class TableBuilder(Rows):
             return pa.Array.from_buffers(kind, self.count, [None, zeros], 0)
         # A column of numbers that cannot be null is built in its final type at once.
         is_float = pa.types.is_floating(kind)
-        has_no_null = not column.nullable or (not is_float and all(map(_fits_in_int32, values)))
+        has_no_absent = not is_float and all(map(_fits_in_int32, values))
+        has_no_null = has_no_absent or not column.nullable
         if pa.types.is_fixed_size_list(kind):
             item_type = np.int32 if has_no_null else np.int64
             return _list_column(self._filled(column, item_type)[rows], kind)
