@@ -23,7 +23,7 @@ from traceflops.table.columns import ABSENT, IntArray, codes, floats, names, num
 from traceflops.table.grouping import differ_from_before, distinct, groups, joint_codes
 from traceflops.table.nesting import taken
 from traceflops.table.trace import Trace
-from traceflops.windows.layout import REPEATED
+from traceflops.windows.choice import REPEATED
 from traceflops.windows.prepared import Prepared
 from traceflops.windows.selection import HIDDEN
 from traceflops.windows.step_times import Steps

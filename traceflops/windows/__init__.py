@@ -7,7 +7,7 @@ device, its span      | before |--- step 0 ---|--- step 1 ---|- 2 -| after |
     |                 without marks: what repeats on the device (periodicity, repetition),
     |                 else one window over the whole span
     v
-StepPlan (layout, choice)     used: step 1; left out, and why: warm-up, last step, not selected
+StepPlan (choice.py)          used: step 1; left out, and why: warm-up, last step, not selected
     |  Selection: --steps, --from/--to, --ranks, --gpu, --run, --job
     v
 Window                        role, [start_ns, end_ns), used, Account of its time

@@ -36,7 +36,7 @@ from traceflops.units import duration, listed
 from traceflops.windows.records import Accounts, device_words
 from traceflops.windows.selection import Selection
 from traceflops.windows.steps import find_marked_steps, step_of_activity
-from traceflops.windows.tiling import Stretch
+from traceflops.windows.tiling import TRIFLE, Stretch
 
 _Account = TypeVar("_Account")
 _Stretches = dict[int, tuple[int, int]]  # start and end in ns, by device
@@ -64,9 +64,8 @@ def chosen_range(
     The time is None without these options. It ends at the last activity on the device's clock at
     the latest, and is limited to the time in which processes of the device were recorded: outside
     of that it is unknown whether the device was idle. UsageError if no device has records.
-
-        work of all on the clock  100 .. 900    --from 50 --to 1000  ->  wanted 150 .. 900
-        process of GPU 1 recorded 300 .. 700                         ->  chosen 300 .. 700
+    Work on the clock 100..900, --from 50 --to 1000  ->  wanted 150..900. Its process was recorded
+    300..700  ->  chosen 300..700.
     """
     if not selection.is_time_range:
         return None, ()
@@ -213,8 +212,7 @@ def _shown(trace: Trace, devices: Collection[int], selection: Selection) -> set[
     for runs in of_gpu.values():
         if len(runs) > 1:
             run_ns.update({trace.runs[device][1]: work_ns[device] for device in runs})
-    longest_run = max(run_ns, key=lambda run: (run_ns[run], -run), default=1)
-    wanted = longest_run if selection.run is None else selection.run
+    wanted = selection.run or max(run_ns, key=lambda run: (run_ns[run], -run), default=1)
     return {
         max(runs, key=lambda device: (trace.runs[device][1] == wanted, work_ns[device], -device))
         for runs in of_gpu.values()
@@ -234,6 +232,37 @@ def one_step_note(trace: Trace, stretches: Mapping[int, Sequence[Stretch]]) -> N
         return note_of("assumed", "one-step")
     # The note concerns all of the time (share 1): each GPU is idle during the steps of the others.
     return note_of("assumed", "one-step.apart", share=1.0, count=len(steps), apart_ns=apart_ns)
+
+
+def outside_notes(
+    trace: Trace, accounts: Accounts, windows: Mapping[int, Sequence[Stretch]], *, are_passes: bool
+) -> Iterator[Note]:
+    """Yield notes on work outside of steps, and on idle time before the first pass.
+
+    There is no note if the trace has no steps, or if the time is a trifle (see TRIFLE).
+    """
+    steps_ns = [s.dur_ns for of_gpu in windows.values() for s in of_gpu if s.role == "step"]
+    if not steps_ns:
+        return
+    outside_ns = total_ns = unrecorded_ns = 0
+    for device, of_device in windows.items():
+        busy = accounts[device].timeline.busy
+        edges = [(s.start_ns, s.end_ns) for s in of_device if s.role != "step"]
+        starts, ends = np.array(edges, dtype=np.int64).reshape(-1, 2).T
+        outside_ns += int(busy.length_within(starts, ends).sum())
+        total_ns += busy.length_ns
+        # Idle time of unrecorded cause before the first pass (see `tile`) belongs to no step.
+        first = of_device[0]
+        if are_passes and first.role == "before":
+            unrecorded = accounts[device].idle.by_cause["unrecorded"]
+            before_ns = unrecorded.within(first.start_ns, first.end_ns).length_ns
+            unrecorded_ns = max(unrecorded_ns, before_ns)
+    if outside_ns * TRIFLE > total_ns:
+        share, work = outside_ns / total_ns, device_words(trace).work
+        yield note_of("dropped", "work-outside-steps", ns=outside_ns, work=work, share=share)
+    if unrecorded_ns * TRIFLE > sum(steps_ns):
+        share = unrecorded_ns / (unrecorded_ns + sum(steps_ns))
+        yield note_of("missing", "head-left-out", ns=unrecorded_ns, share=share)
 
 
 def gpu_notes(trace: Trace, devices: Collection[int], selection: Selection) -> Iterator[Note]:

@@ -91,13 +91,9 @@ class LaunchRecords(Struct, frozen=True):
 
     @property
     def evidence(self) -> CallRecords:
-        """All calls whose missing records prove a loss.
-
-        Fills of no bytes never have a record: fills alone prove nothing, and count as recorded.
-        """
+        """All calls whose missing records prove a loss; fills of no bytes have none anyway."""
         others = self.kernel + self.graph + self.copy
-        fill = self.fill if others.lost else CallRecords(self.fill.calls)
-        return others + fill
+        return others + (self.fill if others.lost else CallRecords(self.fill.calls))
 
     @property
     def calls(self) -> int:
@@ -207,14 +203,12 @@ def _by_process(
     """Return the numbers of calls of each process; the arrays are per call (`_wanted_records`)."""
 
     def by_process_and_kind(calls: BoolArray) -> Any:
-        """Return a list per process with the number of these calls of each of KINDS."""
         calls = calls & (kind >= 0)
         cell = process[calls] * len(KINDS) + kind[calls]
         counts = np.bincount(cell, minlength=processes * len(KINDS))
         return counts.reshape(processes, len(KINDS)).tolist()
 
-    run = by_process_and_kind(~captured)
-    lost_calls = by_process_and_kind(lost)
+    run, lost_calls = by_process_and_kind(~captured), by_process_and_kind(lost)
     captured_calls = np.bincount(process[captured], minlength=processes).tolist()
     records = []
     for run_by_kind, lost_by_kind, count in zip(run, lost_calls, captured_calls, strict=True):
@@ -259,15 +253,13 @@ def _wanted_records(
     cell_of_work = numbers(work["process"]) * len(KINDS) + kind_of_work
     unlinked_count = np.bincount(cell_of_work[is_unlinked], minlength=cells)
     lost_count = np.bincount(cell_of_call[lost], minlength=cells)
-    has_more_lost = lost_count > unlinked_count
-    return kind, captured, lost & has_more_lost[cell_of_call]
+    return kind, captured, lost & (lost_count > unlinked_count)[cell_of_call]
 
 
 def _kinds(trace: Trace, is_chosen: BoolArray, recorded: BoolArray) -> IntArray:
     """Return, per call, the index in KINDS of what it starts; -1 if its record is not wanted.
 
-    That is so if it starts nothing, if it is not chosen, if no record could be linked to it, or if
-    it copies or fills and the tool records neither copies nor fills.
+    It is -1 if it starts nothing, if it is not chosen, or if the tool does not record its kind.
     """
     is_launch = starting_calls.launching(trace)
     kind = np.where(is_launch, KINDS.index("kernel"), -1)
@@ -291,11 +283,9 @@ def lost_replays(trace: Trace) -> dict[int, IntArray]:
     recorded = recorded_calls(trace)
     # A call without a correlation may have a record that does not name it. A call during a capture
     # runs nothing, but becomes a part of another graph.
-    lost = replays & ~recorded
+    lost = replays & ~recorded & starting_calls.linkable(trace)
     lost &= numbers(trace.calls["correlation"], ABSENT) != ABSENT
-    lost &= starting_calls.linkable(trace)
-    lost &= ~starting_calls.capturing(trace)
-    lost &= ~starting_calls.still_queued(trace, recorded)
+    lost &= ~starting_calls.capturing(trace) & ~starting_calls.still_queued(trace, recorded)
     row = np.flatnonzero(lost)
     return {process: row[rows] for process, rows in groups(numbers(trace.calls["process"])[row])}
 
@@ -313,8 +303,7 @@ def timed_work(trace: Trace) -> CallRecords:
     counts = [note.count for note in trace.notes if note.code in _NO_DURATION]
     missing = sum(zeros if count is None else count for count in counts)
     are_short = 2 * zeros < len(dur_ns) and missing < zeros
-    unknown = 0 if are_short else zeros
-    return CallRecords(len(dur_ns), unknown)
+    return CallRecords(len(dur_ns), 0 if are_short else zeros)
 
 
 def cut_processes(trace: Trace) -> IntArray:

@@ -67,7 +67,7 @@ def _warm_up_count(durations_ns: IntArray) -> int:
     """Return how many leading steps are warm-up, from the durations of all steps.
 
     They are longer than 1.25 medians. Warm-up ends at a step that a tenth of the later steps take
-    as long as: [90 20 10 10 20 10 10] has 1 step of warm-up, as 20 comes again later.
+    as long as: [90 20 10 10 20 10 10] has one step of warm-up, as 20 comes again.
     """
     times_ns: list[int] = durations_ns.tolist()
     long_ns = _WARM_UP_FACTOR * float(np.median(durations_ns))
@@ -83,11 +83,9 @@ def _warm_up_count(durations_ns: IntArray) -> int:
 def lossy(launched: IntArray, late_ns: IntArray, durations_ns: IntArray) -> BoolArray:
     """Return, per step, whether records of its GPU work are lost, along with their calls.
 
-        launched  40 40 40 38 12     In steps 3 and 4 work starts late (`late_ns`), though nothing
-        late_ns    0  0  0  9 30     recorded held it back, and launches are missing: both are lost.
-
-    Such a step has fewer launches than any step whose work is in time. If most late steps have no
-    fewer launches, none is lost.
+    launched [40 40 40 38 12], late_ns [0 0 0 9 30]: in the last two, work starts late, though
+    nothing recorded held it back, and they have fewer launches than any step in time. Both are
+    lossy. But if most late steps have as many launches as others, none is lossy.
     """
     is_late = late_ns >= np.maximum(MATERIAL * durations_ns, 1)
     whole = launched[~is_late]
@@ -293,11 +291,7 @@ def device_steps(
 
 
 def _steps_of_tool(trace: Trace) -> dict[int, Steps]:
-    """Return the steps that the tool marks on each device.
-
-    Their numbers are those in the names of their marks. Marks "step 7" and "step 8" have 7 and 8;
-    if one is just "step", all steps of the device count from 0.
-    """
+    """Return the steps that the tool marks on each device, numbered as it names them, or from 0."""
     marks = trace.marks
     rows = np.flatnonzero(is_one_of(marks["kind"], "gpu_step"))
     start = numbers(marks["start_ns"])[rows]

@@ -145,10 +145,9 @@ class _Occurrences:
         names, length, spread = distances.group[kept], distances.usual[kept], distances.spread[kept]
         limit = np.inf
         for _ in range(_LENGTHS_TRIED):
-            is_left = length < limit
-            if not is_left.any():
+            if not (length < limit).any():
                 return
-            longest = int(length[is_left].max())
+            longest = int(length[length < limit].max())
             limit = _SAME_LENGTH * longest
             # Names whose length counts as the same as the longest: the most regular one is taken.
             same = np.flatnonzero((length <= longest) & (length >= limit))
@@ -224,8 +223,7 @@ class _RoundTest:
         first, last = int(rounds.begin[0]), int(rounds.begin[-1])
         work_ns = self._work_before_ns[last] - self._work_before_ns[first]
         share_of_work = work_ns / max(int(self._work_before_ns[-1]), 1)
-        share_of_activities = (last - first) / len(self._name)
-        if max(share_of_activities, share_of_work) < _LEAST_COVERED:
+        if max((last - first) / len(self._name), share_of_work) < _LEAST_COVERED:
             return False
         if self._call is not None:
             # Rounds launched by the same call as the round before are parts of a graph (layers).
@@ -234,7 +232,6 @@ class _RoundTest:
             is_same_call = (call >= 0) & (call == self._call[inner - 1])
             if is_same_call.mean() > TOLERANCE:
                 return False
-        # Usual are 4 a and 2 b. A round of 4 a and 1 b differs by 1 of 6: it is alike.
         counts, usual = self._content(rounds)
         alike = np.abs(counts - usual).sum(axis=1) <= TOLERANCE * usual.sum()
         return bool(alike.mean() >= REGULAR_SHARE)
@@ -279,8 +276,7 @@ class _RoundTest:
         The repeats of such a name must cover a quarter of the rounds: layers do, a small loop does
         not. Together the names must be more than a trifle of the activities. For most of them the
         distance across to the next round must be larger than that inside: if not, the rounds are
-        just layers of alternating kinds. This is not asked of marked rounds: they may be layers
-        alone, but no more of them than a model has.
+        just layers of alternating kinds. Marked rounds may be layers alone, as many as a model has.
         """
         first, last = rounds.begin[0], rounds.begin[-1]
         # Rounds begin at [1 4]  ->  begins [0 1 0 0 1 0], round of each activity [0 1 1 1 2 2]
@@ -318,8 +314,7 @@ class _RoundTest:
         if max(rounds.length, len(rounds)) <= MOST_LAYERS:
             return False
         changes = np.diff(contents(self._name, rounds.begin)) != 0
-        are_long = rounds.length > MOST_LAYERS
-        if are_long and changes.mean() <= 1 - REGULAR_SHARE:
+        if rounds.length > MOST_LAYERS and changes.mean() <= 1 - REGULAR_SHARE:
             return True
         # contents [5 5 5 8 8]  ->  changes [0 0 1 0], with ends [1 0 0 1 0 1]: 3 and 2 in a row
         in_a_row = np.diff(np.flatnonzero(np.concatenate([[True], changes, [True]])))
@@ -329,11 +324,10 @@ class _RoundTest:
 def _from_the_longest_wait(order: Order, rounds: Rounds) -> Rounds:
     """Return the rounds shifted so that each begins after the longest wait of the device in it.
 
-        a b . c d a b . c d a b . c d     rounds a b . c d  ->  rounds c d a b
-
-    So a step begins with the work that the device waited for, and not in the middle. The rounds
-    stay as they are if the longest waits are not much longer than others, or if they are not at
-    about the same place in most rounds. The last round may end with the work.
+    If the device waits before c (for data), rounds a b . c d become c d a b: a step begins with the
+    work that the device waited for. The rounds stay as they are if the longest waits are not much
+    longer than others, or if they are not at about the same place in most rounds. The last round
+    may end with the work.
     """
     low, high = int(rounds.begin[0]), int(rounds.begin[-1])
     # start [0 5 9], end [4 7 12]  ->  wait before each activity [endless 1 2]
@@ -349,8 +343,7 @@ def _from_the_longest_wait(order: Order, rounds: Rounds) -> Rounds:
     offset = at_longest[first_in_round] - first
     usual = int(np.median(offset))
     is_near = np.abs(offset - usual) <= _SAME_PLACE * rounds.length
-    usual_wait_ns = max(float(np.median(gap_ns)), 0.0)
-    is_long = np.median(longest_ns) > _MUCH_LONGER * usual_wait_ns
+    is_long = np.median(longest_ns) > _MUCH_LONGER * max(float(np.median(gap_ns)), 0.0)
     if is_near.mean() < REGULAR_SHARE or not is_long:
         return rounds
     begins = rounds.begin[:-1] + np.where(is_near, offset, usual)

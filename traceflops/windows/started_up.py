@@ -183,7 +183,15 @@ def measured_range(
     outers = [*_outer_ranges(linked, must_warm_up=must_warm_up)]
     if not outers:
         return None
-    work = _Work.of(linked, accounts)
+    table, call = linked.trace.activities, linked.links.call_of_activity
+    row = np.sort(np.concatenate([account.rows.row for account in accounts.values()]))
+    work = _Work(
+        numbers(table["process"])[row],
+        taken(numbers(linked.trace.calls["start_ns"]), call[row], NEVER),
+        *span_columns(table, row),
+        is_kernel=is_one_of(table["kind"], "kernel")[row],
+        name=codes(table["name"])[row],
+    )
     # When the middle kernel was launched: a range that launches most kernels launches this one.
     kernel_launches_ns = np.sort(work.launched_ns[work.is_kernel])
     middle_ns = kernel_launches_ns[len(kernel_launches_ns) // 2 :][:1]
@@ -199,7 +207,7 @@ def measured_range(
 
 
 class _Outer(NamedTuple):
-    """A range of a thread: the row of its mark, and whether it follows ranges named warm-up."""
+    """A range of the host, and whether it follows ranges of its thread that are named warm-up."""
 
     mark: int
     process: int
@@ -232,7 +240,7 @@ def _outer_ranges(linked: LinkedTrace, *, must_warm_up: bool) -> Iterator[_Outer
 
 
 class _Work(Struct, frozen=True):
-    """The activities of all devices: process, when launched (NEVER: unknown), begin, end in ns."""
+    """Activities; `launched_ns` is NEVER where the launch is not recorded."""
 
     process: IntArray
     launched_ns: IntArray
@@ -240,17 +248,6 @@ class _Work(Struct, frozen=True):
     end_ns: IntArray
     is_kernel: BoolArray
     name: IntArray
-
-    @classmethod
-    def of(cls, linked: LinkedTrace, accounts: Accounts) -> _Work:
-        """Return the activities of these devices."""
-        work, calls = linked.trace.activities, linked.trace.calls
-        row = np.sort(np.concatenate([account.rows.row for account in accounts.values()]))
-        launched_ns = taken(numbers(calls["start_ns"]), linked.links.call_of_activity[row], NEVER)
-        is_kernel = is_one_of(work["kind"], "kernel")[row]
-        begin_ns, end_ns = span_columns(work, row)
-        process, name = numbers(work["process"])[row], codes(work["name"])[row]
-        return cls(process, launched_ns, begin_ns, end_ns, is_kernel, name)
 
     def begin_if_measured(self, outer: _Outer) -> int | None:
         """Return when the work of a range begins in ns; None if the work shows no measurement."""
@@ -299,10 +296,7 @@ def set_up(linked: LinkedTrace, account: DeviceAccount) -> Intervals:
 
 
 def made_once(account: DeviceAccount) -> IntArray:
-    """Return the places of kernels that run once, before a loop of hundreds of other launches.
-
-    Names x y z a b a b a b ...: the places of x, y, z. Names x x y a b a b a b ...: none.
-    """
+    """Return the places of kernels that run once, before a loop of hundreds of other launches."""
     places = np.flatnonzero(account.is_kernel)
     name = account.rows.columns.name[account.rows.row[places]]
     count = np.bincount(name + 1)[name + 1]  # a code of -1, no name, is counted in cell 0
@@ -323,15 +317,15 @@ def upload(linked: LinkedTrace, account: DeviceAccount, least: int = 1) -> Inter
     code_of = {label: n for n, label in enumerate(names(linked.trace.activities["direction"]))}
     direction = rows.columns.direction[rows.row]
     is_upload = direction == code_of.get("HtoD", ABSENT)
-    is_download = direction == code_of.get("DtoH", ABSENT)
-    all_uploads = Intervals.of(rows.start_ns[is_upload], rows.end_ns[is_upload])
-    downloads = Intervals.of(rows.start_ns[is_download], rows.end_ns[is_download])
-    uploads = all_uploads.within(NEVER, first_kernel_ns)
     count = int((rows.start_ns[is_upload] < first_kernel_ns).sum())
     if first_kernel_ns == NEVER or count < least:
         return none
-    copies = (all_uploads, downloads)
-    later_ns = sum(times.within(first_kernel_ns, ENDLESS).length_ns for times in copies)
+    later_ns = 0
+    for which in (is_upload, direction == code_of.get("DtoH", ABSENT)):
+        copies = Intervals.of(rows.start_ns[which], rows.end_ns[which])
+        later_ns += copies.within(first_kernel_ns, ENDLESS).length_ns
+    uploads = Intervals.of(rows.start_ns[is_upload], rows.end_ns[is_upload])
+    uploads = uploads.within(NEVER, first_kernel_ns)
     if later_ns > _HARDLY * uploads.length_ns:
         return none
     explained = uploads.union(account.start_up.within(NEVER, first_kernel_ns))

@@ -63,10 +63,6 @@ def tile(
 ) -> list[Stretch]:
     """Return the windows of one device in order: its steps and the time between them.
 
-        launched_in    0 0 0 1 1   -1
-        work           |a b c|d e| |f|
-        windows        |step0|s.1|after|
-
     All arrays are per activity. `launched_in` is the step that launched it (-1: unknown),
     `is_paced` tells whether it shows where its step begins (`paced`). A step that launched nothing
     on this device has no window; without any step the span is the only window. A step lasts until
@@ -134,7 +130,6 @@ def _foreign_start(
     foreign_ns = group_sums(last_pass[is_foreign], dur_ns[is_foreign], passes)
     first_after = group_least(last_pass[is_after], start_ns[is_after], passes)
     first_foreign = group_least(last_pass[is_foreign], start_ns[is_foreign], passes)
-    # Of each pass, the first condition that holds decides.
     has_foreign, is_all_foreign = foreign_ns * TRIFLE > own_ns, after_ns >= own_ns
     return np.select([has_foreign, is_all_foreign], [first_foreign, first_after], ENDLESS)
 
@@ -143,9 +138,6 @@ def _first_pass_start(start_ns: IntArray, end_ns: IntArray, unrecorded: Interval
     """Return the time in ns when the first pass begins, from the times of its activities.
 
     If it did only a trifle of its work before a time in `unrecorded`, it begins after that time.
-
-        work        |a|           |b b b b b|     a is a trifle: the pass begins with b
-        unrecorded     |---------|
     """
     # lengths [1 30 30]  ->  work before each activity, and in all [0 1 31 61]
     work_before_ns = np.append(0, np.cumsum(end_ns - start_ns))
@@ -161,9 +153,7 @@ def paced(step: IntArray, stream: IntArray, is_kernel: BoolArray) -> BoolArray:
     Other queues have only copies, which may run ahead: they do not show when a step begins or ends.
     """
     queue = joint_codes(step, stream)  # a number for each pair of step and stream
-    runs_kernels = np.isin(queue, queue[is_kernel])
-    has_no_kernel = ~np.isin(step, step[is_kernel])
-    return runs_kernels | has_no_kernel
+    return np.isin(queue, queue[is_kernel]) | ~np.isin(step, step[is_kernel])
 
 
 def with_rest(
@@ -190,8 +180,7 @@ def from_the_marks(
     The mark is on the host (`marked_ns`, per place). A step begins no earlier than the work before
     it ends. If the first work started long after its launch, it waited for work that is not
     recorded: then the step still begins with it. If little time is moved, no step is moved at all.
-
-        mark at 10, work before ends at 12, first work at 15  ->  the step begins at 12, not 15
+    Mark at 10, end of the work before at 12, first work at 15: the step begins at 12.
     """
     steps = [stretch for stretch in tiled if stretch.role == "step"]
     if not steps or not all(step.dur_ns for step in steps):
