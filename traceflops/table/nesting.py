@@ -15,16 +15,10 @@ import pyarrow as pa
 from msgspec import Struct
 
 from traceflops.table import grouping
-from traceflops.table.columns import (
-    BoolArray,
-    IntArray,
-    WholeArray,
-    span_columns,
-    thread_columns,
-)
+from traceflops.table.arrays import BoolArray, IntArray, WholeArray
+from traceflops.table.columns import span_columns, thread_columns
 
 T = TypeVar("T", bound=np.signedinteger)
-_MANY = 4  # with more instants per interval only the edges of the intervals are searched
 
 
 class LastAbove:
@@ -104,22 +98,7 @@ def innermost(
     Intervals are [start, end), one per row of the first three arrays. They enclose only instants of
     their group (a thread). If several start together, the shortest is the innermost.
     """
-    # With many instants it is quicker to find the innermost interval at every edge once.
-    if len(at_ns) > _MANY * len(start_ns):
-        return StackTops.of(group, start_ns, end_ns).at(at_group, at_ns)
-    order = by_start(group, start_ns, end_ns)
-    # Per instant, the last position in that order whose (group, start) is not after it; if nothing
-    # of its group has started, it is of an earlier group. One group, starts [0 1 5]: instant 3 -> 1
-    groups, starts = grouping.distinct(group), np.sort(start_ns)
-    upto = np.searchsorted(starts, at_ns, side="right") - 1
-    if len(groups) != 1:
-        # Ranks stand for groups and times, so that one number holds both: of three starts, the
-        # second of group 2 has the key 2 * 4 + 1.
-        shift, rank = len(starts) + 1, np.searchsorted(starts, start_ns, side="left")
-        key = np.searchsorted(groups, group) * shift + rank
-        key_of_instant = np.searchsorted(groups, at_group) * shift + upto
-        upto = np.searchsorted(key[order], key_of_instant, side="right") - 1
-    return _Enclosing(order, group, end_ns).last(upto, at_group, at_ns)
+    return StackTops.of(group, start_ns, end_ns).at(at_group, at_ns)
 
 
 def by_start(group: IntArray, start_ns: IntArray, end_ns: IntArray) -> IntArray:
@@ -180,12 +159,8 @@ class StackTops(Struct, frozen=True):
         has_length = end > start
         span, edge = span[has_length], edge[has_length]
         is_of_group = taken(self.group, edge) == group[span]
-        return (
-            span,
-            start[has_length],
-            end[has_length],
-            np.where(is_of_group, taken(self.row, edge), -1),
-        )
+        inner = np.where(is_of_group, taken(self.row, edge), -1)
+        return span, start[has_length], end[has_length], inner
 
 
 def innermost_pieces(

@@ -20,7 +20,7 @@ from traceflops.table.trace import Note, Trace, counted_note, note_of
 from traceflops.timeline.account import DeviceAccount, LinkedTrace
 from traceflops.timeline.records import Window
 from traceflops.windows import periodicity
-from traceflops.windows.chosen_runs import chosen_range, gpu_notes, one_step_note, outside_notes
+from traceflops.windows.chosen_runs import chosen_range, gpu_notes, one_step_note
 from traceflops.windows.numbered_ranges import likely_step_mark, numbered_steps
 from traceflops.windows.records import Accounts, StepChoice, device_words
 from traceflops.windows.selection import Selection
@@ -35,7 +35,7 @@ from traceflops.windows.steps import (
     step_of_activity,
     until_next,
 )
-from traceflops.windows.tiling import Behind, Stretch, from_the_marks, paced, tile
+from traceflops.windows.tiling import Behind, Stretch, from_the_marks, outside_notes, paced, tile
 
 _OVERLAP = "{n} [step has|steps have] zero length: work launched in a later step started first."
 _RANGE_SELECTED = fact("left-out.range-selected")

@@ -12,7 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from msgspec.structs import replace
@@ -36,7 +36,7 @@ from traceflops.units import duration, listed
 from traceflops.windows.records import Accounts, device_words
 from traceflops.windows.selection import Selection
 from traceflops.windows.steps import find_marked_steps, step_of_activity
-from traceflops.windows.tiling import TRIFLE, Stretch
+from traceflops.windows.tiling import Stretch
 
 _Account = TypeVar("_Account")
 _Stretches = dict[int, tuple[int, int]]  # start and end in ns, by device
@@ -74,25 +74,14 @@ def chosen_range(
             "nothing is recorded from which --from and --to could count",
             "leave them out: they select from a timeline of GPU work or operators",
         )
-    process: list[int] = numbers(trace.devices["process"]).tolist()
-    clocks: list[int] = clocks_of(trace).tolist()
-    clock_of = {device: clocks[process[device]] for device in accounts}
-    last_on_clock: dict[int, int] = {}
-    for device, account in accounts.items():
-        end_ns = account.rows.span[1]
-        last_on_clock[clock_of[device]] = max(end_ns, last_on_clock.get(clock_of[device], end_ns))
-    # By device, in ns: the first and the last work on its clock, the wanted and the chosen time.
-    origin: list[int] = origins(trace).tolist()
-    first = {device: origin[process[device]] for device in accounts}
-    last = {device: last_on_clock[clock_of[device]] for device in accounts}
+    clocks = _clocks(trace, accounts)
     wanted, chosen = {}, {}
     begin, end = lives(trace)
     owner = numbers(trace.activities["process"])
     for device, account in accounts.items():
-        since = first[device] + (selection.from_ns or 0)
-        until = last[device]
-        if selection.to_ns is not None:
-            until = min(until, first[device] + selection.to_ns)
+        _, first_ns, last_ns = clocks[device]
+        since = first_ns + (selection.from_ns or 0)
+        until = last_ns if selection.to_ns is None else min(last_ns, first_ns + selection.to_ns)
         wanted[device] = (since, until)
         # The part of the wanted time in which any process of the device was recorded.
         processes = distinct(owner[account.rows.row])
@@ -101,16 +90,16 @@ def chosen_range(
         if start < stop:
             chosen[device] = (start, stop)
     operation = device_words(trace).operation
+    longest_ns = max(clock.last_ns - clock.first_ns for clock in clocks.values())
     if not chosen:
         raise UsageError(
-            "--from/--to lie outside the trace",
-            f"its {operation}s span {duration(max(last[row] - first[row] for row in accounts))}",
+            "--from/--to lie outside the trace", f"its {operation}s span {duration(longest_ns)}"
         )
     notes = []
-    to_ns = selection.to_ns
-    if to_ns is not None and any(last[row] < first[row] + to_ns for row in accounts):
+    shortest_ns = min(clock.last_ns - clock.first_ns for clock in clocks.values())
+    if selection.to_ns is not None and shortest_ns < selection.to_ns:
         notes.append(note_of("assumed", "range-clipped", operation=operation))
-    clock_count = len(set(clock_of.values()))
+    clock_count = len({clock.number for clock in clocks.values()})
     if clock_count > 1:
         notes.append(
             counted_note(
@@ -122,6 +111,29 @@ def chosen_range(
             )
         )
     return chosen, (*notes, *_unrecorded(trace, wanted, chosen))
+
+
+class _Clock(NamedTuple):
+    """The clock of a device: its number, and when the first and the last work on it is, in ns."""
+
+    number: int
+    first_ns: int
+    last_ns: int
+
+
+def _clocks(trace: Trace, accounts: Accounts) -> dict[int, _Clock]:
+    """Return the clock of each device; work of all devices with this clock counts."""
+    process: list[int] = numbers(trace.devices["process"]).tolist()
+    number: list[int] = clocks_of(trace).tolist()
+    first_ns: list[int] = origins(trace).tolist()
+    last_ns: defaultdict[int, list[int]] = defaultdict(list)
+    for device, account in accounts.items():
+        last_ns[number[process[device]]].append(account.rows.span[1])
+    clocks = {}
+    for device in accounts:
+        owner = process[device]
+        clocks[device] = _Clock(number[owner], first_ns[owner], max(last_ns[number[owner]]))
+    return clocks
 
 
 def _unrecorded(trace: Trace, wanted: _Stretches, chosen: _Stretches) -> Iterator[Note]:
@@ -190,9 +202,8 @@ def _shown(trace: Trace, devices: Collection[int], selection: Selection) -> set[
     """Return one run per GPU, as a device. Raises UsageError if no GPU has the run asked for.
 
     It is the run with the same number for every GPU: the number asked for, else the one with most
-    device time over all GPUs with several runs. A GPU without that run has its own run with most
-    time. GPU 1 worked for 9 ms in run 1 and 5 ms in run 2, GPU 2 for 1 ms and 8 ms: run 2 has most
-    (13 ms), so run 2 of both is returned.
+    device time over all GPUs with several runs: 9 and 5 ms in runs 1 and 2 of one GPU, 1 and 8 ms
+    of another are most in run 2. A GPU without that run has its own run with most time.
     """
     most_runs = max((number for _, number in trace.runs), default=1)
     if selection.run is not None and selection.run > most_runs:
@@ -232,37 +243,6 @@ def one_step_note(trace: Trace, stretches: Mapping[int, Sequence[Stretch]]) -> N
         return note_of("assumed", "one-step")
     # The note concerns all of the time (share 1): each GPU is idle during the steps of the others.
     return note_of("assumed", "one-step.apart", share=1.0, count=len(steps), apart_ns=apart_ns)
-
-
-def outside_notes(
-    trace: Trace, accounts: Accounts, windows: Mapping[int, Sequence[Stretch]], *, are_passes: bool
-) -> Iterator[Note]:
-    """Yield notes on work outside of steps, and on idle time before the first pass.
-
-    There is no note if the trace has no steps, or if the time is a trifle (see TRIFLE).
-    """
-    steps_ns = [s.dur_ns for of_gpu in windows.values() for s in of_gpu if s.role == "step"]
-    if not steps_ns:
-        return
-    outside_ns = total_ns = unrecorded_ns = 0
-    for device, of_device in windows.items():
-        busy = accounts[device].timeline.busy
-        edges = [(s.start_ns, s.end_ns) for s in of_device if s.role != "step"]
-        starts, ends = np.array(edges, dtype=np.int64).reshape(-1, 2).T
-        outside_ns += int(busy.length_within(starts, ends).sum())
-        total_ns += busy.length_ns
-        # Idle time of unrecorded cause before the first pass (see `tile`) belongs to no step.
-        first = of_device[0]
-        if are_passes and first.role == "before":
-            unrecorded = accounts[device].idle.by_cause["unrecorded"]
-            before_ns = unrecorded.within(first.start_ns, first.end_ns).length_ns
-            unrecorded_ns = max(unrecorded_ns, before_ns)
-    if outside_ns * TRIFLE > total_ns:
-        share, work = outside_ns / total_ns, device_words(trace).work
-        yield note_of("dropped", "work-outside-steps", ns=outside_ns, work=work, share=share)
-    if unrecorded_ns * TRIFLE > sum(steps_ns):
-        share = unrecorded_ns / (unrecorded_ns + sum(steps_ns))
-        yield note_of("missing", "head-left-out", ns=unrecorded_ns, share=share)
 
 
 def gpu_notes(trace: Trace, devices: Collection[int], selection: Selection) -> Iterator[Note]:

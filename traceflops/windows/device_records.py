@@ -293,9 +293,8 @@ def lost_replays(trace: Trace) -> dict[int, IntArray]:
 def timed_work(trace: Trace) -> CallRecords:
     """Return the number of kernels, copies and graphs, and of those without a known duration.
 
-    A few durations of 0 ns are those of very short operations. But if half of all durations are 0,
-    they are unknown. They also are if notes of the reader count as many missing durations: 5 of 100
-    are 0, and a note tells of 5 without an end.
+    A few durations of 0 ns are those of very short operations. They are unknown if half of all
+    durations are 0, or if notes of the reader count as many missing durations as there are zeros.
     """
     is_timed = is_one_of(trace.activities["kind"], *_TIMED)
     dur_ns = numbers(trace.activities["dur_ns"])[is_timed]

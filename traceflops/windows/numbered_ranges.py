@@ -15,14 +15,7 @@ import numpy as np
 
 from traceflops.facts import fact
 from traceflops.table.arrays import ABSENT, IntArray
-from traceflops.table.columns import (
-    codes,
-    is_one_of,
-    names,
-    numbers,
-    span_columns,
-    thread_columns,
-)
+from traceflops.table.columns import codes, is_one_of, names, numbers, thread_columns
 from traceflops.table.grouping import distinct, group_rows, shared_codes
 from traceflops.table.links import recorded_calls
 from traceflops.table.trace import Trace
@@ -89,11 +82,9 @@ def numbered_steps(
 def _consecutive(labels: Sequence[str]) -> IntArray | None:
     """Return the step number in each label: the one that grows by 1 from label to label.
 
-        "gpu 0 token 7", "gpu 0 token 8", "gpu 0 token 9"  ->  [7 8 9]
-        "gpu 0 token 7", "gpu 1 token 8"                   ->  None, as two numbers grow
-
-    None if other numbers change. A number of more than 18 digits, which does not fit into an int64,
-    is counted from 0.
+    "gpu 0 token 7", "gpu 0 token 8" -> [7 8]. "gpu 0 token 7", "gpu 1 token 8" -> None: two numbers
+    grow. None also if another number changes. A number of more than 18 digits, which does not fit
+    into an int64, is counted from 0.
     """
     if _NO_STEP.search(labels[0]):
         return None
@@ -189,7 +180,8 @@ def _launch(trace: Trace, ranges: IntArray) -> bool:
     )
     own_launches = launches[launch_thread == range_thread[0]]  # all ranges are of one thread
     launched_ns = np.sort(numbers(trace.calls["start_ns"])[own_launches])
-    start_ns, end_ns = span_columns(trace.marks, ranges)
+    start_ns = numbers(trace.marks["start_ns"])[ranges]
+    end_ns = start_ns + numbers(trace.marks["dur_ns"])[ranges]
     # A range has launches if fewer launches precede its start than its end.
     # launched_ns [3 4 15], ranges 0..10 and 20..30  ->  before_start [0 3], before_end [2 3]
     before_start = np.searchsorted(launched_ns, start_ns)

@@ -206,7 +206,7 @@ def _with_owners(
         its rank is unknown                                                           file
         else                                                                          rank
 
-    The file is left out if all devices are of one file.
+    If all devices are of one file, it is left out.
     """
     unranked_in_file: defaultdict[str, set[int]] = defaultdict(set)
     for device in devices:

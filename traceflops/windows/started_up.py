@@ -15,13 +15,12 @@ from itertools import chain
 from typing import Final, NamedTuple
 
 import numpy as np
-from msgspec import Struct
+import pyarrow as pa
 
 from traceflops.devices.processes import clocks_of
 from traceflops.facts import Fact, fact
 from traceflops.table.columns import (
     ABSENT,
-    BoolArray,
     IntArray,
     codes,
     is_one_of,
@@ -183,24 +182,20 @@ def measured_range(
     outers = [*_outer_ranges(linked, must_warm_up=must_warm_up)]
     if not outers:
         return None
-    table, call = linked.trace.activities, linked.links.call_of_activity
     row = np.sort(np.concatenate([account.rows.row for account in accounts.values()]))
-    work = _Work(
-        numbers(table["process"])[row],
-        taken(numbers(linked.trace.calls["start_ns"]), call[row], NEVER),
-        *span_columns(table, row),
-        is_kernel=is_one_of(table["kind"], "kernel")[row],
-        name=codes(table["name"])[row],
-    )
+    columns = ["process", "kind", "name", "start_ns", "dur_ns"]
+    work = take_rows(linked.trace.activities.select(columns), row)
+    call_ns = numbers(linked.trace.calls["start_ns"])
+    launched_ns = taken(call_ns, linked.links.call_of_activity[row], NEVER)
     # When the middle kernel was launched: a range that launches most kernels launches this one.
-    kernel_launches_ns = np.sort(work.launched_ns[work.is_kernel])
+    kernel_launches_ns = np.sort(launched_ns[is_one_of(work["kind"], "kernel")])
     middle_ns = kernel_launches_ns[len(kernel_launches_ns) // 2 :][:1]
     for outer in outers:
         may_be_most = ((outer.open_ns <= middle_ns) & (middle_ns < outer.close_ns)).any()
         is_candidate = outer.open_ns >= since_ns and (outer.follows_warm_up or may_be_most)
         if not is_candidate or linked.clock_offsets[outer.process]:
             continue
-        begin_ns = work.begin_if_measured(outer)
+        begin_ns = _begin_if_measured(work, launched_ns, outer)
         if begin_ns is not None and all(own.rows.span[1] > begin_ns for own in accounts.values()):
             return outer.mark, begin_ns
     return None
@@ -239,33 +234,28 @@ def _outer_ranges(linked: LinkedTrace, *, must_warm_up: bool) -> Iterator[_Outer
             yield _Outer(int(marks[first]), owner, open_ns, close_ns, len(warm_ups) > 0)
 
 
-class _Work(Struct, frozen=True):
-    """Activities; `launched_ns` is NEVER where the launch is not recorded."""
+def _begin_if_measured(work: pa.Table, launched_ns: IntArray, outer: _Outer) -> int | None:
+    """Return when the work of a range begins in ns; None if the work shows no measurement.
 
-    process: IntArray
-    launched_ns: IntArray
-    begin_ns: IntArray
-    end_ns: IntArray
-    is_kernel: BoolArray
-    name: IntArray
-
-    def begin_if_measured(self, outer: _Outer) -> int | None:
-        """Return when the work of a range begins in ns; None if the work shows no measurement."""
-        is_measured = self.process == outer.process
-        is_measured &= (self.launched_ns >= outer.open_ns) & (self.launched_ns < outer.close_ns)
-        is_other, measured_kernel = ~is_measured, is_measured & self.is_kernel
-        least = _HARDLY if outer.follows_warm_up else _MOST
-        if measured_kernel.sum() <= least * self.is_kernel.sum() or not is_other.any():
-            return None
-        first_ns = int(self.begin_ns[is_measured].min())
-        if (self.begin_ns[is_other] >= first_ns).any():
-            return None  # other work runs after it, too
-        dur_ns = self.end_ns - self.begin_ns
-        is_repeated = measured_kernel & np.isin(self.name, self.name[is_other & self.is_kernel])
-        if dur_ns[is_repeated].sum() < _NEARLY_ALL * dur_ns[measured_kernel].sum():
-            return None
-        other_end_ns = int(self.end_ns[is_other].max())
-        return max(outer.open_ns, min(first_ns, other_end_ns))
+    `work` are activities, `launched_ns` is when each was launched, NEVER if unknown.
+    """
+    begin_ns, end_ns = span_columns(work)
+    is_kernel, name = is_one_of(work["kind"], "kernel"), codes(work["name"])
+    is_measured = numbers(work["process"]) == outer.process
+    is_measured &= (launched_ns >= outer.open_ns) & (launched_ns < outer.close_ns)
+    is_other, measured_kernel = ~is_measured, is_measured & is_kernel
+    least = _HARDLY if outer.follows_warm_up else _MOST
+    if measured_kernel.sum() <= least * is_kernel.sum() or not is_other.any():
+        return None
+    first_ns = int(begin_ns[is_measured].min())
+    if (begin_ns[is_other] >= first_ns).any():
+        return None  # other work runs after it, too
+    dur_ns = end_ns - begin_ns
+    is_repeated = measured_kernel & np.isin(name, name[is_other & is_kernel])
+    if dur_ns[is_repeated].sum() < _NEARLY_ALL * dur_ns[measured_kernel].sum():
+        return None
+    other_end_ns = int(end_ns[is_other].max())
+    return max(outer.open_ns, min(first_ns, other_end_ns))
 
 
 def set_up(linked: LinkedTrace, account: DeviceAccount) -> Intervals:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Final
 
@@ -11,10 +12,12 @@ from msgspec.structs import replace
 
 from traceflops.table.columns import ABSENT, BoolArray, IntArray
 from traceflops.table.grouping import distinct, group_least, group_most, group_sums, joint_codes
+from traceflops.table.trace import Note, Trace, note_of
 from traceflops.timeline.account import DeviceAccount
 from traceflops.timeline.idle import LONGEST_START_NS
 from traceflops.timeline.intervals import ENDLESS, NEVER, Intervals
 from traceflops.timeline.records import WindowRole
+from traceflops.windows.records import Accounts, device_words
 
 TRIFLE: Final = 100
 """Less than 1/100 of the work is not worth a note, nor an edge of a window."""
@@ -170,6 +173,37 @@ def with_rest(
         tiled += [step, Stretch("between", step.end_ns, following.start_ns)]
     tiled += [steps[-1], Stretch("after", steps[-1].end_ns, span[1])]
     return [stretch for stretch in tiled if stretch.role == "step" or stretch.dur_ns > 0]
+
+
+def outside_notes(
+    trace: Trace, accounts: Accounts, windows: Mapping[int, Sequence[Stretch]], *, are_passes: bool
+) -> Iterator[Note]:
+    """Yield notes on work outside of steps, and on idle time before the first pass.
+
+    There is no note if the trace has no steps, or if the time is a trifle (see TRIFLE).
+    """
+    steps_ns = [s.dur_ns for of_gpu in windows.values() for s in of_gpu if s.role == "step"]
+    if not steps_ns:
+        return
+    outside_ns = total_ns = unrecorded_ns = 0
+    for device, of_device in windows.items():
+        busy = accounts[device].timeline.busy
+        edges = [(s.start_ns, s.end_ns) for s in of_device if s.role != "step"]
+        starts, ends = np.array(edges, dtype=np.int64).reshape(-1, 2).T
+        outside_ns += int(busy.length_within(starts, ends).sum())
+        total_ns += busy.length_ns
+        # Idle time of unrecorded cause before the first pass (see `tile`) belongs to no step.
+        first = of_device[0]
+        if are_passes and first.role == "before":
+            unrecorded = accounts[device].idle.by_cause["unrecorded"]
+            before_ns = unrecorded.within(first.start_ns, first.end_ns).length_ns
+            unrecorded_ns = max(unrecorded_ns, before_ns)
+    if outside_ns * TRIFLE > total_ns:
+        share, work = outside_ns / total_ns, device_words(trace).work
+        yield note_of("dropped", "work-outside-steps", ns=outside_ns, work=work, share=share)
+    if unrecorded_ns * TRIFLE > sum(steps_ns):
+        share = unrecorded_ns / (unrecorded_ns + sum(steps_ns))
+        yield note_of("missing", "head-left-out", ns=unrecorded_ns, share=share)
 
 
 def from_the_marks(
