@@ -87,7 +87,7 @@ class TableBuilder(Rows):
         self.pieces = [(self.count, {name: compact(self.column(name)) for name in names})]
 
     def put_in_order(self, name: str) -> None:
-        """Sort the pieces by a column, unless some pieces lack it or overlap in its values."""
+        """Sort the pieces by a column, if all pieces have it and none overlap in its values."""
         limits = [_limits(piece[name]) for _, piece in self.pieces if name in piece]
         if len(limits) < len(self.pieces):
             return

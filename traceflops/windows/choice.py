@@ -153,7 +153,7 @@ class StepPlan(Struct, frozen=True):
             return None if stretch.role == "range" else _RANGE_SELECTED
         if number is not None:
             return self.reasons.get(number)
-        # A span is the whole of a device: it is used unless other devices have steps (`seen`).
+        # A span is the whole of a device. If other devices have steps (`seen`), it is not used.
         if stretch.role == "span":
             return _NO_WORK if self.choice.seen else None
         return _OUTSIDE if self.choice.seen else BEFORE_WORK
@@ -179,7 +179,7 @@ def plan_steps(
         used = tuple(number for number in durations if number not in reasons)
     notes = [*layout.notes]
     if time_range is None:
-        # A single step has no spread, which is worth a note unless the user chose it.
+        # A single step has no spread. That is worth a note if the user did not choose it.
         if len(durations) == 1 and selection.steps is None:
             notes.append(one_step_note(linked.trace, layout.stretches))
         is_of_passes = layout.are_passes
@@ -306,10 +306,10 @@ def _last_begin(stretches: list[Stretch]) -> int | None:
 def _unmarked_layout(
     linked: LinkedTrace, accounts: Accounts, selection: Selection, marked: FoundSteps | None
 ) -> StepLayout:
-    """Return the steps that the tool marks on devices, else the rounds of work that repeat.
+    """Return the first that there is: steps marked by the tool, numbered ranges, rounds, spans.
 
-    Without either, each device has one window, its span. If the rounds may be layers, host ranges
-    with consecutive numbers that hold them are the steps.
+    The tool marks steps on devices. Ranges of the host with consecutive numbers are steps if they
+    hold rounds of work that may be layers. Rounds repeat. The span is all time of a device.
     """
     marked_by_tool = periodicity.device_steps(linked.trace, accounts)
     if marked_by_tool is not None:

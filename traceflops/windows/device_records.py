@@ -186,7 +186,8 @@ def launch_records(
     kind, captured, lost = _wanted_records(trace, is_chosen, has_devices=has_devices)
     recorded = recorded_calls(trace)
     is_early = starting_calls.early(trace, recorded & (kind >= 0), lost, begins_ns)
-    kind[is_early], lost[is_early] = -1, False
+    kind[is_early] = -1
+    lost[is_early] = False
     one_process = np.zeros(trace.calls.num_rows, dtype=np.int64)  # counts all calls together
     (records,) = _by_process(kind, captured, lost, one_process, 1)
     queued = 0

@@ -41,8 +41,8 @@ def steady(
     * Cut off: the first of three or more, if it takes less than 3/4 of the usual time, and work of
       no step before it (`before_ns`) takes at least half of what it lacks. The first step takes
       20, others 100; it lacks 80, and the work before it takes 50: it began before the recording.
-    * Last: the last of three or more that remain, unless it `has_end`: that is, its end is known
-      and is not just the end of the recording.
+    * Last: the last of three or more that remain. But if it `has_end`, it is steady: then its end
+      is known, and is not just the end of the recording.
 
     Without `may_warm_up` steps do different work: no length shows warm-up, or a step cut off.
     """

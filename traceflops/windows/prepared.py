@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from traceflops.characters import kernel_name
-from traceflops.table.columns import IntArray, codes, is_one_of, names, numbers
+from traceflops.table.columns import BoolArray, IntArray, codes, is_one_of, names, numbers
 from traceflops.table.grouping import distinct, groups
 from traceflops.table.trace import Note, Trace
 from traceflops.timeline.account import LinkedTrace
@@ -89,22 +89,8 @@ class Prepared(Struct, frozen=True, dict=True):
     @cached_property
     def launch_records(self) -> LaunchRecords:
         """Number of calls that start work, and of those without a record, by kind of call."""
-        # Calls of processes without device work count if no ranks or GPUs are selected; calls of
-        # `cut` processes, which are left out, never do.
-        selection = self.selection
-        process = numbers(self.trace.calls["process"])
-        start = numbers(self.trace.calls["start_ns"])
-        owner = numbers(self.trace.activities["process"])
-        has_all_devices = selection.ranks is None and selection.gpus is None
-        is_chosen = np.full(len(process), has_all_devices)
-        is_chosen[np.isin(process, np.append(owner, self.cut))] = False
-        # Calls of a process with a chosen device count at any time, or if steps or a time range are
-        # selected, at the chosen time.
-        is_timed = selection.steps is not None or selection.is_time_range
         windows = (self.with_work or self).windows_of_process
-        for number, calls in groups(process):
-            if number in windows:
-                is_chosen[calls] = not is_timed or windows[number].contains(start[calls])
+        is_chosen = self._chosen_calls(windows)
         begins_ns = np.full(self.trace.processes.num_rows, NEVER)
         for number, window in windows.items():
             begins_ns[number] = min(window.start_ns, default=NEVER)
@@ -117,6 +103,28 @@ class Prepared(Struct, frozen=True, dict=True):
             serialized=any(note.code in SERIALIZED for note in self.trace.notes),
             timed=timed_work(self.trace),
         )
+
+    def _chosen_calls(self, windows: Mapping[int, Intervals]) -> BoolArray:
+        """Return, per call, whether it counts: by the first line that holds for its process.
+
+            it has a chosen device, and steps or a time are selected    if called in its windows
+            it has a chosen device                                      yes
+            it has work on other devices, or is `cut`                   no
+            it has no work of devices      yes, if neither ranks nor GPUs are selected
+
+        `windows` are, by process with chosen devices, the chosen time of these.
+        """
+        selection = self.selection
+        process = numbers(self.trace.calls["process"])
+        start_ns = numbers(self.trace.calls["start_ns"])
+        worked = numbers(self.trace.activities["process"])
+        is_chosen = np.full(len(process), selection.ranks is None and selection.gpus is None)
+        is_chosen[np.isin(process, np.append(worked, self.cut))] = False
+        is_timed = selection.steps is not None or selection.is_time_range
+        for number, calls in groups(process):
+            if number in windows:
+                is_chosen[calls] = not is_timed or windows[number].contains(start_ns[calls])
+        return is_chosen
 
     @cached_property
     def windows_of_process(self) -> dict[int, Intervals]:

@@ -25,7 +25,7 @@ TOLERANCE: Final = 0.2
 """Two rounds are alike where they differ by no more than this share."""
 REGULAR_SHARE: Final = 0.8
 MOST_LAYERS: Final = 256
-"""No model has more layers; no layer has more kernels, unless these repeat inside it."""
+"""No model has more layers. A layer with more kernels has kernels that repeat inside it."""
 _LEAST_COVERED: Final = 0.5  # rounds that are steps are at least this share of all work
 _LEAST_INNER: Final = 0.25  # names that repeat inside of rounds do so over this share of them
 _NO_TRIFLE: Final = 0.02  # such names have at least this share of the activities
@@ -115,7 +115,7 @@ class _Occurrences:
         """
         if int(name.max()) < 2**16:
             self.activity = np.argsort(name.astype(np.uint16), kind="stable")  # by radix
-        else:  # the same as a stable sort, several times faster
+        else:  # name and index packed, sorted, unpacked: a stable sort, several times faster
             self.activity = np.sort(name * _BASE + np.arange(len(name))) % _BASE
         is_first = differ_from_before(name[self.activity])  # of its name
         self.name = np.cumsum(is_first) - 1

@@ -310,7 +310,7 @@ def late_after(devices: Sequence[DeviceReport], step: int, time_ns: int) -> tupl
     """Return the number of the step that came late after `step`, and the idle ns before it.
 
     The idle time is the mean of the devices that have the step, as far as their longest gaps show
-    it. None unless it is more than half of `time_ns`.
+    it. None if it is no more than half of `time_ns`.
     """
     with_step = [device for device in devices if any(w.step == step for w in device.windows)]
     gaps = [gap for device in with_step for gap in device.gaps if gap.step == step]
