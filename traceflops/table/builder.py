@@ -97,7 +97,8 @@ class TableBuilder(Rows):
 
     def finish(self, order: IntArray | None = None) -> pa.Table:
         """Return the table, with rows in the given order, and free the collected rows."""
-        arrays, rows = [], slice(None) if order is None else order
+        arrays = []
+        rows = slice(None) if order is None else order
         zeros = zeros_for(self.count)
         for column in TABLES[self.table]:
             arrays.append(self._arrow(column, rows, zeros))

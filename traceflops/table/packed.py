@@ -285,7 +285,8 @@ def _encoded(table: pa.Table) -> pa.Table:
 
 def _decoded(table: pa.Table, name: str) -> pa.Table:
     """Return the table that was given to `_encoded`, with the declared schema of `name`."""
-    columns, zeros = [], zeros_for(table.num_rows)
+    columns = []
+    zeros = zeros_for(table.num_rows)
     for field in arrow_schema(name):
         index = table.schema.get_field_index(field.name)
         if index < 0:  # `_encoded` leaves out columns of nulls

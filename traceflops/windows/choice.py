@@ -309,7 +309,7 @@ def _unmarked_layout(
     """Return the first that there is: steps marked by the tool, numbered ranges, rounds, spans.
 
     The tool marks steps on devices. Ranges of the host with consecutive numbers are steps if they
-    hold rounds of work that may be layers. Rounds repeat. The span is all time of a device.
+    hold rounds that may be layers. Rounds are work that repeats. A span is all time of a device.
     """
     marked_by_tool = periodicity.device_steps(linked.trace, accounts)
     if marked_by_tool is not None:

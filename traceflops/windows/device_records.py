@@ -355,16 +355,17 @@ def records_notes(
     in the time; it only holds if few calls are lost.
     """
     if records.state == "capture":
-        calls, captured = records.calls + records.captured, records.captured
-        return (note_of("missing", "graph-capture", count=captured, calls=calls),)
+        calls = records.calls + records.captured
+        return (note_of("missing", "graph-capture", count=records.captured, calls=calls),)
     notes = []
     if records.queued >= max(MATERIAL * records.calls, 1):
-        count, calls_text = records.queued, several(records.calls, "launch call")
-        share_queued = count / records.calls
+        share_queued = records.queued / records.calls
         # If most work has not run, the note concerns all figures (share 1).
         weight = 1.0 if share_queued >= _MOST else share_queued
-        code = "launches-queued"
-        notes.append(note_of("missing", code, count=count, share=weight, calls=calls_text))
+        calls_text = several(records.calls, "launch call")
+        count = records.queued
+        note = note_of("missing", "launches-queued", count=count, share=weight, calls=calls_text)
+        notes.append(note)
     if not records.lost:
         if records.early:
             notes.append(note_of("missing", "launches-early", count=records.early))
@@ -373,5 +374,6 @@ def records_notes(
     if records.has_devices:
         variant = "some"
     part = share if records.state == "few missing" else None
-    code, lost = f"{NO_DEVICE_RECORDS}.{variant}", records.lost
-    return (*notes, note_of("missing", code, count=lost, calls=records.words, part=part))
+    code = f"{NO_DEVICE_RECORDS}.{variant}"
+    note = note_of("missing", code, count=records.lost, calls=records.words, part=part)
+    return (*notes, note)

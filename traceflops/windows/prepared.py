@@ -107,10 +107,10 @@ class Prepared(Struct, frozen=True, dict=True):
     def _chosen_calls(self, windows: Mapping[int, Intervals]) -> BoolArray:
         """Return, per call, whether it counts: by the first line that holds for its process.
 
-            it has a chosen device, and steps or a time are selected    if called in its windows
-            it has a chosen device                                      yes
-            it has work on other devices, or is `cut`                   no
-            it has no work of devices      yes, if neither ranks nor GPUs are selected
+            it has a chosen device; steps or a time are selected   if called in its windows
+            it has a chosen device                                 yes
+            it has work on other devices, or is `cut`              no
+            it has no work of devices                              if no ranks or GPUs are selected
 
         `windows` are, by process with chosen devices, the chosen time of these.
         """
