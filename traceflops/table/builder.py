@@ -87,7 +87,7 @@ class TableBuilder(Rows):
         self.pieces = [(self.count, {name: compact(self.column(name)) for name in names})]
 
     def put_in_order(self, name: str) -> None:
-        """Sort the pieces by a column, unless some pieces lack it or overlap in its values."""
+        """Sort the pieces by a column, if all pieces have it and none overlap in its values."""
         limits = [_limits(piece[name]) for _, piece in self.pieces if name in piece]
         if len(limits) < len(self.pieces):
             return
@@ -97,7 +97,8 @@ class TableBuilder(Rows):
 
     def finish(self, order: IntArray | None = None) -> pa.Table:
         """Return the table, with rows in the given order, and free the collected rows."""
-        arrays, rows = [], slice(None) if order is None else order
+        arrays = []
+        rows = slice(None) if order is None else order
         zeros = zeros_for(self.count)
         for column in TABLES[self.table]:
             arrays.append(self._arrow(column, rows, zeros))
@@ -126,7 +127,8 @@ class TableBuilder(Rows):
             return pa.Array.from_buffers(kind, self.count, [None, zeros], 0)
         # A column of numbers that cannot be null is built in its final type at once.
         is_float = pa.types.is_floating(kind)
-        has_no_null = not column.nullable or (not is_float and all(map(_fits_in_int32, values)))
+        has_no_absent = not is_float and all(map(_fits_in_int32, values))
+        has_no_null = has_no_absent or not column.nullable
         if pa.types.is_fixed_size_list(kind):
             item_type = np.int32 if has_no_null else np.int64
             return _list_column(self._filled(column, item_type)[rows], kind)

@@ -181,16 +181,15 @@ def names(column: pa.ChunkedArray | pa.Array) -> list[str]:
     return dictionary
 
 
-def thread_columns(
-    table: pa.Table, rows: WholeArray | slice = slice(None)
-) -> tuple[IntArray, IntArray]:
+_Rows = WholeArray | slice
+
+
+def thread_columns(table: pa.Table, rows: _Rows = slice(None)) -> tuple[IntArray, IntArray]:
     """Return process and thread of rows of calls, ops or marks, ABSENT for null."""
     return numbers(table["process"])[rows], numbers(table["thread"], ABSENT)[rows]
 
 
-def span_columns(
-    table: pa.Table, rows: WholeArray | slice = slice(None)
-) -> tuple[IntArray, IntArray]:
+def span_columns(table: pa.Table, rows: _Rows = slice(None)) -> tuple[IntArray, IntArray]:
     """Return start and end in ns of rows of activities, calls, ops or marks."""
     start_ns = numbers(table["start_ns"])[rows]
     return start_ns, start_ns + numbers(table["dur_ns"])[rows]

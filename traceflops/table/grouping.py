@@ -26,6 +26,7 @@ def in_order(*keys: IntArray) -> IntArray:
     Rows that are sorted already, as most columns of times are, are only checked.
     """
     # Per pair of neighbours, whether they are in the wrong order by the last keys, then by more.
+    # keys [1 1 2], [5 3 0]: by the last [1 1], then by both [1 0], as 1 < 2 decides
     falls = np.zeros(max(0, len(keys[0]) - 1), dtype=np.bool_)
     for key in reversed(keys):
         falls = (key[:-1] > key[1:]) | ((key[:-1] == key[1:]) & falls)
@@ -102,7 +103,10 @@ def groups(values: IntArray) -> Iterator[tuple[int, IntArray]]:
 
 
 def joint_codes(first: WholeArray, second: WholeArray) -> IntArray:
-    """Return a number per row for its pair of values, in the order of the pairs."""
+    """Return a number per row for its pair of values, in the order of the pairs.
+
+    first [4 0 4], second [70 50 50]: ranks of second [1 0 0], of 2  ->  [4*2+1 0*2+0 4*2+0]
+    """
     values, rank = ranked(second)
     return np.multiply(first, max(1, len(values)), dtype=np.int64) + rank
 
@@ -174,6 +178,7 @@ def _present(is_present: BoolArray, low: int) -> IntArray:
 
 def first_rows(group: IntArray, count: int) -> IntArray:
     """Return the first row of each of `count` groups, -1 for groups without rows."""
+    # group [0 2 0]: rows are written backwards, so first[0] is 2, then 0
     first = np.full(count, -1, dtype=np.int64)
     first[group[::-1]] = np.arange(len(group) - 1, -1, -1)  # the first row is written last
     return first
@@ -183,13 +188,15 @@ def group_rows(columns: Sequence[WholeArray]) -> tuple[IntArray, IntArray]:
     """Return the group of each row (equal in all columns, in order), and their first rows."""
     rows = len(columns[0])
     # One number per row holds all columns so far; it is below `size`.
+    # columns [5 6 6], [0 9 0]: joint [0 1 1] * 10 + [0 9 0] = [0 19 10], size 20; groups [0 2 1]
     joint, size = np.zeros(rows, dtype=np.int64), 1
     largest_table = _GAPS * rows + _FEW
     for column in columns if rows else ():
         low, width = int(column.min()), int(column.max()) - int(column.min()) + 1
         if size * width > largest_table:
             # Ranks have no gaps: there are at most as many as rows, so the product stays small.
-            (unique, joint), (values, column) = ranked(joint), ranked(column)
+            unique, joint = ranked(joint)
+            values, column = ranked(column)
             size, low, width = len(unique), 0, len(values)
         if width > 1:
             joint *= width
@@ -229,22 +236,28 @@ def extremes(group: IntArray, values: WholeArray, groups: int) -> tuple[IntArray
 
 def lower_medians(group: IntArray, values: IntArray) -> IntArray:
     """Return the lower median of the values of each group; no group from 0 on may be empty."""
-    count, by_group_and_value = np.bincount(group), np.lexsort((values, group))
+    count = np.bincount(group)
+    by_group_and_value = np.lexsort((values, group))
     begin = np.cumsum(count) - count  # of each group in that order
     medians: IntArray = values[by_group_and_value[begin + (count - 1) // 2]]
     return medians
 
 
 def runs(first: IntArray, stop: IntArray) -> tuple[IntArray, IntArray]:
-    """Return the indices in several runs [first, stop), and per index the number of its run."""
+    """Return the indices in several runs [first, stop), and per index the number of its run.
+
+    first [3 8], stop [5 9]  ->  indices [3 4 8], runs [0 0 1]
+    """
     counts = np.maximum(stop - first, 0)
     run = np.repeat(np.arange(len(first)), counts)
+    # counts [2 1]: runs begin at [0 2] in the result  ->  place_in_run [0 1 2] - [0 0 2] = [0 1 0]
     place_in_run = np.arange(len(run)) - np.repeat(np.cumsum(counts) - counts, counts)
     return first[run] + place_in_run, run
 
 
 def places_in_runs(values: IntArray) -> IntArray:
     """Return, per value, its place (from 0) in its run of equal neighbours."""
+    # values [7 7 9 9 9]: index of the begin of each run [0 0 2 2 2]  ->  [0 1 0 1 2]
     index = np.arange(len(values))
     return index - np.maximum.accumulate(np.where(differ_from_before(values), index, 0))
 
@@ -279,6 +292,7 @@ def places_in_groups(
         # With few wanted instants per group, one search in all groups is quicker. For this one
         # number holds a pair: the rank of its group, times `shift`, plus how many instants (of any
         # group) are before or equal to its time.
+        # pairs (3, 10) (3, 20) (8, 15): shift 4, keys [1 3 6]; wanted (8, 18) is 4 + 2: 3 up to it
         opens, instants = differ_from_before(group), np.sort(at_ns)
         group_numbers, shift = group[opens], len(instants) + 1
         rank = np.searchsorted(group_numbers, wanted_group)
@@ -289,7 +303,7 @@ def places_in_groups(
         return np.searchsorted(keys, rank * shift + until, side="right")
     count_before = np.empty(len(wanted_ns), dtype=np.int64)
     for number, rows in groups(wanted_group):
-        first, stop = np.searchsorted(group, [number, number + 1])
+        first, stop = np.searchsorted(group, [number, number + 1])  # the pairs of this group
         inside = np.searchsorted(at_ns[first:stop], wanted_ns[rows], side="right")
         count_before[rows] = first + inside
     return count_before

@@ -87,6 +87,8 @@ def first_match(
     pairs = shared_codes((process, ids), (at_process, at_ids))
     distinct_pairs, number = ranked(np.concatenate(pairs))
     of_row, wanted = np.split(number, [len(ids)])
+    # Rows 0, 1, 2 have the pairs [7 4 7] and start at [30 10 20]  ->  by_start [1 2 0], and in that
+    # order [4 7 7]: the first with 7 is at place 1, row 2.
     by_start = in_order(start)
-    place = first_rows(of_row[by_start], len(distinct_pairs))[wanted]  # in the order of starts
+    place = first_rows(of_row[by_start], len(distinct_pairs))[wanted]
     return np.where((at_ids != ABSENT) & (place >= 0), by_start[place], -1)

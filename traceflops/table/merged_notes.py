@@ -54,13 +54,15 @@ def _same_wording(notes: Sequence[Owned], total: int, noun: str) -> Note:
     """Return notes with the same wording as one, with the sum of their counts."""
     first = notes[0][1]
     owners, count = _owners(notes), _sum(note for _, note in notes)
-    if (len(notes) > 1 or owners > 1) and first.wording is not None and count is not None:
+    has_several = len(notes) > 1 or owners > 1
+    if has_several and first.wording is not None and count is not None:
         values = tuple(sorted({value for _, note in notes for value in note.values}))
         first = replace(first, statement=worded(first.wording, count, values), values=values)
     if owners == 1:
         return replace(first, count=count)
     # Without a wording, the figure in the statement is not the sum but that of each file.
-    each = "in" if first.wording is not None or first.count is None else "same in"
+    is_count_of_each = first.wording is None and first.count is not None
+    each = "same in" if is_count_of_each else "in"
     scope = f"{each} {owners:,} of {several(total, noun)}"
     return replace(first, count=count, file=None, owners=owners, scope=scope, similar="")
 
@@ -71,9 +73,8 @@ def _first_of(notes: Sequence[Owned], total: int, noun: str) -> Note:
     owners, count = _owners(notes), _sum(note for _, note in notes)
     # The statement begins with the file of the first note: only the other files are listed.
     files = dict.fromkeys(note.file for _, note in others if note.file not in (None, first.file))
-    listed = ", ".join([*map(str, files)][:_MOST_NAMED]) + (
-        ", …" if len(files) > _MOST_NAMED else ""
-    )
+    named_files = [*map(str, files)][:_MOST_NAMED]
+    listed = ", ".join([*named_files, "…"] if len(files) > _MOST_NAMED else named_files)
     of_files = f": {listed}" if files else ""
     total_count = f"; {count:,} total" if count is not None else ""
     similar = f"Similar in {owners - 1:,} more of {several(total, noun)}{of_files}{total_count}."

@@ -15,16 +15,10 @@ import pyarrow as pa
 from msgspec import Struct
 
 from traceflops.table import grouping
-from traceflops.table.columns import (
-    BoolArray,
-    IntArray,
-    WholeArray,
-    span_columns,
-    thread_columns,
-)
+from traceflops.table.arrays import BoolArray, IntArray, WholeArray
+from traceflops.table.columns import span_columns, thread_columns
 
 T = TypeVar("T", bound=np.signedinteger)
-_MANY = 4  # with more instants per interval only the edges of the intervals are searched
 
 
 class LastAbove:
@@ -32,6 +26,10 @@ class LastAbove:
 
     It is a tree of maxima over the values: level 0 are the values, each level above has the maxima
     of pairs of the one below. O(n) to build, O(log n) per pair.
+
+        level 2     9       3
+        level 1     9   4   3         The last value above 5 up to position 4 is that at 0: from 4,
+        level 0     9 1 4 2 3         go up and left to a maximum above 5, then down to its value.
     """
 
     def __init__(self, values: IntArray) -> None:
@@ -63,16 +61,22 @@ class LastAbove:
         # Go up the levels to the last subtree that ends by `upto` and has a value above the
         # threshold; per pair, `node` is its index in level `height`. `searching` are the pairs
         # without one so far, and `stop` is, for each, the first node on this level to leave out.
-        node, height = np.zeros((2, len(upto)), dtype=np.int64)
-        searching, stop = np.arange(len(upto)), upto + 1
+        # Position 4, threshold 5 above: stop is 5 (node 4 has 3), 2 (even), 1 (node 0 has 9: found)
+        node = np.zeros(len(upto), dtype=np.int64)
+        height = np.zeros(len(upto), dtype=np.int64)
+        searching = np.arange(len(upto))
+        stop = upto + 1
         for level, maxima in enumerate(self._levels):
             # Node stop - 1 is looked at here if `stop` is odd, else as a half of a node above.
             odd = np.flatnonzero(stop % 2)
             hit = odd[maxima[stop[odd] - 1] > threshold[searching[odd]]]
-            node[searching[hit]], height[searching[hit]] = stop[hit] - 1, level
+            node[searching[hit]] = stop[hit] - 1
+            height[searching[hit]] = level
             stop[hit] = 0  # found: no longer searching
-            searching, stop = searching[stop > 1], stop[stop > 1] // 2
+            goes_on = stop > 1
+            searching, stop = searching[goes_on], stop[goes_on] // 2
         # Go down to level 0: to the right half of a node if it has such a value, else to the left.
+        # height [0 2 1]  ->  highest_first [1 2 0], count_from [3 2 1] (of level 0, 1, 2 or above)
         highest_first = np.argsort(-height, kind="stable")
         levels = -np.arange(len(self._levels))
         count_from = np.searchsorted(-height[highest_first], levels, side="right")
@@ -94,37 +98,7 @@ def innermost(
     Intervals are [start, end), one per row of the first three arrays. They enclose only instants of
     their group (a thread). If several start together, the shortest is the innermost.
     """
-    # With many instants it is quicker to find the innermost interval at every edge once.
-    if len(at_ns) > _MANY * len(start_ns):
-        return StackTops.of(group, start_ns, end_ns).at(at_group, at_ns)
-    order = by_start(group, start_ns, end_ns)
-    # Per instant, the last position in that order whose (group, start) is not after it; if nothing
-    # of its group has started, it is of an earlier group.
-    groups, starts = grouping.distinct(group), np.sort(start_ns)
-    upto = np.searchsorted(starts, at_ns, side="right") - 1
-    if len(groups) != 1:
-        # Ranks stand for groups and times, so that one number holds both.
-        shift, rank = len(starts) + 1, np.searchsorted(starts, start_ns, side="left")
-        key = np.searchsorted(groups, group) * shift + rank
-        key_of_instant = np.searchsorted(groups, at_group) * shift + upto
-        upto = np.searchsorted(key[order], key_of_instant, side="right") - 1
-    return _innermost(group, order, end_ns, upto, at_group, at_ns)
-
-
-def _innermost(
-    group: IntArray,
-    order: IntArray,
-    end_ns: IntArray,
-    upto: IntArray,
-    at_group: IntArray,
-    at_ns: IntArray,
-) -> IntArray:
-    """Return what `innermost` does, given `by_start` and the last position to look at."""
-    enclosing = _Enclosing(order, group, end_ns)
-    inner = np.empty(len(upto), dtype=np.int64)
-    for part in grouping.slices(len(upto)):
-        inner[part] = enclosing.last(upto[part], at_group[part], at_ns[part])
-    return inner
+    return StackTops.of(group, start_ns, end_ns).at(at_group, at_ns)
 
 
 def by_start(group: IntArray, start_ns: IntArray, end_ns: IntArray) -> IntArray:
@@ -134,6 +108,8 @@ def by_start(group: IntArray, start_ns: IntArray, end_ns: IntArray) -> IntArray:
 
 class StackTops(Struct, frozen=True):
     """The innermost interval of each group (a thread) at all times: it changes only at edges.
+
+        intervals 0: [0, 10), 1: [2, 5)  ->  at_ns [0 2 5 10], row [0 1 0 -1]
 
     Rows are the edges (starts and ends) of the intervals, sorted by `group` and `at_ns`. `row` is
     the interval that is the innermost from this edge to the next one of the group, or -1. Of edges
@@ -151,9 +127,10 @@ class StackTops(Struct, frozen=True):
         order = grouping.in_order(groups, edges)
         groups, edges = groups[order], edges[order]
         # Up to an edge, as many intervals have begun as there are starts (the first half of rows).
+        # edges [0 2 10 5] (starts, ends)  ->  order [0 1 3 2], is a start [1 1 0 0], upto [0 1 1 1]
         upto = np.cumsum(order < len(group)) - 1
-        starts = by_start(group, start_ns, end_ns)
-        return cls(groups, edges, _innermost(group, starts, end_ns, upto, groups, edges))
+        enclosing = _Enclosing(by_start(group, start_ns, end_ns), group, end_ns)
+        return cls(groups, edges, enclosing.last(upto, groups, edges))
 
     def at(self, group: IntArray, at_ns: IntArray) -> IntArray:
         """Return the innermost interval of a group at each instant, or -1."""
@@ -164,6 +141,8 @@ class StackTops(Struct, frozen=True):
         self, group: IntArray, start_ns: IntArray, end_ns: IntArray
     ) -> tuple[IntArray, IntArray, IntArray, IntArray]:
         """Cut spans of time, each of one group, at the edges of the intervals.
+
+            edges 2, 5, 10; spans 0: [1, 4), 1: [6, 9)  ->  pieces 0: [1, 2), [2, 4), 1: [6, 9)
 
         Returns, per piece in the order of spans and times, the number of its span, its start, its
         end and the innermost interval, or -1.
@@ -180,12 +159,8 @@ class StackTops(Struct, frozen=True):
         has_length = end > start
         span, edge = span[has_length], edge[has_length]
         is_of_group = taken(self.group, edge) == group[span]
-        return (
-            span,
-            start[has_length],
-            end[has_length],
-            np.where(is_of_group, taken(self.row, edge), -1),
-        )
+        inner = np.where(is_of_group, taken(self.row, edge), -1)
+        return span, start[has_length], end[has_length], inner
 
 
 def innermost_pieces(
@@ -198,16 +173,19 @@ def innermost_pieces(
     """
     tops = StackTops.of(group, start, end)
     # Of edges at one time only the last one says what is the innermost from there on.
-    same_group, same_time = (column[1:] == column[:-1] for column in (tops.group, tops.at_ns))
-    is_last = np.append(~(same_group & same_time), True)[: len(tops.row)]
+    # at_ns [0 2 2 5] of one group  ->  is_last [1 0 1 1]
+    is_same_edge = (tops.group[1:] == tops.group[:-1]) & (tops.at_ns[1:] == tops.at_ns[:-1])
+    is_last = np.append(~is_same_edge, True)[: len(tops.row)]
     inner, edge_group, edge_ns = tops.row[is_last], tops.group[is_last], tops.at_ns[is_last]
     # Between an edge and the next one of its group lies a stretch, if any interval is around it.
     stretch = np.flatnonzero((inner[:-1] >= 0) & (edge_group[:-1] == edge_group[1:]))
     # Neighbouring stretches with the same innermost interval are one piece.
-    is_other, is_apart = np.diff(inner[stretch]) != 0, np.diff(stretch) != 1
-    begins = np.append(True, is_other | is_apart)[: len(stretch)]
-    ends = np.append(is_other | is_apart, True)[: len(stretch)]
-    first, last, instants = stretch[begins], stretch[ends], np.flatnonzero(start == end)
+    # stretch [0 1 2 4] with inner [7 7 9 9]  ->  is_new [0 1 1], begins [1 0 1 1], ends [0 1 1 1]
+    is_new = (np.diff(inner[stretch]) != 0) | (np.diff(stretch) != 1)
+    begins = np.append(True, is_new)[: len(stretch)]
+    ends = np.append(is_new, True)[: len(stretch)]
+    first, last = stretch[begins], stretch[ends]
+    instants = np.flatnonzero(start == end)
     return (
         np.concatenate([inner[first], instants]),
         np.concatenate([edge_ns[first], start[instants]]),
@@ -224,12 +202,9 @@ def parents(
     it is known.
     """
     order = by_start(group, start_ns, end_ns) if order is None else order
-    enclosing = _Enclosing(order, group, end_ns)
+    before = np.arange(len(order)) - 1  # the position before that of each interval
     parent = np.empty(len(order), dtype=np.int64)
-    for part in grouping.slices(len(order)):
-        row = order[part]
-        before = np.arange(part.start, part.stop) - 1
-        parent[row] = enclosing.last(before, group[row], start_ns[row])
+    parent[order] = _Enclosing(order, group, end_ns).last(before, group[order], start_ns[order])
     return parent
 
 
@@ -246,15 +221,21 @@ class _Enclosing:
         `upto` is the position in the order of the last interval to look at. Those of a group are
         contiguous there, so a hit in another group means that there is none.
         """
-        index = self._ends.find(upto, at_ns)
-        if not len(self._order):
-            return index
-        row = self._order[np.maximum(index, 0)]
-        return np.where((index >= 0) & (self._group[row] == at_group), row, -1)
+        result = np.full(len(upto), -1, dtype=np.int64)
+        for part in grouping.slices(len(upto) if len(self._order) else 0):
+            index = self._ends.find(upto[part], at_ns[part])
+            row = self._order[np.maximum(index, 0)]
+            is_found = (index >= 0) & (self._group[row] == at_group[part])
+            result[part] = np.where(is_found, row, -1)
+        return result
 
 
 class OpTree(Struct, frozen=True):
     """The forest of a table of ops, each below the innermost op of its thread in which it starts.
+
+        op 0   |------------------|     parent [-1 0 1 0]     What is said of this example below:
+        op 1   . |------| |----| op 3   order  [0 1 2 3]      all rows are in order, and
+        op 2   .   |--|                 stop   [4 3 3 4]      ops 0, 2 and 3 are marked.
 
     Per row, `parent` is the row of its parent or -1, and `place` its position in the order of
     thread and start. Per position in that order, `order` is the row of the op there, and `stop` the
@@ -290,6 +271,7 @@ class OpTree(Struct, frozen=True):
     def depth(self) -> IntArray:
         """Return, per position, the number of ops around the op there."""
         # The ops before a position are around it, but those with a stop up to there.
+        # stop [4 3 3 4]  ->  ended up to each position [0 0 0 2], depth [0 1 2 1]
         count = len(self.stop)
         ended = np.cumsum(np.bincount(self.stop, minlength=count + 1)[:count])
         return np.arange(count) - ended
@@ -297,11 +279,10 @@ class OpTree(Struct, frozen=True):
     def below(self, marked: BoolArray) -> IntArray:
         """Return, per row, the number of marked ops below it, without itself."""
         # The ops below an op follow it, up to its stop: their number is a difference of sums.
-        sums = np.zeros(len(marked) + 1, dtype=np.int64)
-        np.cumsum(marked[self.order], out=sums[1:])
+        # sums [0 1 1 2 3]: up to the stops [3 2 2 3], up to the ops themselves [1 1 2 3]
+        sums = np.append(0, np.cumsum(marked[self.order]))
         count = np.empty(len(marked), dtype=np.int64)
-        for part in grouping.slices(len(marked)):
-            count[self.order[part]] = sums[self.stop[part]] - sums[1:][part]
+        count[self.order] = sums[self.stop] - sums[1:]
         return count
 
     def repeated_below(self, group: IntArray) -> BoolArray:
@@ -309,6 +290,7 @@ class OpTree(Struct, frozen=True):
         rows = np.flatnonzero(group >= 0)
         place, first_key = self.place[rows], group[rows] * (len(group) + 1)
         # Sorted by group and place, the ops of its group below an op follow it, up to its stop.
+        # Groups [5 -1 5 5]: keys 25 + [0 2 3]; op 0 has the keys 27 and 28 below its stop, 29.
         keys = np.sort(first_key + place)
         next_index = np.searchsorted(keys, first_key + place, side="right")
         stop_index = np.searchsorted(keys, first_key + self.stop[place], side="left")
@@ -319,18 +301,12 @@ class OpTree(Struct, frozen=True):
     def nearest(self, marked: BoolArray) -> IntArray:
         """Return, per row, the row of the nearest marked op around it, itself included, or -1."""
         is_marked = marked[self.order]
-        places = np.flatnonzero(is_marked)
-        nearest = np.full(len(marked), -1, dtype=np.int64)
-        if not len(places):
-            return nearest
-        # A marked op is around a position if it is there or before, and its `stop` is after it.
-        stops, count_before = LastAbove(self.stop[places]), 0
-        for part in grouping.slices(len(self.order)):
-            upto = np.cumsum(is_marked[part]) + (count_before - 1)
-            count_before = int(upto[-1]) + 1
-            last = stops.find(upto, np.arange(part.start, part.stop))
-            row = self.order[places[np.maximum(last, 0)]]
-            nearest[self.order[part]] = np.where(last >= 0, row, -1)
+        # The marked ops are 0, 2 and 3, with the stops [4 3 4]. The number of the last one up to
+        # each position is [0 0 1 2]. The last one with a stop behind the position is around it.
+        last_marked = np.cumsum(is_marked) - 1
+        around = LastAbove(self.stop[is_marked]).find(last_marked, np.arange(len(marked)))
+        nearest = np.empty(len(marked), dtype=np.int64)
+        nearest[self.order] = taken(self.order[is_marked], around)
         return nearest
 
     def around(self, marked: BoolArray) -> IntArray:
@@ -352,13 +328,9 @@ def taken(values: npt.NDArray[T], rows: WholeArray, missing: int = -1) -> npt.ND
 
 def _stops(above: IntArray) -> IntArray:
     """Return, per position, the one after the last op below; `above` is its parent's, or -1."""
-    count = len(above)
-    stops = np.empty(count, dtype=np.int64)
     # The stop of p is the first position after p with a parent before p. In reverse order and with
     # parents negated, this is the last position before p with a value above -p.
-    last_above = LastAbove(-above[::-1])
-    for part in grouping.slices(count):
-        places = np.arange(part.start, part.stop)
-        index = last_above.find(count - 2 - places, -places)
-        stops[part] = np.where(index >= 0, count - 1 - index, count)
-    return stops
+    # above [-1 0 1 0], reversed and negated [0 -1 0 1]: p = 1 finds index 0 above -1, its stop is 3
+    count, place = len(above), np.arange(len(above))
+    index = LastAbove(-above[::-1]).find(count - 2 - place, -place)
+    return np.where(index >= 0, count - 1 - index, count)

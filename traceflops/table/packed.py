@@ -189,16 +189,19 @@ def parts_of(trace: Trace) -> Iterator[Part]:
     parts: list[dict[str, bytes]] = [{}]  # per part, the Arrow streams by name of their table
     for name in TABLES:
         if trace.table(name).num_rows:
-            table, sink = _encoded(trace.table(name)), io.BytesIO()
+            table = _encoded(trace.table(name))
+            sink = io.BytesIO()
             with pa.ipc.new_stream(sink, table.schema) as writer:
                 writer.write_table(table)
             stream = sink.getvalue()
-            if parts[-1] and sum(map(len, parts[-1].values())) + len(stream) > _TOGETHER_BYTES:
+            bytes_before = sum(map(len, parts[-1].values()))
+            if parts[-1] and bytes_before + len(stream) > _TOGETHER_BYTES:
                 parts.append({})
             parts[-1][name] = stream
     for number, streams in enumerate(parts):
-        plain, more = b"".join(streams.values()), number + 1 < len(parts)
-        outside = None if number else _outside(trace)
+        plain = b"".join(streams.values())
+        more = number + 1 < len(parts)
+        outside = _outside(trace) if number == 0 else None
         yield Part(Head(tuple(streams), len(plain), more, outside), plain)
 
 
@@ -262,6 +265,7 @@ def _encoded(table: pa.Table) -> pa.Table:
         use_differences = False
         if pa.types.is_integer(field.type):
             # A null repeats the number before it, so that its difference is 0: nulls read as 0.
+            # [100 107 null 109]  ->  values [100 107 107 109], differences [100 7 0 2]
             values = numbers(compute.fill_null_forward(column), 0)
             differences = _narrow(np.diff(values, prepend=np.int64(0)))
             plain = _narrow(values)
@@ -281,7 +285,8 @@ def _encoded(table: pa.Table) -> pa.Table:
 
 def _decoded(table: pa.Table, name: str) -> pa.Table:
     """Return the table that was given to `_encoded`, with the declared schema of `name`."""
-    columns, zeros = [], zeros_for(table.num_rows)
+    columns = []
+    zeros = zeros_for(table.num_rows)
     for field in arrow_schema(name):
         index = table.schema.get_field_index(field.name)
         if index < 0:  # `_encoded` leaves out columns of nulls

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from itertools import chain
 
@@ -14,12 +14,12 @@ from msgspec.structs import replace
 from traceflops.characters import shortened
 from traceflops.errors import UsageError
 from traceflops.facts import Fact, fact, in_words
-from traceflops.table.columns import ABSENT, IntArray, codes, is_one_of, numbers
+from traceflops.table.columns import IntArray, is_one_of, numbers
 from traceflops.table.grouping import distinct
 from traceflops.table.trace import Note, Trace, counted_note, note_of
 from traceflops.timeline.account import DeviceAccount, LinkedTrace
 from traceflops.timeline.records import Window
-from traceflops.windows import periodicity, tiling
+from traceflops.windows import periodicity
 from traceflops.windows.chosen_runs import chosen_range, gpu_notes, one_step_note
 from traceflops.windows.numbered_ranges import likely_step_mark, numbered_steps
 from traceflops.windows.records import Accounts, StepChoice, device_words
@@ -35,6 +35,7 @@ from traceflops.windows.steps import (
     step_of_activity,
     until_next,
 )
+from traceflops.windows.tiling import Behind, Stretch, from_the_marks, outside_notes, paced, tile
 
 _OVERLAP = "{n} [step has|steps have] zero length: work launched in a later step started first."
 _RANGE_SELECTED = fact("left-out.range-selected")
@@ -53,7 +54,7 @@ class StepLayout(Struct, frozen=True):
     known although no step follows it.
     """
 
-    stretches: Mapping[int, list[tiling.Stretch]]
+    stretches: Mapping[int, list[Stretch]]
     numbers: Mapping[int, IntArray]
     source: str
     how: Fact
@@ -62,7 +63,7 @@ class StepLayout(Struct, frozen=True):
     are_passes: bool = False
     at_marks: bool = False
 
-    def step_number(self, device: int, stretch: tiling.Stretch) -> int | None:
+    def step_number(self, device: int, stretch: Stretch) -> int | None:
         """Return the step number of a stretch, None if it is no step."""
         return None if stretch.place is None else int(self.numbers[device][stretch.place])
 
@@ -104,24 +105,19 @@ class StepPlan(Struct, frozen=True):
         """Return the windows of a device in order, with accounts, and whether each is used."""
         stretches = list(self.layout.stretches[device])
         if self.time_range is not None and device in self.time_range:
-            stretches.append(tiling.Stretch("range", *self.time_range[device]))
+            stretches.append(Stretch("range", *self.time_range[device]))
         edges = [(stretch.start_ns, stretch.end_ns) for stretch in stretches]
         accounts = account.accounts(*np.array(edges, dtype=np.int64).T)
         launched = [s.launched for s in stretches if s.launched is not None]
         # A step with fewer launches than usual is unfinished. Two steps show nothing usual.
         usual_launched = float(np.median(launched)) if len(launched) > 2 else 0.0
-        # No later step bounds the last step of a device, which may end before others: `steady` left
-        # out the last step of the trace alone.
-        steps = [stretch for stretch in stretches if stretch.role == "step"]
-        used = [step for step in steps if self.layout.step_number(device, step) in self.used]
-        is_few = len(used) <= periodicity.KEEP_LAST_UP_TO
-        keeps_last = self.chosen_by_user or self.layout.at_marks or is_few
-        unbounded_last = None if keeps_last or used[-1] is not steps[-1] else used[-1]
+        unbounded = self._unbounded_step(device, stretches)
         windows = []
         for stretch, window_account in zip(stretches, accounts, strict=True):
             number = self.layout.step_number(device, stretch)
-            is_unbounded = stretch is unbounded_last
-            reason = periodicity.LAST_STEP if is_unbounded else self._why_left_out(stretch, number)
+            reason = self._why_left_out(stretch, number)
+            if stretch is unbounded:
+                reason = periodicity.LAST_STEP
             windows.append(
                 Window(
                     role=stretch.role,
@@ -137,13 +133,27 @@ class StepPlan(Struct, frozen=True):
             )
         return tuple(windows)
 
-    def _why_left_out(self, stretch: tiling.Stretch, number: int | None) -> Fact | None:
+    def _unbounded_step(self, device: int, stretches: Sequence[Stretch]) -> Stretch | None:
+        """Return the last step of a device if it is used, though no later step bounds it.
+
+        Device 0 has steps 0 to 9, device 1 has steps 0 to 7. `steady` left out step 9, the last of
+        the trace: so step 7 is the one for device 1. None if few steps are used.
+        """
+        if self.chosen_by_user or self.layout.at_marks:
+            return None
+        steps = [stretch for stretch in stretches if stretch.role == "step"]
+        used = [step for step in steps if self.layout.step_number(device, step) in self.used]
+        if len(used) <= periodicity.KEEP_LAST_UP_TO or used[-1] is not steps[-1]:
+            return None
+        return used[-1]
+
+    def _why_left_out(self, stretch: Stretch, number: int | None) -> Fact | None:
         """Return why a stretch is left out, None if it is used; `number` is that of its step."""
         if self.time_range is not None:
             return None if stretch.role == "range" else _RANGE_SELECTED
         if number is not None:
             return self.reasons.get(number)
-        # A span is the whole of a device: it is used unless other devices have steps (`seen`).
+        # A span is the whole of a device. If other devices have steps (`seen`), it is not used.
         if stretch.role == "span":
             return _NO_WORK if self.choice.seen else None
         return _OUTSIDE if self.choice.seen else BEFORE_WORK
@@ -160,28 +170,28 @@ def plan_steps(
     layout = _layout(linked, accounts, selection, marked)
     if selection == Selection() and warms_up(linked, accounts, layout.stretches):
         layout = _spans_layout(linked, accounts, selection)
-    durations, notes = layout.durations(), list(layout.notes)
+    durations = layout.durations()
     time_range, range_notes = chosen_range(linked.trace, accounts, selection)
     used: tuple[int, ...] = ()
     reasons: dict[int, Fact] = {}
     if time_range is None:
-        used, reasons = _used(layout, durations, selection)
-        # The work of inferred steps is alike because it told them apart, and that of passes is not.
-        is_alike = layout.launched_in is not None and not layout.are_passes
-        if selection.steps is None and is_alike:
-            lost = _lossy(layout, accounts, used)
-            used = tuple(number for number in used if number not in lost)
-            reasons |= dict.fromkeys(lost, periodicity.LOSSY)
-        # A single step has no spread, which is worth a note unless the user chose it.
+        reasons = _reasons(layout, accounts, durations, selection)
+        used = tuple(number for number in durations if number not in reasons)
+    notes = [*layout.notes]
+    if time_range is None:
+        # A single step has no spread. That is worth a note if the user did not choose it.
         if len(durations) == 1 and selection.steps is None:
             notes.append(one_step_note(linked.trace, layout.stretches))
-        notes += _outside_notes(linked.trace, layout, accounts)
-
+        is_of_passes = layout.are_passes
+        notes += outside_notes(linked.trace, accounts, layout.stretches, are_passes=is_of_passes)
     all_stretches = chain.from_iterable(layout.stretches.values())
     if collapsed := sum(one.role == "step" and not one.dur_ns for one in all_stretches):
         notes.append(counted_note("assumed", "steps-overlap", _OVERLAP, collapsed))
     notes += (*gpu_notes(linked.trace, accounts, selection), *range_notes)
     lossy = sum(reason is periodicity.LOSSY for reason in reasons.values())
+    if lossy:
+        of = len(durations)
+        notes.append(note_of("missing", "steps-lossy", count=lossy, share=lossy / of, of=of))
     choice = StepChoice(
         layout.source,
         text=in_words(layout.how),
@@ -190,39 +200,8 @@ def plan_steps(
         after_start_up=layout.how.code in (AFTER_START_UP.code, RANGE),
         lossy=lossy,
     )
-    if lossy:
-        of = len(durations)
-        notes.append(note_of("missing", "steps-lossy", count=lossy, share=lossy / of, of=of))
     by_user = selection.steps is not None
     return StepPlan(layout, choice, frozenset(used), reasons, time_range, by_user, tuple(notes))
-
-
-def _outside_notes(trace: Trace, layout: StepLayout, accounts: Accounts) -> Iterator[Note]:
-    """Yield notes on work outside of steps, and on idle time before the first pass.
-
-    There is no note if the trace has no steps, or if the time is a trifle (see TRIFLE).
-    """
-    if not layout.durations():
-        return
-    outside_ns = total_ns = unrecorded_ns = 0
-    for device, stretches in layout.stretches.items():
-        busy = accounts[device].timeline.busy
-        edges = [(s.start_ns, s.end_ns) for s in stretches if s.role != "step"]
-        starts, ends = np.array(edges, dtype=np.int64).reshape(-1, 2).T
-        outside_ns += int(busy.length_within(starts, ends).sum())
-        total_ns += busy.length_ns
-        # Idle time of unrecorded cause before the first pass (see `tile`) belongs to no step.
-        first, unrecorded = stretches[0], accounts[device].idle.by_cause["unrecorded"]
-        if layout.are_passes and first.role == "before":
-            before_ns = unrecorded.within(first.start_ns, first.end_ns).length_ns
-            unrecorded_ns = max(unrecorded_ns, before_ns)
-    if outside_ns * tiling.TRIFLE > total_ns:
-        share, work = outside_ns / total_ns, device_words(trace).work
-        yield note_of("dropped", "work-outside-steps", ns=outside_ns, work=work, share=share)
-    steps_ns = sum(map(sum, layout.durations().values()))
-    if unrecorded_ns * tiling.TRIFLE > steps_ns:
-        share = unrecorded_ns / (unrecorded_ns + steps_ns)
-        yield note_of("missing", "head-left-out", ns=unrecorded_ns, share=share)
 
 
 def _layout(
@@ -240,8 +219,8 @@ def _layout(
         # The marks may end before the launches that they announce: then a step lasts until the next
         # mark. This is trusted only if there are several marks, each followed by work.
         layout = _marked_layout(linked, accounts, until_next(marked))
-        mark_count = max(map(len, marked.by_process.values()))
-        if len(layout.durations()) == mark_count > 1:
+        count = len(layout.durations())
+        if count > 1 and count == max(map(len, marked.by_process.values())):
             note = note_of("assumed", "steps-until-next", work=work)
             return replace(layout, notes=(*layout.notes, note))
     if selection.step_mark is not None:
@@ -265,19 +244,20 @@ def _layout(
 def _marked_layout(linked: LinkedTrace, accounts: Accounts, marked: FoundSteps) -> StepLayout:
     """Return the windows of marked steps; a device has the steps of one process, its owner.
 
-    The owner is the process with most work in steps on the device.
+    The owner is the process with most work in steps on the device. On GPU 1, steps of process 0
+    have 80 ms of work, steps of process 1 have 5 ms: those of process 0 are the steps of GPU 1.
     """
-    activities = linked.trace.activities
-    step_of = step_of_activity(linked.trace, linked.links, marked)
-    listed_for: list[int] = numbers(linked.trace.devices["process"]).tolist()
-    process, stream = (numbers(activities[name], ABSENT) for name in ("process", "stream"))
-    is_kernel, name = is_one_of(activities["kind"], "kernel"), codes(activities["name"])
+    trace, columns = linked.trace, linked.columns
+    process = numbers(trace.activities["process"])
+    listed_for: list[int] = numbers(trace.devices["process"]).tolist()
+    is_kernel = is_one_of(trace.activities["kind"], "kernel")
+    step_of = step_of_activity(trace, linked.links, marked)
     # Passes launch some work after their mark has ended: `last_pass` began last before the launch.
     last_pass = None
     if marked.are_passes:
-        last_pass = step_of_activity(linked.trace, linked.links, until_next(marked))
+        last_pass = step_of_activity(trace, linked.links, until_next(marked))
     owners: dict[int, Owners] = {}
-    stretches: dict[int, list[tiling.Stretch]] = {}
+    stretches: dict[int, list[Stretch]] = {}
     numbers_of: dict[int, IntArray] = {}
     at_marks = True
     # Numbers that repeat do not tell steps apart: then steps count from 0.
@@ -291,29 +271,25 @@ def _marked_layout(linked: LinkedTrace, accounts: Accounts, marked: FoundSteps) 
         steps = marked.by_process.get(owner, Steps.none())
         numbers_of[device] = np.arange(len(steps)) if has_repeats else steps.number
         # Step indices are per process: those of other processes mean other steps.
-        of_owner = process[row] == owner
-        step_of[row[~of_owner]] = -1
-
+        is_own = process[row] == owner
+        step_of[row[~is_own]] = -1
         # Each step begins with its first work on the device.
         behind = None
         if last_pass is not None:
-            pass_of_row = np.where(of_owner, last_pass[row], -1)
-            behind = tiling.Behind(pass_of_row, name[row], account.idle.by_cause["unrecorded"])
-        is_paced = tiling.paced(step_of[row], stream[row], is_kernel[row])
-        tiled = tiling.tile(rows.start_ns, rows.end_ns, step_of[row], rows.span, is_paced, behind)
-        stretches[device] = tiled
+            own_pass = np.where(is_own, last_pass[row], -1)
+            behind = Behind(own_pass, columns.name[row], account.idle.by_cause["unrecorded"])
+        is_paced = paced(step_of[row], columns.stream[row], is_kernel[row])
+        at_work = tile(rows.start_ns, rows.end_ns, step_of[row], rows.span, is_paced, behind)
+        stretches[device] = at_work
         # Or at its mark, if the clock of the host agrees with that of the device. Passes overlap,
         # since they are launched ahead: they begin with their first work.
         if len(steps) and not linked.clock_offsets[owner] and not marked.are_passes:
-            stretches[device] = tiling.from_the_marks(tiled, steps.start_ns, account)
-            if (begin_ns := stretches[device][0].start_ns) < rows.span[0]:
+            stretches[device] = from_the_marks(at_work, steps.start_ns, account)
+            begin_ns = stretches[device][0].start_ns
+            if begin_ns < rows.span[0]:
                 account.begin_at(begin_ns)  # the time before the first work is idle time, too
         # If the last step begins at its mark, before its first work, the end of the mark bounds it.
-        last_begin_ns, last_work_ns = (
-            [stretch.start_ns for stretch in windows if stretch.role == "step"][-1:]
-            for windows in (stretches[device], tiled)
-        )
-        at_marks &= last_begin_ns != last_work_ns
+        at_marks &= _last_begin(stretches[device]) != _last_begin(at_work)
     notes = [*marked_notes(linked, marked, owners)]
     if has_repeats:
         notes.append(note_of("assumed", REPEATED))
@@ -321,13 +297,19 @@ def _marked_layout(linked: LinkedTrace, accounts: Accounts, marked: FoundSteps) 
     return replace(layout, launched_in=step_of, are_passes=marked.are_passes, at_marks=at_marks)
 
 
+def _last_begin(stretches: list[Stretch]) -> int | None:
+    """Return when the last step begins, in ns; None without steps."""
+    begins_ns = [stretch.start_ns for stretch in stretches if stretch.role == "step"]
+    return begins_ns[-1] if begins_ns else None
+
+
 def _unmarked_layout(
     linked: LinkedTrace, accounts: Accounts, selection: Selection, marked: FoundSteps | None
 ) -> StepLayout:
-    """Return the steps that the tool marks on devices, else the rounds of work that repeat.
+    """Return the first that there is: steps marked by the tool, numbered ranges, rounds, spans.
 
-    Without either, each device has one window, its span. If the rounds may be layers, host ranges
-    with consecutive numbers that hold them are the steps.
+    The tool marks steps on devices. Ranges of the host with consecutive numbers are steps if they
+    hold rounds that may be layers. Rounds are work that repeats. A span is all time of a device.
     """
     marked_by_tool = periodicity.device_steps(linked.trace, accounts)
     if marked_by_tool is not None:
@@ -357,44 +339,51 @@ def _spans_layout(linked: LinkedTrace, accounts: Accounts, selection: Selection)
     return StepLayout(windows, no_numbers, "none", how, (note,) if accounts else ())
 
 
-def _lossy(layout: StepLayout, accounts: Accounts, used: tuple[int, ...]) -> list[int]:
-    """Return the numbers of those `used` steps that lost records of GPU work, on all devices."""
-    sums = {number: np.zeros(3, dtype=np.int64) for number in used}
-    for device, stretches in layout.stretches.items():
-        edges = np.array([(own.start_ns, own.end_ns) for own in stretches], np.int64)
-        late = accounts[device].idle.by_cause["unrecorded"].length_within(*edges.reshape(-1, 2).T)
-        for stretch, late_ns in zip(stretches, late.tolist(), strict=True):
-            number = layout.step_number(device, stretch)
-            if number in sums:
-                sums[number] += (stretch.launched or 0, late_ns, stretch.dur_ns)
-    if not used:
-        return []
-    is_lossy = periodicity.lossy(*np.stack([*sums.values()], axis=1))
-    return [number for number, is_one in zip(used, is_lossy, strict=True) if is_one]
-
-
-def _used(
-    layout: StepLayout, durations: Mapping[int, list[int]], selection: Selection
-) -> tuple[tuple[int, ...], dict[int, Fact]]:
-    """Return the numbers of the steps to use, and by number why others are left out.
+def _reasons(
+    layout: StepLayout, accounts: Accounts, durations: Mapping[int, list[int]], selection: Selection
+) -> dict[int, Fact]:
+    """Return why steps are left out, by their number; all others are used.
 
     `durations` are in ns, by step number. Raises UsageError if the selection has no step.
     """
-    seen = tuple(durations)
     if selection.steps is not None:
-        used = tuple(filter(selection.wants_step, seen))
-        if not used:
-            span = f"{seen[0]} to {seen[-1]}" if seen else "none"
+        others = [number for number in durations if not selection.wants_step(number)]
+        if len(others) == len(durations):
+            span = f"{min(durations)} to {max(durations)}" if durations else "none"
             raise UsageError(
                 "none of the selected steps is in the trace", f"steps in the trace: {span}"
             )
-        return used, dict.fromkeys(set(seen).difference(used), fact("left-out.not-selected"))
+        return dict.fromkeys(others, fact("left-out.not-selected"))
     mean_ns = [round(Fraction(sum(times), len(times))) for times in durations.values()]
-    lengths_ns = np.array(mean_ns, dtype=np.int64)
     # The longest time that a device works before its first step.
     firsts = (stretches[0] for stretches in layout.stretches.values())
     before_ns = max((first.dur_ns for first in firsts if first.role == "before"), default=0)
+    lengths_ns = np.array(mean_ns, dtype=np.int64)
     may_warm_up, has_end = not layout.are_passes, layout.at_marks
     why = periodicity.steady(lengths_ns, before_ns, may_warm_up=may_warm_up, has_end=has_end)
-    reasons = {number: reason for number, reason in zip(seen, why, strict=True) if reason}
-    return tuple(number for number in seen if number not in reasons), reasons
+    reasons = {number: reason for number, reason in zip(durations, why, strict=True) if reason}
+    # The work of inferred steps is alike because it told them apart, and that of passes is not.
+    if layout.launched_in is not None and not layout.are_passes:
+        steady = [number for number in durations if number not in reasons]
+        reasons |= dict.fromkeys(_lossy(layout, accounts, steady), periodicity.LOSSY)
+    return reasons
+
+
+def _lossy(layout: StepLayout, accounts: Accounts, steps: Sequence[int]) -> list[int]:
+    """Return which of these steps lost records of GPU work; figures of devices are added up."""
+    if not steps:
+        return []
+    launched, late_ns, dur_ns = (dict.fromkeys(steps, 0) for _ in range(3))
+    for device, stretches in layout.stretches.items():
+        edges = np.array([(own.start_ns, own.end_ns) for own in stretches], np.int64)
+        unrecorded = accounts[device].idle.by_cause["unrecorded"]
+        late = unrecorded.length_within(*edges.reshape(-1, 2).T).tolist()
+        for stretch, stretch_late_ns in zip(stretches, late, strict=True):
+            number = layout.step_number(device, stretch)
+            if number in launched:
+                launched[number] += stretch.launched or 0
+                late_ns[number] += stretch_late_ns
+                dur_ns[number] += stretch.dur_ns
+    figures = (np.array([*by_step.values()]) for by_step in (launched, late_ns, dur_ns))
+    is_lossy = periodicity.lossy(*figures)
+    return [number for number, is_one in zip(steps, is_lossy, strict=True) if is_one]

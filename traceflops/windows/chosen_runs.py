@@ -12,7 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from msgspec.structs import replace
@@ -29,7 +29,7 @@ from traceflops.table.grouping import (
     without,
     without_unused,
 )
-from traceflops.table.links import link
+from traceflops.table.links import Links, link
 from traceflops.table.trace import Note, Trace, counted_note, note_of
 from traceflops.timeline.intervals import ENDLESS
 from traceflops.units import duration, listed
@@ -47,6 +47,7 @@ def origins(trace: Trace) -> IntArray:
     """Return, by process, the time in ns from which `--from` and `--to` count.
 
     That is the first activity (in a trace without any, the first op) on the process's clock, or 0.
+    Processes 0 and 1 share a clock, 2 has its own, first works are at 5, 7 and 80  ->  [5 5 80]
     """
     clock = clocks_of(trace)
     table = trace.activities if trace.activities.num_rows else trace.ops
@@ -63,6 +64,8 @@ def chosen_range(
     The time is None without these options. It ends at the last activity on the device's clock at
     the latest, and is limited to the time in which processes of the device were recorded: outside
     of that it is unknown whether the device was idle. UsageError if no device has records.
+    Work on the clock 100..900, --from 50 --to 1000  ->  wanted 150..900. Its process was recorded
+    300..700  ->  chosen 300..700.
     """
     if not selection.is_time_range:
         return None, ()
@@ -71,46 +74,66 @@ def chosen_range(
             "nothing is recorded from which --from and --to could count",
             "leave them out: they select from a timeline of GPU work or operators",
         )
-    # Per device, the wanted time. It counts from the first work on the clock of the device, and
-    # ends with the last work on that clock.
-    process = numbers(trace.devices["process"])[list(accounts)]
-    clock = clocks_of(trace)[process]
-    first = origins(trace)[process]
-    device_ends = np.array([account.rows.span[1] for account in accounts.values()])
-    last = np.array([device_ends[clock == device_clock].max() for device_clock in clock])
-    until = last if selection.to_ns is None else np.minimum(last, first + selection.to_ns)
-    since = first + (selection.from_ns or 0)
-    wanted = dict(zip(accounts, zip(since.tolist(), until.tolist(), strict=True), strict=True))
-    # The part of the wanted time in which any process of the device was recorded.
+    clocks = _clocks(trace, accounts)
+    wanted, chosen = {}, {}
     begin, end = lives(trace)
-    owner, chosen = numbers(trace.activities["process"]), {}
+    owner = numbers(trace.activities["process"])
     for device, account in accounts.items():
+        _, first_ns, last_ns = clocks[device]
+        since = first_ns + (selection.from_ns or 0)
+        until = last_ns if selection.to_ns is None else min(last_ns, first_ns + selection.to_ns)
+        wanted[device] = (since, until)
+        # The part of the wanted time in which any process of the device was recorded.
         processes = distinct(owner[account.rows.row])
-        start = max(wanted[device][0], int(begin[processes].min()))
-        stop = min(wanted[device][1], int(end[processes].max()))
+        start = max(since, int(begin[processes].min()))
+        stop = min(until, int(end[processes].max()))
         if start < stop:
             chosen[device] = (start, stop)
     operation = device_words(trace).operation
+    longest_ns = max(clock.last_ns - clock.first_ns for clock in clocks.values())
     if not chosen:
         raise UsageError(
-            "--from/--to lie outside the trace",
-            f"its {operation}s span {duration(int((last - first).max()))}",
+            "--from/--to lie outside the trace", f"its {operation}s span {duration(longest_ns)}"
         )
     notes = []
-    if selection.to_ns is not None and bool((last < first + selection.to_ns).any()):
+    shortest_ns = min(clock.last_ns - clock.first_ns for clock in clocks.values())
+    if selection.to_ns is not None and shortest_ns < selection.to_ns:
         notes.append(note_of("assumed", "range-clipped", operation=operation))
-    clocks = len(distinct(clock))
-    if clocks > 1:
+    clock_count = len({clock.number for clock in clocks.values()})
+    if clock_count > 1:
         notes.append(
             counted_note(
                 "assumed",
                 "range-by-clock",
                 "The devices have {n} clocks (different machines or files) that cannot be "
                 f"compared. --from and --to count from the first {operation} on each.",
-                clocks,
+                clock_count,
             )
         )
     return chosen, (*notes, *_unrecorded(trace, wanted, chosen))
+
+
+class _Clock(NamedTuple):
+    """The clock of a device: its number, and when the first and the last work on it is, in ns."""
+
+    number: int
+    first_ns: int
+    last_ns: int
+
+
+def _clocks(trace: Trace, accounts: Accounts) -> dict[int, _Clock]:
+    """Return the clock of each device; work of all devices with this clock counts."""
+    process: list[int] = numbers(trace.devices["process"]).tolist()
+    number: list[int] = clocks_of(trace).tolist()
+    first_ns: list[int] = origins(trace).tolist()
+    last_ns: defaultdict[int, list[int]] = defaultdict(list)
+    for device, account in accounts.items():
+        last_ns[number[process[device]]].append(account.rows.span[1])
+    clocks = {}
+    for device in accounts:
+        owner = process[device]
+        clocks[device] = _Clock(number[owner], first_ns[owner], max(last_ns[number[owner]]))
+    return clocks
 
 
 def _unrecorded(trace: Trace, wanted: _Stretches, chosen: _Stretches) -> Iterator[Note]:
@@ -136,9 +159,11 @@ def one_run_per_gpu(
     """Return the accounts of one run per GPU (see `_shown`), and a note on the runs left out."""
     shown = _shown(trace, accounts, selection)
     chosen = {device: account for device, account in accounts.items() if device in shown}
-    # `trace.runs` has, by device, its GPU and the number of the run; it is empty without runs.
+    if not trace.runs:
+        return chosen, ()
+    # `trace.runs` has, by device, its GPU and the number of the run.
     run_count = Counter(gpu for gpu, _ in trace.runs)
-    of_several = [row for row in chosen if trace.runs and run_count[trace.runs[row][0]] > 1]
+    of_several = [device for device in chosen if run_count[trace.runs[device][0]] > 1]
     if not of_several:
         return chosen, ()
 
@@ -147,16 +172,17 @@ def one_run_per_gpu(
         owner = whose(trace, trace.devices["process"][device].as_py(), with_file=True)
         return f"{called(trace, device)} run {number} of {run_count[gpu]} ({owner})"
 
-    others = sum(run_count[trace.runs[device][0]] - 1 for device in of_several)
-    gpus, shown_runs = len(of_several), listed(of_several, run_text)
     work_ns = _work_ns(trace, selection)
     ignored_ns = sum(work_ns[device] for device in accounts.keys() - shown)
-    share = ignored_ns / max(sum(work_ns), 1)
-    return chosen, (
-        note_of(
-            "assumed", "one-run-of-several", count=others, share=share, gpus=gpus, runs=shown_runs
-        ),
+    note = note_of(
+        "assumed",
+        "one-run-of-several",
+        count=sum(run_count[trace.runs[device][0]] - 1 for device in of_several),
+        share=ignored_ns / max(sum(work_ns), 1),
+        gpus=len(of_several),
+        runs=listed(of_several, run_text),
     )
+    return chosen, (note,)
 
 
 def _work_ns(trace: Trace, selection: Selection) -> list[int]:
@@ -176,7 +202,8 @@ def _shown(trace: Trace, devices: Collection[int], selection: Selection) -> set[
     """Return one run per GPU, as a device. Raises UsageError if no GPU has the run asked for.
 
     It is the run with the same number for every GPU: the number asked for, else the one with most
-    device time over all GPUs. A GPU without that run has its own run with most time.
+    device time over all GPUs with several runs: 9 and 5 ms in runs 1 and 2 of one GPU, 1 and 8 ms
+    of another are most in run 2. A GPU without that run has its own run with most time.
     """
     most_runs = max((number for _, number in trace.runs), default=1)
     if selection.run is not None and selection.run > most_runs:
@@ -191,7 +218,7 @@ def _shown(trace: Trace, devices: Collection[int], selection: Selection) -> set[
     of_gpu: defaultdict[int, list[int]] = defaultdict(list)
     for device in devices:
         of_gpu[trace.runs[device][0]].append(device)
-    # By number of a run: the work of GPUs that have a choice, as they have several runs.
+    # By number of a run: the work of GPUs that have several runs.
     run_ns = Counter[int]()
     for runs in of_gpu.values():
         if len(runs) > 1:
@@ -263,19 +290,11 @@ def restrict(trace: Trace, selection: Selection) -> Trace:
     _keep_time_range(trace, selection, keep)
     _keep_steps(trace, selection, keep)
     if not all(keep[name].all() for name in ("activities", "calls", "ops")):
-        # Calls of removed activities go; the call and the op of a kept activity stay.
-        links = link(trace)
-        launched = links.call_of_activity[~keep["activities"]]
-        keep["calls"][launched[launched >= 0]] = False
-        for table_name, cause in (("calls", links.call_of_activity), ("ops", links.op_of_activity)):
-            rows = cause[keep["activities"]]
-            keep[table_name][rows[rows >= 0]] = True
-    tables = {
-        name: table
-        if name in ("processes", "devices") or keep[name].all()
-        else without_unused(take_rows(table, np.flatnonzero(keep[name])))
-        for name, table in trace.to_arrow().items()
-    }
+        _keep_causes(link(trace), keep)
+    tables = trace.to_arrow()
+    for name in tables.keys() - {"processes", "devices"}:
+        if not keep[name].all():
+            tables[name] = without_unused(take_rows(tables[name], np.flatnonzero(keep[name])))
     before = sum(table.num_rows for table in trace.tables.values())
     after = sum(table.num_rows for table in tables.values())
     unselectable = trace.processes.num_rows + trace.devices.num_rows
@@ -293,6 +312,16 @@ def _drop_devices(trace: Trace, devices: Sequence[int], keep: dict[str, BoolArra
     emptied = without(process[is_dropped], process[~is_dropped])
     for name in _OF_PROCESSES:
         keep[name] &= ~np.isin(numbers(trace.table(name)["process"]), emptied)
+
+
+def _keep_causes(links: Links, keep: dict[str, BoolArray]) -> None:
+    """Clear `keep` for calls of removed activities; set it for call and op of kept activities."""
+    is_kept = keep["activities"]
+    launched = links.call_of_activity[~is_kept]
+    keep["calls"][launched[launched >= 0]] = False
+    for name, cause in (("calls", links.call_of_activity), ("ops", links.op_of_activity)):
+        rows = cause[is_kept]
+        keep[name][rows[rows >= 0]] = True
 
 
 def _process_and_start(trace: Trace, name: str) -> tuple[IntArray, IntArray]:

@@ -186,11 +186,15 @@ def launch_records(
     kind, captured, lost = _wanted_records(trace, is_chosen, has_devices=has_devices)
     recorded = recorded_calls(trace)
     is_early = starting_calls.early(trace, recorded & (kind >= 0), lost, begins_ns)
-    kind[is_early], lost[is_early] = -1, False
+    kind[is_early] = -1
+    lost[is_early] = False
     one_process = np.zeros(trace.calls.num_rows, dtype=np.int64)  # counts all calls together
     (records,) = _by_process(kind, captured, lost, one_process, 1)
-    is_queued = (kind >= 0) & starting_calls.still_queued(trace, (kind >= 0) & recorded)
-    queued = int((is_queued & ~(recorded | captured | lost)).sum()) if has_devices else 0
+    queued = 0
+    if has_devices:
+        is_wanted = kind >= 0
+        is_queued = is_wanted & starting_calls.still_queued(trace, is_wanted & recorded)
+        queued = int((is_queued & ~recorded & ~captured & ~lost).sum())
     return replace(records, has_devices=has_devices, early=int(is_early.sum()), queued=queued)
 
 
@@ -217,23 +221,17 @@ def _by_process(
 def _wanted_records(
     trace: Trace, is_chosen: BoolArray, *, has_devices: bool
 ) -> tuple[IntArray, BoolArray, BoolArray]:
-    """Return, per call, its index in KINDS, whether it was captured in a graph, and whether lost.
+    """Return, per call, its `_kinds`, whether it was captured in a graph, and whether it is lost.
 
-    The index is -1 for calls that start nothing, are not chosen, or have a kind that the tool does
-    not record. A call without a record is not lost if it was captured, if its work was still queued
-    when the recording stopped, or if its record may be one of those without a correlation.
+    A wanted call with a record is neither. Without a record, the first line that holds decides:
+
+        its process captures a graph                                captured
+        its work was still queued when the recording stopped        not lost
+        its record may be one without a correlation                 not lost
+        else                                                        lost
     """
     recorded, process = recorded_calls(trace), numbers(trace.calls["process"])
-    is_launch = starting_calls.launching(trace)
-    kind = np.where(is_launch, KINDS.index("kernel"), -1)
-    kind[is_launch & started(trace.calls, GRAPH_LAUNCH)] = KINDS.index("graph")
-    for name, pattern in _ASYNC.items():
-        kind[started(trace.calls, pattern)] = KINDS.index(name)
-    kind[~(is_chosen & starting_calls.linkable(trace))] = -1
-    # Tools record copies and fills together: without any record, both were not asked for.
-    is_copy_or_fill = np.isin(kind, [*map(KINDS.index, _ASYNC)])
-    if not (is_copy_or_fill & recorded).any():
-        kind[is_copy_or_fill] = -1
+    kind = _kinds(trace, is_chosen, recorded)
     is_wanted = kind >= 0
     captured = is_wanted & ~recorded & starting_calls.capturing(trace)
     lost = is_wanted & ~recorded & ~captured
@@ -243,20 +241,39 @@ def _wanted_records(
         is_launch = np.isin(kind, (KINDS.index("kernel"), KINDS.index("graph")))
         lacks_kernels = ~np.isin(process, process[is_launch & recorded])
         lost &= ~is_queued | (is_launch & lacks_kernels)
-    # A record without a correlation may be that of a lost call of its process and kind: if there
-    # are at least as many such records as lost calls, no call is lost.
+    # A record without a correlation may be that of a lost call of its process and kind. 12 copies
+    # lack a record, and 15 records of copies lack a correlation: no copy is lost.
     work = trace.activities
     kind_of_work = np.full(work.num_rows, -1)
     for work_kind, call_kind in _STARTS.items():
         kind_of_work[is_one_of(work["kind"], work_kind)] = KINDS.index(call_kind)
     is_unlinked = (kind_of_work >= 0) & (numbers(work["correlation"], ABSENT) == ABSENT)
-    # Both are counted in a table with a cell per process and kind.
+    # Both are counted in a table: process 2, kind 3 of the four KINDS is cell 2 * 4 + 3.
     cells = trace.processes.num_rows * len(KINDS)
     cell_of_call = process * len(KINDS) + kind
     cell_of_work = numbers(work["process"]) * len(KINDS) + kind_of_work
     unlinked_count = np.bincount(cell_of_work[is_unlinked], minlength=cells)
     lost_count = np.bincount(cell_of_call[lost], minlength=cells)
     return kind, captured, lost & (lost_count > unlinked_count)[cell_of_call]
+
+
+def _kinds(trace: Trace, is_chosen: BoolArray, recorded: BoolArray) -> IntArray:
+    """Return, per call, the index in KINDS of what it starts; -1 if its record is not wanted.
+
+    It is -1 if it starts nothing, if it is not chosen, or if the tool does not record its kind.
+    """
+    is_launch = starting_calls.launching(trace)
+    kind = np.where(is_launch, KINDS.index("kernel"), -1)
+    kind[is_launch & started(trace.calls, GRAPH_LAUNCH)] = KINDS.index("graph")
+    for name, pattern in _ASYNC.items():
+        kind[started(trace.calls, pattern)] = KINDS.index(name)
+    is_possible = is_chosen & starting_calls.linkable(trace)
+    kind[~is_possible] = -1
+    # Tools record copies and fills together: without any record, both were not asked for.
+    is_copy_or_fill = np.isin(kind, [*map(KINDS.index, _ASYNC)])
+    if not (is_copy_or_fill & recorded).any():
+        kind[is_copy_or_fill] = -1
+    return kind
 
 
 def lost_replays(trace: Trace) -> dict[int, IntArray]:
@@ -267,10 +284,9 @@ def lost_replays(trace: Trace) -> dict[int, IntArray]:
     recorded = recorded_calls(trace)
     # A call without a correlation may have a record that does not name it. A call during a capture
     # runs nothing, but becomes a part of another graph.
-    has_correlation = numbers(trace.calls["correlation"], ABSENT) != ABSENT
-    may_have_record = has_correlation & starting_calls.linkable(trace)
-    may_have_record &= ~starting_calls.capturing(trace)
-    lost = replays & may_have_record & ~recorded & ~starting_calls.still_queued(trace, recorded)
+    lost = replays & ~recorded & starting_calls.linkable(trace)
+    lost &= numbers(trace.calls["correlation"], ABSENT) != ABSENT
+    lost &= ~starting_calls.capturing(trace) & ~starting_calls.still_queued(trace, recorded)
     row = np.flatnonzero(lost)
     return {process: row[rows] for process, rows in groups(numbers(trace.calls["process"])[row])}
 
@@ -278,8 +294,8 @@ def lost_replays(trace: Trace) -> dict[int, IntArray]:
 def timed_work(trace: Trace) -> CallRecords:
     """Return the number of kernels, copies and graphs, and of those without a known duration.
 
-    Durations of 0 ns are those of very short operations, unless half of all durations are 0, or the
-    reader's notes tell that at least as many durations are missing: then they are unknown.
+    A few durations of 0 ns are those of very short operations. They are unknown if half of all
+    durations are 0, or if notes of the reader count as many missing durations as there are zeros.
     """
     is_timed = is_one_of(trace.activities["kind"], *_TIMED)
     dur_ns = numbers(trace.activities["dur_ns"])[is_timed]
@@ -293,8 +309,8 @@ def timed_work(trace: Trace) -> CallRecords:
 def cut_processes(trace: Trace) -> IntArray:
     """Return the processes whose GPU records are incomplete, such as those of a truncated file.
 
-    They are to be left out, so that they do not affect the others. If many are incomplete, none is
-    returned: then all processes are judged together.
+    They are to be left out, so that they do not affect the others. Of 8 processes with calls 3 are
+    incomplete: these 3 are returned. If 4 are, none is: then all processes are judged together.
     """
     if trace.processes.num_rows <= _WHOLE_PER_CUT:
         return np.empty(0, dtype=np.int64)
@@ -339,20 +355,25 @@ def records_notes(
     in the time; it only holds if few calls are lost.
     """
     if records.state == "capture":
-        calls, captured = records.calls + records.captured, records.captured
-        return (note_of("missing", "graph-capture", count=captured, calls=calls),)
+        calls = records.calls + records.captured
+        return (note_of("missing", "graph-capture", count=records.captured, calls=calls),)
     notes = []
     if records.queued >= max(MATERIAL * records.calls, 1):
-        count, calls_text = records.queued, several(records.calls, "launch call")
-        share_queued = count / records.calls
+        share_queued = records.queued / records.calls
         # If most work has not run, the note concerns all figures (share 1).
         weight = 1.0 if share_queued >= _MOST else share_queued
-        code = "launches-queued"
-        notes.append(note_of("missing", code, count=count, share=weight, calls=calls_text))
+        calls_text = several(records.calls, "launch call")
+        count = records.queued
+        note = note_of("missing", "launches-queued", count=count, share=weight, calls=calls_text)
+        notes.append(note)
     if not records.lost:
-        early = note_of("missing", "launches-early", count=records.early)
-        return (*notes, early) if records.early else tuple(notes)
-    variant = "some" if records.has_devices else "on-host" if on_host else "all"
+        if records.early:
+            notes.append(note_of("missing", "launches-early", count=records.early))
+        return tuple(notes)
+    variant = "on-host" if on_host else "all"
+    if records.has_devices:
+        variant = "some"
     part = share if records.state == "few missing" else None
-    code, lost = f"{NO_DEVICE_RECORDS}.{variant}", records.lost
-    return (*notes, note_of("missing", code, count=lost, calls=records.words, part=part))
+    code = f"{NO_DEVICE_RECORDS}.{variant}"
+    note = note_of("missing", code, count=records.lost, calls=records.words, part=part)
+    return (*notes, note)

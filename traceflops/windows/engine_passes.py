@@ -55,7 +55,9 @@ def _kind(context: int, generation: int) -> Kind | None:
     """Return the kind of a pass from the number of requests in prefill and in decode."""
     if context and generation:
         return "mixed"
-    return "prefill" if context else "decode" if generation else None
+    if context:
+        return "prefill"
+    return "decode" if generation else None
 
 
 def _vllm(match: re.Match[str]) -> ServingMark:
@@ -73,8 +75,9 @@ def _vllm(match: re.Match[str]) -> ServingMark:
 def _pairs(queries: int | None, squares: int | None, products: int | None) -> int | None:
     """Return the pairs that a causal mask leaves: sum of q k - (q q - q) / 2 over all sequences.
 
-    The last query of a sequence attends to all keys, each query before it to one less. `queries`,
-    `squares` and `products` are the sums of q, q q and q k. None if they fit no causal mask.
+    The last query of a sequence attends to all keys, each query before it to one less: 3 queries
+    and 5 keys leave 3 + 4 + 5 = 12 = 3 * 5 - (9 - 3) / 2 pairs. `queries`, `squares` and `products`
+    are the sums of q, q q and q k. None if they fit no causal mask.
     """
     if queries is None or squares is None or products is None:
         return None
@@ -90,7 +93,9 @@ def _vllm_new(match: re.Match[str]) -> ServingMark:
 
 def _sglang(match: re.Match[str]) -> ServingMark:
     """Read the mode, the number of requests, and sums."""
-    kind, sequences, sums = _MODES.get(match[1]), int(match[2]), _sums(match[3])
+    kind = _MODES.get(match[1])
+    sequences = int(match[2])
+    sums = _sums(match[3])
     one_token_each = sequences if kind == "decode" else None
     queries = sums.get("sq", sums.get("toks", one_token_each))
     # Pairs need the sums of all requests, both in prefill (c_) and in decode (g_).
@@ -102,7 +107,9 @@ def _sglang(match: re.Match[str]) -> ServingMark:
 def _atom(match: re.Match[str]) -> ServingMark:
     """Read the kind, the number of requests, and sums; a decode with prefill requests is mixed."""
     sums = _sums(match[3])
-    kind: Kind = "prefill" if match[1] == "prefill" else "mixed" if sums.get("p") else "decode"
+    kind: Kind = "mixed" if sums.get("p") else "decode"
+    if match[1] == "prefill":
+        kind = "prefill"
     pairs = _pairs(sums.get("tok"), sums.get("sqsq"), sums.get("sqsk"))
     return ServingMark(kind, int(match[2]), sums.get("tok"), sums.get("sk"), pairs)
 

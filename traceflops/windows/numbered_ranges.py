@@ -82,13 +82,14 @@ def numbered_steps(
 def _consecutive(labels: Sequence[str]) -> IntArray | None:
     """Return the step number in each label: the one that grows by 1 from label to label.
 
-    None unless exactly one number grows so, and the others stay the same. A number of more than 18
-    digits, which does not fit into an int64, is counted from 0.
+    "gpu 0 token 7", "gpu 0 token 8" -> [7 8]. "gpu 0 token 7", "gpu 1 token 8" -> None: two numbers
+    grow. None also if another number changes. A number of more than 18 digits, which does not fit
+    into an int64, is counted from 0.
     """
     if _NO_STEP.search(labels[0]):
         return None
     digits = [DIGITS.findall(name) for name in labels]
-    # A row per label, a column per number in it.
+    # A row per label, a column per number in it: [[0 7] [0 8] [0 9]]
     table = np.array([[int(number[-_MOST_DIGITS:]) for number in row] for row in digits])
     grows = (np.diff(table, axis=0) == 1).all(axis=0)
     stays = (table == table[0]).all(axis=0)
@@ -109,11 +110,13 @@ def _are_rounds_inside(linked: LinkedTrace, accounts: Accounts, found: FoundStep
             return False
         # A step begins with its first activity after all earlier steps have begun; it lasts until
         # the next one begins, the last step until its last activity.
+        # step [-1 0 0 1 0 1 -1]  ->  latest_step [-1 0 0 1 1 1 1], first [1 3], begin [1 3 6]
         latest_step = np.maximum.accumulate(step)
         first = np.flatnonzero(np.diff(latest_step, prepend=-1))
         begin = np.append(first, inside[-1] + 1)
-        order = order_of(linked, account.rows)
-        if len(first) < repetition.FEWEST_ROUNDS or not repetition.hold_rounds(order, begin):
+        if len(first) < repetition.FEWEST_ROUNDS:
+            return False
+        if not repetition.hold_rounds(order_of(linked, account.rows), begin):
             return False
     return True
 
@@ -142,23 +145,24 @@ def _loops(trace: Trace) -> Iterator[IntArray]:
     for group in np.argsort(-sums_ns)[:_KINDS_TRIED]:
         ranges = rows[group_of_row == group]
         label = without_numbers[name[ranges[0]]]
-        begin_ns, length_ns = start_ns[ranges], dur_ns[ranges]
         if not label.isprintable() or not 0 < len(label) <= LONGEST_MARK:
             continue
+        if 2 * sums_ns[group] <= span_ns or len(ranges) < repetition.FEWEST_ROUNDS:
+            continue
+        begin_ns, length_ns = start_ns[ranges], dur_ns[ranges]
         usual_ns = float(np.median(length_ns))
         is_usual = np.abs(length_ns - usual_ns) <= repetition.TOLERANCE * usual_ns
-        is_often = len(ranges) >= repetition.FEWEST_ROUNDS
-        is_regular = is_usual.mean() >= repetition.REGULAR_SHARE
-        is_disjoint = ((begin_ns + length_ns)[:-1] <= begin_ns[1:]).all()
-        is_most = 2 * sums_ns[group] > span_ns
-        if is_most and is_often and is_regular and is_disjoint and _launch(trace, ranges):
+        is_disjoint = (begin_ns + length_ns)[:-1] <= begin_ns[1:]
+        if is_usual.mean() < repetition.REGULAR_SHARE or not is_disjoint.all():
+            continue
+        if _launch(trace, ranges):
             yield ranges
 
 
 def _pattern_of(labels: Sequence[str]) -> str:
     r"""Return an expression that matches labels which differ only in some of their numbers.
 
-    Numbers that are the same in all labels are kept, the others become `\d+`.
+    "gpu 0 token 7" and "gpu 0 token 8" are matched by `gpu 0 token \d+`.
     """
     numbers_by_place = [{*texts} for texts in zip(*map(DIGITS.findall, labels), strict=True)]
     patterns = (next(iter(texts)) if len(texts) == 1 else r"\d+" for texts in numbers_by_place)
@@ -176,7 +180,10 @@ def _launch(trace: Trace, ranges: IntArray) -> bool:
     )
     own_launches = launches[launch_thread == range_thread[0]]  # all ranges are of one thread
     launched_ns = np.sort(numbers(trace.calls["start_ns"])[own_launches])
-    start, dur = (numbers(trace.marks[name])[ranges] for name in ("start_ns", "dur_ns"))
+    start_ns = numbers(trace.marks["start_ns"])[ranges]
+    end_ns = start_ns + numbers(trace.marks["dur_ns"])[ranges]
     # A range has launches if fewer launches precede its start than its end.
-    before_start, before_end = (np.searchsorted(launched_ns, time) for time in (start, start + dur))
+    # launched_ns [3 4 15], ranges 0..10 and 20..30  ->  before_start [0 3], before_end [2 3]
+    before_start = np.searchsorted(launched_ns, start_ns)
+    before_end = np.searchsorted(launched_ns, end_ns)
     return 2 * int((before_start < before_end).sum()) > len(ranges)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Mapping
+from itertools import takewhile
 from typing import Final
 
 import numpy as np
@@ -35,12 +37,12 @@ def steady(
 ) -> list[Fact | None]:
     """Return, per step, the reason why it is not steady, None for steady steps.
 
-    * Warm-up: leading steps longer than 1.25 times the median, unless a tenth of the later steps
-      take as long.
-    * Cut off: the first of three or more, if it is much shorter than the others and `before_ns`,
-      the time with work of no step before it, is at least half of what it lacks.
-    * Last: the last of three or more that remain, unless it `has_end`: that is, its end is known
-      and is not just the end of the recording.
+    * Warm-up: leading steps longer than 1.25 times the median (see `_warm_up_count`).
+    * Cut off: the first of three or more, if it takes less than 3/4 of the usual time, and work of
+      no step before it (`before_ns`) takes at least half of what it lacks. The first step takes
+      20, others 100; it lacks 80, and the work before it takes 50: it began before the recording.
+    * Last: the last of three or more that remain. But if it `has_end`, it is steady: then its end
+      is known, and is not just the end of the recording.
 
     Without `may_warm_up` steps do different work: no length shows warm-up, or a step cut off.
     """
@@ -48,31 +50,42 @@ def steady(
     reasons: list[Fact | None] = [None] * count
     if count < 2:
         return reasons
-    # Slow steps at the beginning may be warm-up; it ends at the first of them that many later steps
-    # take as long as. (argmin is the index of the first False.)
-    is_slow = (durations_ns > _WARM_UP_FACTOR * float(np.median(durations_ns))) & may_warm_up
-    slow_count = int(np.argmin(is_slow))
-    later_ns = np.sort(durations_ns[slow_count:])
-    later_as_long = len(later_ns) - np.searchsorted(later_ns, durations_ns[:slow_count])
-    is_rare = _RARE * later_as_long < len(later_ns)
-    warm_up_count = int(np.argmin(np.append(is_rare, False)))
+    warm_up_count = _warm_up_count(durations_ns) if may_warm_up else 0
     reasons[:warm_up_count] = [fact("left-out.warm-up", times=_WARM_UP_FACTOR)] * warm_up_count
-    usual_ns, first_ns = float(np.median(durations_ns[1:])), float(durations_ns[0])
-    is_much_shorter = 4 * first_ns < 3 * usual_ns
-    is_rest_before = 2 * before_ns >= usual_ns - first_ns
-    if may_warm_up and count >= _FEWEST_TO_CUT and is_much_shorter and is_rest_before:
-        reasons[0] = _CUT
+    if may_warm_up and count >= _FEWEST_TO_CUT:
+        usual_ns, first_ns = float(np.median(durations_ns[1:])), float(durations_ns[0])
+        is_much_shorter = 4 * first_ns < 3 * usual_ns
+        is_rest_before = 2 * before_ns >= usual_ns - first_ns
+        if is_much_shorter and is_rest_before:
+            reasons[0] = _CUT
     if count - warm_up_count > KEEP_LAST_UP_TO and not has_end:
         reasons[-1] = LAST_STEP
     return reasons
 
 
+def _warm_up_count(durations_ns: IntArray) -> int:
+    """Return how many leading steps are warm-up, from the durations of all steps.
+
+    They are longer than 1.25 medians. Warm-up ends at a step that a tenth of the later steps take
+    as long as: [90 20 10 10 20 10 10] has one step of warm-up, as 20 comes again.
+    """
+    times_ns: list[int] = durations_ns.tolist()
+    long_ns = _WARM_UP_FACTOR * float(np.median(durations_ns))
+    slow_ns = [*takewhile(lambda ns: ns > long_ns, times_ns)]
+    later_ns = sorted(times_ns[len(slow_ns) :])
+    for index, ns in enumerate(slow_ns):
+        later_as_long = len(later_ns) - bisect_left(later_ns, ns)
+        if _RARE * later_as_long >= len(later_ns):
+            return index
+    return len(slow_ns)
+
+
 def lossy(launched: IntArray, late_ns: IntArray, durations_ns: IntArray) -> BoolArray:
     """Return, per step, whether records of its GPU work are lost, along with their calls.
 
-    In such steps launched work starts late, though nothing recorded held it back (`late_ns`), and
-    fewer launches are recorded than in any step without such time. It must be so in most steps in
-    which work starts late.
+    launched [40 40 40 38 12], late_ns [0 0 0 9 30]: in the last two, work starts late, though
+    nothing recorded held it back, and they have fewer launches than any step in time. Both are
+    lossy. But if most late steps have as many launches as others, none is lossy.
     """
     is_late = late_ns >= np.maximum(MATERIAL * durations_ns, 1)
     whole = launched[~is_late]
@@ -126,6 +139,7 @@ def _by_methods(linked: LinkedTrace, rows: DeviceRows) -> _Periods | None:
     own = -1 - numbers(activities["correlation"], ABSENT)[rows.row]
     op = np.where(on_cpu, own, linked.links.op_of_activity[rows.row])
     call = taken(tree.nearest(is_called), op, -1)
+    # call [-1 7 7 7 9 9 -1]  ->  inside [1 2 3 4 5], boundary [1 4 6]
     inside = np.flatnonzero(call >= 0)
     if not len(inside):
         return None
@@ -169,6 +183,7 @@ def _clusters(is_marked: BoolArray) -> tuple[IntArray, IntArray]:
     index = np.flatnonzero(is_marked)
     if len(index) < 2:
         return index, index
+    # index [3 4 20 21 40], gap [1 16 1 19]  ->  is_edge [0 1 0 1], first [3 20 40], last [4 21 40]
     gap = np.diff(index)
     is_edge = gap * 2 >= max(int(gap.max()), repetition.FEWEST_ACTIVITIES)
     return index[np.append(True, is_edge)], index[np.append(is_edge, True)]
@@ -195,33 +210,42 @@ def inferred_steps(
     """
     if not accounts:
         return None
-    for source, find in SOURCES.items():
-        stretches = {}
-        for device, account in accounts.items():
-            periods = find(linked, account.rows)
-            if periods is None:
-                break
-            boundary, how = periods
-            # An optimizer runs once per iteration; whatever else repeats may do so inside of one.
-            if source != "optimizer" and not _are_iterations(linked, account, boundary):
-                break
-            work, counts = account.rows, np.diff(boundary)
-            edges = np.append(work.start_ns, work.span[1])[boundary]
-            number = np.arange(len(counts))
-            stretches[device] = with_rest(work.span, number, edges[:-1], edges[1:], counts)
-        else:
+    for source in SOURCES:
+        found = _on_every_device(linked, accounts, source)
+        if found is not None:
+            stretches, how = found
             where = device_words(linked.trace).device
             return stretches, source, fact("steps-by.repetition", device=where, how=how)
     return None
+
+
+def _on_every_device(
+    linked: LinkedTrace, accounts: Accounts, source: str
+) -> tuple[dict[int, list[Stretch]], Fact] | None:
+    """Return windows by device and how a source finds them; None if any device has none."""
+    stretches = {}
+    for device, account in accounts.items():
+        periods = SOURCES[source](linked, account.rows)
+        if periods is None:
+            return None
+        boundary, how = periods
+        # An optimizer runs once per iteration; whatever else repeats may do so inside of one.
+        if source != "optimizer" and not _are_iterations(linked, account, boundary):
+            return None
+        work, counts = account.rows, np.diff(boundary)
+        edges = np.append(work.start_ns, work.span[1])[boundary]
+        number = np.arange(len(counts))
+        stretches[device] = with_rest(work.span, number, edges[:-1], edges[1:], counts)
+    return stretches, how
 
 
 def _are_iterations(linked: LinkedTrace, account: DeviceAccount, boundary: IntArray) -> bool:
     """Return whether the rounds between boundaries are iterations of the program's loop.
 
     If not, they may be the layers of one pass, a sweep over sizes, or set-up. Iterations are most
-    of the work and take similar times. A recording ends in the loop, or soon after it. So rounds
-    that are as few as layers, and are followed by kernels that are in no round, are the layers of a
-    pass, followed by its last part.
+    of the work and take similar times. A recording ends in the loop, or soon after it. 32 rounds
+    are followed by kernels with names that no round has: these are the last part of a pass, and the
+    rounds are its layers. But 256 rounds or more are no layers.
     """
     rows, busy = account.rows, account.timeline.busy
     edges = np.append(rows.start_ns, rows.span[1])[boundary]
@@ -229,15 +253,16 @@ def _are_iterations(linked: LinkedTrace, account: DeviceAccount, boundary: IntAr
     if 2 * round_ns.sum() < busy.length_ns:
         return False
     usual_ns = np.median(round_ns)
-    alike = (2 * round_ns >= usual_ns) & (round_ns <= 2 * usual_ns)
-    if alike.mean() < repetition.REGULAR_SHARE:
+    is_alike = (2 * round_ns >= usual_ns) & (round_ns <= 2 * usual_ns)
+    if is_alike.mean() < repetition.REGULAR_SHARE:
         return False
+    if len(boundary) > repetition.MOST_LAYERS:
+        return True
     is_kernel = is_one_of(linked.trace.activities["kind"], "kernel")[rows.row]
     name = linked.columns.name[rows.row]
     inside = is_kernel & (rows.start_ns >= edges[0]) & (rows.start_ns < edges[-1])
     after = is_kernel & (rows.start_ns >= edges[-1])
-    is_new = ~np.isin(name[after], distinct(name[inside]))
-    return len(boundary) > repetition.MOST_LAYERS or not is_new.any()
+    return bool(np.isin(name[after], distinct(name[inside])).all())
 
 
 _NUMBER: Final = re.compile(r"\d{1,18}(?=\D{0,99}$)")  # the last number in a name
@@ -248,21 +273,8 @@ def device_steps(
     trace: Trace, accounts: Accounts
 ) -> tuple[dict[int, list[Stretch]], dict[int, IntArray]] | None:
     """Return windows and step numbers by device from marks on it, None if work is in none."""
-    # The marked steps of each device. Steps are counted from 0 if any mark has no number.
-    marks = trace.marks
-    rows = np.flatnonzero(is_one_of(marks["kind"], "gpu_step"))
-    start = numbers(marks["start_ns"])[rows]
-    end = start + numbers(marks["dur_ns"], ABSENT)[rows]
-    matches = [_NUMBER.search(label[-_END_OF_NAME:]) for label in names(marks["name"])]
-    number_of = np.array([int(match[0]) if match else ABSENT for match in matches], dtype=np.int64)
-    number = number_of[codes(marks["name"])[rows]]
-    steps: dict[int, Steps] = {}
-    for device, on_device in groups(numbers(marks["device"], ABSENT)[rows]):
-        on_device = on_device[np.argsort(start[on_device], kind="stable")]
-        is_numbered = (number[on_device] != ABSENT).all()
-        own_number = number[on_device] if is_numbered else np.arange(len(on_device))
-        steps[device] = Steps(own_number, start[on_device], end[on_device])
-    # The windows. Numbers that repeat do not tell steps apart: then all devices count from 0.
+    steps = _steps_of_tool(trace)
+    # Numbers that repeat do not tell steps apart: then all devices count from 0.
     has_repeats = any(len(distinct(marked.number)) < len(marked) for marked in steps.values())
     is_kernel = is_one_of(trace.activities["kind"], "kernel")
     stream = numbers(trace.activities["stream"], ABSENT)
@@ -276,3 +288,21 @@ def device_steps(
         step_numbers[device] = np.arange(len(marked)) if has_repeats else marked.number
     has_steps = any(stretch.role == "step" for tiled in stretches.values() for stretch in tiled)
     return (stretches, step_numbers) if has_steps else None
+
+
+def _steps_of_tool(trace: Trace) -> dict[int, Steps]:
+    """Return the steps that the tool marks on each device, numbered as it names them, or from 0."""
+    marks = trace.marks
+    rows = np.flatnonzero(is_one_of(marks["kind"], "gpu_step"))
+    start = numbers(marks["start_ns"])[rows]
+    end = start + numbers(marks["dur_ns"], ABSENT)[rows]
+    matches = [_NUMBER.search(label[-_END_OF_NAME:]) for label in names(marks["name"])]
+    number_of = np.array([int(match[0]) if match else ABSENT for match in matches], dtype=np.int64)
+    number = number_of[codes(marks["name"])[rows]]
+    steps: dict[int, Steps] = {}
+    for device, on_device in groups(numbers(marks["device"], ABSENT)[rows]):
+        on_device = on_device[np.argsort(start[on_device], kind="stable")]
+        is_numbered = (number[on_device] != ABSENT).all()
+        own_number = number[on_device] if is_numbered else np.arange(len(on_device))
+        steps[device] = Steps(own_number, start[on_device], end[on_device])
+    return steps

@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from traceflops.characters import kernel_name
-from traceflops.table.columns import IntArray, codes, is_one_of, names, numbers
+from traceflops.table.columns import BoolArray, IntArray, codes, is_one_of, names, numbers
 from traceflops.table.grouping import distinct, groups
 from traceflops.table.trace import Note, Trace
 from traceflops.timeline.account import LinkedTrace
@@ -89,21 +89,8 @@ class Prepared(Struct, frozen=True, dict=True):
     @cached_property
     def launch_records(self) -> LaunchRecords:
         """Number of calls that start work, and of those without a record, by kind of call."""
-        # Calls of processes without device work count if no ranks or GPUs are selected; calls of
-        # `cut` processes, which are left out, never do.
-        selection = self.selection
-        process, start = (numbers(self.trace.calls[name]) for name in ("process", "start_ns"))
-        owner = numbers(self.trace.activities["process"])
-        has_all_devices = selection.ranks is None and selection.gpus is None
-        is_chosen = np.full(len(process), has_all_devices)
-        is_chosen[np.isin(process, np.append(owner, self.cut))] = False
-        # Calls of a process with a chosen device count at any time, or if steps or a time range are
-        # selected, at the chosen time.
-        is_timed = selection.steps is not None or selection.is_time_range
         windows = (self.with_work or self).windows_of_process
-        for number, calls in groups(process):
-            if number in windows:
-                is_chosen[calls] = not is_timed or windows[number].contains(start[calls])
+        is_chosen = self._chosen_calls(windows)
         begins_ns = np.full(self.trace.processes.num_rows, NEVER)
         for number, window in windows.items():
             begins_ns[number] = min(window.start_ns, default=NEVER)
@@ -116,6 +103,28 @@ class Prepared(Struct, frozen=True, dict=True):
             serialized=any(note.code in SERIALIZED for note in self.trace.notes),
             timed=timed_work(self.trace),
         )
+
+    def _chosen_calls(self, windows: Mapping[int, Intervals]) -> BoolArray:
+        """Return, per call, whether it counts: by the first line that holds for its process.
+
+            it has a chosen device; steps or a time are selected   if called in its windows
+            it has a chosen device                                 yes
+            it has work on other devices, or is `cut`              no
+            it has no work of devices                              if no ranks or GPUs are selected
+
+        `windows` are, by process with chosen devices, the chosen time of these.
+        """
+        selection = self.selection
+        process = numbers(self.trace.calls["process"])
+        start_ns = numbers(self.trace.calls["start_ns"])
+        worked = numbers(self.trace.activities["process"])
+        is_chosen = np.full(len(process), selection.ranks is None and selection.gpus is None)
+        is_chosen[np.isin(process, np.append(worked, self.cut))] = False
+        is_timed = selection.steps is not None or selection.is_time_range
+        for number, calls in groups(process):
+            if number in windows:
+                is_chosen[calls] = not is_timed or windows[number].contains(start_ns[calls])
+        return is_chosen
 
     @cached_property
     def windows_of_process(self) -> dict[int, Intervals]:
@@ -139,8 +148,9 @@ class Prepared(Struct, frozen=True, dict=True):
     @cached_property
     def devices_left(self) -> int:
         """How many devices are more than MOST_DEVICES of their process."""
-        owner = numbers(self.trace.devices["process"])[[*self.accounts]]
-        return int(np.maximum(np.unique(owner, return_counts=True)[1] - MOST_DEVICES, 0).sum())
+        process: list[int] = numbers(self.trace.devices["process"]).tolist()
+        count_by_process = Counter(process[device] for device in self.accounts)
+        return sum(max(count - MOST_DEVICES, 0) for count in count_by_process.values())
 
     @property
     def on_host(self) -> bool:
@@ -166,7 +176,8 @@ def most_exposed(
 
     Time in which a kernel runs twice at once counts once. None if no kernel has any time.
     """
-    linked, exposed_ns = prepared.linked, Counter[str]()
+    linked = prepared.linked
+    exposed_ns = Counter[str]()
     column = prepared.trace.activities["name"]
     name, labels = codes(column), names(column)
     for device, account in prepared.accounts.items():
@@ -199,8 +210,9 @@ class Origins(Struct, frozen=True):
 def origins(prepared: Prepared) -> Origins:
     """Return the origins of all processes with device work.
 
-    All have one origin, the first work of any, unless a reader's note says that clocks differ, or
-    the work of a device ended before that of another began, which would then lie far from 0.
+    Processes have one origin, the first work of any. But if a note of the reader says that clocks
+    differ, each has its own. So it is if the work of a device ended before that of another began:
+    of spans 0..5 s and 900..905 s, the second is shown as 0..5 s, too.
     """
     process: list[int] = numbers(prepared.trace.devices["process"]).tolist()
     spans = {device: account.rows.span for device, account in prepared.accounts.items()}
@@ -208,7 +220,8 @@ def origins(prepared: Prepared) -> Origins:
     for device, (start, _) in spans.items():
         origin[process[device]] = min(start, origin.get(process[device], start))
     starts = [start for start, _ in spans.values()]
-    are_apart = max(starts, default=0) > min((end for _, end in spans.values()), default=0)
+    ends = [end for _, end in spans.values()]
+    are_apart = max(starts, default=0) > min(ends, default=0)
     has_other_clocks = any(note.code == _UNALIGNED for note in prepared.trace.notes)
     aligned = len(origin) < 2 or not (has_other_clocks or are_apart)
     if aligned:

@@ -183,6 +183,7 @@ def told_apart(trace: Trace, devices: Sequence[DeviceReport]) -> list[DeviceRepo
         with_label[device.label].append(index)
     # Devices with the same label get further texts until all differ; texts that tell none of them
     # apart are skipped. The last distinction always differs.
+    # Twice "rank 0 · gpu 0", in files a.json and b.json  ->  apart "a.json", apart "b.json"
     for members in with_label.values():
         for texts in distinctions:
             different = len({texts[index] for index in members})
@@ -198,10 +199,14 @@ def told_apart(trace: Trace, devices: Sequence[DeviceReport]) -> list[DeviceRepo
 def _with_owners(
     processes: Sequence[Mapping[str, Any]], devices: Sequence[DeviceReport]
 ) -> list[DeviceReport]:
-    """Return the devices with `owner` set: the rank of the process, "" for the only one.
+    """Return the devices with `owner` set, by the first line that holds.
 
-    For an unknown rank it is the file, if devices are of several, and the process ID, if the file
-    has several processes of unknown rank.
+        its rank is unknown, as are others of its file, and a process ID is known     file, ID
+        all devices have the same ranks, and all processes are of one file            ""
+        its rank is unknown                                                           file
+        else                                                                          rank
+
+    If all devices are of one file, it is left out.
     """
     unranked_in_file: defaultdict[str, set[int]] = defaultdict(set)
     for device in devices:
@@ -214,11 +219,15 @@ def _with_owners(
     named = []
     for device in devices:
         file = device.file if has_several_files else ""
-        owner = "" if is_alone else device.rank_text or file
         unranked = unranked_in_file[device.file]
-        if not device.rank_text and len(unranked) > 1 and unranked & have_pid:
+        has_process_ids = len(unranked) > 1 and bool(unranked & have_pid)
+        if not device.rank_text and has_process_ids:
             process_id = _process_text(processes[device.process]["pid"])
             owner = _BETWEEN.join(filter(None, (file, process_id)))
+        elif is_alone:
+            owner = ""
+        else:
+            owner = device.rank_text or file
         named.append(replace(device, owner=owner))
     return named
 

@@ -25,7 +25,7 @@ TOLERANCE: Final = 0.2
 """Two rounds are alike where they differ by no more than this share."""
 REGULAR_SHARE: Final = 0.8
 MOST_LAYERS: Final = 256
-"""No model has more layers; no layer has more kernels, unless these repeat inside it."""
+"""No model has more layers. A layer with more kernels has kernels that repeat inside it."""
 _LEAST_COVERED: Final = 0.5  # rounds that are steps are at least this share of all work
 _LEAST_INNER: Final = 0.25  # names that repeat inside of rounds do so over this share of them
 _NO_TRIFLE: Final = 0.02  # such names have at least this share of the activities
@@ -107,13 +107,15 @@ class _Occurrences:
     def __init__(self, name: IntArray) -> None:
         """Sort the activities by name, those of one name in order; `name` is a code per activity.
 
+            name [7 3 7 3 7]  ->  activity [1 3 0 2 4], self.name [0 0 1 1 1], gap [0 2 0 2 2]
+
         Per occurrence in that order: `activity` is the index of the activity, `name` a number from
         0, `gap` the distance in activities to the previous occurrence of the name (0 for the
         first), and `_begins` whether it begins a run. `_runs` is the number of runs by name.
         """
         if int(name.max()) < 2**16:
             self.activity = np.argsort(name.astype(np.uint16), kind="stable")  # by radix
-        else:  # the same as a stable sort, several times faster
+        else:  # name and index packed, sorted, unpacked: a stable sort, several times faster
             self.activity = np.sort(name * _BASE + np.arange(len(name))) % _BASE
         is_first = differ_from_before(name[self.activity])  # of its name
         self.name = np.cumsum(is_first) - 1
@@ -122,6 +124,7 @@ class _Occurrences:
         first = np.flatnonzero(is_first)
         # A run begins after a gap at least half as wide as the widest one of the name. No round is
         # as short as FEWEST_ACTIVITIES / 2, so gaps below that divide nothing.
+        # gap of a name [0 1 9 1 9]: widest 9  ->  runs begin at [1 0 1 0 1]
         widest = np.maximum(np.maximum.reduceat(self.gap, first), FEWEST_ACTIVITIES)
         self._begins = is_first | (2 * self.gap >= widest[self.name])
         self._runs = np.add.reduceat(self._begins, first)
@@ -135,6 +138,7 @@ class _Occurrences:
         begins_run = self._begins & has_rounds[self.name]
         activity, name = self.activity[begins_run], self.name[begins_run]
         # Per name, the usual distance between the begins of its runs is the length of a round.
+        # name [0 0 0 1 1], activity [1 11 21 3 13]  ->  has_next [0 1 3], distances [10 10 10]
         has_next = np.flatnonzero(name[1:] == name[:-1])
         distances = _Regular.of(name[has_next], np.diff(activity)[has_next])
         kept = (distances.share >= REGULAR_SHARE) & (distances.usual >= FEWEST_ACTIVITIES)
@@ -144,16 +148,18 @@ class _Occurrences:
             if not (length < limit).any():
                 return
             longest = int(length[length < limit].max())
-            same = np.flatnonzero((length <= longest) & (length >= _SAME_LENGTH * longest))
+            limit = _SAME_LENGTH * longest
+            # Names whose length counts as the same as the longest: the most regular one is taken.
+            same = np.flatnonzero((length <= longest) & (length >= limit))
             best = same[np.argmin(spread[same])]
             usual = int(length[best])
             yield Rounds(activity[name == names[best]], usual, float(spread[best]) / usual)
-            limit = _SAME_LENGTH * longest
 
 
 def contents(name: IntArray, begin: IntArray) -> IntArray:
     """Return a hash per round [begin[i], begin[i+1]) that is the same for names in any order."""
-    # The hash is the sum of a pseudo-random number per name.
+    # The hash is the sum of a pseudo-random number per name, as a difference of running sums.
+    # name [0 1 1 0], weights [5 8], begin [0 2 4]  ->  running sums [0 5 13 21 26], hashes [13 13]
     weights = np.random.default_rng(0).integers(1, 2**40, int(name.max()) + 1)
     return np.diff(np.append(0, np.cumsum(weights[name]))[begin])
 
@@ -172,9 +178,12 @@ class _Regular(Struct, frozen=True):
 
     @classmethod
     def of(cls, group: IntArray, value: IntArray) -> _Regular:
-        """Return the figures of each group; `group` is sorted, values are below _BASE."""
-        ordered = np.sort(group * _BASE + value) % _BASE  # by group, then by value
-        first = np.flatnonzero(np.diff(group, prepend=-1))
+        """Return the figures of each group; `group` is sorted, values are below _BASE.
+
+        group [0 0 0 4 4], value [9 2 3 8 6]  ->  first [0 3], count [3 2], usual [3 6]
+        """
+        ordered = np.sort(group * _BASE + value) % _BASE  # by group, then by value: [2 3 9 6 8]
+        first = np.flatnonzero(np.diff(group, prepend=-1))  # where each group begins
         count = np.diff(np.append(first, len(group)))
         usual = ordered[first + (count - 1) // 2]
         usual_of_value = np.repeat(usual, count)
@@ -219,8 +228,9 @@ class _RoundTest:
         if self._call is not None:
             # Rounds launched by the same call as the round before are parts of a graph (layers).
             inner = rounds.begin[1:-1]
-            call, call_before = self._call[inner], self._call[inner - 1]
-            if ((call >= 0) & (call == call_before)).mean() > TOLERANCE:
+            call = self._call[inner]
+            is_same_call = (call >= 0) & (call == self._call[inner - 1])
+            if is_same_call.mean() > TOLERANCE:
                 return False
         counts, usual = self._content(rounds)
         alike = np.abs(counts - usual).sum(axis=1) <= TOLERANCE * usual.sum()
@@ -236,6 +246,7 @@ class _RoundTest:
         # A longer round may be several steps, and little more: for example, a program that logs
         # something every tenth step seems to have rounds of ten steps. So compare the activities
         # (by name) of a longer round with those of as many rounds as fit into it.
+        # Longer: 10 a, 20 b, 1 log. A round: 1 a, 2 b. 10 rounds fit  ->  surplus 0 a, 0 b, 1 log
         _, counts_of_longer = self._content(longer)
         _, counts = self._content(rounds)
         rounds_per_longer = round(longer.length / rounds.length)
@@ -251,6 +262,7 @@ class _RoundTest:
         """
         sample = distinct(np.linspace(0, len(rounds) - 1, _ROUNDS_COMPARED).astype(np.int64))
         activity, round_index = runs(rounds.begin[sample], rounds.begin[sample + 1])
+        # The counts are a table: round 2, bin 5 is cell 2 * 256 + 5.
         cell = round_index * _NAMES_COMPARED + self._bin[activity]
         counts = np.bincount(cell, minlength=len(sample) * _NAMES_COMPARED)
         counts = counts.reshape(-1, _NAMES_COMPARED)
@@ -259,21 +271,26 @@ class _RoundTest:
     def repeat_inside(self, rounds: Rounds, *, are_marked: bool = False) -> bool:
         """Return whether some names come at least three times per round, at regular distances.
 
+            |a......a......a......z........|a......a......a......z........|   7 inside, 16 across
+
         The repeats of such a name must cover a quarter of the rounds: layers do, a small loop does
         not. Together the names must be more than a trifle of the activities. For most of them the
-        distance from round to round must be larger than inside a round: if not, the rounds are just
-        layers of alternating kinds. Marked rounds may be layers alone, as many as a model may have.
+        distance across to the next round must be larger than that inside: if not, the rounds are
+        just layers of alternating kinds. Marked rounds may be layers alone, as many as a model has.
         """
         first, last = rounds.begin[0], rounds.begin[-1]
+        # Rounds begin at [1 4]  ->  begins [0 1 0 0 1 0], round of each activity [0 1 1 1 2 2]
         begins = np.zeros(len(self._name) + 1, dtype=np.int64)
         begins[rounds.begin] = 1
         round_of = np.cumsum(begins)
         # Gaps (in activities) between occurrences of a name, inside a round or across to the next.
         name, gap = self._occurrences.name, self._occurrences.gap
-        activity, previous = self._occurrences.activity, self._occurrences.activity - gap
+        activity = self._occurrences.activity
+        previous = activity - gap
         has_previous = (gap > 0) & (previous >= first) & (activity < last)
         rounds_apart = round_of[activity] - round_of[previous]
-        is_inner, is_across = has_previous & (rounds_apart == 0), has_previous & (rounds_apart == 1)
+        is_inner = has_previous & (rounds_apart == 0)
+        is_across = has_previous & (rounds_apart == 1)
         inner = _Regular.of(name[is_inner], gap[is_inner])
         across = _Regular.of(name[is_across], gap[is_across])
         # The names that repeat regularly inside of rounds (three occurrences leave two gaps).
@@ -299,6 +316,7 @@ class _RoundTest:
         changes = np.diff(contents(self._name, rounds.begin)) != 0
         if rounds.length > MOST_LAYERS and changes.mean() <= 1 - REGULAR_SHARE:
             return True
+        # contents [5 5 5 8 8]  ->  changes [0 0 1 0], with ends [1 0 0 1 0 1]: 3 and 2 in a row
         in_a_row = np.diff(np.flatnonzero(np.concatenate([[True], changes, [True]])))
         return bool(in_a_row.max() > MOST_LAYERS)
 
@@ -306,16 +324,19 @@ class _RoundTest:
 def _from_the_longest_wait(order: Order, rounds: Rounds) -> Rounds:
     """Return the rounds shifted so that each begins after the longest wait of the device in it.
 
-    So a step begins with the work that the device waited for, and not in the middle. The rounds
-    stay as they are if the longest waits are not much longer than others, or if they are not at
-    about the same place in most rounds. The last round may end with the work.
+    If the device waits before c (for data), rounds a b . c d become c d a b: a step begins with the
+    work that the device waited for. The rounds stay as they are if the longest waits are not much
+    longer than others, or if they are not at about the same place in most rounds. The last round
+    may end with the work.
     """
     low, high = int(rounds.begin[0]), int(rounds.begin[-1])
+    # start [0 5 9], end [4 7 12]  ->  wait before each activity [endless 1 2]
     gap_ns = order.start_ns[1:] - np.maximum.accumulate(order.end_ns)[:-1]
     wait_ns = np.append(ENDLESS, gap_ns)[low:high]  # before each activity of the rounds
     first = rounds.begin[:-1] - low
-    longest_ns = np.maximum.reduceat(wait_ns, first)
+    longest_ns = np.maximum.reduceat(wait_ns, first)  # of each round
     # Per round: how many activities precede its longest wait (the first of equal ones).
+    # Two rounds wait [1 9 2 | 3 1 8]: at_longest [1 5], minus first [0 3]  ->  offset [1 2]
     round_of = np.repeat(np.arange(len(rounds)), np.diff(rounds.begin))
     at_longest = np.flatnonzero(wait_ns == longest_ns[round_of])
     _, first_in_round = np.unique(round_of[at_longest], return_index=True)

@@ -10,11 +10,12 @@ or that follows a range named warm-up, the figures are of that range.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from traceflops.devices.processes import clocks_of
 from traceflops.facts import Fact, fact
@@ -26,6 +27,7 @@ from traceflops.table.columns import (
     matching,
     names,
     numbers,
+    span_columns,
     take_rows,
 )
 from traceflops.table.grouping import distinct, group_rows, groups
@@ -69,21 +71,7 @@ def spans(
     start-up; if the user measured a range, with the work of that range. Where the user gives a time
     range, nothing is left out of it.
     """
-    # Start-up is judged by the work of GPUs that have one clock.
-    trace, devices = linked.trace, accounts.values()
-    clocks = clocks_of(trace)[numbers(trace.devices["process"])[list(accounts)]]
-    is_judged = not selection.is_time_range and len(distinct(clocks)) == 1
-    is_judged &= not any(account.is_cpu for account in devices)
-    since_ns = started_up_ns(linked, accounts) if is_judged else None
-    how = fact("steps-by.whole") if since_ns is None else AFTER_START_UP
-    if is_judged and since_ns is None and (since_ns := _loaded_ns(linked, accounts)) is not None:
-        how = fact(f"steps-by.{_LOADED}")
-    if is_judged:
-        first_ns = min(account.rows.span[0] for account in devices)
-        begins_after_ns = first_ns if since_ns is None else since_ns
-        if measured := measured_range(linked, accounts, begins_after_ns):
-            mark, since_ns = measured
-            how = fact(RANGE, row=mark)
+    since_ns, how = _begin_of_figures(linked, accounts, selection)
     windows = {}
     for device, account in accounts.items():
         begin_ns, end_ns = account.rows.span
@@ -92,6 +80,29 @@ def spans(
         if used_from_ns > begin_ns:
             windows[device].insert(0, Stretch("before", begin_ns, used_from_ns))
     return windows, how
+
+
+def _begin_of_figures(
+    linked: LinkedTrace, accounts: Accounts, selection: Selection
+) -> tuple[int | None, Fact]:
+    """Return when the chosen windows begin (None: with the span of each device), and how so."""
+    whole = fact("steps-by.whole")
+    # Start-up is judged by the work of GPUs that have one clock.
+    clocks = clocks_of(linked.trace)[numbers(linked.trace.devices["process"])[list(accounts)]]
+    has_cpu = any(account.is_cpu for account in accounts.values())
+    if selection.is_time_range or has_cpu or len(distinct(clocks)) != 1:
+        return None, whole
+    begin_ns, how = started_up_ns(linked, accounts), AFTER_START_UP
+    if begin_ns is None:
+        begin_ns, how = _loaded_ns(linked, accounts), fact(f"steps-by.{_LOADED}")
+    if begin_ns is None:
+        how = whole
+    first_ns = min(account.rows.span[0] for account in accounts.values())
+    measured = measured_range(linked, accounts, first_ns if begin_ns is None else begin_ns)
+    if measured is None:
+        return begin_ns, how
+    mark, range_begin_ns = measured
+    return range_begin_ns, fact(RANGE, row=mark)
 
 
 def warms_up(
@@ -164,55 +175,87 @@ def measured_range(
 
     The range contains all other ranges of its thread and begins after start-up (`since_ns`). It
     launched most kernels, and all work of all devices from its first work on. Nearly all time of
-    its kernels is of names that ran before, too. So neither a range around the whole program
-    counts, nor one that does something else than what ran before it. But after ranges named warm-up
-    (`must_warm_up`: only then) only ranges behind them count, and a tenth of the work is enough.
+    its kernels is of names that ran before, too. So a range around the whole program does not
+    count: nothing ran before it. After ranges named warm-up (`must_warm_up`: only then) only ranges
+    behind them count, and a tenth of the kernels is enough.
     """
-    trace = linked.trace
-    is_warm_up = matching(trace.marks["name"], WARM_UP.search)
-    if must_warm_up and not is_warm_up.any():
+    outers = [*_outer_ranges(linked, must_warm_up=must_warm_up)]
+    if not outers:
         return None
-    work, calls = trace.activities, trace.calls
     row = np.sort(np.concatenate([account.rows.row for account in accounts.values()]))
-    launched_ns = taken(numbers(calls["start_ns"]), linked.links.call_of_activity[row], NEVER)
-    owner, begin_ns, dur_ns = (
-        numbers(work[column])[row] for column in ("process", "start_ns", "dur_ns")
-    )
-    is_kernel, name = is_one_of(work["kind"], "kernel")[row], codes(work["name"])[row]
-    marks = np.flatnonzero(is_one_of(trace.marks["kind"], "annotation"))
-    process, thread, opened_ns, lasted_ns = (column[marks] for column in times_of(trace.marks))
-    closed_ns = np.where(lasted_ns == ABSENT, ENDLESS, opened_ns + lasted_ns)
+    columns = ["process", "kind", "name", "start_ns", "dur_ns"]
+    work = take_rows(linked.trace.activities.select(columns), row)
+    call_ns = numbers(linked.trace.calls["start_ns"])
+    launched_ns = taken(call_ns, linked.links.call_of_activity[row], NEVER)
     # When the middle kernel was launched: a range that launches most kernels launches this one.
-    middle_ns = np.sort(launched_ns[is_kernel])[is_kernel.sum() // 2 :][:1]
-    for _, of_thread in groups(group_rows((process, thread))[0]):
-        if is_named := is_warm_up[marks[of_thread]].any():
-            over_ns = closed_ns[of_thread][is_warm_up[marks[of_thread]]].max()
-            of_thread = of_thread[opened_ns[of_thread] >= over_ns]
-        if not len(of_thread) or (must_warm_up and not is_named):
+    kernel_launches_ns = np.sort(launched_ns[is_one_of(work["kind"], "kernel")])
+    middle_ns = kernel_launches_ns[len(kernel_launches_ns) // 2 :][:1]
+    for outer in outers:
+        may_be_most = ((outer.open_ns <= middle_ns) & (middle_ns < outer.close_ns)).any()
+        is_candidate = outer.open_ns >= since_ns and (outer.follows_warm_up or may_be_most)
+        if not is_candidate or linked.clock_offsets[outer.process]:
             continue
-        # The candidate of a thread is its first range to open, of several the longest.
-        outer = of_thread[np.lexsort((-closed_ns[of_thread], opened_ns[of_thread]))[0]]
-        open_ns, close_ns, launcher = int(opened_ns[outer]), int(closed_ns[outer]), process[outer]
-        contains_all = (closed_ns[of_thread] <= close_ns).all() and close_ns < ENDLESS
-        may_be_most = ((open_ns <= middle_ns) & (middle_ns < close_ns)).any()
-        is_candidate = open_ns >= since_ns and contains_all and (is_named or may_be_most)
-        if not is_candidate or linked.clock_offsets[launcher]:
-            continue
-        # The work that the range launched, and all other work.
-        is_measured = (owner == launcher) & (launched_ns >= open_ns) & (launched_ns < close_ns)
-        is_other, measured_kernel = ~is_measured, is_measured & is_kernel
-        least = _HARDLY if is_named else _MOST
-        if measured_kernel.sum() <= least * is_kernel.sum() or not is_other.any():
-            continue
-        first_ns = int(begin_ns[is_measured].min())
-        is_repeated = measured_kernel & np.isin(name, name[is_other & is_kernel])
-        repeats = dur_ns[is_repeated].sum() >= _NEARLY_ALL * dur_ns[measured_kernel].sum()
-        other_end_ns = int((begin_ns + dur_ns)[is_other].max())
-        work_from_ns = max(open_ns, min(first_ns, other_end_ns))
-        go_on = all(account.rows.span[1] > work_from_ns for account in accounts.values())
-        if repeats and go_on and (begin_ns[is_other] < first_ns).all():
-            return int(marks[outer]), work_from_ns
+        begin_ns = _begin_if_measured(work, launched_ns, outer)
+        if begin_ns is not None and all(own.rows.span[1] > begin_ns for own in accounts.values()):
+            return outer.mark, begin_ns
     return None
+
+
+class _Outer(NamedTuple):
+    """A range of the host, and whether it follows ranges of its thread that are named warm-up."""
+
+    mark: int
+    process: int
+    open_ns: int
+    close_ns: int
+    follows_warm_up: bool
+
+
+def _outer_ranges(linked: LinkedTrace, *, must_warm_up: bool) -> Iterator[_Outer]:
+    """Yield of each thread the range that contains all others; those up to warm-up are left out."""
+    table = linked.trace.marks
+    is_warm_up = matching(table["name"], WARM_UP.search)
+    if must_warm_up and not is_warm_up.any():
+        return
+    marks = np.flatnonzero(is_one_of(table["kind"], "annotation"))
+    process, thread, opened_ns, lasted_ns = (column[marks] for column in times_of(table))
+    closed_ns = np.where(lasted_ns == ABSENT, ENDLESS, opened_ns + lasted_ns)
+    for _, of_thread in groups(group_rows((process, thread))[0]):
+        warm_ups = of_thread[is_warm_up[marks[of_thread]]]
+        if len(warm_ups):
+            of_thread = of_thread[opened_ns[of_thread] >= closed_ns[warm_ups].max()]
+        if not len(of_thread) or (must_warm_up and not len(warm_ups)):
+            continue
+        # Only the first range to open, of several the longest, can contain all others.
+        first = of_thread[np.lexsort((-closed_ns[of_thread], opened_ns[of_thread]))[0]]
+        open_ns, close_ns = int(opened_ns[first]), int(closed_ns[first])
+        if close_ns < ENDLESS and (closed_ns[of_thread] <= close_ns).all():
+            owner = int(process[first])
+            yield _Outer(int(marks[first]), owner, open_ns, close_ns, len(warm_ups) > 0)
+
+
+def _begin_if_measured(work: pa.Table, launched_ns: IntArray, outer: _Outer) -> int | None:
+    """Return when the work of a range begins in ns; None if the work shows no measurement.
+
+    `work` are activities, `launched_ns` is when each was launched, NEVER if unknown.
+    """
+    begin_ns, end_ns = span_columns(work)
+    is_kernel, name = is_one_of(work["kind"], "kernel"), codes(work["name"])
+    is_measured = numbers(work["process"]) == outer.process
+    is_measured &= (launched_ns >= outer.open_ns) & (launched_ns < outer.close_ns)
+    is_other, measured_kernel = ~is_measured, is_measured & is_kernel
+    least = _HARDLY if outer.follows_warm_up else _MOST
+    if measured_kernel.sum() <= least * is_kernel.sum() or not is_other.any():
+        return None
+    first_ns = int(begin_ns[is_measured].min())
+    if (begin_ns[is_other] >= first_ns).any():
+        return None  # other work runs after it, too
+    dur_ns = end_ns - begin_ns
+    is_repeated = measured_kernel & np.isin(name, name[is_other & is_kernel])
+    if dur_ns[is_repeated].sum() < _NEARLY_ALL * dur_ns[measured_kernel].sum():
+        return None
+    other_end_ns = int(end_ns[is_other].max())
+    return max(outer.open_ns, min(first_ns, other_end_ns))
 
 
 def set_up(linked: LinkedTrace, account: DeviceAccount) -> Intervals:
@@ -259,20 +302,21 @@ def upload(linked: LinkedTrace, account: DeviceAccount, least: int = 1) -> Inter
     between host and device after it take more than 10 % as long as those before; if copies and
     start-up fill less than half of the time; or if the data may be the input of a single pass.
     """
-    begin_ns, first_kernel_ns, rows = account.rows.span[0], account.first_kernel_ns, account.rows
-    labels = names(linked.trace.activities["direction"])
+    rows, first_kernel_ns = account.rows, account.first_kernel_ns
+    begin_ns, none = rows.span[0], Intervals.empty()
+    code_of = {label: n for n, label in enumerate(names(linked.trace.activities["direction"]))}
     direction = rows.columns.direction[rows.row]
-    copies, count = {}, 0
-    for code, label in enumerate(labels):
-        if label in ("HtoD", "DtoH"):
-            is_copy = direction == code
-            copies[label] = Intervals.of(rows.start_ns[is_copy], rows.end_ns[is_copy])
-            if label == "HtoD":
-                count = int((rows.start_ns[is_copy] < first_kernel_ns).sum())
-    none = Intervals.empty()
-    uploads = copies.get("HtoD", none).within(NEVER, first_kernel_ns)
-    later_ns = sum(times.within(first_kernel_ns, ENDLESS).length_ns for times in copies.values())
-    if first_kernel_ns == NEVER or count < least or later_ns > _HARDLY * uploads.length_ns:
+    is_upload = direction == code_of.get("HtoD", ABSENT)
+    count = int((rows.start_ns[is_upload] < first_kernel_ns).sum())
+    if first_kernel_ns == NEVER or count < least:
+        return none
+    later_ns = 0
+    for which in (is_upload, direction == code_of.get("DtoH", ABSENT)):
+        copies = Intervals.of(rows.start_ns[which], rows.end_ns[which])
+        later_ns += copies.within(first_kernel_ns, ENDLESS).length_ns
+    uploads = Intervals.of(rows.start_ns[is_upload], rows.end_ns[is_upload])
+    uploads = uploads.within(NEVER, first_kernel_ns)
+    if later_ns > _HARDLY * uploads.length_ns:
         return none
     explained = uploads.union(account.start_up.within(NEVER, first_kernel_ns))
     if 2 * explained.length_ns < first_kernel_ns - begin_ns:
@@ -282,8 +326,7 @@ def upload(linked: LinkedTrace, account: DeviceAccount, least: int = 1) -> Inter
     # counted in cell 0.
     count_by_name = np.bincount(rows.columns.name[rows.row[account.is_kernel]] + 1)
     repeated = (count_by_name >= _REPEATS).sum()
-    is_one_pass = repeated < _NEARLY_ALL * (count_by_name > 0).sum()
-    is_one_pass &= count < _WEIGHTS
+    is_one_pass = repeated < _NEARLY_ALL * (count_by_name > 0).sum() and count < _WEIGHTS
     if linked.first_batch_ns < first_kernel_ns or is_one_pass:
         return none
     return Intervals.one(begin_ns, first_kernel_ns)

@@ -22,7 +22,8 @@ def launching(trace: Trace, *, failed: bool = False) -> BoolArray:
 
     A call of the driver with the correlation of a launch of the runtime is the same launch again.
     """
-    is_launch, calls = started(trace.calls, failed=failed), trace.calls
+    calls = trace.calls
+    is_launch = started(calls, failed=failed)
     correlation = numbers(calls["correlation"], ABSENT)
     key = joint_codes(numbers(calls["process"]), correlation)
     is_driver = is_one_of(calls["api"], "driver")
@@ -33,10 +34,13 @@ def launching(trace: Trace, *, failed: bool = False) -> BoolArray:
 def linkable(trace: Trace) -> BoolArray:
     """Return, per call, whether a record of its work would be linked to it by a correlation.
 
-    So it is if any work of its process has a correlation, or if the process has no work: but not if
-    another process has work and no calls, as that work may be of these calls.
+    process of the call has work with a correlation                     yes
+    process of the call has work, all without correlation               no
+    it has no work, and a process without calls has some: maybe its     no
+    it has no work, and no process without calls has any                yes
     """
-    work_process, process = numbers(trace.activities["process"]), numbers(trace.calls["process"])
+    work_process = numbers(trace.activities["process"])
+    process = numbers(trace.calls["process"])
     has_correlation = numbers(trace.activities["correlation"], ABSENT) != ABSENT
     is_linkable = is_among(process, work_process[has_correlation])
     if is_among(work_process, process).all():
@@ -46,14 +50,17 @@ def linkable(trace: Trace) -> BoolArray:
 
 def capturing(trace: Trace) -> BoolArray:
     """Return, per call, whether its process captures a stream at that time, on any thread."""
-    process, change = numbers(trace.calls["process"]), np.zeros(trace.calls.num_rows, np.int64)
+    process = numbers(trace.calls["process"])
+    change = np.zeros(trace.calls.num_rows, np.int64)
     for begin_or_end, pattern in _CAPTURE.items():  # 1 or -1
         change += begin_or_end * matching(trace.calls["name"], pattern.match)
     # The number of open captures after each call, counted on from process to process.
+    # calls: begin, launch, end, launch  ->  change [1 0 -1 0], depth [1 1 0 0]
     order = np.lexsort((numbers(trace.calls["start_ns"]), process))
     depth = np.cumsum(change[order])
     # A process has no open capture at the depth before its first call. If the recording began
     # inside a capture, the depth falls below that when it ends: then none is open at the lowest.
+    # calls: launch, end, launch  ->  depth [0 -1 -1], lowest -1: the first launch is inside
     _, first, count = np.unique(process[order], return_index=True, return_counts=True)
     depth_before = np.append(0, depth)[first]
     outside = np.minimum(np.minimum.reduceat(depth, first), depth_before)
@@ -66,6 +73,8 @@ def still_queued(trace: Trace, recorded: BoolArray) -> BoolArray:
     """Return, per call, whether its work was still queued when the recording stopped.
 
     That holds after the last `recorded` call of a process, if its GPU work lasts to its last call.
+    Calls 1 to 100, the last at 9.0 s; calls 1 to 60 are recorded, their work lasts until 9.1 s:
+    then the work of calls 61 to 100 was still queued.
     """
     calls, activities = trace.calls, trace.activities
     process, start_ns = numbers(calls["process"]), numbers(calls["start_ns"])
@@ -84,9 +93,9 @@ def early(trace: Trace, recorded: BoolArray, lost: BoolArray, begins_ns: IntArra
         calls    a b c d e f g      work of a and b has no record
         GPU          |c d e f g|    window
 
-    That is so for all lost calls of a process if each precedes the first `recorded` call and the
-    windows of the process (`begins_ns`), if they are fewer than the recorded calls, and if calls
-    are too few to have filled a buffer of the profiler.
+    It is so for all lost calls of a process, or for none. Each must precede the first `recorded`
+    call and the windows of the process (`begins_ns`). They must be fewer than the recorded calls.
+    And calls must be too few to have filled a buffer of the profiler.
     """
     process, start_ns = numbers(trace.calls["process"]), numbers(trace.calls["start_ns"])
     count = trace.processes.num_rows

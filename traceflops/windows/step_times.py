@@ -50,6 +50,7 @@ class Steps(Struct, frozen=True):
         """Return, per time, the index of the step that contains it, -1 if none does."""
         if not len(self):
             return np.full(len(time_ns), -1)
+        # Steps [0, 8) and [10, 20), times [5 9 12]  ->  index [0 0 1], inside [1 0 1]
         index = np.searchsorted(self.start_ns, time_ns, side="right") - 1
         inside = (index >= 0) & (time_ns < self.end_ns[np.maximum(index, 0)])
         return np.where(inside, index, -1)
@@ -78,7 +79,8 @@ class Launched:
         rows = rows_of.get(process, np.empty(0, dtype=np.int64))
         has_call = call_of[rows] >= 0
         rows = rows[has_call] if has_call.any() else rows
-        call, start_ns = call_of[rows], numbers(activities["start_ns"])[rows]
+        call = call_of[rows]
+        start_ns = numbers(activities["start_ns"])[rows]
         launched_ns = np.where(call >= 0, taken(numbers(calls["start_ns"]), call), start_ns)
         thread = taken(numbers(calls["thread"]), call, ABSENT)
         return thread, launched_ns, numbers(activities["dur_ns"])[rows]
@@ -95,6 +97,8 @@ def thread_of_steps(
     `by_thread` has the marks of each thread; `steps_of` turns them into steps. Candidates launch at
     least half as much work as the busiest of these threads. The candidate in whose steps most work
     is launched is chosen; that is in doubt if the steps of another have at least half as much.
+    Threads 1, 2, 3 launch 90, 60 and 5 ms: 1 and 2 are candidates. In steps of 1, any threads
+    launch 150 ms, in those of 2, 80 ms: 1 is chosen, but in doubt.
     """
     if len(by_thread) == 1:
         return next(iter(by_thread)), False
@@ -109,7 +113,8 @@ def thread_of_steps(
     # Per candidate, the ns of the work that any thread launches during its steps.
     in_steps_ns = {}
     for thread in busiest:
-        if 2 * weight[thread][0] >= most_ns:
+        own_ns, _ = weight[thread]
+        if 2 * own_ns >= most_ns:
             is_in_step = steps_of(by_thread[thread]).at(launched_ns) >= 0
             in_steps_ns[thread] = int(dur_ns[is_in_step].sum())
     chosen = max(in_steps_ns, key=lambda thread: (in_steps_ns[thread], weight[thread], -thread))
@@ -138,8 +143,9 @@ def owners_of(
     launched it. `first` is the process that the device is listed for, `marking` are the processes
     with steps. If none of these uses the device, it has no steps, and `first` is the owner.
     """
-    users, user = ranked(process)
-    total_ns, in_steps_ns = (group_sums(user, ns, len(users)) for ns in (dur_ns, dur_ns * in_step))
+    users, user = ranked(process)  # process [3 3 8]  ->  users [3 8], user [0 0 1]
+    total_ns = group_sums(user, dur_ns, len(users))
+    in_steps_ns = group_sums(user, dur_ns * in_step, len(users))
     candidates = [index for index, process in enumerate(users.tolist()) if process in marking]
     if not candidates:
         return Owners(first, 0, int(total_ns.sum()), 0)
@@ -194,15 +200,16 @@ class Growth(NamedTuple):
 
 
 def _growth(steps: Sequence[StepTime]) -> Growth | None:
-    """Return how steps of the same devices grow, None unless they do so steadily and largely."""
-    count, times_ns = len(steps), np.array([step.ns for step in steps])
+    """Return how steps of the same devices grow; None if they do not, or unsteadily, or little."""
+    count = len(steps)
     if count < _LEAST_GROWING or len({step.devices for step in steps}) > 1:
         return None
-    third = count // 3
-    first_ns, last_ns = (median_of(part.tolist()) for part in (times_ns[:third], times_ns[-third:]))
+    times_ns = [step.ns for step in steps]
+    first_ns, last_ns = median_of(times_ns[: count // 3]), median_of(times_ns[-(count // 3) :])
     if last_ns <= first_ns or last_ns < _LARGELY * first_ns:
         return None
     # Spearman's correlation of time and order. Equal times share the mean of their ranks.
+    # times [10 20 20 40]  ->  equal [1 2 1], rank [1 2.5 2.5 4]
     _, index, equal = np.unique(times_ns, return_inverse=True, return_counts=True)
     rank = (np.cumsum(equal) - (equal - 1) / 2)[index]
     if np.corrcoef(rank, np.arange(count))[0, 1] < _STEADILY:
@@ -303,7 +310,7 @@ def late_after(devices: Sequence[DeviceReport], step: int, time_ns: int) -> tupl
     """Return the number of the step that came late after `step`, and the idle ns before it.
 
     The idle time is the mean of the devices that have the step, as far as their longest gaps show
-    it. None unless it is more than half of `time_ns`.
+    it. None if it is no more than half of `time_ns`.
     """
     with_step = [device for device in devices if any(w.step == step for w in device.windows)]
     gaps = [gap for device in with_step for gap in device.gaps if gap.step == step]

@@ -206,6 +206,7 @@ def _is_nested(start: IntArray, end: IntArray) -> BoolArray:
     """
     order = np.lexsort((-end, start))  # outer marks before those inside of them
     # Per mark but the first: whether it is inside of one before it.
+    # start [0 1 5 9], end [8 3 7 12]  ->  latest end before [8 8 8], is_inside [1 1 0]
     latest_end = np.maximum.accumulate(end[order])[:-1]
     is_inside = (end[order][1:] <= latest_end) & (start[order][1:] < latest_end)
     is_nested = np.zeros(len(start), dtype=np.bool_)
@@ -241,7 +242,8 @@ def how_to_mark(trace: Trace, mark: str | None) -> str:
     if not of_ml(trace):
         return ""  # other programs need not have steps
     ways = []
-    if how := sentence(trace, in_words_of(["torch"] if of_pytorch(trace) else [], trace, "steps")):
+    tools = ["torch"] if of_pytorch(trace) else []
+    if how := sentence(trace, in_words_of(tools, trace, "steps")):
         ways.append(f"{how} when recording")
     if is_one_of(trace.marks["kind"], "annotation").any():
         ways.append(_NAME_THEM)
@@ -265,8 +267,8 @@ def _next(start: IntArray) -> IntArray:
 def step_of_activity(trace: Trace, links: Links, marked: FoundSteps) -> IntArray:
     """Return, per activity, the index of its step among those of its process, -1 if unknown.
 
-    It is the step in which the activity was launched. If no launch of the process is recorded, it
-    is the one in which the activity started on the device. Operators of CPUs launch themselves.
+    It is the step in which the host launched the activity. If no launch of the process is recorded,
+    it is the step in which the activity started on the device. Operators of CPUs launch themselves.
     """
     launched_ns, has_launch = _launch_times(trace, links)
     start_ns = numbers(trace.activities["start_ns"])
@@ -288,14 +290,13 @@ def marked_notes(
 ) -> Iterator[Note]:
     """Yield the notes of the marks, and notes on devices without steps or of several processes."""
     yield from marked.notes
-    if set(without_launches(linked.trace, linked.links).tolist()) & marked.by_process.keys():
+    unlaunched = set(without_launches(linked.trace, linked.links).tolist())
+    if unlaunched & marked.by_process.keys():
         yield note_of("assumed", "steps-by-device-time")
-    without_steps = [
-        device for device, owner in owners.items() if owner.owner not in marked.by_process
-    ]
-    if without_steps and len(without_steps) < len(owners):
+    without_steps = [row for row, owner in owners.items() if owner.owner not in marked.by_process]
+    count = len(without_steps)
+    if 0 < count < len(owners):
         devices = listed(without_steps, partial(device_name, linked.trace))
-        count = len(without_steps)
         yield note_of("missing", "devices-without-steps", count=count, devices=devices)
     shared = {device: owner for device, owner in owners.items() if owner.others}
     if shared:
@@ -313,8 +314,10 @@ def _launch_times(trace: Trace, links: Links) -> tuple[IntArray, BoolArray]:
     """Return, per activity, the time in ns when the host launched it, and whether that is known."""
     activities = trace.activities
     call = links.call_of_activity
-    launched_ns = taken(numbers(trace.calls["start_ns"]), call)
+    has_call = call >= 0
+    called_ns = taken(numbers(trace.calls["start_ns"]), call)
     if "op" not in names(activities["kind"]):  # operators of a CPU
-        return launched_ns, call >= 0
+        return called_ns, has_call
     is_op = is_one_of(activities["kind"], "op")
-    return np.where(is_op, numbers(activities["start_ns"]), launched_ns), (call >= 0) | is_op
+    launched_ns = np.where(is_op, numbers(activities["start_ns"]), called_ns)
+    return launched_ns, has_call | is_op
