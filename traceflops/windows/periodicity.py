@@ -27,6 +27,7 @@ KEEP_LAST_UP_TO = 2
 """With more steady steps than this, the last is left out: no successor bounds it."""
 LAST_STEP, _CUT = fact("left-out.last-step"), fact("left-out.cut")
 LOSSY: Final = fact("left-out.lossy")
+_LAYERS: Final = 2  # rounds that hold so many periods have these as layers
 _FEWEST_TO_CUT: Final = 3  # with fewer steps, none tells the usual length
 
 
@@ -113,6 +114,11 @@ def _by_copies(linked: LinkedTrace, rows: DeviceRows) -> _Periods | None:
     _, content_index, counts = np.unique(content, return_inverse=True, return_counts=True)
     is_regular &= content_index == np.argmax(counts)
     if is_regular.mean() < repetition.REGULAR_SHARE:
+        return None
+    # Copies that come several times in longer equal rounds are of their layers: weights
+    # that the GPU does not keep.
+    longer = repetition.repeated_signature(order_of(linked, rows))
+    if longer is not None and _LAYERS * len(longer) <= len(boundary):
         return None
     return boundary, fact("steps-by.copies")
 
