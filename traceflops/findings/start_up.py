@@ -98,7 +98,7 @@ def start_up(case: Case) -> Finding | None:
     advice = advice_of(START_UP, case.program | knows)
     if measured:
         advice = None
-    elif before.window_ns:
+    elif before.window_ns and not knows:
         # Most of the work after start-up may be of kernels that run several times.
         rows, least = case.measured.kernels, FEWEST_ROUNDS * case.windows_used
         often_ns = sum(row.sum_ns for row in rows if row.count >= least)

@@ -359,14 +359,14 @@ def _spans_layout(linked: LinkedTrace, accounts: Accounts, selection: Selection)
 
 def _lossy(layout: StepLayout, accounts: Accounts, used: tuple[int, ...]) -> list[int]:
     """Return the numbers of those `used` steps that lost records of GPU work, on all devices."""
-    sums = {number: np.zeros(3, dtype=np.int64) for number in used}
+    sums = {number: np.zeros(4, dtype=np.int64) for number in used}
     for device, stretches in layout.stretches.items():
         edges = np.array([(own.start_ns, own.end_ns) for own in stretches], np.int64)
-        late = accounts[device].idle.by_cause["unrecorded"].length_within(*edges.reshape(-1, 2).T)
-        for stretch, late_ns in zip(stretches, late.tolist(), strict=True):
+        late = accounts[device].idle.late(*edges.reshape(-1, 2).T)
+        for stretch, late_ns, ended_ns in zip(stretches, *late.tolist(), strict=True):
             number = layout.step_number(device, stretch)
             if number in sums:
-                sums[number] += (stretch.launched or 0, late_ns, stretch.dur_ns)
+                sums[number] += (stretch.launched or 0, late_ns, ended_ns, stretch.dur_ns)
     if not used:
         return []
     is_lossy = periodicity.lossy(*np.stack([*sums.values()], axis=1))

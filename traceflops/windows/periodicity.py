@@ -68,19 +68,25 @@ def steady(
     return reasons
 
 
-def lossy(launched: IntArray, late_ns: IntArray, durations_ns: IntArray) -> BoolArray:
-    """Return, per step, whether records of its GPU work are lost, along with their calls.
+def lossy(
+    launched: IntArray, late_ns: IntArray, ended_ns: IntArray, durations_ns: IntArray
+) -> BoolArray:
+    """Return, per step, whether records of GPU work are lost in its time, along with their calls.
 
-    In such steps launched work starts late, though nothing recorded held it back (`late_ns`), and
-    fewer launches are recorded than in any step without such time. It must be so in most steps in
-    which work starts late.
+    Then launched work starts late, though nothing recorded held it back: `late_ns` of such time are
+    in the step, and `ended_ns` end in it, since a step may begin only with its late work. And fewer
+    launches are recorded than in any step without such time; the time before the late work of such
+    a step lacks records, too. It must be so in half of the steps with such time.
     """
-    is_late = late_ns >= np.maximum(MATERIAL * durations_ns, 1)
+    least_ns = np.maximum(MATERIAL * durations_ns, 1)
+    holds, is_late = late_ns >= least_ns, np.maximum(late_ns, ended_ns) >= least_ns
     whole = launched[~is_late]
     if len(whole) < _FEWEST_TO_CUT:
         return np.zeros(len(launched), dtype=np.bool_)
     is_lossy = is_late & (launched < whole.min())
-    return np.asarray(is_lossy & (2 * is_lossy.sum() >= is_late.sum()))
+    if 2 * is_lossy.sum() < is_late.sum():
+        return np.zeros_like(is_lossy)
+    return np.asarray(is_lossy | (holds & np.append(is_lossy[1:], False)))
 
 
 _Periods = tuple[IntArray, Fact]
