@@ -52,6 +52,8 @@ RECORDER: Final = "recorder"
 
 GPUS_LISTED: Final = "gpus_listed"
 """The fact that tells how many GPUs the profiler saw, where it lists them."""
+KINETO: Final = "schemaVersion"
+"""The fact that Kineto wrote a file."""
 GENERATION, BEFORE_PASCAL = "gpu_generation", "before Pascal"
 """The fact that is told of GPUs that Nsight Systems cannot record, and its value."""
 
@@ -67,15 +69,13 @@ COMMANDS: Final[Mapping[str, str]] = {
 }
 """What records everything, by tool; the recipes print it, too."""
 
-UNRECORDED: Final = "device work that was done"
-"""What a trace lacks whose operators ran on a GPU that it does not record."""
 _CUT: Final = frozenset({"input-cut", "text-cut", "tail-cut", "log-cut"})
 """Codes of the notes that say that a file ends too early."""
 _COPY: Final = _do("copy the file again, or let the program end before it is copied")
 _IN_LOST_PART: Final = frozenset(
     {
         *("device work", "device records", "all device records", "timeline", "copies", "calls"),
-        *("operators", "steps", "device", "rank", "memory", UNRECORDED),
+        *("operators", "steps", "device", "rank", "memory"),
     }
 )
 """What the lost part of a file may hold: another way of recording would be the wrong advice."""
@@ -101,16 +101,6 @@ _WHY_NONE: Final = _do(
     "GPU tracing was on: look for errors of {tracer} in the output of the run ({older} may be too "
     "old, or permission missing)"
 )
-_IF_ON: Final = (
-    "; if they were set, look for errors of {tracer} in the output of the run ({older} may be too "
-    "old, or permission missing, as under WSL)"
-)
-_IF_ABLE: Final = (
-    "; if they were set, this PyTorch may be unable to trace GPUs: see whether "
-    "torch.profiler.supported_activities() has {accelerator}"
-)
-"""What explains that nothing came of a GPU that is listed, and of GPUs where none can be listed."""
-_KINETO: Final = "schemaVersion"  # the fact that Kineto wrote the file
 _VERSIONS: Final = ("cuda_runtime_version", "cuda_driver_version")
 """Facts of Kineto's files: the runtime, and the latest one that the driver supports."""
 _ACCELERATORS: Final = {
@@ -152,7 +142,6 @@ _EVERYTHING: Final = {PYTORCH: _ACTIVITIES, ROCPROF: ROCPROFV3, NSIGHT: NSYS, XL
 
 _TABLE: Final[Mapping[str, Mapping[str, str | How]]] = {
     "device work": {**_EVERYTHING, TF_RECORD: ""},
-    UNRECORDED: {**_EVERYTHING, TF_RECORD: ""},
     "device records": {
         **_EVERYTHING,
         NSIGHT: _do(
@@ -342,24 +331,25 @@ def _with_pytorch(of: Recording, lack: str, how: How) -> How:
     """Return the advice for PyTorch with the names of the accelerator and its tracer filled in."""
     counts = of.source.event_counts
     # API calls show that the GPU was traced: there is another reason, said once, of the records.
-    of_device = lack in ("device work", "device records", UNRECORDED)
+    of_device = lack in ("device work", "device records")
     if of_device and any(name.endswith(_OF_CALLS) for name in counts):
         why = _WITHOUT_COUNTERS if _COUNTED in counts else _WHY_NONE
         how = why if lack == "device records" else How("")
-    elif lack == UNRECORDED and of.source.facts.get(GPUS_LISTED, "0") != "0":
-        how = How(how.text + _IF_ON)
-    elif lack == UNRECORDED and _KINETO in of.source.facts and GPUS_LISTED not in of.source.facts:
-        how = How(how.text + _IF_ABLE)
     name = accelerator(counts)
     module = "cuda" if name == CUDA else "accelerator"
+    tracer, older = tracers(of)
+    text = how.text.format(accelerator=name, module=module, tracer=tracer, older=older)
+    return how._replace(text=text)
+
+
+def tracers(of: Recording) -> tuple[str, str]:
+    """Return what traces the GPUs for PyTorch, and what may be too old if nothing came of them."""
     either = "CUPTI" if "cupti_version" in of.source.facts else "CUPTI or roctracer"
-    tracer = either if name == CUDA else "the profiler"
+    tracer = either if accelerator(of.source.event_counts) == CUDA else "the profiler"
     # If the file tells that the driver supports the runtime, the tracer may be too old.
     runtime, driver = (of.source.facts.get(key, "") for key in _VERSIONS)
     are_known = runtime.isdecimal() and driver.isdecimal()
-    older = tracer if are_known and int(runtime) <= int(driver) else "the driver"
-    text = how.text.format(accelerator=name, module=module, tracer=tracer, older=older)
-    return how._replace(text=text)
+    return tracer, tracer if are_known and int(runtime) <= int(driver) else "the driver"
 
 
 def _with_nsight(counts: Mapping[str, int], lack: str, how: How) -> How:

@@ -163,7 +163,7 @@ def test_why_nothing_came_of_a_gpu_that_was_used_is_told_by_the_header(
     (lack,) = analyze(trace).measured.lacks
     assert "ProfilerActivity.CUDA" in lack.remedy
     assert told in lack.remedy
-    assert ("if they were set" in lack.remedy) == bool(told)
+    assert ("if these were set" in lack.remedy) == bool(told)
 
 
 FACTS = {

@@ -33,16 +33,7 @@ from traceflops.mfu.roof_times import NO_ROOFS, RoofTimes, moved_bytes, roof_tim
 from traceflops.mfu.traced.coverage import ENOUGH, TOO_LITTLE
 from traceflops.mfu.traced.executed import REPLAYED, Executed, allocates_on_gpu, executed, too_fast
 from traceflops.mfu.traced.work_tables import KernelRow, OpRow, kernel_rows, op_rows
-from traceflops.remedies import (
-    GPUS_LISTED,
-    NSIGHT,
-    ROCPROF,
-    UNRECORDED,
-    XLA,
-    advice,
-    family,
-    remedy,
-)
+from traceflops.remedies import GPUS_LISTED, NSIGHT, ROCPROF, XLA, advice, family, remedy
 from traceflops.table import patterns
 from traceflops.table.columns import names, numbers
 from traceflops.table.grouping import used_names
@@ -252,8 +243,7 @@ def _without_device_work(trace: Trace, attribution: Attribution) -> MissingInput
         return MissingInput(what, missing_input.TO_GPU)
     used_gpu = patterns.operator_of_gpus(operators) or allocates_on_gpu(trace)
     if used_gpu or too_fast(trace, attribution):  # but its work was not recorded
-        how = advice(trace, UNRECORDED)
-        return MissingInput(fact(missing_input.NO_WORK), missing_input.advised(how))
+        return missing_input.unrecorded(trace)
     # The profiler listed no GPU: the operators ran on the CPU.
     if trace.source.facts.get(GPUS_LISTED) == "0" and trace.ops.num_rows:
         return MissingInput(fact("missing.no-gpu-listed"))
