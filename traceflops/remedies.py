@@ -52,6 +52,8 @@ RECORDER: Final = "recorder"
 
 GPUS_LISTED: Final = "gpus_listed"
 """The fact that tells how many GPUs the profiler saw, where it lists them."""
+KINETO: Final = "schemaVersion"
+"""The fact that Kineto wrote a file."""
 GENERATION, BEFORE_PASCAL = "gpu_generation", "before Pascal"
 """The fact that is told of GPUs that Nsight Systems cannot record, and its value."""
 
@@ -335,13 +337,19 @@ def _with_pytorch(of: Recording, lack: str, how: How) -> How:
         how = why if lack == "device records" else How("")
     name = accelerator(counts)
     module = "cuda" if name == CUDA else "accelerator"
-    tracer = "CUPTI or roctracer" if name == CUDA else "the profiler"
+    tracer, older = tracers(of)
+    text = how.text.format(accelerator=name, module=module, tracer=tracer, older=older)
+    return how._replace(text=text)
+
+
+def tracers(of: Recording) -> tuple[str, str]:
+    """Return what traces the GPUs for PyTorch, and what may be too old if nothing came of them."""
+    either = "CUPTI" if "cupti_version" in of.source.facts else "CUPTI or roctracer"
+    tracer = either if accelerator(of.source.event_counts) == CUDA else "the profiler"
     # If the file tells that the driver supports the runtime, the tracer may be too old.
     runtime, driver = (of.source.facts.get(key, "") for key in _VERSIONS)
     are_known = runtime.isdecimal() and driver.isdecimal()
-    older = tracer if are_known and int(runtime) <= int(driver) else "the driver"
-    text = how.text.format(accelerator=name, module=module, tracer=tracer, older=older)
-    return how._replace(text=text)
+    return tracer, tracer if are_known and int(runtime) <= int(driver) else "the driver"
 
 
 def _with_nsight(counts: Mapping[str, int], lack: str, how: How) -> How:

@@ -324,7 +324,7 @@ def step_times(analysis: Analysis) -> list[str]:
 
 
 def uneven_steps(analysis: Analysis) -> str:
-    """Return sentences on steps that stand out or grow steadily, "" if none does."""
+    """Return sentences on steps that stand out, grow or shrink steadily, "" if none does."""
     spread = analysis.spread
     if spread is None:
         return ""
@@ -332,8 +332,9 @@ def uneven_steps(analysis: Analysis) -> str:
     if spread.outstanding:
         times = ", ".join((f"median {figures.duration(spread.median_ns)}", *step_times(analysis)))
         sentences.append(f"Used steps: {times}.")
-    if spread.growth is not None:
-        sentences.append(words(fact("steps.grow", **spread.growth._asdict())))
+    if (growth := spread.growth) is not None:
+        code = "steps.grow" if growth.first_ns < growth.last_ns else "steps.shrink"
+        sentences.append(words(fact(code, **growth._asdict())))
     return " ".join(sentences)
 
 

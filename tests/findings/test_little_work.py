@@ -88,6 +88,28 @@ def test_kernels_that_run_once_each_behind_slow_launches_are_one_cold_call(
         assert [one for one in analysis.findings if one.gain is not None] == []
 
 
+@pytest.mark.parametrize(("first_us", "is_told"), [(900, True), (100, False)])
+def test_first_calls_that_take_most_time_of_operators_are_start_up(
+    first_us: int, *, is_told: bool
+) -> None:
+    """Two operators, four calls each, 1 ms apart: later calls take 20 us."""
+    starts = range(0, 8 * MS, MS)
+    works = launched(*(("saxpy", at + 5 * US, at + 10 * US, 10 * US) for at in starts))
+    ops = [
+        {"name": "ab"[n % 2], "start_ns": at, "dur_ns": (first_us if n < 2 else 20) * US}
+        for n, at in enumerate(starts)
+    ]
+    analysis = tf.analyze(trace_of(**works, ops=ops))
+    # Of 2 x 900 + 6 x 20 us, 2 x (900 - 20) us; 8 kernels of 10 us in 7 ms.
+    said = (
+        "This is start-up: first calls of operators take 1.76 ms of the 1.92 ms of all, each more "
+        "than 10 times as long as later ones; the GPU works for 80.0 µs within 7.01 ms."
+    )
+    assert headline(analysis).sentence.startswith(said) == is_told
+    if is_told:
+        assert [one for one in analysis.findings if one.gain is not None] == []
+
+
 @pytest.mark.parametrize(
     ("more", "dur_ms", "is_set_up"),
     [

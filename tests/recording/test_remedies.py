@@ -145,6 +145,27 @@ def test_a_driver_that_is_as_new_as_the_runtime_is_not_too_old(
     assert "permission" in told
 
 
+@pytest.mark.parametrize(
+    ("facts", "told"),
+    [
+        ({"gpus_listed": "1", "cupti_version": "130000"}, "look for errors of CUPTI in the output"),
+        ({"schemaVersion": "1"}, "see whether torch.profiler.supported_activities() has CUDA"),
+        ({"schemaVersion": "1", "gpus_listed": "0"}, ""),
+        ({}, ""),
+    ],
+)
+def test_why_nothing_came_of_a_gpu_that_was_used_is_told_by_the_header(
+    facts: dict[str, str], told: str
+) -> None:
+    """`aten::cudnn_convolution` runs on a GPU only; no GPU work and no call is recorded."""
+    trace = made("pytorch", ops=[OP | {"name": "aten::cudnn_convolution"}])
+    trace = replace(trace, source=replace(trace.source, facts=facts))
+    (lack,) = analyze(trace).measured.lacks
+    assert "ProfilerActivity.CUDA" in lack.remedy
+    assert told in lack.remedy
+    assert ("if these were set" in lack.remedy) == bool(told)
+
+
 FACTS = {
     "torch",
     "ml",

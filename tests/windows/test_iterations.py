@@ -53,6 +53,21 @@ def test_layers_of_a_pass_that_ends_with_its_head_are_none() -> None:
     assert seen(rounds(after="head")) == 0
 
 
+def test_copies_of_the_weights_of_each_layer_begin_no_steps() -> None:
+    """Five passes: an embedding, 12 layers that each get their weights, and the choice of a token.
+
+    The last pass has no next one that bounds it.
+    """
+    works: list[dict[str, Any]] = []
+    for _ in range(5):
+        for name in ("embed", *("weights", *"abcd") * 12, "norm", "head", "softmax", "pick"):
+            works.append({"name": name, "start_ns": len(works) * 60 * US, "dur_ns": 50 * US})
+            if name == "weights":
+                works[-1] |= {"kind": "memcpy", "direction": "HtoD"}
+    steps = analyze(trace_of(activities=works)).steps
+    assert (steps.source, len(steps.seen)) == ("signature", 4)
+
+
 @pytest.mark.parametrize(("growth", "steps"), [(1.05, ROUNDS), (1.5, 0)])
 def test_a_sweep_of_sizes_has_no_steps(growth: float, steps: int) -> None:
     assert seen(rounds(growth=growth)) == steps

@@ -148,7 +148,7 @@ def test_the_window_begins_where_start_up_is_over() -> None:
     [
         {"kernels": 7},  # too few to tell
         {"kernels": 160, "kinds": 160},  # nothing repeats
-        {"kernels": 70},  # less than 3 % of the time is left
+        {"kernels": 70, "every_ns": US, "first_ns": 9 * US},  # 0.1 % of the time, 80 % of the work
         {"kernels": 12, "every_ns": 25 * MS},  # start-up is a small part
         {"kernels": 8, "every_ns": 1 * US, "first_ns": 9 * US},  # little work follows
     ],
@@ -157,6 +157,13 @@ def test_else_the_window_is_the_whole_span(changes: dict[str, Any]) -> None:
     analysis = run(**changes)
     assert [window.role for window in analysis.devices[0].windows] == ["span"]
     assert not analysis.steps.after_start_up
+
+
+def test_little_time_with_nearly_all_of_the_work_is_judged() -> None:
+    """Behind 50 ms of start-up with a fill of 4 us, 70 kernels of 10 us take 2.7 % of the time."""
+    analysis = run(70)
+    assert analysis.steps.after_start_up
+    assert analysis.components.window_ns == 5 * US + 70 * 20 * US - 10 * US
 
 
 @given(

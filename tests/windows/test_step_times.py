@@ -127,6 +127,7 @@ def test_a_step_stands_out_beyond_a_quarter_more_than_the_median(
     [
         ((190, 218, 288, 277, 316, 331), (0, 5, 204, 323)),  # a correlation of 0.94
         ((190, 218, 288, 277, 316, 331, 274, 260), (0, 5, 204, 323)),  # all but a quarter
+        ((331, 316, 277, 288, 218, 190), (0, 5, 323, 204)),  # they shrink
         ((300, 190, 331, 218, 277, 316, 288), None),  # not steady
         ((300, 301, 302, 303, 304, 305), None),  # not much
         ((10, 10, 10, 20, 20, 20, 30, 30, 30), (0, 8, 10, 30)),  # a correlation of 0.95
@@ -135,7 +136,7 @@ def test_a_step_stands_out_beyond_a_quarter_more_than_the_median(
         ((100, 200, 300, 400), None),  # too few
     ],
 )
-def test_steps_that_grow_steadily_are_told(
+def test_steps_that_grow_or_shrink_steadily_are_told(
     lengths: tuple[int, ...], growth: tuple[int, ...] | None
 ) -> None:
     used = tuple(StepTime(at, Components(compute_ns=ns)) for at, ns in enumerate(lengths))

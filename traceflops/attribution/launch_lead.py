@@ -33,7 +33,8 @@ _STEPS: Final = 3  # with fewer steps, the first one is too much to leave out
 _CAP_TIMES, _LEAST_CAP_NS = 3, 20_000
 """The longest lead of an ordinary launch: so many floors, at least so many ns."""
 _AHEAD_NS: Final = 1_000_000
-"""A host that is so far ahead with nearly all launches does not hold the device back."""
+"""A host that is so far ahead with nearly all launches does not hold the device back; if the device
+is busy, with most of them: others may just follow a wait for it."""
 _MOST, _MANY, _SOME = 0.5, 0.1, 0.05
 """Shares of starved launches: most of them, enough to tell alone, enough if leads are short."""
 _SHORT, _SHORTEST = 4, 3
@@ -363,7 +364,7 @@ def _paced(counts: LeadCounts, idle: float | None, short_idle: float) -> HostBou
         and (starved >= _MANY or (starved >= _SOME and p10_ns < _SHORTEST * floor_ns))
     ):
         verdict = "partly host-bound"
-    elif idle is not None and p10_ns >= _AHEAD_NS:
+    elif idle is not None and (p10_ns >= _AHEAD_NS or (idle < _BUSY and median_ns >= _AHEAD_NS)):
         verdict = "not host-bound"
     elif idle is not None and idle < _BUSY:
         verdict = "looming"

@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from traceflops.devices.counter_formulas import Family
 from traceflops.facts import Fact, fact, in_words, quoted
+from traceflops.remedies import GPUS_LISTED, KINETO, advice, is_cut_off, tracers
 from traceflops.table.columns import names
 from traceflops.table.schema import DEVICE_KINDS
 from traceflops.table.trace import Note, Trace
@@ -123,6 +124,22 @@ def without_times(trace: Trace, how: str) -> MissingInput:
     is_nsys = trace.source.format == "nsys stats"
     export = fact("missing.use-sqlite" if is_nsys else "missing.use-kernel-trace")
     return MissingInput(fact("missing.only-sums"), export)
+
+
+def unrecorded(trace: Trace) -> MissingInput:
+    """Return why a trace has no utilisation if a GPU was used, but nothing of it is recorded.
+
+    The profiler may not have been asked for it; or its tracer failed, if the header lists GPUs; or
+    it was built without a tracer, if the header has no list.
+    """
+    how, facts, (tracer, older) = advice(trace, "device work"), trace.source.facts, tracers(trace)
+    why = None
+    if facts.get(GPUS_LISTED, "0") != "0":
+        why = fact("missing.nothing-came", tracer=tracer, older=older)
+    elif KINETO in facts and GPUS_LISTED not in facts:
+        why = fact("missing.cannot-trace")
+    used = fact("missing.used-gpu", how=how, why=None if is_cut_off(trace) else why)
+    return MissingInput(fact(NO_WORK), used if how else None)
 
 
 def counters_incomplete(families: Sequence[Family | None], missing: Sequence[str]) -> MissingInput:

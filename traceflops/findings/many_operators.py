@@ -32,7 +32,7 @@ from traceflops.table.columns import (
     numbers,
     thread_columns,
 )
-from traceflops.table.grouping import group_sums, joint_codes
+from traceflops.table.grouping import joint_codes
 from traceflops.table.nesting import OpTree
 from traceflops.table.trace import Trace
 from traceflops.timeline.intervals import Intervals
@@ -116,10 +116,7 @@ def little_on_cpu(trace: Trace, window_ns: int) -> tuple[Fact, ...]:
     count = trace.ops.num_rows
     if count < _SEVERAL or window_ns >= _SHORT_NS:
         return ()
-    # Own times, without the operators that an operator calls
-    parent, dur_ns = OpTree.of(trace.ops).parent, numbers(trace.ops["dur_ns"])
-    is_called = parent >= 0
-    own_ns = dur_ns - group_sums(parent[is_called], dur_ns[is_called], count)
+    own_ns = OpTree.of(trace.ops).own(numbers(trace.ops["dur_ns"]))
     if np.median(own_ns) > _BRIEF_NS:
         return ()
     each_ns = window_ns // count

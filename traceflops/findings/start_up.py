@@ -27,8 +27,10 @@ from traceflops.findings.rules import advice_of, statement, thresholds
 from traceflops.table.columns import codes, is_one_of, matching, numbers
 from traceflops.table.grouping import distinct, group_rows, used_names
 from traceflops.table.links import recorded_calls
+from traceflops.table.nesting import OpTree
 from traceflops.table.patterns import ANY_FREE, LOADS, started
 from traceflops.table.trace import Trace
+from traceflops.timeline.first_calls import TIMES_USUAL, longer, times_of
 from traceflops.timeline.intervals import NEVER, Intervals
 from traceflops.timeline.records import Components
 from traceflops.timeline.start_up import KINDS
@@ -96,7 +98,7 @@ def start_up(case: Case) -> Finding | None:
     advice = advice_of(START_UP, case.program | knows)
     if measured:
         advice = None
-    elif before.window_ns:
+    elif before.window_ns and not knows:
         # Most of the work after start-up may be of kernels that run several times.
         rows, least = case.measured.kernels, FEWEST_ROUNDS * case.windows_used
         often_ns = sum(row.sum_ns for row in rows if row.count >= least)
@@ -183,6 +185,23 @@ def _cold_call(prepared: Prepared, limits: Mapping[str, float]) -> Fact | None:
         return None
     values = {"busy_ns": busy_ns, "window_ns": end_ns - first_ns, "launch_ns": int(took_ns.sum())}
     return fact(f"{LITTLE_WORK}.cold", kernels=len(rows), **values)
+
+
+def _cold_operators(trace: Trace, busy_ns: int, window_ns: int) -> Fact | None:
+    """Return the statement that first calls of operators take most of the time of all operators.
+
+    Later ones take far less, so what holds up the GPU now will not do so again.
+    """
+    process, _, start_ns, dur_ns = times_of(trace.ops)
+    own_ns = OpTree.of(trace.ops).own(dur_ns)
+    long = longer(process, codes(trace.ops["name"]), start_ns, own_ns, own_ns > 0)
+    is_first = (long.number == 0) & (long.calls > 1)
+    beyond_ns = int((own_ns[long.row] - long.usual_ns)[is_first].sum())
+    if 2 * beyond_ns <= own_ns.sum():
+        return None
+    times = {"first_ns": beyond_ns, "ops_ns": int(own_ns.sum())}
+    of_gpu = {"busy_ns": busy_ns, "window_ns": window_ns}
+    return fact(f"{LITTLE_WORK}.cold-operators", **times, **of_gpu, times=TIMES_USUAL)
 
 
 def _uploads_alone(prepared: Prepared) -> Fact | None:
@@ -284,6 +303,10 @@ def little_work(prepared: Prepared, limits: Mapping[str, float]) -> tuple[Fact, 
         busy_ns.append(Intervals.of(start_ns, end_ns).length_ns)
     if max(spans_ns) > limits["most_window_ns"] or max(busy_ns) > limits["most_busy_ns"]:
         return ()
+    if max(busy_ns) <= limits["cold_share"] * max(spans_ns):
+        cold = _cold_operators(prepared.trace, max(busy_ns), max(spans_ns))
+        if cold is not None:
+            return cold, fact(RECORD)
     rest = outside_gpu_work(prepared)
     if rest is None or max(busy_ns) > limits["most_share"] * rest.recorded_ns:
         return ()

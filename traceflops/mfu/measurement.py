@@ -235,7 +235,7 @@ def measure(
 
 def _without_device_work(trace: Trace, attribution: Attribution) -> MissingInput:
     """Return why a trace without device work has no utilisation."""
-    operators, how = used_names(trace.ops["name"]), advice(trace, "device work")
+    operators = used_names(trace.ops["name"])
     if patterns.operator_of_mps(operators) is not None:
         return missing_input.ON_MPS
     if (operator := patterns.operator_of_cpus(operators)) is not None:
@@ -243,11 +243,11 @@ def _without_device_work(trace: Trace, attribution: Attribution) -> MissingInput
         return MissingInput(what, missing_input.TO_GPU)
     used_gpu = patterns.operator_of_gpus(operators) or allocates_on_gpu(trace)
     if used_gpu or too_fast(trace, attribution):  # but its work was not recorded
-        return MissingInput(fact(missing_input.NO_WORK), missing_input.advised(how))
+        return missing_input.unrecorded(trace)
     # The profiler listed no GPU: the operators ran on the CPU.
     if trace.source.facts.get(GPUS_LISTED) == "0" and trace.ops.num_rows:
         return MissingInput(fact("missing.no-gpu-listed"))
-    return missing_input.without_times(trace, how)
+    return missing_input.without_times(trace, advice(trace, "device work"))
 
 
 def why_no_figure(

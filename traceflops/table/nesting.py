@@ -276,6 +276,12 @@ class OpTree(Struct, frozen=True):
         ended = np.cumsum(np.bincount(self.stop, minlength=count + 1)[:count])
         return np.arange(count) - ended
 
+    def own(self, dur_ns: IntArray) -> IntArray:
+        """Return, per row, its time without that of the ops right below it."""
+        is_called = self.parent >= 0
+        below_ns = grouping.group_sums(self.parent[is_called], dur_ns[is_called], len(dur_ns))
+        return dur_ns - below_ns
+
     def below(self, marked: BoolArray) -> IntArray:
         """Return, per row, the number of marked ops below it, without itself."""
         # The ops below an op follow it, up to its stop: their number is a difference of sums.

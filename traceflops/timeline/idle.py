@@ -208,6 +208,15 @@ class IdleTime(Struct, frozen=True):
         unrecorded = self.by_cause["unrecorded"].subtract(times).union(self.unseen)
         return replace(self, by_cause={**self.by_cause, "unrecorded": unrecorded})
 
+    def late(self, start_ns: IntArray, end_ns: IntArray) -> IntArray:
+        """Return the unrecorded ns in each time, and those of the gaps that end in it: two rows."""
+        unrecorded = self.by_cause["unrecorded"]
+        of_gap = unrecorded.length_within(self.gap_start_ns, self.gap_end_ns)
+        upto_ns = np.append(0, np.cumsum(of_gap))
+        first, stop = np.searchsorted(self.gap_end_ns, (start_ns, end_ns))
+        within_ns = unrecorded.length_within(start_ns, end_ns)
+        return np.stack([within_ns, upto_ns[stop] - upto_ns[first]])
+
     def causes(self, start_ns: IntArray, end_ns: IntArray, idle_ns: IntArray) -> list[IdleCauses]:
         """Return the idle causes of each window [start, end); the rest of `idle_ns` is unknown."""
         ns = {name: part.length_within(start_ns, end_ns) for name, part in self.by_cause.items()}

@@ -373,17 +373,17 @@ def _lossy(layout: StepLayout, accounts: Accounts, steps: Sequence[int]) -> list
     """Return which of these steps lost records of GPU work; figures of devices are added up."""
     if not steps:
         return []
-    launched, late_ns, dur_ns = (dict.fromkeys(steps, 0) for _ in range(3))
+    launched, late_ns, ended_ns, dur_ns = (dict.fromkeys(steps, 0) for _ in range(4))
     for device, stretches in layout.stretches.items():
         edges = np.array([(own.start_ns, own.end_ns) for own in stretches], np.int64)
-        unrecorded = accounts[device].idle.by_cause["unrecorded"]
-        late = unrecorded.length_within(*edges.reshape(-1, 2).T).tolist()
-        for stretch, stretch_late_ns in zip(stretches, late, strict=True):
+        late, ended = accounts[device].idle.late(*edges.reshape(-1, 2).T).tolist()
+        for stretch, own_late_ns, own_ended_ns in zip(stretches, late, ended, strict=True):
             number = layout.step_number(device, stretch)
             if number in launched:
                 launched[number] += stretch.launched or 0
-                late_ns[number] += stretch_late_ns
+                late_ns[number] += own_late_ns
+                ended_ns[number] += own_ended_ns
                 dur_ns[number] += stretch.dur_ns
-    figures = (np.array([*by_step.values()]) for by_step in (launched, late_ns, dur_ns))
+    figures = (np.array([*by_step.values()]) for by_step in (launched, late_ns, ended_ns, dur_ns))
     is_lossy = periodicity.lossy(*figures)
     return [number for number, is_one in zip(steps, is_lossy, strict=True) if is_one]

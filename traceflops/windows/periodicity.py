@@ -29,6 +29,7 @@ KEEP_LAST_UP_TO = 2
 """With more steady steps than this, the last is left out: no successor bounds it."""
 LAST_STEP, _CUT = fact("left-out.last-step"), fact("left-out.cut")
 LOSSY: Final = fact("left-out.lossy")
+_LAYERS: Final = 2  # rounds that hold so many periods have these as layers
 _FEWEST_TO_CUT: Final = 3  # with fewer steps, none tells the usual length
 
 
@@ -80,19 +81,28 @@ def _warm_up_count(durations_ns: IntArray) -> int:
     return len(slow_ns)
 
 
-def lossy(launched: IntArray, late_ns: IntArray, durations_ns: IntArray) -> BoolArray:
-    """Return, per step, whether records of its GPU work are lost, along with their calls.
+def lossy(
+    launched: IntArray, late_ns: IntArray, ended_ns: IntArray, durations_ns: IntArray
+) -> BoolArray:
+    """Return, per step, whether records of GPU work are lost in its time, along with their calls.
 
     launched [40 40 40 38 12], late_ns [0 0 0 9 30]: in the last two, work starts late, though
     nothing recorded held it back, and they have fewer launches than any step in time. Both are
     lossy. But if most late steps have as many launches as others, none is lossy.
+
+    Late time counts for the step that it is in (`late_ns`), and for the step in which it ends
+    (`ended_ns`), as a step may begin only with its late work. The step that holds the late time
+    before a lossy step lacks records, too.
     """
-    is_late = late_ns >= np.maximum(MATERIAL * durations_ns, 1)
+    least_ns = np.maximum(MATERIAL * durations_ns, 1)
+    holds, is_late = late_ns >= least_ns, np.maximum(late_ns, ended_ns) >= least_ns
     whole = launched[~is_late]
     if len(whole) < _FEWEST_TO_CUT:
         return np.zeros(len(launched), dtype=np.bool_)
     is_lossy = is_late & (launched < whole.min())
-    return np.asarray(is_lossy & (2 * is_lossy.sum() >= is_late.sum()))
+    if 2 * is_lossy.sum() < is_late.sum():
+        return np.zeros_like(is_lossy)
+    return np.asarray(is_lossy | (holds & np.append(is_lossy[1:], False)))
 
 
 _Periods = tuple[IntArray, Fact]
@@ -126,6 +136,11 @@ def _by_copies(linked: LinkedTrace, rows: DeviceRows) -> _Periods | None:
     _, content_index, counts = np.unique(content, return_inverse=True, return_counts=True)
     is_regular &= content_index == np.argmax(counts)
     if is_regular.mean() < repetition.REGULAR_SHARE:
+        return None
+    # Copies that come several times in longer equal rounds are of their layers: weights
+    # that the GPU does not keep.
+    longer = repetition.repeated_signature(order_of(linked, rows))
+    if longer is not None and _LAYERS * len(longer) <= len(boundary):
         return None
     return boundary, fact("steps-by.copies")
 

@@ -52,7 +52,8 @@ _LOADED: Final = "loaded"  # how, if the window begins with the first kernel, af
 _MUCH, _HARDLY, _MOST = 0.2, 0.1, 0.5
 """Start-up is excluded from 20 % of the time on; later copies take at most 10 % as long."""
 _LEAST_WORK, _LEAST_TIME = 1 / 3, 0.03
-"""The least shares of device work and of the time that must follow start-up: no finding is less."""
+"""The least shares of device work and of the time that must follow start-up: no finding is less.
+Less time may follow if nearly all work does."""
 _REPEATS, _NEARLY_ALL = 3, 0.9
 """Kernels that run three times repeat; half of the work that follows must repeat."""
 _SET_UP: Final = 2
@@ -118,7 +119,8 @@ def warms_up(
 def started_up_ns(linked: LinkedTrace, accounts: Accounts) -> int | None:
     """Return the time in ns at which start-up is over on all devices, None if that is unclear.
 
-    It is unclear if start-up is short, if little time or work follows it, or without repetition.
+    It is unclear if start-up is short, if little work follows it, or little time with a part of the
+    work, or without repetition.
     """
     trace, devices = linked.trace, [*accounts.values()]
     whole_ns = sum(device.rows.span[1] - device.rows.span[0] for device in devices)
@@ -127,9 +129,9 @@ def started_up_ns(linked: LinkedTrace, accounts: Accounts) -> int | None:
         return None
     over_ns = max(int(times.end_ns[-1]) for times in start_up if len(times))
     time_left_ns = [device.rows.span[1] - over_ns for device in devices]
-    if min(time_left_ns) <= 0 or sum(time_left_ns) < _LEAST_TIME * whole_ns:
-        return None
-    if not _leaves_work(devices, start_up, over_ns):
+    is_short = sum(time_left_ns) < _LEAST_TIME * whole_ns
+    least = _NEARLY_ALL if is_short else _LEAST_WORK
+    if min(time_left_ns) <= 0 or not _leaves_work(devices, start_up, over_ns, least):
         return None
     # Half of the device time that follows must be of activities whose names repeat.
     rows = np.concatenate([own.rows.row[own.rows.start_ns >= over_ns] for own in devices])
@@ -141,13 +143,16 @@ def started_up_ns(linked: LinkedTrace, accounts: Accounts) -> int | None:
 
 
 def _leaves_work(
-    devices: Sequence[DeviceAccount], start_up: Sequence[Intervals], over_ns: int
+    devices: Sequence[DeviceAccount],
+    start_up: Sequence[Intervals],
+    over_ns: int,
+    least: float = _LEAST_WORK,
 ) -> bool:
-    """Return whether enough of the work beside start-up (per device) follows a time."""
+    """Return whether `least` of the work beside start-up (per device) follows a time."""
     pairs = zip(devices, start_up, strict=True)
     work = [device.timeline.busy.subtract(times) for device, times in pairs]
     work_left_ns = sum(times.within(over_ns, ENDLESS).length_ns for times in work)
-    return work_left_ns >= _LEAST_WORK * sum(times.length_ns for times in work)
+    return work_left_ns >= least * sum(times.length_ns for times in work)
 
 
 def _loaded_ns(linked: LinkedTrace, accounts: Accounts) -> int | None:

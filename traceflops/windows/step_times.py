@@ -187,11 +187,11 @@ class StepTime(Struct, frozen=True):
 
 
 _LEAST_GROWING, _STEADILY, _LARGELY = 5, 0.9, 1.25
-"""Steps grow from so many on, with such a correlation, and by such a factor."""
+"""Steps grow or shrink from so many on, with such a correlation, and by such a factor."""
 
 
 class Growth(NamedTuple):
-    """The first and the last of steps that grow, and median ns of their first and last third."""
+    """The first and last of steps that grow or shrink; median ns of their first and last third."""
 
     first: int
     last: int
@@ -200,19 +200,20 @@ class Growth(NamedTuple):
 
 
 def _growth(steps: Sequence[StepTime]) -> Growth | None:
-    """Return how steps of the same devices grow; None if they do not, or unsteadily, or little."""
+    """Return how steps of the same devices grow or shrink; None unless steadily and largely."""
     count = len(steps)
     if count < _LEAST_GROWING or len({step.devices for step in steps}) > 1:
         return None
     times_ns = [step.ns for step in steps]
     first_ns, last_ns = median_of(times_ns[: count // 3]), median_of(times_ns[-(count // 3) :])
-    if last_ns <= first_ns or last_ns < _LARGELY * first_ns:
+    less_ns, more_ns = sorted((first_ns, last_ns))
+    if less_ns == more_ns or more_ns < _LARGELY * less_ns:
         return None
     # Spearman's correlation of time and order. Equal times share the mean of their ranks.
     # times [10 20 20 40]  ->  equal [1 2 1], rank [1 2.5 2.5 4]
     _, index, equal = np.unique(times_ns, return_inverse=True, return_counts=True)
     rank = (np.cumsum(equal) - (equal - 1) / 2)[index]
-    if np.corrcoef(rank, np.arange(count))[0, 1] < _STEADILY:
+    if abs(np.corrcoef(rank, np.arange(count))[0, 1]) < _STEADILY:
         return None
     return Growth(steps[0].step, steps[-1].step, first_ns, last_ns)
 
@@ -258,7 +259,7 @@ class StepSpread(Struct, frozen=True, dict=True):
 
     @cached_property
     def growth(self) -> Growth | None:
-        """Return the steps that grow steadily and much: all of them, or all but a quarter."""
+        """Return the steps that grow or shrink steadily and much: all, or all but a quarter."""
         quarter = len(self.used) // 4
         tried = (self.used, self.used[: len(self.used) - quarter], self.used[quarter:])
         return next(filter(None, map(_growth, tried)), None)
