@@ -135,7 +135,6 @@ FULL_BUFFER: Final = 10_000
 """A buffer of a profiler holds more records: a recording with fewer filled none."""
 SKIPPED: Final = "dispatches-missing"
 """Code of a reader's note on kernels that the numbers of dispatches show to be missing."""
-_ALL_ROWS: Final = _do("give all rows of the table, recorded without filters or pauses")
 _WAIT: Final = _do("record after a warm-up, and wait for the GPU before recording ends")
 _OR_RANGES: Final = ", or record_function() around code between operators"
 _EMIT_NVTX: Final = "torch.autograd.profiler.emit_nvtx(record_shapes=True) around the steps"
@@ -306,7 +305,7 @@ def way_to_record(of: Recording, lack: str) -> How | None:
         return _COPY
     counts = of.source.event_counts
     if lack == "all device records" and any(note.code == SKIPPED for note in of.notes):
-        return _ALL_ROWS
+        return How("")  # the note tells it
     if lack == "all device records" and 0 < sum(counts.values()) < FULL_BUFFER:
         return _WAIT
     # The GPU alone was traced: what is missing first are operators.

@@ -104,7 +104,7 @@ NOTES: Final = NoteTable(
             "time before them is unknown.",
         ),
         "dispatches-missing": "{n} [kernel is|kernels are] not in the file: numbers of dispatches "
-        "are missing between the first and the last one.",
+        "are missing between the first and the last one. Record without filters or pauses.",
         "siblings-not-read": "{count} [table|tables] of the same process beside this file not "
         "read: {listed}. Give the folder {folder} to read all.",
         "no-rows": "The file has no records.",
