@@ -21,6 +21,7 @@ _BACKWARD: Final = re.compile(r"(?:.*: )?(?:\w*Backward\d*|backward|AccumulateGr
 _STEP: Final = re.compile(r"(?P<file>.*)\(\d+\): (?:step|_init_group|_?init_state)$")
 _OPTIMIZER: Final = re.compile(r"optim|adam|sgd|lion|muon|shampoo|adafactor", re.IGNORECASE)
 _FILLED: Final = re.compile(r"aten::(?:zeros|empty|full)")
+_COMPUTED: Final = re.compile(r"aten::(?:add|sub|mul|div|sqrt|rsqrt|pow|square|addcdiv|addcmul)")
 _SCORES: Final = re.compile(r": \w*(?:softmax|dot_product_attention|eager_attention)\w*$")
 _FUSED: Final = re.compile(r"flash|efficient|scaled_dot_product|cudnn_attention")
 _LOSS: Final = re.compile(
@@ -149,6 +150,11 @@ def _parts_of_peak(holders: Sequence[Holder], peak: int, stacks: Iterable[str]) 
             parts=tuple(fact(f"snapshot.of-{part}", bytes=size) for part, size in said),
         )
     much = max(_MUCH * peak, 1)
+    temporary = sum(
+        holder.bytes for holder, part in parts if part == "optimizer" and _COMPUTED.match(holder.op)
+    )
+    if temporary >= max(_SAID * peak, 1):
+        yield fact("snapshot.remedy-temporaries", bytes=temporary)
     loss = sum(holder.bytes for holder in holders if _is_of_loss(holder))
     if loss >= much:
         yield fact("snapshot.remedy-loss", bytes=loss)

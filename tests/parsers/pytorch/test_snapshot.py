@@ -465,7 +465,7 @@ def test_parts_of_the_peak_are_told_with_what_makes_the_largest_smaller(tmp_path
     )
 
 
-def test_a_loss_and_a_copy_of_an_input_have_remedies_of_their_own(tmp_path: Path) -> None:
+def test_what_is_made_for_a_moment_has_a_remedy_of_its_own(tmp_path: Path) -> None:
     def said(*events: dict[str, Any]) -> str:
         trace = read({"device_traces": [[*events]], "segments": []}, tmp_path)
         return tf.analyze(trace).verdict.sentence
@@ -478,6 +478,10 @@ def test_a_loss_and_a_copy_of_an_input_have_remedies_of_their_own(tmp_path: Path
     backward = allocated(3, 1, *of("nll_loss_backward", "NllLossBackward0"))
     assert "The loss takes 3 GiB" in said(allocated(1, 5, *of("linear")), loss, backward)
     assert "The loss takes" not in said(allocated(1, 10, *of("linear")), loss, backward)
+    step = ("optimizer.py", "step")
+    made = [allocated(at, 1, *of("mul_Tensor"), step) for at in (3, 4)]
+    assert "makes 2 GiB of temporary" in said(allocated(2, 9, *of("zeros_like"), step), *made)
+    assert "temporary" not in said(allocated(2, 19, *of("zeros_like"), step), *made)
     conv, relu = allocated(1, 4, *of("conv2d")), of("relu")
     assert "aten::relu takes 4 GiB beside an input" in said(conv, allocated(2, 4, *relu))
     assert "inplace" not in said(conv, allocated(2, 3, *relu))
