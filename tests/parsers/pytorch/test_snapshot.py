@@ -263,15 +263,15 @@ SEGMENT: Final = {"device": 3, "address": 0, "total_size": 4096, "blocks": [BLOC
 
 def test_a_snapshot_without_events_tells_its_own_time(tmp_path: Path) -> None:
     trace = read({"segments": [SEGMENT], "device_traces": []}, tmp_path, "rank5.pickle")
-    assert series(trace) == [(0, 500)]
+    assert series(trace) == [(0, 512)]
     assert series(trace, "device_memory.largest_free_bytes") == [(0, 4096 - 1024)]
     assert trace.ranks == (5,)
     assert "no-history" in codes(trace)
     page = memory_page(tf.analyze(trace))
     assert page is not None and page.held is None  # nobody is known to hold anything
     assert (
-        "GPU 3 has 500 B allocated as the snapshot is taken; its peak is not recorded. Another "
-        "3.51 KiB is reserved" in tf.analyze(trace).verdict.sentence
+        "GPU 3 has 512 B allocated as the snapshot is taken; its peak is not recorded. Another "
+        "3.5 KiB is reserved" in tf.analyze(trace).verdict.sentence
     )
 
 
@@ -287,8 +287,8 @@ def test_blocks_of_pytorch_2_0_have_their_frames_in_a_history(tmp_path: Path) ->
     trace = read(old, tmp_path)
     assert [row["address"] for row in trace.counters.to_pylist() if row["address"]] == [1024, 1024]
     use, held = use_of(trace)
-    assert held == {("weights.py(7): load", ""): 300}
-    assert use.unused_at_peak == 4096 - 300
+    assert held == {("weights.py(7): load", ""): 512}
+    assert use.unused_at_peak == 4096 - 512
     page = memory_page(tf.analyze(trace))
     assert page is not None and page.held is not None and page.held.is_state
     assert "no-history" in codes(trace)
