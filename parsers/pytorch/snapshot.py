@@ -33,7 +33,8 @@ from traceflops.table.trace import Note, Source, SourceFile, Trace, rank_from_na
 
 _SIGN: Final = re.compile(
     rb"\x80[\x02-\x05][\s\S]{0,40}?[\x8cX]"
-    rb"(?:\x08(?:\x00\x00\x00)?segments|\x0d(?:\x00\x00\x00)?device_traces)"
+    rb"(?:\x08(?:\x00\x00\x00)?segments|\x0d(?:\x00\x00\x00)?device_traces"
+    rb"|\x06(?:\x00\x00\x00)?device[\s\S]{1,12}?[\x8cX]\x07(?:\x00\x00\x00)?address)"
 )
 _NOTES: Final = NoteTable(
     repaired={
@@ -131,6 +132,8 @@ _KEYS: Final = frozenset({"name", "filename", "line"}).union(
 def read_snapshot(source: ByteSource) -> Trace:
     """Return a snapshot as a trace. Raises InputError if it is damaged or not a snapshot."""
     value = unpickled(source, _KEYS)
+    if isinstance(value, list):  # the result of torch.cuda.memory_snapshot()
+        value = {"segments": value}
     try:
         snapshot = msgspec.convert(value, _Snapshot)
         segments = msgspec.convert(snapshot.segments, list[_Segment])

@@ -28,7 +28,8 @@ _LOSS: Final = re.compile(
     r"aten::_?(?:cross_entropy_loss|nll_loss|log_softmax)|.*: \w*cross_entropy"
 )
 _IN_PLACE: Final = re.compile(r"aten::(?:relu|leaky_relu|elu|hardtanh)$")
-_FORWARD: Final = re.compile(r": (?:\w*forward|__call__)$")
+_LOADS: Final = re.compile(r": \w*(?:load|from_pretrained|from_single_file)(?:_\w*)?$")
+_FORWARD: Final = re.compile(r"^(?!pydev).*: (?:\w*forward|__call__)$")
 _INNER: Final = 2  # frames that tell whether an allocation is of attention's scores
 _TAKES: Final = ("segment_alloc", "segment_map")
 """Marks of a memory snapshot: calls that take memory of the GPU."""
@@ -187,7 +188,11 @@ def _part(holder: Holder) -> str | None:
         return "optimizer"
     if any(map(_SCORES.search, frames[: _INNER + 1])) and not _FUSED.search(holder.op):
         return "scores"
-    return "forward" if any(map(_FORWARD.search, frames)) else None
+    # The innermost frame that tells it counts.
+    kinds = (
+        "loading" if _LOADS.search(f) else "forward" if _FORWARD.search(f) else None for f in frames
+    )
+    return next(filter(None, kinds), None)
 
 
 def _is_of_loss(holder: Holder) -> bool:

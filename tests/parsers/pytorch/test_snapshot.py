@@ -262,8 +262,10 @@ SEGMENT: Final = {"device": 3, "address": 0, "total_size": 4096, "blocks": [BLOC
 
 
 def test_a_snapshot_without_events_tells_its_own_time(tmp_path: Path) -> None:
-    trace = read({"segments": [SEGMENT], "device_traces": []}, tmp_path, "rank5.pickle")
-    assert series(trace) == [(0, 512)]
+    # The last is what torch.cuda.memory_snapshot() returns.
+    for whole in ({"segments": [SEGMENT], "device_traces": []}, [SEGMENT]):
+        trace = read(whole, tmp_path, "rank5.pickle")
+        assert series(trace) == [(0, 512)]
     assert series(trace, "device_memory.largest_free_bytes") == [(0, 4096 - 1024)]
     assert trace.ranks == (5,)
     assert "no-history" in codes(trace)
@@ -482,6 +484,10 @@ def test_what_is_made_for_a_moment_has_a_remedy_of_its_own(tmp_path: Path) -> No
     made = [allocated(at, 1, *of("mul_Tensor"), step) for at in (3, 4)]
     assert "makes 2 GiB of temporary" in said(allocated(2, 9, *of("zeros_like"), step), *made)
     assert "temporary" not in said(allocated(2, 19, *of("zeros_like"), step), *made)
+    load, run = ("net.py", "load_weights"), ("net.py", "forward")
+    loaded = said(allocated(1, 4, *of("empty"), load, ("main.py", "__call__")))
+    assert "loaded weights or data hold 4 GiB" in loaded and "no_grad" not in loaded
+    assert "forward passes hold 4 GiB" in said(allocated(1, 4, *of("mm"), run, load))
     conv, relu = allocated(1, 4, *of("conv2d")), of("relu")
     assert "aten::relu takes 4 GiB beside an input" in said(conv, allocated(2, 4, *relu))
     assert "inplace" not in said(conv, allocated(2, 3, *relu))
