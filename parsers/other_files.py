@@ -343,7 +343,7 @@ OTHER_FILES: Final[tuple[OtherFile, ...]] = (
     OtherFile(
         "a Python pickle, which is unsafe to open",
         "export the trace as JSON; a memory snapshot of PyTorch is read as it is",
-        begins=_PICKLE + rb"(?![\s\S]{0,50}(?:segments|device_traces))",
+        begins=_PICKLE + rb"(?![\s\S]{0,50}(?:segments|device_traces|device[\s\S]{1,14}address))",
     ),
 )
 """Kinds that are tried before any format, in this order; the first that fits counts."""

@@ -135,6 +135,8 @@ _RANK: Final = "initialise torch.distributed before {}, or put rankN in the file
 _SHORTER: Final = "record fewer steps, since full buffers drop records"
 FULL_BUFFER: Final = 10_000
 """A buffer of a profiler holds more records: a recording with fewer filled none."""
+SKIPPED: Final = "dispatches-missing"
+"""Code of a reader's note on kernels that the numbers of dispatches show to be missing."""
 _WAIT: Final = _do("record after a warm-up, and wait for the GPU before recording ends")
 _OR_RANGES: Final = ", or record_function() around code between operators"
 _EMIT_NVTX: Final = "torch.autograd.profiler.emit_nvtx(record_shapes=True) around the steps"
@@ -304,6 +306,8 @@ def way_to_record(of: Recording, lack: str) -> How | None:
     if lack in _IN_LOST_PART and _are_all_cut_off(of):  # a whole file may have it
         return _COPY
     counts = of.source.event_counts
+    if lack == "all device records" and any(note.code == SKIPPED for note in of.notes):
+        return How("")  # the note tells it
     if lack == "all device records" and 0 < sum(counts.values()) < FULL_BUFFER:
         return _WAIT
     # The GPU alone was traced: what is missing first are operators.

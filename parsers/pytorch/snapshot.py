@@ -2,8 +2,8 @@
 
 Counters are named like those of the profiler's memory events and have the stack of the allocation;
 marks are the allocator's calls for GPU memory. What was held before the recorded events follows
-from the state at the snapshot by undoing them. Sizes are as requested. See
-docs/parsers/memory_snapshot.md.
+from the state at the snapshot by undoing them. Sizes are as requested, without events those of
+whole blocks. See docs/parsers/memory_snapshot.md.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ from traceflops.table.trace import Note, Source, SourceFile, Trace, rank_from_na
 
 _SIGN: Final = re.compile(
     rb"\x80[\x02-\x05][\s\S]{0,40}?[\x8cX]"
-    rb"(?:\x08(?:\x00\x00\x00)?segments|\x0d(?:\x00\x00\x00)?device_traces)"
+    rb"(?:\x08(?:\x00\x00\x00)?segments|\x0d(?:\x00\x00\x00)?device_traces"
+    rb"|\x06(?:\x00\x00\x00)?device[\s\S]{1,12}?[\x8cX]\x07(?:\x00\x00\x00)?address)"
 )
 _NOTES: Final = NoteTable(
     repaired={
@@ -131,6 +132,8 @@ _KEYS: Final = frozenset({"name", "filename", "line"}).union(
 def read_snapshot(source: ByteSource) -> Trace:
     """Return a snapshot as a trace. Raises InputError if it is damaged or not a snapshot."""
     value = unpickled(source, _KEYS)
+    if isinstance(value, list):  # the result of torch.cuda.memory_snapshot()
+        value = {"segments": value}
     try:
         snapshot = msgspec.convert(value, _Snapshot)
         segments = msgspec.convert(snapshot.segments, list[_Segment])
@@ -207,6 +210,8 @@ class _Reader:
             self._has_times |= bool(len(events))
             self._odd["times-ordered"] += int(np.count_nonzero(np.diff(recorded_us) < 0))
             times_us = np.maximum.accumulate(recorded_us)
+        # Events have sizes as requested; a state alone has those that the allocator counts.
+        has_history = any(_CODES.get(event.action) in (ALLOC, FREE) for event in events)
         history = History(
             action=np.array([_CODES.get(event.action, 0) for event in events], np.int64),  # 0: none
             time_ns=times_us * 1_000,
@@ -214,7 +219,9 @@ class _Reader:
             size=_column(events, "size"),
             stack=self._stack_codes(events),
             held=Blocks(
-                _column(blocks, "address"), _column(blocks, "asked"), self._stack_codes(blocks)
+                _column(blocks, "address"),
+                _column(blocks, "asked" if has_history else "size"),
+                self._stack_codes(blocks),
             ),
             segments=Blocks(
                 _column(segments, "address"),

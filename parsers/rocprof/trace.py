@@ -103,6 +103,8 @@ NOTES: Final = NoteTable(
             "Of the others no call was recorded, or nothing says which it is; the cause of idle "
             "time before them is unknown.",
         ),
+        "dispatches-missing": "{n} [kernel is|kernels are] not in the file: numbers of dispatches "
+        "are missing between the first and the last one. Record without filters or pauses.",
         "siblings-not-read": "{count} [table|tables] of the same process beside this file not "
         "read: {listed}. Give the folder {folder} to read all.",
         "no-rows": "The file has no records.",
@@ -239,6 +241,7 @@ def file_notes(file: TableFile) -> Iterator[Note]:
         "unpaired-ranges": odd["unpaired"],
         "samples-not-read": samples,
         "barrier-packets": odd["barriers"],
+        "dispatches-missing": file.skipped,
     }
     damage = text_notes(file.damage, file.source.cut)
     # Rounded times are why records have none.

@@ -25,7 +25,7 @@ from traceflops.reports.view import figures
 _OPTIONAL: Final = re.compile(r"\[([^\[\]]*\{[^\[\]]*)\]")
 _PRINTED: Final[Mapping[str, Callable[[Any], str]]] = {
     "percent": lambda share: units.percent(float(share)),
-    "whole_percent": lambda share: f"{100 * share:.0f} %",
+    "whole_percent": lambda share: ">99 %" if 0.995 <= share < 1 else f"{100 * share:.0f} %",
     "time_share": units.time_share,
     "exact_percent": units.exact_percent,
     "percents": lambda ends: _percents(ends, " % to "),

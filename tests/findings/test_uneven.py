@@ -108,6 +108,20 @@ def test_slow_steps_gain_at_most_what_they_take_beyond_the_median() -> None:
     assert fact("doubt.longer-step") in found.confidence.reasons
 
 
+@pytest.mark.parametrize(("grid", "advice"), [(10, "All steps launch the same"), (11, "larger")])
+def test_slow_steps_of_the_same_launches_are_of_the_gpu(grid: int, advice: str) -> None:
+    busy, works, marks, at = (900, 900, 1_600, 900, 900, 5), [], [], 1_000
+    for number, ns in enumerate(busy):
+        works.append((GEMM, at - 5, at, ns))
+        marks.append((f"ProfilerStep#{number}", at - 9, 8))
+        at += ns + 100
+    made = launched(*works)
+    for number, row in enumerate(made["activities"]):
+        row["grid"] = [grid if number == 2 else 10, 2, 1]
+    (found,) = diagnosed(tf.analyze(trace_of(**made, marks=step_marks(*marks))))
+    assert advice in found.remedy
+
+
 def test_every_place_names_the_step_that_came_late() -> None:
     """Step 2 idles 700 of its 1,600 ns, all of them before step 3."""
     analysis = run((900, 100), (900, 100), (900, 700), (900, 100), (900, 100))

@@ -178,6 +178,11 @@ def test_what_a_missing_value_would_say_is_left_out() -> None:
     assert words(fact("part.largest", name="f", part=0.25)) == "Largest part: f, 25.0 %."
 
 
+@pytest.mark.parametrize(("share", "said"), [(0.994, "99 %"), (0.9975, ">99 %"), (1.0, "100 %")])
+def test_nearly_all_is_not_called_all(share: float, said: str) -> None:
+    assert f" ({said}) " in words(fact("outside.after", after_ns=5, share=share, work="kernel"))
+
+
 def test_values_are_never_taken_for_texts() -> None:
     hostile = "{share:percent} [x {y}] {0.__class__}"
     assert words(fact("part.largest", name=hostile, part=None)) == f"Largest part: {hostile}."

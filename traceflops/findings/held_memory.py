@@ -21,16 +21,25 @@ _BACKWARD: Final = re.compile(r"(?:.*: )?(?:\w*Backward\d*|backward|AccumulateGr
 _STEP: Final = re.compile(r"(?P<file>.*)\(\d+\): (?:step|_init_group|_?init_state)$")
 _OPTIMIZER: Final = re.compile(r"optim|adam|sgd|lion|muon|shampoo|adafactor", re.IGNORECASE)
 _FILLED: Final = re.compile(r"aten::(?:zeros|empty|full)")
+_COMPUTED: Final = re.compile(r"aten::(?:add|sub|mul|div|sqrt|rsqrt|pow|square|addcdiv|addcmul)")
 _SCORES: Final = re.compile(r": \w*(?:softmax|dot_product_attention|eager_attention)\w*$")
 _FUSED: Final = re.compile(r"flash|efficient|scaled_dot_product|cudnn_attention")
-_FORWARD: Final = re.compile(r": (?:\w*forward|__call__)$")
+_LOSS: Final = re.compile(
+    r"aten::_?(?:cross_entropy_loss|nll_loss|log_softmax)|.*: \w*cross_entropy"
+)
+_IN_PLACE: Final = re.compile(r"aten::(?:relu|leaky_relu|elu|hardtanh)$")
+_LOADS: Final = re.compile(r": \w*(?:load|from_pretrained|from_single_file)(?:_\w*)?$")
+_FORWARD: Final = re.compile(r"^(?!pydev).*: (?:\w*forward|__call__)$")
 _INNER: Final = 2  # frames that tell whether an allocation is of attention's scores
 _TAKES: Final = ("segment_alloc", "segment_map")
 """Marks of a memory snapshot: calls that take memory of the GPU."""
 _BURST_NS, _MANY = 10**9, 10
 """Calls that take memory are told if there are many; those of one second are a burst."""
-_MUCH, _SAID = 0.25, 0.10
-"""A part of the peak from which what holds less is told, and one from which the part is told."""
+_HALF, _MUCH, _SAID = 0.5, 0.25, 0.10
+"""A part of the peak from which what holds less is told, and one from which the part is told.
+
+GPUs are uneven if the others hold at most half of what the fullest one holds.
+"""
 
 
 def _asker(op: str, callers: str) -> str:
@@ -70,10 +79,14 @@ def memory_facts(prepared: Prepared) -> tuple[Fact, ...]:
     if use.unused_at_peak:
         largest = use.largest_free or None
         facts.append(fact("snapshot.unused", bytes=use.unused_at_peak, largest=largest))
-    gpus = {gpu.device for gpu in used if gpu.process == use.process and not gpu.on_host}
+    gpus = [gpu for gpu in used if gpu.process == use.process and not gpu.on_host]
+    # Where memory ran out on one GPU, others may have much left.
+    others = max((gpu.allocated.peak for gpu in gpus if gpu is not use), default=0)
+    if facts[0] is not peak and _SAID < others / use.allocated.peak <= _HALF:
+        facts.append(fact("snapshot.uneven", bytes=others))
     stacks = names(trace.counters["stack"])
     parts = _parts_of_peak(at_peak, use.allocated.peak, stacks)
-    return (*facts, *parts, *_taken(trace, use.process, len(gpus)))
+    return (*facts, *parts, *_taken(trace, use.process, len({gpu.device for gpu in gpus})))
 
 
 def _taken(trace: Trace, process: int, gpus: int) -> Iterator[Fact]:
@@ -132,14 +145,29 @@ def _parts_of_peak(holders: Sequence[Holder], peak: int, stacks: Iterable[str]) 
     )
     held["forward"] += held.pop("scores", 0)
     said = [(part, size) for part, size in held.most_common() if size >= max(_SAID * peak, 1)]
-    if not said:
-        return
-    yield fact(
-        "snapshot.parts",
-        parts=tuple(fact(f"snapshot.of-{part}", bytes=size) for part, size in said),
+    if said:
+        yield fact(
+            "snapshot.parts",
+            parts=tuple(fact(f"snapshot.of-{part}", bytes=size) for part, size in said),
+        )
+    much = max(_MUCH * peak, 1)
+    temporary = sum(
+        holder.bytes for holder, part in parts if part == "optimizer" and _COMPUTED.match(holder.op)
     )
-    largest, size = said[0]
-    if size < _MUCH * peak:
+    if temporary >= max(_SAID * peak, 1):
+        yield fact("snapshot.remedy-temporaries", bytes=temporary)
+    loss = sum(holder.bytes for holder in holders if _is_of_loss(holder))
+    if loss >= much:
+        yield fact("snapshot.remedy-loss", bytes=loss)
+        return
+    # A block beside another of the same size, its input
+    alike = Counter(holder.bytes for holder in holders if holder.blocks == 1)
+    for holder in holders:
+        if holder.bytes >= much and alike[holder.bytes] > 1 and _IN_PLACE.match(holder.op):
+            yield fact("snapshot.remedy-in-place", op=holder.op, bytes=holder.bytes)
+            return
+    largest, size = said[0] if said else ("", 0)
+    if size < much:
         return
     if scores >= max(_SAID * peak, size / 4) and largest in ("forward", "backward"):
         yield fact("snapshot.remedy-scores", bytes=scores)
@@ -160,7 +188,16 @@ def _part(holder: Holder) -> str | None:
         return "optimizer"
     if any(map(_SCORES.search, frames[: _INNER + 1])) and not _FUSED.search(holder.op):
         return "scores"
-    return "forward" if any(map(_FORWARD.search, frames)) else None
+    # The innermost frame that tells it counts.
+    kinds = (
+        "loading" if _LOADS.search(f) else "forward" if _FORWARD.search(f) else None for f in frames
+    )
+    return next(filter(None, kinds), None)
+
+
+def _is_of_loss(holder: Holder) -> bool:
+    frames = [holder.op, *holder.scope.split(BETWEEN)]
+    return any(map(_LOSS.match, frames[: _INNER + 1]))
 
 
 def _is_backward(frames: Sequence[str]) -> bool:

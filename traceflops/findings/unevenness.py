@@ -14,11 +14,13 @@ from typing import Final
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from traceflops.attribution.culprits import REST, UNRECORDED, Culprit, culprits_of
 from traceflops.attribution.host_events import has_fact
 from traceflops.attribution.idle_classes import CLASSES
 from traceflops.attribution.idle_slices import GapParts, gap_parts
+from traceflops.attribution.launching_ops import ops_that_launched
 from traceflops.attribution.marks import range_names
 from traceflops.characters import function_name, kernel_name
 from traceflops.facts import Fact, fact
@@ -29,7 +31,8 @@ from traceflops.findings.pacing import period_ns
 from traceflops.findings.rules import rule_of, statement
 from traceflops.mfu.serving_passes import Serving
 from traceflops.table.columns import axes, codes, is_one_of, names, numbers, product_of
-from traceflops.table.grouping import distinct, groups
+from traceflops.table.grouping import distinct, group_rows, groups
+from traceflops.table.nesting import taken
 from traceflops.timeline.intervals import Intervals
 from traceflops.units import PART_NAMES, listed
 from traceflops.windows.prepared import Prepared
@@ -57,6 +60,7 @@ _WARM_UP, _PROFILER = "warm-up", "profiler"
 _SPORADIC: Final = ("other_calls", "eager_overhead", "launch_latency")
 """Classes of idle time whose usual remedy does not help if only some steps have more of them."""
 _KERNELS: Final = "uneven-steps.remedy.kernels"
+_SAME: Final = "uneven-steps.remedy.same"
 
 
 class _More(Struct, frozen=True):
@@ -130,6 +134,7 @@ def uneven_steps(case: Case) -> Iterator[Cause]:
     kind = next((kind for kind, named in _KINDS.items() if name and re.search(named, name)), "")
     if slow and tuple(slow) == spread.used[: len(slow)] and largest_part(spread)[0] == _IDLE:
         kind = _WARM_UP
+    is_nobodys = kind == _PROFILER or (more is not None and more.remedy == _SAME)
     # Which steps stand out, and what takes longer in them, or occurs only in them
     which, has_more = fact(f"{UNEVEN_STEPS}.none"), None
     if more is not None:
@@ -145,6 +150,8 @@ def uneven_steps(case: Case) -> Iterator[Cause]:
         )
     # No gain is told of what ends by itself, nor of waits that may set the pace.
     waits = more is not None and more.name == CLASSES[UNRECORDED] and only_waits(case)
+    if more is not None and more.remedy == _KERNELS and _have_same_work(case, slow):
+        more = replace(more, remedy=_SAME)
     doubt = "leaving-out" if kind in (_WARM_UP, _PROFILER) else "off-cpu" if waits else None
     windows = [
         window
@@ -160,7 +167,7 @@ def uneven_steps(case: Case) -> Iterator[Cause]:
         details=(*finding.details, which),
         name=fact(f"{UNEVEN_STEPS}.title-{kind}" if kind else f"{UNEVEN_STEPS}.title"),
         advice=_advice(case, kind, spread, slow, more),
-        owner=None if kind == _PROFILER else rule_of(UNEVEN_STEPS).owner,
+        owner=None if is_nobodys else rule_of(UNEVEN_STEPS).owner,
         rows=(Row(more.name, more.more_ns * len(slow), len(slow)),) if more else (),
         where=Where(start_ns=longest.start_ns, end_ns=longest.end_ns),
         gain=None if doubt else _gain(case, spread, slow),
@@ -188,6 +195,33 @@ def is_sweep(case: Case) -> bool:
         if usual and 2 * differs.sum() > len(used):
             return True
     return False
+
+
+def _have_same_work(case: Case, slow: Sequence[StepTime]) -> bool:
+    """Return whether each slow step launches what some usual step does, on inputs of that size.
+
+    False if a kernel has neither a known grid nor known shapes.
+    """
+    prepared, steps = case.prepared, {step.step for step in slow}
+    if prepared is None:
+        return False
+    activities, ops = prepared.trace.activities, prepared.trace.ops
+    for device, account in prepared.accounts.items():
+        row, start_ns = account.rows.row, account.rows.start_ns
+        dims = taken(codes(ops["input_dims"]), ops_that_launched(prepared, row))
+        blocks = np.maximum(product_of(axes(activities["grid"]))[row], 0)  # 0 for unknown
+        launch, _ = group_rows((codes(activities["name"])[row], blocks, dims))
+        work: dict[bool, set[tuple[int, ...]]] = {True: set(), False: set()}
+        for window in prepared.windows[device]:
+            if window.used:
+                first, stop = np.searchsorted(start_ns, (window.start_ns, window.end_ns))
+                if ((dims[first:stop] < 0) & (blocks[first:stop] == 0)).any():
+                    return False
+                own = tuple(np.sort(launch[first:stop]).tolist())
+                work[window.step in steps].add(own)
+        if not work[True] <= work[False]:
+            return False
+    return True
 
 
 def _gain(case: Case, spread: StepSpread, slow: Sequence[StepTime]) -> Gain:

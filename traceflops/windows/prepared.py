@@ -15,6 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from traceflops.characters import kernel_name
+from traceflops.remedies import SKIPPED
 from traceflops.table.columns import BoolArray, IntArray, codes, is_one_of, names, numbers
 from traceflops.table.grouping import distinct, groups
 from traceflops.table.trace import Note, Trace
@@ -23,7 +24,13 @@ from traceflops.timeline.aggregates import Untimed
 from traceflops.timeline.device_span import is_top
 from traceflops.timeline.intervals import NEVER, Intervals
 from traceflops.windows.choice import StepPlan
-from traceflops.windows.device_records import MATERIAL, LaunchRecords, launch_records, timed_work
+from traceflops.windows.device_records import (
+    MATERIAL,
+    CallRecords,
+    LaunchRecords,
+    launch_records,
+    timed_work,
+)
 from traceflops.windows.records import Accounts, InWindows, Windows, chosen_activities, chosen_time
 from traceflops.windows.selection import Selection
 
@@ -97,6 +104,10 @@ class Prepared(Struct, frozen=True, dict=True):
         records = launch_records(self.trace, self.untimed, is_chosen, begins_ns)
         kernels = np.flatnonzero(is_one_of(self.trace.activities["kind"], "kernel"))
         is_collective = is_top(self.linked.categorised, "communication", kernels)
+        # Without calls, only the numbers of the dispatches tell how many kernels are missing.
+        skipped = sum(note.count or 0 for note in self.trace.notes if note.code == SKIPPED)
+        if skipped and not records.kernel.calls:
+            records = replace(records, kernel=CallRecords(len(kernels) + skipped, skipped))
         return replace(
             records,
             only_collectives=len(kernels) > 0 and bool(is_collective.all()),

@@ -18,7 +18,7 @@ from traceflops.parsers.io.places import rank_in_name
 from traceflops.parsers.rocprof.layouts import Layout, RocprofTable
 from traceflops.table.builder import TableBuilder
 from traceflops.table.columns import ABSENT, LIMIT_NS, Array, IntArray, Names
-from traceflops.table.grouping import groups, ranked
+from traceflops.table.grouping import distinct, groups, ranked
 
 COUNTERS: Final = "kernel_counters"
 _MOST_PROCESSES: Final = 4_096  # processes of a file; a file with more is damaged
@@ -188,6 +188,7 @@ class TableFile(Struct, eq=False):
 
     `parts` are its rows by (guid, pid). `odd` counts odd rows by kind, `events` records by table,
     `domains` calls by domain. `agents` are rows of agent_info.csv, `system` that of sysinfo.csv.
+    `dispatches` are the numbers of kernels with times.
     """
 
     source: ByteSource
@@ -201,6 +202,14 @@ class TableFile(Struct, eq=False):
     domains: Counter[str] = field(default_factory=Counter)
     agents: list[dict[str, str]] = field(default_factory=list)
     system: dict[str, str] = field(default_factory=dict)
+    dispatches: list[IntArray] = field(default_factory=list)
+
+    @property
+    def skipped(self) -> int:
+        """How many numbers of dispatches are missing between the first and the last one."""
+        given = distinct(np.concatenate([np.empty(0, np.int64), *self.dispatches]))
+        given = given[given >= 0]
+        return int(given[-1] - given[0]) + 1 - len(given) if len(given) else 0
 
     def note(self, table: RocprofTable) -> None:
         """Add a table's layout and kind to those of the file."""

@@ -262,16 +262,18 @@ SEGMENT: Final = {"device": 3, "address": 0, "total_size": 4096, "blocks": [BLOC
 
 
 def test_a_snapshot_without_events_tells_its_own_time(tmp_path: Path) -> None:
-    trace = read({"segments": [SEGMENT], "device_traces": []}, tmp_path, "rank5.pickle")
-    assert series(trace) == [(0, 500)]
+    # The last is what torch.cuda.memory_snapshot() returns.
+    for whole in ({"segments": [SEGMENT], "device_traces": []}, [SEGMENT]):
+        trace = read(whole, tmp_path, "rank5.pickle")
+        assert series(trace) == [(0, 512)]
     assert series(trace, "device_memory.largest_free_bytes") == [(0, 4096 - 1024)]
     assert trace.ranks == (5,)
     assert "no-history" in codes(trace)
     page = memory_page(tf.analyze(trace))
     assert page is not None and page.held is None  # nobody is known to hold anything
     assert (
-        "GPU 3 has 500 B allocated as the snapshot is taken; its peak is not recorded. Another "
-        "3.51 KiB is reserved" in tf.analyze(trace).verdict.sentence
+        "GPU 3 has 512 B allocated as the snapshot is taken; its peak is not recorded. Another "
+        "3.5 KiB is reserved" in tf.analyze(trace).verdict.sentence
     )
 
 
@@ -287,8 +289,8 @@ def test_blocks_of_pytorch_2_0_have_their_frames_in_a_history(tmp_path: Path) ->
     trace = read(old, tmp_path)
     assert [row["address"] for row in trace.counters.to_pylist() if row["address"]] == [1024, 1024]
     use, held = use_of(trace)
-    assert held == {("weights.py(7): load", ""): 300}
-    assert use.unused_at_peak == 4096 - 300
+    assert held == {("weights.py(7): load", ""): 512}
+    assert use.unused_at_peak == 4096 - 512
     page = memory_page(tf.analyze(trace))
     assert page is not None and page.held is not None and page.held.is_state
     assert "no-history" in codes(trace)
@@ -334,15 +336,16 @@ def test_what_was_before_the_recording_is_told_if_it_is_most(tmp_path: Path) -> 
     )
 
 
-def test_scores_of_attention_are_known_by_their_size_in_the_backward_pass(tmp_path: Path) -> None:
-    def allocated(at: int, *frames: tuple[str, str]) -> dict[str, Any]:
-        stack = [{"filename": file, "line": 1, "name": name} for file, name in frames]
-        place = {"addr": at << 40, "size": 2 << 30, "time_us": at}
-        return {"action": "alloc", "frames": stack, **place}
+def allocated(at: int, gib: int, *frames: tuple[str, str]) -> dict[str, Any]:
+    stack = [{"filename": file, "line": 1, "name": name} for file, name in frames]
+    size = gib << 30
+    return {"action": "alloc", "addr": at << 40, "size": size, "time_us": at, "frames": stack}
 
+
+def test_scores_of_attention_are_known_by_their_size_in_the_backward_pass(tmp_path: Path) -> None:
     exp = ("", "at::_ops::exp::call("), ("a.py", "softmax"), ("a.py", "main")
     back = ("", "at::_ops::div::call("), ("", "torch::autograd::DivBackward0::apply(")
-    events = [allocated(1, *exp), *(allocated(at, *back) for at in (2, 3, 4))]
+    events = [allocated(1, 2, *exp), *(allocated(at, 2, *back) for at in (2, 3, 4))]
     sentence = tf.analyze(read({"segments": [], "device_traces": [events]}, tmp_path)).verdict
     assert "Attention stores its scores, 8 GiB" in sentence.sentence
 
@@ -449,12 +452,6 @@ def test_a_joined_snapshot_is_in_the_summary(run: Run, tmp_path: Path) -> None:
 
 def test_parts_of_the_peak_are_told_with_what_makes_the_largest_smaller(tmp_path: Path) -> None:
     """Of 40 GiB at the peak the optimizer has 24, backward 10, forward 6; the keys are reversed."""
-
-    def allocated(at: int, gib: int, *frames: tuple[str, str]) -> dict[str, Any]:
-        stack = [{"filename": file, "line": 1, "name": name} for file, name in frames]
-        size = gib << 30
-        return {"action": "alloc", "addr": at << 40, "size": size, "time_us": at, "frames": stack}
-
     zeros = ("", "at::_ops::zeros_like::call(at::Tensor const&)")
     events = [
         allocated(1, 6, ("", "at::_ops::mm::call("), ("model.py", "forward")),
@@ -468,6 +465,41 @@ def test_parts_of_the_peak_are_told_with_what_makes_the_largest_smaller(tmp_path
         "passes hold 6 GiB. To need less, keep the states of the optimizer in 8 or 16 bits"
         in sentence
     )
+
+
+def test_what_is_made_for_a_moment_has_a_remedy_of_its_own(tmp_path: Path) -> None:
+    def said(*events: dict[str, Any]) -> str:
+        trace = read({"device_traces": [[*events]], "segments": []}, tmp_path)
+        return tf.analyze(trace).verdict.sentence
+
+    def of(name: str, *around: str) -> list[tuple[str, str]]:
+        backward = (f"torch::autograd::generated::{one}::apply(" for one in around)
+        return [("", f"at::_ops::{name}::call("), *(("", one) for one in backward)]
+
+    loss = allocated(2, 2, *of("cross_entropy_loss"))
+    backward = allocated(3, 1, *of("nll_loss_backward", "NllLossBackward0"))
+    assert "The loss takes 3 GiB" in said(allocated(1, 5, *of("linear")), loss, backward)
+    assert "The loss takes" not in said(allocated(1, 10, *of("linear")), loss, backward)
+    step = ("optimizer.py", "step")
+    made = [allocated(at, 1, *of("mul_Tensor"), step) for at in (3, 4)]
+    assert "makes 2 GiB of temporary" in said(allocated(2, 9, *of("zeros_like"), step), *made)
+    assert "temporary" not in said(allocated(2, 19, *of("zeros_like"), step), *made)
+    load, run = ("net.py", "load_weights"), ("net.py", "forward")
+    loaded = said(allocated(1, 4, *of("empty"), load, ("main.py", "__call__")))
+    assert "loaded weights or data hold 4 GiB" in loaded and "no_grad" not in loaded
+    assert "forward passes hold 4 GiB" in said(allocated(1, 4, *of("mm"), run, load))
+    conv, relu = allocated(1, 4, *of("conv2d")), of("relu")
+    assert "aten::relu takes 4 GiB beside an input" in said(conv, allocated(2, 4, *relu))
+    assert "inplace" not in said(conv, allocated(2, 3, *relu))
+
+
+def test_gpus_that_hold_far_less_than_the_one_that_is_full_are_told(tmp_path: Path) -> None:
+    failed = {"action": "oom", "size": 9, "time_us": 9}
+    full = [allocated(1, 8), failed]
+    for gib, is_told in ((3, True), (5, False)):
+        trace = read({"device_traces": [full, [allocated(1, gib)]], "segments": []}, tmp_path)
+        text = f"None of its other GPUs holds more than {gib} GiB"
+        assert (text in tf.analyze(trace).verdict.sentence) == is_told
 
 
 def test_no_part_of_the_program_holds_nothing(tmp_path: Path) -> None:

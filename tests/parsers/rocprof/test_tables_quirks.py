@@ -89,6 +89,16 @@ def test_bytes_that_are_no_text(tmp_path: Path) -> None:
     assert f"byte {file.index(bytes([255])):,}" in note.text
 
 
+def test_numbers_of_dispatches_that_skip_leave_idle_time_unknown(tmp_path: Path) -> None:
+    file = kernels(*(kernel(10 * n, 10 * n + 5, Dispatch_Id=n) for n in (3, 4, 9)))
+    trace = read(tmp_path, {"1_kernel_trace.csv": file})
+    (note,) = [note for note in trace.notes if note.code == "dispatches-missing"]
+    assert note.count == 4, "5 to 8"
+    first = tf.analyze(trace).verdict.parts[0]
+    assert first.code == "verdict.records-incomplete"
+    assert (first.values["lost"], first.values["calls"]) == (4, "7 launch calls")
+
+
 # Form (2, 3, 9, 10, 11, 13, 14, 16)
 
 
