@@ -75,8 +75,8 @@ def timeline_content(analysis: Analysis) -> tuple[dict[str, Any], bytes] | None:
     """Return the values of the section and its boxes as bytes, None if no event has a time."""
     prepared = analysis.prepared
     gaps = analysis.gaps(MOST_GAPS)
-    drawn = drawable(prepared, gaps) if prepared is not None else None
-    if prepared is None or drawn is None:
+    drawn = drawable(prepared, gaps)
+    if drawn is None:
         return None
     groups = lane_groups(analysis, drawn.outline)
     labels = lane_labels(analysis, drawn.outline)
@@ -122,10 +122,8 @@ def timeline_content(analysis: Analysis) -> tuple[dict[str, Any], bytes] | None:
 
 def gap_links(analysis: Analysis) -> list[str | None]:
     """Return the link of each of the longest gaps, None if its device is not drawn."""
-    prepared, gaps = analysis.prepared, analysis.gaps(MOST_GAPS)
-    if prepared is None or not prepared.accounts:
-        return [None] * len(gaps)
-    drawn = drawn_devices(prepared, gaps).devices
+    gaps = analysis.gaps(MOST_GAPS)
+    drawn = drawn_devices(analysis.prepared, gaps).devices if analysis.prepared.accounts else ()
     return [f"#gap={n}" if gap.device in drawn else None for n, gap in enumerate(gaps, 1)]
 
 

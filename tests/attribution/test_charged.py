@@ -105,7 +105,6 @@ def test_a_collective_of_several_ranks_says_how_much_of_it_is_waiting() -> None:
 
 def test_of_very_many_ways_the_rare_ones_are_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
     analysis = tf.analyze(tf.read(SAMPLES / "gpt_1rank.json.gz"))
-    assert analysis.prepared is not None
     every = of(analysis)
     monkeypatch.setattr(charged, "MOST_ROWS", 5)
     monkeypatch.setattr(charged, "MOST_FIGURES", 2 * len(analysis.steps.used))

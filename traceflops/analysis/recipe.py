@@ -155,7 +155,7 @@ def analysis_of(
         selection=prepared.selection,
         notes=notes_of(prepared, reports, measured),
         collectives=collective_work(linked, prepared.accounts, prepared.windows),
-        recording=prepared,
+        prepared=prepared,
         **judged(
             VerdictFacts.of(prepared, attribution, rules),
             devices,
@@ -264,7 +264,7 @@ def analysis_of_jobs(
             gpus = sum(device.type != "cpu" for device in analysis.devices)
             sentence = analysis.verdict.sentence
             job = replace(job, devices=gpus, total=analysis.total, verdict=sentence)
-            records = analysis.recording.launch_records
+            records = analysis.prepared.launch_records
         reports.append(job)
         all_records.append(records)
     launching = [

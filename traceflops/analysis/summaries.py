@@ -114,7 +114,7 @@ def _joined(traces: Sequence[Trace]) -> Trace:
             for trace in traces
         ]
     trace = join(traces)
-    return replace(trace, tables={"processes": trace.processes, "devices": trace.devices})
+    return replace(trace, tables={"processes": trace.processes, "devices": trace.devices}, runs=())
 
 
 def _notes(summaries: Sequence[HeldSummary], again: Sequence[Note]) -> list[Note]:

@@ -68,7 +68,7 @@ class _Slower(Struct, frozen=True):
 def slower_kernels(case: Case) -> Iterator[Cause]:
     """Give a cause if most products are slower in one quarter of the steps than before."""
     prepared = case.prepared
-    if prepared is None or prepared.plan.layout.are_passes:
+    if prepared.plan.layout.are_passes:
         return  # passes of a server have different work
     slowdowns = [
         slowdown
@@ -187,11 +187,8 @@ def slowed_kernels(case: Case) -> Iterator[Cause]:
     Launches of the same name, grid, block and shapes are compared: those that ran beside
     communication all the time with those that ran alone.
     """
-    prepared = case.prepared
-    if prepared is None:
-        return
     # Of the time beside communication: how much is lost, how much is compared, and all of it
-    lost_ns, compared_ns, beside_ns = 0.0, 0, 0
+    lost_ns, compared_ns, beside_ns, prepared = 0.0, 0, 0, case.prepared
     for device, account in prepared.accounts.items():
         rows = account.rows
         communicates = is_top(prepared.linked.categorised, "communication", rows.row)

@@ -52,18 +52,16 @@ def host_copies(case: Case) -> Iterator[Cause]:
 
     Its rule is `pageable-copies` if most of the copying is of pageable memory, else `host-copies`.
     """
-    if case.prepared is None:
-        return
     is_copy = copy_sizes.between_host_and_device(case.prepared.trace)
     alone_ns, others_ns = times_alone_ns(case.prepared, is_copy)
     if share_of_window(case, alone_ns) >= limit(case, "host-copies", "least_share"):
-        made = _copies_alone(case, case.prepared, alone_ns, others_ns)
-        yield copy_sizes.blamed_on_mpi(made, case)
+        yield copy_sizes.blamed_on_mpi(_copies_alone(case, alone_ns, others_ns), case)
 
 
-def _copies_alone(case: Case, prepared: Prepared, alone_ns: int, others_ns: int) -> Cause:
+def _copies_alone(case: Case, alone_ns: int, others_ns: int) -> Cause:
     """Return the cause on copies beside no other work; `others_ns` is the time of other work."""
     share, room = share_of_window(case, alone_ns), share_of_window(case, others_ns)
+    prepared = case.prepared
     copies, memory, are_uploads = _kinds_of_copies(prepared)
     is_pageable = memory == copy_sizes.PAGEABLE
     rule = "pageable-copies" if is_pageable else "host-copies"
@@ -148,8 +146,6 @@ def _kinds_of_copies(prepared: Prepared) -> tuple[list[MemoryOperation], str | N
 
 def are_pinned(case: Case, ways: Sequence[str] = ("HtoD",)) -> bool:
     """Return whether copies in these directions are mostly of pinned memory."""
-    if case.prepared is None:
-        return False
     copies = [copy for copy in memory_operations(case.prepared) if copy.name in ways]
     pinned_ns = sum(copy.sum_ns for copy in copies if copy.memory == copy_sizes.PINNED)
     return 2 * pinned_ns > sum(copy.sum_ns for copy in copies)
@@ -157,9 +153,9 @@ def are_pinned(case: Case, ways: Sequence[str] = ("HtoD",)) -> bool:
 
 def reads_back(case: Case) -> bool:
     """Return whether values are copied from the GPU, or may be because copies are not recorded."""
-    if case.prepared is None or lacks_copies(case.prepared.trace):
-        return True
-    return bool(is_one_of(case.prepared.trace.activities["direction"], "DtoH").any())
+    trace = case.prepared.trace
+    has_some = is_one_of(trace.activities["direction"], "DtoH").any()
+    return bool(has_some or not case.has_events or lacks_copies(trace))
 
 
 def times_alone_ns(prepared: Prepared, copies: BoolArray) -> tuple[int, int]:
@@ -196,7 +192,7 @@ def memory_headroom(case: Case) -> Iterator[Cause]:
     A larger batch does more work with as many launches.
     """
     pace, prepared = case.host_bound, case.prepared
-    if prepared is None or pace is None or not pace.is_bound or prepared.plan.layout.are_passes:
+    if pace is None or not pace.is_bound or prepared.plan.layout.are_passes:
         return  # the batch of a server's pass follows from the requests
     if not of_ml(prepared.trace):
         return  # only models have batches
@@ -227,7 +223,7 @@ def allocator_state(case: Case) -> set[str]:
     allocator-full      an operator gives several blocks back to the driver before it asks for one
     """
     prepared = case.prepared
-    if prepared is None or "torch" not in case.program:
+    if "torch" not in case.program:
         return set()
     calls, ops = prepared.trace.calls, prepared.trace.ops
     asked, freed = (matching(calls["name"], name.match) for name in (_ASKED, _FREED))
@@ -257,8 +253,6 @@ _FILL: Final = "memset"
 
 def fills(case: Case) -> Iterator[Cause]:
     """Give a cause if the GPU does nothing but fill memory for too long, and has other work."""
-    if case.prepared is None:
-        return
     is_fill = is_one_of(case.prepared.trace.activities["kind"], _FILL)
     alone_ns, others_ns = times_alone_ns(case.prepared, is_fill)
     share = share_of_window(case, alone_ns)
@@ -295,7 +289,7 @@ def small_pieces(case: Case) -> Iterator[Cause]:
     Nothing is given if kernels do more than fill memory: they may need each piece before the next.
     """
     subs = {row.category.sub for row in case.measured.kernels}
-    if case.prepared is None or len(case.devices) != 1 or not subs or not subs <= _MOVES:
+    if len(case.prepared.windows) != 1 or not subs or not subs <= _MOVES:
         return
     calls = case.prepared.trace.calls
     (windows,) = case.prepared.windows.values()

@@ -127,7 +127,7 @@ def late_rank(case: Case) -> Iterator[Cause]:
         assert case.ranks is not None
         slow, (_, why) = case.ranks.slow, case.replay_or_reason
         assert slow is not None
-        if case.prepared is None:  # a summary is not replayed, but tells how late the rank is
+        if not case.has_events:  # a summary is not replayed, but tells how late the rank is
             doubts = (fact("doubt.refused", why=why), fact("doubt.as-late"))
             gain = Gain(0, slow.lost_ns_per_step, None)
             late = replace(late, gain=gain, doubts=doubts)
