@@ -170,7 +170,7 @@ def report_object(analysis: Analysis) -> dict[str, Any]:
             for job in analysis.jobs
         ],
         **_host(analysis),
-        "ranks": devices.ranks_object(analysis.ranks) if analysis.ranks is not None else None,
+        "ranks": devices.ranks_object(analysis.ranks) if analysis.ranks.are_several else None,
         "step_counts": counts if any(counts.values()) else None,
         "passes": list(map(to_builtins, analysis.serving.passes)),
         "pass_kinds": [

@@ -240,7 +240,7 @@ def _devices(analysis: Analysis, style: Style) -> Iterator[Text]:
     hidden = len(analysis.devices) - len(shown)
     if hidden:
         yield Text(f"{_INDENT}… {hidden} more on the page and in --json", "dim")
-    if own_ns and analysis.ranks is not None:
+    if own_ns:
         sentences = (who_waits.waiting_sentence(analysis), who_waits.clocks_sentence(analysis))
         yield from paragraph(" ".join(sentences).lstrip(), style.width, "dim", _INDENT)
 

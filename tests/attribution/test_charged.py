@@ -97,7 +97,6 @@ def test_what_kernels_are_charged_sums_to_the_components(path: str) -> None:
 def test_a_collective_of_several_ranks_says_how_much_of_it_is_waiting() -> None:
     analysis = analysis_of_sample("gpt_ddp_4rank")
     waits = [one.wait_ns for one in of(analysis) if one.wait_ns is not None]
-    assert analysis.ranks is not None
     assert {one.group for one in of(analysis)} == {"0", None}
     exposed = sum(one.exposed_wait_ns for one in analysis.ranks.by_rank())
     assert 0 < sum(waits) <= exposed  # that of all steps

@@ -79,7 +79,6 @@ def test_the_bars_of_devices_are_their_components(four: Analysis) -> None:
 
 def test_the_map_of_ranks_has_their_own_times(four: Analysis) -> None:
     element = four.plot.ranks()
-    assert four.ranks is not None
     cycles = four.ranks.cycles
     own = cycles.length_ns[:, None] - cycles.exposed_ns  # steps by ranks
     expected = {

@@ -40,6 +40,7 @@ from traceflops.gpu_samples import GpuSamples, gpu_samples
 from traceflops.mfu.checked.trace_description import counts_of_step
 from traceflops.mfu.serving_passes import NO_SERVING, Serving
 from traceflops.mfu.traced.work_tables import activity_flops
+from traceflops.ranks.who_waits import NO_RANKS, RankReport
 from traceflops.recording.inventory import missing_from
 from traceflops.table.trace import Note, Source, note_of
 from traceflops.timeline.records import Account, Components, Gap
@@ -58,7 +59,6 @@ if TYPE_CHECKING:
     from traceflops.findings.finding import Finding, Verdict
     from traceflops.mfu.measurement import Measurement
     from traceflops.ranks.collectives import Collective
-    from traceflops.ranks.who_waits import RankReport
     from traceflops.recording.inventory import Missing
     from traceflops.replay.what_if import Replay
     from traceflops.reports import Plots
@@ -79,7 +79,7 @@ class Analysis(Struct, frozen=True, dict=True):
     launch calls have device records: if not, nothing is judged. `idle` is what the host did in the
     idle time of the chosen windows, `host_bound` whether it is fast enough for the devices,
     `launches` the time of launching. `serving` has the passes that a serving engine annotates.
-    `ranks` is who waits for whom, None with one rank. `finding_rules` are the user's.
+    `ranks` is who waits for whom, NO_RANKS with one rank. `finding_rules` are the user's.
 
     `prepared` is the recording. If `has_events` is False (summaries; several jobs of which none is
     chosen), its tables are empty, and what is computed from them is empty: `summed_operators` and
@@ -108,7 +108,7 @@ class Analysis(Struct, frozen=True, dict=True):
     summed_operators: tuple[host_calls.HostOperator, ...] = ()
     summed_synchronisations: tuple[host_calls.Synchronisation, ...] = ()
     serving: Serving = NO_SERVING
-    ranks: RankReport | None = None
+    ranks: RankReport = NO_RANKS
     finding_rules: FindingRules = NO_RULES
     has_events: bool = True
 
@@ -185,7 +185,7 @@ class Analysis(Struct, frozen=True, dict=True):
         if not self.has_events:
             return None
         count, ranks = self.prepared.trace.activities.num_rows, self.ranks
-        return charged_kernels(self.prepared, None if ranks is None else ranks.by_activity(count))
+        return charged_kernels(self.prepared, ranks.by_activity(count))
 
     @cached_property
     def replay(self) -> Replay | None:

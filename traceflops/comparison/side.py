@@ -107,8 +107,7 @@ class Side(Struct, frozen=True):
     @property
     def speeds(self) -> tuple[KernelSpeed, ...]:
         """Return what counters tell of kernels, none of a report that was read again."""
-        work = self.analysis.measured.executed.work if self.analysis is not None else None
-        return work.speeds if work is not None else ()
+        return self.analysis.measured.speeds if self.analysis is not None else ()
 
     @property
     def ranks(self) -> frozenset[int]:
@@ -191,7 +190,7 @@ def side_of(
     fullest = fullest_gpu(memory_use(prepared))
     passes = analysis.serving.kinds if ranks is None else ()
     # Of all ranks: the chosen ones may have waited for one of the others.
-    waits = analysis.ranks.by_rank() if analysis.ranks is not None else ()
+    waits = analysis.ranks.by_rank()
     rows = {peak.device: peak.match.row for peak in measured.devices}
     dtypes = measured.waterfall.dtypes if measured.waterfall is not None else ()
     return Side(

@@ -227,7 +227,7 @@ _REASONS: Final = {"thermal": 0x20 | 0x40 | 1 << 17, "supply": 0x80 | 0x8, "powe
 
 def low_clocks(case: Case) -> Iterator[Cause]:
     """Give a cause if GPUs run far below their clocks, except late ranks: see rule late-rank."""
-    slow = case.ranks.slow if case.ranks is not None else None
+    slow = case.ranks.slow
     late = slow.ranks if slow is not None and slow.cause == "slow_clock" else ()
     reports = {device.device: device for device in case.devices if device.rank not in late}
     low = [

@@ -91,9 +91,10 @@ class _Exposed(Struct, frozen=True):
 
 def _exposed(case: Case) -> _Exposed | None:
     """Return the collectives that begin in the chosen windows, None without records of each."""
-    if case.ranks is None and not case.has_events:
+    ranks = case.ranks
+    if not (ranks.are_several or case.has_events):
         return None
-    records = case.ranks.records if case.ranks is not None else records_of(case.prepared)
+    records = ranks.records if ranks.are_several else records_of(case.prepared)
     windows = {device.device: device.windows for device in case.devices}
     is_chosen, alone_ns = np.zeros(len(records), dtype=np.bool_), np.zeros_like(records.start_ns)
     for place, rows in groups(records.place):
@@ -102,8 +103,7 @@ def _exposed(case: Case) -> _Exposed | None:
         is_chosen[rows] = chosen.contains(start)
         alone_ns[rows] = records.alone[place].length_within(start, end)
     wait_ns = np.zeros_like(alone_ns)
-    if case.ranks is not None:
-        wait_ns[case.ranks.waits.row] = case.ranks.waits.exposed_ns
+    wait_ns[ranks.waits.row] = ranks.waits.exposed_ns
     row = np.flatnonzero(is_chosen)
     name = taken(codes(case.prepared.trace.activities["name"]), records.row[row])
     name[records.kind[row] >= 0] = -1
@@ -120,7 +120,7 @@ def communication(case: Case) -> Iterator[Cause]:
     is_beside_work = any(ns for name, ns in parts.items() if name not in ("idle", "communication"))
     # Stages of a pipeline that wait for each other are the subject of another rule.
     is_bubble = False
-    if exposed is not None and case.ranks is not None and case.ranks.pipeline is not None:
+    if exposed is not None and case.ranks.pipeline is not None:
         waits_ns = exposed.wait_ns[exposed.records.is_pair[exposed.row]].sum()
         is_bubble = 2 * waits_ns > exposed.exposed_ns.sum()
     # Without other work there is nothing to hide it under.
@@ -136,7 +136,7 @@ def communication(case: Case) -> Iterator[Cause]:
 def _not_hidden(case: Case, share: float, exposed: _Exposed | None) -> Cause:
     """Return the cause that collectives run while nothing else does, by kind and role."""
     by_group = exposed.by_group() if exposed is not None else []
-    knows_waits = case.ranks is not None and not case.ranks.partial
+    knows_waits = case.ranks.are_several and not case.ranks.partial
     details: tuple[Fact, ...] = ()
     first: Fact | None = None  # what to do before hiding communication
     knows = set[str]()  # facts that choose the remedy
@@ -190,8 +190,9 @@ def _parts_and_rows(
         if group.kind and part >= _WORTH_NAMING:
             code = "part-waiting" if waiting >= _WORTH_NAMING else "part"
             parts.append(fact(f"{EXPOSED}.{code}", kind=name, share=part, waiting=waiting))
-        if not name and (code := exposed.name[group.places[0]]) >= 0:  # a kernel of unknown kind
-            name = short_name(names(case.prepared.trace.activities["name"])[code])
+        kernel = int(exposed.name[group.places[0]])
+        if not name and kernel >= 0:  # of unknown kind
+            name = short_name(names(case.prepared.trace.activities["name"])[kernel])
         rows.append(Row(name, exposed_ns, len(group.places)))
     return parts, rows
 
@@ -239,7 +240,7 @@ def _what_limits(
 
 def _purpose(case: Case, kind: str, role: str | None) -> str:
     """Return what a group of ranks is for, by its role or by the usual use of such collectives."""
-    if kind == "all_to_all" and case.ranks is not None and case.ranks.experts():
+    if kind == "all_to_all" and case.ranks.experts():
         return "ep"
     if kind == "all_reduce" and case.measured.inference is not None and role in (None, "tp"):
         return "serving"

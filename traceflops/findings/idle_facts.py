@@ -132,7 +132,7 @@ def what_is_known(case: Case, rule: str, idle: IdleClass) -> tuple[set[str], dic
         values["operator"] = short_name(largest.label)
     if rule == "device-wait":
         communicates = case.total.components.communication_ns or case.total.hidden_communication_ns
-        knows |= {"ranks"} if case.ranks is not None or communicates else set()
+        knows |= {"ranks"} if case.ranks.are_several or communicates else set()
     if rule == "external-wait":
         knows |= {"mpi"} if any(map(_OF_MPI.match, largest.evidence)) else set()
     if rule in _TELLS:

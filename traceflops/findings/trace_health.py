@@ -208,8 +208,7 @@ def _overhead(case: Case) -> Iterator[Finding]:
 def _matters(case: Case, unfit: _Unfit, count: int | None) -> bool:
     """Return whether a note matters here; `count` is how many records it is about, if known."""
     if unfit is _CLOCKS:  # clocks matter only between devices; ranks may be aligned without them
-        is_aligned = case.ranks is not None and case.ranks.alignment.basis != ""
-        return len(case.devices) > 1 and not is_aligned
+        return len(case.devices) > 1 and not case.ranks.alignment.basis
     if unfit is _TIMELINE:
         return not case.windows_used
     works = sum(sums.count for device in case.devices for sums in device.whole.kinds.values())
