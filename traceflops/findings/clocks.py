@@ -67,13 +67,12 @@ class _Slower(Struct, frozen=True):
 
 def slower_kernels(case: Case) -> Iterator[Cause]:
     """Give a cause if most products are slower in one quarter of the steps than before."""
-    prepared = case.prepared
-    if prepared.plan.layout.are_passes:
+    if case.prepared.plan.layout.are_passes:
         return  # passes of a server have different work
     slowdowns = [
         slowdown
-        for device in prepared.accounts
-        if (slowdown := _slower(case, prepared, device)) is not None
+        for device in case.prepared.accounts
+        if (slowdown := _slower(case, device)) is not None
     ]
     if not slowdowns:
         return
@@ -97,15 +96,14 @@ def slower_kernels(case: Case) -> Iterator[Cause]:
     )
 
 
-def _slower(case: Case, prepared: Prepared, device: int) -> _Slower | None:
+def _slower(case: Case, device: int) -> _Slower | None:
     """Return the largest slow-down on which most products of a device agree, None without one.
 
     Runs of the same name and grid are one kernel. Kernels that ran often enough in all quarters of
     the steps are compared, weighted by time; they must have half of the time of all products.
     """
-    windows = [
-        window for window in prepared.windows[device] if window.used and window.step is not None
-    ]
+    prepared = case.prepared
+    windows = [own for own in prepared.windows[device] if own.used and own.step is not None]
     if len(windows) < limit(case, _CLOCKS, "least_steps"):
         return None
     row, window_of_run, dur_ns = _product_runs(prepared, device, windows)

@@ -191,23 +191,23 @@ def memory_headroom(case: Case) -> Iterator[Cause]:
 
     A larger batch does more work with as many launches.
     """
-    pace, prepared = case.host_bound, case.prepared
-    if pace is None or not pace.is_bound or prepared.plan.layout.are_passes:
+    pace = case.host_bound
+    if pace is None or not pace.is_bound or case.prepared.plan.layout.are_passes:
         return  # the batch of a server's pass follows from the requests
-    if not of_ml(prepared.trace):
+    if not of_ml(case.prepared.trace):
         return  # only models have batches
     launching = [
         idle_class for idle_class in case.idle.by_class() if idle_class.kind in LAUNCHING_CLASSES
     ]
     share = share_of_window(case, sum(idle_class.idle_ns for idle_class in launching))
     is_enough = share >= limit(case, "memory-headroom", "least_share")
-    if is_enough and (used := _has_room(case, prepared)):
+    if is_enough and (used := _has_room(case)):
         yield cause(case, "memory-headroom", share, {"used": used})
 
 
-def _has_room(case: Case, prepared: Prepared) -> float | None:
+def _has_room(case: Case) -> float | None:
     """Return the share of memory used on the fullest GPU, None if it is much or unknown."""
-    used = [use.share_of_device for use in memory_use(prepared) if not use.on_host]
+    used = [use.share_of_device for use in memory_use(case.prepared) if not use.on_host]
     known = [share for share in used if share is not None]
     if not known or len(known) < len(used):
         return None
@@ -240,7 +240,7 @@ def allocator_state(case: Case) -> set[str]:
     count, asking = int(allocates.sum()), int((allocates & (asks_of_op > 0)).sum())
     least = limit(case, "memory-alloc", "uncached") * count
     if count < _MANY or asking < least or freed.sum() < least:
-        is_full = ((frees_of_op > 1) & (asks_of_op > 0)).any() and not _has_room(case, prepared)
+        is_full = ((frees_of_op > 1) & (asks_of_op > 0)).any() and not _has_room(case)
         return {"allocator-full"} if is_full else set()
     is_async = matching(calls["name"], lambda name: "Async" in name)
     is_mostly_async = 2 * (asked & is_async).sum() > asked.sum()
