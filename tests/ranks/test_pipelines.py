@@ -87,9 +87,7 @@ class Job:
 
     def report(self, links: Links | None = None) -> RankReport:
         """Return what is found in it."""
-        report = rank_report(prepare(self.trace(), Selection()), links or Links())
-        assert report is not None
-        return report
+        return rank_report(prepare(self.trace(), Selection()), links or Links())
 
 
 def pipeline(stages: int, micro: int, forth: int, back: int, takes: int, steps: int = 1) -> Job:
