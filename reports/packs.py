@@ -80,7 +80,7 @@ def pack_of(analysis: Analysis, most_rows: int | None = None) -> bytes | None:
     were chosen by a name that is redacted: a reader of the pack could not find them again.
     """
     prepared = analysis.prepared
-    if prepared is None or prepared.selection.step_mark == HIDDEN:
+    if not analysis.has_events or prepared.selection.step_mark == HIDDEN:
         return None
     rows = sum(table.num_rows for table in prepared.trace.tables.values())
     if most_rows is not None and rows > most_rows:

@@ -42,6 +42,9 @@ _COMMANDS: Final = {
     "export.txt": ("export", "{trace}", "-o", "{out}/tables", "--format", "csv"),
     "reduce.txt": ("reduce", "{trace}", "-o", "{out}/reduced"),
     "reduced.txt": ("summary", "{out}/reduced"),
+    "reduced.json": ("summary", "{out}/reduced", "--json"),
+    "reduced_report.txt": ("report", "{out}/reduced", "-o", "{out}/reduced.html"),
+    "reduced_compare.txt": ("compare", "{out}/reduced", "{trace}"),
 }
 """What is run on each input, in this order; `before` is the input before it in the list."""
 

@@ -262,9 +262,7 @@ def kernel_objects(analysis: Analysis) -> list[dict[str, Any]]:
 
 def sampled_objects(analysis: Analysis) -> Iterator[dict[str, Any]]:
     """Yield the samples of each GPU: clocks under load, reasons for low clocks, other values."""
-    prepared = analysis.prepared
-    # An analysis of summaries has no prepared trace, and no samples.
-    local_ids = prepared.trace.devices["local_id"].to_pylist() if prepared else []
+    local_ids = analysis.prepared.trace.devices["local_id"].to_pylist()
     for gpu in analysis.gpu_samples:
         start_ns, end_ns = gpu.slow_ns or (None, None)
         reasons = None

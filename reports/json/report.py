@@ -14,7 +14,6 @@ from traceflops.characters import visible_json
 from traceflops.facts import Fact
 from traceflops.findings.finding import Finding, Gain, ids_of
 from traceflops.memory.usage import Series, holders, memory_use
-from traceflops.mfu.checked.trace_description import counts_of_step
 from traceflops.reports.json import devices
 from traceflops.reports.json.brief import has_room
 from traceflops.reports.json.measured import kernel_objects, measured_object, sampled_objects
@@ -129,8 +128,7 @@ def _plain(value: Any) -> Any:
 
 def report_object(analysis: Analysis) -> dict[str, Any]:
     """Return the report as plain dicts and lists. Times are ns, shares 0 to 1, unknown is null."""
-    first, untimed, prepared = headline(analysis), analysis.untimed, analysis.prepared
-    counts = counts_of_step(prepared) if prepared is not None else {}
+    first, untimed, counts = headline(analysis), analysis.untimed, analysis.step_counts
     window_ns = analysis.components.window_ns
     return {
         **report_head(analysis, SCHEMA),
@@ -154,7 +152,7 @@ def report_object(analysis: Analysis) -> dict[str, Any]:
             }
             for row in analysis.collectives
         ],
-        "memory": _memory(prepared) if prepared else [],
+        "memory": _memory(analysis.prepared),
         "gpu_samples": list(sampled_objects(analysis)),
         "untimed": untimed
         and {
@@ -172,7 +170,7 @@ def report_object(analysis: Analysis) -> dict[str, Any]:
             for job in analysis.jobs
         ],
         **_host(analysis),
-        "ranks": devices.ranks_object(analysis.ranks) if analysis.ranks is not None else None,
+        "ranks": devices.ranks_object(analysis.ranks) if analysis.ranks.are_several else None,
         "step_counts": counts if any(counts.values()) else None,
         "passes": list(map(to_builtins, analysis.serving.passes)),
         "pass_kinds": [

@@ -205,7 +205,7 @@ def tiles(analysis: Analysis, parts: Sequence[step_split.StepPart]) -> Iterator[
         text = "; ".join(filter(None, (used, ", ".join(wording.step_times(analysis)))))
         yield Tile("Step time", duration(steps.typical_ns), text, "steps", _step_spark(analysis))
     yield from _largest_loss(analysis, parts)
-    uses = memory_use(analysis.prepared) if analysis.prepared is not None else ()
+    uses = memory_use(analysis.prepared)
     on_devices = [use for use in uses if not use.on_host and use.allocated.peak]
     if on_devices:
         most = max(on_devices, key=lambda use: use.allocated.peak)

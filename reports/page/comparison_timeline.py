@@ -50,12 +50,10 @@ def pair(sides: Sequence[Side], names: Sequence[str]) -> dict[str, Any]:
     """
     recordings, lacking = list[_TimelineSide](), []
     for side, name in zip(sides, names, strict=True):
-        prepared = side.analysis.prepared if side.analysis is not None else None
         if side.analysis is None:
             lacking.append(f"{name} is a report as JSON, which holds no timeline.")
             continue
-        gaps = side.analysis.gaps(MOST_GAPS)
-        drawn = drawable(prepared, gaps) if prepared is not None else None
+        drawn = drawable(side.analysis.prepared, side.analysis.gaps(MOST_GAPS))
         if drawn is None:
             lacking.append(f"{name} has no times of single operations.")
             continue
@@ -101,11 +99,11 @@ def _side(side: _TimelineSide, length_ns: int, rank: int | None) -> dict[str, An
         is_device = not group.is_host and outline.lanes[group.lanes[0]].device == device
         if is_own_thread or is_device:
             headed.append((group.label, group.lanes))
-    trace = side.analysis.prepared.trace if side.analysis.prepared is not None else None
+    trace = side.analysis.prepared.trace
 
     def name(lane: Lane, row: int) -> str:
         """Return the name of an event of a host thread, "" for device work."""
-        if trace is None or lane.kind == "stream":
+        if lane.kind == "stream":
             return ""
         return str(trace.table(TABLE_OF[lane.kind])["name"][row].as_py() or "")
 

@@ -112,7 +112,7 @@ def _kernel_most_above_peak(analysis: Analysis) -> Iterator[Place]:
 def _longest_interval(analysis: Analysis, component: str) -> Iterator[Place]:
     """Yield the longest interval of a component on the devices that the timeline draws."""
     prepared = analysis.prepared
-    if prepared is None or not prepared.accounts:
+    if not prepared.accounts:
         return
     longest = (0, 0, 0)  # length and start in ns, device
     for device in drawn_devices(prepared, analysis.gaps()).devices:
@@ -133,8 +133,6 @@ def _longest_interval(analysis: Analysis, component: str) -> Iterator[Place]:
 
 def _largest_kernel(analysis: Analysis, component: str) -> Iterator[Place]:
     """Yield the kernel with most exposed time of a component, if one has a row to link to."""
-    if analysis.prepared is None:
-        return
     rows = analysis.kernels.slice(0, MOST_KERNELS).to_pylist()
     names = {row["name"] for row in rows if row["top"] == component}
     largest = most_exposed(analysis.prepared, component, names)

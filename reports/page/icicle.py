@@ -60,7 +60,7 @@ class _Kernels(Struct, frozen=True):
 
 def icicles(analysis: Analysis) -> list[dict[str, Any]]:
     """Return the boxes of each lens, their rows, and a sentence on the largest; none if useless."""
-    if analysis.prepared is None or not analysis.components.window_ns:
+    if not analysis.components.window_ns:
         return []
     saved = ((row, recoverable_ns(analysis.measured, row)) for row in analysis.measured.kernels)
     shares = {row.name: Fraction(ns, row.sum_ns) for row, ns in saved if ns and row.sum_ns}

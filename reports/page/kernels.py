@@ -169,10 +169,8 @@ class LaunchSites(Struct, frozen=True):
     scope_title: str
 
 
-def launched(prepared: Prepared | None) -> LaunchSites:
-    """Return the ways in which each kernel was launched; none if the analysis kept no events."""
-    if prepared is None:
-        return LaunchSites({}, frozenset(), "")
+def launched(prepared: Prepared) -> LaunchSites:
+    """Return the ways in which each kernel was launched; none without events."""
     sites = launchers(prepared.as_launched)
     rows: dict[Key, list[dict[str, Any]]] = {}
     for row in sites.table.to_pylist():

@@ -71,8 +71,6 @@ class MemoryPage(Struct, frozen=True):
 
 def memory_page(analysis: Analysis) -> MemoryPage | None:
     """Return the section, or None if the trace has no memory events."""
-    if analysis.prepared is None:
-        return None
     uses, devices = memory_use(analysis.prepared), analysis.devices
     if not uses:
         return None

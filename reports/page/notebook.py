@@ -123,8 +123,7 @@ class Plots(Struct, frozen=True):
     def memory(self) -> Any:
         """Return the allocated and the reserved memory of each device and host over time."""
         hv = _holoviews()
-        prepared = self.analysis.prepared
-        uses = memory_use(prepared) if prepared is not None else ()
+        uses = memory_use(self.analysis.prepared)
         if not uses:
             raise _missing("no memory events")
         first_ns = min(int(use.allocated.curve.time_ns[0]) for use in uses)

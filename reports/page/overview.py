@@ -100,7 +100,7 @@ def _headline(analysis: Analysis) -> str:
 
 def clocks(analysis: Analysis) -> Origins:
     """Return the instants that positions in time count from; without events, the first start."""
-    if analysis.prepared is not None:
+    if analysis.has_events:
         return origins(analysis.prepared)
     first_ns = min((device.whole.start_ns for device in analysis.devices), default=0)
     of_process = {device.process: first_ns for device in analysis.devices}

@@ -155,8 +155,8 @@ def own_time_rows(analysis: Analysis) -> tuple[OwnTimes, list[str], bool]:
     Otherwise rows are devices: fewer than two steps end with matched collectives.
     """
     ranks, devices = analysis.ranks, analysis.devices
-    steps = [step for step in ranks.cycles.steps if step is not None] if ranks is not None else []
-    if ranks is None or len(steps) < _LEAST_STEPS:
+    steps = [step for step in ranks.cycles.steps if step is not None]
+    if len(steps) < _LEAST_STEPS:
         return own_times(devices), [device.rank_text or device.label for device in devices], False
     times = OwnTimes(tuple(steps), ranks.cycles.own_ns.T.astype(np.float64))
     return times, [f"rank {rank}" for rank in ranks.records.ranks], True

@@ -52,8 +52,8 @@ def ranks_page(analysis: Analysis) -> dict[str, Any]:
         row, step = divmod(int(distance.argmax()), len(times.steps))
         share = signed_percent(float(deviation[row, step]))
         farthest = f"{labels[row]}, step {times.steps[step]} ({share})"
-    cycles, slowdown = analysis.ranks.cycles if analysis.ranks is not None else None, ""
-    if are_ranks and cycles is not None and cycles.overall is not None:
+    cycles, slowdown = analysis.ranks.cycles, ""
+    if are_ranks and cycles.overall is not None:
         largest = int(cycles.slowdown.argmax())
         most = f"most in step {cycles.steps[largest]} ({cycles.slowdown[largest]:.3f})"
         slowdown = (

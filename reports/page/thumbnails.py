@@ -105,12 +105,12 @@ def _rows(number: int) -> list[tuple[float, float]]:
 
 def _gap(analysis: Analysis, finding: Finding) -> Thumbnail | None:
     """Return the work around the gap that a finding is about, on the first device idle then."""
-    where, prepared = finding.where, analysis.prepared
-    if prepared is None or where.start_ns is None or where.end_ns is None:
+    where = finding.where
+    if not analysis.has_events or where.start_ns is None or where.end_ns is None:
         return None
     ends_ns = np.array([where.start_ns, where.end_ns])
     for device in analysis.devices_used[:_MOST_DEVICES]:
-        account = prepared.accounts[device.device]
+        account = analysis.prepared.accounts[device.device]
         busy_until_start, busy_until_end = account.timeline.busy.covered_before(ends_ns)
         if busy_until_start == busy_until_end:  # idle from start to end
             break

@@ -34,7 +34,6 @@ from traceflops.reports.view.short_names import short_labels
 from traceflops.reports.view.wording import numbered, process_label
 from traceflops.table.columns import ABSENT
 from traceflops.timeline.records import Gap
-from traceflops.windows.prepared import Prepared
 
 SCRIPTS: Final = (
     "timelinedata.js",
@@ -75,15 +74,15 @@ def timeline_content(analysis: Analysis) -> tuple[dict[str, Any], bytes] | None:
     """Return the values of the section and its boxes as bytes, None if no event has a time."""
     prepared = analysis.prepared
     gaps = analysis.gaps(MOST_GAPS)
-    drawn = drawable(prepared, gaps) if prepared is not None else None
-    if prepared is None or drawn is None:
+    drawn = drawable(prepared, gaps)
+    if drawn is None:
         return None
     groups = lane_groups(analysis, drawn.outline)
     labels = lane_labels(analysis, drawn.outline)
     replay, _ = analysis.replay_or_reason
     path = replay.places if replay is not None else None
     flops = np.maximum(activity_flops(analysis.measured.executed), 0)  # -1: unknown
-    header = _header(analysis, prepared, drawn, groups, labels)
+    header = _header(analysis, drawn, groups, labels)
     timeline, content = packed(prepared, drawn, header, flops, path)
     drawn_parts = parts_ns(prepared, timeline, drawn.whole, 1)
     numbers = list(timeline.steps)
@@ -122,10 +121,8 @@ def timeline_content(analysis: Analysis) -> tuple[dict[str, Any], bytes] | None:
 
 def gap_links(analysis: Analysis) -> list[str | None]:
     """Return the link of each of the longest gaps, None if its device is not drawn."""
-    prepared, gaps = analysis.prepared, analysis.gaps(MOST_GAPS)
-    if prepared is None or not prepared.accounts:
-        return [None] * len(gaps)
-    drawn = drawn_devices(prepared, gaps).devices
+    gaps = analysis.gaps(MOST_GAPS)
+    drawn = drawn_devices(analysis.prepared, gaps).devices if analysis.prepared.accounts else ()
     return [f"#gap={n}" if gap.device in drawn else None for n, gap in enumerate(gaps, 1)]
 
 
@@ -167,18 +164,14 @@ def lane_labels(analysis: Analysis, timeline: Timeline) -> list[str]:
 
 
 def _header(
-    analysis: Analysis,
-    prepared: Prepared,
-    drawn: Drawable,
-    groups: Sequence[LaneGroup],
-    labels: Sequence[str],
+    analysis: Analysis, drawn: Drawable, groups: Sequence[LaneGroup], labels: Sequence[str]
 ) -> dict[str, Any]:
     """Return what the scripts need beside the boxes; times are ns since `origins`."""
     outline, whole = drawn.outline, drawn.whole
     # The overview: the share of each component in each bin, in 1/1000 of the time of all devices.
     bin_ns = max((whole.end_ns - whole.start_ns) * len(outline.chosen.devices) / _BINS, 1)
     overview = []
-    for name, part_ns in parts_ns(prepared, outline, whole, _BINS).items():
+    for name, part_ns in parts_ns(analysis.prepared, outline, whole, _BINS).items():
         if part_ns.any():
             thousandths = [min(round(1000 * ns / bin_ns), 1000) for ns in part_ns.tolist()]
             overview.append([LOOK_NAMES.index(name), thousandths])

@@ -155,8 +155,6 @@ def operators_page(analysis: Analysis) -> dict[str, Any] | None:
     `rest` are operators without own device time: operators inside them launch all their kernels.
     `unknown_share` is the share of `all_ns`, the time of all kernels, that has no operator.
     """
-    if analysis.prepared is None:
-        return None
     known = operators(analysis.prepared)
     rows, links = known.table.slice(0, _MOST_OPERATORS).to_pylist(), DeepLinks("op")
     if not rows:

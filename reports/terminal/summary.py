@@ -157,7 +157,7 @@ def _before_waits(analysis: Analysis, style: Style) -> list[Text]:
     if analysis.untimed is not None:
         lines += aggregates.counted_lines(analysis.measured, style.width)
         lines += aggregates.untimed_lines(analysis.untimed, style)
-    elif analysis.prepared is not None and not analysis.devices:  # only memory events
+    elif not analysis.devices:  # only memory events
         lines += aggregates.memory_lines(analysis.prepared, style.width)
     for job in analysis.jobs if analysis.of_no_job else ():
         lines += headline(f"Job {job.number}  {wording.job_files(job)} ({wording.job_size(job)})")
@@ -199,8 +199,8 @@ def _devices_in_detail(analysis: Analysis, style: Style, waits: bool) -> Iterato
         if sampled.total > len(rows):
             more = sampled.total - len(rows)
             yield Text(f"{_INDENT}… {more} more on the page and in --json", "dim")
-    if analysis.prepared is not None and analysis.devices:
-        yield from aggregates.snapshot_lines(analysis.recording, width)
+    if analysis.devices:
+        yield from aggregates.snapshot_lines(analysis.prepared, width)
     yield from gap_lines(analysis, style)
 
 
@@ -240,7 +240,7 @@ def _devices(analysis: Analysis, style: Style) -> Iterator[Text]:
     hidden = len(analysis.devices) - len(shown)
     if hidden:
         yield Text(f"{_INDENT}… {hidden} more on the page and in --json", "dim")
-    if own_ns and analysis.ranks is not None:
+    if own_ns:
         sentences = (who_waits.waiting_sentence(analysis), who_waits.clocks_sentence(analysis))
         yield from paragraph(" ".join(sentences).lstrip(), style.width, "dim", _INDENT)
 

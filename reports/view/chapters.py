@@ -9,7 +9,6 @@ from msgspec import Struct
 from traceflops.analysis.result import Analysis
 from traceflops.facts import fact
 from traceflops.findings.finding import Finding
-from traceflops.recording.inventory import missing_from
 from traceflops.reports.view.critical import critical_sentence
 from traceflops.reports.view.figures import count, duration, kernel_label, percent
 from traceflops.reports.view.findings import causes, title_sentence
@@ -113,7 +112,7 @@ def _recordings(
         irrelevant.add("rank")
     said = {finding.claim.values.get("lack") for finding in on_recording}
     advised = {"", *(f.advice.values.get("option") for f in on_recording if f.advice)}
-    for missing in missing_from(analysis.prepared.trace) if analysis.prepared is not None else ():
+    for missing in analysis.missing:
         if missing.code not in irrelevant:
             what, cost = (words(fact(f"lack.{missing.code}.{part}")) for part in ("what", "cost"))
             if missing.code not in said:

@@ -106,8 +106,7 @@ def counted_table(measured: Measurement, most: int) -> ReportTable:
 
 def speeds_table(measured: Measurement, most: int) -> ReportTable:
     """Return how near counted kernels are to their limits, those with most time first."""
-    work = measured.executed.work
-    rows = work.speeds if work is not None else ()
+    rows = measured.speeds
 
     def throughput(roof: str, row: KernelSpeed) -> str:
         return percent(row.shares.get(roof))
@@ -134,15 +133,14 @@ def speeds_table(measured: Measurement, most: int) -> ReportTable:
     if len({row.name for row in rows}) < len(rows):
         columns.insert(0, Column.number("Blocks x threads", blocks_x_threads))
     is_timed = any(row.duration_ns is not None for row in rows)
-    has_shares = work is not None and work.has_throughputs
+    has_shares = any(row.throughputs for row in rows)
     title, remark = ("Speed of light", "") if has_shares else ("Counted kernels", f" {_NO_SHARES}")
     return _table(title, columns, rows, most, f"{_SERIALIZED}{remark}" if is_timed else "")
 
 
 def decisive_column(measured: Measurement) -> str:
     """Return the head of the column of the first kernel's nearest roof, "" if it is unknown."""
-    work = measured.executed.work
-    roof = work.speeds[0].roof if work is not None and work.speeds else None
+    roof = measured.speeds[0].roof if measured.speeds else None
     return _head(roof[0]) if roof is not None else ""
 
 
@@ -254,8 +252,7 @@ class RulesOfKernel(Struct, frozen=True):
 
 def rules_said(measured: Measurement, most: int) -> list[RulesOfKernel]:
     """Return what the profiler's rules advise for the `most` longest kernels with any rule."""
-    work = measured.executed.work
-    rows = [row for row in (work.speeds if work is not None else ()) if row.rules][:most]
+    rows = [row for row in measured.speeds if row.rules][:most]
     labels = short_labels(from_own_word([row.name for row in rows]), _NAME)
     kernels = []
     for label, row in zip(labels, rows, strict=True):

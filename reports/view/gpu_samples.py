@@ -24,7 +24,7 @@ def gpu_samples_table(analysis: Analysis, title: str = "GPU") -> ReportTable:
     """Return a row per sampled GPU under `title`, the slowest clock first, with known columns."""
     rows = sorted(analysis.gpu_samples, key=lambda row: row.clock_mhz or inf)
     labels = {device.device: device.label for device in analysis.devices}
-    if analysis.prepared is not None and not labels:  # samples without GPU work
+    if not labels:  # samples without GPU work
         local_ids = analysis.prepared.trace.devices["local_id"].to_pylist()
         labels = {device: f"GPU {local_id}" for device, local_id in enumerate(local_ids)}
     # `clock_mhz` is the mean while the GPU is busy, which is unknown without GPU work.

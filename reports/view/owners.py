@@ -84,8 +84,7 @@ def owners_table(analysis: Analysis, by: str, most: int = MOST_OWNERS) -> Report
     """
     if by == HOST_OP:
         return host_operators_table(analysis, most)
-    prepared = analysis.prepared
-    work = BY[by](prepared.as_launched) if prepared and analysis.attribution else None
+    work = BY[by](analysis.prepared.as_launched) if analysis.attribution else None
     if work is None or not work.owners:
         return table_of((), ())
     has_shapes = any(owner.shapes for owner in work.owners)

@@ -26,9 +26,9 @@ _STAGES: Final = {
 def pipeline_sentences(analysis: Analysis) -> Iterator[str]:
     """Yield sentences on the bubbles, and on the ranks with most work in the first expert group."""
     ranks = analysis.ranks
-    if ranks is not None and ranks.pipeline is not None:
+    if ranks.pipeline is not None:
         yield _pipeline(ranks.pipeline)
-    for group in ranks.experts()[:1] if ranks is not None else ():
+    for group in ranks.experts()[:1]:
         yield (
             f"Experts, group {group.group}: rank {group.most_elements} receives "
             f"{_times(group.elements_imbalance)} the mean, rank {group.most_compute} computes "
@@ -49,7 +49,7 @@ def _pipeline(pipeline: Pipelines) -> str:
 def pipeline_tables(analysis: Analysis) -> Iterator[tuple[str, ReportTable]]:
     """Yield the stages of pipelines and the groups of experts, each table after its title."""
     ranks = analysis.ranks
-    if ranks is not None and (pipeline := ranks.pipeline) is not None:
+    if (pipeline := ranks.pipeline) is not None:
         # A row is the list of ranks of one stage.
         stages = range(pipeline.stages)
         rows = [[rank for rank in pipeline.ranks if rank.stage == n] for n in stages]
@@ -75,7 +75,7 @@ def pipeline_tables(analysis: Analysis) -> Iterator[tuple[str, ReportTable]]:
         )
         remark = f"Means per step and rank. {_pipeline(pipeline)}"
         yield "Pipeline", table_of(columns, rows[:_MOST], len(rows), remark)
-    if ranks is not None and (groups := ranks.experts()):
+    if groups := ranks.experts():
         yield "Experts", table_of(_EXPERTS, groups[:_MOST], len(groups))
 
 

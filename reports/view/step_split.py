@@ -301,7 +301,7 @@ def scope(analysis: Analysis) -> list[str]:
     # Although no record seems to be missing, there are only copies and fills.
     is_told = any(part.code == UPLOADS_ALONE for part in analysis.verdict.parts)
     if analysis.recorded == "complete" and kinds and kinds <= _MOVES and not is_told:
-        launches = launch_calls(analysis.prepared.trace) if analysis.prepared is not None else 0
+        launches = launch_calls(analysis.prepared.trace)
         code = "scope.no-kernel-of-launches" if launches else "scope.no-kernel"
         sentences.append(words(fact(code, launches=launches)))
     # The title already states the first finding.

@@ -55,7 +55,7 @@ def late_rank_words(analysis: Analysis) -> tuple[str, str, str]:
     """Return which rank or link delays others (else how much is waiting), why, and the remedy."""
     ranks = analysis.ranks
     late = late_rank.late_rank_fact(ranks)
-    if late is not None and ranks is not None and ranks.slow is not None:
+    if late is not None and ranks.slow is not None:
         why, advice = late_rank.late_rank_reason(ranks.slow)
         return words(late), words(why), words(advice)
     link = slow_link_fact(ranks)
@@ -75,7 +75,7 @@ def waiting_sentence(analysis: Analysis) -> str:
 def clocks_sentence(analysis: Analysis) -> str:
     """Return how well the clocks of ranks are aligned; if ranks have no numbers, the slow GPU."""
     ranks = analysis.ranks
-    if ranks is None:
+    if not ranks.are_several:
         return ""
     text = "Clocks cannot be aligned: waits are durations beyond the shortest."
     if ranks.comparable:
@@ -133,7 +133,7 @@ def ranks_table(analysis: Analysis, most: int) -> ReportTable:
     Times are means per step, or totals without steps. Without cycles there are no own times,
     without aligned clocks no columns on which rank caused waits.
     """
-    if analysis.ranks is None or not analysis.ranks.matches.count:
+    if not analysis.ranks.matches.count:
         return _NONE
     ranks = analysis.ranks.in_cycles()
     waits, cycles, steps = ranks.by_rank(), ranks.cycles, ranks.cycles.count
@@ -170,7 +170,7 @@ def ranks_table(analysis: Analysis, most: int) -> ReportTable:
 def own_times(analysis: Analysis) -> dict[int, int]:
     """Return the own ns per step (or in all) by device, those farthest from the median first."""
     ranks = analysis.ranks
-    if ranks is None or not ranks.cycles.steps:
+    if not ranks.cycles.steps:
         return {}
     mean_ns = ranks.cycles.own_ns.sum(axis=0) / ranks.cycles.count
     own_ns = np.round(mean_ns).astype(np.int64).tolist()
@@ -182,7 +182,7 @@ def waiting_table(analysis: Analysis) -> ReportTable:
 
     Other ranks are summed in a last row and a last column. There is no row without aligned clocks.
     """
-    if analysis.ranks is None or not analysis.ranks.comparable:
+    if not analysis.ranks.comparable:
         return _NONE
     ranks = analysis.ranks.in_cycles()
     waits = ranks.by_rank()
@@ -219,7 +219,7 @@ def waiting_table(analysis: Analysis) -> ReportTable:
     return table_of(table_columns, range(len(labels)), remark=remark)
 
 
-def _clocks(ranks: RankReport | None) -> str:
+def _clocks(ranks: RankReport) -> str:
     """Return a sentence on how far the clocks of ranks may be apart, "" if they agree."""
     apart_ns = late_rank.clocks_apart_ns(ranks)
     return words(fact("ranks.clocks", ns=apart_ns)) if apart_ns else ""
@@ -240,7 +240,7 @@ def worst_collectives(
     The array [cycles, ranks] has numbers of collectives, -1 for none. The mapping has, by number, a
     sentence and the turns of the ranks for the `most` collectives with most waiting.
     """
-    if analysis.ranks is None or not analysis.ranks.comparable:
+    if not analysis.ranks.comparable:
         return np.empty((0, 0), dtype=np.int64), {}
     ranks = analysis.ranks.in_cycles()
     awaited = ranks.most_awaited()
@@ -268,7 +268,7 @@ def worst_collectives(
 
 def rates_table(analysis: Analysis) -> ReportTable:
     """Return the bandwidth of collectives by kind, group and size, without waiting; slow first."""
-    rates = sorted(_rates(analysis), key=lambda rate: not rate.slow)
+    rates = sorted(analysis.ranks.rates(), key=lambda rate: not rate.slow)
     knows_peak = any(rate.of_peak is not None for rate in rates)
     columns = (*_RATES, *(_OF_PEAK if knows_peak else ()))
     remark = f"{_RATES_REMARK} {_clocks(analysis.ranks)}".rstrip()
@@ -280,7 +280,7 @@ def busbw_words(analysis: Analysis, row: Collective) -> Iterator[str]:
     recorded = (row.collective or "").replace("_", "")  # such as "allgatherbase"
     of_kind = [
         rate
-        for rate in _rates(analysis)
+        for rate in analysis.ranks.rates()
         if rate.kind.replace("_", "") in recorded and rate.ranks == row.ranks
     ]
     if of_kind:
@@ -288,10 +288,6 @@ def busbw_words(analysis: Analysis, row: Collective) -> Iterator[str]:
     shares = [rate.of_peak for rate in of_kind if rate.of_peak is not None]
     if shares and len(shares) == len(of_kind):
         yield f"{_range(shares, percent)} of the link's peak"
-
-
-def _rates(analysis: Analysis) -> list[LinkRate]:
-    return analysis.ranks.rates() if analysis.ranks is not None else []
 
 
 def _range(values: Sequence[float], text_of: Callable[[float], str]) -> str:

@@ -54,8 +54,7 @@ def products(analysis: Analysis) -> str:
             return "memory snapshot"
         if analysis.gpu_samples:
             return "samples"
-        prepared = analysis.prepared
-        operators = prepared.trace.ops.num_rows if prepared is not None else 0
+        operators = analysis.prepared.trace.ops.num_rows
         readable = "readable " if skipped(analysis.notes, operators) else ""
         return f"no {readable}GPU operations"
     if all(device.type == "cpu" for device in devices):
@@ -77,7 +76,7 @@ def products(analysis: Analysis) -> str:
 
 def _named_gpus(analysis: Analysis) -> list[str]:
     """Return the products of the GPUs that a recording without a timeline names."""
-    named: list[str] = analysis.recording.trace.devices["product"].drop_null().to_pylist()
+    named: list[str] = analysis.prepared.trace.devices["product"].drop_null().to_pylist()
     return named
 
 
@@ -127,7 +126,7 @@ def ranks(devices: Sequence[DeviceReport]) -> str:
 
 def some_ranks(analysis: Analysis) -> str:
     """Return which ranks of a larger job are here: "ranks 0-2 of 4", "" if all are, or unknown."""
-    worlds = set(analysis.recording.trace.processes["world_size"].to_pylist()) - {None}
+    worlds = set(analysis.prepared.trace.processes["world_size"].to_pylist()) - {None}
     every = {rank for device in analysis.devices for rank in device.ranks or (device.rank,)}
     known = {rank for rank in every if rank is not None}
     if len(worlds) != 1 or known != every or not known or max(known) >= max(worlds):
@@ -208,7 +207,7 @@ def selected(analysis: Analysis) -> str:
 
 def _run_shown(analysis: Analysis) -> str:
     """Return which of several runs in sequence the figures cover, "" if there is one."""
-    runs = analysis.prepared.trace.runs if analysis.prepared is not None else ()
+    runs = analysis.prepared.trace.runs
     shown = {runs[device.device][1] for device in analysis.devices} if runs else set()
     most = max((number for _, number in runs), default=1)
     return f"only run {number_ranges(shown)} of {most} (see --run)" if shown else ""

@@ -97,7 +97,6 @@ def test_what_kernels_are_charged_sums_to_the_components(path: str) -> None:
 def test_a_collective_of_several_ranks_says_how_much_of_it_is_waiting() -> None:
     analysis = analysis_of_sample("gpt_ddp_4rank")
     waits = [one.wait_ns for one in of(analysis) if one.wait_ns is not None]
-    assert analysis.ranks is not None
     assert {one.group for one in of(analysis)} == {"0", None}
     exposed = sum(one.exposed_wait_ns for one in analysis.ranks.by_rank())
     assert 0 < sum(waits) <= exposed  # that of all steps
@@ -105,7 +104,6 @@ def test_a_collective_of_several_ranks_says_how_much_of_it_is_waiting() -> None:
 
 def test_of_very_many_ways_the_rare_ones_are_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
     analysis = tf.analyze(tf.read(SAMPLES / "gpt_1rank.json.gz"))
-    assert analysis.prepared is not None
     every = of(analysis)
     monkeypatch.setattr(charged, "MOST_ROWS", 5)
     monkeypatch.setattr(charged, "MOST_FIGURES", 2 * len(analysis.steps.used))

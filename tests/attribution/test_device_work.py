@@ -141,7 +141,6 @@ def test_modules_have_their_full_path_and_only_what_they_launched_themselves() -
 
 
 def table(analysis: Analysis, by: str) -> WorkOwners:
-    assert analysis.prepared is not None
     return BY[by](analysis.prepared)
 
 
@@ -349,7 +348,6 @@ def test_each_instant_is_in_one_path_of_the_tree() -> None:
 def test_all_that_is_in_a_node_sums_to_it(name: str) -> None:
     analysis = analysis_of_sample(name)
     parts = analysis.components.parts()
-    assert analysis.prepared is not None
     for lens, tree in time_trees(analysis.prepared).items():
         assert tree.total_ns == analysis.components.window_ns, lens
         assert tree.idle_ns == parts["idle"]

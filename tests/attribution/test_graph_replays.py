@@ -189,7 +189,6 @@ def test_reports_name_what_launched_the_captured_kernels() -> None:
 def modules(trace: Trace, pair: Trace | None = None) -> tuple[dict[str, ModuleTruth], list[int]]:
     """Return what is told of modules, and the steps that it is told of."""
     analysis = analyze(trace, pair=pair)
-    assert analysis.prepared is not None
     assert analysis.attribution is not None
     (windows,) = analysis.prepared.windows.values()
     found = analysis.attribution.modules

@@ -34,7 +34,6 @@ def op(name: str, start: int, dur: int, dims: str | None = None, **more: Any) ->
 @pytest.mark.parametrize("sample", SAMPLE_NAMES)
 def test_every_kernel_and_its_ways_add_up(sample: str) -> None:
     analysis = analysis_of_sample(sample)
-    assert analysis.prepared is not None
     found = launchers(analysis.prepared, most=2)
     sums: dict[tuple[str, ...], list[int]] = {}
     for row in found.table.to_pylist():
@@ -51,7 +50,6 @@ def test_every_kernel_and_its_ways_add_up(sample: str) -> None:
 @pytest.mark.parametrize("sample", SAMPLE_NAMES)
 def test_operators_and_what_no_operator_launched_add_up_to_the_kernels(sample: str) -> None:
     analysis = analysis_of_sample(sample)
-    assert analysis.prepared is not None
     for most in (1_000, 3):
         found = operators(analysis.prepared, most)
         own = sum(found.table["sum_ns"].to_pylist())

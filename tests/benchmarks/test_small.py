@@ -141,7 +141,6 @@ def test_the_table_of_many_ranks(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert (sorted(map(str, trace.ranks)), trace.jobs) == ([*map(str, range(9))], ())
     assert set(trace.processes["world_size"].to_pylist()) == {9}
     ranks = tf.analyze(trace).ranks
-    assert ranks is not None
     assert {group.ranks for group in ranks.records.groups} == {tuple(range(9))}
 
 

@@ -88,7 +88,7 @@ def test_of_a_summary_the_accelerator_is_known_too(
     format_: str, category: str, known: set[str]
 ) -> None:
     source = SimpleNamespace(format=format_, event_counts={category: 3})
-    case: Any = SimpleNamespace(prepared=None, source=source)
+    case: Any = SimpleNamespace(has_events=False, source=source)
     assert program_of(case) == known
 
 

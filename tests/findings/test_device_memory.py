@@ -383,9 +383,8 @@ def test_no_room_where_memory_is_used_or_not_known(peak: int | None, memory: int
 
 def test_copies_beside_kernels_are_no_part_of_memory_work() -> None:
     """Copies run beside a kernel of the same length: only what no kernel hides counts."""
-    prepared = run("Memcpy HtoD (Pinned -> Device)", "HtoD", beside=True, copy_ns=MS).recording
-    alone = run("Memcpy HtoD (Pinned -> Device)", "HtoD", copy_ns=MS).recording
-    assert prepared is not None
+    prepared = run("Memcpy HtoD (Pinned -> Device)", "HtoD", beside=True, copy_ns=MS).prepared
+    alone = run("Memcpy HtoD (Pinned -> Device)", "HtoD", copy_ns=MS).prepared
     assert alone is not None
 
     assert memory_times(prepared) == {"host-to-device copies": 0}

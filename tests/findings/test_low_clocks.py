@@ -82,7 +82,6 @@ def test_a_late_rank_of_nearly_the_same_clock_is_slow_for_another_reason(
 
 def test_redaction_keeps_the_samples() -> None:
     analysis, _ = both()
-    assert analysis.prepared is not None
     redacted = tf.analyze(analysis.prepared.trace, redact=True)
     assert redacted.gpu_samples == analysis.gpu_samples
     assert not any("smi.csv" in note.text for note in redacted.notes)
@@ -103,7 +102,6 @@ def test_every_report_shows_the_samples() -> None:
 def test_samples_alone_say_which_clock_is_low() -> None:
     _, alone = both()
     assert "No GPU operations" not in render_html(alone)
-    assert alone.prepared is not None
     assert missing_from(alone.prepared.trace) == ()  # nothing that a profiler would record
     assert alone.verdict.sentence == (
         "The GPUs are busy for 28.1 % of the 23.2 s sampled, from 0.0 % (GPU 4) to 56.3 % (GPU 2). "
@@ -219,7 +217,6 @@ def test_the_remedy_is_that_of_the_reason_of_most_samples(
 ) -> None:
     masks = [mask, mask, mask, 0x20 * bool(mask & ~1), mask, mask]
     analysis = sampled([1500.0] * 6, masks, max_sm_clock_mhz=2000.0)
-    assert analysis.prepared is not None
     trace = analysis.prepared.trace
     wavefronts = trace_of(devices=[{"warp_size": 64}]).devices
     amd = tf.analyze(replace(trace, tables={**trace.tables, "devices": wavefronts}))
@@ -254,7 +251,6 @@ def test_a_clock_as_low_as_the_threshold_is_low(least: float, count: int, tmp_pa
     rules = tmp_path / "rules.toml"
     rules.write_text(f"[low-clock]\nleast_below = {least}\n")
     prepared = sampled([1500.0] * 6, max_sm_clock_mhz=2000.0).prepared
-    assert prepared is not None
     assert len(low(tf.analyze(prepared.trace, finding_rules=rules))) == count
 
 

@@ -159,7 +159,6 @@ def test_a_late_rank_gains_what_its_repair_does_whatever_its_cause(name: str) ->
     """The first step is left out: what held up the rank before its first call is not recorded."""
     planted, healthy, cause, owner = LATE[name]
     analysis, repaired = (analysis_of(config_of(one), "1:3") for one in (planted, healthy))
-    assert analysis.ranks is not None
     assert analysis.ranks.slow is not None
     assert analysis.ranks.slow.cause == cause
     found, before = of_rule(analysis.findings, "late-rank"), step_ns(analysis)

@@ -100,8 +100,9 @@ def test_what_summaries_do_not_have_is_empty_wherever_it_is_asked(
     monkeypatch.setattr("traceflops.front.reduction._MANY", 4)
     monkeypatch.setattr("traceflops.front.reduction._LARGE_BYTES", 1)
     analysis = tf.analyze(RANKS)
-    assert analysis.recording.trace.activities.num_rows == 0
+    assert analysis.prepared.trace.activities.num_rows == 0
     assert (analysis.memory_operations, analysis.gpu_samples, analysis.modules) == ((), (), ())
+    assert (analysis.missing, analysis.step_counts) == ((), {})
     assert [analysis.charged, analysis.attribution, analysis.replay] == [None] * 3
     assert analysis.host_operators and analysis.synchronisations
     assert list(analysis.tables) == ["kernels", "categories", "steps"]

@@ -128,7 +128,7 @@ def test_mixed_ranks_are_not_compared(is_told: bool) -> None:
             events.append(told({"args": {}} | one, rank) if is_told else one)
     trace = read_bytes(json.dumps(documents[0] | {"traceEvents": events}).encode())
     ranks = analyze(trace).ranks
-    blamed = ranks.slow.ranks if ranks is not None and ranks.slow is not None else None
+    blamed = ranks.slow.ranks if ranks.slow is not None else None
     assert blamed == ((3,) if is_told else None)
     assert ("repeated-launches" in {note.code for note in trace.notes}) != is_told
 

@@ -87,9 +87,7 @@ class Job:
 
     def report(self, links: Links | None = None) -> RankReport:
         """Return what is found in it."""
-        report = rank_report(prepare(self.trace(), Selection()), links or Links())
-        assert report is not None
-        return report
+        return rank_report(prepare(self.trace(), Selection()), links or Links())
 
 
 def pipeline(stages: int, micro: int, forth: int, back: int, takes: int, steps: int = 1) -> Job:
@@ -355,7 +353,6 @@ def test_the_peak_is_half_of_both_directions_unless_given(
     devices = trace.devices.set_column(at, trace.devices.field(at), [numbers])
     trace = replace(trace, tables={**trace.tables, "devices": devices})
     ranks = analyze(trace, peaks=PeakOptions("h100-sxm", link=given)).ranks
-    assert ranks is not None
     (rate,) = ranks.rates()
     # An H100 SXM has 900 GB/s in both directions. One number on all: perhaps several nodes.
     expected = given or (450.0 if numbers[1] else None)

@@ -48,9 +48,7 @@ def report_of(run: Run, way: str) -> RankReport:
 def report_with(run: Run, write: Write) -> RankReport:
     with TemporaryDirectory() as folder:
         write(run, Path(folder))
-        report = rank_report(prepare(read(folder), Selection()))
-    assert report is not None
-    return report
+        return rank_report(prepare(read(folder), Selection()))
 
 
 Pair = tuple[int, int]

@@ -294,9 +294,7 @@ class Made:
         return self.kernel(rank, at + 4 * US, end, ADD, int(200 * US * factor.get(ADD, 1)))
 
     def report(self, **asked: Any) -> RankReport:
-        report = rank_report(prepare(trace_of(**self.tables), Selection(**asked)))
-        assert report is not None
-        return report
+        return rank_report(prepare(trace_of(**self.tables), Selection(**asked)))
 
     def slow(self, **asked: Any) -> SlowRank | None:
         return self.report(**asked).slow

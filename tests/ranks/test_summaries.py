@@ -105,7 +105,7 @@ def same_as_files(files: list[Path]) -> Analysis:
 def test_summaries_of_a_sample_say_what_its_files_say() -> None:
     found = same_as_files(sorted(RANKS.iterdir()))
     assert "from-summaries" in [note.code for note in found.notes]
-    assert found.ranks is not None and found.ranks.slow is not None
+    assert found.ranks.slow is not None
     assert found.ranks.slow.rank == 2
     late, *others = found.findings
     lost_ns = found.ranks.slow.lost_ns_per_step
@@ -247,7 +247,6 @@ def test_where_all_work_of_stages_has_no_room_pipelines_are_left_out_and_said(
     def found() -> tuple[bool, bool]:
         parts = [decoded(encoded(whole), "") for whole in wholes]
         made = added_up([one for one in parts if isinstance(one, RankSummary)])
-        assert made.ranks is not None
         (said,) = (note.text for note in made.notes if note.code == "from-summaries")
         return made.ranks.pipeline is not None, "modules, pipelines, serving" in said
 

@@ -57,9 +57,15 @@ def report_of(*ranks: Sequence[Kernel], **facts: Any) -> RankReport:
         devices=[{"device": rank, "process": rank} for rank in range(len(ranks))],
         activities=rows,
     )
-    report = rank_report(prepare(trace, Selection()))
-    assert report is not None
-    return report
+    return rank_report(prepare(trace, Selection()))
+
+
+def test_of_one_rank_nothing_waits() -> None:
+    report = report_of([(REDUCE, 0, 9)])
+    assert not report.are_several and report.by_activity(1) is None
+    assert (report.span_ns, report.unmatched, report.cycles.count) == (0, 0, 1)
+    answers = (report.by_rank(), report.rates(), report.experts(), list(report.collectives()))
+    assert answers == ([],) * 4
 
 
 def waits_of(report: RankReport) -> list[tuple[int, ...]]:
@@ -78,7 +84,6 @@ def test_independent_values(name: str) -> None:
     expected = json.loads(shared_file("ranks/expected_ranks.json").read_text())[name]
     files = [str(shared_file(f"traces/{path}")) for path in JOBS[name]]
     report = rank_report(prepare(read(files), Selection()))
-    assert report is not None
     alignment = report.alignment
     assert alignment.residual_median_ns == int(expected["alignment"]["res_median"])
     assert alignment.residual_p95_ns == int(expected["alignment"]["res_p95"])
@@ -106,7 +111,6 @@ def test_independent_values(name: str) -> None:
 def test_independent_collectives(name: str) -> None:
     files = [str(shared_file(f"traces/{path}")) for path in JOBS[name]]
     report = rank_report(prepare(read(files), Selection()))
-    assert report is not None
     expected: defaultdict[int, dict[str, Any]] = defaultdict(lambda: {"wait": 0, "transfer": 0})
     with shared_file(f"ranks/expected_{name}.csv").open() as file:
         for row in csv.DictReader(file):
@@ -186,7 +190,6 @@ def test_a_rank_beyond_the_number_of_ranks_tells_that_others_are_missing() -> No
             activities=rows,
         )
         report = rank_report(prepare(trace, Selection()))
-        assert report is not None
         assert report.partial is is_partial
 
 
@@ -241,9 +244,7 @@ def in_groups(ahead: Sequence[int], turns: Sequence[tuple[int, int, str, str]]) 
         devices=[{"device": rank, "process": rank} for rank in range(len(ahead))],
         activities=rows,
     )
-    report = rank_report(prepare(trace, Selection()))
-    assert report is not None
-    return report
+    return rank_report(prepare(trace, Selection()))
 
 
 def test_one_collective_ties_the_clocks_of_two_hosts() -> None:
@@ -334,7 +335,6 @@ def test_exchanges_launched_before_the_recording_are_of_the_kind_of_their_name(
             Selection(),
         )
     )
-    assert report is not None
     assert [one.kind for one in report.collectives()] == ["all_to_all", "all_reduce"] * 3
 
 
@@ -372,7 +372,6 @@ def test_ranges_projected_on_gpus_stand_for_the_kernels_of_collectives(tmp_path:
         )
         assert path.is_file()
     report = rank_report(prepare(read(tmp_path), Selection()))
-    assert report is not None
     assert [one.kind for one in report.collectives()] == [
         "all_reduce",
         "all_gather",
@@ -453,7 +452,6 @@ def test_the_slow_rank_is_blamed_and_a_healthy_job_blames_nobody(
     config = RunConfig(ranks=4, steps=6, layers=1, straggler_rank=2, straggler_percent=percent)
     write_pytorch(simulate(config), tmp_path)
     report = rank_report(prepare(read(tmp_path), Selection()))
-    assert report is not None
     assert (report.matches.count, report.unmatched) == (6 * config.gradient_buckets, 0)
     slow = report.slow
     if percent == 100:
@@ -471,7 +469,7 @@ def test_a_late_rank_that_nothing_numbers_is_told_by_its_file(tmp_path: Path) ->
         for at, file in enumerate(sorted(write_pytorch(run, tmp_path, options))):
             file.rename(tmp_path / f"node_{4_100 + at}.16.pt.trace.json")
         analysis = analyze(read(tmp_path))
-        assert analysis.ranks is not None and analysis.ranks.slow is not None
+        assert analysis.ranks.slow is not None
         assert ("rank 1 is node_4101.16.pt" in clocks_sentence(analysis)) != metadata
 
 

@@ -109,7 +109,6 @@ def _replays(shared: Path) -> tuple[dict[str, Replay], list[str]]:
 
 
 def _replay(analysis: Analysis) -> Replay:
-    assert analysis.prepared is not None
     return Replay(analysis.prepared, analysis.ranks, None, None)
 
 
@@ -226,7 +225,6 @@ def _load(shared: Path, name: str) -> Analysis:
 
 def _used_ops(analysis: Analysis) -> dict[str, list[int]]:
     """Return how long operators took that began in the used windows, by name."""
-    assert analysis.prepared is not None
     windows = [one for some in analysis.prepared.windows.values() for one in some if one.used]
     first, last = min(one.start_ns for one in windows), max(one.end_ns for one in windows)
     found: dict[str, list[int]] = {}
@@ -341,7 +339,6 @@ def _drawn(draw: random.Random) -> tuple[RunConfig, dict[str, Any], str]:
 
 def _is_convex(analysis: Analysis) -> bool:
     """Return whether half a class gains between half its time on the new and on the old path."""
-    assert analysis.prepared is not None
     replay = Replay(analysis.prepared, analysis.ranks, None, None)
     low, gain, high, rounding = halved(replay, "kernel:gemm|nvjet|Cijk/2")
     return low - rounding <= gain <= high + rounding
@@ -360,7 +357,6 @@ def _speed() -> Row:
 
 
 def _repeated(analysis: Analysis) -> RecordedGraph:
-    assert analysis.prepared is not None
     graph = Replay(analysis.prepared, analysis.ranks, None, None).graph
     count = len(graph.nodes.time_ns)
     times = _NODES // count + 1

@@ -184,7 +184,6 @@ def halved(replay: Replay, edit: str) -> tuple[int, int, float, int]:
 def test_half_the_work_gains_between_its_shares_of_the_new_and_the_old_path(edit: str) -> None:
     config = {**SMALL, "ranks": 2, "host_op_ns": 1_000}
     analysis = analysis_of(RunConfig(**config))
-    assert analysis.prepared is not None
     replay = Replay(analysis.prepared, analysis.ranks, None, None)
     low, gain, high, rounding = halved(replay, edit)
     assert low - rounding <= gain <= high + rounding

@@ -219,7 +219,7 @@ def analysis(
         categories=category_table(kernels),
         notes=tuple(notes),
         measured=measured(bool(devices)),
-        recording=prepare(trace_of()),
+        prepared=prepare(trace_of()),
         has_events=False,
     )
 

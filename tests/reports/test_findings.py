@@ -649,7 +649,6 @@ def test_of_gaps_that_begin_at_once_one_is_the_longest() -> None:
 def test_start_up_within_a_gap_is_no_idle_time_of_its_drawing() -> None:
     """Of a gap of 1,000 ns the program starts up in 400 ns; 600 ns are drawn around it, twice."""
     made = tf.analyze(trace_of(**launched(("k", 0, 10, 90), ("k", 1_050, 1_100, 90))))
-    assert made.prepared is not None
     made.prepared.accounts[0].start_up = Intervals.one(300, 700)
     found = replace(cause(), where=Where(start_ns=100, end_ns=1_100))
     drawn = thumbnail(made, found, "idle")

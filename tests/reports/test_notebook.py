@@ -79,7 +79,6 @@ def test_the_bars_of_devices_are_their_components(four: Analysis) -> None:
 
 def test_the_map_of_ranks_has_their_own_times(four: Analysis) -> None:
     element = four.plot.ranks()
-    assert four.ranks is not None
     cycles = four.ranks.cycles
     own = cycles.length_ns[:, None] - cycles.exposed_ns  # steps by ranks
     expected = {
@@ -98,7 +97,6 @@ def test_the_map_of_ranks_has_their_own_times(four: Analysis) -> None:
 
 def test_the_memory_is_that_of_the_recorded_events(one: Analysis) -> None:
     element = one.plot.memory()
-    assert one.prepared is not None
     counters = one.prepared.trace.counters.to_pylist()
     rows = [row for row in counters if row["name"] == "device_memory.allocated_bytes"]
     curve = next(each for each in element if each.label.endswith("allocated"))

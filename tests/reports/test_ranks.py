@@ -105,7 +105,6 @@ def test_waiting_in_the_first_collective_is_said_and_blames_nobody() -> None:
     # Rank 0 waits 900 µs, of 1,300 µs in collectives; both own 250 µs after the first one.
     after = [(1_100, 1_150), (1_200, 1_250)]
     made = job([(0, 1_000), *after], [(900, 1_000), *after])
-    assert made.ranks is not None
     assert made.ranks.slow is None
     table = ranks_table(made, 4)
     assert cells_of(table, "Own time") == ["250 µs", "250 µs"]
@@ -256,7 +255,6 @@ def test_two_ranks_that_differ_always_are_told_apart() -> None:
 def test_each_cell_leads_to_the_collective_of_its_rank_with_most_waiting() -> None:
     """Worked out from single records, rank by rank and step by step."""
     made = analysis_of_sample("gpt_ddp_4rank")
-    assert made.ranks is not None
     report = made.ranks.in_cycles()
     found, met = worst_collectives(made, 3)
     records, waited = report.records, report.waits

@@ -139,7 +139,6 @@ def test_operators_by_shape_sum_to_the_same_time() -> None:
     first = [cell.replace("\xa0", " ") for cell in rows[0] if cell.strip()]
     # Worked out from single activities: the optimizer has all parameters at once.
     assert first[0].startswith("aten::_fused_adamw_")
-    assert made.prepared is not None
     links = made.prepared.linked.links.op_of_activity
     ops, work = made.prepared.trace.ops.to_pylist(), made.prepared.trace.activities.to_pylist()
     window = [w for w in made.devices[0].windows if w.used]

@@ -218,7 +218,7 @@ def test_it_begins_with_the_median_step_and_other_places_can_be_chosen(page: Ope
     page.page.select_option("#timeline-place", "step=3")
     assert "298.70 to 431.30 µs after the first GPU operation" in status(page)
     page.page.select_option("#timeline-place", "whole")
-    assert events_drawn(page) == small().prepared.trace.activities.num_rows + 12 + 6 + 6  # type: ignore[union-attr]
+    assert events_drawn(page) == small().prepared.trace.activities.num_rows + 12 + 6 + 6
 
 
 def test_keys_move_and_zoom(page: Opened) -> None:

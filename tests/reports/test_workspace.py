@@ -57,7 +57,6 @@ def selected(found: Opened, start_ns: int, end_ns: int) -> dict[str, dict[str, i
 def expected(analysis: tf.Analysis, start_ns: int, end_ns: int) -> dict[str, dict[str, int]]:
     """Return components, times of kernels by name and culprits of device 0, told from accounts."""
     prepared = analysis.prepared
-    assert prepared is not None
     account = prepared.accounts[0]
     origin = account.rows.span[0]
     low, high = start_ns + origin, end_ns + origin
@@ -101,7 +100,6 @@ def test_figures_of_a_selection_are_those_of_python_to_the_ns(
     analysis = analysis_of_sample("gpt_1rank.json.gz")
     found = opened(browser, tmp_path / "one.html", render_html(analysis))
     settle(found)
-    assert analysis.prepared is not None
     low, high = analysis.prepared.accounts[0].rows.span
     start, end = (round(one * (high - low)) for one in share)
     told = selected(found, start, end)
@@ -119,7 +117,6 @@ def flops_told(found: Opened) -> int:
 
 def flops_begun(analysis: tf.Analysis, start_ns: int, end_ns: int) -> int:
     """Return the FLOPs of ops whose main kernel begins in a range, one op after the other."""
-    assert analysis.prepared is not None
     attribution = analysis.measured.executed.attribution
     begins = analysis.prepared.trace.activities["start_ns"].to_pylist()
     return sum(
@@ -147,7 +144,6 @@ def test_figures_of_merged_events_are_those_of_whole_bins(
     length = int(snapped[1]) * MICRO
     start, end = 3_333_333 // length * length, -(-7_777_777 // length) * length
     assert_told(told, expected(analysis, start, end))
-    assert analysis.prepared is not None
     low, _ = analysis.prepared.accounts[0].rows.span
     assert flops_told(found) == flops_begun(analysis, start + low, end + low)
     found.page.context.close()

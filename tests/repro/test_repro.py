@@ -87,7 +87,7 @@ def test_pytorch_records_the_same_call_of_a_script_again(tmp_path: Path) -> None
 
     rows = recorded(repeat, tmp_path).ops.to_pylist()
     again = {(row["name"], row["input_dims"]) for row in rows}
-    before = {(row["name"], row["input_dims"]) for row in analysis.recording.trace.ops.to_pylist()}
+    before = {(row["name"], row["input_dims"]) for row in analysis.prepared.trace.ops.to_pylist()}
     names_again = {name for name, _ in again & before}
     assert [call.op for call in found if call.op not in names_again] == []
 

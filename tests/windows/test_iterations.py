@@ -114,7 +114,7 @@ def test_what_is_recorded_outside_the_work_is_told_with_the_call_that_takes_it()
         "Of 10.0 ms recorded, 8.00 ms (80 %) before the first GPU operation and 1.00 ms after the "
         "last are left out, mostly cudaMallocHost. "
     )
-    chosen = analyze(analysis.recording.trace, Selection(from_ns=0, to_ns=100 * US))
+    chosen = analyze(analysis.prepared.trace, Selection(from_ns=0, to_ns=100 * US))
     assert chosen.outside is None
 
 

@@ -8,7 +8,7 @@ Prepared
   v  analysis_of()        components, kernels, culprits of idle time, FLOPs, ranks
   |    judged()           verdict, losses
   v
-Analysis --- .findings, .replay, .tables, .sql()      asked of .recording when first used
+Analysis --- .findings, .replay, .tables, .sql()      asked of .prepared when first used
   |
   v  summary_of()         figures without events, a few hundred kB: RankSummary
 bytes in files            encoded(), decoded()

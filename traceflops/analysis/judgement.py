@@ -144,7 +144,7 @@ class _Figures(NamedTuple):
     losses: Sequence[Loss]
     kernels: pa.Table
     idle: IdleCulprits
-    ranks: RankReport | None
+    ranks: RankReport
     passes: Serving
     basis: Fact
 
@@ -158,7 +158,7 @@ def judged(
     moved: Mapping[str, int],
     idle: IdleCulprits,
     launches: Launches | None,
-    ranks: RankReport | None,
+    ranks: RankReport,
     passes: Serving,
 ) -> dict[str, Any]:
     """Return fields of an analysis by name; `moved` is the ns of memory work by kind."""

@@ -120,7 +120,7 @@ def summarised(trace: Trace, selection: Selection, peaks: PeakOptions, **asked: 
 
 def summary_of(analysis: Analysis) -> RankSummary:
     """Return the summary of an analysis that has events."""
-    prepared, measured = analysis.recording, analysis.measured
+    prepared, measured = analysis.prepared, analysis.measured
     trace, linked, executed = prepared.trace, prepared.linked, measured.executed
     records, work = records_of(prepared), PreparedWork(prepared)
     long = work.long_steps()

@@ -32,6 +32,7 @@ from traceflops.privacy.environment import check_privacy, redacted
 from traceflops.privacy.placeholders import Placeholders
 from traceflops.privacy.redact import removed
 from traceflops.ranks.collectives import collective_work
+from traceflops.ranks.who_waits import NO_RANKS, RankReport, rank_report
 from traceflops.table.columns import numbers
 from traceflops.table.grouping import distinct
 from traceflops.table.trace import Trace
@@ -49,7 +50,6 @@ from traceflops.windows.records import (
 from traceflops.windows.selection import Selection
 
 if TYPE_CHECKING:
-    from traceflops.ranks.who_waits import RankReport
     from traceflops.replay.what_if import WhatIf
 
 
@@ -155,7 +155,7 @@ def analysis_of(
         selection=prepared.selection,
         notes=notes_of(prepared, reports, measured),
         collectives=collective_work(linked, prepared.accounts, prepared.windows),
-        recording=prepared,
+        prepared=prepared,
         **judged(
             VerdictFacts.of(prepared, attribution, rules),
             devices,
@@ -165,18 +165,17 @@ def analysis_of(
             idle=idle,
             # Without durations of kernels, it is unknown how far the host is ahead.
             launches=None if prepared.launch_records.timed.lack() else launching(prepared, phases),
-            ranks=None if is_summarised else _ranks(prepared, measured, peaks.link),
+            ranks=NO_RANKS if is_summarised else _ranks(prepared, measured, peaks.link),
             passes=serving(prepared, attribution),
         ),
     )
 
 
-def _ranks(prepared: Prepared, measured: Measurement, link: float | None) -> RankReport | None:
-    """Return who waits for whom, None for a single device and process; `link` is in GB/s."""
+def _ranks(prepared: Prepared, measured: Measurement, link: float | None) -> RankReport:
+    """Return who waits for whom, NO_RANKS for a single device and process; `link` is in GB/s."""
     if max(len(prepared.accounts), prepared.trace.processes.num_rows) <= 1:
-        return None
+        return NO_RANKS
     from traceflops.ranks.link_rates import links_of
-    from traceflops.ranks.who_waits import rank_report
 
     return rank_report(prepared, links_of(prepared, measured.devices, link))
 
@@ -264,7 +263,7 @@ def analysis_of_jobs(
             gpus = sum(device.type != "cpu" for device in analysis.devices)
             sentence = analysis.verdict.sentence
             job = replace(job, devices=gpus, total=analysis.total, verdict=sentence)
-            records = analysis.recording.launch_records
+            records = analysis.prepared.launch_records
         reports.append(job)
         all_records.append(records)
     launching = [

@@ -11,7 +11,7 @@ An `Analysis` has four layers, from facts to judgement:
 * the judgement: `headline` is one sentence, `findings` are causes, the best first.
 
 Times are integer nanoseconds, shares are 0 to 1, and what is unknown is None, never 0. Fields are
-computed from `recording`, properties from fields; cached ones read the recording when first used.
+computed from `prepared`, properties from fields; cached ones read the recording when first used.
 """
 
 from __future__ import annotations
@@ -37,8 +37,11 @@ from traceflops.facts import Fact, fact, quoted
 from traceflops.findings.case import NO_RULES, FindingRules
 from traceflops.findings.unrecorded_gpu import LACKS_GPU
 from traceflops.gpu_samples import GpuSamples, gpu_samples
+from traceflops.mfu.checked.trace_description import counts_of_step
 from traceflops.mfu.serving_passes import NO_SERVING, Serving
 from traceflops.mfu.traced.work_tables import activity_flops
+from traceflops.ranks.who_waits import NO_RANKS, RankReport
+from traceflops.recording.inventory import missing_from
 from traceflops.table.trace import Note, Source, note_of
 from traceflops.timeline.records import Account, Components, Gap
 from traceflops.windows.records import DeviceReport, StepChoice
@@ -56,7 +59,7 @@ if TYPE_CHECKING:
     from traceflops.findings.finding import Finding, Verdict
     from traceflops.mfu.measurement import Measurement
     from traceflops.ranks.collectives import Collective
-    from traceflops.ranks.who_waits import RankReport
+    from traceflops.recording.inventory import Missing
     from traceflops.replay.what_if import Replay
     from traceflops.reports import Plots
     from traceflops.timeline.aggregates import Untimed
@@ -76,10 +79,10 @@ class Analysis(Struct, frozen=True, dict=True):
     launch calls have device records: if not, nothing is judged. `idle` is what the host did in the
     idle time of the chosen windows, `host_bound` whether it is fast enough for the devices,
     `launches` the time of launching. `serving` has the passes that a serving engine annotates.
-    `ranks` is who waits for whom, None with one rank. `finding_rules` are the user's.
+    `ranks` is who waits for whom, NO_RANKS with one rank. `finding_rules` are the user's.
 
-    `recording` is never None. If `has_events` is False (summaries; several jobs of which none is
-    chosen) it has no events, and what is computed from it is empty: `summed_operators` and
+    `prepared` is the recording. If `has_events` is False (summaries; several jobs of which none is
+    chosen), its tables are empty, and what is computed from them is empty: `summed_operators` and
     `summed_synchronisations` are then those of the summaries.
     """
 
@@ -93,7 +96,7 @@ class Analysis(Struct, frozen=True, dict=True):
     categories: pa.Table
     notes: tuple[Note, ...]
     measured: Measurement
-    recording: Prepared
+    prepared: Prepared
     untimed: Untimed | None = None
     losses: tuple[Finding, ...] = ()
     collectives: tuple[Collective, ...] = ()
@@ -105,24 +108,19 @@ class Analysis(Struct, frozen=True, dict=True):
     summed_operators: tuple[host_calls.HostOperator, ...] = ()
     summed_synchronisations: tuple[host_calls.Synchronisation, ...] = ()
     serving: Serving = NO_SERVING
-    ranks: RankReport | None = None
+    ranks: RankReport = NO_RANKS
     finding_rules: FindingRules = NO_RULES
     has_events: bool = True
-
-    @property
-    def prepared(self) -> Prepared | None:
-        """Return `recording` if it has events, else None. New code uses `recording`."""
-        return self.recording if self.has_events else None
 
     @cached_property
     def host_operators(self) -> tuple[host_calls.HostOperator, ...]:
         """Return the operators of launching threads, the longest own time first."""
-        return self.summed_operators or host_calls.host_operators(self.recording)
+        return self.summed_operators or host_calls.host_operators(self.prepared)
 
     @cached_property
     def synchronisations(self) -> tuple[host_calls.Synchronisation, ...]:
         """Return the calls in which the host waited for the devices, the longest first."""
-        return self.summed_synchronisations or host_calls.synchronisations(self.recording)
+        return self.summed_synchronisations or host_calls.synchronisations(self.prepared)
 
     @cached_property
     def spread(self) -> StepSpread | None:
@@ -132,13 +130,13 @@ class Analysis(Struct, frozen=True, dict=True):
     @cached_property
     def slow_by(self) -> str | None:
         """Return the main cause why the steps left out are longer, None if unknown."""
-        return longer_by(self.recording, self.devices) if self.has_events else None
+        return longer_by(self.prepared, self.devices) if self.has_events else None
 
     @cached_property
     def outside(self) -> OutsideGpuWork | None:
         """Return the recorded time outside the GPU's work; None if little, or with a selection."""
         is_default = self.has_events and self.selection == Selection()
-        return outside_gpu_work(self.recording) if is_default else None
+        return outside_gpu_work(self.prepared) if is_default else None
 
     @property
     def left_out(self) -> float | None:
@@ -156,19 +154,29 @@ class Analysis(Struct, frozen=True, dict=True):
         return share if is_much and self.selection == Selection() else None
 
     @cached_property
+    def step_counts(self) -> dict[str, int | None]:
+        """Return the samples and tokens of a step of the whole job, None for what is unknown."""
+        return counts_of_step(self.prepared) if self.has_events else {}
+
+    @cached_property
+    def missing(self) -> tuple[Missing, ...]:
+        """Return what the recording lacks although its tool can record it; () for summaries."""
+        return missing_from(self.prepared.trace) if self.has_events else ()
+
+    @cached_property
     def memory_operations(self) -> tuple[host_calls.MemoryOperation, ...]:
         """Return copies, fills and allocations."""
-        return host_calls.memory_operations(self.recording)
+        return host_calls.memory_operations(self.prepared)
 
     @cached_property
     def gpu_samples(self) -> tuple[GpuSamples, ...]:
         """Return the samples of clocks, power and temperature of each GPU."""
-        return gpu_samples(self.recording)
+        return gpu_samples(self.prepared)
 
     @cached_property
     def attribution(self) -> DeviceWork | None:
         """Return the work of the devices by operator and module, None without any."""
-        recorded = self.recording.as_launched
+        recorded = self.prepared.as_launched
         return attributed_work(recorded, activity_flops(self.measured.executed))
 
     @cached_property
@@ -176,8 +184,8 @@ class Analysis(Struct, frozen=True, dict=True):
         """Return the time charged to each kernel by launcher; None for summaries."""
         if not self.has_events:
             return None
-        count, ranks = self.recording.trace.activities.num_rows, self.ranks
-        return charged_kernels(self.recording, None if ranks is None else ranks.by_activity(count))
+        count, ranks = self.prepared.trace.activities.num_rows, self.ranks
+        return charged_kernels(self.prepared, ranks.by_activity(count))
 
     @cached_property
     def replay(self) -> Replay | None:
@@ -187,7 +195,7 @@ class Analysis(Struct, frozen=True, dict=True):
         from traceflops.replay.what_if import Replay
 
         phases = self.measured.executed.phases
-        return Replay(self.recording, self.ranks, phases, self.measured.mfu_range)
+        return Replay(self.prepared, self.ranks, phases, self.measured.mfu_range)
 
     @cached_property
     def replay_or_reason(self) -> tuple[Replay | None, Fact | None]:
@@ -299,7 +307,7 @@ class Analysis(Struct, frozen=True, dict=True):
         from traceflops.analysis.tables import tables_of
 
         report = {"kernels": self.kernels, "categories": self.categories}
-        return tables_of(report, self.devices, self.recording, has_events=self.has_events)
+        return tables_of(report, self.devices, self.prepared, has_events=self.has_events)
 
     def to_pandas(self, table: str = "kernels") -> pd.DataFrame:
         """Return a table as a DataFrame. Raises UsageError for an unknown name."""

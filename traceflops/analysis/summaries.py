@@ -29,7 +29,7 @@ from traceflops.mfu.measurement import Measurement, impossible
 from traceflops.ranks.comm_records import grouped
 from traceflops.ranks.late_causes import KernelSums
 from traceflops.ranks.link_rates import Links, links_of
-from traceflops.ranks.who_waits import RankReport, report_of
+from traceflops.ranks.who_waits import NO_RANKS, RankReport, report_of
 from traceflops.table.merged_notes import together
 from traceflops.table.trace import Note, Trace, counted_note, note_of
 from traceflops.timeline.host_work import COPIES_MISSING
@@ -82,7 +82,7 @@ def analysis_of_summaries(
         passes=empty.serving,
     )
     ranks = figures["ranks"]
-    also = "pipelines, " if ranks is not None and ranks.records.lacks_work else ""
+    also = "pipelines, " if ranks.records.lacks_work else ""
     text = _LEFT_OUT.replace("{also}", also)
     left_out = counted_note("missing", "from-summaries", text, len(trace.source.files))
     files = (*failed[:_NAMED], *["…"] * (len(failed) > _NAMED))
@@ -114,7 +114,7 @@ def _joined(traces: Sequence[Trace]) -> Trace:
             for trace in traces
         ]
     trace = join(traces)
-    return replace(trace, tables={"processes": trace.processes, "devices": trace.devices})
+    return replace(trace, tables={"processes": trace.processes, "devices": trace.devices}, runs=())
 
 
 def _notes(summaries: Sequence[HeldSummary], again: Sequence[Note]) -> list[Note]:
@@ -209,11 +209,11 @@ class _SummedWork(Struct, frozen=True, dict=True):
         return [1 + summary.long_steps.index(step) for step in long]
 
 
-def _rank_report(whole: RankSummary, work: _SummedWork, links: Links) -> RankReport | None:
-    """Return how the ranks compare, None without devices."""
+def _rank_report(whole: RankSummary, work: _SummedWork, links: Links) -> RankReport:
+    """Return how the ranks compare, NO_RANKS without devices."""
     spans = [device.whole for device in whole.reports]
     if not spans:
-        return None
+        return NO_RANKS
     records = grouped(whole.records, work.trace)
     overlap = max(span.start_ns for span in spans) <= min(span.end_ns for span in spans)
     # If spans do not overlap, their clocks are unrelated.

@@ -68,8 +68,7 @@ class RankTimes(Struct, frozen=True):
 
 def charged(prepared: Prepared, waits: RankTimes | None = None) -> Charged:
     """Charge each ns of work to one activity; return a piece per activity and window."""
-    empty, windows_before = np.empty(0, dtype=np.int64), 0
-    pieces = [Charged(*[empty] * 6)]
+    pieces, windows_before = list[Charged](), 0
     for device, account in prepared.accounts.items():
         rows = account.rows
         windows = [(w.start_ns, w.end_ns) for w in prepared.windows[device] if w.used]

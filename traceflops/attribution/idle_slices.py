@@ -62,7 +62,7 @@ class GapParts(Columns, frozen=True):
 
 
 def chosen_gaps(prepared: Prepared) -> GapParts:
-    """Return the parts of gaps in the chosen windows of all devices; there must be a device."""
+    """Return the parts of gaps in the chosen windows of all devices."""
     return GapParts.joined(
         gap_parts(account, chosen_time(prepared.windows[device]))
         for device, account in prepared.accounts.items()

@@ -106,7 +106,7 @@ def _share(component: str, analysis: Analysis) -> Bounds | str:
 def _memory(analysis: Analysis) -> Bounds | str:
     from traceflops.memory.usage import fullest_gpu, memory_use
 
-    fullest = fullest_gpu(memory_use(analysis.recording))
+    fullest = fullest_gpu(memory_use(analysis.prepared))
     if fullest is None:
         return "no memory of a GPU was recorded"
     return Fraction(fullest.allocated.peak), Fraction(fullest.allocated.peak)

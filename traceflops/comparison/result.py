@@ -368,7 +368,7 @@ def _side(given: Analysis | Side, name: str | None, common: frozenset[int] = fro
         return given if name is None else replace(given, name=name)
     side = side_of(given, name)
     others = side.ranks - common
-    if not common or not others or given.prepared is None:
+    if not common or not others or not given.has_events:
         return side
     side = side_of(given, name, common)
     ranks = f"rank{'s' * (len(others) > 1)} {listed(sorted(others))}"

@@ -22,7 +22,6 @@ from traceflops.devices.peaks import DeviceSpec
 from traceflops.findings.finding import Finding, Gain
 from traceflops.findings.verdicts import NO_DURATIONS
 from traceflops.memory.usage import Holder, fullest_gpu, holders, memory_use
-from traceflops.mfu.checked.trace_description import counts_of_step
 from traceflops.mfu.counted.kernel_speeds import KernelSpeed
 from traceflops.table.columns import FloatArray
 from traceflops.timeline.records import Components
@@ -108,8 +107,7 @@ class Side(Struct, frozen=True):
     @property
     def speeds(self) -> tuple[KernelSpeed, ...]:
         """Return what counters tell of kernels, none of a report that was read again."""
-        work = self.analysis.measured.executed.work if self.analysis is not None else None
-        return work.speeds if work is not None else ()
+        return self.analysis.measured.speeds if self.analysis is not None else ()
 
     @property
     def ranks(self) -> frozenset[int]:
@@ -167,14 +165,14 @@ def side_of(
     """Return an analysis as a side.
 
     Of some `ranks` only, if given: then without figures that are of all ranks (MFU, FLOPs, passes).
-    An analysis of summaries (`prepared` is None) is taken whole: its sums are of all ranks.
+    Summaries cannot be divided: their sums are of all ranks.
     """
     prepared, devices, idle = analysis.prepared, analysis.devices, analysis.idle
     work, measured = analysis.charged, analysis.measured
     mfu = measured.mfu
     # Without an MFU, FLOPs are not compared, either: they may cover only a part of the work.
     flops = measured.executed.model_flops if mfu is not None else None
-    if ranks is not None and prepared is not None:
+    if ranks is not None:
         devices = tuple(device for device in devices if device.rank in ranks)
         accounts = {device.device: prepared.accounts[device.device] for device in devices}
         prepared = replace(prepared, accounts=accounts)
@@ -189,11 +187,10 @@ def side_of(
         for window in device.windows
         if window.used
     )
-    fullest = fullest_gpu(memory_use(prepared)) if prepared is not None else None
-    step_counts = counts_of_step(prepared) if prepared is not None else {}
+    fullest = fullest_gpu(memory_use(prepared))
     passes = analysis.serving.kinds if ranks is None else ()
     # Of all ranks: the chosen ones may have waited for one of the others.
-    waits = analysis.ranks.by_rank() if analysis.ranks is not None else ()
+    waits = analysis.ranks.by_rank()
     rows = {peak.device: peak.match.row for peak in measured.devices}
     dtypes = measured.waterfall.dtypes if measured.waterfall is not None else ()
     return Side(
@@ -204,8 +201,8 @@ def side_of(
         model_flops=None if flops is None else Fraction(flops),
         mfu=mfu,
         memory_bytes=fullest.allocated.peak if fullest is not None else None,
-        held=holders(prepared, fullest) if prepared is not None and fullest is not None else (),
-        counts=counts_of(windows, step_counts, passes),
+        held=holders(prepared, fullest) if fullest is not None else (),
+        counts=counts_of(windows, analysis.step_counts, passes),
         late={wait.rank: wait.caused_wait_ns for wait in waits if wait.caused_wait_ns},
         facts=facts_of(analysis.source, devices, rows, dtypes),
         notes=tuple((note.kind, note.code, note.text) for note in analysis.notes),

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from traceflops.mfu.measurement import Measurement
     from traceflops.mfu.serving_passes import Serving
     from traceflops.ranks.who_waits import RankReport
+    from traceflops.recording.inventory import Missing
     from traceflops.replay.what_if import Replay
     from traceflops.table.trace import Note, Source, Trace
     from traceflops.timeline.aggregates import Untimed
@@ -85,6 +86,8 @@ class Case(Protocol):
     notes             what was repaired, dropped or assumed
     recorded          whether launches have device records
     untimed           what a recording without a timeline tells
+    has_events        whether `prepared` has the events; if not, it is empty, and figures are sums
+    missing           what the recording lacks although its tool can record it
     losses            what takes the time
     windows_used      how many windows are chosen
     of_no_job         whether the files are of several jobs and the user chose none
@@ -116,7 +119,7 @@ class Case(Protocol):
     @property
     def serving(self) -> Serving: ...
     @property
-    def ranks(self) -> RankReport | None: ...
+    def ranks(self) -> RankReport: ...
     @property
     def notes(self) -> tuple[Note, ...]: ...
     @property
@@ -126,7 +129,11 @@ class Case(Protocol):
     @property
     def untimed(self) -> Untimed | None: ...
     @property
-    def prepared(self) -> Prepared | None: ...
+    def prepared(self) -> Prepared: ...
+    @property
+    def has_events(self) -> bool: ...
+    @property
+    def missing(self) -> tuple[Missing, ...]: ...
     @property
     def losses(self) -> tuple[Finding, ...]: ...
     @property
@@ -178,10 +185,7 @@ def without_work_ns(case: Case) -> int:
 
     Communication is no work here. Start-up is left out, because it happens only once.
     """
-    prepared = case.prepared
-    if prepared is None:
-        return 0  # without events nothing is replayed, and only replays need this time
-    busy_ns = 0
+    prepared, busy_ns = case.prepared, 0
     for device, account in prepared.accounts.items():
         row, stream = account.rows.row, prepared.linked.columns.stream
         works = np.flatnonzero(~is_top(prepared.linked.categorised, "communication", row))
@@ -220,7 +224,7 @@ def program_of(case: Case) -> frozenset[str]:
     old-nvidia all GPUs are older than Volta: no Nsight Compute, no Triton (torch.compile)
     other-gpu  the accelerators are neither AMD's nor NVIDIA's (XPU, MTIA, HPU)
     """
-    if case.prepared is not None:
+    if case.has_events:
         serves = {"serves"} if case.serving.passes else set[str]()
         return program_of_trace(case.prepared.trace) | serves
     known = {PYTORCH: ["torch", "ml"], ROCPROF: ["amd"]}.get(family(case.source.format), [])

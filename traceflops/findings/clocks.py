@@ -67,13 +67,12 @@ class _Slower(Struct, frozen=True):
 
 def slower_kernels(case: Case) -> Iterator[Cause]:
     """Give a cause if most products are slower in one quarter of the steps than before."""
-    prepared = case.prepared
-    if prepared is None or prepared.plan.layout.are_passes:
+    if case.prepared.plan.layout.are_passes:
         return  # passes of a server have different work
     slowdowns = [
         slowdown
-        for device in prepared.accounts
-        if (slowdown := _slower(case, prepared, device)) is not None
+        for device in case.prepared.accounts
+        if (slowdown := _slower(case, device)) is not None
     ]
     if not slowdowns:
         return
@@ -97,15 +96,14 @@ def slower_kernels(case: Case) -> Iterator[Cause]:
     )
 
 
-def _slower(case: Case, prepared: Prepared, device: int) -> _Slower | None:
+def _slower(case: Case, device: int) -> _Slower | None:
     """Return the largest slow-down on which most products of a device agree, None without one.
 
     Runs of the same name and grid are one kernel. Kernels that ran often enough in all quarters of
     the steps are compared, weighted by time; they must have half of the time of all products.
     """
-    windows = [
-        window for window in prepared.windows[device] if window.used and window.step is not None
-    ]
+    prepared = case.prepared
+    windows = [own for own in prepared.windows[device] if own.used and own.step is not None]
     if len(windows) < limit(case, _CLOCKS, "least_steps"):
         return None
     row, window_of_run, dur_ns = _product_runs(prepared, device, windows)
@@ -187,11 +185,8 @@ def slowed_kernels(case: Case) -> Iterator[Cause]:
     Launches of the same name, grid, block and shapes are compared: those that ran beside
     communication all the time with those that ran alone.
     """
-    prepared = case.prepared
-    if prepared is None:
-        return
     # Of the time beside communication: how much is lost, how much is compared, and all of it
-    lost_ns, compared_ns, beside_ns = 0.0, 0, 0
+    lost_ns, compared_ns, beside_ns, prepared = 0.0, 0, 0, case.prepared
     for device, account in prepared.accounts.items():
         rows = account.rows
         communicates = is_top(prepared.linked.categorised, "communication", rows.row)
@@ -230,7 +225,7 @@ _REASONS: Final = {"thermal": 0x20 | 0x40 | 1 << 17, "supply": 0x80 | 0x8, "powe
 
 def low_clocks(case: Case) -> Iterator[Cause]:
     """Give a cause if GPUs run far below their clocks, except late ranks: see rule late-rank."""
-    slow = case.ranks.slow if case.ranks is not None else None
+    slow = case.ranks.slow
     late = slow.ranks if slow is not None and slow.cause == "slow_clock" else ()
     reports = {device.device: device for device in case.devices if device.rank not in late}
     low = [

@@ -24,6 +24,7 @@ from traceflops.ranks.link_rates import Fastest, links_of, needed_ns
 from traceflops.ranks.who_waits import records_of
 from traceflops.table.columns import IntArray, codes, names
 from traceflops.table.grouping import group_rows, groups
+from traceflops.table.nesting import taken
 from traceflops.windows.records import chosen_time
 
 EXPOSED: Final = "exposed-communication"
@@ -90,12 +91,10 @@ class _Exposed(Struct, frozen=True):
 
 def _exposed(case: Case) -> _Exposed | None:
     """Return the collectives that begin in the chosen windows, None without records of each."""
-    if case.ranks is not None:
-        records = case.ranks.records
-    elif case.prepared is not None:
-        records = records_of(case.prepared)
-    else:
+    ranks = case.ranks
+    if not (ranks.are_several or case.has_events):
         return None
+    records = ranks.records if ranks.are_several else records_of(case.prepared)
     windows = {device.device: device.windows for device in case.devices}
     is_chosen, alone_ns = np.zeros(len(records), dtype=np.bool_), np.zeros_like(records.start_ns)
     for place, rows in groups(records.place):
@@ -104,13 +103,10 @@ def _exposed(case: Case) -> _Exposed | None:
         is_chosen[rows] = chosen.contains(start)
         alone_ns[rows] = records.alone[place].length_within(start, end)
     wait_ns = np.zeros_like(alone_ns)
-    if case.ranks is not None:
-        wait_ns[case.ranks.waits.row] = case.ranks.waits.exposed_ns
+    wait_ns[ranks.waits.row] = ranks.waits.exposed_ns
     row = np.flatnonzero(is_chosen)
-    name = np.full(len(row), -1, dtype=np.int64)
-    if case.prepared is not None:
-        name_of_activity = codes(case.prepared.trace.activities["name"])
-        name = np.where(records.kind[row] < 0, name_of_activity[records.row[row]], -1)
+    name = taken(codes(case.prepared.trace.activities["name"]), records.row[row])
+    name[records.kind[row] >= 0] = -1
     return _Exposed(records, row, name, alone_ns[row], np.minimum(wait_ns, alone_ns)[row])
 
 
@@ -124,7 +120,7 @@ def communication(case: Case) -> Iterator[Cause]:
     is_beside_work = any(ns for name, ns in parts.items() if name not in ("idle", "communication"))
     # Stages of a pipeline that wait for each other are the subject of another rule.
     is_bubble = False
-    if exposed is not None and case.ranks is not None and case.ranks.pipeline is not None:
+    if exposed is not None and case.ranks.pipeline is not None:
         waits_ns = exposed.wait_ns[exposed.records.is_pair[exposed.row]].sum()
         is_bubble = 2 * waits_ns > exposed.exposed_ns.sum()
     # Without other work there is nothing to hide it under.
@@ -140,7 +136,7 @@ def communication(case: Case) -> Iterator[Cause]:
 def _not_hidden(case: Case, share: float, exposed: _Exposed | None) -> Cause:
     """Return the cause that collectives run while nothing else does, by kind and role."""
     by_group = exposed.by_group() if exposed is not None else []
-    knows_waits = case.ranks is not None and not case.ranks.partial
+    knows_waits = case.ranks.are_several and not case.ranks.partial
     details: tuple[Fact, ...] = ()
     first: Fact | None = None  # what to do before hiding communication
     knows = set[str]()  # facts that choose the remedy
@@ -167,8 +163,7 @@ def _not_hidden(case: Case, share: float, exposed: _Exposed | None) -> Cause:
             knows.add("latency")
     if by_group and by_group[0].kind:
         knows |= {_purpose(case, by_group[0].kind, by_group[0].role), by_group[0].kind}
-    trace = case.prepared.trace if case.prepared is not None else None
-    columns = (trace.marks["name"], trace.ops["name"]) if trace is not None else ()
+    columns = case.prepared.trace.marks["name"], case.prepared.trace.ops["name"]
     has_fsdp = any(_FSDP.search(name) for column in columns for name in names(column))
     knows |= {"fsdp"} if has_fsdp else set()
     # No more can be hidden than there is other work to hide it under.
@@ -195,10 +190,9 @@ def _parts_and_rows(
         if group.kind and part >= _WORTH_NAMING:
             code = "part-waiting" if waiting >= _WORTH_NAMING else "part"
             parts.append(fact(f"{EXPOSED}.{code}", kind=name, share=part, waiting=waiting))
-        if not name and case.prepared is not None:  # a kernel of unknown kind
-            column = case.prepared.trace.activities["name"]
-            kernel = exposed.records.row[exposed.row[group.places[0]]]
-            name = short_name(names(column)[codes(column)[kernel]])
+        kernel = int(exposed.name[group.places[0]])
+        if not name and kernel >= 0:  # of unknown kind
+            name = short_name(names(case.prepared.trace.activities["name"])[kernel])
         rows.append(Row(name, exposed_ns, len(group.places)))
     return parts, rows
 
@@ -234,7 +228,7 @@ def _what_limits(
             return "link-limited", (Fact(f"{EXPOSED}.link", values),), {}
     # The links limit if the bytes need much of the time at the peak of the links.
     need: float | None = None
-    if case.prepared is not None:
+    if case.has_events:
         links = links_of(case.prepared, case.measured.devices, None)
         need_ns = needed_ns(exposed.records, exposed.row[places], links)
         need = None if need_ns is None else share_of_window(case, int(need_ns.sum()))
@@ -246,12 +240,12 @@ def _what_limits(
 
 def _purpose(case: Case, kind: str, role: str | None) -> str:
     """Return what a group of ranks is for, by its role or by the usual use of such collectives."""
-    if kind == "all_to_all" and case.ranks is not None and case.ranks.experts():
+    if kind == "all_to_all" and case.ranks.experts():
         return "ep"
     if kind == "all_reduce" and case.measured.inference is not None and role in (None, "tp"):
         return "serving"
     # Without gradients only tensor parallelism reduces. A summary does not tell if there are any.
-    if kind == "all_reduce" and case.prepared is not None and "trains" not in case.program:
+    if kind == "all_reduce" and case.has_events and "trains" not in case.program:
         return role or "tp"
     return role or _USUAL.get(kind, "any")
 

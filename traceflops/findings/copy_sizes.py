@@ -72,8 +72,6 @@ def small_copies(case: Case, *, by_calls: bool = False) -> tuple[set[str], dict[
     are known to block, so then even a few copies matter. There must be several small copies per
     step, else there is nothing to join. Both results are empty if any size is unknown.
     """
-    if case.prepared is None:
-        return set(), {}
     chosen, trace = case.prepared.chosen, case.prepared.trace
     is_copy = between_host_and_device(trace)[chosen.row]
     row, time_ns = chosen.row[is_copy], chosen.inside_ns[is_copy]
@@ -107,8 +105,6 @@ class _OfMpi(NamedTuple):
 
 def _made_by_mpi(case: Case) -> _OfMpi | None:
     """Return which function of MPI makes most copies between CPU and GPU, None if none does."""
-    if case.prepared is None:
-        return None
     trace, chosen = case.prepared.trace, case.prepared.chosen
     mark = np.flatnonzero(has_fact(trace.marks["name"], "waits_for_ranks"))
     is_copy = between_host_and_device(trace)[chosen.row]
@@ -171,8 +167,6 @@ def same_uploads(case: Case) -> dict[str, Value]:
     The data are the bytes of `each` time, copied in pieces. The result is empty if these copies
     are few or small, less than half of what is uploaded, or more than the memory of the GPU.
     """
-    if case.prepared is None:
-        return {}
     trace, row = case.prepared.trace, case.prepared.chosen.row
     is_upload = between_host_and_device(trace) & is_one_of(trace.activities["direction"], "HtoD")
     row = row[is_upload[row]]
@@ -236,8 +230,6 @@ def part_of_speed(case: Case, memory: str) -> tuple[float | None, dict[str, Valu
     as the pinned copies of this recording. Copies that run at once share the link. The part is None
     if a rate is unknown.
     """
-    if case.prepared is None:
-        return None, {}
     copies = [copy for copy in memory_operations(case.prepared) if copy.name in WAYS]
     rates = {}
     for kind in (PAGEABLE, PINNED):
@@ -275,7 +267,8 @@ def batch_after_gap(case: Case) -> int | None:
 
     After kernels, such a copy brings new data, not the weights of a model that is set up.
     """
-    if case.prepared is None or not len((gaps := chosen_gaps(case.prepared)).activity):
+    gaps = chosen_gaps(case.prepared)
+    if not len(gaps.activity):
         return None
     longest, works = int(np.argmax(gaps.end_ns - gaps.start_ns)), case.prepared.trace.activities
     row, start_ns = int(gaps.activity[longest]), gaps.gap_start_ns[longest]

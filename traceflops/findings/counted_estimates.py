@@ -164,8 +164,7 @@ def for_callers(case: Case, speed: KernelSpeed, advice: Fact | None) -> Fact | N
         return None
     if not is_of_library(speed.name):
         return advice
-    work = case.measured.executed.work
-    are_all = work is not None and all(is_of_library(counted.name) for counted in work.speeds)
+    are_all = all(is_of_library(counted.name) for counted in case.measured.speeds)
     tells_how = are_all and "nvidia" in case.program
     return counted_fact("remedy.library", how=counted_fact("choose") if tells_how else None)
 

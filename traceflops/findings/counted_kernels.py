@@ -71,8 +71,7 @@ def counted_kernels(case: Case) -> Iterator[Finding]:
 
     Kernels of which nothing was counted come first: any of them may be the one that matters.
     """
-    work = case.measured.executed.work
-    speeds = work.speeds if work is not None else ()
+    speeds = case.measured.speeds
     total_ns = sum(speed.duration_ns or 0 for speed in speeds)
     names = short_names([speed.name for speed in speeds])
     rows = case.untimed.counted.to_pylist() if case.untimed is not None else ()
@@ -178,12 +177,10 @@ def longest_first(measured: Measurement) -> list[KernelRow]:
 
 def speed_of(measured: Measurement, kernel: KernelRow) -> KernelSpeed | None:
     """Return the speed of a kernel by counters of another run, None without any."""
-    work = measured.executed.work
-    speeds = work.speeds if work is not None else ()
     # The runs may shorten names differently.
-    (ours,), theirs = same_kernels([kernel.name], [speed.name for speed in speeds])
-    same_shape = (speed for speed, shape in zip(speeds, theirs, strict=True) if shape == ours)
-    return next(same_shape, None)
+    (ours,), theirs = same_kernels([kernel.name], [speed.name for speed in measured.speeds])
+    same = (speed for speed, shape in zip(measured.speeds, theirs, strict=True) if shape == ours)
+    return next(same, None)
 
 
 def _kind(top: str, sub: str) -> str:

@@ -52,18 +52,16 @@ def host_copies(case: Case) -> Iterator[Cause]:
 
     Its rule is `pageable-copies` if most of the copying is of pageable memory, else `host-copies`.
     """
-    if case.prepared is None:
-        return
     is_copy = copy_sizes.between_host_and_device(case.prepared.trace)
     alone_ns, others_ns = times_alone_ns(case.prepared, is_copy)
     if share_of_window(case, alone_ns) >= limit(case, "host-copies", "least_share"):
-        made = _copies_alone(case, case.prepared, alone_ns, others_ns)
-        yield copy_sizes.blamed_on_mpi(made, case)
+        yield copy_sizes.blamed_on_mpi(_copies_alone(case, alone_ns, others_ns), case)
 
 
-def _copies_alone(case: Case, prepared: Prepared, alone_ns: int, others_ns: int) -> Cause:
+def _copies_alone(case: Case, alone_ns: int, others_ns: int) -> Cause:
     """Return the cause on copies beside no other work; `others_ns` is the time of other work."""
     share, room = share_of_window(case, alone_ns), share_of_window(case, others_ns)
+    prepared = case.prepared
     copies, memory, are_uploads = _kinds_of_copies(prepared)
     is_pageable = memory == copy_sizes.PAGEABLE
     rule = "pageable-copies" if is_pageable else "host-copies"
@@ -148,8 +146,6 @@ def _kinds_of_copies(prepared: Prepared) -> tuple[list[MemoryOperation], str | N
 
 def are_pinned(case: Case, ways: Sequence[str] = ("HtoD",)) -> bool:
     """Return whether copies in these directions are mostly of pinned memory."""
-    if case.prepared is None:
-        return False
     copies = [copy for copy in memory_operations(case.prepared) if copy.name in ways]
     pinned_ns = sum(copy.sum_ns for copy in copies if copy.memory == copy_sizes.PINNED)
     return 2 * pinned_ns > sum(copy.sum_ns for copy in copies)
@@ -157,9 +153,9 @@ def are_pinned(case: Case, ways: Sequence[str] = ("HtoD",)) -> bool:
 
 def reads_back(case: Case) -> bool:
     """Return whether values are copied from the GPU, or may be because copies are not recorded."""
-    if case.prepared is None or lacks_copies(case.prepared.trace):
-        return True
-    return bool(is_one_of(case.prepared.trace.activities["direction"], "DtoH").any())
+    trace = case.prepared.trace
+    has_some = is_one_of(trace.activities["direction"], "DtoH").any()
+    return bool(has_some or not case.has_events or lacks_copies(trace))
 
 
 def times_alone_ns(prepared: Prepared, copies: BoolArray) -> tuple[int, int]:
@@ -195,23 +191,23 @@ def memory_headroom(case: Case) -> Iterator[Cause]:
 
     A larger batch does more work with as many launches.
     """
-    pace, prepared = case.host_bound, case.prepared
-    if prepared is None or pace is None or not pace.is_bound or prepared.plan.layout.are_passes:
+    pace = case.host_bound
+    if pace is None or not pace.is_bound or case.prepared.plan.layout.are_passes:
         return  # the batch of a server's pass follows from the requests
-    if not of_ml(prepared.trace):
+    if not of_ml(case.prepared.trace):
         return  # only models have batches
     launching = [
         idle_class for idle_class in case.idle.by_class() if idle_class.kind in LAUNCHING_CLASSES
     ]
     share = share_of_window(case, sum(idle_class.idle_ns for idle_class in launching))
     is_enough = share >= limit(case, "memory-headroom", "least_share")
-    if is_enough and (used := _has_room(case, prepared)):
+    if is_enough and (used := _has_room(case)):
         yield cause(case, "memory-headroom", share, {"used": used})
 
 
-def _has_room(case: Case, prepared: Prepared) -> float | None:
+def _has_room(case: Case) -> float | None:
     """Return the share of memory used on the fullest GPU, None if it is much or unknown."""
-    used = [use.share_of_device for use in memory_use(prepared) if not use.on_host]
+    used = [use.share_of_device for use in memory_use(case.prepared) if not use.on_host]
     known = [share for share in used if share is not None]
     if not known or len(known) < len(used):
         return None
@@ -227,7 +223,7 @@ def allocator_state(case: Case) -> set[str]:
     allocator-full      an operator gives several blocks back to the driver before it asks for one
     """
     prepared = case.prepared
-    if prepared is None or "torch" not in case.program:
+    if "torch" not in case.program:
         return set()
     calls, ops = prepared.trace.calls, prepared.trace.ops
     asked, freed = (matching(calls["name"], name.match) for name in (_ASKED, _FREED))
@@ -244,7 +240,7 @@ def allocator_state(case: Case) -> set[str]:
     count, asking = int(allocates.sum()), int((allocates & (asks_of_op > 0)).sum())
     least = limit(case, "memory-alloc", "uncached") * count
     if count < _MANY or asking < least or freed.sum() < least:
-        is_full = ((frees_of_op > 1) & (asks_of_op > 0)).any() and not _has_room(case, prepared)
+        is_full = ((frees_of_op > 1) & (asks_of_op > 0)).any() and not _has_room(case)
         return {"allocator-full"} if is_full else set()
     is_async = matching(calls["name"], lambda name: "Async" in name)
     is_mostly_async = 2 * (asked & is_async).sum() > asked.sum()
@@ -257,8 +253,6 @@ _FILL: Final = "memset"
 
 def fills(case: Case) -> Iterator[Cause]:
     """Give a cause if the GPU does nothing but fill memory for too long, and has other work."""
-    if case.prepared is None:
-        return
     is_fill = is_one_of(case.prepared.trace.activities["kind"], _FILL)
     alone_ns, others_ns = times_alone_ns(case.prepared, is_fill)
     share = share_of_window(case, alone_ns)
@@ -295,7 +289,7 @@ def small_pieces(case: Case) -> Iterator[Cause]:
     Nothing is given if kernels do more than fill memory: they may need each piece before the next.
     """
     subs = {row.category.sub for row in case.measured.kernels}
-    if case.prepared is None or len(case.devices) != 1 or not subs or not subs <= _MOVES:
+    if len(case.prepared.windows) != 1 or not subs or not subs <= _MOVES:
         return
     calls = case.prepared.trace.calls
     (windows,) = case.prepared.windows.values()

@@ -190,9 +190,9 @@ def kernel_rules(case: Case) -> Iterator[Cause]:
     A kernel is only called slow if no rule tells why it is slow.
     """
     left: dict[str, float] = {}
-    facts = KernelFacts(case, case.prepared) if case.prepared is not None else None
+    facts: KernelFacts | None = KernelFacts(case)
     owners = case.measured.executed.attribution.owner
-    if facts is not None and len(owners) != facts.prepared.trace.activities.num_rows:
+    if len(owners) != case.prepared.trace.activities.num_rows:
         facts = None  # FLOPs were measured on another recording: its rows are not these
     if facts is not None:
         for rule in _RULES:

@@ -86,15 +86,15 @@ def _diagnosed(case: Case) -> Iterator[Finding]:
     """
     if case.of_no_job:
         return
-    prepared, limits = case.prepared, case.finding_rules.limits(LITTLE_WORK)
-    is_judged = case.recorded in ENOUGH and (not prepared or prepared.knows_replays)
+    limits = case.finding_rules.limits(LITTLE_WORK)
+    is_judged = case.recorded in ENOUGH and case.prepared.knows_replays
     if not case.windows_used or case.on_host or case.recorded not in (*ENOUGH, *PARTIAL):
         if case.on_host and case.windows_used:
             yield from _of_operators(case)
         elif not case.devices:
             yield from counted_kernels(case)
         yield from (*totals_in_fp32(case), *many_kernels(case), *case.losses)
-    elif prepared is not None and is_judged and little_work(prepared, limits):
+    elif is_judged and little_work(case.prepared, limits):
         yield from _causes(case, ())  # the user's own rules are asked in any case
     else:
         yield from _of_timeline(case, is_judged=is_judged)
@@ -114,7 +114,7 @@ def _of_timeline(case: Case, *, is_judged: bool) -> Iterator[Finding]:
     findings = reasons_first(causes, waits_cost_most=2 * due_ns > case.total.components.idle_ns)
     standstill = next((loss for loss in case.losses if loss.rule == STANDSTILL), None)
     findings = without_stalled(findings, standstill)
-    if case.prepared is not None:  # summaries are not replayed: most of their gains are unknown
+    if case.has_events:  # summaries are not replayed: most of their gains are unknown
         step_ns = case.total.components.window_ns / case.windows_used
         findings = longest_first(findings, step_ns)
     # What counters say about the main kernel stands before findings of low priority. If kernels
@@ -228,7 +228,7 @@ def _of_operators(case: Case) -> Iterator[Finding]:
     General doubts on steps and stacks do not apply. Operators of unknown gain only launch work.
     """
     basis = replace(gain_basis(case), doubts=())
-    for cause in training_mode(KernelFacts(case, case.prepared)) if case.prepared else ():
+    for cause in training_mode(KernelFacts(case)):
         finding = weighed(cause, basis)
         if finding is not None:
             yield finding if finding.gain is not None else replace(finding, severity="low")

@@ -89,12 +89,10 @@ def gain_basis(case: Case) -> GainBasis:
     replay, refusal = case.replay_or_reason
     weak: list[Fact] = []
     strong: list[Fact] = []
-    if case.prepared is not None:
-        marks = case.prepared.trace.marks
-        if is_one_of(marks["kind"], "python").any():
-            strong.append(fact("strength.stacks"))
-        elif remedy(case, "stacks") is not None:  # only of a format that can record them
-            weak.append(fact("doubt.no-stacks"))
+    if is_one_of(case.prepared.trace.marks["kind"], "python").any():
+        strong.append(fact("strength.stacks"))
+    elif case.has_events and remedy(case, "stacks") is not None:  # the format can record them
+        weak.append(fact("doubt.no-stacks"))
     if len(case.steps.used) < 2:
         weak.append(fact("doubt.one-step" if case.steps.used else "doubt.no-steps"))
     else:

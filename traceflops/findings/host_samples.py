@@ -37,8 +37,7 @@ def switched(case: Case, idle: IdleClass) -> dict[str, Value]:
 
 def _off_cpu(case: Case, idle: IdleClass) -> float:
     """Return for which part of a class of idle time the launching thread is off the CPU."""
-    off_ns = off_cpu_in(case.prepared, idle.kind) if case.prepared is not None else 0
-    return off_ns / max(idle.idle_ns, 1)
+    return off_cpu_in(case.prepared, idle.kind) / max(idle.idle_ns, 1)
 
 
 def only_waits(case: Case) -> bool:
@@ -52,8 +51,7 @@ def only_waits(case: Case) -> bool:
 
 def sampled(case: Case, kind: str = UNRECORDED) -> dict[str, Value]:
     """Return where the host was sampled in idle time of a class, as values of texts."""
-    counts = sampled_in(case.prepared, kind) if case.prepared is not None else Counter()
-    return _values_of_samples(case, counts)
+    return _values_of_samples(case, sampled_in(case.prepared, kind))
 
 
 def outside_samples(case: Case) -> Fact | None:
@@ -61,8 +59,6 @@ def outside_samples(case: Case) -> Fact | None:
 
     The side with more samples is told; None if samples are few.
     """
-    if case.prepared is None:
-        return None
     before, after = sampled_outside(case.prepared)
     is_before = before.total() >= after.total()
     values = _values_of_samples(case, before if is_before else after)

@@ -54,10 +54,9 @@ def host_waits(case: Case) -> Iterator[Cause]:
         for wait in waits[:MOST_ROWS]
     )
     site_ns = sum(wait.blocked_ns for wait in waits if wait.site == waits[0].site)
-    operations = memory_operations(case.prepared) if case.prepared is not None else ()
     frees = [
         call.name
-        for call in operations
+        for call in memory_operations(case.prepared)
         if call.kind == "call" and call.count >= steps and FREES.fullmatch(call.name)
     ]
     calls = "|".join(dict.fromkeys(re.escape(name) for name in (waits[0].call, *frees)))
@@ -114,8 +113,6 @@ def stalls(case: Case) -> dict[str, Value]:
     An operator stalls if it takes, without those inside it, far longer than the median of its name.
     If stalls are of many names, none has most of their time. First calls may load code.
     """
-    if case.prepared is None:
-        return {}
     ops, parent = case.prepared.trace.ops, case.prepared.linked.op_tree.parent
     name, start_ns, dur_ns = codes(ops["name"]), numbers(ops["start_ns"]), numbers(ops["dur_ns"])
     process = numbers(ops["process"])
@@ -152,8 +149,6 @@ def started_processes(case: Case, idle: IdleClass) -> tuple[set[str], dict[str, 
 
     Nothing if the thread called the GPU since it started them: then they may work beside it.
     """
-    if case.prepared is None:
-        return set(), {}
     marks, calls = case.prepared.trace.marks, case.prepared.trace.calls
     name = next(iter(idle.culprits[0].evidence), "")
     is_system = is_one_of(marks["kind"], "system")

@@ -85,17 +85,16 @@ def idle_causes(case: Case) -> Iterator[Cause]:
         is_of_cpu = culprit in of_cpu
         rule = rule_of_idle(culprit.kind, culprit.label, *culprit.evidence)
         culprits_by_rule[idle_facts.CPU_OPERATORS if is_of_cpu else rule].append(culprit)
-    trace = case.prepared.trace if case.prepared is not None else None
-    has_wait, others_ns, latency = False, 0, list[tuple[int, Cause]]()
+    trace, has_wait, others_ns, latency = case.prepared.trace, False, 0, list[tuple[int, Cause]]()
     least_ns = limit(case, "idle-cause", "least_share") * case.total.components.window_ns
     for rule, culprits in launching.joined(culprits_by_rule, least_ns).items():
         idle = IdleClass(culprits[0].kind, tuple(culprits))
         share, label = share_of_window(case, idle.idle_ns), culprits[0].label
         if rule not in all_rules().rules or idle.idle_ns < least_ns:
             continue
-        if rule == "host-unrecorded" and not label and trace is not None and lacks_copies(trace):
+        if rule == "host-unrecorded" and not label and lacks_copies(trace):
             continue  # copies that were not recorded may have run
-        if rule == "device-wait" and trace is not None and draws(trace):
+        if rule == "device-wait" and draws(trace):
             has_wait = True  # the GPU may draw, and the host waits for that, too
             continue
         if rule == "host-code" and _mostly_launches(idle, culprits_by_rule):
@@ -254,7 +253,7 @@ def _unless_once(case: Case, idle_cause: Cause, idle: IdleClass) -> Cause:
     """
     steps, labels = len(case.steps.used), {culprit.label for culprit in idle.culprits}
     is_repeated = any(culprit.gaps > 1 for culprit in idle.culprits)
-    if steps < _SEVERAL or case.prepared is None or is_repeated:
+    if steps < _SEVERAL or is_repeated:
         return idle_cause
     ops = case.prepared.trace.ops["name"]
     if any(is_one_of(ops, label).sum() < steps for label in labels):
@@ -277,7 +276,7 @@ def _details(case: Case, rule: str, largest: Culprit, *, names_place: bool) -> I
         yield fact("part.ends", kernel=short_name(ended[0]), part=ended[1])
     if rule in launching.LAUNCHING:
         yield from launching.pace_facts(case)
-    if rule == "memory-alloc" and case.prepared is not None:
+    if rule == "memory-alloc":
         counts, steps = idle_facts.memory_calls(case), len(case.steps.used)
         window = fact("idle.window.steps", count=steps) if steps else fact("idle.window.all")
         calls = tuple(fact("idle.calls", name=name, count=count) for name, count in counts.items())

@@ -132,7 +132,7 @@ def what_is_known(case: Case, rule: str, idle: IdleClass) -> tuple[set[str], dic
         values["operator"] = short_name(largest.label)
     if rule == "device-wait":
         communicates = case.total.components.communication_ns or case.total.hidden_communication_ns
-        knows |= {"ranks"} if case.ranks is not None or communicates else set()
+        knows |= {"ranks"} if case.ranks.are_several or communicates else set()
     if rule == "external-wait":
         knows |= {"mpi"} if any(map(_OF_MPI.match, largest.evidence)) else set()
     if rule in _TELLS:
@@ -206,15 +206,15 @@ def _of_unrecorded(case: Case, idle: IdleClass) -> tuple[set[str], dict[str, Val
     values["ranges"] = remedy(case, in_words_of(case.program, case, "ranges"))
     knows |= {"mpi"} if samples.get("library") == MPI else set()
     knows |= {"of-library"} if LIBRARY_RANGE.match(largest.label) else set()
-    marks = case.prepared.trace.marks if case.prepared is not None else None
-    if marks is not None and is_one_of(marks["kind"], "python", "system").any():
+    marks = case.prepared.trace.marks
+    if is_one_of(marks["kind"], "python", "system").any():
         # Functions or calls of the operating system are recorded already.
         knows.add("detailed")
     else:
-        is_bare = case.prepared is None or not case.prepared.trace.ops.num_rows
+        is_bare = not case.prepared.trace.ops.num_rows
         is_kineto = family(case.source.format) == PYTORCH
         values["how"] = advice(case, "operators" if is_bare and is_kineto else "host work")
-        has_ranges = marks is not None and is_one_of(marks["kind"], "annotation").any()
+        has_ranges = is_one_of(marks["kind"], "annotation").any()
         knows |= {"bare"} if is_bare and is_kineto and not has_ranges else set()
         knows |= {"recordable"} if values["how"] else set()
     return knows, values
@@ -222,7 +222,7 @@ def _of_unrecorded(case: Case, idle: IdleClass) -> tuple[set[str], dict[str, Val
 
 def memory_calls(case: Case) -> dict[str, int]:
     """Return how often each call that allocates or frees memory is made in the chosen windows."""
-    operations = memory_operations(case.prepared) if case.prepared is not None else ()
+    operations = memory_operations(case.prepared)
     return {call.name: call.count for call in operations if call.kind == "call"}
 
 
@@ -242,8 +242,6 @@ _TRITON: Final = re.compile(r"(^|/)triton/")
 
 def _launched_by_triton(case: Case) -> list[str]:
     """Return the kernels that functions of Triton launch, the most often launched first."""
-    if case.prepared is None:
-        return []
     trace, row = case.prepared.trace, case.prepared.chosen.row
     mark = host_marks(trace, "python")
     mark = mark[matching(trace.marks["name"], _TRITON.search)[mark]]
@@ -266,8 +264,6 @@ def ended_by(case: Case) -> tuple[str, float] | None:
     The host is late in launching it. The result is None, too, if the kernel is a large part of all
     launches: then it does not tell what is late.
     """
-    if case.prepared is None or not case.prepared.accounts:
-        return None
     gaps, activities = chosen_gaps(case.prepared), case.prepared.trace.activities
     labels, name = names(activities["name"]), codes(activities["name"])
     if not len(gaps.activity):
@@ -285,7 +281,7 @@ def ranges_around_all(case: Case, label: str) -> int:
 
     If they do not, return 0: such a range is a place, since the launches outside wait for it.
     """
-    if case.prepared is None or not label:
+    if not label:
         return 0
     prepared, marks = case.prepared, case.prepared.trace.marks
     process, start, end = host_span(marks)
@@ -356,7 +352,7 @@ def _of_host_code(case: Case, idle: IdleClass) -> tuple[set[str], dict[str, Valu
 def _without_calls(case: Case, wanted: Collection[str]) -> set[str]:
     """Return the wanted operators on tensors that in most of their time make no GPU call."""
     wanted = {label for label in wanted if _OF_TENSORS.fullmatch(label)}
-    if case.prepared is None or not wanted:
+    if not wanted:
         return set()
     ops, calls = case.prepared.trace.ops, case.prepared.trace.calls
     labels = names(ops["name"])

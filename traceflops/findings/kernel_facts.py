@@ -53,7 +53,11 @@ class KernelFacts(Struct, frozen=True, dict=True):
     """
 
     case: Case
-    prepared: Prepared
+
+    @property
+    def prepared(self) -> Prepared:
+        """Return the recording of the case."""
+        return self.case.prepared
 
     @cached_property
     def _places(self) -> IntArray:

@@ -51,13 +51,13 @@ _OWNERS: Final[Mapping[str, Owner]] = {
 }
 
 
-def late_rank_fact(ranks: RankReport | None, *, lasting: bool = False) -> Fact | None:
+def late_rank_fact(ranks: RankReport, *, lasting: bool = False) -> Fact | None:
     """Return which ranks the others wait for and for how long, None if that costs little.
 
     With `lasting`, return None also if it happened in one step only.
     """
-    slow = ranks.slow if ranks is not None else None
-    if ranks is None or slow is None or severity_of(_share(ranks, slow)) is None:
+    slow = ranks.slow
+    if slow is None or severity_of(_share(ranks, slow)) is None:
         return None
     if lasting and slow.sporadic and len(slow.steps) < 2:
         return None
@@ -81,17 +81,17 @@ def late_rank_fact(ranks: RankReport | None, *, lasting: bool = False) -> Fact |
     )
 
 
-def clocks_apart_ns(ranks: RankReport | None) -> int | None:
+def clocks_apart_ns(ranks: RankReport) -> int | None:
     """Return by how much the clocks of ranks may differ after alignment, None if not at all."""
-    return (ranks.alignment.residual_p95_ns or None) if ranks is not None else None
+    return ranks.alignment.residual_p95_ns or None
 
 
-def waiting_for(ranks: RankReport | None) -> tuple[Fact, tuple[Fact, ...]] | None:
+def waiting_for(ranks: RankReport) -> tuple[Fact, tuple[Fact, ...]] | None:
     """Return for whom communication mostly waits, and statements on how much of it is waiting.
 
     None if most of it is transfer, or if ranks are late: a finding of its own tells that.
     """
-    if ranks is None or late_rank_fact(ranks) is not None:
+    if late_rank_fact(ranks) is not None:
         return None
     waits = (ranks.in_cycles() if ranks.cycles.has_steps else ranks).waits
     waited_ns = int(waits.wait_ns.sum())
@@ -116,7 +116,7 @@ def waiting_for(ranks: RankReport | None) -> tuple[Fact, tuple[Fact, ...]] | Non
     return whom, (claim, *(fact("waiting.first"),) * is_first)
 
 
-def late_rank_findings(ranks: RankReport | None, program: frozenset[str]) -> Iterator[Finding]:
+def late_rank_findings(ranks: RankReport, program: frozenset[str]) -> Iterator[Finding]:
     """Give a finding without a gain if waiting for late ranks costs much."""
     yield from filter(None, map(as_loss, _causes(ranks, program)))
 
@@ -124,10 +124,9 @@ def late_rank_findings(ranks: RankReport | None, program: frozenset[str]) -> Ite
 def late_rank(case: Case) -> Iterator[Cause]:
     """Give a cause if waiting for late ranks costs much; samples of clocks may say why."""
     for late in _causes(case.ranks, case.program):
-        assert case.ranks is not None
         slow, (_, why) = case.ranks.slow, case.replay_or_reason
         assert slow is not None
-        if case.prepared is None:  # a summary is not replayed, but tells how late the rank is
+        if not case.has_events:  # a summary is not replayed, but tells how late the rank is
             doubts = (fact("doubt.refused", why=why), fact("doubt.as-late"))
             gain = Gain(0, slow.lost_ns_per_step, None)
             late = replace(late, gain=gain, doubts=doubts)
@@ -139,10 +138,10 @@ def late_rank(case: Case) -> Iterator[Cause]:
         yield replace(late, details=details, advice=advice or late.advice)
 
 
-def _causes(ranks: RankReport | None, program: frozenset[str]) -> Iterator[Cause]:
+def _causes(ranks: RankReport, program: frozenset[str]) -> Iterator[Cause]:
     """Yield at most one cause: which ranks others wait for, why these are late, and what to do."""
     claim = late_rank_fact(ranks)
-    if ranks is None or ranks.slow is None or claim is None:
+    if ranks.slow is None or claim is None:
         return
     slow, is_of_hosts = ranks.slow, _is_of_hosts(ranks.slow)
     why, advice = late_rank_reason(slow)
@@ -223,9 +222,9 @@ def rank_balance(case: Case) -> Iterator[Cause]:
 def _experts(case: Case) -> Iterator[Cause]:
     """Give a cause if the experts of one rank work longer than those of the others."""
     ranks, rule = case.ranks, "expert-imbalance"
-    groups = ranks.experts() if ranks is not None and ranks.span_ns else []
+    groups = ranks.experts() if ranks.span_ns else []
     group = max(groups, key=lambda group: group.lost_ns, default=None)
-    if ranks is None or group is None or group.compute_imbalance is None:
+    if group is None or group.compute_imbalance is None:
         return
     lost_ns, uneven = group.lost_ns + group.moving_ns, group.compute_imbalance
     share = lost_ns / ranks.span_ns
@@ -251,7 +250,7 @@ def _experts(case: Case) -> Iterator[Cause]:
 
 def _bubbles(case: Case) -> Iterator[Cause]:
     """Give a cause if the bubbles of a pipeline, times in which a stage has no work, cost much."""
-    pipeline, rule = case.ranks.pipeline if case.ranks is not None else None, "pipeline-bubble"
+    pipeline, rule = case.ranks.pipeline, "pipeline-bubble"
     if pipeline is None or pipeline.ideal is None or not pipeline.steps:
         return
     # The mean times per step and stage

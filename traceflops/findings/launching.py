@@ -93,12 +93,10 @@ def pace_facts(case: Case) -> Iterator[Fact]:
 
 def slowed_by_stacks(case: Case) -> Fact | None:
     """Return the doubt that recording slowed the host, if it has very many Python functions."""
-    if case.prepared is None:
-        return None
     marks, windows = case.prepared.trace.marks, case.prepared.windows.values()
     begun_ns = numbers(marks["start_ns"])[is_one_of(marks["kind"], "python")]
     count = sum(int(chosen_time(own).contains(begun_ns).sum()) for own in windows)
-    every_ns = case.total.components.window_ns // max(count, 1)
+    every_ns = case.total.components.window_ns // count if count else 0
     is_much = 0 < every_ns <= limit(case, _LAUNCH_BOUND, "stacks_every_ns")
     return fact("doubt.stacks", every_ns=every_ns) if is_much else None
 

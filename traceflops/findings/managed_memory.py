@@ -43,14 +43,12 @@ def between_pages(case: Case, idle: IdleClass) -> tuple[set[str], dict[str, Valu
     link. "own-work": both gain little. "sampled": samples of the CPU are at least half as many as
     when it is busy, so code runs between the pages.
     """
-    if case.prepared is None:
-        return set(), {}
     values: dict[str, Value] = {"bytes": _fetched_twice(case.prepared.trace) or None}
     if (times := _times_after_pages(case.prepared.trace)) is not None:
         each_byte_ns, each_ns = times
         gaps = sum(culprit.gaps for culprit in idle.culprits)
         fixed_ns = min(round(gaps * each_ns), idle.idle_ns)
-        moving_ns, least_ns = _times_to_host(case, case.prepared)
+        moving_ns, least_ns = _times_to_host(case)
         most_ns = fixed_ns + moving_ns - least_ns
         values |= {"each_kib_ns": round(1024 * each_byte_ns), "each_ns": round(each_ns)}
         values |= {"moving_ns": moving_ns, "least_ns": least_ns or None}
@@ -69,12 +67,12 @@ def between_pages(case: Case, idle: IdleClass) -> tuple[set[str], dict[str, Valu
     return set(), values
 
 
-def _times_to_host(case: Case, prepared: Prepared) -> tuple[int, int]:
+def _times_to_host(case: Case) -> tuple[int, int]:
     """Return how many ns the pages take that the host brings back, and how many the link needs.
 
     If the link is unknown, it counts as fast as the fastest prefetch; without any, it needs 0 ns.
     """
-    work, chosen = prepared.trace.activities, prepared.chosen
+    work, chosen = case.prepared.trace.activities, case.prepared.chosen
     size, dur_ns = numbers(work["bytes"], 0), numbers(work["dur_ns"])
     to_host = on_demand(work, "migration DtoH")[chosen.row]
     prefetched = is_prefetch(work, _MIGRATION) & (dur_ns > 0)
@@ -190,8 +188,6 @@ def unified_memory(case: Case) -> Iterator[Cause]:
     If data that makes room is followed by as many launches of the same kernels without migrations,
     it fits, and nothing is gained: that happens once.
     """
-    if case.prepared is None:
-        return
     found = _migrations(case.prepared)
     share = share_of_window(case, found.inside_ns)
     if share < limit(case, UNIFIED, "least_share"):

@@ -27,7 +27,7 @@ def slow_collectives(case: Case, share: float) -> Iterator[Cause]:
     """Give a cause if large collectives run far below the peak of the links."""
     rule, ranks = "slow-collectives", case.ranks
     poor, good, least = (limit(case, rule, name) for name in ("poor", "good", "least_share"))
-    if ranks is None or ranks.partial:
+    if ranks.partial:
         return  # without all ranks, transfers contain waiting and look slow
     slow = [
         # The ns that a good rate would save: bytes / bandwidth is the time that calls take.
@@ -61,7 +61,7 @@ def slow_collectives(case: Case, share: float) -> Iterator[Cause]:
     )
 
 
-def slow_link_fact(ranks: RankReport | None) -> Fact | None:
+def slow_link_fact(ranks: RankReport) -> Fact | None:
     """Return which group transfers far slower than similar groups, None if that costs little."""
     claim = next((slow.claim for slow in _slow_links(ranks, frozenset())), None)
     if claim is None:
@@ -70,7 +70,7 @@ def slow_link_fact(ranks: RankReport | None) -> Fact | None:
     return Fact(claim.code, values)  # verdicts tell no share of it
 
 
-def slow_link_findings(ranks: RankReport | None, program: frozenset[str]) -> Iterator[Finding]:
+def slow_link_findings(ranks: RankReport, program: frozenset[str]) -> Iterator[Finding]:
     """Give a finding if one group transfers far slower than similar groups."""
     yield from filter(None, map(as_loss, _slow_links(ranks, program)))
 
@@ -80,10 +80,10 @@ def slow_link(case: Case) -> Iterator[Cause]:
     yield from _slow_links(case.ranks, case.program)
 
 
-def _slow_links(ranks: RankReport | None, program: frozenset[str]) -> Iterator[Cause]:
+def _slow_links(ranks: RankReport, program: frozenset[str]) -> Iterator[Cause]:
     """Yield at most one cause: the slow link by which ranks lose most."""
-    slow = [rate for rate in ranks.rates() if rate.slow] if ranks is not None else []
-    if ranks is None or not slow:
+    slow = [rate for rate in ranks.rates() if rate.slow]
+    if not slow:
         return
     lost: defaultdict[tuple[int, ...], int] = defaultdict(int)
     for rate in slow:

@@ -203,8 +203,6 @@ def uneven_launches(case: Case) -> Finding | None:
     They do the same work unless it depends on the data, so something outside holds up the GPU:
     faster kernels are no remedy. None if slow launches take little time, or are of few kernels.
     """
-    if case.prepared is None:
-        return None
     limits = case.finding_rules.limits(MAIN_KERNEL)
     launches = _launches(case.prepared)
     known, first, count = _identical(launches)

@@ -56,8 +56,7 @@ def start_up(case: Case) -> Finding | None:
     whole, set_up_ns, uploads_ns = chosen + before, 0, 0
     # Work done once in windows that are left out, beside known start-up
     prepared = case.prepared
-    for device, account in prepared.accounts.items() if prepared is not None else ():
-        assert prepared is not None
+    for device, account in prepared.accounts.items():
         for window in prepared.windows[device]:
             if window.left_out == BEFORE_WORK:
                 left_out = Intervals.one(window.start_ns, window.end_ns).subtract(account.start_up)
@@ -109,11 +108,10 @@ def start_up(case: Case) -> Finding | None:
     return found if share >= WORTH_SAYING else replace(found, claim=of_range)
 
 
-def _made_once(prepared: Prepared | None) -> Counter[str]:
+def _made_once(prepared: Prepared) -> Counter[str]:
     """Return the time by name of kernels that run once, before a loop, as far as it is left out."""
     made = Counter[str]()
-    for device, account in prepared.accounts.items() if prepared is not None else ():
-        assert prepared is not None
+    for device, account in prepared.accounts.items():
         rows, labels = account.rows, prepared.trace.activities["name"]
         left_out = [own for own in prepared.windows[device] if own.left_out == BEFORE_WORK]
         end_ns = max((own.end_ns for own in left_out), default=NEVER)
@@ -137,11 +135,10 @@ def _left_out(case: Case) -> Components:
     return sum(left_out, Components())
 
 
-def main_kind(prepared: Prepared | None) -> str | None:
+def main_kind(prepared: Prepared) -> str | None:
     """Return the kind of most of the start-up in words, None if no kind is most of it."""
     by_kind = Counter[str]()
-    for device, account in prepared.accounts.items() if prepared is not None else ():
-        assert prepared is not None
+    for device, account in prepared.accounts.items():
         # Windows that are left out as start-up count as chosen here.
         windows = (
             replace(window, used=window.used or window.left_out == BEFORE_WORK)

@@ -17,10 +17,10 @@ from traceflops.facts import Fact, fact
 from traceflops.findings.case import Case, limit, share_of_window
 from traceflops.findings.finding import Finding
 from traceflops.findings.rules import statement
-from traceflops.recording.inventory import missing_from, profiler_time
+from traceflops.recording.inventory import profiler_time
 from traceflops.remedies import PYTORCH, How, family, way_to_record
 from traceflops.table.columns import matching, numbers
-from traceflops.windows.prepared import SERIALIZED, Prepared
+from traceflops.windows.prepared import SERIALIZED
 from traceflops.windows.records import chosen_time
 
 RULE: Final = "trace-health"
@@ -126,11 +126,10 @@ def trace_health(case: Case) -> Iterator[Finding]:
             else:
                 advice = _record(how) if unfit.lack else fact(f"{RULE}.{unfit.code}.remedy")
             yield _finding(unfit.code, claim, advice)
-    if case.prepared is None:
+    if not case.has_events:
         return
-    missing = missing_from(case.prepared.trace)
     if case.windows_used and not case.on_host:
-        yield from _coverage(case, {lack.code for lack in missing})
+        yield from _coverage(case, {lack.code for lack in case.missing})
     idle, has_mfu = case.total.components.idle_ns, case.measured.mfu_range is not None
     is_idle = share_of_window(case, idle) >= limit(case, RULE, "least_idle")
     matters = {
@@ -139,7 +138,7 @@ def trace_health(case: Case) -> Iterator[Finding]:
         "no MFU": not has_mfu,
         "no MFU of PyTorch": not has_mfu and family(case.source.format) == PYTORCH,
     }
-    for lack in missing:
+    for lack in case.missing:
         row = _LACKS.get(lack.code)
         if row is None or row.notes & {*notes}:  # a note has a finding on it already
             continue
@@ -147,7 +146,7 @@ def trace_health(case: Case) -> Iterator[Finding]:
             what, cost = (fact(f"lack.{lack.code}.{part}") for part in ("what", "cost"))
             claim = fact(f"{RULE}.lacks", lack=lack.code, what=what, cost=cost)
             yield _finding(row.code, claim, _record(lack.how))
-    yield from _overhead(case, case.prepared)
+    yield from _overhead(case)
 
 
 def _record(how: How | None) -> Fact | None:
@@ -180,8 +179,9 @@ def _coverage(case: Case, missing: set[str]) -> Iterator[Finding]:
         yield _finding("few-steps", claim, fact(f"{RULE}.few-steps.remedy{of_torch}"))
 
 
-def _overhead(case: Case, prepared: Prepared) -> Iterator[Finding]:
+def _overhead(case: Case) -> Iterator[Finding]:
     """Give a finding if the profiler itself, or what it adds to each launch, takes long."""
+    prepared = case.prepared
     chosen = {device: chosen_time(windows) for device, windows in prepared.windows.items()}
     own = profiler_time(prepared.trace, prepared.accounts, chosen)
     share = share_of_window(case, own.idle_ns)
@@ -208,8 +208,7 @@ def _overhead(case: Case, prepared: Prepared) -> Iterator[Finding]:
 def _matters(case: Case, unfit: _Unfit, count: int | None) -> bool:
     """Return whether a note matters here; `count` is how many records it is about, if known."""
     if unfit is _CLOCKS:  # clocks matter only between devices; ranks may be aligned without them
-        is_aligned = case.ranks is not None and case.ranks.alignment.basis != ""
-        return len(case.devices) > 1 and not is_aligned
+        return len(case.devices) > 1 and not case.ranks.alignment.basis
     if unfit is _TIMELINE:
         return not case.windows_used
     works = sum(sums.count for device in case.devices for sums in device.whole.kinds.values())

@@ -178,8 +178,6 @@ def uneven_steps(case: Case) -> Iterator[Cause]:
 def is_sweep(case: Case) -> bool:
     """Return whether steps differ on purpose: most launch another number of blocks than usual."""
     prepared = case.prepared
-    if prepared is None:
-        return False
     grid = np.maximum(product_of(axes(prepared.trace.activities["grid"])), 0)  # 0 for unknown
     for device, account in prepared.accounts.items():
         used = [window for window in prepared.windows[device] if window.used]
@@ -274,8 +272,6 @@ def _more(case: Case, spread: StepSpread, slow: Sequence[StepTime]) -> _More | N
     A span that usual steps hardly have comes first; None if nothing explains so much.
     """
     prepared = case.prepared
-    if prepared is None:
-        return None
     steps = {step.step for step in slow}
     when_slow, when_usual, slow_count, usual_count = {}, {}, 0, 0
     for device, windows in prepared.windows.items():
@@ -286,7 +282,7 @@ def _more(case: Case, spread: StepSpread, slow: Sequence[StepTime]) -> _More | N
         usual_count += sum(window.used for window in windows) - len(own)
     (part, _), median_ns = largest_part(spread), spread.median_ns
     least_ns = sum(step.ns - median_ns for step in slow) // (2 * len(slow))
-    for of_slow, of_usual, most in _times(case, prepared, when_slow, when_usual, part, least_ns):
+    for of_slow, of_usual, most in _times(case, when_slow, when_usual, part, least_ns):
         longer = []
         for (name, remedy), ns in of_slow.items():
             usual_ns = of_usual.get((name, remedy), 0) // max(usual_count, 1)
@@ -306,13 +302,14 @@ _Times = Mapping[tuple[str, str], int]
 
 
 def _times(
-    case: Case, prepared: Prepared, slow: _When, usual: _When, part: str, least_ns: int
+    case: Case, slow: _When, usual: _When, part: str, least_ns: int
 ) -> Iterator[tuple[_Times, _Times, float]]:
     """Yield what took how long in slow and in usual steps, and a share: its most in usual steps.
 
     They are by span first; then, if the longer `part` is idle time, by culprit, then by class of
     idle time; else by kernel.
     """
+    prepared = case.prepared
     spans = _spans(prepared, least_ns)
     yield spans(slow), spans(usual), _HARDLY
     if part != _IDLE:

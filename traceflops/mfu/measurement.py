@@ -28,6 +28,7 @@ from traceflops.flops.ops.arguments import TF32_OR_FP32
 from traceflops.mfu import budget
 from traceflops.mfu.budget import FROM_THE_TRACE, DevicePeaks, PeakOptions, ShareRange
 from traceflops.mfu.counted.counter_flops import measured_work
+from traceflops.mfu.counted.kernel_speeds import KernelSpeed
 from traceflops.mfu.inference import Inference, inference
 from traceflops.mfu.roof_times import NO_ROOFS, RoofTimes, moved_bytes, roof_times
 from traceflops.mfu.traced.coverage import ENOUGH, TOO_LITTLE
@@ -160,6 +161,11 @@ class Measurement(Struct, frozen=True, dict=True):
             code, largest = "flops-unknown", _largest_unknown(self.executed)
             missing = [note_of("missing", code, unknown=unknown, most=most, largest=largest)]
         return (*counts, *missing, *work, *budget.peak_notes(self.executed, self.devices))
+
+    @property
+    def speeds(self) -> tuple[KernelSpeed, ...]:
+        """Return how near counted kernels come to the limits of the GPU, () without counters."""
+        return self.executed.work.speeds if self.executed.work is not None else ()
 
     @property
     def sources(self) -> tuple[Source, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from msgspec import Struct
@@ -106,6 +106,11 @@ class RankReport(Struct, frozen=True, dict=True):
     links: Links = _NO_LINKS
     pipeline: Pipelines | None = None
     by_ends: bool = False
+
+    @property
+    def are_several(self) -> bool:
+        """Return whether there are ranks to compare; of one rank, nothing waits."""
+        return len(self.records.ranks) > 1
 
     @property
     def unmatched(self) -> int:
@@ -249,8 +254,24 @@ class RankReport(Struct, frozen=True, dict=True):
         return expert_groups(self.records, self.waits)
 
 
-def rank_report(prepared: Prepared, links: Links = _NO_LINKS) -> RankReport | None:
-    """Return who waits for whom; None for a single rank, or if ranks cannot be told apart."""
+_NO: Final[Any] = np.empty(0, dtype=np.int64)
+_NO_TABLE: Final = np.empty((0, 0), dtype=np.int64)
+NO_RANKS: Final = RankReport(
+    records=CommRecords((), (), (), (), *[_NO] * 13),
+    matches=Matches(_NO, 0, 0),
+    alignment=Alignment("", _NO, _NO, None, None, _NO, _NO),
+    waits=Waits(*[_NO] * 14),
+    cycles=Cycles((), _NO, _NO_TABLE, _NO_TABLE, _NO_TABLE, _NO, is_joint=False),
+    slow=None,
+    partial=False,
+    comparable=False,
+    recorded_ns=0,
+)
+"""The report on a single rank, or on ranks that cannot be told apart."""
+
+
+def rank_report(prepared: Prepared, links: Links = _NO_LINKS) -> RankReport:
+    """Return who waits for whom; NO_RANKS for a single rank, or if they cannot be told apart."""
     is_aligned = bool(prepared.accounts) and origins(prepared).aligned
     work = PreparedWork(prepared)
     return report_of(records_of(prepared), work, is_aligned=is_aligned, links=links)
@@ -258,14 +279,14 @@ def rank_report(prepared: Prepared, links: Links = _NO_LINKS) -> RankReport | No
 
 def report_of(
     records: CommRecords, work: RankWork, *, is_aligned: bool, links: Links = _NO_LINKS
-) -> RankReport | None:
-    """Return the report on the records; None for one rank, or ranks not told apart.
+) -> RankReport:
+    """Return the report on the records; NO_RANKS for one rank, or ranks not told apart.
 
     `is_aligned` says that the recorded clocks are one clock, even if no collectives align them.
     """
     # "repeated-launches": devices of one process may be those of several ranks.
     if len(records.ranks) < 2 or any(n.code == "repeated-launches" for n in work.trace.notes):
-        return None
+        return NO_RANKS
     recorded = records
     records, matches, alignment = with_partners(recorded)
     if not alignment.basis and not is_aligned:

@@ -71,7 +71,7 @@ class Recorded(Struct, frozen=True, dict=True):
 
     prepared: Prepared
     phases: Phases | None
-    ranks: RankReport | None
+    ranks: RankReport
     _looked_up: dict[str, Any] = field(default_factory=dict)
 
     @cached_property
@@ -112,8 +112,8 @@ class Recorded(Struct, frozen=True, dict=True):
         trace = self.prepared.trace
         of_process = [ABSENT if rank is None else rank for rank in trace.ranks]
         rank = np.array(of_process, dtype=np.int64)[numbers(trace.devices["process"])]
-        if self.ranks is not None:  # where files state no ranks, their comparison numbers them
-            rank[list(self.ranks.records.devices)] = self.ranks.records.ranks
+        # Where files state no ranks, their comparison numbers them.
+        rank[[*self.ranks.records.devices]] = self.ranks.records.ranks
         return rank
 
     @cached_property

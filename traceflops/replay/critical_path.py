@@ -95,7 +95,7 @@ def path(graph: RecordedGraph, spans: Spans, world: World, time_ns: IntArray) ->
         pieces.append(
             Pieces(kinds.ravel(), narrow(node_of), narrow(source[node_of]), ns).only(ns > 0)
         )
-    return Pieces.joined(pieces) if pieces else Pieces(*np.empty((4, 0), dtype=np.int64))
+    return Pieces.joined(pieces)
 
 
 def parts_of(

@@ -51,7 +51,7 @@ _JITTER_NS: Final = 2_000
 _AT_ONCE: Final = 3  # work that starts within this many usual gaps of a queue follows at once
 
 
-def recorded_graph(prepared: Prepared, ranks: RankReport | None) -> RecordedGraph:
+def recorded_graph(prepared: Prepared, ranks: RankReport) -> RecordedGraph:
     """Return the graph of all work of the devices, and of the calls and threads behind it."""
     work = RecordedWork(prepared, ranks)
     return _GraphBuilder(work, HostWaits(work), _Meetings.of(work)).graph()
@@ -68,7 +68,7 @@ class _Meetings(Struct, frozen=True):
     def of(cls, work: RecordedWork) -> _Meetings:
         """Return the collectives that no member left before all had arrived."""
         ranks, none = work.ranks, np.empty(0, dtype=np.int64)
-        if ranks is None or not ranks.comparable or not len(ranks.waits.row):
+        if not ranks.comparable or not len(ranks.waits.row):
             return cls(none, none, none)
         collective = ranks.waits.collective
         member = work.work_of_row[ranks.records.row[ranks.waits.row]]

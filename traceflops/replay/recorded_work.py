@@ -69,7 +69,7 @@ class RecordedWork(Struct, frozen=True, dict=True):
     """All GPU work, its queues and launches; times are in ns, on one clock for all processes."""
 
     prepared: Prepared
-    ranks: RankReport | None
+    ranks: RankReport
 
     @cached_property
     def row(self) -> IntArray:
@@ -129,7 +129,7 @@ class RecordedWork(Struct, frozen=True, dict=True):
         """Return, per process, by how much its clock is ahead."""
         trace = self.prepared.trace
         offset = np.zeros(trace.processes.num_rows, dtype=np.int64)
-        if self.ranks is not None and self.ranks.comparable:
+        if self.ranks.comparable:
             owner = numbers(trace.devices["process"])
             offset[owner[[*self.ranks.records.devices]]] = self.ranks.alignment.offset_ns
         return offset

@@ -130,7 +130,7 @@ class Replay(Struct, frozen=True, dict=True):
     """A recording ready for questions. Raises UsageError if it does not hold what they need."""
 
     prepared: Prepared
-    ranks: RankReport | None
+    ranks: RankReport
     phases: Phases | None
     mfu: ShareRange | None
 
@@ -193,8 +193,7 @@ class Replay(Struct, frozen=True, dict=True):
         has_meeting = np.zeros(len(graph.nodes.time_ns), dtype=np.bool_)
         has_meeting[graph.edges.target[graph.edges.kind == MEETING]] = True
         communicates = taken(self.recorded.communicates.astype(np.int8), graph.nodes.row, 0) > 0
-        is_partial = self.ranks is not None and self.ranks.partial
-        return np.asarray(communicates & (~has_meeting | is_partial))
+        return np.asarray(communicates & (~has_meeting | self.ranks.partial))
 
     @cached_property
     def critical(self) -> tuple[PathPart, ...]:
@@ -305,7 +304,8 @@ class Replay(Struct, frozen=True, dict=True):
         if self.awaits_others:
             # Are ranks of the job missing, as far as the recording tells?
             sizes = numbers(self.prepared.trace.processes["world_size"], 0).tolist()
-            is_partial = self.ranks.partial if self.ranks else max(sizes, default=0) != 1
+            is_one = max(sizes, default=0) == 1
+            is_partial = self.ranks.partial if self.ranks.are_several else not is_one
             yield fact("doubt.ranks-missing" if is_partial else "doubt.collectives-apart")
         elif 2 * (max(after) - min(after)) > gain:
             # The readings are too far apart. How far apart are those that differ in one thing only?

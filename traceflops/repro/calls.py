@@ -127,7 +127,7 @@ def calls(analysis: Analysis) -> tuple[Call, ...]:
 
     Kernels of communication are left out. The times of the calls add up to those of the kernels.
     """
-    ops = analysis.recording.trace.ops
+    ops = analysis.prepared.trace.ops
     kernels = _KernelRows.of(analysis)
     # Kernels on one device whose repeated ops have equal names and arguments are of equal calls;
     # of those without an op, kernels of one name.
@@ -168,7 +168,7 @@ class _KernelRows(Struct, frozen=True):
     @classmethod
     def of(cls, analysis: Analysis) -> _KernelRows:
         """Return the kernels of an analysis, without those of communication."""
-        prepared, executed = analysis.recording, analysis.measured.executed
+        prepared, executed = analysis.prepared, analysis.measured.executed
         activities, chosen, ops = prepared.trace.activities, prepared.chosen, prepared.trace.ops
         categorised = prepared.linked.categorised
         top = np.array(categorised.top(), dtype=np.str_)[categorised.category]

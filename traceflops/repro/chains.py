@@ -103,7 +103,7 @@ def chain(analysis: Analysis) -> Chain | None:
 
     They lie in one thread and can all be repeated; None if there are too few such.
     """
-    prepared = analysis.recording
+    prepared = analysis.prepared
     ops, activities, chosen = prepared.trace.ops, prepared.trace.activities, prepared.chosen
     asked = np.flatnonzero(is_one_of(activities["kind"], "kernel")[chosen.row])
     launcher = ops_that_launched(prepared, chosen.row[asked])

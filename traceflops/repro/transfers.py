@@ -80,7 +80,7 @@ class Exchange(Transfer, frozen=True):
 
 def copies(analysis: Analysis) -> list[Copy]:
     """Return the copies between host and device whose size is known."""
-    activities, row = analysis.recording.trace.activities, analysis.recording.chosen.row
+    activities, row = analysis.prepared.trace.activities, analysis.prepared.chosen.row
     size = numbers(activities["bytes"])[row]
     is_asked = is_one_of(activities["direction"], "HtoD", "DtoH")[row] & (size > 0)
     direction = codes(activities["direction"])[row]
@@ -93,7 +93,7 @@ def copies(analysis: Analysis) -> list[Copy]:
 
 def exchanges(analysis: Analysis) -> list[Exchange]:
     """Return the collectives whose kind, ranks, sizes and type are known."""
-    linked, row = analysis.recording.linked, analysis.recording.chosen.row
+    linked, row = analysis.prepared.linked, analysis.prepared.chosen.row
     recorded = Recorded(linked, row)
     label, labels = recorded.texts("collective")
     dtype, dtypes = recorded.texts("collective_dtype")
@@ -121,7 +121,7 @@ def _equal(
 
     `is_asked` and the keys are per row of the chosen activities, as is the example.
     """
-    prepared = analysis.recording
+    prepared = analysis.prepared
     activities, asked = prepared.trace.activities, np.flatnonzero(is_asked)
     row, ns = prepared.chosen.row[asked], prepared.chosen.inside_ns[asked]
     name, labels = codes(activities["name"])[row], names(activities["name"])

@@ -323,11 +323,13 @@ class Columns(Struct, frozen=True):
 
     @classmethod
     def joined(cls, parts: Iterable[Self]) -> Self:
-        """Return the rows of all parts, concatenated; there must be at least one part."""
+        """Return the rows of all parts, concatenated."""
         made: Callable[..., Self] = cls
         pieces = list(parts)
         if len(pieces) == 1:
             return pieces[0]
+        if not pieces:
+            return made(*[np.empty(0, dtype=np.int64)] * len(cls.__struct_fields__))
         columns = zip(*map(astuple, pieces), strict=True)
         return made(*map(np.concatenate, columns))
 
