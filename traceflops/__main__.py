@@ -10,9 +10,14 @@ from traceflops.errors import MORE_MEMORY, is_out_of_memory
 
 _FAILED = 2
 _INTERRUPTED = 130
-_SPARING = {"OPENBLAS_NUM_THREADS": "1", "MIMALLOC_ARENA_RESERVE": "65536"}
+_SPARING = {
+    "OPENBLAS_NUM_THREADS": "1",
+    "MIMALLOC_ARENA_RESERVE": "65536",
+    "NUMPY_MADVISE_HUGEPAGE": "0",
+}
 """What keeps libraries from claiming memory that is never used: threads of linear algebra, which is
-not used here, and the GiB of addresses that Arrow's allocator reserves at once (here 65,536 KiB).
+not used here, the GiB of addresses that Arrow's allocator reserves at once (here 65,536 KiB), and
+huge pages, which the kernel clears whole for each of many short-lived arrays.
 """
 
 

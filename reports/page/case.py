@@ -17,7 +17,7 @@ from traceflops.facts import fact
 from traceflops.findings.counted_estimates import COUNTED_KERNEL
 from traceflops.findings.finding import WORTH_SAYING, Finding
 from traceflops.findings.main_kernel import MAIN_KERNEL
-from traceflops.findings.unevenness import UNEVEN_STEPS, largest_part
+from traceflops.findings.unevenness import UNEVEN_STEPS
 from traceflops.memory.usage import Curve, memory_use
 from traceflops.reports.page import evidence, overview
 from traceflops.reports.page.steps import MOST_SMALL, drawn_bars, window_rows
@@ -167,7 +167,7 @@ def _component(analysis: Analysis, finding: Finding) -> str:
     the rule's name, a section of the evidence, or the category of most of its kernels decides.
     """
     if finding.rule == UNEVEN_STEPS and analysis.spread is not None:
-        return largest_part(analysis.spread)[0]
+        return analysis.spread.largest_part[0]
     if "memory" in finding.rule or "copies" in finding.rule:
         return "memory"
     of_section = {"communication": "communication", "ranks": "communication", "idle": "idle"}

@@ -17,8 +17,22 @@ from msgspec import Struct, field
 from msgspec.structs import astuple, replace
 
 from traceflops.attribution.scopes import PHASES, Phase, Phases, in_optimizer
-from traceflops.table.columns import ABSENT, BoolArray, Columns, IntArray, is_one_of, numbers
-from traceflops.table.grouping import differ_from_before, group_rows, group_sums
+from traceflops.table.columns import (
+    ABSENT,
+    BoolArray,
+    Columns,
+    IntArray,
+    count_true,
+    is_one_of,
+    numbers,
+)
+from traceflops.table.grouping import (
+    differ_from_before,
+    group_rows,
+    group_sums,
+    lower_medians,
+    runs,
+)
 from traceflops.table.nesting import taken
 from traceflops.timeline.account import DeviceAccount
 from traceflops.timeline.idle import LONGEST_START_NS
@@ -79,16 +93,24 @@ class Leads(Columns, frozen=True):
         """The longest lead of an ordinary launch."""
         return min(max(_CAP_TIMES * self.floor_ns, _LEAST_CAP_NS), LONGEST_START_NS)
 
-    def falls(self, window: Window) -> bool:
-        """Return whether the median lead in a window halves from its first to its last quarter."""
-        begin, stop = np.searchsorted(self.start_ns, (window.start_ns, window.end_ns)).tolist()
+    def falls(self, windows: Sequence[Window]) -> int:
+        """Return in how many windows the median lead halves from the first to the last quarter."""
+        edges = np.array([(window.start_ns, window.end_ns) for window in windows], dtype=np.int64)
+        begin, stop = np.searchsorted(self.start_ns, edges.reshape(-1, 2)).T
+        is_enough = stop - begin >= 4 * _ENOUGH
+        if not is_enough.any():
+            return 0
+        begin, stop = begin[is_enough], stop[is_enough]
         quarter = (stop - begin) // 4
-        if quarter < _ENOUGH:
-            return False
-        first, last = self.lead_ns[begin : begin + quarter], self.lead_ns[stop - quarter : stop]
-        # Twice the medians, without the cost of `np.median`: there is a window for each step.
-        middle = [(quarter - 1) // 2, quarter // 2]
-        return bool(2 * np.sort(last)[middle].sum() < np.sort(first)[middle].sum())
+        first = self._twice_medians(begin, begin + quarter)
+        last = self._twice_medians(stop - quarter, stop)
+        return count_true(2 * last < first)
+
+    def _twice_medians(self, first: IntArray, stop: IntArray) -> IntArray:
+        """Return the sum of the lower and upper median lead of each run of launches."""
+        row, run = runs(first, stop)
+        lead_ns = self.lead_ns[row]
+        return lower_medians(run, lead_ns) - lower_medians(run, -lead_ns)
 
 
 class HostBound(Struct, frozen=True):
@@ -247,21 +269,20 @@ def launching(prepared: Prepared, phases: Phases) -> Launches | None:
     }
     if not any(len(chosen.call) for chosen in chosen_leads.values()):
         return None
-    falls = [
-        launches.falls(window)
-        for device, launches in all_leads.items()
-        for window in windows[device]
-        if window.used and window.role == "step"
-    ]
+    steps = {
+        device: [window for window in windows[device] if window.used and window.role == "step"]
+        for device in all_leads
+    }
+    falls = sum(launches.falls(steps[device]) for device, launches in all_leads.items())
     # The phase of each call is that of its op; calls in the optimizer may have no op.
     phase = taken(phases.phase, prepared.linked.links.op_of_call).astype(np.int64)
     phase[(phase < 0) & in_optimizer(trace, trace.calls)] = _OPTIMIZER
     steady = (_after_first(own, windows[device]) for device, own in chosen_leads.items())
     chosen = Leads.joined(steady)
     floor_ns = min(launches.floor_ns for launches in all_leads.values())
-    ones, steps = np.ones_like(chosen.call), (len(falls), sum(falls))
+    ones, counted = np.ones_like(chosen.call), (sum(map(len, steps.values())), falls)
     of_launch = chosen.lead_ns, chosen.is_starved, phase[chosen.call], ones
-    counts = LeadCounts(*of_launch, floor_ns, *steps)
+    counts = LeadCounts(*of_launch, floor_ns, *counted)
     short_ns = max(counts.floor_ns, _SHORT_NS)
     sums = {
         device: _sums(prepared, device, own, all_leads[device].cap_ns, short_ns)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from statistics import median
 from typing import Final
 
 import numpy as np
@@ -37,7 +36,7 @@ from traceflops.timeline.intervals import Intervals
 from traceflops.units import PART_NAMES, listed
 from traceflops.windows.prepared import Prepared
 from traceflops.windows.records import DeviceReport, chosen_time
-from traceflops.windows.step_times import STANDS_OUT, StepSpread, StepTime, late_after, median_of
+from traceflops.windows.step_times import StepSpread, StepTime, late_after, median_of
 
 UNEVEN_STEPS: Final = "uneven-steps"
 _LEAST_STEPS: Final = 3  # of two steps the median is their mean, and one is always longer
@@ -93,19 +92,18 @@ def uneven_findings(
         for window in (device.windows if reads else ())
         if window.used and ((window.start_ns <= starts) & (starts < window.end_ns)).any()
     }
-    most_ns = STANDS_OUT * spread.median_ns // 1
-    slow = {step.step for step in spread.used if step.ns > most_ns}
+    slow = {step.step for step in spread.slow}
     prompts_explain = slow <= reading and 2 * len(reading) < len(spread.used)
     if slow and prompts_explain:
         return
-    whole_ns = sum(step.ns for step in spread.used)
+    whole_ns = sum(spread.times_ns)
     share = spread.beyond_median_ns / whole_ns if whole_ns else 0.0
     if severity_of(share) is None:
         return
     # By how much the longest step is longer than the median, and what most of it is
     longest = spread.longest
     more_ns = longest.ns - spread.median_ns
-    name, part_ns = largest_part(spread)
+    name, part_ns = spread.largest_part
     is_most = 2 * part_ns > more_ns
     late = late_after(devices, longest.step, more_ns) if name == _IDLE and is_most else None
     of_longest = fact(
@@ -124,15 +122,14 @@ def uneven_steps(case: Case) -> Iterator[Cause]:
     finding = next(uneven_findings(spread, case.devices, case.serving), None)
     if spread is None or finding is None or is_sweep(case) or period_ns(case) is not None:
         return
-    usual_ns = spread.median_ns
-    slow = [step for step in spread.used if step.ns > STANDS_OUT * usual_ns]
+    slow = spread.slow
     more = _more(case, spread, slow) if slow else None
     if more is not None and _LOADER.search(more.name):
         return  # rule data-input tells it, with its gain
     # Why steps are slow: a key of _KINDS, warm-up if they are the first and idle, "" if unknown.
     name = more.name if more is not None and not more.remedy else ""
     kind = next((kind for kind, named in _KINDS.items() if name and re.search(named, name)), "")
-    if slow and tuple(slow) == spread.used[: len(slow)] and largest_part(spread)[0] == _IDLE:
+    if slow and slow == spread.used[: len(slow)] and spread.largest_part[0] == _IDLE:
         kind = _WARM_UP
     is_nobodys = kind == _PROFILER or (more is not None and more.remedy == _SAME)
     # Which steps stand out, and what takes longer in them, or occurs only in them
@@ -280,7 +277,7 @@ def _more(case: Case, spread: StepSpread, slow: Sequence[StepTime]) -> _More | N
         when_usual[device] = chosen_time(windows).subtract(when_slow[device])
         slow_count += len(own)
         usual_count += sum(window.used for window in windows) - len(own)
-    (part, _), median_ns = largest_part(spread), spread.median_ns
+    (part, _), median_ns = spread.largest_part, spread.median_ns
     least_ns = sum(step.ns - median_ns for step in slow) // (2 * len(slow))
     for of_slow, of_usual, most in _times(case, when_slow, when_usual, part, least_ns):
         longer = []
@@ -375,12 +372,3 @@ def _kernel_times(prepared: Prepared, when: _When) -> _Times:
             name = kernel_name(names(column)[code])
             times[name, _KERNELS] += int(inside_ns[rows_of_code].sum())
     return times
-
-
-def largest_part(spread: StepSpread) -> tuple[str, int]:
-    """Return the component of which the longest step exceeds the median most, and by how much."""
-    steps = [step.components.parts() for step in spread.used]
-    own = spread.longest.components.parts()
-    more = {name: ns - round(median(step[name] for step in steps)) for name, ns in own.items()}
-    name = max(more, key=lambda item: more[item])
-    return name, more[name]

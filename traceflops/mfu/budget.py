@@ -142,7 +142,7 @@ def device_peaks(
 
 def memory_peak(trace: Trace, options: PeakOptions = FROM_THE_TRACE) -> int | None:
     """Return the memory bandwidth in bytes/ns of all devices, or of the one that the user names."""
-    seen = [SeenDevice.of(row) for row in trace.devices.to_pylist()] or [SeenDevice()]
+    seen = {*map(SeenDevice.of, trace.devices.to_pylist())} or {SeenDevice()}  # most are alike
     peaks = {chosen(options.device, None, device).bandwidth for device in seen}
     return peaks.pop() if len(peaks) == 1 else None
 

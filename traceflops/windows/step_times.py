@@ -12,10 +12,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from fractions import Fraction
 from functools import cached_property
 from math import ceil
+from statistics import median
 from typing import Final, NamedTuple
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import astuple
 
 from traceflops.devices.processes import called, whose
 from traceflops.table.columns import ABSENT, BoolArray, FloatArray, IntArray, numbers
@@ -199,12 +201,11 @@ class Growth(NamedTuple):
     last_ns: int
 
 
-def _growth(steps: Sequence[StepTime]) -> Growth | None:
+def _growth(steps: Sequence[StepTime], times_ns: Sequence[int]) -> Growth | None:
     """Return how steps of the same devices grow or shrink; None unless steadily and largely."""
     count = len(steps)
     if count < _LEAST_GROWING or len({step.devices for step in steps}) > 1:
         return None
-    times_ns = [step.ns for step in steps]
     first_ns, last_ns = median_of(times_ns[: count // 3]), median_of(times_ns[-(count // 3) :])
     less_ns, more_ns = sorted((first_ns, last_ns))
     if less_ns == more_ns or more_ns < _LARGELY * less_ns:
@@ -219,20 +220,25 @@ def _growth(steps: Sequence[StepTime]) -> Growth | None:
 
 
 class StepSpread(Struct, frozen=True, dict=True):
-    """The times of the steps used, by number; `mean_ns` is the mean over their windows."""
+    """The times of the steps used, in order of number; `mean_ns` is the mean over their windows."""
 
     used: tuple[StepTime, ...]
     mean_ns: int
 
     @cached_property
+    def times_ns(self) -> list[int]:
+        """Return the time of each step in ns."""
+        return [step.ns for step in self.used]
+
+    @cached_property
     def median_ns(self) -> int:
         """Return the median time in whole ns."""
-        return median_of([step.ns for step in self.used])
+        return median_of(self.times_ns)
 
     @cached_property
     def p95_ns(self) -> int | None:
         """Return the 95th percentile of the times, None for fewer than LEAST_FOR_P95 steps."""
-        ordered = sorted(step.ns for step in self.used)
+        ordered = sorted(self.times_ns)
         if len(ordered) < LEAST_FOR_P95:
             return None
         return ordered[ceil(_P95 * len(ordered)) - 1]
@@ -240,35 +246,49 @@ class StepSpread(Struct, frozen=True, dict=True):
     @cached_property
     def longest(self) -> StepTime:
         """Return the longest step, of equal ones the first."""
-        return min(self.used, key=lambda step: (-step.ns, step.step))
+        return self.used[self.times_ns.index(max(self.times_ns))]
 
     @cached_property
     def middle(self) -> StepTime:
         """Return the step with the median time; of two in the middle the shorter one."""
-        ordered = sorted(self.used, key=lambda step: (step.ns, step.step))
-        return ordered[(len(ordered) - 1) // 2]
+        ordered = sorted(range(len(self.used)), key=self.times_ns.__getitem__)
+        return self.used[ordered[(len(ordered) - 1) // 2]]
 
     @cached_property
+    def slow(self) -> tuple[StepTime, ...]:
+        """Return the steps that are longer than STANDS_OUT medians."""
+        most_ns = STANDS_OUT * self.median_ns // 1  # whole numbers compare faster
+        timed = zip(self.used, self.times_ns, strict=True)
+        return tuple(step for step, time_ns in timed if time_ns > most_ns)
+
+    @property
     def outstanding(self) -> int:
         """Return the number of steps that stand out; 0 for one or two steps or a median of 0."""
-        usual = self.median_ns
-        if len(self.used) < 3 or not usual:
-            return 0
-        most_ns = STANDS_OUT * usual // 1  # whole numbers compare faster
-        return sum(step.ns > most_ns for step in self.used)
+        return len(self.slow) if len(self.used) > 2 and self.median_ns else 0
 
     @cached_property
     def growth(self) -> Growth | None:
         """Return the steps that grow or shrink steadily and much: all, or all but a quarter."""
-        quarter = len(self.used) // 4
-        tried = (self.used, self.used[: len(self.used) - quarter], self.used[quarter:])
-        return next(filter(None, map(_growth, tried)), None)
+        count, times_ns = len(self.used), self.times_ns
+        tried = (slice(count), slice(count - count // 4), slice(count // 4, count))
+        grown = (_growth(self.used[part], times_ns[part]) for part in tried)
+        return next(filter(None, grown), None)
 
     @cached_property
     def beyond_median_ns(self) -> int:
         """Return the total ns by which steps exceed the median."""
         usual = self.median_ns
-        return sum(max(step.ns - usual, 0) for step in self.used)
+        return sum(time_ns - usual for time_ns in self.times_ns if time_ns > usual)
+
+    @cached_property
+    def largest_part(self) -> tuple[str, int]:
+        """Return the component of which the longest step exceeds the median most, by how much."""
+        own = self.longest.components.parts()
+        columns = zip(*(astuple(step.components) for step in self.used), strict=True)
+        usual_ns = [round(median(column)) for column in columns]
+        more = {name: own[name] - ns for name, ns in zip(own, usual_ns, strict=True)}
+        name = max(more, key=lambda item: more[item])
+        return name, more[name]
 
 
 def counting(windows: Sequence[Window]) -> list[Window]:
