@@ -211,7 +211,7 @@ def _uploads_alone(prepared: Prepared) -> Fact | None:
     kept = has_fact(trace.calls["name"], "allocates").sum() - 2 * frees
     # What is loaded has many sizes, and stays; a measurement repeats a copy, or frees its memory.
     sizes = distinct(numbers(works["bytes"], 0)[is_copy])
-    is_kept = kept >= copies or (not frees and _FEW_SIZES < len(sizes))
+    is_kept = kept >= copies or (not frees and len(sizes) > _FEW_SIZES)
     is_measured = 2 * dur_ns.sum() > window_ns and not is_kept
     if is_measured or 0 < moved <= thresholds()["host-copies"]["small_bytes"] * copies:
         return None
