@@ -197,7 +197,7 @@ def same_uploads(case: Case) -> dict[str, Value]:
     return {"often": often, "each": each}
 
 
-def in_turn(case: Case) -> dict[str, Value]:
+def in_turn(case: Case) -> dict[str, int]:
     """Return on how many `streams` copies run both ways, but never at once, and the ns to save.
 
     Each of these streams has a part of the work of its own. Else the result is empty.
