@@ -87,3 +87,17 @@ def test_what_each_round_does_again_has_a_remedy(one_round: tuple[str, ...], adv
     assert advice in sentence
     remedies = ("reuse them", "one buffer", "less often")
     assert any(remedy in sentence for remedy in remedies) == bool(advice)
+
+
+@pytest.mark.parametrize(
+    ("allocations", "share"), [(1, "60.0 % of the 10.0"), (2, "46.2 % of the 13.0")]
+)
+def test_the_allocation_that_creates_the_context_is_set_up(allocations: int, share: str) -> None:
+    """It takes 240 ms; a second one 1 ms, two copies 3 ms each, a launch 1 ms, each 1 ms apart."""
+    took_ms = [240, 1][:allocations]
+    names = ["cudaMalloc"] * allocations + ["cudaMemcpy", "cudaLaunchKernel", "cudaMemcpy"]
+    calls, at = [], 0
+    for name, dur_ms in zip(names, [*took_ms, 3, 1, 3], strict=True):
+        calls.append({"name": name, "start_ns": at, "dur_ns": dur_ms * MS})
+        at += (dur_ms + 1) * MS
+    assert f"Calls that copy (cudaMemcpy) take {share} ms" in said(calls)

@@ -636,3 +636,23 @@ def test_a_long_kernel_that_reads_the_memory_of_the_host_is_to_have_its_data_cop
     (one,) = found(launch(1, FULL | taken | timed, name="some_kernel"))
     assert ("75.0 % of what L2 takes in comes from the memory of the host" in told(one)) == is_told
     assert ("Copy the data to the memory of the GPU" in told(one)) == is_told
+
+
+@pytest.mark.parametrize(("slow_ns", "is_told"), [(45_000.0, True), (29_000.0, False)])
+def test_the_fastest_blocks_are_named_where_no_throughput_is(
+    slow_ns: float, *, is_told: bool
+) -> None:
+    """Two grids of 1,024 threads, and one of 2,048, which does more."""
+    shapes = [
+        ([8, 4, 1], [32, 1, 1], slow_ns),
+        ([2, 2, 1], [16, 16, 1], 20_000.0),
+        ([8, 1, 1], [256, 1, 1], 30_000.0),
+    ]
+    launches = [
+        launch(number, {TIME: ns}, grid=grid, block=block, threads=None, block_threads=None)
+        for number, (grid, block, ns) in enumerate(shapes)
+    ]
+    sentence = analysis_of(*launches).verdict.sentence
+    told_ = "Use blocks of 16 × 16 threads: they take 20.0 µs a launch, those of 32 45.0 µs"
+    assert (told_ in sentence) == is_told
+    assert ("Use blocks" in sentence) == is_told

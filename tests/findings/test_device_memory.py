@@ -140,6 +140,25 @@ def test_pinned_copies_far_below_the_link_tell_to_look_at_it(
     assert found.gain is None
 
 
+@pytest.mark.parametrize(
+    ("streams", "early_ms", "told"), [(2, 0, True), (1, 0, False), (2, 1, False)]
+)
+def test_streams_with_copies_both_ways_are_to_take_turns_no_more(
+    streams: int, early_ms: int, *, told: bool
+) -> None:
+    """Ten copies of 10 ms to the GPU; then ten of 5 ms back, or while the last still runs."""
+    works = [("to", 0, 10 * MS * n + 1_000, 10 * MS) for n in range(10)]
+    works += [("from", 0, (101 - 2 * early_ms + 5 * n) * MS, 5 * MS) for n in range(10)]
+    rows = launched(*works, ("k", 0, 50 * MS, MS))
+    for number, one in enumerate(rows["activities"][:20]):
+        way = "HtoD (Pinned -> Device)" if number < 10 else "DtoH (Device -> Pinned)"
+        one |= {"kind": "memcpy", "name": f"Memcpy {way}", "direction": way[:4], "bytes": MS}
+        one["stream"] = 7 + number % streams
+    (found,) = of_rule(tf.analyze(trace_of(**rows)), "host-copies")
+    assert (f"though {streams} streams have both" in found.remedy) == told
+    assert found.gain is None or (found.gain.high_ns == 50 * MS) == told
+
+
 def test_one_copy_each_way_cannot_be_hidden_and_does_not_pay_for_pinned_memory() -> None:
     """A sort of 2 ms between its copies of 0.2 ms; no step is known, so nothing runs beside."""
     works = (

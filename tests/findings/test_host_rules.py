@@ -218,6 +218,26 @@ def test_launches_after_a_wait_are_told_to_be_queued_before_it() -> None:
     )
 
 
+@pytest.mark.parametrize(("size", "is_told"), [(4_096, True), (4_096_000, False)])
+def test_small_copies_of_which_each_is_waited_for_are_to_be_joined(
+    size: int, *, is_told: bool
+) -> None:
+    """Copies of 2 us begin 20 us after their calls, each of which is waited for."""
+    begins = range(MS, 4 * MS, 25_000)
+    rows = launched(*(("Memcpy DtoH", at - 20_000, at, 2_000) for at in begins))
+    for one in rows["activities"]:
+        one |= {"kind": "memcpy", "direction": "DtoH", "bytes": size}
+    calls = [{**one, "name": "cudaMemcpyAsync", "dur_ns": 5_000} for one in rows["calls"]]
+    waits = [
+        {"name": "cudaStreamSynchronize", "start_ns": at - 14_000, "dur_ns": 17_000}
+        for at in begins
+    ]
+    (found,) = of_rule(analyzed({**rows, "calls": [*calls, *waits]}, "nsys"), "launch-latency")
+    assert (
+        "before copies of at most 4.10 kB, each of which is waited for" in found.remedy
+    ) == is_told
+
+
 @pytest.mark.parametrize(("alloc_ns", "is_told"), [(20_000, False), (2_000, True)])
 def test_fast_launches_are_not_blamed_for_what_the_host_does_between(
     alloc_ns: int, *, is_told: bool
@@ -1232,3 +1252,17 @@ def test_a_long_read_after_a_fork_waits_for_another_process(first: str, title: s
     (found,) = of_rule(run(0, 2_000_000, 0, 0, by="nsys", marks=system), "file-access")
     assert words(found.name) == title
     assert ("one read of 1.80 ms, what 2 processes send" in found.sentence) == (first == "fork")
+
+
+def test_so_are_they_where_a_part_of_the_launches_is_queued() -> None:
+    """Three kernels of 30 us each 150 us: two are queued behind the first."""
+    kernel = "void at::native::elementwise_kernel<(int)128>(int)"
+    works = []
+    for at in range(MS, 4 * MS, 150_000):
+        works.append((kernel, at - 6_000, at, 30_000))
+        works += [(kernel, at + n * 6_000, at + n * 30_000, 30_000) for n in (1, 2)]
+    analysis = analyzed(launched(*works), "nsys")
+    assert analysis.host_bound is not None
+    assert analysis.host_bound.verdict == "partly host-bound"
+    (found,) = of_rule(analysis, "host-unrecorded")
+    assert found.title == "The host launches work too slowly"

@@ -115,6 +115,7 @@ def test_first_calls_that_take_most_time_of_operators_are_start_up(
     [
         ("", 1, True),
         ("", 19, False),  # a measurement of copies
+        ("sizes", 19, True),  # no copy repeats another
         ("cudaMalloc", 19, True),
         ("cudaMalloc cudaFree", 19, False),
         ("DtoH", 1, False),
@@ -127,7 +128,8 @@ def test_uploads_without_a_launch_are_set_up(more: str, dur_ms: int, *, is_set_u
     works = launched(*(("Memcpy HtoD", at, at + US, dur_ms * MS) for at in starts))
     for number, one in enumerate(works["activities"]):
         direction = "DtoH" if more == "DtoH" and number == 3 else "HtoD"
-        one |= {"kind": "memcpy", "bytes": 1_000_000, "direction": direction}
+        size = 400_000 * (number + 1) if more == "sizes" else 1_000_000
+        one |= {"kind": "memcpy", "bytes": size, "direction": direction}
     for call in works["calls"]:
         call["name"] = "cudaMemcpyAsync"
     if more.startswith("cuda"):

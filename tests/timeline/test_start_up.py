@@ -209,9 +209,16 @@ def test_of_few_calls_the_first_is_what_takes_longer_than_later_ones(
 ) -> None:
     begins = range(0, 60_000 * len(took_us), 60_000)
     places = [*zip(begins, took_us, strict=True)]
-    calls = [call("cudaStreamCreate", at, at + took) for at, took in places]
+    calls = [call("cudaEventCreate", at, at + took) for at, took in places]
     times = run(*calls, gap_us=60_000 * len(took_us))
     assert times.get("first-call", 0) == first_us
+
+
+@pytest.mark.parametrize(("next_", "start_up_us"), [("new", 32 * 20), ("k", 0)])
+def test_streams_are_made_once_before_a_kernel_that_is_new(next_: str, start_up_us: int) -> None:
+    """A library makes a pool of 32 streams, each within 20 us; a loop may make them each time."""
+    calls = [call("cudaStreamCreateWithPriority", at, at + 20) for at in range(0, 32 * 30, 30)]
+    assert run(*calls, gap_us=1_000, first=next_).get("first-call", 0) == start_up_us
 
 
 def test_to_free_has_no_price_where_nothing_was_launched_to_wait_for() -> None:

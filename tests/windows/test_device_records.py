@@ -377,6 +377,15 @@ def test_what_a_missing_record_changes_depends_on_its_kind(
     assert analysis.total.knows_idle == (state != "incomplete")
 
 
+@pytest.mark.parametrize(("late", "at", "lost"), [(2, 4_000, 0), (3, 4_000, 3), (2, 2_000, 2)])
+def test_a_few_launches_behind_all_work_are_not_awaited(late: int, at: int, lost: int) -> None:
+    """The work of 20 launches ends at 2,900 ns; a tenth of them or more follow without a record."""
+    api = [*calls(*LAUNCH, *LAUNCH), *calls(*LAUNCH[:late], at=at, first=20), LATE]
+    found = records(trace_of(calls=api, activities=kernels(*range(20))))
+    assert (found.lost, found.queued) == (lost, late - lost)
+    assert found.is_judged == (not lost)
+
+
 @pytest.mark.parametrize(("recorded", "queued", "share"), [(3, 7, 1.0), (8, 2, 0.2), (10, 0, None)])
 def test_launches_whose_work_came_after_the_recording_are_counted(
     recorded: int, queued: int, share: float | None

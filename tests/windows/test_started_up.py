@@ -263,7 +263,24 @@ def test_data_that_are_uploaded_once_are_start_up() -> None:
     assert (before.role, before.used, span.used) == ("before", False, True)
     assert span.start_ns == 50 * MS + 5 * US
     assert headline(analysis).cls == "start-up"
-    assert "mostly copies to the GPU that do not recur" in headline(analysis).sentence
+    assert "mostly loading data onto the GPU" in headline(analysis).sentence
+
+
+@pytest.mark.parametrize(("every_us", "is_left_out"), [(101, True), (200, False)])
+def test_data_that_the_host_prepares_for_a_busy_loop_are_start_up(
+    every_us: int, *, is_left_out: bool
+) -> None:
+    """Two copies of 1 ms begin 10 ms apart, and 300 kernels of 100 us from 20 ms on."""
+    works = [("copy", t, t + US, MS) for t in (0, 10 * MS)]
+    works += [
+        ("k", 20 * MS + n * every_us * US, 20 * MS + n * every_us * US + US, 100 * US)
+        for n in range(300)
+    ]
+    made = launched(*works)
+    for row in made["activities"][:2]:
+        row |= {"kind": "memcpy", "name": "Memcpy HtoD", "direction": "HtoD", "bytes": MS}
+    windows = analyze(trace_of(**made)).devices[0].windows
+    assert [window.role for window in windows] == ["before"] * is_left_out + ["span"]
 
 
 def test_the_input_of_a_single_pass_is_no_start_up() -> None:

@@ -4,8 +4,9 @@
             own                          own          own           # its time outside GPU calls
 
 The first call of a name may also set up what later calls use. The time that it takes beyond the
-median of its name is called set-up, and is left out of its kind and of the total. Copies and waits
-keep all of their time: they last as long as the GPU work that they move or await.
+median of its name is called set-up, and is left out of its kind and of the total. So is all of a
+single allocation before the first launch, copy or fill: it creates the context.
+Copies and waits keep all of their time: they last as long as the GPU work that they move or await.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from traceflops.table.columns import (
     thread_columns,
 )
 from traceflops.table.grouping import shared_codes
-from traceflops.table.patterns import ANY_FREE, started
+from traceflops.table.patterns import ANY_FREE, STARTS, started
 from traceflops.table.trace import Trace
 from traceflops.timeline.first_calls import FEW
 from traceflops.timeline.intervals import Intervals
@@ -152,12 +153,14 @@ def _without_set_up(calls: pa.Table, row: IntArray) -> IntArray:
     name, dur_ns = codes(calls["name"])[row], (end - start)[row]
     order = np.lexsort((dur_ns, name))
     _, begin, count = np.unique(name[order], return_index=True, return_counts=True)
-    median_ns = dur_ns[order][begin + count // 2]
-    _, first = np.unique(name, return_index=True)
+    median_ns = dur_ns[order][begin + (count - 1) // 2]
+    _, first, group = np.unique(name, return_index=True, return_inverse=True)
     is_often = count >= FEW  # a median of fewer calls would be no measure of the usual time
     spent_ns = dur_ns.copy()
     spent_ns[first[is_often]] = np.minimum(dur_ns[first[is_often]], median_ns[is_often])
     keeps_all = has_fact(calls["name"], "copies") | has_fact(calls["name"], "waits_for_device")
+    has_begun = np.cumsum(matching(calls["name"], STARTS.match)[row]) > 0
+    spent_ns[has_fact(calls["name"], "allocates")[row] & ~has_begun & ~is_often[group]] = 0
     return np.where(keeps_all[row], dur_ns, spent_ns)
 
 

@@ -18,7 +18,7 @@ from traceflops.attribution.host_events import has_fact
 from traceflops.attribution.idle_slices import chosen_gaps
 from traceflops.devices.peaks import HostLink
 from traceflops.facts import Fact, Value, fact
-from traceflops.findings.case import Case, limit
+from traceflops.findings.case import Case, limit, share_of_window
 from traceflops.findings.finding import Cause
 from traceflops.findings.rules import thresholds
 from traceflops.mfu.measurement import Measurement
@@ -51,6 +51,7 @@ _RULE: Final = "host-copies"
 _PIECE: Final = 10
 """Data copied in pieces may end with a piece this many times smaller than the others."""
 _ALIKE: Final = 3  # one direction is slow if the other one is more than this many times as fast
+_SEVERAL: Final = 2  # streams
 _MANY: Final = 10  # fewer copies may happen only once, and need no mending
 
 
@@ -188,6 +189,25 @@ def same_uploads(case: Case) -> dict[str, Value]:
     if often < _MANY or not is_most or not limit(case, _RULE, "small_bytes") < each <= memory:
         return {}
     return {"often": often, "each": each}
+
+
+def in_turn(case: Case) -> dict[str, int]:
+    """Return on how many `streams` copies run both ways, but never at once, and the ns to save.
+
+    Each of these streams has a part of the work of its own. Else the result is empty.
+    """
+    if case.prepared is None or len(case.devices) != 1:
+        return {}
+    works, row = case.prepared.trace.activities, case.prepared.chosen.row
+    row = row[between_host_and_device(case.prepared.trace)[row]]
+    is_way = [is_one_of(works["direction"], way)[row] for way in WAYS]
+    to_gpu, from_gpu = (Intervals.of(*span_columns(works, row[way])) for way in is_way)
+    streams = set[int].intersection(*({*numbers(works["stream"])[row[w]].tolist()} for w in is_way))
+    saved_ns = min(to_gpu.length_ns, from_gpu.length_ns)
+    is_much = share_of_window(case, saved_ns) >= limit(case, _RULE, "least_share")
+    if len(streams) < _SEVERAL or not is_much or len(to_gpu.intersect(from_gpu)):
+        return {}
+    return {"streams": len(streams), "most_ns": saved_ns}
 
 
 def other_way(*, is_little: bool, is_pinned: bool) -> Fact:

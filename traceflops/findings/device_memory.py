@@ -73,6 +73,7 @@ def _copies_alone(case: Case, alone_ns: int, others_ns: int) -> Cause:
     is_slow = part is not None and part < limit(case, rule, "poor")
     # With little other work nothing hides copies; few copies are worth neither hiding nor pinning.
     is_little = room < share
+    turns = copy_sizes.in_turn(case) if memory == copy_sizes.PINNED and not sizes else {}
     if again:
         again["other"] = copy_sizes.other_way(is_little=is_little, is_pinned=are_pinned(case))
     are_few = not case.steps.used and sum(copy.count for copy in copies) < _FEW
@@ -82,7 +83,8 @@ def _copies_alone(case: Case, alone_ns: int, others_ns: int) -> Cause:
     tables = prepared.trace.ops, prepared.trace.marks
     loads = any(_LOADER in name for table in tables for name in names(table["name"]))
     choosing = {
-        "again": bool(again),
+        "again": bool(again) and not turns,
+        "in-turn": bool(turns),
         "uploads": are_uploads,
         "little-work": is_little,
         "beside-nothing": hides_none,
@@ -94,10 +96,12 @@ def _copies_alone(case: Case, alone_ns: int, others_ns: int) -> Cause:
     }
     knows = sizes | {name for name, holds in choosing.items() if holds}
     back = any((copy.name, copy.memory) == ("DtoH", copy_sizes.PAGEABLE) for copy in copies)
-    values |= {"loader": _PIN if loads else None, "back": _PIN if back else None}
+    values |= {"loader": _PIN if loads else None, "back": _PIN if back else None, **turns}
+    values |= again | (speeds if is_slow else {})
     # Pinning makes copies faster that nothing hides; others can be hidden or left out entirely.
     is_faster = is_slow and is_pageable and hides_none and not again
     gain_ns = alone_ns * (1 - part) if part is not None and is_faster else alone_ns
+    gain_ns = turns.get("most_ns", gain_ns)
     if knows == {"little-work", "beside-nothing"} and (ways := copy_sizes.slower_way(copies)):
         knows, values = knows | {"one-way"}, values | ways
         gain_ns = min(alone_ns, copies[0].sum_ns * (1 - ways["slow"] / ways["fast"]))
@@ -108,7 +112,7 @@ def _copies_alone(case: Case, alone_ns: int, others_ns: int) -> Cause:
         case,
         rule,
         share,
-        {"copies": tuple(map(_copied, copies)), **values, **again, **(speeds if is_slow else {})},
+        {"copies": tuple(map(_copied, copies)), **values},
         (fact("host-copies.little-work", room=room),) * is_little,
         frozenset(knows),
         rows=tuple(Row(_named(copy), copy.sum_ns, copy.count) for copy in copies),

@@ -52,6 +52,7 @@ from traceflops.table.grouping import (
     places_in_groups,
     shared_codes,
 )
+from traceflops.table.patterns import ASYNC_COPY
 from traceflops.timeline.intervals import Intervals
 
 _ENGINE: Final = re.compile(r"(?<![\w.-])(vllm|sglang)(/|::)")
@@ -163,7 +164,12 @@ def _of_launches(case: Case, rule: str, idle: IdleClass) -> tuple[set[str], dict
         return knows, values
     drained_ns = sum(culprit.blocked_before_ns for culprit in idle.culprits)
     knows |= {"drained"} if 2 * drained_ns > idle.idle_ns else set()
-    return knows, {**values, "call": costs[0].call}
+    values["call"] = costs[0].call
+    # Most of it may be before small copies, of which each is waited for.
+    copies_ns = sum(own.idle_ns for own in idle.culprits if ASYNC_COPY.match(own.label))
+    small, size = small_copies(case, by_calls=True)
+    knows |= {"copies"} if small and 2 * copies_ns > idle.idle_ns else set()
+    return knows, values | size
 
 
 def _of_unrecorded(case: Case, idle: IdleClass) -> tuple[set[str], dict[str, Value]]:
@@ -179,7 +185,7 @@ def _of_unrecorded(case: Case, idle: IdleClass) -> tuple[set[str], dict[str, Val
     label = "" if knows else short_name(largest.label)
     values: dict[str, Value] = {"label": label, "what": "it" if label else "the code"}
     # PyTorch starts its operators in nameless time that is mostly in short gaps between launches.
-    is_bound = case.host_bound is not None and case.host_bound.verdict == "host-bound"
+    is_bound = case.host_bound is not None and case.host_bound.is_bound
     is_short = idle.short_ns >= _MOSTLY * idle.idle_ns
     launches = "torch" in case.program and is_bound and is_short
     switches = switched(case, idle)

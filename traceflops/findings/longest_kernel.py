@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
+from math import prod
 from typing import Final
 
 from traceflops.characters import kernel_name
@@ -21,6 +22,8 @@ from traceflops.table.trace import Trace
 
 _RATES: Final = {f"{COUNTED_KERNEL}.{way}" for way in ("bytes", "read", "written")}
 """The codes of limits that are rates of memory."""
+_APART: Final = 1.5
+"""The longest time of shapes of blocks is more than this many times the shortest, to be told."""
 
 
 def kernel_with_most(measured: Measurement, trace: Trace) -> Fact | None:
@@ -92,6 +95,28 @@ def counted_with_most(measured: Measurement) -> Fact | None:
     ]
     name, share = short_names([row.name for row in rows])[most.name], times[most.name] / total_ns
     return counted_fact("most", name=name, share=share, time_ns=total_ns, limits=tuple(limits))
+
+
+def best_blocks(measured: Measurement) -> Fact | None:
+    """Return the blocks with which a kernel is much faster than with others of as many threads.
+
+    It is the kernel, and the number of threads of its grid, with most time. None without such.
+    """
+    work = measured.executed.work
+    groups = defaultdict[tuple[str, int], list[tuple[float, tuple[int, ...]]]](list)
+    for speed in work.speeds if work is not None else ():
+        if speed.grid and speed.block and speed.duration_ns:
+            sides = tuple(side for side in speed.block if side > 1)
+            threads = prod((*speed.grid, *speed.block))
+            groups[speed.name, threads].append((speed.duration_ns / speed.launches, sides))
+    group = max(groups.values(), key=lambda times: sum(ns for ns, _ in times), default=[])
+    if not group:
+        return None
+    (fast_ns, fast), (slow_ns, slow) = min(group), max(group)
+    if slow_ns <= _APART * fast_ns or fast == slow:
+        return None
+    times = {"fast_ns": round(fast_ns), "slow_ns": round(slow_ns)}
+    return counted_fact("blocks", fast=fast, slow=slow, **times)
 
 
 def _moves_most(counted: Sequence[CountedKernel]) -> Fact | None:

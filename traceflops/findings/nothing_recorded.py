@@ -24,6 +24,7 @@ from traceflops.table.grouping import distinct, used_names
 from traceflops.table.patterns import FUNCTION_WAITS, launches_no_kernel
 from traceflops.table.trace import (
     CUDA_END,
+    CUDA_TRACE,
     CUPTI_ERROR,
     DEBUG_BUILD,
     MEMORY_HELD,
@@ -46,8 +47,10 @@ NO_PROGRAM: Final = "verdict.no-program"
 """The code of the statement that nothing recorded is of the program."""
 _NO_WORK, _ON_CPU = "verdict.no-gpu-operations", "verdict.on-cpu"
 _ONLY, _MISSING = "verdict.only-cpu-records", "verdict.records-missing"
+_PROTECTED: Final = "Protected Memory mode"  # of a GPU for confidential computing
 _LOST: Final = ("running", "unflushed")
 """Ends of the tracing of CUDA after which records may be lost."""
+_ASKS: Final = re.compile(r"cu(da)?[A-Z]\w*Get[A-Z]")
 _FOR_GPU: Final = re.compile(r"\blibnvidia-ptxjitcompiler\b")
 """The library that compiles kernels for a GPU as they are loaded."""
 _NEARLY_ALL: Final = 0.9
@@ -67,14 +70,19 @@ def nothing_recorded(trace: Trace) -> Fact | None:
     facts = trace.source.facts
     error, newest, end = map(facts.get, (CUPTI_ERROR, NEW_DRIVER, CUDA_END))
     if error and facts.get(PROGRAM_ERROR) != _NO_GPU:  # without a GPU there is nothing to trace
+        if error == _PROTECTED:
+            return fact("verdict.cuda-protected")
         return fact("verdict.cuda-not-traced", error=error, newest=newest)
     is_explained, has_calls = PROGRAM_ERROR in facts, trace.calls.num_rows
-    is_told = is_explained or launch_calls(trace) > 0 or launches_no_kernel(trace.calls)
+    launches_none = launches_no_kernel(trace.calls) and not _is_cut_early(trace)
+    is_told = is_explained or launch_calls(trace) > 0 or launches_none
     if end in _LOST and not is_told:
         return fact("verdict.cuda-lost", why=fact(f"cuda-end.{end}"), newest=newest)
     if (end == "unused" or newest) and not is_explained and not has_calls:
         code = "verdict.cuda-unused" if end == "unused" else "verdict.driver-too-new"
         return fact(code, newest=newest)
+    if facts.get(CUDA_TRACE) and not end and not is_explained and not has_calls:
+        return fact("verdict.cuda-no-records")
     traced = facts.get(TRACED, "cuda")
     if "cuda" not in traced and not has_calls:
         return fact("verdict.cuda-left-out", traced=traced, how=advice(trace, "device work"))
@@ -101,6 +109,12 @@ def nothing_recorded(trace: Trace) -> Fact | None:
     return fact("verdict.only-profiler") if is_only else None
 
 
+def _is_cut_early(trace: Trace) -> bool:
+    """Return whether records of CUDA were lost after calls that only ask, and make nothing."""
+    is_lost = trace.source.facts.get(CUDA_END) in _LOST
+    return is_lost and all(map(_ASKS.match, used_names(trace.calls["name"])))
+
+
 def of_what_was_read(verdict: Verdict, trace: Trace, lost: int) -> Verdict:
     """Return a verdict that does not deny GPU work which the reader may have skipped.
 
@@ -110,7 +124,8 @@ def of_what_was_read(verdict: Verdict, trace: Trace, lost: int) -> Verdict:
     samples = trace.source.event_counts.get(CPU_SAMPLES, 0)
     count = why.values.get("count") if why is not None else None
     may_be_lost = why is not None and not (isinstance(count, int) and count < lost)
-    is_stopped = PROGRAM_ERROR in trace.source.facts  # it may have launched more later
+    # It may have launched more later.
+    is_stopped = PROGRAM_ERROR in trace.source.facts or _is_cut_early(trace)
     has_kernels = matching(trace.marks["name"], _FOR_GPU.search).any()
     launches_none = not is_stopped and not has_kernels and launches_no_kernel(trace.calls)
     parts, headline = list[Fact](), verdict.headline

@@ -157,6 +157,7 @@ RECORD: Final = "little-work.record"  # the code of what to record instead
 UPLOADS_ALONE: Final = "little-work.uploads-alone"  # and that of a recording without kernels
 _FILL, _COMPUTING = "memset", quoted("computing")
 _FEWEST: Final = 2  # a single kernel or launch cannot show that nothing repeats
+_FEW_SIZES: Final = 3  # copies of more sizes are of many things
 
 
 def _cold_call(prepared: Prepared, limits: Mapping[str, float]) -> Fact | None:
@@ -222,10 +223,12 @@ def _uploads_alone(prepared: Prepared) -> Fact | None:
     window_ns = int((start_ns + dur_ns).max() - start_ns.min())
     copies, moved = int(is_copy.sum()), int(numbers(works["bytes"], 0)[is_copy].sum())
     frees = matching(trace.calls["name"], ANY_FREE.search).sum()
-    kept = (
-        has_fact(trace.calls["name"], "allocates").sum() - 2 * frees
-    )  # frees are allocations, too
-    is_measured = 2 * dur_ns.sum() > window_ns and kept < copies
+    # Frees are allocations, too.
+    kept = has_fact(trace.calls["name"], "allocates").sum() - 2 * frees
+    # What is loaded has many sizes, and stays; a measurement repeats a copy, or frees its memory.
+    sizes = distinct(numbers(works["bytes"], 0)[is_copy])
+    is_kept = kept >= copies or (not frees and len(sizes) > _FEW_SIZES)
+    is_measured = 2 * dur_ns.sum() > window_ns and not is_kept
     if is_measured or 0 < moved <= thresholds()["host-copies"]["small_bytes"] * copies:
         return None
     return fact(

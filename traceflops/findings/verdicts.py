@@ -14,7 +14,12 @@ from traceflops.facts import Fact, fact, quoted
 from traceflops.findings.calls_alone import single_calls
 from traceflops.findings.counted_estimates import short_names
 from traceflops.findings.finding import WORTH_SAYING, Verdict, severity_of
-from traceflops.findings.longest_kernel import counted_with_most, kernel_with_most, no_peak
+from traceflops.findings.longest_kernel import (
+    best_blocks,
+    counted_with_most,
+    kernel_with_most,
+    no_peak,
+)
 from traceflops.findings.losses import Loss
 from traceflops.findings.nothing_recorded import NO_PROGRAM, functions_alone
 from traceflops.findings.on_cpu import OnCpu
@@ -278,7 +283,8 @@ def untimed_verdict(
         unrated = no_peak(most, measured, trace)
         if of_ncu and not is_rated:
             unrated = fact("verdict.no-throughput")
-        return Verdict((*filter(None, [most, unrated]), counters), "no-timeline")
+        told = filter(None, [most, best_blocks(measured) if most else None, unrated])
+        return Verdict((*told, counters), "no-timeline")
     kinds = set(untimed.rows["kind"].to_pylist())
     if "gpu_mark" in kinds:
         only_marks = fact("verdict.only-gpu-annotations")

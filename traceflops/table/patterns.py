@@ -78,9 +78,10 @@ COMPILES: Final = re.compile(
 """Functions and ranges that compile or tune."""
 ALLOCATES: Final = re.compile(r"Malloc|MemAlloc|Host(Alloc|Register)|MemCreate")
 """Calls that allocate memory."""
-_STARTS: Final = re.compile(
+STARTS: Final = re.compile(
     f"{LAUNCH.pattern}|(cuda|cu|hip)(Mem(cpy|set|Prefetch)|DeviceGraph|StreamBatchMem)"
 )
+"""Calls that start any work of a GPU."""
 _RUNS: Final = re.compile(f"{LAUNCH.pattern}|(cuda|cu|hip)DeviceGraph")
 _KNOWN: Final = re.compile(r"(cuda|cu|hip)[A-Z]")
 """Calls of these interfaces; their names tell whether they start work."""
@@ -141,7 +142,7 @@ def started(
     return np.asarray(matching(calls["name"], pattern.match) & (has_failed == failed))
 
 
-def launches_nothing(calls: pa.Table, starts: re.Pattern[str] = _STARTS) -> bool:
+def launches_nothing(calls: pa.Table, starts: re.Pattern[str] = STARTS) -> bool:
     """Return whether calls are recorded, all of CUDA or HIP, and none of them starts GPU work.
 
     Calls that use what no recorded call has made are only a part of the program's calls, which

@@ -47,6 +47,7 @@ _NEXT_BATCH: Final = re.compile(r"(^|/)torch/utils/data/dataloader\.py\(\d+\): _
 _STOPS_WORKERS: Final = re.compile(
     r"(^|/)torch/utils/data/dataloader\.py\(\d+\): _shutdown_workers$"
 )
+MAKES_STREAMS: Final = re.compile(r"(cuda|cu|hip)StreamCreate")
 LEAST_NS: Final = 100_000
 """Calls that take less are not worth counting as start-up."""
 LEAST_ALONE_NS: Final = 1_000_000
@@ -311,6 +312,12 @@ class Calls:
         group, _ = group_rows((self.process[rows], self.name[rows]))
         late_calls = np.bincount(group, weights=~is_early)
         return stretch(self.trace.calls, rows[late_calls[group] == 0])
+
+    def streams(self) -> Times:
+        """Return the calls that make streams, if their thread launches something new next."""
+        rows = np.flatnonzero(matching(self.trace.calls["name"], MAKES_STREAMS.match))
+        is_first = self.precedes_first_use(self.thread[rows], self.start_ns[rows])
+        return stretch(self.trace.calls, rows[is_first])
 
     def set_up(self) -> Times:
         """Return long calls of `others` before the first kernel of a process with device work."""

@@ -8,8 +8,8 @@ A first call of its kind loads code, creates a context, or pins a buffer. Start-
 * what a first call takes beyond the usual call of its kind. Launches of something new do not tell
   what is usual: if each is new, all of a long one is start-up. A later call that takes longer than
   the first counts only if nothing was launched since, or no kernel has run yet: else it may wait;
-* all of a call that loads code, of a compilation, of a long allocation and of the capture of a
-  graph, if what is launched next has not been launched before;
+* all of a call that loads code or makes a stream, of a compilation, of a long allocation and of the
+  capture of a graph, if what is launched next has not been launched before;
 * what an operator takes beyond usual that looks up many functions: it chooses a kernel;
 * "gap": the time without operators and functions in a gap in which code is loaded or compiled for
   its first use, if most gaps are much shorter, and at most a few without loading are as long;
@@ -221,6 +221,7 @@ def start_up(trace: Trace, links: Links, loops_from_ns: Mapping[int, int]) -> di
         ("first-call", calls.frees()),
         ("first-call", calls.allocations()),
         ("first-call", calls.set_up()),
+        ("first-call", calls.streams()),
         ("first-call", choosing_operators(calls)),
         ("first-op", first_operators(calls)),
         ("first-op", first_ranges(calls)),

@@ -300,12 +300,22 @@ def made_once(account: DeviceAccount) -> IntArray:
     return places[:first] if (count[:first] == 1).all() else places[:0]
 
 
+def _loops_busily(account: DeviceAccount) -> bool:
+    """Return whether a device is busy nearly all of the time from its first kernel, with a loop."""
+    begin_ns, end_ns = account.first_kernel_ns, account.rows.span[1]
+    name = account.rows.columns.name[account.rows.row[account.is_kernel]]
+    busy_ns = account.timeline.busy.within(begin_ns, end_ns).length_ns
+    is_loop = np.bincount(name + 1).max(initial=0) >= _LOOP  # a code of -1 is no name
+    return bool(is_loop and busy_ns >= _NEARLY_ALL * (end_ns - begin_ns))
+
+
 def upload(linked: LinkedTrace, account: DeviceAccount, least: int = 1) -> Intervals:
     """Return the time up to the first kernel if the device gets data in it that it keeps: weights.
 
     The result is empty if fewer than `least` copies from the host precede that kernel; if copies
     between host and device after it take more than 10 % as long as those before; if copies and
-    start-up fill less than half of the time; or if the data may be the input of a single pass.
+    start-up fill less than half of the time, unless a loop follows that keeps the device busy; or
+    if the data may be the input of a single pass.
     """
     rows, first_kernel_ns = account.rows, account.first_kernel_ns
     begin_ns, none = rows.span[0], Intervals.empty()
@@ -324,7 +334,8 @@ def upload(linked: LinkedTrace, account: DeviceAccount, least: int = 1) -> Inter
     if later_ns > _HARDLY * uploads.length_ns:
         return none
     explained = uploads.union(account.start_up.within(NEVER, first_kernel_ns))
-    if 2 * explained.length_ns < first_kernel_ns - begin_ns:
+    is_explained = 2 * explained.length_ns >= first_kernel_ns - begin_ns
+    if not is_explained and not _loops_busily(account):
         return none
     # The data may be the input of a single pass if a data loader ran before the first kernel, or if
     # few names of kernels occur several times and the copies are few. A code of -1, no name, is

@@ -10,11 +10,13 @@ import numpy as np
 from traceflops.remedies import FULL_BUFFER
 from traceflops.table.columns import ABSENT, BoolArray, IntArray, is_one_of, matching, numbers
 from traceflops.table.grouping import group_least, group_most, is_among, joint_codes
-from traceflops.table.patterns import started
+from traceflops.table.patterns import STARTS, started
 from traceflops.table.trace import Trace
 from traceflops.timeline.idle import LONGEST_START_NS
 
 _CAPTURE: Final = {1: re.compile(r"\w*StreamBeginCapture"), -1: re.compile(r"\w*StreamEndCapture")}
+
+_FEW: Final = 0.1  # of the recorded calls
 
 
 def launching(trace: Trace, *, failed: bool = False) -> BoolArray:
@@ -75,6 +77,7 @@ def still_queued(trace: Trace, recorded: BoolArray) -> BoolArray:
     That holds after the last `recorded` call of a process, if its GPU work lasts to its last call.
     Calls 1 to 100, the last at 9.0 s; calls 1 to 60 are recorded, their work lasts until 9.1 s:
     then the work of calls 61 to 100 was still queued.
+    It also holds for a few calls after all recorded work: the profiler did not wait for their end.
     """
     calls, activities = trace.calls, trace.activities
     process, start_ns = numbers(calls["process"]), numbers(calls["start_ns"])
@@ -84,7 +87,14 @@ def still_queued(trace: Trace, recorded: BoolArray) -> BoolArray:
     calls_end_ns = group_most(process, start_ns + numbers(calls["dur_ns"]), count)
     busy_until_ns = group_most(numbers(activities["process"]), work_end_ns, count)
     is_busy_to_the_end = calls_end_ns <= busy_until_ns + LONGEST_START_NS
-    return np.asarray((start_ns > last_recorded_ns[process]) & is_busy_to_the_end[process])
+    is_after = start_ns > last_recorded_ns[process]
+    lacks = is_after & started(calls, STARTS)
+    is_behind = lacks & (start_ns > busy_until_ns[process])
+    behind, late, known = (
+        np.bincount(process[which], minlength=count) for which in (is_behind, lacks, recorded)
+    )
+    are_few = (behind == late) & (late <= _FEW * known) & (known < FULL_BUFFER)
+    return np.asarray(is_after & (is_busy_to_the_end | are_few)[process])
 
 
 def early(trace: Trace, recorded: BoolArray, lost: BoolArray, begins_ns: IntArray) -> BoolArray:

@@ -67,11 +67,12 @@ _QUOTED: Final = tuple(
         r"interrupts and exception faults\.?",
         r"CUDA profiling might have not been started correctly\.?",
         r"CUDA device \d{1,4}: Unified Memory trace is not supported on this device\.?",
+        r"The system is running in Protected Memory mode\. CUDA tracing data was not collected\.?",
         r"The target application terminated\. One or more processes it created re-parented\.?",
     )
 )
 """Messages that are safe to quote: only numbers and what was traced vary in them."""
-_CUPTI_ERROR: Final = re.compile(r"\bCUPTI_ERROR_[A-Z_]{1,40}\b")
+_CUPTI_ERROR: Final = re.compile(r"\bCUPTI_ERROR_[A-Z_]{1,40}\b|\bProtected Memory mode\b")
 _NEW_DRIVER: Final = re.compile(
     rf"^Installed CUDA driver version \S+ is not supported.* driver version ({_VERSION}?)\.?$"
 )

@@ -58,12 +58,8 @@ _NOTES: Final = NoteTable(
         "the skipped records.",
         "nothing-launched": "The recording has no GPU operations: none of its {calls} starts work "
         "on a GPU.",
-        "no-device-work true": (
-            "The recording has no GPU operations.",
-            "CUDA was traced but left no records: the program made no CUDA calls while recording, "
-            "its process was not traced, or the records were lost. Run it alone, see that it ends "
-            "without an error, and record it from its start to its end.",
-        ),
+        "no-device-work true": "The recording has no GPU operations: CUDA was traced but left no "
+        "records.",
         "no-device-work unused": "The recording has no GPU operations: CUDA was traced, but "
         "no process used it.",
         "no-device-work running": _UNFLUSHED,

@@ -317,10 +317,10 @@ def opened(source: ByteSource) -> RawFile:
     stream = stream or io.BytesIO(b"".join(source.blocks()))
     source.text_bytes = size = stream.seek(0, io.SEEK_END)
     stream.seek(max(size - _READ_BYTES, 0))
-    # A copy may be padded with zeros to whole blocks. Without the end mark before them, the zeros
-    # may be part of a file that is cut off.
+    # A copy may be padded with zeros to whole blocks, or end with a line feed of an editor. Without
+    # the end mark before them, they may be part of a file that is cut off.
     end = stream.read()
-    unpadded = end.rstrip(b"\0")
+    unpadded = end.rstrip(b"\0\r\n")
     if unpadded.endswith(_END):
         size -= len(end) - len(unpadded)
     stream.seek(len(MAGIC))

@@ -392,6 +392,21 @@ def test_how_tracing_ended_tells_why_nothing_was_recorded(
     )
 
 
+@pytest.mark.parametrize(
+    ("call", "is_lost"), [("cuModuleGetLoadingMode", True), ("cuStreamCreate", False)]
+)
+def test_a_program_of_which_only_a_first_question_is_left_lost_its_records(
+    tmp_path: Path, call: str, *, is_lost: bool
+) -> None:
+    export = NsysFile()
+    export.call(1, 2, 1, nameId=export.string(call))
+    for text in (_BEGUN, _LOST_CUDA, _LOST_NVTX):
+        export.row("DIAGNOSTIC_EVENT", severity=2, text=text)
+    sentence = tf.analyze(made(tmp_path, export)).verdict.sentence
+    assert ("did not get its last records" in sentence) == is_lost
+    assert ("built for the GPU" in sentence) != is_lost
+
+
 def test_copies_that_were_not_made_are_not_missing(tmp_path: Path) -> None:
     export = NsysFile()
     export.kernel(10, 20)

@@ -271,8 +271,9 @@ def test_cut_anywhere_it_is_read_up_to_the_cut(tmp_path: Path, writer: Any, tent
     tf.analyze(trace)
 
 
-def test_zeros_behind_the_end_are_no_cut(tmp_path: Path) -> None:
-    whole, padded = read(sample(), tmp_path), read(sample() + bytes(512), tmp_path)
+@pytest.mark.parametrize("behind", [bytes(512), b"\n", b"\r\n"])
+def test_zeros_or_a_line_feed_behind_the_end_are_no_cut(tmp_path: Path, behind: bytes) -> None:
+    whole, padded = read(sample(), tmp_path), read(sample() + behind, tmp_path)
     assert codes(padded) == codes(whole)
     assert padded.activities.equals(whole.activities)
 
