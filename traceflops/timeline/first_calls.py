@@ -158,7 +158,6 @@ class Calls:
         That is so if the next launch of the thread is the first of its name in the process, or if
         there is such a launch in the process before it loads code again after that next launch.
         """
-        activities = self.trace.activities
         rows = np.flatnonzero(matching(self.trace.calls["name"], LOADS.match))
         rows, at_ns = rows[in_order(self.start_ns[rows])], np.sort(self.start_ns[rows])
         following = self.next_launch(self.thread[rows], at_ns)
@@ -172,7 +171,8 @@ class Calls:
             launched = np.flatnonzero(self.process[self.call_of_activity] == number)
             start_ns = self.start_ns[self.call_of_activity[launched]]
             order = np.argsort(start_ns, kind="stable")
-            _, first = group_rows((codes(activities["name"])[self.activity[launched]][order],))
+            name = codes(self.trace.activities["name"])[self.activity[launched]][order]
+            _, first = group_rows((name,))
             first_ns = np.sort(start_ns[order][first])
             before, after = np.searchsorted(first_ns, np.stack([at_ns[of_process], until_ns]))
             is_first_use[of_process] |= after > before
@@ -207,8 +207,7 @@ class Calls:
         """Return the times of those marks in `rows` whose thread launches something new next."""
         process, thread, start_ns, dur_ns = times_of(self.trace.marks)
         end_ns = start_ns + np.maximum(dur_ns, 0)
-        is_first = self.precedes_first_use(self.thread_of_mark[rows], end_ns[rows])
-        rows = rows[is_first]
+        rows = rows[self.precedes_first_use(self.thread_of_mark[rows], end_ns[rows])]
         return process[rows], thread[rows], start_ns[rows], end_ns[rows]
 
     def workers(self) -> Times:
@@ -259,10 +258,8 @@ class Calls:
         launch = np.flatnonzero(self.launches)
         is_new = np.zeros(len(self.name), dtype=np.bool_)
         is_new[launch] = self.uses_first(launch)
-        columns = self.process, self.name, self.start_ns, self.dur_ns
-        long = longer(*columns, self.launches, is_new)
-        is_unknown = self.replays[long.row]
-        is_unknown |= ~np.isin(long.row, self.call_of_activity)
+        long = longer(self.process, self.name, self.start_ns, self.dur_ns, self.launches, is_new)
+        is_unknown = self.replays[long.row] | ~np.isin(long.row, self.call_of_activity)
         is_first = is_new[long.row] | (is_unknown & (long.number < _FIRST))
         return stretch(self.trace.calls, long.row[is_first], long.usual_ns[is_first])
 
@@ -273,13 +270,11 @@ class Calls:
         nothing was launched since the first, so that there is nothing to wait for.
         """
         long = longer(self.process, self.name, self.start_ns, self.dur_ns, self.others)
-        dur_ns = self.dur_ns[long.row]
-        are_many = long.calls > FEW
+        dur_ns, are_many = self.dur_ns[long.row], long.calls > FEW
         awaits_none = are_many & (self._started_by(long.row) == self._started_by(long.first))
-        is_early = long.number < _FIRST
         is_worth_it = are_many | (dur_ns >= LEAST_ALONE_NS)
         is_no_wait = awaits_none | (dur_ns <= self.dur_ns[long.first])
-        is_first = is_early & is_worth_it & is_no_wait
+        is_first = (long.number < _FIRST) & is_worth_it & is_no_wait
         return stretch(self.trace.calls, long.row[is_first], long.usual_ns[is_first])
 
     def frees(self) -> Times:
@@ -305,8 +300,8 @@ class Calls:
 
     def allocations(self) -> Times:
         """Return long allocations before a first launch, if no other of their name is long."""
-        allocates = matching(self.trace.calls["name"], ALLOCATES.search)
-        rows = np.flatnonzero(self.others & allocates & (self.dur_ns >= LEAST_NS))
+        is_long = self.others & (self.dur_ns >= LEAST_NS)
+        rows = np.flatnonzero(is_long & matching(self.trace.calls["name"], ALLOCATES.search))
         following = self.next_launch(self.thread[rows], self.start_ns[rows])
         is_early = (following >= 0) & self.uses_first(following)
         group, _ = group_rows((self.process[rows], self.name[rows]))
@@ -343,9 +338,8 @@ class Calls:
         call = self.call_of_activity[np.searchsorted(self.activity, copies)]
         # A copy without a size counts as 1 byte, so that all later ones are as large.
         size = np.maximum(numbers(activities["bytes"], 0)[copies], 1)
-        unknown = np.flatnonzero(matching(calls["name"], COPIES.search))
-        unknown = grouping.without(unknown, call)  # without a recorded copy
-        # The kind of a copy: its direction, or the name of its call, after all directions.
+        unknown = grouping.without(np.flatnonzero(matching(calls["name"], COPIES.search)), call)
+        # The kind of a copy: its direction, or (`unknown`) the name of its call, after directions.
         direction = codes(activities["direction"])[copies]
         kind = np.append(direction, len(names(activities["direction"])) + self.name[unknown])
         call, size = np.append(call, unknown), np.append(size, np.full_like(unknown, ABSENT))
@@ -376,7 +370,7 @@ def longer(
     fits: BoolArray,
     is_new: BoolArray | None = None,
 ) -> LongCalls:
-    """Return the rows (calls, ops or marks) with `fits` that take much longer than usual.
+    """Return the rows (calls, ops, marks) with `fits` that take much longer than usual.
 
     Usual is the median of rows of its name and process, without those with `is_new`.
     """
@@ -392,8 +386,7 @@ def longer(
     # Telling groups [0 0 3]: compact [0 0 1], without empty ones; examples are the rows 0 and 2.
     compact_group, example = group_rows((group[tells],))
     usual_of_group = np.zeros(len(first), dtype=np.int64)
-    medians_ns = grouping.lower_medians(compact_group, took_ns[tells])
-    usual_of_group[group[tells][example]] = medians_ns
+    usual_of_group[group[tells][example]] = grouping.lower_medians(compact_group, took_ns[tells])
     usual_ns = usual_of_group[group]
     # Groups [1 0 1] that start at [5 2 3]: by_start [1 2 0], begins [0 1], number [1 0 0].
     by_start = np.lexsort((start_ns[selected], group))
