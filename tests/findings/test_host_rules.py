@@ -856,7 +856,7 @@ def test_start_up_is_said_first_where_no_cause_takes_more_and_shares_are_of_the_
     analysis = tf.analyze(trace_of(**works, marks=sleeps))
     assert analysis.findings[0].rule == "start-up"
     assert analysis.findings[0].sentence.endswith(
-        "; the figures are of the 45.0 ms after it, without 15.0 ms of other time before its end."
+        ". The figures are of the 45.0 ms after it, without 15.0 ms of other time before its end."
     )
     assert analysis.findings[0].remedy == "Warm up before recording."  # the work repeats already
     said = analysis.verdict.sentence

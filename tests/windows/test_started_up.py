@@ -72,7 +72,7 @@ def test_a_last_range_that_repeats_what_ran_before_is_what_the_user_measures(
     since_us = 10 + 60 * 20 - 6 if measured else 5  # from its begin, or the end of start-up, on
     assert analysis.devices[0].windows[-1].start_ns == _GAP_NS + since_us * US
     if measured:
-        assert "the figures are of the 2.00 ms in timed, without 1.2" in " ".join(
+        assert "The figures are of the 2.00 ms in timed, without 1.2" in " ".join(
             finding.sentence for finding in analysis.findings
         )
 
@@ -139,7 +139,7 @@ def test_the_window_begins_where_start_up_is_over() -> None:
     said = headline(analysis)
     assert said.cls == "start-up"
     assert said.sentence.startswith("Start-up takes 50.0 ms of the 53.2 ms from the first GPU op")
-    assert re.search(r"the figures are of the 3\.(19|20) ms after it\.$", said.sentence)  # 3.195
+    assert re.search(r"The figures are of the 3\.(19|20) ms after it\.$", said.sentence)  # 3.195
     assert "(mostly launch latency) takes 49.9 %" in analysis.verdict.sentence
 
 
@@ -299,7 +299,7 @@ def test_a_kernel_that_runs_once_before_a_loop_sets_up(
     works = [*makes, *((name, ns - 5 * US, ns, 50 * US) for name, ns in loop)]
     analysis = analyze(trace_of(**launched(*works)))
     assert analysis.steps.after_start_up == is_set_up
-    once = "mostly make_data, which runs once, before the loop; the figures are of the 2"
+    once = "mostly make_data, which runs once, before the loop. The figures are of the 2"
     assert any(once in finding.sentence for finding in analysis.findings) == is_set_up
     assert headline(analysis).cls != "start-up"
 

@@ -233,9 +233,7 @@ def _edited(cause: Cause, replay: Replay, bound_ns: int) -> GainEstimate:
     return GainEstimate(gain, whole.doubts, whole.most_ns - whole.least_ns >= left_ns, shown)
 
 
-def _direct(
-    cause: Cause, estimate: GainEstimate | None, basis: GainBasis
-) -> GainEstimate | None:
+def _direct(cause: Cause, estimate: GainEstimate | None, basis: GainBasis) -> GainEstimate | None:
     """Return an estimate without a wide range, with a gain of at most the time of the cause itself.
 
     What a replay gains beyond that time becomes a detail if it is sure and large.
