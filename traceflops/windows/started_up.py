@@ -47,10 +47,10 @@ BEFORE_WORK: Final = fact("left-out.start-up")
 WARM_UP: Final = re.compile(r"warm[ _-]?up", re.IGNORECASE)
 """Finds names of ranges that warm up."""
 _LOADED: Final = "loaded"  # how, if the window begins with the first kernel, after weights
-_MUCH, _HARDLY, _MOST = 0.2, 0.1, 0.5
+_MUCH, _HARDLY = 0.2, 0.1
 """Start-up is excluded from 20 % of the time on; later copies take at most 10 % as long."""
 _LEAST_WORK, _LEAST_TIME = 1 / 3, 0.03
-"""The least shares of device work and of the time that must follow start-up: no finding is less."""
+"""The least shares of work and of the time that must follow start-up, or be measured."""
 _REPEATS, _NEARLY_ALL = 3, 0.9
 """Kernels that run three times repeat; half of the work that follows must repeat."""
 _SET_UP: Final = 2
@@ -163,10 +163,10 @@ def measured_range(
         device      |a b     a c      a c      |a c   a c   a c   a c|
 
     The range contains all other ranges of its thread and begins after start-up (`since_ns`). It
-    launched most kernels, and all work of all devices from its first work on. Nearly all time of
-    its kernels is of names that ran before, too. So neither a range around the whole program
-    counts, nor one that does something else than what ran before it. But after ranges named warm-up
-    (`must_warm_up`: only then) only ranges behind them count, and a tenth of the work is enough.
+    launched a third of the kernels, and all work of all devices from its first work on. Nearly all
+    time of its kernels is of names that ran before, too. So neither a range around the whole
+    program counts, nor one that does something else than what ran before it. But after ranges named
+    warm-up (`must_warm_up`: only then) only ranges behind them count, and a tenth is enough.
     """
     trace = linked.trace
     is_warm_up = matching(trace.marks["name"], WARM_UP.search)
@@ -182,8 +182,7 @@ def measured_range(
     marks = np.flatnonzero(is_one_of(trace.marks["kind"], "annotation"))
     process, thread, opened_ns, lasted_ns = (column[marks] for column in times_of(trace.marks))
     closed_ns = np.where(lasted_ns == ABSENT, ENDLESS, opened_ns + lasted_ns)
-    # When the middle kernel was launched: a range that launches most kernels launches this one.
-    middle_ns = np.sort(launched_ns[is_kernel])[is_kernel.sum() // 2 :][:1]
+    last_ns = launched_ns[is_kernel].max(initial=NEVER)
     for _, of_thread in groups(group_rows((process, thread))[0]):
         if is_named := is_warm_up[marks[of_thread]].any():
             over_ns = closed_ns[of_thread][is_warm_up[marks[of_thread]]].max()
@@ -194,15 +193,14 @@ def measured_range(
         outer = of_thread[np.lexsort((-closed_ns[of_thread], opened_ns[of_thread]))[0]]
         open_ns, close_ns, launcher = int(opened_ns[outer]), int(closed_ns[outer]), process[outer]
         contains_all = (closed_ns[of_thread] <= close_ns).all() and close_ns < ENDLESS
-        may_be_most = ((open_ns <= middle_ns) & (middle_ns < close_ns)).any()
-        is_candidate = open_ns >= since_ns and contains_all and (is_named or may_be_most)
+        is_candidate = since_ns <= open_ns <= last_ns < close_ns and contains_all
         if not is_candidate or linked.clock_offsets[launcher]:
             continue
         # The work that the range launched, and all other work.
         is_measured = (owner == launcher) & (launched_ns >= open_ns) & (launched_ns < close_ns)
         is_other, measured_kernel = ~is_measured, is_measured & is_kernel
-        least = _HARDLY if is_named else _MOST
-        if measured_kernel.sum() <= least * is_kernel.sum() or not is_other.any():
+        least = _HARDLY if is_named else _LEAST_WORK
+        if measured_kernel.sum() < least * is_kernel.sum() or not is_other.any():
             continue
         first_ns = int(begin_ns[is_measured].min())
         is_repeated = measured_kernel & np.isin(name, name[is_other & is_kernel])
