@@ -576,7 +576,7 @@ def assert_bounded(analysis: tf.Analysis, name: str) -> None:
 def test_no_gain_of_a_planted_cause_exceeds_its_part_of_the_bar(data: st.DataObject) -> None:
     tool = data.draw(st.sampled_from(sorted(WAYS)))
     plants = tuple(data.draw(st.lists(st.sampled_from(sorted(PLANTS)), max_size=4)))
-    machine = {"machine": "mi300x"} if tool == "rocprof" else {}
+    machine: dict[str, Any] = {"machine": "mi300x"} if tool == "rocprof" else {}
     plant_ns = data.draw(st.integers(1_000, 2_000_000))
     config = data.draw(run_configs(plants=plants, plant_ns=plant_ns, **machine))
     with TemporaryDirectory() as folder:
