@@ -24,9 +24,9 @@ from traceflops.reports.page.steps import MOST_SMALL, drawn_bars, window_rows
 from traceflops.reports.page.thumbnails import thumbnail
 from traceflops.reports.view import step_split, wording
 from traceflops.reports.view.figures import duration, percent, size
-from traceflops.reports.view.findings import left_to_say, opening, title_finding
+from traceflops.reports.view.findings import Opening, opening, title_finding
 from traceflops.reports.view.palette import LINE_LOOKS
-from traceflops.reports.view.texts import words
+from traceflops.reports.view.texts import sentences, words
 from traceflops.reports.view.utilisation import why_not
 from traceflops.units import PART_NAMES
 from traceflops.windows.device_records import PARTIAL
@@ -34,7 +34,6 @@ from traceflops.windows.device_records import PARTIAL
 _MOST_CARDS: Final = 3
 _POINTS: Final = 60
 _BRIEF: Final = 20  # words of a remedy above the bar, if its first sentence has no more
-_SENTENCE_END: Final = re.compile(r"(?<=[.!?]) (?=[A-Z])")
 _CLAUSE_END: Final = re.compile(r"[.:;](?: |$)")
 _WHOLE: Final = 100.0
 _SPELLED: Final = {"MFU": "model FLOPs utilisation", "HFU": "hardware FLOPs utilisation"}
@@ -111,8 +110,7 @@ def case_values(analysis: Analysis) -> dict[str, Any]:
             *chain.from_iterable(part.sections for part in parts if part.is_told),
             "steps",
         ],
-        "left": left_to_say(best.finding, opened) if best else "",
-        "left_names_it": opened.tells is not None,
+        "said": _said(best.finding, opened) if best else [],
         "parts": parts,
         "step": duration(sum(part.ns for part in parts)),
         "tiles": list(tiles(analysis, parts)),
@@ -134,11 +132,17 @@ def case_values(analysis: Analysis) -> dict[str, Any]:
     }
 
 
+def _said(best: Finding, opened: Opening) -> list[str]:
+    """Return the sentences of the finding in the title: the claim only if the title lacks it."""
+    details = " ".join(map(words, best.details))
+    return sentences(details) if opened.tells is best else sentences(best.sentence)
+
+
 def _brief(remedy: str) -> str:
     """Return the first sentences of a remedy: as many as are brief, at least one."""
-    sentences = _SENTENCE_END.split(remedy)
-    lengths = accumulate(len(sentence.split()) for sentence in sentences)
-    return " ".join(sentences[: max(sum(length <= _BRIEF for length in lengths), 1)])
+    parts = sentences(remedy)
+    lengths = accumulate(len(sentence.split()) for sentence in parts)
+    return " ".join(parts[: max(sum(length <= _BRIEF for length in lengths), 1)])
 
 
 def is_judged(analysis: Analysis) -> bool:

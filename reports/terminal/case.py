@@ -31,9 +31,10 @@ _PARAMETERS: Final = re.compile(r"[(<]")
 def case_lines(analysis: Analysis, style: Style, most: int = 3) -> Iterator[Text]:
     """Yield the title, where the time of a step goes, and `most` findings with their remedies."""
     opened = findings.opening(analysis)
+    title, more = opened.heading()
     # The figure is at the right of the title; if it has no room there, in the next line.
     figure = analysis.measured.figure or ""
-    lines = [Text(line, "bold") for line in wrapped(opened.title, style.width)]
+    lines = [Text(line, "bold") for line in wrapped(title, style.width)]
     room = style.width - lines[-1].cell_len - cell_len(figure) if lines else 0
     has_room = bool(figure) and room >= _BETWEEN
     if has_room:
@@ -42,7 +43,7 @@ def case_lines(analysis: Analysis, style: Style, most: int = 3) -> Iterator[Text
     best = findings.title_finding(analysis)
     if best is not None:
         yield from _title_facts(best, opened, style.width)
-    yield from paragraph(opened.rest, style.width)
+    yield from paragraph(" ".join(filter(None, (more, opened.rest))), style.width)
     yield from provenance(analysis, style, "" if has_room else figure)
     for sentence in step_split.scope(analysis):
         yield from paragraph(sentence, style.width)

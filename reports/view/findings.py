@@ -29,7 +29,7 @@ from traceflops.findings.unevenness import UNEVEN_STEPS
 from traceflops.remedies import is_cut_off
 from traceflops.reports.view.figures import duration, percent
 from traceflops.reports.view.step_split import is_mostly_outside, outside
-from traceflops.reports.view.texts import words
+from traceflops.reports.view.texts import sentences, words
 from traceflops.reports.view.wording import window
 
 _OWNERS: Final = {"yours": "your code"}
@@ -80,7 +80,7 @@ class Headline(NamedTuple):
 
 
 class Opening(NamedTuple):
-    """The statements of a report's title, what follows it, and the finding that they state.
+    """The sentences of a report's title, what follows it, and the finding that they state.
 
     The first `before` of them are about the program or the recording as a whole.
     """
@@ -169,7 +169,8 @@ def opening(analysis: Analysis) -> Opening:
     is_counted = analysis.recorded == "serialized"
     if is_mostly_outside(analysis) and not is_little(analysis) and not is_counted:
         first.append(outside(analysis))
-    return opened._replace(statements=(*first, *opened.statements), before=len(first))
+    before, told = sentences(*first), sentences(*opened.statements)
+    return opened._replace(statements=(*before, *told), before=len(before))
 
 
 def _opening(analysis: Analysis) -> Opening:

@@ -50,6 +50,7 @@ _PRINTED: Final[Mapping[str, Callable[[Any], str]]] = {
 }
 
 _LONGEST_IN_SENTENCE: Final = 120  # characters of a name; rows and JSON have all of it
+_SENTENCE_END: Final = re.compile(r"(?<=[^.][.!?]) (?=\S)")  # no name that ends in "..."
 _BETWEEN: Final = {"commas": ", ", "and": " and ", "semicolons": "; ", "arrow": " → "}
 
 
@@ -66,6 +67,11 @@ def words(fact: Fact | str | None) -> str:
         for place, piece in enumerate(pieces)
         if place % 2 == 0 or fields_of(piece) <= known
     )
+
+
+def sentences(*texts: str) -> list[str]:
+    """Return the sentences of texts."""
+    return [sentence for text in texts for sentence in _SENTENCE_END.split(text)]
 
 
 @cache

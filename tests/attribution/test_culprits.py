@@ -360,14 +360,18 @@ def test_from_the_launch_on_it_is_the_call_and_then_the_device(
     assert by_class(analyze(trace_of(**run)).idle) == expected
 
 
-@pytest.mark.parametrize(("call", "allocates"), [("cudaMalloc", True), ("cudaFree", False)])
-def test_queued_work_that_is_late_while_memory_is_allocated_waits_for_that(
-    call: str, *, allocates: bool
+@pytest.mark.parametrize(
+    ("call", "thread", "allocates"),
+    [("cudaMalloc", 1, True), ("cudaMalloc", 2, False), ("cudaFree", 1, False)],
+)
+def test_queued_work_that_is_late_while_its_thread_allocates_memory_waits_for_that(
+    call: str, thread: int, *, allocates: bool
 ) -> None:
     """The gap is of 1,490 us, of which the launch takes 5; memory that is freed waits for work."""
     run = launched(("first", 0, 10 * US, 10 * US), ("first", 20 * US, 1_510 * US, 10 * US))
     run["calls"][1] |= {"name": "cudaLaunchKernel", "dur_ns": 5 * US}
-    run["calls"].append({"name": call, "start_ns": 110 * US, "dur_ns": 900 * US, "thread": 2})
+    more = {"name": call, "start_ns": 110 * US, "dur_ns": 900 * US, "thread": thread}
+    run["calls"].append(more)
     analysis = analyze(trace_of(**run))
     late = {"memory_alloc": 900, "device_wait": 585} if allocates else {"device_wait": 1_485}
     assert by_class(analysis.idle) == {"launch_latency": 5} | late

@@ -392,7 +392,7 @@ def test_of_estimates_of_the_profiler_the_largest_is_told(
     trace = trace_of(kernel_counters=launch(1, BUSY, name="some_kernel"), kernel_rules=made)
     (one,) = [one for one in tf.analyze(trace).findings if one.rule == COUNTED_KERNEL]
     advice = "Coalesce" if "90.0" in words else "Use fewer"
-    assert f"limited by registers (Nsight Compute: {words}). {advice}" in told(one)
+    assert f"limited by registers. Nsight Compute: {words}. {advice}" in told(one)
 
 
 @pytest.mark.parametrize("name", ["TheoreticalOccupancy", "LaunchConfiguration"])

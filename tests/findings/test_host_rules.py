@@ -876,7 +876,7 @@ def test_start_up_is_said_first_where_no_cause_takes_more_and_shares_are_of_the_
     analysis = tf.analyze(trace_of(**works, marks=sleeps))
     assert analysis.findings[0].rule == "start-up"
     assert analysis.findings[0].sentence.endswith(
-        "; the figures are of the 45.0 ms after it, without 15.0 ms of other time before its end."
+        ". The figures are of the 45.0 ms after it, without 15.0 ms of other time before its end."
     )
     assert analysis.findings[0].remedy == "Warm up before recording."  # the work repeats already
     said = analysis.verdict.sentence
@@ -1041,7 +1041,7 @@ def test_samples_of_the_cpu_tell_what_unrecorded_host_work_is(count: int, *, is_
         for at in range(count)
     ]
     (found,) = of_rule(run(0, 2_000_000, 0, 0, by="nsys", marks=samples), "host-unrecorded")
-    said = "75.0 % of 20 CPU samples are in png.so: zlib (50.0 %), crc (25.0 %)."
+    said = "75.0 % of 20 CPU samples are in png.so. Most frequent: zlib (50.0 %), crc (25.0 %)."
     assert (said in found.sentence) == is_told
     assert ("nsys profile" in found.remedy) != is_told
 
@@ -1052,17 +1052,17 @@ def test_samples_of_the_cpu_tell_what_unrecorded_host_work_is(count: int, *, is_
         (
             ["libuct.so.0!a", "mca_pml.so!b", "app!f(int)", "libmpi.so.4"],
             "The host waits for other ranks",
-            "75.0 % of 20 CPU samples are in MPI: a (25.0 %), b (25.0 %), libmpi.so.4 (25.0 %).",
+            "75.0 % of 20 CPU samples are in MPI. Most frequent: a (25.0 %), b (25.0 %)",
         ),
         (
             ["libx.so!a", "liby.so!b", "app!f(int)", "libx.so"],
             "Host code holds up the GPU",
-            "50.0 % of 20 CPU samples are in libx.so: a (25.0 %), libx.so (25.0 %).",
+            "50.0 % of 20 CPU samples are in libx.so. Most frequent: a (25.0 %), libx.so (25.0 %).",
         ),
         (
             ["libx.so!a", "liby.so!b", "app!f(int)", "libz.so"],
             "Host code holds up the GPU",
-            ": 20 CPU samples: a (25.0 %), b (25.0 %), f (25.0 %).",
+            ": 20 CPU samples. Most frequent: a (25.0 %), b (25.0 %), f (25.0 %).",
         ),
     ],
 )
@@ -1076,6 +1076,19 @@ def test_samples_go_by_the_library_that_has_half_of_them(
     (found,) = of_rule(run(0, 2_000_000, 0, 0, by="nsys", marks=samples), "host-unrecorded")
     assert found.title == title
     assert said in found.sentence
+
+
+@pytest.mark.parametrize(("names", "is_told"), [("aaaaa", True), ("aaaa", False), ("aaaab", False)])
+def test_few_samples_of_the_cpu_tell_what_it_does_if_they_agree(
+    names: str, *, is_told: bool
+) -> None:
+    """If half of the time were something else, five would agree once in 32 times."""
+    samples = [
+        {"kind": "sample", "name": f"lib.so!{name}", "start_ns": 1_000 + at, "dur_ns": 0}
+        for at, name in enumerate(names)
+    ]
+    (found,) = of_rule(run(0, 2_000_000, 0, 0, by="nsys", marks=samples), "host-unrecorded")
+    assert ("Most frequent: a (100.0 %)." in found.sentence) == is_told
 
 
 @pytest.mark.parametrize(

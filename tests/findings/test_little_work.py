@@ -50,7 +50,7 @@ def test_beside_nothing_but_start_up_the_rest_is_not_split() -> None:
     works["calls"].append({"name": "cudaMalloc", "start_ns": 2 * MS, "dur_ns": 499 * MS})
     opened = opening(tf.analyze(trace_of(**works)))
     assert opened.title.startswith("Start-up takes 50")
-    assert "the figures are of" not in opened.title
+    assert "he figures are of" not in opened.title
     assert opened.rest == ""
 
 

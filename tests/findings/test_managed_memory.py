@@ -104,7 +104,7 @@ def test_where_faults_are_little_the_work_on_the_data_is_what_to_mend() -> None:
 def test_samples_as_dense_as_elsewhere_tell_of_code_between_pages() -> None:
     every = range(100, 9_000, 300)  # of these thirty three fall into pages
     one = found(samples_us=every)
-    assert "of 27 CPU samples are in app: fill (100.0 %)" in one.sentence
+    assert "of 27 CPU samples are in app. Most frequent: fill (100.0 %)" in one.sentence
     assert one.title == "Host code holds up the GPU"
     assert one.gain is not None  # at most all of it: nine times 990 us
     assert (one.gain.low_ns, one.gain.high_ns) == (0, 9 * 990 * US)

@@ -318,7 +318,7 @@ def test_products_that_take_as_long_for_less_work_only_launch_it(
     assert found.only_launches == is_told
     said = (
         "GPU records are missing: a call of aten::mm would compute at 179 TFLOP/s, too fast for a "
-        "CPU, and takes no longer than those of 10 times less work, so CPU operators launch work "
+        "CPU, and takes no longer than those of 10 times less work. So CPU operators launch work "
         "or wait for it."
     )
     assert found.verdict.sentence.startswith(said) == is_told

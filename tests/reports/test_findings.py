@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -14,8 +15,9 @@ from msgspec.structs import replace
 import traceflops as tf
 from tests.build import launched, trace_of
 from tests.cli.test_commands import SAMPLE, assert_refused, run
-from tests.conftest import SAMPLES, analysis_of_sample, shared_file
+from tests.conftest import SAMPLES, analysis_of_sample, shared_file, some
 from tests.reports.test_timeline import column, data_of
+from traceflops.errors import InputError
 from traceflops.facts import fact, quoted
 from traceflops.findings.finding import (
     Confidence,
@@ -48,7 +50,7 @@ from traceflops.reports.view.findings import (
 )
 from traceflops.reports.view.palette import LOOKS
 from traceflops.reports.view.step_split import step_parts, told_parts
-from traceflops.reports.view.texts import words
+from traceflops.reports.view.texts import sentences, words
 from traceflops.timeline.intervals import Intervals
 
 MS = 1_000_000
@@ -56,6 +58,18 @@ CHAPTERS = (
     *("What happened", "Evidence", "Cause", "Remedy", "Expected gain"),
     *("What this recording cannot tell", "Next recording"),
 )
+
+
+def test_what_stands_out_is_short() -> None:
+    """Bold are each sentence of the title, and the first one of a claim."""
+    folders = (SAMPLES, SAMPLES.parent / "tests" / "fixtures", shared_file("traces"))
+    files = [file for folder in folders for file in sorted(folder.rglob("*.*")) if file.is_file()]
+    for file in some(files, 8):
+        with suppress(InputError):
+            analysis = tf.analyze(file)
+            claims = [words(one.finding.claim) for one in causes(analysis)]
+            bold = [*opening(analysis).statements, *(sentences(claim)[0] for claim in claims)]
+            assert [text for text in bold if len(text) > 165] == [], file.name
 
 
 @cache

@@ -213,15 +213,15 @@ def idle_slices(parts: GapParts, events: HostEvents, is_cut: BoolArray) -> Slice
 
 
 def _beside_allocations(late: Slices, parts: GapParts, events: HostEvents) -> Iterator[Slices]:
-    """Yield slices after a launch; memory that is allocated during late ones is their event."""
+    """Yield slices after a launch; what its thread allocates during late ones is their event."""
     left_ns = parts.gap_end_ns - np.maximum(parts.call_end_ns, parts.gap_start_ns)
     is_late = (left_ns >= parts.cap_ns)[late.part]
     yield late.only(~is_late)
     late = late.only(is_late)
     names = np.array([ALLOCATES.search(label) is not None for label in events.labels], np.bool_)
-    allocations = events.innermost(events.process, (events.kind == CALL) & names[events.name])
-    process, _ = starters(parts.only(late.part), events)
-    span, start, end, event = allocations.cut(process, late.start_ns, late.end_ns)
+    allocations = events.innermost(events.thread, (events.kind == CALL) & names[events.name])
+    _, thread = starters(parts.only(late.part), events)
+    span, start, end, event = allocations.cut(thread, late.start_ns, late.end_ns)
     allocating, late = event >= 0, replace(late.only(span), start_ns=start, end_ns=end)
     yield late.only(~allocating)
     role = np.full_like(event, HOST)

@@ -41,7 +41,7 @@ _LEAST: Final[dict[Severity, float]] = {"high": 0.20, "medium": 0.10, "low": 0.0
 """The share of the device time from which a finding has a severity."""
 
 _WIDEST: Final = 4  # a range is told only if its upper end is at most this many times the lower one
-_LONGEST_NAME, _ROW_NAME = 100, 160  # most characters of a name in a sentence, and in a row
+_LONGEST_NAME, _ROW_NAME = 64, 160  # most characters of a name in a sentence, and in a row
 _SIGNATURE: Final = re.compile(r"(?<=>)\([^()]*\)$")
 """The parameters behind the template arguments of a demangled kernel."""
 

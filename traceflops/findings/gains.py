@@ -42,8 +42,6 @@ _INFERRED: Final = "doubt.inferred"
 _HARDLY: Final = 0.1
 """A stream that lacks work for less than this share of the time is taken as always busy."""
 _UNEXPLAINED: Final = "doubt.unexplained"
-_SHOWS_TIME: Final = frozenset({"idle", "kernels", "communication"})
-"""Sections of a report that show the time of a cause, so that readers compare its gain with it."""
 _ON_GPU: Final = ("kernel:", "communication", "rank ", "recompute")
 """Components of the critical path that are work of the GPU, and edits that change it."""
 
@@ -131,30 +129,36 @@ def _hideable_ns(chosen: Account) -> int:
 def weighed(cause: Cause, basis: GainBasis) -> Finding | None:
     """Return a cause as a finding with its gain, None if the gain is too little to be told.
 
+    Every gain is bounded here, by the time of its cause (see `_direct`).
+    """
+    replay = basis.replay if cause.gain is None else None
+    estimate = _direct(cause, _estimate(cause, replay, basis), basis)
+    if estimate is None or estimate.gain is None:
+        return _finding(cause, basis, estimate) if estimate is not None else None
+    is_little = estimate.gain.high_ns < basis.levels["low"] * basis.step_ns
+    if is_little and not (replay and cause.frees):
+        estimate = _beside_host(cause, replay, basis) if replay else None
+    return _finding(cause, basis, estimate) if estimate is not None else None
+
+
+def _estimate(cause: Cause, replay: Replay | None, basis: GainBasis) -> GainEstimate | None:
+    """Return what a remedy gains, None if that is too little to be told.
+
     Without a replay, a remedy of kernels gains at most the time that it takes off them, and one of
     communication at most `basis.alone_ns`. The gain of all others is unknown.
     """
-    least_ns = basis.levels["low"] * basis.step_ns
-    most_ns: int | None = None
-    estimate: GainEstimate | None
     if cause.gain is not None:
-        estimate = GainEstimate(cause.gain.narrowed(basis.least_sure * basis.step_ns), ())
-        most_ns = cause.gain.high_ns
-    elif not (cause.edits or cause.on_path) and cause.doubts:
-        estimate = GainEstimate(None, ())  # the doubts of the cause say why no gain is told
-    elif basis.replay is not None:
-        estimate = _replayed(cause, basis.replay, basis)
-    elif cause.kernels and cause.direct_ns is not None:
-        most_ns = cause.direct_ns // basis.windows
-        estimate = GainEstimate(Gain(0, most_ns, None), (basis.refusal,))
-    elif cause.on_path == {"communication"}:
-        most_ns = basis.alone_ns
+        return GainEstimate(cause.gain, ())
+    if not (cause.edits or cause.on_path) and cause.doubts:
+        return GainEstimate(None, ())  # the doubts of the cause say why no gain is told
+    if replay is not None:
+        return _replayed(cause, replay, basis)
+    if cause.kernels and cause.direct_ns is not None:
+        return GainEstimate(Gain(0, cause.direct_ns // basis.windows, None), (basis.refusal,))
+    if cause.on_path == {"communication"}:
         doubts = (basis.refusal, fact("doubt.least-exposed"))
-        estimate = GainEstimate(Gain(0, most_ns, None), doubts)
-    else:
-        estimate = GainEstimate(None, (basis.refusal,))
-    is_little = most_ns is not None and most_ns < least_ns
-    return None if estimate is None or is_little else _finding(cause, basis, estimate)
+        return GainEstimate(Gain(0, basis.alone_ns, None), doubts)
+    return GainEstimate(None, (basis.refusal,))
 
 
 def _replayed(cause: Cause, replay: Replay, basis: GainBasis) -> GainEstimate | None:
@@ -182,9 +186,6 @@ def _replayed(cause: Cause, replay: Replay, basis: GainBasis) -> GainEstimate | 
     estimate = _edited(cause, replay, bound_ns)
     if estimate.gain and is_of_host:
         estimate = replace(estimate, gain=estimate.gain.capped(basis.idle_ns))
-    estimate = _direct(cause, estimate, basis)
-    if not cause.frees and estimate.gain and estimate.gain.high_ns * replay.windows < least_ns:
-        return _beside_host(cause, replay, basis)
     return estimate
 
 
@@ -230,22 +231,20 @@ def _edited(cause: Cause, replay: Replay, bound_ns: int) -> GainEstimate:
     return GainEstimate(gain, whole.doubts, whole.most_ns - whole.least_ns >= left_ns, shown)
 
 
-def _direct(cause: Cause, estimate: GainEstimate, basis: GainBasis) -> GainEstimate:
+def _direct(cause: Cause, estimate: GainEstimate | None, basis: GainBasis) -> GainEstimate | None:
     """Return an estimate without a wide range, with a gain of at most the time of the cause itself.
 
-    What replay gains beyond that time becomes a detail if it is sure and large.
+    What a replay gains beyond that time becomes a detail if it is sure and large.
     """
-    gain, least_ns = estimate.gain, basis.least_sure * basis.step_ns
-    if gain is None:
+    if estimate is None or estimate.gain is None:
         return estimate
-    # The gain is bounded only by a time that the report shows: readers would compare the two.
-    if not _SHOWS_TIME.intersection(cause.evidence[:1]):
-        return replace(estimate, gain=gain.narrowed(least_ns))
-    share_ns = cause.share * basis.step_ns
-    direct_ns = share_ns if cause.direct_ns is None else cause.direct_ns / basis.windows
+    gain, least_ns = estimate.gain, basis.least_sure * basis.step_ns
+    direct_ns = cause.share * basis.step_ns
+    if cause.direct_ns is not None:
+        direct_ns = min(direct_ns, cause.direct_ns / basis.windows)
     most_ns = math.ceil(direct_ns)
     further_ns = gain.high_ns - most_ns
-    is_told = gain.low_ns > 0 and further_ns >= least_ns
+    is_told = cause.gain is None and gain.low_ns > 0 and further_ns >= least_ns
     return replace(
         estimate,
         gain=replace(gain.capped(most_ns).narrowed(least_ns), further_ns=max(further_ns, 0)),

@@ -17,7 +17,7 @@ from traceflops.characters import function_name
 from traceflops.facts import Value, fact
 from traceflops.findings.case import Case, cause, limit, share_of_window
 from traceflops.findings.copy_sizes import small_copies
-from traceflops.findings.device_memory import LAUNCHING_CLASSES, reads_back
+from traceflops.findings.device_memory import reads_back
 from traceflops.findings.finding import MOST_ROWS, Cause, Row, Where, row_name
 from traceflops.findings.rules import advice_of, rule_of
 from traceflops.table.columns import codes, is_one_of, matching, numbers, thread_columns
@@ -81,22 +81,6 @@ def host_waits(case: Case) -> Iterator[Cause]:
         edits=tuple(edit.replace("{calls}", calls) for edit in rule_of("host-waits").edits),
         direct_ns=sum(wait.idle_after_ns for wait in waits),
     )
-
-
-def after_waits(case: Case, idle: IdleClass) -> int:
-    """Return the idle time in ns that the waits of a class cost, until the host is ahead again.
-
-    After copies whose values the host needs, that is the idle time of the class itself and at most
-    all idle time of launching.
-    """
-    calls = {name for culprit in idle.culprits for name in culprit.evidence[:1]}
-    after = (wait.idle_after_ns for wait in case.synchronisations if wait.call in calls)
-    further_ns = max(sum(after) - idle.idle_ns, 0)
-    if idle.kind == "blocking_copy" and reads_back(case):
-        classes = case.idle.by_class()
-        launching = (other.idle_ns for other in classes if other.kind in LAUNCHING_CLASSES)
-        further_ns = min(further_ns, sum(launching))
-    return idle.idle_ns + further_ns
 
 
 def frame_of(name: str) -> Where:

@@ -32,7 +32,7 @@ from traceflops.findings.finding import (
     row_name,
     short_name,
 )
-from traceflops.findings.host_waits import WAITING, after_waits, frame_of, host_waits
+from traceflops.findings.host_waits import WAITING, frame_of, host_waits
 from traceflops.findings.owners import OPERATOR, is_wrapper, owner_of
 from traceflops.findings.pacing import as_paced
 from traceflops.findings.rules import all_rules, rule_of
@@ -194,7 +194,6 @@ def _cause(case: Case, rule: str, idle: IdleClass, share: float) -> Cause:
         edits=tuple(_filled(edit, idle) for edit in row.edits if has_name or "{name}" not in edit),
         partly=_BESIDE_WORKERS if _loads_in_thread(rule, largest) else row.partly,
         doubts=_doubts(case, rule, largest, knows),
-        direct_ns=after_waits(case, idle) if rule in WAITING else None,
     )
     return _by_facts(case, idle_cause, idle, knows, values)
 

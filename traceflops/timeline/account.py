@@ -14,8 +14,16 @@ from msgspec import Struct
 
 from traceflops.categories.activities import Categorised
 from traceflops.table.arrays import ABSENT, BoolArray, IntArray
-from traceflops.table.columns import codes, is_one_of, matching, names, numbers, span_columns
-from traceflops.table.grouping import distinct, groups, runs
+from traceflops.table.columns import (
+    codes,
+    is_one_of,
+    matching,
+    names,
+    numbers,
+    span_columns,
+    thread_columns,
+)
+from traceflops.table.grouping import distinct, groups, joint_codes, runs
 from traceflops.table.links import Links
 from traceflops.table.nesting import OpTree, taken
 from traceflops.table.patterns import ALLOCATES, LOADS_DATA, WAITS_FOR_DEVICE
@@ -80,15 +88,19 @@ class LinkedTrace(Struct, frozen=True, dict=True):
         return waits
 
     @cached_property
+    def thread_of_call(self) -> IntArray:
+        """Per call, a number of its thread, unique in the trace."""
+        return joint_codes(*thread_columns(self.trace.calls))
+
+    @cached_property
     def allocating(self) -> dict[int, Intervals]:
-        """By process, when calls allocate memory, if its clock agrees with that of its device."""
-        calls, offset = self.trace.calls, self.clock_offsets
+        """By thread (see `thread_of_call`), when its calls allocate memory."""
+        calls = self.trace.calls
         row = np.flatnonzero(matching(calls["name"], ALLOCATES.search))
         start_ns, end_ns = span_columns(calls, row)
         return {
-            process: Intervals.of(start_ns[own], end_ns[own])
-            for process, own in groups(numbers(calls["process"])[row])
-            if not offset[process]
+            thread: Intervals.of(start_ns[own], end_ns[own])
+            for thread, own in groups(self.thread_of_call[row])
         }
 
     @cached_property
@@ -217,11 +229,12 @@ class DeviceAccount:
         """Set `idle` and `start_up`; `begin_ns` may be before the first activity."""
         idle = idle_time(self.work, self.timeline.busy, self._unseen, begin_ns)
         process = numbers(self._linked.trace.activities["process"])
-        # While memory is allocated, the driver may hold up queued work.
-        allocating = self._linked.allocating
-        for number in distinct(process[self.rows.row]).tolist():
-            if number in allocating:
-                idle = idle.explained_by(allocating[number])
+        # While a thread allocates memory, the driver may hold up what it queued.
+        thread = taken(self._linked.thread_of_call, self.timed_call[idle.next_row], ABSENT)
+        for number, allocating in self._linked.allocating.items():
+            own = thread == number
+            late = Intervals.of(idle.gap_start_ns[own], idle.gap_end_ns[own])
+            idle = idle.explained_by(allocating.intersect(late))
         ends = self.rows.row[idle.next_row]
         self.start_up_by_kind = device_start_up(
             self._linked.comparable_start_up,

@@ -49,10 +49,10 @@ BEFORE_WORK: Final = fact("left-out.start-up")
 WARM_UP: Final = re.compile(r"warm[ _-]?up", re.IGNORECASE)
 """Finds names of ranges that warm up."""
 _LOADED: Final = "loaded"  # how, if the window begins with the first kernel, after weights
-_MUCH, _HARDLY, _MOST = 0.2, 0.1, 0.5
+_MUCH, _HARDLY = 0.2, 0.1
 """Start-up is excluded from 20 % of the time on; later copies take at most 10 % as long."""
 _LEAST_WORK, _LEAST_TIME = 1 / 3, 0.03
-"""The least shares of device work and of the time that must follow start-up: no finding is less.
+"""The least shares of work and of the time that must follow start-up, or be measured.
 Less time may follow if nearly all work does."""
 _REPEATS, _NEARLY_ALL = 3, 0.9
 """Kernels that run three times repeat; half of the work that follows must repeat."""
@@ -179,9 +179,9 @@ def measured_range(
         device      |a b     a c      a c      |a c   a c   a c   a c|
 
     The range contains all other ranges of its thread and begins after start-up (`since_ns`). It
-    launched most kernels, and all work of all devices from its first work on. Nearly all time of
-    its kernels is of names that ran before, too. So a range around the whole program does not
-    count: nothing ran before it. After ranges named warm-up (`must_warm_up`: only then) only ranges
+    launched a third of the kernels, the last one among them, and all work of all devices from its
+    first work on. Nearly all time of its kernels is of names that ran before, too. So a range
+    around the whole program does not count: nothing ran before it. After ranges named warm-up (`must_warm_up`: only then) only ranges
     behind them count, and a tenth of the kernels is enough.
     """
     outers = [*_outer_ranges(linked, must_warm_up=must_warm_up)]
@@ -192,12 +192,9 @@ def measured_range(
     work = take_rows(linked.trace.activities.select(columns), row)
     call_ns = numbers(linked.trace.calls["start_ns"])
     launched_ns = taken(call_ns, linked.links.call_of_activity[row], NEVER)
-    # When the middle kernel was launched: a range that launches most kernels launches this one.
-    kernel_launches_ns = np.sort(launched_ns[is_one_of(work["kind"], "kernel")])
-    middle_ns = kernel_launches_ns[len(kernel_launches_ns) // 2 :][:1]
+    last_ns = launched_ns[is_one_of(work["kind"], "kernel")].max(initial=NEVER)
     for outer in outers:
-        may_be_most = ((outer.open_ns <= middle_ns) & (middle_ns < outer.close_ns)).any()
-        is_candidate = outer.open_ns >= since_ns and (outer.follows_warm_up or may_be_most)
+        is_candidate = since_ns <= outer.open_ns <= last_ns < outer.close_ns
         if not is_candidate or linked.clock_offsets[outer.process]:
             continue
         begin_ns = _begin_if_measured(work, launched_ns, outer)
@@ -249,8 +246,8 @@ def _begin_if_measured(work: pa.Table, launched_ns: IntArray, outer: _Outer) -> 
     is_measured = numbers(work["process"]) == outer.process
     is_measured &= (launched_ns >= outer.open_ns) & (launched_ns < outer.close_ns)
     is_other, measured_kernel = ~is_measured, is_measured & is_kernel
-    least = _HARDLY if outer.follows_warm_up else _MOST
-    if measured_kernel.sum() <= least * is_kernel.sum() or not is_other.any():
+    least = _HARDLY if outer.follows_warm_up else _LEAST_WORK
+    if measured_kernel.sum() < least * is_kernel.sum() or not is_other.any():
         return None
     first_ns = int(begin_ns[is_measured].min())
     if (begin_ns[is_other] >= first_ns).any():
