@@ -179,10 +179,11 @@ def measured_range(
         device      |a b     a c      a c      |a c   a c   a c   a c|
 
     The range contains all other ranges of its thread and begins after start-up (`since_ns`). It
-    launched a third of the kernels, the last one among them, and all work of all devices from its
-    first work on. Nearly all time of its kernels is of names that ran before, too. So a range
-    around the whole program does not count: nothing ran before it. After ranges named warm-up (`must_warm_up`: only then) only ranges
-    behind them count, and a tenth of the kernels is enough.
+    launched a third of the kernels, the last one among them, and all work of all devices from
+    its first work on. Nearly all time of its kernels is of names that ran before, too. So a
+    range around the whole program does not count: nothing ran before it. After ranges named
+    warm-up (`must_warm_up`: only then) only ranges behind them count, and a tenth of the
+    kernels is enough.
     """
     outers = [*_outer_ranges(linked, must_warm_up=must_warm_up)]
     if not outers:
