@@ -196,7 +196,7 @@ def in_turn(case: Case) -> dict[str, int]:
 
     Each of these streams has a part of the work of its own. Else the result is empty.
     """
-    if case.prepared is None or len(case.devices) != 1:
+    if len(case.devices) != 1:
         return {}
     works, row = case.prepared.trace.activities, case.prepared.chosen.row
     row = row[between_host_and_device(case.prepared.trace)[row]]

@@ -195,11 +195,9 @@ def is_sweep(case: Case) -> bool:
 def _have_same_work(case: Case, slow: Sequence[StepTime]) -> bool:
     """Return whether each slow step launches what some usual step does, on inputs of that size.
 
-    False if a kernel has neither a known grid nor known shapes.
+    False if that is not known: for summaries, or if a kernel has neither a grid nor shapes.
     """
     prepared, steps = case.prepared, {step.step for step in slow}
-    if prepared is None:
-        return False
     activities, ops = prepared.trace.activities, prepared.trace.ops
     for device, account in prepared.accounts.items():
         row, start_ns = account.rows.row, account.rows.start_ns
@@ -216,7 +214,7 @@ def _have_same_work(case: Case, slow: Sequence[StepTime]) -> bool:
                 work[window.step in steps].add(own)
         if not work[True] <= work[False]:
             return False
-    return True
+    return len(prepared.accounts) > 0
 
 
 def _gain(case: Case, spread: StepSpread, slow: Sequence[StepTime]) -> Gain:
