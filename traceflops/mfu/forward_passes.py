@@ -88,11 +88,11 @@ def _judged(
             counts.add((core.documents, core.queries, core.keys))
         else:
             counts.add((core.batch, core.queries * core.batch, core.keys * core.batch))
-    # Keys beyond the queries come from a cache.
+    # 1. Without a cache the kind is unknown. Keys beyond the queries come from one.
     has_older_keys = bool(counts) and all(keys > queries for _, queries, keys in counts)
     if not (names_cache or has_older_keys):
         return JudgedPass(None, NO_CACHE)
-    # Whether attentions compute one query per sequence: {True}, {False}, both, or no attention.
+    # 2. Attentions of one query per sequence {True}: decode; of several {False}: prefill; or both.
     has_one_query = {queries == sequences for sequences, queries, _ in counts}
     if len(has_one_query) > 1:
         return JudgedPass("mixed", fact("pass.mixed"))
@@ -101,20 +101,20 @@ def _judged(
         return JudgedPass("decode", fact("pass.one-query"), *common)
     if has_one_query:
         return JudgedPass("prefill", fact("pass.several-queries"), *common)
-    # Without attention: the indices of tokens have the shape sequences x tokens.
+    # 3. Without attention: the indices of tokens have the shape sequences x tokens.
     if len(set(indices)) == 1 and len(indices[0]) == 2:
         sequences, tokens = indices[0]
         rule = fact("pass.token-indices", sequences=sequences, tokens=tokens)
         kind: Kind = "decode" if tokens == 1 else "prefill"
         return JudgedPass(kind, rule, sequences, sequences * tokens)
-    # Logits are products as wide as a table. A prefill computes them for the last tokens alone, so
-    # they have fewer rows than all other products.
+    # 4. Logits are products as wide as a table. A prefill computes them for the last tokens alone,
+    # so they have fewer rows (4 of 512) than all other products.
     logits = {product.m for product in products if product.n in tables}
     others = {product.m for product in products if product.n not in tables}
     if len(logits) == 1 and others and min(others) > max(logits):
         (rows,) = logits
         return JudgedPass("prefill", fact("pass.logits", rows=rows, others=min(others)), rows)
-    if logits | others == {1}:  # all products have one row: one token of one sequence
+    if logits | others == {1}:  # 5. all products have one row: one token of one sequence
         return JudgedPass("decode", fact("pass.one-row"), 1, 1)
     return JudgedPass()
 

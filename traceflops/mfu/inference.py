@@ -185,8 +185,8 @@ def _sums(
     """Return, by phase, the FLOPs, the least bytes moved, and the share of time of known bytes.
 
     `phase` is that of each activity in ORDER, or -1; an op is in the phase of its first activity.
-    Communication is left out. FLOPs are of ops, and of kernels without an op; bytes are recorded
-    for an activity, else those of its op.
+    Communication is left out. FLOPs are of ops, and of kernels without an op (`work`). Bytes are
+    those recorded for an activity (`rest`), else those of its op.
     """
     op_work, phases = moved.attribution.work, len(ORDER)
     chosen = chosen_activities(prepared)
@@ -212,21 +212,22 @@ def _sums(
     # The works of products of two activations, which read no weights.
     batched = set(distinct(op_work.place[named(prepared.trace.ops, BATCHED)]).tolist())
     equal_works = zip(op_phase[first].tolist(), place[first].tolist(), counts, strict=True)
-    for number, index, times in equal_works:
+    for in_phase, index, times in equal_works:
         done = op_work.works[index]
-        if number >= 0 and isinstance(done, Work):
-            flops[number] += done.flops * times
+        if in_phase >= 0 and isinstance(done, Work):
+            flops[in_phase] += done.flops * times
             sizes = _moved_by(done, has_weights=index not in batched)
-            weights[number] += sizes.weights * times
-            cache[number] += sizes.cache * times
-            rest[number] += sizes.rest * times
+            weights[in_phase] += sizes.weights * times
+            cache[in_phase] += sizes.cache * times
+            rest[in_phase] += sizes.rest * times
     return flops, list(map(Moved, weights, cache, rest)), coverage
 
 
 def _moved_by(done: Work, *, has_weights: bool) -> Moved:
     """Return the least bytes that an op moved, 0 if unknown; `has_weights`: as right operand."""
     weights, cache, total = 0, 0, done.min_bytes or 0
-    sizes, element = done.signature, _ELEMENT.get(done.dtype or "", 0)  # 0: all is the rest
+    element = _ELEMENT.get(done.dtype or "", 0)  # 0: all is the rest
+    sizes = done.signature
     if isinstance(sizes, Product) and sizes.batch == 1 and has_weights:
         weights = sizes.k * sizes.n * element
     elif isinstance(sizes, Core):
@@ -243,8 +244,12 @@ def pass_times(
 ) -> tuple[IntArray, Mapping[int, list[int]], int]:
     """Return the pass of each activity, the ns of each pass by device, and the ns in no pass.
 
-    An activity is in the pass that launched it, else in the pass in which it starts, else -1. Times
-    are those of the chosen windows, over all devices; windows of the role "between" are in no pass.
+    1. An activity is in the pass that launched it.
+    2. Else it is in the pass that runs on its device when it starts: a pass runs from its first
+       launched work (no copy) to that of the next pass. Windows of the role "between" are no pass.
+    3. Else (before the first pass, or between passes) it is in none: -1.
+
+    Times are those of the chosen windows, over all devices.
     """
     of_activity = launched_in(prepared, attribution, passes)
     # The only pass of a process without look-ups has no beginning.
@@ -253,23 +258,25 @@ def pass_times(
     used_ns, outside_ns = {}, 0
     for device, account in prepared.accounts.items():
         rows, start = account.rows.row, account.rows.start_ns
-        # A pass begins on the device with its first launched work. Copies do not count: inputs of
-        # the next pass are copied while this one runs.
+        # Copies do not begin a pass: inputs of the next pass are copied while this one runs.
         own = of_activity[rows]
         is_launched = (own >= 0) & ~is_copy[rows]
         begins = np.full(len(passes), ALWAYS, dtype=np.int64)
         np.minimum.at(begins, own[is_launched], start[is_launched])
         begins[is_whole & (begins < ALWAYS)] = -ALWAYS
         # The passes that have work on this device, by their begin.
+        # begins [40 ALWAYS 10] -> order [2 0]: pass 1 has no work
         order = np.argsort(begins, kind="stable")
         order = order[begins[order] < ALWAYS]
-        # Work without a launch is in the pass that runs then, unless it lies between passes.
+        # Per activity, the last pass (its place in `order`) that begins by its start, or -1.
+        # starts [5 10 50] -> around [-1 0 1] -> passes [-1 2 0]
         around = np.searchsorted(begins[order], start, side="right") - 1
         windows = prepared.windows[device]
         between = _time(window for window in windows if window.role == "between")
         around[between.contains(start)] = -1
         of_activity[rows] = np.where(own >= 0, own, taken(order, around))
-        # A pass has the chosen time from its begin to the next one's.
+        # A pass has the chosen time from its begin to the next one's. Chosen is 0-60: before the
+        # begins 10 and 40, and ALWAYS, lie [10 40 60] ns -> used [30 20] of the passes 2 and 0
         chosen = chosen_time(windows)
         before = chosen.subtract(between).covered_before(np.append(begins[order], ALWAYS))
         used = np.zeros(len(passes), dtype=np.int64)

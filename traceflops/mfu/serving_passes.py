@@ -64,8 +64,8 @@ class PassKind(Struct, frozen=True):
     @property
     def tokens_per_s(self) -> float | None:
         """Return how many tokens a device computes per second of `cycle_ns`, None if unknown."""
-        has_both = self.tokens is not None and self.cycle_ns
-        return (self.tokens or 0) * 1e9 / self.cycle_ns if has_both else None
+        is_known = self.tokens is not None and self.cycle_ns
+        return (self.tokens or 0) * 1e9 / self.cycle_ns if is_known else None
 
     @property
     def exposed_ns(self) -> int:
@@ -141,6 +141,7 @@ def _lane(prepared: Prepared, device: int, pass_of: IntArray) -> _Lane:
     account, windows = prepared.accounts[device], prepared.windows[device]
     rows = account.rows
     # From the first start to the last end of what a pass launched, without copies.
+    # passes [4 4 6], starts [1 3 5], ends [2 9 8] -> pass_index [4 6], start_ns [1 5], end_ns [9 8]
     is_copy = is_one_of(prepared.trace.activities["kind"], "memcpy", "memset")[rows.row]
     in_pass = (pass_of[rows.row] >= 0) & ~is_copy
     passes = pass_of[rows.row[in_pass]]
@@ -155,7 +156,9 @@ def _lane(prepared: Prepared, device: int, pass_of: IntArray) -> _Lane:
     order = np.argsort(start_ns, kind="stable")
     order = order[end_ns[order] >= start_ns[order]]  # the others ended in time without records
     pass_index, start_ns, end_ns = pass_index[order], start_ns[order], end_ns[order]
-    used, next_ns = chosen_time(windows).contains(start_ns), np.full(len(order), NEVER)
+    used = chosen_time(windows).contains(start_ns)
+    # start_ns [0 10 20], the first two chosen -> next_ns [10 NEVER]
+    next_ns = np.full(len(order), NEVER)
     next_ns[:-1] = np.where(used, start_ns, NEVER)[1:]
     return _Lane(device, account, pass_index, start_ns, end_ns, next_ns).only(used)
 
@@ -196,4 +199,5 @@ def _pass_kind(
 
 def _percentile(ordered: Sequence[int], percent: int) -> int:
     """Return the least of the ordered values that `percent` of all do not exceed; 0 without any."""
-    return ordered[-(-len(ordered) * percent // 100) - 1] if ordered else 0
+    count = -(-len(ordered) * percent // 100)  # rounded up: 99 % of 150 values are 149
+    return ordered[count - 1] if ordered else 0

@@ -171,13 +171,15 @@ def reconcile(
         notes.append(fact("reconciliation.not-compared", problem=problem))
     described = replace(described, notes=tuple(notes))
     # Why the description has no rate: the steps or a peak are missing, or it is above the peak.
-    lacks, fall, rate = [*filter(None, (job.lack, choice.lack))], None, described.rate
+    lacks = [lack for lack in (job.lack, choice.lack) if lack is not None]
+    rate = described.rate
     if rate is not None and (share := max(rate.mfu, rate.hfu)) > 1:
         what = fact("missing.described-above-peak", share=share, convention=rate.convention)
         lacks.append(MissingInput(what, CHECK))
     if (above := passes.beyond_counted(measured, card, run, job)) is not None:
         lacks.append(MissingInput(above, CHECK))
     # If the trace has no waterfall, the described FLOPs make one.
+    fall = None
     if measured.waterfall is None and rate is not None and not lacks:
         fall = described_fall(described, prepared, job)
         if fall is not None and fall.errors:
@@ -205,7 +207,7 @@ def described_fall(
     # What a convention counts beyond the products of the model is model work by it, too.
     families["model"] += Fraction(ledger.total("convention")) / job.devices
     # FLOPs per device and window, and the peak, may be fractions, but a waterfall has integers: use
-    # 1/scale FLOP as the unit, where scale is the common denominator.
+    # 1/scale FLOP as the unit. 100/3 FLOP at a peak of 5/2: scale 6, 200 units at a peak of 15.
     scale = lcm(*(part.denominator for part in (peak.flops_per_ns, *families.values())))
     budgets = []
     # Compute time beyond the described FLOPs is inefficiency, as no kernel's own FLOPs are known.

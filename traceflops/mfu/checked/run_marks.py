@@ -152,12 +152,13 @@ class MarkedTokens(Struct, frozen=True):
                 words["sequences"] = str(tokens["seqlens.count"])
         elif real is not None:
             words["real_tokens"] = str(real)
-        # Keep batch and length of the description only if their product fits the marks: exactly the
-        # padded tokens if these are marked, else at least the other marked ones.
+        # Keep batch and length of the description only if their product (`slots`) fits the marks:
+        # exactly the padded tokens if these are marked, else at least the other marked ones.
         computed = padded or real or tokens.get("seqlens.sum", 0)
         batch, seq = words.get("batch", ""), words.get("seq", "")
         slots = int(batch) * int(seq) if batch.isdecimal() and seq.isdecimal() else -1
-        if slots != computed and (slots < computed or padded is not None):
+        fits = slots >= computed if padded is None else slots == computed
+        if not fits:
             words.pop("batch", None)
             words["tokens"] = str(computed)
         return words, tuple(notes)
@@ -166,29 +167,28 @@ class MarkedTokens(Struct, frozen=True):
 def marked_tokens(prepared: Prepared) -> MarkedTokens | None:
     """Return the tokens of one step of the whole job by marks; None without marks.
 
-    Ranks are added up. Those without a recording count as the mean of the others, with a note.
+    Ranks are added up. Those without a recording count as the mean of the others, with a note:
+    ranks with 100 and 80 tokens per step, of a world size of 4, make 360 tokens.
     """
     trace = prepared.trace
     marks, ignored = run_marks(trace)
-    ranks, is_partly_marked = [], False  # is some step without a mark?
+    ranks, has_unmarked_steps = [], False  # of each rank: the mean per step, by kind and key
     for process, of_process in sorted(marks.items()):
         step_of, steps_shown = _steps_of(prepared, process, of_process)
-        marks_of_kind: defaultdict[str, list[tuple[Sums, int]]] = defaultdict(list)
-        for mark, step in zip(of_process, step_of.tolist(), strict=True):
-            if step >= 0:
-                marks_of_kind[mark.kind].append((mark.values, step))
-        means: dict[str, Fraction] = {}  # per step, by kind and key
-        for kind, of_kind in marks_of_kind.items():
-            sums, steps_marked = [values for values, _ in of_kind], {step for _, step in of_kind}
+        in_steps = [(m, n) for m, n in zip(of_process, step_of.tolist(), strict=True) if n >= 0]
+        means: dict[str, Fraction] = {}
+        for kind in dict.fromkeys(mark.kind for mark, _ in in_steps):
+            sums = [mark.values for mark, _ in in_steps if mark.kind == kind]
+            steps_marked = {step for mark, step in in_steps if mark.kind == kind}
+            has_unmarked_steps |= len(steps_marked) != steps_shown
             for key in sums[0]:
                 if all(key in values for values in sums):  # else only some marks have it
                     total = sum(values[key] for values in sums)
                     means[f"{kind}.{key}"] = Fraction(total, len(steps_marked))
-            is_partly_marked |= len(steps_marked) != steps_shown
         if means:
             ranks.append(means)
     notes = [*ignored]
-    if is_partly_marked:
+    if has_unmarked_steps:
         some = Note(
             "assumed",
             "tokens-of-some-steps",
@@ -203,8 +203,8 @@ def marked_tokens(prepared: Prepared) -> MarkedTokens | None:
     sizes = {size for size in trace.processes["world_size"].to_pylist() if size}
     world = max(*sizes, count) if len(sizes) == 1 else count
     if world != count:
-        missing, code = world - count, "tokens-of-some-ranks"
-        notes.append(note_of("assumed", code, count=missing, known=count, of=world))
+        code = "tokens-of-some-ranks"
+        notes.append(note_of("assumed", code, count=world - count, known=count, of=world))
     scale = Fraction(world, count)
     of_job = {key: scale * sum(values[key] for values in ranks) for key in sorted(common_keys)}
     return MarkedTokens(of_job, tuple(notes))
@@ -213,8 +213,10 @@ def marked_tokens(prepared: Prepared) -> MarkedTokens | None:
 def _steps_of(prepared: Prepared, process: int, marks: list[Mark]) -> tuple[IntArray, int]:
     """Return the step of each mark (-1 outside the chosen steps), and the number of chosen steps.
 
-    Without any steps, the whole recording is one step. Steps inferred from the device, and a
-    selected time range, have no times on the host: then all marks are outside.
+    1. If no device of the process or a time range is chosen, all marks are outside.
+    2. If there are no steps, the whole recording is one step, number 0.
+    3. If steps have no times on the host (they are inferred from the device), all are outside.
+    4. Else a mark is in the step of its process in which it begins, if that is chosen.
     """
     outside = np.full(len(marks), -1, dtype=np.int64)
     owner = numbers(prepared.trace.devices["process"])
@@ -222,8 +224,10 @@ def _steps_of(prepared: Prepared, process: int, marks: list[Mark]) -> tuple[IntA
     if device is None or prepared.plan.time_range is not None:
         return outside, 0
     plan, windows = prepared.plan, prepared.windows[device]
-    if plan.layout.launched_in is None:  # there are no steps, or none with times on the host
-        return (outside, 0) if plan.choice.seen else (np.zeros_like(outside), 1)
+    if not plan.choice.seen and plan.layout.launched_in is None:
+        return np.zeros_like(outside), 1
+    if plan.layout.launched_in is None:
+        return outside, 0
     marked = find_marked_steps(prepared.trace, prepared.selection.step_mark)
     steps = marked.by_process.get(process) if marked is not None else None
     if steps is None:

@@ -23,6 +23,8 @@ from traceflops.units import decimal_thousands, one_of, parse_count, parse_lengt
 
 TOKEN_COUNTS = (*run.TOKEN_COUNTS, "cached")
 TRAINS = "no_forward_only"  # the flag that says that a run is no inference
+_OF_ADAPTERS: Final = frozenset(("lora", "lora_rank", "lora_params"))
+_OF_TRAINING: Final = _OF_ADAPTERS | {"frozen", "frozen_layers", "checkpointing", TRAINS}
 
 
 def _parse_kernel(name: str, text: str) -> str:
@@ -85,14 +87,14 @@ def adjusted(card: ModelCard, words: Words) -> ModelCard:
         card = replace(card, padded_vocab=rows)
     if (capacity := words.read("expert_capacity")) is None:
         return card
-    blocks, has_experts = [], False
-    for count, block in card.blocks:
-        experts, changed = block.feed_forward, block
-        if isinstance(experts, Experts):
-            has_experts = True
-            changed = replace(block, feed_forward=replace(experts, capacity=capacity))
-        blocks.append((count, changed))
+    has_experts = any(isinstance(block.feed_forward, Experts) for _, block in card.blocks)
     require(has_experts, f"{card.name} has no experts", "remove --expert-capacity")
+    blocks = []
+    for count, block in card.blocks:
+        if isinstance(block.feed_forward, Experts):
+            experts = replace(block.feed_forward, capacity=capacity)
+            block = replace(block, feed_forward=experts)
+        blocks.append((count, block))
     return replace(card, blocks=tuple(blocks))
 
 
@@ -109,15 +111,8 @@ def check_sums(words: Words) -> None:
 
 def run_settings(card: ModelCard, words: Words) -> dict[str, Any]:
     """Return the fields of Run that the words give, except its time. Raises UsageError."""
-    called, values, flags = words.called, words.values, words.flags
-    # Words of training imply a backward pass, cached tokens (decoding) none; else it is unknown.
-    of_training = {"lora", "lora_rank", "lora_params", "frozen", "frozen_layers"}
-    of_training |= {TRAINS, "checkpointing"}
-    forward_only: bool | None = True if "forward_only" in flags or "cached" in values else None
-    if "forward_only" not in flags and not of_training.isdisjoint({*values, *flags}):
-        forward_only = False
-    if "cached" in values and not forward_only:  # a word of training is given, too
-        raise UsageError(f"{called('cached')} is for decoding", f"add {called('forward_only')}")
+    called, values = words.called, words.values
+    forward_only = _forward_only(words)
     if "encoder_seq" in values and card.encoder is None:
         raise UsageError(f"{card.name} has no encoder", f"remove {called('encoder_seq')}")
     settings: dict[str, Any] = {"dtype": values.get("dtype"), "forward_only": forward_only}
@@ -133,6 +128,23 @@ def run_settings(card: ModelCard, words: Words) -> dict[str, Any]:
     if (lengths := words.read("documents")) is not None:
         settings["documents"] = lengths
     return {**settings, "notes": tuple(notes), **_training_settings(card, words)}
+
+
+def _forward_only(words: Words) -> bool | None:
+    """Return whether the run has no backward pass, None if that is unknown.
+
+    1. The flag `forward_only`: True.
+    2. A word of training, such as `lora_rank`: False. Raises UsageError if `cached` is given, too.
+    3. The word `cached`, the tokens that are in the cache before decoding: True.
+    """
+    if "forward_only" in words.flags:
+        return True
+    if _OF_TRAINING.isdisjoint({*words.values, *words.flags}):
+        return True if "cached" in words.values else None
+    if "cached" in words.values:
+        problem = f"{words.called('cached')} is for decoding"
+        raise UsageError(problem, f"add {words.called('forward_only')}")
+    return False
 
 
 def _training_settings(card: ModelCard, words: Words) -> dict[str, Any]:
@@ -163,9 +175,9 @@ def _lora(card: ModelCard, words: Words) -> Lora | None:
     called = words.called
     # The rank or the number of parameters, not both.
     one_of({called(word): words.values.get(word) for word in ("lora_rank", "lora_params")})
-    has_rank = "lora_targets" not in words.values or "lora_rank" in words.values
-    problem = f"{called('lora_targets')} needs the rank of the adapters"
-    require(has_rank, problem, f"add {called('lora_rank')} R")
+    if "lora_targets" in words.values:
+        problem = f"{called('lora_targets')} needs the rank of the adapters"
+        require("lora_rank" in words.values, problem, f"add {called('lora_rank')} R")
     if (params := words.read("lora_params")) is not None:
         return Lora(params=params)
     rank = words.read("lora_rank")

@@ -7,8 +7,7 @@ words are left out; if the others contradict each other, none is used.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from decimal import Decimal
 from fractions import Fraction
 from typing import Final
@@ -64,8 +63,8 @@ class Description(Struct, frozen=True):
     def with_options(self, card: ModelCard | None, options: Words) -> Description:
         """Return the description overridden by options; `card` is the model that the options give.
 
-        An option replaces its own word and those that say the same in another way. With options,
-        messages write all words as options (`dashed`).
+        An option replaces its own word and those that say the same in another way: `--tokens` also
+        `batch`. With options, messages write all words as options (`dashed`).
         """
         of_card = _MODEL if card is not None else frozenset()  # the card has these options already
         replaced = of_card.union(*(_REPLACES.get(word, ()) for word in options.values))
@@ -87,29 +86,11 @@ def description_of(trace: Trace) -> Description | None:
     values: dict[str, str] = {}
     flags: set[str] = set()
     card = None
-
-    @contextmanager
-    def noting(word: str = "") -> Iterator[None]:
-        """Collect an error as a problem of this word instead of raising it."""
-        try:
-            yield
-        except TraceflopsError as error:
-            names_word = word in error.message
-            problems.append(error.message if names_word else f"{word}: {error.message}")
-
     given = {word: value for word, value in description.items() if value is not None}
     for word, value in given.items():
-        with noting(word):
+        try:
             if word == "model":
-                # The name of a preset (never of a file), or an object: a card or a config.json.
-                if isinstance(value, str):
-                    card = preset(value)
-                elif not isinstance(value, Mapping):
-                    raise UsageError("model must be a name or an object", "")
-                elif "model_type" in value or "text_config" in value:
-                    card = card_of_config(value, "model")
-                else:
-                    card = build(value, "model")
+                card = _card(value)
             elif word in _FLAGS and isinstance(value, bool):
                 flags.add(word if value else f"no_{word}")
             elif word == "lora":
@@ -117,22 +98,41 @@ def description_of(trace: Trace) -> Description | None:
                 flags.add("lora")
             else:
                 values[word] = _text(word, value)
-    # Leave out all sums of lengths if check_sums raises: they contradict each other.
-    impossible = _SUMS
-    with noting():
+        except TraceflopsError as error:
+            names_word = word in error.message
+            problems.append(error.message if names_word else f"{word}: {error.message}")
+    left_out = {"params"}  # the card has them
+    try:
         run_options.check_sums(Words(values))
-        impossible = frozenset()
-    if card is None and "params" in values:
-        with noting():
+    except TraceflopsError as error:  # the sums of lengths contradict each other
+        problems.append(error.message)
+        left_out |= _SUMS
+    try:
+        if card is None and "params" in values:
             card = bare_model(parse_count("params", values["params"]))
-    kept = {word: text for word, text in values.items() if word not in {"params", *impossible}}
+    except TraceflopsError as error:
+        problems.append(error.message)
+    kept = {word: text for word, text in values.items() if word not in left_out}
     empty = tuple(word for word in description if word not in given)
     notes: tuple[Note, ...] = ()
     if problems:
         first = tuple(problems[:_MOST_SHOWN])  # the others are counted
-        code, more = "description-words-left-out", len(problems) - len(first) or None
-        notes = (note_of("dropped", code, count=len(problems), first=first, more=more),)
+        more = len(problems) - len(first) or None
+        code, count = "description-words-left-out", len(problems)
+        notes = (note_of("dropped", code, count=count, first=first, more=more),)
     return Description(card, Words(kept, frozenset(flags)), notes, empty)
+
+
+def _card(value: object) -> ModelCard:
+    """Return the model that a description names. Raises TraceflopsError for an invalid one."""
+    # The name of a preset (never of a file), or an object: a card or a config.json.
+    if isinstance(value, str):
+        return preset(value)
+    if not isinstance(value, Mapping):
+        raise UsageError("model must be a name or an object", "")
+    if "model_type" in value or "text_config" in value:
+        return card_of_config(value, "model")
+    return build(value, "model")
 
 
 def _lora_texts(value: object) -> dict[str, str]:
@@ -148,19 +148,21 @@ def _text(word: str, value: object) -> str:
     """Return a value of the description as the text of the same option. Raises UsageError."""
     if isinstance(value, list) and word not in _LISTS:
         raise UsageError(f"{word} cannot be a list", "")
-    text = ",".join(_part(word, part) for part in (value if isinstance(value, list) else [value]))
+    parts = value if isinstance(value, list) else [value]
+    text = ",".join(_part(word, part) for part in parts)
     if word == "forward_only":  # true and false are flags, not texts
         raise UsageError(f"{word} must be true or false", "")
-    for part in text.split(",") if word == "frozen" else ():
-        if part.strip() not in PARTS:
-            raise UsageError(f"cannot freeze unknown part {part.strip()[:40]!r}", "")
+    if word == "frozen":
+        unknown = [part.strip() for part in text.split(",") if part.strip() not in PARTS]
+        if unknown:
+            raise UsageError(f"cannot freeze unknown part {unknown[0][:40]!r}", "")
     if word in run_options.PARSERS:
         run_options.PARSERS[word](word, text)  # raises for an invalid text
     return text
 
 
 def _part(word: str, part: object) -> str:
-    """Return one value of a word as text. Raises UsageError unless it is text or a number."""
+    """Return one value of a word as text. Raises UsageError if it is no text and no number."""
     if word == "frozen" and part is True:
         return "all"
     if isinstance(part, str) and part.isprintable():
@@ -252,8 +254,8 @@ def self_described(
     if (PACKED | TOTALS | {"batch", "seq"}).isdisjoint(options.values):
         marked = marked_tokens(prepared) or MarkedTokens({})
         values, notes_on_marks = marked.over(own.words.values)
-        words, notes = replace(own.words, values=values), (*own.notes, *notes_on_marks)
-        described = replace(own, words=words, notes=notes)
+        words = replace(own.words, values=values)
+        described = replace(own, words=words, notes=(*own.notes, *notes_on_marks))
     described = described.with_options(card, options)
     if described.card is None:
         has_words = bool(own.words.values)
@@ -265,6 +267,7 @@ def self_described(
         check_claims(used_card, run)
         unit_of(used_card, replace(run, step_seconds=Fraction(1)))  # refuses an unknown step
         problem = refusal(used_card, run, default_convention(used_card, run))
+        # The user's convention may need less than the default one.
         if problem is not None and convention in CONVENTIONS:
             problem = refusal(used_card, run, convention or "")
         if problem is None:
@@ -274,6 +277,6 @@ def self_described(
     # Options that are wrong by themselves raise; any other problem becomes a note.
     if card is not None or not _DESCRIBING.isdisjoint(options.values):
         card_and_run(Description(described.card, options))
-    why, hint, empty = problem.message, problem.hint, tuple(own.empty)
-    unused = note_of("dropped", "description-not-used", why=why, empty=empty, hint=hint)
+    why, hint = problem.message, problem.hint
+    unused = note_of("dropped", "description-not-used", why=why, empty=own.empty, hint=hint)
     return NotDescribed((*described.notes, unused), problem)

@@ -86,10 +86,11 @@ def measured_work(
     UsageError for a paired run that tells nothing.
     """
     trace, launches = prepared.trace, launches_of(prepared)
-    # The user's device is otherwise among `devices`; a trace without devices has only counters.
+    # A trace without devices has only counters: then the user's device tells the architecture.
     given = find(device.strip().lower()) if device is not None and not devices else None
     recorded = [counter_notes.architecture_of(trace, peaks) for peaks in devices]
-    architectures = tuple(dict.fromkeys(filter(None, [given.arch if given else None, *recorded])))
+    recorded = [given.arch, *recorded] if given is not None else recorded
+    architectures = tuple(dict.fromkeys(arch for arch in recorded if arch))
     answers: list[tuple[Source, Matched]] = []
     for source in _sources(prepared, attribution, architectures, pair):
         work = source.work
@@ -113,12 +114,6 @@ def measured_work(
     if pair is not None:
         notes += counter_notes.pair_notes(trace, devices, pair.trace)
     counters = [source.counters for source, _ in answers if source.counters is not None]
-    # The bandwidth of the memory: that of the given device, else the one that all devices share.
-    bandwidths = {given.bandwidth} if given is not None else set[int | None]()
-    if given is None:
-        counted = distinct(numbers(trace.kernel_counters["device"]))
-        all_devices = devices or device_peaks(trace, counted[counted >= 0].tolist())
-        bandwidths = {peaks.bandwidth for peaks in all_devices}
     measured = MeasuredWork(
         **columns,
         kinds=tuple(kind for _, matched in answers for kind in matched.kinds),
@@ -128,10 +123,19 @@ def measured_work(
         families=tuple(dict.fromkeys(family for c in counters for family in c.families)),
         missing=tuple(dict.fromkeys(name for c in counters for name in _missing_counters(c))),
         check=check,
-        bandwidth=bandwidths.pop() if len(bandwidths) == 1 else None,
+        bandwidth=given.bandwidth if given is not None else _common_bandwidth(trace, devices),
         notes=tuple(notes),
     )
     return counter_notes.without_impossible_bytes(prepared, devices, measured)
+
+
+def _common_bandwidth(trace: Trace, devices: Sequence[DevicePeaks]) -> int | None:
+    """Return the memory bandwidth of all devices, None if they differ; of counted ones if none."""
+    if not devices:
+        counted = distinct(numbers(trace.kernel_counters["device"]))
+        devices = device_peaks(trace, counted[counted >= 0].tolist())
+    bandwidths = {peaks.bandwidth for peaks in devices}
+    return bandwidths.pop() if len(bandwidths) == 1 else None
 
 
 def _joins(
@@ -202,7 +206,11 @@ def _useless_pair(pair: Trace, files: str) -> UsageError:
 
 
 def _first_answers(launches: Launches, answers: Answers, activities: int) -> dict[str, IntArray]:
-    """Return the columns of MeasuredWork, by name: per activity, the first known answer."""
+    """Return the columns of MeasuredWork, by name: per activity, the first known answer.
+
+    `how` is how the source of `kind` was joined; if none knows `kind`, it is the reason that comes
+    first in HOW, the most specific. `origin` is the source of `kind`, else of any other column.
+    """
     column = {name: np.full(launches.count, UNKNOWN, dtype=np.int64) for name in _COLUMNS}
     kinds_before = 0
     for source, matched in answers:
@@ -210,9 +218,8 @@ def _first_answers(launches: Launches, answers: Answers, activities: int) -> dic
         is_new = lacks_kind & (matched.kind >= 0)
         column["kind"][is_new] = matched.kind[is_new] + kinds_before
         kinds_before += len(matched.kinds)
-        # If no source knows a launch, keep the reason that comes first in HOW, the most specific.
-        is_better = (column["how"] < 0) | (matched.how < column["how"])
-        takes_how = is_new | (lacks_kind & is_better)
+        is_more_specific = (column["how"] < 0) | (matched.how < column["how"])
+        takes_how = is_new | (lacks_kind & is_more_specific)
         column["how"][takes_how] = matched.how[takes_how]
         is_known = (matched.kind >= 0) | (matched.size >= 0) | (matched.vector >= 0)
         is_first = is_new | (is_known & (column["origin"] < 0))
@@ -228,10 +235,13 @@ def _first_answers(launches: Launches, answers: Answers, activities: int) -> dic
 def _same_launch(prepared: Prepared, launches: Launches, source: Source) -> IntArray | None:
     """Return, per launch, the row of the source that records the same launch, or -1.
 
-    That is the captured launch that a graph replays; or, in the timed run's own counters, the only
-    launch of the process with equal correlation and name. None if the source is another run.
+    1. If graphs replay the source, it is the captured launch that the graph replays.
+    2. If the source is the timed run's own counters, it is the counted launch of the process with
+       equal correlation and name. A correlation that is not unique in both joins nothing.
+    3. Else the source is another run: None.
     """
     if source.captured is not None:
+        # captured rows [4 6] -> launch of activity 0, 1, ...: [-1 -1 -1 -1 0 -1 1]
         captured = source.work.launches.row
         launch_of_activity = first_rows(captured, int(captured.max()) + 1)
         return taken(launch_of_activity, source.captured[launches.row])
@@ -241,8 +251,9 @@ def _same_launch(prepared: Prepared, launches: Launches, source: Source) -> IntA
     table, activities = prepared.trace.kernel_counters, prepared.trace.activities
     processes = (launches.process, numbers(table["process"])[counted.launches.row])
     correlation = numbers(activities["correlation"], ABSENT)[launches.row]
+    # A key is a process and a correlation.
+    # keys timed [0 1 1], counted [1 0] -> only key 0 is unique in both: same launch [1 -1 -1]
     keys = joined(processes, (correlation, counted.correlation))
-    # The counted launch of the key of each timed one, if neither run has another of this key.
     has_one = np.bincount(keys.ours, minlength=keys.count) == 1
     has_one &= np.bincount(keys.theirs, minlength=keys.count) == 1
     same = first_rows(keys.theirs, keys.count)[keys.ours]
@@ -321,17 +332,22 @@ def _notes(
 def _counted(trace: Trace, timed: tuple[str, ...], file: str | None) -> Source | None:
     """Return the source made of the counters of a trace, None if it has none.
 
-    `timed` are the architectures of the timed run, `file` the name of another recording. Counters
-    without a device are of the only architecture of the trace or (if it has none) the timed run.
+    `timed` are the architectures of the timed run, `file` the name of another recording. The family
+    of a launch, whose formulas read its counters, is the first of these:
+
+    1. That of its device's architecture, if the trace states it.
+    2. That of the trace, if its devices have one architecture ("gfx942" twice is one).
+    3. That of the timed run, if the trace names none and the timed run has one.
+    4. The only family whose counters have these names.
     """
     counted = counted_launches(trace)
     if counted is None:
         return None
     architectures = trace.devices["architecture"].to_pylist()
-    known = tuple(dict.fromkeys(filter(None, architectures))) or timed
-    only = family_of(known[0]) if len(known) == 1 else None
-    # Without a single architecture: the only family whose counters have these names.
-    default = only or family_by_counters(names(trace.kernel_counters["counter"]))
+    known = tuple(dict.fromkeys(arch for arch in architectures if arch)) or timed
+    default = family_of(known[0]) if len(known) == 1 else None
+    if default is None:
+        default = family_by_counters(names(trace.kernel_counters["counter"]))
     # Per device; the last element is for launches without a device (-1).
     device_families = [*(family_of(arch) if arch else default for arch in architectures), default]
     device_units = [*(units or 0 for units in trace.devices["sm_count"].to_pylist()), 0]

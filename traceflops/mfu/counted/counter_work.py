@@ -100,8 +100,8 @@ def counter_work(counted: CountedLaunches, families: Families, family: IntArray)
         amounts = {name.removeprefix(prefix): amount(name, 0.0) for name in dict.fromkeys(names)}
         is_complete = np.zeros_like(nowhere)
         for number, hardware in enumerate(families):
-            if types := getattr(hardware, units, ()):  # the data types of these units
-                all_read = np.logical_and.reduce([amounts[dtype].value >= 0 for dtype in types])
+            if dtypes := getattr(hardware, units, ()):  # of these units; none without a family
+                all_read = np.logical_and.reduce([amounts[dtype].value >= 0 for dtype in dtypes])
                 is_complete |= (family == number) & all_read
         flops = [np.maximum(of_type.value, 0) for of_type in amounts.values()]
         as_floats = sum((column.astype(np.float64) for column in flops), np.zeros(1))
@@ -116,10 +116,11 @@ def counter_work(counted: CountedLaunches, families: Families, family: IntArray)
     xf32 = matrix[XF32].value if XF32 in matrix else np.full(1, UNKNOWN)
     uncounted = (total >= 0) & is_xf32 & (xf32 < 0)
     total = np.where(uncounted, UNKNOWN, total)
-    has_any, rounded, disputed = nowhere, nowhere, nowhere
+    has_any, rounded, disputed = nowhere.copy(), nowhere.copy(), nowhere.copy()
     for of_type in matrix.values():
-        has_any = has_any | (of_type.value >= 0)
-        rounded, disputed = rounded | of_type.rounded, disputed | of_type.disputed
+        has_any |= of_type.value >= 0
+        rounded |= of_type.rounded
+        disputed |= of_type.disputed
     incomplete = (total < 0) & has_any & ~uncounted
     no_family = np.array([hardware is None for hardware in families], dtype=np.bool_)[family]
     return CounterWork(
@@ -169,6 +170,7 @@ def _by_formula(counted: CountedLaunches, formula: formulas.Formula, tolerance: 
     is_read &= (values * abs(factor)).sum(axis=0) < _TOO_MUCH
     values = np.where(is_read, values, 0.0)
     # Sum the whole parts as integers: only decimals are rounded.
+    # values 2^53 - 1 and 0.75, factors 4 and 2 -> 4 (2^53 - 1) exactly, plus round(1.5) = 2
     whole = np.floor(values)
     decimals: FloatArray = ((values - whole) * factor).sum(axis=0)
     total = (whole.astype(np.int64) * factor).sum(axis=0) + np.rint(decimals).astype(np.int64)
@@ -242,6 +244,7 @@ def counted_kernels(work: CounterWork, units: IntArray) -> tuple[CountedKernel, 
     for number, launch in enumerate(first.tolist()):
         share, busy, cycles = None, busy_sums[number], capacity_sums[number]
         if busy is not None and cycles:
+            # 600 busy cycles in 100 active cycles of 2 CUs with 4 units each are 3/4.
             share = Fraction(busy, cycles * formulas.SIMDS_PER_UNIT)
         totals = {key: total[number] for key, total in counters.items()}
         row = CountedKernel(

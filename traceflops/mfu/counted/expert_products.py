@@ -93,23 +93,22 @@ def expert_kinds(
 ) -> dict[int, WorkDone]:
     """Return the work by launch; `ops` are the rows of ops with experts, and their launches.
 
-    All layers of a model are alike: the number of experts per token must fit all of them. Nothing
-    is known if several numbers fit, or if some experts are on other devices.
+    All layers of a model are alike: if one allows 4 or 8 experts per token, another 8 or 16, it is
+    8. Nothing is known if several numbers fit, or if some experts are on other devices.
     """
     found = (_layer(pair, launches, op, launched) for op, launched in ops)
     layers = [layer for layer in found if layer is not None]
     # A routing is (experts on this device, experts per token). By model (all experts, hidden size):
-    # the routings that fit its layers, None as long as any routing does.
-    routings_of: dict[tuple[int, int], set[tuple[int, int]] | None] = {}
+    # the routings that fit all its layers; no entry if its layers allow any.
+    routings_of: dict[tuple[int, int], set[tuple[int, int]]] = {}
     for layer in layers:
-        model, of_layer = (layer.experts, layer.hidden), layer.routings
-        of_others = routings_of.get(model)
-        if of_layer is not None and of_others is not None:
-            of_layer = of_layer & of_others
-        routings_of[model] = of_others if of_layer is None else of_layer
+        of_layer = layer.routings
+        if of_layer is not None:
+            model = (layer.experts, layer.hidden)
+            routings_of[model] = routings_of.get(model, of_layer) & of_layer
     done: dict[int, WorkDone] = {}
     for layer in layers:
-        routings = list(routings_of[layer.experts, layer.hidden] or ())
+        routings = routings_of.get((layer.experts, layer.hidden), ())
         if len(routings) == 1:
             ((local_experts, per_token),) = routings
             if local_experts == layer.experts:
@@ -132,7 +131,8 @@ class _Product(Struct, frozen=True):
     def columns(self, rows: int, experts: int) -> tuple[int, int] | None:
         """Return the least and the most columns that fit the grid; None if `rows` do not fit it."""
         # The grid has as many tiles of rows as the worst routing needs: each expert has a tile
-        # with only one row, and the remaining rows fill whole tiles.
+        # with only one row, and the remaining rows fill whole tiles. 128 rows, 8 experts and tiles
+        # of 16 rows: 8 + 120 // 16 = 15 tiles. 5 rows and 8 experts: 5 tiles.
         row_tiles = rows if rows <= experts else experts + (rows - experts) // self.tile("rows")
         across, down = self.grid
         tiles = across * (down if self.rule.tall else 1)
@@ -172,12 +172,16 @@ class _Layer(Struct, frozen=True):
         if not self.up.rule.tall:  # the grid does not tell the tiles of rows
             return None
         # Each divisor of the experts may be the number on this device. The tiles of rows then give
-        # the least and the most rows (see `_Product.columns`), and so the experts per token.
+        # the least and the most rows (see `_Product.columns`), and so the experts per token: 15
+        # tiles of 16 rows and 8 experts are 120 to 135 rows; with 64 tokens, 2 experts per token.
         tiles, tile_rows = self.up.grid[1], self.up.tile("rows")
         possible = set[tuple[int, int]]()
         for local in (n for n in range(1, self.experts + 1) if not self.experts % n):
-            least_rows = tiles if tiles < local else local + (tiles - local) * tile_rows
-            most_rows = least_rows if tiles < local else least_rows + tile_rows - 1
+            if tiles < local:
+                least_rows = most_rows = tiles
+            else:
+                least_rows = local + (tiles - local) * tile_rows
+                most_rows = least_rows + tile_rows - 1
             counts = range(-(-least_rows // self.tokens), most_rows // self.tokens + 1)
             possible |= {(local, count) for count in counts if 0 < count <= self.experts}
         return possible
@@ -195,15 +199,15 @@ class _Layer(Struct, frozen=True):
         up = self.up.part(rows, self.hidden * least, self.hidden * most)
         down = self.down.part(rows, self.hidden * -(-least // 2), self.hidden * (most // 2))
         # The bytes are UNKNOWN: nothing tells how many experts' weights were read.
-        done: dict[int, WorkDone] = {}
-        done[self.up.launch], done[self.down.launch] = ((up,), UNKNOWN), ((down,), UNKNOWN)
+        done: dict[int, WorkDone] = {self.up.launch: ((up,), UNKNOWN)}
+        done[self.down.launch] = ((down,), UNKNOWN)
         for launch, (of_row, of_token) in self.moves.items():
             done[launch] = ((), int(self.hidden * (rows * of_row + self.tokens * of_token)))
         return done
 
 
 def _layer(pair: Prepared, launches: Launches, op: int, launched: IntArray) -> _Layer | None:
-    """Return the experts of an op, None unless it launched one gated product, then a plain one."""
+    """Return the experts of an op, None if it did not launch a gated product, then a plain one."""
     products: list[_Product] = []
     # Bytes per value of an expert's row and of a token, by launch.
     moves: dict[int, tuple[int, Fraction]] = {}

@@ -200,7 +200,7 @@ def kernel_speeds(
     parts = (times / times.sum()).tolist() if tells_parts else [None] * len(times)
     rows = []
     for row, group_time, part in zip(groups.rows(), times.tolist(), parts, strict=True):
-        is_timed = (row.duration_ns, row.achieved_occupancy) != (None, None)
+        is_timed = row.duration_ns is not None or row.achieved_occupancy is not None
         # Leave out groups without any figure on speed: other counters were read.
         if row.throughputs or row.stalls or row.rules or is_timed:
             sort_key = (-(row.duration_ns or 0), -group_time, row.name)
@@ -237,7 +237,8 @@ class _Groups:
         self.counted, self.values, self.units = counted, values, units
         self.group, self.first = group_rows([launches.name, counted.device, *sizes])
         # The messages of rules on each group, each message once. A rule may have several messages
-        # on one launch: the n-th ones of all launches count as the same message.
+        # on one launch: the n-th ones of all launches count as the same message. Of two launches
+        # with the messages A A B and A B: A (n = 0) twice, A (n = 1) once, B (n = 0) twice.
         messages: list[dict[tuple[object, ...], KernelRule]] = [{} for _ in self.first]
         for group, of_launch in zip(self.group.tolist() if rules else (), rules, strict=True):
             times_seen: Counter[tuple[object, ...]] = Counter()
@@ -248,8 +249,7 @@ class _Groups:
                 earlier = messages[group].get(key, replace(rule, launches=0))
                 largest = max(earlier, rule, key=_estimate)
                 messages[group][key] = replace(largest, launches=earlier.launches + 1)
-        of_groups = (sorted(m.values(), key=_estimate, reverse=True) for m in messages)
-        self.rules = [*map(tuple, of_groups)]
+        self.rules = [tuple(sorted(m.values(), key=_estimate, reverse=True)) for m in messages]
         self.sizes = np.bincount(self.group, minlength=len(self.first))
         duration = values.get("duration", np.full(launches.count, np.nan))
         # Drop impossible durations, so that all sums fit an int64.
@@ -266,10 +266,10 @@ class _Groups:
         limits = {name: value for name, value in means.items() if name.startswith(counters.LIMIT)}
         stalls, launches = self._stalls(), self.counted.launches
         # Registers are known if all launches of a group have the same number.
-        registers = np.full(len(self.first), np.nan)
-        if (value := self.values.get("registers")) is not None:
-            differs = self.sums((value != value[self.first][self.group]).astype(np.float64))
-            registers = np.where(differs > 0, np.nan, value[self.first])
+        value = self.values.get("registers", np.full(launches.count, np.nan))
+        registers = value[self.first]
+        differs = value != registers[self.group]  # so does NaN, from itself
+        registers = np.where(self.sums(differs.astype(np.float64)) > 0, np.nan, registers)
         for group, launch in enumerate(self.first.tolist()):
             own = {name: _known(means, name, group) for name in (*_SHARES, *_OTHERS)}
             waiting = [(reason, float(share[group])) for reason, share in stalls.items()]
@@ -321,8 +321,7 @@ class _Groups:
 
     def sums(self, value: FloatArray) -> FloatArray:
         """Return the sum of each group, NaN if one value is not known."""
-        sums = np.bincount(self.group, weights=value, minlength=len(self.first))
-        return sums.astype(np.float64)
+        return np.bincount(self.group, value, len(self.first)).astype(np.float64)
 
     def _stalls(self) -> dict[str, FloatArray]:
         """Return, by reason to wait, its share of a warp's cycles in each group."""
@@ -368,18 +367,19 @@ def _pipes(
 ) -> tuple[str | None, tuple[str, float] | None]:
     """Return a group's busiest pipe, and another that is nearly as busy, with its share.
 
-    Both are None unless the busiest pipe is as busy as the SMs.
+    Both are None if the busiest pipe is not as busy as the SMs.
     """
     own = {name: _known(means, name, group) for name in means if name.startswith(_PIPE)}
     pipes = {name.removeprefix(_PIPE): share for name, share in own.items() if share is not None}
-    best, *others = sorted(pipes, key=lambda name: -pipes[name]) or [""]
     busy = _known(means, "sm", group)
-    if not (busy and best and abs(pipes[best] - busy) <= _SAME * busy):
+    if not pipes or not busy:
         return None, None
-    near = (name for name in others if pipes[name] >= _NEARLY * busy)
+    best, *others = sorted(pipes, key=lambda name: -pipes[name])
+    if abs(pipes[best] - busy) > _SAME * busy:
+        return None, None
     # A part of a pipe has a name that begins alike.
-    other = next((name for name in near if not name.startswith(best)), None)
-    return best, (other, pipes[other]) if other else None
+    near = [o for o in others if pipes[o] >= _NEARLY * busy and not o.startswith(best)]
+    return best, (near[0], pipes[near[0]]) if near else None
 
 
 def _known(means: Mapping[str, FloatArray], name: str, group: int) -> float | None:

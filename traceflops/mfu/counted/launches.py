@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Literal, get_args
 
@@ -74,11 +73,13 @@ def launches_of(prepared: Prepared) -> Launches:
     launch_order = np.where(np.isin(process[rows], by_start), 0, correlation)
     start_ns = numbers(activities["start_ns"])[rows]
     rows = rows[np.lexsort((start_ns, launch_order, process[rows]))]
-    # A window is numbered within its device; `step` is its number among those of all devices.
+    # A window is numbered within its device, `step` among those of all devices: device 0 has the
+    # windows "before", "step", "step", device 1 "step", "after" -> steps [-1 1 2] and [3 -1]
     window = window_of_activity(prepared)
     windows_before, step = 0, np.full(len(window), -1, dtype=np.int64)
     for number, windows in prepared.windows.items():
-        of_device, numbered = device == number, enumerate(windows, windows_before)
+        of_device = device == number
+        numbered = enumerate(windows, windows_before)
         step_of_window = [index if one.role == "step" else -1 for index, one in numbered]
         step[of_device] = taken(np.array(step_of_window, dtype=np.int64), window[of_device])
         windows_before += len(windows)
@@ -103,7 +104,7 @@ def launches_of(prepared: Prepared) -> Launches:
 
 
 def rank_in_group(group: IntArray) -> IntArray:
-    """Return the number of earlier rows of the same group, for each row; groups are from 0."""
+    """Return the number of earlier rows of the same group: [0 1 0 0] -> [0 0 1 2]."""
     by_group, ranks = np.argsort(group, kind="stable"), np.empty(len(group), dtype=np.int64)
     ranks[by_group] = places_in_runs(group[by_group])
     return ranks
@@ -155,6 +156,7 @@ class LaunchWork(Struct, frozen=True):
 
 def between(kinds: Sequence[Kind]) -> Kind:
     """Return one kind with the range of FLOPs by line; the least is 0 if a kind lacks the line."""
+    # One kind has 30 FLOPs in bf16, another 50 in bf16 and 10 in fp8: bf16 30 to 50, fp8 0 to 10.
     counts: dict[tuple[str, str], list[WorkPart]] = {}
     for kind in kinds:
         for part in kind:
@@ -169,20 +171,23 @@ def between(kinds: Sequence[Kind]) -> Kind:
 def common(kinds: Sequence[Kind]) -> Kind | None:
     """Return one kind for kinds of equal FLOPs; None if their FLOPs differ.
 
-    If the FLOPs of each family (model, ...) are equal, its line has the words that all kinds share:
-    model.matmul for a forward product and a gradient. If only totals are equal: UNSPLIT_LINE.
+    1. If FLOPs are per pair of query and key, the totals may differ: None.
+    2. If the FLOPs of each family (model, ...) are equal, its line has the words that all kinds
+       share: model.matmul for model.matmul.forward and model.matmul.weight_grad.
+    3. If only the totals are equal, all FLOPs have the line UNSPLIT_LINE.
     """
     if any(part.cached is not None for kind in kinds for part in kind):
-        return None  # FLOPs are per pair of query and key: the totals may differ
+        return None
     by_family = [_sums(kind, lambda part: part.line.split(".")[0]) for kind in kinds]
     if all(sums == by_family[0] for sums in by_family):
         parts = []
         for (family, dtype), (most, least) in by_family[0].items():
-            # The words with which all lines of the family begin.
-            lines = (part.line.split(".") for kind in kinds for part in kind)
-            words_by_position = zip(*(line for line in lines if line[0] == family), strict=False)
-            shared = itertools.takewhile(lambda words: len(set(words)) == 1, words_by_position)
-            parts.append(WorkPart(".".join(word for word, *_ in shared), dtype, most, least))
+            lines = [part.line.split(".") for kind in kinds for part in kind]
+            of_family = [words for words in lines if words[0] == family]
+            common_words = of_family[0]
+            while any(words[: len(common_words)] != common_words for words in of_family):
+                common_words = common_words[:-1]
+            parts.append(WorkPart(".".join(common_words), dtype, most, least))
         return tuple(parts)
     totals = [_sums(kind, lambda _: UNSPLIT_LINE) for kind in kinds]
     if any(sums != totals[0] for sums in totals):
@@ -205,7 +210,7 @@ def exact_flops(kinds: Sequence[Kind], kind: IntArray) -> IntArray:
     for parts in kinds:
         is_exact = all(part.flops == part.at_least and part.cached is None for part in parts)
         flops.append(sum(part.flops for part in parts) if is_exact else UNKNOWN)
-    return np.array([*flops, UNKNOWN], dtype=np.int64)[kind]
+    return np.array([*flops, UNKNOWN], dtype=np.int64)[kind]  # kind -1 takes the last element
 
 
 def with_captured_launches(trace: Trace) -> Trace:
@@ -231,6 +236,7 @@ def with_captured_launches(trace: Trace) -> Trace:
         added.add(len(without), device=device_rows, process=without, local_id=0, type=types)
         devices = pa.concat_tables([devices, added.finish()]).unify_dictionaries().combine_chunks()
     # Each kernel is on the first device of its process.
+    # processes of devices [3 0 3] -> owner [0 3], first [1 0]: a kernel of process 3 is on device 0
     owner, first = np.unique(numbers(devices["process"]), return_index=True)
     kernels = TableBuilder("activities")
     sizes = ((name, axes(calls[name])) for name in ("grid", "block"))

@@ -55,7 +55,8 @@ def counted_launches(trace: Trace) -> CountedLaunches | None:
         return None
     process, ranks = _processes(trace)
     # The table has a row per launch and counter. Launches are numbered by dispatch, else by
-    # correlation, else by row; `first` is a row of each.
+    # correlation, else by row; `first` is a row of each. Rows of dispatch 7 7 8 (two counters of 7)
+    # -> launch [0 0 1], first [0 2]
     order = numbers(table["dispatch"], ABSENT)
     order = np.where(order == ABSENT, numbers(table["correlation"], ABSENT), order)
     order = np.where(order == ABSENT, np.arange(len(order)), order)
@@ -103,6 +104,8 @@ def _processes(trace: Trace) -> tuple[IntArray, dict[int, int | None]]:
 
     Each pass has its own processes. Those of the same rank (without ranks: of the same place in
     their pass) are the same and get one number: the row of the first in the table of processes.
+    Pass 0 has processes 0 and 1 of ranks 0 and 1, pass 1 has 2 and 3 of ranks 1 and 0: process 2
+    becomes 1, and 3 becomes 0.
     """
     table = trace.kernel_counters
     repetition, process = numbers(table["repetition"]), numbers(table["process"])
@@ -132,16 +135,18 @@ def _merged(
     A slot is shared by the n-th launches of a kernel in all passes. A kernel is uneven if passes
     launch it not equally often or in other sizes: only its first pass counts, launches of other
     passes have slot -1. `process` is by row of the table, `first` is a row of each launch.
+
+    Pass 0 launches a b a, pass 1 a a b b: `a` is even, `b` is not. Slots [0 1 2] and [0 2 -1 -1].
     """
     name = codes(table["name"])[first]
     process, repetition = process[first], numbers(table["repetition"])[first]
     kernel, launch_of_kernel = group_rows([process, name])
     kernel_in_pass, one_launch = group_rows([kernel, repetition])
-    # A kernel is even if it has as many launches in each pass,
+    # A kernel is even if it has as many launches in each pass that has any ...
     launch_count = np.bincount(kernel_in_pass, minlength=len(one_launch))
     most, least = extremes(kernel[one_launch], launch_count, len(launch_of_kernel))
     is_even = most == least
-    # and if its n-th launches (those that are the `same`) have equal sizes in all passes.
+    # ... and if its n-th launches (those that are the `same`) have equal sizes in all passes.
     same, representative = group_rows([kernel, rank_in_group(kernel_in_pass)])
     sizes = [numbers(table[column], UNKNOWN_SIZE) for column in ("threads", "block_threads")]
     sizes += [side for column in ("grid", "block") for side in axes(table[column]).T]
@@ -152,6 +157,7 @@ def _merged(
     _, first_pass = extremes(kernel[one_launch], repetition[one_launch], len(is_even))
     is_used = is_even[kernel] | (repetition == first_pass[kernel])
     # Slots are in the order of their first used launches, which is that of dispatch in a pass.
+    # same [1 0 1 0], all used -> first_used [1 0], launch_of_slot [0 1], slot [0 1 0 1]
     first_used = group_least(same[is_used], np.flatnonzero(is_used), len(representative))
     launch_of_slot = distinct(first_used[same[is_used]])
     slot = np.where(is_used, np.searchsorted(launch_of_slot, first_used[same]), -1)
@@ -164,6 +170,7 @@ def _values(
     table: pa.Table, slot: IntArray, count: int
 ) -> tuple[dict[str, FloatArray], dict[str, FloatArray]]:
     """Return the value of each used counter by slot, and its spread; `slot` is by row, or -1."""
+    # Three passes read 90, 95 and 100 for a slot: its value is 95, its spread 0.1.
     counter, value = codes(table["counter"]), floats(table["value"])
     spellings_of: dict[str, list[int]] = {}
     labels = names(table["counter"])
@@ -217,13 +224,17 @@ def joined(*columns: _Columns) -> Pair:
 
 
 def keys_of(kernels: Pair, target: Launches, source: Launches) -> Pair:
-    """Return a code per kernel and size of launches; per kernel alone if one run lacks its sizes.
+    """Return a code per kernel and size of launches.
 
-    If both runs have the sizes x y z of all launches of a kernel, each axis counts, else the
-    product. Some tools write a grid in threads, others in blocks. If a kernel has no common size
-    when both runs are read as blocks, its grids in one of the runs are read as threads.
+    1. If both runs have the sizes x y z of all launches of a kernel, each axis counts, else the
+       product of the axes.
+    2. Some tools write a grid in threads, others in blocks: 1024 threads here are 4 blocks of 256
+       there. If a kernel has no common size when both grids are read as blocks, those of the other
+       run are read as threads; if that gives no common size, ours are.
+    3. If one run lacks a size of a kernel, only the kernel counts.
     """
-    our_kernel, their_kernel = kernel = (kernels.ours, kernels.theirs)
+    our_kernel, their_kernel = kernels.ours, kernels.theirs
+    kernel = (our_kernel, their_kernel)
     has_axes = np.ones(kernels.count, dtype=np.bool_)
     for run, code in ((target, our_kernel), (source, their_kernel)):
         has_axes[code[((run.grid_axes < 0) | (run.block_axes < 0)).any(axis=1)]] = False
@@ -269,6 +280,7 @@ def _readings(run: Launches, has_axes: BoolArray) -> tuple[_Part, _Part]:
 
 def _numbered(parts: Sequence[_Part]) -> list[IntArray]:
     """Return numbers of the sizes of each part, equal for equal sizes; unknown: UNKNOWN_SIZE."""
+    # Parts of the products [256 512] and [512 -1] get [1 2] and [2 UNKNOWN_SIZE].
     columns = []
     for axis in range(3):
         sides = [np.where(has_axes, axes[:, axis], product) for product, axes, has_axes in parts]
@@ -300,13 +312,14 @@ def in_order(
     """
     if not source.count:
         return np.full(target.count, -1, dtype=np.int64)
-    # Groups of a process and a code. `group` has those there also for launches here; several
-    # processes here may have the same one there, so launches are numbered by `our_group`.
+    # A group is a process there and a code; `group.ours` is that of our launches. Several processes
+    # here may be the same one there, so our launches are numbered by `our_group`.
     group = joined((process, source.process), (counted.ours, counted.theirs))
     our_group, first = group_rows([target.process, counted.ours])
     our_count = np.bincount(our_group, minlength=len(first))
     their_count = np.bincount(group.theirs, minlength=group.count)
     # Sorted by group, the n-th launch of a group there is n places after the first.
+    # groups there [1 0 1] -> their_order [1 0 2], begin [0 1]: launch 1 of group 1 is at place 2
     their_order = np.argsort(group.theirs, kind="stable")
     begin = np.cumsum(their_count) - their_count
     place = begin[group.ours] + rank_in_group(our_group)
@@ -320,9 +333,10 @@ def in_order(
 def in_steps(target: Launches, work: LaunchWork, keys: Pair) -> IntArray:
     """Return, for the n-th launch of a key in a step, an n-th one of the other run, else -1.
 
-    All steps of the other run must launch the key equally often, and as often as the step here; and
-    all n-th launches there must do the same work. If that run has one process and no steps, rounds
-    of as many launches as each step here has count as steps.
+    1. All steps of the other run must launch the key equally often, and as often as the step here.
+    2. All n-th launches there must do the same work.
+    3. If that run has one process and no steps, rounds count as steps: 2 launches per step here and
+       6 there are 3 rounds. Rounds of one launch do not count, and all rounds must be whole.
     """
     source, in_step = work.launches, target.window >= 0
     chosen = in_step & target.used
@@ -334,9 +348,9 @@ def in_steps(target: Launches, work: LaunchWork, keys: Pair) -> IntArray:
         per_step, _ = _by_step(target.window[chosen], keys.ours[chosen], keys.count)
         rows, divisor = np.arange(source.count), np.maximum(per_step, 1)
         nth = rank_in_group(keys.theirs) % divisor[keys.theirs]
-        # All launches must be in whole rounds of several: any number is whole rounds of one.
         launched = np.bincount(keys.theirs, minlength=keys.count)
-        per_step = np.where((per_step > 1) & (launched % divisor == 0), per_step, 0)
+        is_whole = (per_step > 1) & (launched % divisor == 0)
+        per_step = np.where(is_whole, per_step, 0)
     if not len(rows) or not in_step.any():
         return np.full(target.count, -1, dtype=np.int64)
     key, kind = keys.theirs[rows], work.kind[rows]
@@ -346,7 +360,8 @@ def in_steps(target: Launches, work: LaunchWork, keys: Pair) -> IntArray:
     # A key is steady if all its n-th launches have the same known kind of work.
     most, least = extremes(key_and_nth.theirs, kind, key_and_nth.count)
     is_steady = per_step > 0
-    is_steady[key[(most != least)[key_and_nth.theirs] | (kind < 0)]] = False
+    has_other_work = (most != least)[key_and_nth.theirs]
+    is_steady[key[has_other_work | (kind < 0)]] = False
     # The first launch of the other run with each key and n.
     launch = taken(rows, first_rows(key_and_nth.theirs, key_and_nth.count))
     fits = in_step & is_steady[keys.ours] & (our_per_step == per_step[keys.ours])
@@ -355,6 +370,7 @@ def in_steps(target: Launches, work: LaunchWork, keys: Pair) -> IntArray:
 
 def _by_step(step: IntArray, key: IntArray, count: int) -> tuple[IntArray, IntArray]:
     """Return the launches of each key per step (0 if steps differ), and n of each n-th launch."""
+    # Steps [0 0 1 1 1] launch the keys [0 0 0 0 1]: per step [2 1], n [0 1 0 1 0].
     group, first = group_rows([step, key])
     per_step = np.bincount(group, minlength=len(first))[group]
     most, least = extremes(key, per_step, count)

@@ -68,9 +68,12 @@ class _Cached(Struct, frozen=True):
     def tensors(self, args: Arguments) -> list[Tensor]:
         """Return query, key and value; [] if they do not fit, or the mask is not causal."""
         tensors = args.given(*self.places)
-        ranks = zip(tensors, (3, self.rank, self.rank), strict=False)
-        fits = sum(len(tensor.shape) >= least for tensor, least in ranks) == len(self.places)
-        if not fits or (self.causal is not None and not args.boolean(self.causal)):
+        if len(tensors) < len(self.places):
+            return []
+        least_ranks = (3, self.rank, self.rank)
+        if any(len(t.shape) < least for t, least in zip(tensors, least_ranks, strict=True)):
+            return []
+        if self.causal is not None and not args.boolean(self.causal):
             return []
         if self.heads is None:
             return tensors
@@ -160,7 +163,8 @@ def _attention(pair: Prepared, launches: Launches, op: int, kernels: IntArray) -
     # A flag `causal` is followed by the number of earlier keys that a query sees, -1 for all.
     seen_before = -1 if rule.causal is None else args.integer(rule.causal + 1)
     may_be_windowed = not rule.no_window and (rule.causal is None or seen_before != -1)
-    per_pair = 2 * q.shape[-2] * (q.shape[-1] + v.shape[-1])  # heads x head sizes
+    # Heads x head sizes: 32 heads of 128 take 2 x 32 x (128 + 128) FLOPs.
+    per_pair = 2 * q.shape[-2] * (q.shape[-1] + v.shape[-1])
     own_bytes = known_sum(q.bytes, q.like((*q.shape[:-1], v.shape[-1])).bytes)  # with the output
     key_bytes = known_sum(*(tensor.like(tensor.shape[-2:]).bytes for tensor in (k, v)))
     has_bytes = not may_be_windowed and own_bytes is not None and bool(key_bytes)
@@ -207,17 +211,19 @@ def of_passes(prepared: Prepared, launches: Launches, matched: Matched) -> Match
     for _, members in groups(joint_codes(kind[rows], pass_of)):
         launched, pass_index = rows[members], int(pass_of[members[0]])
         old_kind = int(kind[launched[0]])
+        cached = cached_of[old_kind]
         judged = passes[pass_index].judged if pass_index >= 0 else JudgedPass()
         # With one query per sequence there are as many pairs of query and key as keys.
         has_one_query = judged.kind == "decode" and judged.queries == judged.sequences
-        pairs, cached = judged.keys if has_one_query else judged.pairs, cached_of[old_kind]
+        pairs = judged.keys if has_one_query else judged.pairs
         done = tuple(part.times(pairs or 0) for part in kinds[old_kind])
         if pairs is None or cached is None or not _fits(done):
             kind[launched] = UNKNOWN
             how[launched] = np.where(how[launched] >= 0, HOW.index("uncounted"), -1)
             continue
         moved = UNKNOWN if judged.keys is None else cached.bytes(judged.keys)
-        kind[launched], size[launched] = len(kinds), moved if moved < _MOST else UNKNOWN
+        size[launched] = moved if moved < _MOST else UNKNOWN
+        kind[launched] = len(kinds)
         kinds.append(done)
     return replace(matched, how=how, kind=kind, kinds=tuple(kinds), size=size)
 

@@ -88,10 +88,11 @@ def cells_of(
     dtype, dtypes = types_of_ops(prepared, attribution)
     flops = (parts.flops, parts.at_least, np.where(parts.is_open, parts.flops, 0))
     on_device = np.isin(device, list(prepared.accounts))
-    keys = (device, taken(window, activity, NO_WINDOW), category, dtype[parts.op])
-    columns = [column[on_device] for column in (*keys, parts.line, parts.rule)]
-    sums = [column[on_device] for column in flops]
-    return tuple(_summed(prepared, dtypes, parts.lines, columns, sums))
+    window_of_part = taken(window, activity, NO_WINDOW)
+    keys = (device, window_of_part, category, dtype[parts.op], parts.line, parts.rule)
+    of_devices = [column[on_device] for column in keys]
+    flops_of_devices = [column[on_device] for column in flops]
+    return tuple(_summed(prepared, dtypes, parts.lines, of_devices, flops_of_devices))
 
 
 def cells_of_kinds(prepared: Prepared, work: MeasuredWork, window: IntArray) -> tuple[Cell, ...]:
@@ -123,8 +124,9 @@ def _summed(
     """
     component_of = prepared.linked.categorised.top()  # by category
     components = list(dict.fromkeys(component_of))
-    device, window, category, *rest = keys
+    # Categories of the components compute, compute, memory -> code_of [0 0 1]
     code_of = np.array([components.index(one) for one in component_of], dtype=np.int64)
+    device, window, category, *rest = keys
     columns = [device, window, code_of[category], *rest]
     group, first = group_rows(columns)
     sums = [exact_sums(group, column, len(first)) for column in flops]
@@ -168,7 +170,8 @@ def part_table(
     """Return the parts of every executed op; `logits` is, per op, whether it computes logits."""
     work, tree = attribution.work, attribution.tree
     rows = attribution.executed
-    # The unfused attention (work with a part "mask") around an op, or around its forward op.
+    # The work of the unfused attention (it has a part "mask") around an op, else around its forward
+    # op, else -1.
     parts_of = [done.parts if isinstance(done, Work) else () for done in work.works]
     unfused = [any(part.name == "mask" for part in parts) for parts in parts_of]
     nearest = tree.nearest(np.array(unfused, dtype=np.bool_)[work.place])
@@ -185,6 +188,8 @@ def part_table(
     counts = np.array([len(parts) for parts in parts_of_cases], dtype=np.int64)
     end = np.cumsum(counts)
     # Per part of an op: its row in `all_parts`, and the index of the op in `rows`.
+    # Case 0 has part 0, case 1 has parts 1 and 2: counts [1 2], end [1 3]. Ops of the cases [1 0]
+    # -> part_row [1 2 0], op_index [0 0 1]
     part_row, op_index = runs((end - counts)[case], end[case])
     lines = tuple(dict.fromkeys(line for line, _, _ in all_parts))
     figures = [
@@ -214,6 +219,12 @@ def _parts(
     `phase` and `role` are indices of PHASES and PRODUCT_ROLES. `logits` is 1 if a product computes
     logits, `by_shapes` is 1 if its role is by rule R3. `core` is the number of the work of the
     unfused attention around it, or -1.
+
+    1. No product (a convolution, an attention): each part has its own line. In an optimizer it is
+       OPTIMIZER; a forward part in a phase of recomputation or backward is recomputation.
+    2. A product of an unfused attention, if each pair of query and key has equal FLOPs: of 1000 for
+       10 x 10 pairs, of which a causal mask leaves 55, 550 are attention and 450 MASK.
+    3. Another product: the line of its role.
     """
     work, phase_name, role_name = works.works[work_number], PHASES[phase], PRODUCT_ROLES[role]
     assert isinstance(work, Work)  # only ops of known work are executed
@@ -233,8 +244,6 @@ def _parts(
     (product,) = work.parts
     attention = works.signature(core)
     if isinstance(attention, Core):
-        # If each pair of query and key has equal FLOPs, split them into those of the pairs that the
-        # mask leaves, and of those that it hides.
         pairs = attention.batch * attention.queries * attention.keys
         if pairs and not product.flops % pairs:
             per_pair = product.flops // pairs

@@ -34,8 +34,10 @@ HOW: Final[tuple[How, ...]] = get_args(How)
 def window_of_activity(prepared: Prepared) -> IntArray:
     """Return the window in which each activity counts, an index of its device's windows.
 
-    It is the step that launched the activity, whenever that ran; if no step of the host did, the
-    window in which it starts. If a time range is chosen, it is this one or NO_WINDOW, by the start.
+    1. If a time range is chosen, it is this one if the activity starts in it, else NO_WINDOW.
+    2. Else, if a step launched the activity, it is that step, whenever the activity ran: a kernel
+       that step 3 launched and that runs during step 4 counts in step 3.
+    3. Else it is the window in which the activity starts.
     """
     window_of = np.full(prepared.trace.activities.num_rows, NO_WINDOW, dtype=np.int64)
     for device, account in prepared.accounts.items():
@@ -43,6 +45,7 @@ def window_of_activity(prepared: Prepared) -> IntArray:
         row, start = account.rows.row, account.rows.start_ns
         if prepared.plan.time_range is None:
             # Windows leave no gap: the last one that begins no later contains the start.
+            # begins [0 10 20], start [3 10 25] -> [1 2 3] begin no later -> containing [0 1 2]
             begins = np.array([window.start_ns for window in windows], dtype=np.int64)
             containing = np.maximum(np.searchsorted(begins, start, side="right") - 1, 0)
             window_of[row] = containing
@@ -126,7 +129,8 @@ def _added_within(
     """Return the time of all intervals inside each window, overlaps counted twice."""
     # The time of an interval before an edge is the time since its start less the time since its
     # end. So sum, per edge, the times since all earlier starts and since all earlier ends. The sums
-    # may wrap; their difference fits an int64, and is right even then.
+    # may wrap; their difference fits an int64, and is right even then. Starts [0 4], ends [6 9],
+    # edge 8: (8 - 0) + (8 - 4) = 12 since starts, 8 - 6 = 2 since ends -> 10 = 6 + 4 before it
     edges = np.concatenate([low_ns, high_ns])
     elapsed = []
     for times in (np.sort(start_ns), np.sort(end_ns)):

@@ -141,28 +141,32 @@ def vector_ops(prepared: Prepared, attribution: Attribution) -> BoolArray:
 def _unattributed(
     prepared: Prepared, attribution: Attribution, work: MeasuredWork | None
 ) -> list[Unattributed]:
-    """Return the chosen compute kernels without counted FLOPs, by name and reason."""
+    """Return the chosen compute kernels without counted FLOPs, by name and reason.
+
+    The reasons are in `Unattributed`. If several hold, it is the first in the table at `np.select`.
+    """
     activities, op_work = prepared.trace.activities, attribution.work
     uncounted = chosen_activities(prepared) & compute_kernels(prepared) & (attribution.owner < 0)
     if work is not None:
         uncounted &= work.kind < 0
     rows = np.flatnonzero(uncounted)
     # Per kernel in `rows`, `reason` is an index of `reasons`. The first ones are of the works of
-    # ops, in their order. Each assignment overrides the earlier ones.
+    # ops, in their order, which `op_work.place` points to.
     of_works = [getattr(done, "reason", _NO_MODELLED_OP) for done in op_work.works]
     reasons = [*of_works, _NO_MODELLED_OP, "no-op", REPLAYED, *HOW]
     no_modelled_op, no_op, replayed, first_how = range(len(of_works), len(of_works) + 4)
     op = attribution.op[rows]
     modelled_op = taken(attribution.tree.nearest(op_work.matrix), op)
-    reason = np.where(modelled_op >= 0, taken(op_work.place, modelled_op), no_modelled_op)
-    reason[op < 0] = no_op
     call = prepared.linked.links.call_of_activity[rows]
     is_replayed = taken(started(prepared.trace.calls, GRAPH_LAUNCH).astype(np.int64), call) > 0
     if prepared.replays is not None:
         is_replayed &= prepared.replays.captured[rows] < 0
-    reason[is_replayed] = replayed
-    if work is not None:
-        reason = np.where(work.how[rows] >= 0, first_how + work.how[rows], reason)
+    how = work.how[rows] if work is not None else np.full(len(rows), UNKNOWN)
+    reason = np.select(
+        [how >= 0, is_replayed, op < 0, modelled_op >= 0],
+        [first_how + how, replayed, no_op, taken(op_work.place, modelled_op)],
+        default=no_modelled_op,
+    )
     group, first = group_rows([codes(activities["name"])[rows], reason])
     counts = np.bincount(group, minlength=len(first)).tolist()
     sums = exact_sums(group, numbers(activities["dur_ns"])[rows], len(first))
@@ -284,14 +288,21 @@ def executed(
 
 
 def parts_of(prepared: Prepared, attribution: Attribution) -> tuple[PartTable, Phases]:
-    """Return the FLOPs of all executed ops by ledger line, and the phase of each op."""
+    """Return the FLOPs of all executed ops by ledger line, and the phase of each op.
+
+    An op computes logits, the input of a cross entropy, if one of these holds:
+
+    1. It is a forward product of as many rows and columns as a loss's input, such as 512 x 32000.
+    2. It is a gradient, and its forward op computes logits.
+    3. It is inside a duplicate of the same work that computes logits.
+    """
     trace, tree, work = prepared.trace, attribution.tree, attribution.work
     phase = phases(trace, attribution)
     roles = product_roles(trace, attribution, phase)
-    # Which ops compute logits, the input of a cross entropy: products with the shape of one.
     dims = trace.ops["input_dims"]
     texts, matrices = names(dims), set[Shape]()
-    for code in distinct(codes(dims)[named(trace.ops, _LOSSES) & (codes(dims) >= 0)]).tolist():
+    is_loss = named(trace.ops, _LOSSES) & (codes(dims) >= 0)
+    for code in distinct(codes(dims)[is_loss]).tolist():
         shape = (read_shapes(texts[code]) or ((),))[0]
         if not isinstance(shape, Shapes) and len(shape) == 2:
             matrices.add(shape)
@@ -300,10 +311,8 @@ def parts_of(prepared: Prepared, attribution: Attribution) -> tuple[PartTable, P
     # The work of wrappers counts in the ops inside them.
     is_forward = roles.is_a("forward") & ~attribution.has("wrapper", "none")
     logits: BoolArray = is_forward & np.array(fits, dtype=np.bool_)[work.place]
-    # A gradient belongs to the logits if its forward op computes them.
     has_forward = roles.forward >= 0
     logits[has_forward] = logits[roles.forward[has_forward]]
-    # An executed op inside a duplicate of the same work: the duplicate's gradient decides for both.
     rows = np.flatnonzero(attribution.has("executed") & roles.is_a("forward") & ~logits)
     around = taken(tree.nearest(attribution.has("duplicate")), tree.parent[rows])
     is_same = taken(work.place, around) == work.place[rows]
@@ -336,7 +345,8 @@ def too_fast(trace: Trace, attribution: Attribution) -> TooFast | None:
     """Return the operator of the highest rate that cannot have computed on the CPU; else None.
 
     Per operator, the call with the most FLOPs is compared with calls of far fewer: if a CPU
-    computes, these take less than half as long. Calls of 0 ns have lost their time.
+    computes, these take less than half as long. A call of 8e12 FLOPs takes 40 ms, calls of 1e12
+    FLOPs take 35 ms: no CPU computed them. Calls of 0 ns have lost their time.
     """
     work, op = attribution.work, attribution.executed
     flops = work.of_ops(work.at_least)[op]
@@ -347,7 +357,9 @@ def too_fast(trace: Trace, attribution: Attribution) -> TooFast | None:
         largest = rows[np.argmax(flops[rows])]
         rate = float(flops[largest]) / int(dur_ns[largest])
         small = rows[flops[rows] <= flops[largest] // _LESS]
-        if rate >= _NO_CPU and len(small) and 2 * np.median(dur_ns[small]) >= dur_ns[largest]:
+        if rate < _NO_CPU or not len(small):
+            continue
+        if 2 * np.median(dur_ns[small]) >= dur_ns[largest]:
             times = int(flops[largest] // flops[small].max())
             too_fast_ops.append(TooFast(names(trace.ops["name"])[code], rate, times))
     return max(too_fast_ops, key=lambda operator: operator.flops_per_ns, default=None)

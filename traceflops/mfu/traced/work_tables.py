@@ -89,6 +89,7 @@ def _added(row: KernelRow, work: MeasuredWork, rows: IntArray, dur_ns: IntArray)
     `rows` are these launches, as activities. If no FLOPs of them are known, only bytes are added.
     """
     kind, size, vector = work.kind[rows], work.size[rows], work.vector[rows]
+    # kind [2 -1 0 2] -> kinds [0 2], times [1 2]
     kinds, times = (column.tolist() for column in np.unique(kind[kind >= 0], return_counts=True))
     if row.counted and not kinds:  # the row's FLOPs would be without those of these launches
         return row
@@ -104,7 +105,8 @@ def _added(row: KernelRow, work: MeasuredWork, rows: IntArray, dur_ns: IntArray)
     )
     dtypes = {part.dtype for part, _ in parts if part.flops}
     if row.counted:
-        measured, dtypes = row.measured + measured, dtypes | {*row.dtypes}
+        measured = row.measured + measured
+        dtypes |= {*row.dtypes}
     else:
         vector_flops = exact_sum(vector) if (vector >= 0).all() else None
         row = replace(row, dtypes=(), basis=work.basis(rows), vector_flops=vector_flops)
@@ -116,7 +118,8 @@ def op_rows(prepared: Prepared, moved: MovedBytes) -> tuple[OpRow, ...]:
     """Return a row per name of op that did matrix work or moved known bytes, most time first."""
     rows = np.flatnonzero(chosen_activities(prepared) & (moved.unit >= 0))
     name, attribution, work = prepared.trace.ops["name"], moved.attribution, moved.attribution.work
-    # The ops that worked, grouped by name; then the group of each activity in `rows`.
+    # The ops that worked, grouped by name; then the group of each activity in `rows`. Activities of
+    # ops [7 3 7] -> op [3 7], place [1 0 1]; codes of names [5 2] -> group [1 0] -> rows [0 1 0]
     op, place = ranked(moved.unit[rows])
     group, first = group_rows([codes(name)[op]])
     group_of_row, count = group[place], len(first)
@@ -160,15 +163,19 @@ def activity_flops(executed: Executed) -> IntArray:
 def _by_shapes(prepared: Prepared, moved: MovedBytes, rows: IntArray) -> Iterator[KernelRow]:
     """Yield a row per name of the activities `rows`, without counters of the hardware.
 
-    A row has FLOPs and bytes of ops by their shapes, or only the bytes that its activities moved.
+    1. If activities of the name worked for ops with FLOPs, the row has their FLOPs and bytes.
+    2. Else it has the bytes of the activities: those of their records, or those of an op that has
+       no other activity.
+    3. If these are unknown, too, it has only times.
     """
     activities, categorised = prepared.trace.activities, prepared.linked.categorised
     group, first = group_rows([codes(activities["name"])[rows]])
     labels = texts_of(activities["name"], rows[first])
     count, dur_ns = len(first), numbers(activities["dur_ns"])[rows]
-    attribution, is_copy = moved.attribution, moved.is_copy[rows]
+    attribution, work = moved.attribution, moved.attribution.work
+    is_copy = moved.is_copy[rows]
     # Kernels of an op with FLOPs: the figures of the op are at its main kernel.
-    has_flops, work = (attribution.owner[rows] >= 0) & ~is_copy, attribution.work
+    has_flops = (attribution.owner[rows] >= 0) & ~is_copy
     op = main_ops(attribution, activities.num_rows)[rows]
     flops, least, op_bytes = (
         taken(work.of_ops(column), op, 0) for column in (work.flops, work.at_least, work.min_bytes)
@@ -178,8 +185,9 @@ def _by_shapes(prepared: Prepared, moved: MovedBytes, rows: IntArray) -> Iterato
     # Bytes by activity: recorded ones of copies and fills, and an op's if it has one activity.
     launched = np.bincount(moved.unit[moved.unit >= 0], minlength=len(moved.op_size))
     unit = np.where(attribution.owner >= 0, UNKNOWN, moved.unit)[rows]
-    recorded, is_only = moved.size[rows], taken(launched, unit) == 1
+    is_only = taken(launched, unit) == 1
     by_op = np.where(is_only, taken(moved.op_size, unit), UNKNOWN)
+    recorded = moved.size[rows]
     bytes_alone = np.where(recorded != UNKNOWN, recorded, by_op)
     is_sized = bytes_alone != UNKNOWN
     sized_count = np.bincount(group[is_sized], minlength=count).tolist()
@@ -193,11 +201,13 @@ def _by_shapes(prepared: Prepared, moved: MovedBytes, rows: IntArray) -> Iterato
     launches = np.bincount(group, minlength=count).tolist()
     with_flops = np.bincount(group[has_flops], minlength=count).tolist()
     for number, category in enumerate(categorised.category[rows[first]].tolist()):
-        counted, figures = with_flops[number], measured[number]
-        if not counted:
-            counted, figures = sized_count[number], Measured(None, None, 0)
-            if counted:
-                figures = Measured(0, sized_bytes[number], sized_ns[number])
+        if with_flops[number]:
+            counted, figures = with_flops[number], measured[number]
+        elif sized_count[number]:
+            counted = sized_count[number]
+            figures = Measured(0, sized_bytes[number], sized_ns[number])
+        else:
+            counted, figures = 0, Measured(None, None, 0)
         yield KernelRow(
             name=labels[number],
             category=categorised.categories[category],
