@@ -21,7 +21,6 @@ from traceflops.characters import kernel_name
 from traceflops.table.columns import Columns, IntArray, Names, codes, names
 from traceflops.table.grouping import group_rows, group_sums, ranked, runs
 from traceflops.table.nesting import taken
-from traceflops.timeline.account import DeviceAccount
 from traceflops.timeline.device_span import is_top
 from traceflops.timeline.records import WORK, Window
 from traceflops.windows.prepared import Prepared
@@ -72,37 +71,29 @@ def charged(prepared: Prepared, waits: RankTimes | None = None) -> Charged:
     """Charge each ns of work to one activity; return a piece per activity and window."""
     windows_before = 0  # number of the used windows of earlier devices
     pieces = [Charged(*[np.empty(0, dtype=np.int64)] * 6)]
-    for device, account in prepared.accounts.items():
+    for device in prepared.accounts:
         used = [window for window in prepared.windows[device] if window.used]
         for component in WORK if used else ():
-            rows = account.rows.row
-            selected = np.flatnonzero(is_top(prepared.linked.categorised, component, rows))
-            if len(selected):
-                piece = _charged_component(account, component, selected, used, waits)
-                pieces.append(replace(piece, window=piece.window + windows_before))
+            piece = _charged_component(prepared, device, component, used, waits)
+            pieces.append(replace(piece, window=piece.window + windows_before))
         windows_before += len(used)
     return Charged.joined(pieces)
 
 
 def _charged_component(
-    account: DeviceAccount,
-    component: str,
-    selected: IntArray,
-    windows: Sequence[Window],
-    waits: RankTimes | None,
+    prepared: Prepared, device: int, component: str, used: list[Window], waits: RankTimes | None
 ) -> Charged:
-    """Return the pieces of one component of a device; `window` is an index into `windows`.
-
-    `selected` are the component's activities, as indices into `account.rows`.
-    """
+    """Return the pieces of one component of a device; `window` is an index into `used`."""
+    account, categorised = prepared.accounts[device], prepared.linked.categorised
+    selected = np.flatnonzero(is_top(categorised, component, account.rows.row))
     # Rows are sorted by start. An activity is charged its time after the latest end before it:
     # start [0 2 9], end [8 5 12]  ->  reach [8 8 12], own_start [0 8 9]: 8, 0 and 3 ns
     row, begun = account.rows.row[selected], account.rows.start_ns[selected]
     reach = np.maximum.accumulate(account.rows.end_ns[selected])
-    own_start = np.maximum(begun, np.append(begun[0], reach[:-1]))
+    own_start = np.maximum(begun, np.append(begun[:1], reach[:-1]))
     # Every pair of an activity (`index`) and a window that it overlaps, and the time they share.
-    window_start = np.array([window.start_ns for window in windows], dtype=np.int64)
-    window_end = np.array([window.end_ns for window in windows], dtype=np.int64)
+    window_start = np.array([window.start_ns for window in used], dtype=np.int64)
+    window_end = np.array([window.end_ns for window in used], dtype=np.int64)
     first_window = np.searchsorted(window_end, own_start, "right")
     stop_window = np.searchsorted(window_start, reach, "left")
     window, index = runs(first_window, stop_window)
@@ -116,15 +107,9 @@ def _charged_component(
         wait_end = np.clip(begun + waits.wait_ns[row], start, end)
         is_known = waits.wait_ns[row] >= 0
         waited_ns = np.where(is_known, visible.length_within(start, wait_end), -1)
-    pieces = Charged(
-        row=row,
-        component=np.full_like(row, WORK.index(component)),
-        window=window,
-        ns=visible.length_within(start, end),
-        offset_ns=start - window_start[window],
-        wait_ns=waited_ns,
-    )
-    return pieces.only(pieces.ns > 0)
+    code, ns = np.full_like(row, WORK.index(component)), visible.length_within(start, end)
+    offset_ns = start - window_start[window]
+    return Charged(row, code, window, ns, offset_ns, waited_ns).only(ns > 0)
 
 
 class ChargedKernel(Struct, frozen=True):

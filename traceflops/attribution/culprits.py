@@ -263,16 +263,8 @@ def _by_name_and_set(
     longest = order[begins]
     for number, first_row in enumerate(first.tolist()):
         (kind, label), _ = names[int(name[first_row])]
-        culprit = Culprit(
-            kind=kind,
-            label=label,
-            idle_ns=idle_ns[number],
-            gaps=gaps[number],
-            blocked_before_ns=blocked_ns[number],
-            evidence=(),
-            longest_ns=int(longest_ns[number]),
-            short_ns=short_ns[number],
-        )
+        sums = idle_ns[number], gaps[number], blocked_ns[number]
+        culprit = Culprit(kind, label, *sums, (), int(longest_ns[number]), short_ns[number])
         yield int(set_number[first_row]), culprit, int(row[longest[number]])
 
 
