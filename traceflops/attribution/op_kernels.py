@@ -158,7 +158,7 @@ def _known(work: OpWork, tree: OpTree) -> BoolArray:
     outer = tree.around(has_work)
     outer_row = np.maximum(outer, 0)  # any row where there is no outer op
     outer_is_better = (outer >= 0) & is_exact[outer_row] & (kind[outer_row] == kind)
-    return has_work & (is_exact | ~outer_is_better)
+    return np.asarray(has_work & (is_exact | ~outer_is_better))
 
 
 def _proven(

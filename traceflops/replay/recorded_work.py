@@ -249,8 +249,8 @@ class RecordedWork(Struct, frozen=True, dict=True):
 
         A lag runs from the start of the call to the start of the work. The usual lag is a median by
         name of the call: of times from the start, or from the end of the call if these vary less.
-        If the work began during the call or blocked it, the start counts. Works began 5, 5 and 5 ns
-        after calls of 2, 9 and 4 ns: the usual lags are 7, 14 and 9 ns, of these 2, 9 and 4 inside.
+        If the work began during the call or blocked it, the start counts. Works that begin 5 ns
+        after the ends of calls of 2, 9 and 4 ns have lags of 7, 14 and 9 ns, 2, 9 and 4 ns inside.
         """
         called, returned = (taken(ns, self.call, LONG_AGO) for ns in self.calls_ns)
         # Launches with nothing to wait for: the work before them had ended when they were called,
