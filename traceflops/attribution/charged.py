@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from traceflops.attribution.launching_ops import ops_that_launched
 from traceflops.attribution.marks import range_names
@@ -21,7 +22,7 @@ from traceflops.table.columns import Columns, IntArray, Names, codes, names
 from traceflops.table.grouping import group_rows, group_sums, ranked, runs
 from traceflops.table.nesting import taken
 from traceflops.timeline.device_span import is_top
-from traceflops.timeline.records import WORK
+from traceflops.timeline.records import WORK, Window
 from traceflops.windows.prepared import Prepared
 
 MOST_ROWS: Final = 2_000
@@ -68,35 +69,47 @@ class RankTimes(Struct, frozen=True):
 
 def charged(prepared: Prepared, waits: RankTimes | None = None) -> Charged:
     """Charge each ns of work to one activity; return a piece per activity and window."""
-    pieces, windows_before = list[Charged](), 0
-    for device, account in prepared.accounts.items():
-        rows = account.rows
-        windows = [(w.start_ns, w.end_ns) for w in prepared.windows[device] if w.used]
-        window_start, window_end = np.array(windows, dtype=np.int64).reshape(-1, 2).T
-        for code, component in enumerate(WORK):
-            selected = np.flatnonzero(is_top(prepared.linked.categorised, component, rows.row))
-            if not len(selected) or not windows:
-                continue
-            # An activity is charged its time after the latest end of earlier activities of its
-            # component, without the time that a component covers which comes earlier in WORK.
-            visible = account.timeline.parts[component]
-            begun, reach = rows.start_ns[selected], np.maximum.accumulate(rows.end_ns[selected])
-            own_start = np.maximum(begun, np.append(begun[0], reach[:-1]))
-            # Every pair of an activity and a window that it overlaps, and the time they share.
-            first = np.searchsorted(window_end, own_start, "right")
-            window, index = runs(first, np.searchsorted(window_start, reach, "left"))
-            row = rows.row[selected][index]
-            start = np.maximum(own_start[index], window_start[window])
-            end = np.maximum(start, np.minimum(reach[index], window_end[window]))
-            waited = np.full_like(row, -1)
-            if waits is not None:  # a collective waits first and then transfers
-                until = np.clip(begun[index] + waits.wait_ns[row], start, end)
-                waited = np.where(waits.wait_ns[row] >= 0, visible.length_within(start, until), -1)
-            ns, component_code = visible.length_within(start, end), np.full_like(row, code)
-            offset, number = start - window_start[window], window + windows_before
-            pieces.append(Charged(row, component_code, number, ns, offset, waited).only(ns > 0))
-        windows_before += len(windows)
+    windows_before = 0  # number of the used windows of earlier devices
+    pieces = list[Charged]()
+    for device in prepared.accounts:
+        used = [window for window in prepared.windows[device] if window.used]
+        for component in WORK if used else ():
+            piece = _charged_component(prepared, device, component, used, waits)
+            pieces.append(replace(piece, window=piece.window + windows_before))
+        windows_before += len(used)
     return Charged.joined(pieces)
+
+
+def _charged_component(
+    prepared: Prepared, device: int, component: str, used: list[Window], waits: RankTimes | None
+) -> Charged:
+    """Return the pieces of one component of a device; `window` is an index into `used`."""
+    account, categorised = prepared.accounts[device], prepared.linked.categorised
+    selected = np.flatnonzero(is_top(categorised, component, account.rows.row))
+    # Rows are sorted by start. An activity is charged its time after the latest end before it:
+    # start [0 2 9], end [8 5 12]  ->  reach [8 8 12], own_start [0 8 9]: 8, 0 and 3 ns
+    row, begun = account.rows.row[selected], account.rows.start_ns[selected]
+    reach = np.maximum.accumulate(account.rows.end_ns[selected])
+    own_start = np.maximum(begun, np.append(begun[:1], reach[:-1]))
+    # Every pair of an activity (`index`) and a window that it overlaps, and the time they share.
+    window_start = np.array([window.start_ns for window in used], dtype=np.int64)
+    window_end = np.array([window.end_ns for window in used], dtype=np.int64)
+    first_window = np.searchsorted(window_end, own_start, "right")
+    stop_window = np.searchsorted(window_start, reach, "left")
+    window, index = runs(first_window, stop_window)
+    row, begun = row[index], begun[index]
+    start = np.maximum(own_start[index], window_start[window])
+    end = np.maximum(start, np.minimum(reach[index], window_end[window]))
+    # Time that a component earlier in WORK covers is not visible.
+    visible = account.timeline.parts[component]
+    waited_ns = np.full_like(row, -1)
+    if waits is not None:  # a collective waits first and then transfers
+        wait_end = np.clip(begun + waits.wait_ns[row], start, end)
+        is_known = waits.wait_ns[row] >= 0
+        waited_ns = np.where(is_known, visible.length_within(start, wait_end), -1)
+    code, ns = np.full_like(row, WORK.index(component)), visible.length_within(start, end)
+    offset_ns = start - window_start[window]
+    return Charged(row, code, window, ns, offset_ns, waited_ns).only(ns > 0)
 
 
 class ChargedKernel(Struct, frozen=True):
@@ -146,10 +159,11 @@ def charged_kernels(
     group_of_activity = np.full(prepared.trace.activities.num_rows, -1, dtype=np.int64)
     group_of_activity[chosen.row] = path
     sums = group_sums(group_of_activity[pieces.row], pieces.ns, len(row_of_path))
-    # A path is rare if MOST_ROWS paths have more time (argsort twice: its rank), or its share is
-    # small. The rare paths of a kernel share one row, whose other columns are unknown.
-    is_rare = np.argsort(np.argsort(-sums, kind="stable")) >= MOST_ROWS
-    is_rare |= sums * LEAST_SHARE < sums.sum()
+    # A path is rare if MOST_ROWS paths have more time, or its share is small. The rare paths of a
+    # kernel share one row, whose other columns are unknown.
+    # sums [5 9 7]  ->  argsort(-sums) [1 2 0]  ->  its argsort [2 0 1] = place of each path by time
+    place_by_time = np.argsort(np.argsort(-sums, kind="stable"))
+    is_rare = (place_by_time >= MOST_ROWS) | (sums * LEAST_SHARE < sums.sum())
     codes_of = {
         name: code if name in OF_KERNEL else np.where(is_rare[path], -1, code)
         for name, (code, _) in columns.items()
@@ -179,7 +193,7 @@ def _launch_paths(
     call = launches.linked.links.call_of_activity[row]
     around = launch_scopes(launches.linked, call, op, prepared.selection.step_mark)
     kernel_names, scope_names, range_name = Names(), Names(), range_names(launches.trace)
-    # The last element is the code of activities without a name, -1.
+    # Name code -1 (no name) takes the last element of `kernel`, -1.
     kernel = np.append(kernel_names.codes(map(kernel_name, names(activities["name"]))), -1)
     scope = scope_names.codes(
         text if is_module else range_name(text)
@@ -206,16 +220,15 @@ def _times(
 ) -> Iterator[tuple[int, int | None, int | None, tuple[int, ...] | None]]:
     """Yield charged_ns, wait_ns, at_ns, steps_ns (see ChargedKernel) per group of pieces."""
     charged_ns = group_sums(group, charged.ns, count)
-    pieces, pieces_with_wait = (
-        group_sums(group, has.astype(np.int64), count)
-        for has in (charged.ns > 0, charged.wait_ns >= 0)
-    )
+    pieces = group_sums(group, (charged.ns > 0).astype(np.int64), count)
+    pieces_with_wait = group_sums(group, (charged.wait_ns >= 0).astype(np.int64), count)
     waited = group_sums(group, np.maximum(charged.wait_ns, 0), count)
     offset = group_sums(group, charged.offset_ns, count) // np.maximum(pieces, 1)
     windows = (w for device in prepared.accounts for w in prepared.windows[device] if w.used)
     step_of_window = np.array([-1 if w.step is None else w.step for w in windows], dtype=np.int64)
     steps, step = ranked(step_of_window)
     # By step, only the groups with most time are listed; other groups have row -1.
+    # order [2 0 1], two may be listed  ->  listed [2 0]  ->  list_row of groups 0 to 2: [1 -1 0]
     order = np.argsort(-charged_ns, kind="stable")
     listed = order[: MOST_FIGURES // max(len(steps), 1)]
     list_row = np.full(count, -1, dtype=np.int64)

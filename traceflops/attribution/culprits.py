@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from traceflops.attribution.idle_slices import (
     GapLengths,
     GapParts,
+    Slices,
     chosen_gaps,
     gap_lengths,
     gap_parts,
@@ -157,28 +158,21 @@ def named_times(
 ) -> Counter[tuple[str, str]]:
     """Return the ns of host time per class and name of the culprit, for parts of gaps.
 
-    Time of the classes of _BESIDE in which GPUs of the process work (`busy`, by process) gets the
-    class that _BESIDE has for it. But a part without a record is no wait for GPUs if it ends while
-    they still work, or if they work in less than half of it. Only the _MOST largest are named; the
+    Time of a class of _BESIDE that counts as beside GPU work (see `_beside_ns`) gets the class that
+    _BESIDE has for it. `busy` is when GPUs work, by process. Only the _MOST largest are named; the
     others of a class are added up under REST. Time without a culprit is not counted.
     """
     naming = NamedSlices.of(parts, trace)
     sums: Counter[tuple[str, str]] = Counter()
     for (kind, name), rows in naming.culprits():
         whole_ns = int(naming.slices.dur_ns[rows].sum())
-        beside_ns = 0  # the part in which GPUs of the process work
+        beside_ns = 0
         if kind in _BESIDE:
             slices = naming.slices.only(rows)
             process = numbers(trace.calls["process"])[parts.call[slices.part]]
             for number, same in groups(process):
                 working = busy.get(number, Intervals.empty())
-                working_ns = working.length_within(slices.start_ns[same], slices.end_ns[same])
-                if kind == UNRECORDED:
-                    part = slices.part[same]
-                    begin, end = parts.start_ns[part], parts.end_ns[part]
-                    is_mostly = 2 * working.length_within(begin, end) >= end - begin
-                    working_ns = working_ns[is_mostly & ~working.contains(end)]
-                beside_ns += int(working_ns.sum())
+                beside_ns += _beside_ns(slices.only(same), kind, parts, working)
         sums[_BESIDE.get(kind, kind), name] += beside_ns
         sums[kind, name] += whole_ns - beside_ns
     sums = +sums  # drops zeros
@@ -189,10 +183,25 @@ def named_times(
     return times
 
 
+def _beside_ns(slices: Slices, kind: str, parts: GapParts, working: Intervals) -> int:
+    """Return the ns of slices of one class and process in which GPUs of the process work.
+
+    A slice without a record counts only if the host may have waited for the GPUs in its gap part:
+    they work in at least half of the part, and no longer when the part ends.
+    """
+    working_ns = working.length_within(slices.start_ns, slices.end_ns)
+    if kind == UNRECORDED:
+        begin, end = parts.start_ns[slices.part], parts.end_ns[slices.part]
+        is_mostly_working = 2 * working.length_within(begin, end) >= end - begin
+        working_ns = working_ns[is_mostly_working & ~working.contains(end)]
+    return int(working_ns.sum())
+
+
 def _culprits_of_sets(sets: Sequence[GapParts], trace: Trace) -> Iterator[IdleCulprits]:
     """Yield the culprits of each set of gap parts; parts of several sets are analysed once."""
     joined = GapParts.joined(sets)
-    distinct = np.arange(len(joined.call))  # per row: number of its distinct part
+    # Per row, the number of its distinct part: sets [A B] and [B C]  ->  rows A B B C: [0 1 1 2].
+    distinct = np.arange(len(joined.call))
     if len(sets) > 1:
         distinct, first_row = group_rows((joined.activity, joined.start_ns, joined.end_ns))
         joined = joined.only(first_row)
@@ -224,7 +233,8 @@ def _by_name_and_set(
     if not names:
         return
     # Each slice is in every set that contains its part. The parts of all sets are sorted by equal
-    # part, so those equal to part p are at edges[p] to edges[p + 1].
+    # part, so those equal to part p are at edges[p] to edges[p + 1]:
+    # part [0 1 1 2], set_of_part [0 0 1 1]  ->  edges [0 1 3 4]: part 1 at 1 and 2, in both sets
     named_slice = np.concatenate([rows for _, rows in names])
     name_of_slice = np.repeat(np.arange(len(names)), [len(rows) for _, rows in names])
     by_part = np.argsort(part, kind="stable")
@@ -236,19 +246,21 @@ def _by_name_and_set(
     ns, slice_part = naming.slices.dur_ns[row], naming.slices.part[row]
     # Sums per name and set.
     group, first = group_rows((name, set_number))
-    count, length_ns = len(first), naming.parts.gap_end_ns - naming.parts.gap_start_ns
-    blocked, is_short = naming.blocked()[slice_part], (length_ns < SHORT_GAP_NS)[slice_part]
+    count, gap_ns = len(first), naming.parts.gap_end_ns - naming.parts.gap_start_ns
+    ns_if_blocked = np.where(naming.blocked()[slice_part], ns, 0)
+    ns_if_short = np.where((gap_ns < SHORT_GAP_NS)[slice_part], ns, 0)
     idle_ns, blocked_ns, short_ns = (
-        group_sums(group, values, count).tolist()
-        for values in (ns, np.where(blocked, ns, 0), np.where(is_short, ns, 0))
+        group_sums(group, values, count).tolist() for values in (ns, ns_if_blocked, ns_if_short)
     )
     in_part, first_in_part = group_rows((group, slice_part))  # a gap is one part
     gaps = np.bincount(group[first_in_part], minlength=count).tolist()
     part_ns = group_sums(in_part, ns, len(first_in_part))
     longest_ns = np.zeros(count, dtype=np.int64)
     np.maximum.at(longest_ns, group[first_in_part], part_ns)
-    # Sorted by group and then by length, the first of each group is the longest.
-    longest = np.lexsort((-ns, group))[np.searchsorted(np.sort(group), np.arange(count))]
+    # Sorted by group and then by length, the first of each group is its longest slice:
+    # group [1 0 1], ns [5 7 9]  ->  order [1 2 0], groups begin at [0 1]: slices 1 and 2
+    order, begins = np.lexsort((-ns, group)), np.searchsorted(np.sort(group), np.arange(count))
+    longest = order[begins]
     for number, first_row in enumerate(first.tolist()):
         (kind, label), _ = names[int(name[first_row])]
         sums = idle_ns[number], gaps[number], blocked_ns[number]
@@ -346,9 +358,8 @@ def with_culprits(prepared: Prepared, devices: Sequence[DeviceReport]) -> list[D
             times[number, start_ns][name] += idle_ns
     # Start-up is no idle time, but it is shown beside the culprits.
     for number, device in enumerate(devices):
-        by_kind = prepared.accounts[device.device].start_up_by_kind
-        for gap in device.gaps if by_kind else ():
-            for kind, instants in by_kind.items():
+        for gap in device.gaps:
+            for kind, instants in prepared.accounts[device.device].start_up_by_kind.items():
                 if ns := instants.within(gap.start_ns, gap.start_ns + gap.dur_ns).length_ns:
                     times[number, gap.start_ns][_START_UP, KINDS[kind]] += ns
     reports = []

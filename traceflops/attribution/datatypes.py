@@ -84,15 +84,17 @@ def without_tf32(device: Mapping[str, Any]) -> bool:
 def types_of_ops(prepared: Prepared, attribution: Attribution) -> tuple[IntArray, list[str]]:
     """Return the data type of each op's product as a code per op, and the types by code.
 
-    Float operands are FP32 if the device has no TF32; else the names of the op's kernels tell. If
-    no types are recorded, as in ranges of emit_nvtx, the name of the main kernel tells the type.
+    1. The type that the trace records for the operands.
+    2. If it records none, as in ranges of emit_nvtx: the name of the op's main kernel tells it.
+    3. Float operands (TF32_OR_FP32) are FP32 if the device has no TF32.
+    4. Else the name of any kernel of the op tells; of several that tell, the last one decides.
     """
     trace, work, main = prepared.trace, attribution.work, attribution.main
     recorded = [
         (op_work.dtype if isinstance(op_work, Work) else None) or UNKNOWN_TYPE
         for op_work in work.works
     ]
-    # Only names of kernels that ops launched are looked at.
+    # Only names of kernels that ops launched are looked at: per `owned` row an index, `kernel`.
     labels, owned = names(trace.activities["name"]), np.flatnonzero(attribution.owner >= 0)
     used, kernel = ranked(codes(trace.activities["name"])[owned])
     kernels = [labels[code] for code in used.tolist()]
@@ -100,15 +102,15 @@ def types_of_ops(prepared: Prepared, attribution: Attribution) -> tuple[IntArray
     types = list(dict.fromkeys([*recorded, *as_float, *by_name, *_ALWAYS]))
     code_of = {name: code for code, name in enumerate(types)}
     # As codes: the recorded type by distinct work, and the types by kernel name.
-    dtype, float_code, name_code = (
+    dtype_of_work, float_code, name_code = (
         np.array([code_of[name] for name in column], dtype=np.int64)
         for column in (recorded, as_float, by_name)
     )
-    dtype = dtype[work.place]
-    untyped = codes(trace.ops["input_types"]) < 0
-    rows = np.flatnonzero(untyped & (dtype == code_of[UNKNOWN_TYPE]) & (main >= 0))
-    dtype[rows] = name_code[kernel[np.searchsorted(owned, main[rows])]]
-    # Any kernel of an op may name the type of float operands; the last one that does decides.
+    dtype = dtype_of_work[work.place]  # rule 1
+    is_untyped = (codes(trace.ops["input_types"]) < 0) & (dtype == code_of[UNKNOWN_TYPE])
+    rows = np.flatnonzero(is_untyped & (main >= 0))
+    dtype[rows] = name_code[kernel[np.searchsorted(owned, main[rows])]]  # rule 2
+    # Rules 4 and 3: of values assigned to one op, the last one stays.
     float_type_of_op = np.full(len(dtype), code_of[TF32_OR_FP32])
     of_kernel = float_code[kernel]
     tells = of_kernel != code_of[TF32_OR_FP32]

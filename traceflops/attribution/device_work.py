@@ -13,7 +13,6 @@ from typing import Final
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import fields
 
 from traceflops.attribution.host_events import has_fact, is_of_library
 from traceflops.attribution.launching_ops import ops_that_launched
@@ -105,7 +104,7 @@ class Launched(Struct, frozen=True):
 
     def only(self, index: IntArray) -> Launched:
         """Return the selected activities only."""
-        columns = (getattr(self, column.name)[index] for column in fields(self)[1:])  # not prepared
+        columns = (column[index] for column in (self.row, self.call, self.op, self.forward))
         return Launched(self.prepared, *columns)
 
     @property
@@ -134,14 +133,15 @@ def launching_names(work: Launched) -> Named:
 
 
 def user_functions(work: Launched) -> Named:
-    """Return, per activity, the source lines of its kernel, else the user's innermost function.
+    """Return, per activity, the place in the user's code, the first of these that is known.
 
-    Source lines are those that a compiler states. Functions of libraries and compiled code are not
-    the user's. The launch is looked at first, then the forward op.
+    The source lines of its kernel, which a compiler states; the innermost function of the user (not
+    of libraries, nor compiled) around its launch; that around its forward op.
     """
     trace = work.prepared.trace
     rows, labels = host_marks(trace, "python"), trace.marks["name"]
-    rows = rows[~(matching(labels, is_of_library) | has_fact(labels, "compiled"))[rows]]
+    is_users = ~(matching(labels, is_of_library) | has_fact(labels, "compiled"))
+    rows = rows[is_users[rows]]
     name = codes(labels)[rows]
     launch, forward = (taken(name, innermost_mark(trace, rows, cause)) for cause in work.causes)
     function = np.where(launch >= 0, launch, forward), names(labels)
@@ -165,12 +165,12 @@ def ranges(work: Launched) -> Named:
 
 def _first_named(first: Named, second: Named) -> Named:
     """Return, per activity, the first name if known, else the second, as codes of common names."""
-    (first_code, first_texts), (second_code, second_texts) = first, second
+    first_code, first_texts = first
+    second_code, second_texts = second
     joined = Names()
-    of_first, of_second = (  # common codes by old code; the last one is for -1
-        np.append(joined.codes(labels), -1).astype(np.int64)
-        for labels in (first_texts, second_texts)
-    )
+    # Texts [a b] and [b c]  ->  of_first [0 1 -1], of_second [1 2 -1]; code -1 takes the last.
+    of_first = np.append(joined.codes(first_texts), -1).astype(np.int64)
+    of_second = np.append(joined.codes(second_texts), -1).astype(np.int64)
     return np.where(first_code >= 0, of_first[first_code], of_second[second_code]), tuple(joined)
 
 
@@ -235,24 +235,25 @@ def attributed_work(prepared: Prepared, flops: IntArray) -> DeviceWork | None:
     row, starts = prepared.chosen.row, prepared.begins
     if not len(row):
         return None
-    (rule, paths), inside_ns = attributed(prepared, row), prepared.chosen.inside_ns
+    inside_ns = prepared.chosen.inside_ns
+    rule, paths = attributed(prepared, row)
     sums = (exact_sums(rule, values, len(RULES)) for values in (starts, inside_ns))
     by_rule = dict(zip(RULES, map(WorkSum, *sums), strict=True))
     # Per node of the modules: activities, ns, FLOPs, and how many activities have FLOPs.
-    with_module, nodes = np.flatnonzero(paths.node >= 0), len(paths.parent)
     flops_of_row = taken(flops, row)
     counted = flops_of_row >= 0
     flops_started = np.where(counted, flops_of_row * starts, 0)
     columns = (starts, inside_ns, flops_started, counted.astype(np.int64))
-    node = paths.node[with_module]
-    of_node = zip(*(exact_sums(node, c[with_module], nodes) for c in columns), strict=True)
+    in_module = np.flatnonzero(paths.node >= 0)
+    node, nodes = paths.node[in_module], len(paths.parent)
+    sums_of_node = zip(*(exact_sums(node, c[in_module], nodes) for c in columns), strict=True)
     texts = names(prepared.trace.marks["name"])
     modules = []
-    for number, (count, ns, flop, has_flops) in enumerate(of_node):
+    for number, (count, ns, flop, with_flops) in enumerate(sums_of_node):
         if count or ns:
             levels = paths.levels(number, texts, _PATH_LEVELS + 1, module_name)
             if len(levels) > _PATH_LEVELS:  # too deep: stands for the outer modules left out
                 levels[0] = "…"
-            modules.append(ModuleWork("/".join(levels), count, ns, flop if has_flops else None))
+            modules.append(ModuleWork("/".join(levels), count, ns, flop if with_flops else None))
     modules.sort(key=attrgetter("device_ns"), reverse=True)
     return DeviceWork(by_rule, tuple(modules))

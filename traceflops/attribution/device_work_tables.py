@@ -69,9 +69,10 @@ def check_owner(by: str) -> None:
 
 def _sums(prepared: Prepared, group: IntArray, groups: int) -> list[WorkSum]:
     """Return the work per group, then that of group -1; `group` is per chosen activity."""
-    columns = (prepared.begins, prepared.chosen.inside_ns)
-    index = np.where(group < 0, groups, group)
-    return list(map(WorkSum, *(exact_sums(index, values, groups + 1) for values in columns)))
+    index = np.where(group < 0, groups, group)  # group -1 becomes the last one
+    counts = exact_sums(index, prepared.begins, groups + 1)
+    sums_ns = exact_sums(index, prepared.chosen.inside_ns, groups + 1)
+    return list(map(WorkSum, counts, sums_ns))
 
 
 def _of_texts(
@@ -79,7 +80,7 @@ def _of_texts(
 ) -> WorkOwners:
     """Return the work per text, the most time first; `code` is per chosen activity, -1 for none."""
     *sums, rest = _sums(prepared, code, len(texts))
-    rows = zip(texts, sums, shapes, strict=False)
+    rows = zip(texts, sums, shapes, strict=False)  # by default `shapes` never end
     owners = [Owner(text, work, shapes=dims) for text, work, dims in rows if work != NOTHING]
     return WorkOwners(tuple(sorted(owners, key=_time, reverse=True)), rest)
 
@@ -157,11 +158,13 @@ def _by_module(class_of: Callable[[str], str], prepared: Prepared) -> WorkOwners
         if parent_of[node] >= 0:
             work[parent_of[node]] += work[node]
     labels = list(map(module_name, names(prepared.trace.marks["name"])))
-    root, branches = _Branch(), list[_Branch]()
+    root = _Branch()
+    branches: list[_Branch] = []  # per node
     for parent, code, node_work in zip(parent_of, paths.name.tolist(), work, strict=True):
         outer = branches[parent] if parent >= 0 else root
-        branches.append(outer.inside[class_of(labels[code])])
-        branches[-1].add(labels[code], node_work)
+        branch = outer.inside[class_of(labels[code])]  # a new one, or that of its siblings
+        branch.add(labels[code], node_work)
+        branches.append(branch)
     owners = []
     # Depth first; the largest branch is the last one of a list, so it is popped first.
     stack = [(0, *item) for item in root.folded()]

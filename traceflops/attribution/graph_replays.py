@@ -68,7 +68,7 @@ def replays(timed: LinkedTrace, capture: LinkedTrace) -> Replays | None:
     graphs = [graph for graph in _graphs(capture, capture_names) if len(graph.row)]
     if not replayed or not graphs:
         return None
-    captured = np.full(activities.num_rows, -1, dtype=np.int64)
+    captured = np.full(activities.num_rows, -1, dtype=np.int64)  # per activity, its launch
     refused, paired = Counter[Fact](), 0
     for replay in replayed:
         stream = numbers(activities["stream"], ABSENT)[replay.row]
@@ -81,26 +81,36 @@ def replays(timed: LinkedTrace, capture: LinkedTrace) -> Replays | None:
         is_ordered = np.zeros(len(stream), dtype=np.bool_)
         for _, of_name in groups(replay.name):
             is_ordered[of_name] = len(distinct(stream[of_name])) == 1
-        # Sorted by name, the kernels of both correspond.
+        # Sorted by name, the kernels of both correspond. Replay [b a b] and graph [a b b]: kernels
+        # 0, 1 and 2 of the replay have the launches 1, 0 and 2.
         launch = np.where(is_ordered[replay.by_name], graph.row[graph.by_name], -1)
         captured[replay.row[replay.by_name]] = launch
-    # The host of the capture becomes further processes of `timed`, to whose calls and ops the
-    # kernels are linked. Times of the capture cannot be compared with those of the replays.
+    notes = tuple(_notes(captured, paired, refused, capture.trace))
+    return Replays(_with_host(timed, capture, captured), captured, notes)
+
+
+def _with_host(timed: LinkedTrace, capture: LinkedTrace, captured: IntArray) -> LinkedTrace:
+    """Return `timed` with the host of the capture, linked to the kernels that it launched.
+
+    The processes of the capture become further processes. `captured` is, per activity of `timed`,
+    its launch as a row of activities of `capture`, or -1. Times of the two cannot be compared.
+    """
     tables = dict(timed.trace.tables)
     for name in ("calls", "ops", "marks"):
         theirs = capture.trace.table(name)
         process = numbers(theirs["process"]) + timed.trace.processes.num_rows
         tables[name] = appended(timed.trace.table(name), with_numbers(theirs, "process", process))
+    # The appended rows of calls and ops follow those of `timed`.
     calls, ops = timed.trace.calls.num_rows, timed.trace.ops.num_rows
     old, new = timed.links, capture.links
-    call, op = (taken(links, captured) for links in (new.call_of_activity, new.op_of_activity))
+    call, op = taken(new.call_of_activity, captured), taken(new.op_of_activity, captured)
+    op_of_new_call = np.where(new.op_of_call < 0, -1, new.op_of_call + ops)
     links = Links(
-        np.where(call >= 0, call + calls, old.call_of_activity),
-        np.append(old.op_of_call, np.where(new.op_of_call < 0, -1, new.op_of_call + ops)),
-        np.where(op >= 0, op + ops, old.op_of_activity),
+        call_of_activity=np.where(call >= 0, call + calls, old.call_of_activity),
+        op_of_call=np.append(old.op_of_call, op_of_new_call),
+        op_of_activity=np.where(op >= 0, op + ops, old.op_of_activity),
     )
-    host = replace(timed, trace=replace(timed.trace, tables=tables), links=links)
-    return Replays(host, captured, tuple(_notes(captured, paired, refused, capture.trace)))
+    return replace(timed, trace=replace(timed.trace, tables=tables), links=links)
 
 
 def created_nodes(linked: LinkedTrace) -> Replays | None:
@@ -182,8 +192,8 @@ def _kernels(linked: LinkedTrace, rows: IntArray, name_of: IntArray) -> _Kernels
 def _fitting(replay: _Kernels, stream: IntArray, graphs: Sequence[_Kernels]) -> _Kernels | Fact:
     """Return the captured graph that a replay runs, or the reason why it is unknown.
 
-    Graphs are told apart by their kernels, then by the order on one stream, sizes and rank.
-    `stream` is per kernel of the replay.
+    Graphs are told apart by number and names of their kernels, by their order (on one stream), then
+    by sizes, then by rank. `stream` is per kernel of the replay.
     """
     sized = [graph for graph in graphs if len(graph.row) == len(replay.row)]
     if not sized:

@@ -66,7 +66,7 @@ def synchronisations(prepared: Prepared) -> tuple[Synchronisation, ...]:
     wait_start, wait_end = events.start_ns[event], events.end_ns[event]
     began_in = innermost(events.thread[event], wait_start, wait_end, thread, gaps.gap_start_ns)
     wait = gaps_due_to(prepared, gaps, began_in, wait_end - wait_start)
-    idle_ns = group_sums(wait[wait >= 0], (gaps.end_ns - gaps.start_ns)[wait >= 0], len(event))
+    idle_ns = group_sums(wait, gaps.end_ns - gaps.start_ns, len(event))
     idle_ns = np.minimum(idle_ns, blocked_ns)
     owner = taken(owners(events), event)
     site = np.where(owner == event, -1, owner)  # a call that owns itself has no site
@@ -93,6 +93,8 @@ def gaps_due_to(
     device, due = numbers(prepared.trace.activities["device"])[gaps.activity], began_in.copy()
     for _, rows in groups(device):
         # Gaps from one that began in a wait up to the next such one form a run, -1 before it.
+        # began_in [-1 7 -1 8], length [9 4 5 6]  ->  first [1 3], run [-1 0 0 1],
+        # since [0 9 13 18], less that of the first gap of the run: [0 0 4 0]
         first = np.flatnonzero(began_in[rows] >= 0)
         run = np.searchsorted(first, np.arange(len(rows)), side="right") - 1
         length_ns = (gaps.end_ns - gaps.start_ns)[rows]
@@ -145,13 +147,22 @@ class MemoryOperation(Struct, frozen=True):
 
 def memory_operations(prepared: Prepared) -> tuple[MemoryOperation, ...]:
     """Return copies and fills by direction, then allocating and freeing calls, by time."""
+    copies = _copies(prepared)
+    calls = _memory_calls(prepared) if prepared.accounts else []
+    for operations in (copies, calls):
+        operations.sort(key=attrgetter("sum_ns"), reverse=True)
+    return (*copies, *calls)
+
+
+def _copies(prepared: Prepared) -> list[MemoryOperation]:
+    """Return the copies and fills in the chosen windows, by direction and kind of host memory."""
     activities, chosen = prepared.trace.activities, prepared.chosen
     moves = np.flatnonzero(is_one_of(activities["kind"], *_KINDS)[chosen.row])
     row, starts = chosen.row[moves], chosen.starts_inside[moves]
     kind, direction = codes(activities["kind"])[row], codes(activities["direction"])[row]
     matches = map(_HOST_MEMORY.search, names(activities["name"]))
     memory_of = [_MEMORIES.index(m[0].lower()) if m else -1 for m in matches]
-    memory = np.array([*memory_of, -1])[codes(activities["name"])[row]]
+    memory = np.array([*memory_of, -1])[codes(activities["name"])[row]]  # its last is for code -1
     group, first = group_rows((kind, direction, memory))
     # Sizes and rates are of the copies that begin in the windows and have a size.
     size, duration = numbers(activities["bytes"], ABSENT)[row], numbers(activities["dur_ns"])[row]
@@ -163,23 +174,26 @@ def memory_operations(prepared: Prepared) -> tuple[MemoryOperation, ...]:
     # Code -1 takes the last direction and the last of _MEMORIES.
     kinds, directions = names(activities["kind"]), [*names(activities["direction"]), ""]
     rows = zip(first.tolist(), largest.tolist(), zip(*totals, strict=True), strict=True)
-    copies, calls = list[MemoryOperation](), list[MemoryOperation]()
+    copies = []
     for index, largest_bytes, (count, ns, sized_count, moved, took_ns) in rows:
         name = kinds[kind[index]], directions[direction[index]], _MEMORIES[memory[index]]
         rate = moved / took_ns if took_ns else None
         sizes = (moved, largest_bytes, rate) if sized_count else ()
         copies.append(MemoryOperation(*name, count, ns, *sizes))
-    if prepared.accounts:
-        allocates = has_fact(prepared.trace.calls["name"], "allocates")
-        events, event, inside_ns = calls_inside(prepared, allocates)
-        columns = (np.ones_like(event), inside_ns)
-        sums = (exact_sums(events.name[event], c, len(events.labels)) for c in columns)
-        for label, count, ns in zip(events.labels, *sums, strict=True):
-            if count:
-                calls.append(MemoryOperation("call", label, None, count, ns))
-    for operations in (copies, calls):
-        operations.sort(key=attrgetter("sum_ns"), reverse=True)
-    return (*copies, *calls)
+    return copies
+
+
+def _memory_calls(prepared: Prepared) -> list[MemoryOperation]:
+    """Return the allocating and freeing calls with time in the chosen windows, by name."""
+    allocates = has_fact(prepared.trace.calls["name"], "allocates")
+    events, event, inside_ns = calls_inside(prepared, allocates)
+    counts = exact_sums(events.name[event], np.ones_like(event), len(events.labels))
+    sums_ns = exact_sums(events.name[event], inside_ns, len(events.labels))
+    return [
+        MemoryOperation("call", label, None, count, ns)
+        for label, count, ns in zip(events.labels, counts, sums_ns, strict=True)
+        if count
+    ]
 
 
 _MOST_OPERATORS: Final = 100  # at most so many operators are named; the others become one more
@@ -215,11 +229,12 @@ def host_operators(prepared: Prepared) -> tuple[HostOperator, ...]:
     for _, in_thread in groups(thread[row]):
         # About _AT_ONCE operators at a time, in order of start. A thread is cut only where none of
         # its operators runs, so that operators around others are never in different pieces.
+        # start [0 1 9], end [8 5 12]: row 2 starts after all earlier ends  ->  is_free [0 1]
         ordered = row[in_thread]
         ordered = ordered[np.argsort(start[ordered], kind="stable")]
         is_free = start[ordered][1:] >= np.maximum.accumulate(end[ordered])[:-1]
         cuts = np.flatnonzero(is_free) + 1
-        # The first possible cut from every _AT_ONCE-th operator on.
+        # The first possible cut from every _AT_ONCE-th operator on, as an index into `cuts`.
         chosen = np.searchsorted(cuts, np.arange(_AT_ONCE, len(ordered), _AT_ONCE))
         for rows in np.split(ordered, cuts[distinct(chosen[chosen < len(cuts)])]):
             begin, stop, same_thread = start[rows], end[rows], np.zeros_like(rows)

@@ -193,12 +193,15 @@ class HostEvents(Struct, frozen=True, dict=True):
 
     @cached_property
     def is_work(self) -> BoolArray:
-        """Per event, whether it is work: neither a mere label nor a call inside another call."""
-        call = self.kind == CALL
-        caller_end_ns = taken(self.end_ns, self.tree.around(call), NEVER)
-        is_inner = (call | (self.kind == SYSTEM)) & (self.end_ns <= caller_end_ns)
-        is_work = (self.kind != LABEL) | self._facts["is_work"][self.name]
-        return np.asarray(is_work & ~is_inner)
+        """Per event, whether it is work.
+
+        No work: labels that do not say `is_work`, and calls (of GPU or system) inside a GPU call.
+        """
+        is_call = self.kind == CALL
+        caller_end_ns = taken(self.end_ns, self.tree.around(is_call), NEVER)
+        is_inner = (is_call | (self.kind == SYSTEM)) & (self.end_ns <= caller_end_ns)
+        is_mere_label = (self.kind == LABEL) & ~self._facts["is_work"][self.name]
+        return np.asarray(~is_mere_label & ~is_inner)
 
     def innermost(self, group: IntArray, selected: BoolArray) -> StackTops:
         """Return the innermost of the selected events at all times, in each `group` of events."""
@@ -262,7 +265,7 @@ def host_events(trace: Trace, within: Intervals) -> HostEvents:
     kind_of = np.array([*(_OF_MARK.get(kind, -1) for kind in names(marks["kind"])), -1])
     kind_of_mark = kind_of[codes(marks["kind"])]
     kind_of_mark[(kind_of_mark == LABEL) & has_fact(marks["name"], "is_function")] = FRAME
-    pieces = []
+    pieces = []  # by kind, the first seven columns of HostEvents
     for number, table, rows in (  # outer kinds first, as equal times need
         (LABEL, marks, np.flatnonzero((kind_of_mark == LABEL) & ~is_step)),
         (FRAME, marks, np.flatnonzero(kind_of_mark == FRAME)),
@@ -273,6 +276,8 @@ def host_events(trace: Trace, within: Intervals) -> HostEvents:
         starts, durations = numbers(table["start_ns"]), numbers(table["dur_ns"])
         touches = np.empty(len(rows), dtype=np.bool_)
         for part in slices(len(rows)):  # in slices, to save memory
+            # within [0, 5) and [8, 9), event [6, 7): one interval has ended by 6, and one has begun
+            # before 7, so the event touches none.
             start, length = starts[rows[part]], durations[rows[part]]
             ended = np.searchsorted(within.end_ns, start, side="right")
             touches[part] = ended < np.searchsorted(within.start_ns, start + length, side="left")
@@ -291,8 +296,8 @@ def host_events(trace: Trace, within: Intervals) -> HostEvents:
     of_calls, of_ops = thread_columns(trace.calls), thread_columns(ops)
     own, thread_of_call, thread_of_op = shared_codes((process, thread), of_calls, of_ops)
     columns = kind, source, process, own, start, end, name
-    of_starters = thread_of_call, of_calls[0], thread_of_op, of_ops[0]
-    return HostEvents(*columns, tuple(pool), names_by_process(trace), *of_starters)
+    by_call, by_op = (thread_of_call, of_calls[0]), (thread_of_op, of_ops[0])  # thread, process
+    return HostEvents(*columns, tuple(pool), names_by_process(trace), *by_call, *by_op)
 
 
 _LIBRARY: Final = re.compile(
@@ -323,19 +328,18 @@ def is_of_library(frame: str) -> bool:
 def owners(events: HostEvents) -> IntArray:
     """Return, for each event, the one around it, or itself, whose name tells the user most.
 
-    That is the nearest function of the user, else one that helps, else the outermost operator,
-    else, for a call, the annotation around it, else the event itself.
+    The first of these that there is: 1. the nearest function of the user, 2. the nearest function
+    that helps, 3. the outermost operator, 4. for a call, the annotation around it, 5. the event.
     """
-    is_call, is_op = (events.kind == CALL) | (events.kind == SYSTEM), events.kind == OP
-    is_label = events.kind == LABEL
+    is_call = (events.kind == CALL) | (events.kind == SYSTEM)
+    is_op = events.kind == OP
     event = np.arange(len(events.kind))
-    is_user = (events.function == event) & ~events.has_fact("helps", event)
-    owner = event
-    for candidate in (  # a later one replaces those before it
-        np.where(is_call, events.tree.nearest(is_label), -1),
-        events.tree.nearest(is_op & (events.tree.around(is_op) < 0)),
+    is_users = (events.function == event) & ~events.has_fact("helps", event)
+    is_outermost_op = is_op & (events.tree.around(is_op) < 0)
+    candidates = [
+        events.tree.nearest(is_users),
         events.function,
-        events.tree.nearest(is_user),
-    ):
-        owner = np.where(candidate >= 0, candidate, owner)
-    return owner
+        events.tree.nearest(is_outermost_op),
+        np.where(is_call, events.tree.nearest(events.kind == LABEL), -1),
+    ]
+    return np.select([candidate >= 0 for candidate in candidates], candidates, event)

@@ -151,17 +151,20 @@ def _is_host_code(
 ) -> BoolArray:
     """Return, per slice, whether its event is more than what launching operators takes.
 
-    In a long gap that is an operator that computes without a GPU call, with tensors of the CPU.
+    That is 1. a function, if the gap is long or ends with an operator of a CPU, 2. an operator that
+    takes long in this slice, 3. an operator in a long gap that computes without a GPU call, with
+    tensors of the CPU, or 4. a call of the operating system.
     """
     event, part = slices.event, slices.part
-    is_long_gap = parts.gap_end_ns - parts.gap_start_ns >= _LONG_GAP_NS
-    is_function = events.is_kind(FRAME, event) & (is_long_gap | (parts.op >= 0))[part]
+    is_long_gap = (parts.gap_end_ns - parts.gap_start_ns >= _LONG_GAP_NS)[part]
+    is_of_cpu = (parts.op >= 0)[part]
+    is_function = events.is_kind(FRAME, event) & (is_long_gap | is_of_cpu)
     is_op = events.is_kind(OP, event)
     is_long_op = is_op & (slices.dur_ns >= _LONG_OP_NS)
-    is_work = np.array([*map(computes, events.labels)], dtype=np.bool_)[events.name]
-    in_work = taken(events.tree.nearest(is_work), event) >= 0
-    rows = np.flatnonzero(is_op & is_long_gap[part] & in_work)
-    is_long_op[rows] |= ~_calls_gpu(events, calls, event[rows])
+    computes_something = np.array([*map(computes, events.labels)], dtype=np.bool_)[events.name]
+    in_computing = taken(events.tree.nearest(computes_something), event) >= 0
+    rows = np.flatnonzero(is_op & is_long_gap & in_computing)
+    is_long_op[rows] |= ~_calls_gpu(events, calls, event[rows])  # rule 3
     return is_function | is_long_op | events.is_kind(SYSTEM, event)
 
 
@@ -170,6 +173,7 @@ def _calls_gpu(events: HostEvents, calls: pa.Table, event: IntArray) -> BoolArra
     is_op, start_ns = events.kind == OP, numbers(calls["start_ns"])
     outermost = events.tree.nearest(is_op & (events.tree.around(is_op) < 0))
     operator, order = outermost[event], in_order(events.thread_of_call, start_ns)
+    # Calls of the thread before the operator begins, and until it ends.
     before, until = (
         places_in_groups(
             events.thread_of_call[order], start_ns[order], events.thread[operator], at_ns[operator]
@@ -188,8 +192,8 @@ def _other_thread_was_last(slices: Slices, parts: GapParts, trace: Trace) -> Boo
     call = parts.call[slices.part]
     process, thread = (numbers(trace.calls[name], ABSENT)[call] for name in ("process", "thread"))
     last = [_last_ended(table, process, slices.start_ns) for table in (trace.calls, trace.ops)]
-    (call_end_ns, caller), (op_end_ns, operator) = last
-    worker = np.where(call_end_ns > op_end_ns, caller, operator)
+    (call_end_ns, thread_of_call), (op_end_ns, thread_of_op) = last
+    worker = np.where(call_end_ns > op_end_ns, thread_of_call, thread_of_op)
     is_known = np.maximum(call_end_ns, op_end_ns) > NEVER
     return np.asarray(is_known & (worker != thread) & (slices.dur_ns <= LONGEST_HANDOVER_NS))
 
@@ -277,9 +281,10 @@ def _last_ended(table: pa.Table, process: IntArray, at_ns: IntArray) -> tuple[In
         own = order[slice(*np.searchsorted(owner, [number, number + 1], sorter=order))]
         end = start[own] + numbers(table["dur_ns"])[own]
         # Up to each row, by start: the latest end, and the row that has it.
+        # end [8 5 12]  ->  reach [8 8 12], latest [0 0 2]
         reach = np.maximum.accumulate(end)
         latest = np.maximum.accumulate(np.where(end == reach, np.arange(len(own)), 0))
-        index = np.searchsorted(start[own], at_ns[instants], side="right") - 1
+        index = np.searchsorted(start[own], at_ns[instants], side="right") - 1  # began last
         end_ns[instants] = taken(reach, index, NEVER)
         thread[instants] = taken(threads[own][latest], index, ABSENT)
     return end_ns, thread
@@ -294,8 +299,9 @@ def owner_of(slices: Slices, kind: SmallArray, events: HostEvents) -> IntArray:
     event, label = slices.event, slices.label
     owner = np.where(event < 0, label, taken(owners(events), event))
     is_users = events.is_kind(FRAME, owner) & ~events.has_fact("helps", owner)
-    is_users &= events.is_inside("data_input", owner)
-    loader = np.where(is_users, owner, events.nearest("data_input", label, event))
+    is_inside_loader = events.is_inside("data_input", owner)
+    loader = events.nearest("data_input", label, event)
+    loading = np.where(is_users & is_inside_loader, owner, loader)
     step = events.nearest("optimizer", label, event)
-    is_step, loads = (kind == PLACES[name] for name in ("optimizer_loop", "data_input"))
-    return np.select([is_step, loads], [step, loader], owner)
+    is_step, loads = kind == PLACES["optimizer_loop"], kind == PLACES["data_input"]
+    return np.select([is_step, loads], [step, loading], owner)

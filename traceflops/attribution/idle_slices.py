@@ -78,13 +78,16 @@ def gap_parts(account: DeviceAccount, within: Intervals, cap_ns: int | None = No
     idle, work, within = account.idle, account.work, within.subtract(account.start_up)
     unseen = within.intersect(idle.unseen)
     seen = within.subtract(unseen)
-    # The pieces of both are disjoint, so sorting starts and ends apart keeps them together.
+    # The pieces of both are disjoint, so sorting starts and ends apart keeps them together:
+    # seen [0, 4) and [8, 9), unseen [4, 8)  ->  begin [0 4 8], end [4 8 9]
     begin_ns = np.sort(np.append(seen.start_ns, unseen.start_ns))
     end_ns = np.sort(np.append(seen.end_ns, unseen.end_ns))
-    first = np.searchsorted(idle.gap_end_ns, begin_ns, side="right")
-    stop = np.searchsorted(idle.gap_start_ns, end_ns, side="left")
-    gap, window = runs(first, stop)
-    row, is_seen = idle.next_row[gap], ~unseen.contains(begin_ns)[window]
+    # Every pair of a piece (`window`) and a gap that it overlaps.
+    first_gap = np.searchsorted(idle.gap_end_ns, begin_ns, side="right")
+    stop_gap = np.searchsorted(idle.gap_start_ns, end_ns, side="left")
+    gap, window = runs(first_gap, stop_gap)
+    row = idle.next_row[gap]  # of the activity that ends the gap, in `account.rows`
+    is_seen = ~unseen.contains(begin_ns)[window]
     return GapParts(
         start_ns=np.maximum(idle.gap_start_ns[gap], begin_ns[window]),
         end_ns=np.minimum(idle.gap_end_ns[gap], end_ns[window]),
@@ -170,34 +173,15 @@ def idle_slices(parts: GapParts, events: HostEvents, is_cut: BoolArray) -> Slice
     launched = np.where(is_op, parts.end_ns, parts.launched_ns)
     launched = np.clip(launched, parts.start_ns, parts.end_ns)
     returned = np.clip(parts.call_end_ns, launched, parts.end_ns)
-    # Cut the time before the launch at the edges of what its thread works on, then of its labels.
     part = np.flatnonzero(is_cut & (has_call | is_op) & (launched > parts.start_ns))
-    process_of_part, thread = starters(parts.only(part), events)
-    is_label = events.kind == LABEL
-    working = events.innermost(events.thread, events.is_work)
-    span, start, end, own_event = working.cut(thread, parts.start_ns[part], launched[part])
-    labelled = events.innermost(events.thread, is_label)
-    piece, start, end, label = labelled.cut(thread[span], start, end)
-    span, own_event = span[piece], own_event[piece]
-    slices = Slices(part[span], np.full_like(span, HOST), start, end, own_event, own_event, label)
-    # A range that loads data explains a slice even if its thread has no event inside.
-    is_loading = events.is_inside("data_input", own_event, label)
-    has_work = (own_event >= 0) & ~events.has_fact("runs_backward", own_event)
+    host, process = _of_launching_thread(parts, part, launched, events)
+    # Where this thread does nothing, others of its process may. A range that loads data explains a
+    # slice even if its thread has no event inside.
+    is_loading = events.is_inside("data_input", host.event, host.label)
+    has_work = (host.event >= 0) & ~events.has_fact("runs_backward", host.event)
     silent = ~(has_work | is_loading)
-    # Cut the others at the edges of calls and operators of the process, then of its loaders.
-    others, process = slices.only(silent), process_of_part[span[silent]]
-    is_start = ((events.kind == CALL) | (events.kind == OP)) & events.is_work
-    starting = events.innermost(events.process, is_start)
-    span, start, end, event = starting.cut(process, others.start_ns, others.end_ns)
-    loads = is_label & events.is_inside("data_input", np.arange(len(events.kind)))
-    feeding = events.innermost(events.process, loads)
-    piece, start, end, loading = feeding.cut(process[span], start, end)
-    span, event = span[piece], event[piece]
-    # If the input pipeline made the launch, its ranges explain what is still without an event.
-    is_fed = events.is_inside("data_input", events.of_call(parts.call))[others.part[span]]
-    event = np.where((event < 0) & is_fed, loading, event)
-    others = replace(others.only(span), start_ns=start, end_ns=end, event=event)
-    pieces = [slices.only(~silent), others]
+    others = _of_others(host.only(silent), process[silent], parts, events)
+    pieces = [host.only(~silent), others]
     # From the launch on, the device waits for it.
     call, no_event = events.of_call(parts.call), np.full_like(parts.call, -1)
     for role, is_of_role, start, end, event in (
@@ -206,10 +190,42 @@ def idle_slices(parts: GapParts, events: HostEvents, is_cut: BoolArray) -> Slice
         (NO_LAUNCH, ~(has_call | is_op), parts.start_ns, parts.end_ns, no_event),
     ):
         part = np.flatnonzero(is_of_role & (end > start))
-        roles, none = np.full((2, len(part)), [[role], [-1]])
-        pieces.append(Slices(part, roles, start[part], end[part], event[part], event[part], none))
-    pieces[3:4] = _beside_allocations(pieces[3], parts, events)
+        roles, none = np.full_like(part, role), np.full_like(part, -1)
+        piece = Slices(part, roles, start[part], end[part], event[part], event[part], none)
+        pieces += _beside_allocations(piece, parts, events) if role == AFTER_CALL else [piece]
     return Slices.joined(pieces)
+
+
+def _of_launching_thread(
+    parts: GapParts, part: IntArray, launched: IntArray, events: HostEvents
+) -> tuple[Slices, IntArray]:
+    """Return the slices of some parts up to the launch, and the process of each slice.
+
+    They are cut at the edges of what the launching thread works on, then of its labels.
+    """
+    process, thread = starters(parts.only(part), events)
+    working = events.innermost(events.thread, events.is_work)
+    span, start, end, event = working.cut(thread, parts.start_ns[part], launched[part])
+    labelled = events.innermost(events.thread, events.kind == LABEL)
+    piece, start, end, label = labelled.cut(thread[span], start, end)
+    span, event = span[piece], event[piece]  # per final piece: index into `part`, and its event
+    role = np.full_like(span, HOST)
+    return Slices(part[span], role, start, end, event, event, label), process[span]
+
+
+def _of_others(slices: Slices, process: IntArray, parts: GapParts, events: HostEvents) -> Slices:
+    """Cut slices at the edges of calls and operators of their process, then of its loaders."""
+    is_start = ((events.kind == CALL) | (events.kind == OP)) & events.is_work
+    starting = events.innermost(events.process, is_start)
+    span, start, end, event = starting.cut(process, slices.start_ns, slices.end_ns)
+    is_inside_loader = events.is_inside("data_input", np.arange(len(events.kind)))
+    feeding = events.innermost(events.process, (events.kind == LABEL) & is_inside_loader)
+    piece, start, end, loading = feeding.cut(process[span], start, end)
+    span, event = span[piece], event[piece]
+    # If the input pipeline made the launch, its ranges explain what is still without an event.
+    is_fed = events.is_inside("data_input", events.of_call(parts.call))[slices.part[span]]
+    event = np.where((event < 0) & is_fed, loading, event)
+    return replace(slices.only(span), start_ns=start, end_ns=end, event=event)
 
 
 def _beside_allocations(late: Slices, parts: GapParts, events: HostEvents) -> Iterator[Slices]:
@@ -230,10 +246,9 @@ def _beside_allocations(late: Slices, parts: GapParts, events: HostEvents) -> It
 
 def starters(parts: GapParts, events: HostEvents) -> tuple[IntArray, IntArray]:
     """Return, per gap part, process and thread that launched its end, as in `events`, or -1."""
-    is_op, by_op = parts.op >= 0, (events.process_of_op, events.thread_of_op)
-    by_call = events.process_of_call, events.thread_of_call
-    process, thread = (
-        np.where(is_op, taken(of_op, parts.op), taken(of_call, parts.call))
-        for of_op, of_call in zip(by_op, by_call, strict=True)
-    )
-    return process, thread
+
+    def of_starter(by_op: IntArray, by_call: IntArray) -> IntArray:
+        return np.where(parts.op >= 0, taken(by_op, parts.op), taken(by_call, parts.call))
+
+    process = of_starter(events.process_of_op, events.process_of_call)
+    return process, of_starter(events.thread_of_op, events.thread_of_call)

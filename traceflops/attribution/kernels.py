@@ -87,10 +87,7 @@ _EXTREMES: Final = {"min_ns": group_least, "max_ns": group_most}
 def kernel_table(totals: Sequence[pa.Table], device_time_ns: int | None) -> pa.Table:
     """Return a row per distinct kernel or copy of the windows, the most time first.
 
-    `totals` are the `kernel_totals` of one or more recordings. Columns: name, kind, top, sub, rule
-    (texts); count (activities that start in the windows); sum_ns (time inside the windows, overlaps
-    counted twice); mean_ns, min_ns and max_ns (of whole activities that touch the windows); share
-    (of sum_ns in all device time of the windows, null without any).
+    `totals` are the `kernel_totals` of one or more recordings. _MEANINGS has the columns.
     """
     joined = joined_totals(totals)
     columns = {name: joined[name].to_pylist() for name in _TEXTS}
@@ -144,7 +141,7 @@ def kernel_totals(prepared: Prepared) -> pa.Table:
     name, kind = codes(activities["name"])[row], codes(activities["kind"])[row]
     category, rule = categorised.category[row], categorised.rule[row]
     # Some records name a kernel with the ending of its descriptor: both names are one kernel. The
-    # last element is for code -1.
+    # last element, -1, is for names of code -1.
     kernel_of_name = np.append(Names().codes(map(kernel_name, labels)), -1)
     group, first = group_rows((kernel_of_name[name], kind, category, rule))
     categories = [categorised.categories[c] for c in category[first].tolist()]
@@ -205,9 +202,10 @@ def memory_times(prepared: Prepared) -> dict[str, int]:
     may_hide = hides_sub[category] & (is_kernel == 0)  # code -1 takes the False at the end
     # Per chosen activity, the time in which no kernel runs on its device.
     start, end = span_columns(activities, chosen.row)
-    computes, alone_ns = is_kernel_of_all[chosen.row], chosen.inside_ns.copy()
+    is_chosen_kernel = is_kernel_of_all[chosen.row]
+    alone_ns = chosen.inside_ns.copy()
     for _, own in groups(numbers(activities["device"])[chosen.row]):
-        kernels = own[computes[own]]
+        kernels = own[is_chosen_kernel[own]]
         busy = Intervals.of(start[kernels], end[kernels])
         alone_ns[own] -= busy.length_within(start[own], end[own])
     counted_ns = np.where(may_hide, np.maximum(alone_ns, 0)[moving], chosen.inside_ns[moving])
@@ -271,36 +269,12 @@ class Operators(Struct, frozen=True):
 
 def operators(prepared: Prepared, most: int = MOST) -> Operators:
     """Sum the device work of the chosen windows by launching operator, at most `most` rows."""
-    chosen, begins = prepared.chosen, prepared.begins
-    ops, tree = prepared.trace.ops, prepared.linked.op_tree
+    chosen, begins, ops = prepared.chosen, prepared.begins, prepared.trace.ops
     op, labels = ops_that_launched(prepared, chosen.row), names(ops["name"])
-    name, duration = codes(ops["name"]), numbers(ops["dur_ns"])
-    activities = group_sums(taken(name, op), begins, len(labels))
-    sum_ns = group_sums(taken(name, op), chosen.inside_ns, len(labels))
-    # The figures with those of the ops inside each.
-    total_ns, calls, host_ns = np.zeros((3, len(labels)), dtype=np.int64)
-    # Ops that launched anything, themselves or inside, sorted by name and place in the tree: the
-    # ops inside an op follow it there, up to its `stop`.
-    launched_ns, launched = _sums_before(tree, op, chosen.inside_ns), _sums_before(tree, op, 1)
-    is_busy = np.zeros(len(tree.order), dtype=np.bool_)
-    for part in slices(len(is_busy)):
-        is_busy[part] = launched[tree.stop[part]] > launched[part]
-    busy = np.flatnonzero(is_busy).astype(np.int32)
-    busy, reached = busy[by_code(name[tree.order[busy]])], -1
-    for part in slices(len(busy)):
-        index = busy[part]
-        row, stop = tree.order[index], tree.stop[index]
-        code = name[row]
-        # An op inside another of its name must not count twice: only ops that begin after the
-        # last end of their name are outer ones. Each name is shifted beyond the ends of the names
-        # before it, so that one running maximum of the ends serves all names.
-        shift = np.multiply(code, len(name) + 1, dtype=np.int64)
-        reach = np.maximum.accumulate(np.append(reached, stop + shift))
-        outer, reached = index + shift >= reach[:-1], int(reach[-1])
-        np.add.at(calls, code, 1)
-        np.add.at(total_ns, code[outer], (launched_ns[stop] - launched_ns[index])[outer])
-        np.add.at(host_ns, code[outer], duration[row[outer]])
-
+    name = taken(codes(ops["name"]), op)
+    activities = group_sums(name, begins, len(labels))
+    sum_ns = group_sums(name, chosen.inside_ns, len(labels))
+    total_ns, calls, host_ns = _sums_with_inside(prepared, op)
     used = np.flatnonzero((calls > 0) | (activities > 0)).tolist()
     order = sorted(used, key=lambda code: (-int(sum_ns[code]), -int(total_ns[code]), labels[code]))
     kept, beyond = order[:most], order[most:]
@@ -322,8 +296,46 @@ def operators(prepared: Prepared, most: int = MOST) -> Operators:
     return Operators(table, len(beyond), left_ns, int(begins[unknown].sum()), unknown_ns)
 
 
+def _sums_with_inside(prepared: Prepared, op: IntArray) -> tuple[IntArray, IntArray, IntArray]:
+    """Return `total_ns`, `calls` and `host_ns` (see Operators) per operator name.
+
+    `op` is, per chosen activity, the op that launched it. The ops inside an op follow it in the
+    order of the tree, from its index up to its `stop`.
+    """
+    ops, tree = prepared.trace.ops, prepared.linked.op_tree
+    name, duration = codes(ops["name"]), numbers(ops["dur_ns"])
+    total_ns, calls, host_ns = np.zeros((3, len(names(ops["name"]))), dtype=np.int64)
+    launched_ns = _sums_before(tree, op, prepared.chosen.inside_ns)
+    launched = _sums_before(tree, op, 1)
+    # `busy` ops launched anything, themselves or inside; sorted by name, then place in the tree.
+    is_busy = np.zeros(len(tree.order), dtype=np.bool_)
+    for part in slices(len(is_busy)):
+        is_busy[part] = launched[tree.stop[part]] > launched[part]
+    busy = np.flatnonzero(is_busy).astype(np.int32)
+    busy = busy[by_code(name[tree.order[busy]])]
+    reached = -1
+    for part in slices(len(busy)):
+        index = busy[part]
+        row, stop = tree.order[index], tree.stop[index]
+        code = name[row]
+        # An op inside another of its name must not count twice: only ops that begin after the
+        # last end of their name are outer ones. Each name is shifted beyond the ends of the names
+        # before it, so that one running maximum of the ends serves all names. Of 6 ops, busy ones:
+        # name [0 0 1], index [2 3 1], stop [5 4 6]  ->  shift [0 0 7], reach [-1 5 5 13],
+        # index + shift [2 3 8] >= [-1 5 5]  ->  outer [1 0 1]
+        shift = np.multiply(code, len(name) + 1, dtype=np.int64)
+        reach = np.maximum.accumulate(np.append(reached, stop + shift))
+        outer = index + shift >= reach[:-1]
+        reached = int(reach[-1])
+        np.add.at(calls, code, 1)
+        np.add.at(total_ns, code[outer], (launched_ns[stop] - launched_ns[index])[outer])
+        np.add.at(host_ns, code[outer], duration[row[outer]])
+    return total_ns, calls, host_ns
+
+
 def _sums_before(tree: OpTree, op: IntArray, values: IntArray | int) -> IntArray:
     """Return, per index of the tree (and last for all), the sum that ops before it launched."""
+    # values [5 1 2] of the ops at [0 2 2] of a tree of three  ->  [0 5 5 8]
     sums = np.zeros(len(tree.order) + 1, dtype=np.int64)
     linked = op >= 0
     np.add.at(sums, tree.place[op[linked]] + 1, np.broadcast_to(values, len(op))[linked])

@@ -197,7 +197,7 @@ class LeadCounts(Struct, frozen=True):
     def compact(self) -> LeadCounts:
         """The same with one row for equal launches; very many leads are cut to 11 bits (0.1 %)."""
         lead_ns = self.lead_ns
-        if len(lead_ns) > _EXACT:
+        if len(lead_ns) > _EXACT:  # of a lead of 23 bits, the lower 12 become 0
             lower_bits = np.frexp(lead_ns.astype(np.float64))[1].clip(_LEAD_BITS) - _LEAD_BITS
             lead_ns = lead_ns >> lower_bits << lower_bits
         return replace(self, lead_ns=lead_ns).grouped
@@ -242,7 +242,7 @@ def leads(account: DeviceAccount) -> Leads:
     order = np.argsort(call, kind="stable")
     order = order[called[order] != ABSENT]
     first = np.sort(order[differ_from_before(call[order])])
-    # Per activity, when all earlier ones had ended.
+    # Per activity, when all earlier ones had ended: end [8 5 12]  ->  [-2^63 8 8].
     ended_before = np.append(np.iinfo(np.int64).min, np.maximum.accumulate(rows.end_ns)[:-1])
     lead = np.maximum(rows.start_ns[first] - called[first], 0)
     return Leads(call[first], rows.start_ns[first], lead, called[first] >= ended_before[first])
@@ -250,6 +250,7 @@ def leads(account: DeviceAccount) -> Leads:
 
 def outstanding_launches(account: DeviceAccount) -> tuple[IntArray, IntArray]:
     """Return when the number of launches from call to first activity changes, and the numbers."""
+    # called [0 1], started [5 6]  ->  time [0 1 5 6], change [1 1 -1 -1], numbers [1 2 1 0]
     launched = leads(account)
     called = launched.start_ns - launched.lead_ns
     time_ns, index = np.unique(np.append(called, launched.start_ns), return_inverse=True)
@@ -347,46 +348,43 @@ def host_bound(
     # A lead that falls in most steps is used up sooner or later: the host is slower.
     if is_busy and pace.verdict == "not host-bound" and 2 * counts.falling > counts.steps:
         pace = replace(pace, verdict="looming")
-    by_phase = {}  # the launches of each phase of a step
+    paces = {}  # of each phase of a step
     for name, phases in _OF_STEP.items():
         is_in = np.isin(counts.phase, [PHASES.index(phase) for phase in phases])
-        columns = {column: getattr(counts, column)[is_in] for column in _COUNTED}
-        by_phase[name] = replace(counts, **columns)
-    paces = {
-        name: _paced(phase_counts, idle, short_idle)
-        for name, phase_counts in by_phase.items()
-        if len(phase_counts.count)
-    }
+        if is_in.any():
+            columns = {column: getattr(counts, column)[is_in] for column in _COUNTED}
+            paces[name] = _paced(replace(counts, **columns), idle, short_idle)
     return replace(pace, phases=paces if len(paces) > 1 else {})
 
 
 def _paced(counts: LeadCounts, idle: float | None, short_idle: float) -> HostBound:
-    """Judge launches by starved ones, leads and the share of idle time; without phases.
-
-    The verdict is None for few launches, or if no rule fits: none does if `idle` is unknown. Many
-    starved launches matter little if a few long gaps are nearly all of the idle time.
-    """
+    """Judge launches by starved ones, leads and the share of idle time; without phases."""
     by_lead = np.argsort(counts.lead_ns, kind="stable")
     count_up_to = np.cumsum(counts.count[by_lead])
     launches, floor_ns = int(count_up_to[-1]), counts.floor_ns
     starved = int(counts.count[counts.is_starved].sum()) / launches
-    # The 10th percentile and the median of the leads, each of which stands for `count` launches.
+    # The 10th percentile and the median: leads [1 2 5] with counts [3 3 5]  ->  1 and 2.
     positions = [int((launches - 1) * part) for part in (0.1, 0.5)]
     index = np.searchsorted(count_up_to, positions, side="right")
     p10_ns, median_ns = counts.lead_ns[by_lead][index].tolist()
-    verdict: Pace | None = None
-    if launches < _ENOUGH:
-        pass  # a share of a few launches tells nothing
-    elif idle and idle >= _MUCH and starved >= _MOST and median_ns <= _SHORT * floor_ns:
-        verdict = "host-bound"
-    elif (
-        idle
-        and short_idle >= _SLIGHT
-        and (starved >= _MANY or (starved >= _SOME and p10_ns < _SHORTEST * floor_ns))
-    ):
-        verdict = "partly host-bound"
-    elif idle is not None and (p10_ns >= _AHEAD_NS or (idle < _BUSY and median_ns >= _AHEAD_NS)):
-        verdict = "not host-bound"
-    elif idle is not None and idle < _BUSY:
-        verdict = "looming"
-    return HostBound(verdict, launches, starved, median_ns, p10_ns, floor_ns)
+    pace = HostBound(None, launches, starved, median_ns, p10_ns, floor_ns)
+    return replace(pace, verdict=_verdict(pace, idle, short_idle))
+
+
+def _verdict(pace: HostBound, idle: float | None, short_idle: float) -> Pace | None:
+    """Return the verdict of the first rule that fits; `pace` is still without one."""
+    if pace.launches < _ENOUGH or idle is None:
+        return None  # a share of a few launches tells nothing
+    starved, floor_ns = pace.starved_share, pace.floor_ns
+    has_short_leads = pace.lead_median_ns <= _SHORT * floor_ns
+    if idle >= _MUCH and starved >= _MOST and has_short_leads:
+        return "host-bound"
+    # Many starved launches matter little if a few long gaps are nearly all of the idle time.
+    shortest_are_short = pace.lead_p10_ns < _SHORTEST * floor_ns
+    many_are_starved = starved >= _MANY or (starved >= _SOME and shortest_are_short)
+    if idle > 0 and short_idle >= _SLIGHT and many_are_starved:
+        return "partly host-bound"
+    is_usually_ahead = idle < _BUSY and pace.lead_median_ns >= _AHEAD_NS
+    if pace.lead_p10_ns >= _AHEAD_NS or is_usually_ahead:
+        return "not host-bound"
+    return "looming" if idle < _BUSY else None

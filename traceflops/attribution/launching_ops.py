@@ -72,7 +72,7 @@ def launchers(
     path, first = group_rows((kernel, callee, around.scope, backward, *of_op))
     begins = prepared.begins[is_listed]
     count, sum_ns = (group_sums(path, values, len(first)) for values in (begins, inside_ns))
-    # The different module instances of each path.
+    # The different module instances of each path: a row of each pair of path and instance.
     _, pairs = group_rows((path, around.instance))
     in_module = pairs[around.instance[pairs] >= 0]
     order = np.lexsort((first, -sum_ns, kernel[first]))
@@ -98,6 +98,7 @@ def _longest_kernels(prepared: Prepared, most: int) -> tuple[IntArray, IntArray]
     group, first = group_rows([column[row] for column in columns])
     sums = group_sums(group, prepared.chosen.inside_ns, len(first))
     # Only kernels with the time of the last one listed, or more, are sorted; ties by name.
+    # sums [5 9 7], most 2  ->  left 1, partitioned [5 7 9], least 7
     labels, left = names(activities["name"]), max(len(first) - most, 0)
     least = int(np.partition(sums, left)[left]) if left else 0
     longest = sorted(
@@ -113,9 +114,11 @@ def _table(
     prepared: Prepared, kernels: IntArray, paths: dict[str, IntArray], around: Scopes, most: int
 ) -> pa.Table:
     """Return a table of the first `most` of the sorted paths of each kernel, and of the others."""
-    of_path = paths["kernel"]
-    nth = np.arange(len(of_path)) - first_rows(of_path, len(kernels))[of_path]  # in its kernel
-    kept, is_beyond = np.flatnonzero(nth < most), nth >= most
+    # of_path [0 0 0 1]: kernel 0 begins at path 0, kernel 1 at path 3  ->  nth [0 1 2 0]
+    of_path = paths["kernel"]  # per path, its kernel
+    nth = np.arange(len(of_path)) - first_rows(of_path, len(kernels))[of_path]
+    kept = np.flatnonzero(nth < most)
+    is_beyond = nth >= most
     # Kernels with other paths, and how many; this row follows the kept paths of the kernel.
     with_others, others = np.unique(of_path[is_beyond], return_counts=True)
     shown = np.concatenate([of_path[kept], with_others])
@@ -139,7 +142,7 @@ def _table(
     row, categories = kernels[shown[order]], categorised.categories
     category, op = categorised.category[row], of_kept(paths["op"])
     scope, modules = of_kept(paths["scope"]), of_kept(paths["modules"], 0)
-    is_module = np.array([*around.is_module, False])[scope]
+    is_module = np.array([*around.is_module, False])[scope]  # scope -1 takes the False
     backward = of_kept(paths["backward"]) == 1
     others = np.concatenate([np.zeros(len(kept), dtype=np.int64), others])[order]
     columns = {

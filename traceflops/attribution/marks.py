@@ -118,7 +118,8 @@ class _Threads(Struct, frozen=True):
     @classmethod
     def of(cls, trace: Trace, rows: IntArray, nodes: IntArray, launch: Instants) -> _Threads:
         """Return the threads of all calls, some marks (`rows`), backward `nodes`, and launches."""
-        # Number all threads together, then take the numbers of each source apart.
+        # Number all threads together, then take the numbers of each source apart. `process`,
+        # `thread` and all that follows are per thread, in the order of these numbers.
         sources = (
             *(thread_columns(trace.calls), thread_columns(trace.marks, rows)),
             *(thread_columns(trace.ops, nodes), (launch.process, launch.thread)),
@@ -135,6 +136,8 @@ class _Threads(Struct, frozen=True):
         starters = np.append(candidates[order], -1)
         owner = np.append(process[starters[:-1]], -1)
         # The first candidate of the process, or the second if the first is the thread itself.
+        # process [7 7 8], starters [1 0 -1], owner [7 7 -1]: index [0 0 2], thread 1 takes the next
+        # one: [0 1 2]  ->  starter [1 0 -1]
         index = np.searchsorted(owner[:-1], process)
         index += starters[index] == np.arange(len(first))
         starter = np.where(owner[index] == process, starters[index], -1)
@@ -151,10 +154,11 @@ class _Threads(Struct, frozen=True):
 
 
 def _waited_for(trace: Trace, rows: IntArray, threads: _Threads) -> BoolArray:
-    """Return, per thread, whether another thread started its launches and waits for them.
+    """Return, per thread, whether its starter (see _Threads) started its launches and waits.
 
-    That is so if all its launches lie in ranges of one name of its starter, and the starter makes
-    no call between most of them.
+    That is so if 1. all its launches lie in ranges of one name of the starter, 2. the starter makes
+    no call between most of them, and 3. it does not launch far more than the starter (_MANY_TIMES):
+    then it would be the starter itself.
     """
     launching, start = recorded_calls(trace), numbers(trace.calls["start_ns"])
     order = np.argsort(start, kind="stable")
@@ -167,10 +171,10 @@ def _waited_for(trace: Trace, rows: IntArray, threads: _Threads) -> BoolArray:
     for thread, index in groups(threads.of_call[launch]):
         starter, mark = int(threads.starter[thread]), around[index]
         ranges = {numberless(labels[c]) for c in distinct(label[mark[mark >= 0]]).tolist()}
-        # A thread with many more launches than the other is the starter itself.
-        is_helper = launches[starter] * _MANY_TIMES >= len(index)
+        is_helper = launches[starter] * _MANY_TIMES >= len(index)  # condition 3
         if starter >= 0 and len(ranges) == 1 and is_helper:
-            # Between launches that follow each other the number of the starter's calls is equal.
+            # Starter's calls at [1 9], launches at [3 4 5 12]  ->  calls_before [1 1 1 2]: two of
+            # the four follow the launch before without a call in between.
             calls_before = np.searchsorted(called.get(starter, start[:0]), start[launch[index]])
             without_calls = np.count_nonzero(np.diff(calls_before) == 0)
             is_waited_for[thread] = 2 * without_calls >= len(index)

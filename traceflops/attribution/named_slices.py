@@ -30,6 +30,7 @@ from traceflops.table.columns import (
     BoolArray,
     IntArray,
     SmallArray,
+    WholeArray,
     codes,
     is_one_of,
     numbers,
@@ -94,7 +95,7 @@ class NamedSlices(Struct, frozen=True, dict=True):
         return tuple(rows), row, np.repeat(np.arange(len(rows)), [*map(len, rows.values())])
 
     def name(self, row: int) -> str:
-        """Return the name of a slice: "inner in owner", its owner, its launch call or its work."""
+        """Return the name of a slice: its launch call, its work, "inner in owner", or its owner."""
         part, kind = self.slices.part[row], _KINDS[self.kind[row]]
         if kind == "launch_latency":
             return self._text("calls", self.parts.call[part])
@@ -108,18 +109,20 @@ class NamedSlices(Struct, frozen=True, dict=True):
     def inner(self) -> IntArray:
         """Per slice, the call or function that its name has besides the owner, or -1.
 
-        For classes of calls, and if the owner is an annotation, this is the event itself. If not,
-        or if the annotation loads data, it is the function around the event, if that is further
-        inside than the owner. The loop of an optimizer is named by its step alone.
+        1. For classes of calls: the event itself.
+        2. For the optimizer: none, as its step is name enough.
+        3. If the owner is an annotation that does not load data: the event itself.
+        4. The function around the event, if it is further inside than the owner.
         """
-        event, depth_order = self.slices.event, self.events.tree.place
-        is_step = self.kind == PLACES["optimizer_loop"]
+        event = self.slices.event
         is_call = np.isin(self.kind, [PLACES[name] for name in _CALLS])
-        in_label = self.events.is_kind(LABEL, self.owner) & ~is_step
-        is_call |= in_label & (self.kind != PLACES["data_input"])
+        is_step, loads = (self.kind == PLACES[name] for name in ("optimizer_loop", "data_input"))
+        in_annotation = self.events.is_kind(LABEL, self.owner) & ~loads
         function = taken(self.events.function, event)
-        is_deeper = ~is_step & (taken(depth_order, function) > taken(depth_order, self.owner))
-        return np.select([is_call, is_deeper], [event, function], -1)
+        place = self.events.tree.place  # what is further inside comes later
+        is_deeper = taken(place, function) > taken(place, self.owner)
+        rules = [is_call, is_step, in_annotation, is_deeper]
+        return np.select(rules, [event, -1, event, function], -1)
 
     def evidence(self, row: int) -> tuple[str, ...]:
         """Return the distinct names around a slice: event to launch, else its neighbours."""
@@ -128,10 +131,12 @@ class NamedSlices(Struct, frozen=True, dict=True):
         while event >= 0:
             around.append(event)
             event = int(events.tree.parent[event])
+        # The innermost event, the outermost operator, the nearest function, the owner if it is
+        # around the slice, and the label.
         ops = [event for event in around if events.kind[event] == OP]
-        # The innermost event, the outermost operator, the nearest function, and the owner.
-        frames = [*events.function[around[:1]], *{self.owner[row]} & {*around}]
-        texts = [events.text(int(event)) for event in (*around[:1], *ops[-1:], *frames)]
+        function = events.function[around[:1]].tolist()
+        owner = [int(self.owner[row])] if self.owner[row] in around else []
+        texts = [events.text(event) for event in (*around[:1], *ops[-1:], *function, *owner)]
         texts.append(events.text(self.slices.label[row]))
         # From the launch on, the call and the work that it starts are evidence, too.
         if self.slices.role[row] != HOST:
@@ -143,10 +148,10 @@ class NamedSlices(Struct, frozen=True, dict=True):
     def _neighbours(self, row: int) -> str:
         """Return "between A and B": the last op or call before a slice, and the first after it."""
         part = self.slices.part[row]
-        process = int(starters(self.parts, self.events)[0][part])
-        before, after = [(NEVER, "the start")], [(NEVER, "the end")]
+        process_of_part, _ = starters(self.parts, self.events)
+        before, after = [(NEVER, "the start")], [(NEVER, "the end")]  # (closeness, name)
         for table in (self.trace.ops, self.trace.calls):
-            of_process = np.flatnonzero(numbers(table["process"]) == process)
+            of_process = np.flatnonzero(numbers(table["process"]) == int(process_of_part[part]))
             start, end = span_columns(table, of_process)
             # On both sides the nearest neighbour has the largest value.
             ended = np.where(end <= self.slices.start_ns[row], end, NEVER)
@@ -189,13 +194,16 @@ def main_culprits(
     naming = NamedSlices.of(parts, prepared.trace)
     names, row, name = naming.slices_by_name()
     part, ns = naming.slices.part[row], naming.slices.dur_ns[row]
-    # Per slice: the time of its name in its part, and that of its class.
-    sums = []
-    for key in (name, naming.kind[row]):
+
+    def time_of(key: WholeArray) -> IntArray:
+        """Return, per slice, the time of all slices of its part with the same key."""
         group, first = group_rows((part, key))
-        sums.append(group_sums(group, ns, len(first))[group])
-    order = np.lexsort((*sums, part))  # by part, then class, then name
-    main[part[order]] = name[order]  # the last one assigned to a part stays: the largest
+        return group_sums(group, ns, len(first))[group]
+
+    # Sorted by part, then time of the class, then time of the name. Of values assigned to one part
+    # the last one stays: the largest.
+    order = np.lexsort((time_of(name), time_of(naming.kind[row]), part))
+    main[part[order]] = name[order]
     return main, names
 
 
@@ -260,7 +268,7 @@ def _in_idle_time(
     is_launched = call[of_kind] >= 0
     of_kind = of_kind[is_launched] if is_launched.any() else of_kind
     slices = naming.slices.only(of_kind)
-    # Number the threads, equally for the calls and the marks.
+    # Number the threads, equally for the slices and the marks.
     if is_launched.any():
         callers = thread_columns(trace.calls, call[of_kind])
         thread_of_slice, thread_of_mark = shared_codes(callers, thread_columns(trace.marks, row))

@@ -89,15 +89,15 @@ def attribute(linked: LinkedTrace) -> Attribution:
     op = np.where(is_op, -1 - numbers(activities["correlation"], 0), linked.links.op_of_activity)
     device_work = distinct(numbers(activities["process"])[~ran_on_cpu(trace)])
     on_host = ~np.isin(numbers(trace.ops["process"]), device_work)
-    # A dispatch mode is recorded as an op inside the one that it intercepts, and runs again or not.
+    # A dispatch mode is recorded as an op inside the one that it intercepts, and may run it again.
     in_mode = _marked(tree.parent[is_one_of(trace.ops["name"], DISPATCH_MODE)], len(known))
     # Ops that launch work though their process has none on a device.
     launching = on_host
     if on_host.any():
         launches = _marked(linked.links.op_of_call[started(trace.calls)], len(known))
         launching = on_host & (launches | (tree.below(launches) > 0))
-    # On a device an executed op owns a compute kernel, or owns a kernel of no category while no
-    # other op with known work is inside it.
+    # On a device, an op is executed if it owns a compute kernel, or if it owns a kernel of no
+    # category and no other op with known work is inside it.
     is_kernel = is_one_of(activities["kind"], "kernel", "op")
     compute, unnamed = (is_kernel & is_top(linked.categorised, top) for top in ("compute", "other"))
     owns_compute, owns_unnamed = (
@@ -110,17 +110,28 @@ def attribute(linked: LinkedTrace) -> Attribution:
     executed = owning & (tree.below(owning) == 0)
     owner = taken(tree.nearest(executed), op)
 
-    # The longest compute kernel of each op, of equal ones the first. Kernels of no category come
-    # after compute kernels, auxiliary ones last.
+    main = _main_kernels(activities, owner, compute, unnamed, len(known))
+    fate = _fates(linked, known, nearest, executed, compute, in_mode, launching)
+    return Attribution(work, tree, fate, op, owner, main, untold)
+
+
+def _main_kernels(
+    activities: pa.Table, owner: IntArray, compute: BoolArray, unnamed: BoolArray, ops: int
+) -> IntArray:
+    """Return, per op, the most important of its activities (rows), -1 without any.
+
+    Compute kernels come first, then auxiliary ones and those of no category (`unnamed`), then all
+    others. Of these the longest one counts, of equally long ones the first.
+    """
     rows = np.flatnonzero(owner >= 0)
     start, dur = numbers(activities["start_ns"])[rows], numbers(activities["dur_ns"])[rows]
     helps = matching(activities["name"], lambda t: _AUXILIARY.search(t[:_LONGEST_NAME].lower()))
     rank = 2 * (compute & ~helps)[rows] + (unnamed | compute)[rows]
+    # In order of importance: of values assigned to one op, the last one stays.
     order = rows[np.lexsort((-start, dur, rank, owner[rows]))]
-    main = np.full(len(known), -1, dtype=np.int64)
-    main[owner[order]] = order  # the last activity of each op is kept
-    fate = _fates(linked, known, nearest, executed, compute, in_mode, launching)
-    return Attribution(work, tree, fate, op, owner, main, untold)
+    main = np.full(ops, -1, dtype=np.int64)
+    main[owner[order]] = order
+    return main
 
 
 def _marked(op: IntArray, count: int) -> BoolArray:
@@ -143,10 +154,11 @@ def _known(work: OpWork, tree: OpTree) -> BoolArray:
     if exact[has_flops].all():
         return has_work
     kind = Names().codes(w.kind if w is not None else "" for w in works)[work.place]
+    is_exact: BoolArray = exact[work.place]
     outer = tree.around(has_work)
-    better = has_work & (outer >= 0) & exact[work.place][np.maximum(outer, 0)]
-    better &= kind[np.maximum(outer, 0)] == kind
-    return has_work & (exact[work.place] | ~better)
+    outer_row = np.maximum(outer, 0)  # any row where there is no outer op
+    outer_is_better = (outer >= 0) & is_exact[outer_row] & (kind[outer_row] == kind)
+    return np.asarray(has_work & (is_exact | ~outer_is_better))
 
 
 def _proven(
@@ -160,12 +172,13 @@ def _proven(
     proven, untold = ~work.wrapper | is_innermost, False
     for proof in dict.fromkeys(PROOFS.values()):
         proven_by = is_one_of(ops["name"], *(name for name, by in PROOFS.items() if by == proof))
-        has_proof, required = tree.below(is_one_of(ops["name"], proof)) > 0, proven_by & needs_proof
+        has_proof = tree.below(is_one_of(ops["name"], proof)) > 0
+        required = proven_by & needs_proof
         # An executed mm always has this proof: if no op has it, proofs are not recorded.
         if proof == _CLEAR_PROOF and required.any() and not (required & has_proof).any():
             untold = True  # an older version, or the records of a device are missing
-            continue
-        proven = np.where(proven_by, has_proof, proven)
+        else:
+            proven = np.where(proven_by, has_proof, proven)
     return proven, untold
 
 
@@ -180,23 +193,24 @@ def _fates(
 ) -> SmallArray:
     """Return the fate of each op, an index into FATES; arguments are as in `attribute`."""
     tree, name = linked.op_tree, codes(linked.trace.ops["name"])
-    # Ops with calls without a recorded activity, of a name that launched compute work elsewhere.
+    # Ops that made a lost launch: a call without a recorded activity, of a name that launched
+    # compute work elsewhere.
     calls, call = linked.trace.calls, linked.links.call_of_activity
     launched_compute = distinct(codes(calls["name"])[call[compute & (call >= 0)]])
-    lost = np.isin(codes(calls["name"]), launched_compute) & started(calls)
-    lost[call[call >= 0]] = False
-    launched = _marked(taken(nearest, linked.links.op_of_call[lost]), len(known))
+    is_lost = np.isin(codes(calls["name"]), launched_compute) & started(calls)
+    is_lost[call[call >= 0]] = False
+    lost_launch = _marked(taken(nearest, linked.links.op_of_call[is_lost]), len(known))
     is_around_executed = tree.below(executed) > 0
     # Ops with known work directly around an op with known work and the same name.
     outer = taken(nearest, tree.parent)
     rows = np.flatnonzero(known & (outer >= 0))
     around_itself = _marked(outer[rows[name[rows] == name[outer[rows]]]], len(known))
     bare = known & ~executed & ~is_around_executed & (tree.below(known) == 0)
-    fate = np.zeros(len(known), dtype=np.int8)
+    fate = np.zeros(len(known), dtype=np.int8)  # "none"; later lines replace earlier ones
     fate[known] = FATES.index("wrapper")
     fate[known & is_around_executed & around_itself] = FATES.index("duplicate")
     fate[bare] = FATES.index("ghost")
-    fate[bare & (launched | launching)] = FATES.index("lost")
+    fate[bare & (lost_launch | launching)] = FATES.index("lost")
     fate[bare & in_mode] = FATES.index("cached")  # the mode had its result, and ran nothing
     fate[executed] = FATES.index("executed")
     return fate

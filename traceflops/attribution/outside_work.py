@@ -16,6 +16,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 from msgspec import Struct
+from msgspec.structs import replace
 
 from traceflops.attribution.culprits import culprits_of_devices
 from traceflops.attribution.host_events import host_span
@@ -74,48 +75,62 @@ def outside_gpu_work(prepared: Prepared) -> OutsideGpuWork | None:
     """
     if not prepared.accounts or prepared.linked.clock_offsets.any():
         return None
-    # Per process, when its GPUs work and when it records anything. Work is taken to begin with the
-    # first window, which may begin at a mark of the host.
-    trace, count = prepared.trace, prepared.trace.processes.num_rows
-    rows = np.concatenate([account.rows.row for account in prepared.accounts.values()])
-    worker = numbers(trace.activities["process"])[rows]
-    start_ns, stop_ns = span_columns(trace.activities, rows)
-    firsts, lasts = group_least(worker, start_ns, count), group_most(worker, stop_ns, count)
-    begins, ends = firsts.copy(), lasts.copy()
-    of_device = numbers(trace.devices["process"])
-    for device, account in prepared.accounts.items():
-        windows = prepared.windows[device]
-        begun = min((window.start_ns for window in windows), default=account.rows.span[0])
-        firsts[of_device[device]] = min(firsts[of_device[device]], begun)
-    for table in (trace.calls, trace.ops, trace.marks):
-        processes, start_ns, stop_ns = host_span(table)
-        np.minimum.at(begins, processes, start_ns)
-        np.maximum.at(ends, processes, stop_ns)
-    # The process with the most time outside.
-    unused, with_work = _in_no_step(prepared), distinct(worker)
-    outside_ns = (firsts - begins + ends - lasts)[with_work]
-    outside_ns += np.array([unused.get(number, (0, 0))[0] for number in with_work.tolist()])
-    process = int(with_work[outside_ns.argmax()])
-    first, last = int(firsts[process]), int(lasts[process])
-    begin, end = int(begins[process]), int(ends[process])
-    if int(outside_ns.max()) * _FEW < last - first:
+    in_no_step = _in_no_step(prepared)
+    by_process, recorded = {}, _recorded(prepared)
+    for process, (begin, first, last, end) in recorded.items():
+        unused_ns, once_ns = in_no_step.get(process, (0, 0))
+        times = first - begin, end - last, end - begin
+        by_process[process] = OutsideGpuWork(*times, "", 0, unused_ns, once_ns)
+    process = max(by_process, key=lambda number: by_process[number].ns)
+    outside = by_process[process]
+    begin, first, last, end = recorded[process]
+    if outside.ns * _FEW < last - first:
         return None
     edges = Intervals.of(np.array([begin, last]), np.array([first, end]))
-    # The call in which launching threads spend most of that time.
-    calls, owner = trace.calls, numbers(trace.calls["process"])
+    name, name_ns = _longest_name(prepared, process, edges)
+    return replace(outside, call=name, call_ns=name_ns)
+
+
+def _recorded(prepared: Prepared) -> dict[int, list[int]]:
+    """Return when recording begins, GPU work begins, it ends, recording ends, by working process.
+
+    Work is taken to begin with the first window, which may begin at a mark of the host.
+    """
+    trace, count = prepared.trace, prepared.trace.processes.num_rows
+    rows = np.concatenate([account.rows.row for account in prepared.accounts.values()])
+    process = numbers(trace.activities["process"])[rows]
+    start_ns, stop_ns = span_columns(trace.activities, rows)
+    first, last = group_least(process, start_ns, count), group_most(process, stop_ns, count)
+    begin, end = first.copy(), last.copy()
+    for table in (trace.calls, trace.ops, trace.marks):
+        processes, start_ns, stop_ns = host_span(table)
+        np.minimum.at(begin, processes, start_ns)
+        np.maximum.at(end, processes, stop_ns)
+    process_of_device = numbers(trace.devices["process"]).tolist()
+    for device in prepared.accounts:
+        for window in prepared.windows[device]:
+            own = process_of_device[device]
+            first[own] = min(first[own], window.start_ns)
+    used, times = distinct(process), np.stack([begin, first, last, end], axis=1)
+    return dict(zip(used.tolist(), times[used].tolist(), strict=True))
+
+
+def _longest_name(prepared: Prepared, process: int, within: Intervals) -> tuple[str, int]:
+    """Return the call of launching threads, or the annotation, that takes most of some time.
+
+    Also its ns in this time. Annotations that go on after it are about more than that time.
+    """
+    trace, calls = prepared.trace, prepared.trace.calls
     thread = joint_codes(*thread_columns(calls))
     call = prepared.linked.links.call_of_activity
-    row = np.flatnonzero((owner == process) & np.isin(thread, thread[call[call >= 0]]))
-    # The annotation that takes most of it. Annotations that go on after it are left out: they are
-    # about more than that time.
+    is_launching = np.isin(thread, thread[call[call >= 0]])
+    row = np.flatnonzero(is_launching & (numbers(calls["process"]) == process))
     process_of_mark, start_ns, stop_ns = host_span(trace.marks)
-    is_inside = edges.length_within(start_ns, stop_ns) == stop_ns - start_ns
+    is_inside = within.length_within(start_ns, stop_ns) == stop_ns - start_ns
     is_own = (process_of_mark == process) & is_one_of(trace.marks["kind"], "annotation")
     mark = np.flatnonzero(is_own & is_inside)
-    longest = _longest(calls, row, edges), _longest(trace.marks, mark, edges)
-    name, name_ns = max(longest, key=itemgetter(1))
-    times = first - begin, end - last, end - begin
-    return OutsideGpuWork(*times, name, name_ns, *unused.get(process, (0, 0)))
+    longest = _longest(calls, row, within), _longest(trace.marks, mark, within)
+    return max(longest, key=itemgetter(1))
 
 
 def _longest(table: pa.Table, row: IntArray, within: Intervals) -> tuple[str, int]:

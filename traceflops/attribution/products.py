@@ -72,12 +72,14 @@ class Forwards:
 
     def verdict(self, product: Product, *, again: bool = True) -> Verdict:
         """Return the possible roles of a product; `recompute` is one of them only if `again`."""
-        left_out = frozenset[Role]() if again else frozenset[Role]({"recompute"})
-        by_shape = frozenset(role for role in ROLES if self._like(role, product)) - left_out
-        # If no layout fits, it may still be a gradient, formed from copies with another layout, but
-        # not a recomputed forward.
+        roles = [role for role in ROLES if again or role != "recompute"]
+        by_shape = frozenset(role for role in roles if self._like(role, product))
         by_layout = self.lying(product) & by_shape
-        return Verdict(by_layout or by_shape - {"recompute"}, by_shape)
+        if by_layout:
+            return Verdict(by_layout, by_shape)
+        # No layout fits: it may still be a gradient, formed from copies with another layout, but
+        # not a recomputed forward.
+        return Verdict(by_shape - {"recompute"}, by_shape)
 
     def lying(self, product: Product) -> frozenset[Role]:
         """Return the roles whose shapes and layouts fit; the layout None (unknown) fits any."""
@@ -188,9 +190,9 @@ class _RoleFinder:
             self._ops["name"], lambda label: _plain(label, node=True) in _PRODUCTS
         )
         root = self._phases.root[backward]
-        derivative = (root >= 0) & of_product[np.maximum(root, 0)]  # of one product
-        linked, unlinked = backward[derivative], backward[~derivative]
-        self._forward[linked] = _forwards_of(self._ops, self._is_product, root[derivative])
+        of_one_product = (root >= 0) & of_product[np.maximum(root, 0)]
+        linked, unlinked = backward[of_one_product], backward[~of_one_product]
+        self._forward[linked] = _forwards_of(self._ops, self._is_product, root[of_one_product])
         has_forward = self._forward[linked] >= 0
         self._find_linked(linked[has_forward])
         self._find_by_shapes(linked[~has_forward], again=False)
@@ -216,12 +218,13 @@ class _RoleFinder:
             if role is None:
                 # Two equal products of one node are the two gradients; it does not matter which is
                 # which. A single one stays open.
+                # Nodes (root) of `equal` [4 4 9]  ->  first [0 2], count [2 1]: pairs begin at [0]
                 equal = equal[np.lexsort((equal, root[equal]))]
                 _, first, count = np.unique(root[equal], return_index=True, return_counts=True)
-                first = first[count == 2]
-                self._role[equal[first]] = PRODUCT_ROLES.index("input_grad")
-                self._role[equal[first + 1]] = PRODUCT_ROLES.index("weight_grad")
-                self._leave_open(np.delete(equal, [*first, *first + 1]), verdict.by_shape)
+                pair = first[count == 2]
+                self._role[equal[pair]] = PRODUCT_ROLES.index("input_grad")
+                self._role[equal[pair + 1]] = PRODUCT_ROLES.index("weight_grad")
+                self._leave_open(np.delete(equal, [*pair, *pair + 1]), verdict.by_shape)
 
     def _find_by_shapes(self, rows: IntArray, *, again: bool) -> None:
         """Set the roles of products by comparison with all forward products of the process (R3).
@@ -254,7 +257,8 @@ class _RoleFinder:
         if verdict.role is None and "recompute" in verdict.roles:
             counted = rows[self._executed[rows]]
             # More products than the forward pass can have gradients of: so many are recomputed.
-            # They are spread evenly among the equal products, where `recomputed` grows.
+            # They are spread evenly among the equal products, where `recomputed` grows:
+            # 2 of 4  ->  recomputed [0 0 1 1 2]: the second and the fourth
             count = surplus(product, len(counted), forward)
             recomputed = np.arange(len(counted) + 1, dtype=np.int64) * count // max(len(counted), 1)
             as_gradient = Verdict(gradients, verdict.by_shape - {"recompute"})
@@ -307,6 +311,7 @@ def _forwards_of(ops: pa.Table, is_product: BoolArray, roots: IntArray) -> IntAr
     process = numbers(ops["process"])[candidates]
     key = joint_codes(joint_codes(process, sequence[candidates]), name)
     # Sorted by key and time, the forward op of a node is the last product op before it.
+    # is_forward [0 1 1 0 0]  ->  last_forward [-1 1 2 2 2]: places in `order`
     order = np.lexsort((numbers(ops["start_ns"])[candidates], key))
     is_forward = order < len(rows)
     last_forward = np.maximum.accumulate(np.where(is_forward, np.arange(len(order)), -1))

@@ -92,6 +92,7 @@ def phases(trace: Trace, attribution: Attribution) -> Phases:
     has_both = (with_gradients >= 0) & (root >= 0)
     # Both are around the op, so the one that comes later in the tree is inside the other (R1).
     is_recomputed = has_both & (taken(tree.place, with_gradients) > taken(tree.place, root))
+    # Later lines replace earlier ones: recompute, else backward, else optimizer, else forward.
     phase = np.full(ops.num_rows, PHASES.index("forward"), dtype=np.int8)
     optimizes = in_optimizer(trace, ops) | (tree.nearest(has_fact(ops["name"], "optimizer")) >= 0)
     phase[(with_gradients < 0) & optimizes] = PHASES.index("optimizer")
@@ -200,13 +201,15 @@ def launch_scopes(
         for codes in np.stack(classes_of_level, axis=1)[first].tolist()
     ]
     # Without a module, it is the annotation. Texts of annotations follow those of modules.
+    # name [-1 7 4 7]  ->  used [-1 4 7], range_code [0 2 1 2], less one for the -1: [-1 1 0 1]
     of_launch, of_forward = (replace(cause, known=cause.known & ~is_inside) for cause in causes)
     name, by_forward = annotation_around(trace, of_launch, of_forward, step_mark)
     used, range_code = ranked(name)
     annotations = [limited(labels[code]) for code in used.tolist() if code >= 0]
-    range_code -= len(used) - len(annotations)  # code -1, if used, comes first: it stays -1
+    range_code -= len(used) - len(annotations)
+    code_of_annotation = np.where(range_code >= 0, range_code + len(texts), -1)
     return Scopes(
-        scope=np.where(is_inside, path, np.where(range_code >= 0, range_code + len(texts), -1)),
+        scope=np.where(is_inside, path, code_of_annotation),
         texts=[*texts, *annotations],
         is_module=[True] * len(texts) + [False] * len(annotations),
         instance=taken(paths.name, paths.node),
@@ -267,9 +270,11 @@ def annotation_around(
 ) -> tuple[IntArray, BoolArray]:
     """Return, per launch, the name code of its annotation (-1: none), and if it is the forward's.
 
-    Annotations of steps do not count. The annotation around the forward op is taken before the one
-    around the launch. On autograd's own thread, the annotation around the call that started the
-    backward pass is taken instead if it began after the forward op, or if that has none.
+    Annotations of steps do not count. The first of these that there is:
+    1. On autograd's own thread: the annotation around the call that started the backward pass, if
+       it began after the forward op, or if the forward op has no annotation.
+    2. The annotation around the forward op.
+    3. The annotation around the launch.
     """
     labels, label = names(trace.marks["name"]), codes(trace.marks["name"])
     rows = host_marks(trace, "annotation")
@@ -281,8 +286,10 @@ def annotation_around(
     nodes = is_node(trace.ops) if trace.ops.num_rows else np.zeros(0, dtype=np.bool_)
     starter_mark = starting_mark(trace, rows, unmarked, nodes)
     began = taken(numbers(trace.marks["start_ns"]), taken(rows, starter_mark))
-    by_forward = (forward_mark >= 0) & ((starter_mark < 0) | (began <= forward.at_ns))
-    mark = np.where(by_forward, forward_mark, np.where(starter_mark >= 0, starter_mark, own_mark))
+    is_after_forward = (forward_mark < 0) | (began > forward.at_ns)
+    by_starter = (starter_mark >= 0) & is_after_forward
+    by_forward = (forward_mark >= 0) & ~by_starter
+    mark = np.select([by_starter, by_forward], [starter_mark, forward_mark], own_mark)
     return taken(label, taken(rows, mark)), by_forward
 
 

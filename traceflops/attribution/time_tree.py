@@ -70,7 +70,8 @@ def time_trees(prepared: Prepared) -> dict[str, TimeNode]:
     """Return the time of the chosen windows as a tree per lens: "module", "python", "kernel"."""
     work, gaps = charged(prepared), chosen_gaps(prepared)
     # Idle time of each gap without that of loading data, which has a path of its own.
-    idle_ns, own_paths = gaps.end_ns - gaps.start_ns, list[tuple[Path, int]]()
+    idle_ns = gaps.end_ns - gaps.start_ns
+    own_paths: list[tuple[Path, int]] = []
     if prepared.knows_host_work:
         naming = NamedSlices.of(gaps, prepared.trace)
         for (kind, name), rows in naming.culprits():
@@ -88,22 +89,22 @@ def time_trees(prepared: Prepared) -> dict[str, TimeNode]:
     # The rest of the windows is before the first and after the last activity.
     length_ns = sum(chosen_time(windows[device]).length_ns for device in prepared.accounts)
     rest_ns = length_ns - int(work.ns.sum() + idle_ns.sum()) - sum(ns for _, ns in own_paths)
-    # Work and idle time by the activity that each belongs to.
+    # Work and idle time by the activity that each belongs to. Without one, it is of the rest.
     activity = np.append(work.row, gaps.activity)
     component = np.append(work.component, np.full_like(gaps.activity, _IDLE))
     ns = np.append(work.ns, idle_ns)
     rest_ns = max(rest_ns, 0) + int(ns[(activity < 0) & (ns > 0)].sum())
     has_time = (activity >= 0) & (ns > 0)
-    activity, component, ns = activity[has_time], component[has_time], ns[has_time]
-    row, index = ranked(activity)
+    component, ns = component[has_time], ns[has_time]
+    row, index = ranked(activity[has_time])  # the distinct activities, and one of them per piece
     trees = {}
     for lens, (columns, path) in _lenses(prepared, row).items():
         root = trees[lens] = TimeNode("")
-        keys = [*(column[index] for column in columns), component]
-        group, first = group_rows(keys)
+        # Pieces with equal columns have one path: a group, whose first piece stands for it.
+        group, first = group_rows([*(column[index] for column in columns), component])
         sums = group_sums(group, ns, len(first)).tolist()
-        parts = component[first].tolist()
-        for number, part, sum_ns in zip(index[first].tolist(), parts, sums, strict=True):
+        components = component[first].tolist()
+        for number, part, sum_ns in zip(index[first].tolist(), components, sums, strict=True):
             root.add(path(number), part, sum_ns)
         for labels, sum_ns in (*own_paths, ((), rest_ns)):
             root.add(labels, _IDLE, sum_ns)
@@ -117,7 +118,8 @@ def _lenses(prepared: Prepared, row: IntArray) -> dict[str, _Lens]:
     """Return, by lens, columns per `row` that tell paths apart, and the path of an index."""
     launched = prepared.as_launched
     launches, trace = Launched.of(launched, row), launched.trace
-    (rule, modules), (op, ops) = attributed(launched, row), launching_names(launches)
+    rule, modules = attributed(launched, row)
+    op, ops = launching_names(launches)
     categorised, activities = prepared.linked.categorised, prepared.trace.activities
     kernel = codes(activities["name"])[row]
     kernels = [*names(activities["name"]), "unknown"]  # the last is for code -1

@@ -155,18 +155,19 @@ class Recorded(Struct, frozen=True, dict=True):
     @cached_property
     def starts_up(self) -> Stretches:
         """Return when each thread starts up, or waits while a device of its process starts up."""
-        linked, threads = self.prepared.linked, self._threads["calls"]
+        linked = self.prepared.linked
         of_process = {number: own.all for number, own in linked.comparable_start_up.items()}
         owner = numbers(self.prepared.trace.devices["process"])
         for device, account in self.prepared.accounts.items():
             process = int(owner[device])
             if process in of_process:
                 of_process[process] = of_process[process].union(account.start_up)
-        numbers_of_threads, first = np.unique(threads, return_index=True)
-        owners = groups(numbers(self.prepared.trace.calls["process"])[first])
+        # Each thread, and a call of it; then the threads of each process.
+        threads, call = np.unique(self._threads["calls"], return_index=True)
+        process_of_thread = numbers(self.prepared.trace.calls["process"])[call]
         stretches = (
-            same_of_all(numbers_of_threads[own], of_process[process])
-            for process, own in owners
+            same_of_all(threads[own], of_process[process])
+            for process, own in groups(process_of_thread)
             if process in of_process
         )
         return NOWHERE.union(*stretches)
@@ -242,7 +243,8 @@ class Changed(Struct, frozen=True):
     def with_host(self, when: Stretches, value: Value) -> Changed:
         """Return the world with another length of some time of each thread.
 
-        `when` is that time; what earlier edits removed of it does not count again.
+        `when` is that time; what earlier edits removed of it does not count again. An edge of 8 ns
+        stands for 10 ns of a thread, of which `when` has 5: "/2" cuts 2.5 of the 10, so 2 of the 8.
         """
         nodes, edges, lag = self.graph.nodes, self.graph.edges, self.world.lag_ns.copy()
         call_ns = numbers(self.recorded.prepared.trace.calls["dur_ns"])

@@ -87,6 +87,7 @@ def path(graph: RecordedGraph, spans: Spans, world: World, time_ns: IntArray) ->
         lag_begin = np.where(source[back] >= 0, time_ns[source[back]], begin)
         begins = np.stack([work_begin, work_begin - world.delay_ns[back], lag_begin], axis=1)
         # Cut at the span: each piece ends where the one before it begins.
+        # end 9, begins [7 8 4]  ->  edges [9 7 7 4]: pieces of 2, 0 and 3 ns
         edges = np.append(end, np.maximum(begins.ravel(), begin))
         edges = np.minimum.accumulate(edges)
         kinds = np.empty((len(back), 3), dtype=np.int8)
@@ -99,10 +100,7 @@ def path(graph: RecordedGraph, spans: Spans, world: World, time_ns: IntArray) ->
 
 
 def parts_of(
-    prepared: Prepared,
-    graph: RecordedGraph,
-    pieces: Pieces,
-    without: Stretches = NOWHERE,
+    prepared: Prepared, graph: RecordedGraph, pieces: Pieces, without: Stretches = NOWHERE
 ) -> tuple[PathPart, ...]:
     """Return the parts of a path by component and name, the largest first.
 
@@ -140,13 +138,15 @@ def _of_lags(
     """Yield ((component, ""), ns) of lags and delays on a path."""
     # Pages that the host brings back by touching them: no call starts these.
     nodes, activities = graph.nodes, prepared.trace.activities
+    # Nodes without an activity (row -1) take the False at the end.
     is_fault = np.append(on_demand(activities, "migration DtoH"), False)[nodes.row[lags.node]]
     is_fault &= np.isin(lags.kind, (VIRTUAL, DELAY))
     yield ("host_page_faults", ""), int(lags.ns[is_fault].sum())
     lags = lags.only(~is_fault)
     # After a long silence nothing recorded connects two threads.
     is_long = (lags.kind == HANDOVER) & (lags.ns > LONGEST_HANDOVER_NS)
-    # How long the thread starts up that launches, or to which a long silence leads; else 0
+    # Per lag, how long its thread starts up meanwhile: the thread that launches, or to which a long
+    # silence leads. Lags of other kinds have 0.
     start_up_ns, begin = np.zeros_like(lags.ns), nodes.at_ns[lags.source]
     thread = nodes.thread[np.where(is_long, lags.node, lags.source)]
     called = np.flatnonzero(nodes.call >= 0)
@@ -155,7 +155,6 @@ def _of_lags(
     row = np.flatnonzero((is_long | (lags.kind == LAUNCH)) & np.isin(thread, threads))
     start_up_ns[row] = start_up.length_within(thread[row], begin[row], begin[row] + lags.ns[row])
     yield (_START_UP, ""), int(start_up_ns.sum())
-    # Lags by kind, without start-up
     yield (UNRECORDED, ""), int((lags.ns - start_up_ns)[is_long].sum())
     for kind, rows in groups(np.where(is_long, DELAY, lags.kind)):
         if kind != DELAY:
@@ -245,7 +244,7 @@ def _of_threads(graph: RecordedGraph, pieces: Pieces) -> tuple[IntArray, IntArra
     The stretches are the recorded times of their pieces on the path.
     """
     nodes = graph.nodes
-    points = np.flatnonzero(nodes.call >= 0)[::-1]
+    points = np.flatnonzero(nodes.call >= 0)[::-1]  # backwards: the first of a thread is its last
     threads, last = np.unique(nodes.thread[points], return_index=True)
     thread, end = nodes.thread[pieces.node], nodes.at_ns[pieces.node]
     start = np.maximum(nodes.at_ns[pieces.source], end - pieces.ns)

@@ -81,7 +81,8 @@ class HostWaits(Struct, frozen=True, dict=True):
         for _, alike in groups(joint_codes(process, name)):
             launched = np.flatnonzero(work.process == process[alike[0]])
             launched = launched[np.argsort(work.called[launched], kind="stable")]
-            # The latest end of the work launched before each call.
+            # The latest end of the work launched before each call: of works that end at [8 5 12],
+            # latest_end is [LONG_AGO 8 8 12] if none, one, two or all were launched before.
             latest_end = np.append(LONG_AGO, np.maximum.accumulate(work.end[launched]))
             awaited = latest_end[np.searchsorted(work.called[launched], begin[alike])]
             waits[frees[alike]] = (awaited <= end[alike] + _SKEW_NS).mean() >= _NEARLY_ALL
@@ -173,10 +174,10 @@ class HostWaits(Struct, frozen=True, dict=True):
         stream, is_all = self._asked_stream(call)
         by_time = (stream == ABSENT) & ~is_all  # no record tells the stream
         latest, waits = np.full(len(call), LONG_AGO, dtype=np.int64), []
-        for rows, calls in self.work.queues_of(numbers(self._calls["process"])[call]):
-            may_wait = is_all | by_time | (stream == self.work.stream[rows[0]])
-            asked = calls[may_wait[calls]]
-            work = self._last(rows, call[asked], by_time[asked])
+        for queue, index in self.work.queues_of(numbers(self._calls["process"])[call]):
+            may_wait = is_all | by_time | (stream == self.work.stream[queue[0]])
+            asked = index[may_wait[index]]  # indices into `call`
+            work = self._last(queue, call[asked], by_time[asked])
             asked, work = asked[work >= 0], work[work >= 0]
             latest[asked] = np.maximum(latest[asked], self.work.end[work])
             waits.append((asked, work))
@@ -194,22 +195,23 @@ class HostWaits(Struct, frozen=True, dict=True):
     def _last(self, queue: IntArray, call: IntArray, by_time: BoolArray) -> IntArray:
         """Return the last work of a queue that each call waited for, or -1.
 
-        It was launched before the call; where `by_time`, it also ended before the call returned.
+        1. It was launched before the call; where `by_time`, it also ended before the call returned.
+        2. If it ended after the call returned, the call did not wait for it: -1.
+        3. If it had not begun when the call returned, the last work that had begun counts instead.
+        4. If the call returned long after the work, it waited for something else: -1. But work that
+           had ended before the call stays: there was nothing to wait for.
         """
         start, end = self.work.start, self.work.end
         call_begin, call_end = (ns[call] for ns in self.work.calls_ns)
         done = np.where(by_time, call_end + _SKEW_NS, np.iinfo(np.int64).max)
         work = self.work.last_launched(queue, call_begin, done)
-        # If that work had not begun when the call returned, the call waited for the last that had.
         last_begun = taken(queue, np.searchsorted(start[queue], call_end) - 1)
         begun_before = np.where(taken(start, work) < call_end, work, last_begun)
         work = np.where(taken(end, work, LONG_AGO) <= call_end + _SKEW_NS, begun_before, -1)
-        # A call that returns long after the work waited for something else, unless the work had
-        # ended before the call: then there was nothing to wait for.
         late = call_end - taken(end, work, LONG_AGO)
-        has_waited = late < call_end - call_begin
+        had_to_wait = late < call_end - call_begin
         patience = np.maximum(_LATE_NS, (call_end - call_begin) // _LATE_SHARE)
-        fits = (late >= -_SKEW_NS) & (~has_waited | (late <= patience))
+        fits = (late >= -_SKEW_NS) & (~had_to_wait | (late <= patience))
         return np.where(fits, work, -1)
 
     def _asked_stream(self, call: IntArray) -> tuple[IntArray, BoolArray]:
@@ -298,13 +300,15 @@ def host_points(
     tie = np.repeat([_CALLS, _ENDS, _BEGINS, _BEGINS], counts)
     inner = np.append(2 * start[call] + is_end, none)
     order = np.lexsort((inner, tie, times, thread))
+    # The place of each in that order: order [2 0 1]  ->  point [1 2 0]
     point = np.empty_like(order)
     point[order] = np.arange(len(order))
     of_calls = np.full((2, trace.calls.num_rows), -1, dtype=np.int64)  # starts, ends
     of_calls[is_end * 1, call] = point[: len(call)]
     gave, took = point[len(call) : len(call) + threads.size].reshape(2, -1)
+    gave_ns, took_ns = times_ns
     columns = thread[order], process[order], times[order], calls[order]
-    is_sure = np.asarray(times_ns[1] - times_ns[0] <= _SURE_NS)
+    is_sure = np.asarray(took_ns - gave_ns <= _SURE_NS)
     return HostPoints(*columns, of_calls[0], of_calls[1], gave, took, is_sure)
 
 

@@ -122,8 +122,9 @@ class _GraphBuilder(Struct, frozen=True, dict=True):
         count = len(begun)
         rank = np.full(count, 2, dtype=np.int8)
         rank[self.arrival], rank[self.point], rank[meetings.member] = 1, 0, 3
+        # `node` is the new number of each node: order [2 0 1]  ->  node [1 2 0]
         order = np.lexsort((rank, begun))
-        node = np.empty(count, dtype=order.dtype)  # the new number of each node
+        node = np.empty(count, dtype=order.dtype)
         node[order] = np.arange(count)
         node = narrow(node)
         first = np.full(len(work.work_of_row), -1, dtype=np.int64)
@@ -222,7 +223,7 @@ class _GraphBuilder(Struct, frozen=True, dict=True):
         a full queue, provided that usual lags run from the end, and the work began after it.
         """
         work, points = self.work, self.host.points
-        usual_ns, ns_in_call = work.launch  # lag from the start; the part before the call's end
+        usual_ns, ns_in_call = work.launch  # the lag from the start of the call; its part inside
         returned = taken(work.calls_ns[1], work.call)
         from_end = np.zeros(len(usual_ns), dtype=np.bool_)
         from_end[work.full[0]] = True

@@ -15,14 +15,7 @@ from msgspec import Struct
 from msgspec.structs import astuple, replace
 
 from traceflops.replay.visits import Incoming, Runs, Visits
-from traceflops.table.columns import (
-    BoolArray,
-    Columns,
-    IntArray,
-    SmallArray,
-    WholeArray,
-    narrow,
-)
+from traceflops.table.columns import BoolArray, Columns, IntArray, SmallArray, WholeArray, narrow
 from traceflops.table.grouping import differ_from_before, in_order, places_in_groups
 from traceflops.table.nesting import taken
 

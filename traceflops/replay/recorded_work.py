@@ -50,7 +50,7 @@ def typical(group: IntArray, values: IntArray, known: BoolArray, otherwise: int)
 
 
 def before_in(group: IntArray) -> IntArray:
-    """Return, per row, the index of the row before it if that is of the same group, else -1."""
+    """Return, per row, the row before if it is of the same group, else -1: [-1 0 -1] of [7 7 9]."""
     previous = np.arange(len(group)) - 1
     previous[1:][group[1:] != group[:-1]] = -1
     return previous
@@ -208,14 +208,16 @@ class RecordedWork(Struct, frozen=True, dict=True):
         asked = np.flatnonzero((taken(waits.until_ns, call) == ENDLESS) & (held < 0))
         candidates = np.zeros(len(asked), dtype=np.int64)
         latest = np.full(len(asked), LONG_AGO, dtype=np.int64)
-        for rows, calls in self.queues_of(self.process[asked]):
-            calls = calls[self.queue[asked[calls]] != self.queue[rows[0]]]
-            waiting = asked[calls]
-            work = self.last_launched(rows, self.called[waiting], self.start[waiting])
+        for queue, index in self.queues_of(self.process[asked]):
+            # `index` (into `asked`) is of the waiting work of other queues of the process.
+            index = index[self.queue[asked[index]] != self.queue[queue[0]]]
+            waiting = asked[index]
+            work = self.last_launched(queue, self.called[waiting], self.start[waiting])
             end = taken(self.end, work, LONG_AGO)
-            candidates[calls] += work >= 0
-            is_later = end > latest[calls]
-            held[waiting[is_later]], latest[calls[is_later]] = work[is_later], end[is_later]
+            candidates[index] += work >= 0
+            is_later = end > latest[index]
+            held[waiting[is_later]] = work[is_later]
+            latest[index[is_later]] = end[is_later]
         # No guess if only one queue had work, or if the work began right after that end.
         is_close = self.start[asked] - latest < CLOSE_NS
         is_guess = np.zeros(len(held), dtype=np.bool_)
@@ -247,7 +249,8 @@ class RecordedWork(Struct, frozen=True, dict=True):
 
         A lag runs from the start of the call to the start of the work. The usual lag is a median by
         name of the call: of times from the start, or from the end of the call if these vary less.
-        If the work began during the call or blocked it, the start counts.
+        If the work began during the call or blocked it, the start counts. Works that begin 5 ns
+        after the ends of calls of 2, 9 and 4 ns have lags of 7, 14 and 9 ns, 2, 9 and 4 ns inside.
         """
         called, returned = (taken(ns, self.call, LONG_AGO) for ns in self.calls_ns)
         # Launches with nothing to wait for: the work before them had ended when they were called,
@@ -257,14 +260,16 @@ class RecordedWork(Struct, frozen=True, dict=True):
         ended_before = taken(self.end, self.ended_before, LONG_AGO)
         is_idle &= (ended_before <= called) | (self.start - ended_before > CLOSE_NS)
         name = taken(codes(self.prepared.trace.calls["name"]), self.call)
-        lags, spreads = [], []
-        for since in (called, returned):
+
+        def lag_and_spread(since: IntArray) -> tuple[IntArray, IntArray]:
             lag = typical(name, self.start - since, is_idle, USUAL_LAUNCH_NS)
-            lags.append(lag)
-            spreads.append(typical(name, np.abs(self.start - since - lag), is_idle, 0))
-        from_end = (spreads[1] <= spreads[0]) & (self.start > returned - CLOSE_NS)
+            return lag, typical(name, np.abs(self.start - since - lag), is_idle, 0)
+
+        since_start, spread_since_start = lag_and_spread(called)
+        since_end, spread_since_end = lag_and_spread(returned)
+        from_end = (spread_since_end <= spread_since_start) & (self.start > returned - CLOSE_NS)
         in_call = np.where(from_end & ~self.is_blocking, returned - called, 0)
-        return np.where(in_call > 0, lags[1] + in_call, lags[0]), in_call
+        return np.where(in_call > 0, since_end + in_call, since_start), in_call
 
     @cached_property
     def lags(self) -> tuple[IntArray, IntArray, IntArray]:
@@ -294,6 +299,8 @@ class RecordedWork(Struct, frozen=True, dict=True):
         called, returned = (taken(ns, self.call, LONG_AGO) for ns in self.calls_ns)
         for _, queue in groups(np.where(self.opens, self.queue, -1)):
             rows = queue[np.argsort(called[queue], kind="stable")]
+            # Ends [5 9 30], returns [1 6 7]: 1, 2 and 3 launched, 0, 1 and 1 ended by then, so
+            # unfinished [1 1 2], and the limit is 2: launch n waits for the end of launch n - 2.
             ended = np.searchsorted(np.sort(self.end[rows]), returned[rows], side="right")
             unfinished = np.arange(1, len(rows) + 1) - ended
             limit = int(unfinished.max())
@@ -314,7 +321,7 @@ class RecordedWork(Struct, frozen=True, dict=True):
     @cached_property
     def is_only(self) -> BoolArray:
         """Return which work is in the only queue of its process, as a mask."""
-        queues = np.unique(self.queue, return_index=True)[1]
+        _, queues = np.unique(self.queue, return_index=True)  # a work of each queue
         count = np.bincount(self.process[queues], minlength=int(self.process.max()) + 1)
         return np.asarray(count[self.process] == 1)
 

@@ -65,6 +65,7 @@ class Instants(Struct, frozen=True):
         own = self.candidates
         instant, candidate, role = own.instant, own.node, own.role
         begin = time_ns[candidate] - world.dur_ns[candidate] - own.ahead_ns
+        # instant [0 0 2]  ->  opens [0 2] (rows of candidates), with_work [0 2] (instants)
         opens = np.flatnonzero(differ_from_before(instant))
         with_work = instant[opens]
 
@@ -81,7 +82,8 @@ class Instants(Struct, frozen=True):
         counts = (role == PACED) | (role == _COPY) & (begin >= before[instant])
         # The begin of the first candidate that counts
         begin = np.where(counts, begin, ENDLESS)
-        time, node = extreme(np.minimum, begin, ENDLESS), np.full_like(self.device, -1)
+        time = extreme(np.minimum, begin, ENDLESS)
+        node = np.full_like(self.device, -1)
         first = np.flatnonzero(counts & (begin == time[instant]))[::-1]
         node[instant[first]] = candidate[first]  # the first of several is written last
         # The moment of the host at which the step begins, if that is earlier
@@ -170,18 +172,21 @@ class _Heads(Struct, frozen=True):
         is_paced = paced(step, stream, is_kernel[rows.row])
         # The first and the last work of each queue in each step; rows are in the order of start.
         queue = joint_codes(step, stream)
-        first = np.unique(queue, return_index=True)[1]
+        _, first = np.unique(queue, return_index=True)
         latest_first = np.argsort(-rows.end_ns)
         last = latest_first[np.unique(queue[latest_first], return_index=True)[1]]
-        # Work launched in no step (-1) begins none; queues with kernels end steps.
+        # Work launched in no step (-1) begins none.
         first, last = first[step[first] >= 0], last[step[first] >= 0]
         steps, number = ranked(step[first])
-        ends = is_paced[first] & (number < len(steps) - 1)
-        owner = np.append(number, number[ends] + 1)
-        index = np.append(first, last[ends])
-        role = np.append(np.where(is_paced[first], PACED, _COPY), np.full(ends.sum(), _LAST))
+        # Candidates of a step (`owner`): the first work of each of its queues, and the last work of
+        # the queues with kernels of the step before.
+        ends_step = is_paced[first] & (number < len(steps) - 1)
+        owner = np.append(number, number[ends_step] + 1)
+        index = np.append(first, last[ends_step])
+        role_of_first = np.where(is_paced[first], PACED, _COPY)
+        role = np.append(role_of_first, np.full(ends_step.sum(), _LAST))
         order = np.lexsort((index, role == _LAST, owner))
-        # Of steps that begin at one time, the last one counts.
+        # Of steps that begin at one time, the last one counts: at [3 3 7]  ->  is_last [0 1 1].
         by_time = np.lexsort((number, rows.start_ns[first]))
         at_ns = rows.start_ns[first][by_time]
         is_last = np.append(differ_from_before(at_ns)[1:], True)[: len(at_ns)]
@@ -198,8 +203,7 @@ class _Heads(Struct, frozen=True):
 
 def spans_of(prepared: Prepared, graph: RecordedGraph, *, joined: bool = True) -> Spans:
     """Return the chosen windows of all devices; with `joined`, adjacent windows are one span."""
-    times: tuple[list[IntArray], list[IntArray]] = ([], [])
-    instants: tuple[list[Instants], list[Instants]] = ([], [])
+    starts, ends = list[tuple[Instants, IntArray]](), list[tuple[Instants, IntArray]]()
     is_kernel = is_one_of(prepared.trace.activities["kind"], "kernel")
     for device, windows in prepared.windows.items():
         used = [(window.start_ns, window.end_ns) for window in windows if window.used]
@@ -208,11 +212,9 @@ def spans_of(prepared: Prepared, graph: RecordedGraph, *, joined: bool = True) -
             union = Intervals.of(start, end)
             start, end = union.start_ns, union.end_ns
         heads = _Heads.of(prepared, device, is_kernel)
-        for side, time_ns in enumerate((start, end)):
-            times[side].append(time_ns)
-            instants[side].append(_instants(prepared, graph, device, heads, time_ns))
-    (starts, ends), (start_ns, end_ns) = instants, times
-    return Spans(_of_all(graph, starts, start_ns), _of_all(graph, ends, end_ns))
+        starts.append((_instants(prepared, graph, device, heads, start), start))
+        ends.append((_instants(prepared, graph, device, heads, end), end))
+    return Spans(_of_all(graph, starts), _of_all(graph, ends))
 
 
 def _instants(
@@ -220,12 +222,15 @@ def _instants(
 ) -> Instants:
     """Return the begins or ends of windows of a device that were recorded at these times."""
     rows, process = prepared.accounts[device].rows, numbers(prepared.trace.activities["process"])
-    index = np.searchsorted(rows.start_ns, time_ns)
-    has_next, following = index < len(rows.row), np.minimum(index, len(rows.row) - 1)
+    index = np.searchsorted(rows.start_ns, time_ns)  # the first work from each time on
+    has_next = index < len(rows.row)
+    following = np.minimum(index, len(rows.row) - 1)  # or the last work, if there is none
     mark = np.full_like(time_ns, -1)
-    if len(asked := np.flatnonzero(heads.find(time_ns) < 0)):
+    asked = np.flatnonzero(heads.find(time_ns) < 0)  # no step begins there with its work
+    if len(asked):
         mark[asked] = graph.moments(process[rows.row[following[asked]]], time_ns[asked])
     # The candidates of a step that begins at a moment of the host are those of its next work.
+    # Where no step begins, the only candidate is the next work.
     work_ns = np.where((mark >= 0) & has_next, rows.start_ns[following], time_ns)
     step = heads.find(work_ns)
     with_step, alone = np.flatnonzero(step >= 0), np.flatnonzero((step < 0) & has_next)
@@ -239,20 +244,18 @@ def _instants(
     return Instants(np.full_like(time_ns, device), mark, candidates)
 
 
-def _of_all(graph: RecordedGraph, parts: Sequence[Instants], times: Sequence[IntArray]) -> Instants:
-    """Return the instants of all devices as one; `times` are their recorded times, per device."""
-    counts = np.array([len(part.device) for part in parts], dtype=np.int64)
-    before = np.cumsum(counts) - counts
-    moved = [
-        replace(part.candidates, instant=part.candidates.instant + offset)
-        for part, offset in zip(parts, before.tolist(), strict=True)
-    ]
-    instants = Instants(
-        np.concatenate([part.device for part in parts]),
-        np.concatenate([part.mark for part in parts]),
-        Candidates.joined(moved),
-    )
+def _of_all(graph: RecordedGraph, parts: Sequence[tuple[Instants, IntArray]]) -> Instants:
+    """Return the instants of all devices as one; `parts` has them and their recorded times."""
+    before = 0  # number of instants of earlier devices
+    moved = []
+    for part, _ in parts:
+        moved.append(replace(part.candidates, instant=part.candidates.instant + before))
+        before += len(part.device)
+    device = np.concatenate([part.device for part, _ in parts])
+    mark = np.concatenate([part.mark for part, _ in parts])
+    instants = Instants(device, mark, Candidates.joined(moved))
     time_ns, _ = instants.at(graph, graph.as_recorded(), graph.nodes.time_ns)
     # With this `ahead_ns` they are at their recorded times in the recorded world.
-    ahead_ns = (time_ns - np.concatenate(times))[instants.candidates.instant]
+    recorded_ns = np.concatenate([recorded for _, recorded in parts])
+    ahead_ns = (time_ns - recorded_ns)[instants.candidates.instant]
     return replace(instants, candidates=replace(instants.candidates, ahead_ns=ahead_ns))

@@ -75,7 +75,8 @@ class Stretches(Struct, frozen=True):
         if not len(other.thread):
             return self
         # Pieces that remain begin at the start of a stretch or behind one of the other that it
-        # meets (`behind`), and end before the next one of the other.
+        # meets (`behind`), and end before the next one of the other. [0, 10) without [2, 4) and
+        # [6, 7)  ->  first 0, stop 2, behind [-1 0 1]: starts [0 4 7], ends [2 6 10]
         first, stop = self._met(other)
         behind, own = runs(first - 1, stop)
         next_ns = np.append(other.start_ns, 0)[behind + 1]
@@ -92,7 +93,8 @@ class Stretches(Struct, frozen=True):
         """Return the sum of `ns`, a number per stretch, over the stretches up to times of threads.
 
         Inside a stretch the sum grows evenly. It includes all threads before, so only differences
-        between sums of one thread have a meaning.
+        between sums of one thread have a meaning. Stretches [0, 10) and [20, 30) with `ns` [5 8]
+        give 2 at 4, 5 at 15, and 9 at 25.
         """
         if not len(self.thread):
             return np.zeros_like(time_ns)

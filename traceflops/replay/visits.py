@@ -83,23 +83,27 @@ class Runs(Struct, frozen=True):
         count = np.where(is_pinned, 0, edges.count)[in_order]
         edge = np.where((count == 1) | (count == 2), edges.first[in_order], -1)
         other = np.where(count == 2, edge + 1, -1)
-        before = np.append(-2, in_order)[: len(in_order)]  # the node of the row before, -2: none
+        # The node of the row before, -2 for none: in_order [4 7 9]  ->  before [-2 4 7]
+        before = np.append(-2, in_order)[: len(in_order)]
         is_swapped = taken(source, other) == before
         edge, other = np.where(is_swapped, other, edge), np.where(is_swapped, edge, other)
         # Which rows go on with the run of the row before them, and which of these are launched?
         goes_on = (taken(source, edge) == before) & _at(edges.is_next, edge)
         is_launched = goes_on & _at(edges.is_launch, other)
         goes_on &= is_launched | (other < 0)
-        # Work that another run launches than the work before it begins a run of its own.
-        launched_row, first_row = np.flatnonzero(is_launched), _first_rows(goes_on)
+        # Work that another run launches than the work before it begins a run of its own. Three
+        # works of one run, launched from the runs that begin at rows [50 50 80]: the third is new.
+        launched_row = np.flatnonzero(is_launched)
         launching_row = row_of[source[other[launched_row]]]
-        is_same_run = first_row[launched_row[1:]] == first_row[launched_row[:-1]]
-        is_new = is_same_run & (np.diff(first_row[launching_row]) != 0)
+        first_row = _first_rows(goes_on)
+        run, launching_run = first_row[launched_row], first_row[launching_row]
+        is_new = (run[1:] == run[:-1]) & (launching_run[1:] != launching_run[:-1])
         goes_on[launched_row[1:][is_new]] = False
         is_within = goes_on[launched_row]
         launched_row, launching_row = launched_row[is_within], launching_row[is_within]
         first_row, edge = _first_rows(goes_on), np.where(goes_on, edge, -1)
         # The last launch up to each row counts if it is of the same run.
+        # launched_row [1 3], rows 0 to 4  ->  launch [-1 0 0 1 1]
         launch = np.searchsorted(launched_row, np.arange(len(in_order)), side="right") - 1
         last_launch = np.where(taken(launched_row, launch) > first_row, launch, -1)
         per_row = map(narrow, (edge, first_row, last_launch))
@@ -113,6 +117,7 @@ class Runs(Struct, frozen=True):
         the index -1 takes it.
         """
         # The ns from row to row, summed over all runs, minus the sum up to the first of each run.
+        # passed [0 3 4 0 2], first_row [0 0 0 3 3]  ->  sums [0 3 7 7 9], after [0 3 7 0 2]
         passed, after = taken(lag_ns, self.edge, 0), np.empty(len(self.node), dtype=np.int64)
         for part in slices(len(passed)):
             passed[part] += np.where(self.edge[part] >= 0, work_ns[self.node[part]], 0)
@@ -126,6 +131,7 @@ class Runs(Struct, frozen=True):
         if len(first):
             # The latest up to each launch: runs are shifted apart, so that each is above the one
             # before it, and one running maximum serves all of them.
+            # late [5 9 7 | 3 4]  ->  shift [-5 1], shifted [0 4 2 | 4 5], maxima [5 9 9 | 3 4]
             high, low = (best.reduceat(late, first) for best in (np.maximum, np.minimum))
             shift = np.cumsum(np.append(0, high[:-1]) - low)
             shift = np.repeat(shift, np.diff(np.append(first, len(late))))
@@ -146,7 +152,7 @@ def _at(mask: BoolArray, index: WholeArray) -> BoolArray:
 
 
 def _first_rows(goes_on: BoolArray) -> IntArray:
-    """Return, per row, the last row up to it that does not go on with the one before."""
+    """Return, per row, the first of its run: goes_on [0 1 1 0 1] gives [0 0 0 3 3]."""
     return np.maximum.accumulate(np.where(goes_on, 0, np.arange(len(goes_on))))
 
 
@@ -203,12 +209,13 @@ class Visits(Struct, frozen=True):
         source, target = edges.source, edges.target
         row_of = _rows_of(runs.node, len(edges.first))
         is_visited = np.ones(len(row_of), dtype=np.bool_)
-        is_visited[runs.node[runs.edge >= 0]] = False
+        is_visited[runs.node[runs.edge >= 0]] = False  # all but the first of each run
+        # Inner nodes: a visited node waits for them, and their run waits for a launch before.
         awaited = source[is_visited[target]]
         awaited_row = row_of[awaited[~is_visited[awaited]]]
         inner_row = distinct(awaited_row[runs.last_launch[awaited_row] >= 0])
         is_visited[runs.node[inner_row]] = True
-
+        # Nodes that are not visited get the number of the first of their run.
         visited = np.flatnonzero(is_visited)
         number = np.zeros(len(row_of), dtype=np.int64)
         number[visited] = np.arange(1, len(visited) + 1)
@@ -231,6 +238,7 @@ class Visits(Struct, frozen=True):
         one.number[inner], one.row[inner] = first_number[inner_row], inner_row
         other.number[inner] = launching_number[runs.last_launch[inner_row]]
         # Edges are sorted by target: the third and later ones have that of the edge two before.
+        # target [4 4 4 6]  ->  third [2]
         third = np.flatnonzero(target[2:] == target[:-2]) + 2
         third = third[is_visited[target[third]]]
         return cls(

@@ -284,19 +284,20 @@ class Replay(Struct, frozen=True, dict=True):
     def replayed(self, reading: Reading, edits: Sequence[Edit]) -> Replayed:
         """Return a replay of one reading with edits."""
         graph = reading.graph
-        changed, least_ns = Changed(graph, self.recorded, reading.base), None
+        changed = Changed(graph, self.recorded, reading.base)
         for edit in edits:
             changed = apply(edit, changed)
-        if changed.is_hidden:
-            # Nothing waits for hidden communication, but a window is no shorter than it.
-            least_ns = changed.communication_ns(self.window_spans)
+        with_communication = changed
+        if changed.is_hidden:  # nothing waits for it, but a window is no shorter than it
             changed = changed.with_work(changed.work_of(self.recorded.communicates), 0)
         world, base = changed.world, reading.base
         is_same = world.is_within(base) and base.is_within(world)
         time = graph.nodes.time_ns if is_same else graph.times(world, self.visits)
-        length = reading.windows.lengths(graph, changed.world, time)
-        length = [*map(max, length, least_ns)] if least_ns is not None else length
-        return Replayed(reading, changed, time, tuple(length))
+        lengths = reading.windows.lengths(graph, world, time)
+        if changed.is_hidden:
+            least_ns = with_communication.communication_ns(self.window_spans)
+            lengths = [*map(max, lengths, least_ns)]
+        return Replayed(reading, changed, time, tuple(lengths))
 
     def _doubts(self, before: int, after: Sequence[int]) -> Iterator[Fact]:
         """Yield why the time after edits cannot be told; `after` are the times by reading."""
@@ -325,7 +326,8 @@ class Replay(Struct, frozen=True, dict=True):
         """Raise UsageError if most of the time follows from nothing that is recorded."""
         graph, base = self.graph, self.readings[0].base
         nodes, late = graph.nodes, np.flatnonzero(graph.is_unexplained)
-        begin, late_ns = (nodes.time_ns - nodes.dur_ns)[late], 0
+        begin = (nodes.time_ns - nodes.dur_ns)[late]
+        late_ns = 0
         late_of = dict(groups(nodes.device[late]))
         for device, low, high, _ in self.spans.rows(graph, base, nodes.time_ns):
             # How long work of the device had not yet begun, although nothing explains why.
