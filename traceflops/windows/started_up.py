@@ -49,7 +49,7 @@ BEFORE_WORK: Final = fact("left-out.start-up")
 WARM_UP: Final = re.compile(r"warm[ _-]?up", re.IGNORECASE)
 """Finds names of ranges that warm up."""
 _LOADED: Final = "loaded"  # how, if the window begins with the first kernel, after weights
-_MUCH, _HARDLY = 0.2, 0.1
+_MUCH, _HARDLY, _HALF = 0.2, 0.1, 0.5
 """Start-up is excluded from 20 % of the time on; later copies take at most 10 % as long."""
 _LEAST_WORK, _LEAST_TIME = 1 / 3, 0.03
 """The least shares of work and of the time that must follow start-up, or be measured.
@@ -179,11 +179,11 @@ def measured_range(
         device      |a b     a c      a c      |a c   a c   a c   a c|
 
     The range contains all other ranges of its thread and begins after start-up (`since_ns`). It
-    launched a third of the kernels, the last one among them, and all work of all devices from
-    its first work on. Nearly all time of its kernels is of names that ran before, too. So a
-    range around the whole program does not count: nothing ran before it. After ranges named
-    warm-up (`must_warm_up`: only then) only ranges behind them count, and a tenth of the
-    kernels is enough.
+    launched a third of the kernels, the last one among them, half of those with the same names,
+    and all work of all devices from its first work on. Nearly all time of its kernels is of
+    names that ran before, too. So a range around the whole program does not count: nothing ran
+    before it. After ranges named warm-up (`must_warm_up`: only then) only ranges behind them
+    count, and a tenth of the kernels is enough.
     """
     outers = [*_outer_ranges(linked, must_warm_up=must_warm_up)]
     if not outers:
@@ -247,8 +247,11 @@ def _begin_if_measured(work: pa.Table, launched_ns: IntArray, outer: _Outer) -> 
     is_measured = numbers(work["process"]) == outer.process
     is_measured &= (launched_ns >= outer.open_ns) & (launched_ns < outer.close_ns)
     is_other, measured_kernel = ~is_measured, is_measured & is_kernel
-    least = _HARDLY if outer.follows_warm_up else _LEAST_WORK
-    if measured_kernel.sum() < least * is_kernel.sum() or not is_other.any():
+    least = _HARDLY * is_kernel.sum()
+    if not outer.follows_warm_up:
+        is_alike = is_kernel & np.isin(name, name[measured_kernel])
+        least = max(_LEAST_WORK * is_kernel.sum(), _HALF * is_alike.sum(), _REPEATS)
+    if measured_kernel.sum() < least or not is_other.any():
         return None
     first_ns = int(begin_ns[is_measured].min())
     if (begin_ns[is_other] >= first_ns).any():
