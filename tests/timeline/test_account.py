@@ -4,6 +4,8 @@ import pytest
 
 from tests.build import launched, step_marks, trace_of
 from traceflops import analyze
+from traceflops.timeline.idle import IdleTime
+from traceflops.timeline.intervals import Intervals
 from traceflops.timeline.records import Account, Components, IdleCauses
 
 
@@ -61,3 +63,27 @@ def test_the_first_work_of_a_stream_overlaps_with_nothing(
     (device,) = analyze(trace_of(**run)).devices
     found = (device.whole.same_stream_overlaps, device.whole.same_stream_overlap_max_ns)
     assert found == overlaps
+
+
+def test_a_device_asks_only_threads_that_launch_its_work_for_allocations(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of three processes, each allocates memory and has a GPU: one question per GPU, not nine."""
+    asked = list[int]()
+
+    def explained_by(idle: IdleTime, times: Intervals) -> IdleTime:
+        asked.append(times.length_ns)
+        return idle
+
+    monkeypatch.setattr(IdleTime, "explained_by", explained_by)
+    activities, calls = [], []
+    for rank in range(3):
+        run = launched(("k", 0, 10, 10), ("k", 25, 90, 10))
+        run["calls"].append({"name": "cudaMalloc", "start_ns": 40, "dur_ns": 30 + rank})
+        calls += [one | {"process": rank} for one in run["calls"]]
+        activities += [one | {"process": rank, "device": rank} for one in run["activities"]]
+    processes = [{"rank": rank} for rank in range(3)]
+    devices = [{"device": rank, "process": rank} for rank in range(3)]
+    made = trace_of(processes=processes, devices=devices, activities=activities, calls=calls)
+    analyze(made)
+    assert asked == [30, 31, 32]

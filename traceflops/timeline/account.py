@@ -231,10 +231,11 @@ class DeviceAccount:
         process = numbers(self._linked.trace.activities["process"])
         # While a thread allocates memory, the driver may hold up what it queued.
         thread = taken(self._linked.thread_of_call, self.timed_call[idle.next_row], ABSENT)
-        for number, allocating in self._linked.allocating.items():
-            own = thread == number
-            late = Intervals.of(idle.gap_start_ns[own], idle.gap_end_ns[own])
-            idle = idle.explained_by(allocating.intersect(late))
+        allocating = self._linked.allocating
+        for number, own in groups(thread):
+            if number in allocating:
+                late = Intervals.of(idle.gap_start_ns[own], idle.gap_end_ns[own])
+                idle = idle.explained_by(allocating[number].intersect(late))
         ends = self.rows.row[idle.next_row]
         self.start_up_by_kind = device_start_up(
             self._linked.comparable_start_up,
