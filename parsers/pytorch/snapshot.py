@@ -64,7 +64,9 @@ _LONGEST: Final = 100
 _OWN: Final = -1  # the kind of a frame of the program itself
 _OF_TORCH: Final = re.compile(r"(?:^|[/\\])torch[/\\](?!optim[/\\])")
 _OF_PYTHON: Final = re.compile(r"\.pyx?$|^<")
-_INSTALLED: Final = re.compile(r"[/\\](?:(?:site|dist)-packages|lib[/\\]python3[.\d]*)[/\\]")
+_INSTALLED: Final = re.compile(
+    r"[/\\](?:(?:site|dist)-packages|lib[/\\]python3[.\d]*)[/\\](?!.*\btorch[/\\]optim[/\\])"
+)
 _OPERATOR: Final = re.compile(r"\bat::_ops::(\w+)::call\(")
 _BACKWARD: Final = re.compile(r"(?<!::)\btorch::autograd::(?:\w++::)*(\w++)::apply\(")
 """Frames of PyTorch, of Python files, of installed packages; C++ that names an operator, or a

@@ -656,3 +656,17 @@ def test_the_fastest_blocks_are_named_where_no_throughput_is(
     told_ = "Use blocks of 16 × 16 threads: they take 20.0 µs a launch, those of 32 45.0 µs"
     assert (told_ in sentence) == is_told
     assert ("Use blocks" in sentence) == is_told
+    # Another kernel takes longer, in grids of different sizes.
+    longer = [
+        launch(9 + n, {TIME: 5e4}, name="other", grid=[n, 1, 1], block=[1, 1, 1]) for n in (1, 2)
+    ]
+    assert "Use blocks" not in analysis_of(*launches, *longer).verdict.sentence
+
+
+def test_blocks_of_one_thread_have_a_size() -> None:
+    shapes = [([32, 1, 1], [1, 1, 1], 9e4), ([1, 1, 1], [32, 1, 1], 2e4)]
+    launches = [
+        launch(number, {TIME: ns}, grid=grid, block=block, threads=None, block_threads=None)
+        for number, (grid, block, ns) in enumerate(shapes)
+    ]
+    assert "those of 1 90.0 µs" in analysis_of(*launches).verdict.sentence

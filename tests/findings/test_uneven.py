@@ -120,6 +120,7 @@ def test_slow_steps_of_the_same_launches_are_of_the_gpu(grid: int, advice: str) 
         row["grid"] = [grid if number == 2 else 10, 2, 1]
     (found,) = diagnosed(tf.analyze(trace_of(**made, marks=step_marks(*marks))))
     assert advice in found.remedy
+    assert found.owner == ("yours" if grid == 11 else None)
 
 
 def test_every_place_names_the_step_that_came_late() -> None:

@@ -28,6 +28,7 @@ from traceflops.findings.finding import (
     Row,
     Where,
     row_name,
+    short_name,
 )
 from traceflops.reports.json.report import report_object
 from traceflops.reports.markdown import render_markdown, render_post_mortem
@@ -518,6 +519,12 @@ def test_one_gain_adds_up_with_no_other_and_an_unknown_one_says_why() -> None:
         "add up"
         in chapters_of(render_post_mortem(with_causes(cause(1), cause(2))))["Expected gain"]
     )
+
+
+def test_a_sentence_tells_the_place_of_a_python_function_with_a_long_name() -> None:
+    name, file = "scaled_multihead_dot_product_attention", "multiquery_attention.py"
+    assert short_name(f"/x/{file}(153): {name}") == f"{name} ({file}:153)"
+    assert len(short_name(f"{name} ({file}, of a kernel)")) <= 64
 
 
 def test_a_recording_of_one_gpu_misses_no_rank_and_names_what_has_a_name() -> None:

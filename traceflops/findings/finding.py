@@ -281,9 +281,13 @@ def as_loss(cause: Cause) -> Finding | None:
 
 @lru_cache(maxsize=10_000)
 def short_name(label: str) -> str:
-    """Return the name of a function, kernel or range as a sentence shows it."""
-    name = _SIGNATURE.sub("", without_return_type(function_name(label)))
-    return shortened(name, _LONGEST_NAME)
+    """Return the name of a function, kernel or range as a sentence shows it.
+
+    The file and line of a Python function come last and tell most: they are seldom elided.
+    """
+    function = function_name(label)
+    width = _LONGEST_NAME if function == label else _ROW_NAME
+    return shortened(_SIGNATURE.sub("", without_return_type(function)), width)
 
 
 def severity_of(share: float) -> Severity | None:

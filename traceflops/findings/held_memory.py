@@ -21,7 +21,9 @@ _BACKWARD: Final = re.compile(r"(?:.*: )?(?:\w*Backward\d*|backward|AccumulateGr
 _STEP: Final = re.compile(r"(?P<file>.*)\(\d+\): (?:step|_init_group|_?init_state)$")
 _OPTIMIZER: Final = re.compile(r"optim|adam|sgd|lion|muon|shampoo|adafactor", re.IGNORECASE)
 _FILLED: Final = re.compile(r"aten::(?:zeros|empty|full)")
-_COMPUTED: Final = re.compile(r"aten::(?:add|sub|mul|div|sqrt|rsqrt|pow|square|addcdiv|addcmul)")
+_COMPUTED: Final = re.compile(
+    r"aten::(?:_foreach_)?(?:add(?:cdiv|cmul)?|sub|mul|div|r?sqrt|pow|square)(?:_[A-Z]\w*)?$"
+)
 _SCORES: Final = re.compile(r": \w*(?:softmax|dot_product_attention|eager_attention)\w*$")
 _FUSED: Final = re.compile(r"flash|efficient|scaled_dot_product|cudnn_attention")
 _LOSS: Final = re.compile(
@@ -82,7 +84,8 @@ def memory_facts(prepared: Prepared) -> tuple[Fact, ...]:
     gpus = [gpu for gpu in used if gpu.process == use.process and not gpu.on_host]
     # Where memory ran out on one GPU, others may have much left.
     others = max((gpu.allocated.peak for gpu in gpus if gpu is not use), default=0)
-    if facts[0] is not peak and _SAID < others / use.allocated.peak <= _HALF:
+    most_held = use.allocated.peak
+    if facts[0] is not peak and _SAID * most_held < others <= _HALF * most_held:
         facts.append(fact("snapshot.uneven", bytes=others))
     stacks = names(trace.counters["stack"])
     parts = _parts_of_peak(at_peak, use.allocated.peak, stacks)
@@ -161,8 +164,9 @@ def _parts_of_peak(holders: Sequence[Holder], peak: int, stacks: Iterable[str]) 
         yield fact("snapshot.remedy-loss", bytes=loss)
         return
     # A block beside another of the same size, its input
-    alike = Counter(holder.bytes for holder in holders if holder.blocks == 1)
-    for holder in holders:
+    single = [holder for holder in holders if holder.blocks == 1]
+    alike = Counter(holder.bytes for holder in single)
+    for holder in single:
         if holder.bytes >= much and alike[holder.bytes] > 1 and _IN_PLACE.match(holder.op):
             yield fact("snapshot.remedy-in-place", op=holder.op, bytes=holder.bytes)
             return
@@ -181,7 +185,7 @@ def _parts_of_peak(holders: Sequence[Holder], peak: int, stacks: Iterable[str]) 
 def _part(holder: Holder) -> str | None:
     """Return the part of a program that allocated what is held, None if its stack does not tell."""
     frames = [holder.op, *holder.scope.split(BETWEEN)]
-    step = next(filter(None, map(_STEP.match, frames[:_INNER])), None)
+    step = _step(frames)
     if _is_backward(frames):
         return "backward"
     if step is not None and (_OPTIMIZER.search(step["file"]) or _FILLED.match(holder.op)):
@@ -193,6 +197,16 @@ def _part(holder: Holder) -> str | None:
         "loading" if _LOADS.search(f) else "forward" if _FORWARD.search(f) else None for f in frames
     )
     return next(filter(None, kinds), None)
+
+
+def _step(frames: Sequence[str]) -> re.Match[str] | None:
+    """Return the step of an optimizer that allocates itself, or in functions of its own file."""
+    for at, frame in enumerate(frames):
+        if match := _STEP.match(frame):
+            return match
+        if at and not _OPTIMIZER.search(frame.partition("(")[0]):
+            break
+    return None
 
 
 def _is_of_loss(holder: Holder) -> bool:

@@ -100,23 +100,29 @@ def counted_with_most(measured: Measurement) -> Fact | None:
 def best_blocks(measured: Measurement) -> Fact | None:
     """Return the blocks with which a kernel is much faster than with others of as many threads.
 
-    It is the kernel, and the number of threads of its grid, with most time. None without such.
+    It is the kernel with most time, in its grids of the number of threads with most time. None
+    without such.
     """
-    work = measured.executed.work
-    groups = defaultdict[tuple[str, int], list[tuple[float, tuple[int, ...]]]](list)
-    for speed in work.speeds if work is not None else ():
-        if speed.grid and speed.block and speed.duration_ns:
-            sides = tuple(side for side in speed.block if side > 1)
+    timed = [(speed, speed.duration_ns) for speed in measured.speeds if speed.duration_ns]
+    by_name, by_threads = Counter[str](), Counter[int]()
+    for speed, ns in timed:
+        by_name[speed.name] += ns
+    most = next((name for name, _ in by_name.most_common(1)), None)
+    times = defaultdict[int, list[tuple[float, tuple[int, ...]]]](list)
+    for speed, ns in timed:
+        if speed.name == most and speed.grid and speed.block:
             threads = prod((*speed.grid, *speed.block))
-            groups[speed.name, threads].append((speed.duration_ns / speed.launches, sides))
-    group = max(groups.values(), key=lambda times: sum(ns for ns, _ in times), default=[])
-    if not group:
+            by_threads[threads] += ns
+            sides = tuple(side for side in speed.block if side > 1) or (1,)
+            times[threads].append((ns / speed.launches, sides))
+    if not times:
         return None
-    (fast_ns, fast), (slow_ns, slow) = min(group), max(group)
+    same = times[by_threads.most_common(1)[0][0]]
+    (fast_ns, fast), (slow_ns, slow) = min(same), max(same)
     if slow_ns <= _APART * fast_ns or fast == slow:
         return None
-    times = {"fast_ns": round(fast_ns), "slow_ns": round(slow_ns)}
-    return counted_fact("blocks", fast=fast, slow=slow, **times)
+    values = {"fast_ns": round(fast_ns), "slow_ns": round(slow_ns)}
+    return counted_fact("blocks", fast=fast, slow=slow, **values)
 
 
 def _moves_most(counted: Sequence[CountedKernel]) -> Fact | None:

@@ -50,7 +50,7 @@ _ONLY, _MISSING = "verdict.only-cpu-records", "verdict.records-missing"
 _PROTECTED: Final = "Protected Memory mode"  # of a GPU for confidential computing
 _LOST: Final = ("running", "unflushed")
 """Ends of the tracing of CUDA after which records may be lost."""
-_ASKS: Final = re.compile(r"cu(da)?[A-Z]\w*Get[A-Z]")
+_ASKS: Final = re.compile(r"cu(da)?(?:[A-Z]\w*)?Get(?![a-z])")
 _FOR_GPU: Final = re.compile(r"\blibnvidia-ptxjitcompiler\b")
 """The library that compiles kernels for a GPU as they are loaded."""
 _NEARLY_ALL: Final = 0.9

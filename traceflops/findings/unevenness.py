@@ -131,7 +131,6 @@ def uneven_steps(case: Case) -> Iterator[Cause]:
     kind = next((kind for kind, named in _KINDS.items() if name and re.search(named, name)), "")
     if slow and slow == spread.used[: len(slow)] and spread.largest_part[0] == _IDLE:
         kind = _WARM_UP
-    is_nobodys = kind == _PROFILER or (more is not None and more.remedy == _SAME)
     # Which steps stand out, and what takes longer in them, or occurs only in them
     which, has_more = fact(f"{UNEVEN_STEPS}.none"), None
     if more is not None:
@@ -149,6 +148,7 @@ def uneven_steps(case: Case) -> Iterator[Cause]:
     waits = more is not None and more.name == CLASSES[UNRECORDED] and only_waits(case)
     if more is not None and more.remedy == _KERNELS and _have_same_work(case, slow):
         more = replace(more, remedy=_SAME)
+    is_nobodys = kind == _PROFILER or (more is not None and more.remedy == _SAME)
     doubt = "leaving-out" if kind in (_WARM_UP, _PROFILER) else "off-cpu" if waits else None
     windows = [
         window

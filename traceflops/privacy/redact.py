@@ -28,6 +28,7 @@ from traceflops.table.grouping import group_rows, used_names
 from traceflops.table.schema import TABLES
 from traceflops.table.trace import (
     CUDA_END,
+    CUPTI_ERROR,
     MEMORY_HELD,
     PROGRAM_ERROR,
     UTC_OFFSET,
@@ -56,7 +57,7 @@ _QUOTING: Final = frozenset(
     }
 )
 """Notes whose wording quotes words of the recording, a folder or an error; they are hidden."""
-_CODES: Final = frozenset({CUDA_END, MEMORY_HELD, PROGRAM_ERROR})
+_CODES: Final = frozenset({CUDA_END, CUPTI_ERROR, MEMORY_HELD, PROGRAM_ERROR})
 """Facts whose values are codes, not words of the recording."""
 _NO_NAMES: Final = frozenset({"dtype", "attention_kernel", "checkpointing"})
 """Keys of a trace's own description whose values are words of libraries, not names."""

@@ -17,7 +17,7 @@ from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.places import rank_in_name
 from traceflops.parsers.rocprof.layouts import Layout, RocprofTable
 from traceflops.table.builder import TableBuilder
-from traceflops.table.columns import ABSENT, LIMIT_NS, Array, IntArray, Names
+from traceflops.table.columns import ABSENT, LIMIT_NS, Array, IntArray, Names, count_true
 from traceflops.table.grouping import distinct, groups, ranked
 
 COUNTERS: Final = "kernel_counters"
@@ -140,6 +140,7 @@ class ProcessPart(Struct, eq=False):
 
     `counting` is when counters were read; `is_wide`: each counter is a column. Rows of such a
     table also have the times of kernels: `beside` keeps them until it is known whether to use them.
+    `dispatches` are the numbers of its kernels.
     """
 
     file: TableFile
@@ -154,6 +155,21 @@ class ProcessPart(Struct, eq=False):
     is_wide: bool = False
     records: int = 0
     beside: ProcessPart | None = None
+    dispatches: list[IntArray] = field(default_factory=list)
+
+    @property
+    def skipped(self) -> int:
+        """How many numbers of dispatches are missing; 0 if that is more than can have run.
+
+        A row whose number was not read may have any of the missing numbers.
+        """
+        number = np.concatenate([np.empty(0, np.int64), *self.dispatches])
+        given = distinct(number[number >= 0])
+        if not len(given):
+            return 0
+        missing = int(given[-1] - given[0]) + 1 - len(given) - count_true(number < 0)
+        # No GPU starts a kernel each nanosecond: one of these numbers was damaged.
+        return max(missing, 0) if missing <= self.stretch.high - self.stretch.low else 0
 
     def __getitem__(self, name: str) -> TableBuilder:
         """Return the builder of a table; copies and graphs stay apart until they are resolved."""
@@ -188,7 +204,6 @@ class TableFile(Struct, eq=False):
 
     `parts` are its rows by (guid, pid). `odd` counts odd rows by kind, `events` records by table,
     `domains` calls by domain. `agents` are rows of agent_info.csv, `system` that of sysinfo.csv.
-    `dispatches` are the numbers of kernels with times.
     """
 
     source: ByteSource
@@ -202,14 +217,11 @@ class TableFile(Struct, eq=False):
     domains: Counter[str] = field(default_factory=Counter)
     agents: list[dict[str, str]] = field(default_factory=list)
     system: dict[str, str] = field(default_factory=dict)
-    dispatches: list[IntArray] = field(default_factory=list)
 
     @property
     def skipped(self) -> int:
-        """How many numbers of dispatches are missing between the first and the last one."""
-        given = distinct(np.concatenate([np.empty(0, np.int64), *self.dispatches]))
-        given = given[given >= 0]
-        return int(given[-1] - given[0]) + 1 - len(given) if len(given) else 0
+        """How many numbers of dispatches are missing between the first and last of a process."""
+        return sum(part.skipped for part in self.parts.values())
 
     def note(self, table: RocprofTable) -> None:
         """Add a table's layout and kind to those of the file."""

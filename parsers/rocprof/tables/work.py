@@ -22,11 +22,11 @@ _KINDS: Final = {None: copies.UNKNOWN, False: copies.HOST, True: copies.GPU}
 
 def add_kernels(rows: Cells, part: ProcessPart) -> None:
     """Add dispatches, and the times at which they were queued if the file has them."""
+    if rows.has("dispatch"):
+        part.dispatches.append(rows["dispatch"])
     rows = timed_rows(rows, part)
     grid, block = _axes(rows, "grid"), _axes(rows, "block")
     is_queued = rows.has("dispatched")
-    if rows.has("dispatch"):
-        part.file.dispatches.append(rows["dispatch"])
     # Only rocprof v1 has times of queueing; it links work by the number of the dispatch.
     correlation = rows["dispatch"] if is_queued else ids(rows, "correlation")
     sinks.add_work(

@@ -355,6 +355,16 @@ def test_an_error_of_the_profiler_is_why_nothing_was_recorded(tmp_path: Path) ->
     assert "made no CUDA calls" not in note(trace, "no-device-work").text
 
 
+def test_a_mode_of_the_gpu_that_forbids_tracing_is_told_without_names_too(tmp_path: Path) -> None:
+    export = NsysFile()
+    export.range(1, 2, "a")
+    text = "The system is running in Protected Memory mode. CUDA tracing data was not collected."
+    export.row("DIAGNOSTIC_EVENT", severity=3, text=text)
+    trace = made(tmp_path, export)
+    for said in (tf.analyze(trace, redact=redact).verdict.sentence for redact in (False, True)):
+        assert "while the GPU is in Protected Memory mode" in said
+
+
 _BEGUN = "CUDA injection initialized successfully."
 _DRIVER = (
     "Installed CUDA driver version (13.1) is not supported by this build of Nsight Systems. CUDA "
@@ -393,7 +403,8 @@ def test_how_tracing_ended_tells_why_nothing_was_recorded(
 
 
 @pytest.mark.parametrize(
-    ("call", "is_lost"), [("cuModuleGetLoadingMode", True), ("cuStreamCreate", False)]
+    ("call", "is_lost"),
+    [("cuModuleGetLoadingMode", True), ("cudaGetDevice", True), ("cuStreamCreate", False)],
 )
 def test_a_program_of_which_only_a_first_question_is_left_lost_its_records(
     tmp_path: Path, call: str, *, is_lost: bool

@@ -272,7 +272,7 @@ def test_a_snapshot_without_events_tells_its_own_time(tmp_path: Path) -> None:
     page = memory_page(tf.analyze(trace))
     assert page is not None and page.held is None  # nobody is known to hold anything
     assert (
-        "GPU 3 has 512 B allocated as the snapshot is taken; its peak is not recorded. Another "
+        "GPU 3 has 512 B allocated as the snapshot is taken. Its peak is not recorded. Another "
         "3.5 KiB is reserved" in tf.analyze(trace).verdict.sentence
     )
 
@@ -484,6 +484,12 @@ def test_what_is_made_for_a_moment_has_a_remedy_of_its_own(tmp_path: Path) -> No
     made = [allocated(at, 1, *of("mul_Tensor"), step) for at in (3, 4)]
     assert "makes 2 GiB of temporary" in said(allocated(2, 9, *of("zeros_like"), step), *made)
     assert "temporary" not in said(allocated(2, 19, *of("zeros_like"), step), *made)
+    file = "/lib/python3.9/site-packages/torch/optim/adam.py"
+    inner = [(file, name) for name in ("_multi_tensor_adam", "adam", "step")]
+    for op, is_told in (("_foreach_sqrt", True), ("addmm", False)):
+        own = allocated(3, 2, *of(op), *inner, ("/x/train.py", "main"))
+        text = said(allocated(1, 4, *of("mm")), own)
+        assert "the optimizer holds 2 GiB" in text and ("temporary" in text) == is_told
     load, run = ("net.py", "load_weights"), ("net.py", "forward")
     loaded = said(allocated(1, 4, *of("empty"), load, ("main.py", "__call__")))
     assert "loaded weights or data hold 4 GiB" in loaded and "no_grad" not in loaded
@@ -500,6 +506,8 @@ def test_gpus_that_hold_far_less_than_the_one_that_is_full_are_told(tmp_path: Pa
         trace = read({"device_traces": [full, [allocated(1, gib)]], "segments": []}, tmp_path)
         text = f"None of its other GPUs holds more than {gib} GiB"
         assert (text in tf.analyze(trace).verdict.sentence) == is_told
+    nothing = read({"device_traces": [[failed]], "segments": []}, tmp_path)
+    assert "failed" in tf.analyze(nothing).verdict.sentence
 
 
 def test_no_part_of_the_program_holds_nothing(tmp_path: Path) -> None:
@@ -507,5 +515,5 @@ def test_no_part_of_the_program_holds_nothing(tmp_path: Path) -> None:
     empty = {"action": "alloc", "addr": 1 << 40, "size": 0, "time_us": 1, "frames": frames}
     trace = read({"segments": [], "device_traces": [[empty]]}, tmp_path)
     assert tf.analyze(trace).verdict.sentence == (
-        "GPU 0 has 0 B allocated as the snapshot is taken; its peak is not recorded."
+        "GPU 0 has 0 B allocated as the snapshot is taken. Its peak is not recorded."
     )

@@ -99,6 +99,24 @@ def test_numbers_of_dispatches_that_skip_leave_idle_time_unknown(tmp_path: Path)
     assert (first.values["lost"], first.values["calls"]) == (4, "7 launch calls")
 
 
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [{"Dispatch_Id": 1}, {"Dispatch_Id": 2**62}],
+        [{"Dispatch_Id": 1}, {"Dispatch_Id": "?"}, {"Dispatch_Id": 3}],
+        [{"Dispatch_Id": 1}, {"Dispatch_Id": 2, "Start_Timestamp": "?"}, {"Dispatch_Id": 3}],
+        [{"Dispatch_Id": 1}, {"Dispatch_Id": 7, "Guid": "0000ddb5-2"}],
+    ],
+    ids=["impossible", "unreadable", "no time", "two processes"],
+)
+def test_no_kernel_is_missing_where_numbers_of_dispatches_are_damaged_or_of_two_processes(
+    rows: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    made = (kernel(10 * n, 10 * n + 5) | row for n, row in enumerate(rows, 1))
+    file = kernels(*made, release="converted")
+    assert "dispatches-missing" not in codes(read(tmp_path, {"1_kernel_trace.csv": file}))
+
+
 # Form (2, 3, 9, 10, 11, 13, 14, 16)
 
 
