@@ -20,7 +20,7 @@ from traceflops.comparison import difference, matching
 from traceflops.comparison.counted import KernelChange, kernel_changes, largest_change
 from traceflops.comparison.difference import Cause, rounded
 from traceflops.comparison.matching import Match, Unlike, matches
-from traceflops.comparison.promise import UNJUDGED, Promise, judged_promise
+from traceflops.comparison.promise import UNJUDGED, Judged, Promise, judged_promise
 from traceflops.comparison.reasons import Reason, caveats, reasons_of, statement
 from traceflops.comparison.side import Side, side_of
 from traceflops.comparison.spread import Interval, interval
@@ -132,7 +132,7 @@ class Comparison(Struct, frozen=True, dict=True):
         old, new = self.before, self.after
         if self.obstacle or self.is_same:
             return None
-        judged = (old, new, self.difference_ns, self.interval, self.fix)
+        judged = Judged(old, new, self.difference_ns, self.interval, self.fix)
         return judged_promise(judged, [other.what for other in self.unjudged], self.matches)
 
     @cached_property
