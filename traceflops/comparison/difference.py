@@ -24,9 +24,8 @@ from traceflops.comparison.side import Side
 from traceflops.comparison.spread import Interval, interval
 from traceflops.timeline.records import COMPONENTS
 
-PACE, CALLS, REPLACED, NEW, GONE, WAIT, IDLE, UNTOLD = (
-    *("pace", "calls", "replaced", "new", "gone", "wait", "idle", "untold"),
-)
+PACE, CALLS, REPLACED, NEW = "pace", "calls", "replaced", "new"
+GONE, WAIT, IDLE, UNTOLD = "gone", "wait", "idle", "untold"
 """Kinds of causes: time per call at equal calls, number of calls, other kernels for the same work,
 kernels on one side only, waiting for other ranks, idle time, and what is not told apart."""
 _COLLECTIVE: Final = re.compile(r"(?:nccl|rccl|c10d|gloo)::?([a-z_]+)")
@@ -291,5 +290,5 @@ def _spread_of(parts: Sequence[Part], before: Side, after: Side) -> Interval | N
     if not (old_work or new_work) or old is None or new is None:
         return None
     change = interval(old, new)
-    exact_ns = sum((part.exact_ns for part in parts), Fraction(0))
+    exact_ns = sum(part.exact_ns for part in parts)
     return change.around(float(exact_ns)) if change is not None else None

@@ -9,7 +9,7 @@ Gains of several findings do not add up, so those of several are replayed togeth
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
 from msgspec import Struct
 
@@ -107,14 +107,8 @@ class Promise(Struct, frozen=True):
         return (self.high_ns,) if self.low_ns <= 0 else (self.low_ns, self.high_ns)
 
 
-class Judged(NamedTuple):
-    """The first arguments of `promise_of`."""
-
-    before: Side
-    after: Side
-    difference_ns: int
-    spread: Interval | None
-    fix: str | None
+Judged = tuple[Side, Side, int, Interval | None, str | None]
+"""The first arguments of `promise_of`: before, after, difference_ns, spread, fix."""
 
 
 def judged_promise(
@@ -128,17 +122,18 @@ def judged_promise(
 
     `unjudged` is what differs, `matched` are the kernels. Raises UsageError as `promise_of` does.
     """
+    before, after, _, _, fix = judged
     if unjudged and {*unjudged} <= {*OF_WORK}:
         promise = promise_of(*judged)
-        replaced = replaced_kernels(judged.before, judged.after)
+        replaced = replaced_kernels(before, after)
         if promise is not None and promise.is_about(replaced):
             return promise
     unlike = None
     if unjudged:
         unlike = unjudged[0]
-    elif may_do_other_work(judged.before, judged.after, matched):
+    elif may_do_other_work(before, after, matched):
         unlike = KERNELS
-    if unlike is not None and judged.fix is None:
+    if unlike is not None and fix is None:
         return None  # the comparison's caveats tell that the work differs
     return promise_of(*judged, unlike)
 
@@ -200,16 +195,10 @@ def promise_of(
         outcome = "more"
     else:  # a gain of 80 to 120 may be one of the promised 100 to 150
         outcome = "as-promised"
+    follower = after.findings[0] if after.findings else None
+    has_steps = bool(before.steps)
     return Promise(
-        outcome=outcome,
-        findings=findings,
-        low_ns=low_ns,
-        high_ns=high_ns,
-        gained_ns=gained_ns,
-        interval=interval,
-        next=after.findings[0] if after.findings else None,
-        unlike=unlike,
-        has_steps=bool(before.steps),
+        outcome, findings, low_ns, high_ns, gained_ns, interval, follower, unlike, has_steps
     )
 
 
