@@ -59,10 +59,9 @@ class KernelChange(Struct, frozen=True):
 def kernel_changes(before: Side, after: Side) -> tuple[KernelChange, ...]:
     """Return the counted kernels of two sides, the largest change first.
 
-    The first of `_KEYS` matches what it can, the next ones what is left. A key matches two kernels
-    if each is the only one of its side with that key: of two grids of `gemm` before and one after,
-    none matches by name. Kernels of one side only come last. Empty if a side has a timeline or no
-    counters.
+    Each of `_KEYS` matches what the one before left. It matches two kernels if each is the only one
+    of its side with that key: two `gemm` before and one after do not match by name. Kernels of one
+    side only come last. Empty if a side has a timeline or no counters.
     """
     if before.windows or after.windows or not (before.speeds and after.speeds):
         return ()
@@ -82,9 +81,8 @@ def kernel_changes(before: Side, after: Side) -> tuple[KernelChange, ...]:
 
     def order(change: KernelChange) -> tuple[bool, float]:
         """Return the sort key: a change with an unknown time last, else the largest first."""
-        if change.before_ns is None or change.after_ns is None:
-            return True, -abs((change.before_ns or 0.0) - (change.after_ns or 0.0))
-        return False, -abs(change.after_ns - change.before_ns)
+        is_unknown = change.before_ns is None or change.after_ns is None
+        return is_unknown, -abs((change.before_ns or 0.0) - (change.after_ns or 0.0))
 
     return tuple(sorted(changes, key=order))
 
@@ -103,10 +101,9 @@ def largest_change(changes: tuple[KernelChange, ...]) -> Fact | None:
     if change.before_ns == change.after_ns:
         return fact("counters-compared.same")
     roofs = [speed.roof for speed in (change.before, change.after) if speed is not None]
+    known = [roof for roof in roofs if roof is not None]
     # Roofs are said if both sides have one; two equal ones are said once.
-    said_roofs = dict.fromkeys(roof for roof in roofs if roof is not None)
-    if None in roofs:
-        said_roofs = {}
+    said_roofs = dict.fromkeys(known) if len(known) == len(roofs) else {}
     # `void ns::kernel(float*)` becomes `kernel(float*)`, then `kernel`.
     without_types = from_own_word(change.names)
     names = (_WORD_BEFORE_ARGUMENTS.sub(r"\1", name) for name in without_types)

@@ -101,9 +101,7 @@ def rounded(value: Fraction) -> int:
 def parts_of(before: Side, after: Side, matched: Iterable[Match]) -> list[Part]:
     """Return all parts of the difference of the step times; their `ns` sum to it exactly.
 
-    1. Kernels that match, and culprits of idle time, are parts.
-    2. What these do not explain is one more part: compute takes 9 ns more, its parts 7 -> 2 ns.
-    3. The parts of a component are rounded so that they sum to its rounded difference.
+    What these do not explain is one more part: compute takes 9 ns more, its parts 7 -> 2 ns.
     """
     old_names = {kernel.name for kernel in before.work or ()}
     new_names = {kernel.name for kernel in after.work or ()}
@@ -279,14 +277,10 @@ def causes_of(before: Side, after: Side, parts: Iterable[Part]) -> list[Cause]:
 
 
 def _spread_of(parts: Sequence[Part], before: Side, after: Side) -> Interval | None:
-    """Return the interval of the change of some parts; None if times by step are not known.
-
-    It is as wide as the interval of all time of their kernels.
-    """
+    """Return the interval of some parts' change, as wide as that of all time of their kernels."""
     old_work = [kernel for part in parts for kernel in part.work[0]]
     new_work = [kernel for part in parts for kernel in part.work[1]]
-    old = before.series_of(old_work)
-    new = after.series_of(new_work)
+    old, new = before.series_of(old_work), after.series_of(new_work)
     if not (old_work or new_work) or old is None or new is None:
         return None
     change = interval(old, new)

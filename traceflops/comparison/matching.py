@@ -101,11 +101,9 @@ def matches(before: Side, after: Side) -> list[Match]:
     unmatched: list[Work] = [before.work or (), after.work or ()]  # by side
     matched: list[Match] = []
     for way, key_of in PASSES:
-        old_by_key = grouped(key_of, unmatched[0])
-        new_by_key = grouped(key_of, unmatched[1])
-        for key, old in old_by_key.items():
-            if key in new_by_key:
-                matched.append(Match(way, tuple(old), tuple(new_by_key[key])))
+        old = grouped(key_of, unmatched[0])
+        new = grouped(key_of, unmatched[1])
+        matched += [Match(way, tuple(old[key]), tuple(new[key])) for key in old if key in new]
         unmatched = _without(unmatched, matched)
     windows = (len(before.windows), len(after.windows))
     for way, key_of in _MOVED:
@@ -145,17 +143,14 @@ def _extend(
     }
     place_of_key.pop(None, None)
     only_before, only_after = left
-    candidates = [(kernel, True) for kernel in only_before]
-    candidates += [(kernel, False) for kernel in only_after]
-    for kernel, is_before in candidates:
-        place = place_of_key.get(key(kernel))
+    additions = [*(Match(way, (kernel,), ()) for kernel in only_before)]
+    additions += [Match(way, (), (kernel,)) for kernel in only_after]
+    for added in additions:
+        place = place_of_key.get(key(added.work[0]))
         if place is None:
             continue
         match = matched[place]
-        if is_before:
-            extended = Match(way, (*match.before, kernel), match.after)
-        else:
-            extended = Match(way, match.before, (*match.after, kernel))
+        extended = Match(way, match.before + added.before, match.after + added.after)
         if _call_gap(extended, windows) < _call_gap(match, windows):
             matched[place] = extended
 
@@ -282,20 +277,18 @@ def may_do_other_work(before: Side, after: Side, matched: Iterable[Match]) -> bo
     if work_ratio(before, after) is not None:
         return False
     windows = (len(before.windows), len(after.windows))
-    alike = [match for match in matched if match.after and _has_same_calls(match, windows)]
+    alike = []
+    for match in matched:
+        calls = before.per_window(sum(kernel.count for kernel in match.before))
+        if match.after and _call_gap(match, windows) <= _SAME_CALLS * calls:
+            alike.append(match)
     return min(shares_in_common(before, after, alike)) < _MOSTLY
-
-
-def _has_same_calls(match: Match, windows: tuple[int, int]) -> bool:
-    calls = Fraction(sum(kernel.count for kernel in match.before), windows[0])
-    return _call_gap(match, windows) <= _SAME_CALLS * calls
 
 
 def replaced_kernels(before: Side, after: Side) -> frozenset[str]:
     """Return the names of kernels before whose operators became others, while all others stayed.
 
     Before: linear, bmm. After: linear with as many FLOPs, flash_attention -> the kernels of bmm.
-    Empty if an operator of both sides has other FLOPs, if there is none, or if none went or came.
     """
     old = {op: before.per_window(flops) for op, flops in before.op_flops.items() if flops}
     new = {op: after.per_window(flops) for op, flops in after.op_flops.items() if flops}
@@ -351,9 +344,8 @@ def _shapes(matched: Iterable[Match]) -> Iterator[Unlike]:
 
 def _shapes_and_times(work: Work) -> list[tuple[Sequence[int], int]]:
     """Return the known first shapes of kernels with their times in ns, the smallest shape first."""
-    shapes = [(_first_shape(kernel), kernel.charged_ns) for kernel in work]
-    known = [(shape, ns) for shape, ns in shapes if shape]
-    return sorted(known, key=lambda pair: math.prod(pair[0]))
+    shapes = ((_first_shape(kernel), kernel.charged_ns) for kernel in work)
+    return sorted(((shape, ns) for shape, ns in shapes if shape), key=lambda p: math.prod(p[0]))
 
 
 def _first_shape(kernel: ChargedKernel) -> Sequence[int] | None:
@@ -364,9 +356,7 @@ def _first_shape(kernel: ChargedKernel) -> Sequence[int] | None:
 
 def _values(side: Side) -> dict[str, str]:
     """Return what was recorded of a side, as texts by name; what was not recorded is left out."""
-    values = {}
-    if side.steps:
-        values["steps"] = str(len(side.steps))
+    values = {"steps": str(len(side.steps))} if side.steps else {}
     if side.ranks:
         numbers = f"number{'s' * (len(side.ranks) > 1)} {listed(sorted(side.ranks))}"
         values["ranks"] = f"{len(side.ranks)} ({numbers})"

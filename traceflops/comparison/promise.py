@@ -128,10 +128,8 @@ def judged_promise(
         replaced = replaced_kernels(before, after)
         if promise is not None and promise.is_about(replaced):
             return promise
-    unlike = None
-    if unjudged:
-        unlike = unjudged[0]
-    elif may_do_other_work(before, after, matched):
+    unlike = unjudged[0] if unjudged else None
+    if unlike is None and may_do_other_work(before, after, matched):
         unlike = KERNELS
     if unlike is not None and fix is None:
         return None  # the comparison's caveats tell that the work differs
@@ -218,9 +216,8 @@ def _sufficient(fixed: Sequence[Told], before: Side, gained_ns: int) -> Sequence
 def _is_fixed(finding: Told, before: Side, after: Side, gained_ns: int) -> bool:
     """Return whether the cause of a finding takes so much less time that it counts as fixed.
 
-    Its time must shrink by half of the least of three times, and by 1 % of a window: what the
-    finding promised, what was gained, and itself. Promised 10 ms, gained 6 ms, cause of 20 ms -> it
-    must shrink by 3 ms. Times are of a mean window.
+    It must shrink by half of the least of three times: what was promised (10 ms), what was gained
+    (6 ms), and itself (20 ms) -> by 3 ms. It must also shrink by 1 % of a mean window.
     """
     # The same finding in the run after: those of its rule with common evidence, or all of its rule.
     rows = {*finding.rows}
@@ -237,10 +234,7 @@ def _is_fixed(finding: Told, before: Side, after: Side, gained_ns: int) -> bool:
 
 
 def _promised(findings: Sequence[Told], before: Side) -> tuple[int, int]:
-    """Return the least and the most that findings promise together, in ns per window.
-
-    The most is the sum of their gains, or what they gain together when replayed, if that is less.
-    """
+    """Return the least and the most that findings promise together, in ns per window."""
     gains = [finding.gain for finding in findings if finding.gain is not None]
     if not gains:
         return 0, 0

@@ -101,10 +101,8 @@ def caveats(
 
     `shares` are, for both sides, the share of its kernel time that the other side has, too.
     """
-    facts = []
     incomplete = tuple(side.name for side in (before, after) if side.lacks_records)
-    if incomplete:
-        facts.append(_fact("records-incomplete", sides=incomplete))
+    facts = [_fact("records-incomplete", sides=incomplete)] if incomplete else []
     changes = tuple(
         _fact("became", what=differing.what, before=differing.before, after=differing.after)
         for differing in unlike
@@ -151,15 +149,14 @@ def reasons_of(
     """Return the reasons worth naming: beyond the spread, not far below the largest.
 
     1. If the causes beyond the spread explain half of the difference, they are the reasons.
-    2. Else a component is one cause as a whole if most of its change is within the spread, cause by
-       cause, but the whole is not: 40 kernels are each 1 ms slower, which may be noise; 40 ms are
-       not.
+    2. Else a component is one cause if it is mostly noise cause by cause, but not as a whole: 1 ms
+       of each of 40 kernels may be noise, 40 ms are not.
     """
     reasons = _worth_naming(causes)
     unexplained_ns = difference_ns - sum(reason.ns for reason in reasons)
     if 2 * abs(unexplained_ns) <= abs(difference_ns):
         return reasons
-    candidates: list[Cause] = []
+    wholes: dict[str, Cause] = {}  # by component
     for name in COMPONENTS:
         own = [cause for cause in causes if cause.component == name]
         total_ns = sum(cause.ns for cause in own)
@@ -169,10 +166,9 @@ def reasons_of(
         whole = Cause(name, difference.UNTOLD, name, total_ns, parts, change)
         is_mostly_noise = abs(noise_ns) > abs(total_ns - noise_ns)
         if is_mostly_noise and not whole.is_noise:
-            candidates.append(whole)
-    wholes = {whole.component for whole in candidates}
-    candidates += [cause for cause in causes if cause.component not in wholes]
-    return _worth_naming(candidates)
+            wholes[name] = whole
+    others = [cause for cause in causes if cause.component not in wholes]
+    return _worth_naming([*wholes.values(), *others])
 
 
 def _worth_naming(causes: Sequence[Cause]) -> list[Reason]:
@@ -218,8 +214,7 @@ def _kernel_of(reason: Reason) -> str | None:
 
 
 def _scope_of(reason: Reason, before: Side, after: Side) -> str | None:
-    """Return the only scope of a reason, if it tells something; else None."""
-    # A scope around all kernels tells nothing, nor does one that only launches communication.
+    """Return a reason's only scope; None if it is around all kernels, or launches transfers."""
     if len(reason.scopes) != 1 or reason.causes[0].component == "communication":
         return None
     telling = reason.scopes - _everywhere(before) - _everywhere(after)
@@ -249,8 +244,7 @@ def _where(reason: Reason, before: Side, after: Side) -> Fact | str:
             one_side = "of-one-side-transfers" if is_transfer else "of-one-side"
             return _fact(f"{one_side}-{kind}", count=len(reason.parts), subject=subject)
         case difference.WAIT:
-            # If others waited at least half of all waiting for one rank, it is named: of the side
-            # where they waited longer.
+            # A rank that caused half of all waiting is named; of the side with longer waiting.
             late = (after if is_more else before).late
             rank = max(late, key=lambda rank: late[rank], default=None)
             if rank is None or 2 * late[rank] < sum(late.values()):
@@ -273,10 +267,7 @@ def _everywhere(side: Side) -> set[str | None]:
 
 
 def _became(reason: Reason) -> Fact:
-    """Return which kernels became which: one by name, several by number.
-
-    "a became b", or "6 attention kernels became 1", or "6 kernels became 1, mostly attention".
-    """
+    """Return which kernels became which: "a became b", "6 kernels became 1, mostly attention"."""
     parts = reason.parts
     old = {name for part in parts for name in part.names[0]}
     new = {name for part in parts for name in part.names[1]}
