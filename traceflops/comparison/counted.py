@@ -59,20 +59,20 @@ class KernelChange(Struct, frozen=True):
 def kernel_changes(before: Side, after: Side) -> tuple[KernelChange, ...]:
     """Return the counted kernels of two sides, the largest change first.
 
-    Two kernels match if each is the only one of its side with a key of `_KEYS`. Kernels of one side
-    only come last. Empty if a side has a timeline or no counters.
+    Each of `_KEYS` matches what the one before left. It matches two kernels if each is the only one
+    of its side with that key: two `gemm` before and one after do not match by name. Kernels of one
+    side only come last. Empty if a side has a timeline or no counters.
     """
     if before.windows or after.windows or not (before.speeds and after.speeds):
         return ()
     changes = []
     matched: set[int] = set()  # ids of kernels
     for key_of in _KEYS:
-        old_by_key, new_by_key = (
-            grouped(key_of, (kernel for kernel in side.speeds if id(kernel) not in matched))
-            for side in (before, after)
-        )
-        for key, old in old_by_key.items():
-            new = new_by_key.get(key, ())
+        old_left = [kernel for kernel in before.speeds if id(kernel) not in matched]
+        new_left = [kernel for kernel in after.speeds if id(kernel) not in matched]
+        new_by_key = grouped(key_of, new_left)
+        for key, old in grouped(key_of, old_left).items():
+            new = new_by_key.get(key, [])
             if len(old) == len(new) == 1:
                 changes.append(KernelChange(old[0], new[0]))
                 matched |= {id(old[0]), id(new[0])}
@@ -81,8 +81,8 @@ def kernel_changes(before: Side, after: Side) -> tuple[KernelChange, ...]:
 
     def order(change: KernelChange) -> tuple[bool, float]:
         """Return the sort key: a change with an unknown time last, else the largest first."""
-        before_ns, after_ns = change.before_ns, change.after_ns
-        return None in (before_ns, after_ns), -abs((before_ns or 0.0) - (after_ns or 0.0))
+        is_unknown = change.before_ns is None or change.after_ns is None
+        return is_unknown, -abs((change.before_ns or 0.0) - (change.after_ns or 0.0))
 
     return tuple(sorted(changes, key=order))
 
@@ -100,10 +100,11 @@ def largest_change(changes: tuple[KernelChange, ...]) -> Fact | None:
         return None
     if change.before_ns == change.after_ns:
         return fact("counters-compared.same")
-    by_side = [speed.roof for speed in (change.before, change.after) if speed is not None]
-    known = [roof for roof in by_side if roof is not None]
-    roofs = dict.fromkeys(known) if len(known) == len(by_side) else ()  # equal ones are said once
-    # `void ns::kernel(float*)` becomes `kernel`.
+    roofs = [speed.roof for speed in (change.before, change.after) if speed is not None]
+    known = [roof for roof in roofs if roof is not None]
+    # Roofs are said if both sides have one; two equal ones are said once.
+    said_roofs = dict.fromkeys(known) if len(known) == len(roofs) else {}
+    # `void ns::kernel(float*)` becomes `kernel(float*)`, then `kernel`.
     without_types = from_own_word(change.names)
     names = (_WORD_BEFORE_ARGUMENTS.sub(r"\1", name) for name in without_types)
     return fact(
@@ -114,7 +115,7 @@ def largest_change(changes: tuple[KernelChange, ...]) -> Fact | None:
         share=change.share,
         roofs=tuple(
             fact("counters-compared.roof", roof=ROOFS[roof], share=reached)
-            for roof, reached in roofs
+            for roof, reached in said_roofs
         ),
     )
 

@@ -103,24 +103,27 @@ def caveats(
     """
     incomplete = tuple(side.name for side in (before, after) if side.lacks_records)
     facts = [_fact("records-incomplete", sides=incomplete)] if incomplete else []
-    of_work = [differing for differing in unlike if differing.what in OF_WORK]
     changes = tuple(
         _fact("became", what=differing.what, before=differing.before, after=differing.after)
-        for differing in of_work
+        for differing in unlike
+        if differing.what in OF_WORK
     )
     ratio = work_ratio(before, after)
-    has_other_shape = any(differing.what == SHAPE for differing in of_work)
-    if has_other_shape or (ratio and abs(ratio - 1) > _OTHER_WORK):
-        if ratio is None:
-            facts.append(_fact("other-work", changes=changes))
-        else:
-            # How many times as long the same work takes.
-            times = float(after.mean_ns / before.mean_ns / ratio)
-            code = "times" if times > 2 else "more" if times > 1 else "less"
-            share = abs(times - 1)
-            facts.append(_fact(f"other-work-{code}", changes=changes, times=times, share=share))
-    elif ratio is None and max(shares) < _RECOGNISED:
-        facts.append(_fact("work-may-differ", first=float(shares[0]), second=float(shares[1])))
+    has_other_shape = any(differing.what == SHAPE for differing in unlike)
+    has_other_flops = ratio is not None and abs(ratio - 1) > _OTHER_WORK
+    if not (has_other_shape or has_other_flops):
+        if ratio is None and max(shares) < _RECOGNISED:
+            facts.append(_fact("work-may-differ", first=float(shares[0]), second=float(shares[1])))
+    elif ratio is None:
+        facts.append(_fact("other-work", changes=changes))
+    else:
+        # Twice the FLOPs in 3 times the time: the same work takes 1.5 times as long.
+        times = float(after.mean_ns / before.mean_ns / ratio)
+        code = "less"
+        if times > 1:
+            code = "times" if times > 2 else "more"
+        share = abs(times - 1)
+        facts.append(_fact(f"other-work-{code}", changes=changes, times=times, share=share))
     return tuple(facts)
 
 
@@ -145,9 +148,9 @@ def reasons_of(
 ) -> list[Reason]:
     """Return the reasons worth naming: beyond the spread, not far below the largest.
 
-    Many small causes may each be within the spread (noise), but not their sum. So if the reasons
-    explain less than half of the difference, the causes of a component that are mostly noise are
-    replaced by one cause, the component as a whole, if that exceeds the spread.
+    1. If the causes beyond the spread explain half of the difference, they are the reasons.
+    2. Else a component is one cause if it is mostly noise cause by cause, but not as a whole: 1 ms
+       of each of 40 kernels may be noise, 40 ms are not.
     """
     reasons = _worth_naming(causes)
     unexplained_ns = difference_ns - sum(reason.ns for reason in reasons)
@@ -175,11 +178,12 @@ def _worth_naming(causes: Sequence[Cause]) -> list[Reason]:
     """
     groups: dict[Hashable, list[Cause]] = {}
     for cause in causes:
-        if cause.ns and not cause.is_noise:
-            key: Hashable = (cause.component, cause.kind, cause.subject)
-            if cause.kind == REPLACED:
-                key = frozenset(scope for part in cause.parts for scope in part.scopes) or REPLACED
-            groups.setdefault(key, []).append(cause)
+        if not cause.ns or cause.is_noise:
+            continue
+        key: Hashable = (cause.component, cause.kind, cause.subject)
+        if cause.kind == REPLACED:
+            key = frozenset(scope for part in cause.parts for scope in part.scopes)
+        groups.setdefault(key, []).append(cause)
     reasons = [Reason(tuple(group)) for group in groups.values()]
     reasons.sort(key=lambda reason: -abs(reason.ns))
     return [reason for reason in reasons[:_MOST] if abs(reason.ns) >= _LEAST * abs(reasons[0].ns)]
@@ -190,27 +194,37 @@ def reason_fact(reason: Reason, before: Side, after: Side, *, named: bool = True
 
     If `named`, it names the kernel with most of the change, and the scope if all of it is in one.
     """
-    cause, parts = reason.causes[0], reason.parts
-    name = scope = None
-    if named:
-        old_names, new_names = parts[0].names
-        # The name on the side with more time, if it has one.
-        names = (*new_names, *old_names) if reason.ns > 0 else (*old_names, *new_names)
-        is_most = abs(parts[0].ns) >= _MOSTLY * sum(abs(part.ns) for part in parts)
-        # Several kernels replace several others, and a wait is for a rank: neither is one kernel's.
-        if names and names[0] and is_most and cause.kind not in (REPLACED, difference.WAIT):
-            name = short(names[0])
-        # A scope around all kernels tells nothing, nor does one that only launches communication.
-        telling = reason.scopes - _everywhere(before) - _everywhere(after)
-        if len(reason.scopes) == len(telling) == 1 and cause.component != "communication":
-            scope = short(telling.pop())
+    name = _kernel_of(reason) if named else None
+    scope = _scope_of(reason, before, after) if named else None
     ns, more, where = abs(reason.ns), _more(reason.ns), _where(reason, before, after)
     return _fact("reason", ns=ns, more=more, where=where, name=name, scope=scope)
 
 
+def _kernel_of(reason: Reason) -> str | None:
+    """Return the name of the kernel or culprit with most of a reason's change, if one has most."""
+    if reason.causes[0].kind in (REPLACED, difference.WAIT):
+        return None  # several kernels replace several others; a wait is for a rank
+    largest = reason.parts[0]
+    if abs(largest.ns) < _MOSTLY * sum(abs(part.ns) for part in reason.parts):
+        return None
+    # The name on the side with more time, if it has one.
+    old_names, new_names = largest.names
+    names = (*new_names, *old_names) if reason.ns > 0 else (*old_names, *new_names)
+    return short(names[0]) if names and names[0] else None
+
+
+def _scope_of(reason: Reason, before: Side, after: Side) -> str | None:
+    """Return a reason's only scope; None if it is around all kernels, or launches transfers."""
+    if len(reason.scopes) != 1 or reason.causes[0].component == "communication":
+        return None
+    telling = reason.scopes - _everywhere(before) - _everywhere(after)
+    return short(telling.pop()) if telling else None
+
+
 def _where(reason: Reason, before: Side, after: Side) -> Fact | str:
     """Return where the time of a reason went, by the kind of its causes."""
-    cause, parts, is_more = reason.causes[0], reason.parts, reason.ns > 0
+    cause = reason.causes[0]
+    is_more = reason.ns > 0
     is_transfer = cause.component == "communication"
     subject = cause.subject if is_transfer else cause.subject.replace("_", " ")
     kernels = _fact("transfers" if is_transfer else "kernels", subject=subject)
@@ -222,15 +236,15 @@ def _where(reason: Reason, before: Side, after: Side) -> Fact | str:
         case difference.PACE:
             return _fact("slower" if is_more else "faster", kernels=kernels)
         case difference.CALLS:
-            calls = [part.calls for part in parts if part.calls is not None]
+            calls = [part.calls for part in reason.parts if part.calls is not None]
             change = sum((new - old for old, new in calls), Fraction(0))
             code = "more-calls" if change > 0 else "fewer-calls"
             return _fact(code, count=abs(change), kernels=kernels)
         case difference.NEW | difference.GONE as kind:
             one_side = "of-one-side-transfers" if is_transfer else "of-one-side"
-            return _fact(f"{one_side}-{kind}", count=len(parts), subject=subject)
+            return _fact(f"{one_side}-{kind}", count=len(reason.parts), subject=subject)
         case difference.WAIT:
-            # The rank that others waited most for, on the side where they waited longer.
+            # A rank that caused half of all waiting is named; of the side with longer waiting.
             late = (after if is_more else before).late
             rank = max(late, key=lambda rank: late[rank], default=None)
             if rank is None or 2 * late[rank] < sum(late.values()):
@@ -253,9 +267,10 @@ def _everywhere(side: Side) -> set[str | None]:
 
 
 def _became(reason: Reason) -> Fact:
-    """Return which kernels became which: one by name, several by number."""
+    """Return which kernels became which: "a became b", "6 kernels became 1, mostly attention"."""
     parts = reason.parts
-    old, new = ({name for part in parts for name in part.names[side]} for side in (0, 1))
+    old = {name for part in parts for name in part.names[0]}
+    new = {name for part in parts for name in part.names[1]}
     if len(old) == len(new) == 1:
         return _fact("one-became", old=short(old.pop()), new=short(new.pop()))
     largest = max(reason.causes, key=lambda cause: abs(cause.ns)).subject

@@ -188,13 +188,10 @@ class Comparison(Struct, frozen=True, dict=True):
         """Return the time per sample and token, of the units that both sides count."""
         if self.obstacle or self.is_same:
             return ()
-        pairs = [
-            (unit, old, self.after.counts.get(unit)) for unit, old in self.before.counts.items()
-        ]
         return tuple(
             PerUnit(unit, old.count, new.count, old.ns / old.count, new.ns / new.count)
-            for unit, old, new in pairs
-            if new is not None
+            for unit, old in self.before.counts.items()
+            if (new := self.after.counts.get(unit)) is not None
         )
 
     @property
@@ -327,16 +324,18 @@ def compare(
         old, new = replace(old, name=f"{old.name} (1)"), replace(new, name=f"{new.name} (2)")
 
     has_kernels = old.work is not None and new.work is not None
-    matched = matches(old, new) if has_kernels and old.windows and new.windows else []
+    matched = tuple(matches(old, new)) if has_kernels and old.windows and new.windows else ()
     is_one_recording = matching.is_same(old, new)
+    obstacle = matching.obstacle(old, new, matched)
     unlike = () if is_one_recording else matching.unlikeness(old, new, matched)
-    if obstacle := matching.obstacle(old, new, matched):
-        return Comparison(old, new, obstacle, unlike, None, {}, (), tuple(matched), fix)
-    parts = [] if is_one_recording else difference.parts_of(old, new, matched)
-    spread = None if is_one_recording else interval(old.series(), new.series())
+    if obstacle is not None:
+        return Comparison(old, new, obstacle, unlike, None, {}, (), matched, fix)
     components = difference.component_differences(old, new)
-    causes = tuple(difference.causes_of(old, new, parts))
-    return Comparison(old, new, None, unlike, spread, components, causes, tuple(matched), fix)
+    if is_one_recording:
+        return Comparison(old, new, None, unlike, None, components, (), matched, fix)
+    causes = tuple(difference.causes_of(old, new, difference.parts_of(old, new, matched)))
+    spread = interval(old.series(), new.series())
+    return Comparison(old, new, None, unlike, spread, components, causes, matched, fix)
 
 
 def memory_change(before: Side, after: Side) -> MemoryChange | None:
@@ -344,15 +343,14 @@ def memory_change(before: Side, after: Side) -> MemoryChange | None:
     old, new = before.memory_bytes, after.memory_bytes
     if old is None or new is None:
         return None
-    # Bytes [before, after] by who allocated them; scopes that differ only in numbers are one. If a
-    # side does not tell who allocated, there is a single part.
+    # Bytes [before, after] by kind, operator and scope: "layers.3" and "layers.4" are one scope.
     held: defaultdict[tuple[str, str, str], list[int]] = defaultdict(lambda: [0, 0])
     if before.held and after.held:
         for index, side in enumerate((before, after)):
             for holder in side.held:
                 kind = ALLOCATED if holder.recorded else EARLIER
                 held[kind, holder.op, numberless(holder.scope)][index] += holder.bytes
-    else:
+    else:  # a side does not tell who allocated: there is a single part
         held[_UNTOLD] = [old, new]
     parts = [MemoryPart(*who, *sizes) for who, sizes in held.items()]
     changed = [part for part in parts if part.bytes]

@@ -145,7 +145,8 @@ class Side(Struct, frozen=True):
     def series_of(self, work: Sequence[ChargedKernel]) -> FloatArray | None:
         """Return, per step, the mean time of some kernels over its devices in ns.
 
-        None if the times by step are not known of all kernels that have charged time.
+        2 steps on 2 devices; `steps_ns` of two kernels are (6, 8) and (4, 4) -> (10, 12) / 2.
+        None if a kernel with charged time has no time for each step.
         """
         window_count = Counter(window.step for window in self.windows)
         # Without steps, there is only the step None.
@@ -167,20 +168,25 @@ def side_of(
     Of some `ranks` only, if given: then without figures that are of all ranks (MFU, FLOPs, passes).
     Summaries cannot be divided: their sums are of all ranks.
     """
-    prepared, devices, idle = analysis.prepared, analysis.devices, analysis.idle
-    work, measured = analysis.charged, analysis.measured
+    prepared = analysis.prepared
+    devices = analysis.devices
+    idle = analysis.idle
+    work = analysis.charged
+    measured = analysis.measured
     mfu = measured.mfu
     # Without an MFU, FLOPs are not compared, either: they may cover only a part of the work.
     flops = measured.executed.model_flops if mfu is not None else None
+    passes = analysis.serving.kinds
     if ranks is not None:
         devices = tuple(device for device in devices if device.rank in ranks)
         accounts = {device.device: prepared.accounts[device.device] for device in devices}
         prepared = replace(prepared, accounts=accounts)
-        activity_count, report = prepared.trace.activities.num_rows, analysis.ranks
-        wait_times = report.by_activity(activity_count) if report is not None else None
+        wait_times = analysis.ranks.by_activity(prepared.trace.activities.num_rows)
         work = charged_kernels(prepared, wait_times)
         idle_ns = sum(device.chosen.components.idle_ns for device in devices)
-        idle, mfu, flops = idle_culprits(prepared, idle_ns), None, None
+        idle = idle_culprits(prepared, idle_ns)
+        mfu = flops = None
+        passes = ()
     windows = tuple(
         UsedWindow(device.rank, window.step, window.start_ns, window.account.components)
         for device in devices
@@ -188,7 +194,6 @@ def side_of(
         if window.used
     )
     fullest = fullest_gpu(memory_use(prepared))
-    passes = analysis.serving.kinds if ranks is None else ()
     # Of all ranks: the chosen ones may have waited for one of the others.
     waits = analysis.ranks.by_rank()
     rows = {peak.device: peak.match.row for peak in measured.devices}

@@ -29,11 +29,13 @@ def stacked(start_ns: IntArray, end_ns: IntArray) -> WholeArray:
     all intervals nest, the row is the depth.
     """
     row = np.zeros(len(start_ns), dtype=np.int32)
-    # Work on chunks, to limit temporary memory. A chunk begins where no earlier interval is open.
+    # Work on chunks, to limit temporary memory. A chunk can begin where no earlier one is open:
+    # start [0 2 9], end [5 4 12]: the latest end so far is [5 5 12], so at rows 0 and 2.
     latest_end = np.maximum.accumulate(end_ns)
     can_begin = np.append(True, start_ns[1:] >= latest_end[:-1])
     del latest_end
     begins = np.flatnonzero(can_begin)
+    # begins [0 2 7 8] of 9 rows, 3 at once: the first at or after 0, 3, 6 -> chunks [0 7) and [7 9)
     chosen = np.searchsorted(begins, np.arange(0, len(start_ns), _AT_ONCE))
     edges = distinct(np.append(begins[chosen[chosen < len(begins)]], len(start_ns)))
     for low, high in pairwise(edges.tolist()):
@@ -43,22 +45,23 @@ def stacked(start_ns: IntArray, end_ns: IntArray) -> WholeArray:
 
 
 def _stacked(start_ns: IntArray, end_ns: IntArray) -> IntArray:
-    """Return the row of each interval of a chunk."""
+    """Return the row of each interval of a chunk: a [0, 4), b [2, 6), c [5, 8) -> rows 0, 1, 0."""
     # List all edges: starts (sign 1) and ends (-1), with the interval of each. Of intervals that
     # end together, the last one to start ends first, as if nested. An instant has both edges.
     is_instant = start_ns == end_ns
-    lasting, instants = np.flatnonzero(~is_instant), np.flatnonzero(is_instant)
+    lasting = np.flatnonzero(~is_instant)
+    instants = np.flatnonzero(is_instant)
     interval = np.concatenate([lasting[::-1], np.repeat(instants, 2), lasting])
     times = [end_ns[lasting[::-1]], np.repeat(start_ns[instants], 2), start_ns[lasting]]
     kind = np.repeat([_END, _INSTANT, _START], [len(time) for time in times])
-    sign = np.concatenate(
-        [np.full(len(lasting), -1), np.tile([1, -1], len(instants)), np.full(len(lasting), 1)]
-    )
+    sign = kind - 1  # of instants: 0, but they start and end
+    sign[kind == _INSTANT] = np.tile([1, -1], len(instants))
     since = np.concatenate(times) - int(start_ns[0])
     order = np.argsort(since * 3 + kind, kind="stable")  # by time, then by kind (0 to 2)
     interval, sign = interval[order], sign[order]
 
     # The level of an edge is the number of open intervals after a start, or before an end.
+    # edges in order [a starts, b starts, a ends, c starts, b ends, c ends] -> level [1 2 2 2 2 1]
     level = np.cumsum(sign) + (sign < 0)
     is_start = sign > 0
     start_level, end_level = (np.empty(len(start_ns), dtype=np.int64) for _ in range(2))
@@ -68,8 +71,8 @@ def _stacked(start_ns: IntArray, end_ns: IntArray) -> IntArray:
         return start_level - 1
 
     # Otherwise, an interval that starts at level k takes over the row of the one that last ended at
-    # level k, its predecessor. If there is none since nothing was open (in its bundle), its row is
-    # k - 1.
+    # level k, its predecessor: c that of a, as both edges have level 2. A bundle begins where
+    # nothing is open. If there is no predecessor in its bundle, the row is k - 1: b has row 1.
     bundle = np.cumsum(is_start & (level == 1))
     by_level = np.argsort(level, kind="stable")
     edge, edge_before = by_level[1:], by_level[:-1]
@@ -89,7 +92,8 @@ def lanes_of(track: IntArray, start_ns: IntArray, end_ns: IntArray, *, nests: bo
     """Return the lane of each row within its track: the first lane with room.
 
     Rows on the same lane do not overlap, or with `nests`, one contains the other: viewers draw a
-    lane as a stack of calls and lose other overlaps.
+    lane as a stack of calls and lose other overlaps. [0, 9), [2, 5), [4, 12) are on lanes 0, 1, 2;
+    with `nests`, on 0, 0, 1.
     """
     lanes = np.zeros(len(track), dtype=np.int64)
     for _, rows in groups(track):
@@ -224,7 +228,7 @@ class Counter(Struct, frozen=True, eq=False):
         """Return the extremes of the number in a range of time, in at most `most` intervals."""
         steps = self.steps.touching(start_ns, end_ns)
         boxes = at_most([steps], most)
-        first_of_box = np.cumsum(boxes.count) - boxes.count
+        first_of_box = np.cumsum(boxes.count) - boxes.count  # count [3 1 2] -> [0 3 4]
         counts = self.count[steps.row]
         if not len(counts):
             return Counts(boxes.start_ns, boxes.end_ns, first_of_box, first_of_box)
@@ -255,8 +259,9 @@ def at_most(lanes: Sequence[LaneEvents], most: int, cell_ns: int = 0) -> Boxes:
     pairs_by_bits = np.bincount(np.concatenate(bits_of_pairs), minlength=_LARGEST + 1)
     filled_lanes = sum(len(lane) > 0 for lane in lanes)
     # The number of boxes for cells of 0, 1, 2, ... bits: one per lane, and one for each pair of
-    # neighbours that needs larger cells to be merged.
-    pairs_above = np.append(np.cumsum(pairs_by_bits[::-1])[::-1][1:], 0)
+    # neighbours that needs larger cells to be merged. Of one lane:
+    # bits of its pairs [2 1 2] -> pairs by bits [0 1 2] -> pairs above [3 2 0] -> boxes [4 3 1]
+    pairs_above = pairs_by_bits.sum() - np.cumsum(pairs_by_bits)
     fits = np.flatnonzero(filled_lanes + pairs_above <= most)
     bits = int(fits[0]) if len(fits) else _LARGEST
     least_bits = max(cell_ns - 1, 0).bit_length()
@@ -277,7 +282,8 @@ def merged(
     if bits is None:
         return together([_boxes(lane, np.arange(len(lane))) for lane in lanes])
     bits_of_pairs = _bits_to_merge(lanes) if bits_of_pairs is None else bits_of_pairs
-    # A box begins with the first event, and with each that is not merged with the one before.
+    # A box begins with the first event, and with each that is not merged with the one before:
+    # needed bits of the pairs [2 5 2], cells of 2 bits -> boxes begin at events [0 2]
     begins = (np.append(0, np.flatnonzero(needed > bits) + 1) for needed in bits_of_pairs)
     return together(
         [_boxes(lane, first) for lane, first in zip(lanes, begins, strict=True) if len(lane)]
@@ -289,7 +295,8 @@ def _bits_to_merge(lanes: Sequence[LaneEvents]) -> list[npt.NDArray[np.uint8]]:
 
     A cell of n bits merges two events if their starts are equal but for the lowest n bits, and if
     their lengths have at most n bits. So n is the length of the longest of three numbers: the bits
-    in which the starts differ, and the two lengths. It is also that of their bitwise "or".
+    in which the starts differ, and the two lengths. It is also that of their bitwise "or": starts
+    0b100 and 0b110, lengths 0b1 and 0b101 -> 0b010 | 0b001 | 0b101 = 0b111 -> 3 bits.
     """
     begin_ns = min((lane.span[0] for lane in lanes if len(lane)), default=0)
     bits = [np.empty(max(len(lane) - 1, 0), dtype=np.uint8) for lane in lanes]
@@ -300,7 +307,7 @@ def _bits_to_merge(lanes: Sequence[LaneEvents]) -> list[npt.NDArray[np.uint8]]:
             differing_bits = start[1:] ^ start[:-1]
             combined = differing_bits | lasting[1:] | lasting[:-1]
             # frexp of a float gives its number of bits. Rounding to a float may carry into one more
-            # bit if many are set: keep only set bits without a set bit right above them.
+            # bit if many are set: keep only set bits without one right above them (0b110 -> 0b100).
             isolated = combined & ~(combined >> 1)
             bits_of_lane[pairs] = np.frexp(isolated.astype(np.float64))[1]
     return bits
@@ -308,20 +315,26 @@ def _bits_to_merge(lanes: Sequence[LaneEvents]) -> list[npt.NDArray[np.uint8]]:
 
 def _boxes(events: LaneEvents, first: IntArray) -> Boxes:
     """Return a box for the events from each index in `first` up to the next."""
+    # first [0 3] of 5 events -> stop [3 5]
     stop = np.append(first[1:], len(events)) if len(first) else first
-    start, end = events.start_ns(first), events.start_ns(stop - 1) + events.lasting_ns(stop - 1)
-    busy, longest = end - start, first
-    if len(first) < len(events):  # else each box is one event
-        busy, longest = np.empty_like(first), np.empty_like(first)
+    start = events.start_ns(first)
+    end = events.start_ns(stop - 1) + events.lasting_ns(stop - 1)
+    if len(first) == len(events):  # each box is one event
+        busy = end - start
+        longest = first
+    else:
+        busy = np.empty_like(first)
+        longest = np.empty_like(first)  # the index of the event that stands for a box
         edges = np.searchsorted(first, np.arange(0, len(events), _AT_ONCE))
         for low, high in pairwise(distinct(np.append(edges, len(first))).tolist()):
-            # The events of boxes low to high; begins are the indices of each box's first event.
-            chunk = slice(int(first[low]), int(stop[high - 1]))
-            lasting, begins = events.lasting_ns(chunk), first[low:high] - chunk.start
+            chunk = slice(int(first[low]), int(stop[high - 1]))  # the events of boxes low to high
+            lasting = events.lasting_ns(chunk)
+            begins = first[low:high] - chunk.start
             counts = stop[low:high] - first[low:high]
             busy[low:high] = np.add.reduceat(lasting, begins)
             rank = _rank(events.part(chunk), lasting, counts)
-            # Of events with the highest rank in a box, take the first.
+            # Of events with the highest rank in a box, take the first. begins [0 3]:
+            # rank [2 4 4 1 5] -> highest [4 4 4 5 5] -> places [1 2 4] -> of the boxes [1 4]
             highest = np.repeat(np.maximum.reduceat(rank, begins), counts)
             places = np.flatnonzero(rank == highest)
             longest[low:high] = chunk.start + places[np.searchsorted(places, begins)]
@@ -345,6 +358,8 @@ def _rank(part: SmallArray, lasting: IntArray, counts: IntArray) -> IntArray:
     parts = int(part.max()) + 1
     if parts == 1:
         return lasting
+    # counts [3 2] -> box [0 0 0 1 1]; part [1 0 1 0 0], lasting [2 4 3 1 5] -> time by box and part
+    # [4 5, 6 0] -> main [1 0] -> rank [2 -1 3 1 5]
     box = np.repeat(np.arange(len(counts)), counts)
     time = np.zeros(len(counts) * parts, dtype=np.int64)
     np.add.at(time, box * parts + part, lasting)

@@ -142,7 +142,7 @@ def host_lanes(
     tables = [_host_rows(prepared.linked, kind, near) for kind in _HOST_KINDS]
     hosts = []
     for process, origin_ns in origins_ns.items():
-        by_thread = [
+        by_thread = [  # per kind: the rows of each thread of this process
             rows.of(_run(np.flatnonzero(process_of_row == process))).by_track()
             for process_of_row, rows in tables
         ]
@@ -246,8 +246,9 @@ def _host_rows(linked: LinkedTrace, kind: Kind, near: Intervals) -> tuple[WholeA
 def _frames(table: pa.Table, times: Times, rows: WholeArray, near: Intervals) -> WholeArray:
     """Return the frames that are drawn, of those in `rows`: modules, and functions of the user.
 
-    Functions that spend more than nine tenths of their time in a single call are left out. Of very
-    many frames, only modules and those in the intervals `near` are drawn.
+    1. Functions of libraries are left out.
+    2. Of very many frames, only modules and those in the intervals `near` are drawn.
+    3. Functions that spend more than nine tenths of their time in a single call are left out.
     """
     code, index = np.unique(codes(table["name"])[rows], return_inverse=True)
     texts = [*names(table["name"]), ""]  # the last one is for code -1, no name
@@ -255,7 +256,7 @@ def _frames(table: pa.Table, times: Times, rows: WholeArray, near: Intervals) ->
     is_module = is_one_of(table["kind"], "module")
     rows = rows[is_users[index] | is_module[rows]]
     if len(rows) > _MOST_FRAMES:
-        # A frame overlaps an interval if fewer ended before its start than began before its end.
+        # Near [0, 2) and [5, 9)? Before the frame [3, 6) starts, 1 ended; before it ends, 2 began.
         start = times.start_ns[rows]
         ended = np.searchsorted(near.end_ns, start, side="right")
         begun = np.searchsorted(near.start_ns, start + times.lasting_ns[rows], side="left")
@@ -265,6 +266,7 @@ def _frames(table: pa.Table, times: Times, rows: WholeArray, near: Intervals) ->
     start, lasting = times.start_ns[rows], times.lasting_ns[rows]
     parent = OpTree.nested(thread, start, start + lasting).parent
     has_parent = parent >= 0
+    # parent [-1 0 0], lasting [10 2 7] -> longest call [7 -1 -1]
     longest_call = np.full(len(rows), -1, dtype=np.int64)  # in ns, -1 for none
     np.maximum.at(longest_call, parent[has_parent], lasting[has_parent])
     is_wrapper = (longest_call >= 0) & (10 * longest_call > 9 * lasting)
@@ -289,7 +291,8 @@ def _group(
     too_deep: dict[Kind, int] = {}
     for track in sorted(tracks):
         for rows in (by_track[track] for by_track in tables if track in by_track):
-            kind, number, row = rows.kind, None if track == ABSENT else track, rows.row
+            number = None if track == ABSENT else track
+            kind, row = rows.kind, rows.row
             # `stacked` needs rows by start; of equal starts, instants first, then the longest.
             start, lasting = rows.times.start_ns[row], rows.times.lasting_ns[row]
             order = in_order(start, (lasting > 0).astype(np.int64), -(start + lasting))

@@ -197,13 +197,16 @@ class Drawable(Struct, frozen=True):
         ]
         sizes = [sum(map(len, lanes)) for lanes in lanes_of_group]
         # The first group may take half of all boxes. The others share the rest, the smallest first,
-        # so that larger ones get what smaller ones do not need.
+        # so that larger ones get what smaller ones do not need: of 100 boxes for 90, 50 and 10
+        # events, at most 50, then 25 (10 are enough), then 40.
         order = [0, *sorted(range(1, len(sizes)), key=sizes.__getitem__)]
         boxes: list[Boxes] = []
         left = most
         for turn, index in enumerate(order):
-            share = left // (2 if turn == 0 and len(order) > 1 else len(order) - turn)
-            boxes.append(at_most(lanes_of_group[index], max(share, 1), cell_ns))
+            sharers = len(order) - turn
+            if turn == 0:
+                sharers = min(sharers, 2)
+            boxes.append(at_most(lanes_of_group[index], max(left // sharers, 1), cell_ns))
             left -= len(boxes[-1])
         return together(boxes)
 
@@ -221,7 +224,8 @@ def drawable(prepared: Prepared, gaps: Sequence[Gap] = ()) -> Drawable | None:
     """Return what can be drawn of a trace, with details around `gaps`; None without device work."""
     if not prepared.accounts:
         return None
-    chosen, clocks = drawn_devices(prepared, gaps), origins_of(prepared)
+    chosen = drawn_devices(prepared, gaps)
+    clocks = origins_of(prepared)
     process = numbers(prepared.trace.devices["process"]).tolist()
     origin_ns = {device: clocks.of_process[process[device]] for device in prepared.accounts}
     # Lanes of the busiest device come first, then those of other devices, then those of hosts:
@@ -231,16 +235,20 @@ def drawable(prepared: Prepared, gaps: Sequence[Gap] = ()) -> Drawable | None:
     times = activity_times(prepared)
     drawn = [device_lanes(prepared, d, origin_ns[d], len(devices), times) for d in devices]
     surroundings = [around(Span(gap.start_ns, gap.start_ns + gap.dur_ns)) for gap in gaps]
-    edges = np.array([(span.start_ns, span.end_ns) for span in surroundings], dtype=np.int64)
-    near = Intervals.of(*edges.reshape(-1, 2).T)
+    near = Intervals.of(
+        np.array([span.start_ns for span in surroundings], dtype=np.int64),
+        np.array([span.end_ns for span in surroundings], dtype=np.int64),
+    )
     host_origins = {host: clocks.of_process[host] for host in hosts[:_MOST_HOSTS]}
     drawn += (group for group in host_lanes(prepared, host_origins, near) if group.lanes)
     steps, window = _step_spans(prepared, chosen, origin_ns)
-    gap_spans = dict[int, Span]()  # by index of the gap, if its device is drawn
-    for index, gap in enumerate(gaps):
+    gap_spans: list[Span | None] = []  # None: its device is not drawn
+    for gap in gaps:
+        span = None
         if gap.device in chosen.devices:
             start_ns = gap.start_ns - origin_ns[gap.device]
-            gap_spans[index] = Span(start_ns, start_ns + gap.dur_ns)
+            span = Span(start_ns, start_ns + gap.dur_ns)
+        gap_spans.append(span)
     outline = Timeline(
         lanes=tuple(lane for group in drawn for lane in group.lanes),
         levels=(),
@@ -251,7 +259,7 @@ def drawable(prepared: Prepared, gaps: Sequence[Gap] = ()) -> Drawable | None:
         steps=steps,
         representative=representative_steps(prepared),
         window=window,
-        gaps=tuple(map(gap_spans.get, range(len(gaps)))),
+        gaps=tuple(gap_spans),
         left_out=LeftOut(
             devices=chosen.of - len(chosen.devices),
             hosts=max(len(hosts) - _MOST_HOSTS, 0),
@@ -262,6 +270,7 @@ def drawable(prepared: Prepared, gaps: Sequence[Gap] = ()) -> Drawable | None:
             work=any(group.tracks_left_out or group.too_deep for group in drawn[: len(devices)]),
         ),
     )
+    # Groups of 3, 2 and 4 lanes -> ends [3 5 9] -> ranges (0, 3), (3, 5), (5, 9).
     ends = list(accumulate(len(group.lanes) for group in drawn))
     lanes = enumerate(events for group in drawn for events in group.events)
     return Drawable(
@@ -280,12 +289,13 @@ def _step_spans(
     used: list[Span] = []
     for device in chosen.devices:
         windows, origin = prepared.windows[device], origin_ns[device]
-        spans = [Span(w.start_ns - origin, w.end_ns - origin) for w in windows]
-        for window, span in zip(windows, spans, strict=True):
+        has_used = any(window.used for window in windows)
+        for window in windows:
+            span = Span(window.start_ns - origin, window.end_ns - origin)
             if window.step is not None:
                 steps[window.step].append(span)
-        # If no window of a device is used, take all of them.
-        used += [span for w, span in zip(windows, spans, strict=True) if w.used] or spans
+            if window.used or not has_used:  # if none of a device is used, take all of them
+                used.append(span)
     step_spans = {number: _hull(spans) for number, spans in sorted(steps.items())}
     return step_spans, _hull(used) if used else Span(0, 0)
 
@@ -345,9 +355,10 @@ def drawn_devices(prepared: Prepared, gaps: Sequence[Gap]) -> ChosenDevices:
         own_ns = (part.compute_ns + part.memory_ns + part.other_ns + part.graph_ns for part in used)
         work_ns[device] = sum(own_ns)
     ordered = sorted(work_ns, key=lambda device: (-work_ns[device], device))
-    busiest, median, all_devices = ordered[0], ordered[len(ordered) // 2], list(work_ns)
-    if len(all_devices) <= _MOST_DEVICES:
-        return ChosenDevices(tuple(sorted(all_devices)), busiest, median, len(all_devices))
-    candidates = dict.fromkeys([busiest, median, ordered[-1], *(gap.device for gap in gaps)])
-    chosen = [device for device in candidates if device in work_ns][:_MOST_DEVICES]
-    return ChosenDevices(tuple(sorted(chosen)), busiest, median, len(all_devices))
+    busiest = ordered[0]
+    median = ordered[len(ordered) // 2]
+    chosen = ordered
+    if len(ordered) > _MOST_DEVICES:
+        candidates = dict.fromkeys([busiest, median, ordered[-1], *(gap.device for gap in gaps)])
+        chosen = [device for device in candidates if device in work_ns][:_MOST_DEVICES]
+    return ChosenDevices(tuple(sorted(chosen)), busiest, median, of=len(ordered))
