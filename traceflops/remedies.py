@@ -12,6 +12,8 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
+from traceflops.accelerators import ACTIVITIES, CUDA, accelerator, tracers
+
 if TYPE_CHECKING:
     from traceflops.table.trace import Note, Source
 
@@ -80,9 +82,6 @@ _IN_LOST_PART: Final = frozenset(
 )
 """What the lost part of a file may hold: another way of recording would be the wrong advice."""
 
-CUDA: Final = "CUDA"
-"""What PyTorch calls the GPUs of NVIDIA, and those of AMD."""
-_ACTIVITIES: Final = "activities=[ProfilerActivity.CPU, ProfilerActivity.{accelerator}]"
 _COUNTED: Final = "cuda_profiler_range"  # the category of Kineto's events where it reads counters
 METRIC: Final = "METRIC"
 """The category of values of metrics that nvprof writes."""
@@ -101,15 +100,6 @@ _WHY_NONE: Final = _do(
     "GPU tracing was on: look for errors of {tracer} in the output of the run ({older} may be too "
     "old, or permission missing)"
 )
-_VERSIONS: Final = ("cuda_runtime_version", "cuda_driver_version")
-"""Facts of Kineto's files: the runtime, and the latest one that the driver supports."""
-_ACCELERATORS: Final = {
-    "xpu_": "XPU",
-    "mtia_": "MTIA",
-    "hpu_": "HPU",
-    "privateuse1_": "PrivateUse1",
-}
-"""Members of ProfilerActivity, by how Kineto's categories of their events begin."""
 _NOT_SHAPES: Final = _do(
     "no option records operators: describe the model with traceflops mfu --model, or give a "
     "torch.profiler trace of the same run with --pair"
@@ -140,7 +130,7 @@ SKIPPED: Final = "dispatches-missing"
 _WAIT: Final = _do("record after a warm-up, and wait for the GPU before recording ends")
 _OR_RANGES: Final = ", or record_function() around code between operators"
 _EMIT_NVTX: Final = "torch.autograd.profiler.emit_nvtx(record_shapes=True) around the steps"
-_EVERYTHING: Final = {PYTORCH: _ACTIVITIES, ROCPROF: ROCPROFV3, NSIGHT: NSYS, XLA: _WITH_XLA}
+_EVERYTHING: Final = {PYTORCH: ACTIVITIES, ROCPROF: ROCPROFV3, NSIGHT: NSYS, XLA: _WITH_XLA}
 
 _TABLE: Final[Mapping[str, Mapping[str, str | How]]] = {
     "device work": {**_EVERYTHING, TF_RECORD: ""},
@@ -165,7 +155,7 @@ _TABLE: Final[Mapping[str, Mapping[str, str | How]]] = {
     "calls": {**_EVERYTHING, TF_RECORD: ""},
     "collectives": {ROCPROF: "--rccl-trace"},
     "operators": {
-        PYTORCH: _ACTIVITIES,
+        PYTORCH: ACTIVITIES,
         TF_RECORD: "",
         ROCPROF: _NOT_SHAPES,
         NSIGHT: _EMIT_NVTX,
@@ -177,7 +167,7 @@ _TABLE: Final[Mapping[str, Mapping[str, str | How]]] = {
         NSIGHT: _EMIT_NVTX,
     },
     "operators and shapes": {
-        PYTORCH: f"{_ACTIVITIES} and record_shapes=True",
+        PYTORCH: f"{ACTIVITIES} and record_shapes=True",
         TF_RECORD: "shapes=True in tf.record",
         NSIGHT: _EMIT_NVTX,
     },
@@ -341,19 +331,9 @@ def _with_pytorch(of: Recording, lack: str, how: How) -> How:
         how = why if lack == "device records" else How("")
     name = accelerator(counts)
     module = "cuda" if name == CUDA else "accelerator"
-    tracer, older = tracers(of)
+    tracer, older = tracers(of.source)
     text = how.text.format(accelerator=name, module=module, tracer=tracer, older=older)
     return how._replace(text=text)
-
-
-def tracers(of: Recording) -> tuple[str, str]:
-    """Return what traces the GPUs for PyTorch, and what may be too old if nothing came of them."""
-    either = "CUPTI" if "cupti_version" in of.source.facts else "CUPTI or roctracer"
-    tracer = either if accelerator(of.source.event_counts) == CUDA else "the profiler"
-    # If the file tells that the driver supports the runtime, the tracer may be too old.
-    runtime, driver = (of.source.facts.get(key, "") for key in _VERSIONS)
-    are_known = runtime.isdecimal() and driver.isdecimal()
-    return tracer, tracer if are_known and int(runtime) <= int(driver) else "the driver"
 
 
 def _with_nsight(counts: Mapping[str, int], lack: str, how: How) -> How:
@@ -378,19 +358,6 @@ def _names(framework: str | None) -> dict[str, str]:
 
 def _is_old(of: Recording) -> bool:
     return of.source.facts.get(GENERATION) == BEFORE_PASCAL
-
-
-def with_activities(counts: Mapping[str, int]) -> str:
-    """Return how torch.profiler records CPU and accelerator; `counts` are events by category."""
-    return _ACTIVITIES.format(accelerator=accelerator(counts))
-
-
-def accelerator(counts: Mapping[str, int]) -> str:
-    """Return the member of ProfilerActivity of the events, CUDA unless a category shows another."""
-    for prefix, name in _ACCELERATORS.items():
-        if any(category.startswith(prefix) for category in counts):
-            return name
-    return CUDA
 
 
 def command(of: Recording) -> str | None:

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 from msgspec.structs import replace
 
+from traceflops.accelerators import with_activities
 from traceflops.errors import InputError, NotATrace
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.json_events import EventStream
@@ -28,7 +29,7 @@ from traceflops.parsers.pytorch.metadata import GROUP_COLUMNS, HEADER_KEYS, Meta
 from traceflops.parsers.pytorch.values import optional_codes
 from traceflops.parsers.shared import trace_builder
 from traceflops.parsers.shared.formats import Format, Reading
-from traceflops.remedies import GPUS_LISTED, LEGACY, RECORDER, with_activities
+from traceflops.remedies import GPUS_LISTED, LEGACY, RECORDER
 from traceflops.table.builder import with_numbers
 from traceflops.table.columns import ABSENT, codes, names, numbers
 from traceflops.table.grouping import distinct, joint_codes

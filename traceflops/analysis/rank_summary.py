@@ -32,8 +32,8 @@ from traceflops.mfu.traced.work_tables import KernelRow, OpRow
 from traceflops.ranks.collectives import Collective
 from traceflops.ranks.comm_records import CommRecords
 from traceflops.ranks.late_causes import KernelSums
+from traceflops.ranks.recorded import records_of
 from traceflops.ranks.slow_rank import PreparedWork
-from traceflops.ranks.who_waits import records_of
 from traceflops.table.columns import dictionary_column, number_column, numbers
 from traceflops.table.grouping import group_rows
 from traceflops.table.schema import arrow_schema

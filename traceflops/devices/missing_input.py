@@ -12,9 +12,10 @@ from typing import Final
 
 from msgspec import Struct
 
+from traceflops.accelerators import tracers
 from traceflops.devices.counter_formulas import Family
 from traceflops.facts import Fact, fact, in_words, quoted
-from traceflops.remedies import GPUS_LISTED, KINETO, advice, is_cut_off, tracers
+from traceflops.remedies import GPUS_LISTED, KINETO, advice, is_cut_off
 from traceflops.table.columns import names
 from traceflops.table.schema import DEVICE_KINDS
 from traceflops.table.trace import Note, Trace
@@ -132,7 +133,8 @@ def unrecorded(trace: Trace) -> MissingInput:
     The profiler may not have been asked for it; or its tracer failed, if the header lists GPUs; or
     it was built without a tracer, if the header has no list.
     """
-    how, facts, (tracer, older) = advice(trace, "device work"), trace.source.facts, tracers(trace)
+    how, facts = advice(trace, "device work"), trace.source.facts
+    tracer, older = tracers(trace.source)
     why = None
     if facts.get(GPUS_LISTED, "0") != "0":
         why = fact("missing.nothing-came", tracer=tracer, older=older)

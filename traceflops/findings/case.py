@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import numpy as np
 from msgspec import Struct, field
 
+from traceflops.accelerators import CUDA, accelerator
 from traceflops.categories import programs
 from traceflops.findings.rules import cause_of, thresholds
-from traceflops.remedies import CUDA, NSIGHT, PYTORCH, ROCPROF, accelerator, family
+from traceflops.remedies import NSIGHT, PYTORCH, ROCPROF, family
 from traceflops.table.columns import names
 from traceflops.table.grouping import group_sums, ranked
 from traceflops.timeline.device_span import is_top

@@ -21,7 +21,7 @@ from traceflops.findings.slow_links import collective_name, slow_collectives
 from traceflops.ranks.collectives import KINDS
 from traceflops.ranks.comm_records import CommRecords
 from traceflops.ranks.link_rates import Fastest, links_of, needed_ns
-from traceflops.ranks.who_waits import records_of
+from traceflops.ranks.recorded import records_of
 from traceflops.table.columns import IntArray, codes, names
 from traceflops.table.grouping import group_rows, groups
 from traceflops.table.nesting import taken
