@@ -85,17 +85,15 @@ class History(Struct, frozen=True, dict=True):
         """Number of events that allocate what is allocated already, or free what is free."""
         rows, is_first = self._by_address
         action = self.action[rows]
-        # address [5 5 9], alloc alloc alloc  ->  repeats_action [0 1 1]; the last is at another
-        # address, so only one event contradicts.
+        # address [5 5 9], all alloc: repeats_action [0 1 1], is_first [1 0 1]  ->  1 contradicts
         repeats_action = np.append(False, action[1:] == action[:-1])[: len(action)]
         return int(np.count_nonzero(repeats_action & ~is_first))
 
     @cached_property
     def held_at_start(self) -> Blocks:
-        """Blocks that were held before the first event: two kinds.
+        """Blocks that were held before the first event.
 
-        1. Blocks that are held at the end and have no event at their address.
-        2. Blocks whose first event at their address frees them. Their stack is unknown (-1).
+        They have no event, or the first one at their address frees them: then the stack is unknown.
         """
         rows, is_first = self._by_address
         freed = rows[is_first & (self.action[rows] == FREE)]
@@ -109,10 +107,8 @@ class History(Struct, frozen=True, dict=True):
     @cached_property
     def _changes(self) -> _Changes:
         """Allocated bytes over time: what is held at the start, then an entry per event."""
-        rows = self._rows
-        held = self.held_at_start
-        start_ns = self.time_ns[0] if len(self.time_ns) else 0
-        start = np.full(1 + len(held.size), start_ns)
+        rows, held = self._rows, self.held_at_start
+        start = np.full(1 + len(held.size), self.time_ns[0] if len(self.time_ns) else 0)
         stack = np.where(self.action[rows] == ALLOC, self.stack[rows], -1)
         # Held at the start [512 1024], then alloc 256, free 512:
         # change [0 512 1024 256 -512]  ->  total [1536 1536 1536 1792 1280]
@@ -154,8 +150,7 @@ class History(Struct, frozen=True, dict=True):
         # 30 at the end, events [+20 -10]: growth [0 20 10]  ->  reserved [20 40 30]
         rows = np.flatnonzero(np.isin(self.action, list(SEGMENTS)))
         growth = np.cumsum(np.append(0, self.size[rows] * _SIGNS[self.action[rows]]))
-        reserved_at_start = int(self.segments.size.sum()) - int(growth[-1])
-        reserved = reserved_at_start + growth
+        reserved = int(self.segments.size.sum()) - int(growth[-1]) + growth
         if len(self.segments.size) + len(rows) == 0 or int(reserved.min()) < 0:
             return
         reserved_stack = np.append(-1, self.stack[rows]).astype(np.int32)
@@ -165,13 +160,11 @@ class History(Struct, frozen=True, dict=True):
         # The peak is the last row with the highest total at the first time that has this total:
         # total [5 9 9 9], time [1 2 2 3]  ->  peak 2
         highest = int(np.argmax(total))
-        is_at_peak = (total == total[highest]) & (time == time[highest])
-        peak = int(np.flatnonzero(is_at_peak)[-1])
+        peak = int(np.flatnonzero((total == total[highest]) & (time == time[highest]))[-1])
         # A block is held then if the last change at its address up to the peak allocated it.
         # `unique` finds first rows, so reverse: address [7 8 7 9], peak 3 -> [9 7 8 7]; the first
         # rows of 7, 8, 9 there are [1 2 0] -> their last rows are 3 - [1 2 0] = [2 1 3]
-        _, reversed_row = np.unique(address[: peak + 1][::-1], return_index=True)
-        last = peak - reversed_row
+        last = peak - np.unique(address[: peak + 1][::-1], return_index=True)[1]
         allocating = last[change[last] > 0]
         held = Blocks(address[allocating], change[allocating], stack[allocating])
         largest = np.array([_largest_gap(*self._segments_after(peak), held)], np.float64)
@@ -182,8 +175,7 @@ class History(Struct, frozen=True, dict=True):
 
         An address was reserved then if the codes of the returned blocks that cover it add up to
         more than 0. Segments at the end have the code 1. Later events are undone: they have 1 for
-        memory that was given back, -1 for memory that was taken. Example: 0-10 is a segment at the
-        end (1) and was taken after the change (-1). The sum is 0: it was not reserved.
+        memory that was given back, -1 for memory that was taken.
         """
         first = 1 + len(self.held_at_start.size)
         event = self._rows[row - first] if row >= first else -1  # -1: before all events

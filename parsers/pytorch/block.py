@@ -56,7 +56,13 @@ class KinetoBlock:
             self.counts[category or f"phase {phase}"] += len(group)
             if category in unwanted:
                 continue
-            self._count_skipped(category, phase, len(group))
+            # Count events that are skipped for their category or phase.
+            is_arrow = category in kineto.FLOW_CATEGORIES or category == legacy.ARROWS
+            used_phases = ("s", "t", "f") if is_arrow else ("X", "i")
+            if category in kineto.KNOWN_CATEGORIES | legacy.CATEGORIES:
+                self.rows.odd["odd-phase"] += 0 if phase in used_phases else len(group)
+            elif not category and phase == "X":
+                self.rows.odd["no-category"] += len(group)
             if phase == "X" and category in _ADDERS:
                 _ADDERS[category](self.rows, group)
             elif phase == "i":
@@ -71,16 +77,6 @@ class KinetoBlock:
                 time, has_time = nanoseconds([event.ts for event in group.events])
                 rows = np.stack([integers([event.id for event in group.events]), time])
                 self.flows.append(rows[:, has_time])
-
-    def _count_skipped(self, category: str, phase: str, count: int) -> None:
-        """Count `count` events of a category and phase as odd if they are skipped for these."""
-        if category in kineto.KNOWN_CATEGORIES | legacy.CATEGORIES:
-            is_arrow = category in kineto.FLOW_CATEGORIES or category == legacy.ARROWS
-            used_phases = ("s", "t", "f") if is_arrow else ("X", "i")
-            if phase not in used_phases:
-                self.rows.odd["odd-phase"] += count
-        elif not category and phase == "X":
-            self.rows.odd["no-category"] += count
 
     def _groups(self, events: list[Any]) -> Iterator[tuple[str, str, Group]]:
         """Yield (category, phase, events with their arguments) for each category and phase."""
@@ -196,8 +192,7 @@ class KinetoReader:
         begin = end.rfind(b"{", 0, end.find(b'"M"') + 1)  # of the metadata event; -1 without "M"
         if begin < 0:
             return usual.decode(text)
-        bytes_before_end = len(text) - len(end)
-        before = bytes_before_end + len(end[:begin].rstrip(b", \t\r\n"))  # without the comma
+        before = len(text) - len(end) + len(end[:begin].rstrip(b", \t\r\n"))  # without the comma
         events: list[Any] = usual.decode(b"".join((text[:before], b"]")))
         events += list_decoder(kineto.LooseEvent).decode(b"[" + end[begin:])
         return events

@@ -110,15 +110,13 @@ def number_ops(events: Sequence[Any], categories: Sequence[str]) -> int:
 
 
 def without_nested_work(table: TableBuilder) -> TableBuilder:
-    """Return device work in pieces: at each time only the work of the innermost operator.
-
-    Work of an operator at 0-10 and of one inside it at 2-4 becomes three pieces: 0-2, 2-4, 4-10.
-    """
+    """Return device work in pieces: at each time only the work of the innermost operator."""
     columns = {name: table.column(name) for name in ("process", "device", "name", "external_id")}
     # Work without an operator is of kind kernel, all other work of kind op.
     kernel, op = table.names["kind"].codes(("kernel", "op"))
     columns["kind"] = np.where(columns["external_id"] == ABSENT, kernel, op)
     start = table.column("start_ns")
+    # Work of row 0 at 0-10, of row 1 at 2-4  ->  row [0 1 0], begins [0 2 4], ends [2 4 10]
     row, begins, ends = innermost_pieces(columns["device"], start, start + table.column("dur_ns"))
     flat = TableBuilder(table.table)
     flat.names = table.names

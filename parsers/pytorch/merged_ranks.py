@@ -25,7 +25,7 @@ _LABEL: Final = re.compile(r"(.{0,200}\d.{0,200})\s-?\d+")
 _MOST_RANKS: Final = 1_000_000
 _SHIFTS: Final[tuple[int, ...]] = tuple(10**power for power in range(15, 4, -1))
 """The powers of ten whose multiples a tool may add to numbers, the largest first."""
-_MOST_PROCESSES: Final = 4_096
+
 _HOST: Final = ("calls", "ops")
 _DEVICES: Final = 2**32
 """More than there are devices: `process * _DEVICES + device` is one number for both."""
@@ -56,10 +56,7 @@ def owner_codes(names: Names, pids: Sequence[Any], ranks: IntArray | None) -> Ar
 
 
 def _owner_text(pid: Any, rank: int = -1) -> str:
-    """Return an owner as the text "rank|numbers of the label|number of the pid".
-
-    Pid "[TP01] 3" with rank 2 is "2|01|3"; pid 7 without a rank is "||7".
-    """
+    """Return an owner as "rank|numbers of its label|pid": pid "[TP01] 3" of rank 2 is "2|01|3"."""
     text = pid if isinstance(pid, str) and not pid.isdigit() else ""
     labelled = _LABEL.fullmatch(text)
     # Ranks have few digits; 9 of them keep the numbers of any text small.
@@ -78,7 +75,7 @@ def split_ranks(tables: Tables, rank: int | None) -> list[tuple[int | None, int 
 
     1. If events tell ranks, a process is a rank.
     2. If they tell none and the file has no device work, a process is a pid, of unknown rank.
-    3. Else all events are in one process; also with over _MOST_PROCESSES, which are not real.
+    3. Else all events are in one process; also with more than 4,096, which are not real.
     """
     owners: dict[str, Owner] = {}
     for text in (text for table in tables.values() for text in table.names["process"]):
@@ -93,7 +90,7 @@ def split_ranks(tables: Tables, rank: int | None) -> list[tuple[int | None, int 
     if by_pid:
         keys = _process_keys(tables, owners)
     distinct_keys = sorted(set(keys.values()))
-    several = 1 < len(distinct_keys) <= _MOST_PROCESSES
+    several = 1 < len(distinct_keys) <= 4_096
     process_of_key = {key: number for number, key in enumerate(distinct_keys)}
     process_of = {text: process_of_key[keys[text]] if several else 0 for text in owners}
     pids = _common_pids(tables, owners, process_of, shift if several else 0)
@@ -154,28 +151,22 @@ def _rank_keys(tables: Tables, owners: Owners, shift: int) -> dict[str, tuple[in
     rank_of_pid = {owner.pid: owner.rank for owner in owners.values() if owner.rank is not None}
     keys: dict[str, tuple[int, ...] | None] = {}
     for text, owner in owners.items():
-        keys[text] = None
         if rank_of_pid:
             rank = rank_of_pid.get(owner.pid) if owner.rank is None else owner.rank
-            if rank is not None:
-                keys[text] = (rank,)
+            keys[text] = None if rank is None else (rank,)
         elif len(gpu_labels) > 1 and gpu_labels <= host_labels:
             keys[text] = owner.label
-        elif shift and owner.pid >= 0:
-            keys[text] = (owner.pid // shift,)
+        else:
+            keys[text] = (owner.pid // shift,) if shift and owner.pid >= 0 else None
     first_key = min((key for key in keys.values() if key is not None), default=())
     return {text: first_key if key is None else key for text, key in keys.items()}
 
 
 def _process_keys(tables: Tables, owners: Owners) -> dict[str, tuple[int, ...]]:
-    """Return (pid,) as the key of each owner.
-
-    A pid without operators gets the key of the pid with the most operators, () if none has any.
-    """
-    operators = tables["ops"]
+    """Return (pid,) as the key of each owner, without operators that of the most frequent pid."""
     counts = Counter[int]()
-    texts = [*operators.names["process"]]
-    rows = np.bincount(operators.column("process"), minlength=len(texts)).tolist()
+    texts = [*tables["ops"].names["process"]]
+    rows = np.bincount(tables["ops"].column("process"), minlength=len(texts)).tolist()
     for text, count in zip(texts, rows, strict=True):
         counts[owners[text].pid] += count
     del counts[ABSENT]
