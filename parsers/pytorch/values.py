@@ -184,7 +184,6 @@ def triples(values: Sequence[Any]) -> IntArray:
     """Return lists [x, y, z] as an (n, 3) array; values that are no such list are ABSENT."""
     if set(map(type, values)) == {tuple}:  # decoded as three integers
         return typed_integers([*chain.from_iterable(values)]).reshape(-1, 3)
-
     array = np.full((len(values), 3), ABSENT, dtype=np.int64)
     rows = [n for n, v in enumerate(values) if isinstance(v, list | tuple) and len(v) == 3]
     flat = [item for row in rows for item in values[row]]  # of [None, [4, 1, 2]]: [4, 1, 2]
