@@ -76,13 +76,16 @@ class History(Struct, frozen=True, dict=True):
         """`_rows` sorted by address, then time; and which of them are first at their address."""
         rows = self._rows[np.argsort(self.address[self._rows], kind="stable")]
         address = self.address[rows]
-        return rows, np.append(True, address[1:] != address[:-1])[: len(address)]
+        # address [5 5 9]  ->  is_first [1 0 1]; without events (no address) it is empty, too
+        is_first = np.append(True, address[1:] != address[:-1])[: len(address)]
+        return rows, is_first
 
     @property
     def contradictions(self) -> int:
         """Number of events that allocate what is allocated already, or free what is free."""
         rows, is_first = self._by_address
         action = self.action[rows]
+        # address [5 5 9], all alloc: repeats_action [0 1 1], is_first [1 0 1]  ->  1 contradicts
         repeats_action = np.append(False, action[1:] == action[:-1])[: len(action)]
         return int(np.count_nonzero(repeats_action & ~is_first))
 
@@ -96,9 +99,9 @@ class History(Struct, frozen=True, dict=True):
         freed = rows[is_first & (self.action[rows] == FREE)]
         without_events = ~np.isin(self.held.address, self.address[self._rows])
         return Blocks(
-            np.append(self.held.address[without_events], self.address[freed]),
-            np.append(self.held.size[without_events], self.size[freed]),
-            np.append(self.held.code[without_events], np.full(len(freed), -1)),
+            address=np.append(self.held.address[without_events], self.address[freed]),
+            size=np.append(self.held.size[without_events], self.size[freed]),
+            code=np.append(self.held.code[without_events], np.full(len(freed), -1)),
         )
 
     @cached_property
@@ -107,15 +110,17 @@ class History(Struct, frozen=True, dict=True):
         rows, held = self._rows, self.held_at_start
         start = np.full(1 + len(held.size), self.time_ns[0] if len(self.time_ns) else 0)
         stack = np.where(self.action[rows] == ALLOC, self.stack[rows], -1)
+        # Held at the start [512 1024], then alloc 256, free 512:
+        # change [0 512 1024 256 -512]  ->  total [1536 1536 1536 1792 1280]
         change = np.concatenate([[0], held.size, self.size[rows] * _SIGNS[self.action[rows]]])
         total = np.cumsum(change)
         total[: len(start)] = held.size.sum()
         return _Changes(
-            np.append(start, self.time_ns[rows]),
-            change,
-            np.concatenate([[0], held.address, self.address[rows]]),
-            np.concatenate([[-1], held.code, stack]),
-            total,
+            time_ns=np.append(start, self.time_ns[rows]),
+            change=change,
+            address=np.concatenate([[0], held.address, self.address[rows]]),
+            stack=np.concatenate([[-1], held.code, stack]),
+            total=total,
         )
 
     @property
@@ -130,17 +135,19 @@ class History(Struct, frozen=True, dict=True):
         peak of allocated memory). The last two are left out if reserved memory is unknown.
         """
         time, change, address, stack, total = self._changes
-        # Of the blocks held at the start, show those with a known stack. Row 0 is shown if it must
-        # stand for the others, or if it is the only one.
-        is_shown = (np.arange(len(time)) > len(self.held_at_start.size)) | (stack >= 0)
+        # Show all events. Show blocks held at the start if their stack is known. Row 0 stands for
+        # the other blocks: show it if there are any, or if it is the only row.
+        is_shown = stack >= 0
+        is_shown[1 + len(self.held_at_start.size) :] = True
         is_shown[0] = not is_shown[1:].all() or len(time) == 1
         common = {"time_ns": time[is_shown], "address": address[is_shown]}
         shown_stack = stack[is_shown].astype(np.int32)
         value = change[is_shown].astype(np.float64)
         yield "change", {**common, "stack": shown_stack, "value": value}
         yield "allocated", {**common, "value": total[is_shown].astype(np.float64)}
-        # Go back from the segments at the end by undoing events. If that leads below 0, events are
-        # missing and reserved memory is unknown.
+        # Reserved memory at the start is that at the end minus the growth by all events. If it is
+        # ever below 0, events are missing and reserved memory is unknown.
+        # 30 at the end, events [+20 -10]: growth [0 20 10]  ->  reserved [20 40 30]
         rows = np.flatnonzero(np.isin(self.action, list(SEGMENTS)))
         growth = np.cumsum(np.append(0, self.size[rows] * _SIGNS[self.action[rows]]))
         reserved = int(self.segments.size.sum()) - int(growth[-1]) + growth
@@ -150,11 +157,13 @@ class History(Struct, frozen=True, dict=True):
         reserved_time = np.append(time[0], self.time_ns[rows])
         values = reserved.astype(np.float64)
         yield "reserved", {"time_ns": reserved_time, "stack": reserved_stack, "value": values}
-        # The peak is the last change at the first time at which the total is highest.
+        # The peak is the last row with the highest total at the first time that has this total:
+        # total [5 9 9 9], time [1 2 2 3]  ->  peak 2
         highest = int(np.argmax(total))
         peak = int(np.flatnonzero((total == total[highest]) & (time == time[highest]))[-1])
-        # A block is held then if the last change at its address up to the peak allocated it. In
-        # reversed order, `unique` finds the last change instead of the first.
+        # A block is held then if the last change at its address up to the peak allocated it.
+        # `unique` finds first rows, so reverse: address [7 8 7 9], peak 3 -> [9 7 8 7]; the first
+        # rows of 7, 8, 9 there are [1 2 0] -> their last rows are 3 - [1 2 0] = [2 1 3]
         last = peak - np.unique(address[: peak + 1][::-1], return_index=True)[1]
         allocating = last[change[last] > 0]
         held = Blocks(address[allocating], change[allocating], stack[allocating])
@@ -187,20 +196,23 @@ def _largest_gap(segments: Blocks, begins: IntArray, held: Blocks) -> int:
 
     `segments` and `begins` are as `_segments_after` returns them, `held` the allocated blocks.
     """
-    held_sizes = -(-held.size // _ROUNDED) * _ROUNDED
+    held_sizes = -(-held.size // _ROUNDED) * _ROUNDED  # rounded up: 513 -> 1024
     address = np.concatenate([segments.address, held.address])
     ends = address + np.concatenate([segments.size, held_sizes])
     edges = np.concatenate([address, ends])
     order = np.argsort(edges, kind="stable")
-    edges, width = edges[order], np.diff(edges[order], append=edges[order][-1:])
+    edges = edges[order]
+    width = np.diff(edges, append=edges[-1:])
     # Between an edge and the next: how many segments, and how many blocks, cover the memory? Each
-    # counts + from its begin and - from its end.
+    # counts + from its begin and - from its end. Segment 0-10, block 2-4, in units of 512:
+    # edges [0 2 4 10], width [2 2 6 0], reserved [1 1 1 0], allocated [0 1 0 0], free [1 0 1 0]
     segment_codes = np.concatenate([segments.code, np.zeros(len(held.size))])
     block_codes = np.concatenate([np.zeros(len(segments.size)), np.ones(len(held.size))])
     is_reserved = np.cumsum(np.append(segment_codes, -segment_codes)[order]) > 0
     is_allocated = np.cumsum(np.append(block_codes, -block_codes)[order]) > 0
     is_free = is_reserved & ~is_allocated
     # Join adjacent free ranges: a used range, or the begin of a segment, starts a new piece.
+    # begins [0]: is_new_piece [1 1 0 0]  ->  piece [1 2 2 2]  ->  piece_sizes [0 2 6]
     is_new_piece = (~is_free & (width > 0)) | np.isin(edges, begins)
     piece_sizes = np.bincount(np.cumsum(is_new_piece), weights=np.where(is_free, width, 0))
     return int(piece_sizes.max(initial=0))

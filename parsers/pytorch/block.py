@@ -58,14 +58,13 @@ class KinetoBlock:
                 continue
             # Count events that are skipped for their category or phase.
             is_arrow = category in kineto.FLOW_CATEGORIES or category == legacy.ARROWS
+            used_phases = ("s", "t", "f") if is_arrow else ("X", "i")
             if category in kineto.KNOWN_CATEGORIES | legacy.CATEGORIES:
-                is_used = phase in (("s", "t", "f") if is_arrow else ("X", "i"))
-                self.rows.odd["odd-phase"] += 0 if is_used else len(group)
+                self.rows.odd["odd-phase"] += 0 if phase in used_phases else len(group)
             elif not category and phase == "X":
                 self.rows.odd["no-category"] += len(group)
-            if phase == "X":
-                if (adder := _ADDERS.get(category)) is not None:
-                    adder(self.rows, group)
+            if phase == "X" and category in _ADDERS:
+                _ADDERS[category](self.rows, group)
             elif phase == "i":
                 has_memory = isinstance(group.args[0], kineto.MemoryArgs)  # all are of one type
                 is_memory = [has_memory and event.name == "[memory]" for event in group.events]
@@ -130,11 +129,14 @@ class Collected:
     def absorb(self, block: KinetoBlock) -> None:
         """Add a block. Blocks must come in the order of the text: it numbers old operators."""
         if block.legacy_ops or legacy.WORK in block.counts:
-            # Number operators on from those of the blocks before.
+            # A block numbers its operators from 0; its -1 is the last operator of the block before.
+            # Number on: after 3 operators, [-1 0 1 ABSENT] -> [2 3 4 ABSENT]. ABSENT is below 0.
+            operators_before = self.counts[legacy.OPS]
             for count, columns in (*block.rows.ops.pieces, *block.rows.activities.pieces):
-                ids = np.asarray(columns.get("external_id", ABSENT), dtype=np.int64)
-                moved = np.where(ids == ABSENT, -1, ids + self.counts[legacy.OPS])
-                columns["external_id"] = np.broadcast_to(np.where(moved < 0, ABSENT, moved), count)
+                in_block = np.asarray(columns.get("external_id", ABSENT), dtype=np.int64)
+                in_file = in_block + operators_before
+                in_file = np.where(in_file < 0, ABSENT, in_file)
+                columns["external_id"] = np.broadcast_to(in_file, count)
         for name, table in self.tables.items():
             table.absorb(getattr(block.rows, name))
         self.counts.update(block.counts)
@@ -181,14 +183,16 @@ class KinetoReader:
         """Return the events of a JSON list, each of the type of its category.
 
         From the first metadata event (phase M) near the end on, they are LooseEvents.
+        Example: [{"ph":"X"},{"ph":"M"},{"ph":"s"}] is decoded as two lists,
+        [{"ph":"X"}] as usual and [{"ph":"M"},{"ph":"s"}] as LooseEvents.
         """
         event_types = kineto.tagged_events(self._python_stacks)
-        usual, end = list_decoder(Union[event_types]), bytes(text[-_METADATA_BYTES:])  # noqa: UP007
-        begin = end.rfind(b"{", 0, end.find(b'"M"') + 1)  # of the metadata event
+        usual = list_decoder(Union[event_types])  # noqa: UP007
+        end = bytes(text[-_METADATA_BYTES:])
+        begin = end.rfind(b"{", 0, end.find(b'"M"') + 1)  # of the metadata event; -1 without "M"
         if begin < 0:
             return usual.decode(text)
-        # Decode the events before it as a list of their own, and the others as another one.
-        before = len(text) - len(end) + len(end[:begin].rstrip(b", \t\r\n"))
+        before = len(text) - len(end) + len(end[:begin].rstrip(b", \t\r\n"))  # without the comma
         events: list[Any] = usual.decode(b"".join((text[:before], b"]")))
         events += list_decoder(kineto.LooseEvent).decode(b"[" + end[begin:])
         return events
@@ -234,9 +238,10 @@ _ADDERS: Final[dict[str, Callable[[KinetoRows, Group], None]]] = {
 
 
 def _read_args(texts: Sequence[msgspec.Raw], args_type: type[A], odd: Counter[str]) -> list[A]:
-    """Return the arguments of each event, decoded all at once if that works, else one by one.
+    """Return the arguments of each event; the defaults if an event has none or unreadable ones.
 
-    Without arguments, or with unreadable ones (counted in `odd`), they are the defaults.
+    Three ways are tried, the fastest first: 1. all at once, exactly as `args_type`; 2. all at once,
+    with any JSON value in the fields; 3. one by one. `odd` counts those unreadable or repaired.
     """
     if args_type is kineto.Args:  # no table needs arguments of this category
         return [args_type()] * len(texts)

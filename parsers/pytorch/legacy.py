@@ -77,8 +77,10 @@ def category(event: Any) -> str:
 def number_ops(events: Sequence[Any], categories: Sequence[str]) -> int:
     """Number the operators of a block (`id`), give device work its operator's number; return count.
 
-    Device work belongs to the last operator before it if the arrow between them confirms that, else
-    to none (ABSENT). The number -1 is the last operator of the block before.
+    Device work gets the number of
+    1. the last operator of the block before (-1), if the block has no operator before the work;
+    2. the last operator before the work, if the arrow between them confirms that;
+    3. no operator (ABSENT) otherwise.
     """
     count = 0
     op: Any = None
@@ -94,10 +96,11 @@ def number_ops(events: Sequence[Any], categories: Sequence[str]) -> int:
             last_arrow = event
             if event.ph == "s":
                 arrow_start = event
+        elif kind == WORK and op is None:
+            event.id = -1
         elif kind == WORK:
             # The arrow starts at the operator, and its end, just before the work, has the same id.
-            # Before the first operator of a block, both may be in the block before.
-            is_of_op = op is None or (
+            is_of_op = (
                 arrow_start is not None
                 and (arrow_start.ts, arrow_start.tid) == (op.ts, op.tid)
                 and arrow_start.id == last_arrow.id
@@ -109,10 +112,11 @@ def number_ops(events: Sequence[Any], categories: Sequence[str]) -> int:
 def without_nested_work(table: TableBuilder) -> TableBuilder:
     """Return device work in pieces: at each time only the work of the innermost operator."""
     columns = {name: table.column(name) for name in ("process", "device", "name", "external_id")}
-    kinds, external = table.names["kind"].codes(("kernel", "op")), columns["external_id"]
     # Work without an operator is of kind kernel, all other work of kind op.
-    columns["kind"] = np.where(external == ABSENT, kinds[0], kinds[1])
+    kernel, op = table.names["kind"].codes(("kernel", "op"))
+    columns["kind"] = np.where(columns["external_id"] == ABSENT, kernel, op)
     start = table.column("start_ns")
+    # Work of row 0 at 0-10, of row 1 at 2-4  ->  row [0 1 0], begins [0 2 4], ends [2 4 10]
     row, begins, ends = innermost_pieces(columns["device"], start, start + table.column("dur_ns"))
     flat = TableBuilder(table.table)
     flat.names = table.names
@@ -128,10 +132,12 @@ def without_nested_work(table: TableBuilder) -> TableBuilder:
 def ranges_from_ops(tables: Mapping[str, TableBuilder]) -> None:
     """Move ranges from the operators to the marks, in place, as annotations.
 
-    A range is host code around operators, as `record_function` makes it. Its name has no namespace
-    (`aten::`) and is not that of an autograd node; it has no inputs and no sequence number; and it,
-    or another range of this name, has operators inside. Before PyTorch 1.6 operators had no
-    namespace, so ranges cannot be told from them.
+    A range is host code around operators, as `record_function` makes it:
+    1. Its name has no namespace (`aten::`).
+    2. Its name is not that of a node of autograd (`AddBackward0`).
+    3. It has no inputs and no sequence number.
+    4. It has operators inside, or another one with this name, for which 3 holds, has some.
+    Before PyTorch 1.6 no operator had a namespace: then there are no ranges.
     """
     ops, marks = tables["ops"], tables["marks"]
     labels = list(ops.names["name"])
@@ -140,9 +146,10 @@ def ranges_from_ops(tables: Mapping[str, TableBuilder]) -> None:
         return
     of_autograd = np.array([_BACKWARD.fullmatch(label) is not None for label in labels], np.bool_)
     name = ops.column("name")
-    may_be_range = ~(has_namespace | of_autograd)[name]
-    may_be_range &= (ops.column("input_dims") == -1) & (ops.column("sequence") == ABSENT)
-    # Which names have other operators inside, at least once?
+    may_be_range = ~(has_namespace | of_autograd)[name]  # rules 1 and 2, per operator
+    may_be_range &= (ops.column("input_dims") == -1) & (ops.column("sequence") == ABSENT)  # 3
+    # Rule 4: which names have other operators inside, at least once? Parents are rows of `ops`:
+    # name [a b a], parent [-1 0 -1]: row 0 is a parent, so the name a, and rows 0 and 2, are ranges
     process, thread, start, dur = (ops.column(column) for column in ("process", *_COPIED))
     parent = OpTree.nested(joint_codes(process, thread), start, start + dur).parent
     parents = distinct(parent[parent >= 0])

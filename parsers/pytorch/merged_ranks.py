@@ -25,6 +25,7 @@ _LABEL: Final = re.compile(r"(.{0,200}\d.{0,200})\s-?\d+")
 _MOST_RANKS: Final = 1_000_000
 _SHIFTS: Final[tuple[int, ...]] = tuple(10**power for power in range(15, 4, -1))
 """The powers of ten whose multiples a tool may add to numbers, the largest first."""
+
 _HOST: Final = ("calls", "ops")
 _DEVICES: Final = 2**32
 """More than there are devices: `process * _DEVICES + device` is one number for both."""
@@ -55,7 +56,7 @@ def owner_codes(names: Names, pids: Sequence[Any], ranks: IntArray | None) -> Ar
 
 
 def _owner_text(pid: Any, rank: int = -1) -> str:
-    """Return an owner as the text "rank|numbers of the label|number of the pid"."""
+    """Return an owner as "rank|numbers of its label|pid": pid "[TP01] 3" of rank 2 is "2|01|3"."""
     text = pid if isinstance(pid, str) and not pid.isdigit() else ""
     labelled = _LABEL.fullmatch(text)
     # Ranks have few digits; 9 of them keep the numbers of any text small.
@@ -71,41 +72,54 @@ def split_ranks(tables: Tables, rank: int | None) -> list[tuple[int | None, int 
     """Replace, in place, the codes of owners in all tables by the numbers of processes.
 
     Return rank and pid of each process, None if unknown. `rank` is that of a file of one rank.
+
+    1. If events tell ranks, a process is a rank.
+    2. If they tell none and the file has no device work, a process is a pid, of unknown rank.
+    3. Else all events are in one process; also with more than 4,096, which are not real.
     """
     owners: dict[str, Owner] = {}
     for text in (text for table in tables.values() for text in table.names["process"]):
         rank_text, label, pid = text.split("|")  # as `owner_codes` wrote it
         label_numbers = tuple(map(int, label.split("."))) if label else None
         owners[text] = Owner(int(rank_text) if rank_text else None, label_numbers, int(pid))
-    # Group the owners into processes, by rank or else by pid.
+    # Owners with the same key are one process. Keys are () if nothing tells any.
     shift = _device_shift([owners[text].pid for text in tables["activities"].names["process"]])
     keys = _rank_keys(tables, owners, shift)
-    if by_pid := not any(keys.values()) and not tables["activities"].count:
+    tells_ranks = any(keys.values())
+    by_pid = not tells_ranks and not tables["activities"].count
+    if by_pid:
         keys = _process_keys(tables, owners)
     distinct_keys = sorted(set(keys.values()))
-    several = 1 < len(distinct_keys) <= 4_096  # more ranks are not real: one process
+    several = 1 < len(distinct_keys) <= 4_096
     process_of_key = {key: number for number, key in enumerate(distinct_keys)}
     process_of = {text: process_of_key[keys[text]] if several else 0 for text in owners}
     pids = _common_pids(tables, owners, process_of, shift if several else 0)
     for table in tables.values():
         numbers = np.array([process_of[text] for text in table.names["process"]], dtype=np.int32)
         table.replace("process", numbers[table.column("process")])
-    if several and shift:  # the tool added its multiples to devices, too
+    if several and shift:  # the tool added its multiples to devices, too: 100000003 -> 3
         device = tables["activities"].column("device")
         tables["activities"].replace("device", np.where(device < 0, device, device % shift))
     ranks: list[int | None] = [rank]
-    if by_pid and several:
-        ranks = [None] * len(distinct_keys)
-    elif not by_pid and (several or distinct_keys[:1] > [()]):  # (): no owner tells a rank
+    if tells_ranks:
         ranks = _rank_numbers(distinct_keys)
+    elif by_pid and several:
+        ranks = [None] * len(distinct_keys)
     return [(own_rank, pids.get(process)) for process, own_rank in enumerate(ranks)]
 
 
 def _device_shift(pids: Sequence[int]) -> int:
-    """Return the power of ten whose multiples a tool added to device numbers, 0 if none."""
-    devices = np.array([pid for pid in pids if pid >= 0], np.int64)
-    shifts = (power for power in _SHIFTS if (devices % power < 1_024).all())
-    return next((power for power in shifts if len(distinct(devices // power)) > 1), 0)
+    """Return the power of ten whose multiples a tool added to device numbers, 0 if none.
+
+    Pids 3 and 100000003 are device 3 of ranks 0 and 1: the power is 10**8.
+    """
+    pids = [pid for pid in pids if pid >= 0]
+    for power in _SHIFTS:
+        devices = [pid % power for pid in pids]
+        ranks = {pid // power for pid in pids}
+        if len(ranks) > 1 and max(devices) < 1_024:
+            return power
+    return 0
 
 
 def _common_pids(
@@ -126,10 +140,11 @@ def _common_pids(
 def _rank_keys(tables: Tables, owners: Owners, shift: int) -> dict[str, tuple[int, ...]]:
     """Return a key per owner: numbers that are equal for owners of the same rank.
 
-    The first kind of numbers that the file has is used for all: the ranks in arguments (an owner
-    without one gets that of other events with its pid); the labels, if these distinguish GPUs and
-    host events have the same ones; the multiples of `shift` in pids. An owner without a number of
-    this kind gets the smallest key.
+    One kind of numbers is used for all owners, the first that the file has:
+    1. The ranks in arguments. An owner without one gets that of other events with its pid.
+    2. The labels, if GPUs have several and host events have all of these.
+    3. The multiples of `shift` in pids: pid 100000003 with shift 10**8 has the key (1,).
+    An owner without a number of this kind gets the smallest key, () if no owner has one.
     """
     host_labels = {owners[text].label for name in _HOST for text in tables[name].names["process"]}
     gpu_labels = {owners[text].label for text in tables["activities"].names["process"]}
@@ -149,9 +164,9 @@ def _rank_keys(tables: Tables, owners: Owners, shift: int) -> dict[str, tuple[in
 
 def _process_keys(tables: Tables, owners: Owners) -> dict[str, tuple[int, ...]]:
     """Return (pid,) as the key of each owner, without operators that of the most frequent pid."""
-    operators, counts = tables["ops"], Counter[int]()
-    texts = [*operators.names["process"]]
-    rows = np.bincount(operators.column("process"), minlength=len(texts)).tolist()
+    counts = Counter[int]()
+    texts = [*tables["ops"].names["process"]]
+    rows = np.bincount(tables["ops"].column("process"), minlength=len(texts)).tolist()
     for text, count in zip(texts, rows, strict=True):
         counts[owners[text].pid] += count
     del counts[ABSENT]
@@ -163,7 +178,8 @@ def _process_keys(tables: Tables, owners: Owners) -> dict[str, tuple[int, ...]]:
 def _rank_numbers(keys: Sequence[tuple[int, ...]]) -> list[int | None]:
     """Return the rank of each key: the number at the only position where the keys differ.
 
-    Of a single key it is the first number; if keys differ otherwise, ranks are unknown (None).
+    Keys (0, 4) and (0, 5) are ranks 4 and 5. A single key is the rank of its first number. Keys
+    (0, 4) and (1, 5) differ at two positions: ranks are unknown (None), as with unequal lengths.
     """
     if len({len(key) for key in keys}) > 1:
         return [None] * len(keys)
@@ -187,7 +203,8 @@ def number_devices(tables: Tables, several: bool) -> list[tuple[int, int]]:
     with_devices = [tables[name] for name in ("activities", "marks", "counters")]
     for table in with_devices if several else ():
         device, process = table.column("device"), table.column("process")
-        # + 1 makes the unknown device 0; % keeps impossible numbers from changing the process.
+        # Process 1, device 3 -> 1 * _DEVICES + 4; the unknown device -1 -> 1 * _DEVICES + 0.
+        # % keeps impossible numbers from changing the process.
         key = process * _DEVICES + (device + 1) % _DEVICES
         table.replace("device", np.where(device == ABSENT, ABSENT, key))
     used = distinct(activities.column("device"))

@@ -76,8 +76,9 @@ class Metadata(Struct, frozen=True):
     def facts_of(self, local_id: int) -> DeviceFacts | None:
         """Return the properties of the device with a number, None if the file does not tell them.
 
-        On ROCm the numbers count CPU sockets first, so they do not match the list. There, and if no
-        entry has the number, the properties are known only if all entries agree.
+        1. They are those that the file lists for the number. Not on ROCm, where numbers count CPU
+           sockets first, so they do not match the list.
+        2. Else they are those of all listed devices, if these are alike.
         """
         listed_facts = None if self.is_rocm else self.by_id.get(local_id)
         return listed_facts or self.common
@@ -85,10 +86,8 @@ class Metadata(Struct, frozen=True):
 
 def read_metadata(header: Mapping[str, msgspec.Raw], file_name: str) -> Metadata:
     """Return the facts in the top-level keys of a trace; a missing rank is taken from its name."""
-    distributed, cost = (
-        value if isinstance(value := _value(header, key), dict) else {}
-        for key in ("distributedInfo", _COST_KEY)
-    )
+    distributed = _object(header, "distributedInfo")
+    cost = _object(header, _COST_KEY)
     rank = _between(distributed.get("rank"), 0, _INT32_MAX)
     listed_gpus = _value(header, "deviceProperties")
     devices = [(_integer(entry.get("id")), _device_facts(entry)) for entry in _objects(listed_gpus)]
@@ -97,9 +96,8 @@ def read_metadata(header: Mapping[str, msgspec.Raw], file_name: str) -> Metadata
     host_in_name = _HOST_IN_NAME.match(file_name)
     names = [_optional_text(_value(header, key)) for key in _IDENTITY_KEYS]
     names.append(host_in_name[1] if host_in_name else None)
-    unrecorded, recorded = (
-        _between(cost.get(key), 1, LIMIT_NS) for key in ("unrecorded_step_ns", "recorded_step_ns")
-    )
+    unrecorded = _between(cost.get("unrecorded_step_ns"), 1, LIMIT_NS)
+    recorded = _between(cost.get("recorded_step_ns"), 1, LIMIT_NS)
     facts = {key: _value(header, key) for key in _FACTS}
     facts |= {key: distributed.get(key) for key in ("backend", "nccl_version")}
     # None: the fact is left out
@@ -153,9 +151,15 @@ def _value(header: Mapping[str, msgspec.Raw], key: str) -> Any:
     return decoded(header[key], object) if key in header else None
 
 
+def _object(header: Mapping[str, msgspec.Raw], key: str) -> dict[str, Any]:
+    """Return the object of a key, {} if it has none."""
+    value = _value(header, key)
+    return value if isinstance(value, dict) else {}
+
+
 def _integer(value: object) -> int | None:
     """Return a number that fits an int64, None for anything else."""
-    number = integer(value)
+    number = integer(value)  # 2**63 has wrapped around to -2**63
     has_wrapped = isinstance(value, int | str) and number != ABSENT and number != int(value)
     return None if number == ABSENT or has_wrapped else number
 

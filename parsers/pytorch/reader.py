@@ -300,6 +300,7 @@ def _lend_correlations(collected: Collected) -> None:
     for table in (collected.tables["activities"], collected.tables["calls"]):
         correlation, start = table.column("correlation"), table.column("start_ns")
         # The first arrow at the start or later; for starts after all arrows, the last one.
+        # arrow_times [10 20], start [10 15 30]  ->  arrow [0 1 1]; only 10 is the time of its arrow
         arrow = np.minimum(np.searchsorted(arrow_times, start), len(arrow_times) - 1)
         is_filled = (correlation == ABSENT) & (arrow_times[arrow] == start)
         if is_filled.any():
@@ -367,11 +368,12 @@ def _complete_groups(collected: Collected, metadata: Metadata) -> None:
     for table in (collected.tables[name] for name in ("activities", "ops")):
         groups = [metadata.groups.get(name, {}) for name in table.names["collective_group"]]
         for column in GROUP_COLUMNS if groups else ():
-            # The last element of each array is for code -1: a row without a group, or a text.
+            # Per group, the code of the text in the header; last, -1 for rows without a group (-1).
             texts = [*(group.get(column) for group in groups), None]
-            from_header = optional_codes(table.names[column], texts)
-            header_code = from_header[table.column("collective_group")]
+            code_in_header = optional_codes(table.names[column], texts)
+            # Per text, whether it is short; last, True for rows without a text (code -1).
             is_short = np.array(["..." in text for text in table.names[column]] + [True])
+            header_code = code_in_header[table.column("collective_group")]
             code = table.column(column)
             is_filled = is_short[code] & (header_code >= 0)
             table.replace(column, np.where(is_filled, header_code, code))

@@ -61,7 +61,8 @@ _IGNORED: Final = ("free_completed", "snapshot", "user_defined")
 _HELD, _OTHER = "active_allocated", "other"
 _MOST_FRAMES: Final = 8
 _LONGEST: Final = 100
-_OWN: Final = -1  # the kind of a frame of the program itself
+_OWN, _PACKAGE, _TORCH, _OPERATION, _OTHER_FRAME = range(5)
+"""Kinds of frames: Python of the program, of packages, of PyTorch; operator or backward; other."""
 _OF_TORCH: Final = re.compile(r"(?:^|[/\\])torch[/\\](?!optim[/\\])")
 _OF_PYTHON: Final = re.compile(r"\.pyx?$|^<")
 _INSTALLED: Final = re.compile(
@@ -209,6 +210,7 @@ class _Reader:
         if (recorded_us == ABSENT).any():  # the writer gave no times: use the order of the events
             times_us = np.arange(len(events))
         else:
+            # recorded_us [5 9 7 8]: one step back  ->  times_us [5 9 9 9]
             self._has_times |= bool(len(events))
             self._odd["times-ordered"] += int(np.count_nonzero(np.diff(recorded_us) < 0))
             times_us = np.maximum.accumulate(recorded_us)
@@ -221,14 +223,14 @@ class _Reader:
             size=_column(events, "size"),
             stack=self._stack_codes(events),
             held=Blocks(
-                _column(blocks, "address"),
-                _column(blocks, "asked" if has_history else "size"),
-                self._stack_codes(blocks),
+                address=_column(blocks, "address"),
+                size=_column(blocks, "asked" if has_history else "size"),
+                code=self._stack_codes(blocks),
             ),
             segments=Blocks(
-                _column(segments, "address"),
-                _column(segments, "total_size"),
-                _column(segments, "is_expandable"),
+                address=_column(segments, "address"),
+                size=_column(segments, "total_size"),
+                code=_column(segments, "is_expandable"),
             ),
         )
         if history.moved > 2**60:  # sums of sizes must fit in an int64
@@ -303,24 +305,28 @@ class _Reader:
     def _stack_text(self, frames: Sequence[Any]) -> str:
         """Return a stack as a text of at most _MOST_FRAMES frames, innermost first.
 
-        It has the operator that Python called, then the program's Python frames, else
-        PyTorch's. Backward runs in a thread without Python: it has operators and backward
-        functions, else all frames. Packages that the program itself calls, innermost, are left
-        out; not those that PyTorch calls: the modules of a package are what runs.
+        `frames` are innermost first. The text has the first of these that the stack has:
+        1. The operator that Python called, and Python frames of the program and of packages.
+        2. The operator that Python called, and Python frames of PyTorch.
+        3. Operators and backward functions (a thread without Python), else all frames.
+        Frames of packages inside of the program's innermost frame are left out: numpy/core.py <
+        train.py is "train.py". Not if PyTorch called the package: its modules are what runs, so
+        package/model.py < torch/module.py < train.py is "package/model.py < train.py".
         """
-        texts_by_kind: list[list[str]] = [[], [], [], []]
-        program, torch, operators, others = texts_by_kind  # the kinds of `_frame`
-        is_called = True  # all Python so far may be of packages that the program calls
+        texts_by_kind: list[list[str]] = [[], [], [], [], []]
+        program, _, torch, operators, others = texts_by_kind
+        texts_by_kind[_PACKAGE] = program  # one list for Python of the program and of packages
+        may_drop_packages = True
         for frame in frames:
             if id(frame) not in self._frames:
                 self._frames[id(frame)] = _frame(frame)
             text, kind = self._frames[id(frame)]
-            if kind == _OWN and is_called:
+            if kind == _OWN and may_drop_packages:
                 program.clear()
-            is_called &= kind != _OWN and not (kind == 1 and program)
-            kind = max(kind, 0)
+            if kind == _OWN or (kind == _TORCH and program):  # PyTorch called these packages
+                may_drop_packages = False
             # Outside of the innermost Python frame only Python counts.
-            if kind < 2 or not (program or torch):
+            if kind <= _TORCH or not (program or torch):
                 texts_by_kind[kind].append(text)
             if len(program) == _MOST_FRAMES:
                 break
@@ -345,22 +351,17 @@ _CODES: Final = {
 
 
 def _frame(frame: Any) -> tuple[str, int]:
-    """Return a frame's text and its kind.
-
-    Kinds: _OWN and 0, Python of the program and of packages, 1 Python of PyTorch, 2 operator or
-    backward function, 3 other.
-    """
+    """Return a frame's text and its kind, such as ("train.py(12): step", _OWN)."""
     fields = frame if isinstance(frame, dict) else {}
     texts = (fields.get(key) for key in ("filename", "name"))
     path, name = (text if isinstance(text, str) else "" for text in texts)
+    kind = _OTHER_FRAME
     if _OF_PYTHON.search(path):
-        kind = 1 if _OF_TORCH.search(path) else 0 if _INSTALLED.search(path) else _OWN
+        kind = _TORCH if _OF_TORCH.search(path) else _PACKAGE if _INSTALLED.search(path) else _OWN
     elif (operator := _OPERATOR.search(name)) is not None:
-        return f"aten::{operator[1][:_LONGEST]}", 2
+        return f"aten::{operator[1][:_LONGEST]}", _OPERATION
     elif (backward := _BACKWARD.search(name)) is not None:
-        return backward[1][:_LONGEST], 2
-    else:
-        kind = 3
+        return backward[1][:_LONGEST], _OPERATION
     file, line = re.split(r"[/\\]", path)[-1][:_LONGEST], fields.get("line")
     where = f"{file}({line})" if isinstance(line, int) and 0 < line < 10**9 else file
     return ": ".join(filter(None, (where, name[:_LONGEST]))), kind

@@ -139,7 +139,8 @@ class KinetoRows:
                     text if bytes(text).strip(b"[] ") else msgspec.Raw(b"") for text in old
                 )
         # Many operators have the same shapes: encode each distinct set of inputs only once. The
-        # dictionary gives a new key the next number.
+        # dictionary gives a new key the next number: inputs [A B A] -> input_number [0 1 0], so
+        # first_row is [0 1]: `examples` has the arguments of one operator per number.
         number_of: defaultdict[bytes, int] = defaultdict()
         number_of.default_factory = number_of.__len__
         inputs = [
@@ -228,15 +229,17 @@ class KinetoRows:
             "time_ns": times["start_ns"],
             "address": _numbers(args, "address"),
         }
-        for field, quantity in (("bytes", "change"), ("allocated",) * 2, ("reserved",) * 2):
+        quantity_of = {"bytes": "change", "allocated": "allocated", "reserved": "reserved"}
+        for field, quantity in quantity_of.items():
             values = _numbers(args, field)
             is_given = values != ABSENT
-            labels = {on: f"{'device' if on else 'host'}_memory.{quantity}_bytes" for on in (0, 1)}
+            places = {True: "device", False: "host"}  # by `is_on_device`
+            label_of = {on: f"{place}_memory.{quantity}_bytes" for on, place in places.items()}
             _add(
                 self.counters,
                 int(is_given.sum()),
                 **{n: c if isinstance(c, int) else c[is_given] for n, c in columns.items()},
-                name=names.codes(map(labels.__getitem__, is_on_device[is_given].tolist())),
+                name=names.codes(map(label_of.__getitem__, is_on_device[is_given].tolist())),
                 value=values[is_given].astype(np.float64),
             )
 

@@ -140,7 +140,7 @@ def _nanoseconds_at_once(values: Sequence[Any], kinds: set[type]) -> IntArray | 
             is_exact = np.abs(micros).max() < _EXACT_BELOW_US
             return _rounded_nanoseconds(micros) if is_exact else None
         text = b",".join(map(bytes, values)) if kinds == {msgspec.Raw} else b""
-        if _THOUSANDTHS.fullmatch(text):
+        if _THOUSANDTHS.fullmatch(text):  # b"1.250,12.500" -> 1250, 12500
             digits = text.replace(b".", b"").split(b",")
             thousandths = np.fromiter(map(int, digits), np.int64, len(digits))
             return thousandths if _largest(thousandths) <= LIMIT_NS else None
@@ -186,7 +186,7 @@ def triples(values: Sequence[Any]) -> IntArray:
         return typed_integers([*chain.from_iterable(values)]).reshape(-1, 3)
     array = np.full((len(values), 3), ABSENT, dtype=np.int64)
     rows = [n for n, v in enumerate(values) if isinstance(v, list | tuple) and len(v) == 3]
-    flat = [item for row in rows for item in values[row]]
+    flat = [item for row in rows for item in values[row]]  # of [None, [4, 1, 2]]: [4, 1, 2]
     array[rows] = integers(flat).reshape(-1, 3)
     return array
 
@@ -205,7 +205,7 @@ def source_lines(stacks: object) -> str | None:
 
 
 def first_known(first: IntArray, *others: IntArray) -> IntArray:
-    """Return, per row, the first value that is not ABSENT."""
+    """Return, per row, the first value that is not ABSENT: [ABSENT 1], [2 3] -> [2 1]."""
     known = first
     for other in others:
         known = np.where(known == ABSENT, other, known)

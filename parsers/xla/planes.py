@@ -100,6 +100,7 @@ class Plane(Struct, dict=True):
         empty = np.empty(0, np.int64)
         begin = np.concatenate([empty, *(line.begin for line in self.lines)])
         end = np.concatenate([empty, *(line.end for line in self.lines)])
+        # Per event the index of its line: lines of 2 and 1 events -> [0 0 1].
         line_of = np.repeat(np.arange(len(self.lines)), [len(line.begin) for line in self.lines])
         line_ns = np.array([line.start_ns - self.zero_ns for line in self.lines], np.int64)
         numbers = (_EVENT_NAME, _OFFSET, _DURATION, _OCCURRENCES)
@@ -107,15 +108,19 @@ class Plane(Struct, dict=True):
             chunk = slice(first, first + _CHUNK)
             messages = Messages(self.block, begin[chunk], end[chunk])
             event = messages.columns(numbers, repeated=_EVENT_STATS)
-            sound = event.sound
-            count, line = int(np.count_nonzero(sound)), line_of[chunk][sound]
+            sound = event.sound  # which messages are readable
+            count = int(np.count_nonzero(sound))
             self.lost += len(sound) - count
             name, offset_ps, dur_ps, occurrences = (event.numbers[n][sound] for n in numbers)
-            offset_ps, dur_ps, zero_ns = _or_0(offset_ps), _or_0(dur_ps), line_ns[line]
-            is_valid = (zero_ns >= 0) & (zero_ns < _MOST_PS)
-            for ps in (offset_ps, dur_ps):
-                is_valid &= (ps >= 0) & (ps < _MOST_PS)
-            # Round start and end, not the duration, so that adjacent events stay adjacent.
+            line = line_of[chunk][sound]
+            zero_ns = line_ns[line]
+            offset_ps = _or_0(offset_ps)
+            dur_ps = _or_0(dur_ps)
+            is_valid = np.ones(count, np.bool_)
+            for time in (zero_ns, offset_ps, dur_ps):
+                is_valid &= (time >= 0) & (time < _MOST_PS)
+            # Round start and end, not the duration, so that adjacent events stay adjacent: those
+            # at 0-1600 and 1600-2800 ps are at 0-2 and 2-3 ns.
             start_ns, end_ns = (
                 zero_ns + (np.where(is_valid, ps, 0) + _PS_A_NS // 2) // _PS_A_NS
                 for ps in (offset_ps, offset_ps + dur_ps)
@@ -124,7 +129,8 @@ class Plane(Struct, dict=True):
             start_ns[~is_valid | (occurrences != ABSENT)] = _NO_TIME
             columns = {"line": line, "name": _or_0(name), "start": start_ns, "end": end_ns}
             rows = Batch(count, {**columns, "row": np.arange(count)}, {})
-            owner = np.cumsum(sound)[event.owner] - 1  # the row among the sound events
+            # Per stat the row of its event among the sound ones: sound [1 0 1] -> rows [0 0 1].
+            owner = np.cumsum(sound)[event.owner] - 1
             yield rows, _stats_of(self, owner, event.each, count)
 
     def threads(self) -> IntArray:
@@ -132,7 +138,8 @@ class Plane(Struct, dict=True):
 
         Their ids count differently. A launch happens during a host event of the thread that makes
         it, so each launch votes for the line with the shortest event around it. A line of launches
-        gets the id of the line that more than half of its launches vote for, if there is one.
+        gets the id of the line that more than half of its launches vote for, if there is one:
+        votes of 5 launches for the lines [2 2 2 7 -1] (-1: none) give it the id of line 2.
         """
         thread = np.array([line.id for line in self.lines], np.int64)
         has_launches = np.array([bool(_ROCM_LAUNCHES.match(line.name)) for line in self.lines])
@@ -143,7 +150,8 @@ class Plane(Struct, dict=True):
         pieces = [(rows["line"], rows["start"], rows["end"]) for rows, _ in self.events()]
         self.lost = lost  # the caller reads the events again: do not count lost ones twice
         line, start, end = map(np.concatenate, zip(*pieces, strict=True))
-        is_launch, has_time = has_launches[line], start >= 0
+        is_launch = has_launches[line]
+        has_time = start >= 0
         launches = np.flatnonzero(is_launch & has_time)
         others = np.flatnonzero(~is_launch & has_time & (end > start))
         launch_spans = start[launches], end[launches]
@@ -168,8 +176,9 @@ class Stats(Struct, frozen=True):
     def numbers(self, name: str) -> IntArray:
         """Return the stat `name` of each event as a number, ABSENT without it."""
         numbers = np.full(self.count, ABSENT)
-        has_name, columns = self._have_name(name), self._columns.numbers
-        value = np.where(columns[_UNSIGNED] != ABSENT, columns[_UNSIGNED], columns[_SIGNED])
+        has_name = self._have_name(name)
+        unsigned = self._columns.numbers[_UNSIGNED]
+        value = np.where(unsigned != ABSENT, unsigned, self._columns.numbers[_SIGNED])
         numbers[self._owner[has_name]] = value[has_name]
         return numbers
 
@@ -250,9 +259,10 @@ def _plane(data: bytes, block: Block, begin: int, end: int) -> Plane:
             start_ns = start if isinstance(start, int) and start < _MOST_PS else _NO_TIME
             line_id = signed(key) if isinstance(key, int) else 0
             lines.append(Line(line_id, _text(data, line.get(_LINE_NAME)), start_ns, begins, ends))
-    (events, operators), (stats, _) = (_names(parts[n]) for n in (_EVENT_NAMES, _STAT_NAMES))
+    event_names, operators = _names(parts[_EVENT_NAMES])
+    stat_names, _ = _names(parts[_STAT_NAMES])
     name = _text(data, others.get(_NAME))
-    return Plane(name, block, lines, events, operators, stats, parts[_STATS], lost)
+    return Plane(name, block, lines, event_names, operators, stat_names, parts[_STATS], lost)
 
 
 def _lines_around(
@@ -260,8 +270,8 @@ def _lines_around(
 ) -> IntArray:
     """Return, per launch, the line with the shortest event around the launch, -1 for none.
 
-    Of each line, only the innermost event at the start of a launch is tried: it may end before
-    the launch does, and then is not around it.
+    Of each line, only the innermost event at the start of a launch is tried. A launch at 4-6 in an
+    event at 0-9 of line 1 and one at 3-7 of line 2 -> line 2; if the latter ends at 5 -> line 1.
     """
     shortest_ns = np.full(len(launch_start), _ENDLESS)
     line_around = np.full(len(launch_start), -1, np.int64)
@@ -273,14 +283,16 @@ def _lines_around(
         is_around = (event >= 0) & (event_end[event] >= launch_end)
         length_ns = np.where(is_around, event_end[event] - event_start[event], _ENDLESS)
         is_shorter = length_ns < shortest_ns
-        shortest_ns[is_shorter], line_around[is_shorter] = length_ns[is_shorter], event_line
+        shortest_ns[is_shorter] = length_ns[is_shorter]
+        line_around[is_shorter] = event_line
     return line_around
 
 
 def _names(entries: Messages) -> tuple[dict[int, str], set[int]]:
     """Return names by key, from a map of metadata, and the keys of TensorFlow's operators.
 
-    Names are display names where there are any. An operator is NAME:TYPE, and shows its type.
+    Names are display names where there are any. The name of an operator is NAME:TYPE and its
+    display name TYPE, without a colon: "dense/MatMul:MatMul" and "MatMul".
     """
     entry = entries.columns((_KEY,), (_VALUE,))
     has_value = entry.sound & entry.has(_VALUE)

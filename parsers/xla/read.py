@@ -117,8 +117,8 @@ def _trace(source: ByteSource, python_stacks: bool) -> Trace:
         path = source.path or source.label
         if is_cut:
             raise InputError(f"cut off or damaged before its first GPU: {path}", "copy it again")
-        what = f"of another device than a GPU ({listed}), whose ops are not read"
-        what = what if others else "without events"
+        other_device = f"of another device than a GPU ({listed}), whose ops are not read"
+        what = other_device if others else "without events"
         raise NotATrace(f"{path} is an XPlane file {what}", "XProf reads it")
     notes = [_NOTES.note("input-cut")] if is_cut else []
     if lost := sum(plane.lost for plane in planes):
@@ -158,8 +158,8 @@ class _XlaRecording(trace_builder.Gathered):
         facts = trace_builder.ProcessFacts(source.label, rank_in_name(source.name), host=host)
         self._process = self.process(0, facts)
         self._gpus: dict[int, int] = {}
-        # Times of older files count from 1970: make them count from the first line. Those of newer
-        # files count from the start of the recording, which a stat of a plane tells.
+        # Older files: times count from 1970; make them count from the first line.
+        # Newer files: times count from the start of the recording, which a stat of a plane tells.
         starts = [line.start_ns for plane in planes for line in plane.lines]
         first_unix_ns = min((start for start in starts if start > _RECENT_NS), default=0)
         self.origin_unix_ns = first_unix_ns or None
@@ -243,14 +243,13 @@ class _XlaRecording(trace_builder.Gathered):
         columns = {name: stats.numbers(name)[row] for name in ("correlation_id", "step_num")}
         rows = events.with_numbers({**columns, "thread": thread[events["line"]]})
         kind = plane.by_name(rows, partial(_kind_of, _HOST_KINDS, _MARK))
-        # An unknown name with a correlation is a call of the driver.
+        # A mark with a correlation is a call of the driver; others may be operators of the CPU.
         kind = np.where((kind == _MARK) & (rows["correlation_id"] > 0), _DRIVER, kind)
         kind[(kind == _MARK) & plane.are_operators(rows) & self._is_of_cpu] = _OPERATOR
-        is_call = kind < _FRAMES
-        calls, frames, marks, memory, ops = (
-            rows.only(chosen)
-            for chosen in (is_call, *(kind == one for one in (_FRAMES, _MARK, _MEMORY, _OPERATOR)))
-        )
+        is_call = kind < _FRAMES  # smaller kinds are the APIs of calls
+        calls = rows.only(is_call)
+        frames, marks = rows.only(kind == _FRAMES), rows.only(kind == _MARK)
+        memory, ops = rows.only(kind == _MEMORY), rows.only(kind == _OPERATOR)
         self.counts.update(call=calls.count, python=frames.count, mark=marks.count, op=ops.count)
         self._add_named("ops", plane, ops, thread=ops["thread"])
         call_names, apis = self["calls"].names["name"], self["calls"].names["api"]
@@ -329,10 +328,11 @@ def _facts(about: Stats) -> trace_builder.DeviceFacts:
 def _annotation_codes(stats: Stats, names: Names) -> IntArray:
     """Return, per event, the code in `names` of its annotation ("module/op: path"), -1 without one.
 
-    TensorFlow's events have none of these but the stat "annotation": arguments follow a #.
+    Without these (TensorFlow) it is the stat "annotation" up to a #: "MatMul#id=3#" -> "MatMul".
     """
     columns = [stats.texts(name) for name in ("hlo_module", "hlo_op", "name", "annotation")]
     rows = np.stack([codes for codes, _ in columns], axis=1)
+    # rows [[0 1], [0 2], [0 1]]  ->  distinct_rows [[0 1], [0 2]], inverse [0 1 0]
     distinct_rows, inverse = np.unique(rows, axis=0, return_inverse=True)
     texts_of = [[*texts, ""] for _, texts in columns]  # the last: for the code -1
     codes = []
