@@ -363,8 +363,7 @@ def whole_span(linked: LinkedTrace, device: DeviceAccount) -> WholeSpan:
         total_bytes = int(sizes.sum()) if len(sizes) else None
         sum_ns = int(length[is_same].sum())
         copies[directions[code]] = Copies(int(is_same.sum()), total_bytes, sum_ns)
-    # Per activity, how long earlier work of its stream still runs after it has started; 0 without
-    # earlier work, which then ends at NEVER.
+    # Per activity, for how long earlier work of its stream runs on; without any, it ends at NEVER.
     on_stream = stream != ABSENT
     start_ns = work.start_ns[on_stream]
     earlier_end_ns = latest_end_before(stream[on_stream], start_ns, work.end_ns[on_stream])

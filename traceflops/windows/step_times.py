@@ -277,8 +277,7 @@ class StepSpread(Struct, frozen=True, dict=True):
     @cached_property
     def beyond_median_ns(self) -> int:
         """Return the total ns by which steps exceed the median."""
-        usual = self.median_ns
-        return sum(time_ns - usual for time_ns in self.times_ns if time_ns > usual)
+        return sum(max(time_ns - self.median_ns, 0) for time_ns in self.times_ns)
 
     @cached_property
     def largest_part(self) -> tuple[str, int]:

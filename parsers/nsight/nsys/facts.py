@@ -131,13 +131,12 @@ def facts_of(tables: Tables, diagnostics: Diagnostics) -> dict[str, str]:
     # Was CUDA traced? Only "true" counts: since 2025 the setting may be false although it was.
     is_on = (value.lower() for _, value in _pairs_of(tables, "META_DATA_CAPTURE", _CUDA_TRACED))
     has_begun = any(text.startswith("CUDA injection initialized") for _, text in diagnostics)
-    contexts = Wanted(integers=("contextId",))
     if (
         "true" in is_on
         or "cuda" in facts.get(TRACED, "")
         or has_begun
         or any(_CUDA_ASKED.match(text) for _, text in diagnostics)
-        or tables.whole(_CONTEXTS, contexts).count
+        or tables.whole(_CONTEXTS, Wanted(integers=("contextId",))).count
     ):
         facts[CUDA_TRACE] = "true"
         if end := _end_of_cuda([text for _, text in diagnostics], has_begun=has_begun):
