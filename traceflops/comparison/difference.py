@@ -101,7 +101,8 @@ def rounded(value: Fraction) -> int:
 def parts_of(before: Side, after: Side, matched: Iterable[Match]) -> list[Part]:
     """Return all parts of the difference of the step times; their `ns` sum to it exactly.
 
-    What these do not explain is one more part: compute takes 9 ns more, its parts 7 -> 2 ns.
+    What neither kernels nor idle culprits explain is one more part: compute takes 9 ns more, its
+    kernels 7 -> 2 ns.
     """
     old_names = {kernel.name for kernel in before.work or ()}
     new_names = {kernel.name for kernel in after.work or ()}
@@ -209,8 +210,7 @@ def _split(whole: Part, before: Side, after: Side) -> Iterator[Part]:
     if None not in (*old_waits, *new_waits):
         old_wait_ns = before.per_window(sum(ns or 0 for ns in old_waits))
         new_wait_ns = after.per_window(sum(ns or 0 for ns in new_waits))
-    old_ns = whole.before_ns - old_wait_ns
-    new_ns = whole.after_ns - new_wait_ns
+    old_ns, new_ns = whole.before_ns - old_wait_ns, whole.after_ns - new_wait_ns
     at_old_pace_ns = old_ns  # the new number of calls, each as long as before
     if whole.calls is not None and all(whole.calls):
         old_calls, new_calls = whole.calls

@@ -147,11 +147,10 @@ def promise_of(
     """Return what became of the promise of the findings that were fixed.
 
     None if nothing changed, or if all work is operators on the CPU, which promise nothing.
-
     `difference_ns` is how much longer a window is in the run after, `spread` its interval. `fix`
     is the rule of the finding that was to be fixed; by default those count whose cause shrank.
-    `unlike` is what differs so that nothing can be judged.
-    Raises UsageError if no finding of the run before has that rule.
+    `unlike` is what differs so that nothing can be judged. Raises UsageError if no finding of the
+    run before has the rule `fix`.
     """
     promising = [finding for finding in before.findings if finding.gain is not None]
     asked = [finding for finding in promising if finding.rule == fix]

@@ -256,7 +256,7 @@ def _frames(table: pa.Table, times: Times, rows: WholeArray, near: Intervals) ->
     is_module = is_one_of(table["kind"], "module")
     rows = rows[is_users[index] | is_module[rows]]
     if len(rows) > _MOST_FRAMES:
-        # Near [0, 2) and [5, 9)? Before the frame [3, 6) starts, 1 ended; before it ends, 2 began.
+        # near [0, 2) and [5, 9): before the frame [3, 6) starts 1 ended, before it ends 2 began.
         start = times.start_ns[rows]
         ended = np.searchsorted(near.end_ns, start, side="right")
         begun = np.searchsorted(near.start_ns, start + times.lasting_ns[rows], side="left")
