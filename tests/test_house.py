@@ -33,7 +33,8 @@ ROOMS: Final = ("_version", *_LISTED.findall(_LIST), "__main__")
 A room is a folder or a file of `traceflops`; its face, `__init__`, is a picture of its data.
 """
 NEEDED_BY_PARSERS: Final = {
-    *("errors", "plugins", "faces", "phases", "characters", "remedies", "units", "table", "devices")
+    *("errors", "plugins", "faces", "phases", "characters", "accelerators", "remedies", "units"),
+    *("table", "devices"),
 }
 """What readers use of the core: the tables that they fill, and what merges and describes them."""
 DOORS: Final = {ROOT / "traceflops", ROOT / "traceflops" / "cli", ROOT / "reports"}

@@ -1031,6 +1031,19 @@ def test_short_gaps_between_launches_of_pytorch_are_launching(
     assert ("torch.compile" in found.remedy) == is_told
 
 
+def test_launching_is_advised_once_if_operators_take_more_than_untraced_time() -> None:
+    """Of each gap of 98 us an operator takes 60 us, the rest is in no recorded call."""
+    kernel = "void at::native::elementwise_kernel<(int)128>(int)"
+    begins = range(MS, 4 * MS, 100_000)
+    rows = launched(*((kernel, at - 6_000, at, 2_000) for at in begins))
+    rows["ops"] = [
+        {"name": "aten::add", "start_ns": at - 62_000, "dur_ns": 60_000} for at in begins
+    ]
+    titles = [finding.title for finding in analyzed(rows).findings]
+    assert titles.count("The host launches work too slowly") == 1
+    assert "Untraced host time holds up the GPU" in titles
+
+
 def test_a_few_long_gaps_among_many_short_ones_are_not_launching() -> None:
     """Of 4.9 ms between kernels 2 ms lie in one gap, though the mean gap is below 100 us."""
     kernel = "void at::native::elementwise_kernel<(int)128>(int)"

@@ -187,7 +187,11 @@ def _of_unrecorded(case: Case, idle: IdleClass) -> tuple[set[str], dict[str, Val
     # PyTorch starts its operators in nameless time that is mostly in short gaps between launches.
     is_bound = case.host_bound is not None and case.host_bound.is_bound
     is_short = idle.short_ns >= _MOSTLY * idle.idle_ns
-    launches = "torch" in case.program and is_bound and is_short
+    # Where recorded launching takes more, its own finding gives the same advice.
+    kinds = {rule.replace("-", "_") for rule in LAUNCHING}
+    launch_ns = sum(own.idle_ns for own in case.idle.culprits if own.kind in kinds)
+    is_main = is_bound and is_short and launch_ns < idle.idle_ns
+    launches = "torch" in case.program and is_main
     switches = switched(case, idle)
     samples = {} if launches else sampled(case)
     in_ranges = [
