@@ -12,7 +12,8 @@ from traceflops.parsers.shared.formats import Format, Reading
 from traceflops.table.trace import Trace
 
 _ARROW: Final = (b"ARROW1\x00\x00", b"\xff\xff\xff\xff")
-_NO_TABLE: Final = (b"{", b"[", b"<")
+_NO_TABLE: Final = re.compile(rb"\s*(?:[{<]|\[(?!\d{1,4}/\d{1,4}\]))")
+"""How JSON and HTML begin; `[3/8] Executing ...` is progress that nsys prints before a table."""
 _SIGN: Final = re.compile(
     rb"time ?\(%\)|(?:start|duration|kavg|total(?: proj| range)?(?: time)?)"
     rb" ?\((?:ns|us|ms|s|[num]?sec|[kmgt]?i?b)\)|corrid|total time|operations|projected start"
@@ -28,7 +29,7 @@ def _is_ncu(head: bytes) -> bool:
 
     if is_console(head):
         return True
-    if b"Kernel Name" not in head or head.lstrip()[:1] in _NO_TABLE:  # JSON or HTML
+    if b"Kernel Name" not in head or _NO_TABLE.match(head):  # JSON or HTML
         return False
     from traceflops.parsers.nsight.ncu_pages import NCU_TABLES
     from traceflops.parsers.nsight.stats_text import first_header
@@ -43,7 +44,7 @@ def _is_stats(head: bytes) -> bool:
     from traceflops.parsers.nsight.stats_layouts import STATS_TABLES
     from traceflops.parsers.nsight.stats_text import Console, first_header, json_header
 
-    if (of_json := json_header(head)) or head.lstrip()[:1] in _NO_TABLE:
+    if (of_json := json_header(head)) or _NO_TABLE.match(head):
         return first_header(of_json, STATS_TABLES) is not None
     has_csv = first_header(head, STATS_TABLES) is not None
     return has_csv or any(Console(STATS_TABLES).rows(head))

@@ -33,7 +33,8 @@ _FIGURES: Final = {"totals": ("count", "total_ns", "bytes")}
 """Columns by which two tables of a report are compared; in other tables, the times."""
 _HEADING: Final = re.compile(
     rb"^(?:Processing \[([^\]\r\n]{1,4096})\] with \[([^\]\r\n]{0,4096})\]"
-    rb"|Running \[([^\]\r\n]{1,4096}\.py)\s++([^\]\r\n]{1,4096})\])[^\r\n]*",
+    rb"|Running \[([^\]\r\n]{1,4096}\.py)\s++([^\]\r\n]{1,4096})\]"
+    rb"|(?:\[\d{1,4}/\d{1,4}\] )?Executing '([^'\r\n]{1,200})' stats report)[^\r\n]*",
     re.M,
 )
 
@@ -103,15 +104,16 @@ def _headed_pieces(source: ByteSource) -> Iterator[tuple[_Heading, bytes]]:
         if number == 0:
             block = block.removeprefix(b"\xef\xbb\xbf")
         begin = 0
-        if any(start in block for start in (b"Processing [", b"Running [")):
+        if any(start in block for start in (b"Processing [", b"Running [", b"Executing '")):
             for match in _HEADING.finditer(block):
                 # A row may have a name that looks like a heading. A limit stops hostile files.
                 if heading.number >= 500 or stats_text.is_row(match[0]):
                     continue
                 if match.start() > begin:
                     yield heading, block[begin : match.start()]
-                # `Processing [profile] with [script]` or `Running [script profile]`
-                groups = (match[1], match[2]) if match[1] else (match[4], match[3])
+                # `Processing [profile] with [script]`, `Running [script profile]`, or of nsys
+                # profile --stats=true `[3/8] Executing 'report' stats report`
+                groups = (match[1] or match[4] or b"", match[2] or match[3] or match[5] or b"")
                 profile, script = (text.decode(errors="replace").strip() for text in groups)
                 report = PureWindowsPath(script).name.partition(".py")[0]
                 heading = _Heading(heading.number + 1, profile, report)

@@ -318,6 +318,23 @@ def test_sizes_of_copies_are_kept(tmp_path: Path) -> None:
     assert "unit-assumed" not in noted(old)
 
 
+def test_progress_of_nsys_profile_names_the_tables_below(tmp_path: Path) -> None:
+    """The tables of system calls and of CUDA calls have one header, and are of one profile."""
+    calls = SUMS.replace("Instances", "Num Calls").split(",")
+    tables = {
+        "osrt_sum": (calls, total("poll", 2, 500)),
+        "cuda_api_sum": (calls, total("cudaLaunchKernel", 3, 100)),
+        "cuda_gpu_kern_sum": (SUMS.split(","), total("f", 3, 70)),
+    }
+    lines: list[str] = []
+    for number, (report, (header, row)) in enumerate(tables.items(), 3):
+        lines += [f"[{number}/8] Executing '{report}' stats report", ""]
+        lines += [*_console(header, row.split(",")), ""]
+    trace = read(tmp_path, "log.txt", *lines)
+    assert rows(trace, "totals", "name", "total_ns") == [("f", 210), ("cudaLaunchKernel", 300)]
+    assert len(trace.source.files) == 1
+
+
 COPIED = "[CUDA memcpy HtoD]"
 OLD_SIZES = "Total,Operations,Average,Minimum,Maximum,Operation"
 
