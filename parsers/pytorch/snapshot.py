@@ -241,7 +241,14 @@ class _Reader:
             self._odd["held-before"] += int(np.count_nonzero(history.held_at_start.code < 0))
             if missing := abs(history.missing):
                 self._notes.append(_NOTES.note("state-differs", missing, gpu=device))
-        # Counters: the series of the history, and the sizes of requests that failed.
+        self._add_history(history)
+        self._devices.append(device)
+
+    def _add_history(self, history: History) -> None:
+        """Add counters, the series of a history and the sizes of requests that failed, and marks.
+
+        The number of the device is that of the devices before it.
+        """
         is_failed = history.action == _FAILED
         failed: dict[str, Array] = {
             "time_ns": history.time_ns[is_failed],
@@ -259,7 +266,6 @@ class _Reader:
             start = history.time_ns[history.action == code]
             name = marks.names["name"][action]
             marks.add(len(start), process=0, start_ns=start, dur_ns=0, kind=kind, name=name)
-        self._devices.append(device)
 
     def trace(self) -> Trace:
         """Return the trace of the collected rows."""

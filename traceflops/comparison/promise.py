@@ -193,10 +193,8 @@ def promise_of(
     else:  # a gain of 80 to 120 may be one of the promised 100 to 150
         outcome = "as-promised"
     follower = after.findings[0] if after.findings else None
-    has_steps = bool(before.steps)
-    return Promise(
-        outcome, findings, low_ns, high_ns, gained_ns, interval, follower, unlike, has_steps
-    )
+    steps = bool(before.steps)
+    return Promise(outcome, findings, low_ns, high_ns, gained_ns, interval, follower, unlike, steps)
 
 
 def _sufficient(fixed: Sequence[Told], before: Side, gained_ns: int) -> Sequence[Told]:

@@ -74,8 +74,7 @@ def stream_waits(trace: Trace, links: Links) -> StreamWaits:
     mark_process, mark_correlation, mark_start = (
         numbers(marks[name], ABSENT)[sync] for name in ("process", "correlation", "start_ns")
     )
-    waiting = process[wait], correlation[wait]
-    mark = first_match(mark_process, mark_correlation, mark_start, *waiting)
+    mark = first_match(mark_process, mark_correlation, mark_start, process[wait], correlation[wait])
     stream, other_stream, event = (
         np.append(numbers(marks[name], ABSENT)[sync], ABSENT)[mark]
         for name in ("stream", "wait_stream", "wait_correlation")
