@@ -65,7 +65,7 @@ def with_medians(replay: Replay) -> World:
     Kinds are of edges and of the work or call that waits. Launches count from the end of their call
     where they do in the graph. What nothing explains has no kind: it stays as late as it was.
     """
-    graph, work = replay.graph, RecordedWork(replay.prepared, replay.ranks)
+    graph, work = replay.graph, RecordedWork.of(replay.prepared, replay.ranks)
     world, edges = graph.as_recorded(), graph.edges
     trace, in_call = replay.prepared.trace, np.zeros(len(world.dur_ns), dtype=np.int64)
     waiting = taken(codes(trace.calls["name"]), graph.nodes.call) + 10
@@ -140,7 +140,7 @@ def _next_steps(replays: Mapping[str, Replay]) -> Iterator[Row]:
         found = [
             f"{name} {predicted:.1%} ({lasts:.1%}, {count} pairs)"
             for name, one in replays.items()
-            if (len(np.unique(RecordedWork(one.prepared, one.ranks).stream)) > 1) == several
+            if (len(np.unique(RecordedWork.of(one.prepared, one.ranks).stream)) > 1) == several
             for predicted, lasts, count in _of_next(one)
         ]
         yield (

@@ -17,7 +17,7 @@ from traceflops.attribution.scopes import Phases
 from traceflops.errors import UsageError
 from traceflops.ranks.who_waits import RankReport
 from traceflops.replay.host_waits import threads_of
-from traceflops.replay.recorded_graph import HOST, STREAM, RecordedGraph, World
+from traceflops.replay.recorded_graph import HOST, LAUNCH, STREAM, RecordedGraph, World
 from traceflops.replay.spans import Spans
 from traceflops.replay.stretches import NOWHERE, Stretches, same_of_all
 from traceflops.table.columns import ABSENT, BoolArray, IntArray, codes, is_one_of, names, numbers
@@ -248,10 +248,10 @@ class Changed(Struct, frozen=True):
         """
         nodes, edges, lag = self.graph.nodes, self.graph.edges, self.world.lag_ns.copy()
         call_ns = numbers(self.recorded.prepared.trace.calls["dur_ns"])
-        # The recorded time that each edge stands for: up to the thread's next point, or for a
-        # launch, the part of its lag inside the call.
-        rows = self.graph.of_threads
-        rows = rows[when.means(nodes.thread[edges.source[rows]])]
+        # The recorded time that each edge of a thread stands for: up to the thread's next point, or
+        # for a launch, the part of its lag inside the call.
+        rows = np.flatnonzero(np.isin(edges.kind, (HOST, LAUNCH)))
+        rows = rows[np.isin(nodes.thread[edges.source[rows]], when.known)]
         source, target = edges.source[rows], edges.target[rows]
         thread, start = nodes.thread[source], nodes.at_ns[source]
         launched = start + np.minimum(taken(call_ns, nodes.call[source], 0), lag[rows])

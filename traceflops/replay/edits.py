@@ -173,11 +173,7 @@ def _kernel(edit: Edit, changed: Changed) -> Changed:
         return changed.work_of(by_name | by_category[linked.categorised.category])
 
     nodes = changed.recorded.once(edit.target, matching_nodes)
-    return _scaled(edit, changed, nodes, "no kernel or copy is called so")
-
-
-def _scaled(edit: Edit, changed: Changed, nodes: IntArray, nothing: str) -> Changed:
-    _check(len(nodes) > 0, edit, nothing)
+    _check(len(nodes) > 0, edit, "no kernel or copy is called so")
     return changed.with_work(nodes, edit.value.of(changed.world.dur_ns[nodes]))
 
 
@@ -269,11 +265,11 @@ def _launch_latency(edit: Edit, changed: Changed) -> Changed:
 
 
 def _communication(edit: Edit, changed: Changed) -> Changed:
-    nodes, nothing = changed.work_of(changed.recorded.communicates), "no communication was recorded"
-    _check(len(nodes) > 0, edit, nothing)
+    nodes = changed.work_of(changed.recorded.communicates)
+    _check(len(nodes) > 0, edit, "no communication was recorded")
     if edit.is_word:
         return replace(changed, is_hidden=True)
-    return _scaled(edit, changed, nodes, nothing)
+    return changed.with_work(nodes, edit.value.of(changed.world.dur_ns[nodes]))
 
 
 def _recompute(edit: Edit, changed: Changed) -> Changed:

@@ -10,7 +10,6 @@ Before nodes are sorted, they are numbered by kind: work, arrivals, collectives,
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -53,8 +52,13 @@ _AT_ONCE: Final = 3  # work that starts within this many usual gaps of a queue f
 
 def recorded_graph(prepared: Prepared, ranks: RankReport) -> RecordedGraph:
     """Return the graph of all work of the devices, and of the calls and threads behind it."""
-    work = RecordedWork(prepared, ranks)
-    return _GraphBuilder(work, HostWaits(work), _Meetings.of(work)).graph()
+    work = RecordedWork.of(prepared, ranks)
+    host, meetings = HostWaits(work), _Meetings.of(work)
+    counts = [len(work.row), len(meetings.member), len(meetings.all_here_ns), len(host.time_ns)]
+    ends = np.cumsum(counts)
+    begin, arrival, meeting, point = np.split(np.arange(ends[-1]), ends[:-1])
+    begin[meetings.member] = arrival
+    return _GraphBuilder(work, host, meetings, begin, arrival, meeting, point).graph()
 
 
 class _Meetings(Struct, frozen=True):
@@ -81,34 +85,21 @@ class _Meetings(Struct, frozen=True):
         return cls(member[kept], number, last_arrival[kept_collectives])
 
 
-class _GraphBuilder(Struct, frozen=True, dict=True):
+class _GraphBuilder(Struct, frozen=True):
+    """What edges and nodes are made of.
+
+    `begin` is, per work, the node at which it begins: its arrival for members of collectives. The
+    other nodes are those at which members arrive, at which all have arrived (`meeting`), and the
+    moments of the host (`point`).
+    """
+
     work: RecordedWork
     host: HostWaits
     meetings: _Meetings
-
-    @cached_property
-    def arrival(self) -> IntArray:
-        """Return the nodes at which members arrive at collectives."""
-        return len(self.work.row) + np.arange(len(self.meetings.member))
-
-    @cached_property
-    def meeting(self) -> IntArray:
-        """Return the nodes at which all members have arrived."""
-        first = len(self.work.row) + len(self.arrival)
-        return first + np.arange(len(self.meetings.all_here_ns))
-
-    @cached_property
-    def point(self) -> IntArray:
-        """Return the nodes of the moments of the host."""
-        first = len(self.work.row) + len(self.arrival) + len(self.meeting)
-        return first + np.arange(len(self.host.time_ns))
-
-    @cached_property
-    def begin(self) -> IntArray:
-        """Return, per work, the node at which it begins: its arrival for members of collectives."""
-        begin = np.arange(len(self.work.row))
-        begin[self.meetings.member] = self.arrival
-        return begin
+    begin: IntArray
+    arrival: IntArray
+    meeting: IntArray
+    point: IntArray
 
     def graph(self) -> RecordedGraph:
         """Return the nodes in topological order, and the edges between them."""

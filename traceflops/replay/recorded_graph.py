@@ -153,11 +153,6 @@ class RecordedGraph(Struct, frozen=True, dict=True):
         is_found = (taken(own, last) == process) & (taken(own_ns, last) == at_ns)
         return np.where((last >= 0) & is_found, taken(points, last), -1)
 
-    @property
-    def of_threads(self) -> IntArray:
-        """Return the edges of threads to their next moments and to the work that they launch."""
-        return np.flatnonzero(np.isin(self.edges.kind, (HOST, LAUNCH)))
-
     @cached_property
     def _waits_for_none(self) -> BoolArray:
         """Return which nodes have no predecessor."""

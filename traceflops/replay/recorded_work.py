@@ -66,105 +66,88 @@ def last_up_to(group: IntArray, time: IntArray, at_group: IntArray, at_ns: IntAr
 
 
 class RecordedWork(Struct, frozen=True, dict=True):
-    """All GPU work, its queues and launches; times are in ns, on one clock for all processes."""
+    """All GPU work, its queues and launches; times are in ns, on one clock for all processes.
+
+    Per work: `row` is its activity, `queue` the number of its stream of a process on a device,
+    `before` the work before it in its queue, or -1, and `free` the end of that, or LONG_AGO. `call`
+    launched it, -1 if unknown, and began at `called`, or LONG_AGO; `opens` marks the first work of
+    a call in its queue. `migrates`: an access of host or kernel starts it, and no call.
+
+    `work_of_row` is, per activity, its work, -1 for none; `calls_ns` the start and end of each call
+    (per row of calls); `offset_ns` by how much the clock of each process is ahead.
+    """
 
     prepared: Prepared
     ranks: RankReport
+    row: IntArray
+    device: IntArray
+    process: IntArray
+    stream: IntArray
+    start: IntArray
+    end: IntArray
+    queue: IntArray
+    before: IntArray
+    free: IntArray
+    call: IntArray
+    called: IntArray
+    opens: BoolArray
+    migrates: BoolArray
+    work_of_row: IntArray
+    calls_ns: tuple[IntArray, IntArray]
+    offset_ns: IntArray
 
-    @cached_property
-    def row(self) -> IntArray:
-        """Return the activity of each work; migrations of pages inside a kernel are no work."""
-        activities, is_migration = self.prepared.trace.activities, self._migrates
-        is_kernel, kept = is_one_of(activities["kind"], "kernel"), []
-        for account in self.prepared.accounts.values():
+    @classmethod
+    def of(cls, prepared: Prepared, ranks: RankReport) -> RecordedWork:
+        """Return the work of a recording; migrations of pages inside a kernel are no work."""
+        trace, activities = prepared.trace, prepared.trace.activities
+        is_kernel = is_one_of(activities["kind"], "kernel")
+        is_migration = matching(activities["direction"], lambda name: name.startswith("migration"))
+        kept = []
+        for account in prepared.accounts.values():
             rows = account.rows
             of_kernels = is_kernel[rows.row]
             kernels = Intervals.of(rows.start_ns[of_kernels], rows.end_ns[of_kernels])
             dur_ns = rows.end_ns - rows.start_ns
             outside_ns = dur_ns - kernels.length_within(rows.start_ns, rows.end_ns)
             kept.append(rows.row[~is_migration[rows.row] | (outside_ns > 0)])
-        all_rows = np.concatenate(kept)
+        row = np.concatenate(kept)
         keys = ("device", "process", "stream", "start_ns")
-        columns = (numbers(activities[name], ABSENT)[all_rows] for name in keys)
-        return all_rows[in_order(*columns)]
-
-    @cached_property
-    def _migrates(self) -> BoolArray:
-        """Return, per activity, whether it is a migration of unified memory."""
-        directions = self.prepared.trace.activities["direction"]
-        return matching(directions, lambda name: name.startswith("migration"))
-
-    @cached_property
-    def migrates(self) -> BoolArray:
-        """Return which work is a migration: no call starts it, but an access of host or kernel."""
-        return self._migrates[self.row]
-
-    def _column(self, name: str) -> IntArray:
-        return numbers(self.prepared.trace.activities[name], ABSENT)[self.row]
-
-    @cached_property
-    def work_of_row(self) -> IntArray:
-        """Return, per activity, the number of its work, -1 for none."""
-        work = np.full(self.prepared.trace.activities.num_rows, -1, dtype=np.int64)
-        work[self.row] = np.arange(len(self.row))
-        return work
-
-    @cached_property
-    def process(self) -> IntArray:
-        """Return the process of each work."""
-        return self._column("process")
-
-    @cached_property
-    def device(self) -> IntArray:
-        """Return the device of each work."""
-        return self._column("device")
-
-    @cached_property
-    def stream(self) -> IntArray:
-        """Return the recorded stream of each work."""
-        return self._column("stream")
-
-    @cached_property
-    def offset_ns(self) -> IntArray:
-        """Return, per process, by how much its clock is ahead."""
-        trace = self.prepared.trace
-        offset = np.zeros(trace.processes.num_rows, dtype=np.int64)
-        if self.ranks.comparable:
+        columns = [numbers(activities[name], ABSENT)[row] for name in (*keys, "dur_ns")]
+        order = in_order(*columns[: len(keys)])
+        row = row[order]
+        device, process, stream, start, dur_ns = (column[order] for column in columns)
+        work_of_row = np.full(activities.num_rows, -1, dtype=np.int64)
+        work_of_row[row] = np.arange(len(row))
+        # From here on, all times are on one clock.
+        offset_ns = np.zeros(trace.processes.num_rows, dtype=np.int64)
+        if ranks.comparable:
             owner = numbers(trace.devices["process"])
-            offset[owner[[*self.ranks.records.devices]]] = self.ranks.alignment.offset_ns
-        return offset
-
-    @cached_property
-    def start(self) -> IntArray:
-        """Return when each work started."""
-        return self._column("start_ns") - self.offset_ns[self.process]
-
-    @cached_property
-    def end(self) -> IntArray:
-        """Return when each work ended."""
-        return self.start + self._column("dur_ns")
-
-    @cached_property
-    def queue(self) -> IntArray:
-        """Return the number of the queue of each work: a stream of a process on a device."""
-        return joint_codes(joint_codes(self.device, self.process), self.stream)
-
-    @cached_property
-    def call(self) -> IntArray:
-        """Return the call that launched each work, -1 if none is known."""
-        return self.prepared.linked.links.call_of_activity[self.row]
-
-    @cached_property
-    def calls_ns(self) -> tuple[IntArray, IntArray]:
-        """Return the start and end of each call, per row of calls."""
-        calls = self.prepared.trace.calls
-        start = numbers(calls["start_ns"]) - self.offset_ns[numbers(calls["process"])]
-        return start, start + numbers(calls["dur_ns"])
-
-    @cached_property
-    def called(self) -> IntArray:
-        """Return when the launching call of each work began, LONG_AGO without one."""
-        return taken(self.calls_ns[0], self.call, LONG_AGO)
+            offset_ns[owner[[*ranks.records.devices]]] = ranks.alignment.offset_ns
+        start = start - offset_ns[process]
+        end = start + dur_ns
+        begun = numbers(trace.calls["start_ns"]) - offset_ns[numbers(trace.calls["process"])]
+        queue = joint_codes(joint_codes(device, process), stream)
+        before, call = before_in(queue), prepared.linked.links.call_of_activity[row]
+        return cls(
+            prepared=prepared,
+            ranks=ranks,
+            row=row,
+            device=device,
+            process=process,
+            stream=stream,
+            start=start,
+            end=end,
+            queue=queue,
+            before=before,
+            free=taken(end, before, LONG_AGO),
+            call=call,
+            called=taken(begun, call, LONG_AGO),
+            opens=np.asarray((call >= 0) & (taken(call, before) != call)),
+            migrates=is_migration[row],
+            work_of_row=work_of_row,
+            calls_ns=(begun, begun + numbers(trace.calls["dur_ns"])),
+            offset_ns=offset_ns,
+        )
 
     @cached_property
     def is_blocking(self) -> BoolArray:
@@ -177,21 +160,6 @@ class RecordedWork(Struct, frozen=True, dict=True):
         inside = taken(self.calls_ns[1], self.call, LONG_AGO) - self.start
         is_whole, is_staged = inside >= dur, (inside >= CLOSE_NS) & (2 * inside >= dur)
         return np.asarray(is_copy & (self.start >= self.called) & (is_whole | is_staged))
-
-    @cached_property
-    def before(self) -> IntArray:
-        """Return the work before each work in its queue, or -1."""
-        return before_in(self.queue)
-
-    @cached_property
-    def free(self) -> IntArray:
-        """Return when the queue was free for each work: the end of the one before, or LONG_AGO."""
-        return taken(self.end, self.before, LONG_AGO)
-
-    @cached_property
-    def opens(self) -> BoolArray:
-        """Return which work is the first of its call in its queue."""
-        return np.asarray((self.call >= 0) & (taken(self.call, self.before) != self.call))
 
     @cached_property
     def held(self) -> tuple[IntArray, BoolArray]:

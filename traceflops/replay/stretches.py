@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import astuple, replace
 
-from traceflops.table.columns import BoolArray, IntArray
+from traceflops.table.columns import IntArray
 from traceflops.table.grouping import (
     differ_from_before,
     distinct,
@@ -110,10 +110,6 @@ class Stretches(Struct, frozen=True):
         """Return, per [start, end) of a thread, how many ns of its stretches lie in it."""
         ns = self.end_ns - self.start_ns
         return self.up_to(ns, thread, end_ns) - self.up_to(ns, thread, start_ns)
-
-    def means(self, thread: IntArray) -> BoolArray:
-        """Return which threads are among the known ones."""
-        return np.isin(thread, self.known)
 
     def _met(self, other: Stretches) -> tuple[IntArray, IntArray]:
         """Return, per stretch, the range of those of the other that it meets: first, last + 1."""
