@@ -173,14 +173,14 @@ def launched(prepared: Prepared) -> LaunchSites:
     """Return the ways in which each kernel was launched; none without events."""
     sites = launchers(prepared.as_launched)
     rows: dict[Key, list[dict[str, Any]]] = {}
-    for row in sites.table.to_pylist():
+    for row in sites.to_pylist():
         rows.setdefault(key_of(row), []).append(row)
-    known_columns = frozenset(filter(sites.knows, _COLUMNS))
-    are_modules = set(sites.table["is_module"].to_pylist())  # of True, False and None
+    known = frozenset(name for name in _COLUMNS if sites[name].null_count < sites.num_rows)
+    are_modules = set(sites["is_module"].to_pylist())  # of True, False and None
     title = "Module" if True in are_modules else "Annotation"
     if are_modules >= {True, False}:
         title = "Module or annotation"
-    return LaunchSites(rows, known_columns, title)
+    return LaunchSites(rows, known, title)
 
 
 def key_of(row: Mapping[str, Any]) -> Key:

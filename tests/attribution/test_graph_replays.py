@@ -175,7 +175,7 @@ def test_nothing_is_paired_without_replays_or_without_captured_launches() -> Non
 def test_reports_name_what_launched_the_captured_kernels() -> None:
     found = analyze(replayed(*GRAPH), pair=with_shapes(captured(GRAPH))).prepared
     assert found is not None
-    rows = launchers(found.as_launched).table.to_pylist()
+    rows = launchers(found.as_launched).to_pylist()
     assert {(row["name"], row["op"], row["scope"]) for row in rows} == {
         ("gemm", "aten::mm", "M0"),
         ("gemm", "op0.2", "M2"),

@@ -18,7 +18,7 @@ KERNEL = ("name", "kind", "top", "sub", "rule")
 
 
 def ways(trace: Trace, **limits: int) -> list[dict[str, Any]]:
-    return list(launchers(prepare(trace), **limits).table.to_pylist())
+    return list(launchers(prepare(trace), **limits).to_pylist())
 
 
 def module(name: str, start: int, dur: int) -> dict[str, Any]:
@@ -34,9 +34,8 @@ def op(name: str, start: int, dur: int, dims: str | None = None, **more: Any) ->
 @pytest.mark.parametrize("sample", SAMPLE_NAMES)
 def test_every_kernel_and_its_ways_add_up(sample: str) -> None:
     analysis = analysis_of_sample(sample)
-    found = launchers(analysis.prepared, most=2)
     sums: dict[tuple[str, ...], list[int]] = {}
-    for row in found.table.to_pylist():
+    for row in launchers(analysis.prepared, most=2).to_pylist():
         total = sums.setdefault(tuple(row[column] for column in KERNEL), [0, 0])
         total[0] += row["count"]
         total[1] += row["sum_ns"]
@@ -109,7 +108,7 @@ def test_ways_beyond_the_limit_are_one_row_that_keeps_the_sums() -> None:
 def test_kernels_beyond_the_limit_are_left_out() -> None:
     works = [(f"kernel{i}", 10 * i, 1_000 + 100 * i, 10 + i) for i in range(5)]
     found = launchers(prepare(trace_of(**launched(*works))), most_kernels=2)
-    assert found.table["name"].to_pylist() == ["kernel4", "kernel3"]
+    assert found["name"].to_pylist() == ["kernel4", "kernel3"]
 
 
 def test_instances_of_a_module_are_one_way_and_steps_are_no_scope() -> None:

@@ -7,7 +7,6 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
-from msgspec import Struct
 
 from traceflops.attribution.scopes import Scopes, launch_scopes, limited
 from traceflops.table.arrays import IntArray
@@ -28,23 +27,6 @@ MOST_PER_KERNEL: Final = 6
 _LONGEST_TEXT: Final = 300  # characters that a name has at most in the table; longer ones are cut
 
 
-class Launchers(Struct, frozen=True):
-    """The launch paths of the kernels with the most time, a row of `table` per kernel and path.
-
-    Columns: name, kind, top, sub, rule as in a kernel table; op, or call if no op is known; scope
-    around the launch (`is_module`: it names modules, of which `modules` are different; `backward`:
-    it is the scope of the forward op); shapes and dtypes of the op's inputs as JSON. Unknown is
-    null. `count` and `sum_ns` add up to those of the kernel. `others` is the number of further
-    launch paths that a row stands for, 0 for an ordinary row.
-    """
-
-    table: pa.Table
-
-    def knows(self, column: str) -> bool:
-        """Return whether the column has any value."""
-        return bool(self.table[column].null_count < self.table.num_rows)
-
-
 def ops_that_launched(prepared: Prepared, rows: IntArray) -> IntArray:
     """Return, per row of activities, the innermost op that launched it (a CPU's: itself), or -1."""
     activities = prepared.trace.activities
@@ -58,8 +40,16 @@ def ops_that_launched(prepared: Prepared, rows: IntArray) -> IntArray:
 
 def launchers(
     prepared: Prepared, most: int = MOST_PER_KERNEL, most_kernels: int = MOST_KERNELS
-) -> Launchers:
-    """Return the `most` largest launch paths of each of the `most_kernels` largest kernels."""
+) -> pa.Table:
+    """Return the `most` largest launch paths of each of the `most_kernels` largest kernels.
+
+    There is a row per kernel and path, with these columns: name, kind, top, sub, rule as in a
+    kernel table; op, or call if no op is known; scope around the launch (`is_module`: it names
+    modules, of which `modules` are different; `backward`: it is the scope of the forward op);
+    shapes and dtypes of the op's inputs as JSON. Unknown is null. `count` and `sum_ns` add up to
+    those of the kernel. `others` is the number of further launch paths that a row stands for, 0 for
+    an ordinary row.
+    """
     trace, chosen, ops = prepared.trace, prepared.chosen, prepared.trace.ops
     kernels, kernel = _longest_kernels(prepared, most_kernels)
     is_listed = kernel >= 0
@@ -87,7 +77,7 @@ def launchers(
         "sum_ns": sum_ns,
     }
     paths = {name: values[order] for name, values in paths.items()}
-    return Launchers(_table(prepared, kernels, paths, around, most))
+    return _table(prepared, kernels, paths, around, most)
 
 
 def _longest_kernels(prepared: Prepared, most: int) -> tuple[IntArray, IntArray]:
