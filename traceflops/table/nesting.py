@@ -129,8 +129,8 @@ class StackTops(Struct, frozen=True):
         # Up to an edge, as many intervals have begun as there are starts (the first half of rows).
         # edges [0 2 10 5] (starts, ends)  ->  order [0 1 3 2], is a start [1 1 0 0], upto [0 1 1 1]
         upto = np.cumsum(order < len(group)) - 1
-        enclosing = _Enclosing(by_start(group, start_ns, end_ns), group, end_ns)
-        return cls(groups, edges, enclosing.last(upto, groups, edges))
+        by_begin = by_start(group, start_ns, end_ns)
+        return cls(groups, edges, _last_around(by_begin, group, end_ns, upto, groups, edges))
 
     def at(self, group: IntArray, at_ns: IntArray) -> IntArray:
         """Return the innermost interval of a group at each instant, or -1."""
@@ -204,30 +204,31 @@ def parents(
     order = by_start(group, start_ns, end_ns) if order is None else order
     before = np.arange(len(order)) - 1  # the position before that of each interval
     parent = np.empty(len(order), dtype=np.int64)
-    parent[order] = _Enclosing(order, group, end_ns).last(before, group[order], start_ns[order])
+    at_group, at_ns = group[order], start_ns[order]
+    parent[order] = _last_around(order, group, end_ns, before, at_group, at_ns)
     return parent
 
 
-class _Enclosing:
-    """Finds the innermost intervals around instants, given the order of `by_start`."""
+def _last_around(
+    order: IntArray,
+    group: IntArray,
+    end_ns: IntArray,
+    upto: IntArray,
+    at_group: IntArray,
+    at_ns: IntArray,
+) -> IntArray:
+    """Return, per instant, the row of the last interval up to `upto` that ends after it, or -1.
 
-    def __init__(self, order: IntArray, group: IntArray, end_ns: IntArray) -> None:
-        self._order, self._group = order, group
-        self._ends = LastAbove(end_ns[order])
-
-    def last(self, upto: IntArray, at_group: IntArray, at_ns: IntArray) -> IntArray:
-        """Return, per instant, the row of the last interval up to `upto` that ends after it, or -1.
-
-        `upto` is the position in the order of the last interval to look at. Those of a group are
-        contiguous there, so a hit in another group means that there is none.
-        """
-        result = np.full(len(upto), -1, dtype=np.int64)
-        for part in grouping.slices(len(upto) if len(self._order) else 0):
-            index = self._ends.find(upto[part], at_ns[part])
-            row = self._order[np.maximum(index, 0)]
-            is_found = (index >= 0) & (self._group[row] == at_group[part])
-            result[part] = np.where(is_found, row, -1)
-        return result
+    `order` is that of `by_start`, `upto` the position in it of the last interval to look at. The
+    intervals of a group are contiguous there, so a hit in another group means that there is none.
+    """
+    ends, result = LastAbove(end_ns[order]), np.full(len(upto), -1, dtype=np.int64)
+    for part in grouping.slices(len(upto) if len(order) else 0):
+        index = ends.find(upto[part], at_ns[part])
+        row = order[np.maximum(index, 0)]
+        is_found = (index >= 0) & (group[row] == at_group[part])
+        result[part] = np.where(is_found, row, -1)
+    return result
 
 
 class OpTree(Struct, frozen=True):
