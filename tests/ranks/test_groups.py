@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from random import Random
 from typing import Any
 from unittest.mock import Mock
@@ -15,7 +16,7 @@ from traceflops import read
 from traceflops.analysis.preparation import prepare
 from traceflops.privacy.placeholders import Placeholders
 from traceflops.privacy.redact import Redaction
-from traceflops.ranks.comm_groups import CommGroup, Runs, in_runs, peers, role_in, runs_in
+from traceflops.ranks.comm_groups import CommGroup, Runs, peers, role_in, runs_in
 from traceflops.ranks.matching import matched as matches_of
 from traceflops.ranks.who_waits import RankReport, rank_report
 from traceflops.table.columns import ABSENT
@@ -71,7 +72,7 @@ def job(ranks: Sequence[Sequence[Facts]], **tables: Any) -> Trace:
 )
 def test_listed_ranks_are_runs_of_numbers(listed: str, runs: Runs) -> None:
     assert runs_in(listed) == runs
-    assert [*in_runs(runs)] == json.loads(listed)
+    assert [*chain.from_iterable(range(*run) for run in runs)] == json.loads(listed)
 
 
 @pytest.mark.parametrize("text", ["[0, 1, ...", "[0, -1]", "0-7", '["0"]', f"[{2**31}]"])

@@ -250,7 +250,12 @@ def annotated_inputs(linked: LinkedTrace, marks: IntArray) -> tuple[IntArray, In
     only_mark = np.where(counts[group] == 1, marks, -1)
     dims, types = (linked.trace.marks[name] for name in ("input_dims", "input_types"))
     elements = np.array([*map(elements_of, names(dims)), ABSENT], dtype=np.int64)
-    width = np.array([*map(_common_width, names(types)), 0], dtype=np.int64)
+    widths = []
+    for text in names(types):
+        distinct_types = set(read_types(text)) - {""}
+        element = element_type(distinct_types.pop()) if len(distinct_types) == 1 else None
+        widths.append(element.bytes if element is not None else 0)
+    width = np.array([*widths, 0], dtype=np.int64)
     return elements[taken(codes(dims), only_mark)], width[taken(codes(types), only_mark)]
 
 
@@ -259,12 +264,3 @@ def elements_of(dims: str) -> int:
     shapes = [map(int, _NUMBER.findall(shape)) for shape in _SHAPE.findall(dims)]
     count = sum(map(prod, shapes))
     return count if 0 < count < _MOST_ELEMENTS else ABSENT
-
-
-def _common_width(types: str) -> int:
-    """Return the bytes per element of a JSON list of tensor types, 0 if they differ."""
-    distinct_types = set(read_types(types)) - {""}
-    if len(distinct_types) != 1:
-        return 0
-    element = element_type(distinct_types.pop())
-    return element.bytes if element is not None else 0

@@ -7,7 +7,7 @@ is for: dp, tp, pp, ep or cp) follows from words in its description, else in its
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from typing import Annotated, Final
 
@@ -111,10 +111,16 @@ class GroupFacts(Struct, frozen=True):
             if old_number >= named_count:
                 name = f"stream {streams[old_number - named_count]}"
                 groups_of_job.append(CommGroup(name, None, None))
-            else:
-                words = self.known[self.which[first_kernel[old_number]]]
-                recorded = tuple(ranks[number] for number in distinct(place[rows]).tolist())
-                groups_of_job.append(_named_group(words, recorded))
+                continue
+            name, listed, description, size = self.known[self.which[first_kernel[old_number]]]
+            runs = listed if isinstance(listed, tuple) else ()
+            members = tuple(chain.from_iterable(range(*run) for run in runs))
+            recorded = tuple(ranks[number] for number in distinct(place[rows]).tolist())
+            if not members and len(recorded) == size:  # without a list, if no rank is missing
+                members = recorded
+            role = role_in(description or "") or role_in(name or "")
+            known_size = size if size > 0 else None
+            groups_of_job.append(CommGroup(name or "", members or None, known_size, role))
         return number, tuple(groups_of_job)
 
     def _namesakes(self, named: IntArray, sizes: IntArray, place: IntArray, ranks: int) -> IntArray:
@@ -135,23 +141,8 @@ class GroupFacts(Struct, frozen=True):
         return namesake
 
 
-def _named_group(words: Words, recorded: tuple[int, ...]) -> CommGroup:
-    """Return a group from its metadata; `recorded` are the ranks with kernels of it."""
-    name, listed, description, size = words
-    members = tuple(in_runs(listed)) if isinstance(listed, tuple) else ()
-    if not members and len(recorded) == size:  # without a list, if no rank is missing
-        members = recorded
-    role = role_in(description or "") or role_in(name or "")
-    return CommGroup(name or "", members or None, size if size > 0 else None, role)
-
-
 _COLUMNS: Final = ("which", "call", "stream", "other_side")
 NO_FACTS: Final = GroupFacts((), *[np.empty(0, dtype=np.int64)] * len(_COLUMNS))
-
-
-def in_runs(runs: Runs) -> Iterator[int]:
-    """Yield the numbers of runs."""
-    return chain.from_iterable(range(*run) for run in runs)
 
 
 def runs_in(text: str) -> Runs | str:

@@ -129,13 +129,10 @@ def _matched(records: CommRecords) -> Partners:
 
 def _are_unnamed(records: CommRecords) -> BoolArray:
     """Return which kernels are of a group that nothing names, or messages without a known peer."""
-    is_named = np.array([_is_named(group) for group in records.groups], dtype=np.bool_)
+    named = [group.ranks is not None or group.size is not None for group in records.groups]
+    is_named = np.array(named, dtype=np.bool_)
     messages = (records.is_pair | (records.kind == EXCHANGE)) & (records.peer < 0)
     return np.asarray(messages | ~is_named[records.group])
-
-
-def _is_named(group: CommGroup) -> bool:
-    return group.ranks is not None or group.size is not None
 
 
 def _share_together(partners: Partners, rows: IntArray) -> float:
@@ -166,7 +163,8 @@ def _with_teams(
         members = [rows[own] for _, own in groups(records.place[rows])]
         # Two ranks are one team. Messages tell nothing: only the two ranks of one end together.
         is_splittable = 2 < len(members) <= _RANKS
-        if _is_named(of_job[code]) or not is_splittable or records.is_pair[rows].any():
+        is_named = of_job[code].ranks is not None or of_job[code].size is not None
+        if is_named or not is_splittable or records.is_pair[rows].any():
             continue
         # How far apart most ends of each two ranks are, in ns.
         distance = np.zeros((len(members), len(members)), dtype=np.int64)
