@@ -258,9 +258,6 @@ def test_starved_launches_of_the_first_step_alone_are_not_the_pace_of_the_rest(
     starts = np.arange(30) * 10
     is_starved = np.concatenate([np.arange(10) < count for count in starved_by_step])
     own = Leads(np.arange(30), starts, np.full(30, 5), is_starved)
-    windows: Any = [
-        SimpleNamespace(start_ns=at, end_ns=at + 100, used=True, role="step")
-        for at in (0, 100, 200)
-    ]
-    assert len(_after_first(own, windows).call) == counted
-    assert len(_after_first(own, windows[:2]).call) == 30
+    steps: Any = [SimpleNamespace(start_ns=at, end_ns=at + 100) for at in (0, 100, 200)]
+    assert len(_after_first(own, steps).call) == counted
+    assert len(_after_first(own, steps[:2]).call) == 30

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -29,7 +29,7 @@ from traceflops.table.grouping import distinct, groups, without
 from traceflops.table.links import Links, first_match, link
 from traceflops.table.nesting import taken
 from traceflops.table.patterns import GRAPH_LAUNCH, started
-from traceflops.table.trace import Note, Trace, note_of
+from traceflops.table.trace import note_of
 from traceflops.timeline.account import LinkedTrace
 from traceflops.windows.prepared import Replays
 
@@ -85,8 +85,16 @@ def replays(timed: LinkedTrace, capture: LinkedTrace) -> Replays | None:
         # 0, 1 and 2 of the replay have the launches 1, 0 and 2.
         launch = np.where(is_ordered[replay.by_name], graph.row[graph.by_name], -1)
         captured[replay.row[replay.by_name]] = launch
-    notes = tuple(_notes(captured, paired, refused, capture.trace))
-    return Replays(_with_host(timed, capture, captured), captured, notes)
+    # A note on the kernels that were paired, and one per reason for the others.
+    notes, launches = [], captured[captured >= 0]
+    if count := len(launches):
+        process = distinct(numbers(capture.trace.activities["process"])[launches])
+        file = capture.trace.processes["file"].to_pylist()
+        files = tuple(shown(file[number]) for number in process)[:_MOST_FILES]
+        notes.append(note_of("assumed", "replays-paired", count=count, replays=paired, files=files))
+    for why, kernels in refused.items():
+        notes.append(note_of("missing", "replays-not-paired", count=kernels, why=why))
+    return Replays(_with_host(timed, capture, captured), captured, tuple(notes))
 
 
 def _with_host(timed: LinkedTrace, capture: LinkedTrace, captured: IntArray) -> LinkedTrace:
@@ -214,17 +222,3 @@ def _fitting(replay: _Kernels, stream: IntArray, graphs: Sequence[_Kernels]) -> 
     if len(alike) != 1:
         return fact("not-paired.order")
     return alike[0]
-
-
-def _notes(
-    captured: IntArray, count: int, refused: Mapping[Fact, int], capture: Trace
-) -> Iterator[Note]:
-    """Yield a note on the kernels paired in `count` replays, and one per reason for the others."""
-    paired = int(np.count_nonzero(captured >= 0))
-    if paired:
-        process = numbers(capture.activities["process"])[captured[captured >= 0]]
-        file = capture.processes["file"].to_pylist()
-        files = tuple([shown(file[process]) for process in distinct(process)][:_MOST_FILES])
-        yield note_of("assumed", "replays-paired", count=paired, replays=count, files=files)
-    for why, kernels in refused.items():
-        yield note_of("missing", "replays-not-paired", count=kernels, why=why)

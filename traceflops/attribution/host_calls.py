@@ -146,9 +146,22 @@ class MemoryOperation(Struct, frozen=True):
 
 
 def memory_operations(prepared: Prepared) -> tuple[MemoryOperation, ...]:
-    """Return copies and fills by direction, then allocating and freeing calls, by time."""
+    """Return copies and fills by direction, then allocating and freeing calls, by time.
+
+    Of calls these are the ones with time in the chosen windows, by name.
+    """
     copies = _copies(prepared)
-    calls = _memory_calls(prepared) if prepared.accounts else []
+    calls: list[MemoryOperation] = []
+    if prepared.accounts:
+        allocates = has_fact(prepared.trace.calls["name"], "allocates")
+        events, event, inside_ns = calls_inside(prepared, allocates)
+        counts = exact_sums(events.name[event], np.ones_like(event), len(events.labels))
+        sums_ns = exact_sums(events.name[event], inside_ns, len(events.labels))
+        calls = [
+            MemoryOperation("call", label, None, count, ns)
+            for label, count, ns in zip(events.labels, counts, sums_ns, strict=True)
+            if count
+        ]
     for operations in (copies, calls):
         operations.sort(key=attrgetter("sum_ns"), reverse=True)
     return (*copies, *calls)
@@ -181,19 +194,6 @@ def _copies(prepared: Prepared) -> list[MemoryOperation]:
         sizes = (moved, largest_bytes, rate) if sized_count else ()
         copies.append(MemoryOperation(*name, count, ns, *sizes))
     return copies
-
-
-def _memory_calls(prepared: Prepared) -> list[MemoryOperation]:
-    """Return the allocating and freeing calls with time in the chosen windows, by name."""
-    allocates = has_fact(prepared.trace.calls["name"], "allocates")
-    events, event, inside_ns = calls_inside(prepared, allocates)
-    counts = exact_sums(events.name[event], np.ones_like(event), len(events.labels))
-    sums_ns = exact_sums(events.name[event], inside_ns, len(events.labels))
-    return [
-        MemoryOperation("call", label, None, count, ns)
-        for label, count, ns in zip(events.labels, counts, sums_ns, strict=True)
-        if count
-    ]
 
 
 _MOST_OPERATORS: Final = 100  # at most so many operators are named; the others become one more

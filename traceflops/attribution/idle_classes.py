@@ -93,7 +93,8 @@ def class_of(slices: Slices, parts: GapParts, events: HostEvents, trace: Trace) 
     of_cpu = (parts.op >= 0)[part]
     in_range, silent = silent & of_cpu & (label >= 0), silent & ~of_cpu
     # Slices in a call; in the launch call itself only if it takes long.
-    in_launch_ns = np.minimum(parts.call_end_ns, parts.gap_end_ns) - parts.launched_ns
+    launched_ns = np.maximum(parts.call_start_ns, parts.gap_start_ns)
+    in_launch_ns = np.minimum(parts.call_end_ns, parts.gap_end_ns) - launched_ns
     takes_long = (in_launch_ns >= parts.cap_ns)[part] & (role == IN_CALL)
     in_call = events.is_kind(CALL, event) & (is_host | takes_long)
     call = np.where(in_call, taken(events.source, event), -1)
@@ -110,7 +111,6 @@ def class_of(slices: Slices, parts: GapParts, events: HostEvents, trace: Trace) 
     built_in = np.array([name.startswith(_BUILT_IN) for name in events.labels], dtype=np.bool_)
     names_code = (events.kind != CALL) & (events.kind != LABEL) & ~built_in[events.name]
     code = np.where(event < 0, label, taken(events.tree.nearest(names_code), event))
-    is_host_code = _is_host_code(slices, parts, events, trace.calls)
     # Without recorded operators, nothing tells that a call is part of launching one.
     is_alone = events.is_kind(CALL, event) & (trace.ops.num_rows == 0)
     # Slices in which no thread worked: handed over if another thread than the launching one had
@@ -132,7 +132,7 @@ def class_of(slices: Slices, parts: GapParts, events: HostEvents, trace: Trace) 
         "own_sleep": works & events.has_fact("sleeps", event),
         "external_wait": (works & events.has_fact("waits", event))
         | (is_host & events.is_inside("waits_for_ranks", event, label)),
-        "host_code": (works & is_host_code) | in_range,
+        "host_code": (works & _is_host_code(slices, parts, events, trace.calls)) | in_range,
         "other_calls": works & is_alone,
         "eager_overhead": works,
         "thread_handover": handed_over,

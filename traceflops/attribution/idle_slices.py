@@ -55,11 +55,6 @@ class GapParts(Columns, frozen=True):
     cap_ns: IntArray
     op: IntArray
 
-    @property
-    def launched_ns(self) -> IntArray:
-        """Return, per part, when the activity that ends the gap was launched, cut to the gap."""
-        return np.maximum(self.call_start_ns, self.gap_start_ns)
-
 
 def chosen_gaps(prepared: Prepared) -> GapParts:
     """Return the parts of gaps in the chosen windows of all devices."""
@@ -170,7 +165,7 @@ def idle_slices(parts: GapParts, events: HostEvents, is_cut: BoolArray) -> Slice
     """Cut gap parts into slices by the launch call, and where `is_cut` by what the host did."""
     has_call, is_op = parts.call >= 0, parts.op >= 0
     # Cut to the part: the launch and the return of its call. On a CPU all time is the host's.
-    launched = np.where(is_op, parts.end_ns, parts.launched_ns)
+    launched = np.where(is_op, parts.end_ns, np.maximum(parts.call_start_ns, parts.gap_start_ns))
     launched = np.clip(launched, parts.start_ns, parts.end_ns)
     returned = np.clip(parts.call_end_ns, launched, parts.end_ns)
     part = np.flatnonzero(is_cut & (has_call | is_op) & (launched > parts.start_ns))
@@ -246,9 +241,11 @@ def _beside_allocations(late: Slices, parts: GapParts, events: HostEvents) -> It
 
 def starters(parts: GapParts, events: HostEvents) -> tuple[IntArray, IntArray]:
     """Return, per gap part, process and thread that launched its end, as in `events`, or -1."""
-
-    def of_starter(by_op: IntArray, by_call: IntArray) -> IntArray:
-        return np.where(parts.op >= 0, taken(by_op, parts.op), taken(by_call, parts.call))
-
-    process = of_starter(events.process_of_op, events.process_of_call)
-    return process, of_starter(events.thread_of_op, events.thread_of_call)
+    is_op = parts.op >= 0
+    process = np.where(
+        is_op, taken(events.process_of_op, parts.op), taken(events.process_of_call, parts.call)
+    )
+    thread = np.where(
+        is_op, taken(events.thread_of_op, parts.op), taken(events.thread_of_call, parts.call)
+    )
+    return process, thread

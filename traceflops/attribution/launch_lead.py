@@ -278,8 +278,7 @@ def launching(prepared: Prepared, phases: Phases) -> Launches | None:
     # The phase of each call is that of its op; calls in the optimizer may have no op.
     phase = taken(phases.phase, prepared.linked.links.op_of_call).astype(np.int64)
     phase[(phase < 0) & in_optimizer(trace, trace.calls)] = _OPTIMIZER
-    steady = (_after_first(own, windows[device]) for device, own in chosen_leads.items())
-    chosen = Leads.joined(steady)
+    chosen = Leads.joined(_after_first(own, steps[d]) for d, own in chosen_leads.items())
     floor_ns = min(launches.floor_ns for launches in all_leads.values())
     ones, counted = np.ones_like(chosen.call), (sum(map(len, steps.values())), falls)
     of_launch = chosen.lead_ns, chosen.is_starved, phase[chosen.call], ones
@@ -292,12 +291,11 @@ def launching(prepared: Prepared, phases: Phases) -> Launches | None:
     return Launches(short_ns, counts, sums)
 
 
-def _after_first(own: Leads, windows: Sequence[Window]) -> Leads:
+def _after_first(own: Leads, steps: Sequence[Window]) -> Leads:
     """Return the launches of a device, without the first step if it has most of the starved ones.
 
     The first launches of a recording count as starved, since work queued before it is not recorded.
     """
-    steps = [window for window in windows if window.used and window.role == "step"]
     if len(steps) < _STEPS:
         return own
     later = own.only((own.start_ns < steps[0].start_ns) | (own.start_ns >= steps[0].end_ns))

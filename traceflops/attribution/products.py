@@ -262,16 +262,14 @@ class _RoleFinder:
             count = surplus(product, len(counted), forward)
             recomputed = np.arange(len(counted) + 1, dtype=np.int64) * count // max(len(counted), 1)
             as_gradient = Verdict(gradients, verdict.by_shape - {"recompute"})
-            self._role[rows] = self._gradient(product, as_gradient)
+            role = as_gradient.role or usual_role(product) or "gradient"
+            self._role[rows] = PRODUCT_ROLES.index(role)
             self._role[counted[np.diff(recomputed) > 0]] = PRODUCT_ROLES.index("recompute")
             self._leave_open(rows, verdict.roles)
             return
-        self._role[rows] = self._gradient(product, verdict)
+        self._role[rows] = PRODUCT_ROLES.index(verdict.role or usual_role(product) or "gradient")
         if verdict.role != "recompute":
             self._leave_open(rows, verdict.by_shape - {"recompute"})
-
-    def _gradient(self, product: Product, verdict: Verdict) -> int:
-        return PRODUCT_ROLES.index(verdict.role or usual_role(product) or "gradient")
 
     def _leave_open(self, rows: IntArray, roles: frozenset[Role]) -> None:
         if len(roles) > 1:
