@@ -104,9 +104,15 @@ class VerdictFacts(NamedTuple):
         steps = time if prepared.plan.choice.used else None
         lacks_all = records.state == "missing" or records.lacks_all_kernels
         samples = gpu_samples(prepared) if trace.source.format == GPU_SAMPLES else ()
+        # How to record all work of GPUs; if all kernels are missing, the verdict says it.
+        how = ""
+        if not records.has_devices:
+            how = advice(trace, "device records")
+        elif not records.lacks_all_kernels:
+            how = advice(trace, "all device records")
         return cls(
             trace=trace,
-            how=_how_to_record(trace, records),
+            how=how,
             cut=verdicts.cut_file(trace) or nothing_recorded(trace),
             records=records,
             untimed=prepared.untimed,
@@ -125,13 +131,6 @@ class VerdictFacts(NamedTuple):
             rules=rules,
             still=None if on_host else standstill(prepared, rules.limits(STANDSTILL)),
         )
-
-
-def _how_to_record(trace: Trace, records: LaunchRecords) -> str:
-    """Return how to record all work of GPUs; "" if all kernels are missing, as the verdict says."""
-    if not records.has_devices:
-        return advice(trace, "device records")
-    return "" if records.lacks_all_kernels else advice(trace, "all device records")
 
 
 class _Figures(NamedTuple):

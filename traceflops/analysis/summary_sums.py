@@ -61,17 +61,15 @@ class HeldSummary(Struct, frozen=True):
         """Return what to hold of a summary, with `shared` columns; without `load`, all of it."""
         types = {device.type for device in summary.reports}
         kind = GPUS if types - {"cpu"} else CPUS if types else NOTHING
-        tables = {name: _once(table, name, shared) for name, table in summary.trace.tables.items()}
+        tables = {}
+        for name, table in summary.trace.tables.items():
+            # The tables have few rows, but each column takes 1 kB or more: equal ones are shared.
+            schema = arrow_schema(name)
+            keys = [(name, field.name, *table[field.name].to_pylist()) for field in schema]
+            columns = [shared.setdefault(*pair) for pair in zip(keys, table.columns, strict=True)]
+            tables[name] = pa.Table.from_arrays(columns, schema=schema)
         trace = replace(summary.trace, tables=tables)
         return cls(trace, summary.notes, summary.codes, kind, load or (lambda: summary))
-
-
-def _once(table: pa.Table, name: str, shared: Shared) -> pa.Table:
-    """Return a table of few rows with columns of `shared`: each column takes 1 kB or more."""
-    schema = arrow_schema(name)
-    keys = [(name, field.name, *table[field.name].to_pylist()) for field in schema]
-    columns = [shared.setdefault(k, column) for k, column in zip(keys, table.columns, strict=True)]
-    return pa.Table.from_arrays(columns, schema=schema)
 
 
 class RunningSum(Generic[T]):

@@ -344,14 +344,14 @@ def _shapes(matched: Iterable[Match]) -> Iterator[Unlike]:
 
 def _shapes_and_times(work: Work) -> list[tuple[Sequence[int], int]]:
     """Return the known first shapes of kernels with their times in ns, the smallest shape first."""
-    shapes = ((_first_shape(kernel), kernel.charged_ns) for kernel in work)
-    return sorted(((shape, ns) for shape, ns in shapes if shape), key=lambda p: math.prod(p[0]))
-
-
-def _first_shape(kernel: ChargedKernel) -> Sequence[int] | None:
-    """Return the shape of a kernel's first input that is a tensor with dimensions, if known."""
-    shapes = read_shapes(kernel.shapes or "[]") or ()
-    return next((shape for shape in shapes if shape and not isinstance(shape, Shapes)), None)
+    first_shapes: list[tuple[Sequence[int], int]] = []
+    for kernel in work:
+        # The first input that is a tensor with dimensions
+        for shape in read_shapes(kernel.shapes or "[]") or ():
+            if shape and not isinstance(shape, Shapes):
+                first_shapes.append((shape, kernel.charged_ns))
+                break
+    return sorted(first_shapes, key=lambda pair: math.prod(pair[0]))
 
 
 def _values(side: Side) -> dict[str, str]:

@@ -8,7 +8,7 @@ Gains of several findings do not add up, so those of several are replayed togeth
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Final, Literal
 
 from msgspec import Struct
@@ -96,11 +96,6 @@ class Promise(Struct, frozen=True):
         """Return what was promised, and what came, in words."""
         return in_words(self.fact)
 
-    def is_about(self, kernels: Collection[str]) -> bool:
-        """Return whether each of the findings is about some of these kernels."""
-        names = {*map(row_name, kernels)}
-        return bool(self.findings) and all(names & {*told.rows} for told in self.findings)
-
     @property
     def ends(self) -> tuple[int, ...]:
         """Return the ends of what was promised: both, or only the upper one."""
@@ -125,9 +120,10 @@ def judged_promise(
     before, after, _, _, fix = judged
     if unjudged and {*unjudged} <= {*OF_WORK}:
         promise = promise_of(*judged)
-        replaced = replaced_kernels(before, after)
-        if promise is not None and promise.is_about(replaced):
-            return promise
+        if promise is not None and promise.findings:
+            replaced = {*map(row_name, replaced_kernels(before, after))}
+            if all(replaced & {*finding.rows} for finding in promise.findings):
+                return promise
     unlike = unjudged[0] if unjudged else None
     if unlike is None and may_do_other_work(before, after, matched):
         unlike = KERNELS

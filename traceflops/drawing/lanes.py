@@ -21,7 +21,6 @@ from traceflops.memory.usage import memory_use
 from traceflops.table.columns import (
     ABSENT,
     IntArray,
-    SmallArray,
     WholeArray,
     codes,
     floats,
@@ -128,7 +127,8 @@ def activity_times(prepared: Prepared) -> Times:
     """Return the times of all activities."""
     tops = [WORK.index(name) for name in prepared.linked.categorised.top()]
     part = np.array(tops, dtype=np.int8)[prepared.linked.categorised.category]
-    return _times(prepared.trace.activities, part)
+    activities = prepared.trace.activities
+    return Times(numbers(activities["start_ns"]), numbers(activities["dur_ns"], ABSENT), part)
 
 
 def host_lanes(
@@ -220,16 +220,12 @@ def _run(rows: IntArray) -> IntArray | slice:
     return slice(int(rows[0]), int(rows[-1]) + 1) if is_run else rows
 
 
-def _times(table: pa.Table, part: SmallArray | None = None) -> Times:
-    return Times(numbers(table["start_ns"]), numbers(table["dur_ns"], ABSENT), part)
-
-
 def _host_rows(linked: LinkedTrace, kind: Kind, near: Intervals) -> tuple[WholeArray, _LaneRows]:
     """Return the rows of a kind that are drawn, after the process of each."""
     table = linked.trace.table(TABLE_OF[kind])
     process: WholeArray = numbers(table["process"]).astype(np.int32)  # narrow: all are held at once
     thread = numbers(table["thread"], ABSENT)
-    times = _times(table)
+    times = Times(numbers(table["start_ns"]), numbers(table["dur_ns"], ABSENT), None)
     is_drawn = times.lasting_ns >= 0  # -1: of unknown length
     if kind == "range":
         is_drawn &= is_one_of(table["kind"], _RANGE)

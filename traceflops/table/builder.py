@@ -88,9 +88,11 @@ class TableBuilder(Rows):
 
     def put_in_order(self, name: str) -> None:
         """Sort the pieces by a column, if all pieces have it and none overlap in its values."""
-        limits = [_limits(piece[name]) for _, piece in self.pieces if name in piece]
-        if len(limits) < len(self.pieces):
-            return
+        limits = []
+        for _, piece in self.pieces:
+            if name not in piece:
+                return
+            limits.append((int(np.min(piece[name])), int(np.max(piece[name]))))
         order = sorted(range(len(limits)), key=limits.__getitem__)
         if all(limits[index][1] < limits[following][0] for index, following in pairwise(order)):
             self.pieces = [self.pieces[index] for index in order]
@@ -195,16 +197,12 @@ def compact(values: Array | int) -> Array | int:
     if isinstance(values, int):
         return values
     if values.dtype.kind == "i" and values.size:
-        low, high = _limits(values)
+        low, high = int(np.min(values)), int(np.max(values))
         if low == high and values.ndim == 1:
             return low
         if _NARROW.min <= low and high <= _NARROW.max:
             return values.astype(np.int32)
     return values if values.base is None else values.copy()
-
-
-def _limits(values: Array | int) -> tuple[int, int]:
-    return int(np.min(values)), int(np.max(values))
 
 
 def _null_of(column: Column) -> int | float:

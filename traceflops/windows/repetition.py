@@ -211,10 +211,23 @@ class _RoundTest:
         self._mean_ns = sum_ns / np.maximum(count, 1)
 
     def are_steps(self, rounds: Rounds) -> bool:
-        """Return whether the rounds are most of the work, alike in content, and not just layers."""
+        """Return whether the rounds are most of the work, alike in content, and not just layers.
+
+        Unless something repeats inside of them, rounds with the same content may be layers: they
+        are none if they are too long or too many.
+        """
         if not self.are_alike(rounds):
             return False
-        return self.repeat_inside(rounds) or self._are_more_than_layers(rounds)
+        if self.repeat_inside(rounds):
+            return True
+        if max(rounds.length, len(rounds)) <= MOST_LAYERS:
+            return False
+        changes = np.diff(contents(self._name, rounds.begin)) != 0
+        if rounds.length > MOST_LAYERS and changes.mean() <= 1 - REGULAR_SHARE:
+            return True
+        # contents [5 5 5 8 8]  ->  changes [0 0 1 0], with ends [1 0 0 1 0 1]: 3 and 2 in a row
+        in_a_row = np.diff(np.flatnonzero(np.concatenate([[True], changes, [True]])))
+        return bool(in_a_row.max() > MOST_LAYERS)
 
     def are_alike(self, rounds: Rounds) -> bool:
         """Return whether the rounds are most of the work, and alike in content."""
@@ -308,17 +321,6 @@ class _RoundTest:
             if 2 * inner.count[repeats & is_farther].sum() < repeat_count:
                 return False
         return bool(repeat_count >= _NO_TRIFLE * (last - first))
-
-    def _are_more_than_layers(self, rounds: Rounds) -> bool:
-        """Return whether rounds with the same content are too long or too many to be layers."""
-        if max(rounds.length, len(rounds)) <= MOST_LAYERS:
-            return False
-        changes = np.diff(contents(self._name, rounds.begin)) != 0
-        if rounds.length > MOST_LAYERS and changes.mean() <= 1 - REGULAR_SHARE:
-            return True
-        # contents [5 5 5 8 8]  ->  changes [0 0 1 0], with ends [1 0 0 1 0 1]: 3 and 2 in a row
-        in_a_row = np.diff(np.flatnonzero(np.concatenate([[True], changes, [True]])))
-        return bool(in_a_row.max() > MOST_LAYERS)
 
 
 def _from_the_longest_wait(order: Order, rounds: Rounds) -> Rounds:

@@ -176,7 +176,8 @@ def steps_by_process(
         step_number = number[index] if is_numbered else np.arange(len(index), dtype=np.int64)
         # If all marks are instants or never closed, each step lasts until the next.
         are_instants = (start[index] == end[index]).all()
-        ends = _next(start[index]) if are_open or are_instants else end[index]
+        lasts_until_next = are_open or are_instants
+        ends = np.append(start[index][1:], ENDLESS) if lasts_until_next else end[index]
         return Steps(step_number, start[index], ends)
 
     by_process: dict[int, Steps] = {}
@@ -251,17 +252,12 @@ def how_to_mark(trace: Trace, mark: str | None) -> str:
 
 
 def until_next(marked: FoundSteps) -> FoundSteps:
-    """Return the steps extended until the next one of the process begins."""
+    """Return the steps extended until the next one of the process begins; ENDLESS for the last."""
     by_process = {
-        process: Steps(steps.number, steps.start_ns, _next(steps.start_ns))
+        process: Steps(steps.number, steps.start_ns, np.append(steps.start_ns[1:], ENDLESS))
         for process, steps in marked.by_process.items()
     }
     return replace(marked, by_process=by_process, how=fact("steps-by.until-next", how=marked.how))
-
-
-def _next(start: IntArray) -> IntArray:
-    """Return, per start, the next one; ENDLESS after the last."""
-    return np.append(start[1:], ENDLESS)
 
 
 def step_of_activity(trace: Trace, links: Links, marked: FoundSteps) -> IntArray:
