@@ -16,7 +16,7 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from traceflops.attribution.marks import names_by_process
@@ -176,6 +176,8 @@ class HostEvents(Struct, frozen=True, dict=True):
     process_of_call: IntArray
     thread_of_op: IntArray
     process_of_op: IntArray
+    _nearest_by_fact: dict[str, WholeArray] = field(default_factory=dict)
+    """A cache for `around`: by fact, per event, the nearest one around it that has the fact."""
 
     @cached_property
     def tree(self) -> OpTree:
@@ -185,11 +187,6 @@ class HostEvents(Struct, frozen=True, dict=True):
     @cached_property
     def _facts(self) -> dict[str, BoolArray]:
         return facts_of_names(self.labels)
-
-    @cached_property
-    def _nearest_by_fact(self) -> dict[str, WholeArray]:
-        """A cache for `around`: by fact, per event, the nearest one around it that has the fact."""
-        return {}
 
     @cached_property
     def is_work(self) -> BoolArray:

@@ -56,11 +56,6 @@ class Reason(Struct, frozen=True):
         parts = [part for cause in self.causes for part in cause.parts]
         return sorted(parts, key=lambda part: -abs(part.ns))
 
-    @property
-    def scopes(self) -> set[str]:
-        """Return the modules or annotations in which they are."""
-        return {scope for part in self.parts for scope in part.scopes}
-
 
 def statement(
     before: Side,
@@ -215,9 +210,10 @@ def _kernel_of(reason: Reason) -> str | None:
 
 def _scope_of(reason: Reason, before: Side, after: Side) -> str | None:
     """Return a reason's only scope; None if it is around all kernels, or launches transfers."""
-    if len(reason.scopes) != 1 or reason.causes[0].component == "communication":
+    scopes = {scope for part in reason.parts for scope in part.scopes}
+    if len(scopes) != 1 or reason.causes[0].component == "communication":
         return None
-    telling = reason.scopes - _everywhere(before) - _everywhere(after)
+    telling = scopes - _everywhere(before) - _everywhere(after)
     return short(telling.pop()) if telling else None
 
 

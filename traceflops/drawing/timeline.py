@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
+from operator import attrgetter
 from typing import Final
 
 import numpy as np
@@ -338,7 +339,8 @@ def representative_steps(prepared: Prepared) -> RepresentativeSteps | None:
     spread = step_spread(prepared.windows)
     if spread is None:
         return None
-    middle, worst = spread.middle, spread.longest
+    by_length = sorted(spread.used, key=attrgetter("ns"))
+    middle, worst = by_length[(len(by_length) - 1) // 2], spread.longest
     return RepresentativeSteps(middle.step, worst.step, middle.ns, worst.ns)
 
 

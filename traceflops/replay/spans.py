@@ -115,17 +115,10 @@ class Spans(Struct, frozen=True):
     first: Instants
     last: Instants
 
-    def __len__(self) -> int:
-        return len(self.device)
-
     @property
     def device(self) -> IntArray:
         """The device of each."""
         return self.first.device
-
-    def earlier(self, by_node: IntArray) -> Spans:
-        """Return the spans for a world in which nodes begin later by some ns per node."""
-        return Spans(self.first.earlier(by_node), self.last.earlier(by_node))
 
     def at(
         self, graph: RecordedGraph, world: World, time_ns: IntArray

@@ -100,8 +100,8 @@ class Reading(Struct, frozen=True):
     def of(cls, graph: RecordedGraph, base: World, windows: Spans, *unlike: str) -> Reading:
         """Return a reading whose windows begin as recorded although `base` shortens work."""
         shortened_ns = graph.nodes.dur_ns - base.dur_ns
-        spans = windows.earlier(shortened_ns)
-        return cls(graph, base, spans, frozenset(filter(None, unlike)))
+        first, last = windows.first.earlier(shortened_ns), windows.last.earlier(shortened_ns)
+        return cls(graph, base, Spans(first, last), frozenset(filter(None, unlike)))
 
 
 class Replayed(Struct, frozen=True):
@@ -232,7 +232,7 @@ class Replay(Struct, frozen=True, dict=True):
     @property
     def windows(self) -> int:
         """Return the number of chosen windows."""
-        return len(self.window_spans)
+        return len(self.window_spans.device)
 
     def outcome(self, edits: Sequence[Edit]) -> Outcome:
         """Return what edits do together, without the critical path after them."""

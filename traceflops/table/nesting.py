@@ -264,11 +264,6 @@ class OpTree(Struct, frozen=True):
         place[order] = np.arange(len(order))
         return cls(parent, order, place, _stops(taken(place, parent[order])))
 
-    @property
-    def in_order(self) -> bool:
-        """Return whether the rows are sorted by thread and start."""
-        return self.place is self.order
-
     def depth(self) -> IntArray:
         """Return, per position, the number of ops around the op there."""
         # The ops before a position are around it, but those with a stop up to there.

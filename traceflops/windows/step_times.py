@@ -249,12 +249,6 @@ class StepSpread(Struct, frozen=True, dict=True):
         return self.used[self.times_ns.index(max(self.times_ns))]
 
     @cached_property
-    def middle(self) -> StepTime:
-        """Return the step with the median time; of two in the middle the shorter one."""
-        ordered = sorted(range(len(self.used)), key=self.times_ns.__getitem__)
-        return self.used[ordered[(len(ordered) - 1) // 2]]
-
-    @cached_property
     def slow(self) -> tuple[StepTime, ...]:
         """Return the steps that are longer than STANDS_OUT medians."""
         most_ns = STANDS_OUT * self.median_ns // 1  # whole numbers compare faster
