@@ -271,9 +271,7 @@ class DeviceAccount:
         components = self.timeline.components(start_ns, end_ns, self.start_up)
         idle = np.array([parts.idle_ns for parts in components], dtype=np.int64)
         causes = self.idle.causes(start_ns, end_ns, idle)
-        # Communication is hidden while something else runs.
-        exposed = self.timeline.parts["communication"].length_within(start_ns, end_ns)
-        hidden = (self.timeline.communication.length_within(start_ns, end_ns) - exposed).tolist()
+        hidden = self.timeline.hidden_communication_ns(start_ns, end_ns).tolist()
         first = np.searchsorted(self.rows.start_ns, start_ns, side="left")
         last = np.searchsorted(self.rows.start_ns, end_ns, side="left")
         # An activity without length at the end of the span is in the last window that ends there.

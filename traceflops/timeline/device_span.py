@@ -42,6 +42,11 @@ class Timeline(Struct, frozen=True):
         idle = end_ns - start_ns - sum(lengths)
         return [Components(*row) for row in np.stack([*lengths, idle], axis=1).tolist()]
 
+    def hidden_communication_ns(self, start_ns: IntArray, end_ns: IntArray) -> IntArray:
+        """Return, per window [start, end), the ns of communication while something else ran."""
+        exposed = self.parts["communication"].length_within(start_ns, end_ns)
+        return self.communication.length_within(start_ns, end_ns) - exposed
+
 
 def timeline(start_ns: IntArray, end_ns: IntArray, is_part: dict[str, BoolArray]) -> Timeline:
     """Return the timeline of one device; `is_part` marks, by name of WORK, its activities."""

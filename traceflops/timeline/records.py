@@ -44,6 +44,11 @@ class IdleCauses(Struct, frozen=True):
         """Return the idle time: the sum of the causes."""
         return sum(self.parts().values())
 
+    @property
+    def unrecorded(self) -> IdleCauses:
+        """Return the same idle time as unrecorded: work that is not in the trace may fill it."""
+        return IdleCauses(unknown_ns=self.idle_ns, unrecorded_ns=self.idle_ns)
+
     def parts(self) -> dict[str, int]:
         """Return the ns by cause, in the order of IDLE_CAUSES."""
         return {name: getattr(self, f"{name}_ns") for name in IDLE_CAUSES}
@@ -124,9 +129,8 @@ class Account(Struct, frozen=True):
 
     @property
     def with_idle_unrecorded(self) -> Account:
-        """Return the same account with all idle time unrecorded: lost work may fill it."""
-        idle_ns = self.idle_causes.idle_ns
-        return replace(self, idle_causes=IdleCauses(unknown_ns=idle_ns, unrecorded_ns=idle_ns))
+        """Return the same account with all idle time unrecorded; see IdleCauses."""
+        return replace(self, idle_causes=self.idle_causes.unrecorded)
 
     @property
     def activities_per_launch(self) -> float | None:
