@@ -24,7 +24,7 @@ from traceflops.attribution.scopes import (
     module_name,
     modules_around,
 )
-from traceflops.table.columns import BoolArray, IntArray, Names, codes, matching, names
+from traceflops.table.columns import Additive, BoolArray, IntArray, Names, codes, matching, names
 from traceflops.table.grouping import exact_sums
 from traceflops.table.nesting import taken
 from traceflops.timeline.device_span import is_top
@@ -41,14 +41,11 @@ _REGION: Final = re.compile(r"Torch-Compiled Region")
 _PATH_LEVELS: Final = 100  # at most so many modules of a path are named, the innermost ones
 
 
-class WorkSum(Struct, frozen=True):
+class WorkSum(Additive, frozen=True):
     """Activities that start in the chosen windows, and their ns inside; overlaps count twice."""
 
     activities: int
     device_ns: int
-
-    def __add__(self, other: WorkSum) -> WorkSum:
-        return WorkSum(self.activities + other.activities, self.device_ns + other.device_ns)
 
 
 NOTHING: Final = WorkSum(0, 0)

@@ -9,16 +9,16 @@ launch is starved if all earlier work of the device had ended when its call bega
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from operator import add
 from typing import Any, Final, Literal
 
 import numpy as np
 from msgspec import Struct, field
-from msgspec.structs import astuple, replace
+from msgspec.structs import replace
 
 from traceflops.attribution.scopes import PHASES, Phase, Phases, in_optimizer
 from traceflops.table.columns import (
     ABSENT,
+    Additive,
     BoolArray,
     Columns,
     IntArray,
@@ -148,7 +148,7 @@ class HostBound(Struct, frozen=True):
         return tuple(bound) if len(bound) < len(self.phases) else ()
 
 
-class LaunchSums(Struct, frozen=True):
+class LaunchSums(Additive, frozen=True):
     """Counts of launches and operations of a device that start in the chosen windows; times in ns.
 
     `call_ns` is the time of the launch calls, `long_calls` counts those of more than 20 us.
@@ -165,9 +165,6 @@ class LaunchSums(Struct, frozen=True):
     kernels: int = 0
     short_kernels: int = 0
     short_kernel_ns: int = 0
-
-    def __add__(self, other: LaunchSums) -> LaunchSums:
-        return LaunchSums(*map(add, astuple(self), astuple(other)))
 
 
 class LeadCounts(Struct, frozen=True):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import add
 from typing import Any, Final, Self
 
 import numpy as np
@@ -332,6 +333,14 @@ class Columns(Struct, frozen=True):
             return made(*[np.empty(0, dtype=np.int64)] * len(cls.__struct_fields__))
         columns = zip(*map(astuple, pieces), strict=True)
         return made(*map(np.concatenate, columns))
+
+
+class Additive(Struct, frozen=True):
+    """Base of structs whose fields are all numbers: two of them add up field by field."""
+
+    def __add__(self, other: Self) -> Self:
+        made: Callable[..., Self] = type(self)
+        return made(*map(add, astuple(self), astuple(other)))
 
 
 def narrow(values: Array) -> Array:

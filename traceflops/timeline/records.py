@@ -6,13 +6,13 @@ length; idle causes sum to its idle time. Accounts of windows and devices add up
 
 from __future__ import annotations
 
-from operator import add
 from typing import Final, Literal
 
 from msgspec import Struct
 from msgspec.structs import astuple, replace
 
 from traceflops.facts import Fact
+from traceflops.table.columns import Additive
 
 WORK = ("compute", "memory", "other", "graph", "communication")
 """The components that are work, in their order of precedence; communication here is exposed."""
@@ -21,7 +21,7 @@ COMPONENTS = (*WORK, "start_up", "idle")
 IDLE_CAUSES: Final = ("host_late", "queued", "launch_latency", "unknown")
 
 
-class IdleCauses(Struct, frozen=True):
+class IdleCauses(Additive, frozen=True):
     """Idle time by what the next activity was waiting for; the causes sum to the idle time.
 
     host_late: its launch call had not begun. queued: launched, held back by another stream.
@@ -72,11 +72,8 @@ class IdleCauses(Struct, frozen=True):
         """Return the cause with most time, of those that `detailed` returns."""
         return max(self.detailed().items(), key=lambda item: item[1])[0]
 
-    def __add__(self, other: IdleCauses) -> IdleCauses:
-        return IdleCauses(*map(add, astuple(self), astuple(other)))
 
-
-class Components(Struct, frozen=True):
+class Components(Additive, frozen=True):
     """The components of one window of one device; each ns is in exactly one.
 
     `communication_ns` is exposed communication: nothing else ran on the device meanwhile. Nothing
@@ -104,9 +101,6 @@ class Components(Struct, frozen=True):
         """Return a component as share of the window, None for a window without length."""
         total = self.window_ns
         return self.parts()[component] / total if total else None
-
-    def __add__(self, other: Components) -> Components:
-        return Components(*map(add, astuple(self), astuple(other)))
 
 
 class Account(Struct, frozen=True):

@@ -115,9 +115,18 @@ class StepPlan(Struct, frozen=True):
         windows = []
         for stretch, window_account in zip(stretches, accounts, strict=True):
             number = self.layout.step_number(device, stretch)
-            reason = self._why_left_out(stretch, number)
+            reason: Fact | None
             if stretch is unbounded:
                 reason = periodicity.LAST_STEP
+            elif self.time_range is not None:
+                reason = None if stretch.role == "range" else _RANGE_SELECTED
+            elif number is not None:
+                reason = self.reasons.get(number)
+            elif stretch.role == "span":
+                # A span is the whole of a device. If other devices have steps, it is not used.
+                reason = _NO_WORK if self.choice.seen else None
+            else:
+                reason = _OUTSIDE if self.choice.seen else BEFORE_WORK
             windows.append(
                 Window(
                     role=stretch.role,
@@ -146,17 +155,6 @@ class StepPlan(Struct, frozen=True):
         if len(used) <= periodicity.KEEP_LAST_UP_TO or used[-1] is not steps[-1]:
             return None
         return used[-1]
-
-    def _why_left_out(self, stretch: Stretch, number: int | None) -> Fact | None:
-        """Return why a stretch is left out, None if it is used; `number` is that of its step."""
-        if self.time_range is not None:
-            return None if stretch.role == "range" else _RANGE_SELECTED
-        if number is not None:
-            return self.reasons.get(number)
-        # A span is the whole of a device. If other devices have steps (`seen`), it is not used.
-        if stretch.role == "span":
-            return _NO_WORK if self.choice.seen else None
-        return _OUTSIDE if self.choice.seen else BEFORE_WORK
 
 
 def plan_steps(

@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from traceflops.devices.processes import whose
-from traceflops.table.columns import ABSENT, BoolArray, IntArray, is_one_of, numbers
+from traceflops.table.columns import ABSENT, Additive, BoolArray, IntArray, is_one_of, numbers
 from traceflops.table.grouping import distinct, groups
 from traceflops.table.links import recorded_calls
 from traceflops.table.patterns import ASYNC_COPY, ASYNC_FILL, GRAPH_LAUNCH, started
@@ -41,14 +41,11 @@ State = Literal[
 CallKind = Literal["kernel", "graph", "copy", "fill"]
 
 
-class CallRecords(Struct, frozen=True):
+class CallRecords(Additive, frozen=True):
     """Number of calls of one kind that start work on a device; `lost`: those without a record."""
 
     calls: int = 0
     lost: int = 0
-
-    def __add__(self, other: CallRecords) -> CallRecords:
-        return CallRecords(self.calls + other.calls, self.lost + other.lost)
 
     def lack(self, of: int | None = None) -> bool:
         """Return whether a MATERIAL share of `of` calls is lost, by default of these calls."""
