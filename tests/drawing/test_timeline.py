@@ -78,7 +78,7 @@ def test_a_stream_a_lane_and_host_tables_below_one_another() -> None:
     ]
     assert [lane.track for lane in timeline.lanes] == [7, 9, 1, 1, 1, 1]
     assert timeline.left_out.marks == {"python": 1}
-    assert timeline.events == 7
+    assert timeline.levels[0].boxes.events == 7
 
 
 def frame(name: str, start: int, end: int, **more: Any) -> dict[str, Any]:
@@ -160,7 +160,7 @@ def test_merged_and_single_are_all_events(works: list[tuple[int, int, int]], mos
     _, found = drawn(trace_of(activities=rows))
     timeline = found.within(Budget(most, most, most, most))
     deep = timeline.left_out.deep
-    assert timeline.events + deep == len(works)
+    assert timeline.levels[0].boxes.events + deep == len(works)
     assert len(timeline.levels[0].boxes) <= max(most, len(timeline.lanes))
     for level in timeline.levels:
         boxes = level.boxes

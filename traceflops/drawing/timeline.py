@@ -136,11 +136,6 @@ class Timeline(Struct, frozen=True):
     gaps: tuple[Span | None, ...]
     left_out: LeftOut
 
-    @property
-    def events(self) -> int:
-        """The number of events on the lanes."""
-        return self.levels[0].boxes.events
-
 
 class Drawable(Struct, frozen=True):
     """The lanes of a trace with all their events, from which timelines of any budget are made.
@@ -155,11 +150,6 @@ class Drawable(Struct, frozen=True):
     counters: Mapping[CounterKey, Counter]
 
     @property
-    def events(self) -> int:
-        """The number of events on the lanes."""
-        return sum(map(len, self.lanes))
-
-    @property
     def whole(self) -> Span:
         """The range from the first start to the last end of all events."""
         return _hull([Span(*lane.span) for lane in self.lanes])
@@ -167,7 +157,7 @@ class Drawable(Struct, frozen=True):
     def within(self, budget: Budget) -> Timeline:
         """Return the timeline with no more boxes than a budget allows."""
         whole = self.whole
-        if self.events <= budget.all:
+        if sum(map(len, self.lanes)) <= budget.all:
             return replace(self.outline, levels=(self._level(whole, budget.all, budget),))
         # An overview, and details of representative steps (or the chosen window) and of gaps.
         typical, span_of_step = self.outline.representative, self.outline.steps
