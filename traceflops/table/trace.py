@@ -142,11 +142,6 @@ class Job(Struct, frozen=True):
     number: int
     traces: tuple[Trace, ...]
 
-    @property
-    def files(self) -> tuple[str, ...]:
-        """Return the names of the files."""
-        return tuple(file.name for trace in self.traces for file in trace.source.files)
-
 
 class Trace(Struct, frozen=True):
     """The contents of one or more input files. Tables follow `traceflops.table.schema`.
