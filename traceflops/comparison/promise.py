@@ -63,7 +63,9 @@ class Promise(Struct, frozen=True):
     @property
     def fact(self) -> Fact:
         """Return what was promised, and what came."""
-        promised = fact("promise.at-most" if self.low_ns <= 0 else "promise.range", ends=self.ends)
+        promised = fact("promise.range", ends=(self.low_ns, self.high_ns))
+        if self.low_ns <= 0:
+            promised = fact("promise.at-most", ends=(self.high_ns,))
         # Of a promise that is kept, what came is not below 0.
         gained_ns = max(self.gained_ns, 0) if self.outcome == "as-promised" else self.gained_ns
         sure = None
@@ -95,11 +97,6 @@ class Promise(Struct, frozen=True):
     def sentence(self) -> str:
         """Return what was promised, and what came, in words."""
         return in_words(self.fact)
-
-    @property
-    def ends(self) -> tuple[int, ...]:
-        """Return the ends of what was promised: both, or only the upper one."""
-        return (self.high_ns,) if self.low_ns <= 0 else (self.low_ns, self.high_ns)
 
 
 Judged = tuple[Side, Side, int, Interval | None, str | None]
