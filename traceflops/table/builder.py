@@ -204,7 +204,9 @@ def compact(values: Array | int) -> Array | int:
 
 
 def _limits(values: Array | int) -> tuple[int, int]:
-    return int(np.min(values)), int(np.max(values))
+    if isinstance(values, int):
+        return values, values
+    return int(values.min()), int(values.max())  # np.min takes twice as long for short columns
 
 
 def _null_of(column: Column) -> int | float:
