@@ -88,7 +88,7 @@ def phases(trace: Trace, attribution: Attribution) -> Phases:
     """Return the phase of each op of a trace, by R1 and the marks of optimizers."""
     ops, tree = trace.ops, attribution.tree
     node = is_node(ops)
-    root = tree.around(node)
+    root = narrow(tree.around(node))
     with_gradients = tree.nearest((numbers(ops["sequence"], ABSENT) != ABSENT) & ~node)
     has_both = (with_gradients >= 0) & (root >= 0)
     # Both are around the op, so the one that comes later in the tree is inside the other (R1).
