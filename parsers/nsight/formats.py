@@ -28,10 +28,11 @@ def _is_ncu(head: bytes) -> bool:
     """Return whether a file is a report of ncu, CSV of its pages, or what it prints."""
     if head.startswith(b"NVR\x00"):
         return True
-    from traceflops.parsers.nsight.ncu_console import is_console
+    if b"\n    Section: " in head:
+        from traceflops.parsers.nsight.ncu_console import is_console
 
-    if is_console(head):
-        return True
+        if is_console(head):
+            return True
     if b"Kernel Name" not in head or _NO_TABLE.match(head):  # JSON or HTML
         return False
     from traceflops.parsers.nsight.ncu_pages import NCU_TABLES
