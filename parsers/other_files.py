@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import PurePath
 from typing import Final
 
@@ -51,15 +51,22 @@ class OtherFile(Struct, frozen=True):
         """Return whether a file that begins with `head` and is called `name` is of this kind."""
         if self.suffixes:
             return PurePath(name).suffix.lower() in self.suffixes
+        # What a trace has at its beginning is found sooner than what it lacks.
+        if any(text in head for text in self.lacks):
+            return False
         if self.begins and not re.match(self.begins, head):
             return False
-        lines = head.splitlines()[:_LINES_LOOKED_AT] if self.line else ()
-        if self.line and not any(re.match(self.line, line) for line in lines):
+        if self.line and not any(re.match(self.line, line) for line in first_lines(head)):
             return False
         if self.one_of and not any(text in head for text in self.one_of):
             return False
-        has_all = all(text in head for text in self.all_of)
-        return has_all and not any(text in head for text in self.lacks)
+        return all(text in head for text in self.all_of)
+
+
+@lru_cache(1)  # several kinds look at them
+def first_lines(head: bytes) -> list[bytes]:
+    """Return the first lines of a file."""
+    return head.splitlines()[:_LINES_LOOKED_AT]
 
 
 _TENSORFLOW_1: Final = (b'"traceEvents"', b'"Allocators"', b'"process_name"', b' Compute"')

@@ -32,7 +32,7 @@ def run() -> None:
         sys.exit(_FAILED)
     for name, value in _SPARING.items():
         os.environ.setdefault(name, value)
-    gc.set_threshold(100_000)  # new objects: hardly any cycles are made here
+    gc.set_threshold(1_000_000)  # new objects: hardly any cycles are made here
     try:
         from traceflops.cli import main
 
@@ -44,6 +44,8 @@ def run() -> None:
             raise
         sys.stderr.write(f"error: out of memory\nhint: {MORE_MEMORY}\n")
         sys.exit(_FAILED)
+    finally:
+        gc.freeze()  # else Python looks through all objects for cycles before it ends
 
 
 if __name__ == "__main__":

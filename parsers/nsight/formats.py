@@ -18,6 +18,9 @@ _SIGN: Final = re.compile(
     rb"time ?\(%\)|(?:start|duration|kavg|total(?: proj| range)?(?: time)?)"
     rb" ?\((?:ns|us|ms|s|[num]?sec|[kmgt]?i?b)\)|corrid|total time|operations|projected start"
 )
+_UNIT: Final = re.compile(rb"\((?:%|[num]?s(?:ec)?|[kmgt]?i?b)\)")
+_WORDS: Final = (b"corrid", b"total time", b"operations", b"projected start")
+"""What each match of _SIGN ends with or is: found much faster than _SIGN."""
 _NSYS: Final = b"NVIDIA Tegra Profiler Report"
 
 
@@ -25,10 +28,11 @@ def _is_ncu(head: bytes) -> bool:
     """Return whether a file is a report of ncu, CSV of its pages, or what it prints."""
     if head.startswith(b"NVR\x00"):
         return True
-    from traceflops.parsers.nsight.ncu_console import is_console
+    if b"\n    Section: " in head:
+        from traceflops.parsers.nsight.ncu_console import is_console
 
-    if is_console(head):
-        return True
+        if is_console(head):
+            return True
     if b"Kernel Name" not in head or _NO_TABLE.match(head):  # JSON or HTML
         return False
     from traceflops.parsers.nsight.ncu_pages import NCU_TABLES
@@ -39,7 +43,10 @@ def _is_ncu(head: bytes) -> bool:
 
 def _is_stats(head: bytes) -> bool:
     """Return whether a file has a table of nsys stats, as CSV or as printed on a console."""
-    if _SIGN.search(head.lower()) is None:
+    lower = head.lower()
+    if _UNIT.search(lower) is None and not any(word in lower for word in _WORDS):
+        return False
+    if _SIGN.search(lower) is None:
         return False
     from traceflops.parsers.nsight.stats_layouts import STATS_TABLES
     from traceflops.parsers.nsight.stats_text import Console, first_header, json_header

@@ -6,13 +6,11 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 from functools import partial
 from math import prod
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
 from traceflops.categories.kernel_names import from_own_word
-from traceflops.comparison.counted import KernelChange
-from traceflops.comparison.result import Comparison
 from traceflops.findings.counted_estimates import estimated, gains_nothing, rule_name
 from traceflops.mfu.counted.counter_work import CountedKernel
 from traceflops.mfu.counted.kernel_speeds import ROOFS, KernelSpeed
@@ -33,6 +31,10 @@ from traceflops.reports.view.short_names import short_labels
 from traceflops.reports.view.tables import Cell, Column, Name, ReportTable, known_columns, table_of
 from traceflops.reports.view.texts import words
 from traceflops.units import capitalized
+
+if TYPE_CHECKING:
+    from traceflops.comparison.counted import KernelChange
+    from traceflops.comparison.result import Comparison
 
 _NAME: Final = 46
 _REASONS: Final = 2

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from traceflops.categories.classify import load
-from traceflops.categories.rules import LARGEST_FILE, Category
+from traceflops.categories.rules import LARGEST_FILE, Category, Search
 from traceflops.errors import UsageError
 
 RULE = """
@@ -196,3 +196,22 @@ def test_hostile_names_meet_the_worst_allowed_pattern(tmp_path: Path) -> None:
     text = rule_with(head="", arguments=r"'\w*a\w*z'", id='"worst"')
     classifier = load(write(tmp_path, text))
     assert classifier.kernel("k<" + "a" * 1_000_000 + ">").rule == "none"
+
+
+@pytest.mark.parametrize(
+    ("patterns", "text", "found"),
+    [
+        (("_?add_(a|b)x*", "bx+"), "my_add_b bxx", "_add_b"),
+        (("[a-z0-9]*gemm[a-z0-9]*", "xgemm"), "xgemm", "\nxgemm"),  # first what begins at a word
+        (("b{0,3}c|d", "e?f"), "a d f", " d"),
+        (("(?:Add|Mul)", "a\\.b"), "x a.b", " a.b"),
+        (("(?i:SUM)", "mean"), "a sum", " sum"),
+        (("[a-z0-9]*gemm", "add"), "gem ad", None),
+    ],
+)
+def test_what_is_found_does_not_depend_on_whether_all_patterns_are_compiled(
+    patterns: tuple[str, ...], text: str, found: str | None
+) -> None:
+    search = Search(patterns)
+    matches = [search(text) for _ in range(200)]  # from some search on with one expression
+    assert [match and match.group() for match in matches] == [found] * 200

@@ -37,7 +37,6 @@ from traceflops.facts import Fact, fact, quoted
 from traceflops.findings.case import NO_RULES, FindingRules
 from traceflops.findings.unrecorded_gpu import LACKS_GPU
 from traceflops.gpu_samples import GpuSamples, gpu_samples
-from traceflops.mfu.checked.trace_description import counts_of_step
 from traceflops.mfu.serving_passes import NO_SERVING, Serving
 from traceflops.mfu.traced.work_tables import activity_flops
 from traceflops.ranks.who_waits import NO_RANKS, RankReport
@@ -156,7 +155,11 @@ class Analysis(Struct, frozen=True, dict=True):
     @cached_property
     def step_counts(self) -> dict[str, int | None]:
         """Return the samples and tokens of a step of the whole job, None for what is unknown."""
-        return counts_of_step(self.prepared) if self.has_events else {}
+        if not self.has_events:
+            return {}
+        from traceflops.mfu.checked.trace_description import counts_of_step
+
+        return counts_of_step(self.prepared)
 
     @cached_property
     def missing(self) -> tuple[Missing, ...]:

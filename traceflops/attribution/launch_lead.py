@@ -9,6 +9,7 @@ launch is starved if all earlier work of the device had ended when its call bega
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import ceil
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -86,7 +87,11 @@ class Leads(Columns, frozen=True):
     def floor_ns(self) -> int:
         """The lead of a launch that waits for nothing: the lower quartile of the starved ones."""
         alone = self.lead_ns[self.is_starved]
-        return int(np.quantile(alone, 0.25)) if len(alone) >= _ENOUGH else _USUAL_FLOOR_NS
+        if len(alone) < _ENOUGH:
+            return _USUAL_FLOOR_NS
+        place = (len(alone) - 1) / 4  # np.quantile would load masked arrays, for 10 ms
+        low, high = np.sort(alone)[[int(place), ceil(place)]].tolist()
+        return int(low + (high - low) * (place % 1))
 
     @property
     def cap_ns(self) -> int:

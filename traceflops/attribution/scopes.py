@@ -42,6 +42,7 @@ from traceflops.table.columns import (
     codes,
     matching,
     names,
+    narrow,
     numbers,
     span_columns,
     thread_columns,
@@ -87,7 +88,7 @@ def phases(trace: Trace, attribution: Attribution) -> Phases:
     """Return the phase of each op of a trace, by R1 and the marks of optimizers."""
     ops, tree = trace.ops, attribution.tree
     node = is_node(ops)
-    root = tree.around(node)
+    root = narrow(tree.around(node))
     with_gradients = tree.nearest((numbers(ops["sequence"], ABSENT) != ABSENT) & ~node)
     has_both = (with_gradients >= 0) & (root >= 0)
     # Both are around the op, so the one that comes later in the tree is inside the other (R1).
@@ -219,6 +220,13 @@ def launch_scopes(
 
 def forward_ops(linked: LinkedTrace, op: IntArray) -> IntArray:
     """Return, per row in `op`, the forward op of the backward node around this op, or -1."""
+    if "forward_ops" not in linked.derived:
+        linked.derived["forward_ops"] = narrow(_forward_of_ops(linked))
+    return taken(linked.derived["forward_ops"], op).astype(np.int64)
+
+
+def _forward_of_ops(linked: LinkedTrace) -> IntArray:
+    """Return `forward_ops` of every op, without values if none has a forward op."""
     ops = linked.trace.ops
     sequence = numbers(ops["sequence"], ABSENT)
     numbered = sequence != ABSENT
@@ -226,7 +234,7 @@ def forward_ops(linked: LinkedTrace, op: IntArray) -> IntArray:
     # Threads number their ops independently, so several forward threads are ambiguous.
     threads = distinct(numbers(ops["forward_thread"])[nodes])
     if not nodes.any() or len(threads) > 1:
-        return np.full(len(op), -1, dtype=np.int64)
+        return np.empty(0, dtype=np.int64)
     keys = joint_codes(numbers(ops["process"]), sequence)
     keys -= int(keys.min())
     # The last op of each process and sequence number: assigned by start, the last one stays.
@@ -234,8 +242,7 @@ def forward_ops(linked: LinkedTrace, op: IntArray) -> IntArray:
     rows = rows[np.argsort(numbers(ops["start_ns"])[rows], kind="stable")]
     last_of_key = np.full(int(keys.max()) + 1, -1, dtype=np.int64)
     last_of_key[keys[rows]] = rows
-    node = taken(linked.op_tree.nearest(nodes), op)
-    return taken(last_of_key, taken(keys, node))
+    return taken(last_of_key, taken(keys, linked.op_tree.nearest(nodes)))
 
 
 def module_paths(trace: Trace, causes: Instants, rows: IntArray | None = None) -> ModulePaths:

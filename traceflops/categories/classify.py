@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from traceflops.categories import rules as rule_files
 from traceflops.categories.mangled import OFFLOADED, mangled_parts
-from traceflops.categories.rules import Category, Decision, Rule, compiled
+from traceflops.categories.rules import Category, Decision, Rule, Search
 from traceflops.characters import kernel_name
 
 LONGEST = 4096
@@ -177,7 +177,7 @@ class Classifier:
         lower = text.lower()
         for block in self._blocks:
             # One search per block: usually none of its rules matches the head.
-            if block.head_patterns and block.expression.search("\n" + lower) is None:
+            if block.head_patterns and block.search(lower) is None:
                 yield from block.headless
                 continue
             for rule in block.rules:
@@ -218,9 +218,9 @@ class _RuleBlock(Struct, frozen=True, dict=True):
     head_patterns: tuple[str, ...]
 
     @cached_property
-    def expression(self) -> re.Pattern[str]:
-        """Return the expression that finds what any of the rules looks for in a head."""
-        return compiled(self.head_patterns)
+    def search(self) -> Search:
+        """Return the search for what any of the rules looks for in a head."""
+        return Search(self.head_patterns)
 
 
 def _blocks(rules: tuple[Rule, ...], size: int) -> Iterator[_RuleBlock]:

@@ -66,6 +66,12 @@ _ESCAPE_OR_CLASS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]", re.DOTALL)
 _OPTIONAL = re.compile(r"(?<![(*+?}])\?")
 _NAMED = re.compile(r"\(\?(?:P|\()")
 _REPEAT = re.compile(r"[*+]|\{\d*(?:,\d*)?\}")
+_SETTING = re.compile(r"\(\?[^:=!<]")
+_INNERMOST = re.compile(r"\([^()]*\)")
+_LEFT_OUT = re.compile(r"[^\0](?:[?*]|\{[^}]*\})")
+_PLAIN = re.compile("[a-z0-9_ ]+")
+_SEPARATED = "[^A-Za-z0-9](?:"
+_SEARCHES_BEFORE_COMPILING = 100
 
 
 class Rule(Struct, frozen=True, dict=True):
@@ -81,19 +87,70 @@ class Rule(Struct, frozen=True, dict=True):
 
     def search(self, place: str, text: str) -> re.Match[str] | None:
         """Return the match of this rule's condition on `place`, which it must have."""
-        expression = self._compiled.get(place)
-        if expression is None:
-            expression = self._compiled[place] = compiled(self.patterns(place), self.case)
-        return expression.search("\n" + text)
+        search = self._searches.get(place)
+        if search is None:
+            search = self._searches[place] = Search(self.patterns(place), self.case)
+        return search(text)
 
     def patterns(self, place: str) -> tuple[str, ...]:
         """Return the alternatives that the rule looks for in a place; () if it has no condition."""
         return self.conditions.get(place, ())
 
     @cached_property
-    def _compiled(self) -> dict[str, re.Pattern[str]]:
-        """The compiled expressions by place, filled when first searched: most are never needed."""
+    def _searches(self) -> dict[str, Search]:
+        """The searches by place, filled when first needed: most never are."""
         return {}
+
+
+class Search:
+    """Finds one of several alternatives in texts, as `compiled` does.
+
+    Compiling takes far longer than a search: of the first texts, only those alternatives are looked
+    for that may match. Nearly all need a text that stands in them.
+    """
+
+    def __init__(self, alternatives: tuple[str, ...], case: bool = False) -> None:
+        self._alternatives, self._case = alternatives, case
+        self._left = _SEARCHES_BEFORE_COMPILING
+        self._search: Callable[[str], re.Match[str] | None] = self._among_few
+
+    def __call__(self, text: str) -> re.Match[str] | None:
+        """Return the first match in a text."""
+        return self._search("\n" + text)
+
+    def _among_few(self, text: str) -> re.Match[str] | None:
+        self._left -= 1
+        if not self._left:
+            self._search = compiled(self._alternatives, self._case).search
+        shortlist = [each for needed, each in _needed(self._alternatives) if needed in text]
+        found = (compiled((pattern,), self._case).search(text) for pattern in shortlist)
+        # As in one expression, the first in the text counts, then what begins at a word.
+        return min(
+            (match for match in found if match is not None),
+            key=lambda match: (match.start(), not match.re.pattern.startswith(_SEPARATED)),
+            default=None,
+        )
+
+
+@cache
+def _needed(alternatives: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    """Return each alternative behind the text that it needs.
+
+    `_?add_(a|b)x*` needs `add_`: neither a choice, nor what may be left out, has to be there.
+    """
+    return tuple((_needed_by(pattern), pattern) for pattern in alternatives)
+
+
+def _needed_by(pattern: str) -> str:
+    """Return the longest lower-case text that is in all that a pattern matches, "" for none."""
+    if _CAPITAL.search(_ESCAPE.sub("", pattern)) or _SETTING.search(pattern):
+        return ""
+    plain, before = _ESCAPE_OR_CLASS.sub("\0", pattern), ""
+    while plain != before:
+        plain, before = _INNERMOST.sub("\0", plain), plain
+    if "|" in plain or "(" in plain:
+        return ""
+    return max(_PLAIN.findall(_LEFT_OUT.sub("\0", plain)), key=len, default="")
 
 
 @cache
@@ -118,7 +175,7 @@ def compiled(alternatives: tuple[str, ...], case: bool = False) -> re.Pattern[st
             core = f"(?i:{core})"
         core = core if any_end else rf"(?:{core})(?![A-Za-z])"
         (anywhere if any_start else bounded).append(core)
-    groups = [rf"[^A-Za-z0-9](?:{'|'.join(bounded)})"] if bounded else []
+    groups = [f"{_SEPARATED}{'|'.join(bounded)})"] if bounded else []
     return re.compile("|".join(groups + anywhere), re.MULTILINE)
 
 

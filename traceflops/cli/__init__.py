@@ -23,7 +23,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import MISSING, fields, is_dataclass
-from functools import wraps
+from functools import cache, wraps
 from importlib import import_module
 from typing import Annotated, Any, cast, get_args, get_origin, get_type_hints
 
@@ -108,26 +108,6 @@ def _value(name: str, hint: Any, given: Mapping[str, Any]) -> Any:
     return cast("type[Any]", hint)(**parts)
 
 
-app = typer.Typer(
-    name="traceflops",
-    cls=CommandGroup,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    epilog=EPILOG,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-for name in COMMANDS:
-    module = import_module(f"traceflops.cli.{name}")
-    command = app.command(
-        name.replace("_", "-"),
-        epilog="\n".join(module.EXAMPLES),
-        cls=Command,
-        help=getattr(module, "HELP", None),
-    )
-    command(flattened(getattr(module, name)))
-
-
 def _versions(wanted: bool) -> None:
     """Print the versions of traceflops and of what it uses, and what plug-ins add."""
     if not wanted:
@@ -147,7 +127,6 @@ def _versions(wanted: bool) -> None:
     raise typer.Exit
 
 
-@app.callback()
 def _traceflops(
     version: Annotated[
         bool,
@@ -168,6 +147,38 @@ def _traceflops(
     """
 
 
+@cache
+def app_of(names: tuple[str, ...]) -> typer.Typer:
+    """Return the program with some commands."""
+    made = typer.Typer(
+        name="traceflops",
+        cls=CommandGroup,
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        epilog=EPILOG,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    made.callback()(_traceflops)
+    for name in names:
+        module = import_module(f"traceflops.cli.{name}")
+        command = made.command(
+            name.replace("_", "-"),
+            epilog="\n".join(module.EXAMPLES),
+            cls=Command,
+            help=getattr(module, "HELP", None),
+        )
+        command(flattened(getattr(module, name)))
+    return made
+
+
+def __getattr__(name: str) -> typer.Typer:
+    """Return `app`, the program with all commands."""
+    if name == "app":
+        return app_of(COMMANDS)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 def main() -> None:
     """Run the command line, on whatever streams and signals the caller has left."""
     for name in ("stdout", "stderr"):
@@ -180,4 +191,7 @@ def main() -> None:
     if os.environ.get("COLUMNS") == "0":  # set by some CI systems that have no terminal
         del os.environ["COLUMNS"]
     tidy_up_when_ended()
-    app()
+    # To make one command takes a tenth of the time; a file stands for summary.
+    word = sys.argv[1].replace("-", "_") if len(sys.argv) > 1 else ""
+    is_file = word not in COMMANDS and os.path.isfile(sys.argv[-1]) and len(sys.argv) == 2
+    app_of((word,) if word in COMMANDS else ("summary",) if is_file else COMMANDS)()

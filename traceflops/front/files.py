@@ -17,7 +17,6 @@ from msgspec.structs import replace
 from traceflops.analysis import recipe
 from traceflops.analysis.result import Analysis, with_finding_rules
 from traceflops.analysis.summary_files import is_summary
-from traceflops.comparison.report_side import REPORT
 from traceflops.devices.jobs import of_job
 from traceflops.errors import InputError, UsageError
 from traceflops.findings.user_rules import read_finding_rules
@@ -62,6 +61,8 @@ def analyze_files(
     check_privacy(request.include_environment, request.redact)
     for path in paths:
         if (schema := schema_in(path)) is not None:
+            from traceflops.comparison.report_side import REPORT
+
             hint = "give the recording; compare and check --baseline also read one report"
             if schema != REPORT:
                 hint = "give the recording that it was made from"

@@ -160,10 +160,14 @@ VWB WG WGM WGMXCC WGMn WS WSGRA WSGRB U
 """
 TENSILE_NAME: Final = re.compile(r"(?:.*_)?Cijk_[A-Z]")
 """How names begin that Tensile generates; below: the codes that it puts into them."""
-TENSILE_TOKEN: Final = re.compile(
-    rf"(?:{'|'.join(sorted(_TENSILE.split(), key=len, reverse=True))}|)(?:\d+(?:x\d+)*[a-c]?)?"
-    r"(?:EM\d|SL\d)?"
-)
+
+
+@cache  # compiling takes a twentieth of a small summary, which needs it only for a redacted trace
+def tensile_token() -> re.Pattern[str]:
+    """Return the expression that a token of such a name matches as a whole."""
+    codes = "|".join(sorted(_TENSILE.split(), key=len, reverse=True))
+    return re.compile(rf"(?:{codes}|)(?:\d+(?:x\d+)*[a-c]?)?(?:EM\d|SL\d)?")
+
 
 _SHORT: Final = """
 al an as at bb be bf bh bn bt bw bx by bz cb cd ce ck cp cu db dd df dk do dp dq dt dv dw dx dy dz
@@ -177,7 +181,7 @@ SHORT_WORDS: Final = frozenset(_SHORT.split())
 _LARGE: Final = frozenset({2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**63 - 1, 2**64 - 1})
 _DIGITS: Final = 8  # numbers of more digits may be those of an account, a job or a telephone
 
-_PIECE: Final = re.compile(
+_PIECE: Final = (
     rf"(?P<code>{'|'.join(_CODES)})|(?P<number>\d+)|"
     r"(?P<word>[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+)"
 )
@@ -208,9 +212,14 @@ def is_plain_number(digits: str) -> bool:
     return len(digits) <= _DIGITS or (len(digits) <= 20 and int(digits) in _LARGE)
 
 
+@cache  # compiled when first used, as above
+def _pieces() -> re.Pattern[str]:
+    return re.compile(_PIECE)
+
+
 def pieces(token: str) -> Iterator[tuple[str, str]]:
     """Yield the pieces of a token of ASCII letters and digits: "code", "number" or "word", text."""
-    for piece in _PIECE.finditer(token):
+    for piece in _pieces().finditer(token):
         yield piece.lastgroup or "", piece.group()
 
 

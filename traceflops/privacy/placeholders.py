@@ -87,7 +87,7 @@ class Placeholders:
         """
         if not token.isascii():
             return self._word(token)
-        if of_tensile and known_words.TENSILE_TOKEN.fullmatch(token):
+        if of_tensile and known_words.tensile_token().fullmatch(token):
             return token
         pieces = list(known_words.pieces(token))
         is_mixed = any(kind != "word" for kind, _ in pieces) and len(pieces) > 1

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from traceflops.table import grouping
 from traceflops.table.arrays import BoolArray, IntArray, WholeArray
-from traceflops.table.columns import span_columns, thread_columns
+from traceflops.table.columns import narrow, span_columns, thread_columns
 
 T = TypeVar("T", bound=np.signedinteger)
 
@@ -240,7 +240,7 @@ class OpTree(Struct, frozen=True):
 
     Per row, `parent` is the row of its parent or -1, and `place` its position in the order of
     thread and start. Per position in that order, `order` is the row of the op there, and `stop` the
-    position after the last op below it.
+    position after the last op below it. Columns are int32 if they fit: they stay for long.
     """
 
     parent: IntArray
@@ -256,13 +256,13 @@ class OpTree(Struct, frozen=True):
     @classmethod
     def nested(cls, thread: IntArray, start: IntArray, end: IntArray) -> OpTree:
         """Return the forest of intervals [start, end), thread by thread."""
-        order = by_start(thread, start, end)
-        parent = parents(thread, start, end, order)
+        order = narrow(by_start(thread, start, end))
+        parent = narrow(parents(thread, start, end, order))
         if np.array_equal(order, np.arange(len(order))):  # as in most recordings
-            return cls(parent, order, order, _stops(parent))
+            return cls(parent, order, order, narrow(_stops(parent)))
         place = np.empty_like(order)
         place[order] = np.arange(len(order))
-        return cls(parent, order, place, _stops(taken(place, parent[order])))
+        return cls(parent, order, place, narrow(_stops(taken(place, parent[order]))))
 
     def depth(self) -> IntArray:
         """Return, per position, the number of ops around the op there."""

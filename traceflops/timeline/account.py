@@ -140,6 +140,11 @@ class LinkedTrace(Struct, frozen=True, dict=True):
         """The forest of the ops."""
         return OpTree.of(self.trace.ops)
 
+    @cached_property
+    def derived(self) -> dict[str, IntArray]:
+        """Columns that later rooms derive once, by their name there."""
+        return {}
+
 
 _MOVES: Final = ("copy", "memset")  # subcategories of work that copies or fills
 

@@ -21,7 +21,7 @@ from traceflops.flops.ops.arguments import READERS, Arguments, Shapes
 from traceflops.flops.ops.table import ENCLOSING, RULES
 from traceflops.flops.ops.work import CannotCount, Result, Rule, Signature, Unknown, Work
 from traceflops.table.arrays import ABSENT, BoolArray, IntArray
-from traceflops.table.columns import codes, matching, names, numbers, texts_of
+from traceflops.table.columns import codes, matching, names, narrow, numbers, texts_of
 from traceflops.table.grouping import extremes, group_rows, joint_codes, ranked
 from traceflops.table.nesting import innermost, taken
 
@@ -99,7 +99,7 @@ def count_ops(ops: pa.Table) -> OpWork:
     works += _works(ops, sample, output[sample], enclosing[sample])
     place = np.zeros(ops.num_rows, dtype=np.int64)  # work 0 is of ops that are not modelled
     place[modelled] = group + 1
-    return OpWork.of(place, *zip(*works, strict=True))
+    return OpWork.of(narrow(place), *zip(*works, strict=True))
 
 
 def _works(
