@@ -14,7 +14,7 @@ from traceflops.findings.finding import Finding
 from traceflops.findings.host_samples import outside_samples
 from traceflops.findings.launching import slowed_by_stacks
 from traceflops.remedies import advice
-from traceflops.reports.view.findings import causes, title_sentence
+from traceflops.reports.view.findings import causes, opening, title_sentence
 from traceflops.reports.view.texts import words
 
 STEP = MS = 1_000_000
@@ -1042,6 +1042,29 @@ def test_launching_is_advised_once_if_operators_take_more_than_untraced_time() -
     titles = [finding.title for finding in analyzed(rows).findings]
     assert titles.count("The host launches work too slowly") == 1
     assert "Untraced host time holds up the GPU" in titles
+
+
+@pytest.mark.parametrize("has_operators", [True, False])
+@pytest.mark.parametrize("passes", [1, 2])
+def test_one_pass_of_a_model_is_told_beside_what_the_host_may_gain(
+    passes: int, *, has_operators: bool
+) -> None:
+    """Ten products, of which the first and the last have shapes of their own, 98 us apart."""
+    works, ops, widths = [], [], passes * [3, *[64] * 8, 99]
+    for turn, width in enumerate(widths):
+        begin = MS + 100_000 * turn
+        works.append((GEMM, begin - 6_000, begin, 2_000))
+        row = {"name": "aten::mm", "start_ns": begin - 62_000, "dur_ns": 60_000}
+        ops.append(row | {"input_dims": f"[[8, {width}], [{width}, 8]]"})
+    rows = launched(*works)
+    for work, width in zip(rows["activities"], widths, strict=True):
+        work["grid"] = [width, 1, 1]
+    found = analyzed(rows | ({"ops": ops} if has_operators else {}))
+    assert found.findings[0].confidence is not None
+    reasons = found.findings[0].confidence.reasons
+    assert (fact("doubt.one-pass") in reasons) == (passes == 1)
+    is_in_title = "only one pass seems to be recorded" in opening(found).title
+    assert is_in_title == (passes == 1 and has_operators)
 
 
 def test_a_few_long_gaps_among_many_short_ones_are_not_launching() -> None:
