@@ -202,7 +202,8 @@ def in_turn(case: Case) -> dict[str, int]:
     row = row[between_host_and_device(case.prepared.trace)[row]]
     is_way = [is_one_of(works["direction"], way)[row] for way in WAYS]
     to_gpu, from_gpu = (Intervals.of(*span_columns(works, row[way])) for way in is_way)
-    streams = set[int].intersection(*({*numbers(works["stream"])[row[w]].tolist()} for w in is_way))
+    stream = numbers(works["stream"], ABSENT)[row]
+    streams = set[int].intersection(*({*stream[w].tolist()} for w in is_way)) - {ABSENT}
     saved_ns = min(to_gpu.length_ns, from_gpu.length_ns)
     is_much = share_of_window(case, saved_ns) >= limit(case, _RULE, "least_share")
     if len(streams) < _SEVERAL or not is_much or len(to_gpu.intersect(from_gpu)):
