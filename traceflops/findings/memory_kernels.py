@@ -191,9 +191,10 @@ def _attention_by_name(facts: KernelFacts) -> BoolArray:
     softmax = facts.is_sub("memory/softmax") & ~facts.named(_OF_LOSS.search)
     has_softmax = np.bincount(run, softmax) > 0
     is_inside &= has_softmax | ((starts < middle) & (middle < ends))
-    mask, are_several = is_inside[run], np.count_nonzero(is_inside) > 1
+    is_inside &= np.count_nonzero(is_inside) > 1
+    mask: BoolArray = is_inside[run]
     mask[before[is_inside]] = mask[after[is_inside]] = True
-    return mask & are_several
+    return mask
 
 
 def _unfused(facts: KernelFacts) -> Iterator[IntArray]:
