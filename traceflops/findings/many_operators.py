@@ -125,12 +125,12 @@ def little_on_cpu(trace: Trace, window_ns: int) -> tuple[Fact, ...]:
     return (fact("verdict.cpu-little", window_ns=window_ns, count=count, each_ns=each_ns),)
 
 
-def one_pass(ops: pa.Table, window_ns: int) -> tuple[Fact, ...]:
+def one_pass(ops: pa.Table, tree: OpTree, window_ns: int) -> tuple[Fact, ...]:
     """Return a statement if the operators seem to be one pass of a model, perhaps its first.
 
     They are the outermost operators that are no trifle, with their shapes.
     """
-    is_told = (OpTree.of(ops).parent < 0) & matching(ops["input_dims"], _HAS_DIMS.search)
+    is_told = (tree.parent < 0) & matching(ops["input_dims"], _HAS_DIMS.search)
     is_told &= numbers(ops["dur_ns"]) >= _TRIFLE * window_ns
     rows = np.flatnonzero(is_told)
     rows = rows[np.argsort(numbers(ops["start_ns"])[rows], kind="stable")]
@@ -142,7 +142,7 @@ def is_one_pass(case: Case) -> bool:
     """Return whether operators or, without any, products on GPUs seem to be one pass of a model."""
     trace, window_ns = case.prepared.trace, case.total.components.window_ns
     if trace.ops.num_rows:
-        return bool(one_pass(trace.ops, window_ns))
+        return bool(one_pass(trace.ops, case.prepared.linked.op_tree, window_ns))
     row = case.prepared.chosen.row
     categories, category = (
         case.prepared.linked.categorised.categories,
