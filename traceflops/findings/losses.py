@@ -328,15 +328,19 @@ def _copy_rate(measured: Measurement | None) -> Fact | None:
 
 
 def _longest(measured: Measurement | None, window_ns: int) -> Fact | None:
-    """Return the longest uncategorized kernels, None if one of them is a finding of its own."""
+    """Return the longest uncategorized kernels, None if one of them is a finding of its own.
+
+    A single one has the share of all.
+    """
     times = Counter[str]()
     for row in measured.kernels if measured else ():
         times[function_of(row.name)] += row.sum_ns if row.category.top == "other" else 0
     longest = times.most_common(_MOST_PARTS)
     if not longest or longest[0][1] >= thresholds()["main-kernel"]["least_share"] * window_ns:
         return None
+    is_single = longest[0][1] == times.total()
     parts = (
-        fact("loss.kernel", name=short_name(name), share=time_ns / window_ns)
+        fact("loss.kernel", name=short_name(name), share=None if is_single else time_ns / window_ns)
         for name, time_ns in longest
         if time_ns >= _LARGE * window_ns
     )
