@@ -1063,7 +1063,7 @@ def test_one_pass_of_a_model_is_told_beside_what_the_host_may_gain(
     assert found.findings[0].confidence is not None
     reasons = found.findings[0].confidence.reasons
     assert (fact("doubt.one-pass") in reasons) == (passes == 1)
-    is_in_title = "only one pass seems to be recorded" in opening(found).title
+    is_in_title = "Only one pass seems to be recorded" in opening(found).title
     assert is_in_title == (passes == 1 and has_operators)
 
 
