@@ -48,6 +48,7 @@ _AS_LONG_AS_WORK: Final = frozenset({"waits_for_device", "awaits_device", "copie
 _MOST_NAMES: Final = 2
 _MANY: Final = 100  # more copies per launch than this are of pieces
 _FEWEST: Final = 10  # fewer launches, or copies of a kind, are no loop
+_AT_MOST: Final = 0.9  # a GPU that may be busy for more of the time is hardly held up
 _TWICE: Final = 2  # copies that wait take twice as long as others, or more
 
 
@@ -211,7 +212,7 @@ def launches_beyond_work(untimed: Untimed) -> tuple[Fact, ...]:
         return ()
     launch_ns = sum(one["sum_ns"] - one["max_ns"] for one in calls)
     count = sum(one["count"] for one in calls)
-    if launch_ns <= work_ns or count > sum(one["count"] for one in kernels):
+    if work_ns > _AT_MOST * launch_ns or count > sum(one["count"] for one in kernels):
         return ()
     values = {"count": count, "time_ns": launch_ns, "share": work_ns / launch_ns}
     return (fact("verdict.launches-beyond-work", **values),)

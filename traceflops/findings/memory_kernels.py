@@ -169,7 +169,7 @@ def _attention_by_name(facts: KernelFacts) -> BoolArray:
 
     These are memory kernels between two products of equally many batches (the last side of their
     grids): one of them is a softmax or, in this order, a maximum, exponentials and a sum. There
-    are several such runs.
+    are several such runs, and they have most of the memory work.
     """
     activities = facts.prepared.trace.activities
     device, stream = (numbers(activities[name], ABSENT)[facts.row] for name in ("device", "stream"))
@@ -193,6 +193,9 @@ def _attention_by_name(facts: KernelFacts) -> BoolArray:
     is_inside &= has_softmax | ((starts < middle) & (middle < ends))
     is_inside &= np.count_nonzero(is_inside) > 1
     mask: BoolArray = is_inside[run]
+    # If most memory work is elsewhere, its own remedies help more.
+    if 2 * facts.ns[mask].sum() <= facts.ns[facts.is_sub(*_FUSABLE)].sum():
+        return np.zeros_like(mask)
     mask[before[is_inside]] = mask[after[is_inside]] = True
     return mask
 
