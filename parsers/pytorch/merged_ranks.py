@@ -23,6 +23,7 @@ from traceflops.table.grouping import distinct
 
 _LABEL: Final = re.compile(r"(.{0,200}\d.{0,200})\s-?\d+")
 _MOST_RANKS: Final = 1_000_000
+_MOST_PROCESSES: Final = 4_096
 _SHIFTS: Final[tuple[int, ...]] = tuple(10**power for power in range(15, 4, -1))
 """The powers of ten whose multiples a tool may add to numbers, the largest first."""
 
@@ -90,7 +91,9 @@ def split_ranks(tables: Tables, rank: int | None) -> list[tuple[int | None, int 
     if by_pid:
         keys = _process_keys(tables, owners)
     distinct_keys = sorted(set(keys.values()))
-    several = 1 < len(distinct_keys) <= 4_096
+    if len(distinct_keys) > _MOST_PROCESSES:
+        tells_ranks, distinct_keys = False, [()]
+    several = len(distinct_keys) > 1
     process_of_key = {key: number for number, key in enumerate(distinct_keys)}
     process_of = {text: process_of_key[keys[text]] if several else 0 for text in owners}
     pids = _common_pids(tables, owners, process_of, shift if several else 0)

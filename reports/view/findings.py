@@ -18,6 +18,7 @@ from traceflops.facts import Fact, fact
 from traceflops.findings.case import limit
 from traceflops.findings.counted_kernels import COUNTED_KERNEL
 from traceflops.findings.finding import Finding, Gain, Where, row_name, short_name
+from traceflops.findings.gains import ONE_PASS
 from traceflops.findings.late_rank import late_rank_fact
 from traceflops.findings.losses import LOSS
 from traceflops.findings.main_kernel import MAIN_KERNEL
@@ -129,7 +130,7 @@ def _saving_sentence(analysis: Analysis) -> str:
     step_ns = analysis.mean_ns(analysis.components.window_ns)
     if best.gain.low_ns < limit(analysis, "priority", "least_sure") * step_ns:
         return ""
-    place = _code(best.where)
+    place, known = _code(best.where), best.confidence.reasons if best.confidence else ()
     return words(
         fact(
             "finding.headline-each" if analysis.windows_used > 1 else "finding.headline",
@@ -138,6 +139,7 @@ def _saving_sentence(analysis: Analysis) -> str:
             step_ns=step_ns,
             window=window(analysis),
             place=place if len(place) <= _LONGEST_PLACE else None,
+            once=next((why for why in known if why.code == ONE_PASS), None),
         )
     )
 
@@ -308,7 +310,8 @@ def _words(analysis: Analysis, finding: Finding) -> FindingWords:
             # Without a sure gain only the upper end is told, as "at most".
             low = after.low if gain.low_ns > 0 else 0.0
             mfu_after = f"{_bound(gain)}{_range(low, after.high, percent)}"
-            mfu = f"MFU {_value(_range(float(now.least), float(now.most), percent))} → {mfu_after}"
+            mfu_now = _range(float(now.least), float(now.most), percent)
+            mfu = f"MFU {mfu_now.removesuffix(' %')} → {mfu_after}"
     level = reasons = ""
     if finding.confidence is not None:
         level = finding.confidence.level
@@ -357,13 +360,8 @@ def _range(low: float, high: float, shown: Callable[[float], str]) -> str:
     least, most = shown(low), shown(high)
     if low <= 0 or least == most:
         return most
-    have_same_unit = least.rpartition(" ")[2] == most.rpartition(" ")[2]
-    return f"{_value(least) if have_same_unit else least} to {most}"
-
-
-def _value(figure: str) -> str:
-    """Return a figure without its unit."""
-    return figure.rpartition(" ")[0]
+    _, _, unit = most.rpartition(" ")
+    return f"{least.removesuffix(f' {unit}')} to {most}"
 
 
 def _where(analysis: Analysis, finding: Finding) -> Iterator[str]:

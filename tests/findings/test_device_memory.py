@@ -142,19 +142,22 @@ def test_pinned_copies_far_below_the_link_tell_to_look_at_it(
 
 
 @pytest.mark.parametrize(
-    ("streams", "early_ms", "told"), [(2, 0, True), (1, 0, False), (2, 1, False)]
+    ("streams", "early_ms", "told"), [(2, 0, True), (1, 0, False), (2, 1, False), (0, 0, False)]
 )
 def test_streams_with_copies_both_ways_are_to_take_turns_no_more(
     streams: int, early_ms: int, *, told: bool
 ) -> None:
-    """Ten copies of 10 ms to the GPU; then ten of 5 ms back, or while the last still runs."""
+    """Ten copies of 10 ms to the GPU; then ten of 5 ms back, or while the last still runs.
+
+    Every other copy is of an unknown stream if `streams` is 0.
+    """
     works = [("to", 0, 10 * MS * n + 1_000, 10 * MS) for n in range(10)]
     works += [("from", 0, (101 - 2 * early_ms + 5 * n) * MS, 5 * MS) for n in range(10)]
     rows = launched(*works, ("k", 0, 50 * MS, MS))
     for number, one in enumerate(rows["activities"][:20]):
         way = "HtoD (Pinned -> Device)" if number < 10 else "DtoH (Device -> Pinned)"
         one |= {"kind": "memcpy", "name": f"Memcpy {way}", "direction": way[:4], "bytes": MS}
-        one["stream"] = 7 + number % streams
+        one["stream"] = 7 + number % streams if streams else [7, None][number % 2]
     (found,) = of_rule(tf.analyze(trace_of(**rows)), "host-copies")
     assert (f"though {streams} streams have both" in found.remedy) == told
     assert found.gain is None or (found.gain.high_ns == 50 * MS) == told

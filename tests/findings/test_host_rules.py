@@ -14,7 +14,7 @@ from traceflops.findings.finding import Finding
 from traceflops.findings.host_samples import outside_samples
 from traceflops.findings.launching import slowed_by_stacks
 from traceflops.remedies import advice
-from traceflops.reports.view.findings import causes, title_sentence
+from traceflops.reports.view.findings import causes, opening, title_sentence
 from traceflops.reports.view.texts import words
 
 STEP = MS = 1_000_000
@@ -1044,6 +1044,29 @@ def test_launching_is_advised_once_if_operators_take_more_than_untraced_time() -
     assert "Untraced host time holds up the GPU" in titles
 
 
+@pytest.mark.parametrize("has_operators", [True, False])
+@pytest.mark.parametrize("passes", [1, 2])
+def test_one_pass_of_a_model_is_told_beside_what_the_host_may_gain(
+    passes: int, *, has_operators: bool
+) -> None:
+    """Ten products, of which the first and the last have shapes of their own, 98 us apart."""
+    works, ops, widths = [], [], passes * [3, *[64] * 8, 99]
+    for turn, width in enumerate(widths):
+        begin = MS + 100_000 * turn
+        works.append((GEMM, begin - 6_000, begin, 2_000))
+        row = {"name": "aten::mm", "start_ns": begin - 62_000, "dur_ns": 60_000}
+        ops.append(row | {"input_dims": f"[[8, {width}], [{width}, 8]]"})
+    rows = launched(*works)
+    for work, width in zip(rows["activities"], widths, strict=True):
+        work["grid"] = [width, 1, 1]
+    found = analyzed(rows | ({"ops": ops} if has_operators else {}))
+    assert found.findings[0].confidence is not None
+    reasons = found.findings[0].confidence.reasons
+    assert (fact("doubt.one-pass") in reasons) == (passes == 1)
+    is_in_title = "Only one pass seems to be recorded" in opening(found).title
+    assert is_in_title == (passes == 1 and has_operators)
+
+
 def test_a_few_long_gaps_among_many_short_ones_are_not_launching() -> None:
     """Of 4.9 ms between kernels 2 ms lie in one gap, though the mean gap is below 100 us."""
     kernel = "void at::native::elementwise_kernel<(int)128>(int)"
@@ -1179,19 +1202,38 @@ def test_one_gap_with_half_of_the_time_is_told_as_one(gap_ms: int, title: str) -
     assert "while nothing of the host is recorded" not in found.sentence
 
 
-@pytest.mark.parametrize(("memory", "is_batch"), [("Pageable", True), ("Pinned", False)])
-def test_a_gap_that_ends_in_a_pageable_copy_may_be_of_loading_data(
-    memory: str, is_batch: bool
+@pytest.mark.parametrize(("size", "is_batch"), [(150_000_000, True), (65_536, False)])
+def test_a_gap_that_ends_in_a_large_copy_may_be_of_loading_data(
+    size: int, *, is_batch: bool
 ) -> None:
     """PyTorch traced the GPU alone, so no range can be seen; 90 ms lie between two batches."""
-    copy = f"Memcpy HtoD ({memory} -> Device)"
-    works = [("saxpy", MS), (copy, 93 * MS), ("saxpy", 95 * MS)]
+    works = [("saxpy", MS), ("Memcpy HtoD", 93 * MS), ("saxpy", 95 * MS)]
     rows = launched(*((name, at - 6_000, at, MS) for name, at in works))
-    rows["activities"][1] |= {"kind": "memcpy", "direction": "HtoD", "bytes": 150_000_000}
+    rows["activities"][1] |= {"kind": "memcpy", "direction": "HtoD", "bytes": size}
     (found,) = of_rule(analyzed(rows), "host-unrecorded")
-    assert ("a copy of 150 MB from pageable memory to the GPU" in found.sentence) == is_batch
+    assert ("a copy of 150 MB to the GPU" in found.sentence) == is_batch
     assert found.remedy.startswith("Record with activities=[ProfilerActivity.CPU, ")
     assert "without the CPU, record_function() shows nothing" in found.remedy
+
+
+@pytest.mark.parametrize(("late", "is_told"), [("copy", True), ("kernel", False)])
+def test_gaps_that_always_end_in_the_copy_of_a_batch_are_late_input(
+    late: str, *, is_told: bool
+) -> None:
+    """Twenty rounds: a copy of 1 MB, and a kernel right behind it, or 4 ms later."""
+    delays = {"copy": (4, 1), "kernel": (1, 4)}[late]
+    works, at = [("saxpy", MS - 6_000, MS, MS)], 2 * MS
+    for _ in range(20):
+        for name, delay in zip(("copy", "saxpy"), delays, strict=True):
+            at += delay * MS if delay > 1 else 7_000
+            works.append((name, at - 6_000, at, MS))
+            at += MS
+    rows = launched(*works)
+    for work in rows["activities"][1::2]:
+        work |= {"kind": "memcpy", "direction": "HtoD", "bytes": 1_000_000}
+    (found,) = of_rule(analyzed(rows, "nsys"), "host-unrecorded")
+    assert (found.title == "New input reaches the GPU late") == is_told
+    assert ("(20 times; 1.00 MB after the longest gap)" in found.sentence) == is_told
 
 
 @pytest.mark.parametrize(

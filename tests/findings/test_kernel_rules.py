@@ -468,6 +468,44 @@ def test_the_gradient_of_attention_has_two_products_on_either_side() -> None:
     assert sum(row.time_ns for row in one.rows) == 1200 * US
 
 
+MAXIMUM = "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, MaxOps<float> > >"
+POWERS = "void at::native::vectorized_elementwise_kernel<4, at::native::exp_kernel_cuda>"
+TOTAL = "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, sum_functor<float> > >"
+
+
+@pytest.mark.parametrize(
+    ("between", "batches", "layers", "others", "is_told"),
+    [
+        ([MUL, SOFTMAX], (64, 64), 2, 90, True),
+        ([MAXIMUM, ADD, POWERS, TOTAL, MUL], (64, 64), 2, 90, True),
+        ([MUL, SOFTMAX], (64, 64), 1, 90, False),
+        ([MUL, SOFTMAX], (1, 1), 2, 90, False),
+        ([MUL, SOFTMAX], (64, 8), 2, 90, False),
+        ([MUL, SOFTMAX], (64, 64), 2, 300, False),
+        ([POWERS, MAXIMUM, TOTAL], (64, 64), 2, 90, False),
+        ([MUL, "log_softmax_kernel"], (64, 64), 2, 90, False),
+    ],
+)
+def test_attention_without_operators_is_told_by_names_and_grids(
+    between: list[str], batches: tuple[int, int], layers: int, others: int, *, is_told: bool
+) -> None:
+    """Each layer has another product, and memory work for `others` us."""
+    first, second = (made(GEMM, 200, form={"grid": [8, 8, side]}) for side in batches)
+    layer = [
+        made(GEMM, 90),
+        made(TANH, others),
+        made(GEMM, 90),
+        first,
+        *(made(name, 100) for name in between),
+        second,
+    ]
+    causes = found(layers * layer)
+    assert ("unfused-attention" in causes) == is_told
+    if is_told:
+        share = (400 + 100 * len(between)) / (670 + 100 * len(between))
+        assert causes["unfused-attention"].share == pytest.approx(share)
+
+
 SLOW_FP32 = {
     "dtype": "fp32",
     "layers": 3,

@@ -24,8 +24,8 @@ def test_most_launches_as_short_as_launching_are_told_by_what_they_do() -> None:
     [told] = found((GEMM, 1_000, 60_000), (ADD, 9_000, 4_000), ("odd_kernel", 1_000, 4_000))
     assert told.sentence == (
         "10,000 launches (90.9 % of all) take 4.00 µs on average, hardly longer than launching "
-        "them, and 40.0 % of the GPU time, mostly elementwise kernels (36.0 %). The gaps between "
-        "them are not recorded."
+        "them. They have 40.0 % of the GPU time, mostly elementwise kernels (36.0 %). The gaps "
+        "between them are not recorded."
     )
     assert "torch.compile" in told.remedy
     [products] = found((GEMM, 2_000, 6_000))

@@ -70,8 +70,8 @@ NORMS = "emory work (norm kernels) takes"
 def test_the_largest_loss_stands_first_where_nothing_larger_is_unknown() -> None:
     assert said(of(gemm=200, idle=500, odd=100, norm=200)) == (
         f"Idle time (mostly launch latency) takes 50.0 % of the total time. M{NORMS} 20.0 %. "
-        f"Compute takes 20.0 %; {UNKNOWN} Uncategorized kernels take 10.0 %; how much of that is "
-        "useful is unknown.",
+        f"Compute takes 20.0 %; {UNKNOWN} Uncategorized kernels (my_kernel) take 10.0 %; how "
+        "much of that is useful is unknown.",
         "idle",
         0.5,
     )

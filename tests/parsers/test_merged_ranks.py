@@ -188,6 +188,12 @@ def test_a_merged_job_is_as_its_files() -> None:
         assert linked == (link(file).op_of_activity >= 0).sum() > 0
 
 
+def test_more_ranks_than_are_real_are_none() -> None:
+    events = [told(event("cpu_op", "op", rank, 7), rank) for rank in range(4_097)]
+    trace = read_bytes(json.dumps({"schemaVersion": 1, "traceEvents": events}).encode())
+    assert trace.processes["rank"].to_pylist() == [None]
+
+
 def test_operators_of_several_processes_have_a_cpu_each_without_work_of_gpus() -> None:
     """No rank is known: nothing but the process ids tells the processes apart."""
     ops = [event("cpu_op", f"op {at}", at, pid) for at in (10, 20) for pid in (40, 50, 60)]

@@ -113,5 +113,6 @@ def test_clocks_stay_apart_in_what_is_merged_again() -> None:
 
 def test_samples_of_gpus_have_nothing_from_which_a_time_range_counts() -> None:
     samples = [{"device": 0, "name": "gpu.power_w", "time_ns": at, "value": 22.0} for at in (0, 9)]
-    with pytest.raises(UsageError, match="could count"):
+    with pytest.raises(UsageError, match="could count") as refused:
         analyze(trace_of(counters=samples), Selection(to_ns=5))
+    assert "the report then says what the recording lacks" in refused.value.hint

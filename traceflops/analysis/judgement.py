@@ -53,6 +53,7 @@ from traceflops.mfu.measurement import Measurement
 from traceflops.mfu.serving_passes import Serving
 from traceflops.ranks.who_waits import RankReport
 from traceflops.remedies import advice
+from traceflops.table.nesting import OpTree
 from traceflops.table.trace import Trace
 from traceflops.timeline.aggregates import Untimed
 from traceflops.timeline.host_work import COPIES_MISSING
@@ -279,7 +280,7 @@ def _on_cpu(facts: VerdictFacts, figures: _Figures) -> OnCpu:
         many = many_operators(facts.trace, operators, window_ns, basis, loading, is_gpu=used_gpu)
         is_said = any(fact.code == "verdict.cpu-first-call" for fact in leads)
         is_said |= bool(little or many or used_gpu)
-        once = () if is_said else one_pass(facts.trace.ops, window_ns)
+        once = () if is_said else one_pass(facts.trace.ops, OpTree.of(facts.trace.ops), window_ns)
         leads = (*little, *leads, *many, *once)
     return OnCpu(leads, gpu)
 

@@ -29,8 +29,9 @@ from traceflops.table.columns import (
     thread_columns,
 )
 from traceflops.table.grouping import shared_codes
-from traceflops.table.patterns import ANY_FREE, STARTS, started
+from traceflops.table.patterns import ANY_FREE, GRAPH_LAUNCH, LAUNCH, STARTS, started
 from traceflops.table.trace import Trace
+from traceflops.timeline.aggregates import Untimed
 from traceflops.timeline.first_calls import FEW
 from traceflops.timeline.intervals import Intervals
 
@@ -47,6 +48,7 @@ _AS_LONG_AS_WORK: Final = frozenset({"waits_for_device", "awaits_device", "copie
 _MOST_NAMES: Final = 2
 _MANY: Final = 100  # more copies per launch than this are of pieces
 _FEWEST: Final = 10  # fewer launches, or copies of a kind, are no loop
+_AT_MOST: Final = 0.9  # a GPU that may be busy for more of the time is hardly held up
 _TWICE: Final = 2  # copies that wait take twice as long as others, or more
 
 
@@ -193,3 +195,24 @@ def single_calls(calls: pa.Table, device_ns: int | None) -> tuple[Fact, ...]:
         return ()
     name = max(longest, key=longest.__getitem__)
     return (fact("verdict.single-calls", time_ns=all_ns, name=name, longest_ns=longest[name]),)
+
+
+def launches_beyond_work(untimed: Untimed) -> tuple[Fact, ...]:
+    """Return the most that GPUs can be busy if launching alone takes longer than all their work.
+
+    Whatever a launch waits for, a thread makes one after the other, so it runs as long as they take
+    together. The longest of each name may set up. Without a record of each launch's kernel, work is
+    missing, and nothing is returned.
+    """
+    calls = [one for one in untimed.of_kind("call").to_pylist() if LAUNCH.match(one["name"])]
+    kernels, work_ns = untimed.of_kind("kernel").to_pylist(), untimed.device_ns
+    are_known = all(one["count"] and one["sum_ns"] for one in (*calls, *kernels))
+    are_known &= all(one["max_ns"] and not GRAPH_LAUNCH.match(one["name"]) for one in calls)
+    if not (calls and work_ns and are_known):
+        return ()
+    launch_ns = sum(one["sum_ns"] - one["max_ns"] for one in calls)
+    count = sum(one["count"] for one in calls)
+    if work_ns > _AT_MOST * launch_ns or count > sum(one["count"] for one in kernels):
+        return ()
+    values = {"count": count, "time_ns": launch_ns, "share": work_ns / launch_ns}
+    return (fact("verdict.launches-beyond-work", **values),)

@@ -52,7 +52,7 @@ _PIECE: Final = 10
 """Data copied in pieces may end with a piece this many times smaller than the others."""
 _ALIKE: Final = 3  # one direction is slow if the other one is more than this many times as fast
 _SEVERAL: Final = 2  # streams
-_MANY: Final = 10  # fewer copies may happen only once, and need no mending
+MANY: Final = 10  # fewer copies may happen only once, and need no mending
 
 
 def between_host_and_device(trace: Trace) -> BoolArray:
@@ -80,7 +80,7 @@ def small_copies(case: Case, *, by_calls: bool = False) -> tuple[set[str], dict[
         called_ns = numbers(trace.calls["dur_ns"])
         time_ns = taken(called_ns, case.prepared.linked.links.call_of_activity[row], 0)
     size = numbers(trace.activities["bytes"], ABSENT)[row]
-    if (len(row) < _MANY and not by_calls) or (size < 0).any() or not time_ns.any():
+    if (len(row) < MANY and not by_calls) or (size < 0).any() or not time_ns.any():
         return set(), {}
     order = np.argsort(size, kind="stable")
     reached_ns = np.cumsum(time_ns[order])
@@ -186,7 +186,7 @@ def same_uploads(case: Case) -> dict[str, Value]:
     often, moved_again = int(np.gcd.reduce(counts[is_piece])), int(moved[is_piece].sum())
     each = moved_again // often
     is_most = 2 * moved_again >= int(moved.sum())
-    if often < _MANY or not is_most or not limit(case, _RULE, "small_bytes") < each <= memory:
+    if often < MANY or not is_most or not limit(case, _RULE, "small_bytes") < each <= memory:
         return {}
     return {"often": often, "each": each}
 
@@ -202,7 +202,8 @@ def in_turn(case: Case) -> dict[str, int]:
     row = row[between_host_and_device(case.prepared.trace)[row]]
     is_way = [is_one_of(works["direction"], way)[row] for way in WAYS]
     to_gpu, from_gpu = (Intervals.of(*span_columns(works, row[way])) for way in is_way)
-    streams = set[int].intersection(*({*numbers(works["stream"])[row[w]].tolist()} for w in is_way))
+    stream = numbers(works["stream"], ABSENT)[row]
+    streams = set[int].intersection(*({*stream[w].tolist()} for w in is_way)) - {ABSENT}
     saved_ns = min(to_gpu.length_ns, from_gpu.length_ns)
     is_much = share_of_window(case, saved_ns) >= limit(case, _RULE, "least_share")
     if len(streams) < _SEVERAL or not is_much or len(to_gpu.intersect(from_gpu)):
@@ -282,20 +283,20 @@ def _at_once(prepared: Prepared) -> float:
     return sum_ns / any_ns if any_ns else 1.0
 
 
-def batch_after_gap(case: Case) -> int | None:
-    """Return the bytes of the large pageable copy to the GPU that ends the longest gap, or None.
+def before_batches(case: Case, idle_ns: int) -> dict[str, int]:
+    """Return the `count` of gaps that end in a large copy to the GPU, and the `bytes` of one.
 
-    After kernels, such a copy brings new data, not the weights of a model that is set up.
+    The copy is that after the longest gap. The result is empty if other gaps together have more
+    than a quarter of `idle_ns`. After kernels, such copies bring new data, not weights in set-up.
     """
-    gaps = chosen_gaps(case.prepared)
-    if not len(gaps.activity):
-        return None
-    longest, works = int(np.argmax(gaps.end_ns - gaps.start_ns)), case.prepared.trace.activities
-    row, start_ns = int(gaps.activity[longest]), gaps.gap_start_ns[longest]
-    kind, direction, name, size = (
-        works[column][row].as_py() for column in ("kind", "direction", "name", "bytes")
-    )
-    started_ns = numbers(works["start_ns"])[is_one_of(works["kind"], "kernel")]
-    is_batch = (kind, direction) == ("memcpy", "HtoD") and "Pageable" in (name or "")
-    has_run = (started_ns < start_ns).any()
-    return None if are_small(size, 1) or not (is_batch and has_run) else size
+    gaps, works = chosen_gaps(case.prepared), case.prepared.trace.activities
+    gap_ns = gaps.end_ns - gaps.start_ns
+    size = np.where(is_one_of(works["direction"], "HtoD"), numbers(works["bytes"], 0), 0)
+    size = taken(size, gaps.activity, 0)
+    kernel_ns = numbers(works["start_ns"])[is_one_of(works["kind"], "kernel")]
+    is_batch = size > limit(case, _RULE, "small_bytes")
+    is_batch &= gaps.gap_start_ns > kernel_ns.min(initial=np.iinfo(np.int64).max)
+    if not is_batch.any() or 4 * int(gap_ns[~is_batch].sum()) > idle_ns:
+        return {}
+    longest = np.argmax(np.where(is_batch, gap_ns, 0))
+    return {"count": int(np.count_nonzero(is_batch)), "bytes": int(size[longest])}

@@ -10,6 +10,7 @@ from typing import Final, Literal
 from msgspec import Struct, field
 from msgspec.structs import fields
 
+from traceflops.categories.classify import clean
 from traceflops.categories.kernel_names import without_return_type
 from traceflops.characters import function_name, shortened
 from traceflops.facts import Fact, in_words, quoted
@@ -279,6 +280,9 @@ def as_loss(cause: Cause) -> Finding | None:
     return cause.as_finding() if severity_of(cause.share) is not None else None
 
 
+_FUNCTION: Final = re.compile(r"(?:void )?([^<(\[]+)")
+
+
 @lru_cache(maxsize=10_000)
 def short_name(label: str) -> str:
     """Return the name of a function, kernel or range as a sentence shows it.
@@ -288,6 +292,13 @@ def short_name(label: str) -> str:
     function = function_name(label)
     width = _LONGEST_NAME if function == label else _ROW_NAME
     return shortened(_SIGNATURE.sub("", without_return_type(function)), width)
+
+
+def function_of(name: str) -> str:
+    """Return the name of a kernel without return type and arguments."""
+    name = without_return_type(clean(name))
+    words = _FUNCTION.match(name)
+    return (words[1] if words else name).strip()
 
 
 def severity_of(share: float) -> Severity | None:

@@ -28,6 +28,7 @@ from traceflops.findings.finding import (
     severity_of,
 )
 from traceflops.findings.idle_causes import rule_of_idle
+from traceflops.findings.many_operators import is_one_pass
 from traceflops.mfu.budget import ShareRange
 from traceflops.remedies import remedy
 from traceflops.replay.edits import parse_edit
@@ -38,6 +39,7 @@ from traceflops.timeline.records import Account
 _LEVELS: Final[tuple[Level, ...]] = ("high", "medium", "low")
 _MOST_ASKED: Final = 120  # longer edits, which list many names, are not shown; in characters
 _OF_GPU: Final = KERNELS | {"communication", "other", "graph"}
+ONE_PASS: Final = "doubt.one-pass"
 _INFERRED: Final = "doubt.inferred"
 _HARDLY: Final = 0.1
 """A stream that lacks work for less than this share of the time is taken as always busy."""
@@ -91,8 +93,11 @@ def gain_basis(case: Case) -> GainBasis:
         strong.append(fact("strength.stacks"))
     elif case.has_events and remedy(case, "stacks") is not None:  # the format can record them
         weak.append(fact("doubt.no-stacks"))
-    if len(case.steps.used) < 2:
-        weak.append(fact("doubt.one-step" if case.steps.used else "doubt.no-steps"))
+    if not case.steps.used:
+        one = is_one_pass(case)
+        weak = [fact(ONE_PASS), *weak] if one else [*weak, fact("doubt.no-steps")]
+    elif len(case.steps.used) == 1:
+        weak.append(fact("doubt.one-step"))
     else:
         strong.append(fact("strength.steps", count=len(case.steps.used)))
     levels: dict[Severity, float] = {name: limit(case, "priority", name) for name in _LEVELS}

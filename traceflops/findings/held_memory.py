@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -13,7 +13,7 @@ from traceflops.characters import function_name
 from traceflops.facts import Fact, fact
 from traceflops.findings.finding import Verdict
 from traceflops.memory.usage import BETWEEN, Holder, fullest_gpu, holders, memory_use
-from traceflops.table.columns import codes, floats, is_one_of, names, numbers
+from traceflops.table.columns import IntArray, codes, floats, is_one_of, names, numbers
 from traceflops.table.trace import Trace
 from traceflops.windows.prepared import Prepared
 
@@ -29,6 +29,7 @@ _FUSED: Final = re.compile(r"flash|efficient|scaled_dot_product|cudnn_attention"
 _LOSS: Final = re.compile(
     r"aten::_?(?:cross_entropy_loss|nll_loss|log_softmax)|.*: \w*cross_entropy"
 )
+_SURE_LOSS: Final = re.compile("cross_entropy|nll_loss")
 _IN_PLACE: Final = re.compile(r"aten::(?:relu|leaky_relu|elu|hardtanh)$")
 _LOADS: Final = re.compile(r": \w*(?:load|from_pretrained|from_single_file)(?:_\w*)?$")
 _FORWARD: Final = re.compile(r"^(?!pydev).*: (?:\w*forward|__call__)$")
@@ -84,8 +85,9 @@ def memory_facts(prepared: Prepared) -> tuple[Fact, ...]:
     gpus = [gpu for gpu in used if gpu.process == use.process and not gpu.on_host]
     # Where memory ran out on one GPU, others may have much left.
     others = max((gpu.allocated.peak for gpu in gpus if gpu is not use), default=0)
-    most_held = use.allocated.peak
-    if facts[0] is not peak and _SAID * most_held < others <= _HALF * most_held:
+    most_held, failed_on = use.allocated.peak, numbers(trace.counters["device"])
+    is_full = (failed_on[_failures(trace, use.process)] == use.device).any()
+    if is_full and _SAID * most_held < others <= _HALF * most_held:
         facts.append(fact("snapshot.uneven", bytes=others))
     stacks = names(trace.counters["stack"])
     parts = _parts_of_peak(at_peak, use.allocated.peak, stacks)
@@ -112,11 +114,15 @@ def _taken(trace: Trace, process: int, gpus: int) -> Iterator[Fact]:
     )
 
 
+def _failures(trace: Trace, process: int) -> IntArray:
+    """Return the rows of the counters that are failed allocations of a process."""
+    is_failure = is_one_of(trace.counters["name"], "device_memory.failed_bytes")
+    return np.flatnonzero(is_failure & (numbers(trace.counters["process"]) == process))
+
+
 def _failed(trace: Trace, process: int) -> Iterator[Fact]:
     """Give how many allocations of a process failed, if any, and size and caller of the last."""
-    table = trace.counters
-    is_failure = is_one_of(table["name"], "device_memory.failed_bytes")
-    rows = np.flatnonzero(is_failure & (numbers(table["process"]) == process))
+    table, rows = trace.counters, _failures(trace, process)
     if not len(rows):
         return
     (size,), stack = floats(table["value"])[rows[-1:]], int(codes(table["stack"])[rows[-1]])
@@ -130,7 +136,7 @@ def _failed(trace: Trace, process: int) -> Iterator[Fact]:
     )
 
 
-def _parts_of_peak(holders: Sequence[Holder], peak: int, stacks: Iterable[str]) -> Iterator[Fact]:
+def _parts_of_peak(holders: Sequence[Holder], peak: int, stacks: Sequence[str]) -> Iterator[Fact]:
     """Give which parts of the program hold most at the peak, and what makes the largest smaller.
 
     `holders` hold what is allocated at the `peak` (bytes), `stacks` are all of the recording.
@@ -160,7 +166,9 @@ def _parts_of_peak(holders: Sequence[Holder], peak: int, stacks: Iterable[str]) 
     if temporary >= max(_SAID * peak, 1):
         yield fact("snapshot.remedy-temporaries", bytes=temporary)
     loss = sum(holder.bytes for holder in holders if _is_of_loss(holder))
-    if loss >= much:
+    trains = any(_is_backward(stack.split(BETWEEN)) for stack in stacks)
+    # Log-softmax alone may be what a model returns.
+    if loss >= much and (trains or any(map(_SURE_LOSS.search, stacks))):
         yield fact("snapshot.remedy-loss", bytes=loss)
         return
     # A block beside another of the same size, its input
@@ -176,7 +184,6 @@ def _parts_of_peak(holders: Sequence[Holder], peak: int, stacks: Iterable[str]) 
     if scores >= max(_SAID * peak, size / 4) and largest in ("forward", "backward"):
         yield fact("snapshot.remedy-scores", bytes=scores)
     if largest == "forward" and scores < size / 2:
-        trains = any(_is_backward(stack.split(BETWEEN)) for stack in stacks)
         yield fact("snapshot.remedy-forward" if trains else "snapshot.remedy-forward-alone")
     elif largest == "optimizer":
         yield fact("snapshot.remedy-optimizer")

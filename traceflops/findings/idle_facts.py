@@ -25,7 +25,7 @@ from traceflops.attribution.marks import (
 from traceflops.characters import kernel_name
 from traceflops.facts import Value
 from traceflops.findings.case import Case
-from traceflops.findings.copy_sizes import WAYS, batch_after_gap, small_copies
+from traceflops.findings.copy_sizes import MANY, WAYS, before_batches, small_copies
 from traceflops.findings.device_memory import allocator_state, are_pinned, reads_back
 from traceflops.findings.finding import short_name
 from traceflops.findings.host_samples import MPI, sampled, switched
@@ -72,6 +72,7 @@ CLAIMS: Final = (
     "per-byte",
     "sampled",
     "off-cpu",
+    "input",
     "on-cpu",
     "one-gap",
     "ranged",
@@ -176,7 +177,7 @@ def _of_unrecorded(case: Case, idle: IdleClass) -> tuple[set[str], dict[str, Val
     """Return what samples, ranges and the program tell about untraced host time.
 
     The facts contain at most one of `CLAIMS`, the first that holds: off the CPU, sampled,
-    launching, on the CPU, one gap that is half of the window, ranges with most of the time.
+    launching, before input, on the CPU, one gap that is half of the window, most time in ranges.
     """
     largest, knows = idle.culprits[0], set[str]()
     around = ranges_around_all(case, largest.label)
@@ -194,23 +195,23 @@ def _of_unrecorded(case: Case, idle: IdleClass) -> tuple[set[str], dict[str, Val
     launches = "torch" in case.program and is_main
     switches = switched(case, idle)
     samples = {} if launches else sampled(case)
-    in_ranges = [
-        culprit
-        for culprit in idle.culprits
-        if culprit.label and (around != 1 or culprit is not largest)
-    ]
+    in_ranges = (own for own in idle.culprits if own.label and (around != 1 or own is not largest))
+    is_ranged = 2 * sum(own.idle_ns for own in in_ranges) > idle.idle_ns
+    values |= {"bytes": None, **(batches := before_batches(case, idle.idle_ns))}
     if switches["off"]:
         knows.add("off-cpu")
     elif samples:
         knows.add("sampled")
     elif launches:
         knows.add("launching")
+    elif not is_ranged and batches.get("count", 0) >= MANY:
+        knows.add("input")
     elif switches["on"]:
         knows.add("on-cpu")
     elif not largest.label and 2 * largest.longest_ns >= case.total.components.window_ns:
-        values |= {"gap_ns": largest.longest_ns, "bytes": batch_after_gap(case)}
+        values["gap_ns"] = largest.longest_ns
         knows.add("one-gap")
-    elif 2 * sum(culprit.idle_ns for culprit in in_ranges) > idle.idle_ns:
+    elif is_ranged:
         knows.add("ranged")
     values |= {**samples, **switches}
     values["ranges"] = remedy(case, in_words_of(case.program, case, "ranges"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
@@ -13,7 +14,13 @@ from traceflops.attribution.idle_classes import CLASSES
 from traceflops.attribution.kernels import COPIES, KERNELS, MIGRATIONS
 from traceflops.facts import Fact, Value, fact, quoted
 from traceflops.findings.copy_sizes import host_link
-from traceflops.findings.finding import WORTH_SAYING, Finding, severity_of, short_name
+from traceflops.findings.finding import (
+    WORTH_SAYING,
+    Finding,
+    function_of,
+    severity_of,
+    short_name,
+)
 from traceflops.findings.rules import all_rules, rule_of, statement, thresholds
 from traceflops.mfu.measurement import Measurement
 from traceflops.mfu.roof_times import NO_ROOFS, RoofTime
@@ -189,6 +196,8 @@ def all_losses(
                 _by_cause(loss, total, waits, beside, lacks_copies=lacks_copies, drawing=drawing)
             )
             continue
+        if name == "other":
+            loss = replace(loss, gloss=_longest(measured, window_ns))
         if name == "memory":
             loss = replace(loss, gloss=_made_of(moved))
             if 2 * _copies_ns(moved) > sum(moved.values()):
@@ -316,6 +325,26 @@ def _copy_rate(measured: Measurement | None) -> Fact | None:
     link = host_link(measured)
     reached = float(rate / link.bandwidth) if link else None
     return fact("loss.copy-rate", rate=rate, reached=reached, link=link.name if link else None)
+
+
+def _longest(measured: Measurement | None, window_ns: int) -> Fact | None:
+    """Return the longest uncategorized kernels, None if one of them is a finding of its own.
+
+    A single one has the share of all.
+    """
+    times = Counter[str]()
+    for row in measured.kernels if measured else ():
+        times[function_of(row.name)] += row.sum_ns if row.category.top == "other" else 0
+    longest = times.most_common(_MOST_PARTS)
+    if not longest or longest[0][1] >= thresholds()["main-kernel"]["least_share"] * window_ns:
+        return None
+    is_single = longest[0][1] == times.total()
+    parts = (
+        fact("loss.kernel", name=short_name(name), share=None if is_single else time_ns / window_ns)
+        for name, time_ns in longest
+        if time_ns >= _LARGE * window_ns
+    )
+    return fact("loss.kernels", parts=kernels) if (kernels := tuple(parts)) else None
 
 
 def _copies_ns(moved: Mapping[str, int]) -> int:

@@ -18,7 +18,7 @@ from traceflops.characters import kernel_name
 from traceflops.devices.device_facts import SeenDevice
 from traceflops.facts import Fact, Value
 from traceflops.findings.decode import weight_bits
-from traceflops.findings.finding import Finding, Row, short_name
+from traceflops.findings.finding import Finding, Row, function_of, short_name
 from traceflops.findings.kernel_facts import OF_VECTORS, PRODUCTS
 from traceflops.findings.launch_geometry import LaunchShape, full_grids, launch_shape
 from traceflops.findings.losses import Loss
@@ -60,7 +60,6 @@ _OF_EXPERTS, _MOST_NAMES = "experts", 2
 _REGISTERS: Final = "registers_per_thread"
 _MOST_REGISTERS: Final = 256
 """The most that a thread can have on AMD, without those that accumulate."""
-_FUNCTION: Final = re.compile(r"(?:void )?([^<(\[]+)")
 
 
 class Kernels(Struct, frozen=True):
@@ -349,10 +348,3 @@ def _known(name: str, sub: str, tokens: int) -> Iterator[str]:
         yield "narrow"
     if _OPERATOR.match(name):
         yield "operator"
-
-
-def function_of(name: str) -> str:
-    """Return the name of a kernel without return type and arguments."""
-    name = without_return_type(clean(name))
-    words = _FUNCTION.match(name)
-    return (words[1] if words else name).strip()

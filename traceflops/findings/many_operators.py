@@ -25,6 +25,7 @@ from traceflops.findings.rules import advice_of, statement
 from traceflops.table.columns import (
     ABSENT,
     IntArray,
+    axes,
     codes,
     is_one_of,
     matching,
@@ -32,7 +33,7 @@ from traceflops.table.columns import (
     numbers,
     thread_columns,
 )
-from traceflops.table.grouping import joint_codes
+from traceflops.table.grouping import group_rows, joint_codes
 from traceflops.table.nesting import OpTree
 from traceflops.table.trace import Trace
 from traceflops.timeline.intervals import Intervals
@@ -47,6 +48,7 @@ operators, of which most take no longer than the second: their time is overhead.
 _TRIFLE, _SOME = 0.001, 10
 """Operators below this share of the time say nothing of passes, nor do fewer than the second."""
 _HAS_DIMS: Final = re.compile(r"\d")
+_PRODUCTS: Final = ("gemm", "convolution", "attention")
 _HELD: Final = 2  # turns that one operator holds
 _NAMED: Final = 5
 _WAITS: Final = ("aten::nonzero", "aten::_local_scalar_dense", "aten::masked_select")
@@ -123,21 +125,41 @@ def little_on_cpu(trace: Trace, window_ns: int) -> tuple[Fact, ...]:
     return (fact("verdict.cpu-little", window_ns=window_ns, count=count, each_ns=each_ns),)
 
 
-def one_pass(ops: pa.Table, window_ns: int) -> tuple[Fact, ...]:
+def one_pass(ops: pa.Table, tree: OpTree, window_ns: int) -> tuple[Fact, ...]:
     """Return a statement if the operators seem to be one pass of a model, perhaps its first.
 
-    Of the outermost operators that are no trifle, the first and the last, with their shapes, occur
-    once: a second pass would repeat them.
+    They are the outermost operators that are no trifle, with their shapes.
     """
-    is_told = (OpTree.of(ops).parent < 0) & matching(ops["input_dims"], _HAS_DIMS.search)
+    is_told = (tree.parent < 0) & matching(ops["input_dims"], _HAS_DIMS.search)
     is_told &= numbers(ops["dur_ns"]) >= _TRIFLE * window_ns
     rows = np.flatnonzero(is_told)
-    if len(rows) < _SOME:
-        return ()
-    kind = joint_codes(*(codes(ops[column])[rows] for column in ("name", "input_dims")))
-    first, last = kind[np.argsort(numbers(ops["start_ns"])[rows], kind="stable")[[0, -1]]]
-    is_one = (kind == first).sum() == (kind == last).sum() == 1
-    return (fact("verdict.cpu-one-pass"),) if is_one else ()
+    rows = rows[np.argsort(numbers(ops["start_ns"])[rows], kind="stable")]
+    columns = (codes(ops[column])[rows] for column in ("name", "input_dims"))
+    return (fact("verdict.cpu-one-pass"),) if _runs_once(*columns) else ()
+
+
+def is_one_pass(case: Case) -> bool:
+    """Return whether operators or, without any, products on GPUs seem to be one pass of a model."""
+    trace, window_ns = case.prepared.trace, case.total.components.window_ns
+    if trace.ops.num_rows:
+        return bool(one_pass(trace.ops, case.prepared.linked.op_tree, window_ns))
+    row = case.prepared.chosen.row
+    categories, category = (
+        case.prepared.linked.categorised.categories,
+        case.prepared.linked.categorised.category,
+    )
+    is_product = np.array([*(own.sub in _PRODUCTS for own in categories), False])
+    row = row[is_product[category[row]]]
+    row = row[np.argsort(numbers(trace.activities["start_ns"])[row], kind="stable")]
+    return _runs_once(codes(trace.activities["name"])[row], *axes(trace.activities["grid"])[row].T)
+
+
+def _runs_once(*columns: IntArray) -> bool:
+    """Return whether the first and the last row occur once: a second pass would repeat them."""
+    if len(columns[0]) < _SOME:
+        return False
+    kind, _ = group_rows(columns)
+    return bool((kind == kind[0]).sum() == (kind == kind[-1]).sum() == 1)
 
 
 def _threads(ops: pa.Table) -> IntArray:

@@ -28,6 +28,7 @@ from traceflops.table.columns import (
     BoolArray,
     FloatArray,
     IntArray,
+    axes,
     is_one_of,
     matching,
     numbers,
@@ -59,6 +60,8 @@ _CONVERTS_LAYOUT: Final = re.compile(
     r"nchw_?to_?nhwc|nhwc_?to_?nchw|batched_transpose_\d|TensorTransform", re.IGNORECASE
 )
 _OF_LOSS: Final = re.compile(r"log_?softmax|nll_?loss|cross_?entropy", re.IGNORECASE)
+_OWN_SOFTMAX: Final = tuple(map(re.compile, ("MaxOps|MaxNan|amax", "exp_kernel", "sum_functor")))
+"""Kernels of PyTorch that a softmax of its operators consists of: maximum, exponentials, sum."""
 _LINEAR_LOSS: Final = re.compile(r"liger|linear_cross_entropy|^_?cce_", re.IGNORECASE)
 """Kernels of losses that are fused with the layer before them."""
 _COPYING_OPS: Final = ("aten::copy_", "aten::_to_copy", "aten::to", "aten::type_as")
@@ -152,12 +155,49 @@ def _attention(facts: KernelFacts) -> tuple[BoolArray, FloatArray]:
     inside = np.zeros(facts.prepared.trace.ops.num_rows, dtype=np.bool_)
     for rows in _unfused(facts):
         inside[rows] = True
+    of_attention = facts.by_op(inside) if len(inside) else _attention_by_name(facts)
     flops_ns = facts.flops / np.where(facts.own_rate > 0, facts.own_rate, np.nan)
     left = np.nan_to_num(
         flops_ns / limit(facts.case, "unfused-attention", "good") / facts.product_ns, nan=1.0
     )
     unknown = 1.0 * facts.is_sub("compute/gemm")
-    return facts.by_op(inside), np.where(facts.product >= 0, left, unknown)
+    return of_attention, np.where(facts.product >= 0, left, unknown)
+
+
+def _attention_by_name(facts: KernelFacts) -> BoolArray:
+    """Return the mask of kernels of unfused attention, where no operator is recorded.
+
+    These are memory kernels between two products of equally many batches (the last side of their
+    grids): one of them is a softmax or, in this order, a maximum, exponentials and a sum. There
+    are several such runs, and they have most of the memory work.
+    """
+    activities = facts.prepared.trace.activities
+    device, stream = (numbers(activities[name], ABSENT)[facts.row] for name in ("device", "stream"))
+    queue = joint_codes(device, stream)
+    between = is_top(facts.prepared.linked.categorised, "memory", facts.row)
+    run = _in_a_row(queue, between)
+    first = np.flatnonzero(np.diff(run, prepend=-1))
+    last, places = np.append(first[1:], len(run)) - 1, np.arange(len(run))
+    before, after = np.maximum(first - 1, 0), np.minimum(last + 1, len(run) - 1)
+    batches = np.where(facts.is_sub("compute/gemm"), axes(activities["grid"])[facts.row, 2], 0)
+    is_inside = between[first] & (batches[before] > 1) & (batches[before] == batches[after])
+    is_inside &= (queue[before] == queue[first]) & (queue[after] == queue[first])
+    # The first maximum of each run, its last exponentials, the last sum
+    maximum, powers, total = (facts.named(part.search) for part in _OWN_SOFTMAX)
+    starts = np.minimum.reduceat(np.where(maximum, places, len(run)), first)
+    middle, ends = (
+        np.maximum.reduceat(np.where(which, places, -1), first) for which in (powers, total)
+    )
+    softmax = facts.is_sub("memory/softmax") & ~facts.named(_OF_LOSS.search)
+    has_softmax = np.bincount(run, softmax) > 0
+    is_inside &= has_softmax | ((starts < middle) & (middle < ends))
+    is_inside &= np.count_nonzero(is_inside) > 1
+    mask: BoolArray = is_inside[run]
+    # If most memory work is elsewhere, its own remedies help more.
+    if 2 * facts.ns[mask].sum() <= facts.ns[facts.is_sub(*_FUSABLE)].sum():
+        return np.zeros_like(mask)
+    mask[before[is_inside]] = mask[after[is_inside]] = True
+    return mask
 
 
 def _unfused(facts: KernelFacts) -> Iterator[IntArray]:

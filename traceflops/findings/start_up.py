@@ -21,8 +21,7 @@ from traceflops.attribution.host_events import has_fact, host_span
 from traceflops.attribution.outside_work import outside_gpu_work
 from traceflops.facts import Fact, Value, fact, quoted
 from traceflops.findings.case import Case
-from traceflops.findings.finding import WORTH_SAYING, Finding, short_name
-from traceflops.findings.main_kernel import function_of
+from traceflops.findings.finding import WORTH_SAYING, Finding, function_of, short_name
 from traceflops.findings.rules import advice_of, statement, thresholds
 from traceflops.table.columns import codes, is_one_of, matching, numbers
 from traceflops.table.grouping import distinct, group_rows, used_names

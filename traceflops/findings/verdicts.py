@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from traceflops.attribution.kernels import MOVES, kind_of
 from traceflops.devices.missing_input import NOTHING_LAUNCHED
 from traceflops.facts import Fact, fact, quoted
-from traceflops.findings.calls_alone import single_calls
+from traceflops.findings.calls_alone import launches_beyond_work, single_calls
 from traceflops.findings.counted_estimates import short_names
 from traceflops.findings.finding import WORTH_SAYING, Verdict, severity_of
 from traceflops.findings.longest_kernel import (
@@ -273,7 +273,7 @@ def untimed_verdict(
             names=len(works),
         )
         once = single_calls(untimed.of_kind("call"), untimed.device_ns)
-        return Verdict((totals, *once), "no-timeline")
+        return Verdict((totals, *once, *launches_beyond_work(untimed)), "no-timeline")
     if untimed.launches:
         launches, kernels = untimed.launches, untimed.counted.num_rows
         counters = fact("verdict.untimed-counters", launches=launches, kernels=kernels)

@@ -72,7 +72,7 @@ def chosen_range(
     if not accounts:
         raise UsageError(
             "nothing is recorded from which --from and --to could count",
-            "leave them out: they select from a timeline of GPU work or operators",
+            "leave them out: the report then says what the recording lacks",
         )
     clocks = _clocks(trace, accounts)
     wanted, chosen = {}, {}

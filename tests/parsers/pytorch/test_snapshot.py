@@ -480,6 +480,9 @@ def test_what_is_made_for_a_moment_has_a_remedy_of_its_own(tmp_path: Path) -> No
     backward = allocated(3, 1, *of("nll_loss_backward", "NllLossBackward0"))
     assert "The loss takes 3 GiB" in said(allocated(1, 5, *of("linear")), loss, backward)
     assert "The loss takes" not in said(allocated(1, 10, *of("linear")), loss, backward)
+    scores = allocated(2, 9, *of("_log_softmax"))
+    assert "The loss takes" not in said(allocated(1, 5, *of("linear")), scores)
+    assert "The loss takes 10 GiB" in said(backward, scores)
     step = ("optimizer.py", "step")
     made = [allocated(at, 1, *of("mul_Tensor"), step) for at in (3, 4)]
     assert "makes 2 GiB of temporary" in said(allocated(2, 9, *of("zeros_like"), step), *made)
@@ -506,6 +509,9 @@ def test_gpus_that_hold_far_less_than_the_one_that_is_full_are_told(tmp_path: Pa
         trace = read({"device_traces": [full, [allocated(1, gib)]], "segments": []}, tmp_path)
         text = f"None of its other GPUs holds more than {gib} GiB"
         assert (text in tf.analyze(trace).verdict.sentence) == is_told
+    elsewhere = [[allocated(1, 8)], [allocated(1, 3), failed]]
+    trace = read({"device_traces": elsewhere, "segments": []}, tmp_path)
+    assert "divide the work evenly" not in tf.analyze(trace).verdict.sentence
     nothing = read({"device_traces": [[failed]], "segments": []}, tmp_path)
     assert "failed" in tf.analyze(nothing).verdict.sentence
 
