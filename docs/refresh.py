@@ -27,6 +27,7 @@ from traceflops.categories.rules import CONTAINS
 from traceflops.cli import app
 from traceflops.devices.peaks import DTYPES, load_devices
 from traceflops.findings.rules import all_rules
+from traceflops.flops.analytic.conventions import CONVENTIONS
 from traceflops.reports.view.texts import all_texts
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -35,6 +36,7 @@ _BLOCK = re.compile(r"^<!-- output: traceflops ([^\n]+) -->\n```text\n(.*?)^```$
 _TABLE = re.compile(r"^<!-- table: (\w+) -->\n(.*?)^<!-- end -->$", re.M | re.S)
 _FIELD = re.compile(r"\{(\w+)[^{}|]*(?:\|([^{}]*))?\}")
 _FILLED = {"ranks": "N", "first": "Products", "types": "32-bit types"}
+_MOST_LIMITS = 8
 _UNTITLED = {"on-cpu": "All work is on CPUs", "trace-health": "The recording is unfit"}
 
 
@@ -51,21 +53,35 @@ def refreshed(text: str) -> str:
 
 def _table(name: str, page: str) -> str:
     """Return a table of the code's rows between its comments; `page` has the headings of rules."""
-    rows = {"rules": _rules, "categories": _categories, "devices": _devices}[name](page)
+    rows = _ROWS[name](page)
     lines = [f"| {' | '.join(row)} |" for row in rows]
     lines.insert(1, "|" + "---|" * lines[0].count(" | ") + "---|")
     return "\n".join([f"<!-- table: {name} -->", *lines, "<!-- end -->"])
 
 
 def _rules(page: str) -> Iterator[tuple[str, ...]]:
-    """Yield the rules of findings: id, what the finding says, limits; a link to its heading."""
-    yield "Rule", "Finding", "Limits"
-    for rule, row in all_rules().rules.items():
+    """Yield the rules of findings: id, title, when it fires, limits; a link to its heading."""
+    yield "Rule", "Finding", "Fires when", "Other limits"
+    table = all_rules()
+    usual = table.shared["idle-cause"]["least_share"]
+    for rule, row in table.rules.items():
         title = all_texts().get(f"{rule}.title") or _UNTITLED[rule]
         title = _FIELD.sub(lambda field: field[2] or _FILLED[field[1]], title)
         shown = f"[`{rule}`](#rule-{rule})" if f"\n## Rule `{rule}`\n" in page else f"`{rule}`"
-        limits = ", ".join(f"{name}={value:,.12g}" for name, value in row.thresholds.items())
-        yield shown, title, f"`{limits}`" if limits else ""
+        limits = dict(row.thresholds)
+        share = f"{100 * limits.pop('least_share', usual):g} %"
+        when = row.when or ("idle time" if "idle" in row.evidence else "time") + " ≥ {share}"
+        others = ", ".join(f"{name}={value:,.12g}" for name, value in limits.items())
+        others = f"`{others}`" if 0 < len(limits) <= _MOST_LIMITS else "many" if limits else ""
+        yield shown, title, when.format(share=share), others
+
+
+def _conventions(_: str) -> Iterator[tuple[str, ...]]:
+    """Yield the conventions of MFU, what they count, and who uses them."""
+    yield "Id", "Counts", "Used by"
+    for name in CONVENTIONS:
+        texts = (all_texts()[f"convention.{name}.{field}"] for field in ("counts", "used-by"))
+        yield f"`{name}`", *texts
 
 
 def _categories(_: str) -> Iterator[tuple[str, ...]]:
@@ -82,6 +98,14 @@ def _devices(_: str) -> Iterator[tuple[str, ...]]:
         own = [row for row in rows if row.vendor == vendor]
         types = [dtype for dtype in DTYPES if any(dtype in row.dense for row in own)]
         yield vendor, str(len(own)), ", ".join(f"`{dtype}`" for dtype in types)
+
+
+_ROWS = {
+    "rules": _rules,
+    "categories": _categories,
+    "devices": _devices,
+    "conventions": _conventions,
+}
 
 
 def _block(arguments: str) -> str:

@@ -20,7 +20,7 @@ from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.notes import NoteTable, with_notes
 from traceflops.parsers.io.places import find_inputs, tell_apart
 from traceflops.parsers.io.worker_pool import WorkerPool, usable_cores
-from traceflops.parsers.recognise import recognise
+from traceflops.parsers.recognise import UNKNOWN, recognise
 from traceflops.parsers.shared.formats import Format, Reading
 from traceflops.parsers.shared.repeats import each_run_once
 from traceflops.parsers.shared.sanity_checks import plausible
@@ -229,10 +229,17 @@ class _Job(Struct):
         if is_empty:
             folder = ", ".join(map(str, self.paths))[:_LONGEST] or "nothing: no file was given"
             reason, hint = "", "give a folder of profiler traces, one file per rank"
-            if self.skipped:  # say why of most, rather of what may be left of a trace
+            if self.skipped:  # say why of most, rather of a known kind, or what is left of a trace
                 errors = [error for _, error in self.skipped]
                 alike = Counter(error.hint for error in errors)
-                first = max(errors, key=lambda one: (alike[one.hint], type(one) is not NotATrace))
+                first = max(
+                    errors,
+                    key=lambda one: (
+                        one.hint != UNKNOWN,
+                        alike[one.hint],
+                        type(one) is not NotATrace,
+                    ),
+                )
                 reason, hint = f" ({first.message.replace(f'{folder}/', '')})", first.hint
             raise InputError(f"no traces in {folder}{reason}", hint)
         if self.strict:

@@ -197,6 +197,14 @@ def _of_type(value: object, kind: type[T]) -> T:
     return value
 
 
+UNKNOWN: Final = (
+    "give a torch.profiler trace (.json, .gz, .zst, .zip), a rocprof export (rocpd, CSV, JSON, "
+    "pftrace), an nsys report or export (.nsys-rep, SQLite, parquetdir, nsys stats CSV), an ncu "
+    "report or CSV page, or an XPlane file (.xplane.pb); traceflops recipe says how to record one"
+)
+"""The hint on a file that may be anything."""
+
+
 def recognise(source: ByteSource) -> Format:
     """Return the format of an input, by its first bytes. Raises InputError if it has none.
 
@@ -238,8 +246,5 @@ def recognise(source: ByteSource) -> Format:
         is_text = False
     # Nothing of the content is shown, since it may be secret.
     raise (NotATrace if is_text else NoContent)(
-        f"{path} is not a known trace ({'text' if is_text else 'binary data'})",
-        "give a torch.profiler trace (.json, .gz, .zst, .zip), a rocprof export (rocpd, CSV, "
-        "JSON, pftrace), an nsys report or export (.nsys-rep, SQLite, parquetdir, nsys stats CSV), "
-        "an ncu report or CSV page, or an XPlane file (.xplane.pb)",
+        f"{path} is not a known trace ({'text' if is_text else 'binary data'})", UNKNOWN
     )

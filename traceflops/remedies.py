@@ -159,7 +159,6 @@ _TABLE: Final[Mapping[str, Mapping[str, str | How]]] = {
         TF_RECORD: "",
         ROCPROF: _NOT_SHAPES,
         NSIGHT: _EMIT_NVTX,
-        XLA: _NOT_SHAPES,
     },
     "shapes": {
         PYTORCH: "record_shapes=True",
@@ -278,10 +277,14 @@ def is_cut_off(of: Recording) -> bool:
     return any(note.code in _CUT for note in of.notes)
 
 
+def cut_files(of: Recording) -> set[str | None]:
+    """Return the names of the files that end too early, None for unknown ones."""
+    return {note.file for note in of.notes if note.code in _CUT}
+
+
 def _are_all_cut_off(of: Recording) -> bool:
-    cut = [note for note in of.notes if note.code in _CUT]
-    names, together = {note.file for note in cut}, max((note.owners for note in cut), default=0)
-    return bool(cut) and max(len(names), together) >= len(of.source.files)
+    together = max((note.owners for note in of.notes if note.code in _CUT), default=0)
+    return together > 0 and max(len(cut_files(of)), together) >= len(of.source.files)
 
 
 def remedy(of: Recording, lack: str) -> str | None:

@@ -70,6 +70,7 @@ def render_html(
     context = {
         "document_title": f"{authored.title} · {title}" if authored.title else title,
         "title": authored.title,
+        "recording": overview.recording(analysis),
         "parts": parts,
         "groups": [
             # Without a section on ranks, the group contains little but steps.

@@ -70,8 +70,12 @@ def segments(components: Components) -> list[Segment]:
 
 def document_title(analysis: Analysis) -> str:
     """Return the title of the browser tab: the figure that matters most, then the files."""
-    files = some_files([file.name for file in analysis.source.files], 1)
-    return f"{_headline(analysis)} · {files} · traceflops"
+    return f"{_headline(analysis)} · {recording(analysis)} · traceflops"
+
+
+def recording(analysis: Analysis) -> str:
+    """Return what the page calls the recording: its first file, and how many more it has."""
+    return some_files([file.name for file in analysis.source.files], 1)
 
 
 def _headline(analysis: Analysis) -> str:

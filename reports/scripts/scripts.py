@@ -9,7 +9,9 @@ from __future__ import annotations
 import math
 import re
 import textwrap
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from importlib.resources import files
 from itertools import groupby
 from string import Template
@@ -43,32 +45,17 @@ _COLLECTIVES: Final = {
 _LISTS: Final = "The types of tensors in lists are not recorded: float32 is assumed."
 _TOGETHER: Final = "In long lists, tensors of one shape stand together."
 _DEFAULT: Final = "Argument {} is not recorded: its default is used."
-_CHANNELS_LAST: Final = """\
-    last = torch.channels_last
-    yield "channels_last", [x.to(memory_format=last) if x.dim() == 4 else x for x in values]
-"""
-_ROUNDED_UP: Final = """\
-    up = lambda size: -(-resize(size) // 64) * 64 if size in {} else resize(size)
-    yield "sizes rounded up to 64", arguments(functools.partial(make, up))
-"""
-_LOWER_PRECISION: Final = """\
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
-    yield "TF32", values
-    yield "bfloat16", [x.bfloat16() if x.dtype == torch.float32 else x for x in values]
-"""
-_BACKENDS: Final = """\
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-    for name in ("FLASH_ATTENTION", "EFFICIENT_ATTENTION", "MATH"):
-        with sdpa_kernel(getattr(SDPBackend, name)):
-            yield name, values
-"""
+_UP: Final = "up = lambda size: (-(-resize(size) // 64) * 64 if size in {} else resize(size))"
+_STRIDES: Final = re.compile(r"tensor\(torch\.\w+, \[[^]]*\], \[")
+_INTEGERS: Final = re.compile(r"torch\.(u?int|bool)")
+_FEW: Final = 8  # arguments that have a line each
 Work = Call | Copy | Exchange | Chain | Loading
 """What a script can repeat."""
 _SMALL: Final = 8  # sizes up to this are no size of a matrix that alignment is about
 _LONG: Final = 8  # lists of more tensors are ordered, if their operator takes any order
 _ANY_ORDER: Final = re.compile(r"aten::(?:_foreach_|_fused_|_?cat$|concat|stack$|[hvd]stack$)")
 _WIDTH: Final = 98  # characters of a line
-_UNBROKEN: Final = re.compile(r"'[^']*'|\"[^\"]*\"| \* ")
+_UNBROKEN: Final = re.compile(r"""'[^']*'|"[^"]*"| \* |tensor\([^()]{1,80}\)|\[[^][]{1,60}\]""")
 
 
 def script(work: Work, analysis: Analysis, file: str) -> str:
@@ -100,7 +87,7 @@ def _filled(name: str, facts: Mapping[str, str]) -> str:
 
 def _lines(code: str, indent: int) -> str:
     """Return code that stands in brackets, in lines of at most _WIDTH characters."""
-    # Texts and products are not to be broken: their blanks are hidden from `wrap`.
+    # Texts, products, tensors and short lists are whole: their blanks are hidden from `wrap`.
     hidden = _UNBROKEN.sub(lambda part: part[0].replace(" ", "\0"), code)
     lines = textwrap.wrap(
         hidden,
@@ -149,19 +136,16 @@ def _of_chain(chain: Chain, product: str) -> dict[str, str]:
     lines = []
     for _, equal in groupby(chain.calls, key=lambda call: (call.op, call.arguments)):
         first, *others = equal
-        names, made = zip(*_values(first), strict=True)
-        count = 1 + len(others)
-        begin = f"*{count} * [" if count > 1 else ""
-        lines += [
-            _lines(f"{begin}(lambda {', '.join(names)}: {_expression(first, [*names])},", 8),
-            _lines(f"[{', '.join(made)}]){']' * (count > 1)},", 9),
-        ]
+        op, count = (first.op or "").removeprefix("aten::"), 1 + len(others)
+        made = f"partial(aten.{', '.join([op, *_given(first, [*_made(first)])])})"
+        lines.append(_lines(f"*{count} * [{made}]," if count > 1 else f"{made},", 8))
     return {
         "title": f"{len(chain.calls)} operators in a row",
         "story": f"Once they took {wall} on the host, and their kernels {work} on {product}.",
         "work_us": _us(chain.sum_ns),
         "first": str(_first_size([v for call in chain.calls for v in call.arguments])),
         "calls": "\n".join(lines),
+        "tensor": _tensor_maker([text for call in chain.calls for text in _made(call)]),
     }
 
 
@@ -195,8 +179,7 @@ def _first_size(values: Sequence[Argument]) -> int:
 
 def _of_call(call: Call, peaks: DevicePeaks, story: str) -> dict[str, str]:
     """Return the facts of a call by their names in operator.txt."""
-    values = list(_values(call))
-    tensors = [value for value in call.arguments if isinstance(value, Tensor)]
+    made = [*_made(call)]
     assumed = [_LISTS] if any(isinstance(v, TensorList) for v in call.arguments) else []
     assumed += [_TOGETHER] if _long_lists(call) else []
     named = keywords(call.op or "", len(call.arguments))
@@ -205,18 +188,38 @@ def _of_call(call: Call, peaks: DevicePeaks, story: str) -> dict[str, str]:
         for position, (name, kind) in named.items()
         if kind == "text" and position < len(call.arguments) and call.arguments[position] is None
     ]
-    names = [name for name, _ in values]
-    run = f"lambda {', '.join(names)}: {_expression(call, names)}"
+    names, op = [f"x{number}" for number in range(len(made))], (call.op or "")
+    given = ", ".join(_given(call, names))
+    does, parameters = f"torch.ops.aten.{op.removeprefix('aten::')}", ", ".join(names)
+    run = does if given == parameters else f"lambda {parameters}: {does}({given})"
     is_short = len(run) <= _WIDTH - len("call = ")
+    broken = f"{_lines(f'lambda {parameters}: {does}(', 0)}\n{_lines(given, 4)}\n)"
+    variants = "".join(_variants(call))
     return {
         "title": f"{call.op} alone",
         "story": " ".join([story, *assumed]),
         "roof": _roof(call, peaks),
         "first": str(_first_size(call.arguments)),
-        "call": run if is_short else f"(\n{_lines(run, 4)}\n)",
-        "arguments": "\n".join(_argument_lines([text for _, text in values])),
-        "variants": "".join(_variants(call, tensors)),
+        "call": run if is_short else broken,
+        "arguments": _arguments(made),
+        "tensor": _tensor_maker(made),
+        "variants": variants and _parts("variants")["begin"] + variants + "\n",
+        "measure": _parts("measure")["variants" if variants else "alone"],
     }
+
+
+def _tensor_maker(made: Sequence[str]) -> str:
+    """Return the function that makes tensors written so, with what they need and no more."""
+    layout = "strided" if any(map(_STRIDES.match, made)) else "dense"
+    return _parts("tensor")[layout if any(map(_INTEGERS.search, made)) else f"{layout}_floats"]
+
+
+@cache
+def _parts(of: str) -> dict[str, str]:
+    """Return the parts of scripts of one kind by name."""
+    text = (files("traceflops.reports.scripts") / "parts.toml").read_text(encoding="utf-8")
+    parts: dict[str, str] = tomllib.loads(text)[of]
+    return parts
 
 
 def _roof(call: Call, peaks: DevicePeaks) -> str:
@@ -230,29 +233,28 @@ def _roof(call: Call, peaks: DevicePeaks) -> str:
     return f'{reason}\nROOF = f"{{1e6 * {longest}:.1f}} us"'
 
 
-def _argument_lines(texts: Sequence[str]) -> Iterator[str]:
-    """Yield the lines of arguments; three or more equal ones in a row are made at once."""
+def _arguments(texts: Sequence[str]) -> str:
+    """Return arguments in a list, each few in a line; equal ones in a row are made at once."""
+    parts: list[str] = []
     for text, equal in groupby(texts):
         count = len([*equal])
-        if count > 2:
-            yield _lines(f"*({text} for _ in range({count})),", 8)
-        else:
-            yield from count * [_lines(f"{text},", 8)]
+        parts += [f"*({text} for _ in range({count}))"] if count > 2 else count * [text]
+    whole = f"    return [{', '.join(parts)}]"
+    if len(whole) <= _WIDTH:
+        return whole
+    rows = parts if len(parts) <= _FEW else [", ".join(parts)]
+    return "\n".join(["    return [", *(_lines(f"{row},", 8) for row in rows), "    ]"])
 
 
-def _values(call: Call) -> Iterator[tuple[str, str]]:
-    """Yield the name of each tensor, or list of tensors, of a call, and how it is made."""
-    number = 0
+def _made(call: Call) -> Iterator[str]:
+    """Yield how each tensor, or list of tensors, of a call is made."""
     for position, value in enumerate(_by_shape(call)):
-        below = index_bound(call, position)
         if isinstance(value, Tensor):
             assert value.type is not None
-            yield f"x{number}", _tensor(value, TORCH_TYPES[value.type.number or 0], below)
+            dtype = TORCH_TYPES[value.type.number or 0]
+            yield _tensor(value, dtype, index_bound(call, position))
         elif isinstance(value, TensorList):
-            yield f"x{number}", _list(value.tensors, below)
-        else:
-            continue
-        number += 1
+            yield _list(value.tensors)
 
 
 def _long_lists(call: Call) -> list[TensorList]:
@@ -282,14 +284,13 @@ def _by_shape(call: Call) -> list[Argument]:
     ]
 
 
-def _list(tensors: Sequence[Tensor], below: int | None) -> str:
+def _list(tensors: Sequence[Tensor]) -> str:
     """Return how a list of tensors is made, equal ones in a row at once."""
     runs = []
     for shape, equal in groupby(tensor.shape for tensor in tensors):
         count = len([*equal])
         runs.append(f"*{count} * [{[*shape]}]" if count > 1 else f"{[*shape]}")
-    bound = "" if below is None else f", below={below}"
-    return f"[tensor(torch.float32, shape{bound}) for shape in [{', '.join(runs)}]]"
+    return f"[tensor(torch.float32, shape) for shape in [{', '.join(runs)}]]"
 
 
 def _tensor(tensor: Tensor, dtype: str, below: int | None) -> str:
@@ -299,10 +300,10 @@ def _tensor(tensor: Tensor, dtype: str, below: int | None) -> str:
     return f"tensor(torch.{dtype}, {[*tensor.shape]}{strides}{bound})"
 
 
-def _expression(call: Call, parameters: list[str]) -> str:
-    """Return the call of the operator, with tensors by parameter and other values as they are."""
-    left, texts, op = list(parameters), [], call.op or ""
-    named = keywords(op, len(call.arguments))
+def _given(call: Call, tensors: list[str]) -> list[str]:
+    """Return the arguments of a call as code, with that of its tensors."""
+    left, texts = list(tensors), []
+    named = keywords(call.op or "", len(call.arguments))
     for position, value in enumerate(call.arguments):
         name, kind = named.get(position, (None, None))
         if isinstance(value, Tensor | TensorList):
@@ -318,7 +319,7 @@ def _expression(call: Call, parameters: list[str]) -> str:
             texts.append(text)
         elif text != "None":
             texts.append(f"{name}={text}")
-    return f"torch.ops.aten.{op.removeprefix('aten::')}({', '.join(texts)})"
+    return texts
 
 
 def _literal(value: Value | str) -> str:
@@ -340,16 +341,20 @@ def _matrix_sizes(op: str, tensors: Sequence[Tensor]) -> list[int]:
     return sorted({size for shape in shapes for size in shape if size > _SMALL})
 
 
-def _variants(call: Call, tensors: list[Tensor]) -> Iterator[str]:
+def _variants(call: Call) -> Iterator[str]:
     """Yield the lines that run a call in ways that may be faster."""
+    tensors = [value for value in call.arguments if isinstance(value, Tensor)]
     floats = [tensor for tensor in tensors if tensor.type is not None and tensor.type.matrix]
+    parts = _parts("variants")
     op, is_product = call.op or "", call.dtype is not None and bool(floats)
     if is_product and "conv" in op and any(len(tensor.shape) == 4 for tensor in floats):
-        yield _CHANNELS_LAST
+        yield parts["channels_last"]
     sizes = _matrix_sizes(op, floats)
     if is_product and any(size % 8 for size in sizes):
-        yield _ROUNDED_UP.format(sizes)
+        up = _UP.format([size for size in sizes if size % 64])
+        yield f"{_lines(up, 4)}\n{parts['rounded_up']}"
     if is_product and all(tensor.type == FLOAT for tensor in floats):
-        yield _LOWER_PRECISION
+        yield "" if "conv" in op else parts["tf32"]  # PyTorch convolves in TF32 anyway
+        yield parts["bfloat16"]
     if op == "aten::scaled_dot_product_attention":
-        yield _BACKENDS
+        yield parts["backends"]

@@ -361,6 +361,9 @@ def test_a_folder_without_traces_is_refused(names_: list[str], tmp_path: Path) -
     with pytest.raises(InputError, match="no traces in") as caught:
         read(tmp_path)
     assert caught.value.hint
+    file(tmp_path, b"\x80\x02}q\x00.", "data.pkl")  # a known kind tells more than many unknown ones
+    with pytest.raises(InputError, match=r"no traces in .*data.pkl is a Python pickle"):
+        read(tmp_path)
     file(tmp_path, b"version https://git-lfs.github.com/spec/v1\n", "z0.json.gz")
     file(tmp_path, b"version https://git-lfs.github.com/spec/v1\n", "z1.json.gz")
     with pytest.raises(InputError, match=r"no traces in .*z0.json.gz is a git-lfs pointer"):

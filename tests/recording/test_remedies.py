@@ -364,6 +364,10 @@ def test_a_file_that_is_cut_is_to_be_copied_again(
     cut = replace(whole, notes=(*whole.notes, Note("dropped", code, "It ends early.")))
     analysis = analyze(cut)
     assert analysis.verdict.sentence.startswith("The file is cut off: copy it again.")
+    first = replace(whole.source.files[0], name="a")
+    files = replace(cut.source, files=(first, replace(first, name="b")))
+    of_two = replace(cut, source=files, notes=(Note("dropped", code, "It ends early.", file="b"),))
+    assert analyze(of_two).verdict.sentence.startswith("A file, b, is cut off: copy it again.")
     assert "cut off" in opening(analysis).title
     assert "cut off" not in analyze(whole).verdict.sentence
     may_be_lost = {"device-work", "device-records", "calls", "steps"}

@@ -72,6 +72,19 @@ def network() -> None:
     torch.cat([seen, mixed], 1).sum(1, dtype=torch.float64)
 
 
+def assert_short(text: str) -> None:
+    assert 40 <= text.count("\n") <= 80
+    assert max(map(len, text.splitlines())) <= 100
+
+
+@pytest.mark.parametrize("sample", ["gpt_1rank", "torch_cpu_train"])
+def test_no_script_is_longer_than_80_lines(sample: str) -> None:
+    analysis = analyze(SAMPLES / f"{sample}.json.gz")
+    for call in calls(analysis):
+        if not call.refused:
+            assert_short(script(call, analysis, "x.py"))
+
+
 def test_pytorch_records_the_same_call_of_a_script_again(tmp_path: Path) -> None:
     analysis = analyze(recorded(network, tmp_path))
     found = [call for call in calls(analysis) if (call.op or "").startswith("aten::")]
@@ -195,7 +208,7 @@ def test_the_command_writes_a_script_but_not_over_another_file(tmp_path: Path) -
     words = ["repro", str(GPT), "--op", "aten::mm", "-o", str(target)]
     for _ in range(2):  # its own script may be replaced
         assert CliRunner().invoke(app, words).exit_code == 0
-    assert "torch.ops.aten.mm(x0, x1)" in target.read_text(encoding="utf-8")
+    assert "call = torch.ops.aten.mm\n" in target.read_text(encoding="utf-8")
     target.write_text("print()\n", encoding="utf-8")
     refused = CliRunner().invoke(app, words)
     assert refused.exit_code == 2
@@ -308,8 +321,7 @@ def test_a_script_is_short_and_runs_on_the_cpu(
     analysis = analyze(GPT)
     work = CASES[case](analysis)
     text = script(work, analysis, "x.py")
-    assert 40 <= text.count("\n") <= (95 if isinstance(work, Chain) else 85)
-    assert max(map(len, text.splitlines())) <= 100
+    assert_short(text)
     assert "gpt" not in text and "train.py" not in text  # nothing of the recording but its figures
     few = ["--steps", "4", "--workers", "0"] if isinstance(work, Loading) else ["--repeats", "3"]
     words = ["x.py", "--device", "cpu", "--scale", "0.01", *few]

@@ -89,13 +89,13 @@ def check(
     limits = checks(typed(gates))
     percent = _TOLERANCE if gates.tolerance is None else gates.tolerance
     tolerance = parse_limit("--tolerance", percent)
-    if not limits and gates.baseline is None and not update_baseline:
-        raise UsageError("no gate to check", "give one, e.g. --max-share idle=0.10")
     baseline = path_of(gates.baseline) if gates.baseline is not None else None
     result = path_of(junit) if junit is not None else None
     new_baseline, old_baseline = (baseline, None) if update_baseline else (None, baseline)
     if gates.promised is not None and old_baseline is None:
         raise UsageError("--promised needs --baseline", "give what was recorded before the fix")
+    if not limits and gates.baseline is None and not update_baseline:
+        raise UsageError("no gate to check", "give one, e.g. --max-share idle=0.10")
     if update_baseline and baseline is None:
         raise UsageError("--update-baseline needs --baseline", "say which file to write")
     if old_baseline is not None and not old_baseline.exists():

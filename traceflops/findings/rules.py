@@ -49,15 +49,17 @@ class Remedy(Struct, frozen=True):
 class RuleRow(Struct, frozen=True):
     """One rule: who mends its causes, where a report shows them, its thresholds and remedies.
 
-    `headline` is the class of a report that begins with it; `explained_by` are rules that say why
-    work is slow where this one only says that it is. `edits`, `partly`, `on_path`, `frees` and
-    `doubts` are those of a Cause; the first of the `remedies` that fits is told.
+    `when` says in words when it fires; {share} stands for `least_share`. `headline` is the class
+    of a report that begins with it; `explained_by` are rules that say why work is slow where this
+    one only says that it is. `edits`, `partly`, `on_path`, `frees` and `doubts` are those of a
+    Cause; the first of the `remedies` that fits is told.
     """
 
     headline: str
     owner: Owner | None = None
     evidence: tuple[str, ...] = ()
     thresholds: Mapping[str, float] = field(default_factory=dict)
+    when: str = ""
     explained_by: frozenset[str] = frozenset()
     edits: tuple[str, ...] = ()
     partly: tuple[str, ...] = ()

@@ -25,7 +25,7 @@ from traceflops.findings.nothing_recorded import NO_PROGRAM, functions_alone
 from traceflops.findings.on_cpu import OnCpu
 from traceflops.mfu.measurement import Measurement
 from traceflops.mfu.traced.coverage import TOO_LITTLE
-from traceflops.remedies import METRIC, NSIGHT, Recording, family, is_cut_off
+from traceflops.remedies import METRIC, NSIGHT, Recording, cut_files, family
 from traceflops.table.schema import DEVICE_KINDS
 from traceflops.table.trace import Trace
 from traceflops.timeline.aggregates import Untimed
@@ -236,8 +236,10 @@ def led_by(later: Verdict, lack: Fact | None) -> Verdict:
 
 def cut_file(of: Recording) -> Fact | None:
     """Return the statement that a file is cut off, None if none is."""
-    code = "verdict.cut" if len(of.source.files) == 1 else "verdict.cut-one"
-    return fact(code) if is_cut_off(of) else None
+    named = cut_files(of)
+    if not named or len(of.source.files) == 1:
+        return fact("verdict.cut") if named else None
+    return fact("verdict.cut-one", file=named.pop() if len(named) == 1 else None)
 
 
 def jobs_verdict(count: int) -> Verdict:

@@ -20,7 +20,7 @@ from traceflops.table.grouping import group_rows, group_sums, in_order
 _LENGTHS: Final = (6, 4, 3)
 """Operators of a chain: so few can be read, and show the cost of launching each."""
 _TRIES: Final = 200
-_MOST_TENSORS: Final = 6
+_MOST_TENSORS, _MOST_IN_ALL = 6, 18  # of one operator, and of a chain
 _READS: Final = ("aten::item", "aten::_local_scalar_dense", "aten::nonzero", "aten::is_nonzero")
 """Operators that wait for the GPU, which no graph can hold."""
 _OF_WORKERS: Final = "MultiProcessing"
@@ -128,7 +128,7 @@ def chain(analysis: Analysis) -> Chain | None:
     for length in _LENGTHS:
         for begin in _best(excess, thread[order], length):
             calls = [call(at) for at in range(begin, begin + length)]
-            if all(map(_is_plain, calls)):
+            if all(map(_is_plain, calls)) and sum(map(_tensors, calls)) <= _MOST_IN_ALL:
                 rows = op[order[begin : begin + length]]
                 wall_ns = int(numbers(ops["dur_ns"])[rows].sum())
                 sum_ns = sum(one.sum_ns for one in calls)
@@ -150,7 +150,10 @@ def _best(excess: IntArray, thread: IntArray, length: int) -> list[int]:
 
 def _is_plain(call: Call) -> bool:
     """Return whether a call can be repeated in a line, without waiting for the GPU."""
-    tensors = sum(isinstance(value, Tensor) for value in call.arguments)
     has_lists = any(isinstance(value, TensorList) for value in call.arguments)
-    fits = not has_lists and 0 < tensors <= _MOST_TENSORS
+    fits = not has_lists and 0 < _tensors(call) <= _MOST_TENSORS
     return call.refused is None and fits and call.op not in _READS
+
+
+def _tensors(call: Call) -> int:
+    return sum(isinstance(value, Tensor) for value in call.arguments)
