@@ -335,6 +335,28 @@ def test_a_block_that_is_shorter_than_it_says_is_damaged(tmp_path: Path) -> None
         read(lie, tmp_path)
 
 
+def test_without_the_section_of_offsets_its_counts_tell_where_texts_begin(tmp_path: Path) -> None:
+    """As reports of 2020 are."""
+    old = sample().replace(b"Sampling Data Offsets", b"Sampling Data Tidings")
+    assert old != sample()
+    made, whole = read(old, tmp_path), read(sample(), tmp_path)
+    assert made.activities.equals(whole.activities)
+    assert codes(made) == codes(whole)
+
+
+@pytest.mark.parametrize(("version", "is_told"), [("0", True), ("11060", False)])
+def test_a_system_without_a_driver_is_why_nothing_ran(
+    tmp_path: Path, version: str, *, is_told: bool
+) -> None:
+    properties = b""
+    for key, value in ((605, "Some Linux"), (611, version)):
+        properties += part(1, number(1, key) + part(2, value.encode()))
+    head = part(1, part(2, properties))
+    trace = read(file_of([], ["text"], head, b""), tmp_path)
+    said = tf.analyze(trace).verdict.sentence
+    assert said.startswith("No GPU work is recorded: the system had no CUDA driver.") == is_told
+
+
 @pytest.mark.parametrize(
     ("old", "new"),
     [
