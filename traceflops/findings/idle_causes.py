@@ -97,7 +97,9 @@ def idle_causes(case: Case) -> Iterator[Cause]:
         if rule == "device-wait" and draws(trace):
             has_wait = True  # the GPU may draw, and the host waits for that, too
             continue
-        if rule == "host-code" and _mostly_launches(idle, culprits_by_rule):
+        if rule == "host-code" and (
+            _mostly_launches(idle, culprits_by_rule) or _enters_once(case, label)
+        ):
             continue
         has_wait = has_wait or rule in WAITING
         parts = launching.parts_of(rule, idle)
@@ -131,6 +133,12 @@ def _mostly_launches(idle: IdleClass, by_rule: Mapping[str, list[Culprit]]) -> b
     launches_ns = sum(culprit.idle_ns for culprit in launches)
     least_ratio = _HARDLY if owner_of(label) == "yours" else 1
     return launches_ns >= least_ratio * idle.idle_ns
+
+
+def _enters_once(case: Case, label: str) -> bool:
+    """Return whether data of OpenACC enter or leave the GPU once, which they have to."""
+    is_own = is_one_of(case.prepared.trace.marks["name"], label)
+    return bool(idle_facts.DATA_CLAUSES.fullmatch(label)) and is_own.sum() < _SEVERAL
 
 
 def rule_of_idle(kind: str, *names: str) -> str:

@@ -77,9 +77,10 @@ _CLASSES: Final[Mapping[int, str]] = {
     **dict.fromkeys((0, 1), f"{_CUPTI}RUNTIME"),
     3: "PROFILER_OVERHEAD",
     **dict.fromkeys((27, 31, 32), "OSRT_API"),
+    48: f"{_CUPTI}OPENACC_OTHER",
 }
 """The table of a call by its class."""
-_CLASSES_PASSED: Final = frozenset({6, 7, 8, 9, 10, 11, 28, 29, 48, 102})
+_CLASSES_PASSED: Final = frozenset({6, 7, 8, 9, 10, 11, 28, 29, 102})
 """Classes of calls that are skipped: library calls, and the start and end of tracing one."""
 
 
