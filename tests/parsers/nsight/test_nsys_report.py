@@ -147,17 +147,17 @@ def test_what_is_not_known_is_counted_by_its_number(tmp_path: Path) -> None:
     assert trace.activities.num_rows == 1
 
 
-def test_what_openacc_does_is_a_mark_of_its_thread(tmp_path: Path) -> None:
+def test_what_openacc_and_the_driver_do_are_marks_of_their_thread(tmp_path: Path) -> None:
     thread = 1 << 48 | 77 << 24 | 78
     place = {"start": 1, "end": 2, "class": 6, "name": 7, "thread": 13}
     calls = [
         event(48, 108, message({"start": 9, "end": 12, "thread": thread, **one}, place))
-        for one in ({"class": 1, "name": 1}, {"class": 48, "name": 2})
+        for one in ({"class": number, "name": at} for at, number in enumerate((1, 48, 103), 1))
     ]
-    trace = read(report_of(kernel(), *calls, texts=("kernel", "cuInit", "Wait")), tmp_path)
-    assert trace.marks.select(["kind", "name", "dur_ns"]).to_pylist() == [
-        {"kind": "system", "name": "Wait", "dur_ns": 3}
-    ]
+    texts = ("kernel", "cuInit", "Wait", "Lazy Function Loading")
+    trace = read(report_of(kernel(), *calls, texts=texts), tmp_path)
+    marks = {one["name"]: (one["kind"], one["dur_ns"]) for one in trace.marks.to_pylist()}
+    assert marks == {"Wait": ("system", 3), "Lazy Function Loading": ("overhead", 3)}
 
 
 def test_page_faults_of_gpus_are_marks_of_their_device(tmp_path: Path) -> None:
