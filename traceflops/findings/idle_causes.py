@@ -69,6 +69,7 @@ _KNOWN_TO_WORK: Final = ("launching", "sampled", "on-cpu")
 _NO_PLACE: Final = ("stalled", "launching", idle_facts.AROUND_ALL)
 """Facts by which the name of the largest culprit does not tell where time is lost."""
 _LONGEST_GAPS: Final = 100
+_OF_OPENACC: Final = frozenset({"data-clauses", "constructs"})
 _SEVERAL: Final = 3  # in this many steps, what happens in each step is seen again
 
 
@@ -243,7 +244,7 @@ def _doubts(case: Case, rule: str, largest: Culprit, knows: Collection[str]) -> 
         "workers": _loads_in_thread(rule, largest),
         # Compiling and loading need not recur.
         "once": rule in _BY_NAME and len(case.steps.used) < 2,
-        "half": bool(rule_of(rule).partly),
+        "half": bool(rule_of(rule).partly) or not knows.isdisjoint(_OF_OPENACC),
         "not-of-program": rule == "input-wait",
         "page-faults": rule == "host-page-faults" and "per-byte" not in knows,
         "own-work": "own-work" in knows,
