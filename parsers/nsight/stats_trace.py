@@ -71,7 +71,10 @@ _OF_ROWS: Final = (
 """Codes of notes on rows."""
 _NESTED: Final = "kernel times by NVTX range, where nested ranges repeat a kernel"
 _SUMS: Final = "give cuda_gpu_kern_sum or cuda_gpu_trace of the same profile"
-_TRACES: Final = "give cuda_gpu_trace and cuda_api_trace of the same profile"
+_TRACES: Final = (
+    "give cuda_gpu_trace and cuda_api_trace of the same profile; if that has no CUDA data, record "
+    f"again with {NSYS}"
+)
 _UNCHANGED: Final = "give the file exactly as nsys stats wrote it"
 _USELESS: Final[tuple[tuple[str, type[InputError], str, str], ...]] = (
     ("nested-sums", NotATrace, _NESTED, _SUMS),

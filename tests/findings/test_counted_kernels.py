@@ -423,6 +423,39 @@ def test_an_estimate_is_told_only_of_what_can_be_gained(
     assert ("estimated speedup 30.0 %" in told(one)) == is_told
 
 
+@pytest.mark.parametrize(("ideal", "is_told"), [(2.0, False), (1.0, True)])
+def test_at_the_peak_of_dram_accesses_matter_only_if_it_moves_more_than_they_ask_for(
+    ideal: float, *, is_told: bool
+) -> None:
+    """DRAM moves 64 bytes: two sectors of 32."""
+    moved = {"dram__bytes_read.sum": 40.0, "dram__bytes_write.sum": 24.0}
+    sectors = {SECTORS: 4.0, f"{SECTORS}_ideal": ideal}
+    counts = rule(1, "UncoalescedGlobalAccess", "text", 0.5, speedup_kind="global")
+    (one,) = found_with({**counts, "name": "some_kernel"}, FULL | {DRAM: 95.0} | moved | sectors)
+    assert ("uncoalesced" in told(one)) == is_told
+    assert ("Coalesce" in told(one)) == is_told
+
+
+@pytest.mark.parametrize(("share", "is_told"), [(0.4, True), (0.6, False)])
+def test_what_warps_do_saves_no_more_than_the_time_in_which_they_run(
+    share: float, *, is_told: bool
+) -> None:
+    """SMs have work for half of the time."""
+    counts = rule(1, "CPIStall", "text", share, speedup_kind="global")
+    half = FULL | {ACTIVE: 0.49 * FULL[ELAPSED]}
+    (one,) = found_with({**counts, "name": "some_kernel"}, half)
+    assert "SMs have work 49.0 % of the time" in told(one)
+    assert ("estimated speedup" in told(one)) == is_told
+
+
+def test_a_sort_is_not_told_to_use_lower_precision() -> None:
+    name = "void cub::DeviceMergeSortMergeKernel<int>(int*)"
+    rows = launch(1, FULL | {DRAM: 95.0}, name=name)
+    findings = tf.analyze(trace_of(kernel_counters=rows)).findings
+    (one,) = [one for one in findings if one.rule == COUNTED_KERNEL]
+    assert "fewer passes" in one.remedy
+
+
 @pytest.mark.parametrize(("share", "is_told"), [(0.2, False), (0.5, True)])
 def test_far_below_all_roofs_no_small_estimate_is_told(share: float, is_told: bool) -> None:
     counts = rule(1, "TheoreticalOccupancy", "text", share, speedup_kind="global")

@@ -563,6 +563,24 @@ def test_a_loader_is_not_told_to_do_what_it_does(
 
 
 @pytest.mark.parametrize(
+    ("name", "times", "said"),
+    [
+        ("Enter Data", 3, "Keep arrays on the GPU: one data region"),
+        ("Enter Data", 2, ""),  # they have to get there
+        ("Wait", 3, "Run the loops with async clauses"),
+    ],
+)
+def test_data_of_openacc_are_to_stay_on_the_gpu(name: str, times: int, said: str) -> None:
+    rows = launched(*(("main_12_gpu", at - 5_000, at, MS) for at in range(MS, 9 * MS, 2 * MS)))
+    rows["marks"] = [
+        {"name": name, "kind": "system", "start_ns": at, "dur_ns": 900_000}
+        for at in range(2 * MS, 2 * MS + 2 * MS * times, 2 * MS)
+    ]
+    found = of_rule(analyzed(rows, "nsight"), "host-code")
+    assert [one.remedy.startswith(said) for one in found] == [True] * bool(said)
+
+
+@pytest.mark.parametrize(
     ("name", "said"),
     [
         ("transformers/models/llama/modeling_llama.py(9): forward", "Join kernels with torch."),

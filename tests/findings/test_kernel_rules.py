@@ -214,6 +214,28 @@ def test_a_kernel_that_is_most_of_its_run_is_no_part_of_it_and_leads() -> None:
     assert all(one.share < 0.2 for one in fused)
 
 
+@pytest.mark.parametrize(("times", "is_told"), [(4, True), (5, False)])
+def test_rows_of_one_kernel_are_no_results_in_between(times: int, *, is_told: bool) -> None:
+    """So a benchmark of several kernels repeats each."""
+    works = [made(name, 100) for name in (ADD, MUL, TANH) for _ in range(times)]
+    assert ("fusable-kernels" in found(works)) == is_told
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "is_told"),
+    [("relu_float4", "sigmoid_float4", True), (ADD, MUL, False)],
+)
+def test_a_memory_kernel_of_the_program_is_to_be_profiled(
+    first: str, second: str, *, is_told: bool
+) -> None:
+    """It has 60 % of the time; one of a library would need nearly all."""
+    works = [made(name, us) for name, us in ((first, 600), (second, 400))] * 3
+    analysis = tf.analyze(trace(works))
+    told = [one.sentence for one in analysis.findings if one.rule == "main-kernel"]
+    assert bool(told) == is_told
+    assert all("takes 60.0 % of" in sentence for sentence in told)
+
+
 @pytest.mark.parametrize("other", ["aten::relu_", "autograd::engine: ReluBackward0"])
 def test_batch_norm_in_inference_is_to_be_folded(other: str) -> None:
     """One kernel for norm and ReLU reads and writes once, as either of them does: half is left."""

@@ -67,6 +67,20 @@ def test_longer_work_is_judged_whatever_comes_before(more: dict[str, int]) -> No
     assert "The recording holds" not in headline(run(**more)).sentence
 
 
+@pytest.mark.parametrize(("rounds", "is_told"), [(5, True), (12, False)])
+def test_a_few_rounds_of_hardly_any_work_are_no_steps(rounds: int, *, is_told: bool) -> None:
+    """Each copies and runs three kernels, 5 us each, within 50 us, as a test does."""
+    names, starts = ("Memcpy HtoD", *"abc"), [BEFORE + at * 50 * US for at in range(rounds)]
+    works = [(name, at + n * 9 * US) for at in starts for n, name in enumerate(names)]
+    rows = launched(*((name, start - 5 * US, start, 5 * US) for name, start in works))
+    for one in rows["activities"][::4]:
+        one |= {"kind": "memcpy", "bytes": 4000, "direction": "HtoD"}
+    rows["calls"].append({"name": "cudaMalloc", "start_ns": 0, "dur_ns": BEFORE - 50 * US})
+    analysis = tf.analyze(trace_of(**rows))
+    assert analysis.steps.used
+    assert headline(analysis).sentence.startswith("The recording holds 100 µs of GPU") == is_told
+
+
 @pytest.mark.parametrize(
     ("names", "launch_ns", "is_told"),
     [("abcd", 400 * US, True), ("abca", 400 * US, False), ("abcd", 20 * US, False)],

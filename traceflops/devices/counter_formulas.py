@@ -23,6 +23,7 @@ from traceflops.table.columns import FloatArray
 MATRIX, VECTOR = "matrix.", "vector."
 READ, WRITTEN, MOVED = "bytes.read", "bytes.written", "bytes.moved"
 BUSY, ACTIVE = "cycles.matrix", "cycles.active"
+_SECTOR: Final = 32  # bytes
 SIMDS_PER_UNIT: Final = 4  # SIMDs of a CU; each has a matrix unit
 SUM: Final = ".sum"
 DURATION: Final = "gpu__time_duration.sum"  # in ns, as all times are
@@ -265,7 +266,8 @@ def quantities_in(values: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
 
     Those that follow from others are there, too: shares of `active` time, also of the
     `busiest` SM, of sectors in `excess`, of `local` memory in what L2 is read for, of `atomics` in
-    all its sectors, of memory of the `host` in what L2 takes in; `shared_bytes`.
+    all its sectors, of memory of the `host` in what L2 takes in; `shared_bytes`; `asked`, the bytes
+    of coalesced accesses to global memory by those that DRAM moves.
     """
     quantities: dict[str, FloatArray] = {}
     for row in speed_table().quantity:
@@ -283,6 +285,9 @@ def quantities_in(values: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
         quantities["busiest"] = ratio(most, quantities["elapsed_cycles"])
     if {"sectors", "sectors.ideal"} <= known:
         quantities["excess"] = 1 - ratio(quantities["sectors.ideal"], quantities["sectors"])
+    if {"sectors.ideal", "dram.read", "dram.written"} <= known:
+        moved = quantities["dram.read"] + quantities["dram.written"]
+        quantities["asked"] = ratio(quantities["sectors.ideal"] * _SECTOR, moved)
     if {"shared.static", "shared.dynamic"} <= known:
         quantities["shared_bytes"] = quantities["shared.static"] + quantities["shared.dynamic"]
     if {"l2.read.local", "l2.read"} <= known:

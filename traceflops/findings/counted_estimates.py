@@ -56,6 +56,8 @@ def largest_estimate(speed: KernelSpeed, held: Fact | None, least: _Least) -> Fa
         if (rule.speedup_share or 0.0) >= WORTH_SAYING and not gains_nothing(speed, rule, least)
     ]
     code = held.code.removeprefix(f"{COUNTED_KERNEL}.") if held else ""
+    if code.startswith("active"):  # what warps do cannot save more than the time SMs have work
+        rules = [rule for rule in rules if (rule.speedup_share or 0.0) <= (speed.active or 0.0)]
     if not rules or code in _NEVER:
         return None
     best, about = rules[0], _ESTIMATED.get(code)  # rules are sorted by speed-up
@@ -84,8 +86,10 @@ def gains_nothing(speed: KernelSpeed, rule: KernelRule, least: _Least | None = N
     # A kernel at the roof of a unit gains only from less work for that unit.
     is_of_l1 = roof == "l1" and "stall" in name and bool(speed.stalls)
     main_stall = speed.stalls[0][0] if is_of_l1 else ""
-    if share >= least("near") and not (_RELIEVES[roof].search(name) or main_stall in _QUEUES):
-        return True
+    if share >= least("near"):
+        relieves = _RELIEVES[roof].search(name) and not speed.moves_no_more
+        if not relieves and main_stall not in _QUEUES:
+            return True
     # Nothing is gained by balancing a part of the memory system that is not busy.
     part = _PART.search(rule.rule or "")
     if part is None and "imbalance" in name:
@@ -146,7 +150,7 @@ _OF_CALLERS: Final = frozenset(
     f"{COUNTED_KERNEL}.remedy.{name}"
     for name in (
         *("short", "seeds", "no-roof", "limiter.grid", "product.grid", "product.sm"),
-        *("once.dram", "roof.dram", "roof.matrix", "pipe.fp64", "pipe.tensor"),
+        *("once.dram", "passes.dram", "roof.dram", "roof.matrix", "pipe.fp64", "pipe.tensor"),
     )
 )
 """Remedies for those who call a kernel; the others change its code."""

@@ -53,8 +53,11 @@ _BUSY: Final = frozenset({"matrix", "vector", "lds"})
 _WARP: Final = 32
 _TILED: Final = frozenset({"grid", "registers"})
 _PRODUCTS: Final = frozenset({"gemm", "convolution", "attention"})
-_OF_KINDS: Final = frozenset({("product", "sm"), ("product", "vector"), ("once", "dram")})
+_OF_KINDS: Final = frozenset(
+    {("product", "sm"), ("product", "vector"), ("once", "dram"), ("passes", "dram")}
+)
 """Kinds of kernels and roofs with a remedy of their own."""
+_SORTS: Final = "sort_scan"
 _OF_PIPES: Final = frozenset({"fp64", "tensor", "alu", "xu", "lsu"})
 """Pipes with a remedy of their own."""
 _ALSO: Final = ("sm", "dram")
@@ -184,8 +187,14 @@ def speed_of(measured: Measurement, kernel: KernelRow) -> KernelSpeed | None:
 
 
 def _kind(top: str, sub: str) -> str:
-    """Return "product" if tensor cores may compute it, "once" if it moves bytes once, else ""."""
-    return "product" if sub in _PRODUCTS else "once" if top == "memory" else ""
+    """Return what is typical of a kernel of a category; "" if nothing is.
+
+    It is "product" if tensor cores may compute it, "passes" if it is one of several over the same
+    data, "once" if it moves bytes once.
+    """
+    if sub in _PRODUCTS:
+        return "product"
+    return "passes" if sub == _SORTS else "once" if top == "memory" else ""
 
 
 def _finding(
@@ -253,7 +262,8 @@ def _wasted(case: Case, speed: KernelSpeed) -> Iterator[Fact]:
     is_computing = speed.roof is not None and speed.roof[0] in COMPUTING
     if is_computing and speed.lanes and speed.lanes < limit(case, COUNTED_KERNEL, "lanes") * _WARP:
         yield counted_fact("lanes", lanes=speed.lanes, warp=_WARP)
-    if (speed.excess or 0.0) >= limit(case, COUNTED_KERNEL, "excess"):
+    is_excess = (speed.excess or 0.0) >= limit(case, COUNTED_KERNEL, "excess")
+    if is_excess and not speed.moves_no_more:
         yield counted_fact("excess", share=speed.excess)
     ways = [
         float(match[1])
@@ -317,7 +327,8 @@ def _held_back(
         most = speed.busiest if (speed.waves or 0.0) >= 1 else None
         most = most if speed.active < least("active") * (most or 0.0) else None
         held = counted_fact(f"active-{units}", share=speed.active, most=most)
-        return held, counted_fact("remedy.unequal" if most else "remedy.active")
+        short = _too_short(case, speed)
+        return held, short or counted_fact("remedy.unequal" if most else "remedy.active")
     if traffic is not None:
         return traffic
     few_warps = _few_warps(case, speed, kind, relief)
@@ -352,10 +363,15 @@ def _small_grid(case: Case, speed: KernelSpeed, kind: str) -> tuple[Fact, Fact]:
         blocks=prod(speed.grid) if speed.grid and speed.block else None,
         threads=prod(speed.block) if speed.block else None,
     )
+    of_grid = _limiter("grid", "directives" if is_of_directives(speed.name) else kind)
+    return grid, _too_short(case, speed) or of_grid
+
+
+def _too_short(case: Case, speed: KernelSpeed) -> Fact | None:
+    """Return what to do about launches too short for other blocks to help, None if they are not."""
     mean_ns = (speed.duration_ns or 0) // speed.launches
-    if 0 < mean_ns < limit(case, "memory-bandwidth", "least_ns"):  # too short for more blocks
-        return grid, counted_fact("remedy.short", mean_ns=mean_ns)
-    return grid, _limiter("grid", "directives" if is_of_directives(speed.name) else kind)
+    is_short = 0 < mean_ns < limit(case, "memory-bandwidth", "least_ns")
+    return counted_fact("remedy.short", mean_ns=mean_ns) if is_short else None
 
 
 def _few_warps(

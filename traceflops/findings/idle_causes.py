@@ -69,6 +69,7 @@ _KNOWN_TO_WORK: Final = ("launching", "sampled", "on-cpu")
 _NO_PLACE: Final = ("stalled", "launching", idle_facts.AROUND_ALL)
 """Facts by which the name of the largest culprit does not tell where time is lost."""
 _LONGEST_GAPS: Final = 100
+_OF_OPENACC: Final = frozenset({"data-clauses", "constructs"})
 _SEVERAL: Final = 3  # in this many steps, what happens in each step is seen again
 
 
@@ -97,7 +98,9 @@ def idle_causes(case: Case) -> Iterator[Cause]:
         if rule == "device-wait" and draws(trace):
             has_wait = True  # the GPU may draw, and the host waits for that, too
             continue
-        if rule == "host-code" and _mostly_launches(idle, culprits_by_rule):
+        if rule == "host-code" and (
+            _mostly_launches(idle, culprits_by_rule) or _enters_once(case, label)
+        ):
             continue
         has_wait = has_wait or rule in WAITING
         parts = launching.parts_of(rule, idle)
@@ -131,6 +134,12 @@ def _mostly_launches(idle: IdleClass, by_rule: Mapping[str, list[Culprit]]) -> b
     launches_ns = sum(culprit.idle_ns for culprit in launches)
     least_ratio = _HARDLY if owner_of(label) == "yours" else 1
     return launches_ns >= least_ratio * idle.idle_ns
+
+
+def _enters_once(case: Case, label: str) -> bool:
+    """Return whether data of OpenACC enter or leave the GPU once, which they have to."""
+    is_own = is_one_of(case.prepared.trace.marks["name"], label)
+    return bool(idle_facts.DATA_CLAUSES.fullmatch(label)) and is_own.sum() < _SEVERAL
 
 
 def rule_of_idle(kind: str, *names: str) -> str:
@@ -235,7 +244,7 @@ def _doubts(case: Case, rule: str, largest: Culprit, knows: Collection[str]) -> 
         "workers": _loads_in_thread(rule, largest),
         # Compiling and loading need not recur.
         "once": rule in _BY_NAME and len(case.steps.used) < 2,
-        "half": bool(rule_of(rule).partly),
+        "half": bool(rule_of(rule).partly) or not knows.isdisjoint(_OF_OPENACC),
         "not-of-program": rule == "input-wait",
         "page-faults": rule == "host-page-faults" and "per-byte" not in knows,
         "own-work": "own-work" in knows,

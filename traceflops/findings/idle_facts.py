@@ -63,6 +63,8 @@ TORCH_OPTIMIZER: Final = re.compile(r"^$|zero_grad|torch/optim/|\b(Adagrad|Adam|
 """Optimizers with an option `fused`, and code that all optimizers share."""
 _COMPUTES: Final = re.compile(r"aten::(\w*conv\w*|\w*mm|\w*matmul|linear|\w*_norm|\w*attention\w*)")
 """Operators that need no value on the CPU: where they wait, their library does."""
+DATA_CLAUSES: Final = re.compile(r"(Enter|Exit) Data|Enqueue (Up|Down)load|Update|Create|Delete")
+_CONSTRUCTS: Final = re.compile("Wait|Compute Construct|Enqueue Launch")
 _OF_MPI: Final = re.compile(r"P?MPI_")
 _PINS: Final = re.compile(r"HostAlloc|MallocHost|HostRegister|HostMalloc")
 CLAIMS: Final = (
@@ -94,7 +96,8 @@ def what_is_known(case: Case, rule: str, idle: IdleClass) -> tuple[set[str], dic
     values: dict[str, Value] = {}
     if rule in (*LAUNCHING, "host-code", "host-unrecorded"):
         more, values = _of_launches(case, rule, idle)
-        knows |= more
+        of_openacc = {"data-clauses": DATA_CLAUSES, "constructs": _CONSTRUCTS}
+        knows |= more | {name for name, own in of_openacc.items() if own.fullmatch(largest.label)}
     ended = ended_by(case) if rule == "compiled-runtime" else None
     knows |= {"one-kernel"} if ended else set()
     values["kernel"] = short_name(ended[0]) if ended else None

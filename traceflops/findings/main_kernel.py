@@ -320,14 +320,18 @@ def _may_gain(kernels: Kernels, top: str, rows: Sequence[dict[str, Any]]) -> boo
     """Return whether kernels of a kind (`top`) may be worth making faster.
 
     Compute kernels are if they may be far below the peak: FLOPs are unknown, or half of the time is
-    lost. A memory kernel is if it has nearly all of the time, and its bytes' time is unknown.
+    lost. A memory kernel is if it has nearly all of the time, or much of it and is the program's
+    own, and its bytes' time is unknown.
     """
     components = kernels.total.components
     losses_by_name = {loss.name: loss for loss in kernels.losses}
     if top == _MEMORY:
-        least_ns = kernels.limits["nearly_all"] * components.window_ns
-        longest_ns = max((row["sum_ns"] for row in rows if row["kind"] == "kernel"), default=0)
-        return longest_ns >= least_ns and losses_by_name[_MEMORY].needed is None
+        own = (row for row in rows if row["kind"] == "kernel")
+        longest = max(own, key=lambda row: row["sum_ns"], default=None)
+        if longest is None or losses_by_name[_MEMORY].needed is not None:
+            return False
+        least = "nearly_all" if is_of_library(longest["name"]) else "least_share"
+        return bool(longest["sum_ns"] >= kernels.limits[least] * components.window_ns)
     compute = components.share("compute") or 0.0
     inefficiency = losses_by_name.get("inefficiency")
     lost = inefficiency.share if inefficiency is not None else compute

@@ -240,7 +240,7 @@ def _runs(facts: KernelFacts, fusable: BoolArray, casts: BoolArray) -> tuple[Boo
     Up to `most_fused` kernels of a run become one that takes a part of the longest of them, since
     results in between stay on chip. Kernels that reduce keep their time, in which the others can be
     done. Batch norm in inference reduces nothing, and any run with it can be fused. Rows of the
-    same kernel, or of little but casts, work on independent tensors: no runs.
+    same kernel, alone or in a run, or of little but casts, work on independent tensors: no runs.
     """
     limits, ops = facts.case.finding_rules.limits("fusable-kernels"), facts.prepared.trace.ops
     adds_gradients = matching(ops["name"], lambda name: name.endswith("::AccumulateGrad"))
@@ -252,6 +252,8 @@ def _runs(facts: KernelFacts, fusable: BoolArray, casts: BoolArray) -> tuple[Boo
     activities = facts.prepared.trace.activities
     device, stream = (numbers(activities[name], ABSENT)[facts.row] for name in ("device", "stream"))
     queue = joint_codes(device, stream)
+    repeat = _in_a_row(joint_codes(queue, facts.name), eligible)
+    eligible &= np.bincount(repeat)[repeat] < limits["least_run"]
     run = _in_a_row(queue, eligible)
     # Kernels of one name that take more time than all others of their run, and that on average take
     # many times as long as these, are no work on results in between: they end the run.

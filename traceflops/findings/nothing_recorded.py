@@ -69,11 +69,13 @@ def nothing_recorded(trace: Trace) -> Fact | None:
         return fact("verdict.no-cupti")
     facts = trace.source.facts
     error, newest, end = map(facts.get, (CUPTI_ERROR, NEW_DRIVER, CUDA_END))
+    is_explained, has_calls = PROGRAM_ERROR in facts, trace.calls.num_rows
+    if end == "no-driver" and not is_explained and not has_calls:
+        return fact("verdict.no-driver")
     if error and facts.get(PROGRAM_ERROR) != _NO_GPU:  # without a GPU there is nothing to trace
         if error == _PROTECTED:
             return fact("verdict.cuda-protected")
         return fact("verdict.cuda-not-traced", error=error, newest=newest)
-    is_explained, has_calls = PROGRAM_ERROR in facts, trace.calls.num_rows
     launches_none = launches_no_kernel(trace.calls) and not _is_cut_early(trace)
     is_told = is_explained or launch_calls(trace) > 0 or launches_none
     if end in _LOST and not is_told:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
@@ -29,6 +29,7 @@ from traceflops.table.links import recorded_calls
 from traceflops.table.nesting import OpTree
 from traceflops.table.patterns import ANY_FREE, LOADS, started
 from traceflops.table.trace import Trace
+from traceflops.timeline.account import DeviceAccount
 from traceflops.timeline.first_calls import TIMES_USUAL, longer, times_of
 from traceflops.timeline.intervals import NEVER, Intervals
 from traceflops.timeline.records import Components
@@ -157,6 +158,9 @@ UPLOADS_ALONE: Final = "little-work.uploads-alone"  # and that of a recording wi
 _FILL, _COMPUTING = "memset", quoted("computing")
 _FEWEST: Final = 2  # a single kernel or launch cannot show that nothing repeats
 _FEW_SIZES: Final = 3  # copies of more sizes are of many things
+_FEW_ROUNDS: Final = 10  # fewer inferred steps may be tests, one after another
+_INFERRED: Final = frozenset({"copies", "signature"})
+"""Where steps come from that nothing marks."""
 
 
 def _cold_call(prepared: Prepared, limits: Mapping[str, float]) -> Fact | None:
@@ -270,15 +274,45 @@ def failed_launches(trace: Trace) -> tuple[Fact, ...]:
     return (claim,) if has_kernels else (claim, fact(f"{LITTLE_WORK}.failures"))
 
 
+class _Work(NamedTuple):
+    """How long a device works, fills memory before that, and takes from first to last work.
+
+    `rest_ns` is this span without start-up.
+    """
+
+    busy_ns: int
+    fills_ns: int
+    span_ns: int = 0
+    rest_ns: int = 0
+
+
+def _work_of(prepared: Prepared, account: DeviceAccount) -> _Work:
+    """Return how much work a device has; fills before its first kernel, if it has any, are none."""
+    kind, rows = prepared.trace.activities["kind"], account.rows
+    is_kernel, is_fill = (is_one_of(kind, name)[rows.row] for name in ("kernel", "memset"))
+    counts = (np.cumsum(is_kernel) > 0) | (not is_kernel.any()) | ~is_fill
+    start_ns, end_ns = rows.start_ns[counts], rows.end_ns[counts]
+    fills_ns = int((rows.end_ns - rows.start_ns)[~counts].sum())
+    busy_ns = Intervals.of(start_ns, end_ns).length_ns
+    if not len(start_ns):
+        return _Work(busy_ns, fills_ns)
+    first_ns, last_ns = int(start_ns.min()), int(end_ns.max())
+    span_ns = last_ns - first_ns
+    rest_ns = span_ns - account.start_up.within(first_ns, last_ns).length_ns
+    return _Work(busy_ns, fills_ns, span_ns, rest_ns)
+
+
 def little_work(prepared: Prepared, limits: Mapping[str, float]) -> tuple[Fact, ...]:
     """Return statements that a recording has too little GPU work, and what to record instead.
 
     So it is if all launches failed.
 
-    The result is empty if there are steps, if a part of the recording is chosen, or if there is
-    more work than `limits`, the thresholds of LITTLE_WORK.
+    The result is empty if there are steps, other than a few inferred ones, if a part of the
+    recording is chosen, or if there is more work than `limits`, the thresholds of LITTLE_WORK.
     """
-    if prepared.selection != Selection() or prepared.plan.choice.used or prepared.on_host:
+    choice = prepared.plan.choice
+    has_steps = choice.used and not (choice.source in _INFERRED and len(choice.seen) < _FEW_ROUNDS)
+    if prepared.selection != Selection() or has_steps or prepared.on_host:
         return ()
     if len(failed := failed_launches(prepared.trace)) > 1:
         return failed
@@ -287,27 +321,20 @@ def little_work(prepared: Prepared, limits: Mapping[str, float]) -> tuple[Fact, 
         return uploads, fact(f"{LITTLE_WORK}.{'load' if is_loading else 'find-launches'}")
     if (cold := _cold_call(prepared, limits)) is not None:
         return cold, fact(RECORD)
-    spans_ns, busy_ns, fills_ns, begun = [0], [0], 0, []
-    for account in prepared.accounts.values():
-        # Fills before the first kernel of a device are no work, unless it has no kernels at all.
-        kind, row = prepared.trace.activities["kind"], account.rows.row
-        is_kernel, is_fill = (is_one_of(kind, name)[row] for name in ("kernel", "memset"))
-        has_begun = (np.cumsum(is_kernel) > 0) | (not is_kernel.any())
-        counts = has_begun | ~is_fill
-        start_ns, end_ns = account.rows.start_ns[counts], account.rows.end_ns[counts]
-        begun.append(account.rows.span[0])
-        fills_ns += int((account.rows.end_ns - account.rows.start_ns).sum())
-        fills_ns -= int((end_ns - start_ns).sum())
-        spans_ns.append(int(end_ns.max() - start_ns.min()) if len(start_ns) else 0)
-        busy_ns.append(Intervals.of(start_ns, end_ns).length_ns)
-    if max(spans_ns) > limits["most_window_ns"] or max(busy_ns) > limits["most_busy_ns"]:
+    works = [_work_of(prepared, account) for account in prepared.accounts.values()]
+    fills_ns = sum(work.fills_ns for work in works)
+    busy_ns, span_ns, rest_ns = (
+        max((getattr(work, name) for work in works), default=0)
+        for name in ("busy_ns", "span_ns", "rest_ns")
+    )
+    if rest_ns > limits["most_window_ns"] or busy_ns > limits["most_busy_ns"]:
         return ()
-    if max(busy_ns) <= limits["cold_share"] * max(spans_ns):
-        cold = _cold_operators(prepared.trace, max(busy_ns), max(spans_ns))
+    if busy_ns <= limits["cold_share"] * span_ns:
+        cold = _cold_operators(prepared.trace, busy_ns, span_ns)
         if cold is not None:
             return cold, fact(RECORD)
     rest = outside_gpu_work(prepared)
-    if rest is None or max(busy_ns) > limits["most_share"] * rest.recorded_ns:
+    if rest is None or busy_ns > limits["most_share"] * rest.recorded_ns:
         return ()
     outside_ns = rest.before_ns + rest.after_ns
     if outside_ns < max(limits["least_outside"] * rest.recorded_ns, 1):
@@ -315,7 +342,7 @@ def little_work(prepared: Prepared, limits: Mapping[str, float]) -> tuple[Fact, 
     is_before = 2 * rest.before_ns >= rest.recorded_ns
     code = "after-start-up" if is_before else "of-recording"
     # Is the host recorded before the GPU begins? Marks that go on after that are about more.
-    begin_ns = int(min(begun))
+    begin_ns = int(min(account.rows.span[0] for account in prepared.accounts.values()))
     _, mark_start, mark_end = host_span(prepared.trace.marks)
     is_over = mark_end <= begin_ns
     spans = [(mark_start[is_over], mark_end[is_over])]
@@ -324,7 +351,7 @@ def little_work(prepared: Prepared, limits: Mapping[str, float]) -> tuple[Fact, 
     recorded = Intervals.of(starts, ends).within(NEVER, begin_ns)
     if is_before and 2 * recorded.length_ns < rest.before_ns:
         code = "after-nothing"
-    values: dict[str, Value] = {"busy_ns": max(busy_ns), "window_ns": max(spans_ns)}
+    values: dict[str, Value] = {"busy_ns": busy_ns, "window_ns": span_ns}
     values["fills_ns"] = fills_ns or None
     times = {"before_ns": rest.before_ns, "recorded_ns": rest.recorded_ns}
     return fact(f"{LITTLE_WORK}.{code}", **values, **times), fact(RECORD)

@@ -236,49 +236,49 @@ command commas communicator communicators compared components computed computes 
 content contradict contradicts control copied correctly correlation cost could counted counterpart
 cover covers created creation cut damage damaged database date day days decimal decimals declared
 deduced depend depends derivative describe describes description destination diagnostics did dies
-differ different differently differs digits direction directories directory disagree disk distinct
-docs document does domain download drop dropped dur durations during earlier early either elements
-emit emptied empties ends enough environment environments escape escaped est estimate estimated
-every everything exactly example exceed exception exclude executed execution explains exported
-exporter exports expression extended external fabric fact facts far fault faults fetch few fewer ff
-fields figure figures file files finding findings finished fit fits five flushed flushes folder
-folders follow follows form found four frames framework freeze further gap gaps gave gb gets ghz git
-give given gives grbm guid gz gzip had hand happens hardware has have hdf header held here hfu hide
-higher highest hold holds home how however html iconv identical identified idle ignored implausibly
-impossible inaccurate include included incomplete inconsistent individual inferred infinity
-information initialise inside install installed instances instead instruments integer interrupts
-involved its itself job jobs journal judge jumped keeps kept kinds know known knows labelled lacks
-lasted lasts latency latest launched launchers lay least leave leaves ledger let lfs libraries lie
-lies likely line lines linked links listed listing lists little lived locked lone longer longest
-look looked looks losses lost machine machines made many marked markers marks masks match matches
-may mbyte means meant meanwhile measured measurements merged message metric mfu microseconds middle
-might migration million minor minute missing model modulo mops most mostly moved ms much
-multiprocessors must mutually nanoseconds near nearby need needs neither nest never newer nic nine
-nor note notes nothing nowhere numbered nvidia nvprof obj object objects occur often old older once
-opened opengl openmp operating option original os others otherwise outside over overlapping overlaps
-own package packet packets pages paired parent parented parquetdir parsers parts passed passes
-passive paths pause paused pci percent percentage perf perfetto permission pftrace pickle pid pieces
-pipelines place placeholders places plugin pmc possible possibly pragma prediction prefixed preset
-presets previous printed prints processes products prof profiled profiles program programs projected
-protobuf pushpop puts queued queueing quote quotes raise ran rar rates raw re read readable reading
-reads reason recomputation recording redact releases remain remains removed renumbered repaired
-repeated repeatedly repeats repetition replaced replayed replays report reported representative
-rerun resolution rest reuse reuses rights rocpd rolled room rootpage rounded rounds rpd running runs
-said samples saves saving say says scheduling scr second section see seems seen sees selected
-selection selects sent separate separated separately serializes served serving settings seven
-several shares shm shortened shorter show shown shows sig signs similar since six skipped smi so
-some somebody sound spaces span spans spreadsheet spreadsheets stacks stand stands started stay
-stays stdin steady steps still stopped stored streaming stretch successor such summaries summed sums
-supports surrogates switch syscall taken takes tar tell tells terminated text texts tflop th than
-that the their theirs them themselves there these they this those though thousand thousands threads
-throttling ties timed timeline times timestamp tmpdir together told too took total totals traced
-traceflops traces traffic trailing transaction transactions treated truncate truncated trusted try
-ts twice typeof typically ucx unaffected uncategorized uncertain unchanged under understood
-unescaped unfinished unit unless unpacks unreadable unset unsupported until used useful users uses
-using utf valid verified versions very via waited waits wal warm warned warning warnings was
-waterfall wave ways web were what when whether which while who whole whose why wide will windows
-word worked workgroup workitem works would writable writer writes written wrong wrote wsl xcc xz
-year years yet you zone zst zstd
+differ different differently differs digits direction directories directory disagree disk dispatches
+distinct docs document does domain download drop dropped dur durations during earlier early either
+elements emit emptied empties ends enough environment environments escape escaped est estimate
+estimated every everything exactly example exceed exception exclude executed execution explains
+exported exporter exports expression extended external fabric fact facts far fault faults fetch few
+fewer ff fields figure figures file files filters finding findings finished fit fits five flushed
+flushes folder folders follow follows form found four frames framework freeze further gap gaps gave
+gb gets ghz git give given gives grbm guid gz gzip had hand happens hardware has have hdf header
+held here hfu hide higher highest hold holds home how however html iconv identical identified idle
+ignored implausibly impossible inaccurate include included incomplete inconsistent individual
+inferred infinity information initialise initialization injection inside install installed instances
+instead instruments integer interrupts involved its itself job jobs journal judge jumped keeps kept
+kinds know known knows labelled lacks lasted lasts latency latest launched launchers lay least leave
+leaves ledger let lfs libraries lie lies likely line lines linked links listed listing lists little
+lived locked lone longer longest look looked looks losses lost machine machines made many marked
+markers marks masks match matches may mbyte means meant meanwhile measured measurements merged
+message metric mfu microseconds middle might migration million minor minute missing model modulo
+mops most mostly moved ms much multiprocessors must mutually nanoseconds near nearby need needs
+neither nest never newer nic nine nor note notes nothing nowhere numbered nvidia nvprof obj object
+objects occur often old older once opened opengl openmp operating option original os others
+otherwise outside over overlapping overlaps own package packet packets pages paired parent parented
+parquetdir parsers parts passed passes passive paths pause paused pauses pci percent percentage perf
+perfetto permission pftrace pickle pid pieces pipelines place placeholders places plugin pmc
+possible possibly pragma prediction prefixed preset presets previous printed prints processes
+products prof profiled profiles program programs projected protobuf pushpop puts queued queueing
+quote quotes raise ran rar rates raw re read readable reading reads reason recomputation recording
+redact releases remain remains removed renumbered repaired repeated repeatedly repeats repetition
+replaced replayed replays report reported representative rerun resolution rest reuse reuses rights
+rocpd rolled room rootpage rounded rounds rpd running runs said samples saves saving say says
+scheduling scr second section see seems seen sees selected selection selects sent separate separated
+separately serializes served serving settings seven several shares shm shortened shorter show shown
+shows sig signs similar since six skipped smi so some somebody sound spaces span spans spreadsheet
+spreadsheets stacks stand stands started stay stays stdin steady steps still stopped stored
+streaming stretch successor such summaries summed sums supports surrogates switch syscall taken
+takes tar tell tells terminated text texts tflop th than that the their theirs them themselves there
+these they this those though thousand thousands threads throttling ties timed timeline times
+timestamp tmpdir together told too took total totals traced traceflops traces traffic trailing
+transaction transactions treated truncate truncated trusted try ts twice typeof typically ucx
+unaffected uncategorized uncertain unchanged under understood unescaped unfinished unit unless
+unpacks unreadable unset unsupported until used useful users uses using utf valid verified versions
+very via waited waits wal warm warmup warned warning warnings was waterfall wave ways web were what
+when whether which while who whole whose why wide will windows word worked workgroup workitem works
+would writable writer writes written wrong wrote wsl xcc xz year years yet you zone zst zstd
 """
 
 _DESCRIPTIONS: Final = """

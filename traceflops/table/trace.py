@@ -33,7 +33,7 @@ CUDA_END: Final = "cuda_end"
 """The fact that tracing of CUDA did not end in order.
 
 "unused": no process began to use CUDA; "running": one ran on when recording stopped; "unflushed":
-one did so, or ended without handing over its last records.
+one did so, or ended without handing over its last records; "no-driver": the system had none.
 """
 DEBUG_BUILD: Final = "built with -G"
 """The key of `event_counts` with the launches of kernels built for the debugger, and a counter of

@@ -46,6 +46,7 @@ _OF_CAPTURE: Final = {
 """Names of settings in a report, and the names of the facts that they become."""
 _CUDA_TRACED: Final = tuple(f"{of}COLLECT_CUDA_TRACE" for of in _OF_ALL)
 _CONTEXTS: Final = "TARGET_INFO_CUDA_CONTEXT_INFO"
+_SYSTEM: Final = "TARGET_INFO_SYSTEM_ENV"
 _SESSION: Final = "TARGET_INFO_SESSION_START_TIME"
 _SEVERITIES: Final = {WARNING: "warning", ERROR: "error"}
 _MOST_QUOTED: Final = 5
@@ -72,7 +73,11 @@ _QUOTED: Final = tuple(
     )
 )
 """Messages that are safe to quote: only numbers and what was traced vary in them."""
-_CUPTI_ERROR: Final = re.compile(r"\bCUPTI_ERROR_[A-Z_]{1,40}\b|\bProtected Memory mode\b")
+_NOT_BEGUN: Final = "CUDA injection initialization failed"
+"""A message on the profiler itself, written as a warning."""
+_CUPTI_ERROR: Final = re.compile(
+    rf"\bCUPTI_ERROR_[A-Z_]{{1,40}}\b|\bProtected Memory mode\b|^{_NOT_BEGUN}"
+)
 _NEW_DRIVER: Final = re.compile(
     rf"^Installed CUDA driver version \S+ is not supported.* driver version ({_VERSION}?)\.?$"
 )
@@ -141,8 +146,11 @@ def facts_of(tables: Tables, diagnostics: Diagnostics) -> dict[str, str]:
         facts[CUDA_TRACE] = "true"
         if end := _end_of_cuda([text for _, text in diagnostics], has_begun=has_begun):
             facts[CUDA_END] = end
+    if ("CudaDriverVersion", "0") in _pairs_of(tables, _SYSTEM, ("CudaDriverVersion",)):
+        facts.setdefault(CUDA_END, "no-driver")
     for severity, text in diagnostics:
-        if severity == ERROR and (error := _CUPTI_ERROR.search(text)):
+        is_error = severity == ERROR or text.startswith(_NOT_BEGUN)
+        if is_error and (error := _CUPTI_ERROR.search(text)):
             facts.setdefault(CUPTI_ERROR, error[0])
         if known := _NEW_DRIVER.search(text):
             facts.setdefault(NEW_DRIVER, known[1])
@@ -178,7 +186,7 @@ def origin_of(tables: Tables) -> int | None:
 
 def host_of(tables: Tables) -> str | None:
     """Return the name of the machine on which the program ran, None if it is unknown."""
-    hosts = _pairs_of(tables, "TARGET_INFO_SYSTEM_ENV", ("Hostname",))
+    hosts = _pairs_of(tables, _SYSTEM, ("Hostname",))
     return hosts[0][1] if hosts else None
 
 

@@ -62,6 +62,8 @@ _NOTES: Final = NoteTable(
         "records.",
         "no-device-work unused": "The recording has no GPU operations: CUDA was traced, but "
         "no process used it.",
+        "no-device-work no-driver": "The recording has no GPU operations: the system had no CUDA "
+        "driver.",
         "no-device-work running": _UNFLUSHED,
         "no-device-work unflushed": _UNFLUSHED,
         "no-device-work error": "The recording has no GPU operations, and the program's output "

@@ -77,9 +77,11 @@ _CLASSES: Final[Mapping[int, str]] = {
     **dict.fromkeys((0, 1), f"{_CUPTI}RUNTIME"),
     3: "PROFILER_OVERHEAD",
     **dict.fromkeys((27, 31, 32), "OSRT_API"),
+    48: f"{_CUPTI}OPENACC_OTHER",
+    103: f"{_CUPTI}OVERHEAD",
 }
 """The table of a call by its class."""
-_CLASSES_PASSED: Final = frozenset({6, 7, 8, 9, 10, 11, 28, 29, 48, 102})
+_CLASSES_PASSED: Final = frozenset({6, 7, 8, 9, 10, 11, 28, 29, 102})
 """Classes of calls that are skipped: library calls, and the start and end of tracing one."""
 
 
@@ -111,7 +113,6 @@ _PASSED: Final = frozenset({27, 28, 31, 41, 76})
 """Types of events that are skipped: processes, modules, scheduling of the CPU, CPU samples without
 a stack, ends of domains."""
 UNREAD: Final[Mapping[str, str]] = {
-    "class 103": "CUDA overheads",
     "113": "CUDA graphs being made",
     "117": "device memory usage",
     "119": "page faults of the CPU",

@@ -99,6 +99,7 @@ class RawFile(Struct):
             self._begin, size = self.sections[_RAW]
             self._end = min(self._begin + size, self.size)
             self.is_cut = self._begin + size > self.size
+        if _OFFSETS in self.sections:  # older files have none: their counts tell where texts begin
             offsets = dict(messages.fields(self.section(_OFFSETS)))
             texts, schemas = offsets.get(_AT_TEXTS), offsets.get(_AT_SCHEMAS)
             codec = messages.message_text(offsets.get(_PACKED_BY))
@@ -107,7 +108,7 @@ class RawFile(Struct):
             first = self._begin + len(_BEGIN)
             self._texts_at = min(first + texts, self._end)
             self._schemas_at = first + schemas if isinstance(schemas, int) else None
-        else:  # the end of the file, which has the offsets, is missing
+        if not self.sections:  # the end of the file, which has the offsets, is missing
             self._end, self.is_cut = self.size, True
             self._begin = self._searched_begin()
         self.stream.seek(self._begin)
@@ -133,7 +134,7 @@ class RawFile(Struct):
     def _contents(self) -> dict[str, tuple[int, int]]:
         """Return (offset, size) of the sections that are read, by name; {} if the file is cut off.
 
-        Raises ValueError if the sections of events or of their offsets are missing.
+        Raises ValueError if the section of events is missing.
         """
         if self.size < _TRAILER_BYTES:
             return {}
@@ -156,7 +157,7 @@ class RawFile(Struct):
                 sections[name] = (offset, size)
         if not is_whole or any(offset > self.size for offset, _ in sections.values()):
             return {}
-        if _RAW not in sections or _OFFSETS not in sections:
+        if _RAW not in sections:
             raise ValueError("no section of events")
         return sections
 

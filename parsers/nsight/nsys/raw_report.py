@@ -66,6 +66,10 @@ _NOTES: Final = NoteTable(
     },
 )
 _MACHINE, _HARDWARE = 1, 2
+_PROPERTIES: Final = (1, 2, 1)
+"""Fields of the head, one in another, down to the (number, text) of a property of a machine."""
+_DRIVER: Final = 611
+"""The number of the version of the CUDA driver."""
 _OLD_GPU, _GPU, _NUMBERS = 1, 7, 9
 _OF_GPU: Final = numbered(
     "1 id 11 totalMemory 13 clockRate 14 smCount 30 threadsPerWarp 15 cuDevice 41 computeMajor "
@@ -258,12 +262,23 @@ def _target_tables(
         "TARGET_INFO_CUDA_GPU": old_gpus,
         "TARGET_INFO_CUDA_DEVICE": [_row(row, _OF_NUMBERS) for row in certain],
         "TARGET_INFO_SESSION_START_TIME": [] if origin is None else [{"utcEpochNs": origin}],
+        "TARGET_INFO_SYSTEM_ENV": _driver(head),
     }
     counts = {"gpu-numbers": len(numbers) - len(certain)}
     if len(machines) > 1:
         counts["several-machines"] = len(machines)
     tables = {name: batch_of(some) for name, some in rows.items() if some}
     return tables, counts
+
+
+def _driver(head: bytes) -> list[dict[str, Any]]:
+    """Return a row with the version of the CUDA driver, "0" if there was none; [] if unknown."""
+    parts = [head]
+    for key in _PROPERTIES:
+        parts = [inner for part in parts for inner in parts_of(part, key)[0]]
+    rows = map(last_fields, islice(parts, 4_096))
+    versions = [message_text(row.get(2)) for row in rows if row.get(1) == _DRIVER]
+    return [{"name": "CudaDriverVersion", "value": version} for version in versions[:1]]
 
 
 def _row(message: Mapping[int, Any], numbers: Numbers, texts: Numbers = ()) -> dict[str, Any]:

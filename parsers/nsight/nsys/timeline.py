@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from functools import partial
+from itertools import chain
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -42,6 +43,7 @@ _BY_DEVICES: Final = (1, 2, 8, enums.BETWEEN_DEVICES)
 _DIRECTIONS: Final = {kind: direction for kind, (direction, _) in enums.COPIES.items()}
 _FILLS: Final = {kind: f"Memset ({name})" for kind, name in enums.MEMORY.items()}
 _SPAN: Final = ("start", "end")
+_SYSTEM: Final = ("OSRT_API", *(f"{CUPTI}OPENACC_{kind}" for kind in ("DATA", "LAUNCH", "OTHER")))
 _PLACE: Final = ("deviceId", "contextId", "streamId", "correlationId", "globalPid")
 _NAMES: Final = ("demangledName", "shortName", "mangledName")
 _SIZES: Final = tuple(f"{what}{axis}" for what in ("grid", "block") for axis in "XYZ")
@@ -274,10 +276,11 @@ def read_graph_nodes(reading: ReportReading) -> None:
 
 
 def read_system_calls(reading: ReportReading) -> None:
-    """Add marks for operating system calls of the threads that call CUDA."""
+    """Add marks for operating system calls, and for OpenACC's, of the threads that call CUDA."""
     callers = reading.callers()
     kind = reading.builder["marks"].names["kind"]["system"]
-    for batch in reading.batches("OSRT_API", (*_SPAN, "globalTid", "nameId")):
+    columns = (*_SPAN, "globalTid", "nameId")
+    for batch in chain.from_iterable(reading.batches(table, columns) for table in _SYSTEM):
         rows = reading.timed(batch.only(np.isin(batch["globalTid"], callers)))
         reading.add("marks", rows, _UNNAMED, name=rows["nameId"], kind=kind)
 

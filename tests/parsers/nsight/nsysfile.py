@@ -52,6 +52,7 @@ COLUMNS = {
     "CUDA_GRAPH_NODE_EVENTS": "start end eventClass globalTid nameId graphNodeId "
     "originalGraphNodeId",
     "PROFILER_OVERHEAD": "start end globalTid nameId returnValue",
+    "CUPTI_ACTIVITY_KIND_OPENACC_DATA": "start end nameId eventClass globalTid lineNo",
     "OSRT_API": "start end eventClass globalTid nameId returnValue nestingLevel callchainId",
     "COMPOSITE_EVENTS": "id start cpu threadState globalTid cpuCycles",
     "SAMPLING_CALLCHAINS": "id symbol module kernelMode unresolved originalIP stackDepth",

@@ -355,6 +355,28 @@ def test_an_error_of_the_profiler_is_why_nothing_was_recorded(tmp_path: Path) ->
     assert "made no CUDA calls" not in note(trace, "no-device-work").text
 
 
+def test_a_tracer_that_did_not_begin_is_no_fault_of_the_program(tmp_path: Path) -> None:
+    export = NsysFile()
+    export.range(1, 2, "a")
+    export.row("DIAGNOSTIC_EVENT", severity=2, text="CUDA injection initialization failed.")
+    trace = made(tmp_path, export)
+    assert tf.analyze(trace).verdict.sentence.startswith(
+        "GPU records are missing: the profiler could not trace CUDA (CUDA injection initialization "
+        "failed). Record again with the newest Nsight Systems"
+    )
+
+
+@pytest.mark.parametrize(("version", "is_told"), [("0", True), ("12040", False)])
+def test_the_export_tells_that_the_system_had_no_driver(
+    tmp_path: Path, version: str, *, is_told: bool
+) -> None:
+    export = NsysFile()
+    export.range(1, 2, "a")
+    export.row("TARGET_INFO_SYSTEM_ENV", name="CudaDriverVersion", value=version)
+    said = tf.analyze(made(tmp_path, export)).verdict.sentence
+    assert ("the system had no CUDA driver" in said) == is_told
+
+
 def test_a_mode_of_the_gpu_that_forbids_tracing_is_told_without_names_too(tmp_path: Path) -> None:
     export = NsysFile()
     export.range(1, 2, "a")

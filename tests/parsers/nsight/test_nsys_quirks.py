@@ -535,6 +535,16 @@ def test_system_calls_of_threads_that_call_cuda_are_kept(tmp_path: Path) -> None
     assert trace.source.event_counts["OSRT_API"] == 4
 
 
+def test_what_openacc_does_is_kept_as_system_calls_are(tmp_path: Path) -> None:
+    export = NsysFile()
+    export.call(1, 2, 1)
+    export.kernel(10, 20, correlationId=1)
+    own = {"globalTid": thread(TID), "nameId": export.string("Enter Data")}
+    export.row("CUPTI_ACTIVITY_KIND_OPENACC_DATA", start=30, end=45, **own)
+    found = rows(made(tmp_path, export), "marks", "kind", "name", "dur_ns")
+    assert found == [("system", "Enter Data", 15)]
+
+
 def test_samples_of_threads_that_call_cuda_are_named_by_their_innermost_function(
     tmp_path: Path,
 ) -> None:

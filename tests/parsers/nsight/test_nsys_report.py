@@ -147,6 +147,19 @@ def test_what_is_not_known_is_counted_by_its_number(tmp_path: Path) -> None:
     assert trace.activities.num_rows == 1
 
 
+def test_what_openacc_and_the_driver_do_are_marks_of_their_thread(tmp_path: Path) -> None:
+    thread = 1 << 48 | 77 << 24 | 78
+    place = {"start": 1, "end": 2, "class": 6, "name": 7, "thread": 13}
+    calls = [
+        event(48, 108, message({"start": 9, "end": 12, "thread": thread, **one}, place))
+        for one in ({"class": number, "name": at} for at, number in enumerate((1, 48, 103), 1))
+    ]
+    texts = ("kernel", "cuInit", "Wait", "Lazy Function Loading")
+    trace = read(report_of(kernel(), *calls, texts=texts), tmp_path)
+    marks = {one["name"]: (one["kind"], one["dur_ns"]) for one in trace.marks.to_pylist()}
+    assert marks == {"Wait": ("system", 3), "Lazy Function Loading": ("overhead", 3)}
+
+
 def test_page_faults_of_gpus_are_marks_of_their_device(tmp_path: Path) -> None:
     said = {"start": 120, "end": 150, "process": 1 << 48 | 77 << 24}
     fault = event(120, 125, message(said, {"start": 1, "end": 2, "process": 4}))
@@ -333,6 +346,28 @@ def test_a_block_that_is_shorter_than_it_says_is_damaged(tmp_path: Path) -> None
     assert lie != whole
     with pytest.raises(NotATrace, match="unknown layout"):
         read(lie, tmp_path)
+
+
+def test_without_the_section_of_offsets_its_counts_tell_where_texts_begin(tmp_path: Path) -> None:
+    """As reports of 2020 are."""
+    old = sample().replace(b"Sampling Data Offsets", b"Sampling Data Tidings")
+    assert old != sample()
+    made, whole = read(old, tmp_path), read(sample(), tmp_path)
+    assert made.activities.equals(whole.activities)
+    assert codes(made) == codes(whole)
+
+
+@pytest.mark.parametrize(("version", "is_told"), [("0", True), ("11060", False)])
+def test_a_system_without_a_driver_is_why_nothing_ran(
+    tmp_path: Path, version: str, *, is_told: bool
+) -> None:
+    properties = b""
+    for key, value in ((605, "Some Linux"), (611, version)):
+        properties += part(1, number(1, key) + part(2, value.encode()))
+    head = part(1, part(2, properties))
+    trace = read(file_of([], ["text"], head, b""), tmp_path)
+    said = tf.analyze(trace).verdict.sentence
+    assert said.startswith("No GPU work is recorded: the system had no CUDA driver.") == is_told
 
 
 @pytest.mark.parametrize(

@@ -46,12 +46,13 @@ _ISSUING: Final = "selected"  # the "stall reason" of warps that issue an instru
 _ACTIVE_CYCLES: Final = "GRBM_GUI_ACTIVE"
 _OCCUPANCY: Final = ("achieved_occupancy", "theoretical_occupancy", "active", "busiest")
 _SHARES: Final = (*_OCCUPANCY, *ROOFS)
-_PLAIN: Final = ("lanes", "excess", "local", "atomics", "host", "slice")
+_PLAIN: Final = ("lanes", "excess", "local", "atomics", "host", "slice", "asked")
 _OTHERS: Final = (*_PLAIN, "waves", "shared_bytes", "spills", "debug", "l2.sectors", "instructions")
 _WARP: Final = 32
 _PIPE: Final = "pipe."
 _NEARLY: Final = 0.9  # pipes that are so near to the busiest are to be relieved, too
 _LONGEST_NS: Final = 2.0**62
+_ASKED: Final = 0.9  # from this share on, bytes that were not asked for are few
 _DIGITS: Final = 12  # so many digits hide rounding errors of floats: 2.0000000000000004 is 2
 
 
@@ -87,7 +88,8 @@ class KernelSpeed(Struct, frozen=True):
     accesses to local memory. `is_debug`: built for the debugger. `local` is the share of local
     memory in what SMs read from L2, `atomics` theirs in all that SMs access there, `host` that of
     the host's memory in what L2 takes in, `slice` the throughput of L2's busiest slice, `busiest`
-    the share of the time in which the busiest SM had work.
+    the share of the time in which the busiest SM had work. `asked` are the bytes that coalesced
+    accesses would take, by those that DRAM moves.
     `idle_instructions` are those of a warp if SMs access nothing in L2. `part` is the share of the
     time of all launches that follows from other counters if no times were counted. `rules` are the
     profiler's.
@@ -117,6 +119,7 @@ class KernelSpeed(Struct, frozen=True):
     atomics: float | None = None
     host: float | None = None
     slice: float | None = None
+    asked: float | None = None
     busiest: float | None = None
     idle_instructions: float | None = None
     part: float | None = None
@@ -126,6 +129,12 @@ class KernelSpeed(Struct, frozen=True):
     def is_small(self) -> bool:
         """Return whether the grid has too few blocks to fill the device once."""
         return self.waves is not None and self.waves < 1
+
+    @property
+    def moves_no_more(self) -> bool:
+        """Return whether DRAM is at its roof by no more than what coalesced accesses take."""
+        roof, share = self.roof or ("", 0.0)
+        return roof == "dram" and share >= _NEAREST and (self.asked or 0.0) >= _ASKED
 
     @property
     def has_more_blocks(self) -> bool:
