@@ -51,7 +51,9 @@ _OVERLAP: Final = 1.05
 _COMMUNICATION, _DISPATCH = "communication", "dispatch within operators"
 _SEVERAL, _NO_LAUNCH_NS = 3, 100_000_000
 """Operators with so many calls of such a mean time compute: no launch or start-up takes so long."""
-_HELD_UP: Final = 10  # times as long as any other call with the same inputs: not the operator's work
+_HELD_UP: Final = (
+    10  # times as long as any other call with the same inputs: not the operator's work
+)
 _PRODUCTS, _MAIN, _LARGE_NS = "products", 0.5, 1_000_000
 """A faster device is a remedy from this share of all products and mean time of a kind on."""
 _SLOW: Final = re.compile(r"aten::_?(slow|thnn)_conv")
@@ -325,7 +327,11 @@ def held_up_ns(trace: Trace) -> dict[str, int]:
         longest = row[np.argmax(own_ns[row])]
         alike = row[(codes(dims)[row] == codes(dims)[longest]) & (row != longest)]
         usual_ns = int(own_ns[alike].max(initial=0))
-        if codes(dims)[longest] >= 0 and len(alike) >= _SEVERAL and own_ns[longest] > _HELD_UP * usual_ns:
+        if (
+            codes(dims)[longest] >= 0
+            and len(alike) >= _SEVERAL
+            and own_ns[longest] > _HELD_UP * usual_ns
+        ):
             found[label[code]] = usual_ns
     return found
 
