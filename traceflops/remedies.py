@@ -231,8 +231,8 @@ _TABLE: Final[Mapping[str, Mapping[str, str | How]]] = {
     "device": {
         PYTORCH: _do("name the device to get MFU"),
         ROCPROF: _do(
-            "give agent_info.csv of the same run, which rocprofv3 writes, or name the device with "
-            "--device"
+            "give agent_info.csv (rocprofv3) or sysinfo.csv (rocprof-compute) of the same run, or "
+            "name the device with --device"
         ),
         **dict.fromkeys((NSIGHT, XLA, TF_RECORD, OTHER), _do("name the device with --device")),
     },

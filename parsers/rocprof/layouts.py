@@ -210,7 +210,8 @@ _KNOWN: Final = _OTHERS | {
 def counters_in(names: Sequence[str]) -> dict[str, list[int]]:
     """Return the counters of a wide table, a row per launch, with the indices of their columns.
 
-    A counter has one column, or one per instance such as TCC_HIT[0]; with both, the one counts.
+    A counter has one column, or one per instance such as TCC_HIT[0]. With both, the one counts, as
+    does TCC_HIT_sum: in merged tables instances are of another pass, and differ a little.
     """
     present = set(names)
     totals: dict[str, list[int]] = {}
@@ -226,7 +227,8 @@ def counters_in(names: Sequence[str]) -> dict[str, list[int]]:
         part, underscore, _ = counter[1].partition("_")
         if (underscore and part in _BLOCKS) or _DERIVED.fullmatch(counter[1]):
             (instances if counter[2] else totals).setdefault(counter[1], []).append(index)
-    return instances | {name: indices[:1] for name, indices in totals.items()}
+    alone = {name: own for name, own in instances.items() if f"{name}_sum" not in totals}
+    return alone | {name: indices[:1] for name, indices in totals.items()}
 
 
 def layout_of(names: Sequence[str]) -> Layout | None:

@@ -279,6 +279,10 @@ def test_an_unknown_device_is_told_by_its_counters_where_only_one_has_them() -> 
     assert told(f"{MOPS}F6F4", f"{MOPS}BF16") == "gfx950"
     assert told(f"{MOPS}BF16") is told(f"{MOPS}F8") is told() is told("TCC_EA0_RDREQ") is None
     assert told("TCC_EA_RDREQ", "GL2C_MC_WRREQ") is None
+    assert told("TCC_BUBBLE_sum") is None
+    found = family_by_counters(["TCC_BUBBLE_sum"], above_0=["TCC_BUBBLE_sum"])
+    assert found is not None
+    assert found.id == "gfx94"
 
 
 def test_names_of_counters_have_one_form() -> None:

@@ -97,6 +97,21 @@ def test_one_call_that_is_most_of_an_operator_is_told(longest: int, begins: int,
     assert ("takes most of its" in said) == bool(told)
 
 
+@pytest.mark.parametrize(("dims", "others"), [("[[8, 8], [8, 8]]", 4), ("[[9, 9], [9, 9]]", 4)])
+def test_a_call_far_longer_than_others_with_the_same_inputs_was_held_up(
+    dims: str, others: int
+) -> None:
+    """Products of 8 x 8 take 50 ns; one takes 2,000, of the same matrices or of larger ones."""
+    calls = ops(*(("aten::mm", 50 * at, 50) for at in range(others)), ("aten::mm", 900, 2_000))
+    rows = [{**row, "input_dims": "[[8, 8], [8, 8]]"} for row in calls]
+    rows[-1]["input_dims"] = dims
+    said = analysis(ops=rows).verdict.sentence
+    is_same = dims == rows[0]["input_dims"]
+    assert ("took 2.00 µs, others with the same inputs at most 50 ns" in said) == is_same
+    assert ("One call of aten::mm takes most of its time" in said) != is_same
+    assert ("computes at" in said) != is_same
+
+
 def test_shapes_tell_how_fast_the_leading_operator_is() -> None:
     convolution = {
         "name": "aten::mkldnn_convolution",

@@ -36,7 +36,15 @@ from traceflops.findings.nothing_recorded import (
     of_what_was_read,
     waits_for_host,
 )
-from traceflops.findings.on_cpu import OnCpu, Ranged, cpu_facts, leading, ranged, slow_first_calls
+from traceflops.findings.on_cpu import (
+    OnCpu,
+    Ranged,
+    cpu_facts,
+    held_up_ns,
+    leading,
+    ranged,
+    slow_first_calls,
+)
 from traceflops.findings.slow_links import slow_link_fact, slow_link_findings
 from traceflops.findings.standstill import (
     STANDSTILL,
@@ -271,6 +279,7 @@ def _on_cpu(facts: VerdictFacts, figures: _Figures) -> OnCpu:
         knows=facts.cpu,
         ranges=facts.ranges,
         slow_first=slow_first_calls(facts.trace),
+        held_up=held_up_ns(facts.trace),
     )
     # With several processes, the sum of their times does not measure one of them.
     if len(devices) == 1 and not has_steps:

@@ -42,6 +42,7 @@ class Family(Struct, frozen=True):
     matrix: tuple[str, ...]
     vector: tuple[str, ...]
     passes: tuple[tuple[str, ...], ...]
+    counted_by: tuple[str, ...] = ()
     tool: Literal["rocprofv3", "ncu"] = "rocprofv3"
 
     @property
@@ -114,11 +115,18 @@ def family_of(architecture: str | None) -> Family | None:
     return next((family for family in families if re.search(family.pattern, named)), None)
 
 
-def family_by_counters(counters: Iterable[str]) -> Family | None:
-    """Return the only family that has counters of these names; None if none or several have."""
-    plain = [plain_counter(name) for name in counters]
-    families = counter_table().family
-    fitting = [f for f in families if any(name.startswith(f.named_by) for name in plain)]
+def family_by_counters(counters: Iterable[str], above_0: Iterable[str] = ()) -> Family | None:
+    """Return the only family that has counters of these names; None if none or several have.
+
+    A counter `above_0` tells a family, too, on whose hardware alone it counts.
+    """
+    plain, counting = ([*map(plain_counter, found)] for found in (counters, above_0))
+    fitting = [
+        family
+        for family in counter_table().family
+        if any(name.startswith(family.named_by) for name in plain)
+        or not set(family.counted_by).isdisjoint(counting)
+    ]
     return fitting[0] if len(fitting) == 1 else None
 
 

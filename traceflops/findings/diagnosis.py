@@ -124,7 +124,8 @@ def _of_timeline(case: Case, *, is_judged: bool) -> Iterator[Finding]:
         before = [one for one in findings if one.priority != "low" and not goes_first]
         findings = [*before, *counted, *(one for one in findings if one not in before)]
     ordered = _with_main_kernel(case, findings, uneven)
-    starts, leads = start_up(case), False
+    # If kernels ran one by one, the profiler causes the time between them.
+    starts, leads = None if case.recorded == "serialized" else start_up(case), False
     if starts is not None and case.steps.measured is None:  # else the user left start-up out
         # Findings have shares of the chosen time, start-up of all time: make them comparable.
         largest = max((finding.share for finding in (*findings, *case.losses)), default=0.0)

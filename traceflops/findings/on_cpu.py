@@ -51,6 +51,9 @@ _OVERLAP: Final = 1.05
 _COMMUNICATION, _DISPATCH = "communication", "dispatch within operators"
 _SEVERAL, _NO_LAUNCH_NS = 3, 100_000_000
 """Operators with so many calls of such a mean time compute: no launch or start-up takes so long."""
+_HELD_UP: Final = (
+    10  # times as long as any other call with the same inputs: not the operator's work
+)
 _PRODUCTS, _MAIN, _LARGE_NS = "products", 0.5, 1_000_000
 """A faster device is a remedy from this share of all products and mean time of a kind on."""
 _SLOW: Final = re.compile(r"aten::_?(slow|thnn)_conv")
@@ -112,6 +115,7 @@ def leading(
     knows: frozenset[str] = frozenset(),
     ranges: Mapping[str, Ranged] | None = None,
     slow_first: Collection[str] = (),
+    held_up: Mapping[str, int] | None = None,
 ) -> tuple[Fact, ...]:
     """Return facts that name the one or two largest parts of the time of CPUs, or nothing.
 
@@ -119,7 +123,8 @@ def leading(
     shares are of (`recorded_ns`, else the chosen windows), and `kind` is what most of the start-up
     is. `knows` are facts of the program that choose a remedy. Operators in `ranges` count for the
     class of idle time of their range. Operators that overlap are left out: their sum is no share.
-    The longest call of operators in `slow_first` is their first one.
+    The longest call of operators in `slow_first` is their first one; `held_up` is as `held_up_ns`
+    returns it.
     """
     window_ns = recorded_ns or total.components.window_ns
     if not window_ns:  # operators of 0 ns
@@ -131,7 +136,7 @@ def leading(
     held = {kind: own for kind, own in (ranges or {}).items() if kind in gaps}
     held = held if is_apart else {kind: own._replace(ops_ns={}) for kind, own in held.items()}
     others = [*_outside(rows if is_apart else [], held.values())]
-    parts = [*_of_operators(others, measured.kernels, window_ns, slow_first)]
+    parts = [*_of_operators(others, measured.kernels, window_ns, slow_first, held_up or {})]
     parts += _between_operators(idle, window_ns, held)
     once = total.components.start_up_ns / window_ns
     parts.append(_Part(once, fact("verdict.cpu-once", kind=kind, share=once)))
@@ -166,12 +171,14 @@ def _of_operators(
     known: Sequence[KernelRow],
     window_ns: int,
     slow_first: Collection[str],
+    held_up: Mapping[str, int],
 ) -> Iterator[_Part]:
     """Yield operators by kind; an operator that is nearly all of its kind is told instead.
 
     Each operator of unknown kind is a kind of its own. Up to `_MOST` operators of a kind are named;
     of more, the two with most time if they have half of it, else only their number is told. Details
-    are a single call with most of its operator's time, and the rate by the FLOPs of `known`.
+    are a single call with most of its operator's time, and the rate by the FLOPs of `known`. If
+    that call was held up, neither the rate nor a remedy of the operator is.
     """
     kinds: defaultdict[str, Counter[str]] = defaultdict(Counter)
     of_products = [row for row in rows if _KNOWS.get(str(row["sub"])) == _PRODUCTS]
@@ -205,11 +212,14 @@ def _of_operators(
         )
         is_once = is_one and count >= _MANY and 2 * max_ns > most_ns
         call = "first-call" if name in slow_first else "one-call"
-        once = fact(f"verdict.cpu-{call}", name=short_name(name), once_ns=max_ns)
+        usual_ns = held_up.get(name) if is_once and call == "one-call" else None
+        call = call if usual_ns is None else "held-up"
+        once = fact(f"verdict.cpu-{call}", name=short_name(name), once_ns=max_ns, usual_ns=usual_ns)
         # The rate of an operator is told if the FLOPs of all its calls are known.
         own = next((row for row in known if row.name == name and is_one), None)
         rate: float | None = None
-        if own is not None and own.measured.time_ns == own.sum_ns and own.measured.is_exact:
+        is_whole = own is not None and own.measured.time_ns == own.sum_ns and usual_ns is None
+        if own is not None and is_whole and own.measured.is_exact:
             rate = float(own.measured.flops_per_ns or 0) or None
         speed = fact("verdict.cpu-rate", name=short_name(name), rate=rate)
         details = (once,) * is_once + (speed,) * (rate is not None)
@@ -218,7 +228,7 @@ def _of_operators(
         knows = {facts_of[kind]} - {"", "" if is_large else _PRODUCTS}
         slow_ns = sum(ns for operator, ns in times.items() if _SLOW.match(operator))
         knows |= {"slow-convolution"} if knows and 2 * slow_ns >= all_ns else set()
-        yield _Part(share, said, frozenset(knows), details)
+        yield _Part(share, said, frozenset(knows if usual_ns is None else ()), details)
 
 
 def _outside(
@@ -303,6 +313,27 @@ def slow_first_calls(trace: Trace) -> frozenset[str]:
     order = np.lexsort((numbers(trace.ops["start_ns"]), name))
     by_name = ((code, order[own]) for code, own in groups(name[order]))
     return frozenset(label[code] for code, row in by_name if not np.argmax(own_ns[row]))
+
+
+def held_up_ns(trace: Trace) -> dict[str, int]:
+    """Return operators that something held up in one call, and the longest other one in ns.
+
+    That call took far longer than several others of the same operator with the same inputs.
+    """
+    own_ns = group_sums(_op_of(trace), numbers(trace.activities["dur_ns"]), len(trace.ops))
+    label, name, dims = names(trace.ops["name"]), codes(trace.ops["name"]), trace.ops["input_dims"]
+    found = dict[str, int]()
+    for code, row in groups(name):
+        longest = row[np.argmax(own_ns[row])]
+        alike = row[(codes(dims)[row] == codes(dims)[longest]) & (row != longest)]
+        usual_ns = int(own_ns[alike].max(initial=0))
+        if (
+            codes(dims)[longest] >= 0
+            and len(alike) >= _SEVERAL
+            and own_ns[longest] > _HELD_UP * usual_ns
+        ):
+            found[label[code]] = usual_ns
+    return found
 
 
 def cpu_facts(prepared: Prepared) -> frozenset[str]:

@@ -48,6 +48,8 @@ def add_kernels(rows: Cells, part: ProcessPart) -> None:
     if is_queued:
         queued = rows["dispatched"]
         has_time = queued >= 0
+        if rows.has("completed"):  # before the end: tools that merge runs took both from another
+            has_time &= (rows["completed"] < 0) | (rows["completed"] >= rows["end"])
         thread, launch = rows["thread"][has_time], correlation[has_time]
         sinks.add_queueing(part, queued[has_time], thread, launch, ABSENT)
 

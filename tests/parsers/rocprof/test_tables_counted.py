@@ -416,6 +416,27 @@ def test_counters_that_are_all_0_were_not_counted(tmp_path: Path, names: str, sa
     assert ("nothing-counted" in codes(trace)) == said
 
 
+@pytest.mark.parametrize(("completed", "launches"), [(11_000, 1), (9_000, 0)])
+def test_times_of_another_run_are_no_launches(
+    tmp_path: Path, completed: int, launches: int
+) -> None:
+    """A kernel that completes before it begins has times of queueing of another run."""
+    row = v1_row(0, 10_000, 10_500, CompleteNs=completed, DispatchNs=8_000)
+    trace = read(tmp_path, {"out.csv": table(f"{V1_NEW}{V1_TIMES}", [row])})
+    assert trace.calls.num_rows == launches
+
+
+def test_no_start_up_is_told_of_kernels_that_ran_one_by_one(tmp_path: Path) -> None:
+    """The profiler fills the 9 ms between the first two of 20 kernels of 1 ms."""
+    ms = 1_000_000
+    starts = [0, *range(10 * ms, 29 * ms, ms)]
+    launched = [v1_row(n, at + ms, at + 2 * ms, TCC_HIT_sum=3) for n, at in enumerate(starts)]
+    head = f"{V1_NEW} TCC_HIT_sum{V1_TIMES}"
+    analysis = tf.analyze(read(tmp_path, {"out.csv": table(head, launched)}))
+    assert analysis.recorded == "serialized"
+    assert "start-up" not in {finding.rule for finding in analysis.findings}
+
+
 def test_a_run_for_counters_begins_with_its_kernel(tmp_path: Path) -> None:
     """The only launch waits 9 of 10 ms in its queue, while the profiler prepares to count."""
     ms = 1_000_000

@@ -434,6 +434,11 @@ def test_counter_columns_are_told_from_the_others() -> None:
         "TCC_HIT": [1],
         "SQ_WAVES": [4],
     }
+    # Instances of another pass, merged beside their sum
+    assert counters_in(["TCC_HIT[0]", "TCC_HIT_sum", "TCC_MISS[0]"]) == {
+        "TCC_HIT_sum": [1],
+        "TCC_MISS": [2],
+    }
 
 
 def test_two_thousand_counters(tmp_path: Path) -> None:

@@ -338,7 +338,7 @@ def _counted(trace: Trace, timed: tuple[str, ...], file: str | None) -> Source |
     1. That of its device's architecture, if the trace states it.
     2. That of the trace, if its devices have one architecture ("gfx942" twice is one).
     3. That of the timed run, if the trace names none and the timed run has one.
-    4. The only family whose counters have these names.
+    4. The only family whose counters have these names, or count at all.
     """
     counted = counted_launches(trace)
     if counted is None:
@@ -347,7 +347,8 @@ def _counted(trace: Trace, timed: tuple[str, ...], file: str | None) -> Source |
     known = tuple(dict.fromkeys(arch for arch in architectures if arch)) or timed
     default = family_of(known[0]) if len(known) == 1 else None
     if default is None:
-        default = family_by_counters(names(trace.kernel_counters["counter"]))
+        above_0 = [name for name, value in counted.values.items() if (value > 0).any()]
+        default = family_by_counters(names(trace.kernel_counters["counter"]), above_0)
     # Per device; the last element is for launches without a device (-1).
     device_families = [*(family_of(arch) if arch else default for arch in architectures), default]
     device_units = [*(units or 0 for units in trace.devices["sm_count"].to_pylist()), 0]
