@@ -99,7 +99,8 @@ def case_values(analysis: Analysis) -> dict[str, Any]:
         # The notes have all of them.
         "doubts": [_CLAUSE_END.split(text, maxsplit=1)[0] for text in wording.doubts(analysis)],
         "chip": analysis.measured.figure or "",
-        "no_mfu": _lacks_mfu(analysis),
+        # GPUs worked, and it is known why there is no MFU.
+        "no_mfu": bool(analysis.devices) and why_not(analysis.measured),
         "best": best,
         "brief": _brief(best.finding.remedy) if best else "",
         "places": [name for name in best.where if name.lower() not in said] if best else [],
@@ -159,11 +160,6 @@ def has_findings(analysis: Analysis) -> bool:
     return is_judged(analysis) or any(f.rule == COUNTED_KERNEL for f in analysis.findings)
 
 
-def _lacks_mfu(analysis: Analysis) -> bool:
-    """Return whether GPUs worked, and it is known why there is no MFU."""
-    return bool(analysis.devices) and bool(why_not(analysis.measured))
-
-
 def _component(analysis: Analysis, finding: Finding) -> str:
     """Return the component that a finding is about.
 
@@ -198,7 +194,7 @@ def tiles(analysis: Analysis, parts: Sequence[step_split.StepPart]) -> Iterator[
         name = "HFU" if measured.mfu_range is None else "MFU"
         value = words(fact("utilisation.tile", share=(share.least, share.most)))
         yield Tile(name, value, measured.basis, "peak", spelled=f" ({_SPELLED[name]})")
-    elif _lacks_mfu(analysis):
+    elif analysis.devices and why_not(measured):
         yield Tile("MFU", "unknown", "why", "peak", spelled=f" ({_SPELLED['MFU']})")
     if steps.typical_ns is None:
         mean_ns = analysis.mean_ns(analysis.components.window_ns)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import Any, Final
 
 import numpy as np
@@ -35,8 +36,8 @@ _MOST_PER_CATEGORY: Final = 3
 _MOST_OF_CATEGORIES: Final = 60
 _MOST_WAYS: Final = 300  # of all kernels together
 Key = tuple[str, ...]
-_KEY: Final = ("name", "kind", "top", "sub", "rule")
-"""Columns that identify a row of a kernel table."""
+_key_of: Final = itemgetter("name", "kind", "top", "sub", "rule")
+"""Returns the columns that identify a row of a kernel table."""
 _COLUMNS: Final = ("op", "call", "scope", "shapes", "dtypes")
 
 
@@ -120,7 +121,7 @@ def _shown(
     category_links = {(top, sub): category_link(top, sub, categories) for top, sub in pairs}
     labels = kernel_labels([row["name"] for row in rows])
     for row, label in zip(rows, labels, strict=True):
-        ways = sites.rows.get(key_of(row), [])
+        ways = sites.rows.get(_key_of(row), [])
         if len(ways) > room:
             ways, left_out = [], left_out + 1
         room -= len(ways)
@@ -174,18 +175,13 @@ def launched(prepared: Prepared) -> LaunchSites:
     sites = launchers(prepared.as_launched)
     rows: dict[Key, list[dict[str, Any]]] = {}
     for row in sites.to_pylist():
-        rows.setdefault(key_of(row), []).append(row)
+        rows.setdefault(_key_of(row), []).append(row)
     known = frozenset(name for name in _COLUMNS if sites[name].null_count < sites.num_rows)
     are_modules = set(sites["is_module"].to_pylist())  # of True, False and None
     title = "Module" if True in are_modules else "Annotation"
     if are_modules >= {True, False}:
         title = "Module or annotation"
     return LaunchSites(rows, known, title)
-
-
-def key_of(row: Mapping[str, Any]) -> Key:
-    """Return the key of a row of a kernel table."""
-    return tuple(row[column] for column in _KEY)
 
 
 def missing(sites: LaunchSites) -> str:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import zlib
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import count
 from typing import Any, Final
 
 import numpy as np
@@ -28,6 +30,8 @@ from traceflops.windows.prepared import Prepared
 
 Places = tuple[IntArray, Mapping[tuple[int, int], Intervals]]
 """The critical path: its activities, and its intervals by process and thread."""
+_Numbers = defaultdict[str, int]
+"""The number of each text; a new text gets the next one."""
 
 _MOST_PACKED: Final = 1_420_000
 """Bytes after compression; Base64 in the page takes a third more."""
@@ -39,29 +43,6 @@ _NO_CAUSE: Final = (-1, -1)
 HOST_LOOKS: Final = ("annotation", "module", "python", "op", "call")
 LOOK_NAMES: Final = (*LOOKS, *HOST_LOOKS)
 """The looks of boxes, in the order of their numbers: components, then host events."""
-
-
-class _Texts:
-    """Gives each text a number, and shortens all of them until they fit."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[str, int] = {}
-
-    def number(self, text: str) -> int:
-        """Return the number of a text; a new text gets the next one."""
-        return self._numbers.setdefault(text, len(self._numbers))
-
-    def shown(self, most_bytes: int) -> list[str]:
-        """Return all texts by number, cut to the largest width at which they fit, or the least."""
-        for width in _NAME_WIDTHS:
-            # Shortening is slow: skip a width at which the texts cannot fit.
-            least_bytes = sum(min(len(text), width) for text in self._numbers)
-            if least_bytes > most_bytes and width != _NAME_WIDTHS[-1]:
-                continue
-            shown = short_labels(list(self._numbers), width)
-            if sum(len(text.encode()) for text in shown) <= most_bytes:
-                break
-        return shown
 
 
 def packed(
@@ -100,13 +81,13 @@ def _bytes(
     The header is JSON with `extra`, texts of about `most_text` bytes at most, and the offset and
     width of each column. `known` makes the figures of levels.
     """
-    texts = _Texts()
+    number_of: _Numbers = defaultdict(count().__next__)
     kinds = [lane.kind for lane in timeline.lanes]
     boxes = [level.boxes for level in timeline.levels]
     # Lane and row of the boxes of all levels, one level after the other.
     all_boxes = np.concatenate([b.lane for b in boxes]), np.concatenate([b.row for b in boxes])
-    what, what_rows = _whats(prepared, kinds, all_boxes, texts)
-    cause, cause_rows = _causes(prepared, kinds, all_boxes, texts)
+    what, what_rows = _whats(prepared, kinds, all_boxes, number_of)
+    cause, cause_rows = _causes(prepared, kinds, all_boxes, number_of)
     levels, columns, begin = [], bytearray(), 0
     for level in timeline.levels:
         of_level = slice(begin, begin + len(level.boxes))
@@ -129,11 +110,24 @@ def _bytes(
         "levels": levels,
         "whats": what_rows,
         "causes": cause_rows,
-        "keys": [(texts.number(words), texts.number(name)) for words, name in known.names],
-        "texts": texts.shown(most_text),
+        "keys": [(number_of[words], number_of[name]) for words, name in known.keys],
+        "texts": _shortened(list(number_of), most_text),
     }
     text = json.dumps(header, separators=(",", ":")).encode()
     return len(text).to_bytes(4, "little") + text + columns
+
+
+def _shortened(texts: Sequence[str], most_bytes: int) -> list[str]:
+    """Return all texts, cut to the largest width at which they fit, or the least."""
+    for width in _NAME_WIDTHS:
+        # Shortening is slow: skip a width at which the texts cannot fit.
+        least_bytes = sum(min(len(text), width) for text in texts)
+        if least_bytes > most_bytes and width != _NAME_WIDTHS[-1]:
+            continue
+        shown = short_labels(texts, width)
+        if sum(len(text.encode()) for text in shown) <= most_bytes:
+            break
+    return shown
 
 
 def _pieces(pieces: Pieces, columns: bytearray) -> dict[str, Any]:
@@ -248,7 +242,7 @@ def _by_kind(
 
 
 def _whats(
-    prepared: Prepared, kinds: Sequence[Kind], boxes: tuple[IntArray, IntArray], texts: _Texts
+    prepared: Prepared, kinds: Sequence[Kind], boxes: tuple[IntArray, IntArray], number_of: _Numbers
 ) -> tuple[IntArray, list[tuple[int, int, int]]]:
     """Return a number per box for what it is, and by number: texts of name, category; its look."""
     trace, categorised = prepared.trace, prepared.linked.categorised
@@ -275,12 +269,12 @@ def _whats(
         for name_code, key_code in pairs:
             look, category = looks[key_code]
             look_number = LOOK_NAMES.index(look if look in LOOK_NAMES else "other")
-            rows.append((texts.number(labels[name_code]), look_number, texts.number(category)))
+            rows.append((number_of[labels[name_code]], look_number, number_of[category]))
     return what, rows
 
 
 def _causes(
-    prepared: Prepared, kinds: Sequence[Kind], boxes: tuple[IntArray, IntArray], texts: _Texts
+    prepared: Prepared, kinds: Sequence[Kind], boxes: tuple[IntArray, IntArray], number_of: _Numbers
 ) -> tuple[IntArray, list[tuple[int, int]]]:
     """Return a number per box for the operator that caused it, 0 for none, and its texts by number.
 
@@ -305,9 +299,9 @@ def _causes(
         group, first = group_rows([name_of_box, shapes[op]])
         cause[of_kind[has_op]] = group + len(rows)
         for op_row in op[first].tolist():
-            label = -1 if is_op else texts.number(labels[name[op_row]])
+            label = -1 if is_op else number_of[labels[name[op_row]]]
             shape = -1
             if shapes[op_row] >= 0:
-                shape = texts.number(shape_words(dims[shapes[op_row]], _SHAPES_WIDTH))
+                shape = number_of[shape_words(dims[shapes[op_row]], _SHAPES_WIDTH)]
             rows.append((label, shape))
     return cause, rows

@@ -7,8 +7,10 @@ equal length), so that figures between edges of bins are exact.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from itertools import count
 from typing import Final
 
 import numpy as np
@@ -64,27 +66,27 @@ class Known:
     """Idle time and FLOPs of the devices drawn, from which it makes the figures of any level."""
 
     def __init__(self, prepared: Prepared, timeline: Timeline, flops: IntArray) -> None:
-        """Collect idle time and FLOPs (`flops` per activity); times count as in the timeline."""
+        """Collect idle time and FLOPs (`flops` per activity); times count as in the timeline.
+
+        `keys` has the key of each pair of a class of what the host did ("" for kernels) and a name;
+        a new pair gets the next key.
+        """
         process = numbers(prepared.trace.devices["process"])
         self._prepared = prepared
         self._origin = {d: timeline.origin_ns[int(process[d])] for d in timeline.chosen.devices}
-        self._names: dict[tuple[str, str], int] = {}
+        self.keys: defaultdict[tuple[str, str], int] = defaultdict(count().__next__)
         self._idle, self._flops = {}, {}
         for device, idle in named_idle(prepared, [*self._origin]).items():
-            keys = self._keys([(CLASSES[kind], _short(name)) for kind, name in idle.names])
+            keys = [self.keys[CLASSES[kind], _short(name)] for kind, name in idle.names]
             start_ns, ns = idle.start_ns - self._origin[device], idle.end_ns - idle.start_ns
-            self._idle[device] = Pieces(start_ns, ns, keys[idle.name])
+            key_of_name = np.array(keys, dtype=np.int64)
+            self._idle[device] = Pieces(start_ns, ns, key_of_name[idle.name])
         for device, origin_ns in self._origin.items():
             rows = prepared.accounts[device].rows
             counted = np.flatnonzero(flops[rows.row] > 0)
             key = np.zeros(len(counted), dtype=np.int64)
             start_ns = rows.start_ns[counted] - origin_ns
             self._flops[device] = Pieces(start_ns, flops[rows.row[counted]], key)
-
-    @property
-    def names(self) -> list[tuple[str, str]]:
-        """The class of what the host did ("" for kernels) and the name of each key."""
-        return list(self._names)
 
     def of(self, level: Level, *, complete: bool) -> Figures:
         """Return the figures of a level; `complete`: its lanes show all work of the devices.
@@ -104,8 +106,8 @@ class Known:
         edges: IntArray = np.arange(first, end + 1, dtype=np.int64) * bin_ns
         idle = {}
         for device, pieces in self._idle.items():
-            longest, place = _longest(pieces.key, pieces.ns, len(self._names))
-            keys = np.append(np.array(longest, dtype=np.int64), self._keys([("", _REST)]))
+            longest, place = _longest(pieces.key, pieces.ns, len(self.keys))
+            keys = np.array([*longest, self.keys["", _REST]], dtype=np.int64)
             idle[device] = _in_bins(Pieces(pieces.start_ns, pieces.ns, keys[place]), edges)
         column = self._prepared.trace.activities["name"]
         code, texts = codes(column), names(column)
@@ -130,7 +132,8 @@ class Known:
         rows = self._prepared.accounts[device].rows
         ns = rows.end_ns - rows.start_ns
         longest, place = _longest(code[rows.row], ns, len(texts))
-        keys = self._keys([*(("", texts[name]) for name in longest), ("", _REST)])
+        shown = [*(texts[name] for name in longest), _REST]
+        keys = np.array([self.keys["", name] for name in shown], dtype=np.int64)
         return _in_bins(Pieces(rows.start_ns - self._origin[device], ns, keys[place]), edges)
 
     def _components(self, device: int, edges: IntArray) -> Pieces:
@@ -140,11 +143,6 @@ class Known:
         sums = np.stack([parts[name].length_within(low_ns, high_ns) for name in WORK])
         bins, component = np.nonzero(sums.T)  # in order of bins
         return Pieces(edges[bins], sums[component, bins], component)
-
-    def _keys(self, called: list[tuple[str, str]]) -> IntArray:
-        """Return the keys of pairs of class and name; new pairs get the next keys."""
-        keys = [self._names.setdefault(pair, len(self._names)) for pair in called]
-        return np.array(keys, dtype=np.int64)
 
 
 @lru_cache(maxsize=1 << 16)

@@ -353,15 +353,15 @@ def runs_table(comparisons: Sequence[Comparison]) -> ReportTable:
             return "within the spread"
         return words(sureness(run.interval, run.before, run.after))
 
-    def largest_cause(run: Comparison) -> str:
-        return next((cause_label(cause) for cause in run.causes if cause.ns), UNKNOWN)
-
     columns = (
         Column("Recording", lambda run: Name(run.after.name)),
         Column.number("Step", lambda run: duration(float(run.after.mean_ns))),
         Column.number("Change", lambda run: signed_duration(run.difference_ns)),
         Column.number("Share", share_words),
         Column("How sure", how_sure),
-        Column("Largest cause", largest_cause),
+        Column(
+            "Largest cause",
+            lambda run: next((cause_label(cause) for cause in run.causes if cause.ns), UNKNOWN),
+        ),
     )
     return table_of(columns, [comparison for comparison in comparisons if not comparison.obstacle])

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 _NAME: Final = 46
 _REASONS: Final = 2
 _LEAST: Final = 0.1  # share of a warp's cycles; smaller reasons are only in the JSON
+_HEADS: Final = {**ROOFS, "memory": "Memory"}
 _SERIALIZED: Final = "Times: serialized, mostly at locked clocks."
 _ABOUT: Final = "~"
 _NO_SHARES: Final = "Speed of light: ncu --set full."
@@ -125,7 +126,7 @@ def speeds_table(measured: Measurement, most: int) -> ReportTable:
 
     columns = [
         Column.number("Time", _times),
-        *(Column.number(_head(roof), partial(throughput, roof)) for roof in ROOFS),
+        *(Column.number(head, partial(throughput, roof)) for roof, head in _HEADS.items()),
         Column.number("Occupancy", _occupancy),
         Column("Limited by", limiters),
         Column.number("Registers", lambda row: count(row.registers)),
@@ -143,7 +144,7 @@ def speeds_table(measured: Measurement, most: int) -> ReportTable:
 def decisive_column(measured: Measurement) -> str:
     """Return the head of the column of the first kernel's nearest roof, "" if it is unknown."""
     roof = measured.speeds[0].roof if measured.speeds else None
-    return _head(roof[0]) if roof is not None else ""
+    return _HEADS[roof[0]] if roof is not None else ""
 
 
 def _table(
@@ -162,10 +163,6 @@ def _times(row: KernelSpeed) -> str:
     if row.duration_ns is None or row.launches == 1:
         return duration(row.duration_ns)
     return f"{count(row.launches)} × {duration(row.duration_ns / row.launches)}"
-
-
-def _head(roof: str) -> str:
-    return "Memory" if roof == "memory" else ROOFS[roof]
 
 
 def _occupancy(row: KernelSpeed) -> str:
@@ -214,19 +211,18 @@ def counted_change(comparison: Comparison) -> ReportTable:
         texts = [text_of(side) if side is not None else UNKNOWN for side in sides]
         return " → ".join(dict.fromkeys(texts))
 
-    def occupancy(speed: KernelSpeed) -> str:
-        return percent(speed.achieved_occupancy)
-
-    def share(change: KernelChange) -> str:
-        return UNKNOWN if change.share is None else signed_percent(change.share)
-
     columns = (
         Column("Kernels by counters", name),
         Column.number("Before", lambda change: duration(change.before_ns)),
         Column.number("After", lambda change: duration(change.after_ns)),
-        Column.number("Change", share),
+        Column.number(
+            "Change",
+            lambda change: UNKNOWN if change.share is None else signed_percent(change.share),
+        ),
         Column("Nearest roof", partial(both_sides, roof)),
-        Column.number("Occupancy", partial(both_sides, occupancy)),
+        Column.number(
+            "Occupancy", partial(both_sides, lambda speed: percent(speed.achieved_occupancy))
+        ),
     )
     return table_of(known_columns(columns, shown), shown, len(changes), _REMARK if changes else "")
 

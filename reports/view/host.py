@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from traceflops.analysis.result import Analysis
-from traceflops.attribution.host_calls import HostOperator, MemoryOperation
+from traceflops.attribution.host_calls import MemoryOperation
 from traceflops.attribution.launch_lead import LaunchSums
 from traceflops.findings.copy_sizes import are_small
 from traceflops.reports.view.figures import bandwidth, count, duration, percent, ratio, size
@@ -69,16 +69,16 @@ def _launches(analysis: Analysis, most: int) -> ReportTable:
     if len(rows) > 1:
         rows.insert(0, _LaunchRow("all", launches.total, analysis.windows_used))
 
-    def per_step(row: _LaunchRow) -> str:
-        return count(round(row.sums.launches / max(row.windows, 1)))
-
     def per_call(row: _LaunchRow) -> str:
         return ratio(row.sums.operations / row.sums.launches if row.sums.launches else None)
 
+    per_step = Column.number(
+        "Per step", lambda row: count(round(row.sums.launches / max(row.windows, 1)))
+    )
     columns = (
         Column("GPU", lambda row: row.label),
         Column.number("Launch calls", lambda row: count(row.sums.launches)),
-        *([Column.number("Per step", per_step)] if analysis.steps.used else ()),
+        *([per_step] if analysis.steps.used else ()),
         Column.number("Operations per call", per_call),
         Column.number("Time in calls", lambda row: duration(row.sums.call_ns)),
         Column.number("Long calls", lambda row: count(row.sums.long_calls)),
@@ -104,15 +104,14 @@ def host_operators_table(analysis: Analysis, most: int) -> ReportTable:
     names = [row.name for row in rows]
     label = dict(zip(names, short_labels(names, _NAME), strict=True))
 
-    def total(row: HostOperator) -> str:
-        return duration(None if row.total_ns is None else mean(row.total_ns))
-
     columns = (
         Column("Operator", lambda row: Name(label[row.name])),
         Column.number("Count", lambda row: count(round(mean(row.count)))),
         Column.number("Self", lambda row: duration(mean(row.self_ns))),
         Column.number("Share", lambda row: _share(row.self_ns, window_ns)),
-        Column.number("Total", total),
+        Column.number(
+            "Total", lambda row: duration(None if row.total_ns is None else mean(row.total_ns))
+        ),
     )
     remark = f"Threads that launch GPU work. {basis(analysis)}."
     return table_of(columns, rows[:most], len(rows), remark)

@@ -89,11 +89,8 @@ def owners_table(analysis: Analysis, by: str, most: int = MOST_OWNERS) -> Report
         return table_of((), ())
     has_shapes = any(owner.shapes for owner in work.owners)
     words = OWNER_WORDS["op" if by == "shape" and not has_shapes else by]
-
-    def device_ns(index: int) -> int:
-        return work.owners[index].work.device_ns
-
-    largest = nlargest(most, range(len(work.owners)), key=device_ns)
+    times_ns = [owner.work.device_ns for owner in work.owners]
+    largest = nlargest(most, range(len(work.owners)), key=times_ns.__getitem__)
     rows = [work.owners[index] for index in sorted(largest)]
     has_instances = any(owner.instances > 1 for owner in rows)
     hidden = len(work.owners) - len(rows)
@@ -102,9 +99,6 @@ def owners_table(analysis: Analysis, by: str, most: int = MOST_OWNERS) -> Report
         rows.append(Owner("", work.rest))
         names[id(rows[-1])] = f"({words.without})"
     mean, window_ns = analysis.mean_ns, analysis.components.window_ns
-
-    def share(row: Owner) -> Share:
-        return Share(row.work.device_ns / window_ns if window_ns else None)
 
     def each(row: Owner) -> str:
         return duration(mean(row.work.device_ns) / row.instances) if row.instances > 1 else ""
@@ -117,7 +111,10 @@ def owners_table(analysis: Analysis, by: str, most: int = MOST_OWNERS) -> Report
     columns = [
         Column(capitalized(words.owners), lambda row: names[id(row)]),
         Column.number("Time", lambda row: duration(mean(row.work.device_ns))),
-        Column.number(f"Of {time_shared(analysis)}", share),
+        Column.number(
+            f"Of {time_shared(analysis)}",
+            lambda row: Share(row.work.device_ns / window_ns if window_ns else None),
+        ),
         Column.number(counted, lambda row: mean_count(mean(row.work.activities))),
     ]
     # An owner may stand for several instances: show the time of one, and which is the slowest.

@@ -34,7 +34,7 @@ def shape_words(text: str, width: int = _MOST_WIDTH) -> str:
     shapes = _decoded(text)
     if shapes is None:
         return shorten_middle(text, width)
-    return _first_that_fit(_shapes(shapes), width)
+    return _first_that_fit(shapes, width)
 
 
 def type_words(text: str) -> str:
@@ -48,25 +48,24 @@ def type_words(text: str) -> str:
     return and_more(", ".join(distinct[:_MOST_TYPES]), len(distinct) - _MOST_TYPES)
 
 
-def _shapes(shapes: Sequence[Any]) -> list[str]:
-    """Return the shapes in words, without scalars and arguments that are no tensors."""
-    return [words for shape in shapes if (words := _shape(shape))]
-
-
 def _shape(shape: Any) -> str:
     """Return a shape as "8×1024", a list of shapes as "2 tensors (8×4, 4)", "" for neither."""
     if not isinstance(shape, list) or not shape:
         return ""
     if not any(isinstance(size, list) for size in shape):
         return "×".join(map(str, shape))
-    inner = _first_that_fit(_shapes(shape), _INNER_WIDTH)
+    inner = _first_that_fit(shape, _INNER_WIDTH)
     if not inner:
         return ""
     return f"{count(len(shape))} tensors ({inner})" if len(shape) > 1 else f"({inner})"
 
 
-def _first_that_fit(words: Sequence[str], width: int) -> str:
-    """Return the first words that fit into `width`, at least one, and how many more there are."""
+def _first_that_fit(shapes: Sequence[Any], width: int) -> str:
+    """Return the first shapes that fit into `width`, at least one, and how many more there are.
+
+    Scalars and arguments that are no tensors are left out.
+    """
+    words = [word for shape in shapes if (word := _shape(shape))]
     fitting, used = 0, 0
     for word in words:
         used += len(word) + len(", ")

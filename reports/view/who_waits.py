@@ -80,7 +80,9 @@ def clocks_sentence(analysis: Analysis) -> str:
     text = "Clocks cannot be aligned: waits are durations beyond the shortest."
     if ranks.comparable:
         clocks = ranks.alignment
-        how = f"aligned on {_words(clocks.basis)}" if clocks.basis else "as recorded"
+        how = "as recorded"
+        if clocks.basis:
+            how = f"aligned on {clocks.basis.replace('_', '-')}"
         median, p95 = duration(clocks.residual_median_ns), duration(clocks.residual_p95_ns)
         bound_ns = max(*abs(clocks.earliest_ns).tolist(), *clocks.latest_ns.tolist())
         text = f"Clocks {how}: residual {median}, p95 {p95}, bound ±{duration(bound_ns)}."
@@ -255,7 +257,7 @@ def worst_collectives(
             fact(
                 "ranks.met-tie" if collective.tie else "ranks.met",
                 step=collective.step,
-                kind=_words(collective.kind),
+                kind=collective.kind.replace("_", "-"),
                 bytes=size(collective.bytes) if collective.bytes else None,
                 rank=collective.last_rank,
                 margin_ns=collective.margin_ns,
@@ -295,8 +297,7 @@ def _range(values: Sequence[float], text_of: Callable[[float], str]) -> str:
     return " to ".join(dict.fromkeys(map(text_of, (min(values), max(values)))))
 
 
-def _digits3(value: float) -> str:
-    return significant(value, 3)
+_digits3: Final = partial(significant, digits=3)
 
 
 def _members(rate: LinkRate) -> str:
@@ -305,7 +306,10 @@ def _members(rate: LinkRate) -> str:
 
 
 _RATES: Final = (
-    Column("Collective", lambda rate: f"{_words(rate.kind)}{', slow' if rate.slow else ''}"),
+    Column(
+        "Collective",
+        lambda rate: f"{rate.kind.replace('_', '-')}{', slow' if rate.slow else ''}",
+    ),
     Column("Group", lambda rate: Name(rate.role or shorten_middle(rate.group, 40), rate.group)),
     Column("Ranks", _members),
     Column.number("Message", lambda rate: size(rate.bytes)),
@@ -318,7 +322,3 @@ _RATES_REMARK: Final = (
     "GB/s, without waiting. Busbw as nccl-tests: median and percentiles of calls."
 )
 _OF_PEAK: Final = (Column.number("Of link peak", lambda rate: percent(rate.of_peak)),)
-
-
-def _words(kind: str) -> str:
-    return kind.replace("_", "-")

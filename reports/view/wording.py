@@ -48,7 +48,8 @@ def products(analysis: Analysis) -> str:
     if analysis.recorded == "capture":
         return "graph capture"
     if analysis.untimed:
-        return " · ".join(filter(None, (_numbered(Counter(_named_gpus(analysis))), "no timeline")))
+        named = Counter(analysis.prepared.trace.devices["product"].drop_null().to_pylist())
+        return " · ".join(filter(None, (_numbered(named), "no timeline")))
     if not devices:
         if analysis.source.format == MEMORY_SNAPSHOT:
             return "memory snapshot"
@@ -72,12 +73,6 @@ def products(analysis: Analysis) -> str:
             name += " (--device names it)"
         devices_of_name[name + (f" ({device.partition})" if device.partition else "")] += 1
     return _numbered(devices_of_name)
-
-
-def _named_gpus(analysis: Analysis) -> list[str]:
-    """Return the products of the GPUs that a recording without a timeline names."""
-    named: list[str] = analysis.prepared.trace.devices["product"].drop_null().to_pylist()
-    return named
 
 
 def _numbered(devices_of_name: Counter[str]) -> str:

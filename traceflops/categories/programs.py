@@ -74,46 +74,31 @@ def is_of_directives(kernel: str) -> bool:
     return bool(_OF_OPENMP.match(kernel) or _OF_OPENACC.fullmatch(kernel))
 
 
-def of_compiled(trace: Trace) -> bool:
-    """Return whether code made by torch.compile ran."""
-    tables = (trace.ops, trace.marks, trace.activities)
-    return any(_OF_COMPILED.search(name) for table in tables for name in names(table["name"]))
-
-
-def of_one_region(trace: Trace) -> bool:
-    """Return whether all compiled code ran in one region, which was compiled once: no break."""
-    tables = (trace.ops, trace.marks)
-    matches = (_REGION.match(name) for table in tables for name in names(table["name"]))
-    regions = {match[1] for match in matches if match}
-    return len(regions) == 1 and regions.pop().endswith("/0")
-
-
 def is_of_tensorrt(kernel: str) -> bool:
     """Return whether a kernel is one of TensorRT, by its name."""
     return _TENSORRT.search(kernel) is not None
 
 
-def of_tensorrt(trace: Trace) -> bool:
-    """Return whether TensorRT ran, by kernels or ranges."""
-    if any(map(is_of_tensorrt, names(trace.activities["name"]))):
-        return True
-    return any(map(_TENSORRT_RANGE.match, names(trace.marks["name"])))
-
-
-def of_training(trace: Trace) -> bool:
-    """Return whether an operator, range or kernel is of a backward pass or an optimizer."""
+def facts_of_program(trace: Trace) -> dict[str, bool]:
+    """Return whether each fact of a program holds, by its id; see `findings.case.program_of`."""
     tables = (trace.ops, trace.marks, trace.activities)
-    return any(_OF_TRAINING.search(name) for table in tables for name in names(table["name"]))
-
-
-def of_graphs(trace: Trace) -> bool:
-    """Return whether graphs were launched."""
-    return bool(started(trace.calls, GRAPH_LAUNCH).any())
-
-
-def of_openacc(trace: Trace) -> bool:
-    """Return whether any kernel is named after a function and line, as those of OpenACC loops."""
-    return any(map(_OF_OPENACC.fullmatch, names(trace.activities["name"])))
+    ops, ranges, kernels = (names(table["name"]) for table in tables)
+    all_names = (*ops, *ranges, *kernels)
+    regions = {match[1] for match in map(_REGION.match, (*ops, *ranges)) if match}
+    by_kernels = any(map(_TENSORRT.search, kernels))
+    return {
+        "torch": of_pytorch(trace),
+        "ml": of_ml(trace),
+        "tensorrt": by_kernels or any(map(_TENSORRT_RANGE.match, ranges)),
+        # Kernels of OpenACC loops are named after a function and a line.
+        "openacc": any(map(_OF_OPENACC.fullmatch, kernels)),
+        "compiled": any(map(_OF_COMPILED.search, all_names)),
+        # All compiled code ran in one region, which was compiled once: no break.
+        "one-region": len(regions) == 1 and regions.pop().endswith("/0"),
+        "graphs": bool(started(trace.calls, GRAPH_LAUNCH).any()),
+        # An operator, range or kernel is of a backward pass or an optimizer.
+        "trains": any(map(_OF_TRAINING.search, all_names)),
+    }
 
 
 def names_kernels(trace: Trace) -> bool:

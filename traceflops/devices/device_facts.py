@@ -55,7 +55,7 @@ class SeenDevice(Struct, frozen=True):
     def sharing(self) -> tuple[str, ...]:
         """Return the ids of the products if several of different rates have this name, else ()."""
         name = (self.name or "")[:LONGEST_NAME].strip().lower()
-        names = peaks.shared_names()
+        names = peaks.unclear_names().shared_names
         return names.get(name) or names.get(name.removeprefix("nvidia "), ())
 
     def properties(self) -> str:
@@ -123,8 +123,9 @@ def variant_of(seen: SeenDevice, spec: peaks.DeviceSpec | None = None) -> peaks.
     name, row = seen.name or "", spec.product if spec is not None else ""
     if len(name) > LONGEST_NAME:
         return None
-    variants = (variant for variant in peaks.load_variants() if re.search(variant.pattern, name))
-    return next((v for v in variants if not re.search(v.pattern, row)), None)
+    variants = peaks.unclear_names().variant
+    fitting = (variant for variant in variants if re.search(variant.pattern, name))
+    return next((v for v in fitting if not re.search(v.pattern, row)), None)
 
 
 def is_full_name(text: str) -> bool:
@@ -165,8 +166,7 @@ def named_row(text: str) -> peaks.DeviceSpec | None:
     rows = [spec for spec in specs if wanted in (_spelled(spec.id), _spelled(spec.product))]
     if len(rows) == 1:
         return rows[0]
-    # Names that people give to several products.
-    seen, ambiguous = SeenDevice(text), peaks.document()["ambiguous_names"]
+    seen, ambiguous = SeenDevice(text), peaks.unclear_names().ambiguous_names
     if seen.sharing or variant_of(seen) is not None or text.lower() in ambiguous:
         return None
     # A part of an id may stand for several rows, unless it is a number or a name with the maker.

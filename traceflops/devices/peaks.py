@@ -50,11 +50,6 @@ class Memory(Struct, frozen=True):
     gb: int | None
     bandwidth: int
 
-    @property
-    def size(self) -> str:
-        """Return its size in GB as text."""
-        return "shared" if self.gb is None else str(self.gb)
-
     def fits(self, seen_bytes: int) -> bool:
         """Return whether a driver may report so many bytes for this memory."""
         return self.gb is None or _LEAST <= Fraction(seen_bytes, self.gb * _GIB) <= _MOST
@@ -167,6 +162,20 @@ class Variant(Struct, frozen=True):
     by_units: bool = False  # whether its rates are in proportion to its units
 
 
+class UnclearNames(Struct, frozen=True):
+    """Names of devices that are not those of one row; all but the patterns are in lower case.
+
+    `generic_names` identify no product. `shared_names` are those that products of different rates
+    have, with their ids. `variant` are the versions whose rates may differ from those of their row.
+    """
+
+    variant: tuple[Variant, ...]
+    generic_names: frozenset[str]
+    ambiguous_names: frozenset[str]
+    """what people call several products"""
+    shared_names: Mapping[str, tuple[str, ...]]
+
+
 _Rates = dict[
     Literal["fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp6", "fp4", "int8"], Decimal | int
 ]
@@ -256,21 +265,9 @@ def load_devices() -> tuple[DeviceSpec, ...]:
 
 
 @cache
-def load_variants() -> tuple[Variant, ...]:
-    """Return the versions whose rates may differ from those of their row."""
-    return tuple(Variant(**row) for row in document()["variant"])
-
-
-@cache
-def generic_names() -> frozenset[str]:
-    """Return the device names that identify no product, in lower case."""
-    return frozenset(document()["generic_names"])
-
-
-@cache
-def shared_names() -> Mapping[str, tuple[str, ...]]:
-    """Return the names that products of different rates have, in lower case, and their ids."""
-    return {name: tuple(ids) for name, ids in document()["shared_names"].items()}
+def unclear_names() -> UnclearNames:
+    """Return the names of `devices.toml` that are not those of one row."""
+    return msgspec.convert(document(), UnclearNames)
 
 
 def find(device_id: str) -> DeviceSpec | None:

@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import Struct, field
 
 from traceflops.accelerators import CUDA, accelerator
-from traceflops.categories import programs
+from traceflops.categories.programs import facts_of_program
 from traceflops.findings.rules import cause_of, thresholds
 from traceflops.remedies import NSIGHT, PYTORCH, ROCPROF, family
 from traceflops.table.columns import names
@@ -237,14 +237,7 @@ def program_of_trace(trace: Trace) -> frozenset[str]:
     """Return the facts of the program of a trace; see `program_of`."""
     capabilities = filter(None, trace.devices["compute_major"].to_pylist())
     holds = {
-        "torch": programs.of_pytorch(trace),
-        "ml": programs.of_ml(trace),
-        "tensorrt": programs.of_tensorrt(trace),
-        "openacc": programs.of_openacc(trace),
-        "compiled": programs.of_compiled(trace),
-        "one-region": programs.of_one_region(trace),
-        "graphs": programs.of_graphs(trace),
-        "trains": programs.of_training(trace),
+        **facts_of_program(trace),
         "old-nvidia": max(capabilities, default=_VOLTA) < _VOLTA,
         "radeon": gpus_of(trace) == "amd" and _has_radeon(trace),
     }

@@ -15,7 +15,7 @@ from typing import Final
 from traceflops.attribution.host_events import SYSTEM_CALLS, facts_of_name, standard_prefix
 from traceflops.devices import counter_formulas as counters
 from traceflops.devices.gpu_samples import Sampled
-from traceflops.devices.peaks import generic_names, load_devices, load_variants, shared_names
+from traceflops.devices.peaks import load_devices, unclear_names
 from traceflops.mfu.checked.run_marks import is_ours
 from traceflops.privacy.placeholders import Placeholders
 from traceflops.ranks.comm_groups import GROUP_WORDS
@@ -120,15 +120,12 @@ _ESCAPE: Final = re.compile(r"\\[A-Za-z]")
 def policies(shown: Placeholders, step_mark: str | None) -> Mapping[tuple[str, str], Policies]:
     """Return the policies of all columns of texts, by table and column."""
 
-    def gone(kind: str) -> Policy:
-        return lambda text: shown.count(kind, text)  # returns None, so that nothing is left
-
     def policy_of(table: str, column: str) -> Policy:
         how, kind = _COLUMNS.get((table, column), (_BY_WORDS, "word"))
         by_how: dict[str, Policy] = {
             _BY_WORDS: partial(shown.partly, kind),
             _WHOLE: partial(shown.whole, kind),
-            _GONE: gone(kind),
+            _GONE: lambda text: shown.count(kind, text),  # returns None, so that nothing is left
         }
         policy, harmless = by_how[how], _HARMLESS.get(column)
         return policy if harmless is None else _unless(harmless, policy)
@@ -268,7 +265,8 @@ def is_of_products(word: str) -> bool:
 def _words() -> frozenset[str]:
     """Return the words of all known products, in lower case."""
     texts = [f"{spec.id} {spec.product} {spec.pattern}" for spec in load_devices()]
-    texts += [f"{spec.pattern} {spec.what}" for spec in load_variants()]
-    texts += [*generic_names(), *shared_names(), _MAKERS]
+    unclear = unclear_names()
+    texts += [f"{variant.pattern} {variant.what}" for variant in unclear.variant]
+    texts += [*unclear.generic_names, *unclear.shared_names, _MAKERS]
     plain = (_ESCAPE.sub(" ", text) for text in texts)
     return frozenset(word.lower() for text in plain for word in _ALPHANUMERIC.findall(text))
