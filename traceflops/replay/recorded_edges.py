@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
+from itertools import chain
 from typing import Final
 
 import numpy as np
@@ -54,7 +55,10 @@ _AT_ONCE: Final = 3  # work that starts within this many usual gaps of a queue f
 def recorded_graph(prepared: Prepared, ranks: RankReport) -> RecordedGraph:
     """Return the graph of all work of the devices, and of the calls and threads behind it."""
     work = RecordedWork(prepared, ranks)
-    return _GraphBuilder(work, HostWaits(work), _Meetings.of(work)).graph()
+    graph = _GraphBuilder(work, HostWaits(work), _Meetings.of(work)).graph()
+    del work  # its columns take more memory than the graph: free them before edges are sorted
+    order = np.argsort(graph.edges.target, kind="stable")
+    return replace(graph, edges=graph.edges.only(order))
 
 
 class _Meetings(Struct, frozen=True):
@@ -111,7 +115,7 @@ class _GraphBuilder(Struct, frozen=True, dict=True):
         return begin
 
     def graph(self) -> RecordedGraph:
-        """Return the nodes in topological order, and the edges between them."""
+        """Return the nodes in topological order, and the edges between them in no order."""
         work, meetings = self.work, self.meetings
         # When each node begins: members of collectives begin once all have come.
         start = work.start.copy()
@@ -136,12 +140,13 @@ class _GraphBuilder(Struct, frozen=True, dict=True):
             _edges(meeting, member, at_once, MEETING),
             _edges(self.arrival, member, at_once, STREAM),
         )
-        edges = Edges.joined((*self._of_work(), *self._of_host(), *arrivals))
-        # Sort edges by target, and drop those that lead back: they would form cycles.
-        source, target = node[edges.source], node[edges.target]
-        kept = np.flatnonzero(source < target)
-        kept = kept[np.argsort(target[kept], kind="stable")]
-        edges = replace(edges, source=source, target=target).only(kept)
+
+        def numbered(edges: Edges) -> Edges:
+            """Return edges between sorted nodes, without those that lead back in cycles."""
+            source, target = node[edges.source], node[edges.target]
+            return replace(edges, source=source, target=target).only(source < target)
+
+        edges = Edges.joined(map(numbered, chain(self._of_work(), self._of_host(), arrivals)))
         in_order = node[np.append(np.arange(len(work.row)), self.point)]
         return RecordedGraph(self._nodes(begun, order), edges, first, in_order)
 
@@ -158,9 +163,12 @@ class _GraphBuilder(Struct, frozen=True, dict=True):
         def column(nodes: IntArray, values: IntArray, otherwise: int = -1) -> WholeArray:
             """Return a value per node, in order: of `nodes` the given one, else `otherwise`.
 
-            The type is the narrow one if it holds all values.
+            The type is the smallest that holds all values: one byte for few threads or devices.
             """
-            filled = np.full(count, otherwise, dtype=narrow(np.append(values, otherwise)).dtype)
+            ends = int(values.min(initial=otherwise)), int(values.max(initial=otherwise))
+            kinds = (np.iinfo(kind) for kind in (np.int8, np.int16, np.int32, np.int64))
+            kind = next(kind for kind in kinds if kind.min <= ends[0] and ends[1] <= kind.max)
+            filled = np.full(count, otherwise, dtype=kind.dtype)
             filled[nodes] = values
             return filled[order]
 
