@@ -256,7 +256,7 @@ class Block:
         highest bit set. The offset behind one of more than ten bytes is beyond the data: damage.
         """
         word = self.words[offset]  # the eight bytes from each offset on
-        if not (word & _MORE).any():  # all have one byte
+        if not np.bitwise_or.reduce(word) & _MORE:  # all have one byte
             return (word & _LOW).view(np.int64), offset + 1
         # The last byte is the first whose highest bit is 0. `stop` has this bit alone (x & -x keeps
         # the lowest 1 of x), and `stop - 1` all bits under it. If none of the eight bytes is the

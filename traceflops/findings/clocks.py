@@ -191,6 +191,8 @@ def slowed_kernels(case: Case) -> Iterator[Cause]:
     for device, account in prepared.accounts.items():
         rows = account.rows
         communicates = is_top(prepared.linked.categorised, "communication", rows.row)
+        if not communicates.any():
+            continue
         chosen = chosen_time(prepared.windows[device]).contains(rows.start_ns) & ~communicates
         start, end, row = rows.start_ns[chosen], rows.end_ns[chosen], rows.row[chosen]
         communication = Intervals.of(rows.start_ns[communicates], rows.end_ns[communicates])

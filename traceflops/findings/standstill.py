@@ -26,7 +26,7 @@ from traceflops.findings.main_kernel import MAIN_KERNEL
 from traceflops.findings.nothing_recorded import memory_of_error
 from traceflops.findings.rules import statement
 from traceflops.table.columns import Columns, IntArray, axes, codes, is_one_of, names, numbers
-from traceflops.table.grouping import group_sums
+from traceflops.table.grouping import differ_from_before, group_sums
 from traceflops.timeline.device_span import is_top
 from traceflops.timeline.intervals import ENDLESS, NEVER
 from traceflops.windows.prepared import Prepared
@@ -191,10 +191,9 @@ def _identical(launches: KernelLaunches) -> tuple[KernelLaunches, IntArray, IntA
     """
     known = launches.only(launches.group >= 0)
     known = known.only(np.lexsort((known.ns, known.group)))
-    _, first, group, count = np.unique(
-        known.group, return_index=True, return_inverse=True, return_counts=True
-    )
-    return known, first[group], count[group]
+    first = np.flatnonzero(differ_from_before(known.group))
+    count = np.diff(np.append(first, len(known.group)))
+    return known, np.repeat(first, count), np.repeat(count, count)
 
 
 def uneven_launches(case: Case) -> Finding | None:

@@ -250,7 +250,7 @@ class Changed(Struct, frozen=True):
         call_ns = numbers(self.recorded.prepared.trace.calls["dur_ns"])
         # The recorded time that each edge of a thread stands for: up to the thread's next point, or
         # for a launch, the part of its lag inside the call.
-        rows = np.flatnonzero(np.isin(edges.kind, (HOST, LAUNCH)))
+        rows = np.flatnonzero((edges.kind == HOST) | (edges.kind == LAUNCH))
         rows = rows[np.isin(nodes.thread[edges.source[rows]], when.known)]
         source, target = edges.source[rows], edges.target[rows]
         thread, start = nodes.thread[source], nodes.at_ns[source]

@@ -37,7 +37,8 @@ from traceflops.table.columns import (
     narrow,
     numbers,
 )
-from traceflops.table.grouping import distinct, groups
+from traceflops.table.grouping import distinct, groups, runs, slices
+from traceflops.table.nesting import taken
 from traceflops.timeline.intervals import Intervals
 from traceflops.timeline.start_up import GAPS
 from traceflops.windows.prepared import Prepared
@@ -69,33 +70,78 @@ class Pieces(Columns, frozen=True):
     ns: IntArray
 
 
+class _Chains(Struct, frozen=True):
+    """Nodes in rows, of which neighbours often wait for each other: a walk skips such chains.
+
+    Per row, `node` is its node and `first_row` the first row of its chain, in which each node
+    decides when the next one begins. Per node, `row` is its row and `source` what it waited for.
+    """
+
+    node: WholeArray
+    first_row: WholeArray
+    row: WholeArray
+    source: WholeArray
+
+    @classmethod
+    def of(cls, in_order: WholeArray, source: WholeArray) -> _Chains:
+        """Return the chains of a graph; `in_order` has nodes that may be neighbours."""
+        has_row = np.zeros(len(source), dtype=np.bool_)
+        has_row[in_order] = True
+        node = np.append(in_order, np.flatnonzero(~has_row).astype(in_order.dtype))
+        number = narrow(np.arange(len(node)))
+        row = np.empty_like(number)
+        row[node] = number
+        goes_on = np.append(False, source[node[1:]] == node[:-1])[: len(node)]
+        return cls(node, np.maximum.accumulate(np.where(goes_on, 0, number)), row, source)
+
+    def back(self, node: int, begin_ns: int, time_ns: IntArray) -> WholeArray:
+        """Return a node and what it waited for, backwards, as long as that ends after `begin_ns`.
+
+        rows of nodes [2 3 5 | 4 7 8] with 8 after 7 after 3: from 8 back [8 7 3 2]
+        """
+        # Views of memory give Python's numbers one by one; lists would take five times the memory.
+        node_of, first_row, row_of, source = (
+            column.data for column in (self.node, self.first_row, self.row, self.source)
+        )
+        times, first, last = time_ns.data, list[int](), list[int]()
+        while True:
+            last.append(row := row_of[node])
+            first.append(row := first_row[row])
+            node = source[node_of[row]]
+            if node < 0 or times[node] <= begin_ns:
+                break
+        # From the last row of each chain down to its first one: negated, these are runs upwards.
+        row = -runs(-np.array(last), 1 - np.array(first))[0]
+        nodes = self.node[row]
+        early = np.flatnonzero(time_ns[nodes[1:]] <= begin_ns)
+        return nodes[: early[0] + 1] if len(early) else nodes
+
+
 def path(graph: RecordedGraph, spans: Spans, world: World, time_ns: IntArray) -> Pieces:
     """Return the pieces of the critical paths of all spans; nodes end at `time_ns` in `world`."""
     edge = graph.decisive(world, time_ns)
-    source = np.append(graph.edges.source, -1)[edge]  # -1, no edge, takes the last entry
-    kind = np.append(graph.edges.kind, np.int8(DELAY))[edge]
-    # Views of memory give Python's numbers one by one; lists would take five times the memory.
-    source_of, times = source.data, time_ns.data
-    pieces = []
+    source = taken(graph.edges.source, edge)
+    chains, pieces = _Chains.of(graph.in_order, source), list[Pieces]()
     for _, begin, end, node in spans.rows(graph, world, time_ns):
-        nodes = [node]
-        while (node := source_of[node]) >= 0 and times[node] > begin:
-            nodes.append(node)
-        back = np.array(nodes)
-        # Three pieces per node, backwards: its work, its delay, the lag of its decisive edge.
-        work_begin = time_ns[back] - world.dur_ns[back]
-        lag_begin = np.where(source[back] >= 0, time_ns[source[back]], begin)
-        begins = np.stack([work_begin, work_begin - world.delay_ns[back], lag_begin], axis=1)
-        # Cut at the span: each piece ends where the one before it begins.
-        # end 9, begins [7 8 4]  ->  edges [9 7 7 4]: pieces of 2, 0 and 3 ns
-        edges = np.append(end, np.maximum(begins.ravel(), begin))
-        edges = np.minimum.accumulate(edges)
-        kinds = np.empty((len(back), 3), dtype=np.int8)
-        kinds[:, 0], kinds[:, 1], kinds[:, 2] = WORK, DELAY, kind[back]
-        node_of, ns = np.repeat(back, 3), edges[:-1] - edges[1:]
-        pieces.append(
-            Pieces(kinds.ravel(), narrow(node_of), narrow(source[node_of]), ns).only(ns > 0)
-        )
+        until = end
+        nodes = chains.back(node, begin, time_ns)
+        for part in slices(len(nodes)):  # in slices, to save memory
+            back = nodes[part]
+            # Three pieces per node, backwards: its work, its delay, the lag of its decisive edge.
+            work_begin = time_ns[back] - world.dur_ns[back]
+            lag_begin = np.where(source[back] >= 0, time_ns[source[back]], begin)
+            begins = np.stack([work_begin, work_begin - world.delay_ns[back], lag_begin], axis=1)
+            # Cut at the span: each piece ends where the one before it begins.
+            # end 9, begins [7 8 4]  ->  edges [9 7 7 4]: pieces of 2, 0 and 3 ns
+            edges = np.append(until, np.maximum(begins.ravel(), begin))
+            edges = np.minimum.accumulate(edges)
+            until = int(edges[-1])
+            kinds = np.empty((len(back), 3), dtype=np.int8)
+            kinds[:, 0], kinds[:, 1] = WORK, DELAY
+            kinds[:, 2] = taken(graph.edges.kind, edge[back], DELAY)
+            node_of, ns = np.repeat(back, 3), edges[:-1] - edges[1:]
+            columns = kinds.ravel(), narrow(node_of), source[node_of], ns
+            pieces.append(Pieces(*columns).only(ns > 0))
     return Pieces.joined(pieces)
 
 

@@ -10,6 +10,7 @@ Before nodes are sorted, they are numbered by kind: work, arrivals, collectives,
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import Final
 
 import numpy as np
@@ -52,6 +53,14 @@ _AT_ONCE: Final = 3  # work that starts within this many usual gaps of a queue f
 
 def recorded_graph(prepared: Prepared, ranks: RankReport) -> RecordedGraph:
     """Return the graph of all work of the devices, and of the calls and threads behind it."""
+    # What it was made from is freed by now: it takes more memory than the graph.
+    graph = _unsorted_graph(prepared, ranks)
+    order = np.argsort(graph.edges.target, kind="stable")
+    return replace(graph, edges=graph.edges.only(order))
+
+
+def _unsorted_graph(prepared: Prepared, ranks: RankReport) -> RecordedGraph:
+    """Return the graph with edges in no order."""
     work = RecordedWork.of(prepared, ranks)
     host, meetings = HostWaits(work), _Meetings.of(work)
     counts = [len(work.row), len(meetings.member), len(meetings.all_here_ns), len(host.time_ns)]
@@ -102,7 +111,7 @@ class _GraphBuilder(Struct, frozen=True):
     point: IntArray
 
     def graph(self) -> RecordedGraph:
-        """Return the nodes in topological order, and the edges between them."""
+        """Return the nodes in topological order, and the edges between them in no order."""
         work, meetings = self.work, self.meetings
         # When each node begins: members of collectives begin once all have come.
         start = work.start.copy()
@@ -127,12 +136,13 @@ class _GraphBuilder(Struct, frozen=True):
             _edges(meeting, member, at_once, MEETING),
             _edges(self.arrival, member, at_once, STREAM),
         )
-        edges = Edges.joined((*self._of_work(), *self._of_host(), *arrivals))
-        # Sort edges by target, and drop those that lead back: they would form cycles.
-        source, target = node[edges.source], node[edges.target]
-        kept = np.flatnonzero(source < target)
-        kept = kept[np.argsort(target[kept], kind="stable")]
-        edges = replace(edges, source=source, target=target).only(kept)
+
+        def numbered(edges: Edges) -> Edges:
+            """Return edges between sorted nodes, without those that lead back in cycles."""
+            source, target = node[edges.source], node[edges.target]
+            return replace(edges, source=source, target=target).only(source < target)
+
+        edges = Edges.joined(map(numbered, chain(self._of_work(), self._of_host(), arrivals)))
         in_order = node[np.append(np.arange(len(work.row)), self.point)]
         return RecordedGraph(self._nodes(begun, order), edges, first, in_order)
 
@@ -149,9 +159,12 @@ class _GraphBuilder(Struct, frozen=True):
         def column(nodes: IntArray, values: IntArray, otherwise: int = -1) -> WholeArray:
             """Return a value per node, in order: of `nodes` the given one, else `otherwise`.
 
-            The type is the narrow one if it holds all values.
+            The type is the smallest that holds all values: one byte for few threads or devices.
             """
-            filled = np.full(count, otherwise, dtype=narrow(np.append(values, otherwise)).dtype)
+            ends = int(values.min(initial=otherwise)), int(values.max(initial=otherwise))
+            kinds = (np.iinfo(kind) for kind in (np.int8, np.int16, np.int32, np.int64))
+            kind = next(kind for kind in kinds if kind.min <= ends[0] and ends[1] <= kind.max)
+            filled = np.full(count, otherwise, dtype=kind.dtype)
             filled[nodes] = values
             return filled[order]
 

@@ -16,7 +16,7 @@ from msgspec.structs import astuple, replace
 
 from traceflops.replay.visits import Incoming, Runs, Visits
 from traceflops.table.columns import BoolArray, Columns, IntArray, SmallArray, WholeArray, narrow
-from traceflops.table.grouping import differ_from_before, in_order, places_in_groups
+from traceflops.table.grouping import differ_from_before, in_order, places_in_groups, slices
 from traceflops.table.nesting import taken
 
 HOST, LAUNCH, STREAM, EVENT, SYNC, HANDOVER, MEETING, VIRTUAL = range(8)
@@ -178,12 +178,15 @@ class RecordedGraph(Struct, frozen=True, dict=True):
         edges = Incoming(first, narrow(count), source, target, is_next, is_launch)
         return Visits.of(Runs.of(self.in_order, edges, is_pinned), edges)
 
-    def decisive(self, world: World, time_ns: IntArray) -> IntArray:
+    def decisive(self, world: World, time_ns: IntArray) -> WholeArray:
         """Return, per node, the first incoming edge that decided when it began, -1 for none."""
-        edges = self.edges
-        begun = time_ns - world.dur_ns - world.delay_ns
-        binds = np.flatnonzero(time_ns[edges.source] + world.lag_ns == begun[edges.target])
+        edges, begun = self.edges, time_ns - world.dur_ns - world.delay_ns
+        highest = np.array([len(edges.target)])
+        binding = np.full(len(time_ns), -1, dtype=narrow(highest).dtype)
         # Write the last ones first: of several edges of a node, the first one stays.
-        binding = np.full(len(time_ns), -1, dtype=np.int64)
-        binding[edges.target[binds[::-1]]] = binds[::-1]
+        for part in reversed([*slices(len(edges.target))]):  # in slices, to save memory
+            target = edges.target[part]
+            binds = time_ns[edges.source[part]] + world.lag_ns[part] == begun[target]
+            row = np.flatnonzero(binds)[::-1]
+            binding[target[row]] = row + part.start
         return binding

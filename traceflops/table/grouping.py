@@ -137,23 +137,26 @@ def ranked(values: WholeArray) -> tuple[IntArray, IntArray]:
     rank_of_cell -= 1
     rank = np.empty(len(values), dtype=np.int64)
     for part in slices(len(values)):
-        rank[part] = rank_of_cell[_cell(values[part], low)]
+        rank[part] = rank_of_cell[_cell(values[part], low, has_absent=bool(is_present[0]))]
     return _present(is_present, low), rank
 
 
 def _presence(values: WholeArray) -> tuple[BoolArray, int] | None:
     """Return which numbers occur (cell 0: ABSENT, 1: `low`, ...), and `low`; None if far apart."""
     _refuse_unsigned(values)
-    present = values[values != ABSENT] if len(values) and values.min() == ABSENT else values
-    low, high = (int(present.min()), int(present.max())) if len(present) else (0, 0)
+    low, present = int(values.min()) if len(values) else 0, values
+    if low == ABSENT:
+        present = values[values != ABSENT]
+        low = int(present.min()) if len(present) else 0
+    high = int(present.max()) if len(present) else 0
     if high - low > _GAPS * len(present) + _FEW:
         return None
-    is_present = np.zeros(high - low + 2, dtype=np.bool_)
-    if low == high and present is values:
+    is_present, has_absent = np.zeros(high - low + 2, dtype=np.bool_), present is not values
+    if low == high and not has_absent:
         is_present[1] = len(values) > 0
         return is_present, low
     for part in slices(len(values)):
-        is_present[_cell(values[part], low)] = True
+        is_present[_cell(values[part], low, has_absent=has_absent)] = True
     return is_present, low
 
 
@@ -163,9 +166,10 @@ def _refuse_unsigned(values: WholeArray) -> None:
         raise TypeError(f"{values.dtype} does not fit int64")
 
 
-def _cell(values: WholeArray, low: int) -> IntArray:
-    """Return the cells of numbers in a presence table."""
-    return np.where(values == ABSENT, 0, np.subtract(values, low - 1, dtype=np.int64))
+def _cell(values: WholeArray, low: int, *, has_absent: bool) -> IntArray:
+    """Return the cells of numbers in a presence table; `has_absent`: ABSENT is among them."""
+    cell = np.subtract(values, low - 1, dtype=np.int64)
+    return np.where(values == ABSENT, 0, cell) if has_absent else cell
 
 
 def _present(is_present: BoolArray, low: int) -> IntArray:
@@ -192,7 +196,8 @@ def group_rows(columns: Sequence[WholeArray]) -> tuple[IntArray, IntArray]:
     joint, size = np.zeros(rows, dtype=np.int64), 1
     largest_table = _GAPS * rows + _FEW
     for column in columns if rows else ():
-        low, width = int(column.min()), int(column.max()) - int(column.min()) + 1
+        low = int(column.min())
+        width = int(column.max()) - low + 1
         if size * width > largest_table:
             # Ranks have no gaps: there are at most as many as rows, so the product stays small.
             unique, joint = ranked(joint)
