@@ -148,35 +148,49 @@ def _traceflops(
 
 
 @cache
-def app_of(names: tuple[str, ...]) -> typer.Typer:
-    """Return the program with some commands."""
-    made = typer.Typer(
-        name="traceflops",
-        cls=CommandGroup,
-        no_args_is_help=True,
-        pretty_exceptions_enable=False,
-        rich_markup_mode=None,
-        epilog=EPILOG,
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )
-    made.callback()(_traceflops)
-    for name in names:
-        module = import_module(f"traceflops.cli.{name}")
-        command = made.command(
-            name.replace("_", "-"),
-            epilog="\n".join(module.EXAMPLES),
-            cls=Command,
-            help=getattr(module, "HELP", None),
-        )
-        command(flattened(getattr(module, name)))
-    return made
+def _made(name: str) -> Any:
+    """Return a command as the parser needs it."""
+    function = name.replace("-", "_")
+    module = import_module(f"traceflops.cli.{function}")
+    alone = typer.Typer(add_completion=False, rich_markup_mode=None)
+    help_of = {"epilog": "\n".join(module.EXAMPLES), "help": getattr(module, "HELP", None)}
+    alone.command(name, cls=Command, **help_of)(flattened(getattr(module, function)))
+    return typer.main.get_command(alone)
 
 
-def __getattr__(name: str) -> typer.Typer:
-    """Return `app`, the program with all commands."""
-    if name == "app":
-        return app_of(COMMANDS)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+class _Commands(Mapping[str, Any]):
+    """The commands by name. To make them all takes ten times as long as to make the one needed."""
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in iter(self):
+            raise KeyError(name)
+        return _made(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return (name.replace("_", "-") for name in COMMANDS)
+
+    def __len__(self) -> int:
+        return len(COMMANDS)
+
+
+class _Program(CommandGroup):
+    """All commands."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands: Any = _Commands()
+
+
+app = typer.Typer(
+    name="traceflops",
+    cls=_Program,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    epilog=EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.callback()(_traceflops)
 
 
 def main() -> None:
@@ -191,7 +205,4 @@ def main() -> None:
     if os.environ.get("COLUMNS") == "0":  # set by some CI systems that have no terminal
         del os.environ["COLUMNS"]
     tidy_up_when_ended()
-    # To make one command takes a tenth of the time; a file stands for summary.
-    word = sys.argv[1].replace("-", "_") if len(sys.argv) > 1 else ""
-    is_file = word not in COMMANDS and os.path.isfile(sys.argv[-1]) and len(sys.argv) == 2
-    app_of((word,) if word in COMMANDS else ("summary",) if is_file else COMMANDS)()
+    app()

@@ -13,14 +13,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from difflib import get_close_matches
-from functools import partial
 from glob import escape
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 from typer.core import TyperCommand, TyperGroup
-from typer.main import get_command
 
 from traceflops.cli.common import EXIT_USAGE, complain, failures, say
 from traceflops.cli.options import OTHERS, Text, option
@@ -103,11 +101,8 @@ def _defaults(context: Any, path: Path) -> Options:
     if not isinstance(content, dict):
         raise _refused(path, "tool.traceflops is no table")
     # The options that each table may have: by name of the table, by name of the option.
-    from traceflops.cli import app
-
     options_of: dict[str, Options] = {_SHARED: {}}
-    of_program: Any = get_command(app)
-    for name, command in of_program.commands.items():
+    for name, command in context.parent.command.commands.items():
         options = [each for each in command.params if each.param_type_name == "option"]
         options_of[name] = {_name(each): each for each in options}
         options_of[_SHARED].update(options_of[name])
@@ -195,10 +190,6 @@ _WrongUsage: type[Exception] = typer.BadParameter.__mro__[1]
 class CommandGroup(TyperGroup):
     """The group of commands; errors of usage have two lines."""
 
-    def get_params(self, ctx: Any) -> Any:
-        """Return the parameters, with conversions spared."""
-        return _sparing(super().get_params(ctx))
-
     def make_context(self, info_name: Any, args: list[str], *more: Any, **settings: Any) -> Any:
         """Parse the options before the command; `help` and `version` are options, too."""
         if args and args[0] in _WORDS and not os.path.exists(args[0]):
@@ -272,29 +263,6 @@ def _hint(error: Exception) -> str:
     return f"{meant}see traceflops{command} --help{about_file}"
 
 
-def _sparing(parameters: list[Any]) -> list[Any]:
-    """Return parameters that take texts and missing values as they are.
-
-    Typer from 0.29 on loads pydantic for them, which takes a tenth of the time of a small summary.
-    """
-    for parameter in parameters:
-        if hasattr(parameter, "type_descriptor") and "process_value" not in vars(parameter):
-            parameter.process_value = partial(_converted, parameter, parameter.process_value)
-    return parameters
-
-
-def _converted(parameter: Any, convert: Any, context: Any, value: Any) -> Any:
-    """Return a value in the type of its parameter, which `convert` does unless it is easy."""
-    wanted = parameter.type_descriptor.annotation
-    if value is None and not parameter.required:
-        value = () if parameter.multiple or parameter.nargs == -1 else None
-    elif not (wanted is str and isinstance(value, str)):
-        if wanted != list[str] or not value or isinstance(value, str):
-            return convert(context, value)
-        value = list(value)
-    return value if parameter.callback is None else parameter.callback(context, parameter, value)
-
-
 # Help in plain text: options under headings (those of `rich_help_panel`), then the examples.
 
 _LAST = ("Input", "Select", "MFU", "Output", "Privacy", "Options")
@@ -303,10 +271,6 @@ _LAST = ("Input", "Select", "MFU", "Output", "Privacy", "Options")
 
 class Command(TyperCommand):
     """A command whose help groups the options, some of which may have defaults from a file."""
-
-    def get_params(self, ctx: Any) -> Any:
-        """Return the parameters, with conversions spared."""
-        return _sparing(super().get_params(ctx))
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments; print on stderr which options have values from a file of defaults.
