@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from functools import cache, cached_property, lru_cache
+from functools import cache, lru_cache
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
@@ -177,7 +177,8 @@ class Classifier:
         lower = text.lower()
         for block in self._blocks:
             # One search per block: usually none of its rules matches the head.
-            if block.head_patterns and block.expression.search("\n" + lower) is None:
+            patterns = block.head_patterns
+            if patterns and compiled(patterns).search("\n" + lower) is None:
                 yield from block.headless
                 continue
             for rule in block.rules:
@@ -210,17 +211,12 @@ def load(user_rules: Path | None = None, *, bare: bool = False) -> Classifier:
     return Classifier(rule_files.built_in(), own if bare else (*own, *rule_files.installed()))
 
 
-class _RuleBlock(Struct, frozen=True, dict=True):
-    """Neighbouring rules; one search tells whether a head matches none of them."""
+class _RuleBlock(Struct, frozen=True):
+    """Neighbouring rules; one search of all `head_patterns` tells whether a head matches none."""
 
     rules: tuple[Rule, ...]
     headless: tuple[Rule, ...]  # the rules of the block that do not look at the head
     head_patterns: tuple[str, ...]
-
-    @cached_property
-    def expression(self) -> re.Pattern[str]:
-        """Return the expression that finds what any of the rules looks for in a head."""
-        return compiled(self.head_patterns)
 
 
 def _blocks(rules: tuple[Rule, ...], size: int) -> Iterator[_RuleBlock]:

@@ -16,7 +16,6 @@ redacted. tests/privacy collects the texts of notes from the source to check tha
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from functools import cache
 from typing import Final
 
@@ -177,10 +176,11 @@ SHORT_WORDS: Final = frozenset(_SHORT.split())
 _LARGE: Final = frozenset({2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**63 - 1, 2**64 - 1})
 _DIGITS: Final = 8  # numbers of more digits may be those of an account, a job or a telephone
 
-_PIECE: Final = re.compile(
+PIECE: Final = re.compile(
     rf"(?P<code>{'|'.join(_CODES)})|(?P<number>\d+)|"
     r"(?P<word>[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+)"
 )
+"""A piece of a token of ASCII letters and digits; the name of its group is its kind."""
 
 
 def words_of(letters: str) -> list[str]:
@@ -206,12 +206,6 @@ def library_words() -> frozenset[str]:
 def is_plain_number(digits: str) -> bool:
     """Return whether a number may stay: it is short, or a limit of integers, so it is no ID."""
     return len(digits) <= _DIGITS or (len(digits) <= 20 and int(digits) in _LARGE)
-
-
-def pieces(token: str) -> Iterator[tuple[str, str]]:
-    """Yield the pieces of a token of ASCII letters and digits: "code", "number" or "word", text."""
-    for piece in _PIECE.finditer(token):
-        yield piece.lastgroup or "", piece.group()
 
 
 _SENTENCES: Final = """

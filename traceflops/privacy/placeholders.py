@@ -89,7 +89,8 @@ class Placeholders:
             return self._word(token)
         if of_tensile and known_words.TENSILE_TOKEN.fullmatch(token):
             return token
-        pieces = list(known_words.pieces(token))
+        matches = known_words.PIECE.finditer(token)
+        pieces = [(match.lastgroup or "", match[0]) for match in matches]
         is_mixed = any(kind != "word" for kind, _ in pieces) and len(pieces) > 1
         are_known = [
             known_words.is_library_word(piece) and not (is_mixed and len(piece) == 1)
