@@ -134,7 +134,7 @@ def _head(figures: Utilisation, width: int) -> Iterator[Text]:
         sentences = [rate.sentence]
     elif rate is not None:
         value = exact_percent(max(rate.mfu, rate.hfu))
-        sentences = [f"No MFU: {value} of peak is impossible ({rate.convention})."]
+        sentences = [f"No MFU: {value} of peak is impossible ({rate.ledger.convention})."]
     for lack in figures.lacks:
         sentences.append(words(fact("missing.line-with-remedy", what=lack.what, how=lack.how)))
     for sentence in sentences:

@@ -40,6 +40,7 @@ _NAME: Final = 46
 _REASONS: Final = 2
 _LEAST: Final = 0.1  # share of a warp's cycles; smaller reasons are only in the JSON
 _HEADS: Final = {**ROOFS, "memory": "Memory"}
+"""The head of the column of each roof."""
 _SERIALIZED: Final = "Times: serialized, mostly at locked clocks."
 _ABOUT: Final = "~"
 _NO_SHARES: Final = "Speed of light: ncu --set full."

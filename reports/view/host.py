@@ -69,9 +69,6 @@ def _launches(analysis: Analysis, most: int) -> ReportTable:
     if len(rows) > 1:
         rows.insert(0, _LaunchRow("all", launches.total, analysis.windows_used))
 
-    def per_call(row: _LaunchRow) -> str:
-        return ratio(row.sums.operations / row.sums.launches if row.sums.launches else None)
-
     per_step = Column.number(
         "Per step", lambda row: count(round(row.sums.launches / max(row.windows, 1)))
     )
@@ -79,7 +76,12 @@ def _launches(analysis: Analysis, most: int) -> ReportTable:
         Column("GPU", lambda row: row.label),
         Column.number("Launch calls", lambda row: count(row.sums.launches)),
         *([per_step] if analysis.steps.used else ()),
-        Column.number("Operations per call", per_call),
+        Column.number(
+            "Operations per call",
+            lambda row: ratio(
+                row.sums.operations / row.sums.launches if row.sums.launches else None
+            ),
+        ),
         Column.number("Time in calls", lambda row: duration(row.sums.call_ns)),
         Column.number("Long calls", lambda row: count(row.sums.long_calls)),
         Column.number("Late starts", lambda row: count(row.sums.late_starts)),

@@ -89,8 +89,8 @@ def owners_table(analysis: Analysis, by: str, most: int = MOST_OWNERS) -> Report
         return table_of((), ())
     has_shapes = any(owner.shapes for owner in work.owners)
     words = OWNER_WORDS["op" if by == "shape" and not has_shapes else by]
-    times_ns = [owner.work.device_ns for owner in work.owners]
-    largest = nlargest(most, range(len(work.owners)), key=times_ns.__getitem__)
+    indices = range(len(work.owners))
+    largest = nlargest(most, indices, key=lambda index: work.owners[index].work.device_ns)
     rows = [work.owners[index] for index in sorted(largest)]
     has_instances = any(owner.instances > 1 for owner in rows)
     hidden = len(work.owners) - len(rows)

@@ -34,12 +34,12 @@ ONE_NODE = Run(tokens=1024, devices=8, step_seconds=Fraction(30))
 
 def test_a_bare_parameter_count() -> None:
     found = rate(POST, ONE_NODE, MI300X)
-    assert (found.convention, exact_percent(found.mfu)) == ("6N", "0.80 %")
+    assert (found.ledger.convention, exact_percent(found.mfu)) == ("6N", "0.80 %")
     assert found.mfu == Fraction(6 * 405 * 1024, 8 * 30 * 1_300_000)
     assert found.sentence == "MFU 0.80 % (6N, given 1,300 TFLOP/s)"
     assert found.flops_per_token == 6 * 405 * 10**9
     lora = rate(POST, replace(ONE_NODE, frozen=frozenset({"all"})), MI300X)
-    assert (lora.convention, exact_percent(lora.mfu)) == ("4N", "0.53 %")
+    assert (lora.ledger.convention, exact_percent(lora.mfu)) == ("4N", "0.53 %")
     assert 3 * lora.mfu == 2 * found.mfu
 
 

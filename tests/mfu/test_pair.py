@@ -270,7 +270,7 @@ def test_counters_check_shapes() -> None:
     found = measured(trace, rocprof((), rows, file="counters.csv"))
     assert found.executed.work is not None
     assert found.executed.work.check is not None
-    assert found.executed.work.check.agree
+    assert abs(found.executed.work.check.difference) <= Fraction(2, 100)
     assert "counters-differ-from-shapes" not in {one.code for one in found.notes}
 
 

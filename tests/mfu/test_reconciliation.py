@@ -179,7 +179,7 @@ def test_one_rank_of_four_has_a_quarter_of_the_job() -> None:
     assert found.needed == 2 * step_flops(config)
     assert found.agree
     by = fact("job-size.world-size")
-    assert found.job.note == fact("job-size.assumed", devices=4, by=by, shown=1)
+    assert found.described.notes[0] == fact("job-size.assumed", devices=4, by=by, shown=1)
 
 
 def test_a_convention_is_counted_over_the_device_windows() -> None:
@@ -600,7 +600,7 @@ def test_a_claim_is_checked_where_other_things_are_wrong_too() -> None:
 def test_a_number_of_parameters_is_only_an_estimate() -> None:
     prepared, measured = sample()
     found = reconcile(measured, prepared, bare_model(10**9), Run(tokens=4096))
-    assert found.rate is None or found.rate.convention == "6N"
+    assert found.rate is None or found.rate.ledger.convention == "6N"
     assert "describe the model (--model)" in found.sentence
 
 

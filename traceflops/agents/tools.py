@@ -151,6 +151,10 @@ class Tools:
         """
         opened = self._trace(trace)
         report, idle = opened.report, opened.report["idle"]["culprits"]
+        findings = [
+            {"id": id_, **_of(found, "title", "priority"), "gain_per_step": found["gain"]}
+            for id_, found in opened.findings.items()
+        ]
         return {
             "trace": trace,
             "verdict": report["verdict"]["sentence"],
@@ -160,7 +164,7 @@ class Tools:
             **_of(report["total"], "window_ns", "components_ns", "hidden_communication_ns"),
             "idle": _few([_of(culprit, "class", "label", "idle_ns") for culprit in idle]),
             "kernels": _few([_of(row, "name", "count", "sum_ns") for row in report["kernels"]]),
-            "findings": _few([_titled(*item) for item in opened.findings.items()]),
+            "findings": _few(findings),
             "devices": _few(list(map(_device, report["devices"]))),
             "jobs": _few([_of(job, "number", "files", "ranks") for job in report["jobs"]]),
             "notes": _few([note["text"] for note in report["notes"]]),
@@ -325,10 +329,6 @@ def _few(value: Any) -> Any:
 
 def _of(item: Answer, *names: str) -> Answer:
     return {name: item[name] for name in names}
-
-
-def _titled(id: str, finding: Answer) -> Answer:
-    return {"id": id, **_of(finding, "title", "priority"), "gain_per_step": finding["gain"]}
 
 
 def _device(device: Answer) -> Answer:

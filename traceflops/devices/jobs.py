@@ -160,7 +160,9 @@ class _Members:
     def add(self, member: _Member) -> None:
         """Add a member to this job."""
         self.all.append(member)
-        self._by_claims[member.claims].append(member)
+        # What `contradiction` compares besides ranks and times; equal in most files of a job.
+        claims = (member.is_timed, member.is_apart, bool(member.ranks), member.world)
+        self._by_claims[*claims, member.trace.source.format, member.models].append(member)
         for rank in member.ranks:
             self._by_rank[rank].append(member)
 
@@ -218,12 +220,6 @@ class _Member:
         """The sort key: traces with a timeline, with kernels, others; each by start, then name."""
         begin = self.span_ns[0] if self.span_ns else 0
         return not self.is_timed, not (self.is_timed or self.kernels), begin, self.name
-
-    @cached_property
-    def claims(self) -> tuple[object, ...]:
-        """What `contradiction` compares besides ranks and times; equal in most files of a job."""
-        own = self.is_timed, self.is_apart, bool(self.ranks), self.world
-        return *own, self.trace.source.format, self.models
 
     def misfit(self, job: _Members) -> str | None:
         """Return why the trace does not belong to a job, None if it may."""

@@ -217,9 +217,9 @@ def _checks(spec: DeviceSpec, seen: SeenDevice) -> Iterator[_Check]:
         agrees = seen.warp_size == spec.warp_size
         yield f"warp size {seen.warp_size}", str(spec.warp_size), agrees
     if seen.memory_bytes is not None and seen.memory_bytes > 0 and spec.memories:
-        sizes_gb = ("shared" if memory.gb is None else str(memory.gb) for memory in spec.memories)
+        sizes = " or ".join(memory.size for memory in spec.memories)
         fits = any(memory.fits(seen.memory_bytes) for memory in spec.memories)
-        yield device_facts.gib(seen.memory_bytes), f"{' or '.join(sizes_gb)} GB", fits
+        yield device_facts.gib(seen.memory_bytes), f"{sizes} GB", fits
 
 
 def _named(spec: DeviceSpec, seen: SeenDevice) -> Match:

@@ -71,11 +71,6 @@ NOTHING_LAUNCHED: Final = MissingInput(fact("missing.nothing-launched"), TO_GPU)
 ON_MPS: Final = MissingInput(fact(NO_WORK), fact("missing.on-mps"))
 
 
-def advised(how: str) -> Fact | None:
-    """Return advice on recording (`remedies`) as a fact, None if it is empty."""
-    return quoted(how) if how else None
-
-
 def _uncounted(families: Sequence[Family | None]) -> str | None:
     """Return the hardware if counters of no device tell FLOPs, None if those of some do."""
     of_devices = [family for family in families if family is not None]

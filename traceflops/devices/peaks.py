@@ -50,6 +50,11 @@ class Memory(Struct, frozen=True):
     gb: int | None
     bandwidth: int
 
+    @property
+    def size(self) -> str:
+        """Return its size in GB as text."""
+        return "shared" if self.gb is None else str(self.gb)
+
     def fits(self, seen_bytes: int) -> bool:
         """Return whether a driver may report so many bytes for this memory."""
         return self.gb is None or _LEAST <= Fraction(seen_bytes, self.gb * _GIB) <= _MOST

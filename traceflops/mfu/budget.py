@@ -212,10 +212,6 @@ class ShareRange(Struct, frozen=True):
         least, most = exact_percent(self.least), exact_percent(self.most)
         return least if least == most else f"{least} to {most}"
 
-    def times(self, factor: Fraction) -> ShareRange:
-        """Return the range multiplied by a factor."""
-        return ShareRange(self.least * factor, self.most * factor)
-
     def after(self, before: float, least: float, most: float) -> ShareRange | None:
         """Return the range once the time `before` is `least` to `most` instead; None if above 1."""
         if least <= 0:

@@ -22,7 +22,7 @@ from traceflops.devices.counter_formulas import family_of
 from traceflops.devices.device_facts import shown
 from traceflops.devices.missing_input import MissingInput
 from traceflops.devices.peaks import PER_TERA
-from traceflops.facts import Fact, fact, in_words
+from traceflops.facts import Fact, fact, in_words, quoted
 from traceflops.flops.mfu_waterfall import UNSPLIT, Waterfall, waterfall
 from traceflops.flops.ops.arguments import TF32_OR_FP32
 from traceflops.mfu import budget
@@ -108,7 +108,10 @@ class Measurement(Struct, frozen=True, dict=True):
     def busy_range(self) -> ShareRange | None:
         """Return the least and the most that busy MFU can be."""
         mfu, busy = self.mfu_range, self.busy_mfu
-        return mfu.times(busy / self.mfu) if mfu and busy and self.mfu else None
+        if mfu is None or not busy or not self.mfu:
+            return None
+        factor = busy / self.mfu
+        return ShareRange(mfu.least * factor, mfu.most * factor)
 
     def _range(
         self, share: Fraction | None, family: str, open_share: Fraction | None = None
@@ -281,9 +284,10 @@ def why_no_figure(
         # full, or the recording ended before the few kernels did.
         how = "" if records.kernel.lost else advice(trace, "kernels of graphs")
         how = how or advice(trace, "all device records")
+        request = quoted(how) if how else None
         is_ended = records.lacks_all_kernels and records.kernel.calls <= _FEW_LAUNCHES
-        next_time = fact("missing.wait-at-end") if is_ended else missing_input.advised(how)
         lost = "no-graph-records" if records.is_judged else "records-incomplete"
+        next_time = fact("missing.wait-at-end") if is_ended else request
         yield MissingInput(fact(f"missing.{lost}"), next_time)
     elif not done.executed_flops:
         yield _nothing_counted(prepared, done, is_ml=of_ml(trace))

@@ -107,16 +107,6 @@ class _Lane(Struct, frozen=True):
         columns = (self.pass_index, self.start_ns, self.end_ns, self.next_ns)
         return _Lane(self.device, self.account, *(column[chosen] for column in columns))
 
-    @property
-    def duration_ns(self) -> IntArray:
-        """Return the duration of each pass."""
-        return self.end_ns - self.start_ns
-
-    @property
-    def between(self) -> Intervals:
-        """Return the time from the end of each pass to the next."""
-        return Intervals.of(self.end_ns, self.next_ns)
-
 
 def serving(prepared: Prepared, attribution: Attribution) -> Serving:
     """Return the annotated passes that begin in the chosen windows; empty without any."""
@@ -128,11 +118,11 @@ def serving(prepared: Prepared, attribution: Attribution) -> Serving:
     kinds = (_pass_kind(kind, prepared, passes, lanes) for kind in ORDER)
     rows = []
     for lane in lanes:
-        columns = (lane.pass_index.tolist(), lane.start_ns.tolist(), lane.duration_ns.tolist())
-        for index, start, duration in zip(*columns, strict=True):
+        columns = (lane.pass_index.tolist(), lane.start_ns.tolist(), lane.end_ns.tolist())
+        for index, start, end in zip(*columns, strict=True):
             judged = passes[index].judged
             size = (judged.sequences, judged.queries)
-            rows.append(ServingPass(judged.kind, lane.device, start, duration, *size))
+            rows.append(ServingPass(judged.kind, lane.device, start, end - start, *size))
     return Serving(tuple(rows), tuple(kind for kind in kinds if kind.passes))
 
 
@@ -169,12 +159,13 @@ def _pass_kind(
     """Return the statistics of one kind of passes; `lanes` are the chosen passes of all kinds."""
     is_of_kind = np.array([one.judged.kind == kind for one in passes], dtype=np.bool_)
     lanes = [lane.only(is_of_kind[lane.pass_index]) for lane in lanes]
-    durations_ns = sorted(ns for lane in lanes for ns in lane.duration_ns.tolist())
+    durations_ns = sorted(ns for lane in lanes for ns in (lane.end_ns - lane.start_ns).tolist())
     tokens = [passes[index].judged.queries for lane in lanes for index in lane.pass_index.tolist()]
-    idle_ns = sum(lane.between.subtract(lane.account.timeline.busy).length_ns for lane in lanes)
+    pauses = [(lane.account, Intervals.of(lane.end_ns, lane.next_ns)) for lane in lanes]
+    idle_ns = sum(pause.subtract(account.timeline.busy).length_ns for account, pause in pauses)
     waits = IdleCulprits((), idle_ns)
     if idle_ns and prepared.launch_records.is_judged:  # else no launch tells what a gap waited for
-        gaps = [gap_parts(lane.account, lane.between) for lane in lanes if len(lane.between)]
+        gaps = [gap_parts(account, pause) for account, pause in pauses if len(pause)]
         waits = culprits_of(GapParts.joined(gaps), prepared.trace)
     cycle_ns, followed, total = 0, 0, EMPTY_ACCOUNT
     for lane in lanes:

@@ -16,7 +16,6 @@ redacted. tests/privacy collects the texts of notes from the source to check tha
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from functools import cache
 from typing import Final
 
@@ -185,6 +184,7 @@ _PIECE: Final = (
     rf"(?P<code>{'|'.join(_CODES)})|(?P<number>\d+)|"
     r"(?P<word>[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+)"
 )
+"""A piece of a token of ASCII letters and digits; the name of its group is its kind."""
 
 
 def words_of(letters: str) -> list[str]:

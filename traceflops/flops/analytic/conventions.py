@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from traceflops.errors import UsageError
-from traceflops.flops.model.blocks import Attention, Linear
+from traceflops.flops.model.blocks import ROUTING, Attention, Linear
 from traceflops.flops.model.card import ModelCard, PlacedLinear
 
 Context = Literal["none", "exact", "half", "half-window", "full"]
@@ -126,7 +126,7 @@ def needs_matrices(rule: Convention, card: ModelCard) -> bool:
 
 
 def _matmul(card: ModelCard) -> Matrices:
-    return tuple(matrix for matrix in card.placed() if not matrix.routes)
+    return tuple(matrix for matrix in card.placed() if matrix.linear.name not in ROUTING)
 
 
 def square(card: ModelCard) -> ModelCard:

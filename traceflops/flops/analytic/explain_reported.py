@@ -104,7 +104,7 @@ class Explanation(Struct, frozen=True):
         best, rate = self.candidates[0], self.honest
         # A reported HFU is compared with the HFU; a published rate has no FLOPs to compute one.
         as_hfu = self.metric == "hfu" and rate.is_counted and not rate.is_hfu
-        figure = rate.as_hfu if as_hfu else rate.sentence
+        figure = rate.in_words("HFU") if as_hfu else rate.sentence
         if (rate.hfu if as_hfu else rate.figure) > 1:
             honest = fact("reported.impossible", figure=figure)
         elif not rate.is_counted:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import Final
+from typing import Final, Literal
 
 from msgspec import Struct
 
@@ -104,11 +104,6 @@ class Rate(DescribedWork, frozen=True):
     peak: Peak
 
     @property
-    def convention(self) -> str:
-        """Return the convention's id."""
-        return self.ledger.convention
-
-    @property
     def mfu(self) -> Fraction:
         """Return model FLOPs as a share of what the devices could do in the time."""
         return share(self.ledger.model, self.seconds, self.devices, self.peak)
@@ -140,16 +135,12 @@ class Rate(DescribedWork, frozen=True):
     @property
     def sentence(self) -> str:
         """Return the figure in words: metric, value, convention and peak."""
-        return self.as_hfu if self.is_hfu else f"MFU {exact_percent(self.mfu)} {self._name}"
+        return self.in_words("HFU" if self.is_hfu else "MFU")
 
-    @property
-    def as_hfu(self) -> str:
-        """Return the HFU with its name."""
-        return f"HFU {exact_percent(self.hfu)} {self._name}"
-
-    @property
-    def _name(self) -> str:
-        return f"({self.convention}, {self.peak.text})"
+    def in_words(self, metric: Literal["MFU", "HFU"]) -> str:
+        """Return MFU or HFU in words: metric, value, convention and peak."""
+        value = exact_percent(self.hfu if metric == "HFU" else self.mfu)
+        return f"{metric} {value} ({self.ledger.convention}, {self.peak.text})"
 
 
 def rate(card: ModelCard, run: Run, peak: Peak, name: str | None = None) -> Rate:
@@ -176,7 +167,7 @@ def rate_of(done: DescribedWork, peak: Peak | None) -> Rate | None:
 
 def check_possible(rate: Rate, card: ModelCard, run: Run, spec: DeviceSpec | None = None) -> None:
     """Raise InputError, with the likely reasons, if MFU or HFU is above 1."""
-    terms = f"{rate.convention}, {rate.peak.text}"
+    terms = f"{rate.ledger.convention}, {rate.peak.text}"
     if rate.is_counted:
         terms = f"{terms}, {decimal(rate.seconds, 6)} s per step"
     for metric, value in (("MFU", rate.mfu), ("HFU", rate.hfu)):
@@ -227,7 +218,8 @@ def reasons(
     recomputation adds a third, an H100's peak is 3.17 times an A100's (312 TFLOP/s), frozen weights
     need 2 of 3 passes; 6/5 is a usual size of the last mistakes.
     """
-    peak, rule, counts = rate.peak.flops_per_ns, CONVENTIONS[rate.convention], run.achieved is None
+    peak, counts = rate.peak.flops_per_ns, run.achieved is None
+    rule = CONVENTIONS[rate.ledger.convention]
     # Conventions that count the weights of experts that a token does not use.
     with_unused = rule.weights in ("all", "all-positions", "all-embeddings", "matmul-or-all")
     is_of_a100 = abs(peak / Fraction(312_000) - 1) < Fraction(1, 100)

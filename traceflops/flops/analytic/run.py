@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from traceflops.errors import UsageError
 from traceflops.facts import Fact
 from traceflops.flops.analytic.lengths import Lengths, LengthSums, Sequences, sums_of
-from traceflops.flops.model.blocks import Linear, require
+from traceflops.flops.model.blocks import ROUTING, Linear, require
 from traceflops.flops.model.card import ModelCard, PlacedLinear
 from traceflops.units import decimal, parse_share
 
@@ -106,7 +106,8 @@ class Lora(Struct, frozen=True):
             return ()
         if self.targets:
             return tuple(m for m in card.placed() if m.linear.name in self.targets)
-        return tuple(m for m in card.placed() if m.in_blocks and not m.routes)
+        in_blocks = (placed for placed in card.placed() if placed.in_blocks)
+        return tuple(placed for placed in in_blocks if placed.linear.name not in ROUTING)
 
     def parameters(self, card: ModelCard) -> int:
         """Return the trained parameters of all adapters."""

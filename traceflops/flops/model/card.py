@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from traceflops.facts import Fact, fact
-from traceflops.flops.model.blocks import ROUTING, Block, Conv, Core, Experts, Linear, require
+from traceflops.flops.model.blocks import Block, Conv, Core, Experts, Linear, require
 
 Norm = Literal["rms", "layernorm", "layernorm-nobias"]
 Side = Literal["decoder", "encoder"]
@@ -44,11 +44,6 @@ class PlacedLinear(Struct, frozen=True):
     def active(self) -> int:
         """Return the weights that one token is multiplied with, in all layers."""
         return self.times * self.linear.active
-
-    @property
-    def routes(self) -> bool:
-        """Return whether the matrix is a router."""
-        return self.linear.name in ROUTING
 
 
 class PlacedCore(Struct, frozen=True):

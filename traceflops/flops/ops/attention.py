@@ -50,10 +50,6 @@ class Masking(Struct, frozen=True):
         causal = next((flag for flag in flags if flag is not None), None)
         return None if causal is None else self._windowed(args, causal, self.bottom_right)
 
-    def unrecorded(self) -> Band:
-        """Return the mask with the fewest possible pairs: causal, with the narrowest window."""
-        return Band(0 if self.window else None, 0, self.bottom_right)
-
     def _windowed(self, args: Arguments, causal: bool, bottom_right: bool) -> Band:
         """Return the mask with its window; a side is None (all keys) if negative or missing."""
         sides = [args.integer(position) for position in self.window]
@@ -142,9 +138,12 @@ class Attention(Struct, frozen=True):
             raise CannotCount("not-in-trace")
         core = _fitted(*(_sizes(tensor, self.order, packed=is_packed) for tensor in (q, k, v)))
         band = self.masking.band(args)
-        causal = None if band is None else band.causal
-        # If the mask is not recorded, the pairs are between all and the fewest.
-        loose, tight = band or Band(), band or self.masking.unrecorded()
+        # In a causal mask no query sees a later key.
+        causal = None if band is None else band.right is not None and band.right <= 0
+        # If the mask is not recorded, the pairs are between all and the fewest: those of a causal
+        # mask with the narrowest window.
+        narrowest = Band(0 if self.masking.window else None, 0, self.masking.bottom_right)
+        loose, tight = band or Band(), band or narrowest
         if offsets is None:
             most = core.batch * loose.pairs(core.queries, core.keys)
             least = core.batch * tight.pairs(core.queries, core.keys)
@@ -210,11 +209,6 @@ class Band(Struct, frozen=True):
     right: int | None = None
     bottom_right: bool = False
 
-    @property
-    def causal(self) -> bool:
-        """Return whether no query sees a later key."""
-        return self.right is not None and self.right <= 0
-
     def pairs(self, queries: int, keys: int) -> int:
         """Return the (query, key) pairs of one sequence and head that the mask leaves.
 
@@ -251,14 +245,14 @@ class Band(Struct, frozen=True):
 
 
 def _ramp(queries: int, keys: int, first: int) -> int:
-    """Return the sum over i < queries of i + first, each limited to 0..keys."""
-    return _positive(queries, first) - _positive(queries, first - keys)
+    """Return the sum over i < queries of i + first, each limited to 0..keys.
 
-
-def _positive(count: int, first: int) -> int:
-    """Return the sum of the positive values of i + first, for 0 <= i < count."""
-    return _triangle(count - 1 + first) - _triangle(first - 1)
-
-
-def _triangle(number: int) -> int:
-    return number * (number + 1) // 2 if number > 0 else 0
+    The positive values of i + a have the sum T(queries - 1 + a) - T(a - 1), with the triangular
+    numbers T(n) = n (n + 1) / 2, and 0 for n < 0. With a = first - keys it is the excess over keys.
+    """
+    excess = first - keys
+    ends = (queries - 1 + first, first - 1, queries - 1 + excess, excess - 1)
+    last, before_first, last_excess, before_excess = (
+        n * (n + 1) // 2 if n > 0 else 0 for n in ends
+    )
+    return (last - before_first) - (last_excess - before_excess)

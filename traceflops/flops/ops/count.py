@@ -17,7 +17,7 @@ import pyarrow as pa
 from msgspec import Struct
 from msgspec.structs import replace
 
-from traceflops.flops.ops.arguments import READERS, Arguments, Shapes
+from traceflops.flops.ops.arguments import INT64_MAX, READERS, Arguments, Shapes
 from traceflops.flops.ops.table import ENCLOSING, RULES
 from traceflops.flops.ops.work import CannotCount, Result, Rule, Signature, Unknown, Work
 from traceflops.table.arrays import ABSENT, BoolArray, IntArray
@@ -136,7 +136,8 @@ def _works(
         except CannotCount as error:
             yield Unknown(error.reason), rule
         else:
-            yield (work if work.fits else Unknown("too-large")), rule
+            counts = (work.flops, work.min_bytes or 0, work.vector_flops or 0)
+            yield (work if max(counts) <= INT64_MAX else Unknown("too-large")), rule
 
 
 def output_shapes(ops: pa.Table) -> IntArray:

@@ -7,7 +7,7 @@ from typing import Literal, get_args
 
 from msgspec import Struct
 
-from traceflops.flops.ops.arguments import INT64_MAX, Arguments, Shape, Tensor
+from traceflops.flops.ops.arguments import Arguments, Shape, Tensor
 
 MatrixKind = Literal[
     "gemm", "grouped_gemm", "convolution", "convolution_backward", "attention", "attention_backward"
@@ -161,12 +161,6 @@ class Work(Struct, frozen=True):
     def exact(self) -> bool:
         """Return whether the FLOPs are known exactly."""
         return self.flops == self.at_least
-
-    @property
-    def fits(self) -> bool:
-        """Return whether every count is an int64."""
-        counts = (self.flops, self.min_bytes or 0, self.vector_flops or 0)
-        return max(counts) <= INT64_MAX
 
 
 class Unknown(Struct, frozen=True):

@@ -57,12 +57,6 @@ class JobSize(Struct, frozen=True):
             return None
         return Fraction(self.window_ns, self.windows * NS_PER_S)
 
-    @property
-    def note(self) -> Fact:
-        """Return a fact on the assumed number of devices and its source."""
-        some = self.shown if self.shown != self.devices else None
-        return fact("job-size.assumed", devices=self.devices, by=self.told_by, shown=some)
-
 
 def job_size(prepared: Prepared, gpus: int | None = None) -> JobSize:
     """Return the size of the job: by the option `gpus`, else by world sizes, else by the trace."""

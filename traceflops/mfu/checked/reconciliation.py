@@ -151,7 +151,8 @@ def reconcile(
     job = passes.job_size(prepared, gpus)
     untimed = replace(run, **dict.fromkeys((*MEASURES, "achieved_basis")))
     run = replace(untimed, devices=job.devices, step_seconds=job.seconds)
-    notes = [job.note]
+    some = job.shown if job.shown != job.devices else None
+    notes = [fact("job-size.assumed", devices=job.devices, by=job.told_by, shown=some)]
     # Whether the run trains, unless described: assume so if the trace does not tell.
     inference = measured.inference
     if run.forward_only is None and inference is not None:
@@ -174,7 +175,8 @@ def reconcile(
     lacks = [lack for lack in (job.lack, choice.lack) if lack is not None]
     rate = described.rate
     if rate is not None and (share := max(rate.mfu, rate.hfu)) > 1:
-        what = fact("missing.described-above-peak", share=share, convention=rate.convention)
+        rule = rate.ledger.convention
+        what = fact("missing.described-above-peak", share=share, convention=rule)
         lacks.append(MissingInput(what, CHECK))
     if (above := passes.beyond_counted(measured, card, run, job)) is not None:
         lacks.append(MissingInput(above, CHECK))

@@ -8,6 +8,7 @@ runs. Launches of the timed run get the FLOPs and bytes of the same launches in 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from fractions import Fraction
 from typing import Final
 
 import numpy as np
@@ -47,6 +48,8 @@ FOUND_PAIR: Final = Note(
     "The capture of the graphs was found beside the trace; --pair takes another.",
 )
 """The note of a pair that the user did not name: such a pair may be useless without an error."""
+_AGREE: Final = Fraction(2, 100)
+"""FLOPs by counters and by shapes agree if they are at most this share apart."""
 _COLUMNS: Final = ("kind", "size", "vector", "how", "origin")
 """The columns of MeasuredWork that have a row per activity."""
 
@@ -323,7 +326,7 @@ def _notes(
         yield note_of("assumed", "fabric-bytes")
     if "ncu" in tools_of_bytes:
         yield note_of("assumed", "memory-bytes")
-    if check is not None and not check.agree:
+    if check is not None and abs(check.difference) > _AGREE:
         code = f"counters-differ-from-shapes{'' if check.difference > 0 else '.less'}"
         apart, kernel = abs(check.difference), shown(check.kernel)
         yield note_of("assumed", code, count=check.launches, apart=apart, kernel=kernel)

@@ -29,6 +29,8 @@ from traceflops.windows.prepared import Prepared
 _SEVERAL: Final = re.compile(r"[\d,]+ files")
 """The name that a recording of several files gets."""
 _MOST_NAMED: Final = 3
+_LIKE: Final = 0.5
+"""If two runs are of one program, at least this share of the launches of one is in the other."""
 SAME_RUN: Final = "counted-while-timed"
 """The code of the note that counters were read while times were recorded; readers note it, too."""
 _OF_TIMES: Final = (
@@ -63,8 +65,10 @@ def join_notes(join: Join, launches: int) -> Iterator[Note]:
     file = shown(join.file) if join.file else None
     which = fact(f"work-from.{join.origin}{'-of' if are_several else ''}", file=file)
     notes = []
-    # The recording may be of another program. Then all of the time (share 1) is in doubt.
-    if file and join.is_doubtful:
+    # If most launches of each run are missing in the other, the recording may be of another
+    # program. Then all of the time (share 1) is in doubt.
+    is_unlike = join.found < _LIKE and join.count("absent") >= (1 - _LIKE) * join.launches
+    if file and is_unlike:
         found = Fraction(join.found)
         notes.append(note_of("assumed", "unlike", share=1.0, which=which, found=found))
     if join.launches:

@@ -39,10 +39,7 @@ KNOWN: Final[tuple[How, ...]] = HOW[: HOW.index("ambiguous")]
 """Ways in which the FLOPs of a launch are known."""
 SIZES_AGREE: Final = 0.02
 """Bytes of equal launches may differ by this share, as caches do; all get the mean."""
-AGREE: Final = Fraction(2, 100)
 _COUNTED_AT: Final = {"rocprofv3": "the fabric", "ncu": "the memory"}
-_LIKE: Final = 0.5
-"""If two runs are of one program, at least this share of the launches of one is in the other."""
 Shaped = tuple[IntArray, IntArray]
 """The most and the least FLOPs of each activity by shapes, -1 if unknown."""
 
@@ -218,11 +215,6 @@ class Join(Struct, frozen=True):
     found: float = 1.0
 
     @property
-    def is_doubtful(self) -> bool:
-        """Return whether most launches of each run are missing in the other."""
-        return self.found < _LIKE and self.count("absent") >= (1 - _LIKE) * self.launches
-
-    @property
     def launches(self) -> int:
         """Return the number of launches."""
         return self.count(*HOW)
@@ -262,11 +254,6 @@ class CrossCheck(Struct, frozen=True):
         # Counted 110, by shapes 80 to 100: 0.1. Counted 90: 0. Counted 72: -0.1.
         bound = min(max(self.counted, self.least), self.most)
         return Fraction(self.counted - bound, bound) if bound else Fraction(0)
-
-    @property
-    def agree(self) -> bool:
-        """Return whether the two are at most 2 % apart."""
-        return abs(self.difference) <= AGREE
 
 
 class MeasuredWork(Struct, frozen=True):
