@@ -71,10 +71,9 @@ _OF_ROWS: Final = (
 """Codes of notes on rows."""
 _NESTED: Final = "kernel times by NVTX range, where nested ranges repeat a kernel"
 _SUMS: Final = "give cuda_gpu_kern_sum or cuda_gpu_trace of the same profile"
-_TRACES: Final = (
-    "give cuda_gpu_trace and cuda_api_trace of the same profile; if that has no CUDA data, record "
-    f"again with {NSYS}"
-)
+_TRACES: Final = "give cuda_gpu_trace and cuda_api_trace of the same profile"
+_NO_CUDA: Final = b" does not contain CUDA trace data"
+"""A part of the message where nsys stats finds no CUDA calls."""
 _UNCHANGED: Final = "give the file exactly as nsys stats wrote it"
 _USELESS: Final[tuple[tuple[str, type[InputError], str, str], ...]] = (
     ("nested-sums", NotATrace, _NESTED, _SUMS),
@@ -169,6 +168,8 @@ def _no_rows(empty: Sequence[StatsFile]) -> InputError:
     odd = {code for file in empty for part in file.parts for code, n in part.odd.items() if n}
     for code, error_type, text, hint in _USELESS:
         if code in odd:
+            if code == "other-calls" and any(_NO_CUDA in file.source.head() for file in empty):
+                text, hint = "the profile has no CUDA data", f"record again with {NSYS}"
             return error_type(f"{text}: {name}", hint)
     if any(file.damage.dropped_rows or file.damage.cut_bytes for file in empty):
         return InputError(f"no readable row: {name}", "copy the file again or rerun nsys stats")

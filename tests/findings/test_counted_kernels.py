@@ -436,15 +436,12 @@ def test_at_the_peak_of_dram_accesses_matter_only_if_it_moves_more_than_they_ask
     assert ("Coalesce" in told(one)) == is_told
 
 
-@pytest.mark.parametrize(("share", "is_told"), [(0.4, True), (0.6, False)])
-def test_what_warps_do_saves_no_more_than_the_time_in_which_they_run(
-    share: float, *, is_told: bool
-) -> None:
-    """SMs have work for half of the time."""
-    counts = rule(1, "CPIStall", "text", share, speedup_kind="global")
-    half = FULL | {ACTIVE: 0.49 * FULL[ELAPSED]}
-    (one,) = found_with({**counts, "name": "some_kernel"}, half)
-    assert "SMs have work 49.0 % of the time" in told(one)
+@pytest.mark.parametrize(("active", "is_told"), [(0.49, False), (0.51, True)])
+def test_while_sms_have_no_work_no_estimate_is_told(active: float, *, is_told: bool) -> None:
+    counts = rule(1, "CPIStall", "text", 0.4, speedup_kind="global")
+    busy = FULL | LATENCY | {ACTIVE: active * FULL[ELAPSED]}
+    (one,) = found_with({**counts, "name": "some_kernel"}, busy)
+    assert ("SMs have work 49.0 % of the time" in told(one)) != is_told
     assert ("estimated speedup" in told(one)) == is_told
 
 

@@ -29,7 +29,9 @@ _ESTIMATED: Final = {
     "achieved": "occupancy",
 }
 """A word in the names of NVIDIA's rules that estimate what mending a cause gains, by cause."""
-_NEVER: Final = frozenset({"waves", "waves-few", "spills", "empty", "local", "atomics", "host"})
+_NEVER: Final = frozenset(
+    {"waves", "waves-few", "active-sm", "active-cu", "spills", "empty", "local", "atomics", "host"}
+)
 """Causes that must be mended first: no rule estimates what mending them gains."""
 UNCOALESCED: Final = "uncoalesced global access"
 _HUMP: Final = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
@@ -56,8 +58,6 @@ def largest_estimate(speed: KernelSpeed, held: Fact | None, least: _Least) -> Fa
         if (rule.speedup_share or 0.0) >= WORTH_SAYING and not gains_nothing(speed, rule, least)
     ]
     code = held.code.removeprefix(f"{COUNTED_KERNEL}.") if held else ""
-    if code.startswith("active"):  # what warps do cannot save more than the time SMs have work
-        rules = [rule for rule in rules if (rule.speedup_share or 0.0) <= (speed.active or 0.0)]
     if not rules or code in _NEVER:
         return None
     best, about = rules[0], _ESTIMATED.get(code)  # rules are sorted by speed-up

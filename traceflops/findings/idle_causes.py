@@ -244,7 +244,7 @@ def _doubts(case: Case, rule: str, largest: Culprit, knows: Collection[str]) -> 
         "workers": _loads_in_thread(rule, largest),
         # Compiling and loading need not recur.
         "once": rule in _BY_NAME and len(case.steps.used) < 2,
-        "half": bool(rule_of(rule).partly) or not knows.isdisjoint(_OF_OPENACC),
+        "half": bool(rule_of(rule).partly) or not _OF_OPENACC.isdisjoint(knows),
         "not-of-program": rule == "input-wait",
         "page-faults": rule == "host-page-faults" and "per-byte" not in knows,
         "own-work": "own-work" in knows,

@@ -112,6 +112,22 @@ def test_lines_before_the_header_and_several_reports_in_one_file(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("SKIPPED: run.sqlite does not contain CUDA trace data.", "the profile has no CUDA data"),
+        ("SKIPPED: run.sqlite does not contain NVTX data.", "API calls, but not CUDA's"),
+    ],
+)
+def test_no_report_is_asked_for_of_what_the_profile_lacks(
+    tmp_path: Path, line: str, said: str
+) -> None:
+    header = SUMS.replace("Instances", "Num Calls")
+    with pytest.raises(NotATrace, match=said) as caught:
+        read(tmp_path, "out.csv", header, "100.0,9,1,9.0,9.0,9,9,0.0,poll", "", line)
+    assert ("give cuda_gpu_trace" in caught.value.hint) == ("not CUDA's" in said)
+
+
+@pytest.mark.parametrize(
     ("unit", "text", "ns"),
     [
         ("ns", "16214877", 16_214_877),
