@@ -111,10 +111,10 @@ class _Chains(Struct, frozen=True):
             if node < 0 or times[node] <= begin_ns:
                 break
         # From the last row of each chain down to its first one: negated, these are runs upwards.
-        row = -runs(-np.array(last), 1 - np.array(first))[0]
-        nodes = self.node[row]
+        rows = -runs(-np.array(last), 1 - np.array(first))[0]
+        nodes: WholeArray = self.node[rows]
         early = np.flatnonzero(time_ns[nodes[1:]] <= begin_ns)
-        return nodes[: early[0] + 1] if len(early) else nodes
+        return np.asarray(nodes[: early[0] + 1] if len(early) else nodes)
 
 
 def path(graph: RecordedGraph, spans: Spans, world: World, time_ns: IntArray) -> Pieces:
