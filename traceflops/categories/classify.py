@@ -210,7 +210,7 @@ def load(user_rules: Path | None = None, *, bare: bool = False) -> Classifier:
     return Classifier(rule_files.built_in(), own if bare else (*own, *rule_files.installed()))
 
 
-class _RuleBlock(Struct, frozen=True):
+class _RuleBlock(Struct, frozen=True, dict=True):
     """Neighbouring rules; one search of all `head_patterns` tells whether a head matches none."""
 
     rules: tuple[Rule, ...]

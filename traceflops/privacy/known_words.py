@@ -16,6 +16,7 @@ redacted. tests/privacy collects the texts of notes from the source to check tha
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from functools import cache
 from typing import Final
 
