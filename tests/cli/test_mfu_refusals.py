@@ -307,10 +307,3 @@ def test_whatever_is_given_there_is_no_fault(values: dict[str, str]) -> None:
         result = run("mfu", *words, *view)
         assert result.exit_code in (0, 2, 3), result.output
         assert "Traceback" not in result.output
-
-
-def test_the_page_shows_the_refusal_as_it_is() -> None:
-    page = (ROOT / "docs" / "mfu.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"^```text\n\$ traceflops (mfu .+)\n((?:.+\n)+)```$", page, re.M)
-    (block,) = [block for block in blocks if block[1].startswith("error: ")]
-    assert run(*block[0].split()).stderr == block[1]

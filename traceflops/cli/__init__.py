@@ -44,6 +44,7 @@ EPILOG = (
     "input is unreadable, unrecognised or impossible; 4 a gate of check did not pass. No network "
     "requests."
 )
+_SETTINGS = {"help_option_names": ["-h", "--help"]}
 
 
 def flattened(command: Callable[..., None]) -> Callable[..., None]:
@@ -152,7 +153,7 @@ def _made(name: str) -> Any:
     """Return a command as the parser needs it."""
     function = name.replace("-", "_")
     module = import_module(f"traceflops.cli.{function}")
-    alone = typer.Typer(add_completion=False, rich_markup_mode=None)
+    alone = typer.Typer(add_completion=False, rich_markup_mode=None, context_settings=_SETTINGS)
     help_of = {"epilog": "\n".join(module.EXAMPLES), "help": getattr(module, "HELP", None)}
     alone.command(name, cls=Command, **help_of)(flattened(getattr(module, function)))
     return typer.main.get_command(alone)
@@ -188,7 +189,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     epilog=EPILOG,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings=_SETTINGS,
 )
 app.callback()(_traceflops)
 
