@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.cli.test_commands import assert_refused, run
-from tests.conftest import ROOT, examples
+from tests.conftest import examples
 
 CARD = "hidden = 64\nlayers = 2\nheads = 4\nffn = 128\nglu = true\nvocab = 100\n"
 CONFIG = {

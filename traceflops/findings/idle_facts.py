@@ -35,14 +35,7 @@ from traceflops.findings.managed_memory import between_pages
 from traceflops.findings.owners import LIBRARY_RANGE, only_launches, owner_of
 from traceflops.flops.ops.table import computes, is_view
 from traceflops.remedies import PYTORCH, advice, family, in_words_of, remedy
-from traceflops.table.columns import (
-    codes,
-    is_one_of,
-    matching,
-    names,
-    numbers,
-    thread_columns,
-)
+from traceflops.table.columns import codes, is_one_of, matching, names, numbers, thread_columns
 from traceflops.table.grouping import (
     exact_sums,
     group_rows,

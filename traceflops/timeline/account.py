@@ -98,18 +98,14 @@ class LinkedTrace(Struct, frozen=True, dict=True):
         calls = self.trace.calls
         row = np.flatnonzero(matching(calls["name"], ALLOCATES.search))
         start_ns, end_ns = span_columns(calls, row)
-        return {
-            thread: Intervals.of(start_ns[own], end_ns[own])
-            for thread, own in groups(self.thread_of_call[row])
-        }
+        by_thread = groups(self.thread_of_call[row])
+        return {thread: Intervals.of(start_ns[own], end_ns[own]) for thread, own in by_thread}
 
     @cached_property
     def comparable_start_up(self) -> dict[int, StartUp]:
         """Start-up of the processes whose clock agrees with that of their device."""
         offset = self.clock_offsets.tolist()
-        return {
-            number: start_up for number, start_up in self.start_up.items() if not offset[number]
-        }
+        return {number: own for number, own in self.start_up.items() if not offset[number]}
 
     @cached_property
     def is_calling(self) -> BoolArray:
@@ -315,8 +311,7 @@ class DeviceAccount:
         waited_for = labels("activities", taken(self._linked.stream_waits.work, held_call))
         steps, steps_after = _steps_at(windows, start), _steps_at(windows, end)
         # The next step came late only if the gap does not end in its own step.
-        pairs = zip(steps, steps_after, strict=True)
-        late_steps = [step if step != own else None for own, step in pairs]
+        late_steps = [b if a != b else None for a, b in zip(steps, steps_after, strict=True)]
         times = start.tolist(), (end - start).tolist(), steps
         texts = after, before, call, op, causes, waited_for
         columns = *times, *texts, late_steps, start_up.tolist()  # in the order of the fields of Gap

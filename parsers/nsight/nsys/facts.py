@@ -119,8 +119,7 @@ Diagnostics: TypeAlias = Sequence[tuple[int, str]]
 
 def _pairs_of(tables: Tables, table: str, names: Iterable[str]) -> list[tuple[str, str]]:
     """Return the (name, value) rows of a table of settings with one of `names` and a value."""
-    wanted = Wanted(texts=("name", "value"))
-    rows = tables.whole(table, wanted, (Among("name", tuple(names)),))
+    rows = tables.whole(table, Wanted(texts=("name", "value")), (Among("name", tuple(names)),))
     pairs = zip(rows.texts["name"], rows.texts["value"], strict=True)
     return [(name, value) for name, value in pairs if name and value]
 
@@ -186,8 +185,7 @@ def origin_of(tables: Tables) -> int | None:
 
 def host_of(tables: Tables) -> str | None:
     """Return the name of the machine on which the program ran, None if it is unknown."""
-    hosts = _pairs_of(tables, _SYSTEM, ("Hostname",))
-    return hosts[0][1] if hosts else None
+    return next((name for _, name in _pairs_of(tables, _SYSTEM, ("Hostname",))), None)
 
 
 def identities_of(tables: Tables, host: str | None) -> tuple[str, ...]:
@@ -224,11 +222,10 @@ def warnings_of(diagnostics: Diagnostics, *, has_work: bool = True) -> Iterator[
         elif severity in _SEVERITIES and not _EMPTY_TABLE.fullmatch(message):
             unquoted[severity] += 1
     in_order = sorted(quoted, key=lambda message: not has_work and "CUDA" not in message)
-    for message in in_order[_MOST_QUOTED:]:
-        unquoted[WARNING] += quoted.pop(message)
     for message in in_order[:_MOST_QUOTED]:
         text = f"Nsight Systems warned: {message}"
         yield Note("missing", "profiler-warning", text, quoted[message])
+    unquoted += Counter({WARNING: sum(quoted[message] for message in in_order[_MOST_QUOTED:])})
     if unquoted:
         further = "further " if quoted else ""
         counts = (several(unquoted[key], further + _SEVERITIES[key]) for key in sorted(unquoted))
@@ -314,9 +311,8 @@ def devices_of(tables: Tables, host: str | None) -> Devices:
                 gpu_of_uuid.setdefault((row["uuid"] or "").lower(), row["id"])
         devices.places = _places(rows, host)
         # A number in CUDA that several GPUs have identifies none of them.
-        counts = Counter(row["cuDevice"] for row in rows)
-        unique = [row for row in rows if counts[row["cuDevice"]] == 1]
-        devices.by_cuda = {row["cuDevice"]: row["id"] for row in unique}
+        times = Counter(row["cuDevice"] for row in rows)
+        devices.by_cuda = {r["cuDevice"]: r["id"] for r in rows if times[r["cuDevice"]] == 1}
     else:
         product_of_ordinal = {row["deviceId"]: row["name"] for row in rows}
     # If rows of the table are lost, the machine may have more GPUs.
@@ -343,8 +339,7 @@ def devices_of(tables: Tables, host: str | None) -> Devices:
 def _rows(tables: Tables, table: str, wanted: Wanted) -> list[dict[str, Any]]:
     """Return at most _MOST rows of a table, each as a dictionary of its columns."""
     rows = tables.whole(table, wanted)
-    columns: dict[str, list[Any]] = {name: rows[name].tolist() for name in wanted.integers}
-    columns |= rows.texts
+    columns: dict[str, Any] = {name: rows[name].tolist() for name in wanted.integers} | rows.texts
     cells = islice(zip(*columns.values(), strict=True), _MOST)
     return [dict(zip(columns, row, strict=True)) for row in cells]
 
@@ -362,11 +357,8 @@ def _places(rows: Sequence[Mapping[str, Any]], host: str | None) -> dict[int, st
         texts += [f"{EVERYWHERE}{host} {slot}"] if host and slot else []
         texts_of_gpu.setdefault(row["id"], texts)
     counts = Counter(text for texts in texts_of_gpu.values() for text in texts)
-    places = {}
-    for gpu, texts in texts_of_gpu.items():
-        if unique := [text for text in texts if counts[text] == 1]:
-            places[gpu] = unique[0]
-    return places
+    unique = {gpu: [t for t in texts if counts[t] == 1] for gpu, texts in texts_of_gpu.items()}
+    return {gpu: texts[0] for gpu, texts in unique.items() if texts}
 
 
 def _facts(product: Any, row: Mapping[str, Any], columns: Sequence[str]) -> DeviceFacts:

@@ -17,6 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from traceflops.devices import counter_formulas as counters
+from traceflops.mfu.counted.counter_notes import KernelRule
 from traceflops.mfu.counted.same_launches import CountedLaunches
 from traceflops.table.columns import UNKNOWN_SIZE, FloatArray, IntArray
 from traceflops.table.grouping import group_rows
@@ -54,23 +55,6 @@ _NEARLY: Final = 0.9  # pipes that are so near to the busiest are to be relieved
 _LONGEST_NS: Final = 2.0**62
 _ASKED: Final = 0.9  # from this share on, bytes that were not asked for are few
 _DIGITS: Final = 12  # so many digits hide rounding errors of floats: 2.0000000000000004 is 2
-
-
-class KernelRule(Struct, frozen=True):
-    """A message of a rule of the profiler on some launches, in the profiler's words.
-
-    Of several launches, the message is that of the largest estimate. `speedup_share` is 0 to 1: of
-    the kind "global", the part of the kernel's time that can be saved; of "local", the gain of
-    efficiency only in the part of the device that the rule is about.
-    """
-
-    rule: str | None
-    section: str | None
-    kind: str | None
-    text: str
-    launches: int
-    speedup_share: float | None
-    speedup_kind: str | None
 
 
 class KernelSpeed(Struct, frozen=True):
@@ -256,9 +240,11 @@ class _Groups:
                 key = (*subject, times_seen[subject])
                 times_seen[subject] += 1
                 earlier = messages[group].get(key, replace(rule, launches=0))
-                largest = max(earlier, rule, key=_estimate)
+                largest = max(earlier, rule, key=KernelRule.estimate)
                 messages[group][key] = replace(largest, launches=earlier.launches + 1)
-        self.rules = [tuple(sorted(m.values(), key=_estimate, reverse=True)) for m in messages]
+        self.rules = [
+            tuple(sorted(m.values(), key=KernelRule.estimate, reverse=True)) for m in messages
+        ]
         self.sizes = np.bincount(self.group, minlength=len(self.first))
         duration = values.get("duration", np.full(launches.count, np.nan))
         # Drop impossible durations, so that all sums fit an int64.
@@ -402,8 +388,3 @@ def _whole(value: float | None) -> int | None:
 
 def _axes(sides: IntArray) -> tuple[int, ...] | None:
     return None if (sides == UNKNOWN_SIZE).any() else tuple(sides.tolist())
-
-
-def _estimate(rule: KernelRule) -> tuple[bool, float]:
-    """Return the sort key of a rule: estimates of the whole kernel's time count more."""
-    return rule.speedup_kind == "global", rule.speedup_share or 0.0
