@@ -17,8 +17,8 @@ from traceflops.findings.case import Case, limit
 from traceflops.findings.finding import WORTH_SAYING
 from traceflops.findings.finding import short_name as without_signature
 from traceflops.findings.rules import thresholds
-from traceflops.mfu.counted.counter_notes import KernelRule
 from traceflops.mfu.counted.kernel_speeds import COMPUTING, ROOFS, KernelSpeed
+from traceflops.mfu.counted.launches import KernelRule
 
 COUNTED_KERNEL: Final = "counted-kernel"
 _Least: TypeAlias = Callable[[str], float]

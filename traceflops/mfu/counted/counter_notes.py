@@ -10,7 +10,6 @@ from math import isfinite
 from typing import Final
 
 import numpy as np
-from msgspec import Struct
 from msgspec.structs import replace
 
 from traceflops.devices.device_facts import shown
@@ -18,7 +17,7 @@ from traceflops.facts import fact
 from traceflops.mfu.budget import DevicePeaks, device_peaks
 from traceflops.mfu.counted.counter_work import CounterWork
 from traceflops.mfu.counted.joins import KNOWN, Join, MeasuredWork
-from traceflops.mfu.counted.launches import ORIGINS, UNKNOWN
+from traceflops.mfu.counted.launches import ORIGINS, UNKNOWN, KernelRule
 from traceflops.mfu.counted.same_launches import CountedLaunches
 from traceflops.table.columns import codes, numbers, take_rows
 from traceflops.table.grouping import distinct
@@ -161,27 +160,6 @@ def first_few(names: Sequence[str], more: str) -> str:
     beyond = len(names) - _MOST_NAMED
     some = ", ".join(names[:_MOST_NAMED])
     return f"{some} and {several(beyond, more)}" if beyond > 0 else some
-
-
-class KernelRule(Struct, frozen=True):
-    """A message of a rule of the profiler on some launches, in the profiler's words.
-
-    Of several launches, the message is that of the largest estimate. `speedup_share` is 0 to 1: of
-    the kind "global", the part of the kernel's time that can be saved; of "local", the gain of
-    efficiency only in the part of the device that the rule is about.
-    """
-
-    rule: str | None
-    section: str | None
-    kind: str | None
-    text: str
-    launches: int
-    speedup_share: float | None
-    speedup_kind: str | None
-
-    def estimate(self) -> tuple[bool, float]:
-        """Return a sort key: estimates of the whole kernel's time count more."""
-        return self.speedup_kind == "global", self.speedup_share or 0.0
 
 
 def rules_by_launch(trace: Trace, counted: CountedLaunches) -> list[tuple[KernelRule, ...]]:

@@ -17,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from traceflops.devices import counter_formulas as counters
-from traceflops.mfu.counted.counter_notes import KernelRule
+from traceflops.mfu.counted.launches import KernelRule
 from traceflops.mfu.counted.same_launches import CountedLaunches
 from traceflops.table.columns import UNKNOWN_SIZE, FloatArray, IntArray
 from traceflops.table.grouping import group_rows

@@ -1,4 +1,4 @@
-"""The launches of kernels in one run, in the order of each process, and the work of each."""
+"""The launches of kernels in one run: in the order of each process, their work and messages."""
 
 from __future__ import annotations
 
@@ -29,6 +29,27 @@ ORIGINS: Final[tuple[Origin, ...]] = get_args(Origin)
 UNSPLIT_LINE: Final = f"{UNSPLIT}.matrix"
 """FLOPs of matrix units: model work, recomputation and padding together."""
 UNKNOWN: Final = -1  # of a kind, bytes or FLOPs
+
+
+class KernelRule(Struct, frozen=True):
+    """A message of a rule of the profiler on some launches, in the profiler's words.
+
+    Of several launches, the message is that of the largest estimate. `speedup_share` is 0 to 1: of
+    the kind "global", the part of the kernel's time that can be saved; of "local", the gain of
+    efficiency only in the part of the device that the rule is about.
+    """
+
+    rule: str | None
+    section: str | None
+    kind: str | None
+    text: str
+    launches: int
+    speedup_share: float | None
+    speedup_kind: str | None
+
+    def estimate(self) -> tuple[bool, float]:
+        """Return a sort key: estimates of the whole kernel's time count more."""
+        return self.speedup_kind == "global", self.speedup_share or 0.0
 
 
 class Launches(Struct, frozen=True):
