@@ -36,7 +36,6 @@ _BLOCK = re.compile(r"^<!-- output: traceflops ([^\n]+) -->\n```text\n(.*?)^```$
 _TABLE = re.compile(r"^<!-- table: (\w+) -->\n(.*?)^<!-- end -->$", re.M | re.S)
 _FIELD = re.compile(r"\{(\w+)[^{}|]*(?:\|([^{}]*))?\}")
 _FILLED = {"ranks": "N", "first": "Products", "types": "32-bit types"}
-_MOST_LIMITS = 8
 _UNTITLED = {"on-cpu": "All work is on CPUs", "trace-health": "The recording is unfit"}
 
 
@@ -60,20 +59,17 @@ def _table(name: str, page: str) -> str:
 
 
 def _rules(page: str) -> Iterator[tuple[str, ...]]:
-    """Yield the rules of findings: id, title, when it fires, limits; a link to its heading."""
-    yield "Rule", "Finding", "Fires when", "Other limits"
+    """Yield the rules of findings: id, with a link to its heading; title; when it fires."""
+    yield "Rule", "Finding", "Fires when"
     table = all_rules()
     usual = table.shared["idle-cause"]["least_share"]
     for rule, row in table.rules.items():
         title = all_texts().get(f"{rule}.title") or _UNTITLED[rule]
         title = _FIELD.sub(lambda field: field[2] or _FILLED[field[1]], title)
         shown = f"[`{rule}`](#rule-{rule})" if f"\n## Rule `{rule}`\n" in page else f"`{rule}`"
-        limits = dict(row.thresholds)
-        share = f"{100 * limits.pop('least_share', usual):g} %"
+        share = f"{100 * row.thresholds.get('least_share', usual):g} %"
         when = row.when or ("idle time" if "idle" in row.evidence else "time") + " ≥ {share}"
-        others = ", ".join(f"{name}={value:,.12g}" for name, value in limits.items())
-        others = f"`{others}`" if 0 < len(limits) <= _MOST_LIMITS else "many" if limits else ""
-        yield shown, title, when.format(share=share), others
+        yield shown, title, when.format(share=share)
 
 
 def _conventions(_: str) -> Iterator[tuple[str, ...]]:
