@@ -48,8 +48,10 @@ def add_kernels(rows: Cells, part: ProcessPart) -> None:
     if is_queued:
         queued = rows["dispatched"]
         has_time = queued >= 0
-        if rows.has("completed"):  # before the end: tools that merge runs took both from another
-            has_time &= (rows["completed"] < 0) | (rows["completed"] >= rows["end"])
+        if rows.has("completed"):
+            is_early = (rows["completed"] >= 0) & (rows["completed"] < rows["end"])
+            # Where most work completes before it ends, a tool merged runs: both are of another run.
+            has_time &= 2 * is_early.sum() <= len(is_early)
         thread, launch = rows["thread"][has_time], correlation[has_time]
         sinks.add_queueing(part, queued[has_time], thread, launch, ABSENT)
 

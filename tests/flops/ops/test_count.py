@@ -30,7 +30,7 @@ def test_equal_ops_share_one_work() -> None:
     assert work.total(work.flops) == 3 * 48 + 60
     assert work.total(work.flops, np.array([0, 1, 3])) == 48 + 60
     assert work.total(work.flops, work.of_ops(work.flops) == 60) == 60
-    assert work.flops.dtype == work.place.dtype == np.int64
+    assert work.flops.dtype == np.int64
 
 
 def test_every_argument_tells_ops_apart() -> None:
