@@ -296,7 +296,8 @@ def remedy(of: Recording, lack: str) -> str | None:
 def way_to_record(of: Recording, lack: str) -> How | None:
     """Return how a recording would have what it lacks: "" if unknown, None if never."""
     tool = TF_RECORD if RECORDER in of.source.facts else family(of.source.format)
-    if lack in _IN_LOST_PART and _are_all_cut_off(of):  # a whole file may have it
+    is_cut = is_cut_off(of) if lack == "all device records" else _are_all_cut_off(of)
+    if lack in _IN_LOST_PART and is_cut:  # a whole file may have it
         return _COPY
     counts = of.source.event_counts
     if lack == "all device records" and any(note.code == SKIPPED for note in of.notes):

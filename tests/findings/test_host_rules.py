@@ -16,6 +16,7 @@ from traceflops.findings.launching import slowed_by_stacks
 from traceflops.remedies import advice
 from traceflops.reports.view.findings import causes, opening, title_sentence
 from traceflops.reports.view.texts import words
+from traceflops.windows.selection import Selection
 
 STEP = MS = 1_000_000
 GEMM = "sm90_gemm_bf16"
@@ -1083,6 +1084,9 @@ def test_one_pass_of_a_model_is_told_beside_what_the_host_may_gain(
     assert (fact("doubt.one-pass") in reasons) == (passes == 1)
     is_in_title = "Only one pass seems to be recorded" in opening(found).title
     assert is_in_title == (passes == 1 and has_operators)
+    chosen = tf.analyze(found.prepared.trace, Selection(to_ns=920_000)).findings[0].confidence
+    assert chosen is not None
+    assert (fact("doubt.one-pass") in chosen.reasons) == (passes == 1)
 
 
 def test_a_few_long_gaps_among_many_short_ones_are_not_launching() -> None:

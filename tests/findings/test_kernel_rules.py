@@ -223,7 +223,12 @@ def test_rows_of_one_kernel_are_no_results_in_between(times: int, *, is_told: bo
 
 @pytest.mark.parametrize(
     ("first", "second", "is_told"),
-    [("relu_float4", "sigmoid_float4", True), (ADD, MUL, False)],
+    [
+        ("relu_float4", "sigmoid_float4", True),
+        (ADD, MUL, False),
+        ("void vllm::rms_norm_kernel<c10::Half>", MUL, False),
+        ("__amd_rocclr_fillBufferAligned", MUL, False),
+    ],
 )
 def test_a_memory_kernel_of_the_program_is_to_be_profiled(
     first: str, second: str, *, is_told: bool

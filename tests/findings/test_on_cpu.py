@@ -12,6 +12,7 @@ from traceflops.reports.terminal.summary import render_terminal
 from traceflops.reports.view.step_split import step_parts
 from traceflops.table.trace import Note
 
+FLOATS = '["float", "float"]'
 LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 
 
@@ -97,19 +98,27 @@ def test_one_call_that_is_most_of_an_operator_is_told(longest: int, begins: int,
     assert ("takes most of its" in said) == bool(told)
 
 
-@pytest.mark.parametrize(("dims", "others"), [("[[8, 8], [8, 8]]", 4), ("[[9, 9], [9, 9]]", 4)])
+@pytest.mark.parametrize(
+    ("name", "last", "is_same"),
+    [
+        ("aten::mm", {}, True),
+        ("aten::mm", {"input_dims": "[[9, 9], [9, 9]]"}, False),
+        ("aten::mm", {"input_types": '["double", "double"]'}, False),
+        ("aten::repeat", {"concrete_inputs": '["", "[999, 1]"]'}, False),
+        ("gloo:all_reduce", {}, False),  # it waits for its peers
+    ],
+)
 def test_a_call_far_longer_than_others_with_the_same_inputs_was_held_up(
-    dims: str, others: int
+    name: str, last: dict[str, str], *, is_same: bool
 ) -> None:
-    """Products of 8 x 8 take 50 ns; one takes 2,000, of the same matrices or of larger ones."""
-    calls = ops(*(("aten::mm", 50 * at, 50) for at in range(others)), ("aten::mm", 900, 2_000))
-    rows = [{**row, "input_dims": "[[8, 8], [8, 8]]"} for row in calls]
-    rows[-1]["input_dims"] = dims
+    """Calls of 1 ms, and one of 1 s: of the same inputs, of other ones, or with communication."""
+    calls = ops(*((name, 10**6 * at, 10**6) for at in range(4)), (name, 10**7, 10**9))
+    rows = [{**row, "input_dims": "[[8, 8], [8, 8]]", "input_types": FLOATS} for row in calls]
+    rows[-1] |= last
     said = analysis(ops=rows).verdict.sentence
-    is_same = dims == rows[0]["input_dims"]
-    assert ("took 2.00 µs, others with the same inputs at most 50 ns" in said) == is_same
-    assert ("One call of aten::mm takes most of its time" in said) != is_same
-    assert ("computes at" in said) != is_same
+    assert ("took 1.00 s, others with the same inputs at most 1.00 ms" in said) == is_same
+    assert (f"One call of {name} takes most of its time" in said) != is_same
+    assert not is_same or ("computes at" not in said and "far longer than a launch" not in said)
 
 
 def test_shapes_tell_how_fast_the_leading_operator_is() -> None:

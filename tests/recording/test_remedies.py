@@ -368,6 +368,8 @@ def test_a_file_that_is_cut_is_to_be_copied_again(
     files = replace(cut.source, files=(first, replace(first, name="b")))
     of_two = replace(cut, source=files, notes=(Note("dropped", code, "It ends early.", file="b"),))
     assert analyze(of_two).verdict.sentence.startswith("A file, b, is cut off: copy it again.")
+    of_both = replace(of_two, notes=(*of_two.notes, replace(of_two.notes[0], file="a")))
+    assert analyze(of_both).verdict.sentence.startswith("2 files are cut off: copy them again.")
     assert "cut off" in opening(analysis).title
     assert "cut off" not in analyze(whole).verdict.sentence
     may_be_lost = {"device-work", "device-records", "calls", "steps"}

@@ -26,7 +26,13 @@ from traceflops.findings.held_memory import memory_verdict
 from traceflops.findings.late_rank import late_rank_fact, late_rank_findings, waiting_for
 from traceflops.findings.losses import Loss, all_losses, drawn, loss_findings
 from traceflops.findings.main_kernel import MAIN_KERNEL, Kernels, main_kernel_findings
-from traceflops.findings.many_operators import little_on_cpu, many_operators, one_pass
+from traceflops.findings.many_operators import (
+    held_up_ns,
+    little_on_cpu,
+    many_operators,
+    one_pass,
+    slow_first_calls,
+)
 from traceflops.findings.nothing_recorded import (
     led_by_build,
     led_by_error,
@@ -40,10 +46,8 @@ from traceflops.findings.on_cpu import (
     OnCpu,
     Ranged,
     cpu_facts,
-    held_up_ns,
     leading,
     ranged,
-    slow_first_calls,
 )
 from traceflops.findings.slow_links import slow_link_fact, slow_link_findings
 from traceflops.findings.standstill import (

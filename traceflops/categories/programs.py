@@ -52,6 +52,12 @@ _ML_RANGE: Final = re.compile(
     r"|prefill|transformer|attention)\b|\.py\(\d+\): ",
     re.IGNORECASE,
 )
+_OF_ENGINE: Final = re.compile(
+    rf"{_LIBRARIES}|^__amd_rocclr_|^__(nv|myl)_|^generatedNative|^op_generic_tensor|^cunn_|^CatArray"
+    r"|^((unrolled|vectorized|legacy)_)*elementwise_kernel|^softmax_warp_"
+    r"|^(reduce|multi_tensor_apply|vectorized_layer_norm)_kernel"
+)
+"""Kernels of engines and drivers, and those of PyTorch and cuDNN that lack their namespaces."""
 _TENSORRT: Final = re.compile(r"(?:^|_)trt(?:_|::|$)|\bnvinfer1::|^__myl_|\bgenericReformat::")
 _TENSORRT_RANGE: Final = re.compile(r"^(\w+::)*ExecutionContext::(execute|enqueue)")
 """Names of kernels of TensorRT and its compiler Myelin, and of the range of each inference."""
@@ -67,6 +73,11 @@ def of_pytorch(trace: Trace) -> bool:
 def is_of_library(kernel: str) -> bool:
     """Return whether a kernel is that of a framework or library, by its name."""
     return _OF_LIBRARY.match(without_return_type(kernel)) is not None
+
+
+def may_be_own(kernel: str) -> bool:
+    """Return whether a kernel may be the program's own: no library, engine or driver names it."""
+    return not is_of_library(kernel) and not _OF_ENGINE.search(without_return_type(kernel))
 
 
 def is_of_directives(kernel: str) -> bool:

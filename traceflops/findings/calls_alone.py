@@ -201,13 +201,16 @@ def launches_beyond_work(untimed: Untimed) -> tuple[Fact, ...]:
     """Return the most that GPUs can be busy if launching alone takes longer than all their work.
 
     Whatever a launch waits for, a thread makes one after the other, so it runs as long as they take
-    together. The longest of each name may set up. Without a record of each launch's kernel, work is
-    missing, and nothing is returned.
+    together. The longest of each name may set up. Without a record of each launch's kernel, or with
+    calls that copy but no copies, work is missing, and nothing is returned.
     """
-    calls = [one for one in untimed.of_kind("call").to_pylist() if LAUNCH.match(one["name"])]
+    starting = [one for one in untimed.of_kind("call").to_pylist() if STARTS.match(one["name"])]
+    calls = [one for one in starting if LAUNCH.match(one["name"])]
     kernels, work_ns = untimed.of_kind("kernel").to_pylist(), untimed.device_ns
     are_known = all(one["count"] and one["sum_ns"] for one in (*calls, *kernels))
     are_known &= all(one["max_ns"] and not GRAPH_LAUNCH.match(one["name"]) for one in calls)
+    # Copies and fills that calls start must have their own totals.
+    are_known &= len(starting) == len(calls) or untimed.of_kind("memcpy", "memset").num_rows > 0
     if not (calls and work_ns and are_known):
         return ()
     launch_ns = sum(one["sum_ns"] - one["max_ns"] for one in calls)

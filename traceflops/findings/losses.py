@@ -27,7 +27,7 @@ from traceflops.mfu.roof_times import NO_ROOFS, RoofTime
 from traceflops.mfu.traced.coverage import ENOUGH, TOO_LITTLE
 from traceflops.table.trace import Trace
 from traceflops.timeline.host_work import draws, frame_ns
-from traceflops.timeline.records import Account
+from traceflops.timeline.records import Account, Components
 from traceflops.units import PART_NAMES
 
 LOSS: Final = "loss-"  # how the names of the rules of losses begin
@@ -197,7 +197,7 @@ def all_losses(
             )
             continue
         if name == "other":
-            loss = replace(loss, gloss=_longest(measured, window_ns))
+            loss = replace(loss, gloss=_longest(measured, total.components))
         if name == "memory":
             loss = replace(loss, gloss=_made_of(moved))
             if 2 * _copies_ns(moved) > sum(moved.values()):
@@ -327,16 +327,18 @@ def _copy_rate(measured: Measurement | None) -> Fact | None:
     return fact("loss.copy-rate", rate=rate, reached=reached, link=link.name if link else None)
 
 
-def _longest(measured: Measurement | None, window_ns: int) -> Fact | None:
+def _longest(measured: Measurement | None, components: Components) -> Fact | None:
     """Return the longest uncategorized kernels, None if one of them is a finding of its own.
 
-    A single one has the share of all.
+    A single one has the share of all. If other work hides a part of them, none is named.
     """
-    times = Counter[str]()
+    window_ns, times = components.window_ns, Counter[str]()
     for row in measured.kernels if measured else ():
         times[function_of(row.name)] += row.sum_ns if row.category.top == "other" else 0
     longest = times.most_common(_MOST_PARTS)
     if not longest or longest[0][1] >= thresholds()["main-kernel"]["least_share"] * window_ns:
+        return None
+    if 9 * times.total() > 10 * components.other_ns:
         return None
     is_single = longest[0][1] == times.total()
     parts = (

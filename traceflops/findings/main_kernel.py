@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from traceflops.categories.classify import clean
 from traceflops.categories.kernel_names import without_return_type
-from traceflops.categories.programs import is_of_library, is_of_tensorrt
+from traceflops.categories.programs import is_of_library, is_of_tensorrt, may_be_own
 from traceflops.characters import kernel_name
 from traceflops.devices.device_facts import SeenDevice
 from traceflops.facts import Fact, Value
@@ -330,7 +330,7 @@ def _may_gain(kernels: Kernels, top: str, rows: Sequence[dict[str, Any]]) -> boo
         longest = max(own, key=lambda row: row["sum_ns"], default=None)
         if longest is None or losses_by_name[_MEMORY].needed is not None:
             return False
-        least = "nearly_all" if is_of_library(longest["name"]) else "least_share"
+        least = "least_share" if may_be_own(longest["name"]) else "nearly_all"
         return bool(longest["sum_ns"] >= kernels.limits[least] * components.window_ns)
     compute = components.share("compute") or 0.0
     inefficiency = losses_by_name.get("inefficiency")

@@ -33,7 +33,7 @@ from traceflops.table.columns import (
     numbers,
     thread_columns,
 )
-from traceflops.table.grouping import group_rows, joint_codes
+from traceflops.table.grouping import group_rows, group_sums, groups, joint_codes
 from traceflops.table.nesting import OpTree
 from traceflops.table.trace import Trace
 from traceflops.timeline.intervals import Intervals
@@ -49,6 +49,9 @@ _TRIFLE, _SOME = 0.001, 10
 """Operators below this share of the time say nothing of passes, nor do fewer than the second."""
 _HAS_DIMS: Final = re.compile(r"\d")
 _PRODUCTS: Final = ("gemm", "convolution", "attention")
+_HELD_UP, _FEW = 10, 3
+"""A call so many times as long as each of so many others with the same inputs was held up."""
+_INPUTS: Final = ("name", "input_dims", "input_types", "concrete_inputs")
 _HELD: Final = 2  # turns that one operator holds
 _NAMED: Final = 5
 _WAITS: Final = ("aten::nonzero", "aten::_local_scalar_dense", "aten::masked_select")
@@ -143,13 +146,9 @@ def is_one_pass(case: Case) -> bool:
     trace, window_ns = case.prepared.trace, case.total.components.window_ns
     if trace.ops.num_rows:
         return bool(one_pass(trace.ops, case.prepared.linked.op_tree, window_ns))
-    row = case.prepared.chosen.row
-    categories, category = (
-        case.prepared.linked.categorised.categories,
-        case.prepared.linked.categorised.category,
-    )
-    is_product = np.array([*(own.sub in _PRODUCTS for own in categories), False])
-    row = row[is_product[category[row]]]
+    known = case.prepared.linked.categorised
+    is_product = np.array([*(own.sub in _PRODUCTS for own in known.categories), False])
+    row = np.flatnonzero(is_product[known.category])  # of all time: other passes are recorded, too
     row = row[np.argsort(numbers(trace.activities["start_ns"])[row], kind="stable")]
     return _runs_once(codes(trace.activities["name"])[row], *axes(trace.activities["grid"])[row].T)
 
@@ -160,6 +159,41 @@ def _runs_once(*columns: IntArray) -> bool:
         return False
     kind, _ = group_rows(columns)
     return bool((kind == kind[0]).sum() == (kind == kind[-1]).sum() == 1)
+
+
+def op_of(trace: Trace) -> IntArray:
+    """Return the operator (a row) of each activity that is work of a CPU, -1 of others."""
+    # Work of a CPU has -1 - (row of its operator) as its correlation.
+    works = trace.activities
+    return np.where(is_one_of(works["kind"], "op"), -1 - numbers(works["correlation"], 0), -1)
+
+
+def slow_first_calls(trace: Trace) -> frozenset[str]:
+    """Return the names of operators whose first call took longest, by their own work on the CPU."""
+    own_ns = group_sums(op_of(trace), numbers(trace.activities["dur_ns"]), len(trace.ops))
+    label, name = names(trace.ops["name"]), codes(trace.ops["name"])
+    order = np.lexsort((numbers(trace.ops["start_ns"]), name))
+    by_name = ((code, order[own]) for code, own in groups(name[order]))
+    return frozenset(label[code] for code, row in by_name if not np.argmax(own_ns[row]))
+
+
+def held_up_ns(trace: Trace) -> dict[str, int]:
+    """Return operators that something held up in one call, and the longest other one in ns.
+
+    That call took far longer than several others of the same operator with the same inputs.
+    """
+    ops, found = trace.ops, dict[str, int]()
+    own_ns = group_sums(op_of(trace), numbers(trace.activities["dur_ns"]), len(ops))
+    label, has_sizes = names(ops["name"]), matching(ops["input_dims"], _HAS_DIMS.search)
+    alike, _ = group_rows([codes(ops[column]) for column in _INPUTS])
+    for code, row in groups(codes(ops["name"])):
+        longest = row[np.argmax(own_ns[row])]
+        others_ns = own_ns[row[(alike[row] == alike[longest]) & (row != longest)]]
+        usual_ns = int(others_ns.max(initial=0))
+        is_far_longer = own_ns[longest] > _HELD_UP * usual_ns > 0
+        if has_sizes[longest] and len(others_ns) >= _FEW and is_far_longer:
+            found[label[code]] = usual_ns
+    return found
 
 
 def _threads(ops: pa.Table) -> IntArray:

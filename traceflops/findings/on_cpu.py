@@ -16,6 +16,7 @@ from traceflops.attribution.idle_classes import CLASSES
 from traceflops.facts import Fact, fact
 from traceflops.findings.finding import WORTH_SAYING, short_name
 from traceflops.findings.idle_facts import TORCH_OPTIMIZER
+from traceflops.findings.many_operators import op_of
 from traceflops.findings.rules import advice_of
 from traceflops.findings.unrecorded_gpu import GPU_FREES, OfGpu
 from traceflops.mfu.measurement import Measurement
@@ -23,15 +24,19 @@ from traceflops.mfu.traced.work_tables import KernelRow
 from traceflops.ranks.collectives import elements_of
 from traceflops.table.columns import (
     ABSENT,
-    IntArray,
     codes,
-    is_one_of,
     matching,
     names,
     numbers,
     thread_columns,
 )
-from traceflops.table.grouping import distinct, group_sums, groups, joint_codes, shared_codes
+from traceflops.table.grouping import (
+    distinct,
+    group_sums,
+    groups,
+    joint_codes,
+    shared_codes,
+)
 from traceflops.table.nesting import taken
 from traceflops.table.patterns import started
 from traceflops.table.trace import Trace
@@ -51,9 +56,6 @@ _OVERLAP: Final = 1.05
 _COMMUNICATION, _DISPATCH = "communication", "dispatch within operators"
 _SEVERAL, _NO_LAUNCH_NS = 3, 100_000_000
 """Operators with so many calls of such a mean time compute: no launch or start-up takes so long."""
-_HELD_UP: Final = (
-    10  # times as long as any other call with the same inputs: not the operator's work
-)
 _PRODUCTS, _MAIN, _LARGE_NS = "products", 0.5, 1_000_000
 """A faster device is a remedy from this share of all products and mean time of a kind on."""
 _SLOW: Final = re.compile(r"aten::_?(slow|thnn)_conv")
@@ -151,11 +153,11 @@ def leading(
     said = tuple(part.said for part in told)
     # Products that take far too long to be launches of work on a GPU
     computing = [row for row in rows if row["top"] == "compute" and row["count"] >= _SEVERAL]
-    means = ((short_name(row["name"]), row["sum_ns"] // row["count"]) for row in computing)
+    means = {row["name"]: row["sum_ns"] // row["count"] for row in computing}
     computed = tuple(
-        fact("verdict.cpu-computes", name=name, mean_ns=mean_ns)
-        for name, mean_ns in means
-        if mean_ns >= _NO_LAUNCH_NS
+        fact("verdict.cpu-computes", name=short_name(name), mean_ns=mean_ns)
+        for name, mean_ns in means.items()
+        if mean_ns >= _NO_LAUNCH_NS and name not in (held_up or {})
     )[:1]
     leads = [fact("verdict.cpu-leads", parts=said, of=of, share=told[0].share)] if said else []
     details = tuple(detail for part in told for detail in part.details)
@@ -212,7 +214,8 @@ def _of_operators(
         )
         is_once = is_one and count >= _MANY and 2 * max_ns > most_ns
         call = "first-call" if name in slow_first else "one-call"
-        usual_ns = held_up.get(name) if is_once and call == "one-call" else None
+        works = is_once and call == "one-call" and kind != _COMMUNICATION  # else it waits for peers
+        usual_ns = held_up.get(name) if works else None
         call = call if usual_ns is None else "held-up"
         once = fact(f"verdict.cpu-{call}", name=short_name(name), once_ns=max_ns, usual_ns=usual_ns)
         # The rate of an operator is told if the FLOPs of all its calls are known.
@@ -275,7 +278,7 @@ def ranged(trace: Trace, chosen: Intervals) -> dict[str, Ranged]:
     start, dur_ns = (numbers(marks[name]) for name in ("start_ns", "dur_ns"))
     begin, label = numbers(works["start_ns"]), names(works["name"])
     end, name = begin + numbers(works["dur_ns"]), codes(works["name"])
-    op = _op_of(trace)
+    op = op_of(trace)
     process, thread = (taken(column, op, ABSENT) for column in thread_columns(trace.ops))
     owners, tids = thread_columns(marks)
     thread, of_work = shared_codes((owners, tids), (process, thread))
@@ -296,43 +299,6 @@ def ranged(trace: Trace, chosen: Intervals) -> dict[str, Ranged]:
         remedies = {_LOADING: {"loads-alone"} if is_alone else set[str]()}
         remedies[_OPTIMIZER] = set() if joins or not ops_ns else {"optimizer"}
         found[kind] = Ranged(times, by_thread, ops_ns, frozenset(remedies[kind]))
-    return found
-
-
-def _op_of(trace: Trace) -> IntArray:
-    """Return the operator (a row) of each activity that is work of a CPU, -1 of others."""
-    # Work of a CPU has -1 - (row of its operator) as its correlation.
-    works = trace.activities
-    return np.where(is_one_of(works["kind"], "op"), -1 - numbers(works["correlation"], 0), -1)
-
-
-def slow_first_calls(trace: Trace) -> frozenset[str]:
-    """Return the names of operators whose first call took longest, by their own work on the CPU."""
-    own_ns = group_sums(_op_of(trace), numbers(trace.activities["dur_ns"]), len(trace.ops))
-    label, name = names(trace.ops["name"]), codes(trace.ops["name"])
-    order = np.lexsort((numbers(trace.ops["start_ns"]), name))
-    by_name = ((code, order[own]) for code, own in groups(name[order]))
-    return frozenset(label[code] for code, row in by_name if not np.argmax(own_ns[row]))
-
-
-def held_up_ns(trace: Trace) -> dict[str, int]:
-    """Return operators that something held up in one call, and the longest other one in ns.
-
-    That call took far longer than several others of the same operator with the same inputs.
-    """
-    own_ns = group_sums(_op_of(trace), numbers(trace.activities["dur_ns"]), len(trace.ops))
-    label, name, dims = names(trace.ops["name"]), codes(trace.ops["name"]), trace.ops["input_dims"]
-    found = dict[str, int]()
-    for code, row in groups(name):
-        longest = row[np.argmax(own_ns[row])]
-        alike = row[(codes(dims)[row] == codes(dims)[longest]) & (row != longest)]
-        usual_ns = int(own_ns[alike].max(initial=0))
-        if (
-            codes(dims)[longest] >= 0
-            and len(alike) >= _SEVERAL
-            and own_ns[longest] > _HELD_UP * usual_ns
-        ):
-            found[label[code]] = usual_ns
     return found
 
 

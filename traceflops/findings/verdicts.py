@@ -239,7 +239,8 @@ def cut_file(of: Recording) -> Fact | None:
     named = cut_files(of)
     if not named or len(of.source.files) == 1:
         return fact("verdict.cut") if named else None
-    return fact("verdict.cut-one", file=named.pop() if len(named) == 1 else None)
+    code = "verdict.cut-several" if len(named) > 1 else "verdict.cut-one"
+    return fact(code, count=len(named), file=next(iter(named)))
 
 
 def jobs_verdict(count: int) -> Verdict:

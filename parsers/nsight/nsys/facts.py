@@ -127,11 +127,10 @@ def _pairs_of(tables: Tables, table: str, names: Iterable[str]) -> list[tuple[st
 def facts_of(tables: Tables, diagnostics: Diagnostics) -> dict[str, str]:
     """Return the known facts of the recording by name: versions, settings, UTC offset."""
     facts: dict[str, str] = {}
-    settings = [(table, _OF_EXPORT) for table in _EXPORTS] + [("META_DATA_CAPTURE", _OF_CAPTURE)]
-    for table, fact_names in settings:
-        for name, value in _pairs_of(tables, table, fact_names):
+    for table, known in (*((t, _OF_EXPORT) for t in _EXPORTS), ("META_DATA_CAPTURE", _OF_CAPTURE)):
+        for name, value in _pairs_of(tables, table, known):
             if value.isprintable():  # others are damaged
-                facts.setdefault(fact_names[name], value[:40])
+                facts.setdefault(known[name], value[:40])
     # Was CUDA traced? Only "true" counts: since 2025 the setting may be false although it was.
     is_on = (value.lower() for _, value in _pairs_of(tables, "META_DATA_CAPTURE", _CUDA_TRACED))
     has_begun = any(text.startswith("CUDA injection initialized") for _, text in diagnostics)
@@ -145,14 +144,15 @@ def facts_of(tables: Tables, diagnostics: Diagnostics) -> dict[str, str]:
         facts[CUDA_TRACE] = "true"
         if end := _end_of_cuda([text for _, text in diagnostics], has_begun=has_begun):
             facts[CUDA_END] = end
-    if ("CudaDriverVersion", "0") in _pairs_of(tables, _SYSTEM, ("CudaDriverVersion",)):
+    drivers = {version for _, version in _pairs_of(tables, _SYSTEM, ("CudaDriverVersion",))}
+    if drivers == {"0"} and not _rows(tables, "TARGET_INFO_GPU", _GPU):
         facts.setdefault(CUDA_END, "no-driver")
     for severity, text in diagnostics:
         is_error = severity == ERROR or text.startswith(_NOT_BEGUN)
         if is_error and (error := _CUPTI_ERROR.search(text)):
             facts.setdefault(CUPTI_ERROR, error[0])
-        if known := _NEW_DRIVER.search(text):
-            facts.setdefault(NEW_DRIVER, known[1])
+        if newest := _NEW_DRIVER.search(text):
+            facts.setdefault(NEW_DRIVER, newest[1])
     # The UTC offset is the start of the recording in local time minus that in UTC.
     rows = tables.whole(_SESSION, Wanted(texts=("utcTime", "localTime")))
     for times in zip(rows.texts["utcTime"], rows.texts["localTime"], strict=True):

@@ -272,13 +272,13 @@ def _target_tables(
 
 
 def _driver(head: bytes) -> list[dict[str, Any]]:
-    """Return a row with the version of the CUDA driver, "0" if there was none; [] if unknown."""
+    """Return a row per known version of the CUDA driver, "0" on a machine that had none."""
     parts = [head]
     for key in _PROPERTIES:
         parts = [inner for part in parts for inner in parts_of(part, key)[0]]
     rows = map(last_fields, islice(parts, 4_096))
     versions = [message_text(row.get(2)) for row in rows if row.get(1) == _DRIVER]
-    return [{"name": "CudaDriverVersion", "value": version} for version in versions[:1]]
+    return [{"name": "CudaDriverVersion", "value": version} for version in versions]
 
 
 def _row(message: Mapping[int, Any], numbers: Numbers, texts: Numbers = ()) -> dict[str, Any]:

@@ -366,13 +366,20 @@ def test_a_tracer_that_did_not_begin_is_no_fault_of_the_program(tmp_path: Path) 
     )
 
 
-@pytest.mark.parametrize(("version", "is_told"), [("0", True), ("12040", False)])
+@pytest.mark.parametrize(
+    ("versions", "gpus", "is_told"),
+    [(["0"], 0, True), (["12040"], 0, False), (["0", "12040"], 0, False), (["0"], 1, False)],
+)
 def test_the_export_tells_that_the_system_had_no_driver(
-    tmp_path: Path, version: str, *, is_told: bool
+    tmp_path: Path, versions: list[str], gpus: int, *, is_told: bool
 ) -> None:
+    """With a GPU, or a driver on another of its machines, that is not known."""
     export = NsysFile()
     export.range(1, 2, "a")
-    export.row("TARGET_INFO_SYSTEM_ENV", name="CudaDriverVersion", value=version)
+    for version in versions:
+        export.row("TARGET_INFO_SYSTEM_ENV", name="CudaDriverVersion", value=version)
+    for gpu in range(gpus):
+        export.row("TARGET_INFO_GPU", id=gpu, name="NVIDIA H100")
     said = tf.analyze(made(tmp_path, export)).verdict.sentence
     assert ("the system had no CUDA driver" in said) == is_told
 
