@@ -154,8 +154,9 @@ def _made(name: str) -> Any:
     function = name.replace("-", "_")
     module = import_module(f"traceflops.cli.{function}")
     alone = typer.Typer(add_completion=False, rich_markup_mode=None, context_settings=_SETTINGS)
-    help_of = {"epilog": "\n".join(module.EXAMPLES), "help": getattr(module, "HELP", None)}
-    alone.command(name, cls=Command, **help_of)(flattened(getattr(module, function)))
+    examples, text = "\n".join(module.EXAMPLES), getattr(module, "HELP", None)
+    command = alone.command(name, cls=Command, epilog=examples, help=text)
+    command(flattened(getattr(module, function)))
     return typer.main.get_command(alone)
 
 
