@@ -579,6 +579,11 @@ def test_data_of_openacc_are_to_stay_on_the_gpu(name: str, times: int, said: str
     ]
     found = of_rule(analyzed(rows, "nsight"), "host-code")
     assert [one.remedy.startswith(said) for one in found] == [True] * bool(said)
+    # A range of the user of this name has no part in OpenACC.
+    rows["marks"] = [{**mark, "kind": "annotation"} for mark in rows["marks"]]
+    (named,) = of_rule(analyzed(rows, "nsight"), "host-unrecorded")
+    assert named.confidence is not None
+    assert fact("doubt.half") not in named.confidence.reasons
 
 
 @pytest.mark.parametrize(
