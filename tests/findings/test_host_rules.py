@@ -1260,7 +1260,7 @@ def test_gaps_that_always_end_in_the_copy_of_a_batch_are_late_input(
         work |= {"kind": "memcpy", "direction": "HtoD", "bytes": 1_000_000}
     (found,) = of_rule(analyzed(rows, "nsys"), "host-unrecorded")
     assert (found.title == "New input reaches the GPU late") == is_told
-    assert ("(20 times; 1.00 MB after the longest gap)" in found.sentence) == is_told
+    assert ("(20 times; 1.00 MB after the longest such gap)" in found.sentence) == is_told
 
 
 @pytest.mark.parametrize(
