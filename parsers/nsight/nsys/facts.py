@@ -339,7 +339,7 @@ def devices_of(tables: Tables, host: str | None) -> Devices:
 def _rows(tables: Tables, table: str, wanted: Wanted) -> list[dict[str, Any]]:
     """Return at most _MOST rows of a table, each as a dictionary of its columns."""
     rows = tables.whole(table, wanted)
-    columns: dict[str, Any] = {name: rows[name].tolist() for name in wanted.integers} | rows.texts
+    columns: dict[str, Any] = {**{n: rows[n].tolist() for n in wanted.integers}, **rows.texts}
     cells = islice(zip(*columns.values(), strict=True), _MOST)
     return [dict(zip(columns, row, strict=True)) for row in cells]
 
