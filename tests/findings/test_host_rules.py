@@ -579,6 +579,11 @@ def test_data_of_openacc_are_to_stay_on_the_gpu(name: str, times: int, said: str
     ]
     found = of_rule(analyzed(rows, "nsight"), "host-code")
     assert [one.remedy.startswith(said) for one in found] == [True] * bool(said)
+    # A range of the user of this name has no part in OpenACC.
+    rows["marks"] = [{**mark, "kind": "annotation"} for mark in rows["marks"]]
+    (named,) = of_rule(analyzed(rows, "nsight"), "host-unrecorded")
+    assert named.confidence is not None
+    assert fact("doubt.half") not in named.confidence.reasons
 
 
 @pytest.mark.parametrize(
@@ -1255,7 +1260,7 @@ def test_gaps_that_always_end_in_the_copy_of_a_batch_are_late_input(
         work |= {"kind": "memcpy", "direction": "HtoD", "bytes": 1_000_000}
     (found,) = of_rule(analyzed(rows, "nsys"), "host-unrecorded")
     assert (found.title == "New input reaches the GPU late") == is_told
-    assert ("(20 times; 1.00 MB after the longest gap)" in found.sentence) == is_told
+    assert ("(20 times; 1.00 MB after the longest such gap)" in found.sentence) == is_told
 
 
 @pytest.mark.parametrize(

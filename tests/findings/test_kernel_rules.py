@@ -226,6 +226,7 @@ def test_rows_of_one_kernel_are_no_results_in_between(times: int, *, is_told: bo
     [
         ("relu_float4", "sigmoid_float4", True),
         (ADD, MUL, False),
+        (SOFTMAX, MUL, False),
         ("void vllm::rms_norm_kernel<c10::Half>", MUL, False),
         ("__amd_rocclr_fillBufferAligned", MUL, False),
     ],

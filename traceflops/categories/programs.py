@@ -54,8 +54,8 @@ _ML_RANGE: Final = re.compile(
 )
 _OF_ENGINE: Final = re.compile(
     rf"{_LIBRARIES}|^__amd_rocclr_|^__(nv|myl)_|^generatedNative|^op_generic_tensor|^cunn_|^CatArray"
-    r"|^((unrolled|vectorized|legacy)_)*elementwise_kernel|^softmax_warp_"
-    r"|^(reduce|multi_tensor_apply|vectorized_layer_norm)_kernel"
+    r"|^((unrolled|vectorized|legacy)_)*elementwise_kernel|(^|:)softmax_warp_"
+    r"|^(reduce|multi_tensor_apply|vectorized_layer_norm)_kernel|\b(rocprim|hipcub|ck|oneapi)::"
 )
 """Kernels of engines and drivers, and those of PyTorch and cuDNN that lack their namespaces."""
 _TENSORRT: Final = re.compile(r"(?:^|_)trt(?:_|::|$)|\bnvinfer1::|^__myl_|\bgenericReformat::")

@@ -90,7 +90,8 @@ def what_is_known(case: Case, rule: str, idle: IdleClass) -> tuple[set[str], dic
     if rule in (*LAUNCHING, "host-code", "host-unrecorded"):
         more, values = _of_launches(case, rule, idle)
         of_openacc = {"data-clauses": DATA_CLAUSES, "constructs": _CONSTRUCTS}
-        knows |= more | {name for name, own in of_openacc.items() if own.fullmatch(largest.label)}
+        known = {name for name, own in of_openacc.items() if own.fullmatch(largest.label)}
+        knows |= more | (known if rule == "host-code" else set())  # else the user named a range so
     ended = ended_by(case) if rule == "compiled-runtime" else None
     knows |= {"one-kernel"} if ended else set()
     values["kernel"] = short_name(ended[0]) if ended else None
