@@ -207,6 +207,8 @@ def test_hostile_names_meet_the_worst_allowed_pattern(tmp_path: Path) -> None:
         (("(?:Add|Mul)", "a\\.b"), "x a.b", " a.b"),
         (("(?i:SUM)", "mean"), "a sum", " sum"),
         (("[a-z0-9]*gemm", "add"), "gem ad", None),
+        ((r"a\x5fbcd", "[0-9]{2}k"), "x_a_bcd 16k", "_a_bcd"),
+        ((r"a\x5fbcd", "[0-9]{2}k"), "x_16k", "_16k"),
     ],
 )
 def test_what_is_found_does_not_depend_on_whether_all_patterns_are_compiled(

@@ -66,9 +66,9 @@ _ESCAPE_OR_CLASS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]", re.DOTALL)
 _OPTIONAL = re.compile(r"(?<![(*+?}])\?")
 _NAMED = re.compile(r"\(\?(?:P|\()")
 _REPEAT = re.compile(r"[*+]|\{\d*(?:,\d*)?\}")
-_SETTING = re.compile(r"\(\?[^:=!<]")
+_NOT_AS_WRITTEN = re.compile(r"\(\?[^:=!<]|\\[xuUN0]")
 _INNERMOST = re.compile(r"\([^()]*\)")
-_LEFT_OUT = re.compile(r"[^\0](?:[?*]|\{[^}]*\})")
+_LEFT_OUT = re.compile(r".(?:[?*]|\{[^}]*\})", re.DOTALL)
 _PLAIN = re.compile("[a-z0-9_ ]+")
 _SEPARATED = "[^A-Za-z0-9](?:"
 _SEARCHES_BEFORE_COMPILING = 100
@@ -143,7 +143,7 @@ def _needed(alternatives: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
 
 def _needed_by(pattern: str) -> str:
     """Return the longest lower-case text that is in all that a pattern matches, "" for none."""
-    if _CAPITAL.search(_ESCAPE.sub("", pattern)) or _SETTING.search(pattern):
+    if _CAPITAL.search(_ESCAPE.sub("", pattern)) or _NOT_AS_WRITTEN.search(pattern):
         return ""
     plain, before = _ESCAPE_OR_CLASS.sub("\0", pattern), ""
     while plain != before:
