@@ -16,7 +16,7 @@ from traceflops.parsers.io.csv_cells import Cells, Field, Kind
 from traceflops.parsers.io.csv_lines import Damage
 from traceflops.parsers.io.csv_text import TEXT_BLOCK_BYTES, CsvText, Plan, Tables
 from traceflops.parsers.io.inputs import ByteSource
-from traceflops.parsers.nsight.ncu_console import console_rows, is_console
+from traceflops.parsers.nsight.ncu_console import PIPES, busiest_pipes, console_rows, is_console
 from traceflops.parsers.nsight.ncu_values import Marks, plain_numbers, unit_of, values_of
 from traceflops.parsers.nsight.stats_rows import sizes_in, texts_of, triple
 from traceflops.parsers.nsight.stats_text import Filtered, from_header
@@ -211,6 +211,7 @@ def _add_details(cells: Cells, file: NcuFile) -> None:
     rules = cells.only(~is_metric)
     if rules.count and rules.has("rule"):
         _add_rules(rules, page)
+        _add_pipes(rules, file)
     metrics = cells.only(is_metric)
     if not metrics.count:
         return
@@ -253,6 +254,21 @@ def _add_rules(rules: Cells, page: NcuPage) -> None:
         **{role: rules.codes(role, names[role]) for role in ("section", "rule", "text")},
         **kinds,
     )
+
+
+def _add_pipes(rules: Cells, file: NcuFile) -> None:
+    """Add the shares of the busiest pipes as metrics: only messages of rules state them."""
+    texts, text = texts_of(rules, "text")
+    pipes, page = [busiest_pipes(message) for message in texts], file.pages[-1]
+    found = [(row, *of) for row, code in enumerate(text.tolist()) for of in pipes[code].items()]
+    if not found:
+        return
+    rows, names, shares = zip(*found, strict=True)
+    counters, index = [(f"{PIPES}|{name}|%", "%") for name in names], narrow(np.arange(len(found)))
+    file.marks.see(shares)
+    page.printed.append((string_column(shares), index, counters, index))
+    codes = page.table.names["counter"].codes(name for name, _ in counters)
+    page.table.add(len(found), **_launch(rules.only(np.array(rows)), page), counter=codes)
 
 
 def _add_raw_rows(cells: Cells, file: NcuFile) -> None:

@@ -22,7 +22,7 @@ from traceflops.findings.gains import ONE_PASS
 from traceflops.findings.late_rank import late_rank_fact
 from traceflops.findings.losses import LOSS
 from traceflops.findings.main_kernel import MAIN_KERNEL
-from traceflops.findings.nothing_recorded import SAID_FIRST
+from traceflops.findings.nothing_recorded import LESS_MEMORY, SAID_FIRST
 from traceflops.findings.rules import all_rules
 from traceflops.findings.slow_links import slow_link_fact
 from traceflops.findings.start_up import LITTLE_WORK, START_UP
@@ -263,7 +263,9 @@ def title_finding(analysis: Analysis) -> FindingWords | None:
         return None
     # Other things are more urgent: to choose a job, that a file is cut, what was not recorded.
     is_urgent = analysis.of_no_job or is_cut_off(analysis) or analysis.recorded == "collectives"
-    if is_urgent or _is_led(analysis, best.share):
+    # Where memory ran out, start-up may take most of the time only as the rest never ran.
+    lacks_memory = any(part.code == LESS_MEMORY for part in analysis.verdict.parts)
+    if is_urgent or (lacks_memory and best.rule == START_UP) or _is_led(analysis, best.share):
         return None
     is_title = best.severity == _GRAVE or best.rule == COUNTED_KERNEL or _saving_sentence(analysis)
     return _words(analysis, best) if is_title else None

@@ -29,7 +29,7 @@ WAVES = "launch__waves_per_multiprocessor"
 BUSY = NAMES | {ACTIVE: 13_000.0, WAVES: 8.0}
 TOO_FEW = "the grid has too few blocks to fill the GPU"
 PIPE = "sm__pipe_{}_cycles_active.avg.pct_of_peak_sustained_elapsed"
-FP64, ALU = PIPE.format("fp64"), PIPE.format("alu")
+FP64, ALU, TENSOR = (PIPE.format(name) for name in ("fp64", "alu", "tensor"))
 LONGEST = "sm__cycles_active.max"
 LANES = "smsp__thread_inst_executed_per_inst_executed.ratio"
 SHARED = {f"launch__shared_mem_per_block_{kind}": 1024.0 for kind in ("static", "dynamic")}
@@ -239,6 +239,10 @@ def test_long_blocks_on_few_sms_are_to_be_split(longest: float, waves: float, re
     [
         ("some_gemm", {SM: 65.0}, "ncu --set full"),
         ("some_gemm", {SM: 85.0}, "tensor cores"),
+        ("some_gemma_gemm", {SM: 85.0}, "tensor cores"),
+        ("gemm_mma_opt", {SM: 85.0}, "cheaper functions"),
+        ("some_gemm", {SM: 85.0, TENSOR: 20.0}, "cheaper functions"),
+        ("some_gemm", {SM: 85.0, TENSOR: 85.0}, "Use lower precision or fewer products"),
         ("some_random_fill", {SM: 85.0}, "cheaper functions"),
         ("some_gemm", {SM: 65.0, FP64: 65.0}, "powf"),
         ("some_kernel", {SM: 65.0, FP64: 60.0, ALU: 65.0}, "index arithmetic. Compute in FP32"),

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 import traceflops as tf
 from tests.build import launched, trace_of
 from traceflops.recording.inventory import how_to_record
-from traceflops.reports.view.findings import headline
+from traceflops.reports.view.findings import headline, opening
 from traceflops.table.trace import CUPTI_ERROR, PROGRAM_ERROR, Trace
 
 MS = 1_000_000
@@ -48,7 +48,11 @@ def test_an_error_is_said_first_and_mended_where_little_is_recorded(
 @pytest.mark.parametrize(("kernels", "is_said"), [(0, True), (100, False)])
 @pytest.mark.parametrize(
     ("error", "told"),
-    [("interrupted", "it was interrupted"), ("not-found", "a command or file was not found")],
+    [
+        ("interrupted", "it was interrupted"),
+        ("not-found", "a command or file was not found"),
+        ("arguments", "its command line was not understood. Correct its command line"),
+    ],
 )
 def test_a_program_that_worked_may_have_ended_on_purpose(
     error: str, told: str, kernels: int, *, is_said: bool
@@ -75,6 +79,24 @@ def test_a_program_that_was_interrupted_is_to_run_longer() -> None:
     sentence = tf.analyze(stopped(0, "interrupted")).verdict.sentence
     assert "Let it run longer before it is stopped, then record again." in sentence
     assert "launch no kernel" not in sentence  # it may have done so later
+
+
+@pytest.mark.parametrize("error", ["access", "memory"])
+def test_where_memory_ran_out_the_help_is_to_need_less_and_not_to_warm_up(error: str) -> None:
+    """40 of 100 ms are the first launch of a kernel, and 30 ms idle: start-up is the title."""
+    starts = [*range(16), *(at + n for at in (71, 93) for n in range(7))]
+    rows = launched(
+        *(
+            ("new" if at == 15 else "k", at * MS, (55 if at == 15 else at) * MS + 9_000, MS - 9_000)
+            for at in starts
+        )
+    )
+    rows["calls"][15]["dur_ns"] = 40 * MS
+    trace = trace_of(**rows)
+    trace = replace(trace, source=replace(trace.source, facts={PROGRAM_ERROR: error}))
+    found = opening(tf.analyze(trace))
+    assert (found.tells is None) == (error == "memory")
+    assert ("Make it need less memory" in found.title) == (error == "memory")
 
 
 def test_memory_that_ran_out_has_its_figures() -> None:

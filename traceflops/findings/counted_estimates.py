@@ -174,6 +174,16 @@ def for_callers(case: Case, speed: KernelSpeed, advice: Fact | None) -> Fact | N
     return counted_fact("remedy.library", how=counted_fact("choose") if tells_how else None)
 
 
+_TENSOR: Final = re.compile(
+    r"(?<![a-z])(?:[dhiw]|wg)?mma(?![a-z])|wg?mma|hmma|tensor_?(?:core|op)|tcgen05", re.IGNORECASE
+)
+
+
+def is_on_tensor_cores(speed: KernelSpeed) -> bool:
+    """Return whether a kernel uses tensor cores, by counters or its name: no advice to do so."""
+    return speed.uses_tensor or _TENSOR.search(speed.name) is not None
+
+
 _BEYOND_L1: Final = frozenset({"l2", "dram"})
 _FOR_MEMORY: Final = frozenset({"long_scoreboard", "lg_throttle", "drain"})
 """Waits for accesses that go beyond L1."""

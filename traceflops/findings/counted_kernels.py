@@ -21,6 +21,7 @@ from traceflops.findings.counted_estimates import (
     UNCOALESCED,
     counted_fact,
     for_callers,
+    is_on_tensor_cores,
     largest_estimate,
     pipes_fact,
     short_names,
@@ -287,9 +288,8 @@ def _relief(speed: KernelSpeed, kind: str, wasted: Sequence[Fact]) -> Fact | Non
         return parts[0] if len(parts) == 1 else fact("joined", parts=parts)
     if roof == "l1" and speed.shared_bytes == 0:
         return counted_fact("remedy.unshared.l1")
-    return counted_fact(
-        f"remedy.{kind}.{roof}" if (kind, roof) in _OF_KINDS else f"remedy.roof.{roof}"
-    )
+    has_own = (kind, roof) in _OF_KINDS and not (roof == "sm" and is_on_tensor_cores(speed))
+    return counted_fact(f"remedy.{kind}.{roof}" if has_own else f"remedy.roof.{roof}")
 
 
 def _held_back(

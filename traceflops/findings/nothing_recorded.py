@@ -202,14 +202,17 @@ def lossy_steps(choice: StepChoice, trace: Trace) -> tuple[Fact, ...]:
 
 STOPPED: Final = "program-error.stopped"
 _DEBUG: Final = "verdict.debug-build"
-SAID_FIRST: Final = (STOPPED, FAILED, _DEBUG)
+LESS_MEMORY: Final = "program-error.less-memory"
+SAID_FIRST: Final = (STOPPED, LESS_MEMORY, FAILED, _DEBUG)
 """Codes of what comes before all else: it explains the rest."""
-_MAY_WORK: Final = ("interrupted", "not-found")
+_MEMORY: Final = "memory"
+_MAY_WORK: Final = ("interrupted", "not-found", "arguments")
 """Errors with which a program may end although it did its work."""
 _CLASSES: Final = frozenset(
     {
-        *("python", "interrupted", "memory", "other-gpu", "driver", "no-gpu", "library", "module"),
+        *("python", "interrupted", _MEMORY, "other-gpu", "driver", "no-gpu", "library", "module"),
         *("data-clause", "file", "access", "not-found", "profiler", "signal", "symbol"),
+        *("arguments", "exception"),
     }
 )
 _EXCEPTION: Final = re.compile(r"[A-Z]\w{0,40}")
@@ -217,6 +220,8 @@ _HELP: Final = fact("program-error.help")
 _HELP_WITH: Final = {
     "profiler": fact("program-error.newer"),
     "interrupted": fact("program-error.longer"),
+    "arguments": fact("program-error.command"),
+    _MEMORY: fact(LESS_MEMORY),
 }
 
 
@@ -240,7 +245,7 @@ def led_by_error(verdict: Verdict, trace: Trace, *, is_little: bool) -> Verdict:
             fact(f"program-error.{error}", **memory_of_error(trace)) if error in _CLASSES else None
         )
     stopped = fact(STOPPED, error=kind)
-    help_ = (_HELP_WITH.get(error, _HELP),) if has_done_little else ()
+    help_ = (_HELP_WITH.get(error, _HELP),) if has_done_little or error == _MEMORY else ()
     return replace(verdict, parts=(stopped, *help_, *rest))
 
 

@@ -30,12 +30,18 @@ _TRACEBACK: Final = re.compile(
 )
 _EXCEPTION: Final = re.compile(r"(?:\w+\.)*(\w+Error|\w*Exception|KeyboardInterrupt)(?::|$)")
 _WHO: Final = "accelerator|cuda|hip|gpu|runtime|fatal|internal|libomptarget|nccl|cublas|cudnn|mpi"
+_REFUSED: Final = (
+    r": error: (?:unrecognized arguments?|argument \S.{0,200}:|ambiguous option|one of the argument"
+    r"|the following arguments? (?:is|are) required)|\berror: no such option\b"
+    r"|: (?:invalid|unrecogni[sz]ed|unknown) option\b|\bunknown command line flag\b"
+)
+"""What argparse, click, getopt and absl say of a command line that they do not understand."""
 _ERROR: Final = re.compile(
     rf"^\W*(?:(?:{_WHO})\W+)*(?:error|fatal)\b(?: \d+)?\s*[:!\]]"
     r"(?!\s*(?:(?:[-+~<>=]+\s*)?[\d.]|nan|inf|none|no errors?\b|success))"
     r"|\bcuda error at\b|\[Errno \d+\]|GPUassert:|terminate called|^\W*what\(\):"
     r"|assertion .{0,200}fail|error while loading shared libraries|symbol lookup error"
-    r"|segmentation fault|exited on signal \d",
+    rf"|segmentation fault|exited on signal \d|\bcaught (?:an )?exception\b|{_REFUSED}",
     re.IGNORECASE,
 )
 """A line that reports an error; `error: 0.1` is a result, and no match."""
@@ -78,6 +84,8 @@ _CLASSES: Final = tuple(
         ),
         ("access", r"illegal memory access|misaligned address|segmentation fault|SIGSEGV"),
         ("signal", r"exited on signal \d"),
+        ("arguments", _REFUSED),
+        ("exception", r"caught (?:an )?exception|terminate called after throwing|^\W*what\(\):"),
     )
 )
 """Classes of errors; the first one found in the error's line or after it counts."""

@@ -131,6 +131,18 @@ def test_metric_rows_are_shorter_than_the_header_and_rules_are_apart(tmp_path: P
     assert noted(trace).keys() == {"no-timeline"}
 
 
+def test_a_message_of_a_rule_tells_the_busiest_pipe(tmp_path: Path) -> None:
+    said = "Shared is the highest-utilized pipeline (60.5%). It's dominated by its Tensor pipeline."
+    trace = read(
+        tmp_path,
+        header(NEW, METRIC, RULES),
+        line(*launched(), "Occupancy", "Block Limit SM", "block", "24") + ",",
+        line(*launched(), "Compute Workload Analysis", "", "", "", "A", "OPT", said, "", ""),
+    )
+    tensor = "Compute Workload Analysis|Tensor|%"
+    assert values(trace) == {"Occupancy|Block Limit SM|block": 24, tensor: 60.5}
+
+
 def test_a_column_of_labels_of_items(tmp_path: Path) -> None:
     full = METRIC.replace("Metric Name", "Body Item Label|Metric Name")
     trace = read(

@@ -161,6 +161,16 @@ OF_2024 = """\
     OPT   This kernel grid is too small to fill the available resources on this device, resulting
           in only 0.4 full waves across all SMs.
 
+    Section: Compute Workload Analysis
+    ----------------------- ----------- ------------
+    Metric Name             Metric Unit Metric Value
+    ----------------------- ----------- ------------
+    SM Busy                           %        41.25
+    ----------------------- ----------- ------------
+
+    INF   FMA is the highest-utilized pipeline (32.6%) based on elapsed cycles in the workload. It's
+          dominated by its FMA Lite sub-pipeline. Based on the number of executed instructions, the
+          highest utilized pipeline (41.2%) is LSU. It executes load/store memory operations.
 """
 
 
@@ -177,6 +187,10 @@ def test_what_ncu_prints_is_read_launch_by_launch(tmp_path: Path) -> None:
             41.25,
         ),
         ("void axpy<4>(float, float *)", 1, "GPU Speed Of Light Throughput|Duration|ns", 2_000.0),
+        *(
+            ("void axpy<4>(float, float *)", 1, f"Compute Workload Analysis|{name}|%", value)
+            for name, value in (("SM Busy", 41.25), ("FMA", 32.6), ("LSU", 41.2))
+        ),
     ]
     assert table(trace, "grid", "block")[-1] == ([64, 2, 1], [256, 1, 1])
     assert "no-number" not in {note.code for note in trace.notes}  # messages are no metrics

@@ -48,6 +48,14 @@ _NAMES = ("/tmp/nsys/pid_7_stderr.log", "/tmp/nsys/pid_7_stdout.log")
         ),
         ("mpirun noticed that rank 1 exited on signal 6 (Aborted).\n---\n", "signal"),
         ("Libomptarget fatal error 1: failure of target construct\n", "unknown"),
+        ("usage: a.py [-h]\na.py: error: unrecognized arguments: --ada TRUE\n", "arguments"),
+        ("usage: a.py [-h]\na.py: error: argument --m: invalid choice: 'x'\n", "arguments"),
+        ("./a: invalid option -- 'q'\n", "arguments"),
+        ("usage: a.py [-h] [--ada ADA]\n", None),
+        ("Processor 7 caught exception with message: ada\n", "exception"),
+        ("exceptions caught: 0\n", None),
+        ("terminate called after throwing an instance of 'Ada'\n  what():  no\n", "exception"),
+        ("terminate called after throwing an instance of 'std::bad_alloc'\n", "memory"),
     ],
 )
 def test_the_last_lines_tell_of_an_error(written: str, found: str | None) -> None:

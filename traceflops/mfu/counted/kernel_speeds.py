@@ -67,7 +67,8 @@ class KernelSpeed(Struct, frozen=True):
     for more blocks on an SM; empty if the occupancy can be full. `waves` is how often the grid
     fills all SMs. `stalls` are (reason why warps wait, share of a warp's cycles), the largest
     first. `pipe` is the pipe that is as busy as the SMs, `other_pipe` one that is nearly as busy,
-    with its share. `lanes` is how many of 32 threads take part in an instruction, `excess` the
+    with its share. `uses_tensor`: tensor cores were counted as busy.
+    `lanes` is how many of 32 threads take part in an instruction, `excess` the
     share of sectors that coalesced accesses would not move, `shared_bytes` are of a block, `spills`
     accesses to local memory. `is_debug`: built for the debugger. `local` is the share of local
     memory in what SMs read from L2, `atomics` theirs in all that SMs access there, `host` that of
@@ -94,6 +95,7 @@ class KernelSpeed(Struct, frozen=True):
     stalls: tuple[tuple[str, float], ...]
     pipe: str | None = None
     other_pipe: tuple[str, float] | None = None
+    uses_tensor: bool = False
     lanes: float | None = None
     excess: float | None = None
     shared_bytes: int | None = None
@@ -284,6 +286,7 @@ class _Groups:
                 stalls=tuple(sorted(waiting, key=lambda stall: (-stall[1], stall[0]))),
                 pipe=pipe,
                 other_pipe=other_pipe,
+                uses_tensor=bool(_known(means, f"{_PIPE}tensor", group)),
                 shared_bytes=_whole(own["shared_bytes"]),
                 spills=_whole(own["spills"]),
                 is_debug=bool(own["debug"]),
