@@ -164,10 +164,11 @@ def _by_methods(linked: LinkedTrace, rows: DeviceRows) -> _Periods | None:
     return boundary, fact("steps-by.methods", method=_METHOD)
 
 
-def order_of(linked: LinkedTrace, rows: DeviceRows) -> repetition.Order:
-    """Return the activities of a device in order."""
-    name, call = linked.columns.name[rows.row], linked.links.call_of_activity[rows.row]
-    return repetition.Order(name, rows.start_ns, rows.end_ns, call)
+def order_of(linked: LinkedTrace, rows: DeviceRows, since: int = 0) -> repetition.Order:
+    """Return the activities of a device in order, without the first `since` ones."""
+    row = rows.row[since:]
+    name, call = linked.columns.name[row], linked.links.call_of_activity[row]
+    return repetition.Order(name, rows.start_ns[since:], rows.end_ns[since:], call)
 
 
 def _by_signature(linked: LinkedTrace, rows: DeviceRows) -> _Periods | None:
@@ -265,9 +266,10 @@ def _are_iterations(linked: LinkedTrace, account: DeviceAccount, boundary: IntAr
     rows, busy = account.rows, account.timeline.busy
     edges = np.append(rows.start_ns, rows.span[1])[boundary]
     round_ns = busy.length_within(edges[:-1], edges[1:])
+    usual_ns = np.median(round_ns)
+    round_ns[-1] = min(round_ns[-1], 2 * usual_ns)  # nothing bounds the last but the recording
     if 2 * round_ns.sum() < busy.length_ns:
         return False
-    usual_ns = np.median(round_ns)
     is_alike = (2 * round_ns >= usual_ns) & (round_ns <= 2 * usual_ns)
     if is_alike.mean() < repetition.REGULAR_SHARE:
         return False
