@@ -62,9 +62,10 @@ def numbered_steps(
 ) -> FoundSteps | None:
     """Return the ranges with consecutive numbers that hold rounds of work on the GPU, or None.
 
-    After a range named warm-up, ranges with one name count, too. They hold most of the work of each device and are alike. Ranges named after layers and other
-    parts of a step, or after epochs and runs, do not count. `inferred` is the source of the steps
-    that repeat on the device: None is returned if it is more reliable than a signature.
+    They hold most of the work of each device and are alike. After a range named warm-up, ranges of
+    one name count, too. Ranges named after layers and other parts of a step, or after epochs and
+    runs, do not count. `inferred` is the source of the steps that repeat on the device: None is
+    returned if it is more reliable than a signature.
     """
     if inferred not in (None, SIGNATURE) or not accounts:
         return None
@@ -152,8 +153,9 @@ def _loops(trace: Trace) -> Iterator[IntArray]:
 
     The loops with most time come first. The ranges of a loop have the same name apart from numbers,
     do not overlap, mostly have the same length, and take more than half of the time from the first
-    GPU work, or from the end of warm-up, to the last. Work is launched in most of them, if launches are recorded: callbacks of a
-    runtime launch nothing. Ranges with long or unprintable names are not used.
+    GPU work, or from the end of warm-up, to the last. Work is launched in most of them, if launches
+    are recorded: callbacks of a runtime launch nothing. Ranges with long or unprintable names are
+    not used.
     """
     marks, work, labels = trace.marks, trace.activities, names(trace.marks["name"])
     without_numbers = [DIGITS.sub("0", label) for label in labels]
