@@ -69,7 +69,6 @@ def waits(analysis: Analysis) -> list[WaitedFor]:
         if idle_class.is_nameless:  # host time without events and ranges
             if sampled := _sampled_function(analysis):
                 names = [sampled]
-                tails = [f", longest {duration(culprits[0].longest_ns)}", *tails[1:]]
             # To record names is more useful than the remedy of the class.
             remedy = advice(analysis, "host work") or remedy
         is_most = 2 * culprits[0].idle_ns >= idle_class.idle_ns
