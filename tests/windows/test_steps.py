@@ -370,6 +370,14 @@ def test_numbered_ranges_that_hold_layers_are_steps(
     assert list(analysis.steps.seen) == steps
 
 
+@pytest.mark.parametrize(("beside_ns", "steps"), [(7_000, 4), (8_000, 0)])
+def test_numbered_ranges_hold_half_of_the_time_of_all_work(beside_ns: int, steps: int) -> None:
+    """Four ranges of 20 kernels of 90 ns run beside one; it takes less than they do, or more."""
+    run = tokens("token_{}_processing", [*range(4)], 4)
+    run["activities"].insert(0, {"name": "one", "start_ns": 990, "dur_ns": beside_ns})
+    assert len(analyze(trace_of(**run)).steps.seen) == steps
+
+
 @pytest.mark.parametrize(
     ("first", "name", "steps"),
     [("WARM_UP", "forward", 4), ("set-up", "forward", 0), ("WARM_UP", "decoder layer", 0)],
