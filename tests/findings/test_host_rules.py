@@ -369,6 +369,15 @@ def test_allocation_inside_steps_is_told_with_how_often_it_happens() -> None:
     assert "PYTORCH_HIP_ALLOC_CONF=garbage_collection_threshold" in found.remedy
 
 
+def test_idle_time_in_a_single_gap_is_no_gain_of_each_step() -> None:
+    label = {"name": "save", "start_ns": 0, "dur_ns": 2 * MS, "kind": "annotation"}
+    (found,) = of_rule(run(0, 2 * MS, *[0] * 8, marks=[label]), "host-unrecorded")
+    assert "Nearly all of that is one gap of 2.00 ms, in a single step." in found.sentence
+    assert found.gain is None
+    (found,) = of_rule(run(*[2 * MS] * 10, marks=[label]), "host-unrecorded")
+    assert "one gap" not in found.sentence
+
+
 def test_unrecorded_host_work_is_told_how_to_record_it_and_where_to_look() -> None:
     (found,) = of_rule(run(0, 2_000_000, 0, 0), "host-unrecorded")
     assert found.remedy == ("Record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA].")

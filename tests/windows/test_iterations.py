@@ -78,6 +78,17 @@ def test_rounds_with_less_than_half_of_the_work_are_no_steps(before: int, steps:
     assert seen(rounds(before)) == steps
 
 
+@pytest.mark.parametrize(("main_us", "steps"), [(1_000, ROUNDS), (10_000, 0)])
+def test_set_up_before_a_main_kernel_has_no_steps(main_us: int, steps: int) -> None:
+    """Ten rounds of 260 us; the copy that returns the result bounds a last one with that kernel."""
+    works = rounds()
+    main_ns = works[-1]["start_ns"] + 20 * US
+    end = {**works[-1], "start_ns": main_ns + main_us * US + US}
+    main = {"name": "a", "start_ns": main_ns, "dur_ns": main_us * US}
+    fill = [{**main, "start_ns": main_ns - (5 - n) * US, "dur_ns": 500} for n in range(4)]
+    assert seen([*works, *fill, main, end]) == steps + bool(steps)
+
+
 def test_ranges_that_are_never_closed_last_until_the_next() -> None:
     """Each ends with the recording; the last has no next."""
     works = [{"name": "k", "start_ns": 100 * US * n + US, "dur_ns": 50 * US} for n in range(6)]

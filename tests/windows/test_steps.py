@@ -370,6 +370,27 @@ def test_numbered_ranges_that_hold_layers_are_steps(
     assert list(analysis.steps.seen) == steps
 
 
+@pytest.mark.parametrize(("beside_ns", "steps"), [(7_000, 4), (8_000, 0)])
+def test_numbered_ranges_hold_half_of_the_time_of_all_work(beside_ns: int, steps: int) -> None:
+    """Four ranges of 20 kernels of 90 ns run beside one; it takes less than they do, or more."""
+    run = tokens("token_{}_processing", [*range(4)], 4)
+    run["activities"].insert(0, {"name": "one", "start_ns": 990, "dur_ns": beside_ns})
+    assert len(analyze(trace_of(**run)).steps.seen) == steps
+
+
+@pytest.mark.parametrize(
+    ("first", "name", "steps"),
+    [("WARM_UP", "forward", 4), ("set-up", "forward", 0), ("WARM_UP", "decoder layer", 0)],
+)
+def test_ranges_of_one_name_after_a_warm_up_are_steps(first: str, name: str, steps: int) -> None:
+    """A copy of weights takes longer than the four ranges, and two ranges' time warms up."""
+    run = tokens(name, [*range(6)], 4)
+    run["marks"] = [*step_marks((first, 1000, 4000)), *run["marks"][2:]]
+    weights = {"name": "weights", "start_ns": -20_000, "dur_ns": 20_000}
+    run["activities"].insert(0, weights)
+    assert len(analyze(trace_of(**run)).steps.seen) == steps
+
+
 def test_callbacks_of_another_thread_do_not_look_like_steps() -> None:
     run = unmarked("Event::Execute", [100] * 5)
     run["marks"] = [{**mark, "thread": 2} for mark in run["marks"]]

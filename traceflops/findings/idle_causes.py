@@ -70,6 +70,10 @@ _NO_PLACE: Final = ("stalled", "launching", idle_facts.AROUND_ALL)
 """Facts by which the name of the largest culprit does not tell where time is lost."""
 _LONGEST_GAPS: Final = 100
 _OF_OPENACC: Final = frozenset({"data-clauses", "constructs"})
+_NO_GAIN: Final = {"edits": (), "partly": (), "on_path": frozenset[str]()}
+"""What a cause without a gain per step has."""
+_NEARLY_ALL, _RARE = 0.9, 10
+"""The share of the idle time of a cause that one gap takes; in so many steps, it is rare."""
 _SEVERAL: Final = 3  # in this many steps, what happens in each step is seen again
 
 
@@ -227,6 +231,12 @@ def _by_facts(
         # `gain_ns` is the most that all windows can gain together.
         gain = Gain(low_ns=0, high_ns=gain_ns // case.windows_used, point_ns=None)
         idle_cause = replace(idle_cause, gain=gain)
+    longest_ns = idle.culprits[0].longest_ns
+    if len(case.steps.used) >= _RARE and longest_ns >= _NEARLY_ALL * idle.idle_ns:
+        # The gap is in one step: a gain per step would be of no step.
+        told = fact("idle.one-gap", ns=longest_ns)
+        idle_cause = replace(idle_cause, gain=None, **_NO_GAIN, doubts=(fact("doubt.once"),))
+        idle_cause = replace(idle_cause, details=(told, *idle_cause.details))
     if idle_cause.advice is None and rule not in _BY_NAME and idle.remedy:
         return replace(idle_cause, advice=fact("sentence", text=Fact(idle.remedy)))
     return idle_cause
@@ -266,8 +276,7 @@ def _unless_once(case: Case, idle_cause: Cause, idle: IdleClass) -> Cause:
     ops = case.prepared.trace.ops["name"]
     if any(is_one_of(ops, label).sum() < steps for label in labels):
         return idle_cause
-    changes = {"edits": (), "partly": (), "on_path": frozenset[str]()}
-    return replace(idle_cause, advice=fact("idle.once"), doubts=(fact("doubt.once"),), **changes)
+    return replace(idle_cause, advice=fact("idle.once"), doubts=(fact("doubt.once"),), **_NO_GAIN)
 
 
 def _details(case: Case, rule: str, largest: Culprit, *, names_place: bool) -> Iterator[Fact]:

@@ -1,7 +1,9 @@
-"""Ranges that look like steps although nothing says so: their names differ only in numbers.
+"""Ranges that look like steps although nothing says so: their names differ at most in numbers.
 
 token_0_processing      token_1_processing       consecutive numbers: steps, if they hold
 |layer|layer|...|layer| |layer|layer|...|layer|   rounds of the GPU, such as layers
+
+warm-up     forward     forward     forward       so are equal names after a range named warm-up
 """
 
 from __future__ import annotations
@@ -15,11 +17,12 @@ import numpy as np
 
 from traceflops.facts import fact
 from traceflops.table.arrays import ABSENT, IntArray
-from traceflops.table.columns import codes, is_one_of, names, numbers, thread_columns
+from traceflops.table.columns import codes, is_one_of, matching, names, numbers, thread_columns
 from traceflops.table.grouping import distinct, group_rows, shared_codes
 from traceflops.table.links import recorded_calls
 from traceflops.table.trace import Trace
 from traceflops.timeline.account import LinkedTrace
+from traceflops.timeline.intervals import NEVER
 from traceflops.windows import repetition
 from traceflops.windows.periodicity import SIGNATURE, order_of
 from traceflops.windows.records import Accounts
@@ -41,7 +44,8 @@ _NO_STEP: Final = re.compile(
     re.IGNORECASE,
 )
 """Finds names of parts of a step, of ranks, of many steps at once, and redacted names."""
-_NUMBERED: Final = fact("steps-by.numbered")
+_LEAST_MEASURED: Final = 0.1  # ranges after a warm-up launch at least this share of all work
+_NUMBERED, _MEASURED = fact("steps-by.numbered"), fact("steps-by.measured")
 
 
 def likely_step_mark(trace: Trace) -> str | None:
@@ -58,19 +62,22 @@ def numbered_steps(
 ) -> FoundSteps | None:
     """Return the ranges with consecutive numbers that hold rounds of work on the GPU, or None.
 
-    They hold most of the work of each device and are alike. Ranges named after layers and other
-    parts of a step, or after epochs and runs, do not count. `inferred` is the source of the steps
-    that repeat on the device: None is returned if it is more reliable than a signature.
+    They hold most of the work of each device and are alike. After a range named warm-up, ranges of
+    one name count, too. Ranges named after layers and other parts of a step, or after epochs and
+    runs, do not count. `inferred` is the source of the steps that repeat on the device: None is
+    returned if it is more reliable than a signature.
     """
     if inferred not in (None, SIGNATURE) or not accounts:
         return None
     trace = linked.trace
     labels, code = names(trace.marks["name"]), codes(trace.marks["name"])
     for rows in _loops(trace):
-        number = _consecutive([labels[range_code] for range_code in code[rows].tolist()])
+        number, how = _consecutive([labels[n] for n in code[rows].tolist()]), _NUMBERED
+        if number is None and _follow_warm_up(trace, rows):
+            number, how = np.arange(len(rows)), _MEASURED
         if number is None:
             continue
-        steps = steps_by_process(trace, rows, number, "annotation", _NUMBERED)
+        steps = steps_by_process(trace, rows, number, "annotation", how)
         if _are_rounds_inside(linked, accounts, steps):
             # If steps were inferred from a repeated signature, and its rounds contain layers on any
             # device, these rounds are the steps, not the ranges.
@@ -100,6 +107,22 @@ def _consecutive(labels: Sequence[str]) -> IntArray | None:
     return number - number[0] if len(digits[0][column]) > _MOST_DIGITS else number
 
 
+def _follow_warm_up(trace: Trace, rows: IntArray) -> bool:
+    """Return whether ranges have one name, of a step, and begin after a range named warm-up."""
+    label, *others = distinct(codes(trace.marks["name"])[rows])
+    is_of_part = _NO_STEP.search(names(trace.marks["name"])[label])
+    begin_ns = numbers(trace.marks["start_ns"])[rows[0]]
+    return not others and not is_of_part and NEVER < _warmed_up_ns(trace) <= begin_ns
+
+
+def _warmed_up_ns(trace: Trace) -> int:
+    """Return when the last range named warm-up ends, NEVER without any."""
+    marks = trace.marks
+    rows = np.flatnonzero(matching(marks["name"], WARM_UP.search))
+    end_ns = numbers(marks["start_ns"])[rows] + numbers(marks["dur_ns"], 0)[rows]
+    return int(end_ns.max(initial=NEVER))
+
+
 def _are_rounds_inside(linked: LinkedTrace, accounts: Accounts, found: FoundSteps) -> bool:
     """Return whether steps hold most work of each device, are alike, and have rounds inside."""
     step_of = step_of_activity(linked.trace, linked.links, found)
@@ -116,7 +139,11 @@ def _are_rounds_inside(linked: LinkedTrace, accounts: Accounts, found: FoundStep
         begin = np.append(first, inside[-1] + 1)
         if len(first) < repetition.FEWEST_ROUNDS:
             return False
-        if not repetition.hold_rounds(order_of(linked, account.rows), begin):
+        # Ranges that follow a warm-up need hold only half of the work from then on.
+        since = int(first[0]) if found.how == _MEASURED else 0
+        if (begin[-1] - since) < _LEAST_MEASURED * len(step):
+            return False
+        if not repetition.hold_rounds(order_of(linked, account.rows, since), begin - since):
             return False
     return True
 
@@ -126,8 +153,9 @@ def _loops(trace: Trace) -> Iterator[IntArray]:
 
     The loops with most time come first. The ranges of a loop have the same name apart from numbers,
     do not overlap, mostly have the same length, and take more than half of the time from the first
-    GPU work to the last. Work is launched in most of them, if launches are recorded: callbacks of a
-    runtime launch nothing. Ranges with long or unprintable names are not used.
+    GPU work, or from the end of warm-up, to the last. Work is launched in most of them, if launches
+    are recorded: callbacks of a runtime launch nothing. Ranges with long or unprintable names are
+    not used.
     """
     marks, work, labels = trace.marks, trace.activities, names(trace.marks["name"])
     without_numbers = [DIGITS.sub("0", label) for label in labels]
@@ -141,7 +169,8 @@ def _loops(trace: Trace) -> Iterator[IntArray]:
     group_of_row, _ = group_rows(tuple(column[rows] for column in columns))
     sums_ns = np.bincount(group_of_row, weights=dur_ns[rows])
     work_start_ns = numbers(work["start_ns"])
-    span_ns = (work_start_ns + numbers(work["dur_ns"])).max() - work_start_ns.min()
+    begin_ns = max(int(work_start_ns.min()), _warmed_up_ns(trace))
+    span_ns = (work_start_ns + numbers(work["dur_ns"])).max() - begin_ns
     for group in np.argsort(-sums_ns)[:_KINDS_TRIED]:
         ranges = rows[group_of_row == group]
         label = without_numbers[name[ranges[0]]]

@@ -164,10 +164,11 @@ def _by_methods(linked: LinkedTrace, rows: DeviceRows) -> _Periods | None:
     return boundary, fact("steps-by.methods", method=_METHOD)
 
 
-def order_of(linked: LinkedTrace, rows: DeviceRows) -> repetition.Order:
-    """Return the activities of a device in order."""
-    name, call = linked.columns.name[rows.row], linked.links.call_of_activity[rows.row]
-    return repetition.Order(name, rows.start_ns, rows.end_ns, call)
+def order_of(linked: LinkedTrace, rows: DeviceRows, since: int = 0) -> repetition.Order:
+    """Return the activities of a device in order, without the first `since` ones."""
+    row = rows.row[since:]
+    name, call = linked.columns.name[row], linked.links.call_of_activity[row]
+    return repetition.Order(name, rows.start_ns[since:], rows.end_ns[since:], call)
 
 
 def _by_signature(linked: LinkedTrace, rows: DeviceRows) -> _Periods | None:
@@ -258,16 +259,19 @@ def _are_iterations(linked: LinkedTrace, account: DeviceAccount, boundary: IntAr
     """Return whether the rounds between boundaries are iterations of the program's loop.
 
     If not, they may be the layers of one pass, a sweep over sizes, or set-up. Iterations are most
-    of the work and take similar times. A recording ends in the loop, or soon after it. 32 rounds
-    are followed by kernels with names that no round has: these are the last part of a pass, and the
-    rounds are its layers. But 256 rounds or more are no layers.
+    of the work, the last up to twice its usual time, and take similar times. A recording ends in
+    the loop, or soon after it. 32 rounds are followed by kernels with names that no round has:
+    these are the last part of a pass, and the rounds are its layers. But 256 rounds or more are no
+    layers.
     """
     rows, busy = account.rows, account.timeline.busy
     edges = np.append(rows.start_ns, rows.span[1])[boundary]
     round_ns = busy.length_within(edges[:-1], edges[1:])
+    usual_ns = np.median(round_ns)
+    # Before the last boundary, such as a copy of the result, the program may do its main work.
+    round_ns[-1] = min(round_ns[-1], 2 * usual_ns)
     if 2 * round_ns.sum() < busy.length_ns:
         return False
-    usual_ns = np.median(round_ns)
     is_alike = (2 * round_ns >= usual_ns) & (round_ns <= 2 * usual_ns)
     if is_alike.mean() < repetition.REGULAR_SHARE:
         return False

@@ -87,7 +87,9 @@ def hold_rounds(order: Order, begin: IntArray) -> bool:
     """
     rounds = Rounds(begin, int(np.median(np.diff(begin))), 0.0)
     test = _RoundTest(order, _Occurrences(order.name))
-    return test.are_alike(rounds) and test.repeat_inside(rounds, are_marked=True)
+    if test.share_of_time(rounds) < _LEAST_COVERED or not test.are_alike(rounds):
+        return False
+    return test.repeat_inside(rounds, are_marked=True)
 
 
 def has_layers(order: Order) -> bool:
@@ -233,10 +235,8 @@ class _RoundTest:
         """Return whether the rounds are most of the work, and alike in content."""
         # Half of the activities is enough, too: the first step may take more time than all others,
         # for example if ranks wait for one another.
-        first, last = int(rounds.begin[0]), int(rounds.begin[-1])
-        work_ns = self._work_before_ns[last] - self._work_before_ns[first]
-        share_of_work = work_ns / max(int(self._work_before_ns[-1]), 1)
-        if max((last - first) / len(self._name), share_of_work) < _LEAST_COVERED:
+        covered = (int(rounds.begin[-1]) - int(rounds.begin[0])) / len(self._name)
+        if max(covered, self.share_of_time(rounds)) < _LEAST_COVERED:
             return False
         if self._call is not None:
             # Rounds launched by the same call as the round before are parts of a graph (layers).
@@ -248,6 +248,11 @@ class _RoundTest:
         counts, usual = self._content(rounds)
         alike = np.abs(counts - usual).sum(axis=1) <= TOLERANCE * usual.sum()
         return bool(alike.mean() >= REGULAR_SHARE)
+
+    def share_of_time(self, rounds: Rounds) -> float:
+        """Return the share of the time of all work that is in the rounds."""
+        first_ns, last_ns = self._work_before_ns[rounds.begin[[0, -1]]]
+        return float(last_ns - first_ns) / max(int(self._work_before_ns[-1]), 1)
 
     def are_better(self, rounds: Rounds, longer: Rounds | None) -> bool:
         """Return whether rounds should replace `longer` ones as the steps; always if it is None."""
