@@ -228,6 +228,14 @@ def test_annotations_have_shares_of_the_time_in_outermost_ones() -> None:
     assert shares == {"frame": 60 / 80, "layer": 40 / 80, "read": 20 / 80}
 
 
+def test_the_share_of_a_range_that_calls_itself_is_unknown() -> None:
+    """It is open for 60 ns, and its two records sum to 100 ns."""
+    spans = ((0, 60), (10, 40))
+    marks = [{"name": "solve", "start_ns": at, "dur_ns": ns, "thread": 1} for at, ns in spans]
+    (row,) = untimed_of(marks=marks).rows.to_pylist()
+    assert (row["sum_ns"], row["share"]) == (100, None)
+
+
 def test_a_trace_with_device_work_or_operators_has_a_timeline() -> None:
     work = [{"name": GEMM, "start_ns": 0}]
     assert analyze(trace_of(activities=work, totals=STATISTICS)).untimed is None

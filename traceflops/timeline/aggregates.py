@@ -177,7 +177,8 @@ def _plus(sum_so_far: int | None, more: int | None) -> int | None:
 
 
 def _share(part: int | None, whole: int | None) -> float | None:
-    return part / whole if part is not None and whole else None
+    """Return a share, None if unknown: ranges inside others of their name count twice."""
+    return part / whole if part is not None and whole and part <= whole else None
 
 
 def _totals(trace: Trace) -> list[Total]:
