@@ -218,12 +218,7 @@ def _of_operators(
         usual_ns = held_up.get(name) if works else None
         call = call if usual_ns is None else "held-up"
         once = fact(f"verdict.cpu-{call}", name=short_name(name), once_ns=max_ns, usual_ns=usual_ns)
-        # The rate of an operator is told if the FLOPs of all its calls are known.
-        own = next((row for row in known if row.name == name and is_one), None)
-        rate: float | None = None
-        is_whole = own is not None and own.measured.time_ns == own.sum_ns and usual_ns is None
-        if own is not None and is_whole and own.measured.is_exact:
-            rate = float(own.measured.flops_per_ns or 0) or None
+        rate = _rate(known, name) if is_one and usual_ns is None else None
         speed = fact("verdict.cpu-rate", name=short_name(name), rate=rate)
         details = (once,) * is_once + (speed,) * (rate is not None)
         runs = sum(calls[kind, operator][0] for operator in times)
@@ -232,6 +227,14 @@ def _of_operators(
         slow_ns = sum(ns for operator, ns in times.items() if _SLOW.match(operator))
         knows |= {"slow-convolution"} if knows and 2 * slow_ns >= all_ns else set()
         yield _Part(share, said, frozenset(knows if usual_ns is None else ()), details)
+
+
+def _rate(known: Sequence[KernelRow], name: str) -> float | None:
+    """Return an operator's FLOPs per ns, None unless those of all its calls are known exactly."""
+    own = next((row for row in known if row.name == name), None)
+    if own is None or own.measured.time_ns != own.sum_ns or not own.measured.is_exact:
+        return None
+    return float(own.measured.flops_per_ns or 0) or None
 
 
 def _outside(
