@@ -191,6 +191,9 @@ def told_parts(analysis: Analysis, finding: Finding | None, component: str) -> t
         return tuple(
             replace(part, is_told=part.name in names and part.label != _MISSING) for part in parts
         )
+    if finding.claim.code == "launching.claim":  # about several classes of idle time
+        kinds = {part.values["kind"] for part in finding.claim.values["parts"]}
+        return tuple(replace(part, is_told=part.label in kinds) for part in parts)
     told = _part_of_finding(parts, finding, component)
     if told is None:
         return parts

@@ -580,6 +580,15 @@ def test_the_part_of_the_bar_that_the_title_is_about_stands_out() -> None:
         "Launching operators"
     )
     assert told_of(sample(), replace(idle, rule="host-waits"), "idle") == []
+    classes = ("loading data", "launching operators", "a class that the bar does not show")
+    launching = [fact("launching.part", kind=kind, share=0.1) for kind in classes]
+    slow = replace(
+        idle, rule="eager-overhead", claim=fact("launching.claim", parts=tuple(launching))
+    )
+    assert [title for title, _ in told_of(sample(), slow, "idle")] == [
+        "Loading data",
+        "Launching operators",
+    ]
 
 
 def told_of(
