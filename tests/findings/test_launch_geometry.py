@@ -132,7 +132,7 @@ def main_kernel(
 def test_what_a_launch_leaves_room_for_is_told_of_the_main_kernel() -> None:
     found = main_kernel([40, 1, 1])
     assert found.sentence.endswith(
-        "in 1 launch (mean 1.00 ms) of 40 blocks of 256 threads. A multiprocessor has room for "
+        "in 1 launch (1.00 ms) of 40 blocks of 256 threads. A multiprocessor has room for "
         "at most 8 of 48 warps (registers). 28 blocks run at once, and the last 12 alone."
     )
     assert found.remedy.startswith("Too few warps may limit it: use fewer registers per thread")

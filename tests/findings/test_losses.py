@@ -302,6 +302,24 @@ def test_the_kernel_with_most_of_the_compute_time_is_named_with_all_its_variants
     assert "Their shapes would tell" in told(found)
 
 
+@pytest.mark.parametrize(
+    ("others", "claim"),
+    [
+        (("solve_small",), "solve_large takes 96.0 % of "),
+        (("solve_large<1>",), "2 kernels named solve_large… take 100.0 % of "),
+    ],
+)
+def test_a_function_with_nearly_all_time_of_its_family_is_told_alone(
+    others: tuple[str, ...], claim: str
+) -> None:
+    """Of 100 us, the first kernel takes 96."""
+    works = [("solve_large<0>", 0, 5_000, 96_000)]
+    works += [(name, 1_000, 101_000, 4_000) for name in others]
+    (found, *_) = tf.analyze(trace_of(**launched(*works))).losses
+    assert told(found).startswith(claim)
+    assert (", in 1 launch (96.0 µs)." in told(found)) == claim.startswith("solve_large takes")
+
+
 def test_products_of_experts_are_told_together() -> None:
     """Of 100 us, kernels of two names take 50 and 20; an attention kernel takes 30."""
     names = (
@@ -363,7 +381,7 @@ def test_a_kernel_is_named_though_others_of_its_kind_have_more_than_half() -> No
     works = (("taylor_c", 0, 10, 40), ("taylor_s", 1, 50, 35), ("taylor_b", 2, 85, 25))
     rows = ((name, at, 1_000 * start, 1_000 * dur) for name, at, start, dur in works)
     (main, *_) = tf.analyze(trace_of(**launched(*rows))).findings
-    assert main.sentence.startswith("taylor_c takes 40.0 % of the total time, in 1 launch (mean 40")
+    assert main.sentence.startswith("taylor_c takes 40.0 % of the total time, in 1 launch (40")
 
 
 @pytest.mark.parametrize(
@@ -453,7 +471,7 @@ def test_a_kernel_of_no_category_that_is_the_program_is_to_be_profiled() -> None
     analysis = tf.analyze(trace_of(**launched(*works)))
     (found,) = (one for one in analysis.losses if one.rule == "main-kernel")
     assert told(found).startswith(
-        "sweep_all_MPI takes 80.0 % of the total time, in 1 launch (mean 80.0 µs). "
+        "sweep_all_MPI takes 80.0 % of the total time, in 1 launch (80.0 µs). "
     )
     assert found.remedy is not None
     assert "ncu --set full" in found.remedy

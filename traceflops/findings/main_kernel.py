@@ -46,6 +46,8 @@ _OF_LIBRARIES: Final = re.compile(
 )
 """GEMMs of libraries: those named by their tiles, those of templates of CUTLASS and Composable
 Kernel, and of ggml, cuBLAS, rocBLAS and MAGMA."""
+_ALONE: Final = 0.95
+"""The share of a family's time from which on one function stands for it."""
 _CUT_OFF: Final = "_"
 """A name that ends so was cut short when it was recorded, and may stand for many kernels."""
 _TENSORRT, _TORCH = "tensorrt", "torch"
@@ -295,7 +297,7 @@ def _largest_family(
 
     A family has one category, and names that begin with the same words or, with `by_whole_name`,
     are equal. Products of experts are one family, and so are, per category, kernels that TensorRT
-    chose (`of_engine`).
+    chose (`of_engine`). A function with nearly all of its family's time stands for it.
     """
     families: defaultdict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     for row in rows:
@@ -306,7 +308,11 @@ def _largest_family(
         name = _OF_EXPERTS if is_of_experts else name
         name = row["sub"] if row["name"] in of_engine else name
         families[name, row["sub"]].append(row)
-    (family, _), variants = max(families.items(), key=lambda item: _sum_ns(item[1]))
+    (family, kind), variants = max(families.items(), key=lambda item: _sum_ns(item[1]))
+    largest = max(variants, key=lambda row: row["sum_ns"])
+    if largest["sum_ns"] >= _ALONE * _sum_ns(variants) and family not in (_OF_EXPERTS, kind):
+        own = function_of(largest["name"])
+        variants = [row for row in variants if function_of(row["name"]) == own]
     if len(variants) == 1 and not by_whole_name and family != _OF_EXPERTS:
         family = function_of(variants[0]["name"])
     return family, variants
