@@ -1328,6 +1328,21 @@ def test_one_call_that_allocates_is_not_to_be_reused(calls: int) -> None:
     assert f"Called in the window: cudaHostAlloc {calls} time" in found.sentence
 
 
+@pytest.mark.parametrize(("copy_ns", "is_dear"), [(1_500_000, True), (2_500_000, False)])
+def test_memory_pinned_for_longer_than_it_is_copied_stays_pageable(
+    copy_ns: int, *, is_dear: bool
+) -> None:
+    copied = "Memcpy DtoH (Device -> Pinned)"
+    rows = launched(("k", 90_000, 100_000, STEP), (copied, 4_990_000, 5_000_000, copy_ns))
+    rows["activities"][1] |= {"kind": "memcpy", "direction": "DtoH", "bytes": 10**7}
+    rows["calls"] += [
+        {"name": "cudaHostAlloc", "start_ns": 0, "dur_ns": 5_000},
+        {"name": "cudaHostAlloc", "start_ns": 1_100_000, "dur_ns": 3_800_000},
+    ]
+    (found,) = of_rule(analyzed(rows, "nsight"), "memory-alloc")
+    assert ("leave memory pageable" in found.remedy) == is_dear
+
+
 def test_memory_that_many_ranges_allocate_is_one_cause() -> None:
     """Of 60 ranges with 80 us of cudaMalloc each more than are named become one: "(others)"."""
     us = 1_000
