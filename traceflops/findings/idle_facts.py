@@ -28,7 +28,7 @@ from traceflops.findings.case import Case
 from traceflops.findings.copy_sizes import MANY, WAYS, before_batches, small_copies
 from traceflops.findings.device_memory import are_pinned, reads_back
 from traceflops.findings.finding import short_name
-from traceflops.findings.host_samples import MPI, sampled, switched
+from traceflops.findings.host_samples import MPI, are_copies, sampled, switched
 from traceflops.findings.host_waits import WAITING, stalls, started_processes
 from traceflops.findings.launching import LATENCY, LAUNCHING, fits_graphs
 from traceflops.findings.managed_memory import between_pages
@@ -188,7 +188,11 @@ def _of_unrecorded(case: Case, idle: IdleClass) -> tuple[set[str], dict[str, Val
     if switches["off"]:
         knows.add("off-cpu")
     elif samples:
-        knows.add("sampled")
+        knows |= (
+            {"sampled", "copying"}
+            if are_copies(samples) and are_pinned(case, WAYS)
+            else {"sampled"}
+        )
     elif launches:
         knows.add("launching")
     elif not is_ranged and batches.get("count", 0) >= MANY:
