@@ -1,6 +1,7 @@
 """What the signature and the launches of a main kernel tell: FP64 on a slow GPU, less work."""
 
 import pytest
+from msgspec.structs import replace
 
 import traceflops as tf
 from tests.build import launched, trace_of
@@ -22,7 +23,8 @@ def main_kernel(
     rows = launched(*works)
     for number, row in enumerate(rows["activities"]):
         row |= {"grid": [grid if number % 2 else 9_000, 1, 1], "block": [256, 1, 1]}
-    analysis = tf.analyze(trace_of(**rows, devices=[device]))
+    trace = trace_of(**rows, devices=[device])
+    analysis = tf.analyze(replace(trace, source=replace(trace.source, format="nsys")))
     return next(one for one in analysis.losses if one.rule == "main-kernel")
 
 
@@ -67,3 +69,9 @@ def test_launches_of_one_grid_that_take_less_and_less_are_told(
     assert found.remedy.startswith("If the work shrinks from launch to launch") == is_told
     told = "All have one grid, yet their time falls from 1.05 ms in the first tenth"
     assert (told in found.sentence) == is_told
+
+
+@pytest.mark.parametrize(("length_us", "is_told"), [(9, True), (11, False)])
+def test_short_launches_are_not_to_be_profiled(length_us: int, *, is_told: bool) -> None:
+    found = main_kernel([length_us] * 20)
+    assert found.remedy.startswith("Much of so short a launch is its start:") == is_told

@@ -248,6 +248,8 @@ def _known_of_launches(
     """Yield facts that choose a remedy, by the length and shape of a kernel's launches."""
     if mean_ns >= limits["long_ns"]:
         yield "long"
+    if mean_ns < limits["least_ns"]:
+        yield "short"
     if shape.warps_share < limits["few_warps"]:
         yield from (limiter.replace(" ", "-") for limiter in shape.limiters)
     elif shape.last_wave is not None:
