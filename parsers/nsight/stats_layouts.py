@@ -58,8 +58,11 @@ REPORTS: Final = (
     Report("cuda_kern_exec_sum", "count|kernel name|kmin", "totals", "kernel"),
     Report("cuda_api_gpu_sum", "total time|category|operation", "totals"),
     Report("cuda_gpu_mem_time_sum", "total time|operation", "totals", "memcpy"),
+    Report("cuda_gpu_mem_time_sum", "total time|operations|name", "totals", "memcpy"),
     Report("cuda_gpu_mem_size_sum", "total|operation", "sizes", "memcpy"),
+    Report("cuda_gpu_mem_size_sum", "total|operations|name", "sizes", "memcpy"),
     Report("cuda_api_sum", "total time|num calls|name", "totals", "call"),
+    Report("cuda_api_sum", "total time|calls|name", "totals", "call"),
     Report("cuda_gpu_kern_gb_sum", "total time|instances|name|gridxyz", "totals", "kernel"),
     Report("cuda_gpu_kern_sum", "total time|instances|name", "totals", "kernel"),
 )
@@ -100,8 +103,8 @@ _TWINS: Final = {
 _LEAST_COLUMNS, _MOST_COLUMNS = 3, 200
 """No report has fewer columns, or more."""
 _UNIT: Final = re.compile(r"^(.*?)\(([^()]*)\)$")
-_IN_TITLE: Final = re.compile(r"\((?:by )?\w+ in (\w+)\)", re.I)
-"""A unit in a title: `(by size in KiB)`."""
+_IN_TITLE: Final = re.compile(r"(?:\((?:by )?\w+ in |Statistics \()(\w+)\)", re.I)
+"""A unit in a title: `(by size in KiB)`, `Statistics (KiB)` in 2019."""
 
 
 def unit_in_title(line: str) -> str | None:

@@ -34,9 +34,11 @@ _FIGURES: Final = {"totals": ("count", "total_ns", "bytes")}
 _HEADING: Final = re.compile(
     rb"^(?:Processing \[([^\]\r\n]{1,4096})\] with \[([^\]\r\n]{0,4096})\]"
     rb"|Running \[([^\]\r\n]{1,4096}\.py)\s++([^\]\r\n]{1,4096})\]"
-    rb"|(?:\[\d{1,4}/\d{1,4}\] )?Executing '([^'\r\n]{1,200})' stats report)[^\r\n]*",
+    rb"|(?:\[\d{1,4}/\d{1,4}\] )?Executing '([^'\r\n]{1,200})' stats report)[^\r\n]*"
+    rb"|^(?:CUDA|NVTX|(Operating System)) [\w -]{1,40} Statistics \(\w{1,20}\)[ \r]{0,9}$",
     re.M,
 )
+_STARTS: Final = (b"Processing [", b"Running [", b"Executing '", b" Statistics (")
 
 
 class StatsFile(Struct):
@@ -104,13 +106,18 @@ def _headed_pieces(source: ByteSource) -> Iterator[tuple[_Heading, bytes]]:
         if number == 0:
             block = block.removeprefix(b"\xef\xbb\xbf")
         begin = 0
-        if any(start in block for start in (b"Processing [", b"Running [", b"Executing '")):
+        if any(start in block for start in _STARTS):
             for match in _HEADING.finditer(block):
                 # A row may have a name that looks like a heading. A limit stops hostile files.
                 if heading.number >= 500 or stats_text.is_row(match[0]):
                     continue
                 if match.start() > begin:
                     yield heading, block[begin : match.start()]
+                begin = match.start()
+                if b"Statistics (" in match[0]:  # a title of 2019; its unit is read with the table
+                    report = "osrt_sum" if match[6] else ""
+                    heading = _Heading(heading.number + 1, heading.profile, report)
+                    continue
                 # `Processing [profile] with [script]`, `Running [script profile]`, or of nsys
                 # profile --stats=true `[3/8] Executing 'report' stats report`
                 groups = (match[1] or match[4] or b"", match[2] or match[3] or match[5] or b"")

@@ -31,6 +31,7 @@ _TITLES: Final = {
     ("call",): "Top API calls",
     ("mark",): "Top annotations (share of the time in any; some are nested)",
     ("python",): "Top Python functions (own time)",
+    ("system",): "Top system calls and waits (share of the time in any)",
     ("gpu_mark",): "Top GPU annotations (share of the time in any; some are nested)",
 }
 _COUNTED_ROWS: Final = 8

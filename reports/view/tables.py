@@ -152,6 +152,7 @@ _KINDS: Final = (
     ("totals-marks", "Annotations", ("mark",)),
     ("totals-functions", "Python functions (own time)", ("python",)),
     ("totals-ranges", "GPU annotations", ("gpu_mark",)),
+    ("totals-system", "System calls and waits", ("system",)),
 )
 """Tables of sums: the id of the section, its title, and the kinds of events that are summed."""
 

@@ -19,6 +19,11 @@ CASES = [
     (ATEN.format("batch_norm_calc_invstd(at::Tensor const&)"), "memory", "norm"),
     (ATEN.format("fbgemm_gpu::_float_to_hfp8_gpu(at::Tensor const&)"), "memory", "quantize"),
     ("index_elementwise_kernel<128, 4, index_copy_kernel_impl<int> >", "memory", "embedding_index"),
+    ("residual_forward_kernel2(float*, float*, float*, int)", "memory", "elementwise"),
+    ("bias_residual_kernel(float*, int)", "memory", "elementwise"),
+    ("computeResidual(double*, double*, int)", "other", "other"),
+    ("calcAllLowestResidualsGPU", "other", "other"),
+    ("residual_kernel(double const*, double*)", "other", "other"),
     # addmm, mm and other work that was only adjacent
     ("triton_poi_fused_addmm_gelu_view_15", "memory", "elementwise"),
     ("triton_red_fused_add_addmm_native_layer_norm_view_6", "memory", "fused_norm"),

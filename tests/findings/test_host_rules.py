@@ -1157,6 +1157,30 @@ def test_samples_go_by_the_library_that_has_half_of_them(
     assert said in found.sentence
 
 
+@pytest.mark.parametrize(
+    ("kernel", "memory", "function", "is_told"),
+    [
+        ("solve_12_gpu", "Pinned", "libnvc.so!__c_mcopy8_sky", True),
+        ("solve_12_gpu", "Pinned", "libc.so.6!__memmove_avx_unaligned", True),
+        ("solve_12_gpu", "Pinned", "app!prepare", False),
+        ("solve_12_gpu", "Pageable", "libnvc.so!__c_mcopy8_sky", False),
+        ("solve(float*)", "Pinned", "libnvc.so!__c_mcopy8_sky", False),
+    ],
+)
+def test_the_copies_of_openacc_from_its_own_buffer_are_no_code_of_the_user(
+    kernel: str, memory: str, function: str, *, is_told: bool
+) -> None:
+    copied = f"Memcpy DtoH (Device -> {memory})"
+    rows = launched((kernel, 0, 1_000, 1_000), (copied, 2_000_000, 2_001_000, 50_000))
+    rows["activities"][1] |= {"kind": "memcpy", "direction": "DtoH", "bytes": 10**6}
+    samples = [
+        {"kind": "sample", "name": function, "start_ns": 10_000 + at, "dur_ns": 0}
+        for at in range(20)
+    ]
+    (found,) = of_rule(analyzed({**rows, "marks": samples}, "nsys"), "host-unrecorded")
+    assert found.remedy.startswith("The OpenACC runtime copies between") == is_told
+
+
 @pytest.mark.parametrize(("names", "is_told"), [("aaaaa", True), ("aaaa", False), ("aaaab", False)])
 def test_few_samples_of_the_cpu_tell_what_it_does_if_they_agree(
     names: str, *, is_told: bool
@@ -1326,6 +1350,21 @@ def test_one_call_that_allocates_is_not_to_be_reused(calls: int) -> None:
     (found,) = of_rule(analyzed(rows, "nsight"), "memory-alloc")
     assert ("One call" in found.remedy) == (calls == 1)
     assert f"Called in the window: cudaHostAlloc {calls} time" in found.sentence
+
+
+@pytest.mark.parametrize(("copy_ns", "is_dear"), [(1_500_000, True), (2_500_000, False)])
+def test_memory_pinned_for_longer_than_it_is_copied_stays_pageable(
+    copy_ns: int, *, is_dear: bool
+) -> None:
+    copied = "Memcpy DtoH (Device -> Pinned)"
+    rows = launched(("k", 90_000, 100_000, STEP), (copied, 4_990_000, 5_000_000, copy_ns))
+    rows["activities"][1] |= {"kind": "memcpy", "direction": "DtoH", "bytes": 10**7}
+    rows["calls"] += [
+        {"name": "cudaHostAlloc", "start_ns": 0, "dur_ns": 5_000},
+        {"name": "cudaHostAlloc", "start_ns": 1_100_000, "dur_ns": 3_800_000},
+    ]
+    (found,) = of_rule(analyzed(rows, "nsight"), "memory-alloc")
+    assert ("leave memory pageable" in found.remedy) == is_dear
 
 
 def test_memory_that_many_ranges_allocate_is_one_cause() -> None:

@@ -206,6 +206,16 @@ def test_a_fill_before_the_first_kernel_is_start_up_not_work() -> None:
         assert (told in said) == is_little
 
 
+def test_the_work_of_all_devices_is_told() -> None:
+    rows = launched(*(("saxpy", BEFORE - 5 * US, BEFORE, 60 * US) for _ in range(3)))
+    rows["devices"] = [{"device": number, "local_id": number} for number in range(3)]
+    for number, row in enumerate(rows["activities"]):
+        row["device"] = number
+    rows["calls"].append({"name": "cudaMalloc", "start_ns": 0, "dur_ns": 200 * MS})
+    said = headline(tf.analyze(trace_of(**rows))).sentence
+    assert said.startswith("The recording holds 180 µs of GPU work, within 60.0 µs, after 300 ms")
+
+
 @pytest.mark.parametrize(("before_s", "is_first"), [(36, True), (9, False), (1, False)])
 def test_what_nearly_all_of_a_recording_is_comes_first(before_s: int, *, is_first: bool) -> None:
     """The GPU works for 3 s, without steps; the host did other things for longer."""

@@ -228,6 +228,23 @@ def test_annotations_have_shares_of_the_time_in_outermost_ones() -> None:
     assert shares == {"frame": 60 / 80, "layer": 40 / 80, "read": 20 / 80}
 
 
+def test_system_calls_and_waits_are_no_annotations() -> None:
+    """The range has all the time of annotations; what waits inside it has a table of its own."""
+    marks = [
+        {"name": "solve", "start_ns": 0, "dur_ns": 60, "thread": 1},
+        {"name": "ioctl", "start_ns": 10, "dur_ns": 20, "thread": 1, "kind": "system"},
+        {"name": "Stream Synchronize", "start_ns": 40, "dur_ns": 5, "thread": 1, "kind": "sync"},
+    ]
+    rows = untimed_of(marks=marks).rows.to_pylist()
+    assert [(row["kind"], row["name"], row["share"]) for row in rows] == [
+        ("mark", "solve", 1),
+        ("system", "ioctl", 20 / 25),
+        ("system", "Stream Synchronize", 5 / 25),
+    ]
+    alone = analyze(of_rocprof(marks=marks[1:])).verdict.sentence
+    assert alone == "This trace has no GPU operations, only system calls."
+
+
 def test_the_share_of_a_range_that_calls_itself_is_unknown() -> None:
     """It is open for 60 ns, and its two records sum to 100 ns."""
     spans = ((0, 60), (10, 40))

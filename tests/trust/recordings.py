@@ -36,6 +36,7 @@ SIMULATED: Final[Mapping[str, str]] = {
     "decode-batch": "test_ranks_and_serving.py",
     **dict.fromkeys(("loss-softmax", "double-precision"), "test_kernel_rules.py"),
     **dict.fromkeys(("fills", "unified-memory"), "test_device_memory.py"),
+    "copy-back": "test_copies_back.py",
     "low-clock": "test_low_clocks.py",
     "graph-gaps": "../attribution/test_culprits.py",
     "nothing-stands-out": "test_diagnosis.py",

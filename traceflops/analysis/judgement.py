@@ -247,7 +247,8 @@ def _findings(facts: VerdictFacts, figures: _Figures) -> tuple[Finding, ...]:
     total, losses, passes, basis = figures.total, figures.losses, figures.passes, figures.basis
     other_losses = [loss for loss in losses if loss.rule != STANDSTILL]
     limits = facts.rules.limits(MAIN_KERNEL)
-    kernels = Kernels(figures.kernels, total, losses, program, trace, limits)
+    peaks = figures.measured.devices
+    kernels = Kernels(figures.kernels, total, losses, program, trace, limits, peaks)
     findings = (
         *loss_findings(other_losses, figures.measured, basis),
         *standstill_findings(facts.still, total.components.window_ns),

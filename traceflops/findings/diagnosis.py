@@ -11,6 +11,7 @@ from traceflops.facts import fact
 from traceflops.findings.case import Case, Rule, limit, share_of_window
 from traceflops.findings.clocks import low_clocks, slowed_kernels, slower_kernels
 from traceflops.findings.communication import communication
+from traceflops.findings.copies_back import copies_back
 from traceflops.findings.counted_estimates import COUNTED_KERNEL
 from traceflops.findings.counted_kernels import counted_kernels, counted_main_kernel
 from traceflops.findings.decode import decode
@@ -51,6 +52,7 @@ RULES: Final[tuple[Rule, ...]] = (
     host_copies,
     small_pieces,
     fills,
+    copies_back,
     unified_memory,
     memory_headroom,
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Mapping
 from typing import Final
 
 from traceflops.attribution.culprits import UNRECORDED, IdleClass
@@ -21,6 +22,8 @@ _ARGUMENTS: Final = re.compile(r"(?<=\w)\(.*|::h[0-9a-f]{16}$")
 _TEMPLATE: Final = re.compile(r"(?<=\w)<[^<>]*>")  # the innermost template arguments
 _RETURNED: Final = re.compile(r"^.*(?<!operator)\s(?=[\w:~]+$)")
 """The type that a function returns, before its name."""
+_COPIES: Final = re.compile(r"_*(c_mcopy|mem(cpy|move))")
+"""Functions of compilers' runtimes and of the C library that copy memory."""
 _MOSTLY, _NEARLY_ALL, _AGREE = 0.5, 0.9, 5
 
 
@@ -52,6 +55,16 @@ def only_waits(case: Case) -> bool:
 def sampled(case: Case, kind: str = UNRECORDED) -> dict[str, Value]:
     """Return where the host was sampled in idle time of a class, as values of texts."""
     return _values_of_samples(case, sampled_in(case.prepared, kind))
+
+
+def are_copies(samples: Mapping[str, Value]) -> bool:
+    """Return whether most of the samples that `sampled` describes are of a function that copies."""
+    first = next(iter(samples.get("functions", ())), None)
+    return (
+        first is not None
+        and first.values["part"] >= _MOSTLY
+        and bool(_COPIES.match(first.values["name"]))
+    )
 
 
 def outside_samples(case: Case) -> Fact | None:

@@ -21,6 +21,7 @@ from traceflops.attribution.marks import numbered
 from traceflops.characters import function_name
 from traceflops.facts import Fact, Value, fact
 from traceflops.findings import idle_facts, launching
+from traceflops.findings.allocations import memory_calls
 from traceflops.findings.case import Case, cause, limit, share_of_window
 from traceflops.findings.finding import (
     MOST_ROWS,
@@ -294,7 +295,7 @@ def _details(case: Case, rule: str, largest: Culprit, *, names_place: bool) -> I
     if rule in launching.LAUNCHING:
         yield from launching.pace_facts(case)
     if rule == "memory-alloc":
-        counts, steps = idle_facts.memory_calls(case), len(case.steps.used)
+        counts, steps = memory_calls(case), len(case.steps.used)
         window = fact("idle.window.steps", count=steps) if steps else fact("idle.window.all")
         calls = tuple(fact("idle.calls", name=name, count=count) for name, count in counts.items())
         if calls:

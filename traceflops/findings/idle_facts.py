@@ -12,7 +12,6 @@ from typing import Final
 import numpy as np
 
 from traceflops.attribution.culprits import Culprit, IdleClass
-from traceflops.attribution.host_calls import memory_operations
 from traceflops.attribution.host_events import host_span
 from traceflops.attribution.idle_slices import chosen_gaps
 from traceflops.attribution.launch_lead import LaunchSums
@@ -24,11 +23,12 @@ from traceflops.attribution.marks import (
 )
 from traceflops.characters import kernel_name
 from traceflops.facts import Value
+from traceflops.findings.allocations import of_allocations
 from traceflops.findings.case import Case
 from traceflops.findings.copy_sizes import MANY, WAYS, before_batches, small_copies
-from traceflops.findings.device_memory import allocator_state, are_pinned, reads_back
+from traceflops.findings.device_memory import are_pinned, reads_back
 from traceflops.findings.finding import short_name
-from traceflops.findings.host_samples import MPI, sampled, switched
+from traceflops.findings.host_samples import MPI, are_copies, sampled, switched
 from traceflops.findings.host_waits import WAITING, stalls, started_processes
 from traceflops.findings.launching import LATENCY, LAUNCHING, fits_graphs
 from traceflops.findings.managed_memory import between_pages
@@ -59,7 +59,6 @@ _COMPUTES: Final = re.compile(r"aten::(\w*conv\w*|\w*mm|\w*matmul|linear|\w*_nor
 DATA_CLAUSES: Final = re.compile(r"(Enter|Exit) Data|Enqueue (Up|Down)load|Update|Create|Delete")
 _CONSTRUCTS: Final = re.compile("Wait|Compute Construct|Enqueue Launch")
 _OF_MPI: Final = re.compile(r"P?MPI_")
-_PINS: Final = re.compile(r"HostAlloc|MallocHost|HostRegister|HostMalloc")
 CLAIMS: Final = (
     "stalled",
     "triton",
@@ -104,15 +103,6 @@ def what_is_known(case: Case, rule: str, idle: IdleClass) -> tuple[set[str], dic
         knows |= {"workers"} if has_workers else set()
         knows |= {"dali"} if largest.label.startswith(_DALI) else set()
         values["pin"] = None if are_pinned(case) else "pin_memory=True"
-    if rule == "memory-alloc":
-        pinning_ns = (
-            culprit.idle_ns for culprit in idle.culprits if _PINS.search(_call_of(culprit))
-        )
-        knows |= {"pinned"} if 2 * sum(pinning_ns) >= idle.idle_ns else allocator_state(case)
-        # A call that is made once has most of the time.
-        is_once = 2 * largest.idle_ns >= idle.idle_ns
-        is_once = is_once and memory_calls(case).get(_call_of(largest)) == 1
-        knows |= {"steps"} if case.steps.used else {"one-call"} if is_once else set()
     if rule == "blocking-copy":
         sizes, values = small_copies(case, by_calls=True)
         knows |= sizes
@@ -198,7 +188,11 @@ def _of_unrecorded(case: Case, idle: IdleClass) -> tuple[set[str], dict[str, Val
     if switches["off"]:
         knows.add("off-cpu")
     elif samples:
-        knows.add("sampled")
+        knows |= (
+            {"sampled", "copying"}
+            if are_copies(samples) and are_pinned(case, WAYS)
+            else {"sampled"}
+        )
     elif launches:
         knows.add("launching")
     elif not is_ranged and batches.get("count", 0) >= MANY:
@@ -226,17 +220,6 @@ def _of_unrecorded(case: Case, idle: IdleClass) -> tuple[set[str], dict[str, Val
         knows |= {"bare"} if is_bare and is_kineto and not has_ranges else set()
         knows |= {"recordable"} if values["how"] else set()
     return knows, values
-
-
-def memory_calls(case: Case) -> dict[str, int]:
-    """Return how often each call that allocates or frees memory is made in the chosen windows."""
-    operations = memory_operations(case.prepared)
-    return {call.name: call.count for call in operations if call.kind == "call"}
-
-
-def _call_of(culprit: Culprit) -> str:
-    """Return the innermost name of a culprit, "" for the sum of small ones, which has none."""
-    return next(iter(culprit.evidence), "")
 
 
 def engines_of(culprit: Culprit) -> set[str]:
@@ -391,5 +374,6 @@ _TELLS: Final = {
     "host-unrecorded": _of_unrecorded,
     "host-page-faults": between_pages,
     "file-access": started_processes,
+    "memory-alloc": of_allocations,
 }
 """What else is known of a rule, if any."""

@@ -20,9 +20,11 @@ from traceflops.facts import Fact, Value
 from traceflops.findings.decode import weight_bits
 from traceflops.findings.finding import Finding, Row, function_of, short_name
 from traceflops.findings.kernel_facts import OF_VECTORS, PRODUCTS
+from traceflops.findings.kernel_signs import falling, slower_doubles
 from traceflops.findings.launch_geometry import LaunchShape, full_grids, launch_shape
 from traceflops.findings.losses import Loss
 from traceflops.findings.rules import advice_of, statement
+from traceflops.mfu.budget import DevicePeaks
 from traceflops.mfu.serving_passes import Serving
 from traceflops.remedies import advice
 from traceflops.table.columns import codes, names, numbers
@@ -76,6 +78,7 @@ class Kernels(Struct, frozen=True):
     program: frozenset[str]
     trace: Trace
     limits: Mapping[str, float]
+    devices: Sequence[DevicePeaks] = ()
 
     def rows(self, top: str) -> list[dict[str, Any]]:
         """Return the rows of one kind of work."""
@@ -161,6 +164,12 @@ def _told(kernels: Kernels, family: _Family, tokens: int, of: Fact) -> Finding:
         **_scratch(trace, variants, limits["least_scratch"]),
         **(_of_build(trace, variants, limits["many_blocks"]) if family.is_engine else {}),
     }
+    if shape.blocks is not None and (course := falling(trace, variants[0]["name"], limits)):
+        values |= {"course": course, "last_ns": course.values["last_ns"]}
+        knows |= {"falling"}
+    if times := slower_doubles(largest["name"], kernels.devices):
+        values["times"] = round(times)
+        knows |= {"slow-doubles"} if times >= limits["slow_doubles"] else set()
     knows |= {"scratch"} if "scratch" in values else set()
     knows |= {"spills"} if values.get("registers") else set()
     of_family = "" if len(variants) == 1 else "-tensorrt" if family.is_engine else "-family"
@@ -241,6 +250,8 @@ def _known_of_launches(
     """Yield facts that choose a remedy, by the length and shape of a kernel's launches."""
     if mean_ns >= limits["long_ns"]:
         yield "long"
+    if mean_ns < limits["least_ns"]:
+        yield "short"
     if shape.warps_share < limits["few_warps"]:
         yield from (limiter.replace(" ", "-") for limiter in shape.limiters)
     elif shape.last_wave is not None:

@@ -351,7 +351,8 @@ def little_work(prepared: Prepared, limits: Mapping[str, float]) -> tuple[Fact, 
     recorded = Intervals.of(starts, ends).within(NEVER, begin_ns)
     if is_before and 2 * recorded.length_ns < rest.before_ns:
         code = "after-nothing"
-    values: dict[str, Value] = {"busy_ns": busy_ns, "window_ns": span_ns}
+    all_busy_ns = sum(work.busy_ns for work in works)  # the limits are for each device
+    values: dict[str, Value] = {"busy_ns": all_busy_ns, "window_ns": span_ns}
     values["fills_ns"] = fills_ns or None
     times = {"before_ns": rest.before_ns, "recorded_ns": rest.recorded_ns}
     return fact(f"{LITTLE_WORK}.{code}", **values, **times), fact(RECORD)

@@ -49,6 +49,7 @@ _ON_CPU: Final = {
     "call": "verdict.api-calls",
     "python": "verdict.python-functions",
     "mark": "verdict.annotations",
+    "system": "verdict.system-calls",
 }
 """Codes for what is recorded of the CPU, by kind of record."""
 

@@ -135,7 +135,7 @@ def policies(shown: Placeholders, step_mark: str | None) -> Mapping[tuple[str, s
     marks = partial(_mark, shown, step_mark)
     # Rows of totals are of kernels, unless of these kinds.
     in_totals: dict[str, Policy] = {"call": partial(shown.partly, "call name")}
-    in_totals |= dict.fromkeys(("mark", "gpu_mark"), marks("annotation"))
+    in_totals |= dict.fromkeys(("mark", "gpu_mark", "system"), marks("annotation"))
     counter = _always(partial(_counter, shown))
     return {
         **{column: _always(policy_of(*column)) for column in (*texts, *_COLUMNS)},

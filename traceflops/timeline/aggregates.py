@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Final
 
 import numpy as np
@@ -47,7 +48,10 @@ _OF_KIND: Final = {
 }
 _MIGRATION: Final = re.compile(r"\bunified\b", re.IGNORECASE)
 """In the names of copies that the driver of NVIDIA makes for unified memory."""
-_HOST_TABLES: Final = {"call": "calls", "mark": "marks", "python": "marks", "gpu_mark": "marks"}
+_HOST_TABLES: Final = {
+    "call": "calls",
+    **dict.fromkeys(("mark", "python", "gpu_mark", "system"), "marks"),
+}
 """By kind, the table whose records are added up here if the source has no sums of this kind."""
 _SUMS: Final = {
     "count": np.add,
@@ -211,12 +215,15 @@ def _totals(trace: Trace) -> list[Total]:
 
 
 def _ranges(marks: pa.Table, kind: str) -> pa.Table:
-    """Return the ranges of a kind: "python" (also modules), "gpu_mark", or "mark" for others."""
-    is_python = is_one_of(marks["kind"], "python", "module")
-    is_gpu = is_one_of(marks["kind"], "gpu_annotation")
-    is_kind = {"python": is_python, "gpu_mark": is_gpu, "mark": ~is_python & ~is_gpu}[kind]
-    no_range = is_one_of(marks["kind"], "event", "sample", "off_cpu", "instant", "overhead")
-    return take_rows(marks, np.flatnonzero(is_kind & ~no_range))
+    """Return the ranges of a kind; waits are with calls of the system."""
+    kinds = {
+        "python": ("python", "module"),
+        "gpu_mark": ("gpu_annotation",),
+        "system": ("system", "sync"),
+    }
+    of_others = (*chain(*kinds.values()), "event", "sample", "off_cpu", "instant", "overhead")
+    is_kind = is_one_of(marks["kind"], *kinds.get(kind, of_others))
+    return take_rows(marks, np.flatnonzero(is_kind if kind in kinds else ~is_kind))
 
 
 def _added_up(

@@ -44,6 +44,8 @@ _NO_STEP: Final = re.compile(
     re.IGNORECASE,
 )
 """Finds names of parts of a step, of ranks, of many steps at once, and redacted names."""
+_CALL: Final = re.compile(r"P?MPI_|p?(?:nccl|rccl)[A-Z]")
+"""Finds ranges of which each is one call of a library that communicates."""
 _LEAST_MEASURED: Final = 0.1  # ranges after a warm-up launch at least this share of all work
 _NUMBERED, _MEASURED = fact("steps-by.numbered"), fact("steps-by.measured")
 
@@ -154,8 +156,8 @@ def _loops(trace: Trace) -> Iterator[IntArray]:
     The loops with most time come first. The ranges of a loop have the same name apart from numbers,
     do not overlap, mostly have the same length, and take more than half of the time from the first
     GPU work, or from the end of warm-up, to the last. Work is launched in most of them, if launches
-    are recorded: callbacks of a runtime launch nothing. Ranges with long or unprintable names are
-    not used.
+    are recorded: callbacks of a runtime launch nothing. Ranges with long or unprintable names, and
+    calls of MPI and NCCL, are not used.
     """
     marks, work, labels = trace.marks, trace.activities, names(trace.marks["name"])
     without_numbers = [DIGITS.sub("0", label) for label in labels]
@@ -174,7 +176,7 @@ def _loops(trace: Trace) -> Iterator[IntArray]:
     for group in np.argsort(-sums_ns)[:_KINDS_TRIED]:
         ranges = rows[group_of_row == group]
         label = without_numbers[name[ranges[0]]]
-        if not label.isprintable() or not 0 < len(label) <= LONGEST_MARK:
+        if not label.isprintable() or not 0 < len(label) <= LONGEST_MARK or _CALL.match(label):
             continue
         if 2 * sums_ns[group] <= span_ns or len(ranges) < repetition.FEWEST_ROUNDS:
             continue

@@ -335,6 +335,36 @@ def test_progress_of_nsys_profile_names_the_tables_below(tmp_path: Path) -> None
     assert len(trace.source.files) == 1
 
 
+def test_text_of_2019_has_copies_and_calls_too(tmp_path: Path) -> None:
+    """Its titles state the unit alone, and those of copies and of system calls are CUDA's."""
+    header = "Time(%)|Total Time|{}|Average|Minimum|Maximum|Name"
+    tables = (
+        ("CUDA API Statistics (nanoseconds)", "Calls", ("60.0|900|3|300|100|500|cudaMemcpy",)),
+        ("CUDA Kernel Statistics (nanoseconds)", "Instances", ("100.0|40|2|20|20|20|f",)),
+        (
+            "CUDA Memory Operation Statistics (nanoseconds)",
+            "Operations",
+            (f"9|800|2|4|4|4|{COPIED}",),
+        ),
+        ("Operating System Runtime API Statistics (nanoseconds)", "Calls", ("9|7|1|7|7|7|poll",)),
+    )
+    lines: list[str] = []
+    for title, counted, cells in tables:
+        table = _console(header.format(counted).split("|"), *(row.split("|") for row in cells))
+        lines += [f"Generating {title.partition(' (')[0]}...", title, "", *table, "", ""]
+    sizes = ["Total", "Operations", "Average", "Minimum", "Maximum", "Name"]
+    at = lines.index("Generating Operating System Runtime API Statistics...")
+    table = _console(sizes, ["4", "2", "2", "2", "2", COPIED])
+    lines[at:at] = ["CUDA Memory Operation Statistics (KiB)", "", *table, ""]
+    trace = read(tmp_path, "log.txt", *lines)
+    assert sorted(rows(trace, "totals", "name", "count", "total_ns", "bytes")) == [
+        (COPIED, 2, 800, 4_096),
+        ("cudaMemcpy", 3, 900, None),
+        ("f", 2, 40, None),
+    ]
+    assert {"unit-assumed", "sizes-without-unit"}.isdisjoint(noted(trace))
+
+
 COPIED = "[CUDA memcpy HtoD]"
 OLD_SIZES = "Total,Operations,Average,Minimum,Maximum,Operation"
 
