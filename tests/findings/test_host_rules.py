@@ -1077,6 +1077,23 @@ def test_launching_is_advised_once_if_operators_take_more_than_untraced_time() -
     assert "Untraced host time holds up the GPU" in titles
 
 
+def test_untraced_time_between_launches_and_launching_are_one_cause() -> None:
+    """Of each gap of 98 us an operator takes 30 us, the rest is in no recorded call."""
+    kernel = "void at::native::elementwise_kernel<(int)128>(int)"
+    begins = range(MS, 4 * MS, 100_000)
+    rows = launched(*((kernel, at - 6_000, at, 2_000) for at in begins))
+    rows["ops"] = [
+        {"name": "aten::add", "start_ns": at - 32_000, "dur_ns": 30_000} for at in begins
+    ]
+    (found,) = (one for one in analyzed(rows).findings if "launches work" in one.title)
+    # 29 gaps of 98 us in 2,902 us: 66 us before the operator, 26 us until the launch, and 6 us
+    said = (
+        "The GPU is idle for 97.9 % of the time while work is launched: untraced host time 66.0 %, "
+        "launching operators 26.0 %, launch latency 6.0 %."
+    )
+    assert (found.rule, said in found.sentence) == ("host-unrecorded", True)
+
+
 @pytest.mark.parametrize("has_operators", [True, False])
 @pytest.mark.parametrize("passes", [1, 2])
 def test_one_pass_of_a_model_is_told_beside_what_the_host_may_gain(

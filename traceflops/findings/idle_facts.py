@@ -30,7 +30,7 @@ from traceflops.findings.device_memory import allocator_state, are_pinned, reads
 from traceflops.findings.finding import short_name
 from traceflops.findings.host_samples import MPI, sampled, switched
 from traceflops.findings.host_waits import WAITING, stalls, started_processes
-from traceflops.findings.launching import LATENCY, LAUNCHING, fits_graphs
+from traceflops.findings.launching import LATENCY, LAUNCHING, TORCH_OPTIMIZER, fits_graphs
 from traceflops.findings.managed_memory import between_pages
 from traceflops.findings.owners import LIBRARY_RANGE, only_launches, owner_of
 from traceflops.flops.ops.table import computes, is_view
@@ -52,8 +52,6 @@ _ENGINE: Final = re.compile(r"(?<![\w.-])(vllm|sglang)(/|::)")
 """Serving engines, by the folder or namespace of what launches (not by `nanovllm/`)."""
 _DALI: Final = "[DALI]"
 _WORKERS: Final = "_MultiProcessingDataLoaderIter"
-TORCH_OPTIMIZER: Final = re.compile(r"^$|zero_grad|torch/optim/|\b(Adagrad|Adam|AdamW|SGD)\b")
-"""Optimizers with an option `fused`, and code that all optimizers share."""
 _COMPUTES: Final = re.compile(r"aten::(\w*conv\w*|\w*mm|\w*matmul|linear|\w*_norm|\w*attention\w*)")
 """Operators that need no value on the CPU: where they wait, their library does."""
 DATA_CLAUSES: Final = re.compile(r"(Enter|Exit) Data|Enqueue (Up|Down)load|Update|Create|Delete")
