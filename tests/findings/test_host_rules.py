@@ -1309,6 +1309,17 @@ def test_a_host_that_stalls_in_unrelated_operators_is_taken_off_the_cpu(
     assert (found == ["The host stalls in unrelated operators"]) == is_told
 
 
+def test_a_library_without_names_of_functions_is_named_once() -> None:
+    works = [{"name": "saxpy", "start_ns": 500 * MS, "dur_ns": 100 * MS}]
+    sample = {"kind": "sample", "name": "[kernel]", "dur_ns": 0}
+    samples = [{**sample, "start_ns": at * MS} for at in range(20)]
+    said = outside_samples(tf.analyze(trace_of(activities=works, marks=samples)))
+    assert said is not None
+    assert words(said) == (
+        "100.0 % of 20 CPU samples before the first GPU operation are in [kernel]."
+    )
+
+
 def test_samples_outside_the_gpu_work_tell_what_most_of_a_recording_is() -> None:
     """The GPU works from 1.0 to 1.1 s. Of 21 samples before that 16 are of one library.
 
