@@ -1064,6 +1064,26 @@ def test_short_gaps_between_launches_of_pytorch_are_launching(
     assert ("torch.compile" in found.remedy) == is_told
 
 
+@pytest.mark.parametrize(
+    ("took_ns", "name", "is_told"),
+    [
+        (2_000, "void at::native::elementwise_kernel<(int)128>(int)", True),
+        (60_000, "void at::native::elementwise_kernel<(int)128>(int)", False),
+        (2_000, "saxpy", False),
+    ],
+    ids=["tiny", "kernels that fill", "no framework"],
+)
+def test_tiny_kernels_with_long_gaps_ask_for_larger_batches(
+    took_ns: int, name: str, *, is_told: bool
+) -> None:
+    begins = range(MS, MS + 30 * 300_000, 300_000)
+    rows = launched(*((name, at - 6_000, at, took_ns) for at in begins))
+    (found,) = of_rule(analyzed(rows, "nsys"), "host-unrecorded")
+    said = "Kernels take 2.00 µs on average, too little work for a GPU: use larger batches."
+    assert (said in found.remedy) == is_told
+    assert ("larger batches" in found.remedy) == is_told
+
+
 def test_launching_is_advised_once_if_operators_take_more_than_untraced_time() -> None:
     """Of each gap of 98 us an operator takes 60 us, the rest is in no recorded call."""
     kernel = "void at::native::elementwise_kernel<(int)128>(int)"

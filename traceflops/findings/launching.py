@@ -21,8 +21,11 @@ from traceflops.windows.records import chosen_time
 
 LATENCY: Final = "launch-latency"
 _LAUNCH_BOUND: Final = "launch-bound"
+UNRECORDED: Final = "host-unrecorded"
+"""The rule of untraced time, which may be that of a framework between its launches."""
 TORCH_OPTIMIZER: Final = re.compile(r"^$|zero_grad|torch/optim/|\b(Adagrad|Adam|AdamW|SGD)\b")
 """Optimizers with an option `fused`, and code that all optimizers share."""
+_MOSTLY: Final = 0.75  # idle time is one of short gaps if so much of it is in them
 _MOST_PLACES: Final = 5  # places named in one sentence where the GPU waits for launches
 _OFTEN: Final = 4  # the host waits often if it waits once in so many launches
 
@@ -70,6 +73,33 @@ def of_short_kernels(case: Case, late: Cause) -> Cause:
             0, round(late.share * case.total.components.window_ns) // case.windows_used, None
         ),
     )
+
+
+def is_between_launches(case: Case, idle: IdleClass) -> bool:
+    """Return whether untraced time is that of PyTorch, mostly in short gaps between launches.
+
+    PyTorch starts its operators in such nameless time. Where recorded launching takes more, its own
+    finding gives the same advice.
+    """
+    is_bound = case.host_bound is not None and case.host_bound.is_bound
+    is_short = idle.short_ns >= _MOSTLY * idle.idle_ns
+    kinds = {rule.replace("-", "_") for rule in LAUNCHING}
+    launch_ns = sum(own.idle_ns for own in case.idle.culprits if own.kind in kinds)
+    return "torch" in case.program and is_bound and is_short and launch_ns < idle.idle_ns
+
+
+def tiny_kernels(case: Case) -> int | None:
+    """Return the mean time in ns of short kernels, where they are nearly all and GPUs mostly idle.
+
+    None for other work, and where the host is ahead of the GPU.
+    """
+    is_bound = case.host_bound is not None and case.host_bound.is_bound
+    if case.launches is None or not is_bound:
+        return None
+    sums, idle = case.launches.total, case.total.components.share("idle") or 0.0
+    are_short = sums.short_kernels >= limit(case, UNRECORDED, "tiny_share") * sums.kernels > 0
+    is_idle = idle >= limit(case, UNRECORDED, "tiny_idle")
+    return sums.short_kernel_ns // sums.short_kernels if are_short and is_idle else None
 
 
 def pace_facts(case: Case) -> Iterator[Fact]:
@@ -128,8 +158,6 @@ def _launched(case: Case) -> list[int]:
 
 LAUNCHING: Final = ("eager-overhead", "other-calls", LATENCY)
 """Rules whose remedy is to launch less often; others are joined to them."""
-UNRECORDED: Final = "host-unrecorded"
-"""The rule of untraced time, which may be that of a framework between its launches."""
 _BESIDE: Final = ("optimizer-loop", "thread-handover", "host-code")
 """Rules that have a remedy of their own if they take more time than launching itself."""
 
