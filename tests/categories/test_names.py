@@ -18,6 +18,8 @@ from traceflops.categories.classify import LONGEST, clean, parse, words
         ("std::enable_if<!(false), void>::type a::b::kernel<int>(int)", "a::b", "kernel"),
         ("std::enable_if<((8)>(0)), void>::type a::kernel<int>()", "a", "kernel"),
         ("std::enable_if_t<true> kernel<int>()", "", "kernel"),
+        # as Nsight Systems writes a condition ((8) > (0)) && b::exists
+        ("std::enable_if<T2>(int)0&&b::exists, void>::type a::kernel<int>(int)", "a", "kernel"),
         ("std::enable_if<unfinished", "std", "enable_if"),
         ("unsigned int f<int>()", "", "f"),
         ("Memcpy DtoH (Device -> Pageable)", "", "Memcpy DtoH"),

@@ -1064,6 +1064,26 @@ def test_short_gaps_between_launches_of_pytorch_are_launching(
     assert ("torch.compile" in found.remedy) == is_told
 
 
+@pytest.mark.parametrize(
+    ("took_ns", "name", "is_told"),
+    [
+        (2_000, "void at::native::elementwise_kernel<(int)128>(int)", True),
+        (60_000, "void at::native::elementwise_kernel<(int)128>(int)", False),
+        (2_000, "saxpy", False),
+    ],
+    ids=["tiny", "kernels that fill", "no framework"],
+)
+def test_tiny_kernels_with_long_gaps_ask_for_larger_batches(
+    took_ns: int, name: str, *, is_told: bool
+) -> None:
+    begins = range(MS, MS + 30 * 300_000, 300_000)
+    rows = launched(*((name, at - 6_000, at, took_ns) for at in begins))
+    (found,) = of_rule(analyzed(rows, "nsys"), "host-unrecorded")
+    said = "Kernels take 2.00 µs on average, too little work for a GPU: use larger batches."
+    assert (said in found.remedy) == is_told
+    assert ("larger batches" in found.remedy) == is_told
+
+
 def test_launching_is_advised_once_if_operators_take_more_than_untraced_time() -> None:
     """Of each gap of 98 us an operator takes 60 us, the rest is in no recorded call."""
     kernel = "void at::native::elementwise_kernel<(int)128>(int)"
@@ -1075,6 +1095,23 @@ def test_launching_is_advised_once_if_operators_take_more_than_untraced_time() -
     titles = [finding.title for finding in analyzed(rows).findings]
     assert titles.count("The host launches work too slowly") == 1
     assert "Untraced host time holds up the GPU" in titles
+
+
+def test_untraced_time_between_launches_and_launching_are_one_cause() -> None:
+    """Of each gap of 98 us an operator takes 30 us, the rest is in no recorded call."""
+    kernel = "void at::native::elementwise_kernel<(int)128>(int)"
+    begins = range(MS, 4 * MS, 100_000)
+    rows = launched(*((kernel, at - 6_000, at, 2_000) for at in begins))
+    rows["ops"] = [
+        {"name": "aten::add", "start_ns": at - 32_000, "dur_ns": 30_000} for at in begins
+    ]
+    (found,) = (one for one in analyzed(rows).findings if "launches work" in one.title)
+    # 29 gaps of 98 us in 2,902 us: 66 us before the operator, 26 us until the launch, and 6 us
+    said = (
+        "The GPU is idle for 97.9 % of the time while work is launched: untraced host time 66.0 %, "
+        "launching operators 26.0 %, launch latency 6.0 %."
+    )
+    assert (found.rule, said in found.sentence) == ("host-unrecorded", True)
 
 
 @pytest.mark.parametrize("has_operators", [True, False])
@@ -1314,6 +1351,17 @@ def test_a_host_that_stalls_in_unrelated_operators_is_taken_off_the_cpu(
             at += dur_ns + 1_000
     found = [one.title for one in of_rule(analyzed(launched(*works) | {"ops": ops}), "host-code")]
     assert (found == ["The host stalls in unrelated operators"]) == is_told
+
+
+def test_a_library_without_names_of_functions_is_named_once() -> None:
+    works = [{"name": "saxpy", "start_ns": 500 * MS, "dur_ns": 100 * MS}]
+    sample = {"kind": "sample", "name": "[kernel]", "dur_ns": 0}
+    samples = [{**sample, "start_ns": at * MS} for at in range(20)]
+    said = outside_samples(tf.analyze(trace_of(activities=works, marks=samples)))
+    assert said is not None
+    assert words(said) == (
+        "100.0 % of 20 CPU samples before the first GPU operation are in [kernel]."
+    )
 
 
 def test_samples_outside_the_gpu_work_tell_what_most_of_a_recording_is() -> None:

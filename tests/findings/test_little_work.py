@@ -161,6 +161,23 @@ def test_uploads_without_a_launch_are_set_up(more: str, dur_ms: int, *, is_set_u
         assert [one for one in analysis.findings if one.gain is not None] == []
 
 
+@pytest.mark.parametrize(("allocations", "is_set_up"), [(0, True), (1, True), (4, False)])
+def test_tiny_uploads_are_set_up_unless_each_has_memory_of_its_own(
+    allocations: int, *, is_set_up: bool
+) -> None:
+    """Four copies of 28 bytes begin 3 ms apart, some after an allocation."""
+    starts = range(0, 12 * MS, 3 * MS)
+    works = launched(*(("Memcpy HtoD", at, at + 20 * US, US) for at in starts))
+    for one, call in zip(works["activities"], works["calls"], strict=True):
+        one |= {"kind": "memcpy", "bytes": 28, "direction": "HtoD"}
+        call["name"] = "cudaMemcpyAsync"
+    works["calls"] += [
+        {"name": "cudaMalloc", "start_ns": at + MS, "dur_ns": US} for at in starts[:allocations]
+    ]
+    said = headline(tf.analyze(trace_of(**works))).sentence
+    assert ("it only received 4 copies of 112 B in all." in said) == is_set_up
+
+
 @pytest.mark.parametrize(
     ("kernel", "is_loading"), [("fill_kernel(int, float*)", True), ("saxpy", False)]
 )

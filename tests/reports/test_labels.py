@@ -229,6 +229,7 @@ def test_what_is_in_brackets_behind_a_space_is_no_list_of_parameters() -> None:
         "__global__ static void",
         "std::enable_if_t<((8) > (0)) && ns::ok<int, 4>::value, void>",
         "typename std::enable_if<!T7, void>::type",
+        "std::enable_if<T2>(int)0&&ns::ok<T1>::exists, void>::type",
         "decltype(f(1, 2))",
         "static __global__ void __launch_bounds__(256, 2)",
         "unsigned int *",

@@ -68,8 +68,39 @@ def test_totals_have_no_timeline_and_say_so() -> None:
     assert analysis.verdict.sentence == (
         "This trace has no timeline, so idle time and MFU are unknown. It has totals by name: "
         "1.00 µs of GPU time in 6 operations of 167 ns on average, "
-        "90.0 % in Cijk_Alik_Bljk_BBS_BH_MT64x32x64."
+        "90.0 % in Cijk_Alik_Bljk_BBS_BH_MT64x32x64 (gemm)."
     )
+
+
+@pytest.mark.parametrize(("launches", "is_missing"), [(4, True), (0, False)])
+def test_totals_of_copies_alone_are_not_the_work_of_a_program_that_launches(
+    launches: int, *, is_missing: bool
+) -> None:
+    calls = [
+        {"name": "cudaLaunchKernel", "kind": "call", "count": launches, "total_ns": 800},
+        {"name": "cudaMemcpy", "kind": "call", "count": 2, "total_ns": 200},
+    ]
+    rows = [STATISTICS[2], *calls[not launches :]]
+    sentence = analyze(of_rocprof(totals=rows)).verdict.sentence
+    said = (
+        "This trace has no timeline and no totals of kernels, only of copies and fills (40 ns), "
+        "though 4 launches were made: what takes the time of the GPU is unknown. Add the summary "
+        "of kernels. cudaLaunchKernel takes 80.0 % of the time of calls."
+    )
+    assert (sentence == said) == is_missing
+    assert ("100.0 % copy" in sentence) != is_missing
+
+
+@pytest.mark.parametrize(("total_ns", "is_told"), [(500, True), (50, False)])
+def test_much_communication_is_told_beside_the_largest_category(
+    total_ns: int, *, is_told: bool
+) -> None:
+    name = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL"
+    rows = [*STATISTICS[:3], {"name": name, "count": 5, "total_ns": total_ns}]
+    sentence = analyze(of_rocprof(totals=rows)).verdict.sentence
+    said = f"Communication takes 33.3 % of it, mostly {name} (5 times, 100 ns on average), waiting"
+    assert (said in sentence) == is_told
+    assert ("Communication" in sentence) == is_told
 
 
 @pytest.mark.parametrize(("once_ns", "is_said"), [(900, False), (5_000, True)])

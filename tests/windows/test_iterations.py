@@ -68,6 +68,27 @@ def test_copies_of_the_weights_of_each_layer_begin_no_steps() -> None:
     assert (steps.source, len(steps.seen)) == ("signature", 4)
 
 
+@pytest.mark.parametrize(
+    ("frame_us", "source", "steps"),
+    [(60, "signature", 5), (10, "copies", 95)],
+    ids=["frames", "a log now and then"],
+)
+def test_rounds_of_a_frame_are_parts_of_it(frame_us: int, source: str, steps: int) -> None:
+    """Six frames of 16 rounds of 151 us each; three kernels of `frame_us` run once in a frame."""
+    works: list[dict[str, Any]] = []
+    for frame in range(6):
+        now_us = frame * 10_000
+        once = [(name, frame_us) for name in ("init", "clear", "shade")]
+        of_rounds = [*((name, 15) for name in "abcdefghij"), ("Memcpy DtoH", 1)] * 16
+        for name, us in (*once[:2], *of_rounds, once[2]):
+            works.append({"name": name, "start_ns": now_us * US, "dur_ns": us * US})
+            now_us += us + 2
+            if name == "Memcpy DtoH":
+                works[-1] |= {"kind": "memcpy", "direction": "DtoH"}
+    found = analyze(trace_of(activities=works)).steps
+    assert (found.source, len(found.seen)) == (source, steps)
+
+
 @pytest.mark.parametrize(("growth", "steps"), [(1.05, ROUNDS), (1.5, 0)])
 def test_a_sweep_of_sizes_has_no_steps(growth: float, steps: int) -> None:
     assert seen(rounds(growth=growth)) == steps

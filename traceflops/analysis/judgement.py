@@ -60,6 +60,7 @@ from traceflops.findings.standstill import (
 from traceflops.findings.start_up import LITTLE_WORK, failed_launches, little_work, main_kind
 from traceflops.findings.unevenness import uneven_findings
 from traceflops.findings.unrecorded_gpu import OfGpu, of_gpu, reading
+from traceflops.findings.untimed import untimed_verdict
 from traceflops.gpu_samples import gpu_samples
 from traceflops.mfu.measurement import Measurement
 from traceflops.mfu.serving_passes import Serving
@@ -308,7 +309,7 @@ def _main_verdict(facts: VerdictFacts, figures: _Figures, on_cpu: OnCpu | None) 
         facts.samples
         or verdicts.records_verdict(facts.records, facts.how, late_rank, on_cpu, facts.calls)
         or verdicts.serialized_verdict(facts.records, measured, facts.trace)
-        or verdicts.untimed_verdict(facts.untimed, measured, facts.trace, late_rank)
+        or untimed_verdict(facts.untimed, measured, facts.trace, late_rank)
         or facts.memory
         or (Verdict(facts.little, "start-up") if facts.little else None)
         or verdicts.verdict(

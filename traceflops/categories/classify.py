@@ -16,7 +16,7 @@ from types import MappingProxyType
 from msgspec import Struct
 
 from traceflops.categories import rules as rule_files
-from traceflops.categories.mangled import OFFLOADED, mangled_parts
+from traceflops.categories.mangled import CONDITIONS_END, OFFLOADED, mangled_parts
 from traceflops.categories.rules import Category, Decision, Rule, Search
 from traceflops.characters import kernel_name
 
@@ -100,7 +100,7 @@ def _demangled(text: str) -> tuple[list[str], list[str]]:
             if angles == 0:
                 end = bracket.end()
                 break
-        after = _AFTER_RETURN_TYPE.match(text, end)
+        after = _AFTER_RETURN_TYPE.match(text, end) or CONDITIONS_END.search(text, end)
         text = text[after.end() :] if after else text
         path = _OPENING.split(text, 1)[0]
     arguments = [

@@ -20,7 +20,7 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.categories.mangled import path_of, readable
+from traceflops.categories.mangled import CONDITIONS_END, path_of, readable
 from traceflops.table.columns import IntArray
 
 _ENDINGS: Final = re.compile(r"(?:\s*\[clone [^\]]*\]|\.kd)+\s*$")
@@ -65,6 +65,7 @@ _TYPE: Final = re.compile(
     r"|(decltype|__launch_bounds__|__attribute__)\(.*\)[*&]*$|[\w:]+<.*>(::\w+)*[*&]*$|[*&]+$"
 )
 """A word that may stand before a function's name."""
+_CONDITIONAL: Final = re.compile(r"(?:typename )?(?:std::)?enable_if<")
 _ANONYMOUS: Final = {"_GLOBAL__N_1": "(anonymous namespace)"}
 
 
@@ -86,6 +87,9 @@ def without_return_type(name: str) -> str:
     words = [name[start + 1 : end] for start, end in pairwise([-1, *blanks])]
     # Only types and specifiers may precede the last blank.
     own = name[blanks[-1] + 1 :] if words and all(map(_TYPE.match, words)) else name
+    if own is name and _CONDITIONAL.match(name):
+        end = CONDITIONS_END.search(name, 0, _LONGEST)
+        own = name[end.end() :] if end else name
     return own if own[:1].isidentifier() or own.startswith(_NAMELESS) else name
 
 

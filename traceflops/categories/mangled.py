@@ -12,6 +12,11 @@ _PIECE: Final = re.compile(
 )
 OFFLOADED: Final = re.compile(r"^nvkernel_(_Z.+?)_F\d+L\d+(_\d+)?$", re.ASCII)
 """The name that NVIDIA's compiler gives to a loop of OpenMP: the function with number and line."""
+CONDITIONS_END: Final = re.compile(r">::type[\s&*]+(?=[A-Za-z_])")
+"""The end of `enable_if<...>` where brackets do not tell it.
+
+Nsight Systems writes the condition `((8) > (0)) && ...` as `T2>(int)0&&...`.
+"""
 _BEGUN: Final = re.compile(r"_ZN?[rVK]*")
 _ENUM_VALUE: Final = re.compile(r"E(\d+)E", re.ASCII)
 _NAMELESS: Final = "_GLOBAL__N"

@@ -197,6 +197,12 @@ def single_calls(calls: pa.Table, device_ns: int | None) -> tuple[Fact, ...]:
     return (fact("verdict.single-calls", time_ns=all_ns, name=name, longest_ns=longest[name]),)
 
 
+def launches_of(untimed: Untimed) -> int:
+    """Return how many launches of kernels and graphs the sums of calls count."""
+    calls = untimed.of_kind("call").to_pylist()
+    return sum(one["count"] or 0 for one in calls if LAUNCH.match(one["name"]))
+
+
 def launches_beyond_work(untimed: Untimed) -> tuple[Fact, ...]:
     """Return the most that GPUs can be busy if launching alone takes longer than all their work.
 

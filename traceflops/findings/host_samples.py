@@ -102,6 +102,8 @@ def _values_of_samples(case: Case, counts: Counter[str]) -> dict[str, Value]:
                 function, changes = _TEMPLATE.subn("", function)
             plain = _RETURNED.sub("", _ARGUMENTS.sub("", function))
             functions[short_name(plain or file)] += count
+    if is_most and set(functions) == {library}:
+        functions.clear()  # none of its functions has a name
     return {
         "library": library if is_most else None,
         "part": most / total if is_most else None,

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final
 
 from msgspec.structs import replace
 
 from traceflops.attribution.culprits import Culprit, IdleClass
 from traceflops.attribution.host_events import facts_of_name
-from traceflops.attribution.idle_classes import CLASSES
 from traceflops.attribution.marks import numbered
 from traceflops.characters import function_name
 from traceflops.facts import Fact, Value, fact
@@ -93,7 +92,10 @@ def idle_causes(case: Case) -> Iterator[Cause]:
         culprits_by_rule[idle_facts.CPU_OPERATORS if is_of_cpu else rule].append(culprit)
     trace, has_wait, others_ns, latency = case.prepared.trace, False, 0, list[tuple[int, Cause]]()
     least_ns = limit(case, "idle-cause", "least_share") * case.total.components.window_ns
-    for rule, culprits in launching.joined(culprits_by_rule, least_ns).items():
+    leads = launching.LAUNCHING
+    if _launches_unrecorded(case, culprits_by_rule.get(launching.UNRECORDED, [])):
+        leads = (launching.UNRECORDED, *leads)
+    for rule, culprits in launching.joined(culprits_by_rule, least_ns, leads).items():
         idle = IdleClass(culprits[0].kind, tuple(culprits))
         share, label = share_of_window(case, idle.idle_ns), culprits[0].label
         if rule not in all_rules().rules or idle.idle_ns < least_ns:
@@ -117,7 +119,8 @@ def idle_causes(case: Case) -> Iterator[Cause]:
         idle_cause = _cause(case, rule, parts.get(rule, idle), share)
         if rule == "host-code":
             idle_cause = _unless_once(case, idle_cause, idle)
-        yield idle_cause if len(parts) == 1 else _of_parts(case, idle_cause, parts)
+        whole = len(parts) == 1
+        yield idle_cause if whole else launching.of_parts(case, idle_cause, parts, _filled)
     for idle_ns, late in latency:
         if 2 * others_ns < idle_ns or not launching.at_floor(case):
             is_much = late.share >= limit(case, launching.LATENCY, "much")
@@ -125,6 +128,14 @@ def idle_causes(case: Case) -> Iterator[Cause]:
             yield launching.of_short_kernels(case, late) if kernels_are_short else late
     if not has_wait:
         yield from host_waits(case)
+
+
+def _launches_unrecorded(case: Case, culprits: Sequence[Culprit]) -> bool:
+    """Return whether untraced host time is that of a framework between its launches."""
+    if not culprits:
+        return False
+    idle = IdleClass(culprits[0].kind, tuple(culprits))
+    return "launching" in idle_facts.what_is_known(case, launching.UNRECORDED, idle)[0]
 
 
 def _mostly_launches(idle: IdleClass, by_rule: Mapping[str, list[Culprit]]) -> bool:
@@ -300,33 +311,6 @@ def _details(case: Case, rule: str, largest: Culprit, *, names_place: bool) -> I
         calls = tuple(fact("idle.calls", name=name, count=count) for name, count in counts.items())
         if calls:
             yield fact("idle.allocated", window=window, calls=calls)
-
-
-def _of_parts(case: Case, lead: Cause, parts: Mapping[str, IdleClass]) -> Cause:
-    """Return the cause `lead` of one part of launching as the cause of all parts.
-
-    Its own edits come last: what-if drops the first edit if a recording cannot answer all.
-    """
-    rows = {rule: rule_of(rule) for rule in parts}
-    shares = (
-        fact("launching.part", kind=CLASSES[part.kind], share=share_of_window(case, part.idle_ns))
-        for part in sorted(parts.values(), key=lambda part: -part.idle_ns)
-    )
-    optimizer = parts.get("optimizer-loop")
-    label, advice = optimizer.culprits[0].label if optimizer is not None else None, lead.advice
-    if label is not None and idle_facts.TORCH_OPTIMIZER.search(label):
-        advice = fact("launching.with-optimizer", advice=advice)
-    return replace(
-        lead,
-        claim=fact("launching.claim", share=lead.share, parts=tuple(shares)),
-        advice=advice,
-        edits=tuple(
-            _filled(edit, parts[rule]) for rule in reversed(rows) for edit in rows[rule].edits
-        ),
-        partly=tuple(edit for row in rows.values() for edit in row.partly),
-        on_path=frozenset[str]().union(*(row.on_path for row in rows.values())),
-        joins=frozenset(parts),
-    )
 
 
 def _title(

@@ -30,7 +30,14 @@ from traceflops.findings.device_memory import are_pinned, reads_back
 from traceflops.findings.finding import short_name
 from traceflops.findings.host_samples import MPI, are_copies, sampled, switched
 from traceflops.findings.host_waits import WAITING, stalls, started_processes
-from traceflops.findings.launching import LATENCY, LAUNCHING, fits_graphs
+from traceflops.findings.launching import (
+    LATENCY,
+    LAUNCHING,
+    TORCH_OPTIMIZER,
+    fits_graphs,
+    is_between_launches,
+    tiny_kernels,
+)
 from traceflops.findings.managed_memory import between_pages
 from traceflops.findings.owners import LIBRARY_RANGE, only_launches, owner_of
 from traceflops.flops.ops.table import computes, is_view
@@ -52,8 +59,6 @@ _ENGINE: Final = re.compile(r"(?<![\w.-])(vllm|sglang)(/|::)")
 """Serving engines, by the folder or namespace of what launches (not by `nanovllm/`)."""
 _DALI: Final = "[DALI]"
 _WORKERS: Final = "_MultiProcessingDataLoaderIter"
-TORCH_OPTIMIZER: Final = re.compile(r"^$|zero_grad|torch/optim/|\b(Adagrad|Adam|AdamW|SGD)\b")
-"""Optimizers with an option `fused`, and code that all optimizers share."""
 _COMPUTES: Final = re.compile(r"aten::(\w*conv\w*|\w*mm|\w*matmul|linear|\w*_norm|\w*attention\w*)")
 """Operators that need no value on the CPU: where they wait, their library does."""
 DATA_CLAUSES: Final = re.compile(r"(Enter|Exit) Data|Enqueue (Up|Down)load|Update|Create|Delete")
@@ -79,7 +84,6 @@ AROUND_ONCE: Final = "around-once"
 """That range occurs once: it does not even tell that the host works."""
 _NEARLY_ALL: Final = 0.9
 _NAMED: Final = 2  # functions that a remedy names
-_MOSTLY: Final = 0.75  # idle time is one of short gaps if so much of it is in them
 
 
 def what_is_known(case: Case, rule: str, idle: IdleClass) -> tuple[set[str], dict[str, Value]]:
@@ -172,14 +176,7 @@ def _of_unrecorded(case: Case, idle: IdleClass) -> tuple[set[str], dict[str, Val
     knows |= {AROUND_ONCE} if around == 1 else set()
     label = "" if knows else short_name(largest.label)
     values: dict[str, Value] = {"label": label, "what": "it" if label else "the code"}
-    # PyTorch starts its operators in nameless time that is mostly in short gaps between launches.
-    is_bound = case.host_bound is not None and case.host_bound.is_bound
-    is_short = idle.short_ns >= _MOSTLY * idle.idle_ns
-    # Where recorded launching takes more, its own finding gives the same advice.
-    kinds = {rule.replace("-", "_") for rule in LAUNCHING}
-    launch_ns = sum(own.idle_ns for own in case.idle.culprits if own.kind in kinds)
-    is_main = is_bound and is_short and launch_ns < idle.idle_ns
-    launches = "torch" in case.program and is_main
+    launches = is_between_launches(case, idle)
     switches = switched(case, idle)
     samples = {} if launches else sampled(case)
     in_ranges = (own for own in idle.culprits if own.label and (around != 1 or own is not largest))
@@ -208,6 +205,8 @@ def _of_unrecorded(case: Case, idle: IdleClass) -> tuple[set[str], dict[str, Val
     values["ranges"] = remedy(case, in_words_of(case.program, case, "ranges"))
     knows |= {"mpi"} if samples.get("library") == MPI else set()
     knows |= {"of-library"} if LIBRARY_RANGE.match(largest.label) else set()
+    values["kernel_ns"] = tiny_kernels(case)
+    knows |= {"tiny"} if values["kernel_ns"] else set()
     marks = case.prepared.trace.marks
     if is_one_of(marks["kind"], "python", "system").any():
         # Functions or calls of the operating system are recorded already.

@@ -168,8 +168,8 @@ def _attention_by_name(facts: KernelFacts) -> BoolArray:
     """Return the mask of kernels of unfused attention, where no operator is recorded.
 
     These are memory kernels between two products of equally many batches (the last side of their
-    grids): one of them is a softmax or, in this order, a maximum, exponentials and a sum. There
-    are several such runs, and they have most of the memory work.
+    grids): one of them is a softmax or, in this order, a maximum, exponentials and a sum; or, for
+    gradients of these, a sum. There are several such runs, and they have most of the memory work.
     """
     activities = facts.prepared.trace.activities
     device, stream = (numbers(activities[name], ABSENT)[facts.row] for name in ("device", "stream"))
@@ -190,7 +190,10 @@ def _attention_by_name(facts: KernelFacts) -> BoolArray:
     )
     softmax = facts.is_sub("memory/softmax") & ~facts.named(_OF_LOSS.search)
     has_softmax = np.bincount(run, softmax) > 0
-    is_inside &= has_softmax | ((starts < middle) & (middle < ends))
+    is_forward = is_inside & (has_softmax | ((starts < middle) & (middle < ends)))
+    # Gradients of a softmax of operators are sums, too, between products of as many batches.
+    is_alike = np.isin(batches[before], batches[before[is_forward]])
+    is_inside = is_forward | (is_inside & is_alike & (ends >= 0))
     is_inside &= np.count_nonzero(is_inside) > 1
     mask: BoolArray = is_inside[run]
     # If most memory work is elsewhere, its own remedies help more.

@@ -15,7 +15,7 @@ from traceflops.attribution.host_events import has_fact
 from traceflops.attribution.idle_classes import CLASSES
 from traceflops.facts import Fact, fact
 from traceflops.findings.finding import WORTH_SAYING, short_name
-from traceflops.findings.idle_facts import TORCH_OPTIMIZER
+from traceflops.findings.launching import TORCH_OPTIMIZER
 from traceflops.findings.many_operators import op_of
 from traceflops.findings.rules import advice_of
 from traceflops.findings.unrecorded_gpu import GPU_FREES, OfGpu

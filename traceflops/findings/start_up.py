@@ -209,7 +209,8 @@ def _uploads_alone(prepared: Prepared) -> Fact | None:
     """Return the statement that memory was only set up: nothing computed, nothing came back.
 
     None for other programs. Those that measure copies also copy from the GPU, or copy most of the
-    time into memory that they free again; of many small copies, `small_pieces` tells more.
+    time into memory that they free again; of many small copies, each into memory of its own,
+    `small_pieces` tells more.
     """
     trace, works = prepared.trace, prepared.trace.activities
     is_copy, ways = is_one_of(works["kind"], "memcpy"), used_names(works["direction"])
@@ -226,13 +227,14 @@ def _uploads_alone(prepared: Prepared) -> Fact | None:
     window_ns = int((start_ns + dur_ns).max() - start_ns.min())
     copies, moved = int(is_copy.sum()), int(numbers(works["bytes"], 0)[is_copy].sum())
     frees = matching(trace.calls["name"], ANY_FREE.search).sum()
-    # Frees are allocations, too.
-    kept = has_fact(trace.calls["name"], "allocates").sum() - 2 * frees
+    allocations = has_fact(trace.calls["name"], "allocates").sum() - frees  # frees are some, too
+    kept = allocations - frees
     # What is loaded has many sizes, and stays; a measurement repeats a copy, or frees its memory.
     sizes = distinct(numbers(works["bytes"], 0)[is_copy])
     is_kept = kept >= copies or (not frees and len(sizes) > _FEW_SIZES)
     is_measured = 2 * dur_ns.sum() > window_ns and not is_kept
-    if is_measured or 0 < moved <= thresholds()["host-copies"]["small_bytes"] * copies:
+    is_small = 0 < moved <= thresholds()["host-copies"]["small_bytes"] * copies
+    if is_measured or (is_small and 2 * allocations >= copies):
         return None
     return fact(
         UPLOADS_ALONE,

@@ -3,32 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
 from msgspec.structs import replace
 
 from traceflops.attribution.kernels import MOVES, kind_of
 from traceflops.devices.missing_input import NOTHING_LAUNCHED
 from traceflops.facts import Fact, fact, quoted
-from traceflops.findings.calls_alone import launches_beyond_work, single_calls
-from traceflops.findings.counted_estimates import short_names
 from traceflops.findings.finding import WORTH_SAYING, Verdict, severity_of
 from traceflops.findings.longest_kernel import (
-    best_blocks,
-    counted_with_most,
     kernel_with_most,
-    no_peak,
 )
 from traceflops.findings.losses import Loss
-from traceflops.findings.nothing_recorded import NO_PROGRAM, functions_alone
+from traceflops.findings.nothing_recorded import NO_PROGRAM
 from traceflops.findings.on_cpu import OnCpu
 from traceflops.mfu.measurement import Measurement
 from traceflops.mfu.traced.coverage import TOO_LITTLE
-from traceflops.remedies import METRIC, NSIGHT, Recording, cut_files, family
-from traceflops.table.schema import DEVICE_KINDS
+from traceflops.remedies import METRIC, Recording, cut_files
 from traceflops.table.trace import Trace
-from traceflops.timeline.aggregates import Untimed
 from traceflops.timeline.records import Account
 from traceflops.units import PART_NAMES
 from traceflops.windows.device_records import MATERIAL, LaunchRecords
@@ -45,13 +38,6 @@ _NEXT_TO_NOTHING: Final = 1_000
 _FILLS: Final = quoted("fills")
 """The gloss of memory work in a program that only sets up its memory."""
 _MOST: Final = 0.5
-_ON_CPU: Final = {
-    "call": "verdict.api-calls",
-    "python": "verdict.python-functions",
-    "mark": "verdict.annotations",
-    "system": "verdict.system-calls",
-}
-"""Codes for what is recorded of the CPU, by kind of record."""
 
 
 def verdict(
@@ -247,74 +233,6 @@ def cut_file(of: Recording) -> Fact | None:
 def jobs_verdict(count: int) -> Verdict:
     """Return the verdict on files of several jobs, which have no figures in common."""
     return Verdict((fact("verdict.jobs", count=count),), "jobs")
-
-
-def untimed_verdict(
-    untimed: Untimed | None, measured: Measurement, trace: Trace, late_rank: Fact | None = None
-) -> Verdict | None:
-    """Return the verdict on a trace without a timeline; None for any other trace."""
-    if untimed is None:
-        return None
-    if untimed.categories.num_rows:
-        largest = untimed.categories.slice(0, 1).to_pylist()[0]  # rows are sorted by time
-        is_known = untimed.device_ns is not None and largest["share"] is not None
-        time_ns = untimed.device_ns if is_known else None
-        counts = untimed.categories["count"].to_pylist()
-        count = None if None in counts else sum(counts)
-        works = untimed.of_kind(*DEVICE_KINDS).to_pylist()
-        one = works[0] if is_known and works[0]["kind"] == "kernel" else None
-        one = one if one and one["share"] > _MOST else None  # a kernel that takes most
-        totals = fact(
-            "verdict.untimed-totals",
-            time_ns=time_ns,
-            count=count,
-            mean_ns=round(time_ns / count) if time_ns is not None and count and count > 1 else None,
-            share=largest["share"] if is_known and not one else None,
-            kind=largest["sub"].replace("_", " "),
-            most=one["share"] if one else None,
-            name=short_names([one["name"]])[one["name"]] if one else None,
-            unknown=sum(not work["sum_ns"] for work in works) or None,
-            names=len(works),
-        )
-        once = single_calls(untimed.of_kind("call"), untimed.device_ns)
-        return Verdict((totals, *once, *launches_beyond_work(untimed)), "no-timeline")
-    if untimed.launches:
-        launches, kernels = untimed.launches, untimed.counted.num_rows
-        counters = fact("verdict.untimed-counters", launches=launches, kernels=kernels)
-        most = counted_with_most(measured)
-        work, of_ncu = measured.executed.work, family(trace.source.format) == NSIGHT
-        is_rated = most.values.get("limits") if most else work is None or work.has_throughputs
-        unrated = no_peak(most, measured, trace)
-        if of_ncu and not is_rated:
-            unrated = fact("verdict.no-throughput")
-        told = filter(None, [most, best_blocks(measured) if most else None, unrated])
-        return Verdict((*told, counters), "no-timeline")
-    kinds = set(untimed.rows["kind"].to_pylist())
-    if "gpu_mark" in kinds:
-        only_marks = fact("verdict.only-gpu-annotations")
-        return Verdict((only_marks, *filter(None, [late_rank])), "no-timeline")
-    if "domain" in kinds:
-        return Verdict((_by_domain(untimed.of_kind("domain").to_pylist()),), "no-timeline")
-    if kinds == {"call"} and trace.totals.num_rows:
-        most = untimed.rows.slice(0, 1).to_pylist()[0]
-        longest = None
-        if most["share"] is not None:
-            once_ns = most["sum_ns"] if most["count"] == 1 else None
-            longest = fact(
-                "verdict.call-most", name=most["name"], share=most["share"], once_ns=once_ns
-            )
-        return Verdict((fact("verdict.call-totals", most=longest),), "no-timeline")
-    of_cpu = tuple(fact(code) for kind, code in _ON_CPU.items() if kind in kinds)
-    elsewhere = functions_alone(untimed.rows) if kinds == {"python"} else ()
-    only = fact("verdict.only-cpu-records", kinds=of_cpu)
-    return Verdict((only, *elsewhere), "no-gpu-work")
-
-
-def _by_domain(rows: Sequence[Mapping[str, Any]]) -> Fact:
-    """Return the statement on sums of whole domains: that of kernels if it is there."""
-    row = next((row for row in rows if row["name"].startswith("KERNEL")), rows[0])
-    figures = {"name": row["name"], "count": row["count"], "mean_ns": row["mean_ns"]}
-    return fact("verdict.domain-totals", time_ns=row["sum_ns"], **figures)
 
 
 def _taken(lost: Sequence[Loss], of: Fact | None) -> tuple[Fact, ...]:

@@ -123,8 +123,11 @@ def _by_optimizer(linked: LinkedTrace, rows: DeviceRows) -> _Periods | None:
     return boundary, fact("steps-by.optimizer", optimizer=device_words(linked.trace).optimizer)
 
 
-def _by_copies(linked: LinkedTrace, rows: DeviceRows) -> _Periods | None:
-    """Return periods that begin with copies from or to the host, None if they are irregular."""
+def _between_copies(linked: LinkedTrace, rows: DeviceRows) -> IntArray | None:
+    """Return the boundaries of periods that begin with copies from or to the host.
+
+    None if they are irregular.
+    """
     directions = enumerate(names(linked.trace.activities["direction"]))
     copies = [code for code, direction in directions if direction in ("HtoD", "DtoH")]
     boundary, _ = _clusters(np.isin(linked.columns.direction[rows.row], copies))
@@ -135,14 +138,22 @@ def _by_copies(linked: LinkedTrace, rows: DeviceRows) -> _Periods | None:
     content = repetition.contents(linked.columns.name[rows.row], boundary)
     _, content_index, counts = np.unique(content, return_inverse=True, return_counts=True)
     is_regular &= content_index == np.argmax(counts)
-    if is_regular.mean() < repetition.REGULAR_SHARE:
+    return None if is_regular.mean() < repetition.REGULAR_SHARE else boundary
+
+
+def _by_copies(linked: LinkedTrace, rows: DeviceRows) -> _Periods | None:
+    """Return periods that begin with copies, None if they are irregular or parts of longer ones."""
+    boundary = _between_copies(linked, rows)
+    if boundary is None:
         return None
     # Copies that come several times in longer equal rounds are of their layers: weights
     # that the GPU does not keep.
-    longer = repetition.repeated_signature(order_of(linked, rows))
+    order = order_of(linked, rows)
+    longer = repetition.repeated_signature(order)
     if longer is not None and _LAYERS * len(longer) <= len(boundary):
         return None
-    return boundary, fact("steps-by.copies")
+    is_part = repetition.longer_rounds(order, boundary) is not None
+    return None if is_part else (boundary, fact("steps-by.copies"))
 
 
 def _by_methods(linked: LinkedTrace, rows: DeviceRows) -> _Periods | None:
@@ -173,7 +184,10 @@ def order_of(linked: LinkedTrace, rows: DeviceRows, since: int = 0) -> repetitio
 
 def _by_signature(linked: LinkedTrace, rows: DeviceRows) -> _Periods | None:
     """Return the longest rounds of activities that repeat, None without any."""
-    rounds = repetition.repeated_signature(order_of(linked, rows))
+    order = order_of(linked, rows)
+    rounds = repetition.repeated_signature(order)
+    if rounds is None and (parts := _between_copies(linked, rows)) is not None:
+        rounds = repetition.longer_rounds(order, parts)
     if rounds is None:
         return None
     what = device_words(linked.trace).operation

@@ -35,6 +35,8 @@ _LENGTHS_TRIED: Final = 12
 _ROUNDS_COMPARED: Final = 512
 _NAMES_COMPARED: Final = 256
 _SAME_PLACE: Final = 0.05
+_PARTS: Final = 2  # a longer round has so many parts
+_FEWEST_NAMES: Final = 3
 _BASE: Final = 2**31
 """More than there are activities: two numbers are packed as the first times this + the second."""
 _MUCH_LONGER: Final = 2
@@ -98,6 +100,32 @@ def has_layers(order: Order) -> bool:
     if rounds is None:
         return False
     return _RoundTest(order, _Occurrences(order.name)).repeat_inside(rounds)
+
+
+def longer_rounds(order: Order, begin: IntArray) -> Rounds | None:
+    """Return the longest rounds that have those from `begin` on as parts, None without any.
+
+        |init  a b  a b  ...  a b  shade|init  a b  a b  ...  a b  shade|    # frames of many rounds
+
+    They are alike, and several names come once in each, which together take as long as a part.
+    """
+    work_ns = np.append(0, np.cumsum(order.end_ns - order.start_ns))
+    occurrences = _Occurrences(order.name)
+    test, part_ns = _RoundTest(order, occurrences), np.median(np.diff(work_ns[begin]))
+    for rounds in occurrences.rounds():  # shorter and shorter ones
+        if _PARTS * len(rounds) > len(begin) - 1:
+            return None
+        low, high = int(rounds.begin[0]), int(rounds.begin[-1])
+        name, dur_ns = order.name[low:high], np.diff(work_ns[low : high + 1])
+        round_of = np.repeat(np.arange(len(rounds)), np.diff(rounds.begin))
+        times = np.bincount(name)
+        in_rounds = distinct(name * len(rounds) + round_of) // len(rounds)
+        comes_once = (times == len(rounds)) & (np.bincount(in_rounds) == len(rounds))
+        own_ns = dur_ns[comes_once[name]].sum() / len(rounds)
+        is_own = comes_once.sum() >= _FEWEST_NAMES and own_ns >= part_ns
+        if len(rounds) >= FEWEST_ROUNDS and is_own and test.are_alike(rounds):
+            return rounds
+    return None
 
 
 class _Occurrences:
