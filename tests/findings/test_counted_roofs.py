@@ -1,0 +1,40 @@
+"""What a counted kernel wastes: lanes, and multiprocessors that have no work."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.findings.test_counted_kernels import (
+    ACTIVE,
+    FITS,
+    FULL,
+    TIME,
+    TOO_FEW,
+    WAVES,
+    found,
+    told,
+)
+from tests.mfu.test_kernel_speeds import launch
+
+UNEVEN = FULL | {TIME: 1e6, FITS: 40.0, ACTIVE: 9_439.5}  # SMs have work for 70 % of 13,485 cycles
+
+
+@pytest.mark.parametrize("threads", [1, 8])
+def test_a_launch_of_few_threads_is_not_to_have_larger_blocks(threads: int) -> None:
+    few = {"grid": [2, 1, 1], "block": [threads, 1, 1]}
+    (one,) = found(launch(1, FULL | {WAVES: 0.01}, name="some_kernel", **few))
+    assert f"less than 0.1 waves: {TOO_FEW}" in told(one)
+    assert "lanes" not in told(one)
+    assert "Use blocks of 128" not in told(one)
+
+
+def test_idle_sms_are_told_beside_what_limits_the_kernel() -> None:
+    (one,) = found(launch(1, UNEVEN, name="some_kernel"))
+    assert "SMs have work 70.0 % of the time, theoretical occupancy 40.0 %" in one.sentence
+    assert (one.remedy or "").endswith("so that the last wave matters less.")
+
+
+@pytest.mark.parametrize("values", [{TIME: 2e4}, {WAVES: 0.9}, {ACTIVE: 11_000.0}])
+def test_idle_sms_of_short_launches_and_small_grids_are_not_told(values: dict[str, float]) -> None:
+    (one,) = found(launch(1, UNEVEN | values, name="some_kernel"))
+    assert "SMs have work" not in told(one)
