@@ -14,7 +14,7 @@ from tests.findings.test_counted_kernels import (
     found,
     told,
 )
-from tests.mfu.test_kernel_speeds import launch
+from tests.mfu.test_kernel_speeds import ISSUE, LATENCY, launch
 
 UNEVEN = FULL | {TIME: 1e6, FITS: 40.0, ACTIVE: 9_439.5}  # SMs have work for 70 % of 13,485 cycles
 
@@ -38,3 +38,12 @@ def test_idle_sms_are_told_beside_what_limits_the_kernel() -> None:
 def test_idle_sms_of_short_launches_and_small_grids_are_not_told(values: dict[str, float]) -> None:
     (one,) = found(launch(1, UNEVEN | values, name="some_kernel"))
     assert "SMs have work" not in told(one)
+
+
+@pytest.mark.parametrize(("cycles", "is_told"), [(12.0, True), (8.0, False)])
+def test_beside_too_few_warps_stands_what_they_wait_for(cycles: float, is_told: bool) -> None:
+    waits = LATENCY | {ISSUE.format("long_scoreboard"): cycles}  # of 20 cycles
+    (one,) = found(launch(1, FULL | waits | {FITS: 40.0}, name="some_kernel"))
+    assert ("warps wait 60.0 % of their cycles for data" in one.sentence) == is_told
+    assert "theoretical occupancy 40.0 %" in one.sentence
+    assert (one.remedy or "").startswith("Use fewer registers")

@@ -277,6 +277,9 @@ def test_without_the_whole_stalls_are_parts_of_all_reasons_if_all_were_counted()
     values = {ISSUE.format("wait"): 3.0, ISSUE.format("selected"): 1.0}
     assert only(NAMES | values).stalls == (("wait", 0.75),)
     assert only(NAMES | {ISSUE.format("wait"): 3.0}).stalls == ()
+    of_2019 = "smsp__warp_cycles_per_issue_stall_{}"
+    values = {of_2019.format("selected"): 1.0, of_2019.format("wait"): 3.0}
+    assert only(NAMES | values).stalls == (("wait", 0.75),)
     samples = {
         "smsp__pcsamp_warps_issue_stalled_wait": 75.0,
         "smsp__pcsamp_warps_issue_stalled_selected": 25.0,

@@ -36,6 +36,7 @@ _MOST: Final = 3
 _LEAST_WAVES: Final = 0.1  # fewer waves than this are told without their number
 _GRIDS: Final = frozenset({"counted-kernel.waves", "counted-kernel.waves-few"})
 _ALONE: Final = _GRIDS | {"counted-kernel.empty"}
+_OCCUPANCY: Final = f"{COUNTED_KERNEL}.theoretical"
 _TRAFFIC: Final = frozenset(f"counted-kernel.{kind}" for kind in ("local", "atomics", "host"))
 _STALLS: Final = frozenset(
     {
@@ -206,7 +207,10 @@ def _finding(
     least = partial(limit, case, COUNTED_KERNEL)
     if held is not None:
         wasted = tuple(waste for waste in wasted if waste.code != held.code)
-    limits = (*roofs(speed, least("near")), *wasted, *filter(None, [held]))
+    # More warps help as far as those that run wait: tell for what, if that is most of the time.
+    stalled = _stalled(speed, least("waiting")) if held and held.code == _OCCUPANCY else None
+    beside = (*wasted, *(stalled or ())[:1])
+    limits = (*roofs(speed, least("near")), *beside, *filter(None, [held]))
     if held is not None and held.code in _TRAFFIC:  # what else is wasted costs little
         wasted, limits = (), (*roofs(speed, least("near")), held)
     elif held is not None and held.code in _ALONE:  # with too few blocks nothing else matters
@@ -285,12 +289,9 @@ def _held_back(
     few_warps = _few_warps(case, speed, kind, relief)
     if few_warps is not None:
         return few_warps
-    reason, waits = next(iter(speed.stalls), ("", 0.0))
-    if waits >= least("stall"):
-        stall = next((name for name in (reason, reason.removesuffix("s")) if name in _STALLS), None)
-        text = counted_fact(f"reason.{stall}") if stall else reason.replace("_", " ")
-        advice = counted_fact(f"remedy.stall.{stall}") if stall else None
-        return counted_fact("stall", share=waits, reason=text), advice
+    stalled = _stalled(speed, least("stall"))
+    if stalled is not None:
+        return stalled
     if speed.roof is None:
         # Nsight Compute has the time; what is missing is the other side of the roof.
         missing = "remedy.no-roof" if "amd" in case.program else "remedy.unknown"
@@ -303,6 +304,17 @@ def _held_back(
     return counted_fact("no-limit"), counted_fact(
         "remedy.even" if speed.stalls else "remedy.unknown"
     )
+
+
+def _stalled(speed: KernelSpeed, least: float) -> tuple[Fact, Fact | None] | None:
+    """Return what warps wait for most and what to do, None if that is less than `least`."""
+    reason, waits = next(iter(speed.stalls), ("", 0.0))
+    if waits < least:
+        return None
+    stall = next((name for name in (reason, reason.removesuffix("s")) if name in _STALLS), None)
+    text = counted_fact(f"reason.{stall}") if stall else reason.replace("_", " ")
+    advice = counted_fact(f"remedy.stall.{stall}") if stall else None
+    return counted_fact("stall", share=waits, reason=text), advice
 
 
 def _small_grid(case: Case, speed: KernelSpeed, kind: str) -> tuple[Fact, Fact]:
