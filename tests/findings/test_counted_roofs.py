@@ -11,10 +11,13 @@ from tests.findings.test_counted_kernels import (
     TIME,
     TOO_FEW,
     WAVES,
+    analysis_of,
     found,
     told,
 )
 from tests.mfu.test_kernel_speeds import ISSUE, LATENCY, launch
+from traceflops.reports.terminal.lines import Style
+from traceflops.reports.terminal.summary import render_terminal
 
 UNEVEN = FULL | {TIME: 1e6, FITS: 40.0, ACTIVE: 9_439.5}  # SMs have work for 70 % of 13,485 cycles
 
@@ -47,3 +50,20 @@ def test_beside_too_few_warps_stands_what_they_wait_for(cycles: float, is_told: 
     assert ("warps wait 60.0 % of their cycles for data" in one.sentence) == is_told
     assert "theoretical occupancy 40.0 %" in one.sentence
     assert (one.remedy or "").startswith("Use fewer registers")
+
+
+def test_rows_of_one_kernel_keep_their_sizes_in_a_narrow_table() -> None:
+    blocks = {f"launch__occupancy_limit_{name}": 2.0 for name in ("registers", "warps", "blocks")}
+    sizes = [[4_096, 1, 1], [1_024, 1, 1]]
+    launches = [
+        launch(at, FULL | blocks | {FITS: 50.0}, name="some_kernel", grid=grid, block=[256, 1, 1])
+        for at, grid in enumerate(sizes)
+    ]
+    style = Style(width=100, unicode=True, colour=False)
+    both, one = (
+        "\n".join(line.plain for line in render_terminal(analysis_of(*some), style))
+        for some in (launches, launches[:1])
+    )
+    assert " 4,096 x 256 " in both
+    assert " 1,024 x 256 " in both
+    assert "Blocks x" not in one
