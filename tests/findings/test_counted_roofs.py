@@ -31,6 +31,13 @@ def test_a_launch_of_few_threads_is_not_to_have_larger_blocks(threads: int) -> N
     assert "Use blocks of 128" not in told(one)
 
 
+def test_a_grid_of_nearly_one_wave_is_told_if_nothing_else_holds_the_kernel_back() -> None:
+    (one,) = found(launch(1, FULL | {WAVES: 0.9}, name="some_kernel"))
+    assert f"0.9 waves: {TOO_FEW}" in one.sentence
+    (one,) = found(launch(1, FULL | {WAVES: 1.5}, name="some_kernel"))
+    assert one.sentence.endswith("no limit is near.")
+
+
 def test_idle_sms_are_told_beside_what_limits_the_kernel() -> None:
     (one,) = found(launch(1, UNEVEN, name="some_kernel"))
     assert "SMs have work 70.0 % of the time, theoretical occupancy 40.0 %" in one.sentence

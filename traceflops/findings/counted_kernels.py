@@ -301,6 +301,8 @@ def _held_back(
     is_near = speed.active and speed.roof[0] == "sm" and share >= least("bound") * speed.active
     if has_idle_lanes and is_near:
         return counted_fact("active-sm", share=speed.active), counted_fact("remedy.diverge")
+    if speed.is_small:  # nearly enough blocks, and nothing else is known
+        return _small_grid(case, speed, kind)
     return counted_fact("no-limit"), counted_fact(
         "remedy.even" if speed.stalls else "remedy.unknown"
     )
