@@ -118,7 +118,7 @@ def _unknown_database(database: Database) -> NotATrace:
         total = f" {len(names)} total" if len(names) > _MOST_NAMED else ""
         return NotATrace(
             f"{_path(database)} is an unknown SQLite database (tables: {listed(shown)}{total})",
-            "give a database from nsys export --type sqlite, rocprof (rocpd, results.db) or RPD",
+            "give one of nsys export --type sqlite, nvprof, rocprof (rocpd, results.db) or RPD",
         )
     from traceflops.parsers.io.database_file import how_to_copy, in_wal_mode
 

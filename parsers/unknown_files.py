@@ -36,7 +36,10 @@ UNKNOWN_FILES: Final = (
     ),
     _NVPROF_TEXT(
         "console text of nvprof, not its recording",
-        one_of=(b"== NVPROF is profiling", b"== Profiling result", b"== Profiling application"),
+        one_of=(
+            *(b"== NVPROF is profiling", b"== Profiling application"),
+            *(b"== Profiling result", b"== CPU profiling result"),
+        ),
     ),
     OF_RUN(
         "a printed table of torch.profiler (key_averages().table()), not the trace",

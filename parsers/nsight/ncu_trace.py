@@ -7,6 +7,7 @@ processes of a pass. A binary report counts as one page.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from math import isclose
@@ -74,7 +75,20 @@ _PRINTED: Final = 0.01
 """Pages print numbers with two decimals, the large ones of a prefixed unit."""
 _RULE_KEY: Final = ("process", "dispatch", "section", "rule", "text")
 """Rules for which these are equal are the same, even on different pages."""
+_FAILED: Final = re.compile(rb"^==ERROR== LaunchFailed\b", re.MULTILINE)
+"""How ncu says that a kernel did not end as it should."""
+_FIRST: Final = 1 << 16  # bytes of a console in which errors are searched
 _NO_VALUES: Final = ("not-available", "instances-unread", "no-number")
+
+
+def _why_none(source: ByteSource) -> str:
+    """Return the hint to a file in which no metric has a value: what failed, if it was printed."""
+    if _FAILED.search(source.head(_FIRST)):
+        return (
+            "a kernel failed under ncu (LaunchFailed): see that the program runs alone, and record "
+            "a smaller problem or fewer metrics; a GPU with a display limits the time of kernels"
+        )
+    return "see what ncu printed as ==ERROR==; ncu --query-metrics lists what a GPU supports"
 
 
 def read_pages(sources: Sequence[ByteSource]) -> list[Trace]:
@@ -92,10 +106,7 @@ def read_pages(sources: Sequence[ByteSource]) -> list[Trace]:
         name = file.source.label
         rows = sum((page.rows for page in file.pages), Counter[str]())
         if rows["metrics"] or rows["kernels"]:
-            hint = (
-                "see what ncu printed as ==ERROR==; ncu --query-metrics lists what a GPU supports"
-            )
-            raise InputError(f"no metric has a value: {name}", hint)
+            raise InputError(f"no metric has a value: {name}", _why_none(source))
         if rows["rules"]:
             raise InputError(f"rules only, no metrics: {name}", _AGAIN)
         odd = sum((page.odd for page in file.pages), Counter[str]())

@@ -39,8 +39,8 @@ _RULES, _RULE = 2, 240
 _COUNTED_CELL, _COUNTED_NAME = 9, 44
 _LESS_COUNTED: Final = ("FLOP/B", "Vector", "Written", "Read", "Launches")
 _LESS_OF_SPEEDS: Final = (
-    *("Registers", "Memory", "Blocks x threads", "Launches", "L1", "Warps wait for", "L2"),
-    *("LDS", "Limited by", "Occupancy", "Time", "VALU", "DRAM"),
+    *("Registers", "Memory", "Launches", "L1", "Warps wait for", "L2", "LDS", "Limited by"),
+    *("Blocks x threads", "Occupancy", "Time", "VALU", "DRAM"),
 )
 
 

@@ -134,7 +134,8 @@ def speeds_table(measured: Measurement, most: int) -> ReportTable:
         Column("Warps wait for", _waits),
     ]
     # A kernel has several rows if it was launched in several sizes, which distinguish them.
-    if len({row.name for row in rows}) < len(rows):
+    shown = [row.name for row in rows[:most]]
+    if len(set(shown)) < len(shown):
         columns.insert(0, Column.number("Blocks x threads", blocks_x_threads))
     is_timed = any(row.duration_ns is not None for row in rows)
     has_shares = any(row.throughputs for row in rows)

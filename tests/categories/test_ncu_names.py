@@ -101,6 +101,10 @@ def test_names_from_their_own_word_on_leave_out_what_tells_nothing() -> None:
     assert from_own_word(alike) == alike
 
 
+def test_a_namespace_that_ends_like_the_function_is_left_out_whole() -> None:
+    assert from_own_word(["rtracer::trace(renv::Scene*)"]) == ["trace(renv::Scene*)"]
+
+
 @pytest.mark.parametrize("number", ["0001", "0004"])
 def test_real_names_of_one_program(number: str) -> None:
     sums = shared_file("traces/nsight/nsys_stats_rtx5090_prefill_cuda_gpu_kern_sum.csv")

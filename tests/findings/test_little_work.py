@@ -261,3 +261,19 @@ def test_a_launch_whose_kernel_is_recorded_has_not_failed() -> None:
     for call in tables["calls"]:
         call |= {"name": "cudaLaunchKernel", "error_code": 600}
     assert not failed_launches(trace_of(**tables))
+
+
+@pytest.mark.parametrize(
+    ("times", "dur_us", "is_told"), [(2, 40, True), (3, 40, False), (2, 9_000, False)]
+)
+def test_a_few_operations_far_apart_tell_nothing_without_the_host(
+    times: int, dur_us: int, *, is_told: bool
+) -> None:
+    works = [
+        {"name": name, "start_ns": (number * 100 + place * 10) * MS, "dur_ns": dur_us * US}
+        for place, name in enumerate("ab")
+        for number in range(times)
+    ]
+    said = headline(tf.analyze(trace_of(activities=works))).sentence
+    told = "The recording holds 160 µs of GPU work, in 4 operations within 110 ms, and nothing of"
+    assert said.startswith(told) == is_told

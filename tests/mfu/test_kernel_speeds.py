@@ -124,6 +124,16 @@ def test_waves_that_were_not_counted_follow_from_the_size_of_the_grid() -> None:
         assert (unknown[0].waves, unknown[0].is_small) == (None, False)
 
 
+def test_a_roofline_alone_tells_the_share_of_the_bandwidth() -> None:
+    chart = "GPU Speed Of Light Roofline Chart|"
+    rate, clock = f"{chart}DRAM Bandwidth|byte/s", f"{chart}DRAM Frequency|Hz"
+    width = f"{chart}Theoretical DRAM Bytes Accessible|byte/cycle"
+    values = {rate: 98.56e9, clock: 13.79e9, width: 32.0}
+    assert only(values).throughputs == {"dram": pytest.approx(0.22335, abs=1e-5)}
+    counted = values | {"gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed": 30.0}
+    assert only(counted).throughputs == {"dram": 0.3}
+
+
 @pytest.mark.parametrize("values", [LABELS, NAMES, OLD], ids=["labels", "names", "old"])
 def test_every_spelling_says_the_same(values: Mapping[str, float]) -> None:
     found = only(values)
@@ -267,6 +277,9 @@ def test_without_the_whole_stalls_are_parts_of_all_reasons_if_all_were_counted()
     values = {ISSUE.format("wait"): 3.0, ISSUE.format("selected"): 1.0}
     assert only(NAMES | values).stalls == (("wait", 0.75),)
     assert only(NAMES | {ISSUE.format("wait"): 3.0}).stalls == ()
+    of_2019 = "smsp__warp_cycles_per_issue_stall_{}"
+    values = {of_2019.format("selected"): 1.0, of_2019.format("wait"): 3.0}
+    assert only(NAMES | values).stalls == (("wait", 0.75),)
     samples = {
         "smsp__pcsamp_warps_issue_stalled_wait": 75.0,
         "smsp__pcsamp_warps_issue_stalled_selected": 25.0,

@@ -103,6 +103,7 @@ FILES: dict[str, tuple[object, str]] = {
     ),
     "Tracy": (b"tlZ\x04" + bytes(9), "Tracy"),
     "nvprof": (f"{LOG}==71== NVPROF is profiling process 71\n", "console text of nvprof"),
+    "nvprof's samples": (f"{LOG}======== CPU profiling result (bottom up):\n", "text of nvprof"),
     "nvprof text with metrics": (
         f"{LOG}==7== NVPROF is profiling\n==7== Metric result:\nInvocations  Metric Name\n",
         "with metrics or events by kernel",

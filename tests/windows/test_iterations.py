@@ -160,6 +160,35 @@ def test_a_large_part_of_what_is_left_out_is_told_with_its_time() -> None:
     assert "Record several batches: whether loading keeps up is not recorded." in title
 
 
+@pytest.mark.parametrize(
+    ("other", "told"), [("cudaMemGetInfo", "cudaMemGetInfo"), ("cudaEventSynchronize", "cudaFree")]
+)
+def test_calls_of_threads_that_launch_nothing_count_before_the_others_begin(
+    other: str, told: str
+) -> None:
+    """Of 9 ms before the only kernel 5 are in a call of another thread; its wait tells nothing."""
+    work = {"name": "k", "start_ns": 9_000 * US, "dur_ns": 1_000 * US, "correlation": 1}
+    calls = [
+        {"name": other, "start_ns": 0, "dur_ns": 5_000 * US, "thread": 2},
+        {"name": "cudaMalloc", "start_ns": 5_500 * US, "dur_ns": 3_000 * US, "thread": 2},
+        {"name": "cudaFree", "start_ns": 5_100 * US, "dur_ns": 3_500 * US, "thread": 1},
+        {"name": "cudaLaunchKernel", "start_ns": 8_990 * US, "correlation": 1, "thread": 1},
+    ]
+    analysis = analyze(trace_of(activities=[work], calls=calls))
+    assert analysis.outside is not None
+    assert analysis.outside.call == told
+
+
+def test_overhead_of_the_profiler_after_the_work_is_no_recorded_time() -> None:
+    work = {"name": "k", "start_ns": 5_000 * US, "dur_ns": 1_000 * US, "correlation": 1}
+    calls = [{"name": "cudaLaunchKernel", "start_ns": 0, "correlation": 1}]
+    flushing = {"name": "profiler: flushing buffers", "kind": "overhead", "dur_ns": 10 * US}
+    marks = [{**flushing, "start_ns": 90_000 * US}]
+    analysis = analyze(trace_of(activities=[work], calls=calls, marks=marks))
+    assert analysis.outside is not None
+    assert (analysis.outside.recorded_ns, analysis.outside.after_ns) == (6_000 * US, 0)
+
+
 def test_time_of_nested_ranges_and_of_several_threads_counts_once() -> None:
     """Of 8 ms before the only kernel 2 are of a range: nested in itself, and on two threads."""
     work = {"name": "k", "start_ns": 8_000 * US, "dur_ns": 1_000 * US}

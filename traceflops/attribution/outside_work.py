@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from traceflops.attribution.culprits import culprits_of_devices
 from traceflops.attribution.host_events import host_span
+from traceflops.attribution.idle_classes import waiting_calls
 from traceflops.table.columns import (
     IntArray,
     codes,
@@ -42,8 +43,8 @@ _FEW: Final = 10
 class OutsideGpuWork(Struct, frozen=True):
     """Recorded time of a process before its first GPU operation and after its last; times in ns.
 
-    `recorded_ns` is the length of the recording. `call` is the call of the launching threads, or
-    the annotation, that takes most of the time before and after; `call_ns` is its time there.
+    `recorded_ns` is the length of the recording. `call` is the call, or the annotation, that takes
+    most of the time before and after (see `_longest_name`); `call_ns` is its time there.
     `unused_ns` is the time of one GPU outside used steps, `once_ns` the part of this in which the
     program starts up.
     """
@@ -102,7 +103,9 @@ def _recorded(prepared: Prepared) -> dict[int, list[int]]:
     start_ns, stop_ns = span_columns(trace.activities, rows)
     first, last = group_least(process, start_ns, count), group_most(process, stop_ns, count)
     begin, end = first.copy(), last.copy()
-    for table in (trace.calls, trace.ops, trace.marks):
+    # The profiler's overhead, such as writing its buffers at the end, is no time of the program.
+    marks = trace.marks.filter(pa.array(~is_one_of(trace.marks["kind"], "overhead")))
+    for table in (trace.calls, trace.ops, marks):
         processes, start_ns, stop_ns = host_span(table)
         np.minimum.at(begin, processes, start_ns)
         np.maximum.at(end, processes, stop_ns)
@@ -116,20 +119,29 @@ def _recorded(prepared: Prepared) -> dict[int, list[int]]:
 
 
 def _longest_name(prepared: Prepared, process: int, within: Intervals) -> tuple[str, int]:
-    """Return the call of launching threads, or the annotation, that takes most of some time.
+    """Return the call, or the annotation, that takes most of some time, and its ns in it.
 
-    Also its ns in this time. Annotations that go on after it are about more than that time.
+    Calls of threads that launch nothing count while none of the launching ones runs, unless they
+    wait for the device. Annotations that go on after the time are about more than it.
     """
     trace, calls = prepared.trace, prepared.trace.calls
     thread = joint_codes(*thread_columns(calls))
     call = prepared.linked.links.call_of_activity
     is_launching = np.isin(thread, thread[call[call >= 0]])
-    row = np.flatnonzero(is_launching & (numbers(calls["process"]) == process))
+    is_here = numbers(calls["process"]) == process
+    row = np.flatnonzero(is_launching & is_here)
+    other = np.flatnonzero(~is_launching & is_here & ~waiting_calls(calls))
+    _, *span = host_span(calls)
+    alone = within.subtract(Intervals.of(*(column[row] for column in span)))
     process_of_mark, start_ns, stop_ns = host_span(trace.marks)
     is_inside = within.length_within(start_ns, stop_ns) == stop_ns - start_ns
     is_own = (process_of_mark == process) & is_one_of(trace.marks["kind"], "annotation")
     mark = np.flatnonzero(is_own & is_inside)
-    longest = _longest(calls, row, within), _longest(trace.marks, mark, within)
+    longest = (
+        _longest(calls, row, within),
+        _longest(calls, other, alone),
+        _longest(trace.marks, mark, within),
+    )
     return max(longest, key=itemgetter(1))
 
 

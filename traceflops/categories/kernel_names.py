@@ -151,7 +151,8 @@ def from_own_word(names: Sequence[str]) -> list[str]:
         plain, word = _ENDINGS.sub("", name.strip()), short_name(name)
         # A name without brackets has no types around its own word.
         has_types = _BRACKET.search(plain) and len(plain) <= _LONGEST and word.isidentifier()
-        shortened.append(plain[max(plain.find(word), 0) :] if has_types else plain)
+        own = re.search(rf"\b{word}\b", plain) if has_types else None  # `trace` of rtracer::trace
+        shortened.append(plain[own.start() :] if own else plain)
     return shortened if len(set(shortened)) == len(set(names)) else list(names)
 
 

@@ -175,11 +175,12 @@ LIMIT: Final = "limit."
 FULL_WAVES: Final = re.compile(r"\b(\d{1,6}\.\d{1,3}) full waves across all SMs")
 """The message of a rule of Nsight Compute on a small grid, also if waves were not counted."""
 _MOST_NAMES: Final = 10_000  # size of the caches by counter name
-Kind = Literal["percent", "ns", "number"]
+Kind = Literal["percent", "ns", "number", "rate"]
 _UNITS: Final[Mapping[Kind, frozenset[str]]] = {
     "percent": frozenset({"%"}),
     "ns": frozenset({"ns"}),
     "number": frozenset({"", "block", "byte/block", "cycle", "register/thread"}),
+    "rate": frozenset({"byte/s", "byte/cycle", "Hz"}),
 }
 
 
@@ -272,10 +273,10 @@ def tells_speed(counter: str) -> bool:
 def quantities_in(values: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
     """Return columns of quantities by id (percent as shares), by each launch's best spelling.
 
-    Those that follow from others are there, too: shares of `active` time, also of the
-    `busiest` SM, of sectors in `excess`, of `local` memory in what L2 is read for, of `atomics` in
-    all its sectors, of memory of the `host` in what L2 takes in; `shared_bytes`; `asked`, the bytes
-    of coalesced accesses to global memory by those that DRAM moves.
+    Those that follow from others are there, too: `dram` by its rate, shares of `active` time, also
+    of the `busiest` SM, of sectors in `excess`, of `local` memory in what L2 is read for, of
+    `atomics` in all its sectors, of memory of the `host` in what L2 takes in; `shared_bytes`;
+    `asked`, the bytes of coalesced accesses to global memory by those that DRAM moves.
     """
     quantities: dict[str, FloatArray] = {}
     for row in speed_table().quantity:
@@ -286,6 +287,11 @@ def quantities_in(values: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
             is_missing = np.isnan(by_better_spelling)
             quantities[row.id] = np.where(is_missing, value, by_better_spelling)
     known = quantities.keys()
+    if {"dram.rate", "dram.clock", "dram.width"} <= known:
+        peak = quantities["dram.clock"] * quantities["dram.width"]
+        by_rate = ratio(quantities["dram.rate"], peak)
+        counted = quantities.get("dram", by_rate)
+        quantities["dram"] = np.where(np.isnan(counted), by_rate, counted)
     if {"active_cycles", "elapsed_cycles"} <= known:
         quantities["active"] = ratio(quantities["active_cycles"], quantities["elapsed_cycles"])
     if {"active_cycles.most", "elapsed_cycles"} <= known:

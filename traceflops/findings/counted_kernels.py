@@ -21,15 +21,14 @@ from traceflops.findings.counted_estimates import (
     UNCOALESCED,
     counted_fact,
     for_callers,
-    is_on_tensor_cores,
     largest_estimate,
-    pipes_fact,
     short_names,
     traffic_of_l2,
 )
+from traceflops.findings.counted_roofs import WARP, relief_of, roofs, wasted_by
 from traceflops.findings.finding import Finding, Row, row_name, severity_of
 from traceflops.findings.rules import statement
-from traceflops.mfu.counted.kernel_speeds import COMPUTING, ROOFS, KernelSpeed
+from traceflops.mfu.counted.kernel_speeds import KernelSpeed
 from traceflops.mfu.measurement import Measurement
 from traceflops.mfu.traced.work_tables import KernelRow
 
@@ -37,6 +36,7 @@ _MOST: Final = 3
 _LEAST_WAVES: Final = 0.1  # fewer waves than this are told without their number
 _GRIDS: Final = frozenset({"counted-kernel.waves", "counted-kernel.waves-few"})
 _ALONE: Final = _GRIDS | {"counted-kernel.empty"}
+_OCCUPANCY: Final = f"{COUNTED_KERNEL}.theoretical"
 _TRAFFIC: Final = frozenset(f"counted-kernel.{kind}" for kind in ("local", "atomics", "host"))
 _STALLS: Final = frozenset(
     {
@@ -49,21 +49,11 @@ _STALLS: Final = frozenset(
 _MOST_REGISTERS: Final = 255
 """The most that a thread can have: a kernel that has so many and spills needs more."""
 _LIMITERS: Final = frozenset({"registers", "shared memory", "warps", "blocks", "barriers"})
-_BUSY: Final = frozenset({"matrix", "vector", "lds"})
-"""Throughputs that are shares of cycles in which units are busy."""
-_WARP: Final = 32
 _TILED: Final = frozenset({"grid", "registers"})
 _PRODUCTS: Final = frozenset({"gemm", "convolution", "attention"})
-_OF_KINDS: Final = frozenset(
-    {("product", "sm"), ("product", "vector"), ("once", "dram"), ("passes", "dram")}
-)
-"""Kinds of kernels and roofs with a remedy of their own."""
 _SORTS: Final = "sort_scan"
-_OF_PIPES: Final = frozenset({"fp64", "tensor", "alu", "xu", "lsu"})
-"""Pipes with a remedy of their own."""
-_ALSO: Final = ("sm", "dram")
-"""Roofs that are told beside a nearer one, since both must be relieved."""
-_CONFLICTS: Final = re.compile(r"(\d+(?:\.\d+)?) ?- ?way bank conflict")
+_ALSO_TO_DO: Final = {"conflicts": "remedy.conflicts", "active-sm": "remedy.achieved"}
+"""What to do about a kind of waste, besides what holds a kernel back."""
 _SEEDS: Final = re.compile(
     r"(?:init|set_?up|seed|state)\w*(?:<[^(]*>)?\([^)]*\bcurandState", re.IGNORECASE
 )
@@ -212,10 +202,15 @@ def _finding(
     `name` and `kind` come from `short_names` and `_kind`; `others` have too small a grid as well.
     `share` is of launches of all `sizes`, `speed` is of the size with most time.
     """
-    wasted = tuple(_wasted(case, speed))
-    held, advice = _held_back(case, speed, kind, _relief(speed, kind, wasted))
+    wasted = tuple(wasted_by(case, speed))
+    held, advice = _held_back(case, speed, kind, relief_of(speed, kind, wasted))
     least = partial(limit, case, COUNTED_KERNEL)
-    limits = (*roofs(speed, least("near")), *wasted, *filter(None, [held]))
+    if held is not None:
+        wasted = tuple(waste for waste in wasted if waste.code != held.code)
+    # More warps help as far as those that run wait: tell for what, if that is most of the time.
+    stalled = _stalled(speed, least("waiting")) if held and held.code == _OCCUPANCY else None
+    beside = (*wasted, *(stalled or ())[:1])
+    limits = (*roofs(speed, least("near")), *beside, *filter(None, [held]))
     if held is not None and held.code in _TRAFFIC:  # what else is wasted costs little
         wasted, limits = (), (*roofs(speed, least("near")), held)
     elif held is not None and held.code in _ALONE:  # with too few blocks nothing else matters
@@ -228,9 +223,7 @@ def _finding(
         is_much = isinstance(gained, float) and gained >= least("excess")
         if is_much and estimated.get("rule") == UNCOALESCED:
             advice = counted_fact("remedy.coalesce")
-        if any(waste.code.endswith(".conflicts") for waste in wasted):
-            parts = (*filter(None, [advice]), counted_fact("remedy.conflicts"))
-            advice = fact("joined", parts=parts)
+        advice = _with_remedies_of(wasted, advice)
         if _SEEDS.search(speed.name):
             advice = counted_fact("remedy.seeds")
         advice = for_callers(case, speed, advice)
@@ -244,52 +237,12 @@ def _finding(
         yield statement(COUNTED_KERNEL, share, values, advice=advice)
 
 
-def roofs(speed: KernelSpeed, near: float) -> Iterator[Fact]:
-    """Give the share of the nearest roof, of `_ALSO` from `near` on; all if none is the nearest."""
-    shares = speed.shares
-    if speed.roof is not None:
-        also = {name: shares[name] for name in _ALSO if shares.get(name, 0.0) >= near}
-        shares = {**dict([speed.roof]), **also}
-    for name, share in shares.items():
-        pipe = pipes_fact(speed) if name == "sm" and speed.pipe else None
-        yield counted_fact(
-            "busy" if name in _BUSY else "roof", roof=ROOFS[name], share=share, pipe=pipe
-        )
-
-
-def _wasted(case: Case, speed: KernelSpeed) -> Iterator[Fact]:
-    """Give what a kernel wastes: idle lanes, sectors of memory that no thread reads, conflicts."""
-    # Idle lanes matter only to a kernel that computing limits.
-    is_computing = speed.roof is not None and speed.roof[0] in COMPUTING
-    if is_computing and speed.lanes and speed.lanes < limit(case, COUNTED_KERNEL, "lanes") * _WARP:
-        yield counted_fact("lanes", lanes=speed.lanes, warp=_WARP)
-    is_excess = (speed.excess or 0.0) >= limit(case, COUNTED_KERNEL, "excess")
-    if is_excess and not speed.moves_no_more:
-        yield counted_fact("excess", share=speed.excess)
-    ways = [
-        float(match[1])
-        for rule in speed.rules
-        if (rule.speedup_share or 0.0) >= limit(case, COUNTED_KERNEL, "conflicts")
-        and (match := _CONFLICTS.search(rule.text))
-    ]
-    if ways:
-        yield counted_fact("conflicts", ways=max(ways))
-
-
-def _relief(speed: KernelSpeed, kind: str, wasted: Sequence[Fact]) -> Fact | None:
-    """Return how to take work from the unit that is nearest its peak, None if that is unknown."""
-    if speed.roof is None:
-        return None
-    roof, _ = speed.roof
-    if roof not in COMPUTING and any(waste.code.endswith(".excess") for waste in wasted):
-        return counted_fact("remedy.coalesce")
-    parts = tuple(counted_fact(f"remedy.pipe.{pipe}") for pipe in speed.pipes if pipe in _OF_PIPES)
-    if roof == "sm" and parts:
-        return parts[0] if len(parts) == 1 else fact("joined", parts=parts)
-    if roof == "l1" and speed.shared_bytes == 0:
-        return counted_fact("remedy.unshared.l1")
-    has_own = (kind, roof) in _OF_KINDS and not (roof == "sm" and is_on_tensor_cores(speed))
-    return counted_fact(f"remedy.{kind}.{roof}" if has_own else f"remedy.roof.{roof}")
+def _with_remedies_of(wasted: Sequence[Fact], advice: Fact | None) -> Fact | None:
+    """Return an advice joined with that on bank conflicts and SMs without work, if it lacks it."""
+    kinds = (waste.code.removeprefix(f"{COUNTED_KERNEL}.") for waste in wasted)
+    more = [counted_fact(_ALSO_TO_DO[kind]) for kind in kinds if kind in _ALSO_TO_DO]
+    parts = (*filter(None, [advice]), *(remedy for remedy in more if remedy != advice))
+    return fact("joined", parts=parts) if len(parts) > 1 else next(iter(parts), None)
 
 
 def _held_back(
@@ -305,9 +258,11 @@ def _held_back(
         empty = counted_fact("empty", instructions=speed.idle_instructions)
         return empty, counted_fact("remedy.empty")
     # On AMD a wave may have 32 or 64 lanes: the size of the block does not tell how many are idle.
-    threads = prod(speed.block) if speed.block and "amd" not in case.program else _WARP
-    lanes = -(-threads // _WARP) * _WARP
-    if 0 < threads < least("lanes") * lanes:
+    threads = prod(speed.block) if speed.block and "amd" not in case.program else WARP
+    lanes = -(-threads // WARP) * WARP
+    # Fuller blocks are fewer: they help only where more blocks wait than fit on the GPU.
+    is_small = speed.is_small and (speed.waves or 0.0) < least("waves")
+    if 0 < threads < least("lanes") * lanes and not is_small:
         idle = counted_fact("block", threads=threads, idle=lanes - threads, all=lanes)
         fuller = counted_fact("remedy.block")
         is_excess = (speed.excess or 0.0) >= least("excess") and share >= least("bound")
@@ -319,7 +274,7 @@ def _held_back(
         is_told = speed.stalls or speed.excess is not None or (roof == "sm" and speed.pipe)
         is_told = is_told or share >= least("near")
         return traffic or (None, relief if is_told else counted_fact("remedy.unknown"))
-    if speed.is_small and (speed.waves or 0.0) < least("waves"):
+    if is_small:
         return _small_grid(case, speed, kind)
     if speed.active is not None and speed.active < least("active"):
         units = "cu" if "vector" in speed.throughputs else "sm"
@@ -334,24 +289,34 @@ def _held_back(
     few_warps = _few_warps(case, speed, kind, relief)
     if few_warps is not None:
         return few_warps
-    reason, waits = next(iter(speed.stalls), ("", 0.0))
-    if waits >= least("stall"):
-        stall = next((name for name in (reason, reason.removesuffix("s")) if name in _STALLS), None)
-        text = counted_fact(f"reason.{stall}") if stall else reason.replace("_", " ")
-        advice = counted_fact(f"remedy.stall.{stall}") if stall else None
-        return counted_fact("stall", share=waits, reason=text), advice
+    stalled = _stalled(speed, least("stall"))
+    if stalled is not None:
+        return stalled
     if speed.roof is None:
         # Nsight Compute has the time; what is missing is the other side of the roof.
         missing = "remedy.no-roof" if "amd" in case.program else "remedy.unknown"
         return None, None if case.devices else counted_fact(missing)
-    has_idle_lanes = speed.lanes is not None and speed.lanes < least("lanes") * _WARP
+    has_idle_lanes = speed.lanes is not None and speed.lanes < least("lanes") * WARP
     # SMs may be near their peak whenever they have work.
     is_near = speed.active and speed.roof[0] == "sm" and share >= least("bound") * speed.active
     if has_idle_lanes and is_near:
         return counted_fact("active-sm", share=speed.active), counted_fact("remedy.diverge")
+    if speed.is_small:  # nearly enough blocks, and nothing else is known
+        return _small_grid(case, speed, kind)
     return counted_fact("no-limit"), counted_fact(
         "remedy.even" if speed.stalls else "remedy.unknown"
     )
+
+
+def _stalled(speed: KernelSpeed, least: float) -> tuple[Fact, Fact | None] | None:
+    """Return what warps wait for most and what to do, None if that is less than `least`."""
+    reason, waits = next(iter(speed.stalls), ("", 0.0))
+    if waits < least:
+        return None
+    stall = next((name for name in (reason, reason.removesuffix("s")) if name in _STALLS), None)
+    text = counted_fact(f"reason.{stall}") if stall else reason.replace("_", " ")
+    advice = counted_fact(f"remedy.stall.{stall}") if stall else None
+    return counted_fact("stall", share=waits, reason=text), advice
 
 
 def _small_grid(case: Case, speed: KernelSpeed, kind: str) -> tuple[Fact, Fact]:

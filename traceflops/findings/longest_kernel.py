@@ -11,7 +11,8 @@ from traceflops.characters import kernel_name
 from traceflops.devices.peaks import PER_TERA
 from traceflops.facts import Fact, fact
 from traceflops.findings.counted_estimates import COUNTED_KERNEL, counted_fact, short_names
-from traceflops.findings.counted_kernels import longest_first, roofs, speed_of
+from traceflops.findings.counted_kernels import longest_first, speed_of
+from traceflops.findings.counted_roofs import roofs
 from traceflops.findings.launch_geometry import few_blocks
 from traceflops.findings.rules import thresholds
 from traceflops.mfu.counted.counter_work import CountedKernel

@@ -304,6 +304,18 @@ def _work_of(prepared: Prepared, account: DeviceAccount) -> _Work:
     return _Work(busy_ns, fills_ns, span_ns, rest_ns)
 
 
+def _is_sparse(trace: Trace, busy_ns: int, span_ns: int, limits: Mapping[str, float]) -> bool:
+    """Return whether GPUs do a few things within a long time, and no call tells what for.
+
+    None of these things is done often enough to show how the program runs.
+    """
+    works = trace.activities
+    is_alone = not (trace.calls.num_rows or trace.ops.num_rows or trace.marks.num_rows)
+    most = np.bincount(codes(works["name"])).max(initial=0)
+    is_little = busy_ns <= min(limits["most_busy_ns"], limits["most_share"] * span_ns)
+    return bool(is_alone and is_little and 0 < most < FEWEST_ROUNDS)
+
+
 def little_work(prepared: Prepared, limits: Mapping[str, float]) -> tuple[Fact, ...]:
     """Return statements that a recording has too little GPU work, and what to record instead.
 
@@ -329,6 +341,10 @@ def little_work(prepared: Prepared, limits: Mapping[str, float]) -> tuple[Fact, 
         max((getattr(work, name) for work in works), default=0)
         for name in ("busy_ns", "span_ns", "rest_ns")
     )
+    if _is_sparse(prepared.trace, busy_ns, span_ns, limits):
+        count = prepared.trace.activities.num_rows
+        few = fact(f"{LITTLE_WORK}.few", busy_ns=busy_ns, operations=count, window_ns=span_ns)
+        return few, fact(RECORD)
     if rest_ns > limits["most_window_ns"] or busy_ns > limits["most_busy_ns"]:
         return ()
     if busy_ns <= limits["cold_share"] * span_ns:

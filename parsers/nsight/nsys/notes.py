@@ -117,8 +117,8 @@ _NOTES: Final = NoteTable(
     },
 )
 _WORK_TABLES: Final = ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE")
-_OF_CUDA: Final = ("SYNCHRONIZATION", "CUDA_EVENT", "MEMORY_USAGE", "OVERHEAD")
-"""Records that exist only if CUDA was traced."""
+_OF_CUDA: Final = ("SYNCHRONIZATION", "CUDA_EVENT", "MEMORY_USAGE")
+"""Records that exist only if a program called CUDA while it was traced."""
 _MOST_LISTED: Final = 20
 
 

@@ -1,8 +1,7 @@
 """Reads databases of nvprof and the Visual Profiler (.nvvp, .nvprof) as if they were nsys exports.
 
-Both have the records of CUPTI, so a database becomes the tables that an export would have. Its
-numbers are those of NVIDIA's header `cupti_activity.h`: kinds of memory count from 1 (in exports
-from 0), and calls have numbers instead of names (`traceflops.parsers.nsight.nvprof.calls`).
+Both have the records of CUPTI, so a database becomes the tables that an export would have. Kinds of
+memory count from 1 (in exports from 0), and calls have no names but numbers (see `calls`).
 """
 
 from __future__ import annotations
@@ -42,6 +41,7 @@ from traceflops.table.grouping import distinct, joint_codes
 from traceflops.table.trace import Note, Trace
 
 _TEXTS: Final = "StringTable"
+_USED: Final = "TARGET_INFO_CUDA_CONTEXT_INFO"
 _OVERHEAD_IDS: Final = 1 << 42
 _MASK: Final = (1 << THREAD_BITS) - 1
 _PROCESS, _THREAD = 1, 2
@@ -133,7 +133,7 @@ class Nvprof(Folder, kw_only=True):
 
 def nvprof_tables(database: Database) -> Nvprof:
     """Return the tables of an export, made from those that a database of nvprof has."""
-    calls = [database.whole(CUPTI + api, Wanted(integers=("processId",))) for api in APIS]
+    calls = (database.whole(CUPTI + api, Wanted(integers=("processId",))) for api in APIS)
     pids = distinct(np.concatenate([rows["processId"] for rows in calls]))
     contexts = database.whole(f"{CUPTI}CONTEXT", Wanted(integers=("contextId", "deviceId")))
     device_of = Lookup(contexts["contextId"], contexts["deviceId"])
@@ -155,17 +155,17 @@ def nvprof_tables(database: Database) -> Nvprof:
     texts = database.whole(_TEXTS, Wanted(integers=("_id_",), texts=("value",)))
     text_of_id = TextsById(texts["_id_"], texts.texts["value"])
     columns: dict[str, Any] = {name: rows[own_name] for name, own_name in _OF_GPU.items()}
-    columns["name"] = [text_of_id[text_id] for text_id in rows["name"].tolist()]
+    columns["name"] = [text_of_id[text] for text in rows["name"].tolist()]
     columns["uuid"] = [
         str(UUID(digits)) if digits and len(digits) == 32 else None for digits in rows.texts["uuid"]
     ]
     gpus = _batch(columns)
     add("TARGET_INFO_GPU", ("id",), lambda _: iter([gpus]))
-    # Every process numbers the GPUs as the database does.
-    users = tables.pids[:4_096]
+    users = tables.pids[:4_096]  # every process numbers the GPUs as the database does
     gpu_ids, user_of_id = np.tile(columns["id"], len(users)), np.repeat(users, len(gpus))
     ordinals = _batch({"gpuId": gpu_ids, "cudaId": gpu_ids, "pid": user_of_id})
     add("TARGET_INFO_CUDA_DEVICE", ("gpuId",), lambda _: iter([ordinals]))
+    add(_USED, ("contextId",), lambda _: iter([_batch({"contextId": contexts["contextId"]})]))
     add("StringIds", ("id", "value"), partial(_texts, database))
     return tables
 
@@ -264,8 +264,8 @@ def _owners(tables: Nvprof, batch: Batch) -> IntArray:
     objects = (bytes.fromhex(text or "").ljust(8, b"\0")[:8] for text in batch.texts["objectId"])
     pid, thread = np.frombuffer(b"".join(objects), "<u4").reshape(-1, 2).astype(np.int64).T
     kind = batch["objectKind"]
-    has_pid = np.isin(kind, (_PROCESS, _THREAD))
-    return tables.thread_ids(np.where(has_pid, pid, 0), np.where(kind == _THREAD, thread, 0))
+    pid = np.where(np.isin(kind, (_PROCESS, _THREAD)), pid, 0)
+    return tables.thread_ids(pid, np.where(kind == _THREAD, thread, 0))
 
 
 def _overheads(tables: Nvprof, batch: Batch, named: Numbers) -> Numbers:

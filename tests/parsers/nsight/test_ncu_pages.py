@@ -9,6 +9,7 @@ import pytest
 
 import traceflops as tf
 from tests.parsers.nsight.test_ncu import NEW, header, launched, line, noted, read
+from traceflops.errors import InputError
 
 FADD = "smsp__sass_thread_inst_executed_op_fadd_pred_on.sum"
 FMUL = "smsp__sass_thread_inst_executed_op_fmul_pred_on.sum"
@@ -195,3 +196,12 @@ def test_what_ncu_prints_is_read_launch_by_launch(tmp_path: Path) -> None:
     assert table(trace, "grid", "block")[-1] == ([64, 2, 1], [256, 1, 1])
     assert "no-number" not in {note.code for note in trace.notes}  # messages are no metrics
     assert [one["pid"] for one in trace.processes.to_pylist()] == [7, 9]
+
+
+def test_a_kernel_that_failed_under_ncu_is_said_to_have_failed(tmp_path: Path) -> None:
+    lost = OF_2021.replace("1.50", "(!) nan").replace("5.98", "(!) nan").replace("1,117", "(!) nan")
+    path = tmp_path / "ncu.txt"
+    path.write_text(f"==ERROR== LaunchFailed\n{lost}")
+    with pytest.raises(InputError, match="no metric has a value") as caught:
+        tf.read(path)
+    assert "a kernel failed under ncu (LaunchFailed)" in caught.value.hint

@@ -299,3 +299,13 @@ def test_the_case_of_the_issue() -> None:
     by_name = {row["name"]: row["sum_ns"] for row in found.kernels.to_pylist()}
     assert by_name["_Z11sweep_stepsPdi"] == 1_799_998_000
     assert by_name["Memcpy DtoH (Device -> Pageable)"] == 8_000_000
+
+
+def test_a_context_without_calls_tells_that_cuda_left_no_records(tmp_path: Path) -> None:
+    made = NvprofFile()
+    made.gpu()
+    made.row("CONTEXT", contextId=1, deviceId=0)
+    made.row("OVERHEAD", 0, 5_000, overheadKind=3 << 16, objectKind=1, objectId=thread(PID, 0))
+    trace = tf.read(made.save(tmp_path / "run.nvvp"))
+    assert "CUDA was traced but left no records" in note(trace, "no-device-work").text
+    assert tf.analyze(trace).verdict.sentence.startswith("CUDA was traced but left no records")

@@ -1,0 +1,76 @@
+"""What a counted kernel wastes: lanes, and multiprocessors that have no work."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.findings.test_counted_kernels import (
+    ACTIVE,
+    FITS,
+    FULL,
+    TIME,
+    TOO_FEW,
+    WAVES,
+    analysis_of,
+    found,
+    told,
+)
+from tests.mfu.test_kernel_speeds import ISSUE, LATENCY, launch
+from traceflops.reports.terminal.lines import Style
+from traceflops.reports.terminal.summary import render_terminal
+
+UNEVEN = FULL | {TIME: 1e6, FITS: 40.0, ACTIVE: 9_439.5}  # SMs have work for 70 % of 13,485 cycles
+
+
+@pytest.mark.parametrize("threads", [1, 8])
+def test_a_launch_of_few_threads_is_not_to_have_larger_blocks(threads: int) -> None:
+    few = {"grid": [2, 1, 1], "block": [threads, 1, 1]}
+    (one,) = found(launch(1, FULL | {WAVES: 0.01}, name="some_kernel", **few))
+    assert f"less than 0.1 waves: {TOO_FEW}" in told(one)
+    assert "lanes" not in told(one)
+    assert "Use blocks of 128" not in told(one)
+
+
+def test_a_grid_of_nearly_one_wave_is_told_if_nothing_else_holds_the_kernel_back() -> None:
+    (one,) = found(launch(1, FULL | {WAVES: 0.9}, name="some_kernel"))
+    assert f"0.9 waves: {TOO_FEW}" in one.sentence
+    (one,) = found(launch(1, FULL | {WAVES: 1.5}, name="some_kernel"))
+    assert one.sentence.endswith("no limit is near.")
+
+
+def test_idle_sms_are_told_beside_what_limits_the_kernel() -> None:
+    (one,) = found(launch(1, UNEVEN, name="some_kernel"))
+    assert "SMs have work 70.0 % of the time, theoretical occupancy 40.0 %" in one.sentence
+    assert (one.remedy or "").endswith("so that the last wave matters less.")
+
+
+@pytest.mark.parametrize("values", [{TIME: 2e4}, {WAVES: 0.9}, {ACTIVE: 11_000.0}])
+def test_idle_sms_of_short_launches_and_small_grids_are_not_told(values: dict[str, float]) -> None:
+    (one,) = found(launch(1, UNEVEN | values, name="some_kernel"))
+    assert "SMs have work" not in told(one)
+
+
+@pytest.mark.parametrize(("cycles", "is_told"), [(12.0, True), (8.0, False)])
+def test_beside_too_few_warps_stands_what_they_wait_for(cycles: float, is_told: bool) -> None:
+    waits = LATENCY | {ISSUE.format("long_scoreboard"): cycles}  # of 20 cycles
+    (one,) = found(launch(1, FULL | waits | {FITS: 40.0}, name="some_kernel"))
+    assert ("warps wait 60.0 % of their cycles for data" in one.sentence) == is_told
+    assert "theoretical occupancy 40.0 %" in one.sentence
+    assert (one.remedy or "").startswith("Use fewer registers")
+
+
+def test_rows_of_one_kernel_keep_their_sizes_in_a_narrow_table() -> None:
+    blocks = {f"launch__occupancy_limit_{name}": 2.0 for name in ("registers", "warps", "blocks")}
+    sizes = [[4_096, 1, 1], [1_024, 1, 1]]
+    launches = [
+        launch(at, FULL | blocks | {FITS: 50.0}, name="some_kernel", grid=grid, block=[256, 1, 1])
+        for at, grid in enumerate(sizes)
+    ]
+    style = Style(width=100, unicode=True, colour=False)
+    both, one = (
+        "\n".join(line.plain for line in render_terminal(analysis_of(*some), style))
+        for some in (launches, launches[:1])
+    )
+    assert " 4,096 x 256 " in both
+    assert " 1,024 x 256 " in both
+    assert "Blocks x" not in one
