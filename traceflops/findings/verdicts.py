@@ -11,8 +11,6 @@ from msgspec.structs import replace
 from traceflops.attribution.kernels import MOVES, kind_of
 from traceflops.devices.missing_input import NOTHING_LAUNCHED
 from traceflops.facts import Fact, fact, quoted
-from traceflops.findings.calls_alone import launches_beyond_work, single_calls
-from traceflops.findings.counted_estimates import short_names
 from traceflops.findings.finding import WORTH_SAYING, Verdict, severity_of
 from traceflops.findings.longest_kernel import (
     best_blocks,
@@ -23,10 +21,10 @@ from traceflops.findings.longest_kernel import (
 from traceflops.findings.losses import Loss
 from traceflops.findings.nothing_recorded import NO_PROGRAM, functions_alone
 from traceflops.findings.on_cpu import OnCpu
+from traceflops.findings.totals_alone import totals_alone
 from traceflops.mfu.measurement import Measurement
 from traceflops.mfu.traced.coverage import TOO_LITTLE
 from traceflops.remedies import METRIC, NSIGHT, Recording, cut_files, family
-from traceflops.table.schema import DEVICE_KINDS
 from traceflops.table.trace import Trace
 from traceflops.timeline.aggregates import Untimed
 from traceflops.timeline.records import Account
@@ -255,28 +253,7 @@ def untimed_verdict(
     if untimed is None:
         return None
     if untimed.categories.num_rows:
-        largest = untimed.categories.slice(0, 1).to_pylist()[0]  # rows are sorted by time
-        is_known = untimed.device_ns is not None and largest["share"] is not None
-        time_ns = untimed.device_ns if is_known else None
-        counts = untimed.categories["count"].to_pylist()
-        count = None if None in counts else sum(counts)
-        works = untimed.of_kind(*DEVICE_KINDS).to_pylist()
-        one = works[0] if is_known and works[0]["kind"] == "kernel" else None
-        one = one if one and one["share"] > _MOST else None  # a kernel that takes most
-        totals = fact(
-            "verdict.untimed-totals",
-            time_ns=time_ns,
-            count=count,
-            mean_ns=round(time_ns / count) if time_ns is not None and count and count > 1 else None,
-            share=largest["share"] if is_known and not one else None,
-            kind=largest["sub"].replace("_", " "),
-            most=one["share"] if one else None,
-            name=short_names([one["name"]])[one["name"]] if one else None,
-            unknown=sum(not work["sum_ns"] for work in works) or None,
-            names=len(works),
-        )
-        once = single_calls(untimed.of_kind("call"), untimed.device_ns)
-        return Verdict((totals, *once, *launches_beyond_work(untimed)), "no-timeline")
+        return Verdict(totals_alone(untimed, trace), "no-timeline")
     if untimed.launches:
         launches, kernels = untimed.launches, untimed.counted.num_rows
         counters = fact("verdict.untimed-counters", launches=launches, kernels=kernels)
