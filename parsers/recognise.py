@@ -200,7 +200,8 @@ def _of_type(value: object, kind: type[T]) -> T:
 UNKNOWN: Final = (
     "give a torch.profiler trace (.json, .gz, .zst, .zip), a rocprof export (rocpd, CSV, JSON, "
     "pftrace), an nsys report or export (.nsys-rep, SQLite, parquetdir, nsys stats CSV), an ncu "
-    "report or CSV page, or an XPlane file (.xplane.pb); traceflops recipe says how to record one"
+    "report or CSV page, an XPlane file (.xplane.pb), a memory snapshot of PyTorch (.pickle), or "
+    "samples of nvidia-smi or amd-smi (CSV); traceflops recipe says how to record one"
 )
 """The hint on a file that may be anything."""
 

@@ -63,6 +63,7 @@ UNKNOWN_FILES: Final = (
         line=(
             rb'(?i)\s*"?(?:Kind|Domain|Index|Guid|Node_Id|Dispatch_Id|Correlation_Id)"?,'
             rb'|\s*"?Name"?,"?Calls"?,"?TotalDurationNs"?'
+            rb'|\d+,"[^\n]{1,4000}\.kd\]?",\d+,\d+,'
             rb'|\s*"?(?:KERNEL_DISPATCH|MEMORY_COPY|(?:HIP|HSA|MARKER|RCCL)_[A-Z_]{0,40}API(?:_EXT)?)"?,'
         ),
     ),

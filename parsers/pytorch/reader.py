@@ -44,6 +44,8 @@ from traceflops.table.trace import Note, Source, SourceFile, Trace, of_noun, ran
 from traceflops.units import duration, listed, several
 
 _UNCATEGORISED = "phase "
+_OF_EMPTY: Final = {f"{_UNCATEGORISED}M", f"{_UNCATEGORISED}i"}
+"""What Kineto writes of a recording without work: names of threads, the end of the recording."""
 _NOTES: Final = NoteTable(
     repaired={
         "no-duration": of_noun("event", "without a valid duration: counted as 0 ns."),
@@ -252,7 +254,7 @@ def read_pytorch(
         collected.absorb(block)
     counts, damage = collected.counts, stream.damage
     is_whole = damage.array_closed and not damage.dropped_places
-    is_empty_kineto = not counts and "schemaVersion" in stream.header and is_whole
+    is_empty_kineto = counts.keys() <= _OF_EMPTY and "schemaVersion" in stream.header and is_whole
     if not (KNOWN_CATEGORIES | {legacy.OPS}) & counts.keys() and not is_empty_kineto:
         raise _refusal(stream, counts)
     if collected.odd["no-time"] and not any(collected.tables[name].count for name in _TIMED):

@@ -32,6 +32,8 @@ _KINDS: Final = ("repaired", "dropped", "missing", "assumed")
 """Kinds of notes, the gravest first: the order of notes that affect the same share of the time."""
 _SLOW_BY: Final = {**PART_NAMES, **CLASSES}
 """Names of what makes steps slow: components, and classes of idle time."""
+_SLOW_ON_CPU: Final = {**_SLOW_BY, "other": "dispatch and uncategorized operators"}
+"""The same if the work is operators on the CPU: they run no kernels."""
 
 
 def some_files(names: Sequence[str], most: int) -> str:
@@ -160,7 +162,8 @@ def steps_used(analysis: Analysis) -> str:
         is_single = len(slow_numbers) == 1
         numbers_key, time_key = ("one", "one_ns") if is_single else ("several", "most_ns")
         values: dict[str, Value] = {numbers_key: number_ranges(slow_numbers), time_key: longest_ns}
-        text += words(fact("steps.slow", what=_SLOW_BY.get(analysis.slow_by or ""), **values))
+        names = _SLOW_ON_CPU if analysis.on_host else _SLOW_BY
+        text += words(fact("steps.slow", what=names.get(analysis.slow_by or ""), **values))
     return text
 
 

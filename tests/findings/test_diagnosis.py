@@ -232,12 +232,22 @@ def test_what_holds_three_times_as_much_comes_first_without_a_gain() -> None:
     """
     holds = replace(made("memory-alloc"), severity="high", share=0.68, gain=None)
     little, more = (
-        replace(made("host-copies", gain=Gain(0, 100, None)), share=share)
+        replace(made("host-copies", gain=Gain(50, 100, None)), share=share)
         for share in (0.125, 0.23)
     )
     assert longest_first([little, holds], 400) == [holds, little]
     assert longest_first([more, holds], 400) == [more, holds]
     assert longest_first([more, holds], 1_000) == [holds, more]
+
+
+def test_before_gains_without_a_lower_bound_comes_what_holds_more() -> None:
+    """Unrecorded host time takes 29 % of the time; launching may gain up to 20 %, or 35 %."""
+    holds = replace(made("host-unrecorded"), severity="high", share=0.29, gain=None)
+    less, more = (
+        replace(made("eager-overhead", gain=Gain(0, high, None)), share=0.4) for high in (20, 35)
+    )
+    assert longest_first([less, holds], 100) == [holds, less]
+    assert longest_first([more, holds], 100) == [more, holds]
 
 
 def test_waiting_for_input_comes_first_and_gains_nothing() -> None:

@@ -334,6 +334,17 @@ def test_kinds_of_memory_kernels_have_remedies_of_their_own(
     assert op in rules[rule].sentence
 
 
+@pytest.mark.parametrize(("counted", "is_told"), [(9, True), (5, False)])
+def test_launches_of_known_bytes_stand_for_all_if_they_take_nearly_all_time(
+    counted: int, *, is_told: bool
+) -> None:
+    """Of ten launches of 1 ms some have no shapes."""
+    shapes = "[[8192, 8192], [8192, 8192]]"
+    known = [made(ADD, 1000, "aten::add", shapes, types=BF16)] * counted
+    unknown = [made(ADD, 1000, "aten::add")] * (10 - counted)
+    assert ("memory-bandwidth" in found([HEALTHY, *known, HEALTHY, *unknown])) is is_told
+
+
 @pytest.mark.parametrize(("took_us", "is_told"), [(4, False), (20, True)])
 def test_what_is_as_short_as_a_launch_is_not_far_below_bandwidth(
     took_us: int, *, is_told: bool

@@ -216,3 +216,23 @@ def test_of_products_only_few_blocks_are_told() -> None:
         sentence = main_kernel([blocks, 1, 1], name="sm80_gemm_f16").sentence
         assert (f"of {blocks} blocks of 256 threads on 28 multi" in sentence) == is_told
         assert "room" not in sentence
+
+
+@pytest.mark.parametrize(
+    ("took_us", "told"),
+    [
+        ([10, 900, 10, 800, 10, 10, 10, 10], "(mean 220 µs; 2 of these take 96.6 %)"),
+        ([900, 1, 1, 1, 1, 1, 1, 1], "(mean 113 µs; 1 of these takes 99.2 %)"),
+        ([900, 800, 700, 1, 1, 1, 1, 1], "(mean 301 µs)"),  # more than a quarter
+        ([100] * 8, "(mean 100 µs)"),
+    ],
+)
+def test_few_launches_with_nearly_all_time_are_told_beside_the_mean(
+    took_us: list[int], told: str
+) -> None:
+    works, at = [("other", 0, 10, US)], 2 * US
+    for us in took_us:
+        works.append(("merge", at - 10, at, us * US))
+        at += us * US
+    sentences = [one.sentence for one in analyze(trace_of(**launched(*works))).losses]
+    assert any(f"in 8 launches {told}." in sentence for sentence in sentences)

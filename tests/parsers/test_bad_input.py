@@ -90,6 +90,10 @@ FOREIGN: dict[str, tuple[bytes, str]] = {
     "pickle": (pickle.dumps({"traceEvents": []}), "a Python pickle, which is unsafe to open"),
     "rocprof CSV": (b'"Kind","Agent_Id","Queue_Id"\n"KERNEL_DISPATCH",1,1\n', "rocprof table"),
     "rocprof results CSV": (b'Index,KernelName,gpu-id\n0,"k",1\n', "rocprof table"),
+    "rocprof rows without header": (
+        b'156,"void fill(int) [clone .kd]",0,0,557,15982,80384,128,0,0,4,24,0x0,2841,2842,2843,1\n',
+        "rocprof table",
+    ),
     "rocprof stats CSV": (b'"Name","Calls","TotalDurationNs"\n"k",1,2\n', "rocprof table"),
     "nsys CSV": (b"Time (%),Total Time (ns),Instances\n50.0,1,1\n", "Nsight Systems table"),
     "nsys stats with a title": (
@@ -148,8 +152,20 @@ def test_categories_in_a_message_are_printable_and_short() -> None:
     assert len(message) < 300
 
 
-def test_an_empty_kineto_trace_is_a_trace() -> None:
-    trace = read_one(source_of(b'{"schemaVersion": 1, "traceEvents": []}'))
+@pytest.mark.parametrize(
+    "events",
+    [
+        [],
+        [
+            {"ph": "M", "name": "thread_name", "pid": 7, "tid": 8, "ts": 0, "args": {"name": "t"}},
+            {"ph": "i", "name": "Record Window End", "s": "g", "pid": "", "tid": "", "ts": 9},
+        ],
+    ],
+    ids=["no events", "names and the end of the recording"],
+)
+def test_an_empty_kineto_trace_is_a_trace(events: list[dict[str, object]]) -> None:
+    document = {"schemaVersion": 1, "traceEvents": events}
+    trace = read_one(source_of(json.dumps(document).encode()))
     assert trace.activities.num_rows == 0
     assert "no-device-work" in {note.code for note in trace.notes}
 

@@ -103,6 +103,26 @@ def test_much_communication_is_told_beside_the_largest_category(
     assert ("Communication" in sentence) == is_told
 
 
+@pytest.mark.parametrize(("processes", "is_said"), [(1, False), (2, True)])
+def test_sums_over_several_processes_are_called_that(processes: int, *, is_said: bool) -> None:
+    rows = [{**row, "process": n} for n in range(processes) for row in STATISTICS]
+    files = [{"process": n, "file": f"run{n}.stats.csv"} for n in range(processes)]
+    sentence = analyze(of_rocprof(totals=rows, processes=files)).verdict.sentence
+    assert ("They are sums over 2 processes (ranks of a job, or separate" in sentence) is is_said
+
+
+@pytest.mark.parametrize(("ns", "is_said"), [(100, False), (500, True)])
+def test_a_kernel_with_much_of_the_time_is_named_beside_the_largest_category(
+    ns: int, *, is_said: bool
+) -> None:
+    """GEMMs of several names take most; one kernel of another category takes more than any."""
+    gemms = [{**STATISTICS[0], "name": f"{GEMM}_{n}", "total_ns": 400} for n in range(3)]
+    one = {**STATISTICS[0], "name": "indexFuncLargeIndex", "total_ns": ns}
+    sentence = analyze(of_rocprof(totals=[*gemms, one])).verdict.sentence
+    assert " gemm" in sentence
+    assert sentence.endswith("29.4 % in indexFuncLargeIndex (embedding index).") is is_said
+
+
 @pytest.mark.parametrize(("once_ns", "is_said"), [(900, False), (5_000, True)])
 def test_single_calls_longer_than_all_gpu_work_are_start_up(once_ns: int, *, is_said: bool) -> None:
     """The GPU works 1,000 ns; copies and waits last as long as that, so they do not count."""

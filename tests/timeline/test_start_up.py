@@ -1,5 +1,6 @@
 """Start-up: exact times of each kind, and what only looks like it."""
 
+import re
 from typing import Any
 
 import numpy as np
@@ -331,6 +332,29 @@ def test_without_a_record_of_the_host_the_first_of_many_is_waited_for_once(
         trace = trace_of(activities=works, marks=marks)
         [account] = prepare(trace, Selection()).accounts.values()
         assert account.start_up.length_ns == (0 if marks else once_ms * MS)
+
+
+@pytest.mark.parametrize(
+    ("work", "once_ms"),
+    [
+        ("aa 10b b 14c c", 24),
+        ("aa 10b b c c", 0),  # one such gap may be chance
+        ("aa 10b b 14c", 0),  # nothing tells what is usual before c
+        ("aa 10b b 14c c 5a", 0),  # other gaps are nearly as long
+        ("aa 10b 5b 14c c", 0),  # also before a later b
+    ],
+)
+def test_without_a_record_of_the_host_gaps_before_first_runs_load_code(
+    work: str, once_ms: int
+) -> None:
+    """A number is the gap in ms before a kernel of that name; the others run one after another."""
+    at, works = 0, []
+    for gap, name in re.findall(r"(\d*)([a-z])", work):
+        at += int(gap or 0) * MS
+        works.append({"name": name, "start_ns": at, "dur_ns": 100 * US})
+        at += 100 * US
+    [account] = prepare(trace_of(activities=works), Selection()).accounts.values()
+    assert account.start_up.length_ns == once_ms * MS
 
 
 def test_capture_before_the_first_graph() -> None:

@@ -231,7 +231,14 @@ def test_what_steps_that_begin_at_marks_use_is_not_left_out() -> None:
     assert outside(analysis) == ""
 
 
-def test_steps_that_are_left_out_as_slow_are_named() -> None:
+@pytest.mark.parametrize(
+    ("table", "what"),
+    [
+        ("activities", "uncategorized kernels"),
+        ("ops", "dispatch and uncategorized operators"),
+    ],
+)
+def test_steps_that_are_left_out_as_slow_are_named(table: str, what: str) -> None:
     begins, lengths = (0, 300, 400, 500), (300, 100, 100, 100)
     works = [
         {"name": "k", "start_ns": at * US, "dur_ns": (us - 10) * US}
@@ -240,8 +247,9 @@ def test_steps_that_are_left_out_as_slow_are_named() -> None:
     marks = step_marks(
         *((f"step {n}", at * US, 90 * US) for n, at in enumerate(begins)),
     )
-    analysis = analyze(trace_of(activities=works, marks=marks))
-    told = "; step 0, 300 µs, left out as far longer (mostly uncategorized kernels)"
+    devices: dict[str, Any] = {"devices": []} if table == "ops" else {}
+    analysis = analyze(trace_of(**{table: works}, marks=marks, **devices))
+    told = f"; step 0, 300 µs, left out as far longer (mostly {what})"
     assert told in steps_used(analysis)
 
 

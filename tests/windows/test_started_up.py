@@ -148,7 +148,6 @@ def test_the_window_begins_where_start_up_is_over() -> None:
     [
         {"kernels": 7},  # too few to tell
         {"kernels": 160, "kinds": 160},  # nothing repeats
-        {"kernels": 70, "every_ns": US, "first_ns": 9 * US},  # 0.1 % of the time, 80 % of the work
         {"kernels": 12, "every_ns": 25 * MS},  # start-up is a small part
         {"kernels": 8, "every_ns": 1 * US, "first_ns": 9 * US},  # little work follows
     ],
@@ -385,3 +384,16 @@ def test_weights_of_one_gpu_do_not_leave_out_the_work_of_another() -> None:
     devices = [{"device": number, "local_id": number} for number in (0, 1)]
     steps = analyze(trace_of(activities=rows, devices=devices)).steps
     assert steps.text == "no steps found; the whole trace is one window"
+
+
+@pytest.mark.parametrize(("before", "begins"), [(4, True), (20, False)])
+def test_a_short_loop_after_start_up_counts_if_nearly_all_work_is_in_it(
+    before: int, *, begins: bool
+) -> None:
+    """Kernels of 10 us that make data, 9 s of nothing, then 60 of 2 us: less than 90 % of work."""
+    made = [("data", 20 * US * n, 10 * US) for n in range(before)]
+    loop = [("norm", 9_000 * MS + 26 * US * n, 2 * US) for n in range(60)]
+    columns = ("name", "start_ns", "dur_ns")
+    works = [dict(zip(columns, work, strict=True)) for work in (*made, *loop)]
+    analysis = analyze(trace_of(activities=works))
+    assert (analysis.devices[0].windows[-1].start_ns >= 9_000 * MS) is begins

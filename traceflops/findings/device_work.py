@@ -53,6 +53,7 @@ class _Roof(Struct, frozen=True):
 
 
 _BANDWIDTH: Final = "memory-bandwidth"
+_COUNTED: Final = 0.8  # launches with so much of the time stand for all of their name
 _ROOFS: Final = (
     _Roof("softmax-bandwidth", "memory", _BANDWIDTH, frozenset({"softmax"})),
     _Roof("norm-bandwidth", "memory", _BANDWIDTH, frozenset({"norm", "fused_norm"})),
@@ -163,10 +164,11 @@ def _as_if(chosen: Sequence[_Reached], reached: float) -> tuple[str, ...]:
 
 
 def reached(case: Case, row: KernelRow) -> float:
-    """Return the part of their roof that kernels of one name reach, 0 if it is not known of all.
+    """Return the part of their roof that kernels of one name reach, 0 if it is not known of most.
 
     The roof is the longer of the times that their FLOPs and bytes need at the peaks of a device;
-    of several devices, that of the slowest one.
+    of several devices, that of the slowest one. If nearly all of their time is of launches with
+    known FLOPs and bytes, these stand for all.
     """
     most_ns = 0.0
     flops, size = row.measured.flops, row.measured.min_bytes
@@ -181,7 +183,8 @@ def reached(case: Case, row: KernelRow) -> float:
         if not need_ns:
             return 0.0
         most_ns = max(most_ns, need_ns)
-    return most_ns / row.sum_ns if row.counted >= row.count and row.sum_ns else 0.0
+    counted_ns = row.sum_ns if row.counted >= row.count else row.measured.time_ns
+    return most_ns / counted_ns if counted_ns > 0 and counted_ns >= _COUNTED * row.sum_ns else 0.0
 
 
 def kernel_rules(case: Case) -> Iterator[Cause]:

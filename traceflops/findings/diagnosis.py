@@ -155,7 +155,8 @@ def longest_first(findings: Sequence[Finding], step_ns: float) -> list[Finding]:
     """Return findings, the longest one of unknown gain moved to the front if others gain little.
 
     Only high severity counts. A finding stays in its place if another one may gain a third of its
-    time in a step of `step_ns`, or if such a finding leads already (see `reasons_first`).
+    time in a step of `step_ns`, all of it if that other gain has no lower bound, or if such a
+    finding leads already (see `reasons_first`).
     """
     longest = max(
         (finding for finding in findings if finding.gain is None and finding.severity == "high"),
@@ -164,8 +165,12 @@ def longest_first(findings: Sequence[Finding], step_ns: float) -> list[Finding]:
     )
     if longest is None or (findings[0].gain is None and findings[0].severity == "high"):
         return [*findings]
-    gained = (min(one.share, one.gain.high_ns / step_ns) for one in findings if one.gain)
-    if _TIMES * max(gained, default=0.0) > longest.share:
+    gained = (
+        min(one.share, one.gain.high_ns / step_ns) * (_TIMES if one.gain.low_ns > 0 else 1)
+        for one in findings
+        if one.gain
+    )
+    if max(gained, default=0.0) > longest.share:
         return [*findings]
     return [longest, *(finding for finding in findings if finding is not longest)]
 

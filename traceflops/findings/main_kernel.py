@@ -27,7 +27,7 @@ from traceflops.findings.rules import advice_of, statement
 from traceflops.mfu.budget import DevicePeaks
 from traceflops.mfu.serving_passes import Serving
 from traceflops.remedies import advice
-from traceflops.table.columns import codes, names, numbers
+from traceflops.table.columns import codes, matching, names, numbers
 from traceflops.table.grouping import group_most
 from traceflops.table.trace import Trace
 from traceflops.timeline.records import Account
@@ -61,6 +61,8 @@ _EXPERTS: Final = re.compile(
 )
 """Kernels that multiply by the weights of experts: of TensorRT-LLM, vLLM, AITER and others."""
 _OF_EXPERTS, _MOST_NAMES = "experts", 2
+_NEARLY_ALL, _FEW_LAUNCHES = 0.9, 0.25
+"""So few launches that take so much of a kernel's time are told: the mean says little of them."""
 _REGISTERS: Final = "registers_per_thread"
 _MOST_REGISTERS: Final = 256
 """The most that a thread can have on AMD, without those that accumulate."""
@@ -160,6 +162,7 @@ def _told(kernels: Kernels, family: _Family, tokens: int, of: Fact) -> Finding:
         "kernels": len(variants),
         "launches": family.count,
         "mean_ns": mean_ns,
+        **_longest(trace, variants),
         "largest": min(largest["sum_ns"] / window_ns, family.share),
         **_scratch(trace, variants, limits["least_scratch"]),
         **(_of_build(trace, variants, limits["many_blocks"]) if family.is_engine else {}),
@@ -187,6 +190,24 @@ def _told(kernels: Kernels, family: _Family, tokens: int, of: Fact) -> Finding:
         advice=advice_of(MAIN_KERNEL, frozenset(knows), values),
         rows=(Row(name, time_ns),),
     )
+
+
+def _longest(trace: Trace, variants: Sequence[Mapping[str, Any]]) -> dict[str, Value]:
+    """Return how few launches of a single kernel take nearly all of its time, and their share.
+
+    Nothing if these are more than a quarter, or if the launches of the trace are not those of the
+    chosen windows.
+    """
+    own = {row["name"] for row in variants}
+    is_own = matching(trace.activities["name"], lambda text: kernel_name(text) in own)
+    took_ns = np.sort(numbers(trace.activities["dur_ns"], 0)[is_own])[::-1]
+    is_all = len(took_ns) == sum(row["count"] for row in variants)
+    if len(own) > 1 or not is_all or not took_ns.sum():
+        return {}
+    parts = np.cumsum(took_ns) / took_ns.sum()
+    most = int(np.searchsorted(parts, _NEARLY_ALL)) + 1
+    is_few = most <= _FEW_LAUNCHES * len(took_ns)
+    return {"longest": most, "of_longest": float(parts[most - 1])} if is_few else {}
 
 
 def _names_of_experts(variants: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:

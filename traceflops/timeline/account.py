@@ -37,11 +37,12 @@ from traceflops.timeline.device_span import (
     replay_time,
     timeline,
 )
+from traceflops.timeline.device_start_up import device_start_up
 from traceflops.timeline.host_work import SplitWork
 from traceflops.timeline.idle import DeviceWork, IdleTime, StreamWaits, idle_time, stream_waits
 from traceflops.timeline.intervals import ENDLESS, NEVER, Intervals, latest_end_before
 from traceflops.timeline.records import WORK, Account, Copies, Gap, Sums, WholeSpan, Window
-from traceflops.timeline.start_up import StartUp, device_start_up
+from traceflops.timeline.start_up import StartUp
 
 _GAPS_KEPT = 100
 
@@ -237,12 +238,11 @@ class DeviceAccount:
             if number in allocating:
                 late = Intervals.of(idle.gap_start_ns[own], idle.gap_end_ns[own])
                 idle = idle.explained_by(allocating[number].intersect(late))
-        ends = self.rows.row[idle.next_row]
         self.start_up_by_kind = device_start_up(
             self._linked.comparable_start_up,
             self._linked.is_unseen,
-            process[ends],
-            self._linked.columns.name[ends],
+            (process[self.rows.row], self._linked.columns.name[self.rows.row]),
+            idle.next_row,
             (idle.gap_start_ns, idle.gap_end_ns),
             self.first_kernel_ns,
         )

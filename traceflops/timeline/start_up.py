@@ -156,8 +156,8 @@ class StartUp(Struct, frozen=True, dict=True):
         # only the rest is compared, and only with gaps without start-up.
         length = end_ns - start_ns
         known_ns = known.length_within(start_ns, end_ns)
-        as_long_as_rest = _count_at_least_half(length[known_ns == 0], length - known_ns)
-        as_long = np.where(known_ns > 0, as_long_as_rest, _count_at_least_half(length, length))
+        as_long_as_rest = count_at_least_half(length[known_ns == 0], length - known_ns)
+        as_long = np.where(known_ns > 0, as_long_as_rest, count_at_least_half(length, length))
         is_rare = as_long <= FEW
         # Gaps that load or compile code are much longer than others, and fewer than half of all.
         loading = Intervals.empty().union(*(by_kind[kind] for kind in _LOADING if kind in by_kind))
@@ -251,57 +251,9 @@ def start_up(trace: Trace, links: Links, loops_from_ns: Mapping[int, int]) -> di
     return {number: own for number, own in start_ups.items() if len(own.all)}
 
 
-def _count_at_least_half(some_ns: IntArray, length_ns: IntArray) -> IntArray:
+def count_at_least_half(some_ns: IntArray, length_ns: IntArray) -> IntArray:
     """Return, per length, how many of `some_ns` are at least half as long."""
     return len(some_ns) - np.searchsorted(np.sort(some_ns), length_ns / 2)
-
-
-def device_start_up(
-    by_process: Mapping[int, StartUp],
-    is_unseen: BoolArray,
-    owner: IntArray,
-    name: IntArray,
-    gaps_ns: tuple[IntArray, IntArray],
-    first_kernel_ns: int = NEVER,
-) -> dict[str, Intervals]:
-    """Return when processes start up while nothing runs on a device, by kind.
-
-    `is_unseen` is, per process, whether no host work is recorded. `owner` and `name` are the
-    process and the name of the work that ends each gap; `gaps_ns` are the starts and ends of the
-    gaps. Until `first_kernel_ns` the device only copies and fills.
-    """
-    start_ns, end_ns = gaps_ns
-    by_kind: dict[str, Intervals] = {}
-    for number, gaps in groups(owner):
-        start, end = start_ns[gaps], end_ns[gaps]
-        length_ns = end - start
-        group, first = group_rows((name[gaps],))
-        usual_ns = lower_medians(group, length_ns)[group]
-        count = np.bincount(group)[group]
-        # Odd: long, and much longer than usual before work of this name, or too few to tell.
-        is_odd = (length_ns > TIMES_USUAL * usual_ns) | (count <= FEW)
-        is_odd &= length_ns >= LEAST_NS
-        of_process: dict[str, Intervals] = {}
-        if number in by_process:
-            of_process = by_process[number].within_gaps(start, end, is_odd, first_kernel_ns)
-        elif is_unseen[number]:
-            # Without host records, an odd gap is start-up if few gaps are half as long and it is
-            # the first of many before work of its name. So is a long gap before the first kernel.
-            is_rare = _count_at_least_half(length_ns, length_ns) <= FEW
-            is_first_of_many = np.zeros(len(gaps), dtype=np.bool_)
-            is_first_of_many[first] = np.bincount(group) > FEW
-            before_kernels = (end <= first_kernel_ns) & (length_ns >= LEAST_NS)
-            is_hole = (is_odd & is_rare & is_first_of_many) | before_kernels
-            of_process = {"hole": Intervals.of(start[is_hole], end[is_hole])}
-        for kind, times in of_process.items():
-            by_kind[kind] = by_kind.get(kind, Intervals.empty()).union(times)
-    covered = Intervals.empty()
-    for kind in KINDS:  # kinds of several processes may overlap: the first one counts
-        if kind in by_kind:
-            times = by_kind[kind]
-            by_kind[kind] = times.subtract(covered)
-            covered = covered.union(times)
-    return by_kind
 
 
 def first_operators(calls: Calls) -> Times:

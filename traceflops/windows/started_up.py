@@ -53,7 +53,7 @@ _MUCH, _HARDLY, _HALF = 0.2, 0.1, 0.5
 """Start-up is excluded from 20 % of the time on; later copies take at most 10 % as long."""
 _LEAST_WORK, _LEAST_TIME = 1 / 3, 0.03
 """The least shares of work and of the time that must follow start-up, or be measured.
-Less time may follow if nearly all work does."""
+Less time may follow if nearly all work does, by its number or its time."""
 _REPEATS, _NEARLY_ALL = 3, 0.9
 """Kernels that run three times repeat; half of the work that follows must repeat."""
 _SET_UP: Final = 2
@@ -129,9 +129,13 @@ def started_up_ns(linked: LinkedTrace, accounts: Accounts) -> int | None:
         return None
     over_ns = max(int(times.end_ns[-1]) for times in start_up if len(times))
     time_left_ns = [device.rows.span[1] - over_ns for device in devices]
+    if min(time_left_ns) <= 0 or not _leaves_work(devices, start_up, over_ns):
+        return None
+    # What follows in little time is the program if it is nearly all work, by number or by time.
+    following = sum(int((own.rows.start_ns >= over_ns).sum()) for own in devices)
     is_short = sum(time_left_ns) < _LEAST_TIME * whole_ns
-    least = _NEARLY_ALL if is_short else _LEAST_WORK
-    if min(time_left_ns) <= 0 or not _leaves_work(devices, start_up, over_ns, least):
+    is_most = following >= _NEARLY_ALL * sum(len(own.rows.row) for own in devices)
+    if is_short and not (is_most or _leaves_work(devices, start_up, over_ns, _NEARLY_ALL)):
         return None
     # Half of the device time that follows must be of activities whose names repeat.
     rows = np.concatenate([own.rows.row[own.rows.start_ns >= over_ns] for own in devices])

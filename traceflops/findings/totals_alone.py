@@ -1,0 +1,115 @@
+"""The statements on a recording that holds only totals by name, without a timeline."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from traceflops.facts import Fact, fact
+from traceflops.findings.calls_alone import launches_beyond_work, launches_of, single_calls
+from traceflops.findings.counted_estimates import short_names
+from traceflops.findings.finding import severity_of
+from traceflops.remedies import NSIGHT, family
+from traceflops.table.columns import is_one_of, numbers
+from traceflops.table.grouping import distinct
+from traceflops.table.schema import DEVICE_KINDS
+from traceflops.table.trace import Trace
+from traceflops.timeline.aggregates import Untimed
+
+_MOST, _MUCH = 0.5, 0.15
+"""A kernel with more than half of the time is told instead of its category; one with much of it
+beside the largest category, if it is of another one."""
+_WAITING, _UNKNOWN = "communication", "other"
+_OF_KERNELS: Final = "nsys stats --report cuda_gpu_kern_sum"
+
+
+def totals_alone(untimed: Untimed, trace: Trace) -> tuple[Fact, ...]:
+    """Return what takes most of the time of all GPU work, or that totals of kernels are missing.
+
+    What was launched once, and what launching takes, follows.
+    """
+    launches = launches_of(untimed)
+    if launches and not untimed.of_kind("kernel").num_rows:
+        return _without_kernels(untimed, trace, launches)
+    works = untimed.of_kind(*DEVICE_KINDS).to_pylist()
+    shown = short_names([work["name"] for work in works if work["kind"] == "kernel"])
+    is_kernel = is_one_of(trace.totals["kind"], "kernel")
+    processes = len(distinct(numbers(trace.totals["process"])[is_kernel]))
+    several = (fact("verdict.several-totals", count=processes),) if processes > 1 else ()
+    return (
+        _with_kernels(untimed, works, shown),
+        *several,
+        *_communication(untimed, works, shown),
+        *single_calls(untimed.of_kind("call"), untimed.device_ns),
+        *launches_beyond_work(untimed),
+    )
+
+
+def _with_kernels(
+    untimed: Untimed, works: Sequence[Mapping[str, Any]], shown: Mapping[str, str]
+) -> Fact:
+    """Return what takes the time of devices, by sums of all their work."""
+    largest = untimed.categories.slice(0, 1).to_pylist()[0]  # rows are sorted by time
+    is_known = untimed.device_ns is not None and largest["share"] is not None
+    time_ns = untimed.device_ns if is_known else None
+    counts = untimed.categories["count"].to_pylist()
+    count = None if None in counts else sum(counts)
+    one = works[0] if is_known and works[0]["kind"] == "kernel" else None
+    is_most = one is not None and one["share"] > _MOST
+    is_other = one is not None and (one["top"], one["sub"]) != (largest["top"], largest["sub"])
+    is_beside = one is not None and is_other and one["top"] != _WAITING and one["share"] >= _MUCH
+    named = one if is_most or is_beside else None
+    return fact(
+        "verdict.untimed-totals",
+        time_ns=time_ns,
+        count=count,
+        mean_ns=round(time_ns / count) if time_ns is not None and count and count > 1 else None,
+        share=largest["share"] if is_known and not is_most else None,
+        kind=largest["sub"].replace("_", " "),
+        most=named["share"] if named else None,
+        name=shown[named["name"]] if named else None,
+        of=_kind_of(named) if named else None,
+        unknown=sum(not work["sum_ns"] for work in works) or None,
+        names=len(works),
+    )
+
+
+def _kind_of(kernel: Mapping[str, Any]) -> str | None:
+    """Return the category of a kernel in words, None if it is unknown or part of the name."""
+    sub = kernel["sub"]
+    is_said = sub in (_UNKNOWN, None) or sub in kernel["name"].lower()
+    return None if is_said else sub.replace("_", " ")
+
+
+def _communication(
+    untimed: Untimed, works: Sequence[Mapping[str, Any]], shown: Mapping[str, str]
+) -> tuple[Fact, ...]:
+    """Return how much of the time is communication, which other ranks may make long, if much."""
+    shares = [row["share"] for row in untimed.categories.to_pylist() if row["top"] == _WAITING]
+    if None in shares or severity_of(sum(shares)) not in ("high", "medium"):
+        return ()
+    longest = next(work for work in works if work["top"] == _WAITING)  # they are sorted by time
+    values = {"count": longest["count"], "mean_ns": longest["mean_ns"]}
+    name = shown.get(longest["name"], longest["name"])
+    return (fact("verdict.communication-totals", share=sum(shares), name=name, **values),)
+
+
+def _without_kernels(untimed: Untimed, trace: Trace, launches: int) -> tuple[Fact, ...]:
+    """Return that sums of kernels are missing, and which calls take most of their time."""
+    is_nsight = family(trace.source.format) == NSIGHT
+    values = {
+        "time_ns": untimed.device_ns,
+        "launches": launches,
+        "report": _OF_KERNELS if is_nsight else None,
+    }
+    missing = fact("verdict.kernel-totals-missing", **values)
+    return missing, *filter(None, [longest_call(untimed)])
+
+
+def longest_call(untimed: Untimed) -> Fact | None:
+    """Return which call takes most of the time of all calls, None if that is unknown."""
+    most = untimed.of_kind("call").slice(0, 1).to_pylist()[0]
+    if most["share"] is None:
+        return None
+    once_ns = most["sum_ns"] if most["count"] == 1 else None
+    return fact("verdict.call-most", name=most["name"], share=most["share"], once_ns=once_ns)
