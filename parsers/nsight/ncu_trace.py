@@ -86,7 +86,7 @@ def _why_none(source: ByteSource) -> str:
     if _FAILED.search(source.head(_FIRST)):
         return (
             "a kernel failed under ncu (LaunchFailed): see that the program runs alone, and record "
-            "a smaller problem or fewer metrics; a GPU with a display limits the time of kernels"
+            "a smaller problem or fewer metrics, without a time limit on kernels"
         )
     return "see what ncu printed as ==ERROR==; ncu --query-metrics lists what a GPU supports"
 

@@ -427,15 +427,17 @@ def test_an_estimate_is_told_only_of_what_can_be_gained(
     assert ("estimated speedup 30.0 %" in told(one)) == is_told
 
 
-@pytest.mark.parametrize(("ideal", "is_told"), [(2.0, False), (1.0, True)])
+@pytest.mark.parametrize(
+    ("ideal", "share", "is_told"), [(2.0, 95.0, False), (2.0, 85.0, False), (1.0, 95.0, True)]
+)
 def test_at_the_peak_of_dram_accesses_matter_only_if_it_moves_more_than_they_ask_for(
-    ideal: float, *, is_told: bool
+    ideal: float, share: float, *, is_told: bool
 ) -> None:
     """DRAM moves 64 bytes: two sectors of 32."""
     moved = {"dram__bytes_read.sum": 40.0, "dram__bytes_write.sum": 24.0}
     sectors = {SECTORS: 4.0, f"{SECTORS}_ideal": ideal}
     counts = rule(1, "UncoalescedGlobalAccess", "text", 0.5, speedup_kind="global")
-    (one,) = found_with({**counts, "name": "some_kernel"}, FULL | {DRAM: 95.0} | moved | sectors)
+    (one,) = found_with({**counts, "name": "some_kernel"}, FULL | {DRAM: share} | moved | sectors)
     assert ("uncoalesced" in told(one)) == is_told
     assert ("Coalesce" in told(one)) == is_told
 

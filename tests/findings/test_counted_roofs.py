@@ -74,3 +74,16 @@ def test_rows_of_one_kernel_keep_their_sizes_in_a_narrow_table() -> None:
     assert " 4,096 x 256 " in both
     assert " 1,024 x 256 " in both
     assert "Blocks x" not in one
+
+
+FILL = "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<int> >(int, T2)"
+
+
+@pytest.mark.parametrize(
+    ("name", "is_told"), [(FILL, True), ("my_kernel", False), ("ampere_sgemm_64x64_nn", False)]
+)
+def test_where_only_a_library_sets_up_memory_other_kernels_are_to_be_counted(
+    name: str, is_told: bool
+) -> None:
+    one, *_ = found(launch(1, FULL, name="__pgi_uacc_cuda_fill"), launch(2, FULL, name=name))
+    assert ((one.remedy or "").startswith("Count other kernels (ncu -k regex:NAME")) == is_told

@@ -17,7 +17,7 @@ _OF_OPENACC: Final = re.compile(r"\w+_\d+_gpu(__red)?")
 _OF_OPENMP: Final = re.compile(r"nvkernel_|__omp_offloading_")
 _OF_LIBRARY: Final = re.compile(
     r"(at|at_cuda_detail|c10|cub|thrust|tensorflow|cudnn|cublas\w*)::|EigenMetaKernel|nvjet_|Cijk_"
-    r"|nccl|cudnn_|MIOpen|gcnAsm|triton_(poi|red|per|tem|for|mm)_|\w*fusion(_\d+)*$"
+    r"|nccl|cudnn_|MIOpen|gcnAsm|__pgi_uacc_|triton_(poi|red|per|tem|for|mm)_|\w*fusion(_\d+)*$"
     r"|(maxwell|pascal|volta|turing|ampere|hopper|sm\d+)_\w*(gemm|cudnn|xmma|conv)"
 )
 """Beginnings of names of kernels of a framework or library, or made by a compiler of models."""

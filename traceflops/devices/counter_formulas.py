@@ -290,8 +290,8 @@ def quantities_in(values: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
     if {"dram.rate", "dram.clock", "dram.width"} <= known:
         peak = quantities["dram.clock"] * quantities["dram.width"]
         by_rate = ratio(quantities["dram.rate"], peak)
-        counted = quantities.get("dram", by_rate)
-        quantities["dram"] = np.where(np.isnan(counted), by_rate, counted)
+        known_shares = quantities.get("dram", by_rate)
+        quantities["dram"] = np.where(np.isnan(known_shares), by_rate, known_shares)
     if {"active_cycles", "elapsed_cycles"} <= known:
         quantities["active"] = ratio(quantities["active_cycles"], quantities["elapsed_cycles"])
     if {"active_cycles.most", "elapsed_cycles"} <= known:

@@ -160,9 +160,12 @@ _OF_CALLERS: Final = frozenset(
 def for_callers(case: Case, speed: KernelSpeed, advice: Fact | None) -> Fact | None:
     """Return advice on a kernel, replaced if it would change the code of a library's kernel.
 
-    If all counted kernels are of frameworks or libraries, the advice tells how to count others.
+    If all counted kernels are of frameworks or libraries, the advice tells how to count others;
+    it is all of the advice if these only set up memory.
     Code that was built for the debugger has to be built again before it is changed.
     """
+    if advice is not None and _only_sets_up(case):
+        return counted_fact("remedy.set-up", how=counted_fact("choose"))
     if advice is None or advice.code in _OF_CALLERS:
         return advice
     if speed.is_debug:
@@ -172,6 +175,16 @@ def for_callers(case: Case, speed: KernelSpeed, advice: Fact | None) -> Fact | N
     are_all = all(is_of_library(counted.name) for counted in case.measured.speeds)
     tells_how = are_all and "nvidia" in case.program
     return counted_fact("remedy.library", how=counted_fact("choose") if tells_how else None)
+
+
+_SETS_UP: Final = frozenset({"memset", "rng_dropout"})
+
+
+def _only_sets_up(case: Case) -> bool:
+    """Return whether NVIDIA's tool counted only a library's fills and random numbers."""
+    rows = case.untimed.counted.to_pylist() if case.untimed is not None else []
+    is_set_up = (row["sub"] in _SETS_UP and is_of_library(row["name"]) for row in rows)
+    return bool(rows) and "nvidia" in case.program and all(is_set_up)
 
 
 _TENSOR: Final = re.compile(

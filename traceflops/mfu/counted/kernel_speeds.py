@@ -53,6 +53,7 @@ _WARP: Final = 32
 _PIPE: Final = "pipe."
 _NEARLY: Final = 0.9  # pipes that are so near to the busiest are to be relieved, too
 _LONGEST_NS: Final = 2.0**62
+_BOUND: Final = 0.8  # from this share of DRAM's peak on, only moving less helps
 _ASKED: Final = 0.9  # from this share on, bytes that were not asked for are few
 _DIGITS: Final = 12  # so many digits hide rounding errors of floats: 2.0000000000000004 is 2
 
@@ -120,7 +121,7 @@ class KernelSpeed(Struct, frozen=True):
     def moves_no_more(self) -> bool:
         """Return whether DRAM is at its roof by no more than what coalesced accesses take."""
         roof, share = self.roof or ("", 0.0)
-        return roof == "dram" and share >= _NEAREST and (self.asked or 0.0) >= _ASKED
+        return roof == "dram" and share >= _BOUND and (self.asked or 0.0) >= _ASKED
 
     @property
     def has_more_blocks(self) -> bool:
