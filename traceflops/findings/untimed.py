@@ -18,6 +18,7 @@ from traceflops.table.trace import Trace
 from traceflops.timeline.aggregates import Untimed
 
 _MOST, _WAITING = 0.5, "communication"
+_STEM: Final = 4  # so many letters of a category in a name tell it: conv_forward_kernel
 _OF_KERNELS: Final = "nsys stats --report cuda_gpu_kern_sum"
 _ON_CPU: Final = {
     "call": "verdict.api-calls",
@@ -83,7 +84,7 @@ def _with_kernels(untimed: Untimed) -> tuple[Fact, ...]:
         kind=largest["sub"].replace("_", " "),
         most=one["share"] if one else None,
         name=shown[one["name"]] if one else None,
-        of=_kind_of(one) if one else None,
+        of=_kind_of(one["sub"], shown[one["name"]]) if one else None,
         unknown=sum(not work["sum_ns"] for work in works) or None,
         names=len(works),
     )
@@ -92,12 +93,10 @@ def _with_kernels(untimed: Untimed) -> tuple[Fact, ...]:
     return totals, *waits, *once, *launches_beyond_work(untimed)
 
 
-def _kind_of(kernel: Mapping[str, Any]) -> str | None:
-    """Return the category of a kernel in words, None if it is unknown or part of the name."""
-    sub = kernel["sub"]
-    return (
-        None if sub in ("other", None) or sub in kernel["name"].lower() else sub.replace("_", " ")
-    )
+def _kind_of(sub: str, name: str) -> str | None:
+    """Return a category in words, None if it is unknown or a kernel's short name tells it."""
+    is_told = sub == "other" or sub[:_STEM] in name.lower()
+    return None if is_told else sub.replace("_", " ")
 
 
 def _communication(
