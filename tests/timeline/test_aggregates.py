@@ -72,6 +72,22 @@ def test_totals_have_no_timeline_and_say_so() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("void cutlass::device_kernel<cutlass::gemm::Universal>()", "in device_kernel (gemm)."),
+        ("nvjet_tst_64x8_64x16_4x1_v_bz_TNT", "in nvjet_tst_64x8_64x16_4x1_v_bz_TNT (gemm)."),
+        ("conv_forward_kernel", "in conv_forward_kernel."),
+        ("main_kernel", "in main_kernel."),
+    ],
+)
+def test_the_category_of_the_largest_kernel_is_told_if_its_name_does_not(
+    name: str, said: str
+) -> None:
+    rows = [{"name": name, "count": 3, "total_ns": 900}]
+    assert analyze(of_rocprof(totals=rows)).verdict.sentence.endswith(f"100.0 % {said}")
+
+
 @pytest.mark.parametrize(("launches", "is_missing"), [(4, True), (0, False)])
 def test_totals_of_copies_alone_are_not_the_work_of_a_program_that_launches(
     launches: int, *, is_missing: bool

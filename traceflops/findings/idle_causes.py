@@ -92,7 +92,7 @@ def idle_causes(case: Case) -> Iterator[Cause]:
         culprits_by_rule[idle_facts.CPU_OPERATORS if is_of_cpu else rule].append(culprit)
     trace, has_wait, others_ns, latency = case.prepared.trace, False, 0, list[tuple[int, Cause]]()
     least_ns = limit(case, "idle-cause", "least_share") * case.total.components.window_ns
-    leads = launching.LAUNCHING
+    leads: tuple[str, ...] = launching.LAUNCHING
     if _launches_unrecorded(case, culprits_by_rule.get(launching.UNRECORDED, [])):
         leads = (launching.UNRECORDED, *leads)
     for rule, culprits in launching.joined(culprits_by_rule, least_ns, leads).items():

@@ -19,7 +19,8 @@ from traceflops.timeline.aggregates import Untimed
 _MOST, _MUCH = 0.5, 0.15
 """A kernel with more than half of the time is told instead of its category; one with much of it
 beside the largest category, if it is of another one."""
-_WAITING, _UNKNOWN = "communication", "other"
+_WAITING: Final = "communication"
+_STEM: Final = 4  # so many letters of a category in a name tell it: conv_forward_kernel
 _OF_KERNELS: Final = "nsys stats --report cuda_gpu_kern_sum"
 
 
@@ -68,17 +69,16 @@ def _with_kernels(
         kind=largest["sub"].replace("_", " "),
         most=named["share"] if named else None,
         name=shown[named["name"]] if named else None,
-        of=_kind_of(named) if named else None,
+        of=_kind_of(named["sub"], shown[named["name"]]) if named else None,
         unknown=sum(not work["sum_ns"] for work in works) or None,
         names=len(works),
     )
 
 
-def _kind_of(kernel: Mapping[str, Any]) -> str | None:
-    """Return the category of a kernel in words, None if it is unknown or part of the name."""
-    sub = kernel["sub"]
-    is_said = sub in (_UNKNOWN, None) or sub in kernel["name"].lower()
-    return None if is_said else sub.replace("_", " ")
+def _kind_of(sub: str, name: str) -> str | None:
+    """Return a category in words, None if it is unknown or a kernel's short name tells it."""
+    is_told = sub == "other" or sub[:_STEM] in name.lower()
+    return None if is_told else sub.replace("_", " ")
 
 
 def _communication(
