@@ -64,6 +64,15 @@ def test_a_python_function_between_operators_is_host_code_however_short_it_is() 
     )
 
 
+@pytest.mark.parametrize(("until", "is_told"), [(160, True), (120, False)])
+def test_a_gap_goes_by_a_range_that_holds_most_of_it(until: int, *, is_told: bool) -> None:
+    """A program that waits after its range `predict` does not wait in it."""
+    work = ops(("aten::mm", 0, 100), ("aten::add", 200, 100))
+    lines = [*map(str, render_terminal(analysis(ops=work, marks=[label("predict", 0, until)])))]
+    assert any("100 ns  host code: predict" in line for line in lines) == is_told
+    assert any("100 ns  until aten::add" in line for line in lines) != is_told
+
+
 def test_the_first_sentence_names_what_leads() -> None:
     work = ops(("aten::mkldnn_convolution", 0, 600), ("aten::relu", 600, 100))
     found = analysis(ops=[*work, *ops(("aten::add", 950, 50))], marks=[label(LOADER, 650, 300)])
