@@ -151,6 +151,23 @@ def test_operators_of_a_kind_are_told_together_and_communication_goes_by_its_nam
     )
 
 
+def test_ranges_of_threads_that_exchange_are_communication() -> None:
+    """Gradients are exchanged for 700, beside 200 of the backward pass; then nothing else runs."""
+    work = ops(("aten::mm", 0, 300), ("aten::mm", 300, 200), ("aten::add", 900, 100))
+    marks = [
+        label("gloo:all_reduce", 200, 700, thread=9),
+        label("gloo:all_reduce", 250, 500, thread=8),
+    ]
+    marks.append(label("DistributedDataParallel.forward", 0, 100))
+    found = analysis(ops=work, marks=marks)
+    assert found.components.communication_ns == 400
+    assert found.components.idle_ns == 0
+    assert found.verdict.sentence.startswith(
+        "On the CPU, aten::mm takes 50.0 % and communication with nothing beside it (mostly "
+        "gloo:all_reduce) takes 40.0 % of the time. Exchange less: larger batches, no_sync()"
+    )
+
+
 @pytest.mark.parametrize(("first", "columns"), [(900, 100), (900, 100_000), (100, 100)])
 def test_a_first_exchange_waits_for_its_peers_and_small_messages_for_latency(
     first: int, columns: int

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -69,6 +70,7 @@ _KNOWS: Final = {
 _TIMES, _FEW_ELEMENTS = 3, 8_192  # elements: at most 64 KiB
 _BY_CPU: Final = re.compile("gloo|mpi")
 """Communication that the CPU carries out; operators of NCCL only launch it."""
+_OF_DDP: Final = re.compile("DistributedDataParallel")
 _IN_THREAD: Final = re.compile("_SingleProcessDataLoaderIter")
 _JOINS: Final = re.compile(r"aten::_(fused|foreach)_")
 _DRAWS: Final = re.compile(r"aten::(normal|uniform|random|exponential|bernoulli)_?$")
@@ -134,11 +136,19 @@ def leading(
     rows = kernels.to_pylist()
     busy_ns = total.components.window_ns - total.components.idle_ns - total.components.start_up_ns
     is_apart = sum(row["sum_ns"] for row in rows) <= _OVERLAP * busy_ns
+    parts = list[_Part]()
+    if not is_apart:  # exchanges in threads of their own run beside other operators
+        exposed_ns = total.components.communication_ns
+        parts += _exposed(
+            [row for row in rows if row["top"] == _COMMUNICATION], exposed_ns, window_ns
+        )
+        rows = [row for row in rows if row["top"] != _COMMUNICATION]
+        is_apart = sum(row["sum_ns"] for row in rows) <= _OVERLAP * (busy_ns - exposed_ns)
     gaps = {idle_class.kind for idle_class in idle.by_class()}
     held = {kind: own for kind, own in (ranges or {}).items() if kind in gaps}
     held = held if is_apart else {kind: own._replace(ops_ns={}) for kind, own in held.items()}
     others = [*_outside(rows if is_apart else [], held.values())]
-    parts = [*_of_operators(others, measured.kernels, window_ns, slow_first, held_up or {})]
+    parts += [*_of_operators(others, measured.kernels, window_ns, slow_first, held_up or {})]
     parts += _between_operators(idle, window_ns, held)
     once = total.components.start_up_ns / window_ns
     parts.append(_Part(once, fact("verdict.cpu-once", kind=kind, share=once)))
@@ -229,6 +239,16 @@ def _of_operators(
         yield _Part(share, said, frozenset(knows if usual_ns is None else ()), details)
 
 
+def _exposed(rows: Sequence[dict[str, Any]], exposed_ns: int, window_ns: int) -> Iterator[_Part]:
+    """Yield the time in which exchanges ran and nothing else, by the one that takes longest."""
+    if not rows or not exposed_ns:
+        return
+    longest = max(rows, key=itemgetter("sum_ns"))
+    share = exposed_ns / window_ns
+    said = fact("verdict.cpu-exposed", name=short_name(longest["name"]), share=share)
+    yield _Part(share, said, frozenset({"exchanges"}))
+
+
 def _rate(known: Sequence[KernelRow], name: str) -> float | None:
     """Return an operator's FLOPs per ns, None unless those of all its calls are known exactly."""
     own = next((row for row in known if row.name == name), None)
@@ -316,7 +336,7 @@ def cpu_facts(prepared: Prepared) -> frozenset[str]:
     copied   most random numbers are copied to the GPU as soon as they are made
     emptied  most time of calls that free memory of a GPU is in no operator
 
-    late-first and small-messages are told of communication, see `_of_exchanges`.
+    late-first, small-messages and gradients are told of communication, see `_of_exchanges`.
     """
     calls = prepared.trace.calls
     # Memory that is freed outside of operators is not freed for one that asks for memory.
@@ -331,7 +351,7 @@ def cpu_facts(prepared: Prepared) -> frozenset[str]:
 
 
 def _of_exchanges(prepared: Prepared) -> set[str]:
-    """Return whether most time of communication is waiting in first calls, and messages are small.
+    """Return facts of communication: mostly waiting in first calls, small messages, gradients.
 
     A first call waits if it takes _TIMES as long as any of several later ones of its name.
     """
@@ -348,7 +368,11 @@ def _of_exchanges(prepared: Prepared) -> set[str]:
     sent = elements[codes(ops["input_dims"])[row]]
     is_small = (sent >= 0) & (sent <= _FEW_ELEMENTS) & matching(ops["name"], _BY_CPU.match)[row]
     are_small = 2 * is_small.sum() > len(row)
-    holds = {"late-first": 2 * waits_ns >= dur_ns.sum() > 0, "small-messages": are_small}
+    holds = {
+        "late-first": 2 * waits_ns >= dur_ns.sum() > 0,
+        "small-messages": are_small,
+        "gradients": matching(prepared.trace.marks["name"], _OF_DDP.search).any(),
+    }
     return {name for name, is_so in holds.items() if is_so}
 
 
