@@ -74,7 +74,9 @@ def test_a_gap_goes_by_a_range_that_holds_most_of_it(until: int, *, is_told: boo
 
 
 def test_the_first_sentence_names_what_leads() -> None:
-    work = ops(("aten::mkldnn_convolution", 0, 600), ("aten::relu", 600, 100))
+    work = ops(
+        *(("aten::mkldnn_convolution", at, 300) for at in (0, 300)), ("aten::relu", 600, 100)
+    )
     found = analysis(ops=[*work, *ops(("aten::add", 950, 50))], marks=[label(LOADER, 650, 300)])
     assert found.verdict.sentence == (
         "On the CPU, aten::mkldnn_convolution takes 60.0 % and loading data in "
@@ -335,7 +337,8 @@ def test_a_faster_device_or_library_is_told_of_large_products_alone(
 
 def test_products_of_two_kinds_are_large_together_and_have_one_remedy() -> None:
     """Convolutions take 40 % of the time, GEMMs 30 %, each less than half."""
-    work = [("aten::mkldnn_convolution", 0, 40), ("aten::mm", 40, 30), ("aten::sort", 70, 30)]
+    work = [("aten::mkldnn_convolution", at, 20) for at in (0, 20)]
+    work += [*(("aten::mm", at, 15) for at in (40, 55)), ("aten::sort", 70, 30)]
     said = analysis(ops=ops(*((name, at * 10**6, dur * 10**6) for name, at, dur in work)))
     assert said.verdict.sentence.count("torch.set_num_threads") == 1
 

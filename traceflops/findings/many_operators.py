@@ -54,6 +54,7 @@ _HELD_UP, _FEW = 10, 3
 _INPUTS: Final = ("name", "input_dims", "input_types", "concrete_inputs")
 _HELD: Final = 2  # turns that one operator holds
 _NAMED: Final = 5
+_NODE: Final = "autograd::engine::evaluate_function: "
 _WAITS: Final = ("aten::nonzero", "aten::_local_scalar_dense", "aten::masked_select")
 """Operators that bring a value or a size to the CPU: on a GPU they wait for all earlier work."""
 
@@ -106,7 +107,9 @@ def many_operators(
             counts = {name: int((is_one_of(ops["name"], name) & is_long).sum()) for name in _WAITS}
             waiting = [name for name, count in counts.items() if is_gpu and count >= loop.turns]
             label, name = names(ops["name"]), codes(ops["name"])[loop.rows[: loop.period]]
-            parts = tuple(dict.fromkeys(short_name(label[code]) for code in name.tolist()))
+            parts = tuple(
+                dict.fromkeys(short_name(label[code].removeprefix(_NODE)) for code in name.tolist())
+            )
             values = {"names": parts[:_NAMED], "waits": next(iter(waiting), None)}
             return (fact("verdict.cpu-loop", turns=loop.turns, share=share, of=of, **values),)
     longest = max(kernels["max_ns"].to_pylist(), default=0) / window_ns
@@ -126,6 +129,19 @@ def little_on_cpu(trace: Trace, window_ns: int) -> tuple[Fact, ...]:
         return ()
     each_ns = window_ns // count
     return (fact("verdict.cpu-little", window_ns=window_ns, count=count, each_ns=each_ns),)
+
+
+def small_on_cpu(trace: Trace) -> tuple[Fact, ...]:
+    """Return a statement if most time of a CPU goes to so many operators that it is overhead."""
+    ops, count = trace.ops, trace.ops.num_rows
+    if count < _MANY:
+        return ()
+    start, dur_ns = (numbers(ops[name]) for name in ("start_ns", "dur_ns"))
+    span_ns, own_ns = int((start + dur_ns).max() - start.min()), OpTree.of(ops).own(dur_ns)
+    each_ns, long_ns = span_ns // count, own_ns[own_ns > _BRIEF_NS].sum()
+    if not 0 < each_ns <= _BRIEF_NS or 2 * long_ns > span_ns:
+        return ()
+    return (fact("verdict.cpu-small", count=count, each_ns=each_ns),)
 
 
 def one_pass(ops: pa.Table, tree: OpTree, window_ns: int) -> tuple[Fact, ...]:
