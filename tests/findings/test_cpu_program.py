@@ -106,3 +106,15 @@ def test_an_operator_that_is_called_once_may_set_up() -> None:
     once = said(op("mm", 0, 20 * MS), op("relu", 20 * MS, MS))
     assert "aten::mm is recorded only once, perhaps with the set-up of a first call" in once
     assert "set_num_threads" not in once
+
+
+@pytest.mark.parametrize(("after_ns", "is_told"), [(3 * MS, True), (30 * MS, False)])
+def test_a_recording_of_compiling_is_called_so(after_ns: int, *, is_told: bool) -> None:
+    marks = [
+        {"name": "_compile.compile_inner (dynamo_timed)", "start_ns": 0, "dur_ns": 6 * MS},
+        {"name": "dynamo_data: compile_id=0/1", "start_ns": 0, "dur_ns": 10},
+    ]
+    timed = {**op("", MS, 8 * MS), "name": "GraphLowering.run (dynamo_timed)"}
+    sentence = said(timed, op("mm", 9 * MS, after_ns), marks=marks)
+    told = "torch.compile compiles for 9.00 ms, 75.0 % of the recording: record after a warm-up."
+    assert (told in sentence, "TORCH_LOGS=recompiles" in sentence) == (is_told, is_told)

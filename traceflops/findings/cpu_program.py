@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from traceflops.facts import Fact, fact
 from traceflops.findings.many_operators import op_of
 from traceflops.findings.unrecorded_gpu import GPU_FREES
 from traceflops.ranks.collectives import elements_of
@@ -19,12 +20,15 @@ from traceflops.table.columns import (
     matching,
     names,
     numbers,
+    span_columns,
 )
 from traceflops.table.grouping import distinct, groups, joint_codes
 from traceflops.table.nesting import taken
 from traceflops.table.patterns import started
+from traceflops.table.trace import Trace
 from traceflops.timeline.device_span import is_top
 from traceflops.timeline.first_calls import COPIES
+from traceflops.timeline.intervals import Intervals
 from traceflops.windows.prepared import Prepared
 
 _COMMUNICATION: Final = "communication"
@@ -40,6 +44,8 @@ _SPARSE: Final = re.compile(r"aten::_?sparse_(?!dim)|Sparse\w*Backward")
 _CONTIGUOUS: Final = "aten::contiguous"
 _ROWS: Final = re.compile(r'\["", ?"", ?"(\d{1,12})"')
 """Values of aten::embedding_dense_backward(gradient, indices, rows of the table, ...)."""
+_COMPILES: Final = re.compile(r"\(dynamo_timed\)$")
+_COMPILES_AGAIN: Final = re.compile(r"^dynamo_data: compile_id=\d+/[1-9]")
 _DIMS: Final = re.compile(r"\[\[(\d{1,12}), ?\d")
 """Sizes of a first input of two dimensions or more."""
 _SPARSELY: Final = 10  # a table has so many times the rows in use, or more
@@ -163,3 +169,21 @@ def _are_copied(prepared: Prepared) -> bool:
     # Does the next operator of the same thread copy?
     copy_follows = np.append((until > since)[1:] & (thread[1:] == thread[:-1]), False)
     return bool(2 * dur_ns[is_random & copy_follows].sum() > dur_ns[is_random].sum())
+
+
+def compiling(trace: Trace) -> tuple[Fact, ...]:
+    """Return a statement if torch.compile compiles in most of the time that is recorded."""
+    host = (trace.ops, trace.marks)
+    is_timed = [matching(table["name"], _COMPILES.search) for table in host]
+    if not any(own.any() for own in is_timed):
+        return ()
+    spans = [span_columns(table) for table in host]
+    edges = np.concatenate([edge for span in spans for edge in span])
+    pieces = [[edge[own] for edge in span] for span, own in zip(spans, is_timed, strict=True)]
+    times = Intervals.empty().union(*(Intervals.of(*piece) for piece in pieces))
+    compile_ns, recorded_ns = times.length_ns, int(np.ptp(edges))
+    if 2 * compile_ns < recorded_ns:
+        return ()
+    again = int(matching(trace.marks["name"], _COMPILES_AGAIN.search).sum())
+    share = compile_ns / recorded_ns
+    return (fact("verdict.cpu-compiles", compile_ns=compile_ns, share=share, again=again or None),)
