@@ -118,3 +118,26 @@ def test_a_recording_of_compiling_is_called_so(after_ns: int, *, is_told: bool) 
     sentence = said(timed, op("mm", 9 * MS, after_ns), marks=marks)
     told = "torch.compile compiles for 9.00 ms, 75.0 % of the recording: record after a warm-up."
     assert (told in sentence, "TORCH_LOGS=recompiles" in sentence) == (is_told, is_told)
+
+
+@pytest.mark.parametrize(("count", "told"), [(2, "record after a warm-up"), (3, "3 times")])
+def test_a_recording_of_xla_that_compiles_is_called_so(count: int, told: str) -> None:
+    """Compilations of 2 ms each, with ranges of others in them, then an operation of 1 ms."""
+    marks = []
+    for start in range(0, 3 * count, 3):
+        marks.append({"name": "backend_compile_and_load", "start_ns": start * MS, "dur_ns": 2 * MS})
+        inner = {"name": "PjRtCpuClient::Compile", "start_ns": start * MS + 10, "dur_ns": MS}
+        marks.append({**inner, "thread": 9})
+    sentence = said({**op("", 3 * count * MS, MS // 2), "name": "dot.2"}, marks=marks)
+    assert sentence.startswith("XLA compiles ") and told in sentence
+    assert ("each new shape" in sentence) == (count == 3)
+
+
+@pytest.mark.parametrize(("runs", "dur_ns", "is_told"), [(300, 2, 1), (300, 90, 0), (30, 2, 0)])
+def test_many_short_functions_of_jax_belong_in_one(runs: int, dur_ns: int, is_told: int) -> None:
+    name = "CommonPjRtLoadedExecutable::ExecuteHelperOnSingleDevice"
+    starts = range(0, 100 * runs, 100)
+    marks = [{"name": name, "start_ns": at, "dur_ns": 5} for at in starts]
+    sentence = said(*({**op("", at + 6, dur_ns), "name": "add.1"} for at in starts), marks=marks)
+    told = "JAX runs 300 compiled functions, one in 100 ns on average, and computes for only 2.0 %"
+    assert (told in sentence) == bool(is_told)

@@ -21,7 +21,7 @@ from traceflops.findings import verdicts
 from traceflops.findings.calls_alone import calls_alone
 from traceflops.findings.case import NO_RULES, FindingRules, program_of_trace
 from traceflops.findings.clocks import samples_verdict
-from traceflops.findings.cpu_program import compiling, cpu_facts
+from traceflops.findings.cpu_program import compiling, cpu_facts, dispatching
 from traceflops.findings.finding import Finding, Verdict
 from traceflops.findings.held_memory import memory_verdict
 from traceflops.findings.late_rank import late_rank_fact, late_rank_findings, waiting_for
@@ -305,7 +305,8 @@ def _on_cpu(facts: VerdictFacts, figures: _Figures) -> OnCpu:
         is_said |= bool(little or many or used_gpu)
         once = () if is_said else one_pass(facts.trace.ops, OpTree.of(facts.trace.ops), window_ns)
         leads = (*little, *leads, *many, *once)
-    return OnCpu((*compiling(facts.trace), *leads), gpu)
+    leads = (*compiling(facts.trace), *leads, *dispatching(facts.trace, total))
+    return OnCpu(leads, gpu)
 
 
 def _main_verdict(facts: VerdictFacts, figures: _Figures, on_cpu: OnCpu | None) -> Verdict:

@@ -29,6 +29,7 @@ from traceflops.table.trace import Trace
 from traceflops.timeline.device_span import is_top
 from traceflops.timeline.first_calls import COPIES
 from traceflops.timeline.intervals import Intervals
+from traceflops.timeline.records import Account
 from traceflops.windows.prepared import Prepared
 
 _COMMUNICATION: Final = "communication"
@@ -44,7 +45,15 @@ _SPARSE: Final = re.compile(r"aten::_?sparse_(?!dim)|Sparse\w*Backward")
 _CONTIGUOUS: Final = "aten::contiguous"
 _ROWS: Final = re.compile(r'\["", ?"", ?"(\d{1,12})"')
 """Values of aten::embedding_dense_backward(gradient, indices, rows of the table, ...)."""
-_COMPILES: Final = re.compile(r"\(dynamo_timed\)$")
+_COMPILES: Final = {
+    "torch": re.compile(r"\(dynamo_timed\)$"),
+    "xla": re.compile(r"^(backend_compile(_and_load)?$|\w*Client::Compile)"),
+}
+"""Operators and ranges around compilations."""
+_OFTEN: Final = 3  # so many compilations are more than set-up
+_RUNS: Final = re.compile(r"Executable::ExecuteHelper(OnSingleDevice)?$")
+_MANY_RUNS, _SHORT_NS, _MOSTLY_IDLE = 100, 1_000_000, 0.75
+"""JAX dispatches too much if it runs so many functions, one in so little time, mostly idle."""
 _COMPILES_AGAIN: Final = re.compile(r"^dynamo_data: compile_id=\d+/[1-9]")
 _DIMS: Final = re.compile(r"\[\[(\d{1,12}), ?\d")
 """Sizes of a first input of two dimensions or more."""
@@ -172,18 +181,35 @@ def _are_copied(prepared: Prepared) -> bool:
 
 
 def compiling(trace: Trace) -> tuple[Fact, ...]:
-    """Return a statement if torch.compile compiles in most of the time that is recorded."""
+    """Return a statement if torch.compile or XLA compiles in most of the recorded time."""
     host = (trace.ops, trace.marks)
-    is_timed = [matching(table["name"], _COMPILES.search) for table in host]
-    if not any(own.any() for own in is_timed):
-        return ()
     spans = [span_columns(table) for table in host]
-    edges = np.concatenate([edge for span in spans for edge in span])
-    pieces = [[edge[own] for edge in span] for span, own in zip(spans, is_timed, strict=True)]
-    times = Intervals.empty().union(*(Intervals.of(*piece) for piece in pieces))
-    compile_ns, recorded_ns = times.length_ns, int(np.ptp(edges))
-    if 2 * compile_ns < recorded_ns:
+    for tool, pattern in _COMPILES.items():
+        is_timed = [matching(table["name"], pattern.search) for table in host]
+        pieces = [[edge[own] for edge in span] for span, own in zip(spans, is_timed, strict=True)]
+        times = Intervals.empty().union(*(Intervals.of(*piece) for piece in pieces))
+        if not len(times):
+            continue
+        recorded_ns = int(np.ptp(np.concatenate([edge for span in spans for edge in span])))
+        values = {"compile_ns": times.length_ns, "share": times.length_ns / recorded_ns}
+        if 2 * times.length_ns < recorded_ns:
+            continue
+        again = int(matching(trace.marks["name"], _COMPILES_AGAIN.search).sum())
+        is_often = tool == "xla" and len(times) >= _OFTEN
+        count = len(times) if is_often else again or None
+        return (
+            fact(f"verdict.cpu-compiles-{'often' if is_often else tool}", count=count, **values),
+        )
+    return ()
+
+
+def dispatching(trace: Trace, total: Account) -> tuple[Fact, ...]:
+    """Return a statement if JAX runs many compiled functions that each compute for a short time."""
+    runs, idle = _RUNS.search, total.components.share("idle")
+    start = np.sort(numbers(trace.marks["start_ns"])[matching(trace.marks["name"], runs)])
+    if len(start) < _MANY_RUNS or idle is None or idle < _MOSTLY_IDLE:
         return ()
-    again = int(matching(trace.marks["name"], _COMPILES_AGAIN.search).sum())
-    share = compile_ns / recorded_ns
-    return (fact("verdict.cpu-compiles", compile_ns=compile_ns, share=share, again=again or None),)
+    each_ns = int(np.ptp(start)) // (len(start) - 1)
+    if each_ns > _SHORT_NS:
+        return ()
+    return (fact("verdict.cpu-dispatches", count=len(start), each_ns=each_ns, busy=1 - idle),)
