@@ -141,3 +141,16 @@ def test_many_short_functions_of_jax_belong_in_one(runs: int, dur_ns: int, is_to
     sentence = said(*({**op("", at + 6, dur_ns), "name": "add.1"} for at in starts), marks=marks)
     told = "JAX runs 300 compiled functions, one in 100 ns on average, and computes for only 2.0 %"
     assert (told in sentence) == bool(is_told)
+
+
+@pytest.mark.parametrize(("slow", "is_told"), [(0, True), (1, False)])
+def test_first_calls_that_take_much_longer_are_told(slow: int, *, is_told: bool) -> None:
+    """Three rounds of 12 operators with sizes of their own; one round takes three times as long."""
+    works, now = [], 0
+    for turn in range(3):
+        for size in range(12):
+            length = MS * (3 if turn == slow else 1)
+            works.append(op("sort", now, length, input_dims=f"[[{size + 1},9]]"))
+            now += length
+    told = "First calls of operators take 24.0 ms (40.0 % of the time) more than later ones"
+    assert (told in said(*works)) == is_told

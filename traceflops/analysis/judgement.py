@@ -28,6 +28,7 @@ from traceflops.findings.late_rank import late_rank_fact, late_rank_findings, wa
 from traceflops.findings.losses import Loss, all_losses, drawn, loss_findings
 from traceflops.findings.main_kernel import MAIN_KERNEL, Kernels, main_kernel_findings
 from traceflops.findings.many_operators import (
+    first_calls,
     held_up_ns,
     little_on_cpu,
     many_operators,
@@ -303,7 +304,9 @@ def _on_cpu(facts: VerdictFacts, figures: _Figures) -> OnCpu:
         many = many or (() if little else small)
         is_said = any(fact.code in _OF_FIRST_CALLS for fact in leads)
         is_said |= bool(little or many or used_gpu)
-        once = () if is_said else one_pass(facts.trace.ops, OpTree.of(facts.trace.ops), window_ns)
+        tree = OpTree.of(facts.trace.ops)
+        once = first_calls(facts.trace, window_ns) or one_pass(facts.trace.ops, tree, window_ns)
+        once = () if is_said else once
         leads = (*little, *leads, *many, *once)
     leads = (*compiling(facts.trace), *leads, *dispatching(facts.trace, total))
     return OnCpu(leads, gpu)
