@@ -245,7 +245,8 @@ class _XlaRecording(trace_builder.Gathered):
         kind = plane.by_name(rows, partial(_kind_of, _HOST_KINDS, _MARK))
         # A mark with a correlation is a call of the driver; others may be operators of the CPU.
         kind = np.where((kind == _MARK) & (rows["correlation_id"] > 0), _DRIVER, kind)
-        kind[(kind == _MARK) & plane.are_operators(rows) & self._is_of_cpu] = _OPERATOR
+        is_operator = plane.are_operators(rows) | stats.has("hlo_op")[row]
+        kind[(kind == _MARK) & is_operator & self._is_of_cpu] = _OPERATOR
         is_call = kind < _FRAMES  # smaller kinds are the APIs of calls
         calls = rows.only(is_call)
         frames, marks = rows.only(kind == _FRAMES), rows.only(kind == _MARK)

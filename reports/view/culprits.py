@@ -129,11 +129,15 @@ def pace_sentence(analysis: Analysis) -> str:
 def gap_culprits(gaps: Sequence[Gap]) -> list[tuple[str, str]]:
     """Return the class and name of each gap's largest culprit, ("", "") if it has none.
 
-    Gaps in which the stream waited for known work have none here: that work says more.
+    Gaps in which the stream waited for known work have none here: that work says more. Nor has a
+    gap of which a longer part has no culprit than its largest class of culprits.
     """
     pairs = []
     for gap in gaps:
-        has_culprit = gap.culprits and not gap.waited_for
+        kind = gap.culprits[0].kind if gap.culprits else None
+        of_class_ns = sum(own.idle_ns for own in gap.culprits if own.kind == kind)
+        unknown_ns = gap.dur_ns - sum(own.idle_ns for own in gap.culprits)
+        has_culprit = kind is not None and of_class_ns >= unknown_ns and not gap.waited_for
         largest = gap.culprits[0] if has_culprit else None
         pairs.append((CLASSES[largest.kind], function_name(largest.label)) if largest else ("", ""))
     return pairs

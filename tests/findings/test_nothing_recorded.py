@@ -22,6 +22,8 @@ def test_a_profiler_alone_is_said_where_its_functions_take_nearly_all(
         {"name": name, "kind": "python", "start_ns": 100, "dur_ns": dur_ns}
         for name, dur_ns in functions
     ]
+    waiting = {"name": "threading.py(9): wait", "kind": "python", "start_ns": 0, "dur_ns": 9_000}
+    marks.append({**waiting, "thread": 9})  # for work, as a queue of a data loader does
     said = tf.analyze(trace_of(marks=marks)).verdict.sentence
     assert said.startswith("Nothing but the profiler's own calls was recorded") == is_alone
 

@@ -64,8 +64,19 @@ def test_a_python_function_between_operators_is_host_code_however_short_it_is() 
     )
 
 
+@pytest.mark.parametrize(("until", "is_told"), [(160, True), (120, False)])
+def test_a_gap_goes_by_a_range_that_holds_most_of_it(until: int, *, is_told: bool) -> None:
+    """A program that waits after its range `predict` does not wait in it."""
+    work = ops(("aten::mm", 0, 100), ("aten::add", 200, 100))
+    lines = [*map(str, render_terminal(analysis(ops=work, marks=[label("predict", 0, until)])))]
+    assert any("100 ns  host code: predict" in line for line in lines) == is_told
+    assert any("100 ns  until aten::add" in line for line in lines) != is_told
+
+
 def test_the_first_sentence_names_what_leads() -> None:
-    work = ops(("aten::mkldnn_convolution", 0, 600), ("aten::relu", 600, 100))
+    work = ops(
+        *(("aten::mkldnn_convolution", at, 300) for at in (0, 300)), ("aten::relu", 600, 100)
+    )
     found = analysis(ops=[*work, *ops(("aten::add", 950, 50))], marks=[label(LOADER, 650, 300)])
     assert found.verdict.sentence == (
         "On the CPU, aten::mkldnn_convolution takes 60.0 % and loading data in "
@@ -139,6 +150,23 @@ def test_operators_of_a_kind_are_told_together_and_communication_goes_by_its_nam
     work = ops(("gloo:recv", 0, 500), ("gloo:send", 500, 300), ("aten::add", 800, 200))
     assert analysis(ops=work).verdict.sentence.startswith(
         "On the CPU, communication (gloo:recv, gloo:send) takes 80.0 % and aten::add takes 20.0 %"
+    )
+
+
+def test_ranges_of_threads_that_exchange_are_communication() -> None:
+    """Gradients are exchanged for 700, beside 200 of the backward pass; then nothing else runs."""
+    work = ops(("aten::mm", 0, 300), ("aten::mm", 300, 200), ("aten::add", 900, 100))
+    marks = [
+        label("gloo:all_reduce", 200, 700, thread=9),
+        label("gloo:all_reduce", 250, 500, thread=8),
+    ]
+    marks.append(label("DistributedDataParallel.forward", 0, 100))
+    found = analysis(ops=work, marks=marks)
+    assert found.components.communication_ns == 400
+    assert found.components.idle_ns == 0
+    assert found.verdict.sentence.startswith(
+        "On the CPU, aten::mm takes 50.0 % and communication with nothing beside it (mostly "
+        "gloo:all_reduce) takes 40.0 % of the time. Exchange less: larger batches, no_sync()"
     )
 
 
@@ -309,7 +337,8 @@ def test_a_faster_device_or_library_is_told_of_large_products_alone(
 
 def test_products_of_two_kinds_are_large_together_and_have_one_remedy() -> None:
     """Convolutions take 40 % of the time, GEMMs 30 %, each less than half."""
-    work = [("aten::mkldnn_convolution", 0, 40), ("aten::mm", 40, 30), ("aten::sort", 70, 30)]
+    work = [("aten::mkldnn_convolution", at, 20) for at in (0, 20)]
+    work += [*(("aten::mm", at, 15) for at in (40, 55)), ("aten::sort", 70, 30)]
     said = analysis(ops=ops(*((name, at * 10**6, dur * 10**6) for name, at, dur in work)))
     assert said.verdict.sentence.count("torch.set_num_threads") == 1
 

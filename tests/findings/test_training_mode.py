@@ -43,7 +43,7 @@ def test_dropout_and_statistics_cost_at_most_their_time() -> None:
 
 def test_a_larger_part_with_a_remedy_of_its_own_comes_first() -> None:
     ms = 1_000_000
-    work = [op("aten::_slow_conv2d_forward", 0, 6 * ms)]
+    work = [op("aten::_slow_conv2d_forward", at * ms, 3 * ms) for at in (0, 3)]
     work.append({**norm("True"), "start_ns": 6 * ms, "dur_ns": 2 * ms})
     analysis = tf.analyze(trace_of(devices=[], ops=work))
     opened = opening(analysis)

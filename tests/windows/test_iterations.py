@@ -53,6 +53,20 @@ def test_layers_of_a_pass_that_ends_with_its_head_are_none() -> None:
     assert seen(rounds(after="head")) == 0
 
 
+@pytest.mark.parametrize(("layers", "is_seen"), [(0, True), (30, False)])
+def test_rounds_of_a_backward_pass_after_much_other_work_are_no_steps(
+    layers: int, *, is_seen: bool
+) -> None:
+    """300 rounds of a backward pass; as a rule, a forward pass of 30 layers runs before it."""
+    made: list[dict[str, Any]] = []
+    for name in [f"aten::layer{number}" for number in range(layers) for _ in range(40)]:
+        made.append({"name": name, "start_ns": 10 * len(made), "dur_ns": 10})
+    for name in ["Add", "Mul", "Tanh", "Addmm", "T", "View", "Sigmoid"] * 300:
+        label = f"autograd::engine::evaluate_function: {name}Backward0"
+        made.append({"name": label, "start_ns": 10 * len(made), "dur_ns": 10})
+    assert bool(analyze(trace_of(devices=[], ops=made)).steps.seen) == is_seen
+
+
 def test_copies_of_the_weights_of_each_layer_begin_no_steps() -> None:
     """Five passes: an embedding, 12 layers that each get their weights, and the choice of a token.
 

@@ -21,17 +21,20 @@ from traceflops.findings import verdicts
 from traceflops.findings.calls_alone import calls_alone
 from traceflops.findings.case import NO_RULES, FindingRules, program_of_trace
 from traceflops.findings.clocks import samples_verdict
+from traceflops.findings.cpu_program import compiling, cpu_facts, dispatching
 from traceflops.findings.finding import Finding, Verdict
 from traceflops.findings.held_memory import memory_verdict
 from traceflops.findings.late_rank import late_rank_fact, late_rank_findings, waiting_for
 from traceflops.findings.losses import Loss, all_losses, drawn, loss_findings
 from traceflops.findings.main_kernel import MAIN_KERNEL, Kernels, main_kernel_findings
 from traceflops.findings.many_operators import (
+    first_calls,
     held_up_ns,
     little_on_cpu,
     many_operators,
     one_pass,
     slow_first_calls,
+    small_on_cpu,
 )
 from traceflops.findings.nothing_recorded import (
     led_by_build,
@@ -45,7 +48,7 @@ from traceflops.findings.nothing_recorded import (
 from traceflops.findings.on_cpu import (
     OnCpu,
     Ranged,
-    cpu_facts,
+    has_long_gaps,
     leading,
     ranged,
 )
@@ -260,6 +263,9 @@ def _findings(facts: VerdictFacts, figures: _Figures) -> tuple[Finding, ...]:
     return tuple(sorted(findings, key=attrgetter("share"), reverse=True))
 
 
+_OF_FIRST_CALLS = ("verdict.cpu-first-call", "verdict.cpu-called-once")
+
+
 def _on_cpu(facts: VerdictFacts, figures: _Figures) -> OnCpu:
     """Return the facts to show where the trace has operators of CPUs, and no work of a GPU.
 
@@ -287,16 +293,24 @@ def _on_cpu(facts: VerdictFacts, figures: _Figures) -> OnCpu:
         slow_first=slow_first_calls(facts.trace),
         held_up=held_up_ns(facts.trace),
     )
+    used_gpu = gpu.lacks is not None
+    small = () if used_gpu or has_long_gaps(figures.idle) else small_on_cpu(facts.trace)
     # With several processes, the sum of their times does not measure one of them.
-    if len(devices) == 1 and not has_steps:
-        window_ns, used_gpu = total.components.window_ns, gpu.lacks is not None
+    if len(devices) == 1 and has_steps:
+        leads = (*leads, *small)
+    elif len(devices) == 1:
+        window_ns = total.components.window_ns
         little = () if used_gpu else little_on_cpu(facts.trace, window_ns)
         loading = facts.ranges["data_input"].by_thread if facts.ranges else {}
         many = many_operators(facts.trace, operators, window_ns, basis, loading, is_gpu=used_gpu)
-        is_said = any(fact.code == "verdict.cpu-first-call" for fact in leads)
+        many = many or (() if little else small)
+        is_said = any(fact.code in _OF_FIRST_CALLS for fact in leads)
         is_said |= bool(little or many or used_gpu)
-        once = () if is_said else one_pass(facts.trace.ops, OpTree.of(facts.trace.ops), window_ns)
+        tree = OpTree.of(facts.trace.ops)
+        once = first_calls(facts.trace, window_ns) or one_pass(facts.trace.ops, tree, window_ns)
+        once = () if is_said else once
         leads = (*little, *leads, *many, *once)
+    leads = (*compiling(facts.trace), *leads, *dispatching(facts.trace, total))
     return OnCpu(leads, gpu)
 
 

@@ -6,7 +6,7 @@ backward pass (which other threads work on), the slice gets the operator or call
 the process that began last; if the input pipeline makes L, also its ranges. From L on the device
 waits for the launch: inside the call, then after it; if that takes long, calls of the process that
 allocate memory meanwhile explain it. On a CPU a gap ends with an operator, T is its
-thread, and there is no launch.
+thread, and there is no launch; where T has no event, functions of other threads explain the slice.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from traceflops.attribution.host_events import CALL, LABEL, OP, HostEvents
+from traceflops.attribution.host_events import CALL, FRAME, LABEL, OP, HostEvents
 from traceflops.attribution.launch_lead import leads
 from traceflops.table.columns import ABSENT, BoolArray, Columns, IntArray, numbers
 from traceflops.table.grouping import group_rows, group_sums, places_in_runs, runs
@@ -217,6 +217,12 @@ def _of_others(slices: Slices, process: IntArray, parts: GapParts, events: HostE
     feeding = events.innermost(events.process, (events.kind == LABEL) & is_inside_loader)
     piece, start, end, loading = feeding.cut(process[span], start, end)
     span, event = span[piece], event[piece]
+    # A thread may run operators of a CPU and no Python: other threads call them.
+    functions = events.innermost(events.process, (events.kind == FRAME) & events.is_work)
+    piece, start, end, function = functions.cut(process[span], start, end)
+    span, event, loading = span[piece], event[piece], loading[piece]
+    is_of_cpu = (parts.op >= 0)[slices.part[span]]
+    event = np.where((event < 0) & is_of_cpu, function, event)
     # If the input pipeline made the launch, its ranges explain what is still without an event.
     is_fed = events.is_inside("data_input", events.of_call(parts.call))[slices.part[span]]
     event = np.where((event < 0) & is_fed, loading, event)

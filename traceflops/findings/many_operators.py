@@ -33,7 +33,13 @@ from traceflops.table.columns import (
     numbers,
     thread_columns,
 )
-from traceflops.table.grouping import group_rows, group_sums, groups, joint_codes
+from traceflops.table.grouping import (
+    differ_from_before,
+    group_rows,
+    group_sums,
+    groups,
+    joint_codes,
+)
 from traceflops.table.nesting import OpTree
 from traceflops.table.trace import Trace
 from traceflops.timeline.intervals import Intervals
@@ -47,6 +53,8 @@ _SHORT_NS, _BRIEF_NS, _SEVERAL = 10_000_000, 5_000, 100
 operators, of which most take no longer than the second: their time is overhead."""
 _TRIFLE, _SOME = 0.001, 10
 """Operators below this share of the time say nothing of passes, nor do fewer than the second."""
+_MUCH_LONGER: Final = 0.1
+"""Share of the time from which that of first calls is told."""
 _HAS_DIMS: Final = re.compile(r"\d")
 _PRODUCTS: Final = ("gemm", "convolution", "attention")
 _HELD_UP, _FEW = 10, 3
@@ -54,6 +62,7 @@ _HELD_UP, _FEW = 10, 3
 _INPUTS: Final = ("name", "input_dims", "input_types", "concrete_inputs")
 _HELD: Final = 2  # turns that one operator holds
 _NAMED: Final = 5
+_NODE: Final = "autograd::engine::evaluate_function: "
 _WAITS: Final = ("aten::nonzero", "aten::_local_scalar_dense", "aten::masked_select")
 """Operators that bring a value or a size to the CPU: on a GPU they wait for all earlier work."""
 
@@ -106,7 +115,9 @@ def many_operators(
             counts = {name: int((is_one_of(ops["name"], name) & is_long).sum()) for name in _WAITS}
             waiting = [name for name, count in counts.items() if is_gpu and count >= loop.turns]
             label, name = names(ops["name"]), codes(ops["name"])[loop.rows[: loop.period]]
-            parts = tuple(dict.fromkeys(short_name(label[code]) for code in name.tolist()))
+            parts = tuple(
+                dict.fromkeys(short_name(label[code].removeprefix(_NODE)) for code in name.tolist())
+            )
             values = {"names": parts[:_NAMED], "waits": next(iter(waiting), None)}
             return (fact("verdict.cpu-loop", turns=loop.turns, share=share, of=of, **values),)
     longest = max(kernels["max_ns"].to_pylist(), default=0) / window_ns
@@ -126,6 +137,19 @@ def little_on_cpu(trace: Trace, window_ns: int) -> tuple[Fact, ...]:
         return ()
     each_ns = window_ns // count
     return (fact("verdict.cpu-little", window_ns=window_ns, count=count, each_ns=each_ns),)
+
+
+def small_on_cpu(trace: Trace) -> tuple[Fact, ...]:
+    """Return a statement if most time of a CPU goes to so many operators that it is overhead."""
+    ops, count = trace.ops, trace.ops.num_rows
+    if count < _MANY:
+        return ()
+    start, dur_ns = (numbers(ops[name]) for name in ("start_ns", "dur_ns"))
+    span_ns, own_ns = int((start + dur_ns).max() - start.min()), OpTree.of(ops).own(dur_ns)
+    each_ns, long_ns = span_ns // count, own_ns[own_ns > _BRIEF_NS].sum()
+    if not 0 < each_ns <= _BRIEF_NS or 2 * long_ns > span_ns:
+        return ()
+    return (fact("verdict.cpu-small", count=count, each_ns=each_ns),)
 
 
 def one_pass(ops: pa.Table, tree: OpTree, window_ns: int) -> tuple[Fact, ...]:
@@ -175,6 +199,25 @@ def slow_first_calls(trace: Trace) -> frozenset[str]:
     order = np.lexsort((numbers(trace.ops["start_ns"]), name))
     by_name = ((code, order[own]) for code, own in groups(name[order]))
     return frozenset(label[code] for code, row in by_name if not np.argmax(own_ns[row]))
+
+
+def first_calls(trace: Trace, window_ns: int) -> tuple[Fact, ...]:
+    """Return a statement if first calls take much longer than later ones with the same inputs.
+
+    First calls that are faster count against it: in steady rounds, the sum is about 0.
+    """
+    ops, works = trace.ops, trace.activities
+    own_ns = group_sums(op_of(trace), numbers(works["dur_ns"]), len(ops))
+    alike, _ = group_rows([codes(ops[column]) for column in _INPUTS])
+    order = np.lexsort((numbers(ops["start_ns"]), alike))
+    first = order[differ_from_before(alike[order])]
+    count = np.bincount(alike)
+    first_ns, later_ns = own_ns[first], group_sums(alike, own_ns, len(count)) - own_ns[first]
+    told = (count > 1) & matching(ops["input_dims"], _HAS_DIMS.search)[first]
+    more_ns = int((first_ns - later_ns / np.maximum(count - 1, 1))[told].sum())
+    if more_ns <= _MUCH_LONGER * window_ns:
+        return ()
+    return (fact("verdict.cpu-first-calls", more_ns=more_ns, share=more_ns / window_ns),)
 
 
 def held_up_ns(trace: Trace) -> dict[str, int]:

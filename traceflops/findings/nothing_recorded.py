@@ -20,7 +20,7 @@ from traceflops.findings.rules import thresholds
 from traceflops.findings.start_up import FAILED, RECORD
 from traceflops.remedies import CPU_SAMPLES, LEGACY, PYTORCH, advice
 from traceflops.table.columns import ABSENT, is_one_of, matching, numbers
-from traceflops.table.grouping import distinct, used_names
+from traceflops.table.grouping import distinct, joint_codes, used_names
 from traceflops.table.patterns import FUNCTION_WAITS, launches_no_kernel
 from traceflops.table.trace import (
     CUDA_END,
@@ -54,7 +54,7 @@ _ASKS: Final = re.compile(r"cu(da)?(?:[A-Z]\w*)?Get(?![a-z])")
 _FOR_GPU: Final = re.compile(r"\blibnvidia-ptxjitcompiler\b")
 """The library that compiles kernels for a GPU as they are loaded."""
 _NEARLY_ALL: Final = 0.9
-"""If functions of the profiler have this share of the time, the others only call them."""
+"""If functions of the profiler have this share of their threads' time, others only call them."""
 
 
 def nothing_recorded(trace: Trace) -> Fact | None:
@@ -103,6 +103,9 @@ def nothing_recorded(trace: Trace) -> Fact | None:
         return fact(NO_PROGRAM, span_ns=int((start + dur).max() - start.min()))
     is_python = is_one_of(marks["kind"], "python")
     of_profiler = is_python & matching(marks["name"], _OF_PROFILER.search)
+    # Other threads, such as those of a data loader, may wait all the time.
+    threads = joint_codes(numbers(marks["process"]), numbers(marks["thread"], ABSENT))
+    is_python &= np.isin(threads, threads[of_profiler])
     python_ns, profiler_ns = (
         Intervals.of(start[some], (start + dur)[some]).length_ns
         for some in (is_python, of_profiler)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -21,7 +22,6 @@ from traceflops.findings.rules import advice_of
 from traceflops.findings.unrecorded_gpu import GPU_FREES, OfGpu
 from traceflops.mfu.measurement import Measurement
 from traceflops.mfu.traced.work_tables import KernelRow
-from traceflops.ranks.collectives import elements_of
 from traceflops.table.columns import (
     ABSENT,
     codes,
@@ -31,20 +31,14 @@ from traceflops.table.columns import (
     thread_columns,
 )
 from traceflops.table.grouping import (
-    distinct,
     group_sums,
     groups,
-    joint_codes,
     shared_codes,
 )
 from traceflops.table.nesting import taken
-from traceflops.table.patterns import started
 from traceflops.table.trace import Trace
-from traceflops.timeline.device_span import is_top
-from traceflops.timeline.first_calls import COPIES
 from traceflops.timeline.intervals import Intervals
 from traceflops.timeline.records import Account
-from traceflops.windows.prepared import Prepared
 
 ON_CPU: Final = "on-cpu"
 _MOST: Final = 2
@@ -63,17 +57,16 @@ _SLOW: Final = re.compile(r"aten::_?(slow|thnn)_conv")
 _KNOWS: Final = {
     **dict.fromkeys(("gemm", "convolution", "attention"), _PRODUCTS),
     "rng_dropout": "random",
+    "copy": "copies",
     **dict.fromkeys(("collective", "point_to_point"), "exchanges"),
 }
 """Facts that choose a remedy, by kind of operators."""
-_TIMES, _FEW_ELEMENTS = 3, 8_192  # elements: at most 64 KiB
-_BY_CPU: Final = re.compile("gloo|mpi")
-"""Communication that the CPU carries out; operators of NCCL only launch it."""
+_OF_WORKERS: Final = re.compile("_MultiProcessingDataLoaderIter")
+_LONG_GAP_NS: Final = 100_000
+"""Python between two small operators takes less: where longer gaps are most, it does more."""
 _IN_THREAD: Final = re.compile("_SingleProcessDataLoaderIter")
 _JOINS: Final = re.compile(r"aten::_(fused|foreach)_")
-_DRAWS: Final = re.compile(r"aten::(normal|uniform|random|exponential|bernoulli)_?$")
-"""Operators that fill tensors with random numbers."""
-_LOADING, _OPTIMIZER = "data_input", "optimizer_loop"
+_LOADING, _OPTIMIZER, _HOST_CODE = "data_input", "optimizer_loop", "host_code"
 _RANGES: Final = {_LOADING: "data_input", _OPTIMIZER: "optimizer"}
 """Classes of idle time whose ranges also hold operators, and the fact that reveals the ranges."""
 
@@ -134,16 +127,25 @@ def leading(
     rows = kernels.to_pylist()
     busy_ns = total.components.window_ns - total.components.idle_ns - total.components.start_up_ns
     is_apart = sum(row["sum_ns"] for row in rows) <= _OVERLAP * busy_ns
+    parts = list[_Part]()
+    if not is_apart:  # exchanges in threads of their own run beside other operators
+        exposed_ns = total.components.communication_ns
+        parts += _exposed(
+            [row for row in rows if row["top"] == _COMMUNICATION], exposed_ns, window_ns
+        )
+        rows = [row for row in rows if row["top"] != _COMMUNICATION]
+        is_apart = sum(row["sum_ns"] for row in rows) <= _OVERLAP * (busy_ns - exposed_ns)
     gaps = {idle_class.kind for idle_class in idle.by_class()}
     held = {kind: own for kind, own in (ranges or {}).items() if kind in gaps}
     held = held if is_apart else {kind: own._replace(ops_ns={}) for kind, own in held.items()}
     others = [*_outside(rows if is_apart else [], held.values())]
-    parts = [*_of_operators(others, measured.kernels, window_ns, slow_first, held_up or {})]
+    parts += [*_of_operators(others, measured.kernels, window_ns, slow_first, held_up or {})]
     parts += _between_operators(idle, window_ns, held)
     once = total.components.start_up_ns / window_ns
     parts.append(_Part(once, fact("verdict.cpu-once", kind=kind, share=once)))
     if share := idle.unexplained_ns / window_ns:
-        parts.append(_Part(share, fact("verdict.cpu-unrecorded", share=share)))
+        hidden = frozenset({"unknown-host"} if has_long_gaps(idle) else ())
+        parts.append(_Part(share, fact("verdict.cpu-unrecorded", share=share), hidden))
     parts.sort(key=lambda part: -part.share)
     told = [
         part
@@ -214,19 +216,32 @@ def _of_operators(
         )
         is_once = is_one and count >= _MANY and 2 * max_ns > most_ns
         call = "first-call" if name in slow_first else "one-call"
+        is_single = is_one and count == 1 and are_most and facts_of[kind] == _PRODUCTS
         works = is_once and call == "one-call" and kind != _COMMUNICATION  # else it waits for peers
         usual_ns = held_up.get(name) if works else None
         call = call if usual_ns is None else "held-up"
         once = fact(f"verdict.cpu-{call}", name=short_name(name), once_ns=max_ns, usual_ns=usual_ns)
         rate = _rate(known, name) if is_one and usual_ns is None else None
         speed = fact("verdict.cpu-rate", name=short_name(name), rate=rate)
+        single = fact("verdict.cpu-called-once", name=short_name(name))
         details = (once,) * is_once + (speed,) * (rate is not None)
+        details += (single,) * is_single
         runs = sum(calls[kind, operator][0] for operator in times)
-        is_large = are_most and all_ns >= _LARGE_NS * runs
+        is_large = are_most and all_ns >= _LARGE_NS * runs and runs > 1
         knows = {facts_of[kind]} - {"", "" if is_large else _PRODUCTS}
         slow_ns = sum(ns for operator, ns in times.items() if _SLOW.match(operator))
         knows |= {"slow-convolution"} if knows and 2 * slow_ns >= all_ns else set()
         yield _Part(share, said, frozenset(knows if usual_ns is None else ()), details)
+
+
+def _exposed(rows: Sequence[dict[str, Any]], exposed_ns: int, window_ns: int) -> Iterator[_Part]:
+    """Yield the time in which exchanges ran and nothing else, by the one that takes longest."""
+    if not rows or not exposed_ns:
+        return
+    longest = max(rows, key=itemgetter("sum_ns"))
+    share = exposed_ns / window_ns
+    said = fact("verdict.cpu-exposed", name=short_name(longest["name"]), share=share)
+    yield _Part(share, said, frozenset({"exchanges"}))
 
 
 def _rate(known: Sequence[KernelRow], name: str) -> float | None:
@@ -247,6 +262,12 @@ def _outside(
             yield {**row, "sum_ns": left_ns}
 
 
+def has_long_gaps(idle: IdleCulprits) -> bool:
+    """Return whether most idle time is in gaps longer than Python takes to call an operator."""
+    long_ns = sum(own.idle_ns for own in idle.histogram if own.from_ns >= _LONG_GAP_NS)
+    return 2 * long_ns > sum(own.idle_ns for own in idle.histogram)
+
+
 def _between_operators(
     idle: IdleCulprits, window_ns: int, held: Mapping[str, Ranged]
 ) -> Iterator[_Part]:
@@ -261,6 +282,10 @@ def _between_operators(
             knows = frozenset({"frees"})
         elif gaps.kind == _LOADING and _IN_THREAD.search(largest.label):
             knows = frozenset({"loads-alone"})
+        elif gaps.kind == _LOADING and _OF_WORKERS.search(largest.label):
+            knows = frozenset({"workers"})
+        elif gaps.kind == _HOST_CODE and has_long_gaps(idle):
+            knows = frozenset({"unknown-host"})
         elif gaps.kind == _OPTIMIZER and not TORCH_OPTIMIZER.search(largest.label):
             knows = frozenset()
         name = short_name(largest.label) if 2 * largest.idle_ns >= gaps.idle_ns else None
@@ -303,67 +328,3 @@ def ranged(trace: Trace, chosen: Intervals) -> dict[str, Ranged]:
         remedies[_OPTIMIZER] = set() if joins or not ops_ns else {"optimizer"}
         found[kind] = Ranged(times, by_thread, ops_ns, frozenset(remedies[kind]))
     return found
-
-
-def cpu_facts(prepared: Prepared) -> frozenset[str]:
-    """Return the facts of a program on CPUs, which choose what would help it.
-
-        randn    |--------|                      # made on the CPU,
-        to                |---cudaMemcpy---|     # and copied to the GPU at once: `copied`
-        cudaFree                              |---|    # in no operator: `emptied`, by empty_cache()
-
-    gpu      it launches work on a GPU that is not recorded
-    copied   most random numbers are copied to the GPU as soon as they are made
-    emptied  most time of calls that free memory of a GPU is in no operator
-
-    late-first and small-messages are told of communication, see `_of_exchanges`.
-    """
-    calls = prepared.trace.calls
-    # Memory that is freed outside of operators is not freed for one that asks for memory.
-    row = np.flatnonzero(matching(calls["name"], GPU_FREES.match))
-    dur_ns, is_alone = numbers(calls["dur_ns"])[row], prepared.linked.links.op_of_call[row] < 0
-    holds = {
-        "gpu": started(calls).any(),
-        "copied": _are_copied(prepared),
-        "emptied": 2 * dur_ns[is_alone].sum() > dur_ns.sum(),
-    }
-    return frozenset(name for name, is_so in holds.items() if is_so) | _of_exchanges(prepared)
-
-
-def _of_exchanges(prepared: Prepared) -> set[str]:
-    """Return whether most time of communication is waiting in first calls, and messages are small.
-
-    A first call waits if it takes _TIMES as long as any of several later ones of its name.
-    """
-    works, ops = prepared.trace.activities, prepared.trace.ops
-    communicates = is_top(prepared.linked.categorised, _COMMUNICATION)
-    row = distinct(-1 - numbers(works["correlation"], 0)[communicates])
-    start, dur_ns = (numbers(ops[name])[row] for name in ("start_ns", "dur_ns"))
-    waits_ns = 0
-    for _, own in groups(codes(ops["name"])[row]):
-        first_ns, *later_ns = dur_ns[own[np.argsort(start[own], kind="stable")]].tolist()
-        if len(later_ns) > 1 and first_ns >= _TIMES * max(later_ns):
-            waits_ns += first_ns - max(later_ns)
-    elements = np.array([*map(elements_of, names(ops["input_dims"])), ABSENT])
-    sent = elements[codes(ops["input_dims"])[row]]
-    is_small = (sent >= 0) & (sent <= _FEW_ELEMENTS) & matching(ops["name"], _BY_CPU.match)[row]
-    are_small = 2 * is_small.sum() > len(row)
-    holds = {"late-first": 2 * waits_ns >= dur_ns.sum() > 0, "small-messages": are_small}
-    return {name for name, is_so in holds.items() if is_so}
-
-
-def _are_copied(prepared: Prepared) -> bool:
-    """Return whether most random numbers are drawn right before an operator copies to a GPU."""
-    ops, calls, tree = prepared.trace.ops, prepared.trace.calls, prepared.linked.op_tree
-    draws = matching(ops["name"], _DRAWS.match)
-    if not draws.any():
-        return False
-    outermost = tree.order[tree.parent[tree.order] < 0]
-    is_random = (draws | (tree.below(draws) > 0))[outermost]
-    start, dur_ns = (numbers(ops[name])[outermost] for name in ("start_ns", "dur_ns"))
-    copied_ns = np.sort(numbers(calls["start_ns"])[matching(calls["name"], COPIES.search)])
-    until, since = np.searchsorted(copied_ns, start + dur_ns), np.searchsorted(copied_ns, start)
-    thread = joint_codes(numbers(ops["process"]), numbers(ops["thread"], ABSENT))[outermost]
-    # Does the next operator of the same thread copy?
-    copy_follows = np.append((until > since)[1:] & (thread[1:] == thread[:-1]), False)
-    return bool(2 * dur_ns[is_random & copy_follows].sum() > dur_ns[is_random].sum())

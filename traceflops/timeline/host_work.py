@@ -140,6 +140,7 @@ def _as_sums(trace: Trace, note: Note) -> Trace:
     return replace(trace, tables=tables, notes=(*trace.notes, note))
 
 
+_EXCHANGE: Final = re.compile(r"(gloo|mpi):[a-z]")
 _KIND = "op"  # the kind of activities that are parts of operators on a CPU
 
 
@@ -175,10 +176,11 @@ def with_host_activities(trace: Trace) -> Trace:
     """Return the trace with its operators as activities of CPUs, if it has no device work.
 
     Each time without a break in which an operator is the innermost of its thread becomes an
-    activity; the thread is its stream.
+    activity; the thread is its stream. Ranges of exchanges between processes are operators here.
     """
     if trace.activities.num_rows or not trace.ops.num_rows:
         return trace
+    trace = _with_exchanges(trace)
     ops = trace.ops
     process, thread = thread_columns(ops)
     processes = grouping.distinct(process)
@@ -208,6 +210,36 @@ def with_host_activities(trace: Trace) -> Trace:
     ordered = activities.finish(np.argsort(start, kind="stable"))
     tables = {**trace.tables, "devices": devices.finish(), "activities": ordered}
     return replace(trace, tables=tables)
+
+
+def _with_exchanges(trace: Trace) -> Trace:
+    """Return the trace, the ranges of exchanges that the CPU carries out as operators.
+
+    Some versions of PyTorch record what threads of Gloo or MPI do as operators, others as ranges.
+    """
+    marks = trace.marks
+    is_exchange = matching(marks["name"], _EXCHANGE.match) & (numbers(marks["dur_ns"]) > 0)
+    if not is_exchange.any():
+        return trace
+    found, table = take_rows(marks, np.flatnonzero(is_exchange)), TableBuilder("ops")
+    texts = ("name", "input_dims", "input_types")
+    table.add(
+        found.num_rows,
+        **{column: numbers(found[column], ABSENT) for column in ("process", "thread")},
+        **{column: numbers(found[column]) for column in ("start_ns", "dur_ns")},
+        **{
+            # The last code is that of no text, which -1 finds.
+            column: np.append(table.names[column].codes(names(found[column])), -1)[
+                codes(found[column])
+            ]
+            for column in texts
+        },
+    )
+    ops = appended(trace.ops, table.finish())
+    ops = take_rows(ops, np.argsort(numbers(ops["start_ns"]), kind="stable"))
+    left = take_rows(marks, np.flatnonzero(~is_exchange))
+    tables = {"ops": ops.combine_chunks(), "marks": left.combine_chunks()}
+    return replace(trace, tables={**trace.tables, **tables})
 
 
 def without_start_up(trace: Trace, start_up: Mapping[int, StartUp]) -> Trace:

@@ -11,7 +11,16 @@ from typing import Final
 import numpy as np
 
 from traceflops.facts import Fact, fact
-from traceflops.table.columns import ABSENT, BoolArray, IntArray, codes, is_one_of, names, numbers
+from traceflops.table.columns import (
+    ABSENT,
+    BoolArray,
+    IntArray,
+    codes,
+    is_one_of,
+    matching,
+    names,
+    numbers,
+)
 from traceflops.table.grouping import differ_from_before, distinct, groups
 from traceflops.table.nesting import taken
 from traceflops.table.trace import Trace
@@ -158,13 +167,9 @@ def _by_copies(linked: LinkedTrace, rows: DeviceRows) -> _Periods | None:
 
 def _by_methods(linked: LinkedTrace, rows: DeviceRows) -> _Periods | None:
     """Return periods that begin with calls of a TorchScript model, None if they are irregular."""
-    tree, activities = linked.op_tree, linked.trace.activities
+    tree = linked.op_tree
     is_called = is_one_of(linked.trace.ops["name"], _METHOD) & (tree.parent < 0)
-    # On a CPU, the operator is in the correlation (see `with_host_activities`).
-    on_cpu = is_one_of(activities["kind"], "op")[rows.row]
-    own = -1 - numbers(activities["correlation"], ABSENT)[rows.row]
-    op = np.where(on_cpu, own, linked.links.op_of_activity[rows.row])
-    call = taken(tree.nearest(is_called), op, -1)
+    call = taken(tree.nearest(is_called), _ops_of(linked, rows), -1)
     # call [-1 7 7 7 9 9 -1]  ->  inside [1 2 3 4 5], boundary [1 4 6]
     inside = np.flatnonzero(call >= 0)
     if not len(inside):
@@ -173,6 +178,30 @@ def _by_methods(linked: LinkedTrace, rows: DeviceRows) -> _Periods | None:
     if _alike(boundary).mean() < repetition.REGULAR_SHARE:
         return None
     return boundary, fact("steps-by.methods", method=_METHOD)
+
+
+def _ops_of(linked: LinkedTrace, rows: DeviceRows) -> IntArray:
+    """Return the operator of each activity, -1 without one."""
+    activities = linked.trace.activities
+    # On a CPU, the operator is in the correlation (see `with_host_activities`).
+    on_cpu = is_one_of(activities["kind"], "op")[rows.row]
+    own = -1 - numbers(activities["correlation"], ABSENT)[rows.row]
+    return np.where(on_cpu, own, linked.links.op_of_activity[rows.row])
+
+
+def _are_of_backward(linked: LinkedTrace, rows: DeviceRows, boundary: IntArray) -> bool:
+    """Return whether rounds are only of a backward pass, and much other work is outside of them.
+
+    Steps would hold the forward pass, too: these are layers, or steps in time of a sequence.
+    """
+    ran_by = linked.op_tree.nearest(matching(linked.trace.ops["name"], _BACKWARD.match))
+    op = _ops_of(linked, rows)
+    is_backward = taken(ran_by, op, -1) >= 0
+    inside = slice(boundary[0], boundary[-1])
+    others = np.count_nonzero(~is_backward & (op >= 0))
+    in_rounds = np.count_nonzero(~is_backward[inside])
+    is_much = others >= _MUCH * len(op)
+    return bool(is_much and in_rounds <= _FEW * len(is_backward[inside]))
 
 
 def order_of(linked: LinkedTrace, rows: DeviceRows, since: int = 0) -> repetition.Order:
@@ -194,6 +223,9 @@ def _by_signature(linked: LinkedTrace, rows: DeviceRows) -> _Periods | None:
     return rounds.begin, fact("steps-by.rounds", count=rounds.length, what=what)
 
 
+_BACKWARD: Final = re.compile("autograd::engine::evaluate_function")
+_MUCH, _FEW = 0.1, 0.02
+"""Shares of activities outside of a backward pass: of all, and of those in rounds within it."""
 _METHOD: Final = "forward"
 SIGNATURE: Final = "signature"
 SOURCES: Final[Mapping[str, Callable[[LinkedTrace, DeviceRows], _Periods | None]]] = {
@@ -276,9 +308,11 @@ def _are_iterations(linked: LinkedTrace, account: DeviceAccount, boundary: IntAr
     of the work, the last up to twice its usual time, and take similar times. A recording ends in
     the loop, or soon after it. 32 rounds are followed by kernels with names that no round has:
     these are the last part of a pass, and the rounds are its layers. But 256 rounds or more are no
-    layers.
+    layers, unless they are all of a backward pass.
     """
     rows, busy = account.rows, account.timeline.busy
+    if _are_of_backward(linked, rows, boundary):
+        return False
     edges = np.append(rows.start_ns, rows.span[1])[boundary]
     round_ns = busy.length_within(edges[:-1], edges[1:])
     usual_ns = np.median(round_ns)

@@ -80,6 +80,28 @@ def test_operators_of_tensorflow_ran_on_the_cpu_if_no_thread_is_of_a_gpu(thread:
     assert ("On the CPU, Conv2D takes 60.0 %" in said) == is_of_cpu
 
 
+@pytest.mark.parametrize("thread", ["tf_XLAPjRtCpuClient/7", "tf_gpu_private_4"])
+def test_operations_of_xla_ran_on_the_cpu_if_no_thread_is_of_a_gpu(thread: str) -> None:
+    """The functions that call them, in a thread of their own, are the host's work between them."""
+    ms = 10**9  # in ps
+    of_xla: dict[str, Said] = {"hlo_op": "dot.3", "hlo_module": "jit_f"}
+    work: list[Event] = [
+        ("dot.3", 0, 2 * ms, of_xla),
+        ("end: dot.3", 2 * ms, ms, {}),
+        ("tanh.1", 8 * ms, 2 * ms, of_xla),
+    ]
+    python: list[Event] = [("$train.py:3 step", 0, 10 * ms, {})]
+    trace = read(plane("/host:CPU", {thread: work, "python": python}))
+    is_of_cpu = "Cpu" in thread
+    assert rows(trace, "ops", "name") == (["dot.3", "tanh.1"] if is_of_cpu else [])
+    if is_of_cpu:
+        found = analyze(trace)
+        assert found.idle.unexplained_ns == 0
+        [only] = found.idle.by_class()
+        assert (only.kind, only.idle_ns) == ("host_code", 6_000_000)
+        assert only.culprits[0].label == "train.py(3): step"
+
+
 def test_a_kernel_and_its_gpu() -> None:
     said: dict[str, Said] = {"correlation_id": 9, "hlo_module": "&jit_f", "hlo_op": "dot.3"}
     trace = read(

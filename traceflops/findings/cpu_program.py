@@ -1,0 +1,215 @@
+"""Facts of a program on CPUs, on which the choice of remedies depends."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from traceflops.facts import Fact, fact
+from traceflops.findings.many_operators import op_of
+from traceflops.findings.unrecorded_gpu import GPU_FREES
+from traceflops.ranks.collectives import elements_of
+from traceflops.table.columns import (
+    ABSENT,
+    BoolArray,
+    codes,
+    is_one_of,
+    matching,
+    names,
+    numbers,
+    span_columns,
+)
+from traceflops.table.grouping import distinct, groups, joint_codes
+from traceflops.table.nesting import taken
+from traceflops.table.patterns import started
+from traceflops.table.trace import Trace
+from traceflops.timeline.device_span import is_top
+from traceflops.timeline.first_calls import COPIES
+from traceflops.timeline.intervals import Intervals
+from traceflops.timeline.records import Account
+from traceflops.windows.prepared import Prepared
+
+_COMMUNICATION: Final = "communication"
+_TIMES, _FEW_ELEMENTS = 3, 8_192  # elements: at most 64 KiB
+_BY_CPU: Final = re.compile("gloo|mpi")
+"""Communication that the CPU carries out; operators of NCCL only launch it."""
+_OF_DDP: Final = re.compile("DistributedDataParallel")
+_DRAWS: Final = re.compile(r"aten::(normal|uniform|random|exponential|bernoulli)_?$")
+"""Operators that fill tensors with random numbers."""
+_PRODUCTS: Final = ("gemm", "convolution", "attention")
+_DOUBLE: Final = re.compile(r'\["double"')
+_SPARSE: Final = re.compile(r"aten::_?sparse_(?!dim)|Sparse\w*Backward")
+_CONTIGUOUS: Final = "aten::contiguous"
+_ROWS: Final = re.compile(r'\["", ?"", ?"(\d{1,12})"')
+"""Values of aten::embedding_dense_backward(gradient, indices, rows of the table, ...)."""
+_COMPILES: Final = {
+    "torch": re.compile(r"\(dynamo_timed\)$"),
+    "xla": re.compile(r"^(backend_compile(_and_load)?$|\w*Client::Compile)"),
+}
+"""Operators and ranges around compilations."""
+_OFTEN: Final = 3  # so many compilations are more than set-up
+_RUNS: Final = re.compile(r"Executable::ExecuteHelper(OnSingleDevice)?$")
+_MANY_RUNS, _SHORT_NS, _MOSTLY_IDLE = 100, 1_000_000, 0.75
+"""JAX dispatches too much if it runs so many functions, one in so little time, mostly idle."""
+_COMPILES_AGAIN: Final = re.compile(r"^dynamo_data: compile_id=\d+/[1-9]")
+_DIMS: Final = re.compile(r"\[\[(\d{1,12}), ?\d")
+"""Sizes of a first input of two dimensions or more."""
+_SPARSELY: Final = 10  # a table has so many times the rows in use, or more
+
+
+def cpu_facts(prepared: Prepared) -> frozenset[str]:
+    """Return the facts of a program on CPUs, which choose what would help it.
+
+        randn    |--------|                      # made on the CPU,
+        to                |---cudaMemcpy---|     # and copied to the GPU at once: `copied`
+        cudaFree                              |---|    # in no operator: `emptied`, by empty_cache()
+
+    gpu      it launches work on a GPU that is not recorded
+    copied   most random numbers are copied to the GPU as soon as they are made
+    emptied  most time of calls that free memory of a GPU is in no operator
+
+    frames   Python functions are recorded
+
+    Further facts are of communication (`_of_exchanges`) and of most work of a kind (`_of_work`).
+    """
+    calls = prepared.trace.calls
+    # Memory that is freed outside of operators is not freed for one that asks for memory.
+    row = np.flatnonzero(matching(calls["name"], GPU_FREES.match))
+    dur_ns, is_alone = numbers(calls["dur_ns"])[row], prepared.linked.links.op_of_call[row] < 0
+    holds = {
+        "gpu": started(calls).any(),
+        "copied": _are_copied(prepared),
+        "emptied": 2 * dur_ns[is_alone].sum() > dur_ns.sum(),
+        "frames": is_one_of(prepared.trace.marks["kind"], "python").any(),
+    }
+    told = {name for name, is_so in holds.items() if is_so}
+    return frozenset(told | _of_exchanges(prepared) | _of_work(prepared))
+
+
+def _of_work(prepared: Prepared) -> set[str]:
+    """Return facts that hold for most of the time of operators of a kind.
+
+    double        GEMMs and convolutions compute in float64
+    sparse, coo   they have a sparse matrix, in COO format
+    relayout      copies are made for contiguous()
+    dense-tables  elementwise work is on whole tables of embeddings with few rows in use
+    """
+    trace, tree, known = prepared.trace, prepared.linked.op_tree, prepared.linked.categorised
+    ops, op, dur_ns = trace.ops, op_of(trace), numbers(trace.activities["dur_ns"])
+    subs = np.array([*(own.sub for own in known.categories), ""])[known.category]
+
+    def mostly(kinds: tuple[str, ...], is_so: BoolArray) -> bool:
+        """Return whether operators for which `is_so` have most of the time of some kinds."""
+        own = np.isin(subs, kinds) & (op >= 0)
+        return bool(
+            2 * dur_ns[own & taken(is_so, op, 0).astype(np.bool_)].sum() > dur_ns[own].sum()
+        )
+
+    in_sparse = tree.nearest(matching(ops["name"], _SPARSE.match)) >= 0
+    sparse = mostly(_PRODUCTS, in_sparse)
+    holds = {
+        "double": mostly(_PRODUCTS, matching(ops["input_types"], _DOUBLE.match)),
+        "sparse": sparse,
+        "coo": sparse and bool((in_sparse & is_one_of(ops["name"], "aten::_indices")).any()),
+        "relayout": mostly(("copy",), tree.nearest(is_one_of(ops["name"], _CONTIGUOUS)) >= 0),
+        "dense-tables": mostly(("elementwise",), _are_of_tables(ops)),
+    }
+    return {name for name, is_so in holds.items() if is_so}
+
+
+def _are_of_tables(ops: pa.Table) -> BoolArray:
+    """Return which operators have a whole table of an embedding as input, few of its rows in use.
+
+    The backward pass of the embedding states the rows of the table; its input has those in use.
+    """
+    rows = is_one_of(ops["name"], "aten::embedding_dense_backward")
+    tables = set[int]()
+    for row in np.flatnonzero(rows).tolist():
+        stated = _ROWS.match(ops["concrete_inputs"][row].as_py() or "")
+        gradient = _DIMS.match(ops["input_dims"][row].as_py() or "")
+        if stated and gradient and int(stated[1]) >= _SPARSELY * int(gradient[1]):
+            tables.add(int(stated[1]))
+    firsts = [_DIMS.match(text) for text in names(ops["input_dims"])]
+    is_table = [match is not None and int(match[1]) in tables for match in firsts]
+    return np.array([*is_table, False])[codes(ops["input_dims"])]
+
+
+def _of_exchanges(prepared: Prepared) -> set[str]:
+    """Return facts of communication: mostly waiting in first calls, small messages, gradients.
+
+    A first call waits if it takes _TIMES as long as any of several later ones of its name.
+    """
+    works, ops = prepared.trace.activities, prepared.trace.ops
+    communicates = is_top(prepared.linked.categorised, _COMMUNICATION)
+    row = distinct(-1 - numbers(works["correlation"], 0)[communicates])
+    start, dur_ns = (numbers(ops[name])[row] for name in ("start_ns", "dur_ns"))
+    waits_ns = 0
+    for _, own in groups(codes(ops["name"])[row]):
+        first_ns, *later_ns = dur_ns[own[np.argsort(start[own], kind="stable")]].tolist()
+        if len(later_ns) > 1 and first_ns >= _TIMES * max(later_ns):
+            waits_ns += first_ns - max(later_ns)
+    elements = np.array([*map(elements_of, names(ops["input_dims"])), ABSENT])
+    sent = elements[codes(ops["input_dims"])[row]]
+    is_small = (sent >= 0) & (sent <= _FEW_ELEMENTS) & matching(ops["name"], _BY_CPU.match)[row]
+    are_small = 2 * is_small.sum() > len(row)
+    holds = {
+        "late-first": 2 * waits_ns >= dur_ns.sum() > 0,
+        "small-messages": are_small,
+        "gradients": matching(prepared.trace.marks["name"], _OF_DDP.search).any(),
+    }
+    return {name for name, is_so in holds.items() if is_so}
+
+
+def _are_copied(prepared: Prepared) -> bool:
+    """Return whether most random numbers are drawn right before an operator copies to a GPU."""
+    ops, calls, tree = prepared.trace.ops, prepared.trace.calls, prepared.linked.op_tree
+    draws = matching(ops["name"], _DRAWS.match)
+    if not draws.any():
+        return False
+    outermost = tree.order[tree.parent[tree.order] < 0]
+    is_random = (draws | (tree.below(draws) > 0))[outermost]
+    start, dur_ns = (numbers(ops[name])[outermost] for name in ("start_ns", "dur_ns"))
+    copied_ns = np.sort(numbers(calls["start_ns"])[matching(calls["name"], COPIES.search)])
+    until, since = np.searchsorted(copied_ns, start + dur_ns), np.searchsorted(copied_ns, start)
+    thread = joint_codes(numbers(ops["process"]), numbers(ops["thread"], ABSENT))[outermost]
+    # Does the next operator of the same thread copy?
+    copy_follows = np.append((until > since)[1:] & (thread[1:] == thread[:-1]), False)
+    return bool(2 * dur_ns[is_random & copy_follows].sum() > dur_ns[is_random].sum())
+
+
+def compiling(trace: Trace) -> tuple[Fact, ...]:
+    """Return a statement if torch.compile or XLA compiles in most of the recorded time."""
+    host = (trace.ops, trace.marks)
+    spans = [span_columns(table) for table in host]
+    for tool, pattern in _COMPILES.items():
+        is_timed = [matching(table["name"], pattern.search) for table in host]
+        pieces = [[edge[own] for edge in span] for span, own in zip(spans, is_timed, strict=True)]
+        times = Intervals.empty().union(*(Intervals.of(*piece) for piece in pieces))
+        if not len(times):
+            continue
+        recorded_ns = int(np.ptp(np.concatenate([edge for span in spans for edge in span])))
+        values = {"compile_ns": times.length_ns, "share": times.length_ns / recorded_ns}
+        if 2 * times.length_ns < recorded_ns:
+            continue
+        again = int(matching(trace.marks["name"], _COMPILES_AGAIN.search).sum())
+        is_often = tool == "xla" and len(times) >= _OFTEN
+        count = len(times) if is_often else again or None
+        return (
+            fact(f"verdict.cpu-compiles-{'often' if is_often else tool}", count=count, **values),
+        )
+    return ()
+
+
+def dispatching(trace: Trace, total: Account) -> tuple[Fact, ...]:
+    """Return a statement if JAX runs many compiled functions that each compute for a short time."""
+    runs, idle = _RUNS.search, total.components.share("idle")
+    start = np.sort(numbers(trace.marks["start_ns"])[matching(trace.marks["name"], runs)])
+    if len(start) < _MANY_RUNS or idle is None or idle < _MOSTLY_IDLE:
+        return ()
+    each_ns = int(np.ptp(start)) // (len(start) - 1)
+    if each_ns > _SHORT_NS:
+        return ()
+    return (fact("verdict.cpu-dispatches", count=len(start), each_ns=each_ns, busy=1 - idle),)
