@@ -298,6 +298,8 @@ def _add_totals(rows: _Rows) -> None:
     elif "total range time" not in report.needs:  # min and max there are of projected times
         columns |= {"shortest": "min_ns", "longest": "max_ns"}
     values: dict[str, Array] = {column: totals.amount(role) for role, column in columns.items()}
+    if "bytes" in values and totals.scales.get("size", 1) > 1:
+        values["bytes"] = np.where(values["bytes"] == 0, ABSENT, values["bytes"])  # rounded down
     names = part["totals"].names
     if report.kind in ("mark", "gpu_mark"):
         values["name"] = _range_codes(totals, names["name"])

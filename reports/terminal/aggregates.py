@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from rich.text import Text
@@ -13,7 +13,7 @@ from traceflops.memory.usage import fullest_gpu, holders, memory_use
 from traceflops.mfu.measurement import Measurement
 from traceflops.reports.terminal import lines
 from traceflops.reports.view import counted
-from traceflops.reports.view.figures import count, duration, percent, size
+from traceflops.reports.view.figures import bandwidth, count, duration, percent, size
 from traceflops.reports.view.palette import look
 from traceflops.reports.view.tables import ReportTable, spaced
 from traceflops.reports.view.texts import words
@@ -118,14 +118,17 @@ def snapshot_lines(prepared: Prepared, width: int) -> Iterator[Text]:
 
 
 def _sums(rows: Sequence[dict[str, Any]], most: int, style: lines.Style) -> Iterator[Text]:
-    """Yield rows with their sums; without room, bytes are left out first, then counts."""
+    """Yield rows with their sums; without room, rates go first, then bytes, then counts."""
     has_sizes = any(row.get("bytes") is not None for row in rows)
-    all_widths = _CELLS | ({"bytes": 10} if has_sizes else {})
+    rates = [_rate(row) for row in rows]
+    all_widths = (
+        _CELLS | ({"bytes": 10} if has_sizes else {}) | ({"rate": 11} if any(rates) else {})
+    )
     room = style.width - 4  # without the indent, the coloured mark, and the space after it
-    widths = lines.columns(all_widths, room - lines.LEAST_NAME, ("bytes", "count"))
+    widths = lines.columns(all_widths, room - lines.LEAST_NAME, ("rate", "bytes", "count"))
     name_width = min(most, room - sum(widths.values()))
     names = lines.cut_to([row["name"] for row in rows], name_width)
-    for row, name in zip(rows, names, strict=True):
+    for row, name, rate in zip(rows, names, rates, strict=True):
         line = Text("  ")
         line.append_text(style.drawn(look(row["top"])) if row["top"] else Text(" "))
         line.append(f" {name}{duration(row['sum_ns']):>12}{percent(row['share']):>9}")
@@ -134,4 +137,13 @@ def _sums(rows: Sequence[dict[str, Any]], most: int, style: lines.Style) -> Iter
             line.append(f"{times:>12}", "dim")
         if "bytes" in widths and row["bytes"] is not None:
             line.append(f"{size(row['bytes']):>10}", "dim")
+        if "rate" in widths and rate:
+            line.append(f"{rate:>11}", "dim")
         yield line
+
+
+def _rate(row: Mapping[str, Any]) -> str:
+    """Return the rate of copies, "" for other rows and unless their bytes and time are known."""
+    if row.get("kind") != "memcpy" or not row.get("bytes") or not row["sum_ns"]:
+        return ""
+    return bandwidth(row["bytes"] / row["sum_ns"])

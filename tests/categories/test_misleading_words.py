@@ -21,6 +21,8 @@ CASES = [
     ("index_elementwise_kernel<128, 4, index_copy_kernel_impl<int> >", "memory", "embedding_index"),
     ("residual_forward_kernel2(float*, float*, float*, int)", "memory", "elementwise"),
     ("bias_residual_kernel(float*, int)", "memory", "elementwise"),
+    ("logical_not_kernel(bool*, int)", "memory", "elementwise"),
+    ("merge_with_logical_blocks(int*, int)", "other", "other"),
     ("computeResidual(double*, double*, int)", "other", "other"),
     ("calcAllLowestResidualsGPU", "other", "other"),
     ("residual_kernel(double const*, double*)", "other", "other"),

@@ -194,6 +194,17 @@ def test_tiny_copies_had_better_not_be(size: int, remedy: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("way", "told"),
+    [("HtoD", "Pass such values as arguments of the kernel"), ("DtoH", "read them only every few")],
+)
+def test_tiny_copies_to_the_gpu_are_not_read(way: str, told: str) -> None:
+    named = PAGEABLE if way == "HtoD" else "Memcpy DtoH (Device -> Pageable)"
+    of_copies = run(named, way, copy_ns=9 * MS, by="nsight", steps=12, size=20)
+    (found,) = of_rule(of_copies, "pageable-copies")
+    assert told in found.remedy
+
+
+@pytest.mark.parametrize(
     ("way", "beside", "copy_ns"),
     [("HtoD", True, MS // 2), ("HtoD", False, MS // 50), ("DtoD", False, MS // 2)],
 )

@@ -111,6 +111,18 @@ def test_totals_stand_in_the_terminal() -> None:
     assert not [line for line in lines if "idle" in line and "%" in line]
 
 
+def test_copies_with_bytes_have_a_rate_where_there_is_room() -> None:
+    copy = {"name": "CopyHostToDevice", "kind": "memcpy", "count": 2, "total_ns": 10**9}
+    found = analysis_of(totals=[*TOTALS[:1], copy | {"bytes": 1_500_000_000}])
+
+    def printed(width: int) -> str:
+        style = Style(width=width, unicode=True, colour=False)
+        return "\n".join(line.plain for line in render_terminal(found, style))
+
+    assert re.search(r"CopyHostToDevice .* 1.50 GB +1.5 GB/s", printed(100))
+    assert "GB/s" not in printed(60)
+
+
 def test_an_unknown_count_is_no_dash_before_a_sign() -> None:
     lines = terminal(analysis_of(totals=[{"name": "k", "total_ns": 9, "bytes": 8}]))
     (row,) = [line for line in lines if " k " in line]

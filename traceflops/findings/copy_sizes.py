@@ -46,6 +46,7 @@ from traceflops.timeline.intervals import Intervals
 from traceflops.windows.prepared import Prepared
 
 WAYS: Final = ("HtoD", "DtoH")
+_NEARLY_ALL: Final = 0.9
 PAGEABLE, PINNED = "pageable", "pinned"
 _RULE: Final = "host-copies"
 _PIECE: Final = 10
@@ -69,6 +70,7 @@ def are_small(size: int | None, count: int) -> bool:
 def small_copies(case: Case, *, by_calls: bool = False) -> tuple[set[str], dict[str, Value]]:
     """Return {"tiny"} or {"small"} if most time goes to such copies, and their median size.
 
+    Tiny copies of which nearly all go to the GPU are {"tiny", "uploads-only"}.
     The time is that of the copies or, with `by_calls`, of the calls that start them. These calls
     are known to block, so then even a few copies matter. There must be several small copies per
     step, else there is nothing to join. Both results are empty if any size is unknown.
@@ -86,7 +88,9 @@ def small_copies(case: Case, *, by_calls: bool = False) -> tuple[set[str], dict[
     reached_ns = np.cumsum(time_ns[order])
     median = int(size[order][np.searchsorted(2 * reached_ns, reached_ns[-1])])  # weighted by time
     if median <= limit(case, _RULE, "tiny_bytes"):
-        return {"tiny"}, {"bytes": median}
+        is_upload = is_one_of(trace.activities["direction"], "HtoD")[row]
+        are_uploads = time_ns[is_upload].sum() >= _NEARLY_ALL * time_ns.sum()
+        return {"tiny"} | ({"uploads-only"} if are_uploads else set()), {"bytes": median}
     is_small = median <= limit(case, _RULE, "small_bytes") and len(row) >= 2 * case.windows_used
     return ({"small"}, {"bytes": median}) if is_small else (set(), {})
 

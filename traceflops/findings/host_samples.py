@@ -59,12 +59,13 @@ def sampled(case: Case, kind: str = UNRECORDED) -> dict[str, Value]:
 
 def are_copies(samples: Mapping[str, Value]) -> bool:
     """Return whether most of the samples that `sampled` describes are of a function that copies."""
-    first = next(iter(samples.get("functions", ())), None)
-    return (
-        first is not None
-        and first.values["part"] >= _MOSTLY
-        and bool(_COPIES.match(first.values["name"]))
-    )
+    functions = samples.get("functions")
+    first = functions[0] if isinstance(functions, tuple) and functions else None
+    if not isinstance(first, Fact):
+        return False
+    name, part = first.values["name"], first.values["part"]
+    is_most = isinstance(part, float) and part >= _MOSTLY
+    return is_most and isinstance(name, str) and _COPIES.match(name) is not None
 
 
 def outside_samples(case: Case) -> Fact | None:

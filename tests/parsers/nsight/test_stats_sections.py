@@ -307,6 +307,8 @@ def test_sizes_of_copies_are_kept(tmp_path: Path) -> None:
     columns = ("kind", "name", "count", "total_ns", "bytes")
     assert rows(alone, "totals", *columns) == [("memcpy", copied, 10, None, 41_943_000)]
     assert rows(both, "totals", *columns) == [("memcpy", copied, 10, 800, 41_943_000)]
+    few = read(tmp_path, "f.csv", SIZES, f"0.000,5,0.000,0.000,0.000,0.000,0.000,{copied}")
+    assert rows(few, "totals", *columns) == [("memcpy", copied, 5, None, None)]
     old = read(
         tmp_path,
         "c.csv",
