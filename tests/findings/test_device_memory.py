@@ -109,6 +109,27 @@ def test_only_recorded_loaders_and_copies_to_the_cpu_are_named(copy_ns: int) -> 
     assert ("copy to the CPU into" in found.remedy) == (copy_ns > MS)
 
 
+@pytest.mark.parametrize(
+    ("product", "remedy"),
+    [
+        ("AMD Instinct MI300A", "share one memory: let both use the same buffers (hipMallocM"),
+        ("NVIDIA GB10", "share one memory: let both use the same buffers (cudaMallocManaged"),
+        ("AMD Instinct MI300X", ""),
+    ],
+)
+def test_where_cpu_and_gpu_have_one_memory_nothing_needs_to_be_copied(
+    product: str, remedy: str
+) -> None:
+    rows = launched(("to", 0, 1_000, 10 * MS), ("k", 11 * MS, 12 * MS, 30 * MS))
+    rows["activities"][0].update(kind="memcpy", direction="HtoD", bytes=100_000_000)
+    trace = trace_of(**rows, devices=[{"product": product}])
+    tool = "rocprof" if product.startswith("AMD") else "nsys"
+    trace = replace(trace, source=replace(trace.source, format=tool))
+    (found,) = of_rule(tf.analyze(trace), "host-copies")
+    assert remedy in found.remedy
+    assert remedy.startswith("share") or "share one memory" not in found.remedy
+
+
 @pytest.mark.parametrize(("back_ns", "is_slow"), [(80 * MS, True), (20 * MS, False)])
 def test_a_way_that_is_far_slower_than_the_other_is_pinned(back_ns: int, is_slow: bool) -> None:
     """100 MB go to the GPU in 10 ms, and back in 80 or 20; the memory of the host is unknown."""

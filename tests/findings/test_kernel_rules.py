@@ -334,6 +334,15 @@ def test_kinds_of_memory_kernels_have_remedies_of_their_own(
     assert op in rules[rule].sentence
 
 
+def test_kernels_that_make_random_numbers_keep_their_time() -> None:
+    """Of a run of six kernels two make numbers: what the other four take can be saved."""
+    number = "void at::native::distribution_elementwise_grid_stride_kernel<float, 4, uniform>"
+    run = [made(name, 500) for name in (number, ADD, MUL, number, TANH, ADD)]
+    gain = found(run)["fusable-kernels"].gain
+    assert gain is not None
+    assert 0 < gain.high_ns <= 4 * 500 * US
+
+
 @pytest.mark.parametrize(("counted", "is_told"), [(9, True), (5, False)])
 def test_launches_of_known_bytes_stand_for_all_if_they_take_nearly_all_time(
     counted: int, *, is_told: bool

@@ -95,6 +95,11 @@ class Match(Struct, frozen=True):
         return self._row.host_link if self._row is not None else None
 
     @property
+    def one_memory(self) -> bool:
+        """Return whether it is known that device and CPU use the same memory."""
+        return self._row is not None and self._row.one_memory
+
+    @property
     def by_clock(self) -> Fraction | None:
         """Return units x clock x FLOP per clock in FLOP per ns, to check the peak; or None."""
         spec, seen = self._row, self.seen

@@ -90,6 +90,7 @@ class DeviceSpec(Struct, frozen=True, kw_only=True):
     link: Fraction | None = None  # bytes per nanosecond of all links together, both directions
     host_link: HostLink | None = None
     """the link of copies between host and device; None if it depends on the machine"""
+    one_memory: bool = False  # the CPU uses the same memory
     clock_mhz: int | None = None
     flops_per_clock: int | None = None  # of one unit, bf16 (fp16 where there is no bf16)
     partition_units: int | None = None
@@ -209,6 +210,7 @@ class _DeviceRow(TypedDict):
     matrix: NotRequired[_Rates]
     link_gbps: NotRequired[Decimal | int]
     host_link: NotRequired[str]
+    one_memory: NotRequired[bool]
     partition_units: NotRequired[int]
     cores: NotRequired[int]
     date: NotRequired[date]
@@ -307,6 +309,7 @@ def _device(row: dict[str, Any]) -> DeviceSpec:
         "compute": tuple(row["compute"]) if "compute" in row else None,
         "link": Fraction(row["link_gbps"]) if "link_gbps" in row else None,
         "host_link": HostLink(host, Fraction(host_gbps)) if host else None,
+        "one_memory": row.get("one_memory", "shared" in row["memory_gb"]),
     }
     return DeviceSpec(**as_written | read)
 

@@ -248,6 +248,11 @@ def host_link(measured: Measurement) -> HostLink | None:
     return links.pop() if len(links) == 1 else None
 
 
+def in_one_memory(measured: Measurement) -> bool:
+    """Return whether all GPUs use the memory of the CPU: then nothing needs to be copied."""
+    return bool(measured.devices) and all(dev.match.one_memory for dev in measured.devices)
+
+
 def part_of_speed(case: Case, memory: str) -> tuple[float | None, dict[str, Value]]:
     """Return what part of the possible rate copies of a kind of memory reach, and values of texts.
 

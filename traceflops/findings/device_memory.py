@@ -93,6 +93,7 @@ def _copies_alone(case: Case, alone_ns: int, others_ns: int) -> Cause:
         "fast": part is not None and not is_slow,
         "slow-link": is_slow and not is_pageable,
         "loader": loads,
+        "one-memory": copy_sizes.in_one_memory(case.measured),
     }
     knows = sizes | {name for name, holds in choosing.items() if holds}
     back = any((copy.name, copy.memory) == ("DtoH", copy_sizes.PAGEABLE) for copy in copies)

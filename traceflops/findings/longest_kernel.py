@@ -23,6 +23,7 @@ from traceflops.table.trace import Trace
 
 _RATES: Final = {f"{COUNTED_KERNEL}.{way}" for way in ("bytes", "read", "written")}
 """The codes of limits that are rates of memory."""
+_MOSTLY: Final = 0.5  # waves that wait for more of their cycles mostly wait
 _APART: Final = 1.5
 """The longest time of shapes of blocks is more than this many times the shortest, to be told."""
 
@@ -39,7 +40,7 @@ def kernel_with_most(measured: Measurement, trace: Trace) -> Fact | None:
         limits.append(counted_fact("flops", tflops=work.flops_per_ns / PER_TERA))
     if work.bytes_per_ns:
         limits.append(counted_fact("bytes", gigabytes=work.bytes_per_ns))
-    limits += filter(None, [_l2_hits(trace, most.name)])
+    limits += _of_amd(trace, most.name)
     if speed is not None:
         near = thresholds()[COUNTED_KERNEL]["near"]
         # Shares of 0 tell of units that the kernel does not use.
@@ -48,17 +49,23 @@ def kernel_with_most(measured: Measurement, trace: Trace) -> Fact | None:
     return counted_fact("most", name=name, share=share, time_ns=total_ns, limits=tuple(limits))
 
 
-def _l2_hits(trace: Trace, kernel: str) -> Fact | None:
-    """Return the share of the requests of a kernel that find their data in L2 of an AMD GPU."""
+def _of_amd(trace: Trace, kernel: str) -> list[Fact]:
+    """Return what counters of an AMD GPU tell of a kernel: hits in L2, waves that mostly wait.
+
+    Some counters are counted in several runs, so their means are compared.
+    """
     table = trace.kernel_counters
     is_own = matching(table["name"], lambda name: kernel_name(name) == kernel_name(kernel))
     value = floats(table["value"])
-    hits, misses = (
-        float(value[is_own & is_one_of(table["counter"], counter)].sum())
-        for counter in ("TCC_HIT_sum", "TCC_MISS_sum")
-    )
-    is_known = hits > 0 < misses  # NaN is not
-    return counted_fact("l2-hits", share=hits / (hits + misses)) if is_known else None
+    named = ("TCC_HIT_sum", "TCC_MISS_sum", "SQ_WAIT_ANY", "SQ_WAVE_CYCLES")
+    counted = [value[is_own & is_one_of(table["counter"], counter)] for counter in named]
+    hits, misses, waiting, alive = (float(one.sum()) / max(len(one), 1) for one in counted)
+    told = []
+    if hits > 0 < misses:  # NaN is not
+        told.append(counted_fact("l2-hits", share=hits / (hits + misses)))
+    if _MOSTLY * alive < waiting <= alive:
+        told.append(counted_fact("waits", share=waiting / alive))
+    return told
 
 
 def counted_with_most(measured: Measurement) -> Fact | None:

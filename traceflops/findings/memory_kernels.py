@@ -43,6 +43,8 @@ _FUSABLE: Final = tuple(
 _REDUCING: Final = ("memory/norm", "memory/softmax", "memory/reduction")
 _NO_RUN: Final = re.compile(r"^(?:triton_|loop_|wrapped_|input_|SubTensorOp)")
 """Kernels that a compiler has fused, or that are a library's own."""
+_GENERATES: Final = re.compile(r"distribution_elementwise|generate_seed_pseudo|gen_sequenced<")
+"""Kernels that only make random numbers: arithmetic, and no input that another kernel wrote."""
 _FIXED_NORM: Final = re.compile(
     r"bn_fw_inf|BatchNorm\w*FwdInfer|batch_norm_transform_input_kernel<.*(?:false|\(bool\)0)"
 )
@@ -241,9 +243,10 @@ def _runs(facts: KernelFacts, fusable: BoolArray, casts: BoolArray) -> tuple[Boo
     """Return the mask of kernels in runs that can be fused, and the share of time left of each.
 
     Up to `most_fused` kernels of a run become one that takes a part of the longest of them, since
-    results in between stay on chip. Kernels that reduce keep their time, in which the others can be
-    done. Batch norm in inference reduces nothing, and any run with it can be fused. Rows of the
-    same kernel, alone or in a run, or of little but casts, work on independent tensors: no runs.
+    results in between stay on chip. Kernels that reduce, or make random numbers, keep their time,
+    in which the others can be done. Batch norm in inference reduces nothing, and any run with it
+    can be fused. Rows of the same kernel, alone or in a run, or of little but casts, work on
+    independent tensors: no runs.
     """
     limits, ops = facts.case.finding_rules.limits("fusable-kernels"), facts.prepared.trace.ops
     adds_gradients = matching(ops["name"], lambda name: name.endswith("::AccumulateGrad"))
@@ -251,7 +254,7 @@ def _runs(facts: KernelFacts, fusable: BoolArray, casts: BoolArray) -> tuple[Boo
     has_no_product = facts.product < 0  # kernels of products do more than move memory
     eligible = fusable & ~facts.named(_NO_RUN.search) & has_no_product & ~accumulates
     is_norm = _fixed_norm(facts)
-    reduces = facts.is_sub(*_REDUCING) & ~is_norm
+    reduces = facts.is_sub(*_REDUCING) & ~is_norm | facts.named(_GENERATES.search)
     activities = facts.prepared.trace.activities
     device, stream = (numbers(activities[name], ABSENT)[facts.row] for name in ("device", "stream"))
     queue = joint_codes(device, stream)

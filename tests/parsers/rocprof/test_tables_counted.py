@@ -446,3 +446,19 @@ def test_a_run_for_counters_begins_with_its_kernel(tmp_path: Path) -> None:
     analysis = tf.analyze(read(tmp_path, {"out.csv": table(head, [row])}))
     title = "gemm takes 100.0 % of the 1.00 ms of kernel time: L2 hit rate 25.0 %."
     assert opening(analysis).title == title
+
+
+@pytest.mark.parametrize(
+    ("waiting", "told"), [(84, ", waves wait 84.0 % of their cycles"), (40, "")]
+)
+def test_waves_that_mostly_wait_are_told_of_the_kernel_with_most_time(
+    tmp_path: Path, waiting: int, told: str
+) -> None:
+    ms = 1_000_000
+    counters = {"TCC_HIT_sum": 30, "TCC_MISS_sum": 90, "SQ_WAIT_ANY": waiting}
+    counters["SQ_WAVE_CYCLES"] = 100
+    row = v1_row(0, 10 * ms, 11 * ms, DispatchNs=1 * ms, **counters)
+    head = f"{V1_NEW} {' '.join(counters)}{V1_TIMES}"
+    analysis = tf.analyze(read(tmp_path, {"out.csv": table(head, [row])}))
+    title = f"gemm takes 100.0 % of the 1.00 ms of kernel time: L2 hit rate 25.0 %{told}."
+    assert opening(analysis).title == title
