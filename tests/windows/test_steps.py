@@ -329,6 +329,11 @@ def test_ranges_that_look_like_steps_are_named_as_the_option(name: str, option: 
     assert len(found.steps.seen) == 5
 
 
+@pytest.mark.parametrize("name", ["## backward ##", "Optimizer {}", "backend_compile_and_load"])
+def test_parts_of_a_step_do_not_look_like_steps(name: str) -> None:
+    assert "look like steps" not in no_steps(unmarked(name, [100, 120, 100, 90, 100]))
+
+
 def tokens(name: str, numbers: list[int], layers: int) -> Any:
     """Return a run of ranges, each of layers of five kernels, which differ."""
     works, marks, now = [], [], 1000
