@@ -286,7 +286,7 @@ OTHER_FILES: Final[tuple[OtherFile, ...]] = (
         ),
     ),
     OF_RUN(
-        "a PyTorch execution trace (Chakra) without GPU times",
+        "a PyTorch execution trace (Chakra) without times",
         begins=rb'\s*\{(?=[^{}\[\]]*"schema"\s*:)[^{}\[\]]*"nodes"\s*:|\s*\{\s*"nodes"\s*:',
     ),
     OtherFile(

@@ -36,9 +36,8 @@ _MARKED: Final = {"Steps": "gpu_step", "XLA Modules": "gpu_annotation"}
 _CALENDAR: Final = "Task Environment"
 _RECENT_NS: Final = 10**18
 """Larger times count from 1970 (they are after 2001), others from the start of the recording."""
-_MOST_REGISTERS: Final = 1024
-_MOST_SHARED: Final = 1 << 22
-"""In bytes. No GPU has more registers per thread, or more shared memory per block."""
+_MOST_REGISTERS, _MOST_SHARED = 1024, 1 << 22
+"""The latter in bytes. No GPU has more registers per thread, or more shared memory per block."""
 _WITH_REGISTERS: Final = ("regs", "static_shared", "dynamic_shared")
 _LONGEST, _LONGEST_NAME, _MOST_NAMED, _MOST_FACT = 1_000, 40, 4, 2**50
 _DETAIL: Final = re.compile(r"(\w+):(\d{1,18}(?:,\d{1,18}){0,2})(?!\d)")
@@ -239,14 +238,14 @@ class _XlaRecording(trace_builder.Gathered):
 
     def _add_host(self, plane: Plane, events: Batch, stats: Stats, thread: IntArray) -> None:
         """Add calls, Python frames, marks and allocated memory; `thread` has a value per line."""
-        row = events["row"]  # the index of each event in arrays of `stats`
+        row = events["row"]  # of each event in arrays of `stats`
         columns = {name: stats.numbers(name)[row] for name in ("correlation_id", "step_num")}
         rows = events.with_numbers({**columns, "thread": thread[events["line"]]})
         kind = plane.by_name(rows, partial(_kind_of, _HOST_KINDS, _MARK))
         # A mark with a correlation is a call of the driver; others may be operators of the CPU.
         kind = np.where((kind == _MARK) & (rows["correlation_id"] > 0), _DRIVER, kind)
-        is_operator = plane.are_operators(rows) | stats.has("hlo_op")[row]
-        kind[(kind == _MARK) & is_operator & self._is_of_cpu] = _OPERATOR
+        are_operators = plane.are_operators(rows) | stats.has("hlo_op")[row]
+        kind[(kind == _MARK) & are_operators & self._is_of_cpu] = _OPERATOR
         is_call = kind < _FRAMES  # smaller kinds are the APIs of calls
         calls = rows.only(is_call)
         frames, marks = rows.only(kind == _FRAMES), rows.only(kind == _MARK)

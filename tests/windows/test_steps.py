@@ -329,8 +329,18 @@ def test_ranges_that_look_like_steps_are_named_as_the_option(name: str, option: 
     assert len(found.steps.seen) == 5
 
 
-@pytest.mark.parametrize("name", ["MPI_Recv", "PMPI_Allreduce", "ncclGroupEnd"])
-def test_calls_of_a_library_are_not_advised_as_steps(name: str) -> None:
+@pytest.mark.parametrize(
+    "name",
+    [
+        "MPI_Recv",
+        "PMPI_Allreduce",
+        "ncclGroupEnd",
+        "## backward ##",
+        "Optimizer {}",
+        "backend_compile_and_load",
+    ],
+)
+def test_calls_of_a_library_and_parts_of_a_step_do_not_look_like_steps(name: str) -> None:
     assert "look like steps" not in no_steps(unmarked(name, [100, 120, 100, 90, 100]))
 
 

@@ -24,6 +24,7 @@ from traceflops.attribution.idle_classes import waiting_calls
 from traceflops.table.columns import (
     IntArray,
     codes,
+    flag_column,
     is_one_of,
     names,
     numbers,
@@ -104,7 +105,8 @@ def _recorded(prepared: Prepared) -> dict[int, list[int]]:
     first, last = group_least(process, start_ns, count), group_most(process, stop_ns, count)
     begin, end = first.copy(), last.copy()
     # The profiler's overhead, such as writing its buffers at the end, is no time of the program.
-    marks = trace.marks.filter(pa.array(~is_one_of(trace.marks["kind"], "overhead")))
+    is_overhead = is_one_of(trace.marks["kind"], "overhead")
+    marks = trace.marks.filter(flag_column(~is_overhead)) if is_overhead.any() else trace.marks
     for table in (trace.calls, trace.ops, marks):
         processes, start_ns, stop_ns = host_span(table)
         np.minimum.at(begin, processes, start_ns)

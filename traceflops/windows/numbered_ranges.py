@@ -46,14 +46,16 @@ _NO_STEP: Final = re.compile(
 """Finds names of parts of a step, of ranks, of many steps at once, and redacted names."""
 _CALL: Final = re.compile(r"P?MPI_|p?(?:nccl|rccl)[A-Z]")
 """Finds ranges of which each is one call of a library that communicates."""
+_NONE_LIKELY: Final = re.compile(f"{WARM_UP.pattern}|backward|optimi[sz]er|compile", re.IGNORECASE)
+"""Finds names of warm-up, and of parts that a step also has others of."""
 _LEAST_MEASURED: Final = 0.1  # ranges after a warm-up launch at least this share of all work
 _NUMBERED, _MEASURED = fact("steps-by.numbered"), fact("steps-by.measured")
 
 
 def likely_step_mark(trace: Trace) -> str | None:
-    """Return a pattern of the ranges that look like steps and not like warm-up, else None."""
+    """Return a pattern of the ranges that look like steps, not like warm-up or parts, else None."""
     labels, code = names(trace.marks["name"]), codes(trace.marks["name"])
-    loops = (rows for rows in _loops(trace) if not WARM_UP.search(labels[code[rows[0]]]))
+    loops = (rows for rows in _loops(trace) if not _NONE_LIKELY.search(labels[code[rows[0]]]))
     if (ranges := next(loops, None)) is None:
         return None
     return _pattern_of([labels[range_code] for range_code in distinct(code[ranges])])
