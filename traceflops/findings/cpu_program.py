@@ -104,9 +104,8 @@ def _of_work(prepared: Prepared) -> set[str]:
     def mostly(kinds: tuple[str, ...], is_so: BoolArray) -> bool:
         """Return whether operators for which `is_so` have most of the time of some kinds."""
         own = np.isin(subs, kinds) & (op >= 0)
-        return bool(
-            2 * dur_ns[own & taken(is_so, op, 0).astype(np.bool_)].sum() > dur_ns[own].sum()
-        )
+        told = own & (taken(is_so.astype(np.int8), op, 0) > 0)
+        return bool(2 * dur_ns[told].sum() > dur_ns[own].sum())
 
     in_sparse = tree.nearest(matching(ops["name"], _SPARSE.match)) >= 0
     sparse = mostly(_PRODUCTS, in_sparse)
