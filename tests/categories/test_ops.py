@@ -10,6 +10,8 @@ CASES = [
     ("autograd::engine::evaluate_function: MmBackward0", "compute", "gemm"),
     ("mkldnn::_linear_pointwise", "compute", "gemm"),
     ("quantized::linear", "compute", "gemm"),
+    ("dot.3", "compute", "gemm"),  # of XLA
+    ("aten::dot", "memory", "reduction"),
     ("aten::upsample_linear1d", "memory", "layout"),
     ("aten::mkldnn_convolution", "compute", "convolution"),
     ("ConvolutionBackward0", "compute", "convolution"),

@@ -120,17 +120,24 @@ def test_a_recording_of_compiling_is_called_so(after_ns: int, *, is_told: bool) 
     assert (told in sentence, "TORCH_LOGS=recompiles" in sentence) == (is_told, is_told)
 
 
-@pytest.mark.parametrize(("count", "told"), [(2, "record after a warm-up"), (3, "3 times")])
-def test_a_recording_of_xla_that_compiles_is_called_so(count: int, told: str) -> None:
-    """Compilations of 2 ms each, with ranges of others in them, then an operation of 1 ms."""
+@pytest.mark.parametrize(("count", "is_one"), [(2, True), (3, False), (3, True)])
+def test_a_recording_of_xla_that_compiles_is_called_so(count: int, *, is_one: bool) -> None:
+    """Compilations of 2 ms each, with ranges of others in them, then an operation of 1 ms.
+
+    The calls that compile are of one function, or each of another: then they are set-up.
+    """
     marks = []
-    for start in range(0, 3 * count, 3):
-        marks.append({"name": "backend_compile_and_load", "start_ns": start * MS, "dur_ns": 2 * MS})
-        inner = {"name": "PjRtCpuClient::Compile", "start_ns": start * MS + 10, "dur_ns": MS}
+    for number, start in enumerate(range(0, 3 * count * MS, 3 * MS)):
+        call = f"PjitFunction(f{0 if is_one else number})"
+        marks.append({"name": call, "start_ns": start, "dur_ns": 2 * MS + 9})
+        marks.append({"name": "backend_compile_and_load", "start_ns": start, "dur_ns": 2 * MS})
+        inner = {"name": "PjRtCpuClient::Compile", "start_ns": start + 10, "dur_ns": MS}
         marks.append({**inner, "thread": 9})
     sentence = said({**op("", 3 * count * MS, MS // 2), "name": "dot.2"}, marks=marks)
-    assert sentence.startswith("XLA compiles ") and told in sentence
-    assert ("each new shape" in sentence) == (count == 3)
+    assert sentence.startswith("XLA compiles for ")
+    is_often = count == 3 and is_one
+    assert ("f0 alone 3 times: jax.jit compiles again" in sentence) == is_often
+    assert ("record after a warm-up" in sentence) != is_often
 
 
 @pytest.mark.parametrize(("runs", "dur_ns", "is_told"), [(300, 2, 1), (300, 90, 0), (30, 2, 0)])

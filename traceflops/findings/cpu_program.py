@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from operator import itemgetter
 from typing import Final
 
 import numpy as np
@@ -50,7 +51,8 @@ _COMPILES: Final = {
     "xla": re.compile(r"^(backend_compile(_and_load)?$|\w*Client::Compile)"),
 }
 """Operators and ranges around compilations."""
-_OFTEN: Final = 3  # so many compilations are more than set-up
+_CALLED: Final = re.compile(r"PjitFunction\((.+)\)")
+_OFTEN: Final = 3  # so many compilations of a function are more than set-up
 _RUNS: Final = re.compile(r"Executable::ExecuteHelper(OnSingleDevice)?$")
 _MANY_RUNS, _SHORT_NS, _MOSTLY_IDLE = 100, 1_000_000, 0.75
 """JAX dispatches too much if it runs so many functions, one in so little time, mostly idle."""
@@ -104,9 +106,8 @@ def _of_work(prepared: Prepared) -> set[str]:
     def mostly(kinds: tuple[str, ...], is_so: BoolArray) -> bool:
         """Return whether operators for which `is_so` have most of the time of some kinds."""
         own = np.isin(subs, kinds) & (op >= 0)
-        return bool(
-            2 * dur_ns[own & taken(is_so, op, 0).astype(np.bool_)].sum() > dur_ns[own].sum()
-        )
+        told = own & (taken(is_so.astype(np.int8), op, 0) > 0)
+        return bool(2 * dur_ns[told].sum() > dur_ns[own].sum())
 
     in_sparse = tree.nearest(matching(ops["name"], _SPARSE.match)) >= 0
     sparse = mostly(_PRODUCTS, in_sparse)
@@ -195,12 +196,23 @@ def compiling(trace: Trace) -> tuple[Fact, ...]:
         if 2 * times.length_ns < recorded_ns:
             continue
         again = int(matching(trace.marks["name"], _COMPILES_AGAIN.search).sum())
-        is_often = tool == "xla" and len(times) >= _OFTEN
-        count = len(times) if is_often else again or None
-        return (
-            fact(f"verdict.cpu-compiles-{'often' if is_often else tool}", count=count, **values),
-        )
+        name, count = _most_compiled(trace, times) if tool == "xla" else (None, again)
+        is_often = tool == "xla" and count >= _OFTEN
+        code = f"verdict.cpu-compiles-{'often' if is_often else tool}"
+        return (fact(code, name=name, count=count or None, **values),)
     return ()
+
+
+def _most_compiled(trace: Trace, times: Intervals) -> tuple[str | None, int]:
+    """Return the function of JAX in whose calls most compilations begin, and their number."""
+    label, code = names(trace.marks["name"]), codes(trace.marks["name"])
+    start, end = span_columns(trace.marks)
+    found: tuple[str | None, int] = (None, 0)
+    for number, row in groups(code):
+        if (match := _CALLED.fullmatch(label[number])) is not None:
+            begun = int(Intervals.of(start[row], end[row]).contains(times.start_ns).sum())
+            found = max(found, (match[1], begun), key=itemgetter(1))
+    return found
 
 
 def dispatching(trace: Trace, total: Account) -> tuple[Fact, ...]:
