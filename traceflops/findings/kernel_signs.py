@@ -14,14 +14,12 @@ from traceflops.mfu.budget import DevicePeaks
 from traceflops.table.columns import matching, numbers
 from traceflops.table.trace import Trace
 
+_POINTER: Final = r"\s?(?:const\s?)?[*&]"
 _WIDE: Final = re.compile(
-    r"\b(?:double|Float64)\s*(?:const\s*)?[*&]|<[^<>]*\b(?:double|Float64)\b", re.ASCII
+    rf"\b(?:double|Float64){_POINTER}|<[^<>]{{0,200}}\b(?:double|Float64)\b", re.ASCII
 )
-_NARROW: Final = re.compile(
-    r"\b(?:float|Float32|\w*half2?)\s*(?:const\s*)?[*&]"
-    r"|<[^<>]*\b(?:float|Float32|Float16|\w*half2?|\w*bfloat16)\b",
-    re.ASCII,
-)
+_SHORT: Final = r"(?:float|Float32|Float16|\w{0,20}half2?|\w{0,20}bfloat16)"
+_NARROW: Final = re.compile(rf"\b{_SHORT}{_POINTER}|<[^<>]{{0,200}}\b{_SHORT}\b", re.ASCII)
 """Find pointers and arrays of 64-bit numbers in a signature, and of shorter ones."""
 _PARTS: Final = 10
 
