@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from traceflops.analysis.result import Analysis
 from traceflops.attribution.idle_classes import CLASSES
 from traceflops.characters import shortened
-from traceflops.facts import fact
+from traceflops.facts import Fact, fact
 from traceflops.findings.finding import Finding
 from traceflops.findings.host_samples import outside_samples
 from traceflops.findings.standstill import STANDSTILL
@@ -191,8 +191,10 @@ def told_parts(analysis: Analysis, finding: Finding | None, component: str) -> t
         return tuple(
             replace(part, is_told=part.name in names and part.label != _MISSING) for part in parts
         )
-    if finding.claim.code == "launching.claim":  # about several classes of idle time
-        kinds = {part.values["kind"] for part in finding.claim.values["parts"]}
+    claimed = finding.claim.values.get("parts")
+    if finding.claim.code == "launching.claim" and isinstance(claimed, tuple):
+        # It is about several classes of idle time.
+        kinds = {part.values["kind"] for part in claimed if isinstance(part, Fact)}
         return tuple(replace(part, is_told=part.label in kinds) for part in parts)
     told = _part_of_finding(parts, finding, component)
     if told is None:
