@@ -38,7 +38,7 @@ def said(
 
 def test_copies_between_launches_of_one_kernel_are_told() -> None:
     found = said()
-    assert found.title == "Results are copied within the GPU for the next launch"
+    assert found.title == "Each launch is followed by a copy within the GPU"
     assert "29 of 131 kB, each between two launches of relax." in found.sentence
     assert found.remedy.endswith("swap the pointers of the two buffers instead.")
     assert found.share == pytest.approx(0.2, abs=0.01)

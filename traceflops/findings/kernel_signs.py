@@ -45,7 +45,7 @@ def falling(trace: Trace, name: str, limits: Mapping[str, float]) -> Fact | None
     activities = trace.activities
     own = matching(activities["name"], lambda text: kernel_name(text) == name)
     start_ns, dur_ns = (numbers(activities[column])[own] for column in ("start_ns", "dur_ns"))
-    if len(dur_ns) < limits["least_course"]:
+    if len(dur_ns) < max(limits["least_course"], _PARTS):
         return None
     parts = np.array_split(dur_ns[np.argsort(start_ns, kind="stable")], _PARTS)
     means = np.array([part.mean() for part in parts])
