@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from traceflops.analysis.result import Analysis
 from traceflops.attribution.idle_classes import CLASSES
 from traceflops.characters import shortened
-from traceflops.facts import fact
+from traceflops.facts import Fact, fact
 from traceflops.findings.finding import Finding
 from traceflops.findings.host_samples import outside_samples
 from traceflops.findings.standstill import STANDSTILL
@@ -192,7 +192,9 @@ def told_parts(analysis: Analysis, finding: Finding | None, component: str) -> t
             replace(part, is_told=part.name in names and part.label != _MISSING) for part in parts
         )
     if finding.claim.code == "launching.claim":  # about several classes of idle time
-        kinds = {part.values["kind"] for part in finding.claim.values["parts"]}
+        claimed = finding.claim.values["parts"]
+        of_claim = claimed if isinstance(claimed, tuple) else ()
+        kinds = {part.values["kind"] for part in of_claim if isinstance(part, Fact)}
         return tuple(replace(part, is_told=part.label in kinds) for part in parts)
     told = _part_of_finding(parts, finding, component)
     if told is None:

@@ -165,8 +165,8 @@ def test_ranges_of_threads_that_exchange_are_communication() -> None:
     assert found.components.communication_ns == 400
     assert found.components.idle_ns == 0
     assert found.verdict.sentence.startswith(
-        "On the CPU, aten::mm takes 50.0 % and communication with nothing beside it (mostly "
-        "gloo:all_reduce) takes 40.0 % of the time. Exchange less: larger batches, no_sync()"
+        "On the CPU, aten::mm takes 50.0 % and communication with nothing beside it "
+        "(gloo:all_reduce) takes 40.0 % of the time. Exchange less: larger batches, no_sync()"
     )
 
 
@@ -180,6 +180,19 @@ def test_a_first_exchange_waits_for_its_peers_and_small_messages_for_latency(
     said = analysis(ops=[{**row, "input_dims": f"[[{columns}]]"} for row in rows]).verdict.sentence
     assert ("waits until its peers start" in said) == (first == 900)
     assert ("Latency limits such small messages" in said) == (columns == 100)
+
+
+@pytest.mark.parametrize("first", [900, 100])
+def test_fewer_exchanges_do_not_help_where_the_first_waits_for_its_peers(first: int) -> None:
+    rows = ops(
+        *zip(["gloo:all_reduce"] * 3, (0, first, first + 100), (first, 100, 100), strict=True)
+    )
+    marks = [label("DistributedDataParallel.forward", 0, first + 200)]
+    said = analysis(ops=rows, marks=marks).verdict.sentence
+    assert ("waits until its peers start" in said, "Exchange less" in said) == (
+        first == 900,
+        first == 100,
+    )
 
 
 def test_what_an_operator_takes_around_one_of_its_kind_is_dispatch() -> None:

@@ -238,9 +238,9 @@ def _exposed(rows: Sequence[dict[str, Any]], exposed_ns: int, window_ns: int) ->
     """Yield the time in which exchanges ran and nothing else, by the one that takes longest."""
     if not rows or not exposed_ns:
         return
-    longest = max(rows, key=itemgetter("sum_ns"))
-    share = exposed_ns / window_ns
-    said = fact("verdict.cpu-exposed", name=short_name(longest["name"]), share=share)
+    share, name = exposed_ns / window_ns, short_name(max(rows, key=itemgetter("sum_ns"))["name"])
+    values = {"name": name} if len(rows) == 1 else {"most": name}
+    said = fact("verdict.cpu-exposed", **values, share=share)
     yield _Part(share, said, frozenset({"exchanges"}))
 
 
