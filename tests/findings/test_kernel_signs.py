@@ -44,6 +44,8 @@ def main_kernel(
         ("sweep(double const*, double *, int)", VOLTA, False),  # half the rate of FP32
         ("sweep(double, float *)", ADA, False),  # a scalar alone
         ("sweep(double *, float *)", ADA, False),
+        ("void sweep<c10::BFloat16, double>(int)", ADA, False),
+        ("sweep(double *, __half const *)", ADA, False),
         ("sweep(doubled *, int)", ADA, False),
     ],
 )

@@ -18,8 +18,8 @@ _WIDE: Final = re.compile(
     r"\b(?:double|Float64)\s*(?:const\s*)?[*&]|<[^<>]*\b(?:double|Float64)\b", re.ASCII
 )
 _NARROW: Final = re.compile(
-    r"\b(?:float|Float32|\w*half2?)\s*(?:const\s*)?[*&]"
-    r"|<[^<>]*\b(?:float|Float32|Float16|\w*half2?|\w*bfloat16)\b",
+    r"\b(?:float|Float32|\w*[Hh]alf2?|\w*[Bb][Ff]loat16)\s*(?:const\s*)?[*&]"
+    r"|<[^<>]*\b(?:float|Float32|Float16|\w*[Hh]alf2?|\w*[Bb][Ff]loat16)\b",
     re.ASCII,
 )
 """Find pointers and arrays of 64-bit numbers in a signature, and of shorter ones."""
