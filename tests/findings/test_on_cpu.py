@@ -195,6 +195,17 @@ def test_fewer_exchanges_do_not_help_where_the_first_waits_for_its_peers(first: 
     )
 
 
+def test_an_exchange_beside_other_operators_is_no_part_of_the_optimizer() -> None:
+    """It exchanges in 0 to 1,000, while another thread computes, and does nothing until 1,500."""
+    work = ops(("gloo:all_reduce", 0, 1_000), ("aten::mm", 0, 1_000), ("aten::add", 1_500, 100))
+    work[1]["thread"] = 2
+    marks = [label("Optimizer.step#Adam.step", 0, 1_500)]
+    said = analysis(ops=work, marks=marks).verdict.sentence
+    assert (
+        "aten::mm takes 62.5 % and the optimizer in Optimizer.step#Adam.step takes 31.2 %" in said
+    )
+
+
 def test_what_an_operator_takes_around_one_of_its_kind_is_dispatch() -> None:
     work = ops(("aten::linear", 0, 80), ("aten::addmm", 20, 20), ("aten::relu", 80, 20))
     found = analysis(ops=[*work, *ops(("aten::empty", 85, 5))])
