@@ -6,6 +6,7 @@ import pytest
 
 from tests.findings.test_counted_kernels import (
     ACTIVE,
+    DRAM,
     FITS,
     FULL,
     TIME,
@@ -48,6 +49,18 @@ def test_idle_sms_are_told_beside_what_limits_the_kernel() -> None:
 def test_idle_sms_of_short_launches_and_small_grids_are_not_told(values: dict[str, float]) -> None:
     (one,) = found(launch(1, UNEVEN | values, name="some_kernel"))
     assert "SMs have work" not in told(one)
+
+
+def test_idle_sms_do_not_matter_where_memory_is_nearly_full() -> None:
+    (one,) = found(launch(1, UNEVEN | {DRAM: 90.0, FITS: 100.0}, name="some_kernel"))
+    assert one.sentence == "some_kernel: 90.0 % of DRAM peak."
+    assert "Balance" not in (one.remedy or "")
+
+
+def test_idle_sms_are_a_limit_of_their_own() -> None:
+    (one,) = found(launch(1, UNEVEN | {FITS: 100.0}, name="some_kernel"))
+    assert one.sentence.endswith("of DRAM peak, SMs have work 70.0 % of the time.")
+    assert (one.remedy or "").startswith("Balance the work of blocks")
 
 
 @pytest.mark.parametrize(("cycles", "is_told"), [(12.0, True), (8.0, False)])

@@ -1079,9 +1079,18 @@ def test_tiny_kernels_with_long_gaps_ask_for_larger_batches(
     begins = range(MS, MS + 30 * 300_000, 300_000)
     rows = launched(*((name, at - 6_000, at, took_ns) for at in begins))
     (found,) = of_rule(analyzed(rows, "nsys"), "host-unrecorded")
-    said = "Kernels take 2.00 µs on average, too little work for a GPU: use larger batches."
+    said = "Nearly all kernels are short, 2.00 µs on average: too little work for a GPU, so use"
     assert (said in found.remedy) == is_told
     assert ("larger batches" in found.remedy) == is_told
+
+
+def test_a_long_kernel_among_tiny_ones_is_not_in_their_mean() -> None:
+    kernel = "void at::native::elementwise_kernel<(int)128>(int)"
+    begins = range(MS, MS + 60 * 1_300_000, 1_300_000)
+    works = [(kernel, at - 6_000, at, 2_000) for at in begins]
+    works[::12] = [(kernel, launch, at, 600_000) for _, launch, at, _ in works[::12]]
+    (found,) = of_rule(analyzed(launched(*works), "nsys"), "host-unrecorded")
+    assert found.remedy.startswith("Nearly all kernels are short, 2.00 µs on average:")
 
 
 def test_launching_is_advised_once_if_operators_take_more_than_untraced_time() -> None:

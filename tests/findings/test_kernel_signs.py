@@ -1,5 +1,7 @@
 """What the signature and the launches of a main kernel tell: FP64 on a slow GPU, less work."""
 
+from pathlib import Path
+
 import pytest
 from msgspec.structs import replace
 
@@ -13,7 +15,11 @@ VOLTA = {"product": "Tesla V100-SXM2-16GB", "sm_count": 80}
 
 
 def main_kernel(
-    lengths_us: list[int], name: str = "sweep", device: dict[str, object] = ADA, grid: int = 9_000
+    lengths_us: list[int],
+    name: str = "sweep",
+    device: dict[str, object] = ADA,
+    grid: int = 9_000,
+    rules: Path | None = None,
 ) -> Finding:
     """Return the finding on a kernel whose launches take so long, beside a short one of another."""
     works, start = [("start", 0, 5 * US, 10 * US)], 20 * US
@@ -24,7 +30,8 @@ def main_kernel(
     for number, row in enumerate(rows["activities"]):
         row |= {"grid": [grid if number % 2 else 9_000, 1, 1], "block": [256, 1, 1]}
     trace = trace_of(**rows, devices=[device])
-    analysis = tf.analyze(replace(trace, source=replace(trace.source, format="nsys")))
+    trace = replace(trace, source=replace(trace.source, format="nsys"))
+    analysis = tf.analyze(trace, finding_rules=rules)
     return next(one for one in analysis.losses if one.rule == "main-kernel")
 
 
@@ -37,6 +44,8 @@ def main_kernel(
         ("sweep(double const*, double *, int)", VOLTA, False),  # half the rate of FP32
         ("sweep(double, float *)", ADA, False),  # a scalar alone
         ("sweep(double *, float *)", ADA, False),
+        ("void sweep<c10::BFloat16, double>(int)", ADA, False),
+        ("sweep(double *, __half const *)", ADA, False),
         ("sweep(doubled *, int)", ADA, False),
     ],
 )
@@ -69,6 +78,14 @@ def test_launches_of_one_grid_that_take_less_and_less_are_told(
     assert found.remedy.startswith("If the work shrinks from launch to launch") == is_told
     told = "All have one grid, yet their time falls from 1.05 ms in the first tenth"
     assert (told in found.sentence) == is_told
+
+
+def test_fewer_launches_than_parts_have_no_course(tmp_path: Path) -> None:
+    """A user may ask for the course of few launches."""
+    rules = tmp_path / "rules.toml"
+    rules.write_text("[main-kernel]\nleast_course = 5\n")
+    assert "first tenth" not in main_kernel(FALLING[::40], rules=rules).sentence
+    assert "first tenth" in main_kernel(FALLING[::18], rules=rules).sentence
 
 
 @pytest.mark.parametrize(("length_us", "is_told"), [(9, True), (11, False)])

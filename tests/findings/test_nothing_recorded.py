@@ -12,18 +12,25 @@ from tests.parsers.nsight.nsysfile import nsys, thread
 from traceflops.recording.inventory import how_to_record
 from traceflops.table.trace import Note
 
+ACQUIRE = "<built-in method acquire of _thread.lock object at 0x7f>"
 
-@pytest.mark.parametrize(("own_ns", "is_alone"), [(950, True), (500, False)])
+
+@pytest.mark.parametrize(
+    ("own_ns", "inside", "is_alone"),
+    [(950, ACQUIRE, True), (500, ACQUIRE, False), (950, "a.py(1): serve", False)],
+)
 def test_a_profiler_alone_is_said_where_its_functions_take_nearly_all(
-    own_ns: int, is_alone: bool
+    own_ns: int, inside: str, is_alone: bool
 ) -> None:
+    """Another thread waits, as that of a data loader, or works."""
     functions = [("train.py(3): <module>", 1_000), ("torch/profiler/profiler.py(9): stop", own_ns)]
     marks = [
         {"name": name, "kind": "python", "start_ns": 100, "dur_ns": dur_ns}
         for name, dur_ns in functions
     ]
-    waiting = {"name": "threading.py(9): wait", "kind": "python", "start_ns": 0, "dur_ns": 9_000}
-    marks.append({**waiting, "thread": 9})  # for work, as a queue of a data loader does
+    other = {"kind": "python", "thread": 9}
+    marks.append({**other, "name": "threading.py(9): wait", "start_ns": 0, "dur_ns": 9_000})
+    marks.append({**other, "name": inside, "start_ns": 100, "dur_ns": 8_800})
     said = tf.analyze(trace_of(marks=marks)).verdict.sentence
     assert said.startswith("Nothing but the profiler's own calls was recorded") == is_alone
 

@@ -165,8 +165,8 @@ def test_ranges_of_threads_that_exchange_are_communication() -> None:
     assert found.components.communication_ns == 400
     assert found.components.idle_ns == 0
     assert found.verdict.sentence.startswith(
-        "On the CPU, aten::mm takes 50.0 % and communication with nothing beside it (mostly "
-        "gloo:all_reduce) takes 40.0 % of the time. Exchange less: larger batches, no_sync()"
+        "On the CPU, aten::mm takes 50.0 % and communication with nothing beside it "
+        "(gloo:all_reduce) takes 40.0 % of the time. Exchange less: larger batches, no_sync()"
     )
 
 
@@ -180,6 +180,30 @@ def test_a_first_exchange_waits_for_its_peers_and_small_messages_for_latency(
     said = analysis(ops=[{**row, "input_dims": f"[[{columns}]]"} for row in rows]).verdict.sentence
     assert ("waits until its peers start" in said) == (first == 900)
     assert ("Latency limits such small messages" in said) == (columns == 100)
+
+
+@pytest.mark.parametrize("first", [900, 100])
+def test_fewer_exchanges_do_not_help_where_the_first_waits_for_its_peers(first: int) -> None:
+    rows = ops(
+        *zip(["gloo:all_reduce"] * 3, (0, first, first + 100), (first, 100, 100), strict=True)
+    )
+    marks = [label("DistributedDataParallel.forward", 0, first + 200)]
+    said = analysis(ops=rows, marks=marks).verdict.sentence
+    assert ("waits until its peers start" in said, "Exchange less" in said) == (
+        first == 900,
+        first == 100,
+    )
+
+
+def test_an_exchange_beside_other_operators_is_no_part_of_the_optimizer() -> None:
+    """It exchanges in 0 to 1,000, while another thread computes, and does nothing until 1,500."""
+    work = ops(("gloo:all_reduce", 0, 1_000), ("aten::mm", 0, 1_000), ("aten::add", 1_500, 100))
+    work[1]["thread"] = 2
+    marks = [label("Optimizer.step#Adam.step", 0, 1_500)]
+    said = analysis(ops=work, marks=marks).verdict.sentence
+    assert (
+        "aten::mm takes 62.5 % and the optimizer in Optimizer.step#Adam.step takes 31.2 %" in said
+    )
 
 
 def test_what_an_operator_takes_around_one_of_its_kind_is_dispatch() -> None:

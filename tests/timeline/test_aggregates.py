@@ -119,12 +119,26 @@ def test_much_communication_is_told_beside_the_largest_category(
     assert ("Communication" in sentence) == is_told
 
 
+@pytest.mark.parametrize(("tool", "is_named"), [("nsys stats", True), ("nvprof", False)])
+def test_only_nsys_has_a_report_of_the_missing_kernels(tool: str, *, is_named: bool) -> None:
+    rows = [
+        {"kind": "memcpy", "name": "HtoD", "count": 3, "total_ns": 90},
+        {"kind": "call", "name": "cudaLaunchKernel", "count": 5, "total_ns": 10},
+    ]
+    trace = trace_of(totals=rows, devices=[])
+    sentence = analyze(replace(trace, source=replace(trace.source, format=tool))).verdict.sentence
+    assert "though 5 launches were made" in sentence
+    assert ("cuda_gpu_kern_sum" in sentence) == is_named
+
+
 @pytest.mark.parametrize(("processes", "is_said"), [(1, False), (2, True)])
 def test_sums_over_several_processes_are_called_that(processes: int, *, is_said: bool) -> None:
     rows = [{**row, "process": n} for n in range(processes) for row in STATISTICS]
     files = [{"process": n, "file": f"run{n}.stats.csv"} for n in range(processes)]
     sentence = analyze(of_rocprof(totals=rows, processes=files)).verdict.sentence
-    assert ("They are sums over 2 processes (ranks of a job, or separate" in sentence) is is_said
+    assert (
+        "The totals are sums over 2 processes (ranks of a job, or separate" in sentence
+    ) is is_said
 
 
 @pytest.mark.parametrize(("ns", "is_said"), [(100, False), (500, True)])
@@ -173,9 +187,7 @@ def test_launches_longer_than_all_gpu_work_bound_how_busy_it_is(
 ) -> None:
     """The GPU works 1,000 ns; of 2,600 ns of launching the longest call takes 1,000 ns."""
     call = {"kind": "call", "name": "hipLaunchKernel", "count": 40, "total_ns": 2_600}
-    works = [
-        {**one, "count": 10 * count} for one, count in zip(STATISTICS, (3, 1, 2), strict=False)
-    ]
+    works = [{**one, "count": times} for one, times in zip(STATISTICS, (30, 10, 20), strict=False)]
     rows = [*works, {**call, "max_ns": 1_000, **launches}]
     sentence = analyze(of_rocprof(totals=rows)).verdict.sentence
     assert (said or "GPU time") in sentence

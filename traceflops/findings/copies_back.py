@@ -58,7 +58,8 @@ def copies_back(case: Case) -> Iterator[Cause]:
 def _between_launches(case: Case, device: int) -> tuple[IntArray, int]:
     """Return the copies of a device right between two launches of one kernel, and its name's code.
 
-    They are nearly all copies within the device: then none moves anything else.
+    They are nearly all copies within the device, and after nearly all launches of that kernel: then
+    none moves anything else.
     """
     activities, rows = case.prepared.trace.activities, case.prepared.accounts[device].rows
     row = rows.row[np.argsort(rows.start_ns, kind="stable")]
@@ -75,4 +76,6 @@ def _between_launches(case: Case, device: int) -> tuple[IntArray, int]:
     is_own = before[inside] == usual
     is_own &= numbers(activities["bytes"], 0)[row[inside]] == sizes[times.argmax()]
     own = row[inside[is_own]]
-    return (own, int(usual)) if len(own) >= _NEARLY_ALL * len(inside) else (own[:0], -1)
+    # A copy after a few of the launches keeps a result, and saves no other copy.
+    least = _NEARLY_ALL * max(len(inside), (name == usual).sum() - 1)
+    return (own, int(usual)) if len(own) >= least else (own[:0], -1)

@@ -37,6 +37,7 @@ _LEAST_WAVES: Final = 0.1  # fewer waves than this are told without their number
 _GRIDS: Final = frozenset({"counted-kernel.waves", "counted-kernel.waves-few"})
 _ALONE: Final = _GRIDS | {"counted-kernel.empty"}
 _OCCUPANCY: Final = f"{COUNTED_KERNEL}.theoretical"
+_NO_LIMIT: Final = f"{COUNTED_KERNEL}.no-limit"
 _TRAFFIC: Final = frozenset(f"counted-kernel.{kind}" for kind in ("local", "atomics", "host"))
 _STALLS: Final = frozenset(
     {
@@ -207,6 +208,8 @@ def _finding(
     least = partial(limit, case, COUNTED_KERNEL)
     if held is not None:
         wasted = tuple(waste for waste in wasted if waste.code != held.code)
+        if held.code == _NO_LIMIT and any(_kind_of(waste) in _ALSO_TO_DO for waste in wasted):
+            held = advice = None
     # More warps help as far as those that run wait: tell for what, if that is most of the time.
     stalled = _stalled(speed, least("waiting")) if held and held.code == _OCCUPANCY else None
     beside = (*wasted, *(stalled or ())[:1])
@@ -239,10 +242,15 @@ def _finding(
 
 def _with_remedies_of(wasted: Sequence[Fact], advice: Fact | None) -> Fact | None:
     """Return an advice joined with that on bank conflicts and SMs without work, if it lacks it."""
-    kinds = (waste.code.removeprefix(f"{COUNTED_KERNEL}.") for waste in wasted)
+    kinds = map(_kind_of, wasted)
     more = [counted_fact(_ALSO_TO_DO[kind]) for kind in kinds if kind in _ALSO_TO_DO]
     parts = (*filter(None, [advice]), *(remedy for remedy in more if remedy != advice))
     return fact("joined", parts=parts) if len(parts) > 1 else next(iter(parts), None)
+
+
+def _kind_of(waste: Fact) -> str:
+    """Return a kind of waste by its fact."""
+    return waste.code.removeprefix(f"{COUNTED_KERNEL}.")
 
 
 def _held_back(

@@ -53,7 +53,8 @@ def wasted_by(case: Case, speed: KernelSpeed) -> Iterator[Fact]:
     idle = idle_sms(speed, limit(case, COUNTED_KERNEL, "uneven"))
     # The start and end of a very short launch leave SMs idle, whatever its blocks do.
     is_long = (speed.duration_ns or 0) >= limit(case, "small-grid", "least_ns") * speed.launches
-    yield from [idle] if idle is not None and is_long else ()
+    is_full = speed.roof is not None and speed.roof[1] >= limit(case, COUNTED_KERNEL, "near")
+    yield from [idle] if idle is not None and is_long and not is_full else ()
     is_excess = (speed.excess or 0.0) >= limit(case, COUNTED_KERNEL, "excess")
     if is_excess and not speed.moves_no_more:
         yield counted_fact("excess", share=speed.excess)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from operator import itemgetter
+from math import prod
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
+from traceflops.categories.programs import of_pytorch
 from traceflops.facts import Fact, fact
+from traceflops.findings.finding import short_name
 from traceflops.findings.many_operators import op_of
 from traceflops.findings.unrecorded_gpu import GPU_FREES
 from traceflops.ranks.collectives import elements_of
@@ -23,7 +25,7 @@ from traceflops.table.columns import (
     numbers,
     span_columns,
 )
-from traceflops.table.grouping import distinct, groups, joint_codes
+from traceflops.table.grouping import distinct, group_sums, groups, joint_codes
 from traceflops.table.nesting import taken
 from traceflops.table.patterns import started
 from traceflops.table.trace import Trace
@@ -51,14 +53,16 @@ _COMPILES: Final = {
     "xla": re.compile(r"^(backend_compile(_and_load)?$|\w*Client::Compile)"),
 }
 """Operators and ranges around compilations."""
-_CALLED: Final = re.compile(r"PjitFunction\((.+)\)")
-_OFTEN: Final = 3  # so many compilations of a function are more than set-up
+_JITTED: Final = re.compile(r"PjitFunction\((.+)\)$")
+"""Ranges around calls of functions that JAX compiles, when they are called with new shapes."""
+_OFTEN: Final = 3  # so many compilations of one function are more than set-up
 _RUNS: Final = re.compile(r"Executable::ExecuteHelper(OnSingleDevice)?$")
 _MANY_RUNS, _SHORT_NS, _MOSTLY_IDLE = 100, 1_000_000, 0.75
 """JAX dispatches too much if it runs so many functions, one in so little time, mostly idle."""
 _COMPILES_AGAIN: Final = re.compile(r"^dynamo_data: compile_id=\d+/[1-9]")
-_DIMS: Final = re.compile(r"\[\[(\d{1,12}), ?\d")
-"""Sizes of a first input of two dimensions or more."""
+_DIMS: Final = re.compile(r"\[\[((?:\d{1,12}, ?)+)\d{1,12}\]")
+"""Sizes of a first input of two dimensions or more, the last one apart: they are its rows."""
+_NUMBER: Final = re.compile(r"\d+")
 _SPARSELY: Final = 10  # a table has so many times the rows in use, or more
 
 
@@ -106,8 +110,8 @@ def _of_work(prepared: Prepared) -> set[str]:
     def mostly(kinds: tuple[str, ...], is_so: BoolArray) -> bool:
         """Return whether operators for which `is_so` have most of the time of some kinds."""
         own = np.isin(subs, kinds) & (op >= 0)
-        told = own & (taken(is_so.astype(np.int8), op, 0) > 0)
-        return bool(2 * dur_ns[told].sum() > dur_ns[own].sum())
+        holds = taken(is_so.astype(np.int8), op, 0) > 0
+        return bool(2 * dur_ns[own & holds].sum() > dur_ns[own].sum())
 
     in_sparse = tree.nearest(matching(ops["name"], _SPARSE.match)) >= 0
     sparse = mostly(_PRODUCTS, in_sparse)
@@ -126,16 +130,21 @@ def _are_of_tables(ops: pa.Table) -> BoolArray:
 
     The backward pass of the embedding states the rows of the table; its input has those in use.
     """
-    rows = is_one_of(ops["name"], "aten::embedding_dense_backward")
+    stated, dims = ([*names(ops[name]), ""] for name in ("concrete_inputs", "input_dims"))
+    rows = np.flatnonzero(is_one_of(ops["name"], "aten::embedding_dense_backward"))
+    inputs = (codes(ops[name])[rows].tolist() for name in ("concrete_inputs", "input_dims"))
     tables = set[int]()
-    for row in np.flatnonzero(rows).tolist():
-        stated = _ROWS.match(ops["concrete_inputs"][row].as_py() or "")
-        gradient = _DIMS.match(ops["input_dims"][row].as_py() or "")
-        if stated and gradient and int(stated[1]) >= _SPARSELY * int(gradient[1]):
-            tables.add(int(stated[1]))
-    firsts = [_DIMS.match(text) for text in names(ops["input_dims"])]
-    is_table = [match is not None and int(match[1]) in tables for match in firsts]
-    return np.array([*is_table, False])[codes(ops["input_dims"])]
+    for values, sizes in set(zip(*inputs, strict=True)):
+        of_table, used = _ROWS.match(stated[values]), _rows_of(dims[sizes])
+        if of_table and used and int(of_table[1]) >= _SPARSELY * used:
+            tables.add(int(of_table[1]))
+    return np.array([_rows_of(text) in tables for text in dims])[codes(ops["input_dims"])]
+
+
+def _rows_of(dims: str) -> int | None:
+    """Return the rows of an operator's first input, all but its last dimension; None if unknown."""
+    sizes = _DIMS.match(dims)
+    return prod(map(int, _NUMBER.findall(sizes[1]))) if sizes else None
 
 
 def _of_exchanges(prepared: Prepared) -> set[str]:
@@ -195,31 +204,47 @@ def compiling(trace: Trace) -> tuple[Fact, ...]:
         values = {"compile_ns": times.length_ns, "share": times.length_ns / recorded_ns}
         if 2 * times.length_ns < recorded_ns:
             continue
-        again = int(matching(trace.marks["name"], _COMPILES_AGAIN.search).sum())
-        name, count = _most_compiled(trace, times) if tool == "xla" else (None, again)
-        is_often = tool == "xla" and count >= _OFTEN
-        code = f"verdict.cpu-compiles-{'often' if is_often else tool}"
-        return (fact(code, name=name, count=count or None, **values),)
+        again = int(matching(trace.marks["name"], _COMPILES_AGAIN.search).sum()) or None
+        often = _compiled_often(trace, times) if tool == "xla" else None
+        if often is not None:
+            return (fact("verdict.cpu-compiles-often", name=often[0], count=often[1], **values),)
+        return (fact(f"verdict.cpu-compiles-{tool}", count=again, **values),)
     return ()
 
 
-def _most_compiled(trace: Trace, times: Intervals) -> tuple[str | None, int]:
-    """Return the function of JAX in whose calls most compilations begin, and their number."""
-    label, code = names(trace.marks["name"]), codes(trace.marks["name"])
-    start, end = span_columns(trace.marks)
-    found: tuple[str | None, int] = (None, 0)
-    for number, row in groups(code):
-        if (match := _CALLED.fullmatch(label[number])) is not None:
-            begun = int(Intervals.of(start[row], end[row]).contains(times.start_ns).sum())
-            found = max(found, (match[1], begun), key=itemgetter(1))
-    return found
+def _compiled_often(trace: Trace, times: Intervals) -> tuple[str, int] | None:
+    """Return the function of JAX that is compiled for most of `times`, and how often, if often.
+
+    It is the one whose call holds the compilation:
+
+        PjitFunction(loss)    |---------------------------|
+        compilation                 |-----------|
+    """
+    marks = trace.marks
+    row = np.flatnonzero(matching(marks["name"], _JITTED.match))
+    start, end = (edge[row] for edge in span_columns(marks))
+    order = np.lexsort((-end, start))
+    row, start, end = row[order], start[order], end[order]
+    is_outer = np.append(True, start[1:] >= np.maximum.accumulate(end)[:-1])[: len(row)]
+    row, start, end = row[is_outer], start[is_outer], end[is_outer]
+    around = np.searchsorted(start, times.start_ns, side="right") - 1
+    is_inside = (around >= 0) & (times.end_ns <= taken(end, around, 0))
+    label, name = names(marks["name"]), taken(codes(marks["name"])[row], around)[is_inside]
+    if not len(name):
+        return None
+    sums = group_sums(name, (times.end_ns - times.start_ns)[is_inside], len(label))
+    most = int(sums.argmax())
+    function, count = _JITTED.match(label[most]), int((name == most).sum())
+    is_often = count >= _OFTEN and 2 * sums[most] > times.length_ns
+    return (short_name(function[1]), count) if function and is_often else None
 
 
 def dispatching(trace: Trace, total: Account) -> tuple[Fact, ...]:
     """Return a statement if JAX runs many compiled functions that each compute for a short time."""
-    runs, idle = _RUNS.search, total.components.share("idle")
-    start = np.sort(numbers(trace.marks["start_ns"])[matching(trace.marks["name"], runs)])
-    if len(start) < _MANY_RUNS or idle is None or idle < _MOSTLY_IDLE:
+    idle, is_run = total.components.share("idle"), matching(trace.marks["name"], _RUNS.search)
+    # A function on several devices runs on all of them at once, and one range may hold another.
+    start = Intervals.of(*(edge[is_run] for edge in span_columns(trace.marks))).start_ns
+    if of_pytorch(trace) or len(start) < _MANY_RUNS or idle is None or idle < _MOSTLY_IDLE:
         return ()
     each_ns = int(np.ptp(start)) // (len(start) - 1)
     if each_ns > _SHORT_NS:

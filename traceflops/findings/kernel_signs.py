@@ -18,7 +18,7 @@ _POINTER: Final = r"\s?(?:const\s?)?[*&]"
 _WIDE: Final = re.compile(
     rf"\b(?:double|Float64){_POINTER}|<[^<>]{{0,200}}\b(?:double|Float64)\b", re.ASCII
 )
-_SHORT: Final = r"(?:float|Float32|Float16|\w{0,20}half2?|\w{0,20}bfloat16)"
+_SHORT: Final = r"(?:float|Float32|Float16|\w{0,20}[Hh]alf2?|\w{0,20}[Bb][Ff]loat16)"
 _NARROW: Final = re.compile(rf"\b{_SHORT}{_POINTER}|<[^<>]{{0,200}}\b{_SHORT}\b", re.ASCII)
 """Find pointers and arrays of 64-bit numbers in a signature, and of shorter ones."""
 _PARTS: Final = 10
@@ -43,7 +43,7 @@ def falling(trace: Trace, name: str, limits: Mapping[str, float]) -> Fact | None
     activities = trace.activities
     own = matching(activities["name"], lambda text: kernel_name(text) == name)
     start_ns, dur_ns = (numbers(activities[column])[own] for column in ("start_ns", "dur_ns"))
-    if len(dur_ns) < limits["least_course"]:
+    if len(dur_ns) < max(limits["least_course"], _PARTS):
         return None
     parts = np.array_split(dur_ns[np.argsort(start_ns, kind="stable")], _PARTS)
     means = np.array([part.mean() for part in parts])

@@ -215,9 +215,10 @@ def first_calls(trace: Trace, window_ns: int) -> tuple[Fact, ...]:
     first_ns, later_ns = own_ns[first], group_sums(alike, own_ns, len(count)) - own_ns[first]
     told = (count > 1) & matching(ops["input_dims"], _HAS_DIMS.search)[first]
     more_ns = int((first_ns - later_ns / np.maximum(count - 1, 1))[told].sum())
-    if more_ns <= _MUCH_LONGER * window_ns:
+    time_ns = max(window_ns, int(own_ns.sum()))  # threads work beside each other
+    if more_ns <= _MUCH_LONGER * time_ns:
         return ()
-    return (fact("verdict.cpu-first-calls", more_ns=more_ns, share=more_ns / window_ns),)
+    return (fact("verdict.cpu-first-calls", more_ns=more_ns, share=more_ns / time_ns),)
 
 
 def held_up_ns(trace: Trace) -> dict[str, int]:

@@ -19,8 +19,15 @@ from traceflops.findings.finding import Verdict
 from traceflops.findings.rules import thresholds
 from traceflops.findings.start_up import FAILED, RECORD
 from traceflops.remedies import CPU_SAMPLES, LEGACY, PYTORCH, advice
-from traceflops.table.columns import ABSENT, is_one_of, matching, numbers
-from traceflops.table.grouping import distinct, joint_codes, used_names
+from traceflops.table.columns import (
+    ABSENT,
+    BoolArray,
+    is_one_of,
+    matching,
+    numbers,
+    span_columns,
+)
+from traceflops.table.grouping import distinct, groups, joint_codes, used_names
 from traceflops.table.patterns import FUNCTION_WAITS, launches_no_kernel
 from traceflops.table.trace import (
     CUDA_END,
@@ -54,7 +61,7 @@ _ASKS: Final = re.compile(r"cu(da)?(?:[A-Z]\w*)?Get(?![a-z])")
 _FOR_GPU: Final = re.compile(r"\blibnvidia-ptxjitcompiler\b")
 """The library that compiles kernels for a GPU as they are loaded."""
 _NEARLY_ALL: Final = 0.9
-"""If functions of the profiler have this share of their threads' time, others only call them."""
+"""If functions of the profiler have this share of the time, the others only call them."""
 
 
 def nothing_recorded(trace: Trace) -> Fact | None:
@@ -103,15 +110,33 @@ def nothing_recorded(trace: Trace) -> Fact | None:
         return fact(NO_PROGRAM, span_ns=int((start + dur).max() - start.min()))
     is_python = is_one_of(marks["kind"], "python")
     of_profiler = is_python & matching(marks["name"], _OF_PROFILER.search)
-    # Other threads, such as those of a data loader, may wait all the time.
-    threads = joint_codes(numbers(marks["process"]), numbers(marks["thread"], ABSENT))
-    is_python &= np.isin(threads, threads[of_profiler])
+    is_python &= ~_of_waiting_threads(marks, is_python, of_profiler)
     python_ns, profiler_ns = (
         Intervals.of(start[some], (start + dur)[some]).length_ns
         for some in (is_python, of_profiler)
     )
     is_only = of_profiler.any() and profiler_ns >= _NEARLY_ALL * python_ns
     return fact("verdict.only-profiler") if is_only else None
+
+
+def _of_waiting_threads(marks: pa.Table, is_python: BoolArray, of_profiler: BoolArray) -> BoolArray:
+    """Return which Python functions are of threads that wait nearly all the time.
+
+    Those of a data loader may, for instance. The thread of the profiler is none of them.
+    """
+    start, end = span_columns(marks)
+    waits = is_python & matching(marks["name"], FUNCTION_WAITS.search)
+    waiting, row = np.zeros(len(start), dtype=np.bool_), np.flatnonzero(is_python)
+    threads = joint_codes(numbers(marks["process"]), numbers(marks["thread"], ABSENT))
+    for _, own in groups(threads[row]):
+        of_thread = row[own]
+        if of_profiler[of_thread].any():
+            continue
+        waited = of_thread[waits[of_thread]]
+        waited_ns = Intervals.of(start[waited], end[waited]).length_ns
+        all_ns = Intervals.of(start[of_thread], end[of_thread]).length_ns
+        waiting[of_thread] = waited_ns >= _NEARLY_ALL * all_ns
+    return waiting
 
 
 def _is_cut_early(trace: Trace) -> bool:

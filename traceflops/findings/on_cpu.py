@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
@@ -89,6 +89,12 @@ class Ranged(NamedTuple):
     ops_ns: Mapping[str, int]
     knows: frozenset[str]
 
+    def only(self, operators: Iterable[str]) -> Ranged:
+        """Return the ranges with the time of these operators alone."""
+        left = frozenset(operators)
+        ops_ns = {name: ns for name, ns in self.ops_ns.items() if name in left}
+        return self._replace(ops_ns=ops_ns)
+
 
 class _Part(NamedTuple):
     """A part of the time of CPUs: its share, the fact that names it, and facts of a remedy."""
@@ -137,8 +143,9 @@ def leading(
         is_apart = sum(row["sum_ns"] for row in rows) <= _OVERLAP * (busy_ns - exposed_ns)
     gaps = {idle_class.kind for idle_class in idle.by_class()}
     held = {kind: own for kind, own in (ranges or {}).items() if kind in gaps}
-    held = held if is_apart else {kind: own._replace(ops_ns={}) for kind, own in held.items()}
-    others = [*_outside(rows if is_apart else [], held.values())]
+    rows_apart = rows if is_apart else []
+    held = {kind: own.only(row["name"] for row in rows_apart) for kind, own in held.items()}
+    others = [*_outside(rows_apart, held.values())]
     parts += [*_of_operators(others, measured.kernels, window_ns, slow_first, held_up or {})]
     parts += _between_operators(idle, window_ns, held)
     once = total.components.start_up_ns / window_ns
@@ -238,9 +245,9 @@ def _exposed(rows: Sequence[dict[str, Any]], exposed_ns: int, window_ns: int) ->
     """Yield the time in which exchanges ran and nothing else, by the one that takes longest."""
     if not rows or not exposed_ns:
         return
-    longest = max(rows, key=itemgetter("sum_ns"))
-    share = exposed_ns / window_ns
-    said = fact("verdict.cpu-exposed", name=short_name(longest["name"]), share=share)
+    share, name = exposed_ns / window_ns, short_name(max(rows, key=itemgetter("sum_ns"))["name"])
+    values = {"name": name} if len(rows) == 1 else {"most": name}
+    said = fact("verdict.cpu-exposed", **values, share=share)
     yield _Part(share, said, frozenset({"exchanges"}))
 
 

@@ -9,7 +9,6 @@ from traceflops.facts import Fact, fact
 from traceflops.findings.calls_alone import launches_beyond_work, launches_of, single_calls
 from traceflops.findings.counted_estimates import short_names
 from traceflops.findings.finding import severity_of
-from traceflops.remedies import NSIGHT, family
 from traceflops.table.columns import is_one_of, numbers
 from traceflops.table.grouping import distinct
 from traceflops.table.schema import DEVICE_KINDS
@@ -20,7 +19,9 @@ _MOST, _MUCH = 0.5, 0.15
 """A kernel with more than half of the time is told instead of its category; one with much of it
 beside the largest category, if it is of another one."""
 _WAITING: Final = "communication"
+_NAMES: Final = 1_000  # of so many kernels with most time, short names differ
 _STEM: Final = 4  # so many letters of a category in a name tell it: conv_forward_kernel
+_NSYS: Final = "nsys"
 _OF_KERNELS: Final = "nsys stats --report cuda_gpu_kern_sum"
 
 
@@ -33,14 +34,15 @@ def totals_alone(untimed: Untimed, trace: Trace) -> tuple[Fact, ...]:
     if launches and not untimed.of_kind("kernel").num_rows:
         return _without_kernels(untimed, trace, launches)
     works = untimed.of_kind(*DEVICE_KINDS).to_pylist()
-    shown = short_names([work["name"] for work in works if work["kind"] == "kernel"])
+    longest = (work["name"] for work in works[:_NAMES] if work["kind"] == "kernel")
+    shown = short_names([*longest])
     is_kernel = is_one_of(trace.totals["kind"], "kernel")
     processes = len(distinct(numbers(trace.totals["process"])[is_kernel]))
     several = (fact("verdict.several-totals", count=processes),) if processes > 1 else ()
     return (
         _with_kernels(untimed, works, shown),
-        *several,
         *_communication(untimed, works, shown),
+        *several,
         *single_calls(untimed.of_kind("call"), untimed.device_ns),
         *launches_beyond_work(untimed),
     )
@@ -96,11 +98,11 @@ def _communication(
 
 def _without_kernels(untimed: Untimed, trace: Trace, launches: int) -> tuple[Fact, ...]:
     """Return that sums of kernels are missing, and which calls take most of their time."""
-    is_nsight = family(trace.source.format) == NSIGHT
+    is_nsys = trace.source.format.startswith(_NSYS)
     values = {
         "time_ns": untimed.device_ns,
         "launches": launches,
-        "report": _OF_KERNELS if is_nsight else None,
+        "report": _OF_KERNELS if is_nsys else None,
     }
     missing = fact("verdict.kernel-totals-missing", **values)
     return missing, *filter(None, [longest_call(untimed)])
