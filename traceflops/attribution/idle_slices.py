@@ -218,11 +218,12 @@ def _of_others(slices: Slices, process: IntArray, parts: GapParts, events: HostE
     piece, start, end, loading = feeding.cut(process[span], start, end)
     span, event = span[piece], event[piece]
     # A thread may run operators of a CPU and no Python: other threads call them.
-    functions = events.innermost(events.process, (events.kind == FRAME) & events.is_work)
+    is_of_cpu = parts.op >= 0
+    is_function = (events.kind == FRAME) & events.is_work & is_of_cpu.any()
+    functions = events.innermost(events.process, is_function)
     piece, start, end, function = functions.cut(process[span], start, end)
     span, event, loading = span[piece], event[piece], loading[piece]
-    is_of_cpu = (parts.op >= 0)[slices.part[span]]
-    event = np.where((event < 0) & is_of_cpu, function, event)
+    event = np.where((event < 0) & is_of_cpu[slices.part[span]], function, event)
     # If the input pipeline made the launch, its ranges explain what is still without an event.
     is_fed = events.is_inside("data_input", events.of_call(parts.call))[slices.part[span]]
     event = np.where((event < 0) & is_fed, loading, event)
