@@ -154,3 +154,23 @@ def test_first_calls_that_take_much_longer_are_told(slow: int, *, is_told: bool)
             now += length
     told = "First calls of operators take 24.0 ms (40.0 % of the time) more than later ones"
     assert (told in said(*works)) == is_told
+
+
+@pytest.mark.parametrize(
+    ("function", "told"),
+    [
+        ("tokenizer.py(9): pad", "host code in pad (tokenizer.py:9) takes 51.9 %"),
+        (
+            "<built-in method run_backward of torch._C._EngineBase object at 0x7f>",
+            "time between operators (nothing recorded) takes 51.9 %",
+        ),
+    ],
+)
+def test_a_function_that_waits_for_the_backward_pass_does_not_hold_it_up(
+    function: str, told: str
+) -> None:
+    """Another thread runs operators of 5 ms each, 6 ms apart, while the function runs."""
+    ops = [op("mm", at * MS, 5 * MS, thread=2) for at in range(0, 110, 11)]
+    mark = {"name": function, "kind": "python", "start_ns": 0, "dur_ns": 110 * MS}
+    sentence = said(*ops, marks=[mark])
+    assert told in sentence

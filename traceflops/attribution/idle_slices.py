@@ -6,7 +6,8 @@ backward pass (which other threads work on), the slice gets the operator or call
 the process that began last; if the input pipeline makes L, also its ranges. From L on the device
 waits for the launch: inside the call, then after it; if that takes long, calls of the process that
 allocate memory meanwhile explain it. On a CPU a gap ends with an operator, T is its
-thread, and there is no launch; where T has no event, functions of other threads explain the slice.
+thread, and there is no launch; where T has no event, functions of other threads explain the slice
+unless they wait for T.
 """
 
 from __future__ import annotations
@@ -223,6 +224,9 @@ def _of_others(slices: Slices, process: IntArray, parts: GapParts, events: HostE
     functions = events.innermost(events.process, is_function)
     piece, start, end, function = functions.cut(process[span], start, end)
     span, event, loading = span[piece], event[piece], loading[piece]
+    # Those that run a backward pass or wait for a device are waiting for that thread.
+    function[events.has_fact("runs_backward", function)] = -1
+    function[events.is_inside("awaits_device", function)] = -1
     event = np.where((event < 0) & is_of_cpu[slices.part[span]], function, event)
     # If the input pipeline made the launch, its ranges explain what is still without an event.
     is_fed = events.is_inside("data_input", events.of_call(parts.call))[slices.part[span]]
