@@ -156,21 +156,29 @@ def test_first_calls_that_take_much_longer_are_told(slow: int, *, is_told: bool)
     assert (told in said(*works)) == is_told
 
 
+BETWEEN = "time between operators (nothing recorded)"
+
+
 @pytest.mark.parametrize(
     ("function", "told"),
     [
-        ("tokenizer.py(9): pad", "host code in pad (tokenizer.py:9) takes 51.9 %"),
-        (
-            "<built-in method run_backward of torch._C._EngineBase object at 0x7f>",
-            "time between operators (nothing recorded) takes 51.9 %",
-        ),
+        ("tokenizer.py(9): pad", "host code in pad (tokenizer.py:9)"),
+        ("<built-in method run_backward of torch._C._EngineBase object at 0x7f>", BETWEEN),
+        ("PjRtFuture::BlockHostUntilReady", BETWEEN),
+        ("queue.py(154): get", "waiting for others in get (queue.py:154)"),
     ],
 )
-def test_a_function_that_waits_for_the_backward_pass_does_not_hold_it_up(
-    function: str, told: str
+@pytest.mark.parametrize("has_monitor", [False, True])
+def test_a_function_that_waits_for_operators_does_not_explain_the_time_between_them(
+    function: str, told: str, *, has_monitor: bool
 ) -> None:
-    """Another thread runs operators of 5 ms each, 6 ms apart, while the function runs."""
+    """Another thread runs operators of 5 ms each, 6 ms apart, while the function runs.
+
+    A third one waits all the time, as progress bars do.
+    """
     ops = [op("mm", at * MS, 5 * MS, thread=2) for at in range(0, 110, 11)]
-    mark = {"name": function, "kind": "python", "start_ns": 0, "dur_ns": 110 * MS}
-    sentence = said(*ops, marks=[mark])
-    assert told in sentence
+    python = {"kind": "python", "start_ns": 0, "dur_ns": 110 * MS}
+    marks: list[dict[str, Any]] = [{"name": function, **python}]
+    for depth, name in enumerate(("threading.py(870): run", "threading.py(302): wait")):
+        marks += [{"name": name, **python, "start_ns": depth, "thread": 3}] * has_monitor
+    assert f"{told} takes 51.9 %" in said(*ops, marks=marks)
