@@ -35,7 +35,7 @@ _HEADING: Final = re.compile(
     rb"^(?:Processing \[([^\]\r\n]{1,4096})\] with \[([^\]\r\n]{0,4096})\]"
     rb"|Running \[([^\]\r\n]{1,4096}\.py)\s++([^\]\r\n]{1,4096})\]"
     rb"|(?:\[\d{1,4}/\d{1,4}\] )?Executing '([^'\r\n]{1,200})' stats report)[^\r\n]*"
-    rb"|^(?:CUDA|NVTX|(Operating System)) [\w -]{1,40} Statistics \(\w{1,20}\)[ \r]{0,9}$",
+    rb"|^(CUDA|NVTX|Operating System) [\w -]{1,40} Statistics \(\w{1,20}\)[ \r]{0,9}$",
     re.M,
 )
 _STARTS: Final = (b"Processing [", b"Running [", b"Executing '", b" Statistics (")
@@ -114,8 +114,8 @@ def _headed_pieces(source: ByteSource) -> Iterator[tuple[_Heading, bytes]]:
                 if match.start() > begin:
                     yield heading, block[begin : match.start()]
                 begin = match.start()
-                if b"Statistics (" in match[0]:  # a title of 2019; its unit is read with the table
-                    report = "osrt_sum" if match[6] else ""
+                if match[6]:  # a title of 2019; its unit is read with the table
+                    report = "osrt_sum" if match[6] == b"Operating System" else ""
                     heading = _Heading(heading.number + 1, heading.profile, report)
                     continue
                 # `Processing [profile] with [script]`, `Running [script profile]`, or of nsys

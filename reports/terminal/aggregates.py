@@ -25,6 +25,7 @@ from traceflops.windows.prepared import Prepared
 _ROWS: Final = 5
 _NAME_WIDTH, _CATEGORY_WIDTH = 50, 20
 _CELLS: Final = {"time": 12, "share": 9, "count": 12}
+_RATE_WIDTH: Final = 15
 _TITLES: Final = {
     DEVICE_KINDS: "Top kernels and copies",
     ("domain",): "Domains",
@@ -122,7 +123,9 @@ def _sums(rows: Sequence[dict[str, Any]], most: int, style: lines.Style) -> Iter
     has_sizes = any(row.get("bytes") is not None for row in rows)
     rates = [_rate(row) for row in rows]
     all_widths = (
-        _CELLS | ({"bytes": 10} if has_sizes else {}) | ({"rate": 11} if any(rates) else {})
+        _CELLS
+        | ({"bytes": 10} if has_sizes else {})
+        | ({"rate": _RATE_WIDTH} if any(rates) else {})
     )
     room = style.width - 4  # without the indent, the coloured mark, and the space after it
     widths = lines.columns(all_widths, room - lines.LEAST_NAME, ("rate", "bytes", "count"))
@@ -138,12 +141,16 @@ def _sums(rows: Sequence[dict[str, Any]], most: int, style: lines.Style) -> Iter
         if "bytes" in widths and row["bytes"] is not None:
             line.append(f"{size(row['bytes']):>10}", "dim")
         if "rate" in widths and rate:
-            line.append(f"{rate:>11}", "dim")
+            line.append(f"{rate:>{_RATE_WIDTH}}", "dim")
         yield line
 
 
 def _rate(row: Mapping[str, Any]) -> str:
-    """Return the rate of copies, "" for other rows and unless their bytes and time are known."""
+    """Return the rate of copies, "" for other rows and unless their bytes and time are known.
+
+    Rates that are too small or too large to be true are left out, as they have no room.
+    """
     if row.get("kind") != "memcpy" or not row.get("bytes") or not row["sum_ns"]:
         return ""
-    return bandwidth(row["bytes"] / row["sum_ns"])
+    rate = bandwidth(row["bytes"] / row["sum_ns"])
+    return rate if len(rate) < _RATE_WIDTH else ""

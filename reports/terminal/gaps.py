@@ -40,7 +40,9 @@ def gap_lines(analysis: Analysis, style: Style) -> Iterator[Text]:
     if analysis.on_host:  # what the CPU did says more, if it is known
         culprits = gap_culprits(gaps)
         longest_class = max(len(culprit_class) for culprit_class, _ in culprits)
-        names = short_labels([name for _, name in culprits], room - longest_class - 4)
+        name_room = room - longest_class - 4
+        names = [name for _, name in culprits]
+        names = short_labels(names, name_room) if name_room >= _LEAST_NAME else [""] * len(names)
         for index, ((culprit_class, _), name) in enumerate(zip(culprits, names, strict=True)):
             if culprit_class:
                 texts[index] = f"{culprit_class}: {name}" if name else culprit_class

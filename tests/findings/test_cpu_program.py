@@ -25,6 +25,34 @@ def said(
     return tf.analyze(replace(trace, source=replace(trace.source, format=by))).verdict.sentence
 
 
+BETWEEN = "time between operators (nothing recorded)"
+
+
+@pytest.mark.parametrize(
+    ("function", "told"),
+    [
+        ("tokenizer.py(9): pad", "host code in pad (tokenizer.py:9)"),
+        ("<built-in method run_backward of torch._C._EngineBase object at 0x7f>", BETWEEN),
+        ("PjRtFuture::BlockHostUntilReady", BETWEEN),
+        ("queue.py(154): get", "waiting for others in get (queue.py:154)"),
+    ],
+)
+@pytest.mark.parametrize("has_monitor", [False, True])
+def test_a_function_that_waits_for_operators_does_not_explain_the_time_between_them(
+    function: str, told: str, *, has_monitor: bool
+) -> None:
+    """Another thread runs operators of 5 ms each, 6 ms apart, while the function runs.
+
+    A third one waits all the time, as progress bars do.
+    """
+    ops = [op("mm", at * MS, 5 * MS, thread=2) for at in range(0, 110, 11)]
+    python = {"kind": "python", "start_ns": 0, "dur_ns": 110 * MS}
+    marks: list[dict[str, Any]] = [{"name": function, **python}]
+    for depth, name in enumerate(("threading.py(870): run", "threading.py(302): wait")):
+        marks += [{"name": name, **python, "start_ns": depth, "thread": 3}] * has_monitor
+    assert f"{told} takes 51.9 %" in said(*ops, marks=marks)
+
+
 @pytest.mark.parametrize(("kind", "told"), [("double", "float32"), ("float", "torch.set_num_th")])
 def test_products_in_float64_are_to_be_in_float32(kind: str, told: str) -> None:
     types = f'["{kind}","{kind}"]'

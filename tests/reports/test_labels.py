@@ -216,6 +216,23 @@ def test_kernels_that_gaps_end_with_differ_in_the_terminal() -> None:
         assert "MT256x224" in lines[at + 2]
 
 
+def test_in_a_narrow_terminal_classes_of_gaps_go_without_names() -> None:
+    """One process waits in a call for 18 ms, and then is busy; the other one is not recorded."""
+    ms, processes = 10**6, [{"process": 0}, {"process": 1}]
+    starts = [(0, 0), (0, 20), (0, 22), (1, 0), (1, 15), (1, 40)]
+    ops = [
+        {"name": "aten::mm", "process": process, "start_ns": at * ms, "dur_ns": 2 * ms}
+        for process, at in starts
+    ]
+    calls = [{"name": "cudaDeviceSynchronize", "start_ns": 2 * ms, "dur_ns": 18 * ms}]
+    analysis = tf.analyze(trace_of(devices=[], processes=processes, ops=ops, calls=calls))
+    for width, is_named in ((100, True), (40, False)):
+        lines = [line.plain for line in render_terminal(analysis, Style(width=width))]
+        gaps = lines[lines.index("Longest gaps") + 1 :][:2]
+        (shown,) = [gap for gap in gaps if "waiting" in gap]
+        assert ("cuda" in shown) is is_named, gaps
+
+
 def test_what_is_in_brackets_behind_a_space_is_no_list_of_parameters() -> None:
     assert kernel_text("Memcpy DtoH (Device -> Pinned)") == "Memcpy DtoH (Device -> Pinned)"
     assert kernel_text("ns::f(int)") == "f"

@@ -123,6 +123,20 @@ def test_copies_with_bytes_have_a_rate_where_there_is_room() -> None:
     assert "GB/s" not in printed(60)
 
 
+@pytest.mark.parametrize(
+    ("size", "time_ns", "told"),
+    [
+        (4, 2_200, "4 B   0.00182 GB/s"),
+        (4, 4_900, "4 B  0.000816 GB/s"),
+        (4 * 10**18, 1, "4.00 EB"),
+    ],
+)
+def test_rates_of_tiny_copies_stand_apart(size: int, time_ns: int, told: str) -> None:
+    copy = {"name": "to GPU", "kind": "memcpy", "count": 1, "total_ns": time_ns, "bytes": size}
+    (row,) = [line for line in terminal(analysis_of(totals=[copy])) if "to GPU" in line]
+    assert row.endswith(told)
+
+
 def test_an_unknown_count_is_no_dash_before_a_sign() -> None:
     lines = terminal(analysis_of(totals=[{"name": "k", "total_ns": 9, "bytes": 8}]))
     (row,) = [line for line in lines if " k " in line]

@@ -24,7 +24,7 @@ def untimed_of(**tables: Any) -> Untimed:
     return found
 
 
-STATISTICS = [
+STATISTICS: list[dict[str, Any]] = [
     {"name": GEMM, "count": 3, "total_ns": 900, "min_ns": 100, "max_ns": 600},
     {"name": COPY, "count": 1, "total_ns": 60},
     {"name": "CopyHostToDevice", "kind": "memcpy", "count": 2, "total_ns": 40},

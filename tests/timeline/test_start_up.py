@@ -337,11 +337,12 @@ def test_without_a_record_of_the_host_the_first_of_many_is_waited_for_once(
 @pytest.mark.parametrize(
     ("work", "once_ms"),
     [
-        ("aa 10b b 14c c", 24),
-        ("aa 10b b c c", 0),  # one such gap may be chance
-        ("aa 10b b 14c", 0),  # nothing tells what is usual before c
-        ("aa 10b b 14c c 5a", 0),  # other gaps are nearly as long
-        ("aa 10b 5b 14c c", 0),  # also before a later b
+        ("aa 10b 14c abc", 24),
+        ("aa 10b c abc", 0),  # one such gap may be chance
+        ("aa 10b 14c ab", 0),  # nothing tells what is usual before c
+        ("aa 10b 14c abc 5a", 0),  # other gaps are nearly as long
+        ("aa 10b 14c a 5b c", 0),  # also before a later b
+        ("aa 10bb 14cc 12dd", 0),  # one kernel after another is timed; the host checks results
     ],
 )
 def test_without_a_record_of_the_host_gaps_before_first_runs_load_code(
@@ -354,6 +355,12 @@ def test_without_a_record_of_the_host_gaps_before_first_runs_load_code(
         works.append({"name": name, "start_ns": at, "dur_ns": 100 * US})
         at += 100 * US
     [account] = prepare(trace_of(activities=works), Selection()).accounts.values()
+    assert account.start_up.length_ns == once_ms * MS
+    # Each process loads code for itself, also for what another one ran before.
+    earlier = [{"name": name, "start_ns": -100 * US, "dur_ns": 100 * US} for name in "abc"]
+    works = [*earlier, *({**work, "process": 1} for work in works)]
+    both = trace_of(activities=works, processes=[{"process": 0}, {"process": 1}])
+    [account] = prepare(both, Selection()).accounts.values()
     assert account.start_up.length_ns == once_ms * MS
 
 

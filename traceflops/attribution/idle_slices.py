@@ -6,11 +6,13 @@ backward pass (which other threads work on), the slice gets the operator or call
 the process that began last; if the input pipeline makes L, also its ranges. From L on the device
 waits for the launch: inside the call, then after it; if that takes long, calls of the process that
 allocate memory meanwhile explain it. On a CPU a gap ends with an operator, T is its
-thread, and there is no launch; where T has no event, functions of other threads explain the slice.
+thread, and there is no launch; where T has no event, functions of other threads explain the slice
+unless they wait.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from functools import cached_property
 from typing import Final
@@ -23,7 +25,7 @@ from traceflops.attribution.host_events import CALL, FRAME, LABEL, OP, HostEvent
 from traceflops.attribution.launch_lead import leads
 from traceflops.table.columns import ABSENT, BoolArray, Columns, IntArray, numbers
 from traceflops.table.grouping import group_rows, group_sums, places_in_runs, runs
-from traceflops.table.nesting import taken
+from traceflops.table.nesting import StackTops, innermost_pieces, taken
 from traceflops.table.patterns import ALLOCATES
 from traceflops.table.trace import Trace
 from traceflops.timeline.account import DeviceAccount
@@ -33,6 +35,7 @@ from traceflops.windows.records import chosen_time
 
 HOST, IN_CALL, AFTER_CALL, NO_LAUNCH = range(4)
 _DECADES_NS: Final = 10 ** np.arange(19)
+_STARTS_THREAD: Final = re.compile(r"(^|/)threading\.py\(\d+\): (_bootstrap\w*|run)$")
 
 
 class GapParts(Columns, frozen=True):
@@ -218,15 +221,36 @@ def _of_others(slices: Slices, process: IntArray, parts: GapParts, events: HostE
     piece, start, end, loading = feeding.cut(process[span], start, end)
     span, event = span[piece], event[piece]
     # A thread may run operators of a CPU and no Python: other threads call them.
-    functions = events.innermost(events.process, (events.kind == FRAME) & events.is_work)
+    is_of_cpu = parts.op >= 0
+    functions = _functions_at_work(events, must_search=bool(is_of_cpu.any()))
     piece, start, end, function = functions.cut(process[span], start, end)
     span, event, loading = span[piece], event[piece], loading[piece]
-    is_of_cpu = (parts.op >= 0)[slices.part[span]]
-    event = np.where((event < 0) & is_of_cpu, function, event)
+    event = np.where((event < 0) & is_of_cpu[slices.part[span]], function, event)
     # If the input pipeline made the launch, its ranges explain what is still without an event.
     is_fed = events.is_inside("data_input", events.of_call(parts.call))[slices.part[span]]
     event = np.where((event < 0) & is_fed, loading, event)
     return replace(slices.only(span), start_ns=start, end_ns=end, event=event)
+
+
+def _functions_at_work(events: HostEvents, *, must_search: bool) -> StackTops:
+    """Return the innermost function of each process at all times, without those that wait.
+
+    These wait for another thread (of the backward pass, or of a device), or in a thread that Python
+    started, as monitors and loaders do all the time.
+    """
+    rows = np.flatnonzero((events.kind == FRAME) & events.is_work & must_search)
+    columns = events.thread[rows], events.start_ns[rows], events.end_ns[rows]
+    inner, start_ns, end_ns = innermost_pieces(*columns)
+    event = rows[inner]
+    starts = [_STARTS_THREAD.search(name) is not None for name in events.labels]
+    is_starter = np.array(starts, dtype=np.bool_)
+    is_started = taken(events.tree.nearest(is_starter[events.name]), event) >= 0
+    waits = events.has_fact("waits", event) | events.has_fact("sleeps", event)
+    waits &= is_started
+    waits |= events.has_fact("runs_backward", event) | events.is_inside("awaits_device", event)
+    event = event[~waits]
+    tops = StackTops.of(events.process[event], start_ns[~waits], end_ns[~waits])
+    return replace(tops, row=taken(event, tops.row))
 
 
 def _beside_allocations(late: Slices, parts: GapParts, events: HostEvents) -> Iterator[Slices]:

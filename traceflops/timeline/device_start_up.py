@@ -5,12 +5,15 @@ Of a process of whose host nothing is recorded, only gaps tell that it starts up
 * before the first kernel, while the device copies or fills;
 * that is odd and rare, before the first of many of a name;
 * that is long before the first run of a name, but short before each later one, if at least two gaps
-  are so, and all others are much shorter: code is loaded for what runs for the first time.
+  are so, and all others are much shorter: code is loaded for what runs for the first time. After
+  the last of them the program goes on with what ran before; else it does one thing after another,
+  and what it does between them is no start-up.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 import numpy as np
 
@@ -19,6 +22,8 @@ from traceflops.table.grouping import group_rows, groups, lower_medians
 from traceflops.timeline.first_calls import FEW, LEAST_ALONE_NS, LEAST_NS, TIMES_USUAL
 from traceflops.timeline.intervals import NEVER, Intervals
 from traceflops.timeline.start_up import KINDS, StartUp, count_at_least_half
+
+_MOST: Final = 0.5
 
 
 def device_start_up(
@@ -39,6 +44,7 @@ def device_start_up(
     start_ns, end_ns = gaps_ns
     owner, name = work
     by_kind: dict[str, Intervals] = {}
+    work_of_process = dict(groups(owner)) if is_unseen.any() else {}
     for number, gaps in groups(owner[next_row]):
         start, end = start_ns[gaps], end_ns[gaps]
         length_ns = end - start
@@ -57,7 +63,9 @@ def device_start_up(
             is_first_of_many[first] = np.bincount(group) > FEW
             before_kernels = (end <= first_kernel_ns) & (length_ns >= LEAST_NS)
             is_hole = (is_odd & is_rare & is_first_of_many) | before_kernels
-            is_hole |= _before_first_uses(name, next_row[gaps], length_ns, is_hole)
+            own = work_of_process[number]
+            ends = np.searchsorted(own, next_row[gaps])
+            is_hole |= _before_first_uses(name[own], ends, length_ns, is_hole)
             of_process = {"hole": Intervals.of(start[is_hole], end[is_hole])}
         for kind, times in of_process.items():
             by_kind[kind] = by_kind.get(kind, Intervals.empty()).union(times)
@@ -73,9 +81,10 @@ def device_start_up(
 def _before_first_uses(
     name: IntArray, next_row: IntArray, length_ns: IntArray, is_known: BoolArray
 ) -> BoolArray:
-    """Return, per gap, whether code is loaded in it, seen from the names of all work by start.
+    """Return, per gap, whether code is loaded in it, seen from the names of a process's work.
 
-    Gaps that are start-up for other reasons (`is_known`) are not compared with.
+    `name` is of all its work by start, `next_row` the place there of what ends each gap. Gaps that
+    are start-up for other reasons (`is_known`) are not compared with.
     """
     number, first = group_rows((name,))
     runs_again = np.bincount(number)[number] > 1
@@ -88,4 +97,7 @@ def _before_first_uses(
     is_use &= length_ns > TIMES_USUAL * later_ns[of_gap]
     others_ns = length_ns[~is_use & ~is_known].max(initial=0)
     is_clear = is_use.sum() >= FEW and length_ns[is_use].min() > TIMES_USUAL * others_ns
+    if is_clear:
+        last = next_row[is_use].max()
+        is_clear = (first[number[last + 1 :]] < last).mean() > _MOST
     return is_use if is_clear else np.zeros_like(is_use)

@@ -367,6 +367,18 @@ def test_text_of_2019_has_copies_and_calls_too(tmp_path: Path) -> None:
     assert {"unit-assumed", "sizes-without-unit"}.isdisjoint(noted(trace))
 
 
+def test_names_of_runs_that_read_like_titles_of_2019_are_names(tmp_path: Path) -> None:
+    lines: list[str] = []
+    for name in ("Statistics (1)", "Statistics (2)"):
+        lines += [said(f"{name}.sqlite", "cuda_gpu_kern_sum"), SUMS]
+        lines += [total(f"of {name}", 3, 100), ""]
+    trace = read(tmp_path, "all.csv", *lines)
+    assert rows(trace, "totals", "process", "name") == [
+        (0, "of Statistics (1)"),
+        (1, "of Statistics (2)"),
+    ]
+
+
 COPIED = "[CUDA memcpy HtoD]"
 OLD_SIZES = "Total,Operations,Average,Minimum,Maximum,Operation"
 
