@@ -14,6 +14,7 @@ from traceflops.findings.finding import Finding
 from traceflops.findings.host_samples import outside_samples
 from traceflops.findings.launching import slowed_by_stacks
 from traceflops.remedies import advice
+from traceflops.reports.view.culprits import waits
 from traceflops.reports.view.findings import causes, opening, title_sentence
 from traceflops.reports.view.texts import words
 from traceflops.windows.selection import Selection
@@ -1364,6 +1365,16 @@ def test_a_library_without_names_of_functions_is_named_once() -> None:
     )
 
 
+def test_idle_time_has_no_function_if_samples_name_none() -> None:
+    sample = {"kind": "sample", "name": "[kernel]", "dur_ns": 0}
+    samples = [{**sample, "start_ns": 1_000 + at} for at in range(20)]
+    analysis = run(0, 2_000_000, 0, 0, by="nsys", marks=samples)
+    (found,) = of_rule(analysis, "host-unrecorded")
+    assert "20 CPU samples are in [kernel]" in found.sentence
+    (row,) = (row for row in waits(analysis) if row.words == "untraced host time")
+    assert row.names == ("longest 2.00 ms",)
+
+
 def test_samples_outside_the_gpu_work_tell_what_most_of_a_recording_is() -> None:
     """The GPU works from 1.0 to 1.1 s. Of 21 samples before that 16 are of one library.
 
@@ -1383,6 +1394,31 @@ def test_samples_outside_the_gpu_work_tell_what_most_of_a_recording_is() -> None
     when = "before the first GPU operation"
     told = f"76.2 % of 21 CPU samples {when} are in io.so: std::getline (76.2 %)."
     assert words(said) == told
+
+
+@pytest.mark.parametrize(
+    ("own", "said"),
+    [
+        (40, "100.0 % of 40 CPU samples of the launching threads"),
+        (20, "90.0 % of 200 CPU samples of all threads"),
+    ],
+    ids=["the launching thread works", "it mostly waits"],
+)
+def test_samples_of_all_threads_tell_what_the_launching_thread_waits_for(
+    own: int, said: str
+) -> None:
+    """Three threads read for 0.6 s, sampled every 10 ms; the launching one is on the CPU less."""
+    kernels = (("saxpy", at * MS, at * MS, 500_000) for at in range(1_000, 1_100))
+    rows = launched(*kernels)
+    rows["calls"] = [call | {"thread": 0} for call in rows["calls"]]
+    rows["marks"] = [
+        {"kind": "sample", "name": name, "start_ns": 10 * MS * at, "dur_ns": 0} | {"thread": thread}
+        for thread, name in enumerate(("app!main", *("io.so!getline",) * 3))
+        for at in range(60 if thread else own)
+    ]
+    found = outside_samples(tf.analyze(trace_of(**rows)))
+    assert found is not None
+    assert words(found).startswith(f"{said} before the first GPU operation are in ")
 
 
 @pytest.mark.parametrize("calls", [1, 2])
