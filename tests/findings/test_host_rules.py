@@ -1404,6 +1404,40 @@ def test_samples_outside_the_gpu_work_tell_what_most_of_a_recording_is() -> None
     ],
     ids=["the launching thread works", "it mostly waits"],
 )
+def _starting(check: str = "k", last: int = 28) -> tf.Analysis:
+    """30 kernels of 1 ms; a first launch of 41 ms, 38 ms untraced, and a sleep of 10 ms.
+
+    Checks are the second kernel and number `last`.
+    """
+    works, at = list[tuple[str, int, int, int]](), MS
+    for number in range(30):
+        name = "new" if number == 5 else check if number in (1, last) else "k"
+        launch, at = at, at + {5: 41, 10: 13, 15: 12, 20: 13, 25: 10}.get(number, 0) * MS
+        works.append((name, launch if number == 5 else at - 9_000, at, MS))
+        at += MS
+    rows = launched(*works)
+    rows["calls"][5]["dur_ns"] = 41 * MS
+    sleep = {"name": "time.sleep", "kind": "python", "start_ns": works[25][2] - 10 * MS}
+    rows["marks"] = [sleep | {"dur_ns": 10 * MS - 20_000}]
+    return tf.analyze(trace_of(**rows), tf.Selection(from_ns=0))
+
+
+def test_start_up_leads_before_untraced_host_time_that_takes_less() -> None:
+    analysis = _starting()
+    first, second = analysis.findings[:2]
+    assert (first.rule, second.rule) == ("start-up", "host-unrecorded")
+    assert second.share < first.share < (analysis.components.share("idle") or 0)
+
+
+@pytest.mark.parametrize(("last", "is_told"), [(28, True), (8, False)])
+def test_trials_of_autotuning_are_told_if_they_are_most_of_the_work(
+    last: int, *, is_told: bool
+) -> None:
+    (found,) = of_rule(_starting("redzone_checker", last), "start-up")
+    said = " Most GPU work is autotuning (redzone_checker, 2 times), until 1.00 ms before the end, "
+    assert (said in found.sentence) == is_told
+
+
 def test_samples_of_all_threads_tell_what_the_launching_thread_waits_for(
     own: int, said: str
 ) -> None:
