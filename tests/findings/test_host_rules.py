@@ -1396,14 +1396,6 @@ def test_samples_outside_the_gpu_work_tell_what_most_of_a_recording_is() -> None
     assert words(said) == told
 
 
-@pytest.mark.parametrize(
-    ("own", "said"),
-    [
-        (40, "100.0 % of 40 CPU samples of the launching threads"),
-        (20, "90.0 % of 200 CPU samples of all threads"),
-    ],
-    ids=["the launching thread works", "it mostly waits"],
-)
 def _starting(check: str = "k", last: int = 28) -> tf.Analysis:
     """30 kernels of 1 ms; a first launch of 41 ms, 38 ms untraced, and a sleep of 10 ms.
 
@@ -1438,6 +1430,14 @@ def test_trials_of_autotuning_are_told_if_they_are_most_of_the_work(
     assert (said in found.sentence) == is_told
 
 
+@pytest.mark.parametrize(
+    ("own", "said"),
+    [
+        (40, "100.0 % of 40 CPU samples of the launching threads"),
+        (20, "90.0 % of 200 CPU samples of all threads"),
+    ],
+    ids=["the launching thread works", "it mostly waits"],
+)
 def test_samples_of_all_threads_tell_what_the_launching_thread_waits_for(
     own: int, said: str
 ) -> None:

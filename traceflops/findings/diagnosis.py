@@ -33,6 +33,7 @@ from traceflops.findings.start_up import LITTLE_WORK, ONCE, kept, little_work, s
 from traceflops.findings.trace_health import trace_health
 from traceflops.findings.training_mode import training_mode
 from traceflops.findings.unevenness import UNEVEN_STEPS, is_sweep, uneven_steps
+from traceflops.findings.unjudged import UNJUDGED, largest_unjudged
 from traceflops.findings.user_rules import more_rules
 from traceflops.remedies import remedy
 from traceflops.windows.device_records import ENOUGH, PARTIAL
@@ -365,11 +366,14 @@ def _nothing(case: Case) -> Iterator[Finding]:
         how = remedy(case, "shapes")
         # The remedy for PyTorch is to record shapes: it is left out if the tool cannot do that.
         program = case.program if how else case.program - {"torch"}
+        kernels = largest_unjudged(case, busy_ns)
+        values = {"kernels": kernels or None, "count": len(kernels)}
         yield statement(
-            "kernels-unjudged",
+            UNJUDGED,
             share_of_window(case, busy_ns),
+            values,
             severity="low",
-            advice=advice_of("kernels-unjudged", program, {"how": how}),
+            advice=advice_of(UNJUDGED, program, {"how": how}),
         )
         return
     yield Finding(
