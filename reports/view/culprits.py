@@ -92,7 +92,8 @@ def _sampled_function(analysis: Analysis) -> str:
     claims = (finding.claim for finding in analysis.findings)
     values = next((claim.values for claim in claims if claim.code in _SAMPLED), {})
     functions = values.get("functions")
-    first = functions[0] if isinstance(functions, tuple) else None
+    # Samples of a library without names of functions have none.
+    first = functions[0] if isinstance(functions, tuple) and functions else None
     return f"samples: {words(first)}" if isinstance(first, Fact) else ""
 
 

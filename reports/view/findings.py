@@ -27,6 +27,7 @@ from traceflops.findings.rules import all_rules
 from traceflops.findings.slow_links import slow_link_fact
 from traceflops.findings.start_up import LITTLE_WORK, START_UP
 from traceflops.findings.unevenness import UNEVEN_STEPS
+from traceflops.findings.unjudged import told_first
 from traceflops.remedies import is_cut_off
 from traceflops.reports.view.figures import duration, percent
 from traceflops.reports.view.step_split import is_mostly_outside, outside
@@ -42,9 +43,7 @@ _UNKNOWN: Final = "other"  # the category of kernels that match no rule
 _FIGURE: Final = "verdict.figure"  # the code of the statement on utilisation
 _ON_CPU: Final = "on-cpu.remedy"  # how codes of remedies for work on CPUs begin
 _IN_NOTES: Final = "notes"
-_LONGEST_PLACE: Final = 40
-_LONGEST_HEADING: Final = 100
-_REASONS: Final = 2
+_LONGEST_PLACE, _LONGEST_HEADING, _REASONS = 40, 100, 2
 _NEARLY_ALL: Final = 0.95
 
 
@@ -192,6 +191,7 @@ def _opening(analysis: Analysis) -> Opening:
         return Opening(tuple(map(words, statements)), "", None)
     if best is None:
         first, *more = losses
+        kernel = kernel or told_first(analysis.findings, losses)
         return Opening((words(first),), _joined((*more, *kernel, *_fix_first(analysis))), None)
 
     # The name of a cause says what is wrong; a finding without a cause has nothing but its claim.

@@ -142,9 +142,39 @@ def test_a_wide_range_and_the_reason_for_it_are_one_doubt() -> None:
 
 
 def test_how_well_kernels_of_unknown_flops_use_the_gpu_is_not_claimed() -> None:
-    first, *_ = tf.analyze(trace_of(activities=[{"name": "gemm", "start_ns": 5}])).findings
-    assert first.sentence == "The GPU is busy; how well its kernels use it is not recorded."
+    analysis = tf.analyze(trace_of(activities=[{"name": "gemm", "start_ns": 5}]))
+    first, *_ = analysis.findings
+    assert first.sentence.startswith(
+        "The GPU is busy; how well its kernels use it is not recorded."
+    )
     assert first.remedy
+
+
+@pytest.mark.parametrize(
+    ("prefix", "kernel_ns", "told"),
+    [
+        ("gemm_", 2_500, "Largest kernels: gemm_a (25.0 %), gemm_b (25.0 %), gemm_c (25.0 %). Rec"),
+        ("solve_", 2_500, "Uncategorized kernels (solve_a 25.0 %, solve_b 25.0 %, solve_c 25.0 %)"),
+        ("gemm_", 400, "Memory work (device-to-device copies) takes 84.0 %"),
+    ],
+    ids=["of unknown use", "named elsewhere", "beside copies"],
+)
+def test_the_largest_kernels_of_a_busy_gpu_are_said_first_once(
+    prefix: str, kernel_ns: int, told: str
+) -> None:
+    works, copies = list[dict[str, Any]](), list[dict[str, Any]]()
+    for at in range(20):
+        own = {"name": prefix + "abcd"[at % 4], "start_ns": 2_500 * at, "dur_ns": kernel_ns}
+        copy = {"name": "Memcpy DtoD", "kind": "memcpy", "direction": "DtoD", "bytes": 2_000}
+        works.append(own)
+        if kernel_ns < 2_500:
+            end_ns = 2_500 * at + kernel_ns
+            copies.append(copy | {"start_ns": end_ns, "dur_ns": 2_500 - kernel_ns})
+    opened = opening(tf.analyze(trace_of(activities=[*works, *copies])))
+    said = f"{opened.title} {opened.rest}"
+    assert told in said
+    assert said.count("_a (") + said.count("_a 25") == (kernel_ns == 2_500)
+    assert "Memcpy" not in said
 
 
 def test_gains_are_sorted_and_a_cause_says_where_it_is() -> None:

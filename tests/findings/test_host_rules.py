@@ -14,6 +14,7 @@ from traceflops.findings.finding import Finding
 from traceflops.findings.host_samples import outside_samples
 from traceflops.findings.launching import slowed_by_stacks
 from traceflops.remedies import advice
+from traceflops.reports.view.culprits import waits
 from traceflops.reports.view.findings import causes, opening, title_sentence
 from traceflops.reports.view.texts import words
 from traceflops.windows.selection import Selection
@@ -1373,6 +1374,16 @@ def test_a_library_without_names_of_functions_is_named_once() -> None:
     )
 
 
+def test_idle_time_has_no_function_if_samples_name_none() -> None:
+    sample = {"kind": "sample", "name": "[kernel]", "dur_ns": 0}
+    samples = [{**sample, "start_ns": 1_000 + at} for at in range(20)]
+    analysis = run(0, 2_000_000, 0, 0, by="nsys", marks=samples)
+    (found,) = of_rule(analysis, "host-unrecorded")
+    assert "20 CPU samples are in [kernel]" in found.sentence
+    (row,) = (row for row in waits(analysis) if row.words == "untraced host time")
+    assert row.names == ("longest 2.00 ms",)
+
+
 def test_samples_outside_the_gpu_work_tell_what_most_of_a_recording_is() -> None:
     """The GPU works from 1.0 to 1.1 s. Of 21 samples before that 16 are of one library.
 
@@ -1392,6 +1403,65 @@ def test_samples_outside_the_gpu_work_tell_what_most_of_a_recording_is() -> None
     when = "before the first GPU operation"
     told = f"76.2 % of 21 CPU samples {when} are in io.so: std::getline (76.2 %)."
     assert words(said) == told
+
+
+def _starting(check: str = "k", last: int = 28) -> tf.Analysis:
+    """30 kernels of 1 ms; a first launch of 41 ms, 38 ms untraced, and a sleep of 10 ms.
+
+    Checks are the second kernel and number `last`.
+    """
+    works, at = list[tuple[str, int, int, int]](), MS
+    for number in range(30):
+        name = "new" if number == 5 else check if number in (1, last) else "k"
+        launch, at = at, at + {5: 41, 10: 13, 15: 12, 20: 13, 25: 10}.get(number, 0) * MS
+        works.append((name, launch if number == 5 else at - 9_000, at, MS))
+        at += MS
+    rows = launched(*works)
+    rows["calls"][5]["dur_ns"] = 41 * MS
+    sleep = {"name": "time.sleep", "kind": "python", "start_ns": works[25][2] - 10 * MS}
+    rows["marks"] = [sleep | {"dur_ns": 10 * MS - 20_000}]
+    return tf.analyze(trace_of(**rows), tf.Selection(from_ns=0))
+
+
+def test_start_up_leads_before_untraced_host_time_that_takes_less() -> None:
+    analysis = _starting()
+    first, second = analysis.findings[:2]
+    assert (first.rule, second.rule) == ("start-up", "host-unrecorded")
+    assert second.share < first.share < (analysis.components.share("idle") or 0)
+
+
+@pytest.mark.parametrize(("last", "is_told"), [(28, True), (8, False)])
+def test_trials_of_autotuning_are_told_if_they_are_most_of_the_work(
+    last: int, *, is_told: bool
+) -> None:
+    (found,) = of_rule(_starting("redzone_checker", last), "start-up")
+    said = " Most GPU work is autotuning (redzone_checker, 2 times), until 1.00 ms before the end, "
+    assert (said in found.sentence) == is_told
+
+
+@pytest.mark.parametrize(
+    ("own", "said"),
+    [
+        (40, "100.0 % of 40 CPU samples of the launching threads"),
+        (20, "90.0 % of 200 CPU samples of all threads"),
+    ],
+    ids=["the launching thread works", "it mostly waits"],
+)
+def test_samples_of_all_threads_tell_what_the_launching_thread_waits_for(
+    own: int, said: str
+) -> None:
+    """Three threads read for 0.6 s, sampled every 10 ms; the launching one is on the CPU less."""
+    kernels = (("saxpy", at * MS, at * MS, 500_000) for at in range(1_000, 1_100))
+    rows = launched(*kernels)
+    rows["calls"] = [call | {"thread": 0} for call in rows["calls"]]
+    rows["marks"] = [
+        {"kind": "sample", "name": name, "start_ns": 10 * MS * at, "dur_ns": 0} | {"thread": thread}
+        for thread, name in enumerate(("app!main", *("io.so!getline",) * 3))
+        for at in range(60 if thread else own)
+    ]
+    found = outside_samples(tf.analyze(trace_of(**rows)))
+    assert found is not None
+    assert words(found).startswith(f"{said} before the first GPU operation are in ")
 
 
 @pytest.mark.parametrize("calls", [1, 2])

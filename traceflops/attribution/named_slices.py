@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from functools import cached_property
 from operator import itemgetter
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from msgspec import Struct
@@ -32,6 +32,7 @@ from traceflops.table.columns import (
     SmallArray,
     WholeArray,
     codes,
+    count_true,
     is_one_of,
     numbers,
     span_columns,
@@ -226,21 +227,39 @@ def sample_spacing_ns(trace: Trace) -> int:
     return int(np.median(spacing[same])) if same.any() else 0
 
 
-def sampled_outside(prepared: Prepared) -> tuple[Counter[str], Counter[str]]:
-    """Count CPU samples per function before the first work of the only GPU, and after the last.
+class Sampled(NamedTuple):
+    """CPU samples per function, and `whose`: "callers" or "all" threads, "" if none are others."""
 
-    Several GPUs work at different times: then both counts are empty.
+    counts: Counter[str]
+    whose: str = ""
+
+
+def sampled_outside(prepared: Prepared) -> tuple[Sampled, Sampled]:
+    """Count CPU samples before the first work of the only GPU, and after the last.
+
+    They are of the threads that call the GPU; of all threads if these are off the CPU for more than
+    half of that time. Several GPUs work at different times: then both counts are empty.
     """
     if len(prepared.accounts) != 1:
-        return Counter(), Counter()
+        return Sampled(Counter()), Sampled(Counter())
     [(first_ns, last_ns)] = (account.rows.span for account in prepared.accounts.values())
-    marks = prepared.trace.marks
-    at_ns, is_sample = numbers(marks["start_ns"]), is_one_of(marks["kind"], "sample")
-    before, after = (
-        Counter(texts_of(marks["name"], np.flatnonzero(is_sample & is_outside)))
-        for is_outside in (at_ns < first_ns, at_ns >= last_ns)
-    )
-    return before, after
+    trace, spacing_ns = prepared.trace, sample_spacing_ns(prepared.trace)
+    row = np.flatnonzero(is_one_of(trace.marks["kind"], "sample"))
+    at_ns, label = numbers(trace.marks["start_ns"])[row], trace.marks["name"]
+    calling, own = shared_codes(thread_columns(trace.calls), thread_columns(trace.marks, row))
+    calls = np.isin(own, calling)
+
+    def counted(is_outside: BoolArray) -> Sampled:
+        """Return the samples of one side of the GPU work."""
+        callers = is_outside & calls
+        if not trace.calls.num_rows or count_true(callers) == count_true(is_outside):
+            return Sampled(Counter(texts_of(label, row[is_outside])))
+        on_cpu_ns = spacing_ns * count_true(callers)
+        is_waiting = 2 * on_cpu_ns < np.ptp(at_ns[is_outside])
+        chosen = is_outside if is_waiting else callers
+        return Sampled(Counter(texts_of(label, row[chosen])), "all" if is_waiting else "callers")
+
+    return counted(at_ns < first_ns), counted(at_ns >= last_ns)
 
 
 def off_cpu_in(prepared: Prepared, kind: str) -> int:

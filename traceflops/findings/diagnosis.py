@@ -33,6 +33,7 @@ from traceflops.findings.start_up import LITTLE_WORK, ONCE, kept, little_work, s
 from traceflops.findings.trace_health import trace_health
 from traceflops.findings.training_mode import training_mode
 from traceflops.findings.unevenness import UNEVEN_STEPS, is_sweep, uneven_steps
+from traceflops.findings.unjudged import UNJUDGED, largest_unjudged
 from traceflops.findings.user_rules import more_rules
 from traceflops.remedies import remedy
 from traceflops.windows.device_records import ENOUGH, PARTIAL
@@ -66,7 +67,8 @@ _SMALL_COPIES: Final = ("host-copies.remedy.tiny", "host-copies.remedy.join")
 """Remedies of copies that do not pin memory."""
 _LAUNCHING: Final = ("other-calls", "eager-overhead", "launch-latency", "thread-handover")
 _IDLE: Final = "idle"  # the section of a report that shows causes of idle time
-_WITH_CAUSES: Final = ("loss-idle", "loss-communication")  # losses that have causes of their own
+_UNKNOWN, _IDLE_LOSS = "host-unrecorded", "loss-idle"
+_WITH_CAUSES: Final = (_IDLE_LOSS, "loss-communication")  # losses that have causes of their own
 _TIMES: Final = 3
 """A cause without a gain, or a kernel, stands before gains of less than 1/_TIMES of its time."""
 _NEAR: Final = 0.5  # kernels that reach this part of their roof are near what the GPU can do
@@ -130,8 +132,8 @@ def _of_timeline(case: Case, *, is_judged: bool) -> Iterator[Finding]:
     starts, leads = None if case.recorded == "serialized" else start_up(case), False
     if starts is not None and case.steps.measured is None:  # else the user left start-up out
         # Findings have shares of the chosen time, start-up of all time: make them comparable.
-        largest = max((finding.share for finding in (*findings, *case.losses)), default=0.0)
-        leads = starts.severity == "high" and starts.share > kept(case) * largest
+        largest = kept(case) * _largest_share(findings, case.losses)
+        leads = starts.severity == "high" and starts.share > largest
         leads = leads or starts.share >= limit(case, starts.rule, "most_share")
         # The loop that follows a kernel that makes its data is the program.
         leads &= starts.advice is None or starts.advice.code != ONCE
@@ -149,6 +151,17 @@ def _of_timeline(case: Case, *, is_judged: bool) -> Iterator[Finding]:
     elif is_judged and not any(map(_stands_out, (*ordered, *others))):
         yield from _nothing(case)
     yield from (*ordered, *others)
+
+
+def _largest_share(findings: Sequence[Finding], losses: Sequence[Finding]) -> float:
+    """Return the largest share of time among findings and losses.
+
+    If what leads is host time that nothing explains, it may be start-up, too: then idle time counts
+    only with the share of that finding.
+    """
+    is_unknown = bool(findings) and findings[0].rule == _UNKNOWN and findings[0].gain is None
+    counted = (loss for loss in losses if not (is_unknown and loss.rule == _IDLE_LOSS))
+    return max((finding.share for finding in (*findings, *counted)), default=0.0)
 
 
 def longest_first(findings: Sequence[Finding], step_ns: float) -> list[Finding]:
@@ -353,11 +366,14 @@ def _nothing(case: Case) -> Iterator[Finding]:
         how = remedy(case, "shapes")
         # The remedy for PyTorch is to record shapes: it is left out if the tool cannot do that.
         program = case.program if how else case.program - {"torch"}
+        kernels = largest_unjudged(case, busy_ns)
+        values = {"kernels": kernels or None, "count": len(kernels)}
         yield statement(
-            "kernels-unjudged",
+            UNJUDGED,
             share_of_window(case, busy_ns),
+            values,
             severity="low",
-            advice=advice_of("kernels-unjudged", program, {"how": how}),
+            advice=advice_of(UNJUDGED, program, {"how": how}),
         )
         return
     yield Finding(

@@ -74,10 +74,12 @@ def outside_samples(case: Case) -> Fact | None:
     The side with more samples is told; None if samples are few.
     """
     before, after = sampled_outside(case.prepared)
-    is_before = before.total() >= after.total()
-    values = _values_of_samples(case, before if is_before else after)
+    is_before = before.counts.total() >= after.counts.total()
+    counts, whose = before if is_before else after
+    values = _values_of_samples(case, counts)
     when = fact("outside.sampled-before" if is_before else "outside.sampled-after")
-    return Fact("outside.sampled", {**values, "when": when}) if values else None
+    of = fact(f"outside.sampled-{whose}") if whose else None
+    return Fact("outside.sampled", {**values, "when": when, "whose": of}) if values else None
 
 
 def _values_of_samples(case: Case, counts: Counter[str]) -> dict[str, Value]:

@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from traceflops.attribution.host_events import has_fact, host_span
 from traceflops.attribution.outside_work import outside_gpu_work
 from traceflops.facts import Fact, Value, fact, quoted
+from traceflops.findings.autotuning import trials
 from traceflops.findings.case import Case
 from traceflops.findings.finding import WORTH_SAYING, Finding, function_of, short_name
 from traceflops.findings.rules import advice_of, statement, thresholds
@@ -92,6 +93,7 @@ def start_up(case: Case) -> Finding | None:
         beside_name: round(beside_ns / case.windows_used) if is_beside or measured else None,
         "what": fact(f"{START_UP}.{basis}"),
         "kind": kind,
+        "trials": trials(prepared),
     }
     knows = {"children"} if values["kind"] == KINDS["children"] else set[str]()
     advice = advice_of(START_UP, case.program | knows)

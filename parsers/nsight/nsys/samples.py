@@ -1,4 +1,4 @@
-"""CPU samples of the threads that call CUDA: functions that ran, and when no CPU ran them."""
+"""CPU samples of processes that call CUDA, and when no CPU ran the threads that call it."""
 
 from __future__ import annotations
 
@@ -8,19 +8,27 @@ from typing import Final
 import numpy as np
 
 from traceflops.parsers.io.database_query import Among, Batch, Lookup, Wanted, by_distinct
+from traceflops.parsers.nsight.nsys.enums import processes_of
 from traceflops.parsers.nsight.nsys.reading import ReportReading, texts_of
-from traceflops.table.grouping import group_rows
+from traceflops.table.columns import count_true
+from traceflops.table.grouping import distinct, group_rows
 
 _CHAINS, _SAMPLES, _SWITCHES = "SAMPLING_CALLCHAINS", "COMPOSITE_EVENTS", "SCHED_EVENTS"
 _FRAME: Final = Wanted(integers=("id", "symbol", "module"))
 _ADDRESS: Final = re.compile(r"0x[0-9a-fA-F]+")
 _UNKNOWN: Final = "(unknown)"
 _MOST: Final = 4_000_000
+_MOST_OF_OTHERS: Final = 1_000_000
+"""Samples of threads that do not call CUDA, which tell less."""
 
 
 def read_samples(reading: ReportReading) -> None:
-    """Add at most _MOST samples of the threads that call CUDA, named by their innermost frame."""
+    """Add at most _MOST samples of the threads that call CUDA, named by their innermost frame.
+
+    Also add at most _MOST_OF_OTHERS of the other threads of their processes.
+    """
     callers = reading.callers()
+    processes = distinct(processes_of(callers))
     innermost = reading.tables.whole(_CHAINS, _FRAME, (Among("stackDepth", (0,)),))
     if not innermost.count:
         return
@@ -38,12 +46,15 @@ def read_samples(reading: ReportReading) -> None:
         return names["name"]["!".join(filter(None, parts)) or _UNKNOWN]
 
     name_of_sample = Lookup(innermost["id"], by_distinct(frame, name_code))
-    count = 0
+    left, left_of_others = _MOST, _MOST_OF_OTHERS
     for batch in reading.batches(_SAMPLES, ("id", "start", "globalTid")):
-        rows = batch.only(np.isin(batch["globalTid"], callers))
+        rows = batch.only(np.isin(processes_of(batch["globalTid"]), processes))
         rows = reading.timed(rows.with_numbers({"end": rows["start"]}))  # a sample has no length
-        rows = rows.only(np.arange(rows.count) < _MOST - count)
-        count += rows.count
+        is_caller = np.isin(rows["globalTid"], callers)
+        number = np.where(is_caller, np.cumsum(is_caller), np.cumsum(~is_caller))  # from 1 on
+        rows = rows.only(number <= np.where(is_caller, left, left_of_others))
+        left -= count_true(is_caller)
+        left_of_others -= count_true(~is_caller)
         name = name_of_sample(rows["id"])
         name = np.where(name < 0, names["name"][_UNKNOWN], name)
         reading.add("marks", rows, name=name, kind=names["kind"]["sample"])

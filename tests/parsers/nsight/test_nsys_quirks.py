@@ -545,15 +545,17 @@ def test_what_openacc_does_is_kept_as_system_calls_are(tmp_path: Path) -> None:
     assert found == [("system", "Enter Data", 15)]
 
 
-def test_samples_of_threads_that_call_cuda_are_named_by_their_innermost_function(
+def test_samples_of_processes_that_call_cuda_are_named_by_their_innermost_function(
     tmp_path: Path,
 ) -> None:
+    """The fourth is of another thread, the last of another process."""
     export = NsysFile()
     export.call(1, 2, 1)
     export.kernel(10, 20, correlationId=1)
     frames = (("zlib", "/opt/lib/png.so"), ("0x7f00aa", "/opt/lib/png.so"), ("main", "/home/x/app"))
-    for at, tid in enumerate((TID, TID, TID, 5)):
-        export.row("COMPOSITE_EVENTS", id=at, start=100 + at, globalTid=thread(tid))
+    owners = (*map(thread, (TID, TID, TID, 5)), thread(5, 999))
+    for at, owner in enumerate(owners):
+        export.row("COMPOSITE_EVENTS", id=at, start=100 + at, globalTid=owner)
         for depth, place in enumerate((at % 3, 2)):
             symbol, module = map(export.string, frames[place])
             chain = {"id": at, "symbol": symbol, "module": module, "stackDepth": depth}
@@ -563,6 +565,7 @@ def test_samples_of_threads_that_call_cuda_are_named_by_their_innermost_function
         ("sample", "png.so!zlib", 100, 0),
         ("sample", "png.so", 101, 0),
         ("sample", "app!main", 102, 0),
+        ("sample", "png.so!zlib", 103, 0),
     ]
 
 
