@@ -501,7 +501,7 @@ def found_with(rule_of_kernel: dict[str, Any], values: Mapping[str, float]) -> l
         ("volta_sgemm_32x128_nn", BUSY, "is a framework's or library's"),
         ("volta_sgemm_32x128_nn", BUSY | {WAVES: 0.66}, "split-K"),
         ("walk<at::native::Sum>", BUSY, "-maxrregcount"),
-        ("nvkernel__Z4walkIdEvPKT_PS0_mm_F1L5_14", BUSY | {WAVES: 0.66}, "walk: 0.66 waves"),
+        ("nvkernel__Z4walkIdEvPKT_PS0_mm_F1L5_14", BUSY | {WAVES: 0.66}, "walk_L5: 0.66 waves"),
         ("nvkernel__Z4walkIdEvPKT_PS0_mm_F1L5_14", BUSY | {WAVES: 0.66}, "collapse(n)"),
     ],
 )
