@@ -44,7 +44,7 @@ def totals_alone(untimed: Untimed, trace: Trace) -> tuple[Fact, ...]:
     return (
         _with_kernels(untimed, works, shown),
         *several,
-        *_communication(untimed, works, shown),
+        *_communication(untimed, works, shown, is_one=processes == 1),
         *single_calls(untimed.of_kind("call"), untimed.device_ns),
         *launches_beyond_work(untimed),
     )
@@ -120,14 +120,22 @@ def _kind_of(sub: str, name: str) -> str | None:
 
 
 def _communication(
-    untimed: Untimed, works: Sequence[Mapping[str, Any]], shown: Mapping[str, str]
+    untimed: Untimed,
+    works: Sequence[Mapping[str, Any]],
+    shown: Mapping[str, str],
+    *,
+    is_one: bool,
 ) -> tuple[Fact, ...]:
-    """Return how much of the time is communication, which other ranks may make long, if much."""
+    """Return how much of the time is communication, which other ranks may make long, if much.
+
+    Sums of one source (`is_one`) may be of several GPUs: their names do not tell.
+    """
     shares = [row["share"] for row in untimed.categories.to_pylist() if row["top"] == _WAITING]
     if None in shares or severity_of(sum(shares)) not in ("high", "medium"):
         return ()
     longest = next(work for work in works if work["top"] == _WAITING)  # they are sorted by time
-    values = {"count": longest["count"], "mean_ns": longest["mean_ns"]}
+    values: dict[str, Value] = {"count": longest["count"], "mean_ns": longest["mean_ns"]}
+    values["sums"] = fact("verdict.several-gpus") if is_one else None
     name = shown.get(longest["name"], longest["name"])
     return (fact("verdict.communication-totals", share=sum(shares), name=name, **values),)
 
