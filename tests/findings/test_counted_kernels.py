@@ -649,6 +649,21 @@ def test_a_run_for_counters_leads_with_them_and_blames_no_idle_time(code: str) -
     assert not analysis.idle.culprits
 
 
+@pytest.mark.parametrize(
+    ("name", "remedy"), [("some_gemm", "split-K"), ("other", "larger problem")]
+)
+def test_small_grids_of_a_run_for_counters_are_to_grow(name: str, remedy: str) -> None:
+    """Two launches of 8 blocks take three times as long as one of 512, on 100 multiprocessors."""
+    works = launched(*((name, 0, at * 1_000_000, 60_000) for at in (1, 2, 3)))
+    for row, blocks in zip(works["activities"], (8, 8, 512), strict=True):
+        row |= {"grid": [blocks, 1, 1], "dur_ns": 40_000 if blocks == 512 else 60_000}
+    trace = trace_of(**works, devices=[{"sm_count": 100}])
+    note = Note("assumed", "timed-one-by-one", "One by one.")
+    said = tf.analyze(replace(trace, notes=(note,))).verdict.sentence
+    assert f"{name} takes 100.0 % of the 160 µs of kernel time: 75.0 % of that in launches" in said
+    assert remedy in said
+
+
 def test_the_share_of_a_kernel_is_that_of_all_its_sizes() -> None:
     """Of 100 us, three sizes of one kernel take 30, 20 and 10, and another one takes 40."""
     works = [("resized", 30, 9), ("resized", 20, 8), ("resized", 10, 7), ("other", 40, 6)]

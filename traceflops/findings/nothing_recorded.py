@@ -46,6 +46,8 @@ from traceflops.windows.records import StepChoice
 _HELD: Final = re.compile(r"(?P<held>[0-9]{1,18}) (?P<capacity>[0-9]{1,18})")
 _OF_PROFILER: Final = re.compile(r"(^|/)torch/profiler/")
 _NO_GPU: Final = "no-gpu"
+_NO_RECORDS: Final = ("no-driver", "empty")
+"""Ends of tracing after which no record of CUDA is there."""
 _UNNAMED: Final = "(unnamed range)"
 NO_PROGRAM: Final = "verdict.no-program"
 """The code of the statement that nothing recorded is of the program."""
@@ -74,8 +76,8 @@ def nothing_recorded(trace: Trace) -> Fact | None:
     facts = trace.source.facts
     error, newest, end = map(facts.get, (CUPTI_ERROR, NEW_DRIVER, CUDA_END))
     is_explained, has_calls = PROGRAM_ERROR in facts, trace.calls.num_rows
-    if end == "no-driver" and not is_explained and not has_calls:
-        return fact("verdict.no-driver")
+    if end in _NO_RECORDS and not is_explained and not has_calls:
+        return fact(f"verdict.{end}")
     if error and facts.get(PROGRAM_ERROR) != _NO_GPU:  # without a GPU there is nothing to trace
         if error == _PROTECTED:
             return fact("verdict.cuda-protected")
