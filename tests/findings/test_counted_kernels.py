@@ -501,7 +501,7 @@ def found_with(rule_of_kernel: dict[str, Any], values: Mapping[str, float]) -> l
         ("volta_sgemm_32x128_nn", BUSY, "is a framework's or library's"),
         ("volta_sgemm_32x128_nn", BUSY | {WAVES: 0.66}, "split-K"),
         ("walk<at::native::Sum>", BUSY, "-maxrregcount"),
-        ("nvkernel__Z4walkIdEvPKT_PS0_mm_F1L5_14", BUSY | {WAVES: 0.66}, "walk: 0.66 waves"),
+        ("nvkernel__Z4walkIdEvPKT_PS0_mm_F1L5_14", BUSY | {WAVES: 0.66}, "walk_L5: 0.66 waves"),
         ("nvkernel__Z4walkIdEvPKT_PS0_mm_F1L5_14", BUSY | {WAVES: 0.66}, "collapse(n)"),
     ],
 )
@@ -647,6 +647,21 @@ def test_a_run_for_counters_leads_with_them_and_blames_no_idle_time(code: str) -
     assert analysis.kernels["share"].to_pylist() == [0.75, 0.25]
     assert time_shared(analysis) == "time of GPU work"
     assert not analysis.idle.culprits
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"), [("some_gemm", "split-K"), ("other", "larger problem")]
+)
+def test_small_grids_of_a_run_for_counters_are_to_grow(name: str, remedy: str) -> None:
+    """Two launches of 8 blocks take three times as long as one of 512, on 100 multiprocessors."""
+    works = launched(*((name, 0, at * 1_000_000, 60_000) for at in (1, 2, 3)))
+    for row, blocks in zip(works["activities"], (8, 8, 512), strict=True):
+        row |= {"grid": [blocks, 1, 1], "dur_ns": 40_000 if blocks == 512 else 60_000}
+    trace = trace_of(**works, devices=[{"sm_count": 100}])
+    note = Note("assumed", "timed-one-by-one", "One by one.")
+    said = tf.analyze(replace(trace, notes=(note,))).verdict.sentence
+    assert f"{name} takes 100.0 % of the 160 µs of kernel time: 75.0 % of that in launches" in said
+    assert remedy in said
 
 
 def test_the_share_of_a_kernel_is_that_of_all_its_sizes() -> None:

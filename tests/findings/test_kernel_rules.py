@@ -675,6 +675,43 @@ def test_totals_by_name_tell_products_in_plain_fp32(name: str, is_told: bool) ->
     assert told == [claim] * is_told
 
 
+IN_TF32 = "cutlass_80_tensorop_s1688gemm_128x128_nn_align4"
+REDUCED = "ncclDevKernel_AllReduce_Sum_{}_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+SCATTERED = "ncclDevKernel_ReduceScatter_Sum_f32_RING_LL"
+
+
+@pytest.mark.parametrize(
+    ("collective", "remedy"),
+    [
+        (
+            REDUCED.format("f32"),
+            "Collectives in FP32 (30.0 % of the time) keep their type: to "
+            "halve their bytes, too, use bf16_compress_hook with DistributedDataParallel.",
+        ),
+        (SCATTERED, "use FSDP's mixed precision"),
+        ("ncclKernel_AllReduce_RING_LL_Sum_float(ncclDevComm*)", "bf16_compress_hook"),
+        (REDUCED.format("bf16"), ""),
+    ],
+)
+def test_collectives_in_fp32_are_told_beside_products_in_tf32(collective: str, remedy: str) -> None:
+    parts = ((IN_TF32, 40), (collective, 30), (ADD, 30))
+    totals = [{"name": name, "count": 3, "total_ns": time_ns} for name, time_ns in parts]
+    told = of_rule(tf.analyze(trace_of(totals=totals)).findings, "single-precision")
+    assert told.sentence == "GEMMs in TF32 take 40.0 % of the time."
+    assert remedy in told.remedy
+    assert ("Collectives" in told.remedy) == bool(remedy)
+    works = [product("[[], []]", 4_000, IN_TF32, types=FLOAT), made(collective, 3_000)]
+    one = found([*works, made(ADD, 3_000)] * 2)["single-precision"]
+    assert remedy in one.remedy
+    assert ("Collectives" in one.remedy) == bool(remedy)
+
+
+def test_totals_in_tf32_beside_others_in_16_bits_are_on_purpose() -> None:
+    totals = [{"name": name, "count": 3, "total_ns": 40} for name in (IN_TF32, GEMM, ADD)]
+    rules = {one.rule for one in tf.analyze(trace_of(totals=totals)).findings}
+    assert "single-precision" not in rules
+
+
 def test_products_without_launch_records_gain_at_most_what_a_faster_type_may_take_off() -> None:
     """On an A100, BF16 does a product in 19.5 of 312 of the time of FP32 at best."""
     works = [made("ampere_sgemm_64x32_sliced1x4_nt", 800), made(ADD, 200)]

@@ -204,7 +204,7 @@ def judged(
     idle_share = total.components.share("idle") if is_idle_known else None
     short_ns = sum(culprit.short_ns for culprit in idle.culprits)
     return {
-        "verdict": _with_doubts(verdict, facts, lost_graphs),
+        "verdict": _with_doubts(verdict, facts, measured, lost_graphs),
         "steps": replace(choice, typical_ns=spread.median_ns) if spread is not None else choice,
         "devices": tuple(devices),
         "total": total,
@@ -222,9 +222,12 @@ def judged(
     }
 
 
-def _with_doubts(verdict: Verdict, facts: VerdictFacts, lost_graphs: Fact | None) -> Verdict:
+def _with_doubts(
+    verdict: Verdict, facts: VerdictFacts, measured: Measurement, lost_graphs: Fact | None
+) -> Verdict:
     """Return a verdict led by what puts it in doubt: lost records, a debug build, an error."""
-    verdict = led_by_build(verdicts.led_by(verdict, facts.cut or lost_graphs), facts.trace)
+    verdict = verdicts.led_by(verdict, facts.cut or lost_graphs)
+    verdict = led_by_build(verdict, facts.trace, measured)
     failed = failed_launches(facts.trace)
     others = (part for part in verdict.parts if part not in failed)
     lossy = lossy_steps(facts.choice, facts.trace) if facts.records.is_judged else ()

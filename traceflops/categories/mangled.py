@@ -12,6 +12,10 @@ _PIECE: Final = re.compile(
 )
 OFFLOADED: Final = re.compile(r"^nvkernel_(_Z.+?)_F\d+L\d+(_\d+)?$", re.ASCII)
 """The name that NVIDIA's compiler gives to a loop of OpenMP: the function with number and line."""
+_OF_LOOP: Final = re.compile(
+    r"^(?:nvkernel_(_Z.+?)_F\d+(L\d+)(?:_\d+)?|(_Z.+?)_(\d+_gpu(?:__red)?))$", re.ASCII
+)
+"""The same for OpenMP and OpenACC: the function, and the line that tells its loops apart."""
 CONDITIONS_END: Final = re.compile(r">::type[\s&*]+(?=[A-Za-z_])")
 """The end of `enable_if<...>` where brackets do not tell it.
 
@@ -19,8 +23,8 @@ Nsight Systems writes the condition `((8) > (0)) && ...` as `T2>(int)0&&...`.
 """
 _BEGUN: Final = re.compile(r"_ZN?[rVK]*")
 _ENUM_VALUE: Final = re.compile(r"E(\d+)E", re.ASCII)
-_NAMELESS: Final = "_GLOBAL__N"
-_NO_NAMES: Final = (_NAMELESS, "_cl")
+_NAMELESS: Final = ("_GLOBAL__N", "_INTERNAL_")
+_NO_NAMES: Final = (*_NAMELESS, "_cl")
 """Beginnings of generated names: of anonymous namespaces and of the operator() of lambdas."""
 _LONGEST: Final = 4096
 
@@ -44,15 +48,19 @@ def mangled_parts(text: str) -> tuple[list[str], list[str]]:
 def readable(name: str) -> str:
     """Return a mangled name in readable form, e.g. `ns::gemm<4, Relu>`; other names unchanged.
 
-    Only numbers and classes of the template arguments are shown, no built-in types of C++.
+    Only numbers and classes of the template arguments are shown, no built-in types of C++. Loops of
+    OpenMP and OpenACC have their line: `solve_L42`, `solve_42_gpu`.
     """
-    name = OFFLOADED.sub(r"\1", name)
+    loop = _OF_LOOP.match(name) if len(name) <= _LONGEST else None
+    name, line = (loop[1] or loop[3], loop[2] or loop[4]) if loop else (name, "")
     if not name.startswith("_Z") or len(name) > _LONGEST:
         return name
     path, position = path_of(name)
     if not path or not all(path):
         return name
-    plain = "::".join(part for part in path if not part.startswith(_NAMELESS))
+    named = (part for part in path[:-1] if not part.startswith(_NAMELESS))
+    plain = "::".join((*named, path[-1]))
+    plain = f"{plain}_{line}" if line else plain
     if name[position : position + 1] != "I":  # no template arguments
         return plain
     arguments: list[str] = []

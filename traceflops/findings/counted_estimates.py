@@ -169,7 +169,9 @@ def for_callers(case: Case, speed: KernelSpeed, advice: Fact | None) -> Fact | N
     if advice is None or advice.code in _OF_CALLERS:
         return advice
     if speed.is_debug:
-        return None
+        parts = advice.values.get("parts") if advice.code == "joined" else None
+        kept = [part for part in parts if part.code in _OF_CALLERS] if parts else []
+        return kept[0] if kept else None
     if not is_of_library(speed.name):
         return advice
     are_all = all(is_of_library(counted.name) for counted in case.measured.speeds)

@@ -70,7 +70,7 @@ def counted_kernels(case: Case) -> Iterator[Finding]:
     total_ns = sum(speed.duration_ns or 0 for speed in speeds)
     names = short_names([speed.name for speed in speeds])
     rows = case.untimed.counted.to_pylist() if case.untimed is not None else ()
-    kinds = {row["name"]: _kind(row["top"], row["sub"]) for row in rows}
+    kinds = {row["name"]: kind_of(row["top"], row["sub"]) for row in rows}
     uncounted = [*_uncounted(rows, speeds)] if total_ns else []
     yield from uncounted
     shares, sizes = defaultdict[str, float](float), Counter(speed.name for speed in speeds)
@@ -159,7 +159,7 @@ def counted_main_kernel(case: Case) -> Iterator[Finding]:
     if severity_of(share) is not None:
         name = short_names([speed.name])[speed.name]
         row = Row(row_name(most.name), most.sum_ns, most.count)
-        kind = _kind(most.category.top, most.category.sub)
+        kind = kind_of(most.category.top, most.category.sub)
         for finding in _finding(case, speed, name, kind, share):
             yield replace(finding, evidence=("speed-of-light", "kernels"), rows=(row,))
 
@@ -178,7 +178,7 @@ def speed_of(measured: Measurement, kernel: KernelRow) -> KernelSpeed | None:
     return next(same, None)
 
 
-def _kind(top: str, sub: str) -> str:
+def kind_of(top: str, sub: str) -> str:
     """Return what is typical of a kernel of a category; "" if nothing is.
 
     It is "product" if tensor cores may compute it, "passes" if it is one of several over the same
@@ -200,7 +200,7 @@ def _finding(
 ) -> Iterator[Finding]:
     """Give a finding on what holds a kernel back, nothing if counters do not tell it.
 
-    `name` and `kind` come from `short_names` and `_kind`; `others` have too small a grid as well.
+    `name` and `kind` come from `short_names` and `kind_of`; `others` have too small a grid as well.
     `share` is of launches of all `sizes`, `speed` is of the size with most time.
     """
     wasted = tuple(wasted_by(case, speed))
@@ -336,8 +336,12 @@ def _small_grid(case: Case, speed: KernelSpeed, kind: str) -> tuple[Fact, Fact]:
         blocks=prod(speed.grid) if speed.grid and speed.block else None,
         threads=prod(speed.block) if speed.block else None,
     )
-    of_grid = _limiter("grid", "directives" if is_of_directives(speed.name) else kind)
-    return grid, _too_short(case, speed) or of_grid
+    return grid, _too_short(case, speed) or remedy_of_grid(speed.name, kind)
+
+
+def remedy_of_grid(name: str, kind: str) -> Fact:
+    """Return what to do about the small grid of a kernel of a kind; see `kind_of`."""
+    return _limiter("grid", "directives" if is_of_directives(name) else kind)
 
 
 def _too_short(case: Case, speed: KernelSpeed) -> Fact | None:

@@ -25,11 +25,12 @@ from traceflops.findings.late_rank import late_rank, rank_balance
 from traceflops.findings.main_kernel import MAIN_KERNEL
 from traceflops.findings.managed_memory import UNIFIED, unified_memory
 from traceflops.findings.many_operators import many_kernels
-from traceflops.findings.precision import totals_in_fp32
+from traceflops.findings.precision import totals_in_single
 from traceflops.findings.rules import advice_of, all_rules, rule_of, statement
 from traceflops.findings.slow_links import slow_link
 from traceflops.findings.standstill import STANDSTILL, uneven_launches, without_stalled
 from traceflops.findings.start_up import LITTLE_WORK, ONCE, kept, little_work, start_up
+from traceflops.findings.totals_alone import main_total
 from traceflops.findings.trace_health import trace_health
 from traceflops.findings.training_mode import training_mode
 from traceflops.findings.unevenness import UNEVEN_STEPS, is_sweep, uneven_steps
@@ -97,7 +98,8 @@ def _diagnosed(case: Case) -> Iterator[Finding]:
             yield from _of_operators(case)
         elif not case.devices:
             yield from counted_kernels(case)
-        yield from (*totals_in_fp32(case), *many_kernels(case), *case.losses)
+        of_totals = (*totals_in_single(case), *many_kernels(case))
+        yield from (*(of_totals or main_total(case)), *case.losses)
     elif is_judged and little_work(case.prepared, limits):
         yield from _causes(case, ())  # the user's own rules are asked in any case
     else:

@@ -186,15 +186,18 @@ def launch_shape(trace: Trace, name: str) -> LaunchShape:
 
 
 def few_blocks(trace: Trace, name: str) -> Fact | None:
-    """Return the most blocks of a kernel's smallest launches that have half of its time together.
+    """Return the most blocks of a kernel's smallest launches that have half of its time or more.
 
-    None if that is more than half of the multiprocessors, or unknown.
+    Also the share of its time in launches of so few. None if there are more than half as many
+    blocks as multiprocessors, or if that is unknown.
     """
     blocks, ns, units = _launches_by_blocks(trace, {name})
     if not len(blocks):
         return None
     most = int(blocks[np.searchsorted(2 * np.cumsum(ns), ns.sum())])
-    return fact("launch.few-blocks", blocks=most, units=units) if most <= _FEW * units else None
+    share = int(ns[blocks <= most].sum()) / int(ns.sum())
+    few = fact("launch.few-blocks", share=share, blocks=most, units=units)
+    return few if most <= _FEW * units else None
 
 
 def full_grids(trace: Trace, kernels: Collection[str], many: float) -> Fact | None:

@@ -11,7 +11,7 @@ from traceflops.characters import kernel_name
 from traceflops.devices.peaks import PER_TERA
 from traceflops.facts import Fact, fact
 from traceflops.findings.counted_estimates import COUNTED_KERNEL, counted_fact, short_names
-from traceflops.findings.counted_kernels import longest_first, speed_of
+from traceflops.findings.counted_kernels import kind_of, longest_first, remedy_of_grid, speed_of
 from traceflops.findings.counted_roofs import roofs
 from traceflops.findings.launch_geometry import few_blocks
 from traceflops.findings.rules import thresholds
@@ -28,14 +28,20 @@ _APART: Final = 1.5
 """The longest time of shapes of blocks is more than this many times the shortest, to be told."""
 
 
-def kernel_with_most(measured: Measurement, trace: Trace) -> Fact | None:
-    """Return which kernel takes most time, its speed, and whether its grids are small."""
+def kernel_with_most(measured: Measurement, trace: Trace) -> tuple[Fact, ...]:
+    """Return which kernel takes most time, its speed, and what to do if its grids are small.
+
+    If its counters are known, findings tell what to do.
+    """
     kernels = longest_first(measured)
     if not kernels:
-        return None
+        return ()
     most, total_ns = kernels[0], sum(row.sum_ns for row in kernels)
     speed, work = speed_of(measured, most), most.measured
-    limits = [*filter(None, [few_blocks(trace, most.name)])]
+    few, kind = few_blocks(trace, most.name), kind_of(most.category.top, most.category.sub)
+    is_to_grow = few is not None and speed is None
+    remedies = [remedy_of_grid(most.name, kind)] if is_to_grow else []
+    limits = [*filter(None, [few])]
     if work.flops_per_ns:
         limits.append(counted_fact("flops", tflops=work.flops_per_ns / PER_TERA))
     if work.bytes_per_ns:
@@ -46,7 +52,8 @@ def kernel_with_most(measured: Measurement, trace: Trace) -> Fact | None:
         # Shares of 0 tell of units that the kernel does not use.
         limits += [roof for roof in roofs(speed, near) if roof.values["share"]]
     name, share = short_names([row.name for row in kernels])[most.name], most.sum_ns / total_ns
-    return counted_fact("most", name=name, share=share, time_ns=total_ns, limits=tuple(limits))
+    told = counted_fact("most", name=name, share=share, time_ns=total_ns, limits=tuple(limits))
+    return told, *remedies
 
 
 def _of_amd(trace: Trace, kernel: str) -> list[Fact]:

@@ -151,7 +151,7 @@ def _told(kernels: Kernels, family: _Family, tokens: int, of: Fact) -> Finding:
     knows = {*kernels.program, *_known_of_launches(shape, mean_ns, limits)}
     knows -= set() if family.is_engine else {_TENSORRT}
     if family.top == "compute":
-        knows |= {family.top, sub, *_known(largest["name"], sub, tokens)}
+        knows |= {family.top, sub, *known_of_compute(largest["name"], sub, tokens)}
     window_ns = kernels.total.components.window_ns
     values: dict[str, Value] = {
         "name": name,
@@ -376,7 +376,7 @@ def _may_gain(kernels: Kernels, top: str, rows: Sequence[dict[str, Any]]) -> boo
     return top != "compute" or 2 * lost >= compute
 
 
-def _known(name: str, sub: str, tokens: int) -> Iterator[str]:
+def known_of_compute(name: str, sub: str, tokens: int) -> Iterator[str]:
     """Give facts that choose the remedy of a compute kernel, by its name and `tokens` per pass."""
     if 0 < tokens <= _FEW_TOKENS:
         yield "few-tokens"

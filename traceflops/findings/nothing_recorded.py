@@ -6,6 +6,7 @@ the end, or nothing but Python functions.
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Final
 
@@ -13,11 +14,14 @@ import numpy as np
 import pyarrow as pa
 from msgspec.structs import replace
 
+from traceflops.devices.device_facts import SeenDevice
+from traceflops.devices.matching import match
 from traceflops.devices.missing_input import skipped
 from traceflops.facts import Fact, fact
 from traceflops.findings.finding import Verdict
 from traceflops.findings.rules import thresholds
 from traceflops.findings.start_up import FAILED, RECORD
+from traceflops.mfu.measurement import Measurement
 from traceflops.remedies import CPU_SAMPLES, LEGACY, PYTORCH, advice
 from traceflops.table.columns import (
     ABSENT,
@@ -49,6 +53,8 @@ from traceflops.windows.records import StepChoice
 _HELD: Final = re.compile(r"(?P<held>[0-9]{1,18}) (?P<capacity>[0-9]{1,18})")
 _OF_PROFILER: Final = re.compile(r"(^|/)torch/profiler/")
 _NO_GPU: Final = "no-gpu"
+_NO_RECORDS: Final = ("no-driver", "empty")
+"""Ends of tracing after which no record of CUDA is there."""
 _UNNAMED: Final = "(unnamed range)"
 NO_PROGRAM: Final = "verdict.no-program"
 """The code of the statement that nothing recorded is of the program."""
@@ -77,8 +83,8 @@ def nothing_recorded(trace: Trace) -> Fact | None:
     facts = trace.source.facts
     error, newest, end = map(facts.get, (CUPTI_ERROR, NEW_DRIVER, CUDA_END))
     is_explained, has_calls = PROGRAM_ERROR in facts, trace.calls.num_rows
-    if end == "no-driver" and not is_explained and not has_calls:
-        return fact("verdict.no-driver")
+    if end in _NO_RECORDS and not is_explained and not has_calls:
+        return fact(f"verdict.{end}")
     if error and facts.get(PROGRAM_ERROR) != _NO_GPU:  # without a GPU there is nothing to trace
         if error == _PROTECTED:
             return fact("verdict.cuda-protected")
@@ -283,13 +289,32 @@ def memory_of_error(trace: Trace) -> dict[str, int]:
     return {name: int(size) for name, size in found.groupdict().items()} if found else {}
 
 
-def led_by_build(verdict: Verdict, trace: Trace) -> Verdict:
-    """Return a verdict that first says that kernels were built for the debugger, if some were."""
+def led_by_build(verdict: Verdict, trace: Trace, measured: Measurement) -> Verdict:
+    """Return a verdict that first says that kernels were built for the debugger, if some were.
+
+    It is said last if FP64 limits the main kernel on a GPU that is slow at it: that costs more.
+    """
     counts = trace.source.event_counts
     count = counts.get(DEBUG_BUILD, 0)
     some = None if count == counts.get("kernels") else count
-    build = (fact(_DEBUG, count=some, kernels=counts.get("kernels")),) if count else ()
-    return replace(verdict, parts=(*build, *verdict.parts))
+    values = {"count": some, "kernels": counts.get("kernels")}
+    if not count:
+        return verdict
+    if _is_slow_fp64(trace, measured):
+        return replace(verdict, parts=(*verdict.parts, fact(f"{_DEBUG}-also", **values)))
+    return replace(verdict, parts=(fact(_DEBUG, **values), *verdict.parts))
+
+
+def _is_slow_fp64(trace: Trace, measured: Measurement) -> bool:
+    """Return whether FP64 is near its limit in the main kernel, on GPUs with few units for it."""
+    limits, times = thresholds(), thresholds()["main-kernel"]["slow_doubles"]
+    main = max(measured.speeds, key=lambda speed: speed.duration_ns or 0, default=None)
+    roof, share = (main.roof if main is not None else None) or ("", 0.0)
+    if main is None or roof != "sm" or "fp64" not in main.pipes:
+        return False
+    peaks = [match(SeenDevice.of(row)).peak for row in trace.devices.to_pylist()]
+    are_slow = ((peak("fp32") or 0) >= times * (peak("fp64") or math.inf) for peak in peaks)
+    return share >= limits["counted-kernel"]["bound"] and bool(peaks) and all(are_slow)
 
 
 _FRONT_ENDS: Final = {

@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from typing import Final
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
 
 import numpy as np
 
 from traceflops.attribution.datatypes import FP32, operand_type, without_tf32
 from traceflops.facts import Fact, Value, fact
-from traceflops.findings.case import Case, limit
-from traceflops.findings.finding import Cause, Finding, severity_of
+from traceflops.findings.case import Case, limit, share_of_window
+from traceflops.findings.finding import WORTH_SAYING, Cause, Finding, severity_of
 from traceflops.findings.kernel_facts import OF_VECTORS, KernelFacts, kernel_cause
 from traceflops.findings.rules import advice_of, statement
 from traceflops.flops.ops.arguments import TF32_OR_FP32
 from traceflops.table.columns import BoolArray, matching, names
 
 HALF: Final = ("bf16", "fp16")
+_NARROW: Final = (*HALF, "fp8", "int8")
 SINGLE: Final = (FP32, "tf32", TF32_OR_FP32)
 _BYTES: Final = {"fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2}
 _KINDS: Final = ("gemm", "convolution", "attention")
 _HAS_TF32: Final = re.compile(r"\bampere_|(?:\bsm|cutlass_)(?:[89]\d|1\d\d)_")
 """Names of kernels that only GPUs with TF32 run."""
+_FP32_COLLECTIVE: Final = re.compile(r"nccl\w*_(?:f32|float)(?![a-z0-9])", re.IGNORECASE)
+_OF_SHARDS: Final = re.compile(r"nccl\w*(?:reduce_?scatter|all_?gather)", re.IGNORECASE)
+"""Names of NCCL's kernels: those that add up FP32, and those of sharded parameters."""
 _LEAST_TOLD: Final = 0.1  # kinds of products with a smaller share of the time of all are not named
 
 
@@ -48,37 +52,65 @@ def precision_rules(facts: KernelFacts, product: BoolArray) -> Iterator[Cause]:
     single = list(_faster(facts, "tf32-off", {"fp32": of("fp32")}, "tf32"))
     yield from single
     half = next((name for name in HALF if facts.rate(name)), "")
-    of_half = of(*HALF, "fp8", "int8")
+    of_half = of(*_NARROW)
     # If other products are in 16 bits already, these are likely in FP32 on purpose.
     most = limit(facts.case, "single-precision", "most_others") * facts.ns[product].sum()
     if half and facts.ns[of_half].sum() < most and not single and is_torch:
         yield from _faster(facts, "single-precision", {name: of(name) for name in SINGLE}, half)
 
 
-def totals_in_fp32(case: Case) -> Iterator[Finding]:
-    """Yield a finding if products in plain FP32 take long in a recording without a timeline.
+def totals_in_single(case: Case) -> Iterator[Finding]:
+    """Yield a finding if products in FP32 or TF32 take long in a recording without a timeline.
 
     Such a recording has only the total time per kernel name. The names tell the data type, and
-    whether the GPU has TF32.
+    whether the GPU has TF32. As in timelines, TF32 is told only if hardly anything is in 16 bits.
     """
     rows = case.untimed.rows.to_pylist() if case.untimed is not None else ()
-    in_fp32 = [
-        row
-        for row in rows
-        if row["share"] and row["sub"] in _KINDS and operand_type(row["name"]) == FP32
-        if _HAS_TF32.search(row["name"])
-    ]
-    share = sum(row["share"] for row in in_fp32)
-    if severity_of(share) is not None:
-        kinds = tuple(dict.fromkeys(row["sub"] for row in in_fp32))
-        products = tuple(fact(f"products.{kind}") for kind in kinds)
-        values: dict[str, Value] = {
-            "first": products[0],
-            "many": _many(kinds),
-            "products": products,
-        }
-        advice = advice_of("tf32-off", case.program, values)
-        yield statement("tf32-off", share, values, advice=advice)
+    rows = [row for row in rows if row["share"] and row["sub"] in _KINDS]
+    of_type: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        of_type.setdefault(operand_type(row["name"]), []).append(row)
+    in_fp32 = [row for row in of_type.get(FP32, ()) if _HAS_TF32.search(row["name"])]
+    if severity_of(_share(in_fp32)) is not None:
+        yield _of_totals(case, "tf32-off", in_fp32)
+        return
+    in_tf32 = of_type.get("tf32", [])
+    in_half = [row for name in _NARROW for row in of_type.get(name, ())]
+    most = limit(case, "single-precision", "most_others") * _share(rows)
+    is_judged = severity_of(_share(in_tf32)) is not None and _share(in_half) < most
+    if is_judged and "torch" in case.program:
+        yield _of_totals(case, "single-precision", in_tf32)
+
+
+def _share(rows: Iterable[Mapping[str, Any]]) -> float:
+    return float(sum(row["share"] for row in rows))
+
+
+def _of_totals(case: Case, rule: str, rows: Sequence[Mapping[str, Any]]) -> Finding:
+    """Return the finding of a rule on products, by their totals."""
+    kinds = tuple(dict.fromkeys(row["sub"] for row in rows))
+    products = tuple(fact(f"products.{kind}") for kind in kinds)
+    values: dict[str, Value] = {
+        "first": products[0],
+        "many": _many(kinds),
+        "types": "TF32",
+        "products": products,
+        "parts": (fact("products.typed", products=products, types="TF32"),),
+    }
+    all_rows = case.untimed.of_kind("kernel").to_pylist() if case.untimed is not None else ()
+    values |= _collectives({row["name"]: row["share"] or 0.0 for row in all_rows})
+    return statement(rule, _share(rows), values, advice=advice_of(rule, case.program, values))
+
+
+def _collectives(shares: Mapping[str, float]) -> dict[str, Value]:
+    """Return how long collectives add up FP32, if that is much; `shares` of the time are by name.
+
+    Automatic mixed precision leaves parameters and gradients as they are.
+    """
+    share = sum(part for name, part in shares.items() if _FP32_COLLECTIVE.search(name))
+    way = "fsdp" if any(map(_OF_SHARDS.search, shares)) else "ddp"
+    told = fact(f"single-precision.collectives-{way}", share=share)
+    return {"collectives": told if share >= WORTH_SAYING else None}
 
 
 def _many(kinds: Sequence[str]) -> int:
@@ -115,8 +147,12 @@ def _faster(
     if values["types"] == "FP32" and facts.rate(FP32) < facts.rate("tf32"):
         knows.add("has-tf32")
     memory = facts.case.total.components.share("memory") or 0.0
-    if fast in HALF and severity_of(memory) == "high":
-        values["memory"] = memory
+    if fast in HALF:
+        values |= {"memory": memory} if severity_of(memory) == "high" else {}
+        kernels = facts.case.measured.kernels
+        values |= _collectives(
+            {one.name: share_of_window(facts.case, one.sum_ns) for one in kernels}
+        )
     yield from kernel_cause(facts, rule, rows, kept, (), frozenset(knows), values)
 
 

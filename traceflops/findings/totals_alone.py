@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from traceflops.facts import Fact, fact
+from traceflops.categories.programs import may_be_own
+from traceflops.facts import Fact, Value, fact
 from traceflops.findings.calls_alone import launches_beyond_work, launches_of, single_calls
+from traceflops.findings.case import Case
 from traceflops.findings.counted_estimates import short_names
-from traceflops.findings.finding import severity_of
+from traceflops.findings.finding import Finding, Row, severity_of
+from traceflops.findings.main_kernel import MAIN_KERNEL, known_of_compute
+from traceflops.findings.rules import advice_of, statement
 from traceflops.table.columns import is_one_of, numbers
 from traceflops.table.grouping import distinct
 from traceflops.table.schema import DEVICE_KINDS
@@ -18,7 +22,7 @@ from traceflops.timeline.aggregates import Untimed
 _MOST, _MUCH = 0.5, 0.15
 """A kernel with more than half of the time is told instead of its category; one with much of it
 beside the largest category, if it is of another one."""
-_WAITING: Final = "communication"
+_WAITING, _MEMORY, _COMPUTE = "communication", "memory", "compute"
 _NAMES: Final = 1_000  # of so many kernels with most time, short names differ
 _STEM: Final = 4  # so many letters of a category in a name tell it: conv_forward_kernel
 _NSYS: Final = "nsys"
@@ -41,11 +45,45 @@ def totals_alone(untimed: Untimed, trace: Trace) -> tuple[Fact, ...]:
     several = (fact("verdict.several-totals", count=processes),) if processes > 1 else ()
     return (
         _with_kernels(untimed, works, shown),
-        *_communication(untimed, works, shown),
+        *_communication(untimed, works, shown, is_one=processes == 1),
         *several,
         *single_calls(untimed.of_kind("call"), untimed.device_ns),
         *launches_beyond_work(untimed),
     )
+
+
+def main_total(case: Case) -> Iterator[Finding]:
+    """Give a finding on the kernel with the largest total, if its limits are worth counting.
+
+    It is not if launching or start-up takes longer than all GPU work, if it runs hardly longer than
+    a launch, if other ranks may make it wait, or if it moves memory for a framework or library.
+    """
+    untimed = case.untimed
+    if untimed is None or not untimed.device_ns:
+        return
+    calls, limits = untimed.of_kind("call"), case.finding_rules.limits(MAIN_KERNEL)
+    is_held_up = launches_beyond_work(untimed) or single_calls(calls, untimed.device_ns)
+    works = untimed.of_kind(*DEVICE_KINDS).to_pylist()
+    main, kernels = works[0], [work["name"] for work in works if work["kind"] == "kernel"]
+    is_judged = main["kind"] == "kernel" and main["count"] and main["share"] is not None
+    if is_held_up or not is_judged or main["share"] < limits["least_share"]:
+        return
+    is_of_others = main["top"] == _MEMORY and not may_be_own(main["name"])
+    if main["top"] == _WAITING or is_of_others or main["mean_ns"] < limits["least_ns"]:
+        return
+    knows = {"long"} if main["mean_ns"] >= limits["long_ns"] else set[str]()
+    if main["top"] == _COMPUTE:
+        knows |= {_COMPUTE, main["sub"], *known_of_compute(main["name"], main["sub"], 0)}
+    values: dict[str, Value] = {
+        "name": short_names(kernels)[main["name"]],
+        "of": fact("basis.gpu"),
+        "launches": main["count"],
+        "mean_ns": main["mean_ns"],
+        "kernels": 1,
+    }
+    advice = advice_of(MAIN_KERNEL, case.program | knows, values)
+    rows = (Row(str(values["name"]), main["sum_ns"], main["count"]),)
+    yield statement(MAIN_KERNEL, main["share"], values, advice=advice, rows=rows)
 
 
 def _with_kernels(
@@ -84,14 +122,22 @@ def _kind_of(sub: str, name: str) -> str | None:
 
 
 def _communication(
-    untimed: Untimed, works: Sequence[Mapping[str, Any]], shown: Mapping[str, str]
+    untimed: Untimed,
+    works: Sequence[Mapping[str, Any]],
+    shown: Mapping[str, str],
+    *,
+    is_one: bool,
 ) -> tuple[Fact, ...]:
-    """Return how much of the time is communication, which other ranks may make long, if much."""
+    """Return how much of the time is communication, which other ranks may make long, if much.
+
+    Sums of one source (`is_one`) may be of several GPUs: their names do not tell.
+    """
     shares = [row["share"] for row in untimed.categories.to_pylist() if row["top"] == _WAITING]
     if None in shares or severity_of(sum(shares)) not in ("high", "medium"):
         return ()
     longest = next(work for work in works if work["top"] == _WAITING)  # they are sorted by time
-    values = {"count": longest["count"], "mean_ns": longest["mean_ns"]}
+    values: dict[str, Value] = {"count": longest["count"], "mean_ns": longest["mean_ns"]}
+    values["sums"] = fact("verdict.several-gpus") if is_one else None
     name = shown.get(longest["name"], longest["name"])
     return (fact("verdict.communication-totals", share=sum(shares), name=name, **values),)
 

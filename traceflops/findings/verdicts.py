@@ -196,10 +196,10 @@ def serialized_verdict(
 
     In such a recording only the times of kernels are those of the program.
     """
-    most = kernel_with_most(measured, trace) if records.state == "serialized" else None
+    most = kernel_with_most(measured, trace) if records.state == "serialized" else ()
     unread = trace.source.event_counts.get(METRIC)
     metrics = (fact("verdict.metrics-unread", count=unread),) if unread else ()
-    return Verdict((most, *metrics, fact("verdict.serialized")), "no-timeline") if most else None
+    return Verdict((*most, *metrics, fact("verdict.serialized")), "no-timeline") if most else None
 
 
 def lost_graphs(records: LaunchRecords, total: Account) -> Fact | None:

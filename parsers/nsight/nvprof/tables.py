@@ -20,14 +20,12 @@ from msgspec.structs import replace
 from traceflops.parsers.io.arrow_files import ArrowTable
 from traceflops.parsers.io.database_query import Batch, Lookup, TextsById, Wanted, by_distinct
 from traceflops.parsers.io.database_rows import Database
-from traceflops.parsers.io.notes import NoteTable
 from traceflops.parsers.nsight.nsys.enums import MARK, THREAD_BITS
 from traceflops.parsers.nsight.nsys.read import trace_of_file
 from traceflops.parsers.nsight.nsys.reading import CUPTI, PAGE_FAULTS
 from traceflops.parsers.nsight.nsys.tables import Folder
 from traceflops.parsers.nsight.nvprof.calls import APIS, MOST_CALLS, OVERHEADS
-from traceflops.parsers.shared.sanity_checks import COUNTED_WHILE_TIMED
-from traceflops.remedies import METRIC
+from traceflops.parsers.nsight.nvprof.notes import with_notes
 from traceflops.table.builder import with_numbers
 from traceflops.table.columns import (
     ABSENT,
@@ -358,15 +356,6 @@ _PARTS: Final[Mapping[str, tuple[_TablePart, ...]]] = {
 NVPROF: Final = "nvprof"
 _RECENT_NS: Final = 10**18
 """A time in ns that is later than this counts from 1970."""
-_NOTES: Final = NoteTable(
-    dropped={
-        "unified-memory": "{n} [counter|counters] of unified memory that [is|are] no [copy|copies] "
-        "(page faults of the CPU and the like) [is|are] not read."
-    },
-    missing={
-        "nccl-sizes": "NCCL annotated its collectives, but nvprof does not record their sizes."
-    },
-)
 
 
 def read_nvprof(database: Database) -> Sequence[Trace]:
@@ -384,17 +373,6 @@ def read_nvprof(database: Database) -> Sequence[Trace]:
     starts = [numbers(trace.table(name)["start_ns"]) for name in ("activities", "calls", "marks")]
     earliest = min((int(start.min()) for start in starts if len(start)), default=0)
     origin = 0 if earliest > _RECENT_NS else None
-    # The advice of the note on NCCL's sizes is for nsys: replace it by nvprof's own.
-    kept = [note for note in trace.notes if note.code != "nccl-sizes"]
-    counted = tables.left_out | Counter({"nccl-sizes": len(trace.notes) - len(kept)})
-    notes = [*_NOTES.counted(counted, "unified-memory", "nccl-sizes")]
-    metrics, counts = f"{CUPTI}{METRIC}", dict(trace.source.event_counts)
-    counters = [name for name in database.tables if name.startswith((f"{CUPTI}EVENT", metrics))]
-    if any(map(database.has_rows, counters)):
-        notes.append(COUNTED_WHILE_TIMED)
-    if metrics in counters:
-        counts[METRIC] = database.whole(metrics, Wanted()).count
-    source = replace(trace.source, tool=NVPROF, origin_unix_ns=origin, event_counts=counts)
-    all_tables = {**trace.tables, **changed}
-    all_notes = (*kept, *(replace(note, file=database.source.label) for note in notes))
-    return [replace(trace, source=source, tables=all_tables, notes=all_notes)]
+    source = replace(trace.source, tool=NVPROF, origin_unix_ns=origin)
+    trace = replace(trace, source=source, tables={**trace.tables, **changed})
+    return [with_notes(trace, database, tables.left_out)]

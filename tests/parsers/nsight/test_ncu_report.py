@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 import traceflops as tf
 from sample_traces.config import RunConfig
@@ -37,8 +38,9 @@ from sample_traces.nsight.ncu_report import (
 from sample_traces.nsight.report import SECRET
 from sample_traces.records import Run
 from sample_traces.simulate import simulate
+from tests.build import trace_of
 from tests.conftest import every, examples
-from tests.findings.test_counted_kernels import ACTIVE, ALU, DRAM, ELAPSED, SM, TIME, WAVES
+from tests.findings.test_counted_kernels import ACTIVE, ALU, DRAM, ELAPSED, FP64, SM, TIME, WAVES
 from tests.privacy.test_environment import outputs
 from traceflops.errors import InputError, NotATrace
 from traceflops.reports.view.findings import headline
@@ -376,3 +378,30 @@ def test_only_kernels_built_for_the_debugger_get_no_advice(tmp_path: Path) -> No
     findings = [one for one in tf.analyze(trace).findings if one.rule == "counted-kernel"]
     told = {one.sentence.split(" ")[0]: one.remedy[:11] for one in findings}
     assert told == {"gemm": "", "other": "Spend fewer"}
+
+
+TURING = {"product": "NVIDIA GeForce RTX 2080 Ti", "compute_major": 7, "compute_minor": 5}
+VOLTA = {"product": "Tesla V100-SXM2-16GB", "compute_major": 7, "compute_minor": 0}
+
+
+@pytest.mark.parametrize(
+    ("device", "busy", "said"),
+    [
+        (TURING, 76.0, "gemm"),
+        (TURING, 0.0, "The kernels were built for the debugger"),
+        (VOLTA, 76.0, "The kernels were built for the debugger"),  # half as fast as at FP32
+    ],
+)
+def test_fp64_is_said_before_the_debugger_where_the_gpu_is_slow_at_it(
+    device: dict[str, Any], busy: float, said: str, tmp_path: Path
+) -> None:
+    counters = {**SPEEDS, FP64: busy}
+    metrics = [metric(place, value) for place, value in enumerate(counters.values())]
+    one = kernel(*metrics) + part(5, b"gemm")
+    code = part(4, b"\x7fELF" + DEBUGGED + b"\0.text.gemm\0")
+    trace = read(file_of([block(sources=[code], results=[one], texts=[*counters])]), tmp_path)
+    trace = replace(trace, tables={**trace.tables, "devices": trace_of(devices=[device]).devices})
+    analysis = tf.analyze(trace)
+    assert headline(analysis).sentence.startswith(said)
+    assert analysis.findings[0].remedy.startswith("Compute in FP32") == bool(busy)
+    assert ("also built" in analysis.verdict.sentence) == (said == "gemm")

@@ -309,3 +309,14 @@ def test_a_context_without_calls_tells_that_cuda_left_no_records(tmp_path: Path)
     trace = tf.read(made.save(tmp_path / "run.nvvp"))
     assert "CUDA was traced but left no records" in note(trace, "no-device-work").text
     assert tf.analyze(trace).verdict.sentence.startswith("CUDA was traced but left no records")
+
+
+@pytest.mark.parametrize("has_gpu", [True, False])
+def test_a_database_without_a_row_is_an_empty_recording(tmp_path: Path, *, has_gpu: bool) -> None:
+    file = NvprofFile()
+    if has_gpu:
+        file.gpu()
+    trace = tf.read(file.save(tmp_path / "run.nvvp"))
+    said = tf.analyze(trace).verdict.sentence
+    assert said.startswith("The recording is empty: no call,") != has_gpu
+    assert ("no table has a row" in note(trace, "no-device-work").text) != has_gpu
