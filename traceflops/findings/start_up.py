@@ -128,6 +128,12 @@ def kept(case: Case) -> float:
     return window_ns / max(window_ns + _left_out(case).window_ns, 1)
 
 
+def runs_once(case: Case) -> bool:
+    """Return whether no kernel repeats: then most of what the host does is for the first time."""
+    most = max((row.count for row in case.measured.kernels), default=0)
+    return not case.steps.used and most < FEWEST_ROUNDS * len(case.devices)
+
+
 def _left_out(case: Case) -> Components:
     """Return the time of windows that are left out as start-up."""
     windows = (window for device in case.devices for window in device.windows)
