@@ -263,7 +263,8 @@ def _waits(analysis: Analysis, style: Style, most: int) -> Iterator[Text]:
             below = _wait_names(row, style.width - 2 * len(_INDENT))
             yield from paragraph(below, style.width, indent=2 * _INDENT)
     # A finding with a cause has its own remedy; start-up happens once and needs none.
-    is_start_up = analysis.verdict.headline == "start-up"
+    leading = (analysis.verdict.headline, *(one.rule for one in analysis.findings[:1]))
+    is_start_up = "start-up" in leading
     if not causes(analysis) and rows[0].remedy and not is_start_up:
         yield from hanging(f"{_INDENT}help: ", f"{capitalized(rows[0].remedy)}.", style.width)
     yield from paragraph(pace_sentence(analysis), style.width)

@@ -892,6 +892,20 @@ def test_start_up_is_told_as_such_where_no_step_is_marked() -> None:
     assert not of_rule(analysis, "memory-alloc")
 
 
+@pytest.mark.parametrize(("times", "is_told"), [(1, False), (3, True)])
+def test_behind_start_up_host_code_that_runs_once_is_no_loss(times: int, *, is_told: bool) -> None:
+    """After 800 ms of start-up, an operator takes 20 ms before it launches its kernel."""
+    starts = [900 * MS + 21 * MS * n for n in range(times)]
+    works = launched(
+        (GEMM, 0, 10_000, MS), *(("k", at + 20 * MS, at + 20 * MS + 10_000, MS) for at in starts)
+    )
+    works["calls"].append({"name": "cudaFree", "start_ns": 2 * MS, "dur_ns": 897 * MS})
+    ops = [{"name": "aten::linear", "start_ns": at, "dur_ns": 20 * MS + 9_000} for at in starts]
+    found = tf.analyze(trace_of(**works, ops=ops)).findings
+    assert found[0].rule == "start-up"
+    assert bool([one for one in found if one.gain is not None]) == is_told
+
+
 def test_start_up_is_said_first_where_no_cause_takes_more_and_shares_are_of_the_rest() -> None:
     # 40 of 100 ms is the first launch of a kernel; 30 ms of kernels, and 30 ms of two sleeps.
     works = launched(

@@ -745,6 +745,23 @@ def test_products_of_unknown_flops_gain_by_the_rates_of_the_gpu(
     assert one.sentence.startswith(f"{claim} Memory work (20.0 %) may move fewer bytes then, too.")
 
 
+@pytest.mark.parametrize(
+    ("attention_us", "claim"),
+    [
+        (50, "GEMMs in FP32 and attention in FP32 or TF32 take 80.0 % of the time."),
+        (5, "GEMMs in FP32 take 79.5 % of the time."),  # too little to be named, or counted
+    ],
+)
+def test_the_share_of_products_is_of_those_that_are_named(attention_us: int, claim: str) -> None:
+    works = [
+        made("ampere_sgemm_128x64_nt", 800 - attention_us, ""),
+        made("fmha_cutlassF_f32_aligned_64x64_rf_sm80", attention_us // 5, ""),
+        made("fmha_cutlassB_f32_aligned_64x64_k64_sm80", attention_us - attention_us // 5, ""),
+        made(ADD, 200, ""),
+    ]
+    assert found(works * 2)["single-precision"].sentence.startswith(claim)
+
+
 def test_products_beside_copies_gain_at_most_the_time_without_copies() -> None:
     """Four streams compute for 10 ms, and copies to the GPU take 7 ms of these."""
     rows = [

@@ -277,3 +277,13 @@ def test_a_few_operations_far_apart_tell_nothing_without_the_host(
     said = headline(tf.analyze(trace_of(activities=works))).sentence
     told = "The recording holds 160 µs of GPU work, in 4 operations within 110 ms, and nothing of"
     assert said.startswith(told) == is_told
+
+
+@pytest.mark.parametrize(
+    ("works", "dur_us", "is_told"), [(1, 8, True), (2, 8, False), (1, 1_100, False)]
+)
+def test_a_single_short_kernel_tells_nothing(works: int, dur_us: int, *, is_told: bool) -> None:
+    rows = launched(*(("saxpy", at * MS, at * MS + 49 * US, dur_us * US) for at in range(works)))
+    said = headline(tf.analyze(trace_of(**rows))).sentence
+    told = "The recording holds a single kernel, saxpy, of 8.00 µs: too little to tell"
+    assert said.startswith(told) == is_told

@@ -252,6 +252,7 @@ def test_collectives_that_all_take_as_long_are_limited_by_the_link() -> None:
     assert found.gain.high_ns == pytest.approx((10.0 + 10.1 + 10.2 + 14.0) / 2 * 1e6, rel=0.01)
     assert "The fastest all-gather of 64 MiB moves 3.36 GB/s over the link" in found.sentence
     assert found.remedy.startswith("Send fewer bytes")
+    assert found.title == "Communication takes most of the time"
 
 
 @pytest.mark.parametrize(("work_us", "is_told"), [(300, False), (8_000, True)])
@@ -260,6 +261,35 @@ def test_communication_is_started_earlier_only_beside_other_work(
 ) -> None:
     found = gathering(10_000, 21_000, work_us=work_us)
     assert ("Start communication earlier" in found.remedy) == is_told
+
+
+@pytest.mark.parametrize(
+    ("work_us", "title"),
+    [
+        (3_000, "Communication takes most of the time"),
+        (30_000, "Communication is not hidden"),
+    ],
+)
+def test_with_little_to_hide_it_under_fewer_bytes_are_the_lever(work_us: int, title: str) -> None:
+    """On each of two ranks 1 GiB is gathered in 60 ms, half of it over the link, after 2 MiB."""
+    gather = {"name": "ncclDevKernel_AllGather_RING_LL", "collective": "_allgather_base"}
+    gather |= {"collective_dtype": "Float", "collective_group": "0", "collective_group_size": 2}
+    rows: list[dict[str, Any]] = []
+    for rank in range(2):
+        of_rank = {"process": rank, "device": rank}
+        rows.append({**of_rank, "name": "gemm", "start_ns": 0, "dur_ns": 1_000 * work_us})
+        for at_us, dur_us, mib in ((work_us, 5_000, 2), (work_us + 5_000, 60_000, 1_024)):
+            sizes = {"collective_in_elements": mib << 17, "collective_out_elements": mib << 18}
+            times = {"start_ns": 1_000 * at_us, "dur_ns": 1_000 * dur_us}
+            rows.append({**of_rank, **gather, **times, **sizes})
+    ranks = [{"process": rank, "rank": rank} for rank in range(2)]
+    devices = [{"device": rank, "process": rank} for rank in range(2)]
+    found = tf.analyze(trace_of(processes=ranks, devices=devices, activities=rows)).findings
+    one = of_rule(found, "exposed-communication")
+    assert one.title == title
+    single = "A single all-gather takes 60.0 ms: 1.07 GB at 8.95 GB/s of bus bandwidth."
+    assert (single in one.sentence) == one.remedy.startswith("Send fewer bytes")
+    assert (single in one.sentence) == (work_us == 3_000)
 
 
 def test_what_equal_collectives_take_beyond_the_fastest_is_waiting() -> None:

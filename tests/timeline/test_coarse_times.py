@@ -5,12 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 import traceflops as tf
+from tests.build import trace_of
 from tests.parsers.nsight.nsysfile import small
 from tests.parsers.nsight.test_stats import TRACE
 from tests.parsers.nsight.test_stats import read as read_stats
 from tests.parsers.rocprof import tablefiles as rocprof
+from traceflops.timeline.host_work import with_known_idle
 
 
 def sums(trace: tf.Trace) -> list[tuple[str, str, int, int]]:
@@ -90,7 +93,7 @@ def test_idle_time_between_kernels_alone_may_include_copies(
     assert analysis.total.components.idle_ns == 3_000
     assert ("copies-missing" in codes(trace)) == lacks_copies
     assert (analysis.verdict.loss == "idle") != lacks_copies
-    doubt = "60.0 %; it may include copies, which the trace lacks."
+    doubt = "60.0 %; it may include copies, whose times the trace lacks."
     assert (doubt in analysis.verdict.sentence) == lacks_copies
     assert ("loss-idle" in {one.rule for one in analysis.losses}) != lacks_copies
 
@@ -100,8 +103,8 @@ def test_uncategorized_kernels_with_missing_copies_have_both_said(tmp_path: Path
     trace = rocprof.read(tmp_path, {"1_kernel_trace.csv": kernels})
     assert tf.analyze(trace).verdict.sentence == (
         "The GPU is busy 40.0 % of the total time. Idle time takes 60.0 %; it may include copies, "
-        "which the trace lacks. Uncategorized kernels take 40.0 %; how much of that is useful is "
-        "unknown."
+        "whose times the trace lacks. Uncategorized kernels take 40.0 %; how much of that is "
+        "useful is unknown."
     )
 
 
@@ -110,6 +113,16 @@ def test_copies_beside_kernels_leave_no_doubt_of_idle_time(tmp_path: Path) -> No
     analysis = tf.analyze(rocprof.read(tmp_path, files))
     assert analysis.verdict.loss == "idle"
     assert "copies-missing" not in [note.code for note in analysis.notes]
+
+
+def test_copies_of_which_only_totals_are_recorded_are_not_said_to_be_missing() -> None:
+    copies = {"kind": "memcpy", "name": "async-copy", "count": 6, "total_ns": 3_000}
+    works = [{"name": "k", "start_ns": at, "dur_ns": 1_000} for at in (2_000, 6_000)]
+    trace = trace_of(activities=works, totals=[copies])
+    of_kernels = replace(trace, source=replace(trace.source, kinds_apart=True))
+    [note] = with_known_idle(of_kernels).notes
+    assert note.code == "copies-missing"
+    assert note.statement.startswith("Of 6 memory copies only the total time is recorded (3.000 µs")
 
 
 def test_one_table_of_an_export_of_nsys_is_not_all_work(tmp_path: Path) -> None:

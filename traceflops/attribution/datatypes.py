@@ -45,6 +45,8 @@ _OPERANDS: Final[tuple[tuple[str | None, str], ...]] = (
     ("bf16", r"bf16|bfloat16|nvjet(?:_sm\d+)?_t[a-z]"),
     ("fp16", r"(?<!b)f16|fp16|half|hgemm|_h(?:884|1688|16816)gemm|nvjet(?:_sm\d+)?_h[a-z]"),
     ("tf32", r"s1688gemm|s1684gemm|s1688fprop|s1688dgrad|s1688wgrad|tensorop_s1688"),
+    # Attention of CUTLASS multiplies floats on tensor cores if the GPU has TF32, in three parts.
+    (TF32_OR_FP32, r"fmha_cutlass[fb]_f32"),
     ("fp32", r"sgemm|scudnn|simt_s|f32f32_f32f32_f32|ffma|<(?:int, )*float\b"),
 )
 """The same if the types of the operands are not recorded; None: the name has several types."""

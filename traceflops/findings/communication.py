@@ -20,7 +20,7 @@ from traceflops.findings.host_waits import stalls
 from traceflops.findings.slow_links import collective_name, slow_collectives
 from traceflops.ranks.collectives import KINDS
 from traceflops.ranks.comm_records import CommRecords
-from traceflops.ranks.link_rates import Fastest, links_of, needed_ns
+from traceflops.ranks.link_rates import Fastest, bus_bytes, links_of, needed_ns
 from traceflops.ranks.recorded import records_of
 from traceflops.table.columns import IntArray, codes, names
 from traceflops.table.grouping import group_rows, groups
@@ -32,6 +32,7 @@ _WORK: Final = ("compute", "memory", "other", "graph")
 _MIB: Final = 2**20
 _ALONE: Final = 0.9
 """A collective ran beside no other work if at least this share of its time is exposed."""
+_MOST: Final = 0.5
 _FSDP: Final = re.compile(r"FSDP|FullySharded|fully_shard|/_?fsdp/")
 _WORTH_NAMING: Final = 0.005  # groups with a smaller share of the window are not named
 _PAIRS: Final = ("send", "recv", "send_recv")
@@ -169,12 +170,37 @@ def _not_hidden(case: Case, share: float, exposed: _Exposed | None) -> Cause:
     # No more can be hidden than there is other work to hide it under.
     beside = sum(case.total.components.share(part) or 0.0 for part in _WORK)
     knows |= {"alone"} if beside < limit(case, EXPOSED, "least_share") else set()
+    is_transfer = first is None and (knows_waits or "link-limited" in knows)
+    is_little = beside < limit(case, EXPOSED, "little_beside") * share and share > _MOST
+    if exposed is not None and is_transfer and is_little and "latency" not in knows:
+        knows.add("little-beside")
+        changes["name"] = fact(f"{EXPOSED}.title-alone")
+        details = (*_single(case, exposed), *details)
     values = {"parts": tuple(parts)}
     made = cause(case, EXPOSED, share, values, details, frozenset(knows), rows=tuple(rows))
     then = made.advice
     advice = fact(f"{EXPOSED}.advice", first=first, then=then) if then else first
     # `changes` may replace the advice: a rank that waits for others has nothing to hide.
     return replace(made, **({"advice": advice} | changes))
+
+
+def _single(case: Case, exposed: _Exposed) -> tuple[Fact, ...]:
+    """Return which collective alone takes most of a rank's exposed transfer, () if none does."""
+    transfer_ns = exposed.exposed_ns - exposed.wait_ns
+    longest = int(np.argmax(transfer_ns))
+    row, records = int(exposed.row[longest]), exposed.records
+    of_rank_ns = transfer_ns[records.place[exposed.row] == records.place[row]].sum()
+    if 2 * transfer_ns[longest] <= of_rank_ns or case.windows_used > len(case.devices):
+        return ()
+    kind, took_ns, size = (int(of[row]) for of in (records.kind, records.dur_ns, records.bytes))
+    values: dict[str, Value] = {
+        "kind": KINDS[kind].replace("_", "-") if kind >= 0 else "collective",
+        "time_ns": took_ns,
+    }
+    if size > 0:
+        moved = float(bus_bytes(records, exposed.row[longest : longest + 1])[0])
+        values |= {"bytes": size, "rate": moved / took_ns}
+    return (fact(f"{EXPOSED}.single", **values),)
 
 
 def _parts_and_rows(

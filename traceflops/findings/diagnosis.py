@@ -29,7 +29,7 @@ from traceflops.findings.precision import totals_in_single
 from traceflops.findings.rules import advice_of, all_rules, rule_of, statement
 from traceflops.findings.slow_links import slow_link
 from traceflops.findings.standstill import STANDSTILL, uneven_launches, without_stalled
-from traceflops.findings.start_up import LITTLE_WORK, ONCE, kept, little_work, start_up
+from traceflops.findings.start_up import LITTLE_WORK, ONCE, kept, little_work, runs_once, start_up
 from traceflops.findings.totals_alone import main_total
 from traceflops.findings.trace_health import trace_health
 from traceflops.findings.training_mode import training_mode
@@ -67,6 +67,8 @@ _AS_GRAPHS: Final = "launching.graph"  # how codes of remedies begin that replay
 _SMALL_COPIES: Final = ("host-copies.remedy.tiny", "host-copies.remedy.join")
 """Remedies of copies that do not pin memory."""
 _LAUNCHING: Final = ("other-calls", "eager-overhead", "launch-latency", "thread-handover")
+_OF_HOST: Final = (*_LAUNCHING, "host-code", "compiled-runtime", "optimizer-loop")
+"""Rules of host code whose first calls tell nothing of later ones."""
 _IDLE: Final = "idle"  # the section of a report that shows causes of idle time
 _UNKNOWN, _IDLE_LOSS = "host-unrecorded", "loss-idle"
 _WITH_CAUSES: Final = (_IDLE_LOSS, "loss-communication")  # losses that have causes of their own
@@ -139,6 +141,8 @@ def _of_timeline(case: Case, *, is_judged: bool) -> Iterator[Finding]:
         leads = leads or starts.share >= limit(case, starts.rule, "most_share")
         # The loop that follows a kernel that makes its data is the program.
         leads &= starts.advice is None or starts.advice.code != ONCE
+    if leads and runs_once(case):
+        ordered = [finding for finding in ordered if finding.rule not in _OF_HOST]
     others = [starts] if starts is not None and not leads else []
     rules = {finding.rule for finding in ordered}
     sections = {name for finding in ordered for name in finding.evidence[:1]}

@@ -27,7 +27,7 @@ _HAS_TF32: Final = re.compile(r"\bampere_|(?:\bsm|cutlass_)(?:[89]\d|1\d\d)_")
 _FP32_COLLECTIVE: Final = re.compile(r"nccl\w*_(?:f32|float)(?![a-z0-9])", re.IGNORECASE)
 _OF_SHARDS: Final = re.compile(r"nccl\w*(?:reduce_?scatter|all_?gather)", re.IGNORECASE)
 """Names of NCCL's kernels: those that add up FP32, and those of sharded parameters."""
-_LEAST_TOLD: Final = 0.1  # kinds of products with a smaller share of the time of all are not named
+_LEAST_TOLD: Final = 0.02  # kinds of products with a smaller share of the time of all are left out
 
 
 def precision_rules(facts: KernelFacts, product: BoolArray) -> Iterator[Cause]:
@@ -143,7 +143,9 @@ def _faster(
     knows = {"fp16-only"} if fast == "fp16" else set[str]()
     of_types = {name: mask & (kept < 1) for name, mask in by_type.items()}
     rows = np.logical_or.reduce([*of_types.values()])
-    values = _named(facts, rows, of_types)
+    kinds = _large_kinds(facts, rows)
+    rows = np.logical_or.reduce([*kinds.values()]) if kinds else rows
+    values = _named(facts, kinds, of_types)
     if values["types"] == "FP32" and facts.rate(FP32) < facts.rate("tf32"):
         knows.add("has-tf32")
     memory = facts.case.total.components.share("memory") or 0.0
@@ -156,23 +158,37 @@ def _faster(
     yield from kernel_cause(facts, rule, rows, kept, (), frozenset(knows), values)
 
 
-def _named(facts: KernelFacts, rows: BoolArray, of_types: dict[str, BoolArray]) -> dict[str, Value]:
-    """Return values of texts on products: their kinds, most time first, and their data types.
+def _large_kinds(facts: KernelFacts, rows: BoolArray) -> dict[str, BoolArray]:
+    """Return a mask of kernels per kind of products, most time first; `rows` has all products.
 
-    `rows` is the mask of the products, `of_types` has one per data type.
+    Kinds that take little time are left out: a sentence names all of what its share is of.
     """
     # Convolutions launch kernels that are named as GEMMs.
     ops = facts.prepared.trace.ops["name"]
     convolves = facts.by_op(matching(ops, lambda name: "convolution" in name))
     of_kind = {sub: facts.is_sub(f"compute/{sub}") & ~convolves for sub in _KINDS}
     of_kind["convolution"] |= convolves
-    times = {sub: int(facts.ns[rows & of_kind[sub]].sum()) for sub in _KINDS}
-    by_time = sorted(times, key=lambda sub: -times[sub])
-    large = tuple(sub for sub in by_time if times[sub] >= _LEAST_TOLD * sum(times.values()))
+    kinds = {sub: rows & mask for sub, mask in of_kind.items()}
+    times = {sub: int(facts.ns[mask].sum()) for sub, mask in kinds.items()}
+    least_ns = max(_LEAST_TOLD * sum(times.values()), 1)
+    return {
+        sub: kinds[sub]
+        for sub in sorted(times, key=lambda sub: -times[sub])
+        if times[sub] >= least_ns
+    }
+
+
+def _named(
+    facts: KernelFacts, kinds: dict[str, BoolArray], of_types: dict[str, BoolArray]
+) -> dict[str, Value]:
+    """Return values of texts on products: their kinds, most time first, and their data types.
+
+    `kinds` has a mask of kernels per kind, `of_types` one per data type.
+    """
     has_no_tf32 = all(map(without_tf32, facts.prepared.trace.devices.to_pylist()))
     by_word: dict[str, list[Fact]] = {}
-    for sub in large:
-        types = {name for name, mask in of_types.items() if (mask & of_kind[sub]).any()}
+    for sub, rows in kinds.items():
+        types = {name for name, mask in of_types.items() if (mask & rows).any()}
         if types == {"fp64"}:
             word = "FP64"
         elif types == {FP32} or has_no_tf32:
@@ -183,7 +199,7 @@ def _named(facts: KernelFacts, rows: BoolArray, of_types: dict[str, BoolArray]) 
     products = [product for kinds in by_word.values() for product in kinds]
     return {
         "first": next(iter(products), None),
-        "many": _many(large),
+        "many": _many(tuple(kinds)),
         "types": next(iter(by_word), None),
         "products": tuple(products),
         "parts": tuple(

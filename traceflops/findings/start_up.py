@@ -130,6 +130,12 @@ def kept(case: Case) -> float:
     return window_ns / max(window_ns + _left_out(case).window_ns, 1)
 
 
+def runs_once(case: Case) -> bool:
+    """Return whether no kernel repeats: then most of what the host does is for the first time."""
+    most = max((row.count for row in case.measured.kernels), default=0)
+    return not case.steps.used and most < FEWEST_ROUNDS * len(case.devices)
+
+
 def _left_out(case: Case) -> Components:
     """Return the time of windows that are left out as start-up."""
     windows = (window for device in case.devices for window in device.windows)
@@ -318,6 +324,21 @@ def _is_sparse(trace: Trace, busy_ns: int, span_ns: int, limits: Mapping[str, fl
     return bool(is_alone and is_little and 0 < most < FEWEST_ROUNDS)
 
 
+def _single(trace: Trace, busy_ns: int) -> Fact | None:
+    """Return the statement that the recording has one kernel, launched or not, and no more.
+
+    Counters tell what limits a single kernel.
+    """
+    works = trace.activities
+    others = (trace.ops, trace.marks, trace.kernel_counters)
+    is_single = trace.calls.num_rows <= works.num_rows == 1
+    is_alone = not any(table.num_rows for table in others)
+    if is_single and is_alone and is_one_of(works["kind"], "kernel").all():
+        name = short_name(function_of(works["name"][0].as_py() or ""))
+        return fact(f"{LITTLE_WORK}.single", name=name, busy_ns=busy_ns)
+    return None
+
+
 def little_work(prepared: Prepared, limits: Mapping[str, float]) -> tuple[Fact, ...]:
     """Return statements that a recording has too little GPU work, and what to record instead.
 
@@ -347,6 +368,9 @@ def little_work(prepared: Prepared, limits: Mapping[str, float]) -> tuple[Fact, 
         count = prepared.trace.activities.num_rows
         few = fact(f"{LITTLE_WORK}.few", busy_ns=busy_ns, operations=count, window_ns=span_ns)
         return few, fact(RECORD)
+    single = _single(prepared.trace, busy_ns)
+    if single is not None and busy_ns <= limits["most_busy_ns"]:
+        return single, fact(RECORD)
     if rest_ns > limits["most_window_ns"] or busy_ns > limits["most_busy_ns"]:
         return ()
     if busy_ns <= limits["cold_share"] * span_ns:

@@ -54,8 +54,7 @@ def with_known_idle(trace: Trace) -> Trace:
     stays. If copies may be missing beside kernels, the device work stays, with a note.
     """
     if lacks_copies(trace):
-        how = fact("advice.copies-missing", how=advice(trace, "copies"))
-        note = note_of("missing", COPIES_MISSING, advice=how)
+        note = _without_copies(trace)
         return trace if note in trace.notes else replace(trace, notes=(*trace.notes, note))
     kinds = _kinds(trace)
     has_only_copies = bool(kinds) and kinds <= _COPIES and not trace.ops.num_rows
@@ -63,6 +62,19 @@ def with_known_idle(trace: Trace) -> Trace:
     if not has_only_copies or launches_none:
         return trace
     return _as_sums(trace, note_of("missing", "copies-only", advice=fact("advice.copies-only")))
+
+
+def _without_copies(trace: Trace) -> Note:
+    """Return the note that idle time may include copies: none are recorded, or only their sums."""
+    are_copies = is_one_of(trace.totals["kind"], "memcpy")
+    count, ns = (
+        int(numbers(trace.totals[name], 0)[are_copies].sum()) for name in ("count", "total_ns")
+    )
+    if not count:
+        how = fact("advice.copies-missing", how=advice(trace, "copies"))
+        return note_of("missing", COPIES_MISSING, advice=how)
+    advised = fact("advice.copies-untimed")
+    return note_of("missing", f"{COPIES_MISSING}.untimed", count=count, sum_ns=ns, advice=advised)
 
 
 def draws(trace: Trace) -> bool:

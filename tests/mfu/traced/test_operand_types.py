@@ -9,6 +9,7 @@ import pytest
 import traceflops as tf
 from tests.parsers.nsight.nsysfile import NsysFile
 from traceflops.attribution.datatypes import UNKNOWN_TYPE, operand_type
+from traceflops.flops.ops.arguments import TF32_OR_FP32
 
 
 @pytest.mark.parametrize(
@@ -30,6 +31,8 @@ from traceflops.attribution.datatypes import UNKNOWN_TYPE, operand_type
         ("sm80_xmma_gemm_tf32f32_tf32f32_f32_tn_n_tilesize128x128x16", "tf32"),
         ("ampere_sgemm_128x64_nn", "fp32"),
         ("void gemv2T_kernel_val<int, int, float, float, float, float, 128, 16>", "fp32"),
+        ("fmha_cutlassF_f32_aligned_64x64_rf_sm80(Attention<float, Sm80>::Params)", TF32_OR_FP32),
+        ("fmha_cutlassB_f32_aligned_64x64_k64_sm80(Attention<Sm80, float>)", TF32_OR_FP32),
         ("volta_dgemm_128x64_nn", "fp64"),
         ("void gemv2T_kernel_val<int, int, double, double, double, double, 128>", "fp64"),
         ("bmm_MxE4m3_MxE2m1MxE4m3_Fp32_t128x16x256u2_s3", UNKNOWN_TYPE),
