@@ -79,6 +79,15 @@ UNKNOWN_FILES: Final = (
         line=rb'(?i)\s*"?ID"?,"?Process ID"?,',
     ),
     OtherFile(
+        "samples of nvidia-smi without the column timestamp",
+        "add it to --query-gpu: nvidia-smi --query-gpu=timestamp,index,... --format=csv -lms 100",
+        line=(
+            rb"(?:name, )?(?:utilization\.(?:gpu|memory)|memory\.(?:used|free|total)"
+            rb"|temperature\.gpu|power\.draw(?:\.average|\.instant)?|clocks\.(?:current\.)?(?:sm|mem|memory|gr))"
+            rb"(?: \[[^]\n]{1,5}\])? ?(?:,|$)"
+        ),
+    ),
+    OtherFile(
         "samples of nvidia-smi without a header",
         "record them with their header: --format=csv alone",
         line=rb"\d{4}/\d\d/\d\d \d\d:\d\d:\d\d\.\d{3}, ",

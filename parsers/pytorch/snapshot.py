@@ -61,8 +61,14 @@ _IGNORED: Final = ("free_completed", "snapshot", "user_defined")
 _HELD, _OTHER = "active_allocated", "other"
 _MOST_FRAMES: Final = 8
 _LONGEST: Final = 100
-_OWN, _PACKAGE, _TORCH, _OPERATION, _OTHER_FRAME = range(5)
-"""Kinds of frames: Python of the program, of packages, of PyTorch; operator or backward; other."""
+_OWN, _PACKAGE, _TORCH, _OPERATION, _OTHER_FRAME, _GRAD_MODE = range(6)
+"""Kinds of frames: Python of the program, of packages, of PyTorch; operator or backward; other.
+
+_GRAD_MODE is PyTorch's wrapper of functions decorated with no_grad or inference_mode.
+"""
+_GRAD_MODES: Final = re.compile(
+    r"[/\\]torch[/\\](?:utils[/\\]_contextlib|autograd[/\\]grad_mode)\.py$"
+)
 _OF_TORCH: Final = re.compile(r"(?:^|[/\\])torch[/\\](?!optim[/\\])")
 _OF_PYTHON: Final = re.compile(r"\.pyx?$|^<")
 _INSTALLED: Final = re.compile(
@@ -318,15 +324,23 @@ class _Reader:
         Frames of packages inside of the program's innermost frame are left out: numpy/core.py <
         train.py is "train.py". Not if PyTorch called the package: its modules are what runs, so
         package/model.py < torch/module.py < train.py is "package/model.py < train.py".
+        The wrapper of no_grad around program frames is kept, as the last frame if it is far out.
         """
         texts_by_kind: list[list[str]] = [[], [], [], [], []]
         program, _, torch, operators, others = texts_by_kind
         texts_by_kind[_PACKAGE] = program  # one list for Python of the program and of packages
-        may_drop_packages = True
+        may_drop_packages, wrapper = True, ""
         for frame in frames:
             if id(frame) not in self._frames:
                 self._frames[id(frame)] = _frame(frame)
             text, kind = self._frames[id(frame)]
+            if kind == _GRAD_MODE:
+                kind = _TORCH
+                if program and not wrapper:
+                    wrapper = text
+                    program += [text] * (len(program) < _MOST_FRAMES)
+            if len(program) == _MOST_FRAMES:
+                continue
             if kind == _OWN and may_drop_packages:
                 program.clear()
             if kind == _OWN or (kind == _TORCH and program):  # PyTorch called these packages
@@ -334,10 +348,10 @@ class _Reader:
             # Outside of the innermost Python frame only Python counts.
             if kind <= _TORCH or not (program or torch):
                 texts_by_kind[kind].append(text)
-            if len(program) == _MOST_FRAMES:
-                break
         python = program or torch
         shown = [*operators[-1:], *python] if python else operators or others
+        if wrapper and wrapper not in shown[:_MOST_FRAMES]:
+            shown = [*shown[: _MOST_FRAMES - 1], wrapper]
         return " < ".join(shown[:_MOST_FRAMES])
 
 
@@ -364,6 +378,8 @@ def _frame(frame: Any) -> tuple[str, int]:
     kind = _OTHER_FRAME
     if _OF_PYTHON.search(path):
         kind = _TORCH if _OF_TORCH.search(path) else _PACKAGE if _INSTALLED.search(path) else _OWN
+        if name in ("decorate_context", "generator_context") and _GRAD_MODES.search(path):
+            kind = _GRAD_MODE
     elif (operator := _OPERATOR.search(name)) is not None:
         return f"aten::{operator[1][:_LONGEST]}", _OPERATION
     elif (backward := _BACKWARD.search(name)) is not None:

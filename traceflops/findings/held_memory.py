@@ -9,15 +9,30 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.characters import function_name
 from traceflops.facts import Fact, fact
 from traceflops.findings.finding import Verdict
-from traceflops.memory.usage import BETWEEN, Holder, fullest_gpu, holders, memory_use
+from traceflops.findings.forward_memory import (
+    FORWARD,
+    asker,
+    forward_remedies,
+    program_frames,
+    scores_by_softmax,
+)
+from traceflops.memory.usage import (
+    BETWEEN,
+    AllocationRows,
+    Holder,
+    MemoryUse,
+    fullest_gpu,
+    holders,
+    memory_use,
+)
 from traceflops.table.columns import IntArray, codes, floats, is_one_of, names, numbers
 from traceflops.table.trace import Trace
 from traceflops.windows.prepared import Prepared
 
 _BACKWARD: Final = re.compile(r"(?:.*: )?(?:\w*Backward\d*|backward|AccumulateGrad)$")
+_GRADIENTS: Final = "AccumulateGrad"
 _STEP: Final = re.compile(r"(?P<file>.*)\(\d+\): (?:step|_init_group|_?init_state)$")
 _OPTIMIZER: Final = re.compile(r"optim|adam|sgd|lion|muon|shampoo|adafactor", re.IGNORECASE)
 _FILLED: Final = re.compile(r"aten::(?:zeros|empty|full)")
@@ -32,22 +47,18 @@ _LOSS: Final = re.compile(
 _SURE_LOSS: Final = re.compile("cross_entropy|nll_loss")
 _IN_PLACE: Final = re.compile(r"aten::(?:relu|leaky_relu|elu|hardtanh)$")
 _LOADS: Final = re.compile(r": \w*(?:load|from_pretrained|from_single_file)(?:_\w*)?$")
-_FORWARD: Final = re.compile(r"^(?!pydev).*: (?:\w*forward|__call__)$")
 _INNER: Final = 2  # frames that tell whether an allocation is of attention's scores
 _TAKES: Final = ("segment_alloc", "segment_map")
-"""Marks of a memory snapshot: calls that take memory of the GPU."""
-_BURST_NS, _MANY = 10**9, 10
-"""Calls that take memory are told if there are many; those of one second are a burst."""
+_GIVES: Final = ("segment_free", "segment_unmap")
+"""Marks of a memory snapshot: calls that take memory of the GPU, and that give it back."""
+_ROUNDS, _NEARLY_ALL = 10, 0.9
+"""Calls are told if memory was given back this often before more was taken, and nearly all of it.
+"""
 _HALF, _MUCH, _SAID = 0.5, 0.25, 0.10
 """A part of the peak from which what holds less is told, and one from which the part is told.
 
 GPUs are uneven if the others hold at most half of what the fullest one holds.
 """
-
-
-def _asker(op: str, callers: str) -> str:
-    """Return the names of an operator and of the function that called it: "NAME in CALLER"."""
-    return " in ".join(map(function_name, filter(None, (op, callers.partition(BETWEEN)[0]))))
 
 
 def memory_verdict(prepared: Prepared) -> Verdict | None:
@@ -70,13 +81,16 @@ def memory_facts(prepared: Prepared) -> tuple[Fact, ...]:
     named = "snapshot.gpu" if use.local_id is not None else "snapshot.gpu-of-unknown-number"
     rank = use.rank if len(trace.ranks) > 1 else None
     before = sum(held.bytes for held in at_peak if not held.recorded)
+    is_gradient = most is not None and _is_gradient(most)
+    part = sum(map(_gradients, at_peak)) if is_gradient else most.bytes if most else 0
     peak = fact(
         "snapshot.state" if use.allocated.is_state else "snapshot.peak",
         gpu=fact(named, number=use.local_id, rank=rank),
         bytes=use.allocated.peak,
-        before=before if most and before > most.bytes else None,
-        part=most.bytes if most else None,
-        asker=_asker(most.op, most.scope) if most else None,
+        before=before if most and before > part else None,
+        part=part if most else None,
+        gradients=fact("snapshot.gradients") if is_gradient else None,
+        asker=asker(most.op, most.scope) if most and not is_gradient else None,
     )
     facts = [*_failed(trace, use.process), peak]
     if use.unused_at_peak:
@@ -89,29 +103,22 @@ def memory_facts(prepared: Prepared) -> tuple[Fact, ...]:
     is_full = (failed_on[_failures(trace, use.process)] == use.device).any()
     if is_full and _SAID * most_held < others <= _HALF * most_held:
         facts.append(fact("snapshot.uneven", bytes=others))
-    stacks = names(trace.counters["stack"])
-    parts = _parts_of_peak(at_peak, use.allocated.peak, stacks)
-    return (*facts, *parts, *_taken(trace, use.process, len({gpu.device for gpu in gpus})))
+    parts = _parts_of_peak(at_peak, use, trace)
+    return (*facts, *parts, *_emptied(trace, use.process, len({gpu.device for gpu in gpus})))
 
 
-def _taken(trace: Trace, process: int, gpus: int) -> Iterator[Fact]:
-    """Give how often a process took memory of its GPUs, if often, and the most in one second."""
-    is_taking = is_one_of(trace.marks["kind"], "event") & is_one_of(trace.marks["name"], *_TAKES)
-    is_own = numbers(trace.marks["process"]) == process
-    times_ns = numbers(trace.marks["start_ns"])[is_taking & is_own]  # sorted
-    count = len(times_ns)
-    if count < _MANY:
-        return
-    in_burst = np.searchsorted(times_ns, times_ns + _BURST_NS) - np.arange(count)
-    most = int(in_burst.max())
-    burst = fact("snapshot.all") if most == count else fact("snapshot.of-them", count=most)
-    yield fact(
-        "snapshot.taken",
-        whose=fact("snapshot.the-gpu" if gpus < 2 else "snapshot.its-gpus"),
-        count=count,
-        # Without an origin the file has no real times, only an order.
-        burst=burst if trace.source.origin_unix_ns is not None else None,
+def _emptied(trace: Trace, process: int, gpus: int) -> Iterator[Fact]:
+    """Give how often a process took memory of its GPUs, if it gave it back again and again."""
+    is_own = is_one_of(trace.marks["kind"], "event") & is_one_of(
+        trace.marks["name"], *_TAKES, *_GIVES
     )
+    is_own &= numbers(trace.marks["process"]) == process
+    is_taking = is_one_of(trace.marks["name"], *_TAKES)[is_own]  # in order of time
+    taken, given = int(is_taking.sum()), int((~is_taking).sum())
+    rounds = int((~is_taking[:-1] & is_taking[1:]).sum())
+    if rounds >= _ROUNDS and given >= _NEARLY_ALL * taken:
+        whose = fact("snapshot.the-gpu" if gpus < 2 else "snapshot.its-gpus")
+        yield fact("snapshot.emptied", whose=whose, count=taken, given=given)
 
 
 def _failures(trace: Trace, process: int) -> IntArray:
@@ -132,16 +139,22 @@ def _failed(trace: Trace, process: int) -> Iterator[Fact]:
         count=len(rows),
         which=fact("snapshot.last" if len(rows) > 1 else "snapshot.this"),
         bytes=int(size),
-        asker=_asker(op, callers) if op else None,
+        asker=asker(op, callers) if op else None,
     )
 
 
-def _parts_of_peak(holders: Sequence[Holder], peak: int, stacks: Sequence[str]) -> Iterator[Fact]:
+def _parts_of_peak(holders: Sequence[Holder], use: MemoryUse, trace: Trace) -> Iterator[Fact]:
     """Give which parts of the program hold most at the peak, and what makes the largest smaller.
 
-    `holders` hold what is allocated at the `peak` (bytes), `stacks` are all of the recording.
+    `holders` hold what is allocated at the peak of the `use` of a GPU.
     """
-    parts = [(holder, part) for holder in holders if (part := _part(holder))]
+    peak, stacks = use.allocated.peak, names(trace.counters["stack"])
+    by_softmax = scores_by_softmax(holders, trace)
+    parts = [
+        (holder, "scores" if holder in by_softmax and part == "forward" else part)
+        for holder in holders
+        if (part := _part(holder))
+    ]
     held = Counter[str]()
     for holder, part in parts:
         held[part] += holder.bytes
@@ -152,9 +165,13 @@ def _parts_of_peak(holders: Sequence[Holder], peak: int, stacks: Sequence[str]) 
         for holder, part in parts
         if part == "backward" and holder.bytes / holder.blocks in sizes
     )
+    of_forward = [holder for holder, part in parts if part in ("forward", "scores")]
     held["forward"] += held.pop("scores", 0)
     said = [(part, size) for part, size in held.most_common() if size >= max(_SAID * peak, 1)]
-    if said:
+    # Gradients alone are told by the first statement if their holder is the largest.
+    first = next((holder for holder in holders if holder.recorded and holder.op), None)
+    is_told = [part for part, _ in said] == ["gradients"] and first and _is_gradient(first)
+    if said and not is_told:
         yield fact(
             "snapshot.parts",
             parts=tuple(fact(f"snapshot.of-{part}", bytes=size) for part, size in said),
@@ -184,24 +201,29 @@ def _parts_of_peak(holders: Sequence[Holder], peak: int, stacks: Sequence[str]) 
     if scores >= max(_SAID * peak, size / 4) and largest in ("forward", "backward"):
         yield fact("snapshot.remedy-scores", bytes=scores)
     if largest == "forward" and scores < size / 2:
-        yield fact("snapshot.remedy-forward" if trains else "snapshot.remedy-forward-alone")
+        much = max(_SAID * peak, 1)
+        yield from forward_remedies(of_forward, much, stacks, trains=trains)
+    elif largest == "gradients":
+        yield fact("snapshot.remedy-gradients")
+        if _asked_at_peak(trace, use) == "forward":
+            yield fact("snapshot.remedy-zero-grad")
     elif largest == "optimizer":
         yield fact("snapshot.remedy-optimizer")
 
 
 def _part(holder: Holder) -> str | None:
     """Return the part of a program that allocated what is held, None if its stack does not tell."""
-    frames = [holder.op, *holder.scope.split(BETWEEN)]
+    frames = [holder.op, *program_frames(holder.scope)]
     step = _step(frames)
     if _is_backward(frames):
-        return "backward"
+        return "gradients" if _is_gradient(holder) else "backward"
     if step is not None and (_OPTIMIZER.search(step["file"]) or _FILLED.match(holder.op)):
         return "optimizer"
     if any(map(_SCORES.search, frames[: _INNER + 1])) and not _FUSED.search(holder.op):
         return "scores"
     # The innermost frame that tells it counts.
     kinds = (
-        "loading" if _LOADS.search(f) else "forward" if _FORWARD.search(f) else None for f in frames
+        "loading" if _LOADS.search(f) else "forward" if FORWARD.match(f) else None for f in frames
     )
     return next(filter(None, kinds), None)
 
@@ -217,8 +239,30 @@ def _step(frames: Sequence[str]) -> re.Match[str] | None:
 
 
 def _is_of_loss(holder: Holder) -> bool:
-    frames = [holder.op, *holder.scope.split(BETWEEN)]
+    frames = [holder.op, *program_frames(holder.scope)]
     return any(map(_LOSS.match, frames[: _INNER + 1]))
+
+
+def _is_gradient(holder: Holder) -> bool:
+    return _GRADIENTS in (holder.op, *holder.scope.split(BETWEEN))
+
+
+def _gradients(holder: Holder) -> int:
+    """Return how many bytes of gradients are held by a holder."""
+    return holder.bytes if _is_gradient(holder) else 0
+
+
+def _asked_at_peak(trace: Trace, use: MemoryUse) -> str | None:
+    """Return the part of a program that made the last allocation before the peak."""
+    rows = AllocationRows.of(trace)
+    device = -1 if use.device is None else use.device
+    is_own = (rows.process == use.process) & (rows.device == device) & (rows.stack >= 0)
+    is_own &= (rows.time_ns <= use.allocated.peak_ns) & (rows.address >= 0) & (rows.value > 0)
+    if not is_own.any():
+        return None
+    code = int(rows.stack[np.flatnonzero(is_own)[-1]])
+    op, _, callers = names(trace.counters["stack"])[code].partition(BETWEEN)
+    return _part(Holder(op, callers, 0, 0))
 
 
 def _is_backward(frames: Sequence[str]) -> bool:

@@ -428,13 +428,6 @@ def test_several_ranks_and_gpus_are_told_apart(tmp_path: Path) -> None:
         (tmp_path / f"rank{rank}.pickle").write_bytes(pickle.dumps(found))
     analysis = tf.analyze(tf.read([tmp_path / "rank0.pickle", tmp_path / "rank1.pickle"]))
     assert analysis.verdict.sentence.startswith("GPU 0 of rank 1 has 4.5 KiB allocated")
-    both = {"segments": [], "device_traces": [takes(9), takes(3)]}
-    assert "took memory from its GPUs 12 times" in tf.analyze(read(both, tmp_path)).verdict.sentence
-
-
-def takes(count: int) -> list[dict[str, Any]]:
-    calls = [event("segment_alloc", 8 * at, 8, time_us=at) for at in range(count)]
-    return [*calls, event("alloc", 1, 1, time_us=count)]
 
 
 def test_a_joined_snapshot_is_in_the_summary(run: Run, tmp_path: Path) -> None:
