@@ -10,7 +10,6 @@ import numpy as np
 from traceflops.parsers.io.database_query import Among, Batch, Lookup, Wanted, by_distinct
 from traceflops.parsers.nsight.nsys.enums import processes_of
 from traceflops.parsers.nsight.nsys.reading import ReportReading, texts_of
-from traceflops.table.columns import count_true
 from traceflops.table.grouping import distinct, group_rows
 
 _CHAINS, _SAMPLES, _SWITCHES = "SAMPLING_CALLCHAINS", "COMPOSITE_EVENTS", "SCHED_EVENTS"
@@ -25,7 +24,7 @@ _MOST_OF_OTHERS: Final = 1_000_000
 def read_samples(reading: ReportReading) -> None:
     """Add at most _MOST samples of the threads that call CUDA, named by their innermost frame.
 
-    Also add at most _MOST_OF_OTHERS of the other threads of their processes.
+    If the other threads of their processes have more samples, add at most _MOST_OF_OTHERS of these.
     """
     callers = reading.callers()
     processes = distinct(processes_of(callers))
@@ -46,18 +45,27 @@ def read_samples(reading: ReportReading) -> None:
         return names["name"]["!".join(filter(None, parts)) or _UNKNOWN]
 
     name_of_sample = Lookup(innermost["id"], by_distinct(frame, name_code))
-    left, left_of_others = _MOST, _MOST_OF_OTHERS
+
+    def add(rows: Batch) -> None:
+        """Add samples with their names."""
+        name = name_of_sample(rows["id"])
+        name = np.where(name < 0, names["name"][_UNKNOWN], name)
+        reading.add("marks", rows, name=name, kind=names["kind"]["sample"])
+
+    count, others = 0, list[Batch]()
     for batch in reading.batches(_SAMPLES, ("id", "start", "globalTid")):
         rows = batch.only(np.isin(processes_of(batch["globalTid"]), processes))
         rows = reading.timed(rows.with_numbers({"end": rows["start"]}))  # a sample has no length
         is_caller = np.isin(rows["globalTid"], callers)
-        number = np.where(is_caller, np.cumsum(is_caller), np.cumsum(~is_caller))  # from 1 on
-        rows = rows.only(number <= np.where(is_caller, left, left_of_others))
-        left -= count_true(is_caller)
-        left_of_others -= count_true(~is_caller)
-        name = name_of_sample(rows["id"])
-        name = np.where(name < 0, names["name"][_UNKNOWN], name)
-        reading.add("marks", rows, name=name, kind=names["kind"]["sample"])
+        own, rest = rows.only(is_caller), rows.only(~is_caller)
+        own = own.only(np.arange(own.count) < _MOST - count)
+        count += own.count
+        add(own)
+        left = _MOST_OF_OTHERS - sum(other.count for other in others)
+        others.append(rest.only(np.arange(rest.count) < left))
+    if sum(other.count for other in others) > count:
+        for other in others:
+            add(other)
 
 
 def read_switches(reading: ReportReading) -> None:

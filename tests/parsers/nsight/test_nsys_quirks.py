@@ -545,15 +545,16 @@ def test_what_openacc_does_is_kept_as_system_calls_are(tmp_path: Path) -> None:
     assert found == [("system", "Enter Data", 15)]
 
 
+@pytest.mark.parametrize("others", [1, 4])
 def test_samples_of_processes_that_call_cuda_are_named_by_their_innermost_function(
-    tmp_path: Path,
+    tmp_path: Path, others: int
 ) -> None:
-    """The fourth is of another thread, the last of another process."""
+    """Three are of a thread that calls CUDA; others of its process are read if they are more."""
     export = NsysFile()
     export.call(1, 2, 1)
     export.kernel(10, 20, correlationId=1)
     frames = (("zlib", "/opt/lib/png.so"), ("0x7f00aa", "/opt/lib/png.so"), ("main", "/home/x/app"))
-    owners = (*map(thread, (TID, TID, TID, 5)), thread(5, 999))
+    owners = (*map(thread, (TID, TID, TID, *[5] * others)), thread(5, 999))
     for at, owner in enumerate(owners):
         export.row("COMPOSITE_EVENTS", id=at, start=100 + at, globalTid=owner)
         for depth, place in enumerate((at % 3, 2)):
@@ -561,11 +562,12 @@ def test_samples_of_processes_that_call_cuda_are_named_by_their_innermost_functi
             chain = {"id": at, "symbol": symbol, "module": module, "stackDepth": depth}
             export.row("SAMPLING_CALLCHAINS", **chain)
     trace = made(tmp_path, export)
+    more = range(3, 7) if others == 4 else ()
     assert rows(trace, "marks", "kind", "name", "start_ns", "dur_ns") == [
         ("sample", "png.so!zlib", 100, 0),
         ("sample", "png.so", 101, 0),
         ("sample", "app!main", 102, 0),
-        ("sample", "png.so!zlib", 103, 0),
+        *(("sample", ("png.so!zlib", "png.so", "app!main")[at % 3], 100 + at, 0) for at in more),
     ]
 
 
