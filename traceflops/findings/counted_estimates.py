@@ -162,16 +162,19 @@ def for_callers(case: Case, speed: KernelSpeed, advice: Fact | None) -> Fact | N
 
     If all counted kernels are of frameworks or libraries, the advice tells how to count others;
     it is all of the advice if these only set up memory.
-    Code that was built for the debugger has to be built again before it is changed.
+    Code that was built for the debugger has to be built again before it is changed: only advice for
+    callers is kept.
     """
     if advice is not None and _only_sets_up(case):
         return counted_fact("remedy.set-up", how=counted_fact("choose"))
     if advice is None or advice.code in _OF_CALLERS:
         return advice
     if speed.is_debug:
-        parts = advice.values.get("parts") if advice.code == "joined" else None
-        kept = [part for part in parts if part.code in _OF_CALLERS] if parts else []
-        return kept[0] if kept else None
+        parts = advice.values.get("parts")
+        facts = (
+            [part for part in parts if isinstance(part, Fact)] if isinstance(parts, tuple) else []
+        )
+        return next((part for part in facts if part.code in _OF_CALLERS), None)
     if not is_of_library(speed.name):
         return advice
     are_all = all(is_of_library(counted.name) for counted in case.measured.speeds)
