@@ -272,7 +272,10 @@ def test_communication_is_started_earlier_only_beside_other_work(
 )
 def test_with_little_to_hide_it_under_fewer_bytes_are_the_lever(work_us: int, title: str) -> None:
     """On each of two ranks 1 GiB is gathered in 60 ms, half of it over the link, after 2 MiB."""
-    gather = {"name": "ncclDevKernel_AllGather_RING_LL", "collective": "_allgather_base"}
+    gather: dict[str, Any] = {
+        "name": "ncclDevKernel_AllGather_RING_LL",
+        "collective": "_allgather_base",
+    }
     gather |= {"collective_dtype": "Float", "collective_group": "0", "collective_group_size": 2}
     rows: list[dict[str, Any]] = []
     for rank in range(2):

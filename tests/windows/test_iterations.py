@@ -296,3 +296,17 @@ def test_calls_of_a_scripted_model_are_steps_on_a_cpu(calls: int) -> None:
     steps = analyze(trace_of(devices=[], ops=ops)).steps
     assert len(steps.seen) == (8 if calls == 8 else 0)
     assert ("each step is a call of forward" in steps.text) == (calls == 8)
+
+
+@pytest.mark.parametrize(("cut", "seen", "used"), [(0, 300, 300), (4, 299, 298)])
+def test_passes_at_both_ends_of_work_on_a_cpu_are_steps_if_they_are_whole(
+    cut: int, seen: int, used: int
+) -> None:
+    """300 passes of seven operators; the last may be cut."""
+    names = ["Add", "Mul", "Tanh", "Addmm", "T", "View", "Sigmoid"] * 300
+    made = [
+        {"name": f"aten::{name}", "start_ns": 10 * at, "dur_ns": 10}
+        for at, name in enumerate(names[: len(names) - cut])
+    ]
+    steps = analyze(trace_of(devices=[], ops=made)).steps
+    assert (len(steps.seen), len(steps.used)) == (seen, used)

@@ -50,8 +50,8 @@ class StepLayout(Struct, frozen=True):
     `numbers[device][stretch.place]` is the number of a step. `source` and `how` say how steps were
     found. `launched_in` is, per activity, the place of the step that launched it, -1 if unknown
     (see `step_of_activity`); None if the host marks no steps. `are_passes` is as in `FoundSteps`.
-    `at_marks`: steps begin and end at their marks on the host, so the length of the last step is
-    known although no step follows it.
+    `has_end`: the length of the last step is known although no step follows it, as steps end at
+    their marks on the host, or a CPU ran the last one as a whole.
     """
 
     stretches: Mapping[int, list[Stretch]]
@@ -61,7 +61,7 @@ class StepLayout(Struct, frozen=True):
     notes: tuple[Note, ...] = ()
     launched_in: IntArray | None = None
     are_passes: bool = False
-    at_marks: bool = False
+    has_end: bool = False
 
     def step_number(self, device: int, stretch: Stretch) -> int | None:
         """Return the step number of a stretch, None if it is no step."""
@@ -148,7 +148,7 @@ class StepPlan(Struct, frozen=True):
         Device 0 has steps 0 to 9, device 1 has steps 0 to 7. `steady` left out step 9, the last of
         the trace: so step 7 is the one for device 1. None if few steps are used.
         """
-        if self.chosen_by_user or self.layout.at_marks:
+        if self.chosen_by_user or self.layout.has_end:
             return None
         steps = [stretch for stretch in stretches if stretch.role == "step"]
         used = [step for step in steps if self.layout.step_number(device, step) in self.used]
@@ -292,7 +292,7 @@ def _marked_layout(linked: LinkedTrace, accounts: Accounts, marked: FoundSteps) 
     if has_repeats:
         notes.append(note_of("assumed", REPEATED))
     layout = StepLayout(stretches, numbers_of, marked.source, marked.how, tuple(notes))
-    return replace(layout, launched_in=step_of, are_passes=marked.are_passes, at_marks=at_marks)
+    return replace(layout, launched_in=step_of, are_passes=marked.are_passes, has_end=at_marks)
 
 
 def _last_begin(stretches: list[Stretch]) -> int | None:
@@ -321,7 +321,10 @@ def _unmarked_layout(
         variant = ".unmarked" if marked is None else ""
         note = note_of("assumed", f"steps-inferred{variant}", how=how)
         numbered = {device: np.arange(len(steps)) for device, steps in stretches.items()}
-        return StepLayout(stretches, numbered, source, how, (note,))
+        # Without queues, steps up to the end of the work are whole.
+        on_host = all(own.is_cpu for own in accounts.values())
+        has_end = on_host and all(own[-1].role == "step" for own in stretches.values())
+        return StepLayout(stretches, numbered, source, how, (note,), has_end=has_end)
     return _spans_layout(linked, accounts, selection)
 
 
@@ -357,7 +360,7 @@ def _reasons(
     firsts = (stretches[0] for stretches in layout.stretches.values())
     before_ns = max((first.dur_ns for first in firsts if first.role == "before"), default=0)
     lengths_ns = np.array(mean_ns, dtype=np.int64)
-    may_warm_up, has_end = not layout.are_passes, layout.at_marks
+    may_warm_up, has_end = not layout.are_passes, layout.has_end
     why = periodicity.steady(lengths_ns, before_ns, may_warm_up=may_warm_up, has_end=has_end)
     reasons = {number: reason for number, reason in zip(durations, why, strict=True) if reason}
     # The work of inferred steps is alike because it told them apart, and that of passes is not.

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
-from itertools import takewhile
+from functools import partial
+from itertools import pairwise, takewhile
 from typing import Final
 
 import numpy as np
@@ -219,13 +220,31 @@ def _by_signature(linked: LinkedTrace, rows: DeviceRows) -> _Periods | None:
         rounds = repetition.longer_rounds(order, parts)
     if rounds is None:
         return None
+    begin, kind = rounds.begin, linked.trace.activities["kind"]
+    if is_one_of(kind, "op")[rows.row].all():  # on a CPU nothing is queued when recording begins
+        begin = _with_ends(order.name, begin)
     what = device_words(linked.trace).operation
-    return rounds.begin, fact("steps-by.rounds", count=rounds.length, what=what)
+    return begin, fact("steps-by.rounds", count=rounds.length, what=what)
+
+
+def _with_ends(name: IntArray, begin: IntArray) -> IntArray:
+    """Return boundaries of rounds with those at both ends of the work that are whole, too.
+
+    |a b c|a b c|a b c|a b        # the first round is whole, the last is not
+    """
+    edges = begin[:_ROUNDS_COMPARED].tolist()
+    count = partial(np.bincount, minlength=int(name.max()) + 1)
+    usual = np.median([count(name[low:high]) for low, high in pairwise(edges)], axis=0)
+    ends = {0: name[: begin[0]], len(name): name[begin[-1] :]}
+    unlike = {edge: np.abs(count(own) - usual).sum() for edge, own in ends.items()}
+    whole = [edge for edge, few in unlike.items() if few <= _UNLIKE * usual.sum()]
+    return np.sort(np.append(begin, whole)).astype(np.int64)
 
 
 _BACKWARD: Final = re.compile("autograd::engine::evaluate_function")
 _MUCH, _FEW = 0.1, 0.02
 """Shares of activities outside of a backward pass: of all, and of those in rounds within it."""
+_ROUNDS_COMPARED, _UNLIKE = 32, 0.05
 _METHOD: Final = "forward"
 SIGNATURE: Final = "signature"
 SOURCES: Final[Mapping[str, Callable[[LinkedTrace, DeviceRows], _Periods | None]]] = {
