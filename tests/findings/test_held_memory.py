@@ -95,7 +95,7 @@ def test_gradients_are_called_so(tmp_path: Path) -> None:
 
 def takes(count: int, given: int, *, at_once: bool = False) -> list[dict[str, Any]]:
     """Return events that take memory `count` times, and give it back in turn or at the end."""
-    calls = [
+    calls: list[dict[str, Any]] = [
         {"action": action, "addr": 0, "size": 4096, "time_us": 2 * at + later}
         for later, action in enumerate(("segment_alloc", "segment_free"))
         for at in range((count, given)[later])
