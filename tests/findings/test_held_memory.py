@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import traceflops as tf
+from traceflops.analysis.preparation import prepare
+from traceflops.privacy.placeholders import Placeholders
 
 
 def verdict_of(snapshot: object, folder: Path) -> str:
@@ -56,6 +58,15 @@ def test_activations_are_stored_if_those_of_several_layers_are_held(tmp_path: Pa
     assert "If nothing is trained" in said_of(tmp_path, *[*inner, rotary] * 3)
 
 
+def test_that_gradients_are_off_stays_when_names_are_redacted(tmp_path: Path) -> None:
+    event = {"action": "alloc", "addr": 512, "size": 512, "time_us": 1}
+    events = [event | {"frames": place("linear", 1, NO_GRAD, ("main.py", "main"))}]
+    (tmp_path / "s.pickle").write_bytes(pickle.dumps({"segments": [], "device_traces": [events]}))
+    hidden = prepare(tf.read(tmp_path / "s.pickle"), placeholders=Placeholders()).trace
+    (stack,) = {row["stack"] for row in hidden.counters.to_pylist()} - {None}
+    assert "< _contextlib.py(1): decorate_context <" in stack and "main" not in stack
+
+
 def test_scores_without_a_name_are_known_by_the_softmax_of_their_function(tmp_path: Path) -> None:
     main = ("main.py", "main")
     product, scaled = (9, place("matmul", 3, main)), (9, place("div_Tensor", 3, main))
@@ -95,7 +106,7 @@ def test_gradients_are_called_so(tmp_path: Path) -> None:
 
 def takes(count: int, given: int, *, at_once: bool = False) -> list[dict[str, Any]]:
     """Return events that take memory `count` times, and give it back in turn or at the end."""
-    calls = [
+    calls: list[dict[str, Any]] = [
         {"action": action, "addr": 0, "size": 4096, "time_us": 2 * at + later}
         for later, action in enumerate(("segment_alloc", "segment_free"))
         for at in range((count, given)[later])

@@ -147,7 +147,7 @@ def policies(shown: Placeholders, step_mark: str | None) -> Mapping[tuple[str, s
         ("marks", "name"): marks,
         ("kernel_rules", "text"): _always(partial(_rule, shown)),
         ("counters", "name"): counter,
-        ("counters", "stack"): _always(partial(_stack, marks("python"), op)),
+        ("counters", "stack"): _always(partial(_stack, _unless(_GRAD_MODE, marks("python")), op)),
         ("kernel_counters", "counter"): counter,
     }
 
@@ -158,6 +158,12 @@ def _always(policy: Policy) -> Policies:
 
 _GENERATED: Final = re.compile(r"(?:.*/)?(c[a-z2-7]{51}\.py\()")
 """A file of code that Inductor generated: its name is a hash, so the same for everybody."""
+
+
+_GRAD_MODE: Final = re.compile(
+    r"(?:_contextlib|grad_mode)\.py\(\d{1,5}\): (?:decorate|generator)_context"
+)
+"""PyTorch's wrapper of what runs under no_grad."""
 
 
 def _unless(harmless: re.Pattern[str], policy: Policy) -> Policy:
