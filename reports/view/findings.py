@@ -20,12 +20,13 @@ from traceflops.findings.counted_kernels import COUNTED_KERNEL
 from traceflops.findings.finding import Finding, Gain, Where, row_name, short_name
 from traceflops.findings.gains import ONE_PASS
 from traceflops.findings.late_rank import late_rank_fact
+from traceflops.findings.little_work import LITTLE_WORK
 from traceflops.findings.losses import LOSS
 from traceflops.findings.main_kernel import MAIN_KERNEL
 from traceflops.findings.nothing_recorded import LESS_MEMORY, SAID_FIRST
 from traceflops.findings.rules import all_rules
 from traceflops.findings.slow_links import slow_link_fact
-from traceflops.findings.start_up import LITTLE_WORK, START_UP
+from traceflops.findings.start_up import START_UP
 from traceflops.findings.unevenness import UNEVEN_STEPS
 from traceflops.findings.unjudged import told_first
 from traceflops.remedies import is_cut_off

@@ -19,8 +19,9 @@ from traceflops.characters import shortened
 from traceflops.facts import Fact, fact
 from traceflops.findings.finding import Finding
 from traceflops.findings.host_samples import outside_samples
+from traceflops.findings.little_work import UPLOADS_ALONE
 from traceflops.findings.standstill import STANDSTILL
-from traceflops.findings.start_up import START_UP, UPLOADS_ALONE
+from traceflops.findings.start_up import START_UP
 from traceflops.findings.unevenness import UNEVEN_STEPS
 from traceflops.flops.mfu_waterfall import UNSPLIT
 from traceflops.reports.view.figures import apportioned, kernel_label, percent

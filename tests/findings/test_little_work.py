@@ -4,7 +4,7 @@ import pytest
 
 import traceflops as tf
 from tests.build import launched, step_marks, trace_of
-from traceflops.findings.start_up import failed_launches
+from traceflops.findings.little_work import failed_launches
 from traceflops.reports.terminal.summary import render_terminal
 from traceflops.reports.view.findings import headline, opening
 

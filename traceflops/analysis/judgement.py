@@ -25,6 +25,7 @@ from traceflops.findings.cpu_program import compiling, cpu_facts, dispatching
 from traceflops.findings.finding import Finding, Verdict
 from traceflops.findings.held_memory import memory_verdict
 from traceflops.findings.late_rank import late_rank_fact, late_rank_findings, waiting_for
+from traceflops.findings.little_work import LITTLE_WORK, failed_launches, little_work
 from traceflops.findings.losses import Loss, all_losses, drawn, loss_findings
 from traceflops.findings.main_kernel import MAIN_KERNEL, Kernels, main_kernel_findings
 from traceflops.findings.many_operators import (
@@ -60,7 +61,7 @@ from traceflops.findings.standstill import (
     standstill_findings,
     with_standstill,
 )
-from traceflops.findings.start_up import LITTLE_WORK, failed_launches, little_work, main_kind
+from traceflops.findings.start_up import main_kind
 from traceflops.findings.unevenness import uneven_findings
 from traceflops.findings.unrecorded_gpu import OfGpu, of_gpu, reading
 from traceflops.findings.untimed import untimed_verdict

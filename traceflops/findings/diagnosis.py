@@ -22,6 +22,7 @@ from traceflops.findings.gains import gain_basis, weighed
 from traceflops.findings.idle_causes import idle_causes
 from traceflops.findings.kernel_facts import KernelFacts
 from traceflops.findings.late_rank import late_rank, rank_balance
+from traceflops.findings.little_work import LITTLE_WORK, little_work
 from traceflops.findings.main_kernel import MAIN_KERNEL
 from traceflops.findings.managed_memory import UNIFIED, unified_memory
 from traceflops.findings.many_operators import many_kernels
@@ -29,7 +30,7 @@ from traceflops.findings.precision import totals_in_single
 from traceflops.findings.rules import advice_of, all_rules, rule_of, statement
 from traceflops.findings.slow_links import slow_link
 from traceflops.findings.standstill import STANDSTILL, uneven_launches, without_stalled
-from traceflops.findings.start_up import LITTLE_WORK, ONCE, kept, little_work, runs_once, start_up
+from traceflops.findings.start_up import ONCE, kept, runs_once, start_up
 from traceflops.findings.totals_alone import main_total
 from traceflops.findings.trace_health import trace_health
 from traceflops.findings.training_mode import training_mode

@@ -19,8 +19,8 @@ from traceflops.devices.matching import match
 from traceflops.devices.missing_input import skipped
 from traceflops.facts import Fact, fact
 from traceflops.findings.finding import Verdict
+from traceflops.findings.little_work import FAILED, RECORD
 from traceflops.findings.rules import thresholds
-from traceflops.findings.start_up import FAILED, RECORD
 from traceflops.mfu.measurement import Measurement
 from traceflops.remedies import CPU_SAMPLES, LEGACY, PYTORCH, advice
 from traceflops.table.columns import (
