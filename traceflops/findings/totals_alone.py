@@ -53,7 +53,7 @@ def totals_alone(untimed: Untimed, trace: Trace) -> tuple[Fact, ...]:
 
 
 def main_total(case: Case) -> Iterator[Finding]:
-    """Give a finding on the kernel with the largest total, if its limits are worth counting.
+    """Give a finding on the kernel with more than half of the time, if it is worth profiling.
 
     It is not if launching or start-up takes longer than all GPU work, if it runs hardly longer than
     a launch, if other ranks may make it wait, or if it moves memory for a framework or library.
@@ -66,7 +66,7 @@ def main_total(case: Case) -> Iterator[Finding]:
     works = untimed.of_kind(*DEVICE_KINDS).to_pylist()
     main, kernels = works[0], [work["name"] for work in works if work["kind"] == "kernel"]
     is_judged = main["kind"] == "kernel" and main["count"] and main["share"] is not None
-    if is_held_up or not is_judged or main["share"] < limits["least_share"]:
+    if is_held_up or not is_judged or main["share"] <= max(_MOST, limits["least_share"]):
         return
     is_of_others = main["top"] == _MEMORY and not may_be_own(main["name"])
     if main["top"] == _WAITING or is_of_others or main["mean_ns"] < limits["least_ns"]:
