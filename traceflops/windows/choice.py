@@ -51,7 +51,7 @@ class StepLayout(Struct, frozen=True):
     found. `launched_in` is, per activity, the place of the step that launched it, -1 if unknown
     (see `step_of_activity`); None if the host marks no steps. `are_passes` is as in `FoundSteps`.
     `has_end`: the length of the last step is known although no step follows it, as steps end at
-    their marks on the host, or a CPU ran the last one as a whole.
+    their marks on the host, or CPUs run them one after another.
     """
 
     stretches: Mapping[int, list[Stretch]]
@@ -321,9 +321,8 @@ def _unmarked_layout(
         variant = ".unmarked" if marked is None else ""
         note = note_of("assumed", f"steps-inferred{variant}", how=how)
         numbered = {device: np.arange(len(steps)) for device, steps in stretches.items()}
-        # Without queues, steps up to the end of the work are whole.
-        on_host = all(own.is_cpu for own in accounts.values())
-        has_end = on_host and all(own[-1].role == "step" for own in stretches.values())
+        # Without queues, the work of the last step ends before what follows begins.
+        has_end = all(own.is_cpu for own in accounts.values())
         return StepLayout(stretches, numbered, source, how, (note,), has_end=has_end)
     return _spans_layout(linked, accounts, selection)
 
