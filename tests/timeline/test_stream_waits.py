@@ -261,7 +261,7 @@ def test_work_is_not_said_to_start_late_where_lost_work_may_fill_the_time() -> N
 
 
 def test_idle_time_of_unknown_cause_is_still_a_loss_where_only_calls_are_missing() -> None:
-    activities = launched(("a", 0, 100, 50), ("b", 0, 50 * MS, 10))["activities"]
+    activities = launched(("a", 0, 100, 5 * MS), ("b", 0, 50 * MS, 10))["activities"]
     analysis = analyze(trace_of(activities=activities))
     assert analysis.verdict.loss == "idle"
 

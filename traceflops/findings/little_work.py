@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 
 from traceflops.attribution.host_events import has_fact, host_span
 from traceflops.attribution.outside_work import outside_gpu_work
@@ -219,12 +220,13 @@ def little_work(prepared: Prepared, limits: Mapping[str, float]) -> tuple[Fact, 
 
     So it is if all launches failed.
 
-    The result is empty if there are steps, other than a few inferred ones, if a part of the
-    recording is chosen, or if there is more work than `limits`, the thresholds of LITTLE_WORK.
+    The result is empty if there are steps, other than a few inferred ones, if less than a job is
+    chosen, or if there is more work than `limits`, the thresholds of LITTLE_WORK.
     """
     choice = prepared.plan.choice
     has_steps = choice.used and not (choice.source in _INFERRED and len(choice.seen) < _FEW_ROUNDS)
-    if prepared.selection != Selection() or has_steps or prepared.on_host:
+    is_part = replace(prepared.selection, job=None) != Selection()
+    if is_part or has_steps or prepared.on_host:
         return ()
     if len(failed := failed_launches(prepared.trace)) > 1:
         return failed
