@@ -10,6 +10,7 @@ import traceflops as tf
 from tests.build import launched, step_marks, trace_of
 from tests.conftest import SAMPLES, shared_file
 from traceflops.facts import fact
+from traceflops.findings.autotuning import trials
 from traceflops.findings.finding import Finding
 from traceflops.findings.host_samples import outside_samples
 from traceflops.findings.launching import slowed_by_stacks
@@ -1419,6 +1420,9 @@ def test_samples_outside_the_gpu_work_tell_what_most_of_a_recording_is() -> None
     assert words(said) == told
 
 
+CHECK = "redzone_checker"
+
+
 def _starting(check: str = "k", last: int = 28) -> tf.Analysis:
     """30 kernels of 1 ms; a first launch of 41 ms, 38 ms untraced, and a sleep of 10 ms.
 
@@ -1448,9 +1452,22 @@ def test_start_up_leads_before_untraced_host_time_that_takes_less() -> None:
 def test_trials_of_autotuning_are_told_if_they_are_most_of_the_work(
     last: int, *, is_told: bool
 ) -> None:
-    (found,) = of_rule(_starting("redzone_checker", last), "start-up")
+    (found,) = of_rule(_starting(CHECK, last), "start-up")
     said = " Most GPU work is autotuning (redzone_checker, 2 times), until 1.00 ms before the end, "
     assert (said in found.sentence) == is_told
+
+
+@pytest.mark.parametrize(("each", "is_told"), [(1, True), (50, False)])
+def test_work_between_the_trials_of_two_functions_is_of_the_program(
+    each: int, *, is_told: bool
+) -> None:
+    """A function has trials at the begin, another at the end; 52 or 2,600 kernels between."""
+    sizes = [size * each for size in (3, 5, 2, 7, 11, 4, 13, 1, 6)]
+    names = ["a", CHECK, "b", CHECK, *(f"k{size}" for size in sizes for _ in range(size))]
+    works = [{"name": name, "start_ns": MS * at} for at, name in enumerate([*names, CHECK, "c"])]
+    prepared = tf.analyze(trace_of(activities=[work | {"dur_ns": MS} for work in works])).prepared
+    assert not prepared.plan.choice.used
+    assert (trials(prepared) is not None) == is_told
 
 
 @pytest.mark.parametrize(
