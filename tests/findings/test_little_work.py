@@ -287,3 +287,8 @@ def test_a_single_short_kernel_tells_nothing(works: int, dur_us: int, *, is_told
     said = headline(tf.analyze(trace_of(**rows))).sentence
     told = "The recording holds a single kernel, saxpy, of 8.00 µs: too little to tell"
     assert said.startswith(told) == is_told
+
+
+def test_a_single_kernel_may_have_no_name() -> None:
+    said = headline(tf.analyze(trace_of(**launched(("", 0, 9 * US, US))))).sentence
+    assert said.startswith("The recording holds a single kernel of 1.00 µs: too little to tell")

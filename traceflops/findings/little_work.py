@@ -210,7 +210,7 @@ def _single(trace: Trace, busy_ns: int) -> Fact | None:
     is_alone = not any(table.num_rows for table in others)
     if is_single and is_alone and is_one_of(works["kind"], "kernel").all():
         name = short_name(function_of(works["name"][0].as_py() or ""))
-        return fact(f"{LITTLE_WORK}.single", name=name, busy_ns=busy_ns)
+        return fact(f"{LITTLE_WORK}.single", name=name or None, busy_ns=busy_ns)
     return None
 
 
