@@ -9,6 +9,7 @@ from msgspec.structs import replace
 import traceflops as tf
 from tests.build import launched, step_marks, trace_of
 from tests.conftest import SAMPLES, shared_file
+from traceflops.attribution.named_slices import sample_spacing_ns
 from traceflops.facts import fact
 from traceflops.findings.autotuning import trials
 from traceflops.findings.finding import Finding
@@ -891,6 +892,17 @@ def test_start_up_is_told_as_such_where_no_step_is_marked() -> None:
     assert found.sentence.endswith(", mostly first calls; GPU work takes 3.00 ms.")
     assert found.gain is None  # no step that follows has it
     assert not of_rule(analysis, "memory-alloc")
+
+
+def test_time_between_samples_is_that_of_threads_that_call_the_gpu() -> None:
+    """Helpers, which mostly sleep, are seldom on a CPU."""
+    rows = launched(("k", 0, 0, MS))
+    rows["calls"] = [call | {"thread": 0} for call in rows["calls"]]
+    times = [(0, MS * at) for at in range(5)] + [(1, 100 * MS * at) for at in range(9)]
+    samples = [{"kind": "sample", "thread": thread, "start_ns": at} for thread, at in times]
+    marks = [sample | {"name": "f", "dur_ns": 0} for sample in samples]
+    assert sample_spacing_ns(trace_of(**rows, marks=marks)) == MS
+    assert sample_spacing_ns(trace_of(marks=marks)) == 100 * MS
 
 
 @pytest.mark.parametrize(("times", "is_told"), [(1, False), (3, True)])
