@@ -112,7 +112,8 @@ def _collectives(shares: Mapping[str, float], half: str, *, trains: bool) -> dic
     they are. Where nothing `trains`, collectives are of activations, which it changes.
     """
     in_fp32 = {name: part for name, part in shares.items() if _FP32_COLLECTIVE.search(name)}
-    share, way = sum(in_fp32.values()), "fsdp" if any(map(_OF_SHARDS.search, in_fp32)) else "ddp"
+    share = min(sum(in_fp32.values()), 1.0)  # they may overlap
+    way = "fsdp" if any(map(_OF_SHARDS.search, in_fp32)) else "ddp"
     code = f"single-precision.collectives-{way}"
     told = fact(code, share=share, half=half, dtype=_DTYPES[half])
     return {"collectives": told if trains and share >= WORTH_SAYING else None}
