@@ -84,7 +84,9 @@ def nothing_recorded(trace: Trace) -> Fact | None:
     facts = trace.source.facts
     error, newest, end = map(facts.get, (CUPTI_ERROR, NEW_DRIVER, CUDA_END))
     is_explained, has_calls = PROGRAM_ERROR in facts, trace.calls.num_rows
-    if end in _NO_RECORDS and not is_explained and not has_calls:
+    # A file may be empty beside others with totals or counters.
+    has_others = end == "empty" and (trace.totals.num_rows or trace.kernel_counters.num_rows)
+    if end in _NO_RECORDS and not (is_explained or has_calls or has_others):
         return fact(f"verdict.{end}")
     if error and facts.get(PROGRAM_ERROR) != _NO_GPU:  # without a GPU there is nothing to trace
         if error == _PROTECTED:
