@@ -83,7 +83,8 @@ UNKNOWN_FILES: Final = (
         "add it to --query-gpu: nvidia-smi --query-gpu=timestamp,index,... --format=csv -lms 100",
         line=(
             rb"(?:name, )?(?:utilization\.(?:gpu|memory)|memory\.(?:used|free|total)"
-            rb"|temperature\.gpu|power\.draw(?:\.average|\.instant)?|clocks\.(?:current\.)?(?:sm|mem|memory|gr))"
+            rb"|temperature\.gpu|power\.draw(?:\.average|\.instant)?"
+            rb"|clocks\.(?:current\.)?(?:sm|mem|memory|gr|graphics|video))"
             rb"(?: \[[^]\n]{1,5}\])? ?(?:,|$)"
         ),
     ),

@@ -61,14 +61,17 @@ _IGNORED: Final = ("free_completed", "snapshot", "user_defined")
 _HELD, _OTHER = "active_allocated", "other"
 _MOST_FRAMES: Final = 8
 _LONGEST: Final = 100
-_OWN, _PACKAGE, _TORCH, _OPERATION, _OTHER_FRAME, _GRAD_MODE = range(6)
+_OWN, _PACKAGE, _TORCH, _OPERATION, _OTHER_FRAME, _WRAPPER, _CHECKPOINT = range(7)
 """Kinds of frames: Python of the program, of packages, of PyTorch; operator or backward; other.
 
-_GRAD_MODE is PyTorch's wrapper of functions decorated with no_grad or inference_mode.
+_WRAPPER is PyTorch's wrapper of functions under no_grad or inference_mode, _CHECKPOINT that of
+checkpointing, which runs a forward pass again in the backward pass.
 """
-_GRAD_MODES: Final = re.compile(
-    r"[/\\]torch[/\\](?:utils[/\\]_contextlib|autograd[/\\]grad_mode)\.py$"
+_WRAPPERS: Final = (
+    (_WRAPPER, re.compile(r"(?:_contextlib|grad_mode)\.py: (?:decorate|generator)_context")),
+    (_CHECKPOINT, re.compile(r"checkpoint\.py: (?:unpack_hook|backward)")),
 )
+_SEPARATOR: Final = r"[/\\]"
 _OF_TORCH: Final = re.compile(r"(?:^|[/\\])torch[/\\](?!optim[/\\])")
 _OF_PYTHON: Final = re.compile(r"\.pyx?$|^<")
 _INSTALLED: Final = re.compile(
@@ -324,21 +327,21 @@ class _Reader:
         Frames of packages inside of the program's innermost frame are left out: numpy/core.py <
         train.py is "train.py". Not if PyTorch called the package: its modules are what runs, so
         package/model.py < torch/module.py < train.py is "package/model.py < train.py".
-        The wrapper of no_grad around program frames is kept, as the last frame if it is far out.
+        A wrapper of program frames (checkpointing's, else no_grad's) is kept, last if far out.
         """
         texts_by_kind: list[list[str]] = [[], [], [], [], []]
         program, _, torch, operators, others = texts_by_kind
         texts_by_kind[_PACKAGE] = program  # one list for Python of the program and of packages
-        may_drop_packages, wrapper = True, ""
+        may_drop_packages, wrapper, is_again = True, "", False
         for frame in frames:
             if id(frame) not in self._frames:
                 self._frames[id(frame)] = _frame(frame)
             text, kind = self._frames[id(frame)]
-            if kind == _GRAD_MODE:
-                kind = _TORCH
-                if program and not wrapper:
-                    wrapper = text
+            if kind in (_WRAPPER, _CHECKPOINT):
+                if program and not is_again and (kind == _CHECKPOINT or not wrapper):
+                    wrapper, is_again = text, kind == _CHECKPOINT
                     program += [text] * (len(program) < _MOST_FRAMES)
+                kind = _TORCH
             if len(program) == _MOST_FRAMES:
                 continue
             if kind == _OWN and may_drop_packages:
@@ -378,13 +381,14 @@ def _frame(frame: Any) -> tuple[str, int]:
     kind = _OTHER_FRAME
     if _OF_PYTHON.search(path):
         kind = _TORCH if _OF_TORCH.search(path) else _PACKAGE if _INSTALLED.search(path) else _OWN
-        if name in ("decorate_context", "generator_context") and _GRAD_MODES.search(path):
-            kind = _GRAD_MODE
+        if kind == _TORCH:
+            called = f"{re.split(_SEPARATOR, path)[-1]}: {name}"
+            kind = next((one for one, its in _WRAPPERS if its.fullmatch(called)), kind)
     elif (operator := _OPERATOR.search(name)) is not None:
         return f"aten::{operator[1][:_LONGEST]}", _OPERATION
     elif (backward := _BACKWARD.search(name)) is not None:
         return backward[1][:_LONGEST], _OPERATION
-    file, line = re.split(r"[/\\]", path)[-1][:_LONGEST], fields.get("line")
+    file, line = re.split(_SEPARATOR, path)[-1][:_LONGEST], fields.get("line")
     where = f"{file}({line})" if isinstance(line, int) and 0 < line < 10**9 else file
     return ": ".join(filter(None, (where, name[:_LONGEST]))), kind
 

@@ -22,7 +22,7 @@ from traceflops.reports.view.counted import rules_said
 from traceflops.reports.view.findings import title_sentence
 from traceflops.reports.view.texts import all_texts
 from traceflops.reports.view.wording import time_shared
-from traceflops.table.trace import Note
+from traceflops.table.trace import DEBUG_BUILD, Note
 
 SM, MEMORY, L1, L2, DRAM, TIME, ELAPSED, ACTIVE, FITS, RUNS = list(NAMES)[:10]
 WAVES = "launch__waves_per_multiprocessor"
@@ -721,3 +721,22 @@ def test_blocks_of_one_thread_have_a_size() -> None:
         for number, (grid, block, ns) in enumerate(shapes)
     ]
     assert "those of 1 90.0 µs" in analysis_of(*launches).verdict.sentence
+
+
+@pytest.mark.parametrize("sizes", [1, 3])
+def test_the_main_kernel_is_the_one_with_most_time_in_all_sizes(sizes: int) -> None:
+    """One in FP64 takes 50 us, the other one 40 us in each size; both are built for debugging."""
+    gpu = {"product": "NVIDIA GeForce RTX 2080 Ti", "compute_major": 7, "compute_minor": 5}
+    in_fp64 = launch(9, BUSY | {SM: 76.0, FP64: 76.0, TIME: 50_000.0}, name="slow")
+    sized = [
+        launch(at, BUSY | {TIME: 40_000.0}, name="other", grid=[90 * (at + 1), 1, 1])
+        for at in range(sizes)
+    ]
+    rows = [row | {"device": 0} for rows in (in_fp64, *sized) for row in rows]
+    trace = trace_of(kernel_counters=rows, devices=[gpu])
+    counts = {DEBUG_BUILD: 1 + sizes, "kernels": 1 + sizes}
+    trace = replace(trace, source=replace(trace.source, format="ncu", event_counts=counts))
+    analysis = tf.analyze(trace)
+    first = next(one for one in analysis.findings if one.rule == COUNTED_KERNEL)
+    assert first.sentence.startswith("slow" if sizes == 1 else "other")
+    assert ("also built for the debugger" in analysis.verdict.sentence) == (sizes == 1)

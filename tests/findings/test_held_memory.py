@@ -6,6 +6,8 @@ import pickle
 from pathlib import Path
 from typing import Any, Final
 
+import pytest
+
 import traceflops as tf
 from traceflops.analysis.preparation import prepare
 from traceflops.privacy.placeholders import Placeholders
@@ -58,13 +60,20 @@ def test_activations_are_stored_if_those_of_several_layers_are_held(tmp_path: Pa
     assert "If nothing is trained" in said_of(tmp_path, *[*inner, rotary] * 3)
 
 
-def test_that_gradients_are_off_stays_when_names_are_redacted(tmp_path: Path) -> None:
+CHECKPOINT: Final = ("/x/torch/utils/checkpoint.py", "unpack_hook")
+
+
+@pytest.mark.parametrize("wrapper", [NO_GRAD, CHECKPOINT])
+def test_wrappers_of_pytorch_stay_when_names_are_redacted(
+    wrapper: tuple[str, str], tmp_path: Path
+) -> None:
     event = {"action": "alloc", "addr": 512, "size": 512, "time_us": 1}
-    events = [event | {"frames": place("linear", 1, NO_GRAD, ("main.py", "main"))}]
+    events = [event | {"frames": place("linear", 1, wrapper, ("main.py", "main"))}]
     (tmp_path / "s.pickle").write_bytes(pickle.dumps({"segments": [], "device_traces": [events]}))
     hidden = prepare(tf.read(tmp_path / "s.pickle"), placeholders=Placeholders()).trace
     (stack,) = {row["stack"] for row in hidden.counters.to_pylist()} - {None}
-    assert "< _contextlib.py(1): decorate_context <" in stack and "main" not in stack
+    file, function = wrapper[0].rsplit("/", 1)[1], wrapper[1]
+    assert f"< {file}(1): {function} <" in stack and "main" not in stack
 
 
 def test_scores_without_a_name_are_known_by_the_softmax_of_their_function(tmp_path: Path) -> None:
@@ -102,6 +111,19 @@ def test_gradients_are_called_so(tmp_path: Path) -> None:
     assert "weights and gradients in 16 bits" in text and "zero_grad" not in text
     late = said_of(tmp_path, *[(9, accumulated)] * 2, (1, place("linear", 1, ("main.py", "main"))))
     assert "free them before with zero_grad(set_to_none=True)" in late
+    # Checkpointing runs forward passes again, while gradients are made.
+    again = place("linear", 1, CHECKPOINT)
+    assert "zero_grad" not in said_of(tmp_path, *[(9, accumulated)] * 2, (1, again))
+
+
+def test_activations_that_are_computed_again_are_of_the_backward_pass(tmp_path: Path) -> None:
+    backward = [{"filename": "", "line": 0, "name": "torch::autograd::MmBackward0::apply("}]
+    for outer in ([], [(f"f{n}.py", "run") for n in range(9)]):
+        for name in ("unpack_hook", "backward"):
+            again = place("linear", 1, *outer, ("/x/torch/utils/checkpoint.py", name))
+            text = said_of(tmp_path, *[(9, again)] * 3, (1, backward))
+            assert "backward passes hold 28 MiB" in text
+            assert "torch.utils.checkpoint" not in text
 
 
 def takes(count: int, given: int, *, at_once: bool = False) -> list[dict[str, Any]]:
@@ -124,8 +146,9 @@ def test_a_cache_that_is_emptied_again_and_again_is_told(tmp_path: Path) -> None
 
     text = "The allocator took memory from the GPU 20 times and gave it back 19 times"
     assert text in said(takes(20, 19))
-    assert "empty_cache() less often" in said(takes(20, 19))
+    assert "torch.cuda.empty_cache(), call it less often" in said(takes(20, 19))
     assert "its GPUs 24 times" in said(takes(20, 19), takes(4, 4))
+    assert "else memory ran short" in said(takes(20, 19))
     # Growth; a few rounds; emptied once, at the end
     for calls in (takes(90, 2), takes(8, 8), takes(90, 90, at_once=True)):
         assert "took memory" not in said(calls)

@@ -9,7 +9,9 @@ from msgspec.structs import replace
 import traceflops as tf
 from tests.build import launched, step_marks, trace_of
 from tests.conftest import SAMPLES, shared_file
+from traceflops.attribution.named_slices import sample_spacing_ns
 from traceflops.facts import fact
+from traceflops.findings.autotuning import trials
 from traceflops.findings.finding import Finding
 from traceflops.findings.host_samples import outside_samples
 from traceflops.findings.launching import slowed_by_stacks
@@ -892,6 +894,17 @@ def test_start_up_is_told_as_such_where_no_step_is_marked() -> None:
     assert not of_rule(analysis, "memory-alloc")
 
 
+def test_time_between_samples_is_that_of_threads_that_call_the_gpu() -> None:
+    """Helpers, which mostly sleep, are seldom on a CPU."""
+    rows = launched(("k", 0, 0, MS))
+    rows["calls"] = [call | {"thread": 0} for call in rows["calls"]]
+    times = [(0, MS * at) for at in range(5)] + [(1, 100 * MS * at) for at in range(9)]
+    samples = [{"kind": "sample", "thread": thread, "start_ns": at} for thread, at in times]
+    marks = [sample | {"name": "f", "dur_ns": 0} for sample in samples]
+    assert sample_spacing_ns(trace_of(**rows, marks=marks)) == MS
+    assert sample_spacing_ns(trace_of(marks=marks)) == 100 * MS
+
+
 @pytest.mark.parametrize(("times", "is_told"), [(1, False), (3, True)])
 def test_behind_start_up_host_code_that_runs_once_is_no_loss(times: int, *, is_told: bool) -> None:
     """After 800 ms of start-up, an operator takes 20 ms before it launches its kernel."""
@@ -1419,6 +1432,9 @@ def test_samples_outside_the_gpu_work_tell_what_most_of_a_recording_is() -> None
     assert words(said) == told
 
 
+CHECK = "redzone_checker"
+
+
 def _starting(check: str = "k", last: int = 28) -> tf.Analysis:
     """30 kernels of 1 ms; a first launch of 41 ms, 38 ms untraced, and a sleep of 10 ms.
 
@@ -1448,9 +1464,22 @@ def test_start_up_leads_before_untraced_host_time_that_takes_less() -> None:
 def test_trials_of_autotuning_are_told_if_they_are_most_of_the_work(
     last: int, *, is_told: bool
 ) -> None:
-    (found,) = of_rule(_starting("redzone_checker", last), "start-up")
+    (found,) = of_rule(_starting(CHECK, last), "start-up")
     said = " Most GPU work is autotuning (redzone_checker, 2 times), until 1.00 ms before the end, "
     assert (said in found.sentence) == is_told
+
+
+@pytest.mark.parametrize(("each", "is_told"), [(1, True), (50, False)])
+def test_work_between_the_trials_of_two_functions_is_of_the_program(
+    each: int, *, is_told: bool
+) -> None:
+    """A function has trials at the begin, another at the end; 52 or 2,600 kernels between."""
+    sizes = [size * each for size in (3, 5, 2, 7, 11, 4, 13, 1, 6)]
+    names = ["a", CHECK, "b", CHECK, *(f"k{size}" for size in sizes for _ in range(size))]
+    works = [{"name": name, "start_ns": MS * at} for at, name in enumerate([*names, CHECK, "c"])]
+    prepared = tf.analyze(trace_of(activities=[work | {"dur_ns": MS} for work in works])).prepared
+    assert not prepared.plan.choice.used
+    assert (trials(prepared) is not None) == is_told
 
 
 @pytest.mark.parametrize(

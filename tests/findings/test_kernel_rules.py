@@ -694,16 +694,28 @@ SCATTERED = "ncclDevKernel_ReduceScatter_Sum_f32_RING_LL"
     ],
 )
 def test_collectives_in_fp32_are_told_beside_products_in_tf32(collective: str, remedy: str) -> None:
-    parts = ((IN_TF32, 40), (collective, 30), (ADD, 30))
+    parts = ((IN_TF32, 40), (collective, 30), (FUSED, 30))
     totals = [{"name": name, "count": 3, "total_ns": time_ns} for name, time_ns in parts]
     told = of_rule(tf.analyze(trace_of(totals=totals)).findings, "single-precision")
     assert told.sentence == "GEMMs in TF32 take 40.0 % of the time."
     assert remedy in told.remedy
     assert ("Collectives" in told.remedy) == bool(remedy)
     works = [product("[[], []]", 4_000, IN_TF32, types=FLOAT), made(collective, 3_000)]
-    one = found([*works, made(ADD, 3_000)] * 2)["single-precision"]
+    one = found([*works, made(FUSED, 3_000)] * 2)["single-precision"]
     assert remedy in one.remedy
     assert ("Collectives" in one.remedy) == bool(remedy)
+    not_trained = found([*works, made(ADD, 3_000)] * 2)["single-precision"]
+    assert "Collectives" not in not_trained.remedy  # of activations, which autocast makes smaller
+
+
+def test_collectives_get_the_16_bits_that_the_gpu_has() -> None:
+    gathered = made("ncclDevKernel_AllGather_RING_LL", 100)  # of a loss or a metric
+    works = [product(SQUARE, 40_000, "volta_sgemm_128x64_nn", types=FLOAT), gathered]
+    works += [made(REDUCED.format("f32"), 20_000), made(FUSED, 10_000)]
+    told = found(works * 2, device=T4)["single-precision"].remedy
+    assert "dtype=torch.float16" in told
+    assert "use fp16_compress_hook with DistributedDataParallel" in told
+    assert "bf" not in told
 
 
 def test_totals_in_tf32_beside_others_in_16_bits_are_on_purpose() -> None:

@@ -287,3 +287,14 @@ def test_a_single_short_kernel_tells_nothing(works: int, dur_us: int, *, is_told
     said = headline(tf.analyze(trace_of(**rows))).sentence
     told = "The recording holds a single kernel, saxpy, of 8.00 µs: too little to tell"
     assert said.startswith(told) == is_told
+
+
+def test_a_single_kernel_may_have_no_name() -> None:
+    said = headline(tf.analyze(trace_of(**launched(("", 0, 9 * US, US))))).sentence
+    assert said.startswith("The recording holds a single kernel of 1.00 µs: too little to tell")
+
+
+def test_a_kernel_beside_totals_of_others_is_not_the_only_one() -> None:
+    totals = [{"name": "big", "kind": "kernel", "count": 3, "total_ns": 9 * MS}]
+    rows = launched(("saxpy", 0, 9 * US, US))
+    assert "a single kernel" not in headline(tf.analyze(trace_of(**rows, totals=totals))).sentence

@@ -91,6 +91,7 @@ ALLOCATION = {"kind": "call", "name": "cudaMalloc", "count": 1, "total_ns": 2_00
         ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 900_000, []),  # it waits for other ranks
         ("void at::native::reduce_kernel<512, 1>(float*)", 900_000, []),  # a library's
         ("solve", 900_000, [ALLOCATION]),  # start-up takes longer
+        ("", 900_000, []),  # of unknown name
     ],
 )
 def test_others_are_not(name: str, mean_ns: int, totals: list[Any]) -> None:

@@ -10,7 +10,7 @@ import traceflops as tf
 from tests.build import trace_of
 from tests.parsers.nsight.nsysfile import nsys, thread
 from traceflops.recording.inventory import how_to_record
-from traceflops.table.trace import Note
+from traceflops.table.trace import CUDA_END, Note
 
 ACQUIRE = "<built-in method acquire of _thread.lock object at 0x7f>"
 
@@ -161,3 +161,11 @@ def test_one_skipped_event_is_not_the_gpu_work_of_many_operators(
     ops = [{"name": "aten::mm", "start_ns": 10 * at, "dur_ns": 5} for at in range(operators)]
     made = replace(trace_of(devices=[], ops=ops), notes=(Note("dropped", "no-time", "", 1),))
     assert ("could be read" in tf.analyze(made).verdict.sentence) == is_told
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_an_empty_file_beside_others_is_no_empty_recording(others: int) -> None:
+    totals = [{"name": "k", "count": 3, "total_ns": 9_000_000}] * others
+    trace = trace_of(totals=totals)
+    trace = replace(trace, source=replace(trace.source, facts={CUDA_END: "empty"}))
+    assert ("The recording is empty" in tf.analyze(trace).verdict.sentence) == (not others)

@@ -270,8 +270,14 @@ def test_communication_is_started_earlier_only_beside_other_work(
         (30_000, "Communication is not hidden"),
     ],
 )
-def test_with_little_to_hide_it_under_fewer_bytes_are_the_lever(work_us: int, title: str) -> None:
-    """On each of two ranks 1 GiB is gathered in 60 ms, half of it over the link, after 2 MiB."""
+@pytest.mark.parametrize("late_us", [0, 20_000])
+def test_with_little_to_hide_it_under_fewer_bytes_are_the_lever(
+    late_us: int, work_us: int, title: str
+) -> None:
+    """On each of two ranks 1 GiB is gathered in 60 ms, half of it over the link, after 2 MiB.
+
+    The first rank may also wait for the other one, which is late.
+    """
     gather: dict[str, Any] = {
         "name": "ncclDevKernel_AllGather_RING_LL",
         "collective": "_allgather_base",
@@ -281,7 +287,9 @@ def test_with_little_to_hide_it_under_fewer_bytes_are_the_lever(work_us: int, ti
     for rank in range(2):
         of_rank = {"process": rank, "device": rank}
         rows.append({**of_rank, "name": "gemm", "start_ns": 0, "dur_ns": 1_000 * work_us})
-        for at_us, dur_us, mib in ((work_us, 5_000, 2), (work_us + 5_000, 60_000, 1_024)):
+        second_us = work_us + 5_000 + late_us * rank
+        waits_us = late_us * (1 - rank)
+        for at_us, dur_us, mib in ((work_us, 5_000, 2), (second_us, 60_000 + waits_us, 1_024)):
             sizes = {"collective_in_elements": mib << 17, "collective_out_elements": mib << 18}
             times = {"start_ns": 1_000 * at_us, "dur_ns": 1_000 * dur_us}
             rows.append({**of_rank, **gather, **times, **sizes})

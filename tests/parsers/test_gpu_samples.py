@@ -170,6 +170,7 @@ def test_what_cannot_be_read_is_counted(tmp_path: Path) -> None:
         (QUERY.partition("\n")[2], "without a header"),
         ("power.draw [W]\n13.61 W\n13.61 W\n", "without the column timestamp"),
         ("utilization.gpu, memory.used\n5, 20\n", "without the column timestamp"),
+        ("clocks.current.graphics [MHz]\n1410 MHz\n", "without the column timestamp"),
     ],
 )
 def test_others_are_refused(tmp_path: Path, text: str, message: str) -> None:

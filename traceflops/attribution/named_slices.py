@@ -216,9 +216,20 @@ def sampled_in(prepared: Prepared, kind: str) -> Counter[str]:
     return Counter(texts_of(prepared.trace.marks["name"], np.concatenate(inside)))
 
 
-def sample_spacing_ns(trace: Trace) -> int:
-    """Return the median time between two CPU samples of one thread, 0 without any."""
+def _cpu_samples(trace: Trace) -> tuple[IntArray, BoolArray]:
+    """Return the rows of CPU samples, and whether each is of a thread that calls the GPU."""
     row = np.flatnonzero(is_one_of(trace.marks["kind"], "sample"))
+    calling, own = shared_codes(thread_columns(trace.calls), thread_columns(trace.marks, row))
+    return row, np.isin(own, calling)
+
+
+def sample_spacing_ns(trace: Trace) -> int:
+    """Return the median time between two CPU samples of one thread, 0 without any.
+
+    If there are some, it is that of threads that call the GPU: others may sleep between samples.
+    """
+    row, calls = _cpu_samples(trace)
+    row = row[calls] if calls.any() else row
     process, thread = thread_columns(trace.marks, row)
     at_ns = numbers(trace.marks["start_ns"])[row]
     order = np.lexsort((at_ns, thread, process))
@@ -244,10 +255,8 @@ def sampled_outside(prepared: Prepared) -> tuple[Sampled, Sampled]:
         return Sampled(Counter()), Sampled(Counter())
     [(first_ns, last_ns)] = (account.rows.span for account in prepared.accounts.values())
     trace, spacing_ns = prepared.trace, sample_spacing_ns(prepared.trace)
-    row = np.flatnonzero(is_one_of(trace.marks["kind"], "sample"))
+    row, calls = _cpu_samples(trace)
     at_ns, label = numbers(trace.marks["start_ns"])[row], trace.marks["name"]
-    calling, own = shared_codes(thread_columns(trace.calls), thread_columns(trace.marks, row))
-    calls = np.isin(own, calling)
 
     def counted(is_outside: BoolArray) -> Sampled:
         """Return the samples of one side of the GPU work."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Final
 
 from traceflops.categories.kernel_names import without_return_type
@@ -29,7 +30,7 @@ _OF_COMPILED: Final = re.compile(
 _REGION: Final = re.compile(r"^Torch-Compiled Region: (\S+)")
 """Regions by the numbers of their code and of its compilation, from 0 on; 0/0_1 has had a break."""
 _OF_TRAINING: Final = re.compile(
-    r"autograd::engine|backward|^Optimizer\.|bn_bw|[dw]grad|_bwd|adamw?(_|kernel|functor)",
+    r"autograd::engine|backward|^Optimizer\.|bn_bw|[dw]grad|_bwd|adamw?(_|kernel|math|functor)",
     re.IGNORECASE,
 )
 _LIBRARIES: Final = (
@@ -108,8 +109,13 @@ def facts_of_program(trace: Trace) -> dict[str, bool]:
         "one-region": len(regions) == 1 and regions.pop().endswith("/0"),
         "graphs": bool(started(trace.calls, GRAPH_LAUNCH).any()),
         # An operator, range or kernel is of a backward pass or an optimizer.
-        "trains": any(map(_OF_TRAINING.search, all_names)),
+        "trains": are_of_training(all_names),
     }
+
+
+def are_of_training(all_names: Iterable[str]) -> bool:
+    """Return whether some names are of a backward pass or an optimizer."""
+    return any(map(_OF_TRAINING.search, all_names))
 
 
 def names_kernels(trace: Trace) -> bool:

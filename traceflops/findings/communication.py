@@ -185,14 +185,18 @@ def _not_hidden(case: Case, share: float, exposed: _Exposed | None) -> Cause:
 
 
 def _single(case: Case, exposed: _Exposed) -> tuple[Fact, ...]:
-    """Return which collective alone takes most of a rank's exposed transfer, () if none does."""
+    """Return which collective alone takes most of a rank's exposed transfer, () if none does.
+
+    Its time, and so its rate, are without its waiting for other ranks.
+    """
     transfer_ns = exposed.exposed_ns - exposed.wait_ns
     longest = int(np.argmax(transfer_ns))
     row, records = int(exposed.row[longest]), exposed.records
     of_rank_ns = transfer_ns[records.place[exposed.row] == records.place[row]].sum()
     if 2 * transfer_ns[longest] <= of_rank_ns or case.windows_used > len(case.devices):
         return ()
-    kind, took_ns, size = (int(of[row]) for of in (records.kind, records.dur_ns, records.bytes))
+    kind, dur_ns, size = (int(of[row]) for of in (records.kind, records.dur_ns, records.bytes))
+    took_ns = dur_ns - int(exposed.wait_ns[longest])
     values: dict[str, Value] = {
         "kind": KINDS[kind].replace("_", "-") if kind >= 0 else "collective",
         "time_ns": took_ns,

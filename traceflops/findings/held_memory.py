@@ -31,7 +31,9 @@ from traceflops.table.columns import IntArray, codes, floats, is_one_of, names, 
 from traceflops.table.trace import Trace
 from traceflops.windows.prepared import Prepared
 
-_BACKWARD: Final = re.compile(r"(?:.*: )?(?:\w*Backward\d*|backward|AccumulateGrad)$")
+_BACKWARD: Final = re.compile(
+    r"(?:.*: )?(?:\w*Backward\d*|backward|AccumulateGrad)$|checkpoint\.py.*: unpack_hook$"
+)
 _GRADIENTS: Final = "AccumulateGrad"
 _STEP: Final = re.compile(r"(?P<file>.*)\(\d+\): (?:step|_init_group|_?init_state)$")
 _OPTIMIZER: Final = re.compile(r"optim|adam|sgd|lion|muon|shampoo|adafactor", re.IGNORECASE)

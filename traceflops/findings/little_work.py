@@ -209,9 +209,10 @@ def _single(trace: Trace, busy_ns: int) -> Fact | None:
     others = (trace.ops, trace.marks, trace.kernel_counters)
     is_single = trace.calls.num_rows <= works.num_rows == 1
     is_alone = not any(table.num_rows for table in others)
+    is_alone &= not is_one_of(trace.totals["kind"], "kernel").any()
     if is_single and is_alone and is_one_of(works["kind"], "kernel").all():
         name = short_name(function_of(works["name"][0].as_py() or ""))
-        return fact(f"{LITTLE_WORK}.single", name=name, busy_ns=busy_ns)
+        return fact(f"{LITTLE_WORK}.single", name=name or None, busy_ns=busy_ns)
     return None
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from typing import Final
 
 import numpy as np
@@ -83,7 +84,9 @@ def nothing_recorded(trace: Trace) -> Fact | None:
     facts = trace.source.facts
     error, newest, end = map(facts.get, (CUPTI_ERROR, NEW_DRIVER, CUDA_END))
     is_explained, has_calls = PROGRAM_ERROR in facts, trace.calls.num_rows
-    if end in _NO_RECORDS and not is_explained and not has_calls:
+    # A file may be empty beside others with totals or counters.
+    has_others = end == "empty" and (trace.totals.num_rows or trace.kernel_counters.num_rows)
+    if end in _NO_RECORDS and not (is_explained or has_calls or has_others):
         return fact(f"verdict.{end}")
     if error and facts.get(PROGRAM_ERROR) != _NO_GPU:  # without a GPU there is nothing to trace
         if error == _PROTECTED:
@@ -308,7 +311,11 @@ def led_by_build(verdict: Verdict, trace: Trace, measured: Measurement) -> Verdi
 def _is_slow_fp64(trace: Trace, measured: Measurement) -> bool:
     """Return whether FP64 is near its limit in the main kernel, on GPUs with few units for it."""
     limits, times = thresholds(), thresholds()["main-kernel"]["slow_doubles"]
-    main = max(measured.speeds, key=lambda speed: speed.duration_ns or 0, default=None)
+    total_ns = Counter[str]()  # of all sizes of a kernel
+    for speed in measured.speeds:
+        total_ns[speed.name] += speed.duration_ns or 0
+    by_time = sorted(measured.speeds, key=lambda one: (total_ns[one.name], one.duration_ns or 0))
+    main = by_time[-1] if by_time else None
     roof, share = (main.roof if main is not None else None) or ("", 0.0)
     if main is None or roof != "sm" or "fp64" not in main.pipes:
         return False

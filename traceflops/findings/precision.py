@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from traceflops.attribution.datatypes import FP32, operand_type, without_tf32
+from traceflops.categories.programs import are_of_training
 from traceflops.facts import Fact, Value, fact
 from traceflops.findings.case import Case, limit, share_of_window
 from traceflops.findings.finding import WORTH_SAYING, Cause, Finding, severity_of
@@ -25,8 +26,9 @@ _KINDS: Final = ("gemm", "convolution", "attention")
 _HAS_TF32: Final = re.compile(r"\bampere_|(?:\bsm|cutlass_)(?:[89]\d|1\d\d)_")
 """Names of kernels that only GPUs with TF32 run."""
 _FP32_COLLECTIVE: Final = re.compile(r"nccl\w*_(?:f32|float)(?![a-z0-9])", re.IGNORECASE)
-_OF_SHARDS: Final = re.compile(r"nccl\w*(?:reduce_?scatter|all_?gather)", re.IGNORECASE)
-"""Names of NCCL's kernels: those that add up FP32, and those of sharded parameters."""
+_OF_SHARDS: Final = re.compile(r"nccl\w*reduce_?scatter", re.IGNORECASE)
+"""Names of NCCL's kernels: those that add up FP32, and those that add up for sharded parameters."""
+_DTYPES: Final = {"bf16": "bfloat16", "fp16": "float16"}
 _LEAST_TOLD: Final = 0.02  # kinds of products with a smaller share of the time of all are left out
 
 
@@ -98,19 +100,23 @@ def _of_totals(case: Case, rule: str, rows: Sequence[Mapping[str, Any]]) -> Find
         "parts": (fact("products.typed", products=products, types="TF32"),),
     }
     all_rows = case.untimed.of_kind("kernel").to_pylist() if case.untimed is not None else ()
-    values |= _collectives({row["name"]: row["share"] or 0.0 for row in all_rows})
+    shares = {row["name"]: row["share"] or 0.0 for row in all_rows}
+    values |= _collectives(shares, "bf16", trains=are_of_training(shares))  # with TF32 there is it
     return statement(rule, _share(rows), values, advice=advice_of(rule, case.program, values))
 
 
-def _collectives(shares: Mapping[str, float]) -> dict[str, Value]:
-    """Return how long collectives add up FP32, if that is much; `shares` of the time are by name.
+def _collectives(shares: Mapping[str, float], half: str, *, trains: bool) -> dict[str, Value]:
+    """Return how long collectives add up FP32, if that is much, and how they do so in `half`.
 
-    Automatic mixed precision leaves parameters and gradients as they are.
+    `shares` of the time are by name. Automatic mixed precision leaves parameters and gradients as
+    they are. Where nothing `trains`, collectives are of activations, which it changes.
     """
-    share = sum(part for name, part in shares.items() if _FP32_COLLECTIVE.search(name))
-    way = "fsdp" if any(map(_OF_SHARDS.search, shares)) else "ddp"
-    told = fact(f"single-precision.collectives-{way}", share=share)
-    return {"collectives": told if share >= WORTH_SAYING else None}
+    in_fp32 = {name: part for name, part in shares.items() if _FP32_COLLECTIVE.search(name)}
+    share = min(sum(in_fp32.values()), 1.0)  # they may overlap
+    way = "fsdp" if any(map(_OF_SHARDS.search, in_fp32)) else "ddp"
+    code = f"single-precision.collectives-{way}"
+    told = fact(code, share=share, half=half, dtype=_DTYPES[half])
+    return {"collectives": told if trains and share >= WORTH_SAYING else None}
 
 
 def _many(kinds: Sequence[str]) -> int:
@@ -152,9 +158,8 @@ def _faster(
     if fast in HALF:
         values |= {"memory": memory} if severity_of(memory) == "high" else {}
         kernels = facts.case.measured.kernels
-        values |= _collectives(
-            {one.name: share_of_window(facts.case, one.sum_ns) for one in kernels}
-        )
+        shares = {one.name: share_of_window(facts.case, one.sum_ns) for one in kernels}
+        values |= _collectives(shares, fast, trains="trains" in facts.case.program)
     yield from kernel_cause(facts, rule, rows, kept, (), frozenset(knows), values)
 
 

@@ -65,7 +65,8 @@ def main_total(case: Case) -> Iterator[Finding]:
     is_held_up = launches_beyond_work(untimed) or single_calls(calls, untimed.device_ns)
     works = untimed.of_kind(*DEVICE_KINDS).to_pylist()
     main, kernels = works[0], [work["name"] for work in works if work["kind"] == "kernel"]
-    is_judged = main["kind"] == "kernel" and main["count"] and main["share"] is not None
+    is_judged = main["kind"] == "kernel" and main["name"] and main["count"]
+    is_judged = is_judged and main["share"] is not None
     if is_held_up or not is_judged or main["share"] <= max(_MOST, limits["least_share"]):
         return
     is_of_others = main["top"] == _MEMORY and not may_be_own(main["name"])

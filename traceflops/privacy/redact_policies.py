@@ -147,7 +147,7 @@ def policies(shown: Placeholders, step_mark: str | None) -> Mapping[tuple[str, s
         ("marks", "name"): marks,
         ("kernel_rules", "text"): _always(partial(_rule, shown)),
         ("counters", "name"): counter,
-        ("counters", "stack"): _always(partial(_stack, _unless(_GRAD_MODE, marks("python")), op)),
+        ("counters", "stack"): _always(partial(_stack, _unless(_WRAPPER, marks("python")), op)),
         ("kernel_counters", "counter"): counter,
     }
 
@@ -160,10 +160,11 @@ _GENERATED: Final = re.compile(r"(?:.*/)?(c[a-z2-7]{51}\.py\()")
 """A file of code that Inductor generated: its name is a hash, so the same for everybody."""
 
 
-_GRAD_MODE: Final = re.compile(
+_WRAPPER: Final = re.compile(
     r"(?:_contextlib|grad_mode)\.py\(\d{1,5}\): (?:decorate|generator)_context"
+    r"|checkpoint\.py\(\d{1,5}\): (?:unpack_hook|backward)"
 )
-"""PyTorch's wrapper of what runs under no_grad."""
+"""PyTorch's wrappers of what runs under no_grad, or is computed again in the backward pass."""
 
 
 def _unless(harmless: re.Pattern[str], policy: Policy) -> Policy:
