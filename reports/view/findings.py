@@ -39,11 +39,10 @@ _OWNERS: Final = {"yours": "your code"}
 _OF_KERNELS: Final = ("framework", "library")
 """Owners of kernels that the table of categories knows."""
 _WORTH_A_TITLE: Final = ("high", "medium")
-_GRAVE: Final = "high"
 _UNKNOWN: Final = "other"  # the category of kernels that match no rule
 _FIGURE: Final = "verdict.figure"  # the code of the statement on utilisation
 _ON_CPU: Final = "on-cpu.remedy"  # how codes of remedies for work on CPUs begin
-_IN_NOTES: Final = "notes"
+_GRAVE, _IN_NOTES = "high", "notes"
 _LONGEST_PLACE, _LONGEST_HEADING, _REASONS = 40, 100, 2
 _NEARLY_ALL: Final = 0.95
 

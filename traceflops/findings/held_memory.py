@@ -190,13 +190,9 @@ def _parts_of_peak(holders: Sequence[Holder], use: MemoryUse, trace: Trace) -> I
     if loss >= much and (trains or any(map(_SURE_LOSS.search, stacks))):
         yield fact("snapshot.remedy-loss", bytes=loss)
         return
-    # A block beside another of the same size, its input
-    single = [holder for holder in holders if holder.blocks == 1]
-    alike = Counter(holder.bytes for holder in single)
-    for holder in single:
-        if holder.bytes >= much and alike[holder.bytes] > 1 and _IN_PLACE.match(holder.op):
-            yield fact("snapshot.remedy-in-place", op=holder.op, bytes=holder.bytes)
-            return
+    if (in_place := _in_place(holders, much)) is not None:
+        yield in_place
+        return
     largest, size = said[0] if said else ("", 0)
     if size < much:
         return
@@ -211,6 +207,16 @@ def _parts_of_peak(holders: Sequence[Holder], use: MemoryUse, trace: Trace) -> I
             yield fact("snapshot.remedy-zero-grad")
     elif largest == "optimizer":
         yield fact("snapshot.remedy-optimizer")
+
+
+def _in_place(holders: Sequence[Holder], much: float) -> Fact | None:
+    """Return that an operator could write to its input: its block lies beside one of its size."""
+    single = [holder for holder in holders if holder.blocks == 1]
+    alike = Counter(holder.bytes for holder in single)
+    for holder in single:
+        if holder.bytes >= much and alike[holder.bytes] > 1 and _IN_PLACE.match(holder.op):
+            return fact("snapshot.remedy-in-place", op=holder.op, bytes=holder.bytes)
+    return None
 
 
 def _part(holder: Holder) -> str | None:
