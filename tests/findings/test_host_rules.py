@@ -1121,14 +1121,20 @@ def test_a_long_kernel_among_tiny_ones_is_not_in_their_mean() -> None:
     assert found.remedy.startswith("Nearly all kernels are short, 2.00 µs on average:")
 
 
-def test_launching_is_advised_once_if_operators_take_more_than_untraced_time() -> None:
-    """Of each gap of 98 us an operator takes 60 us, the rest is in no recorded call."""
+def launched_by_operators(dur_ns: int) -> dict[str, list[dict[str, Any]]]:
+    """Return kernels with gaps of 98 us, in each of which an operator takes so many ns."""
     kernel = "void at::native::elementwise_kernel<(int)128>(int)"
     begins = range(MS, 4 * MS, 100_000)
     rows = launched(*((kernel, at - 6_000, at, 2_000) for at in begins))
     rows["ops"] = [
-        {"name": "aten::add", "start_ns": at - 62_000, "dur_ns": 60_000} for at in begins
+        {"name": "aten::add", "start_ns": at - dur_ns - 2_000, "dur_ns": dur_ns} for at in begins
     ]
+    return rows
+
+
+def test_launching_is_advised_once_if_operators_take_more_than_untraced_time() -> None:
+    """Of each gap of 98 us an operator takes 60 us, the rest is in no recorded call."""
+    rows = launched_by_operators(60_000)
     titles = [finding.title for finding in analyzed(rows).findings]
     assert titles.count("The host launches work too slowly") == 1
     assert "Untraced host time holds up the GPU" in titles
@@ -1136,12 +1142,7 @@ def test_launching_is_advised_once_if_operators_take_more_than_untraced_time() -
 
 def test_untraced_time_between_launches_and_launching_are_one_cause() -> None:
     """Of each gap of 98 us an operator takes 30 us, the rest is in no recorded call."""
-    kernel = "void at::native::elementwise_kernel<(int)128>(int)"
-    begins = range(MS, 4 * MS, 100_000)
-    rows = launched(*((kernel, at - 6_000, at, 2_000) for at in begins))
-    rows["ops"] = [
-        {"name": "aten::add", "start_ns": at - 32_000, "dur_ns": 30_000} for at in begins
-    ]
+    rows = launched_by_operators(30_000)
     (found,) = (one for one in analyzed(rows).findings if "launches work" in one.title)
     # 29 gaps of 98 us in 2,902 us: 66 us before the operator, 26 us until the launch, and 6 us
     said = (

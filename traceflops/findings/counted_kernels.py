@@ -265,17 +265,11 @@ def _held_back(
     if _is_empty(case, speed):
         empty = counted_fact("empty", instructions=speed.idle_instructions)
         return empty, counted_fact("remedy.empty")
-    # On AMD a wave may have 32 or 64 lanes: the size of the block does not tell how many are idle.
-    threads = prod(speed.block) if speed.block and "amd" not in case.program else WARP
-    lanes = -(-threads // WARP) * WARP
     # Fuller blocks are fewer: they help only where more blocks wait than fit on the GPU.
     is_small = speed.is_small and (speed.waves or 0.0) < least("waves")
-    if 0 < threads < least("lanes") * lanes and not is_small:
-        idle = counted_fact("block", threads=threads, idle=lanes - threads, all=lanes)
-        fuller = counted_fact("remedy.block")
-        is_excess = (speed.excess or 0.0) >= least("excess") and share >= least("bound")
-        coalesced = counted_fact("remedy.coalesce")
-        return idle, fact("joined", parts=(coalesced, fuller)) if is_excess else fuller
+    odd_block = None if is_small else _odd_block(case, speed, share)
+    if odd_block is not None:
+        return odd_block
     traffic = traffic_of_l2(case, speed)
     if share >= least("bound"):
         roof, _ = speed.roof or ("", share)
@@ -314,6 +308,24 @@ def _held_back(
     return counted_fact("no-limit"), counted_fact(
         "remedy.even" if speed.stalls else "remedy.unknown"
     )
+
+
+def _odd_block(case: Case, speed: KernelSpeed, share: float) -> tuple[Fact, Fact] | None:
+    """Return that blocks leave lanes of their warps idle and what to do, None if they hardly do.
+
+    `share` is of the nearest roof.
+    """
+    least = partial(limit, case, COUNTED_KERNEL)
+    # On AMD a wave may have 32 or 64 lanes: the size of the block does not tell how many are idle.
+    threads = prod(speed.block) if speed.block and "amd" not in case.program else WARP
+    lanes = -(-threads // WARP) * WARP
+    if not 0 < threads < least("lanes") * lanes:
+        return None
+    idle = counted_fact("block", threads=threads, idle=lanes - threads, all=lanes)
+    fuller = counted_fact("remedy.block")
+    is_excess = (speed.excess or 0.0) >= least("excess") and share >= least("bound")
+    coalesced = counted_fact("remedy.coalesce")
+    return idle, fact("joined", parts=(coalesced, fuller)) if is_excess else fuller
 
 
 def _stalled(speed: KernelSpeed, least: float) -> tuple[Fact, Fact | None] | None:

@@ -80,8 +80,7 @@ def _copies_alone(case: Case, alone_ns: int, others_ns: int) -> Cause:
     hides_none = is_little or are_few
     is_told_else = bool(case.steps.used or are_few or again or is_slow)
     are_loading = not is_told_else and _come_first(prepared.trace)
-    tables = prepared.trace.ops, prepared.trace.marks
-    loads = any(_LOADER in name for table in tables for name in names(table["name"]))
+    loads = _has_loader(prepared.trace)
     choosing = {
         "again": bool(again) and not turns,
         "in-turn": bool(turns),
@@ -119,6 +118,12 @@ def _copies_alone(case: Case, alone_ns: int, others_ns: int) -> Cause:
         rows=tuple(Row(_named(copy), copy.sum_ns, copy.count) for copy in copies),
         gain=Gain(0, round(gain_ns) // case.windows_used, None) if is_gain else None,
     )
+
+
+def _has_loader(trace: Trace) -> bool:
+    """Return whether operators or ranges are those of a DataLoader."""
+    tables = trace.ops, trace.marks
+    return any(_LOADER in name for table in tables for name in names(table["name"]))
 
 
 def _come_first(trace: Trace) -> bool:

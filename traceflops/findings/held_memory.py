@@ -160,13 +160,7 @@ def _parts_of_peak(holders: Sequence[Holder], use: MemoryUse, trace: Trace) -> I
     held = Counter[str]()
     for holder, part in parts:
         held[part] += holder.bytes
-    # Backward has no names of functions, but what is of attention's scores is as large as they are.
-    sizes = {holder.bytes / holder.blocks for holder, part in parts if part == "scores"}
-    scores = held["scores"] + sum(
-        holder.bytes
-        for holder, part in parts
-        if part == "backward" and holder.bytes / holder.blocks in sizes
-    )
+    scores = _bytes_of_scores(parts)
     of_forward = [holder for holder, part in parts if part in ("forward", "scores")]
     held["forward"] += held.pop("scores", 0)
     said = [(part, size) for part, size in held.most_common() if size >= max(_SAID * peak, 1)]
@@ -207,6 +201,19 @@ def _parts_of_peak(holders: Sequence[Holder], use: MemoryUse, trace: Trace) -> I
             yield fact("snapshot.remedy-zero-grad")
     elif largest == "optimizer":
         yield fact("snapshot.remedy-optimizer")
+
+
+def _bytes_of_scores(parts: Sequence[tuple[Holder, str]]) -> int:
+    """Return the bytes of attention's scores, in forward and backward passes.
+
+    Backward has no names of functions, but what is of scores is as large as they are.
+    """
+    sizes = {holder.bytes / holder.blocks for holder, part in parts if part == "scores"}
+    return sum(
+        holder.bytes
+        for holder, part in parts
+        if part == "scores" or (part == "backward" and holder.bytes / holder.blocks in sizes)
+    )
 
 
 def _in_place(holders: Sequence[Holder], much: float) -> Fact | None:

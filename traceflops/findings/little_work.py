@@ -16,7 +16,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from traceflops.attribution.host_events import has_fact, host_span
-from traceflops.attribution.outside_work import outside_gpu_work
+from traceflops.attribution.outside_work import OutsideGpuWork, outside_gpu_work
 from traceflops.facts import Fact, Value, fact, quoted
 from traceflops.findings.finding import function_of, short_name
 from traceflops.findings.rules import thresholds
@@ -258,11 +258,20 @@ def little_work(prepared: Prepared, limits: Mapping[str, float]) -> tuple[Fact, 
     rest = outside_gpu_work(prepared)
     if rest is None or busy_ns > limits["most_share"] * rest.recorded_ns:
         return ()
-    outside_ns = rest.before_ns + rest.after_ns
-    if outside_ns < max(limits["least_outside"] * rest.recorded_ns, 1):
+    if rest.before_ns + rest.after_ns < max(limits["least_outside"] * rest.recorded_ns, 1):
         return ()
-    is_before = 2 * rest.before_ns >= rest.recorded_ns
-    code = "after-start-up" if is_before else "of-recording"
+    all_busy_ns = sum(work.busy_ns for work in works)  # the limits are for each device
+    values: dict[str, Value] = {"busy_ns": all_busy_ns, "window_ns": span_ns}
+    values["fills_ns"] = fills_ns or None
+    times = {"before_ns": rest.before_ns, "recorded_ns": rest.recorded_ns}
+    code = _code_of_rest(prepared, rest)
+    return fact(f"{LITTLE_WORK}.{code}", **values, **times), fact(RECORD)
+
+
+def _code_of_rest(prepared: Prepared, rest: OutsideGpuWork) -> str:
+    """Return how the statement on little work calls the rest of the recording."""
+    if 2 * rest.before_ns < rest.recorded_ns:
+        return "of-recording"
     # Is the host recorded before the GPU begins? Marks that go on after that are about more.
     begin_ns = int(min(account.rows.span[0] for account in prepared.accounts.values()))
     _, mark_start, mark_end = host_span(prepared.trace.marks)
@@ -271,10 +280,4 @@ def little_work(prepared: Prepared, limits: Mapping[str, float]) -> tuple[Fact, 
     spans += [host_span(table)[1:] for table in (prepared.trace.calls, prepared.trace.ops)]
     starts, ends = (np.concatenate(column) for column in zip(*spans, strict=True))
     recorded = Intervals.of(starts, ends).within(NEVER, begin_ns)
-    if is_before and 2 * recorded.length_ns < rest.before_ns:
-        code = "after-nothing"
-    all_busy_ns = sum(work.busy_ns for work in works)  # the limits are for each device
-    values: dict[str, Value] = {"busy_ns": all_busy_ns, "window_ns": span_ns}
-    values["fills_ns"] = fills_ns or None
-    times = {"before_ns": rest.before_ns, "recorded_ns": rest.recorded_ns}
-    return fact(f"{LITTLE_WORK}.{code}", **values, **times), fact(RECORD)
+    return "after-nothing" if 2 * recorded.length_ns < rest.before_ns else "after-start-up"

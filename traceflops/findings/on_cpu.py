@@ -136,23 +136,20 @@ def leading(
     parts = list[_Part]()
     if not is_apart:  # exchanges in threads of their own run beside other operators
         exposed_ns = total.components.communication_ns
-        parts += _exposed(
-            [row for row in rows if row["top"] == _COMMUNICATION], exposed_ns, window_ns
-        )
+        exchanges = [row for row in rows if row["top"] == _COMMUNICATION]
+        parts += _exposed(exchanges, exposed_ns, window_ns)
         rows = [row for row in rows if row["top"] != _COMMUNICATION]
         is_apart = sum(row["sum_ns"] for row in rows) <= _OVERLAP * (busy_ns - exposed_ns)
     gaps = {idle_class.kind for idle_class in idle.by_class()}
     held = {kind: own for kind, own in (ranges or {}).items() if kind in gaps}
     rows_apart = rows if is_apart else []
     held = {kind: own.only(row["name"] for row in rows_apart) for kind, own in held.items()}
-    others = [*_outside(rows_apart, held.values())]
+    others = list(_outside(rows_apart, held.values()))
     parts += [*_of_operators(others, measured.kernels, window_ns, slow_first, held_up or {})]
     parts += _between_operators(idle, window_ns, held)
     once = total.components.start_up_ns / window_ns
     parts.append(_Part(once, fact("verdict.cpu-once", kind=kind, share=once)))
-    if share := idle.unexplained_ns / window_ns:
-        hidden = frozenset({"unknown-host"} if has_long_gaps(idle) else ())
-        parts.append(_Part(share, fact("verdict.cpu-unrecorded", share=share), hidden))
+    parts += _unexplained(idle, window_ns)
     parts.sort(key=lambda part: -part.share)
     told = [
         part
@@ -160,21 +157,32 @@ def leading(
         if part.share >= (_LARGE if number else WORTH_SAYING)
     ]
     said = tuple(part.said for part in told)
-    # Products that take far too long to be launches of work on a GPU
-    computing = [row for row in rows if row["top"] == "compute" and row["count"] >= _SEVERAL]
-    means = {row["name"]: row["sum_ns"] // row["count"] for row in computing}
-    computed = tuple(
-        fact("verdict.cpu-computes", name=short_name(name), mean_ns=mean_ns)
-        for name, mean_ns in means.items()
-        if mean_ns >= _NO_LAUNCH_NS and name not in (held_up or {})
-    )[:1]
+    computed = _computed(rows, held_up or {})
     leads = [fact("verdict.cpu-leads", parts=said, of=of, share=told[0].share)] if said else []
     details = tuple(detail for part in told for detail in part.details)
-    exchanges = any("exchanges" in part.knows for part in told)
-    details += (fact("verdict.cpu-late-first"),) if exchanges and "late-first" in knows else ()
+    if "late-first" in knows and any("exchanges" in part.knows for part in told):
+        details += (fact("verdict.cpu-late-first"),)
     knows |= {"computes"} if computed else set()
     helps = (advice_of(ON_CPU, knows | part.knows) for part in told if part.knows)
     return (*leads, *details, *computed, *dict.fromkeys(filter(None, helps)))
+
+
+def _unexplained(idle: IdleCulprits, window_ns: int) -> Iterator[_Part]:
+    """Yield the time between operators in which nothing is recorded, if there is any."""
+    if share := idle.unexplained_ns / window_ns:
+        hidden = frozenset({"unknown-host"} if has_long_gaps(idle) else ())
+        yield _Part(share, fact("verdict.cpu-unrecorded", share=share), hidden)
+
+
+def _computed(rows: Sequence[dict[str, Any]], held_up: Mapping[str, int]) -> tuple[Fact, ...]:
+    """Return the first product that takes far too long to be a launch of work on a GPU, if any."""
+    computing = [row for row in rows if row["top"] == "compute" and row["count"] >= _SEVERAL]
+    means = {row["name"]: row["sum_ns"] // row["count"] for row in computing}
+    return tuple(
+        fact("verdict.cpu-computes", name=short_name(name), mean_ns=mean_ns)
+        for name, mean_ns in means.items()
+        if mean_ns >= _NO_LAUNCH_NS and name not in held_up
+    )[:1]
 
 
 def _of_operators(
@@ -197,9 +205,7 @@ def _of_operators(
     calls: dict[tuple[str, str], tuple[int, int]] = {}
     facts_of: dict[str, str] = {}
     for row in rows:
-        name, kind = str(row["name"]), str(row["sub"]).replace("_", " ")
-        kind = _COMMUNICATION if row["top"] == _COMMUNICATION else f"{kind} operators"
-        kind = _DISPATCH if row["sub"] == "dispatch" else name if row["sub"] == "other" else kind
+        name, kind = str(row["name"]), _kind_of(row)
         kinds[kind][name] += int(row["sum_ns"])
         calls[kind, name] = int(row["count"]), int(row["max_ns"])
         facts_of[kind] = _KNOWS.get(str(row["sub"]), "")
@@ -239,6 +245,16 @@ def _of_operators(
         slow_ns = sum(ns for operator, ns in times.items() if _SLOW.match(operator))
         knows |= {"slow-convolution"} if knows and 2 * slow_ns >= all_ns else set()
         yield _Part(share, said, frozenset(knows if usual_ns is None else ()), details)
+
+
+def _kind_of(row: Mapping[str, str | int]) -> str:
+    """Return the kind of an operator in words, its name if its kind is unknown."""
+    if row["sub"] == "other":
+        return str(row["name"])
+    if row["sub"] == "dispatch":
+        return _DISPATCH
+    sub = str(row["sub"]).replace("_", " ")
+    return _COMMUNICATION if row["top"] == _COMMUNICATION else f"{sub} operators"
 
 
 def _exposed(rows: Sequence[dict[str, Any]], exposed_ns: int, window_ns: int) -> Iterator[_Part]:
