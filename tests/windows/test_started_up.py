@@ -333,6 +333,16 @@ def test_a_kernel_that_runs_once_before_a_loop_sets_up(
     assert headline(analysis).cls != "start-up"
 
 
+@pytest.mark.parametrize("is_kernel", [False, True])
+def test_migrations_are_no_loop_behind_the_only_kernel(*, is_kernel: bool) -> None:
+    """The host reads the result of 100 ms page by page; as many kernels would be a loop."""
+    page = {"name": "page", "kind": "memcpy", "direction": "migration DtoH"}
+    piece = {"name": "k"} if is_kernel else page
+    loop = [{**piece, "start_ns": (105 + n) * MS, "dur_ns": MS // 2} for n in range(240)]
+    works = [{"name": "add(float*)", "start_ns": 0, "dur_ns": 100 * MS}, *loop]
+    assert analyze(trace_of(activities=works)).steps.after_start_up == is_kernel
+
+
 @pytest.mark.parametrize(("copies", "is_left_out"), [(120, True), (20, False)])
 def test_many_copies_before_the_first_kernel_of_a_single_pass_load_weights(
     copies: int, *, is_left_out: bool

@@ -143,7 +143,7 @@ class LinkedTrace(Struct, frozen=True, dict=True):
         return {}
 
 
-_MOVES: Final = ("copy", "memset")  # subcategories of work that copies or fills
+_MOVES: Final = ("copy", "memset", "migration")  # subcategories of work that copies or fills
 
 
 class LaunchCounter:
