@@ -161,11 +161,12 @@ def file_of(
     stored: bool = False,
     behind: bytes = b"",
     more: Mapping[str, bytes] | None = None,
+    names_threads: bool = True,
 ) -> bytes:
     """Return a file that holds events and texts, and what stands around them.
 
     `behind` are the parts behind the tail, of which the first is that of schemas, and `more` are
-    sections that no reader knows.
+    sections that no reader knows. Of a program without threads, their part is left out.
     """
     index = number(1, len(events)) + number(3, len(texts)) + number(5, 1) + part(9, b"lz4")
     places = range(0, len(events), _BLOCK_EVENTS)
@@ -174,7 +175,7 @@ def file_of(
     begin = b"QDTEXT00" + counted(head) + counted(index)
     encoded = [text.encode() for text in texts]
     raw = begin + blocks + block(encoded, part(2, number(1, VM)), stored=stored)
-    raw += counted(threads) + counted(tail)
+    raw += (counted(threads) if names_threads else b"") + counted(tail)
     offsets = part(1, b"lz4") + number(2, len(begin) + len(blocks) - 8)
     sections = {
         "Analysis Options Data": part(1, _PRIVATE.encode()),

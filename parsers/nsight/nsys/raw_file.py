@@ -254,7 +254,10 @@ class RawFile(Struct):
         """Read the tail and count unknown parts after it; return False if this is not a tail."""
         begin = self.stream.tell()
         try:
-            threads, tail = self._counted(), self._counted()  # names of threads are not needed
+            threads = self._counted()  # their names are not needed
+            # Without any, the tail is the only part left.
+            is_alone = not self.is_cut and self.stream.tell() == self._end
+            tail = threads if is_alone else self._counted()
         except _UNREADABLE:
             self.stream.seek(begin)
             return False

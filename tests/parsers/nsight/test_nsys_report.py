@@ -236,6 +236,13 @@ def test_cut_behind_the_texts_it_is_said_to_be_cut(tmp_path: Path, lost: int) ->
     assert trace.devices["product"].to_pylist() == known
 
 
+def test_without_names_of_threads_the_tail_stands_alone(tmp_path: Path) -> None:
+    gpu = part(1, part(2, part(7, number(1, 0) + part(2, b"NVIDIA H100 80GB HBM3"))))
+    trace = read(file_of([kernel()], ["kernel"], b"", gpu, names_threads=False), tmp_path)
+    assert trace.devices["product"].to_pylist() == ["NVIDIA H100 80GB HBM3"]
+    assert set(codes(trace)) == {"raw-report", "no-calls"}
+
+
 def test_a_damaged_tail_is_no_cut_and_costs_no_names(tmp_path: Path) -> None:
     whole = file_of([kernel()], ["kernel"], b"", part(1, b"GPUs"), behind=SCHEMAS)
     trace = read(whole.replace(part(1, b"GPUs"), b"\xff" * 6), tmp_path)
